@@ -53,7 +53,7 @@ TEST(OpCost, OfAGemm) {
   EXPECT_EQ(listener.open, 0);
 }
 
-// Five iterations of 4 n^2 m + 2 n^3 operations, as docs/explanation/architecture.md says, whichever side is the longer one.
+// Five iterations of 4 n^2 m + 2 n^3 operations (docs/explanation/architecture.md), whichever side is the longer one.
 TEST(OpCost, OfNewtonSchulzAndTheStepsAroundIt) {
   const Context cpu = Context::cpu();
   for (const testing::MatrixShape& shape : {testing::MatrixShape{12, 20}, {20, 12}}) {

@@ -198,7 +198,7 @@ TEST(HopperTurns, WarpgroupsAlternateAndSkipEachOthersFills) {
   }
 }
 
-// --- the GEMM of docs/how-to/add-a-kernel.md: out [rows, 128] = a [rows, depth] b [128, depth]^T, tiles of 128 x 128 ---
+// --- the GEMM of docs/how-to/add-a-kernel.md: out [rows, 128] = a [rows, depth] b [128, depth]^T, 128 x 128 tiles ---
 
 struct GemmShared {
   __nv_bfloat16 a[3][128 * 64], b[3][128 * 64], out[kConsumers][2][64 * 64];

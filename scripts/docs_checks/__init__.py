@@ -1,0 +1,1 @@
+"""What scripts/check_docs.py checks, one kind of thing per module."""

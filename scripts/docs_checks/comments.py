@@ -1,0 +1,41 @@
+"""Performance numbers in comments, which fall out of date: they belong in docs/results or docs/log."""
+
+import bisect
+import re
+
+ENDINGS = (".cpp", ".h", ".cu", ".cuh")
+NUMBER = r"(?<![\w.])\d[\d.,]*"
+# A string, a character, or a comment (lines of // that follow each other are one), whichever begins first.
+TOKEN = re.compile(r'R"\w*\((?:.|\n)*?\)\w*"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*(?:.|\n)*?\*/')
+SPEED = r"(?:fast|slow|speed|time|rate|bandwidth|peak|step|layer|gain|cheap|cost|gemm|kernel|pass)\w*"
+PATTERNS = [
+    re.compile(rf"{NUMBER}x(?![\w-])"),
+    re.compile(rf"{NUMBER} times as (?:fast|slow)|\b(?:twice|half) as (?:fast|slow)"),
+    re.compile(rf"{NUMBER} ?(?:%|percent)(?=[^.;]{{0,40}}\b{SPEED})"),
+    re.compile(rf"\b{SPEED}[^.;]{{0,30}} ({NUMBER} ?(?:%|percent))"),
+    re.compile(rf"{NUMBER} ?(?:[kmgtp]?i?b|[tgp]?flops?|tok|tokens)(?:/| per )s(?:ec|econd)?\b"),
+    re.compile(rf"{NUMBER} ?(?:ms|us|µs|ns|microseconds?|milliseconds?|nanoseconds?)\b"),
+]
+
+
+def numbers_in(text):
+    """[(line, number and unit)] of a source's comments. A number may stand at the end of a line and its unit in the next."""
+    found = set()
+    for token in TOKEN.finditer(text):
+        if not token[0].startswith("/"):
+            continue
+        lines = [re.sub(r"^[ \t]*(?://[/!]*<?|/?\*+)[ \t]*", "", line).rstrip() for line in token[0].split("\n")]
+        starts = [sum(len(line) + 1 for line in lines[:i]) for i in range(len(lines))]
+        first = text.count("\n", 0, token.start()) + 1
+        comment = " ".join(lines).lower()
+        for pattern in PATTERNS:
+            for match in pattern.finditer(comment):
+                group = pattern.groups  # 0, or 1 where the number stands in the middle
+                found.add((first + bisect.bisect_right(starts, match.start(group)) - 1, match[group]))
+    return sorted(found)
+
+
+def check_comments(root):
+    """[(path, line, what stands there)] of src and apps."""
+    paths = sorted(path for folder in ("src", "apps") for path in (root / folder).rglob("*") if path.suffix in ENDINGS)
+    return [(path, number, found) for path in paths for number, found in numbers_in(path.read_text(errors="replace"))]

@@ -44,15 +44,26 @@ WORDS = [
 ]
 
 
-def wrong_words(text):
-    """[(what stands there, what to write)]; code and links' targets do not count."""
-    prose = re.sub(r"`[^`]*`|<!--.*?-->|\]\([^)]*\)", " ", text).lower()
-    return [(found[0], better) for pattern, better in WORDS if (found := re.search(pattern, prose))]
+def wrong_words(lines):
+    """[(index of the line, what stands there, what to write)] of lines that follow each other: a phrase may be broken between two. Code
+    and links' targets do not count."""
+    prose = [re.sub(r"`[^`]*`|<!--.*?-->|\]\([^)]*\)", " ", line).lower().strip() for line in lines]
+    text, found = "\n".join(prose), set()
+    for pattern, better in WORDS:
+        for match in re.finditer(pattern.replace(" ", r"\s"), text):
+            found.add((text.count("\n", 0, match.start()), " ".join(match[0].split()), better))
+    return sorted(found)
 
 
 def check_words(page, problems):
-    for number, line in page.texts():
-        problems += [(page.path, number, f'"{word}": write {better}') for word, better in wrong_words(line)]
+    block = []
+    for number, line in [*page.texts(), (None, "")]:
+        if block and (not line.strip() or number != block[-1][0] + 1):
+            problems += [(page.path, block[index][0], f'"{word}": write {better}')
+                         for index, word, better in wrong_words([text for _, text in block])]
+            block = []
+        if line.strip():
+            block.append((number, line))
 
 
 def help_text(command):
@@ -82,7 +93,6 @@ def check_help_texts(folder):
         for found in pool.map(lambda path: all_help_texts([path]), executables):
             for command, text in found:
                 name = " ".join([command[0].name, *command[1:]])
-                for number, line in enumerate(text.splitlines(), 1):
-                    line = re.sub(r"--[\w-]+", " ", line)  # options keep their names
-                    problems += [(name, number, f'"{word}": write {better}') for word, better in wrong_words(line)]
+                lines = [re.sub(r"--[\w-]+", " ", line) for line in text.splitlines()]  # options keep their names
+                problems += [(name, index + 1, f'"{word}": write {better}') for index, word, better in wrong_words(lines)]
     return problems

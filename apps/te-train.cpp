@@ -242,9 +242,9 @@ int body(te::parallel::World& world, int argc, char** argv) {
   bool print_config = false, describe = false, presets = false, overwrite = false;
   std::string level = "info";
   Show show;
-  app.add_option(
-         "--config", configs,
-         "YAML file of the run, or preset:NAME; of several, later ones override (docs/configuration.md)")
+  app.add_option("--config", configs,
+                 "YAML file of the run, or preset:NAME; of several, later ones override "
+                 "(docs/reference/configuration.md)")
       ->type_name("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

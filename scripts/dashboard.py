@@ -6,7 +6,7 @@
 
 Then open http://127.0.0.1:8420/. The page shows losses, gradient norms, learning rates, speed and FP8 health by steps,
 tokens or time, the runs' states, where their configs differ, and sampled texts. Nothing is fetched from elsewhere. Needs
-nothing but Python 3.9. On another machine: ssh -L 8420:localhost:8420 HOST. docs/dashboard.md has the rest.
+nothing but Python 3.9. On another machine: ssh -L 8420:localhost:8420 HOST. docs/how-to/monitor.md has the rest.
 """
 
 import argparse

@@ -7,7 +7,7 @@
 
 Called again it goes on where it stopped, as noted in the run's folder (export_wandb.json, export_mlflow.json). When a resume
 has cut off steps that were sent, the run there is marked as superseded, and a new one begins with the steps that hold.
-docs/dashboard.md has the rest.
+docs/how-to/monitor.md has the rest.
 """
 
 import argparse

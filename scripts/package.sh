@@ -7,7 +7,7 @@
 #   --build   pack the executables of this build tree (such as build/cpu) as they are, instead of building the preset
 #             package: quick, for trials; code tuned for this machine runs on this kind of machine only
 #
-# scripts/test_package.sh tries a package; docs/releasing.md says how a release is made of it.
+# scripts/test_package.sh tries a package; docs/how-to/release.md says how a release is made of it.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -28,7 +28,7 @@ for program in te-train te-data te-convert te-generate te-experiment te-bench; d
   [ -s "$prefix/share/man/man1/$program.1" ] && [ -s "$prefix/share/bash-completion/completions/$program" ]
   ls "$prefix"/share/zsh/*/_$program "$prefix/share/fish/vendor_completions.d/$program.fish" >/dev/null
 done
-for file in README.md CHANGELOG.md copyright docs/configuration.md; do [ -s "$prefix/share/doc/te-train/$file" ]; done
+for file in README.md CHANGELOG.md copyright docs/reference/configuration.md; do [ -s "$prefix/share/doc/te-train/$file" ]; done
 for i in 1 2 3 4 5 6 7 8; do echo "In the beginning was document $i, and it was long enough to learn from."; echo; done >text.txt
 te-data tokenize --tokenizer bytes --input text.txt --split-by blank-line --output train
 cat >run.yaml <<'YAML'

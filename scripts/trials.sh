@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Breaks small runs on the CPU on purpose, and checks that nothing is lost: what docs/reliability.md promises, tried.
+# Breaks small runs on the CPU on purpose, and checks that nothing is lost: what docs/results/conformance/faults.md lists, tried.
 #
 #   scripts/trials.sh [--short] [--kills N] [--ranks "1 2 4"] [--only TRIAL] [--train PATH] [--mpirun COMMAND]
 #

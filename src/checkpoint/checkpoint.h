@@ -1,5 +1,5 @@
 // Checkpoints: a folder per saved step, written by all ranks of a job at once and read under any other layout of ranks.
-// docs/checkpoints.md has the format; the parts are
+// docs/reference/file-formats.md has the format; the parts are
 //
 //   folder.h     names and atomic replacement of folders        manifest.h  what is where, checksums
 //   saver.h      saving from a running job, in the background   loader.h    filling a rank's state

@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint holds and where. docs/checkpoints.md shows one.
+// manifest.json: what a checkpoint holds and where. docs/reference/file-formats.md shows one.
 //
 // Every tensor is described as a whole (logical name, global shape, dtype) and as slices of it; a slice is a run of a
 // tensor of the same name in one of the checkpoint's safetensors files. One rank's checkpoint has one slice per tensor.

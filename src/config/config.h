@@ -1,5 +1,5 @@
 // The configuration of a run: plain structs, one per section of the YAML file. Every key, its default and its
-// rule are in one table (key_table.h), from which parsing, suggestions, to_yaml and docs/configuration.md
+// rule are in one table (key_table.h), from which parsing, suggestions, to_yaml and docs/reference/configuration.md
 // all derive. A Config that came from load_config or parse_config holds no "unset" value: defaults that
 // depend on other keys have been filled in, so readers never ask "or else?".
 #pragma once
@@ -470,7 +470,7 @@ std::vector<SetKey> keys_that_were_set(const Config& config);
 /// One line per key: name, type with the allowed values, default, meaning.
 std::string describe_keys();
 
-/// The tables of docs/configuration.md.
+/// The tables of docs/reference/configuration.md.
 std::string config_reference_markdown();
 
 }  // namespace te::config

@@ -10,16 +10,14 @@ namespace te::config {
 namespace {
 
 constexpr auto kSections = std::to_array<Section>({
-    {"model", "The architecture. Names follow Megatron-LM where it has one."},
+    {"model", "Architecture. Names follow Megatron-LM where it has one."},
     {"precision",
-     "Number formats. `fp8` is the one key that turns a BF16 run into an FP8 run; every other `fp8_*` key "
-     "and the amax keys have no effect while it is `off`, unless `fp8_calibrate` is set."},
+     "Number formats. `fp8` alone turns a BF16 run into an FP8 run; without it the other `fp8_*` and amax "
+     "keys have no effect unless `fp8_calibrate` is set."},
     {"parallel",
-     "How the ranks of a job (`mpirun -n RANKS te-train ...`) share the work. Data parallelism takes what "
-     "the other axes leave: RANKS / (`tensor` * `context` * `pipeline`), and its ranks share the "
-     "optimizer's state (ZeRO-1). The layout does not change the mathematics, up to rounding; with "
-     "`precision.fp8_recast` each tensor-parallel and context-parallel rank requantizes its own part of an "
-     "operand, by which the loss of step 1 under `delayed` differs between layouts by 1e-4 to 6e-4."},
+     "Parallel layout of a job (`mpirun -n RANKS te-train ...`). The data-parallel size is RANKS / (`tensor` "
+     "* `context` * `pipeline`). Layouts give the same results up to rounding "
+     "([explanation/determinism.md](../explanation/determinism.md))."},
     {"training", "Batches, length, device. Batch sizes count sequences of `model.seq_length` tokens."},
     {"optimizer", "AdamW or Muon, and the learning-rate schedule. Steps are optimizer steps."},
     {"data",
@@ -28,11 +26,11 @@ constexpr auto kSections = std::to_array<Section>({
     {"checkpoint", "Saving and resuming."},
     {"logging", "What a run writes, and where."},
     {"evaluation",
-     "Tasks that the model is judged by while it trains ([evaluate.md](evaluate.md#while-training))."},
+     "Tasks on which the model is evaluated during training ([how-to/evaluate.md](../how-to/evaluate.md))."},
     {"guard",
-     "An FP8 run that compares itself with BF16 from one state ([fp8.md](fp8.md#the-guard)). While it only "
-     "observes, the run "
-     "computes the bits that it computes without."},
+     "Comparison of an FP8 run with BF16 steps from the same state "
+     "([how-to/debug-fp8.md](../how-to/debug-fp8.md)). With `action: warn` it does not change the run's "
+     "results."},
 });
 
 std::vector<Key> all_rows() {

@@ -1,6 +1,6 @@
 // The one table of configuration keys, whose rows are in key_rows_*.cpp. Parsing, range checks, suggestions, to_yaml,
-// --help and docs/configuration.md are loops over it; adding a key means adding a field to config.h and a row there.
-// Private to this folder.
+// --help and docs/reference/configuration.md are loops over it; adding a key means adding a field to config.h and a
+// row there. Private to this folder.
 #pragma once
 
 #include <functional>
@@ -43,7 +43,7 @@ struct Key {
   Field (*field)(Config&);
   std::string_view default_text;  ///< kRequired, kBuiltIn, or in words when it depends on other keys
   Range range;                    ///< of integers and numbers
-  std::string_view meaning;       ///< one sentence, with unit
+  std::string_view meaning;       ///< one sentence of at most 25 words, with unit
   std::string_view rule = {};     ///< allowed values in words, where neither range nor enum says it
   bool required() const { return default_text == kRequired; }
   std::string_view section() const { return path.substr(0, path.find('.')); }

@@ -1,6 +1,7 @@
-// What is written from the table of keys: YAML that reads back, the names of enums, docs/configuration.md.
+// What is written from the table of keys: YAML that reads back, the names of enums, docs/reference/configuration.md.
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -135,14 +136,29 @@ TEST(Reference, KeysAreDescribedInPlainText) {
   has("logging.jsonl", "boolean: true, false [true]");
   has("precision.fp8", "name: off, e4m3, hybrid [off]");
   has("data.train", "list");
-  has("model.kv_channels", "(docs/dtypes.md)");
+  has("model.kv_channels", "(docs/reference/dtypes.md)");
   for (const auto& [key, line] : lines)
     for (const char* mark : {"`", "](", ".md#"}) EXPECT_EQ(line.find(mark), std::string::npos) << line;
 }
 
-/// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.
+// Longer explanations belong on the pages that the meanings link to.
+TEST(Reference, MeaningsHaveAtMost25Words) {
+  int rows = 0;
+  std::istringstream markdown(config_reference_markdown());
+  for (std::string line; std::getline(markdown, line);) {
+    if (!line.starts_with("| `")) continue;
+    ++rows;
+    std::istringstream words(line.substr(line.rfind(" | ", line.size() - 3) + 3));
+    const auto count =
+        std::distance(std::istream_iterator<std::string>(words), {}) - 1;  // the last one is the bar
+    EXPECT_LE(count, 25) << line;
+  }
+  EXPECT_EQ(rows, 179);
+}
+
+/// docs/reference/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.
 TEST(Reference, DocumentIsUpToDate) {
-  const std::string path = std::string(TE_SOURCE_DIR) + "/docs/configuration.md";
+  const std::string path = std::string(TE_SOURCE_DIR) + "/docs/reference/configuration.md";
   const std::string begin = "<!-- begin: generated from src/config/key_rows_*.cpp -->\n";
   const std::string end = "<!-- end: generated -->\n";
   std::string text = read_file(path);
@@ -157,8 +173,9 @@ TEST(Reference, DocumentIsUpToDate) {
     std::ofstream(path) << text;
     return;
   }
-  EXPECT_EQ(text.substr(start, to - start), expected) << "docs/configuration.md is behind the table of keys; "
-                                                         "run this test with TE_UPDATE_DOCS=1 to rewrite it";
+  EXPECT_EQ(text.substr(start, to - start), expected)
+      << "docs/reference/configuration.md differs from the table of keys; "
+         "run this test with TE_UPDATE_DOCS=1 to rewrite it";
 }
 
 // Defaults that depend on other keys are defaults, too.

@@ -23,11 +23,12 @@ PROGRAMS = ("te-train", "te-data", "te-convert", "te-generate", "te-experiment",
 COMMON = ("--help", "--version", "--completion", "--man")  # options of all programs, listed once
 HEAD = """# Command line
 
-Options of all executables, as their `--help` prints them. Options that take a value show its type, allowed values or range, and default:
-`--rows INT:INT in [1 - 1000]=10`. Exit codes: [exit-codes.md](exit-codes.md); environment variables: [environment.md](environment.md).
+Options of all executables, as their `--help` prints them. Options that take a value show its type, allowed values or
+range, and default: `--rows INT:INT in [1 - 1000]=10`. See also [exit codes](exit-codes.md) and
+[environment variables](environment.md).
 
-The page is generated. After changing options, build the executables and run `scripts/make_cli_reference.py`; the test `apps.cli_reference`
-fails if page and programs differ.
+The page is generated. After changing options, build the executables and run `scripts/make_cli_reference.py`. The test
+`apps.cli_reference` fails if page and programs differ.
 """
 
 

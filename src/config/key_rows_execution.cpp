@@ -49,8 +49,8 @@ const auto kExecutionRows = std::to_array<Key>({
      "Pipeline communication on GPUs uses NCCL kernels, or copy engines (`copy`), which need NVLink within "
      "one host and receive buffers."},
     {TE_KEY(parallel.overlap_receive), kBuiltIn, kAny,
-     "With `pipeline_transport: nccl`: receive during the preceding pass, for two more residual-stream "
-     "buffers and up to 16 SMs."},
+     "With `pipeline_transport: nccl`: receive during the preceding pass, for two more buffers of the "
+     "residual stream and up to 16 SMs."},
     {TE_KEY(parallel.timeout_seconds), kBuiltIn, from_to(0, kMaxSteps),
      "Seconds after which a rank that waits for others ends the job and names what it waited for; 0 "
      "disables."},

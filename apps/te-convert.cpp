@@ -14,7 +14,7 @@ constexpr const char* kFooter =
     "Exit codes: 0 done, 1 internal error (diff: tensors differ), 2 wrong input, 130 interrupted.";
 
 int body(int argc, char** argv) {
-  CLI::App app("te-convert: checkpoints of te-train from and to Hugging Face models; docs/convert.md",
+  CLI::App app("te-convert: checkpoints of te-train from and to Hugging Face models; docs/how-to/convert.md",
                "te-convert");
   app.footer(kFooter);
   app.require_subcommand(1);

@@ -14,8 +14,10 @@
 namespace {
 
 int body(int argc, char** argv) {
-  CLI::App app("te-data: datasets for te-train (Megatron's .bin/.idx format); docs/data.md shows it at work",
-               "te-data");
+  CLI::App app(
+      "te-data: datasets for te-train (Megatron's .bin/.idx format); docs/how-to/prepare-data.md shows it at "
+      "work",
+      "te-data");
   app.require_subcommand(1);
   te::data::add_tokenize_command(app);
   te::data::add_instruct_command(app);

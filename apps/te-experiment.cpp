@@ -69,8 +69,8 @@ int run_experiment(const std::string& file, Programs programs, bool dry_run, boo
   // Said now and not when the first run has finished.
   if (experiment.evaluation && !fs::is_directory(experiment.evaluation->data))
     te::user_error(
-        "{}: evaluate: data: {} is no folder; give the one with the tasks' data (docs/evaluate.md)", file,
-        experiment.evaluation->data);
+        "{}: evaluate: data: {} is no folder; give the one with the tasks' data (docs/how-to/evaluate.md)",
+        file, experiment.evaluation->data);
   std::error_code error;
   fs::create_directories(experiment.directory, error);
   if (error) te::user_error("directory: {}: {}", experiment.directory.string(), error.message());

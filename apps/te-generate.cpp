@@ -18,7 +18,7 @@ constexpr const char* kFooter = R"(Examples:
   te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid
   te-generate divergence --checkpoint llama_fp8/ --reference llama/ --text sample.txt
 
-Text goes to standard output as it comes into being. docs/generate.md and docs/evaluate.md show more.
+Text goes to standard output as it comes into being. docs/how-to/generate.md and docs/how-to/evaluate.md show more.
 
 Exit codes: 0 done, 1 internal error, 2 wrong input, 130 interrupted.)";
 

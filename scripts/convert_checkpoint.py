@@ -8,7 +8,7 @@ tokens in FP32 on the CPU; te-generate computes those of CHECKPOINT (without it:
 the largest difference and the mean Kullback-Leibler divergence of the two distributions of the next token. Exit code 1
 where one is above its bound: FP32 logits may differ by 1e-5 times the largest logit (at least 1e-5); BF16 ones may have a
 divergence from transformers' FP32 logits of 1e-5 or, where that is more, of 1.25 times what transformers' own BF16 logits have:
-the rounding of weights and activations of a trained model alone comes to more than 1e-5 (docs/convert.md).
+the rounding of weights and activations of a trained model alone comes to more than 1e-5 (docs/results/conformance/convert.md).
 
     pip install torch transformers safetensors
 """

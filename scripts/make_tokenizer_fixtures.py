@@ -33,7 +33,8 @@ MORE_TEXT = ["caf\u00e9 na\u00efve \u4e2d\u6587\u5b57 \u0440\u0443\u0441\u0441\u
 
 
 def training_text():
-    return [(ROOT / "docs" / name).read_text() for name in ("data.md", "generate.md")] + MORE_TEXT
+    names = ("how-to/prepare-data.md", "how-to/chat-templates.md", "how-to/generate.md", "how-to/evaluate.md")
+    return [(ROOT / "docs" / name).read_text() for name in names] + MORE_TEXT
 
 
 def byte_level(pre_tokenizer):

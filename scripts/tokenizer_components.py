@@ -35,7 +35,8 @@ REGEXES = [r"\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+", r"[[:alpha:]]+", r"[[:^alpha
 
 
 def documents():
-    return [(ROOT / "docs" / name).read_text() for name in ("data.md", "tokenizers.md", "generate.md")] + FOREIGN
+    names = ("how-to/prepare-data.md", "how-to/chat-templates.md", "how-to/generate.md", "how-to/evaluate.md", "reference/tokenizers.md")
+    return [(ROOT / "docs" / name).read_text() for name in names] + FOREIGN
 
 
 # --- tokenizers --------------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ inline constexpr const char* kInputHelp =
     ".gz, .zst and .xz are decompressed on the way";
 inline constexpr const char* kForceHelp = "Replace a dataset that has this prefix";
 inline constexpr const char* kTokenizerHelp =
-    "bytes (a token per byte, vocab_size 257), or a tokenizer's file or folder; see docs/data.md";
+    "bytes (a token per byte, vocab_size 257), or a tokenizer's file or folder; see "
+    "docs/reference/tokenizers.md";
 
 }  // namespace te::data

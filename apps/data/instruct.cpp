@@ -220,8 +220,9 @@ void add_instruct_command(CLI::App& app) {
   arguments->outputs.add_to(command);
   command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required()->type_name("SPEC");
   command
-      ->add_option("--template", arguments->chat_template,
-                   "Chat template: chatml, llama2, llama3, alpaca, plain, or a file (docs/data.md)")
+      ->add_option(
+          "--template", arguments->chat_template,
+          "Chat template: chatml, llama2, llama3, alpaca, plain, or a file (docs/how-to/chat-templates.md)")
       ->type_name("NAME|FILE");
   command->add_flag(
       "--rendered", arguments->rendered,

@@ -148,7 +148,7 @@ EvaluateCommand::EvaluateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
           "gold}")
       ->delimiter(',')
       ->type_name("TASK,...");
-  a.command->add_option("--data", a.options.data, "Folder with the tasks' data, see docs/evaluate.md")
+  a.command->add_option("--data", a.options.data, "Folder with the tasks' data, see docs/how-to/evaluate.md")
       ->type_name("DIR");
   a.command->add_option("--output", a.output, "Results as JSON, with the names of lm-evaluation-harness")
       ->type_name("FILE");

@@ -42,7 +42,9 @@ ChatTemplate ChatTemplate::parse(const std::string& name, const std::string& tex
     if (line.empty() || line.starts_with('#')) continue;
     const size_t colon = line.find(':');
     if (colon == std::string::npos || colon == 0) {
-      user_error("{}: is not `ROLE: text`; see docs/data.md for the language of chat templates", place);
+      user_error(
+          "{}: is not `ROLE: text`; see docs/how-to/chat-templates.md for the language of chat templates",
+          place);
     }
     const std::string role = line.substr(0, colon);
     std::string_view rest = std::string_view(line).substr(colon + 1);

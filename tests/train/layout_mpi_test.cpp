@@ -212,7 +212,7 @@ double allowed(double floor, const double* rounding) {
   return rounding == nullptr ? floor : std::max(floor, kRoundings * *rounding);
 }
 
-/// Prints the worst of them for the table in docs/parallelism.md.
+/// Prints the worst of them for the table in docs/explanation/determinism.md.
 std::string expect_within(const char* what, const Errors& actual, double floor, const Errors* rounding) {
   std::string worst;
   double largest = -1;

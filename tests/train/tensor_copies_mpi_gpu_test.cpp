@@ -61,8 +61,8 @@ TEST(TensorCopiesGpu, AreLikeNcclAndTheSameInEveryRun) {
       if (recompute != Recompute::none && precision != Precision::delayed &&
           precision != Precision::blockwise)
         continue;
-      // The bounds of layouts (docs/parallelism.md): FP32's order of sums, BF16's rounding, and what FP8's rounding of
-      // values that were off in their last bit makes of a gradient's norm after some steps.
+      // The bounds of layouts (docs/explanation/determinism.md): FP32's order of sums, BF16's rounding, and what FP8's
+      // rounding of values that were off in their last bit makes of a gradient's norm after some steps.
       const bool fp32 = precision == Precision::fp32_wide, fp8 = precision >= Precision::delayed;
       const double first = fp32 ? 2e-6 : 2e-3, any = fp32 ? 2e-5 : fp8 ? 0.1 : 2e-2;
       config::Config config = make_tensor_config(precision, recompute);

@@ -1,5 +1,5 @@
-// te-experiment: runs variants of a config under several seeds, and has a report made of them. docs/comparing.md shows
-// it at work. What it does is in apps/experiment/.
+// te-experiment: runs variants of a config under several seeds, and has a report made of them.
+// docs/reference/te-experiment.md describes it. What it does is in apps/experiment/.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -99,7 +99,8 @@ int body(int argc, char** argv) {
   std::string file;
   Programs programs;
   bool dry_run = false, no_report = false;
-  app.add_option("file", file, "YAML file of the experiment; see docs/comparing.md")->type_name("FILE");
+  app.add_option("file", file, "YAML file of the experiment; see docs/reference/te-experiment.md")
+      ->type_name("FILE");
   app.add_flag("--dry-run", dry_run,
                "Check the file and every config (not the data), print the runs and stop");
   app.add_flag("--no-report", no_report, "Leave the report out");

@@ -10,7 +10,7 @@ there is one), a console log of Megatron-LM, or a TensorBoard event file or fold
 are (run - baseline) / baseline at equal consumed tokens. Single steps are noisy, so judge by the gap over the last 10 %
 of the tokens. --band names further runs of the baseline under other seeds: they and the baseline tell how far two runs
 differ that differ in nothing but the seed. --arm names a group of runs that differ in the seed alone; the first arm is
-the baseline, and runs of equal seed are compared in pairs. docs/comparing.md explains the numbers.
+the baseline, and runs of equal seed are compared in pairs. docs/explanation/statistics.md explains the numbers.
 """
 
 import subprocess

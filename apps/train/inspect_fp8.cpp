@@ -101,7 +101,7 @@ InspectFp8Command::InspectFp8Command(CLI::App& app) : arguments_(std::make_uniqu
       ->capture_default_str();
   a.command->footer(
       "  te-train inspect-fp8 --checkpoint runs/small/checkpoints --data data/bible_valid --batches 4\n\n"
-      "docs/fp8.md explains the table.");
+      "docs/how-to/debug-fp8.md explains the table.");
 }
 
 InspectFp8Command::~InspectFp8Command() = default;

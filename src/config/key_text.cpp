@@ -106,7 +106,7 @@ std::string allowed_values(const Key& key) {
 std::string plain_meaning(const Key& key) {
   std::string text(key.meaning);
   std::erase(text, '`');
-  // [dtypes.md](dtypes.md#attention) -> docs/dtypes.md
+  // [reference/dtypes.md](dtypes.md#attention) -> docs/reference/dtypes.md
   for (size_t middle; (middle = text.find("](")) != std::string::npos;) {
     const size_t begin = text.rfind('[', middle), end = text.find(')', middle);
     TE_CHECK(begin != std::string::npos && end != std::string::npos, "{}: a broken link", key.path);

@@ -1,5 +1,6 @@
 // What casting to FP8 does to every operand, while training (logging.fp8_statistics_every): the sums of all ranks put
-// together, fp8_statistics.jsonl, and what of it stands in metrics.jsonl and TensorBoard. docs/fp8.md has the format.
+// together, fp8_statistics.jsonl, and what of it stands in metrics.jsonl and TensorBoard. docs/how-to/debug-fp8.md has
+// the format.
 #pragma once
 
 #include <filesystem>

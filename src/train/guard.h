@@ -1,7 +1,7 @@
 // The guard of an FP8 run: every guard.every steps it takes guard.compare_steps steps in BF16, puts the state back, and
 // compares their losses with those of the same steps in FP8, which the run takes anyway (after Yi-Lightning's training,
 // 01.AI, arXiv 2412.01253). A gap beyond the spread of earlier ones is an excess, on which guard.action acts.
-// docs/fp8.md describes it.
+// docs/how-to/debug-fp8.md describes it.
 //
 // What it knows is part of the run's progress (checkpoint::Guard), so that a resumed run goes on with it; the copy of
 // the state is not, so after a resume inside of a comparison `rollback` acts as `bf16` does.

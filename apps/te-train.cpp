@@ -50,7 +50,7 @@ constexpr int kInterrupted = 130;
 constexpr const char* kFooter = R"(Examples:
   te-train --config configs/gpt2_124m_fp8.yaml
   te-train --config configs/llama7b_fp8.yaml --dry-run
-  te-train --config configs/llama3_70b_fp8.yaml --plan 64 --gpu h100
+  te-train --config configs/llama3.1_70b_fp8.yaml --plan 64 --gpu h100
   mpirun -n 4 te-train --config configs/llama7b_fp8.yaml --set parallel.tensor=2
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
   te-train --config preset:llama3_8b --config run.yaml --print-config

@@ -390,7 +390,7 @@ void add_layer_command(CLI::App& app, parallel::World& world) {
       ->add_option(
           "--config", options->configs,
           "the first layer of this config of te-train instead, one microbatch, on all of its tensor and "
-          "context ranks: mpirun -n 4 te-bench layer --config configs/llama3_70b_fp8.yaml; repeat it for "
+          "context ranks: mpirun -n 4 te-bench layer --config configs/llama3.1_70b_fp8.yaml; repeat it for "
           "several")
       ->type_name("FILE");
   command->add_option("--set", options->overrides, "override a key of these, as in te-train")

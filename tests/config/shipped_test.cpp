@@ -32,7 +32,7 @@ TEST(Shipped, EveryConfigLoadsAndSuitsAGpu) {
     names.insert(config.name);
   }
   for (const char* family :
-       {"quickstart", "gpt2_124m", "llama_1b", "llama7b", "llama3_8b", "llama2_13b", "llama3_70b"}) {
+       {"quickstart", "gpt2_124m", "llama_1b", "llama7b", "llama3.1_8b", "llama2_13b", "llama3.1_70b"}) {
     EXPECT_TRUE(names.contains(std::string(family) + "_bf16")) << family;
     EXPECT_TRUE(names.contains(std::string(family) + "_fp8")) << family;
   }
@@ -64,7 +64,7 @@ TEST(Shipped, PairsDifferInTheFp8FlagAlone) {
 /// The _fp8 file is the _bf16 file and one key: what is changed in one of a pair changes in both.
 TEST(Shipped, Fp8FilesAddOneKey) {
   for (const char* base :
-       {"quickstart", "gpt2_124m", "llama_1b", "llama7b", "llama3_8b", "llama2_13b", "llama3_70b"}) {
+       {"quickstart", "gpt2_124m", "llama_1b", "llama7b", "llama3.1_8b", "llama2_13b", "llama3.1_70b"}) {
     std::ifstream file(kFolder / (std::string(base) + "_fp8.yaml"));
     std::ostringstream text;
     text << file.rdbuf();
@@ -93,9 +93,9 @@ TEST(Shipped, ShapesArePublishedOnes) {
   EXPECT_EQ(2 * m.padded_vocab_size() * m.hidden_size + m.num_layers * layer + m.hidden_size, 6738415616);
   // The others are presets, whose parameters presets_test counts; Llama 3's are 3.1 here.
   for (const auto& [name, vocabulary, sequence, tokens] :
-       {std::tuple("llama3_8b_fp8", 128256, 8192, 1 << 20),
+       {std::tuple("llama3.1_8b_fp8", 128256, 8192, 1 << 20),
         std::tuple("llama2_13b_fp8", 32000, 4096, 1 << 19),
-        std::tuple("llama3_70b_fp8", 128256, 8192, 1 << 20)}) {
+        std::tuple("llama3.1_70b_fp8", 128256, 8192, 1 << 20)}) {
     const Config config = load_config((kFolder / (std::string(name) + ".yaml")).string());
     EXPECT_EQ(config.model.vocab_size, vocabulary) << name;
     EXPECT_EQ(config.model.seq_length, sequence) << name;

@@ -162,7 +162,7 @@ TEST(Search, OwnLayoutHasItsPlace) {
 }
 
 TEST(Search, RefusesWhatCannotBe) {
-  const config::Config large = shipped_config("llama3_70b_fp8");
+  const config::Config large = shipped_config("llama3.1_70b_fp8");
   const std::string misfit = user_error_of([&] { search(large, testing::h200s(2), planned); });
   TE_EXPECT_CONTAINS(misfit, "no layout of 2 GPUs fits into the 137.40 GiB");
   TE_EXPECT_CONTAINS(misfit, "the nearest needs");

@@ -220,9 +220,9 @@ std::vector<Row> twelve_layers_and_8b() {
       row("DP4", 4, 2, {}, 53637),
       row("DP4, shard parameters, copies, recompute selective", 4, 2,
           kDataCopies + Settings{"parallel.shard=parameters", "training.recompute=selective"}, 51924),
-      {"8B, DP4, shard gradients, copies", "llama3_8b_fp8", 4,
+      {"8B, DP4, shard gradients, copies", "llama3.1_8b_fp8", 4,
        batch(1, 32) + kDataCopies + Settings{"parallel.shard=gradients"}, 15415},
-      {"8B, CP4, 32,768 tokens, shard parameters", "llama3_8b_fp8", 4,
+      {"8B, CP4, 32,768 tokens, shard parameters", "llama3.1_8b_fp8", 4,
        batch(1, 4) + Settings{"model.seq_length=32768", "parallel.context=4", "parallel.shard=parameters"},
        7842},
   };

@@ -57,16 +57,16 @@ TEST_F(PlanCommand, A70BOn64GpusTakesSeconds) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "under sanitizers";
 #endif
-  ASSERT_EQ(run("llama3_70b_fp8.yaml --plan 64 --gpu h100"), 0) << error_;
+  ASSERT_EQ(run("llama3.1_70b_fp8.yaml --plan 64 --gpu h100"), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "64 x NVIDIA H100 80GB SXM on 8 hosts");
   TE_EXPECT_CONTAINS(out_, "the config's own layout needs 82.74 GiB, more than fits");
-  ASSERT_EQ(run("llama3_70b_fp8.yaml --plan 64 --set parallel.pipeline=4 --rows 1"), 0) << error_;
+  ASSERT_EQ(run("llama3.1_70b_fp8.yaml --plan 64 --set parallel.pipeline=4 --rows 1"), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "the config's own layout would be number ");
 }
 
 // How the stages are cut, in a dry run: 80 layers, and an output layer that takes the time of 1.7.
 TEST_F(PlanCommand, ADryRunSaysHowTheStagesAreCut) {
-  const std::string four = "llama3_70b_fp8.yaml --dry-run --set parallel.pipeline=4";
+  const std::string four = "llama3.1_70b_fp8.yaml --dry-run --set parallel.pipeline=4";
   ASSERT_EQ(run(four + " --set parallel.pipeline_split=balanced"), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "pipeline: stages of 21, 20, 20, 19 layers (parallel.pipeline_split balanced)");
   TE_EXPECT_CONTAINS(out_, "about 1.7 layers more: the slowest has 3 % more to do than the mean");
@@ -85,7 +85,7 @@ TEST_F(PlanCommand, RefusesInOneLine) {
   expect_refused("llama7b_fp8.yaml --plan 4 --gpus-per-host 0", "--gpus-per-host");
   expect_refused("llama7b_fp8.yaml --dry-run --rows 3", "--rows goes with --plan");
   expect_refused("llama7b_fp8.yaml --plan 97", "no layout of 97 GPUs is legal");
-  expect_refused("llama3_70b_bf16.yaml --plan 1", "no layout of 1 GPUs fits");
+  expect_refused("llama3.1_70b_bf16.yaml --plan 1", "no layout of 1 GPUs fits");
   expect_refused("llama7b_fp8.yaml --plan 4 --set precision.fp8=off --set precision.dtype=fp32",
                  "precision.dtype fp32: --plan knows the times of BF16 and FP8 alone");
   expect_refused("llama7b_fp8.yaml --plan 4 --json /nowhere/plan.json",

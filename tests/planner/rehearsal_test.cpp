@@ -117,7 +117,7 @@ TEST(Rehearsal, TellsWhatIsDone) {
 
 // Models whose memory no machine here has are rehearsed like small ones.
 TEST(Rehearsal, NeedsNoMemory) {
-  const auto config = testing::shipped_config("llama3_70b_fp8");
+  const auto config = testing::shipped_config("llama3.1_70b_fp8");
   const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(8), false);
   EXPECT_EQ(passes.layers.size(), 1u);
   // 8192 x (8192 + 2 x 1024) + 8192 x 8192 + 3 x 8192 x 28672, and two gains, of which a rank of four has a quarter.
@@ -169,7 +169,7 @@ TEST(Rehearsal, LayersThatDifferAreAllLookedAt) {
 // What a balanced split goes by (config/pipeline_split.h) is near what the rehearsal finds.
 TEST(Rehearsal, TheHeadTakesTheTimeOfSoManyLayers) {
   for (const char* name :
-       {"llama7b_bf16", "llama7b_fp8", "llama3_8b_fp8", "llama2_13b_fp8", "llama3_70b_fp8"}) {
+       {"llama7b_bf16", "llama7b_fp8", "llama3.1_8b_fp8", "llama2_13b_fp8", "llama3.1_70b_fp8"}) {
     const auto config = testing::shipped_config(name, {"parallel.tensor=1", "parallel.pipeline=1",
                                                        "parallel.sequence=false", "training.recompute=none"});
     const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(1), false);

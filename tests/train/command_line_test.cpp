@@ -139,17 +139,17 @@ TEST_F(CommandLine, DryRunTakesTheRanksThatTheConfigIsMadeFor) {
     EXPECT_EQ(result.code, 0) << result.error;
     return result.out;
   };
-  const std::string one_host = dry("llama3_8b_fp8.yaml");
+  const std::string one_host = dry("llama3.1_8b_fp8.yaml");
   TE_EXPECT_CONTAINS(one_host, "a job of 4 ranks, which the config is made for (parallel.ranks)");
   TE_EXPECT_CONTAINS(one_host, "85.63 GiB");  // README
   EXPECT_EQ(one_host.find("share:"), std::string::npos) << one_host;
-  const std::string pipeline = dry("llama3_70b_fp8.yaml");
+  const std::string pipeline = dry("llama3.1_70b_fp8.yaml");
   for (const char* part :
        {"rank 16 of 32 ranks", "95.00 GiB", "80.98 GiB", "  parameters                  70,553,706,496\n",
         "this rank holds 8,819,703,808 of the model's 70,553,706,496 parameters"})
     TE_EXPECT_CONTAINS(pipeline, part);
   EXPECT_EQ(pipeline.find("\n  parameters                   8,819"), std::string::npos) << pipeline;
-  TE_EXPECT_CONTAINS(dry("llama3_8b_fp8.yaml --ranks 1"), "144.97 GiB");
+  TE_EXPECT_CONTAINS(dry("llama3.1_8b_fp8.yaml --ranks 1"), "144.97 GiB");
   // Without a number in the config: as few as the layout needs.
   const std::string few = dry("llama7b_fp8.yaml --set parallel.tensor=2");
   TE_EXPECT_CONTAINS(few, "a job of 2 ranks, the fewest that the layout needs");

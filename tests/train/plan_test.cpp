@@ -56,9 +56,9 @@ int64_t largest_plan(const std::string& name, int ranks) {
 TEST(Plan, OfLargeConfigsFitsTheGpusTheyAreFor) {
   constexpr int64_t kGiB = int64_t{1} << 30, kFits = 130 * kGiB;
   for (const std::string precision : {"_bf16", "_fp8"}) {
-    EXPECT_LT(largest_plan("llama3_8b" + precision, 4), kFits) << precision;
+    EXPECT_LT(largest_plan("llama3.1_8b" + precision, 4), kFits) << precision;
     EXPECT_LT(largest_plan("llama2_13b" + precision, 4), kFits) << precision;
-    EXPECT_LT(largest_plan("llama3_70b" + precision, 32), kFits) << precision;
+    EXPECT_LT(largest_plan("llama3.1_70b" + precision, 32), kFits) << precision;
     // As a check of the check: fewer ranks have no room.
     EXPECT_GT(largest_plan("llama2_13b" + precision, 1), kFits) << precision;
   }

@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "config/key_table.h"
 #include "config/presets.h"
 #include "config/text.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/suggest.h"
 
 namespace te::config {
 
@@ -36,11 +40,39 @@ std::string at(const YAML::Node& node, const std::string& source) {
   return origin_of(node, source).str();
 }
 
+/// "; did you mean 'configs/run.yaml'?": the configs next to a missing file that are named like it, or nothing.
+std::string nearest_files(const std::string& source) {
+  constexpr int kMaxFolderEntries = 4096;
+  const fs::path missing(source);
+  const std::string stem = (missing.extension() == ".yaml" || missing.extension() == ".yml")
+                               ? missing.stem().string()
+                               : missing.filename().string();
+  std::error_code error;
+  std::vector<std::pair<std::string, std::string>> found;  // stem, path
+  fs::directory_iterator entry(missing.has_parent_path() ? missing.parent_path() : fs::path("."), error);
+  for (int i = 0; !error && entry != fs::directory_iterator() && i < kMaxFolderEntries;
+       entry.increment(error), ++i) {
+    const fs::path& name = entry->path();
+    std::error_code ignored;
+    if ((name.extension() == ".yaml" || name.extension() == ".yml") && entry->is_regular_file(ignored))
+      found.emplace_back(name.stem().string(), (missing.parent_path() / name.filename()).string());
+  }
+  std::sort(found.begin(), found.end());
+  NearestNames nearest;
+  for (const auto& [other, path] : found) {
+    if (const std::optional<int> distance = name_distance(stem, other)) nearest.offer(path, *distance);
+  }
+  return nearest.empty() ? "" : "; " + nearest.question();
+}
+
 /// The text of a preset or file. `where` names the line that extends it; empty: the user gives it as an option.
 std::string text_of(const std::string& source, const std::string& where) {
   if (is_preset(source)) return preset_yaml(source, where);
   FileText file = read_file(source, kLargestFile, where.empty() ? FileKind::input : FileKind::regular);
-  if (!file) user_error("{}{}: cannot open the configuration file: {}", where, source, file.error);
+  if (!file) {
+    user_error("{}{}: cannot open the configuration file: {}{}", where, source, file.error,
+               file.missing ? nearest_files(source) : "");
+  }
   return std::move(file.text);
 }
 

@@ -130,6 +130,26 @@ TEST_F(Merge, ErrorsNameTheFileOfTheKey) {
   EXPECT_EQ(complaint({"run.yaml"}).rfind("run.yaml: required keys are missing: model.num_layers", 0), 0u);
 }
 
+// As of configs that were renamed.
+TEST_F(Merge, AMissingFileNamesItsNeighbors) {
+  for (const char* name : {"llama3.1_8b_bf16.yaml", "llama3.1_8b_fp8.yaml", "llama3.1_70b_fp8.yaml",
+                           "llama7b_fp8.yaml", "llama3_8b_fp8.txt"})
+    write(name, kSmall);
+  std::filesystem::create_directories(at("llama3_8b_fp8"));
+  const std::string missing = ": cannot open the configuration file: No such file or directory";
+  EXPECT_EQ(complaint({"llama3_8b_fp8.yaml"}),
+            "llama3_8b_fp8.yaml" + missing + "; did you mean 'llama3.1_8b_fp8.yaml'?");
+  EXPECT_EQ(complaint({"llama3_70b_fp8.yml"}),
+            "llama3_70b_fp8.yml" + missing + "; did you mean 'llama3.1_70b_fp8.yaml'?");
+  EXPECT_EQ(complaint({"llama7b_fp8"}), "llama7b_fp8" + missing + "; did you mean 'llama7b_fp8.yaml'?");
+  EXPECT_EQ(complaint({"gpt2.yaml"}), "gpt2.yaml" + missing);
+  EXPECT_EQ(complaint({"llama3_8b_fp8.yaml/x.yaml"}), "llama3_8b_fp8.yaml/x.yaml" + missing);
+  std::filesystem::create_directories(at("sub"));
+  write("sub/run.yaml", "extends: ../llama3_8b_bf16.yaml\n");
+  EXPECT_EQ(complaint({"sub/run.yaml"}), "sub/run.yaml:1: extends: llama3_8b_bf16.yaml" + missing +
+                                             "; did you mean 'llama3.1_8b_bf16.yaml'?");
+}
+
 TEST_F(Merge, WrongBases) {
   const auto with = [&](const std::string& value) {
     write("run.yaml", "model:\nextends: " + value + "\n");

@@ -1,10 +1,11 @@
-// te-data: makes Megatron .bin/.idx datasets out of text, and shows, checks and joins them. Each subcommand
-// lives in its own file of apps/data/.
+// te-data: makes Megatron .bin/.idx datasets out of text and token shards, and shows, checks and joins them. Each
+// subcommand lives in its own file of apps/data/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
 #include "common/standard_output.h"
 #include "core/error.h"
+#include "data/import_bin.h"
 #include "data/inspect.h"
 #include "data/instruct.h"
 #include "data/merge.h"
@@ -21,6 +22,7 @@ int body(int argc, char** argv) {
   app.require_subcommand(1);
   te::data::add_tokenize_command(app);
   te::data::add_instruct_command(app);
+  te::data::add_import_bin_command(app);
   te::data::add_inspect_command(app);
   te::data::add_merge_command(app);
   te::data::add_verify_command(app);

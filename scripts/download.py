@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Downloads files over HTTP: resumes after an interruption, checks sizes and, when asked, checksums. Needs no package.
+
+    scripts/download.py --to data/fineweb-edu URL...
+    scripts/download.py --to data/fineweb-edu --checksums SHA256SUMS URL...
+
+A file has its final name only when it is complete; until then it is NAME.part, with NAME.part.json for the server's ETag.
+The same command again resumes: files that are complete are left alone (with a checksum, they are checked), partial ones
+continue where they stopped, unless the server's file has changed. --checksums takes the lines of sha256sum.
+"""
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+CHUNK = 1 << 20
+
+
+class Refused(Exception):
+    """What another attempt would not change."""
+
+
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_checksums(path):
+    """{name: digest} of sha256sum's lines; folders in names do not count."""
+    sums = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"--checksums: {path}: {error}") from error
+    for number, line in enumerate(lines, 1):
+        match = re.fullmatch(r"([0-9A-Fa-f]{64}) [ *](.+)", line)
+        if not match and line.strip():
+            raise Refused(f"--checksums: {path}:{number}: is no line of sha256sum")
+        if match:
+            sums[Path(match[2]).name] = match[1].lower()
+    return sums
+
+
+def name_of(url):
+    parts = urllib.parse.urlsplit(url)
+    name = urllib.parse.unquote(parts.path).rsplit("/", 1)[-1]
+    if parts.scheme not in ("http", "https") or name in ("", ".", ".."):
+        raise Refused(f"{url}: is no URL of a file; give http://... or https://...")
+    return name
+
+
+class Download:
+    """One file: `path` in the end, before that `part`."""
+
+    def __init__(self, url, path):
+        self.url, self.path = url, path
+        self.part, self.state = Path(f"{path}.part"), Path(f"{path}.part.json")
+        self.shown = time.monotonic()
+
+    def validator(self):
+        """What the server called the file that the part is of; None: start again."""
+        try:
+            state = json.loads(self.state.read_text(encoding="utf-8"))
+            return state["validator"] if state["url"] == self.url else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def request(self):
+        """The response, and how many bytes of the file are there already."""
+        have = self.part.stat().st_size if self.part.exists() else 0
+        validator = self.validator()
+        headers = {"User-Agent": "te-train download.py", "Accept-Encoding": "identity"}
+        if have and validator:
+            headers |= {"Range": f"bytes={have}-", "If-Range": validator}
+        response = urllib.request.urlopen(urllib.request.Request(self.url, headers=headers), timeout=60)
+        if response.status == 206 and (response.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
+            return response, have
+        if response.status == 206:
+            response.close()
+            self.part.unlink()
+            raise http.client.HTTPException(f"answers another range than bytes {have}-")
+        # A strong ETag, else the date: a weak ETag does not promise the same bytes.
+        etag = response.headers.get("ETag") or ""
+        validator = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
+        self.state.write_text(json.dumps({"url": self.url, "validator": validator}), encoding="utf-8")
+        return response, 0
+
+    def attempt(self):
+        try:
+            response, have = self.request()
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and self.part.exists():  # nothing after the part: complete, or of another file
+                total = (error.headers.get("Content-Range") or "").rsplit("/", 1)[-1]
+                if total == str(self.part.stat().st_size):
+                    return
+                self.part.unlink()
+            elif error.code < 500 and error.code not in (408, 429):
+                raise Refused(f"{self.url}: HTTP {error.code} {error.reason}") from error
+            raise
+        with response, open(self.part, "r+b" if have else "wb") as file:
+            file.seek(have)
+            length = response.headers.get("Content-Length")
+            total = have + int(length) if length else None
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                have += len(chunk)
+                self.show(have, total)
+        if total is not None and have != total:
+            raise http.client.HTTPException(f"ended after {have} of {total} bytes")
+
+    def show(self, have, total):
+        if not sys.stderr.isatty() or time.monotonic() - self.shown < 0.5:
+            return
+        self.shown = time.monotonic()
+        of = f" of {total / 1e6:.0f}" if total else ""
+        print(f"\r{self.path.name}: {have / 1e6:.0f}{of} MB ", end="", file=sys.stderr, flush=True)
+
+    def run(self, digest, retries, wait):
+        if self.path.exists():
+            if digest and sha256_of(self.path) != digest:
+                raise Refused(f"{self.path}: SHA-256 is not {digest}; remove the file to download it again")
+            print(f"{self.path}: complete")
+            return
+        for attempt in range(retries + 1):
+            try:
+                self.attempt()
+                break
+            except (OSError, http.client.HTTPException) as error:  # URLError and HTTPError are OSErrors
+                if attempt == retries:
+                    raise Refused(f"{self.url}: {error}; run the same command again to resume") from error
+                print(f"download.py: warning: {self.url}: {error}; trying again", file=sys.stderr)
+                time.sleep(wait * 2**attempt)
+        if digest and (found := sha256_of(self.part)) != digest:
+            self.part.unlink()
+            raise Refused(f"{self.url}: SHA-256 is {found}, not {digest}; the file was removed")
+        size = self.part.stat().st_size
+        os.replace(self.part, self.path)
+        self.state.unlink(missing_ok=True)
+        print(f"{self.path}: {size} bytes{', SHA-256 as given' if digest else ''}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("urls", nargs="+", metavar="URL", help="files to download")
+    parser.add_argument("--to", type=Path, default=Path("."), metavar="DIR", help="folder of the files; created if missing")
+    parser.add_argument("--checksums", type=Path, metavar="FILE", help="lines of sha256sum, one for each file")
+    parser.add_argument("--retries", type=int, default=5, help="attempts after a failed one (5)")
+    parser.add_argument("--wait", type=float, default=1, metavar="SECONDS", help="before the first retry; doubles (1)")
+    arguments = parser.parse_args()
+    names = [name_of(url) for url in arguments.urls]
+    if duplicates := {name for name in names if names.count(name) > 1}:
+        raise Refused(f"several URLs have the file name {sorted(duplicates)[0]}; download them to folders of their own")
+    sums = read_checksums(arguments.checksums) if arguments.checksums else {}
+    if missing := [name for name in names if arguments.checksums and name not in sums]:
+        raise Refused(f"--checksums: {arguments.checksums} has no line for {missing[0]}")
+    arguments.to.mkdir(parents=True, exist_ok=True)
+    for url, name in zip(arguments.urls, names):
+        Download(url, arguments.to / name).run(sums.get(name), arguments.retries, arguments.wait)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (Refused, OSError) as error:
+        print(f"download.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("\ndownload.py: interrupted; run the same command again to resume", file=sys.stderr)
+        sys.exit(130)

@@ -37,16 +37,6 @@ class ConfiguredModel final : public generate::ModelSource {
     model_ = config.model;
     precision_ = config.precision;
   }
-  int64_t rows(const std::string& parameter, int64_t) const override { return no_weights(parameter); }
-  void read_rows(const std::string& parameter, int64_t, int64_t, float*) const override {
-    no_weights(parameter);
-  }
-
- private:
-  static int64_t no_weights(const std::string& parameter) {
-    TE_CHECK(false, "a config has no weights {}", parameter);
-    return 0;
-  }
 };
 
 /// A way to run the model.

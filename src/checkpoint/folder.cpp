@@ -179,8 +179,11 @@ fs::path resolve(const fs::path& path) {
   std::error_code error;
   if (const std::optional<fs::path> named = named_by(path)) return *named;
   if (fs::exists(path / "config.json", error) && !fs::exists(path / "latest", error)) {
-    user_error("{}: is a Hugging Face folder; make a checkpoint of it: te-convert import {} --out DIRECTORY",
-               path.string(), path.string());
+    user_error(
+        "{}: is a Hugging Face folder, not a checkpoint; start a new run from it with checkpoint.init_from, "
+        "or "
+        "make a checkpoint of it: te-convert import {} --out DIRECTORY",
+        path.string(), path.string());
   }
   if (fs::exists(path / "manifest.json", error)) return path;
   if (const std::optional<fs::path> latest = find_latest(directory_of(path))) return *latest;

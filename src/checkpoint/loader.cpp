@@ -1,7 +1,5 @@
 #include "checkpoint/loader.h"
 
-#include <spdlog/fmt/ranges.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -18,21 +16,12 @@ using parameters::ParameterStore;
 
 constexpr int64_t kStagingElements = 4 << 20;  // whole blocks of moments in FP8
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-/// Only the embedding and the head have a row per token of the vocabulary, and padding after the last.
-bool has_vocabulary_rows(const std::string& name) {
-  return name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
-}
-
 class Loading {
  public:
-  Loading(const Context& context, const Reader& reader, const config::Config& config,
+  Loading(const Context& context, const WeightSource& source, const config::Config& config,
           const TrainingState& state)
       : context_(context),
-        reader_(reader),
+        source_(source),
         config_(config),
         state_(state),
         staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)),
@@ -41,11 +30,11 @@ class Loading {
   void parameters() {
     ParameterStore& store = *state_.parameters;
     for (const Parameter& parameter : store.parameters()) {
-      const LogicalTensor& stored = checked(parameter.name, parameter);
+      const TensorInfo stored = checked(parameter.name, parameter);
       if (stored.rows() < parameter.shard.global[0])
         store.initialize(context_, config_.training.seed, parameter);
       for (const ParameterStore::Piece& piece : store.pieces(parameter))
-        fill(stored, parameter, piece, store.main_of(parameter, piece));
+        fill(parameter.name, stored, parameter, piece, store.main_of(parameter, piece));
     }
   }
 
@@ -57,14 +46,15 @@ class Loading {
       flat->zero(context_);
       for (const Parameter& parameter : store.parameters()) {
         if (flat == &state_.exp_avg_sq && optim::has_one_moment(config_.optimizer.name, parameter)) continue;
-        const LogicalTensor& stored = checked(prefix + parameter.name, parameter);
+        const std::string name = prefix + parameter.name;
+        const TensorInfo stored = checked(name, parameter);
         for (const ParameterStore::Piece& piece : store.pieces(parameter))
-          fill(stored, parameter, piece, flat->part(piece.shard, piece.count));
+          fill(name, stored, parameter, piece, flat->part(piece.shard, piece.count));
       }
     }
   }
 
-  bool fp8();
+  bool fp8(const Reader& reader);
 
  private:
   static bool rounds(const TrainingState& state) {
@@ -72,38 +62,37 @@ class Loading {
            state.exp_avg_sq.values.dtype != DType::f32;
   }
   [[noreturn]] void refuse_scales(const std::string& why, const std::string& remedy) const {
-    user_error("{}: {}; {}", reader_.folder().string(), why, remedy);
+    user_error("{}: {}; {}", source_.title(), why, remedy);
   }
 
   /// Muon has one moment of a matrix, AdamW two: which of them has left this checkpoint shows in its tensors.
   void check_optimizer() const {
     for (const Parameter& parameter : state_.parameters->parameters()) {
-      if (parameter.matrices.empty() || reader_.find("exp_avg/" + parameter.name) == nullptr) continue;
-      const auto name = reader_.find("exp_avg_sq/" + parameter.name) == nullptr
-                            ? config::OptimizerName::muon
-                            : config::OptimizerName::adamw;
+      if (parameter.matrices.empty() || !source_.info("exp_avg/" + parameter.name)) continue;
+      const auto name = source_.info("exp_avg_sq/" + parameter.name) ? config::OptimizerName::adamw
+                                                                     : config::OptimizerName::muon;
       if (name == config_.optimizer.name) return;
       user_error(
           "{}: holds the moments of optimizer.name {}, this config has {}; resume with that optimizer, or "
           "set "
           "checkpoint.load_optimizer to false, which starts with moments of zero",
-          reader_.folder().string(), config::to_string(name), config::to_string(config_.optimizer.name));
+          source_.title(), config::to_string(name), config::to_string(config_.optimizer.name));
     }
   }
 
-  const LogicalTensor& checked(const std::string& name, const Parameter& parameter) const {
-    return stored_tensor(reader_, config_.model.vocab_size, name, parameter);
+  TensorInfo checked(const std::string& name, const Parameter& parameter) const {
+    return checked_info(source_, config_.model.vocab_size, name, parameter);
   }
 
   /// The piece's elements from the checkpoint, but for rows that it does not have.
-  void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
-            const parameters::MainParams& target) {
+  void fill(const std::string& name, const TensorInfo& stored, const Parameter& parameter,
+            const ParameterStore::Piece& piece, const parameters::MainParams& target) {
     int64_t done = 0;
     for (const Block& block : blocks_of(parameter.shard, piece.local, piece.count)) {
-      const int64_t there = there_of(stored, block);
+      const int64_t there = available(stored, block);
       for (int64_t at = 0; at < there; at += kStagingElements) {
         const int64_t count = std::min(kStagingElements, there - at);
-        reader_.read(stored, {block.col, block.width, block.first + at, count}, staging_.as<float>());
+        source_.read(name, {block.col, block.width, block.first + at, count}, staging_.as<float>());
         target.part(done + at, count).write(context_, staging_.as<float>(), rounded_.as<void>());
       }
       done += block.count;
@@ -111,8 +100,8 @@ class Loading {
   }
   /// The same of moments, with zeros in rows that the checkpoint does not have. In runs that begin with a block of FP8,
   /// whatever rows they cut.
-  void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
-            const optim::Moments& target) {
+  void fill(const std::string& name, const TensorInfo& stored, const Parameter& parameter,
+            const ParameterStore::Piece& piece, const optim::Moments& target) {
     float* values = staging_.as<float>();
     for (int64_t at = 0; at < piece.count; at += kStagingElements) {
       const int64_t count = std::min(kStagingElements, piece.count - at);
@@ -120,20 +109,16 @@ class Loading {
       int64_t done = 0;
       for (Block block : blocks_of(parameter.shard, piece.local + at, count)) {
         const int64_t whole = block.count;
-        block.count = there_of(stored, block);
-        if (block.count > 0) reader_.read(stored, block, values + done);
+        block.count = available(stored, block);
+        if (block.count > 0) source_.read(name, block, values + done);
         done += whole;
       }
       target.part(at, count).write(context_, values, rounded_.as<void>());
     }
   }
-  /// Elements of the block that the checkpoint has.
-  static int64_t there_of(const LogicalTensor& stored, const Block& block) {
-    return std::clamp<int64_t>(stored.rows() * block.width - block.first, 0, block.count);
-  }
 
   const Context& context_;
-  const Reader& reader_;
+  const WeightSource& source_;
   const config::Config& config_;
   const TrainingState& state_;
   HostBuffer staging_;
@@ -143,10 +128,10 @@ class Loading {
 // Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another
 // format (calibrated as hybrid, resumed as e4m3): then the scales are carried over to its largest number. Without any
 // the state is that of a run's beginning, and the caller calibrates.
-bool Loading::fp8() {
-  const bool saved = reader_.has_fp8();
+bool Loading::fp8(const Reader& reader) {
+  const bool saved = reader.has_fp8();
   if (!has_fp8_state(state_)) return saved;
-  const Fp8State stored = reader_.fp8();
+  const Fp8State stored = reader.fp8();
   const fp8::ScaleTable& table = *state_.scales;
   const int64_t length = table.history.dim(0), n = table.size();
   const config::PrecisionConfig& precision = config_.precision;
@@ -187,20 +172,13 @@ bool Loading::fp8() {
 
 }  // namespace
 
-const LogicalTensor& stored_tensor(const Reader& reader, int64_t vocab_size, const std::string& name,
-                                   const Parameter& parameter) {
-  const LogicalTensor& stored = reader.at(name);
-  const Shape& wanted = parameter.shard.global;
-  bool fits = static_cast<int>(stored.shape.size()) == wanted.rank();
-  for (int axis = 0; fits && axis < wanted.rank(); ++axis) {
-    const bool padded = axis == 0 && has_vocabulary_rows(parameter.name);
-    fits = padded ? stored.shape[0] >= vocab_size : stored.shape[axis] == wanted[axis];
-  }
-  if (!fits) {
-    user_error("{}: tensor {} is {}, the model of this config has {}; use the config it was saved with",
-               reader.folder().string(), name, shape_text(stored.shape), wanted.str());
-  }
-  return stored;
+void load_weights(const Context& context, const WeightSource& source, const config::Config& config,
+                  const TrainingState& state) {
+  check_same_model(source, config);
+  if (state.settle) state.settle();
+  Loading(context, source, config, state).parameters();
+  state.exp_avg.zero(context);
+  state.exp_avg_sq.zero(context);
 }
 
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
@@ -217,7 +195,7 @@ Loaded load(const Context& context, const Reader& reader, const config::Config& 
     state.exp_avg_sq.zero(context);
     loaded.progress.updates = 0;
   }
-  if (options.fp8) loaded.scales = loading.fp8();
+  if (options.fp8) loaded.scales = loading.fp8(reader);
   return loaded;
 }
 

@@ -1,5 +1,5 @@
-// Fills a rank's state from a checkpoint, whatever layout of ranks has written it: every rank reads the elements it
-// needs of the whole tensors, without talking to the others.
+// Fills a rank's state from a checkpoint, whatever layout of ranks has written it, or its weights from any source:
+// every rank reads the elements that it needs of the whole tensors, without communication.
 #pragma once
 
 #include "checkpoint/reader.h"
@@ -31,13 +31,12 @@ struct Loaded {
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options = {});
 
-/// The stored tensor `name`, which is the parameter or a moment of it. UserError when it is missing or of another
-/// shape; rows that pad the vocabulary (beyond vocab_size) may be any number.
-const LogicalTensor& stored_tensor(const Reader& reader, int64_t vocab_size, const std::string& name,
-                                   const parameters::Parameter& parameter);
+/// The weights alone, with moments of zero: how a run starts from the weights of another. UserError as above.
+void load_weights(const Context& context, const WeightSource& source, const config::Config& config,
+                  const TrainingState& state);
 
-/// UserError when a key of `model` that decides about names and shapes of tensors differs between the checkpoint's
-/// config and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).
-void check_same_model(const Reader& reader, const config::Config& config);
+/// UserError when a key of `model` that decides about names and shapes of tensors differs between the source's config
+/// and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).
+void check_same_model(const WeightSource& source, const config::Config& config);
 
 }  // namespace te::checkpoint

@@ -256,6 +256,12 @@ const LogicalTensor& Reader::at(std::string_view name) const {
   return *tensor;
 }
 
+std::optional<TensorInfo> Reader::info(std::string_view name) const {
+  const LogicalTensor* tensor = find(name);
+  if (tensor == nullptr) return std::nullopt;
+  return TensorInfo{tensor->dtype, tensor->shape};
+}
+
 bool Reader::has_optimizer() const {
   return std::any_of(tensors().begin(), tensors().end(),
                      [](const LogicalTensor& tensor) { return tensor.is_moment(); });

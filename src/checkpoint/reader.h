@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/weight_source.h"
 #include "core/error.h"
 
 namespace te::checkpoint {
@@ -41,24 +42,26 @@ struct Fp8State {
   std::vector<Row> rows;
 };
 
-class Reader {
+class Reader final : public WeightSource {
  public:
   /// `path` is a step folder, or a checkpoint directory (then its latest checkpoint, as find_latest of folder.h says).
   /// UserError when there is no checkpoint; Damaged when its manifest is. Shards are opened when they are first read.
   explicit Reader(const std::filesystem::path& path, Verify verify = Verify::on);
-  ~Reader();
+  ~Reader() override;
   Reader(Reader&&) noexcept;
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const Progress& progress() const { return manifest_.progress; }
-  const std::string& config() const { return manifest_.config; }  ///< YAML
+  std::string title() const override { return folder_.string(); }
+  std::string config() const override { return manifest_.config; }
 
   /// All logical tensors: parameters and, unless they were left out, moments (LogicalTensor::is_moment).
   const std::vector<LogicalTensor>& tensors() const { return manifest_.tensors; }
   const LogicalTensor* find(std::string_view name) const { return manifest_.find(name); }
   /// UserError that names folder and tensor when there is none.
   const LogicalTensor& at(std::string_view name) const;
+  std::optional<TensorInfo> info(std::string_view name) const override;
   bool has_optimizer() const;
 
   // Rows [first, first + count) of the tensor seen as [rows, cols] (block.h), assembled from all slices. UserError when
@@ -68,6 +71,9 @@ class Reader {
   /// As stored: count * cols * dtype_size(dtype) bytes.
   void read_rows(std::string_view name, int64_t first, int64_t count, std::byte* out) const;
   /// Any block of the whole tensor.
+  void read(std::string_view name, const Block& block, float* out) const override {
+    read(at(name), block, out);
+  }
   void read(const LogicalTensor& tensor, const Block& block, float* out) const;
   void read(const LogicalTensor& tensor, const Block& block, std::byte* out) const;
 

@@ -83,7 +83,7 @@ class Resharding {
  private:
   /// Is the source's tensor the model's? The pieces get its dtype.
   void check(const std::string& name, const std::vector<Holder>& holders) {
-    const LogicalTensor& stored = stored_tensor(source_, config_.model.vocab_size, name, parameter_of(name));
+    const TensorInfo stored = checked_info(source_, config_.model.vocab_size, name, parameter_of(name));
     for (const Holder& holder : holders) plans_[holder.rank].pieces[holder.piece].dtype = stored.dtype;
   }
   const parameters::Parameter& parameter_of(const std::string& name) const {

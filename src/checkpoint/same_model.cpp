@@ -50,8 +50,8 @@ std::map<std::string, std::string> model_section(const std::string& yaml) {
 
 }  // namespace
 
-void check_same_model(const Reader& reader, const config::Config& config) {
-  const auto stored = model_section(reader.config()), wanted = model_section(config::to_yaml(config));
+void check_same_model(const WeightSource& source, const config::Config& config) {
+  const auto stored = model_section(source.config()), wanted = model_section(config::to_yaml(config));
   const auto differs = [&](const std::string& key) {
     return stored.contains(key) && wanted.contains(key) && stored.at(key) != wanted.at(key);
   };
@@ -60,12 +60,12 @@ void check_same_model(const Reader& reader, const config::Config& config) {
     if (!differs(key)) continue;
     user_error(
         "{}: is of another model: model.{} is {}, this config has {}; use the config it was saved with",
-        (reader.folder() / "manifest.json").string(), key, stored.at(key), wanted.at(key));
+        source.title(), key, stored.at(key), wanted.at(key));
   }
   for (const auto& [key, value] : wanted) {
     if (is_among(key, kShapeKeys) || is_among(key, kFreeKeys) || !differs(key)) continue;
-    spdlog::warn("{}: was trained with model.{}: {}, this config has {}", reader.folder().string(), key,
-                 stored.at(key), value);
+    spdlog::warn("{}: was trained with model.{}: {}, this config has {}", source.title(), key, stored.at(key),
+                 value);
   }
 }
 

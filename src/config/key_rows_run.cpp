@@ -64,8 +64,8 @@ const auto kRunRows = std::to_array<Key>({
     {TE_KEY(checkpoint.load_optimizer), kBuiltIn, kAny,
      "Load the optimizer state when resuming; `false` starts with zero moments."},
     {TE_KEY(checkpoint.init_from), "random initial weights", kAny,
-     "Checkpoint or run folder whose weights a new run starts from, at step 1 with zero moments; `resume` "
-     "takes precedence.",
+     "Checkpoint, run folder or Hugging Face folder whose weights a new run starts from, at step 1 with zero "
+     "moments; `resume` takes precedence.",
      "a path"},
 
     {TE_KEY(logging.directory), "runs/NAME, NAME being the config file's name without .yaml", kAny,

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "checkpoint/finite.h"
+#include "checkpoint/reader.h"
+#include "convert/hugging_face_config.h"
 #include "core/error.h"
 
 namespace te::convert {
@@ -70,6 +72,16 @@ const ParameterLayout& ForeignModel::at(std::string_view parameter) const {
   for (const ParameterLayout& found : layout_)
     if (found.name == parameter) return found;
   user_error("{}: has no {}", title_, parameter);
+}
+
+std::string ForeignModel::config() const {
+  return config::to_yaml(whole_config(model_));
+}
+
+std::optional<checkpoint::TensorInfo> ForeignModel::info(std::string_view parameter) const {
+  for (const ParameterLayout& found : layout_)
+    if (found.name == parameter) return checkpoint::TensorInfo{dtype(found), found.shape};
+  return std::nullopt;
 }
 
 DType ForeignModel::dtype(const ParameterLayout& parameter) const {
@@ -145,6 +157,37 @@ void ForeignModel::read_rows(const ParameterLayout& parameter, int64_t first, in
   if (dtype(parameter) == DType::f32) return read_rows(parameter, first, count, bytes);
   read_rows(parameter, first, count, bytes + 2 * values);
   widen_bf16_in_place(bytes, values);
+}
+
+void ForeignModel::read(std::string_view parameter, const checkpoint::Block& block, float* out) const {
+  if (block.count == 0) return;
+  const ParameterLayout& layout = at(parameter);
+  const int64_t cols = layout.cols(), first = block.first / block.width,
+                count = (block.end() - 1) / block.width + 1 - first;
+  const auto rows = checkpoint::Block::rows(first, count, cols);
+  if (block == rows) return read_rows(layout, first, count, out);
+  std::vector<float> values(static_cast<size_t>(rows.count));
+  read_rows(layout, first, count, values.data());
+  checkpoint::for_each_overlap(rows, block, [&](int64_t from, int64_t to, int64_t run) {
+    std::copy_n(values.data() + from, run, out + to);
+  });
+}
+
+bool is_foreign_model(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return path.extension() == ".bin";
+  return std::filesystem::is_regular_file(path / "config.json", error) &&
+         !std::filesystem::exists(path / "manifest.json", error) &&
+         !std::filesystem::exists(path / "latest", error);
+}
+
+ForeignModel open_foreign_model(const std::filesystem::path& path) {
+  return std::filesystem::is_directory(path) ? open_hugging_face(path) : open_llama2c(path);
+}
+
+std::unique_ptr<checkpoint::WeightSource> open_weights(const std::filesystem::path& path) {
+  if (is_foreign_model(path)) return std::make_unique<ForeignModel>(open_foreign_model(path));
+  return std::make_unique<checkpoint::Reader>(path);
 }
 
 }  // namespace te::convert

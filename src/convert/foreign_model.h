@@ -1,5 +1,5 @@
-// A model of another program under te-train's names: its config, and its weights row by row. te-convert writes it as a
-// checkpoint, te-generate runs it as it is.
+// A model of another program under te-train's names: its config, and its weights. te-convert writes it as a checkpoint;
+// training starts from it and te-generate runs it as it is.
 #pragma once
 
 #include <cstddef>
@@ -10,19 +10,23 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/weight_source.h"
 #include "config/config.h"
 #include "convert/layout.h"
 #include "convert/tensor_files.h"
 
 namespace te::convert {
 
-class ForeignModel {
+class ForeignModel final : public checkpoint::WeightSource {
  public:
   /// UserError when the files lack a part of the layout, or have it in another shape.
   ForeignModel(std::string title, const config::ModelConfig& model, std::vector<ParameterLayout> layout,
                TensorFiles files);
 
-  const std::string& title() const { return title_; }
+  std::string title() const override { return title_; }
+  std::string config() const override;
+  std::optional<checkpoint::TensorInfo> info(std::string_view parameter) const override;
+  void read(std::string_view parameter, const checkpoint::Block& block, float* out) const override;
   const config::ModelConfig& model() const { return model_; }
   const std::vector<ParameterLayout>& parameters() const { return layout_; }
   /// UserError when the model has no such parameter.
@@ -60,8 +64,19 @@ class ForeignModel {
 /// is none, holds a model that te-train does not have, or tensors without a place in it.
 ForeignModel open_hugging_face(const std::filesystem::path& folder);
 
+/// True for what the two functions around this line open: a folder with config.json that is not a checkpoint, or a .bin
+/// file.
+bool is_foreign_model(const std::filesystem::path& path);
+
 /// A file of llama2.c: the legacy layout (version 0), FP32. UserError when its size is not what its header says.
 ForeignModel open_llama2c(const std::filesystem::path& file);
+
+/// One of these two.
+ForeignModel open_foreign_model(const std::filesystem::path& path);
+
+/// The weights of the model at `path`: a checkpoint of te-train (a step folder, a checkpoint directory or a run's
+/// folder), a Hugging Face folder or a file of llama2.c. UserError when there is none.
+std::unique_ptr<checkpoint::WeightSource> open_weights(const std::filesystem::path& path);
 
 /// Rows of `size`-byte elements: out[r][c] = in[c][first + r] for r < rows, c < cols, where in has `width` columns.
 void transpose(const std::byte* in, int64_t width, int64_t first, int64_t rows, int64_t cols, size_t size,

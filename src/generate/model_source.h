@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/weight_source.h"
 #include "config/config.h"
 #include "core/device.h"
 #include "generate/end_tokens.h"
@@ -14,8 +15,6 @@ namespace te::generate {
 
 class ModelSource {
  public:
-  virtual ~ModelSource() = default;
-
   const std::string& title() const { return title_; }  ///< for messages: path and what it is
   const config::ModelConfig& model() const { return model_; }
   /// Of the run that trained it; defaults where there was none.
@@ -24,18 +23,16 @@ class ModelSource {
   const std::string& tokenizer() const { return tokenizer_; }
   /// Those that the model's files name; empty where they name none.
   const EndTokens& end_tokens() const { return end_tokens_; }
-
-  /// Rows a parameter has here; the vocabulary's may be padded otherwise than the model's. UserError when it is missing
-  /// or its rows are not `cols` wide.
-  virtual int64_t rows(const std::string& parameter, int64_t cols) const = 0;
-  /// Rows [first, first + count) as FP32. UserError when the file is damaged.
-  virtual void read_rows(const std::string& parameter, int64_t first, int64_t count, float* out) const = 0;
+  const checkpoint::WeightSource& weights() const { return *weights_; }
 
  protected:
+  friend std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path);
+
   std::string title_, tokenizer_;
   config::ModelConfig model_;
   config::PrecisionConfig precision_;
   EndTokens end_tokens_;
+  std::unique_ptr<checkpoint::WeightSource> weights_;
 };
 
 /// A checkpoint of te-train (a step folder, or a checkpoint directory: its latest), a Hugging Face folder or a file of

@@ -42,7 +42,8 @@ void keep_tokenizer(const std::string& spec, const fs::path& directory,
   if (names_files(spec)) files = checkpoint::tokenizer_files(spec);
   for (const fs::path& source : origins) {
     if (!files.empty()) break;
-    const fs::path kept = source.empty() ? fs::path() : checkpoint::kept_beside(source);
+    if (source.empty()) continue;
+    const fs::path kept = checkpoint::has_tokenizer(source) ? source : checkpoint::kept_beside(source);
     if (!kept.empty()) files = checkpoint::kept_files(kept);
   }
   if (!files.empty() && checkpoint::keep_files(files, directory))

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/foreign_model.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "train/config_changes.h"
@@ -28,10 +29,25 @@ StartPoint Startup::run() {
   if (const fs::path folder = find(); !folder.empty()) return resume(folder);
   runner_.initialize();
   if (config_.checkpoint.init_from.empty()) return {};
-  bool damaged = false;
-  const StartPoint loaded = load(config_.checkpoint.init_from, {.optimizer = false, .fp8 = false}, damaged);
-  spdlog::info("starts with the weights of {}", loaded.weights.string());
-  return {.progress = {}, .checkpoint = {}, .weights = loaded.weights, .scales = false};
+  return load_weights();
+}
+
+StartPoint Startup::load_weights() {
+  const std::string& path = config_.checkpoint.init_from;
+  fs::path found = path;  // or the step folder in it
+  world_.together([&] {
+    try {
+      const std::unique_ptr<checkpoint::WeightSource> source = convert::open_weights(path);
+      if (const auto* reader = dynamic_cast<const checkpoint::Reader*>(source.get()))
+        found = reader->folder();
+      checkpoint::load_weights(context_, *source, config_, training_state(runner_));
+    } catch (const UserError& error) {
+      user_error("checkpoint.init_from: {}", error.what());
+    }
+  });
+  runner_.publish_weights();
+  spdlog::info("starts with the weights of {}", found.string());
+  return {.progress = {}, .checkpoint = {}, .weights = found, .scales = false};
 }
 
 fs::path Startup::find() {
@@ -89,13 +105,11 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
                .weights = reader.folder(),
                .scales = loaded.scales,
                .datasets = reader.manifest().datasets};
-      if (options.fp8 && !loaded.optimizer)
-        spdlog::info("the optimizer's moments are not loaded and start at zero");
-      if (options.fp8) report_changes(reader.config(), point.progress.step);
+      if (!loaded.optimizer) spdlog::info("the optimizer's moments are not loaded and start at zero");
+      report_changes(reader.config(), point.progress.step);
     } catch (const UserError& error) {
       damaged_here = dynamic_cast<const checkpoint::Damaged*>(&error) != nullptr;
-      // The loader does not know which key it was asked for by.
-      user_error("{}: {}", options.fp8 ? "checkpoint.resume" : "checkpoint.init_from", error.what());
+      user_error("checkpoint.resume: {}", error.what());
     }
   };
   try {

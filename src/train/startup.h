@@ -38,6 +38,8 @@ class Startup {
   /// The checkpoint to be resumed; empty where there is none.
   std::filesystem::path find();
   StartPoint resume(std::filesystem::path folder);
+  /// The weights of checkpoint.init_from.
+  StartPoint load_weights();
   /// Reads a checkpoint into the runner. `damaged` tells, when it throws, whether the checkpoint is damaged on any
   /// rank.
   StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);

@@ -47,7 +47,8 @@ TEST(NotFinite, IsRefusedAndNamed) {
     TE_EXPECT_REFUSED(what, {
       for (const convert::ParameterLayout& parameter : foreign.parameters()) {
         std::vector<float> values(static_cast<size_t>(parameter.rows() * parameter.cols()));
-        model->read_rows(parameter.name, 0, parameter.rows(), values.data());
+        model->weights().read(parameter.name, checkpoint::Block::rows(0, parameter.rows(), parameter.cols()),
+                              values.data());
       }
     });
   }

@@ -303,6 +303,16 @@ TEST(Import, Llama2cIsTheSameLlama) {
     read.resize(gate.size());
     model.read_rows(fc1, 0, fc1.rows(), read.data());
     EXPECT_EQ(read, gate);
+    // Blocks that begin and end within rows: of whole rows, and of a window of columns.
+    const std::string name = ours + "mlp.linear_fc1.weight";
+    for (const auto& [col, width] : {std::pair<int64_t, int64_t>{0, dim}, {5, 11}}) {
+      const checkpoint::Block block{col, width, width + 3, 4 * width};
+      std::vector<float> part(static_cast<size_t>(block.count)), expected;
+      model.read(name, block, part.data());
+      for (int64_t i = block.first; i < block.end(); ++i)
+        expected.push_back(gate[static_cast<size_t>(i / width * dim + col + i % width)]);
+      EXPECT_EQ(part, expected);
+    }
   }
   write_bytes(folder / "short.bin", bytes.substr(0, bytes.size() - 4));
   EXPECT_NE(refusal([&] { convert::open_llama2c(folder / "short.bin"); }).find("its header asks for"),

@@ -70,7 +70,8 @@ TEST_F(TeConvert, ThereAndBackWithTokenizerFiles) {
 class TunedModel : public TeConvert {
  protected:
   /// Learning rates of 1e-30 are far below the roundoff of any weight. Logs and checkpoints go to the folder `run`.
-  Ended tune(const std::string& run, const std::string& init_from, const std::string& more = "") const {
+  Ended tune(const std::string& run, const std::string& init_from, const std::string& more = "",
+             int ranks = 1) const {
     write_bytes(folder_ / (run + ".yaml"),
                 read_bytes(folder_ / "te/model.yaml") +
                     "precision: {dtype: fp32}\n"
@@ -78,7 +79,8 @@ class TunedModel : public TeConvert {
                     "optimizer: {lr: 1.0e-30, min_lr: 0.0, weight_decay: 0.0}\n"
                     "data: {synthetic: true}\nlogging: {directory: " +
                     at(run) + "}\ncheckpoint: {save_optimizer: false, init_from: " + at(init_from) + "}\n");
-    return this->run(TE_TRAIN_EXECUTABLE, "--config " + at(run + ".yaml") + more);
+    const std::string start = ranks == 1 ? "" : fmt::format("{} {} ", TE_MPIRUN, ranks);
+    return this->run(start + TE_TRAIN_EXECUTABLE, "--config " + at(run + ".yaml") + more);
   }
   /// Exports a run's checkpoint without --tokenizer: the files of the folder, without a warning.
   std::vector<std::string> exported(const std::string& run) const {
@@ -116,6 +118,40 @@ TEST_F(TunedModel, KeepsItsTokenizerThroughAChainOfRuns) {
   EXPECT_EQ(exported("third"), files);
   ASSERT_EQ(convert("reshard " + at("third/checkpoints") + " --out " + at("resharded/checkpoints")).code, 0);
   EXPECT_EQ(exported("resharded"), files);
+}
+
+// A run starts with the weights of a Hugging Face folder, on one rank and on two tensor-parallel ranks.
+TEST_F(TunedModel, StartsFromAHuggingFaceFolder) {
+  const std::vector<std::pair<const char*, std::vector<int>>> fixtures = {
+      {"qwen2", {1}}, {"gpt2", {1}}, {"gpt_neox", {1, 2}}, {"llama3_tied_bf16", {2}}};
+  for (const auto& [name, sizes] : fixtures) {
+    SCOPED_TRACE(name);
+    fs::remove_all(folder_ / "hf");
+    const fs::path source = copy_fixture(name, folder_ / "hf");
+    write_bytes(source / "tokenizer.json", "{}");
+    ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te") + " --force").code, 0);
+    for (const int ranks : sizes) {
+      fs::remove_all(folder_ / "run");
+      const Ended ended = tune("run", "hf", fmt::format(" --set parallel.tensor={}", ranks), ranks);
+      ASSERT_EQ(ended.code, 0) << ended.error;
+      EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints/hugging_face/tokenizer.json"));
+      const checkpoint::Reader saved(folder_ / "run/checkpoints");
+      const convert::ForeignModel original = convert::open_hugging_face(source);
+      for (const convert::ParameterLayout& parameter : original.parameters()) {
+        const auto rows = checkpoint::Block::rows(0, parameter.rows(), parameter.cols());
+        std::vector<float> expected(static_cast<size_t>(rows.count)), read(expected.size());
+        original.read(parameter.name, rows, expected.data());
+        saved.read(parameter.name, rows, read.data());
+        EXPECT_EQ(read, expected) << parameter.name << " with " << ranks << " ranks";
+      }
+    }
+  }
+  fs::remove_all(folder_ / "run");
+  const Ended ended = tune("run", "hf", " --set model.num_layers=1");
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_NE(ended.error.find("is of another model: model.num_layers is 2, this config has 1"),
+            std::string::npos)
+      << ended.error;
 }
 
 TEST_F(TunedModel, TheTokenizerOfTheConfigComesFirst) {

@@ -14,29 +14,46 @@
 namespace te::testing {
 
 /// The weights of a model in memory.
+class MemoryWeights final : public checkpoint::WeightSource {
+ public:
+  explicit MemoryWeights(TinyModel& tiny) {
+    for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
+      const Shape& shape = parameter.shape;
+      Stored& stored = parameters_[parameter.name];
+      for (int axis = 0; axis < shape.rank(); ++axis) stored.info.shape.push_back(shape[axis]);
+      stored.values = tiny.read(parameter.main);
+    }
+  }
+  std::string title() const override { return "tiny"; }
+  std::string config() const override { return ""; }
+  std::optional<checkpoint::TensorInfo> info(std::string_view name) const override {
+    const auto found = parameters_.find(name);
+    if (found == parameters_.end()) return std::nullopt;
+    return found->second.info;
+  }
+  void read(std::string_view name, const checkpoint::Block& block, float* out) const override {
+    const Stored& stored = parameters_.find(name)->second;
+    const auto whole = checkpoint::Block::rows(0, stored.info.rows(), stored.info.cols());
+    checkpoint::for_each_overlap(whole, block, [&](int64_t from, int64_t to, int64_t count) {
+      std::copy_n(stored.values.data() + from, count, out + to);
+    });
+  }
+
+ private:
+  struct Stored {
+    checkpoint::TensorInfo info;
+    std::vector<float> values;
+  };
+  std::map<std::string, Stored, std::less<>> parameters_;
+};
+
 class MemorySource final : public generate::ModelSource {
  public:
   MemorySource(TinyModel& tiny, const config::Config& config) {
     title_ = "tiny";
     model_ = config.model;
-    for (const parameters::Parameter& parameter : tiny.model().parameters().parameters())
-      parameters_[parameter.name] = {parameter.shape[0], tiny.read(parameter.main)};
+    weights_ = std::make_unique<MemoryWeights>(tiny);
   }
-  int64_t rows(const std::string& parameter, int64_t) const override {
-    return parameters_.at(parameter).rows;
-  }
-  void read_rows(const std::string& parameter, int64_t first, int64_t count, float* out) const override {
-    const Stored& stored = parameters_.at(parameter);
-    const int64_t cols = static_cast<int64_t>(stored.values.size()) / stored.rows;
-    std::copy_n(stored.values.begin() + first * cols, count * cols, out);
-  }
-
- private:
-  struct Stored {
-    int64_t rows = 0;
-    std::vector<float> values;
-  };
-  std::map<std::string, Stored> parameters_;
 };
 
 /// A decoder in memory, ready to run.

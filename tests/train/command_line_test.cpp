@@ -465,7 +465,10 @@ TEST_F(Resuming, ANewRunMayStartWithTheWeightsOfAnother) {
   std::filesystem::create_directories(folder_ / "hf");
   write_file(folder_ / "hf/config.json", "{}");
   expect_refused(folder_.run("u", {"checkpoint.init_from=" + (folder_ / "hf")}),
-                 "is a Hugging Face folder; make a checkpoint of it: te-convert import");
+                 "checkpoint.init_from: " + (folder_ / "hf/config.json"));
+  expect_refused(
+      folder_.run("u", {"checkpoint.resume=" + (folder_ / "hf")}),
+      "is a Hugging Face folder, not a checkpoint; start a new run from it with checkpoint.init_from");
 }
 
 // The logs of a crashed run may go beyond its checkpoint and end in half a line; resumed, they hold each step

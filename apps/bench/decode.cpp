@@ -55,7 +55,7 @@ struct Decoded {
 void random_weights(const Context& context, parameters::ParameterStore& parameters) {
   constexpr int64_t kDrawn = 1 << 20;
   for (const parameters::Parameter& parameter : parameters.parameters()) {
-    visit_hp(parameter.value.dtype, [&](auto zero) {
+    visit_high_precision(parameter.value.dtype, [&](auto zero) {
       using T = decltype(zero);
       std::vector<T> values(static_cast<size_t>(std::min(kDrawn, parameter.value.numel())));
       for (size_t i = 0; i < values.size(); ++i)

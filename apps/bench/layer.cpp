@@ -146,7 +146,7 @@ class Layer {
   }
   void backward() {
     // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
-    if (below_another_) layer_.grad_target(gradients_, pass_).besides();
+    if (below_another_) layer_.grad_target(gradients_, pass_).quantized_copy();
     layer_.backward(context_, activations_, gradients_, {&layer_, &below_}, d_stream_, pass_);
   }
 
@@ -178,7 +178,7 @@ class Layer {
   bool below_another_ = false;
 };
 
-constexpr std::chrono::seconds kRest{3}, kSettle{2};
+constexpr std::chrono::seconds kRest{3}, kWarmUpTime{2};
 
 /// Lets a GPU cool down and its clock rise, as it is when a program begins.
 void rest(const Context& context) {
@@ -186,12 +186,12 @@ void rest(const Context& context) {
   if (context.is_cuda()) std::this_thread::sleep_for(kRest);
 }
 /// Keeps it busy until power and clock are those of training. All ranks make the same number of calls, which may send.
-void settle(const Context& context, parallel::World& world, const std::function<void()>& call) {
+void warm_up(const Context& context, parallel::World& world, const std::function<void()>& call) {
   const auto start = std::chrono::steady_clock::now();
   const auto spent = [&] {
     return world.max_f64(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   };
-  while (context.is_cuda() && spent() < std::chrono::duration<double>(kSettle).count()) {
+  while (context.is_cuda() && spent() < std::chrono::duration<double>(kWarmUpTime).count()) {
     for (int i = 0; i < 10; ++i) call();
     context.synchronize();
   }
@@ -237,7 +237,7 @@ LayerTimes measure(const Bench& bench, const config::Config& config) {
   LayerTimes times;
   rest(context);
   times.both = time("both passes", passes, restore_dy);
-  watched("settling", [&] { settle(context, bench.world, [&] { restore_dy(), passes(); }); });
+  watched("settling", [&] { warm_up(context, bench.world, [&] { restore_dy(), passes(); }); });
   times.sustained = time("both passes under load", passes, restore_dy);
   times.forward = time("forward passes", [&] { layer.forward(); });
   times.backward = time(

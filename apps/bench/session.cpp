@@ -76,7 +76,8 @@ const std::vector<char>& pattern(DType dtype) {
       std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(T), &value, sizeof(T));
     }
   };
-  TE_CHECK(visit_hp(dtype, put) || visit_fp8(dtype, put), "fill_random: dtype {}", dtype_name(dtype));
+  TE_CHECK(visit_high_precision(dtype, put) || visit_fp8(dtype, put), "fill_random: dtype {}",
+           dtype_name(dtype));
   return bytes;
 }
 

@@ -139,8 +139,8 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   measured.loss = steps.loss();
   const fp8::ScaleTable::CastCount after = steps.casts();
   if (steps.recasts() && after.casts > before.casts)
-    measured.recast =
-        static_cast<double>(after.again - before.again) / static_cast<double>(after.casts - before.casts);
+    measured.recast = static_cast<double>(after.requantized - before.requantized) /
+                      static_cast<double>(after.casts - before.casts);
   if (options.profiles()) measured.profile = take_profile(context, kProfiledSteps, [&] { steps.run(); });
   return measured;
 }

@@ -94,9 +94,9 @@ void Runner::run(const std::function<void()>& changed) {
     if (apps::interrupted() && !stopping_) stop();
     if (collect()) changed();
     if (!stopping_) start_runs();
-    const bool settled =
-        std::all_of(items_.begin(), items_.end(), [](const Item& item) { return item.settled(); });
-    if (active() == 0 && (stopping_ || settled)) break;
+    const bool finished =
+        std::all_of(items_.begin(), items_.end(), [](const Item& item) { return item.finished(); });
+    if (active() == 0 && (stopping_ || finished)) break;
     display_.update(rows(), total_eta());
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -312,7 +312,7 @@ std::optional<double> Runner::total_eta() const {
       measured += 1;
       left += *eta;
       longest = std::max(longest, *eta);
-    } else if (!item.settled()) {
+    } else if (!item.finished()) {
       unknown += 1;
     }
   }

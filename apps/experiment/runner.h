@@ -34,7 +34,7 @@ struct Item {
     return evaluate && state.stage == Stage::finished && state.evaluation.stage == Stage::waiting;
   }
   /// Nothing is left to do in this call.
-  bool settled() const {
+  bool finished() const {
     if (state.stage == Stage::failed || state.stage == Stage::diverged) return true;
     return state.stage == Stage::finished && process == 0 && !awaits_evaluation();
   }

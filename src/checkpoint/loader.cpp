@@ -184,7 +184,7 @@ void load_weights(const Context& context, const WeightSource& source, const conf
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options) {
   check_same_model(reader, config);
-  if (state.settle) state.settle();
+  if (state.wait_offload) state.wait_offload();
   Loading loading(context, reader, config, state);
   loading.parameters();
   Loaded loaded{.progress = reader.progress(), .optimizer = options.optimizer && reader.has_optimizer()};

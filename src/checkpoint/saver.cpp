@@ -137,7 +137,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
   task.drop = std::move(drop);
   task.start = start;
   task.background = options_.background;
-  if (state_.settle) state_.settle();
+  if (state_.wait_offload) state_.wait_offload();
   if (saves_fp8(state_)) {
     const parallel::Watchdog::Guard guard(context_,
                                           fmt::format("the scales for {}", step_name(progress.step)));

@@ -23,8 +23,9 @@ struct TrainingState {
   optim::Moments exp_avg, exp_avg_sq;  ///< of the shard's elements
   const fp8::ScaleTable* scales =
       nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
-  /// Waits until parameters and moments may be read and written (optim::Optimizer::settle); empty: they always may.
-  std::function<void()> settle{};
+  /// Waits until parameters and moments may be read and written (optim::Optimizer::wait_offload); empty: they always
+  /// may.
+  std::function<void()> wait_offload{};
 };
 
 /// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block

@@ -53,7 +53,7 @@ constexpr std::string_view dtype_name(DType type) {
 }
 
 /// What activations and weights are computed and kept in beside FP8: FP32, BF16 or FP16.
-constexpr bool is_hp(DType type) {
+constexpr bool is_high_precision(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16;
 }
 

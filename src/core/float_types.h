@@ -167,7 +167,7 @@ constexpr DType dtype_of<uint8_t>() {
 
 /// Calls fn(T{}) with the C++ type of a high-precision dtype (FP32, BF16 or FP16); false for any other dtype.
 template <class Fn>
-bool visit_hp(DType type, Fn&& fn) {
+bool visit_high_precision(DType type, Fn&& fn) {
   if (type == DType::f32) return fn(float{}), true;
   if (type == DType::bf16) return fn(bfloat16{}), true;
   if (type == DType::f16) return fn(float16{}), true;

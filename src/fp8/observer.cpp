@@ -104,7 +104,7 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
            {static_cast<int64_t>(ways_.size()), static_cast<int64_t>(sizeof(TensorSums))});
   plan.add(scratch_, "fp8.statistics_parts", MemoryKind::fp8_state, DType::u8,
            {kernels::tensor_stats_scratch_bytes()});
-  plan.add(own_amax_, "fp8.statistics_amax", MemoryKind::fp8_state, DType::f32, {1});
+  plan.add(current_amax_, "fp8.statistics_amax", MemoryKind::fp8_state, DType::f32, {1});
   plan.add(scale_, "fp8.statistics_scale", MemoryKind::fp8_state, DType::f32, {1});
 }
 
@@ -122,7 +122,7 @@ void Observer::see(const Context& context, int watched, const Operand& operand, 
        ++i) {
     const Way& way = ways_[i];
     kernels::TensorStats stats{
-        .x = operand.hp,
+        .x = operand.high_precision,
         .layout = way.casts ? layout_of(way.recipe, what.info.role) : ScaleLayout::none,
         .format = what.info.format,
         .columnwise = way.columnwise,
@@ -134,10 +134,10 @@ void Observer::see(const Context& context, int watched, const Operand& operand, 
       stats.scale = scale;
       if (way.what_if) {  // as TensorwiseRecipe, of this rank's part of the tensor
         kernels::Fp8Output amax;
-        amax.amax = own_amax_.as<float>();
-        context.zero(own_amax_);
-        kernels::quantize(context, {.x = operand.hp, .out = amax});
-        kernels::current_scale(context, {.amax = own_amax_,
+        amax.amax = current_amax_.as<float>();
+        context.zero(current_amax_);
+        kernels::quantize(context, {.x = operand.high_precision, .out = amax});
+        kernels::current_scale(context, {.amax = current_amax_,
                                          .scale = scale_,
                                          .fp8_max = fp8_max(what.info.format),
                                          .margin = static_cast<int>(precision_.margin)});

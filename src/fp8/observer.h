@@ -82,9 +82,9 @@ class Observer {
   std::vector<Way> ways_;
   std::vector<size_t> first_way_;  ///< of each operand, and the end
   bool active_ = false;
-  Tensor sums_;              ///< u8 [ways, bytes of TensorSums]
-  Tensor scratch_;           ///< of tensor_stats
-  Tensor own_amax_, scale_;  ///< [1] fp32: of a cast that might have been
+  Tensor sums_;                  ///< u8 [ways, bytes of TensorSums]
+  Tensor scratch_;               ///< of tensor_stats
+  Tensor current_amax_, scale_;  ///< [1] fp32: of a cast that might have been
 };
 
 }  // namespace te::fp8

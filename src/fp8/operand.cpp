@@ -8,7 +8,7 @@ namespace te::fp8 {
 
 Operand Operand::first_rows(int64_t rows) const {
   Operand part;
-  if (hp) part.hp = hp.slice_rows(0, rows);
+  if (high_precision) part.high_precision = high_precision.slice_rows(0, rows);
   const auto resized = [](kernels::Matrix matrix, int64_t form_rows, int64_t form_cols) {
     matrix.values.shape = {form_rows, form_cols};
     matrix.scales.shape = kernels::scale_shape(matrix.layout, form_rows, form_cols);
@@ -21,7 +21,7 @@ Operand Operand::first_rows(int64_t rows) const {
 
 void Operand::check_ready() const {
   TE_CHECK(ready_, "a GEMM reads an operand [{}] that this pass has not completed",
-           (rowwise ? rowwise.values : hp).shape.str());
+           (rowwise ? rowwise.values : high_precision).shape.str());
 }
 
 // --- the producer's side -----------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ void Operand::check_ready() const {
 Output Target::take(bool values, bool cast, bool sums) {
   Output output;
   if (cast) output.fp8 = fp8_;
-  if (values) output.hp = hp_;
+  if (values) output.high_precision = high_precision_;
   if (sums) output.sums = sums_;
   if (operand_ != nullptr)
     operand_->produced_ = {.values = values, .cast = cast, .sums = sums && static_cast<bool>(sums_.into)};
@@ -38,7 +38,7 @@ Output Target::take(bool values, bool cast, bool sums) {
 }
 
 Tensor Target::values() {
-  return take(true, false, false).hp;
+  return take(true, false, false).high_precision;
 }
 Output Target::values_and_sums() {
   return take(true, false, true);
@@ -59,7 +59,7 @@ Output Target::cast_in_place() {
 }
 
 // The values themselves are announced when the linear is given them.
-Output Target::besides() {
+Output Target::quantized_copy() {
   return take(false, fp8_.wants_data(), true);
 }
 
@@ -68,8 +68,8 @@ Output Target::besides() {
 kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, int64_t count) {
   input.check_ready();
   weight.check_ready();
-  if (!input.rowwise || input.high_precision_)
-    return {.a = input.hp.slice_rows(first, count), .b = weight.hp, .trans_b = true};
+  if (!input.rowwise || input.use_high_precision_)
+    return {.a = input.high_precision.slice_rows(first, count), .b = weight.high_precision, .trans_b = true};
   return {.a = input.rowwise.slice_rows(first, count),
           .b = weight.rowwise,
           .trans_b = true,
@@ -81,14 +81,16 @@ kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, 
 kernels::Gemm dgrad(const Operand& grad, const Operand& weight, int64_t first, int64_t count) {
   grad.check_ready();
   weight.check_ready();
-  if (!grad.rowwise || grad.high_precision_) return {.a = grad.hp.slice_rows(first, count), .b = weight.hp};
+  if (!grad.rowwise || grad.use_high_precision_)
+    return {.a = grad.high_precision.slice_rows(first, count), .b = weight.high_precision};
   return {.a = grad.rowwise.slice_rows(first, count), .b = weight.columnwise, .trans_b = true};
 }
 
 kernels::Gemm wgrad(const Operand& grad, const Operand& input) {
   grad.check_ready();
   input.check_ready();
-  if (!grad.columnwise || grad.high_precision_) return {.a = grad.hp, .b = input.hp, .trans_a = true};
+  if (!grad.columnwise || grad.use_high_precision_)
+    return {.a = grad.high_precision, .b = input.high_precision, .trans_a = true};
   return {.a = grad.columnwise, .b = input.columnwise, .trans_b = true};
 }
 

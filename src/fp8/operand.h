@@ -17,17 +17,19 @@ namespace te::fp8 {
 
 class Operand {
  public:
-  Tensor hp;                   ///< [rows, cols] bf16 or fp32; may be empty where only FP8 is kept
-  kernels::Matrix rowwise;     ///< [rows, cols] quantized, with its scales; empty where the recipe keeps hp
+  Tensor high_precision;  ///< [rows, cols] bf16 or fp32; may be empty where only FP8 is kept
+  kernels::Matrix
+      rowwise;  ///< [rows, cols] quantized, with its scales; empty where the recipe keeps high_precision
   kernels::Matrix columnwise;  ///< [cols, rows], the form in which a GEMM contracts over the rows
   Tensor scale;           ///< fp32 [1]: what both forms are cast with, for a cast that is repeated; or empty
   bool is_share = false;  ///< the tensor's other rows are those of other tensor ranks: one scale serves all
 
-  /// hp holds this pass's values: of a producer that knows no Target (a weight's update, the residual stream).
-  void written() { produced_ = {.values = true}; }
-  /// The same where a Target was asked for besides(): what was taken from it stays done.
-  void kept_by_producer() { produced_.values = true; }
-  int64_t rows() const { return rowwise ? rowwise.rows() : hp.rows(); }
+  /// high_precision holds this pass's values: of a producer that knows no Target (a weight's update, the residual
+  /// stream).
+  void mark_high_precision_written() { produced_ = {.values = true}; }
+  /// The same where a Target was asked for quantized_copy(): what was taken from it stays done.
+  void mark_high_precision_kept() { produced_.values = true; }
+  int64_t rows() const { return rowwise ? rowwise.rows() : high_precision.rows(); }
   /// An operand of fewer rows in the same memory; its forms and their scales are dense all the same.
   Operand first_rows(int64_t rows) const;
 
@@ -44,8 +46,9 @@ class Operand {
     bool values = false, cast = false, sums = false;
   };
   Produced produced_;
-  bool ready_ = false;           ///< complete: GEMMs may read it
-  bool high_precision_ = false;  ///< of this pass: GEMMs read hp, though there are quantized forms
+  bool ready_ = false;  ///< complete: GEMMs may read it
+  bool use_high_precision_ =
+      false;  ///< of this pass: GEMMs read high_precision, though there are quantized forms
 };
 
 /// Column sums of a gradient, which are a bias's gradient. Empty: not wanted.
@@ -56,7 +59,7 @@ struct ColumnSums {
 
 /// What a kernel writes of an operand: the fields of its own arguments.
 struct Output {
-  Tensor hp;
+  Tensor high_precision;
   kernels::Fp8Output fp8;
   ColumnSums sums;
 };
@@ -66,7 +69,7 @@ struct Output {
 class Target {
  public:
   Target() = default;  ///< nobody wants more than the producer keeps itself
-  explicit Target(const Tensor& values) : hp_(values) {}  ///< memory that is no operand
+  explicit Target(const Tensor& values) : high_precision_(values) {}  ///< memory that is no operand
 
   /// High-precision values alone.
   Tensor values();
@@ -79,14 +82,14 @@ class Target {
   /// Likewise of a kernel that works in place on memory(), where the values end if nothing is cast; it sums if it
   /// casts.
   Output cast_in_place();
-  Tensor memory() const { return hp_; }
+  Tensor memory() const { return high_precision_; }
   /// Besides values that the producer keeps itself, in memory that the linear is given later.
-  Output besides();
+  Output quantized_copy();
 
  private:
   friend class Quantizer;
   Operand* operand_ = nullptr;
-  Tensor hp_;
+  Tensor high_precision_;
   kernels::Fp8Output fp8_;
   ColumnSums sums_;
   Output take(bool values, bool cast, bool sums);

@@ -19,7 +19,7 @@ kernels::ScaleLayout Quantizer::scale_layout() const {
 }
 
 bool Quantizer::transposes() const {
-  return enabled() && !forms_.hp && scale_layout() == kernels::ScaleLayout::tensor;
+  return enabled() && !forms_.high_precision && scale_layout() == kernels::ScaleLayout::tensor;
 }
 
 DType Quantizer::format() const {
@@ -29,11 +29,11 @@ DType Quantizer::format() const {
 // Producers write either FP8 or high precision.
 bool Quantizer::fused() const {
   const Recipe::Shared* const shared = recipe_ != nullptr ? recipe_->shared_.get() : nullptr;
-  return enabled() && !forms_.hp && recipe_->fused() && !recipe_->calibrating_ &&
-         !shared->observer.active() && !shared->high_precision && !shared->no_turns;
+  return enabled() && !forms_.high_precision && recipe_->fused() && !recipe_->calibrating_ &&
+         !shared->observer.active() && !shared->high_precision && !shared->single_amax_buffer;
 }
 
-bool Quantizer::keeps_hp() const {
+bool Quantizer::keeps_high_precision() const {
   return enabled() && recipe_->shared_->keeps_high_precision;
 }
 
@@ -42,15 +42,15 @@ bool Quantizer::in_high_precision() const {
 }
 
 bool Quantizer::gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const {
-  return enabled() && !recipe_->shared_->high_precision && !forms_.hp &&
+  return enabled() && !recipe_->shared_->high_precision && !forms_.high_precision &&
          recipe_->gathers_quantized(ranks, tokens);
 }
 
-std::optional<Quantizer::OwnScale> Quantizer::own_scale() const {
-  if (!rowwise() || format() != DType::e4m3 || recipe_->cast_scale(index_) != Recipe::CastScale::own)
+std::optional<Quantizer::CurrentScaling> Quantizer::current_scaling() const {
+  if (!rowwise() || format() != DType::e4m3 || recipe_->cast_scale(index_) != Recipe::CastScale::current)
     return {};
   if (scale_layout() != kernels::ScaleLayout::tensor) return {};
-  return OwnScale{recipe_->margin_of(index_), recipe_->has_power_of_two_scales()};
+  return CurrentScaling{recipe_->margin_of(index_), recipe_->has_power_of_two_scales()};
 }
 
 kernels::Matrix Quantizer::rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows,
@@ -80,16 +80,16 @@ Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& 
 }
 
 QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const {
-  if (recipe_ != nullptr && mode.repeated && operand.scale &&
+  if (recipe_ != nullptr && mode.is_recompute && operand.scale &&
       recipe_->cast_scale(index_) != Recipe::CastScale::given)
-    mode.again = true;
+    mode.reuse_scale = true;
   return mode;
 }
 
 Target Quantizer::target_of_share(Operand& operand, const ColumnSums& sums) {
   operand.produced_ = {};
   operand.ready_ = false;
-  Target target(operand.hp);
+  Target target(operand.high_precision);
   target.operand_ = &operand;
   target.sums_ = sums;
   return target;
@@ -99,7 +99,7 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
                          const ColumnSums& sums) const {
   const Operand::Produced done = std::exchange(operand.produced_, {});
   operand.ready_ = true;
-  operand.high_precision_ = enabled() && recipe_->shared_->high_precision;
+  operand.use_high_precision_ = enabled() && recipe_->shared_->high_precision;
   const ColumnSums missing = done.sums ? ColumnSums{} : sums;
   if (done.cast) {
     TE_CHECK(!missing.into, "{}: cast by its producer without its column sums",
@@ -107,20 +107,20 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
     return;
   }
   TE_CHECK(done.values, "an operand [{}] is completed that no producer of this pass has written",
-           operand.hp.shape.str());
+           operand.high_precision.shape.str());
   const bool watching = recipe_ != nullptr && recipe_->shared_->observer.active(),
              first_pass = mode.record_amax;
   if (watching) mode.record_amax = mode.count = false;
   mode = mode_of(operand, mode);
-  if (operand.high_precision_) {
-    recipe_->pass_by(context, index_, operand, mode, missing);
+  if (operand.use_high_precision_) {
+    recipe_->bypass_quantization(context, index_, operand, mode, missing);
   } else if (index_ >= 0) {
     if (!mode.rowwise && operand.columnwise)
       cast_form(context, operand, &Operand::columnwise, mode, missing);
     else
       recipe_->cast(context, index_, operand, mode, missing);
   } else if (missing.into) {
-    kernels::bias_gradient(context, operand.hp, missing.into, missing.scratch);
+    kernels::bias_gradient(context, operand.high_precision, missing.into, missing.scratch);
   }
   if (watching && first_pass)
     recipe_->shared_->observer.see(context, watched_, operand,
@@ -138,35 +138,35 @@ void Quantizer::cast_form(const Context& context, const Operand& operand, kernel
 
 // Passes in high precision read no form.
 void Quantizer::remake_rowwise(const Context& context, Operand& operand) const {
-  if (operand.high_precision_) return;
-  cast_form(context, operand, &Operand::rowwise, {.columnwise = false, .again = true}, {});
+  if (operand.use_high_precision_) return;
+  cast_form(context, operand, &Operand::rowwise, {.columnwise = false, .reuse_scale = true}, {});
 }
 
 void Quantizer::remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const {
-  if (operand.high_precision_) return;
+  if (operand.use_high_precision_) return;
   if (from_rowwise && operand.rowwise.layout == kernels::ScaleLayout::tensor)
     return kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
-  cast_form(context, operand, &Operand::columnwise, {.again = true}, {});
+  cast_form(context, operand, &Operand::columnwise, {.reuse_scale = true}, {});
 }
 
-int Quantizer::cast_in_parts() const {
-  TE_CHECK(transposes() && recipe_->cast_scale(index_) == Recipe::CastScale::own,
+int Quantizer::register_sharded() const {
+  TE_CHECK(transposes() && recipe_->cast_scale(index_) == Recipe::CastScale::current,
            "an operand without a scale of the tensor's own would be cast in parts");
-  return recipe_->shared_->parted.add({.index = index_,
-                                       .format = format(),
-                                       .power_of_two = recipe_->has_power_of_two_scales(),
-                                       .margin = recipe_->margin_of(index_)});
+  return recipe_->shared_->sharded_weights.add({.index = index_,
+                                                .format = format(),
+                                                .power_of_two = recipe_->has_power_of_two_scales(),
+                                                .margin = recipe_->margin_of(index_)});
 }
 
-void Quantizer::complete_parted(const Context& context, Operand& weight, int number,
-                                QuantizeMode mode) const {
+void Quantizer::complete_gathered(const Context& context, Operand& weight, int number,
+                                  QuantizeMode mode) const {
   TE_CHECK(!recipe_->shared_->observer.active() && !recipe_->shared_->high_precision,
            "{}: its high-precision values are asked for, of which this rank has its part",
            recipe_->table().info(index_).name);
   weight.produced_ = {};
   weight.ready_ = true;
-  weight.high_precision_ = false;
-  recipe_->shared_->parted.enter(context, number, recipe_->output_of(index_, weight, mode));
+  weight.use_high_precision_ = false;
+  recipe_->shared_->sharded_weights.commit_scale(context, number, recipe_->output_of(index_, weight, mode));
   if (mode.columnwise && weight.columnwise)
     kernels::transpose_fp8(context, weight.rowwise.values, weight.columnwise.values);
 }
@@ -177,19 +177,19 @@ void Quantizer::plan_share(MemoryPlan& plan, ShareMemory& memory, const std::str
   if (!gathers_quantized(ranks, tokens)) return;
   const bool grouped = scale_layout() == kernels::ScaleLayout::vectors;
   memory.shape(ranks, format(), tokens, cols, grouped);
-  if (!grouped || !keeps_hp()) memory.plan(plan, name, lifetime);
+  if (!grouped || !keeps_high_precision()) memory.plan(plan, name, lifetime);
 }
 
-Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const parallel::TensorParallel& ranks,
-                            ShareMemory& memory) const {
+Operand Quantizer::share_of(const Operand& whole, const Tensor& high_precision,
+                            const parallel::TensorParallel& ranks, ShareMemory& memory) const {
   Operand share;
-  share.hp = hp;
+  share.high_precision = high_precision;
   share.is_share = true;
   share.produced_ = whole.produced_;
   share.produced_.values = true;
   if (!gathers_quantized(ranks, whole.rows())) return share;
   if (scale_layout() == kernels::ScaleLayout::vectors) {
-    if (keeps_hp()) memory.place_in(whole.hp);
+    if (keeps_high_precision()) memory.place_in(whole.high_precision);
     share.rowwise = memory.rowwise_of(ranks.rank());
     share.columnwise = memory.columnwise_of(ranks.rank());
   } else {
@@ -206,11 +206,11 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
   if (casts && !gathers_quantized(ranks, whole.rows())) {
     // 1. High-precision rows travel, 2. and are cast where they arrive.
     if (sums.into && !share.produced_.sums)
-      kernels::bias_gradient(context, share.hp, sums.into, sums.scratch);
-    ranks.gather(context, share.hp, whole.hp);
-    whole.written();
+      kernels::bias_gradient(context, share.high_precision, sums.into, sums.scratch);
+    ranks.gather(context, share.high_precision, whole.high_precision);
+    whole.mark_high_precision_written();
     complete(context, whole, mode);
-    if (work) work(0, whole.hp.rows());
+    if (work) work(0, whole.high_precision.rows());
     return;
   }
   // 1. A share is cast before it travels, so that bytes travel; with one scale a tensor, that of all shares.
@@ -219,8 +219,8 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
   complete(context, share, mode, sums);
   whole.produced_ = {};
   whole.ready_ = true;
-  whole.high_precision_ = share.high_precision_;
-  if (!casts) return ranks.gather(context, share.hp, whole.hp, work);
+  whole.use_high_precision_ = share.use_high_precision_;
+  if (!casts) return ranks.gather(context, share.high_precision, whole.high_precision, work);
   if (grouped) return gather_groups(context, ranks, memory, share.rowwise.values, whole, mode, work);
   ranks.gather(context, share.rowwise.values, whole.rowwise.values, work);
   // 2. The transposed copy is made where they arrive.
@@ -232,7 +232,7 @@ namespace {
 Forms forms_of(const config::LinearPrecision& linear, OperandRole role) {
   const bool of_rows = role == OperandRole::grad_output ? linear.dgrad : linear.fprop,
              of_columns = role == OperandRole::weight ? linear.dgrad : linear.wgrad;
-  return {.rowwise = of_rows, .columnwise = of_columns, .hp = !of_rows || !of_columns};
+  return {.rowwise = of_rows, .columnwise = of_columns, .high_precision = !of_rows || !of_columns};
 }
 
 DType format_of(const config::LinearPrecision& linear, OperandRole role) {
@@ -317,8 +317,9 @@ void Recipe::set_high_precision(bool on) {
   shared_->high_precision = on;
 }
 
-void Recipe::pass_by(const Context& context, int, Operand& operand, QuantizeMode, const ColumnSums& sums) {
-  if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
+void Recipe::bypass_quantization(const Context& context, int, Operand& operand, QuantizeMode,
+                                 const ColumnSums& sums) {
+  if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
 }
 
 bool Recipe::has_test_outlier(int index) const {
@@ -371,25 +372,27 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
   out.counters = mode.count ? table().counters_of(index) : nullptr;
   const CastScale scale = cast_scale(index);
   if (!out.wants_data() || scale == CastScale::given) return out;
-  if (mode.again) {
+  if (mode.reuse_scale) {
     if (operand.scale) out.scale = operand.scale.as<float>();
     return out;
   }
-  const bool own = scale == CastScale::own;
+  const bool own = scale == CastScale::current;
   kernels::Fp8CastState* const state = table().cast_state_of(index);
-  unsigned* const turn = shared_->table.turn_of(index);
-  out.recast = {
-      .state = state, .turn = turn, .margin_factor = std::ldexp(1.0f, -margin_of(index)), .agree = {}};
+  unsigned* const num_casts = shared_->table.num_casts_of(index);
+  out.recast = {.state = state,
+                .num_casts = num_casts,
+                .margin_factor = std::ldexp(1.0f, -margin_of(index)),
+                .all_reduce_amax = {}};
   if (own) {
-    out.recast.own_scale = table().scale_of(index).as<float>();
+    out.recast.current_scale = table().scale_of(index).as<float>();
     if (has_power_of_two_scales()) out.recast.guesses = table().guesses_of(index);
-    out.recast.own_amax = own_amax_of(index).as<float>();
-    if (out.recast.own_amax == out.amax) out.amax = nullptr;
+    out.recast.current_amax = current_amax_of(index).as<float>();
+    if (out.recast.current_amax == out.amax) out.amax = nullptr;
   }
   out.recast.used_scale = operand.scale.as<float>();
   parallel::Communicator* const ranks = own || operand.is_share ? shared_->tensor : nullptr;
   if (ranks != nullptr)
-    out.recast.agree = [ranks, amax = out.recast.amax()](const Context& context) {
+    out.recast.all_reduce_amax = [ranks, amax = out.recast.amax()](const Context& context) {
       reduce_amax(context, ranks, {amax, DType::f32, {1}});
     };
   return out;
@@ -397,28 +400,29 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
 
 void Recipe::cast_tensor(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
-  if (shared_->no_turns && cast_small(context, index, operand, mode)) return;
-  kernels::quantize(
-      context,
-      {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});
+  if (shared_->single_amax_buffer && cast_small(context, index, operand, mode)) return;
+  kernels::quantize(context, {.x = operand.high_precision,
+                              .out = output_of(index, operand, mode),
+                              .dbias = sums.into,
+                              .scratch = sums.scratch});
 }
 
 // False: not done, as it is no such operand.
 bool Recipe::cast_small(const Context& context, int index, Operand& operand, QuantizeMode mode) {
-  if (cast_scale(index) != CastScale::own || !operand.rowwise || mode.columnwise || mode.record_amax ||
+  if (cast_scale(index) != CastScale::current || !operand.rowwise || mode.columnwise || mode.record_amax ||
       mode.count)
     return false;
   const bool done =
-      kernels::quantize_with_own_scale(context, {.x = operand.hp,
-                                                 .out = operand.rowwise.values,
-                                                 .amax = own_amax_of(index).as<float>(),
-                                                 .scale = table().scale_of(index).as<float>(),
-                                                 .scale_inv = operand.rowwise.scales.as<float>(),
-                                                 .margin = margin_of(index),
-                                                 .power_of_two = has_power_of_two_scales()});
-  TE_CHECK(done || !context.is_cuda() || operand.hp.numel() > kernels::kMostSmallElements,
+      kernels::quantize_current_scaling(context, {.x = operand.high_precision,
+                                                  .out = operand.rowwise.values,
+                                                  .amax = current_amax_of(index).as<float>(),
+                                                  .scale = table().scale_of(index).as<float>(),
+                                                  .scale_inv = operand.rowwise.scales.as<float>(),
+                                                  .margin = margin_of(index),
+                                                  .power_of_two = has_power_of_two_scales()});
+  TE_CHECK(done || !context.is_cuda() || operand.high_precision.numel() > kernels::kMostSmallElements,
            "{}: {} would be cast in turns, which a recorded pass must not", table().info(index).name,
-           operand.hp.shape.str());
+           operand.high_precision.shape.str());
   return done;
 }
 

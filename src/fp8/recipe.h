@@ -23,8 +23,8 @@
 #include "fp8/gathered_groups.h"
 #include "fp8/observer.h"
 #include "fp8/operand.h"
-#include "fp8/parted_weights.h"
 #include "fp8/scale_table.h"
+#include "fp8/sharded_weight_quantizer.h"
 #include "parallel/communicator.h"
 #include "parallel/tensor_parallel.h"
 
@@ -40,9 +40,10 @@ struct QuantizeMode {
   bool rowwise = true;
   /// Forms of values that have been cast before and have not changed: their scale is found (Operand::scale where there
   /// is one), their amax recorded.
-  bool again = false;
-  /// A recomputed pass: values that the microbatch's first pass has cast. Where Operand::scale is kept it is `again`.
-  bool repeated = false;
+  bool reuse_scale = false;
+  /// A recomputed pass: values that the microbatch's first pass has cast. Where Operand::scale is kept it is
+  /// `reuse_scale`.
+  bool is_recompute = false;
 };
 
 /// What a linear asks for when an operand's quantized form is planned.
@@ -61,7 +62,7 @@ class Recipe;
 /// What the GEMMs that read an operand want of it.
 struct Forms {
   bool rowwise = true, columnwise = true;  ///< quantized
-  bool hp = false;                         ///< high precision, too: not all of its GEMMs are quantized
+  bool high_precision = false;             ///< high precision, too: not all of its GEMMs are quantized
 };
 
 /// One operand of one linear layer, and what its recipe does with it. Cheap to copy.
@@ -85,7 +86,7 @@ class Quantizer {
   bool fused() const;
   /// True when passes in high precision may come (Recipe::keep_high_precision): its values are kept as if it were not
   /// cast.
-  bool keeps_hp() const;
+  bool keeps_high_precision() const;
   /// True while the passes of such a run are in high precision.
   bool in_high_precision() const;
   /// True when the ranks of sequence parallelism exchange quantized rows of an operand of so many tokens, false when
@@ -93,11 +94,11 @@ class Quantizer {
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;
 
   /// How the operand is cast with the one scale that its own values ask for; empty: otherwise, or not at all.
-  struct OwnScale {
+  struct CurrentScaling {
     int margin = 0;
     bool power_of_two = false;
   };
-  std::optional<OwnScale> own_scale() const;
+  std::optional<CurrentScaling> current_scaling() const;
 
   /// The row-wise form of [rows, cols] in memory that somebody else owns; empty where GEMMs read high precision.
   kernels::Matrix rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows, int64_t cols) const;
@@ -117,20 +118,20 @@ class Quantizer {
   void remake_rowwise(const Context& context, Operand& operand) const;
   void remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const;
 
-  /// Before the plan of PartedWeights: the operand is a weight that the data ranks cast together. Returns its number
-  /// there.
-  int cast_in_parts() const;
+  /// Before the plan of ShardedWeightQuantizer: the operand is a weight that the data ranks cast together. Returns its
+  /// number there.
+  int register_sharded() const;
   /// In place of complete(), of such a weight: its row-wise form has been gathered.
-  void complete_parted(const Context& context, Operand& weight, int number, QuantizeMode mode) const;
+  void complete_gathered(const Context& context, Operand& weight, int number, QuantizeMode mode) const;
 
   /// With sequence parallelism: scratch for gathers of an operand [tokens, cols]; none where high-precision rows
-  /// travel. Where the operand keeps high-precision values (keeps_hp()), which passes in FP8 do not need, forms with
-  /// scales of 128 values travel in their memory.
+  /// travel. Where the operand keeps high-precision values (keeps_high_precision()), which passes in FP8 do not need,
+  /// forms with scales of 128 values travel in their memory.
   void plan_share(MemoryPlan& plan, ShareMemory& memory, const std::string& name,
                   const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols,
                   Lifetime lifetime) const;
-  /// This rank's rows of `whole`: values hp, and memory for their cast.
-  Operand share_of(const Operand& whole, const Tensor& hp, const parallel::TensorParallel& ranks,
+  /// This rank's rows of `whole`: values high_precision, and memory for their cast.
+  Operand share_of(const Operand& whole, const Tensor& high_precision, const parallel::TensorParallel& ranks,
                    ShareMemory& memory) const;
   /// Completes `whole`, [tokens, cols], from the tensor ranks' shares, and runs `work` on its rows as they arrive.
   /// Without work the mode may ask for the column-wise form alone.
@@ -193,7 +194,7 @@ class Recipe {
   /// For passes whose launches are recorded and repeated: no cast takes turns with another (Fp8Recast), so operands
   /// with scales of their own are cast by complete(), in one launch. One rank; only operands of
   /// kernels::kMostSmallElements at most may be recorded. Before the first pass.
-  void cast_without_turns() { shared_->no_turns = true; }
+  void use_single_amax_buffer() { shared_->single_amax_buffer = true; }
   bool high_precision() const { return shared_->high_precision; }
   /// For tests of what an outlier does to all other values: scales of the inputs of linear_fc2 are those of a tensor
   /// with a value 2^log2 times as large as its largest. 0: no more. Waits for the device.
@@ -203,14 +204,14 @@ class Recipe {
   void plan(MemoryPlan& plan);
   void reset(const Context& context) {
     shared_->table.reset(context);
-    shared_->parted.bind(context);
+    shared_->sharded_weights.bind(context);
   }
   /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state
   /// as it was.
   virtual void update(const Context& context, const int32_t* skip);
 
   /// Weights that data ranks cast together, and the ranks that have parts of them.
-  PartedWeights& parted_weights() { return shared_->parted; }
+  ShardedWeightQuantizer& sharded_weights() { return shared_->sharded_weights; }
   parallel::Communicator* stage_ranks() const { return shared_->stage; }
   Observer& observer() { return shared_->observer; }
   ScaleTable& table() { return shared_->table; }
@@ -225,8 +226,8 @@ class Recipe {
         shared_(std::make_shared<Shared>(Shared{.observer = Observer(precision)})) {}
 
   /// In place of cast() while passes run in high precision: what it leaves to the state, and the column sums.
-  virtual void pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                       const ColumnSums& sums);
+  virtual void bypass_quantization(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                                   const ColumnSums& sums);
   /// Of an operand's scales.
   int margin_of(int index) const;
   /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both
@@ -235,12 +236,12 @@ class Recipe {
                    const OperandMemory& memory) const;
   /// What the next cast of the operand does about its scale (kernels/quantize/fp8_output.h, Fp8Recast): takes the one
   /// that it is given, corrects that, or finds it.
-  enum class CastScale : uint8_t { given, corrected, own };
+  enum class CastScale : uint8_t { given, corrected, current };
   virtual CastScale cast_scale(int) const { return CastScale::given; }
   /// True when scales of tensors' own are powers of two, and the last one is the next one's guess.
   virtual bool has_power_of_two_scales() const { return false; }
   /// Where an amax is left that has been found for a scale of the tensor's own.
-  virtual Tensor own_amax_of(int index) const { return table().amax_of(index); }
+  virtual Tensor current_amax_of(int index) const { return table().amax_of(index); }
   /// True when there are casts of two launches.
   bool has_cast_states() const {
     return quantizes() && scale_layout(OperandRole::input) == kernels::ScaleLayout::tensor;
@@ -256,7 +257,7 @@ class Recipe {
   void cast_tensor(const Context& context, int index, Operand& operand, QuantizeMode mode,
                    const ColumnSums& sums);
   bool cast_small(const Context& context, int index, Operand& operand, QuantizeMode mode);
-  /// Makes the quantized forms from operand.hp and adds its column sums, if they are asked for.
+  /// Makes the quantized forms from operand.high_precision and adds its column sums, if they are asked for.
   virtual void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                     const ColumnSums& sums) = 0;
   virtual int history_len() const { return 0; }
@@ -275,10 +276,10 @@ class Recipe {
 
   /// What the recipes of one model have in common.
   struct Shared {
-    bool keeps_high_precision = false, high_precision = false, no_turns = false;
+    bool keeps_high_precision = false, high_precision = false, single_amax_buffer = false;
     int outlier_log2 = 0;
     ScaleTable table;
-    PartedWeights parted;
+    ShardedWeightQuantizer sharded_weights;
     Observer observer;
     parallel::Communicator *tensor = nullptr, *stage = nullptr;  ///< null: one rank
   };

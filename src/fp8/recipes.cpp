@@ -15,7 +15,7 @@ namespace te::fp8 {
 // range. So are the scales of calibration passes. Either amax enters the state as any other; the last step's row is
 // working space.
 Recipe::CastScale DelayedRecipe::cast_scale(int index) const {
-  if (calibrating_ || table().info(index).role == OperandRole::weight) return CastScale::own;
+  if (calibrating_ || table().info(index).role == OperandRole::weight) return CastScale::current;
   return recasts() ? CastScale::corrected : CastScale::given;
 }
 
@@ -24,13 +24,14 @@ void DelayedRecipe::cast(const Context& context, int index, Operand& operand, Qu
   cast_tensor(context, index, operand, mode, sums);
 }
 
-void DelayedRecipe::pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                            const ColumnSums& sums) {
-  if (!mode.record_amax) return Recipe::pass_by(context, index, operand, mode, sums);
+void DelayedRecipe::bypass_quantization(const Context& context, int index, Operand& operand,
+                                        QuantizeMode mode, const ColumnSums& sums) {
+  if (!mode.record_amax) return Recipe::bypass_quantization(context, index, operand, mode, sums);
   kernels::Fp8Output out;
   out.amax = table().amax_of(index).as<float>();
-  kernels::quantize(context, {.x = operand.hp, .out = out});
-  Recipe::pass_by(context, index, operand, mode, sums);  // by the kernel that sums without this recipe
+  kernels::quantize(context, {.x = operand.high_precision, .out = out});
+  Recipe::bypass_quantization(context, index, operand, mode,
+                              sums);  // by the kernel that sums without this recipe
 }
 
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
@@ -55,7 +56,7 @@ void DelayedRecipe::update(const Context& context, const int32_t* skip) {
 
 void OffRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                      const ColumnSums& sums) {
-  pass_by(context, index, operand, mode, sums);
+  bypass_quantization(context, index, operand, mode, sums);
 }
 
 // --- tensorwise --------------------------------------------------------------------------------------------
@@ -76,14 +77,14 @@ void TensorwiseRecipe::update(const Context& context, const int32_t*) {
 void GroupRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                        const ColumnSums& sums) {
   kernels::quantize_groups(
-      context, {.x = operand.hp,
+      context, {.x = operand.high_precision,
                 .rowwise = operand.rowwise,
                 .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
                 .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
                 .margin = margin_of(index),
                 .amax = mode.record_amax ? table().amax_of(index).as<float>() : nullptr,
                 .counters = mode.count ? table().counters_of(index) : nullptr});
-  if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
+  if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
 }
 
 void GroupRecipe::update(const Context& context, const int32_t*) {

@@ -23,11 +23,13 @@ class DelayedRecipe : public Recipe {
 
  protected:
   CastScale cast_scale(int index) const override;
-  Tensor own_amax_of(int index) const override { return table().last_amax.slice_rows(index, 1).view({1}); }
+  Tensor current_amax_of(int index) const override {
+    return table().last_amax.slice_rows(index, 1).view({1});
+  }
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;
-  void pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
-               const ColumnSums& sums) override;
+  void bypass_quantization(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                           const ColumnSums& sums) override;
   int history_len() const override { return static_cast<int>(precision_.amax_history_len); }
 };
 
@@ -60,7 +62,7 @@ class TensorwiseRecipe final : public Recipe {
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
-  CastScale cast_scale(int) const override { return CastScale::own; }
+  CastScale cast_scale(int) const override { return CastScale::current; }
   bool has_power_of_two_scales() const override {
     return precision_.fp8_tensorwise_scale_format == config::Fp8ScaleFormat::power_of_two;
   }

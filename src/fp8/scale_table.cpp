@@ -32,7 +32,7 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
   plan.add(counters, "fp8.counters", MemoryKind::fp8_state, DType::u8,
            {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
   if (two_launches) {
-    turns_.assign(infos_.size(), 0);
+    num_casts_.assign(infos_.size(), 0);
     plan.add(guesses, "fp8.guesses", MemoryKind::fp8_state, DType::f32, {n, 2});
     plan.add(cast_states, "fp8.cast_states", MemoryKind::fp8_state, DType::u8,
              {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
@@ -73,8 +73,8 @@ ScaleTable::CastCount ScaleTable::count_casts(const Context& context) const {
   context.synchronize();
   for (size_t i = 0; i < infos_.size(); ++i) {
     if (infos_[i].role == OperandRole::weight) continue;
-    count.casts += turns_[i];
-    count.again += states[i].again;
+    count.casts += num_casts_[i];
+    count.requantized += states[i].requantized;
   }
   return count;
 }

@@ -44,13 +44,13 @@ class ScaleTable {
   kernels::Fp8CastState* cast_state_of(int index) const {
     return cast_states.as<kernels::Fp8CastState>() + index;
   }
-  unsigned* turn_of(int index) { return turns_.data() + index; }
+  unsigned* num_casts_of(int index) { return num_casts_.data() + index; }
   /// Of scales that are powers of two (Fp8Recast::guesses).
   float* guesses_of(int index) const { return guesses.as<float>() + 2 * index; }
   /// Casts of inputs and gradients in two launches so far, whether they count or not, and how many of them were made
   /// again since zero_counters(). Waits for the device.
   struct CastCount {
-    int64_t casts = 0, again = 0;
+    int64_t casts = 0, requantized = 0;
   };
   CastCount count_casts(const Context& context) const;
   kernels::Fp8Counters* counters_of(int index) const { return counters.as<kernels::Fp8Counters>() + index; }
@@ -67,7 +67,7 @@ class ScaleTable {
 
  private:
   std::vector<OperandInfo> infos_;
-  std::vector<unsigned> turns_;  ///< of the cast states
+  std::vector<unsigned> num_casts_;  ///< of the cast states
 };
 
 }  // namespace te::fp8

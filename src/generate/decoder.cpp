@@ -55,7 +55,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
            "decoder: {} scored rows, passes of {}", sizes.score_rows, sizes.max_rows);
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->share(groups.tensor(), groups.stage());
-  if (alone()) recipe_->cast_without_turns();
+  if (alone()) recipe_->use_single_amax_buffer();
   if (groups.first_stage()) {
     embedding_ =
         std::make_unique<model::VocabParallelEmbedding>(layer_config_, parameters_, tensor_, context_ranks_);
@@ -327,12 +327,12 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   a.attention_out = a.mlp_out = first_rows(sublayer_out_, rows);
   a.norm1 = a.norm2 = a.post_norm1 =
       a.post_norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
-  a.attention.qkv_input.hp = a.mlp.fc1_input.hp = first_rows(hidden_, rows);
+  a.attention.qkv_input.high_precision = a.mlp.fc1_input.high_precision = first_rows(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);
   a.attention.qk_norm.sums = first_rows(qk_norm_sums_, rows);
-  a.attention.proj_input.hp = first_rows(attention_out_, rows);
+  a.attention.proj_input.high_precision = first_rows(attention_out_, rows);
   a.mlp.fc1_out = first_rows(fc1_, rows);
-  a.mlp.fc2_input.hp = first_rows(ffn_, rows);
+  a.mlp.fc2_input.high_precision = first_rows(ffn_, rows);
   return a;
 }
 

@@ -61,7 +61,7 @@ void load_weights(const Context& context, const ModelSource& source, parameters:
   for (const parameters::Parameter& parameter : parameters.parameters()) {
     const std::vector<float> values =
         checkpoint::read_shard(source.weights(), source.model().vocab_size, parameter);
-    visit_hp(parameter.value.dtype, [&](auto zero) {
+    visit_high_precision(parameter.value.dtype, [&](auto zero) {
       const auto narrow = rounded<decltype(zero)>(values);
       context.copy_to_device(parameter.value, narrow.data());
       context.synchronize();  // the host vector must outlive the copy

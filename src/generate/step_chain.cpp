@@ -29,12 +29,12 @@ std::vector<kernels::GemmChain> StepChain::chains_of(const Context& context,
     all->qkv.out = a.attention.qkv;
     chains.back().gemms.push_back(first ? all->qkv : joined(all->qkv));
     // 2. Attention. 3. Its output does, 4. and the MLP's.
-    all->proj.x = a.attention.proj_input.hp;
+    all->proj.x = a.attention.proj_input.high_precision;
     all->proj.out = a.delta;
     all->fc1.x = a.x_in;
     all->fc1.norm.delta = a.delta;
     all->fc1.norm.sum = a.x_mid;
-    all->fc1.out = all->fc2.x = a.mlp.fc2_input.hp;
+    all->fc1.out = all->fc2.x = a.mlp.fc2_input.high_precision;
     all->fc2.out = a.delta;
     chains.push_back({.gemms = {all->proj, all->fc1, all->fc2}, .barrier = barrier_});
   }

@@ -33,7 +33,8 @@ float scale_of(const LayerConfig& config) {
   if (!config.model.scale_embedding) return 1.0f;
   const auto scale = static_cast<float>(std::sqrt(static_cast<double>(config.model.hidden_size)));
   float rounded = scale;
-  visit_hp(config.dims.dtype, [&](auto zero) { rounded = to_float(from_float<decltype(zero)>(scale)); });
+  visit_high_precision(config.dims.dtype,
+                       [&](auto zero) { rounded = to_float(from_float<decltype(zero)>(scale)); });
   return rounded;
 }
 

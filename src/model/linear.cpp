@@ -45,14 +45,14 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   using config::Fp8KeptWeights;
   early_weight_ = !training;
   const bool gathered = weight_->has_bytes;
-  if (gathered) weight_->parted = weight_quantizer_.cast_in_parts();
+  if (gathered) weight_->sharded_weight_index = weight_quantizer_.register_sharded();
   keeps_rowwise_ = !training || gathered || use.weights != Fp8KeptWeights::none;
   keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
   remakes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
   if (!weight_->has_value && !gathered)
-    plan.add(weight_operand_.hp, spec_.name + ".weight.hp", MemoryKind::scratch, DType::bf16, {out(), in()},
-             forward);
+    plan.add(weight_operand_.high_precision, spec_.name + ".weight.hp", MemoryKind::scratch, DType::bf16,
+             {out(), in()}, forward);
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
                           .rows = out(),
@@ -78,13 +78,14 @@ Lifetime LinearUse::saved_life() const {
 }
 
 // Quantized: fprop reads rowwise at once; wgrad reads the columnwise form in the backward pass, or what there is in
-// high precision. A producer that casts needs no hp, but calibration does.
-void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists) const {
+// high precision. A producer that casts needs no high_precision, but calibration does.
+void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use,
+                          bool high_precision_exists) const {
   const std::string name = spec_.name + ".input";
-  if (!hp_exists) {
-    plan.add(
-        input.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
-        input_quantizer_.columnwise() && !input_quantizer_.keeps_hp() ? use.input_life() : use.saved_life());
+  if (!high_precision_exists) {
+    plan.add(input.high_precision, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
+             input_quantizer_.columnwise() && !input_quantizer_.keeps_high_precision() ? use.input_life()
+                                                                                       : use.saved_life());
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
@@ -96,12 +97,12 @@ void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use
 }
 
 void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
-                               bool hp) const {
+                               bool high_precision) const {
   const std::string name = spec_.name + ".grad_output";
   const Lifetime wgrad = deferred ? Lifetime{} : use.grad;
-  const bool quantized_wgrad = grad_quantizer_.columnwise() && !grad_quantizer_.keeps_hp();
-  if (hp || (deferred && !quantized_wgrad)) {
-    plan.add(grad.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, out()},
+  const bool quantized_wgrad = grad_quantizer_.columnwise() && !grad_quantizer_.keeps_high_precision();
+  if (high_precision || (deferred && !quantized_wgrad)) {
+    plan.add(grad.high_precision, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, out()},
              quantized_wgrad ? use.grad : wgrad);
   }
   grad_quantizer_.plan(
@@ -128,7 +129,7 @@ kernels::ChainedGemm Linear::chained() const {
   if (bias_ != nullptr) gemm.bias = bias_->value;
   if (!quantized()) {
     gemm.weight = weight_->value;
-  } else if (const auto scale = input_quantizer_.own_scale(); scale && weight_quantizer_.rowwise()) {
+  } else if (const auto scale = input_quantizer_.current_scaling(); scale && weight_quantizer_.rowwise()) {
     gemm.weight = weight_operand_.rowwise;
     gemm.margin = scale->margin;
     gemm.power_of_two = scale->power_of_two;
@@ -147,16 +148,17 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
   const Output& result = activation.y;
   TE_CHECK(!result.fp8 || count == y.rows(), "{}: the activation behind it is cast by {} of {} rows",
            spec_.name, count, y.rows());
-  kernels::gemm_activation_forward(context, {.kind = activation.kind,
-                                             .a = gemm.a,
-                                             .b = gemm.b,
-                                             .bias = gemm.bias,
-                                             .out = gemm.out,
-                                             .y = result.hp ? result.hp.slice_rows(first, count) : Tensor{},
-                                             .y_fp8 = result.fp8,
-                                             .clamp = activation.clamp,
-                                             .fast_accumulation = gemm.fast_accumulation,
-                                             .early_b = early_weight_});
+  kernels::gemm_activation_forward(
+      context, {.kind = activation.kind,
+                .a = gemm.a,
+                .b = gemm.b,
+                .bias = gemm.bias,
+                .out = gemm.out,
+                .y = result.high_precision ? result.high_precision.slice_rows(first, count) : Tensor{},
+                .y_fp8 = result.fp8,
+                .clamp = activation.clamp,
+                .fast_accumulation = gemm.fast_accumulation,
+                .early_b = early_weight_});
 }
 
 void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first,
@@ -167,16 +169,17 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
   if (!activation.backward()) return kernels::gemm(context, gemm);
   TE_CHECK(!runs_quantized(), "{}: quantized GEMMs have no activation's gradient", spec_.name);
   kernels::gemm_activation_backward(
-      context, {.kind = activation.kind,
-                .a = gemm.a.values,
-                .b = gemm.b.values,
-                .x = activation.x.slice_rows(first, count),
-                .dx = activation.dx.hp.slice_rows(first, count),
-                .dbias = activation.dx.sums.into,
-                .scratch = activation.dx.sums.scratch,
-                .d_y = gemm.out,
-                .y = activation.y.hp ? activation.y.hp.slice_rows(first, count) : Tensor{},
-                .clamp = activation.clamp});
+      context,
+      {.kind = activation.kind,
+       .a = gemm.a.values,
+       .b = gemm.b.values,
+       .x = activation.x.slice_rows(first, count),
+       .dx = activation.dx.high_precision.slice_rows(first, count),
+       .dbias = activation.dx.sums.into,
+       .scratch = activation.dx.sums.scratch,
+       .d_y = gemm.out,
+       .y = activation.y.high_precision ? activation.y.high_precision.slice_rows(first, count) : Tensor{},
+       .clamp = activation.clamp});
 }
 
 void Linear::wgrad(const Context& context, const Operand& grad, const Operand& input) const {
@@ -193,15 +196,15 @@ void Linear::quantize_weight(const Context& context, bool count) {
   const ProfileLabel label("weights");
   if (weight_->has_bytes) {
     weight_operand_.rowwise.values = {weight_->bytes.data, weight_quantizer_.format(), weight_->shape};
-    return weight_quantizer_.complete_parted(context, weight_operand_, weight_->parted,
-                                             {.record_amax = true, .columnwise = keeps_columnwise_});
+    return weight_quantizer_.complete_gathered(context, weight_operand_, weight_->sharded_weight_index,
+                                               {.record_amax = true, .columnwise = keeps_columnwise_});
   }
   if (weight_->has_value) {
-    weight_operand_.hp = weight_->value;
+    weight_operand_.high_precision = weight_->value;
   } else {
-    kernels::cast(context, weight_->main, weight_operand_.hp);
+    kernels::cast(context, weight_->main, weight_operand_.high_precision);
   }
-  weight_operand_.written();
+  weight_operand_.mark_high_precision_written();
   const bool columnwise = keeps_columnwise_ || !weight_quantizer_.rowwise();
   weight_quantizer_.complete(context, weight_operand_,
                              {.record_amax = true, .count = count, .columnwise = columnwise});

@@ -34,7 +34,7 @@ struct EpilogueActivation {
   Tensor x;         ///< backward [tokens, fc1]: what the activation took
   Output dx;        ///< backward: out [tokens, fc1] and its column sums
   float clamp = 0;  ///< of a clamped kind
-  bool forward() const { return (y.hp || y.fp8) && !x; }
+  bool forward() const { return (y.high_precision || y.fp8) && !x; }
   bool backward() const { return static_cast<bool>(x); }
 };
 
@@ -77,7 +77,7 @@ class Linear {
   void plan_weights(MemoryPlan& plan, const LinearUse& use, bool training);
   /// Finds the weight's scale and casts it to the forms that are kept; after every change of it, before the first pass
   /// that uses it, and between layers. `count`: add to the saturation counters. A weight that travels as bytes has been
-  /// cast, and counted, before it was gathered (ModelStage::cast_parted_weights).
+  /// cast, and counted, before it was gathered (ModelStage::quantize_sharded_weights).
   void quantize_weight(const Context& context, bool count = false);
   /// dW += dy^T x, straight into the main gradient, which the first GEMM of a step writes; both operands complete.
   void wgrad(const Context& context, const Operand& grad, const Operand& input) const;
@@ -93,8 +93,8 @@ class Linear {
   }
   /// True when passes may come in which it is not quantized: planning is for both.
   bool may_run_unquantized() const {
-    return !quantized() || input_quantizer_.keeps_hp() || weight_quantizer_.keeps_hp() ||
-           grad_quantizer_.keeps_hp();
+    return !quantized() || input_quantizer_.keeps_high_precision() ||
+           weight_quantizer_.keeps_high_precision() || grad_quantizer_.keeps_high_precision();
   }
   /// The input's quantized form in memory that inputs of several linears share; empty where fprop reads high precision.
   kernels::Matrix input_form(const Tensor& values, const Tensor& scales, int64_t rows) const {
@@ -109,10 +109,13 @@ class Linear {
   int64_t out() const { return weight_->shape[0]; }
 
  protected:
-  /// Storage of an input of all tokens. `hp_exists`: the caller has already planned input.hp, or nobody needs it.
-  void plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists) const;
-  /// Storage of dy; `deferred`: what wgrad needs has memory of its own. `hp`: nobody else has its high-precision form.
-  void plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred, bool hp) const;
+  /// Storage of an input of all tokens. `hp_exists`: the caller has already planned input.high_precision, or nobody
+  /// needs it.
+  void plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool high_precision_exists) const;
+  /// Storage of dy; `deferred`: what wgrad needs has memory of its own. `high_precision`: nobody else has its
+  /// high-precision form.
+  void plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+                         bool high_precision) const;
   /// `sums`: when b's gradient may be added up.
   void plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums);
 

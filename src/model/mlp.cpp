@@ -90,7 +90,7 @@ void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
 
 void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
   linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, may_ride_on(linear_fc2_));
-  g.fc1_in_place = g.fc1.hp.shape.rank() == 0;  // not planned
+  g.fc1_in_place = g.fc1.high_precision.shape.rank() == 0;  // not planned
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }
 
@@ -100,8 +100,8 @@ void Mlp::quantize_weights(const Context& context, bool count) {
 }
 
 void Mlp::share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const {
-  a.fc1_input.rowwise = linear_fc1_.input_form(values, scales, a.fc1_input.hp.rows());
-  a.fc2_input.rowwise = linear_fc2_.input_form(values, scales, a.fc2_input.hp.rows());
+  a.fc1_input.rowwise = linear_fc1_.input_form(values, scales, a.fc1_input.high_precision.rows());
+  a.fc2_input.rowwise = linear_fc2_.input_form(values, scales, a.fc2_input.high_precision.rows());
   a.inputs_share_memory = true;
 }
 
@@ -110,7 +110,8 @@ void Mlp::share_input_forms(Activations& a, const Tensor& values, const Tensor& 
 void Mlp::run_activation(const Context& context, const Activations& a, Target y) const {
   const Output output = y.cast();
   kernels::activation_forward(
-      context, {.kind = kind_, .x = a.fc1_out, .y = output.hp, .y_fp8 = output.fp8, .clamp = clamp_});
+      context,
+      {.kind = kind_, .x = a.fc1_out, .y = output.high_precision, .y_fp8 = output.fp8, .clamp = clamp_});
 }
 
 void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
@@ -119,9 +120,10 @@ void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const
   Target activated = linear_fc2_.input_target(a.fc2_input, pass);
   const bool casts = linear_fc1_.runs_quantized();
   if (linear_fc1_.takes_activation() && !(casts && a.inputs_share_memory)) {
-    linear_fc1_.forward(
-        context, a.fc1_input, a.fc1_out, pass,
-        {.kind = kind_, .y = casts ? activated.cast() : Output{.hp = activated.values()}, .clamp = clamp_});
+    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass,
+                        {.kind = kind_,
+                         .y = casts ? activated.cast() : Output{.high_precision = activated.values()},
+                         .clamp = clamp_});
   } else {
     linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
     pass.enter(context, Step::activation);
@@ -142,8 +144,8 @@ kernels::ChainedGemm Mlp::chained_fc1() const {
 
 void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
                    const Pass& pass, bool deferred, const RemakeInput& remake_input) {
-  const Pass again = pass.recomputed();
-  if (g.fc1_in_place) g.fc1.hp = a.fc1_out;
+  const Pass recomputed = pass.recomputed();
+  if (g.fc1_in_place) g.fc1.high_precision = a.fc1_out;
   Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
   // 3'. Down; 2'. the activation's gradient, and its result again, if that was not kept.
   if (rides_on(linear_fc2_)) {
@@ -153,14 +155,14 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
     activation.dx = d_fc1.values_and_sums();
     activation.clamp = clamp_;
     if (remake_input) {
-      activation.y.hp = linear_fc2_.input_target(a.fc2_input, again).values();
-      linear_fc2_.complete_input(context, a.fc2_input, again);
+      activation.y.high_precision = linear_fc2_.input_target(a.fc2_input, recomputed).values();
+      linear_fc2_.complete_input(context, a.fc2_input, recomputed);
     }
     linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred, activation);
   } else {
     if (remake_input) {
-      run_activation(context, a, linear_fc2_.input_target(a.fc2_input, again));
-      linear_fc2_.complete_input(context, a.fc2_input, again);
+      run_activation(context, a, linear_fc2_.input_target(a.fc2_input, recomputed));
+      linear_fc2_.complete_input(context, a.fc2_input, recomputed);
     }
     linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred);
     pass.enter(context, Step::activation_backward);
@@ -168,7 +170,7 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
     kernels::activation_backward(context, {.kind = kind_,
                                            .x = a.fc1_out,
                                            .dy = d_act_,
-                                           .dx = output.hp,
+                                           .dx = output.high_precision,
                                            .dx_fp8 = output.fp8,
                                            .dbias = output.sums.into,
                                            .scratch = output.sums.scratch,
@@ -177,8 +179,8 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
   // 1'. Up.
   pass.enter(context, Step::fc1_backward);
   if (remake_input) {
-    remake_input(linear_fc1_.input_target(a.fc1_input, again));
-    linear_fc1_.complete_input(context, a.fc1_input, again);
+    remake_input(linear_fc1_.input_target(a.fc1_input, recomputed));
+    linear_fc1_.complete_input(context, a.fc1_input, recomputed);
   }
   linear_fc1_.backward(context, g.fc1, a.fc1_input, dx, pass, deferred);
 }

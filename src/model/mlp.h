@@ -30,7 +30,7 @@ class Mlp {
   struct Gradients {
     Operand fc1, fc2;
     bool fc1_in_place =
-        false;  ///< fc1.hp is the memory of fc1_out, which nobody reads after the activation's gradient
+        false;  ///< fc1.high_precision is the memory of fc1_out, which nobody reads after the activation's gradient
   };
   void plan_weights(MemoryPlan& plan, bool training);
   void plan_scratch(MemoryPlan& plan);

@@ -145,7 +145,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
     final_layernorm_->plan_scratch(plan, Step::final_norm_backward);
     output_layer_->plan(plan, slots.training);
   }
-  recipe_->parted_weights().plan(plan);
+  recipe_->sharded_weights().plan(plan);
 }
 
 // A slot has the gradients of one microbatch's pass through one chunk.
@@ -219,23 +219,24 @@ void ModelStage::weights_changed(bool count_fp8) {
   count_casts_ = count_fp8;
 }
 
-void ModelStage::cast_parted_weights(const Context& context, bool count_fp8) {
-  const fp8::PartedWeights& weights = recipe_->parted_weights();
+void ModelStage::quantize_sharded_weights(const Context& context, bool count_fp8) {
+  const fp8::ShardedWeightQuantizer& weights = recipe_->sharded_weights();
   if (weights.size() == 0) return;
   const ProfileLabel label("weights");
   const auto for_parts = [&](const auto& work) {
     for (const parameters::Parameter& parameter : parameters_.parameters()) {
       if (!parameter.has_bytes) continue;
       for (const auto& [value, bytes] : parameters_.parts_to_cast(parameter))
-        work(parameter.parted, value, bytes);
+        work(parameter.sharded_weight_index, value, bytes);
     }
   };
-  weights.begin(context);
-  for_parts([&](int weight, const Tensor& value, const Tensor&) { weights.see(context, weight, value); });
-  weights.agree(context, recipe_->stage_ranks());
+  weights.reset_amax(context);
+  for_parts(
+      [&](int weight, const Tensor& value, const Tensor&) { weights.record_amax(context, weight, value); });
+  weights.all_reduce_amax(context, recipe_->stage_ranks());
   for_parts([&](int weight, const Tensor& value, const Tensor& bytes) {
-    weights.cast(context, weight, value, bytes,
-                 count_fp8 ? recipe_->table().counters_of(weights.at(weight).index) : nullptr);
+    weights.quantize(context, weight, value, bytes,
+                     count_fp8 ? recipe_->table().counters_of(weights.at(weight).index) : nullptr);
   });
 }
 

@@ -69,7 +69,7 @@ class ModelStage {
   void weights_changed(bool count_fp8 = false);
   /// Of weights that travel as bytes: this rank's parts, with the scales of the whole weights; after every change of
   /// the values, and before they are gathered. Collective over the ranks of the stage.
-  void cast_parted_weights(const Context& context, bool count_fp8);
+  void quantize_sharded_weights(const Context& context, bool count_fp8);
 
   // --- passes of one microbatch through one chunk -----------------------------------------------------------------
   // The stream enters a chunk that is not the model's first in input(place), and leaves one that is not the last in

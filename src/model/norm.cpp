@@ -60,7 +60,7 @@ void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta,
   args.mean = statistics.mean;
   args.rstd = statistics.rstd;
   const Output output = target.cast();
-  args.y = output.hp;
+  args.y = output.high_precision;
   args.y_fp8 = output.fp8;
   kernels::norm_forward(context, args);
 }
@@ -85,7 +85,7 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
   args.dx = dx;
   args.dgamma = gain_->grad;
   if (bias_ != nullptr) args.dbeta = bias_->grad;
-  const Output output = target.besides();
+  const Output output = target.quantized_copy();
   args.dbias = output.sums.into;
   args.dx_fp8 = output.fp8;
   args.scratch = sums_;

@@ -113,8 +113,8 @@ void OutputLayer::losses(const Context& context, const Tensor& logits, const Ten
 Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
                              const Operand& storage, const Pass& pass) const {
   Operand operand = storage.first_rows(values.rows());
-  operand.hp = values;
-  operand.written();
+  operand.high_precision = values;
+  operand.mark_high_precision_written();
   const ProfileLabel label(spec_.name);
   quantizer.complete(context, operand, pass.quantize_mode());
   return operand;

@@ -51,7 +51,7 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
   const auto add = [&](Tensor& slot, const char* name, int64_t rows, Lifetime lifetime) {
     plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
   };
-  add(share_hp_, ".share", use.dims.stream, use.input_life());
+  add(shard_high_precision_, ".share", use.dims.stream, use.input_life());
   input_quantizer_.plan_share(plan, share_memory_, spec_.name + ".share", tensor_, use.dims.tokens, in(),
                               use.input_life());
   add(whole_dx_, ".whole_dx", use.dims.tokens, live(use.backward));
@@ -61,20 +61,20 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
 // form.
 void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const {
   const bool quantized = tensor_.sequence() && input_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
-  plan_operand(plan, input, use, quantized && !input_quantizer_.keeps_hp());
+  plan_operand(plan, input, use, quantized && !input_quantizer_.keeps_high_precision());
 }
 
 // A producer that casts needs no high-precision values, but calibration does, and what works in place.
 void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
-                                     bool hp) const {
-  plan_grad_operand(plan, grad, use, deferred, hp);
+                                     bool high_precision) const {
+  plan_grad_operand(plan, grad, use, deferred, high_precision);
 }
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
   if (!tensor_.sequence()) return input_quantizer_.target(input, input_mode(pass));
-  share_ = input_quantizer_.share_of(input, share_hp_, tensor_, share_memory_);
+  share_ = input_quantizer_.share_of(input, shard_high_precision_, tensor_, share_memory_);
   if (!share_.rowwise)
-    if (const Tensor own = tensor_.place_of_share(input.hp)) share_.hp = own;
+    if (const Tensor own = tensor_.place_of_share(input.high_precision)) share_.high_precision = own;
   return input_quantizer_.target(share_, input_mode(pass));
 }
 
@@ -136,9 +136,9 @@ void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
 // dy is the stream's gradient, which somebody else keeps, unless it is gathered.
 void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
                                   bool deferred) const {
-  const bool gathers_hp = !grad_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
+  const bool gathers_high_precision = !grad_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
   plan_grad_operand(plan, grad, use, deferred,
-                    tensor_.sequence() && (gathers_hp || grad_quantizer_.keeps_hp()));
+                    tensor_.sequence() && (gathers_high_precision || grad_quantizer_.keeps_high_precision()));
 }
 
 Target RowParallelLinear::input_target(Operand& input, const Pass& pass) const {
@@ -173,10 +173,10 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
   make_dgrad_weight(context);
   if (!tensor_.sequence()) {
     // 1. dy as the GEMMs need it. Later steps change dy, so a deferred wgrad keeps a copy.
-    const bool copies = deferred && (!grad_quantizer_.columnwise() || grad_quantizer_.keeps_hp());
-    if (copies) context.copy(grad.hp, dy);
-    if (!copies) grad.hp = dy;
-    grad.kept_by_producer();
+    const bool copies = deferred && (!grad_quantizer_.columnwise() || grad_quantizer_.keeps_high_precision());
+    if (copies) context.copy(grad.high_precision, dy);
+    if (!copies) grad.high_precision = dy;
+    grad.mark_high_precision_kept();
     grad_quantizer_.complete(context, grad, mode, bias_sums());
     rows(0, dx.rows());
   } else {

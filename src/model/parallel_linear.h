@@ -27,8 +27,10 @@ class ColumnParallelLinear : public Linear {
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
   void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const;
-  /// `hp`: grad.hp is memory of its own; else the caller sets it, unless a weight gradient that is put off reads it.
-  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred, bool hp = true) const;
+  /// `high_precision`: grad.high_precision is memory of its own; else the caller sets it, unless a weight gradient that
+  /// is put off reads it.
+  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+                 bool high_precision = true) const;
 
   /// True when forward() takes an activation, in the passes that run now; a quantized linear's is cast by it.
   bool takes_activation() const { return !runs_quantized() || casts_activation(); }
@@ -59,7 +61,7 @@ class ColumnParallelLinear : public Linear {
                      const parallel::TensorParallel::Work& work);
   // Scratch of sequence parallelism:
   Operand share_;  ///< [stream, in]: this rank's tokens of the input in work, in its memory or here:
-  Tensor share_hp_;
+  Tensor shard_high_precision_;
   fp8::ShareMemory share_memory_;
   Tensor whole_dx_;  ///< [tokens, in]: what this rank adds to dx
 };
@@ -70,8 +72,9 @@ class RowParallelLinear : public Linear {
                     parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
-  void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists = false) const {
-    plan_operand(plan, input, use, hp_exists);
+  void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use,
+                  bool high_precision_exists = false) const {
+    plan_operand(plan, input, use, high_precision_exists);
   }
   void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred) const;
 

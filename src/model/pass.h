@@ -41,7 +41,7 @@ struct Pass {
     return {.record_amax = training,
             .count = training && count_fp8,
             .columnwise = !evaluating(),
-            .repeated = kind == PassKind::recompute};
+            .is_recompute = kind == PassKind::recompute};
   }
   Pass recomputed() const {
     Pass pass = *this;

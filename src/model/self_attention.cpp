@@ -78,7 +78,8 @@ void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a) const {
   a.core = &attention_;
   save(a.qkv, ".qkv", dims_.dtype, attention_.kept_shape(), Step::qkv);
   save(a.lse, ".lse", DType::f32, attention_.lse_shape(), Step::attention);
-  save(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention}, Step::attention);
+  save(a.proj_input.high_precision, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention},
+       Step::attention);
   if (qk_norm_)
     qk_norm_->plan_activations(plan, a.qk_norm, dims_,
                                saved(recompute_, live(Step::qkv, Step::attention_backward)));
@@ -97,8 +98,8 @@ void SelfAttention::quantize_weights(const Context& context, bool count) {
 }
 
 void SelfAttention::share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const {
-  a.qkv_input.rowwise = linear_qkv_.input_form(values, scales, a.qkv_input.hp.rows());
-  a.proj_input.rowwise = linear_proj_.input_form(values, scales, a.proj_input.hp.rows());
+  a.qkv_input.rowwise = linear_qkv_.input_form(values, scales, a.qkv_input.high_precision.rows());
+  a.proj_input.rowwise = linear_proj_.input_form(values, scales, a.proj_input.high_precision.rows());
 }
 
 // --- passes ------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ void SelfAttention::backward(const Context& context, const Tensor& dy, Activatio
                              const RemakeInput& remake_input) {
   // 3'. Projection; the attention output was kept, and only its quantized form is made again.
   if (remake_input || recasts_output_) {
-    a.proj_input.written();
+    a.proj_input.mark_high_precision_written();
     linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
   }
   linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o_, pass, deferred);
@@ -146,8 +147,9 @@ void SelfAttention::backward(const Context& context, const Tensor& dy, Activatio
 
 void SelfAttention::attention_backward(const Context& context, Activations& a, Target d_qkv,
                                        const Pass& pass) const {
-  if (!qk_norm_) return attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o_, d_qkv, pass);
-  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o_, Target(d_qkv.memory()), pass);
+  if (!qk_norm_)
+    return attention_.backward(context, a.qkv, a.proj_input.high_precision, a.lse, d_o_, d_qkv, pass);
+  attention_.backward(context, a.qkv, a.proj_input.high_precision, a.lse, d_o_, Target(d_qkv.memory()), pass);
   qk_norm_->backward(context, d_qkv.values(), a.qk_norm);
 }
 

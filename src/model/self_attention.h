@@ -27,7 +27,7 @@ class SelfAttention {
     Tensor qkv;  ///< DotProductAttention::kept_shape(): q | k | v, normalized and rotated
     QkNorm::Activations qk_norm;
     Tensor lse;          ///< fp32, DotProductAttention::lse_shape()
-    Operand proj_input;  ///< hp is the attention output
+    Operand proj_input;  ///< high_precision is the attention output
     /// Whose qkv and lse these are: plan_activations says this layer's own.
     const CoreAttention* core = nullptr;
   };

@@ -90,10 +90,10 @@ class TransformerLayer {
     kernels::ChainedGemm qkv, proj, fc1, fc2;
   };
   std::optional<Chained> chained() const;
-  /// Between linear_qkv and linear_proj: from activations.attention.qkv to proj_input.hp.
+  /// Between linear_qkv and linear_proj: from activations.attention.qkv to proj_input.high_precision.
   void attend(const Context& context, LayerActivations& activations, const Pass& pass) const {
     SelfAttention::Activations& a = activations.attention;
-    attention_.attend(context, a, a.qkv, a.proj_input.hp, pass);
+    attention_.attend(context, a, a.qkv, a.proj_input.high_precision, pass);
   }
   /// For the producer of the gradient of the layer's output.
   Target grad_target(LayerGradients& gradients, const Pass& pass) const;

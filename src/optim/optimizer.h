@@ -72,7 +72,7 @@ class Optimizer {
             float gradient_scale = 1.0f);
   /// Before main parameters or moments are read or written by anybody else: waits until they are those of the last
   /// step. With optimizer.offload they may still be on their way to the host.
-  void settle() const { ring_.settle(); }
+  void wait_offload() const { ring_.wait_offload(); }
   /// Copies the status to page-locked memory; valid after the next synchronize of the context.
   void fetch_status(const Context& context);
   StepStatus status() const { return *host_status_.as<StepStatus>(); }

@@ -87,7 +87,7 @@ void StateRing::write_back(const Context& context, size_t chunk) {
   if (chunk + 1 == chunks_.size()) started_ = 0;  // the next step begins anew
 }
 
-void StateRing::settle() const {
+void StateRing::wait_offload() const {
   TE_CHECK(started_ == 0, "the optimizer's state is read while a step is using it");
   if (writing_) writing_->synchronize();
 }

@@ -43,7 +43,7 @@ class StateRing {
   void write_back(const Context& context, size_t chunk);
 
   /// Waits until the host memory holds what the last step has made. Not between begin() and the last write_back().
-  void settle() const;
+  void wait_offload() const;
 
  private:
   struct Buffer {

@@ -30,7 +30,7 @@ void check_parts(const Communicator& group, const char* operation, const Tensor&
 }
 
 void check_reducible(const Communicator& group, const char* operation, const Tensor& t) {
-  TE_CHECK(is_hp(t.dtype) || t.dtype == DType::i32,
+  TE_CHECK(is_high_precision(t.dtype) || t.dtype == DType::i32,
            "{} of group {}: {} cannot be reduced, only f32, bf16, fp16 and i32", operation, group.name(),
            dtype_name(t.dtype));
 }

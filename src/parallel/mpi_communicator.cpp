@@ -61,7 +61,7 @@ void reduce_typed(const std::vector<char*>& parts, void* out, int64_t count, Red
 
 void reduce(const std::vector<char*>& parts, DType dtype, void* out, int64_t count, ReduceOp op) {
   if (dtype == DType::i32) return reduce_typed<int32_t>(parts, out, count, op);
-  visit_hp(dtype, [&](auto zero) { reduce_typed<decltype(zero)>(parts, out, count, op); });
+  visit_high_precision(dtype, [&](auto zero) { reduce_typed<decltype(zero)>(parts, out, count, op); });
 }
 
 char* bytes_of(const Tensor& t) {

@@ -89,8 +89,8 @@ struct Parameter : ParameterSpec {
   bool grad_stale = false;  ///< that GEMM is still to come: grad holds what an earlier step left
   bool has_value = true;    ///< after plan()
   bool has_bytes = false;   ///< the same
-  /// With bytes: its number among the weights that the data ranks cast together (fp8/parted_weights.h).
-  int parted = -1;
+  /// With bytes: its number among the weights that the data ranks cast together (fp8/sharded_weight_quantizer.h).
+  int sharded_weight_index = -1;
 
   int64_t end() const { return offset + shape.numel(); }
 };

@@ -151,7 +151,7 @@ double message_seconds(std::string_view name, double bytes, const GroupPlace& pl
 
 bool agrees_on_scale(const OpCall& call) {
   const kernels::Fp8Output* cast = cast_of(call);
-  return cast != nullptr && cast->recast.agree != nullptr;
+  return cast != nullptr && cast->recast.all_reduce_amax != nullptr;
 }
 
 }  // namespace te::planner

@@ -26,7 +26,7 @@ bool Saves::own(const std::filesystem::path& folder) const {
 }
 
 // Rank 0 learns of the failures of all ranks.
-void Saves::settle(const std::function<std::optional<checkpoint::Saved>()>& ask) {
+void Saves::report_result(const std::function<std::optional<checkpoint::Saved>()>& ask) {
   try {
     const std::optional<checkpoint::Saved> saved = ask();
     if (!saved) return;
@@ -64,7 +64,7 @@ void Saves::save_best(const checkpoint::Progress& progress, bool whole, double l
 void Saves::save(const checkpoint::Progress& progress, bool whole) {
   wait();
   under_way_ = true;
-  settle([&]() -> std::optional<checkpoint::Saved> {
+  report_result([&]() -> std::optional<checkpoint::Saved> {
     checkpoint::Progress saved = progress;
     saved.checkpoints = {.good = own(good_) ? good_.filename().string() : "", .drop = drop_};
     saver_->save(saved, good_, whole, drop_);
@@ -74,11 +74,11 @@ void Saves::save(const checkpoint::Progress& progress, bool whole) {
 }
 
 void Saves::poll() {
-  settle([&] { return saver_->poll(); });
+  report_result([&] { return saver_->poll(); });
 }
 
 void Saves::wait() {
-  settle([&] { return saver_->finish(); });
+  report_result([&] { return saver_->finish(); });
 }
 
 void Saves::finish() {

@@ -52,7 +52,7 @@ class Saves {
 
  private:
   bool own(const std::filesystem::path& folder) const;
-  void settle(const std::function<std::optional<checkpoint::Saved>()>& ask);
+  void report_result(const std::function<std::optional<checkpoint::Saved>()>& ask);
 
   std::unique_ptr<checkpoint::Saver> saver_;
   parallel::World& world_;

@@ -18,7 +18,7 @@ checkpoint::TrainingState training_state(StepRunner& runner) {
           .exp_avg = runner.optimizer().exp_avg,
           .exp_avg_sq = runner.optimizer().exp_avg_sq,
           .scales = &runner.model().recipe().table(),
-          .settle = [&runner] { runner.optimizer().settle(); }};
+          .wait_offload = [&runner] { runner.optimizer().wait_offload(); }};
 }
 
 Startup::Startup(const config::Config& config, const Context& context, parallel::World& world,

@@ -31,7 +31,7 @@ StateCopy::StateCopy(const Context& context, StepRunner& runner) : context_(cont
 
 void StateCopy::take() {
   runner_.optimizer().gatherer().wait_all(context_);
-  runner_.optimizer().settle();
+  runner_.optimizer().wait_offload();
   const std::vector<Tensor> state = state_of(runner_);
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_host(buffers_[i].as<void>(), state[i]);
   context_.synchronize();
@@ -42,7 +42,7 @@ void StateCopy::take() {
 void StateCopy::put_back() {
   TE_CHECK(taken_, "there is no copy of the state");
   runner_.optimizer().gatherer().wait_all(context_);
-  runner_.optimizer().settle();
+  runner_.optimizer().wait_offload();
   const std::vector<Tensor> state = state_of(runner_);
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_device(state[i], buffers_[i].as<void>());
   context_.synchronize();

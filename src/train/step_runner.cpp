@@ -57,7 +57,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   }
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
   optimizer_.gatherer().before_gather(
-      [this](const Context& stream) { model_.cast_parted_weights(stream, counts_casts_); });
+      [this](const Context& stream) { model_.quantize_sharded_weights(stream, counts_casts_); });
   // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
   model_.set_hooks(
       {.before_values = [this](const Context& stream, int64_t begin, int64_t end,

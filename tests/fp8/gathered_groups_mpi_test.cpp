@@ -82,13 +82,15 @@ class Gathered {
     recipe->plan(plan_);
     quantizer.plan(plan_, whole, {.name = "whole", .rows = tokens, .cols = layout.cols});
     quantizer.plan_share(plan_, memory_, "share", ranks, tokens, layout.cols, Lifetime(0, 0));
-    plan_.add(share_hp_, "share", MemoryKind::scratch, DType::bf16, {ranks.share(tokens), layout.cols});
-    plan_.add(whole_hp_, "whole", MemoryKind::scratch, DType::bf16, {tokens, layout.cols});
+    plan_.add(shard_high_precision_, "share", MemoryKind::scratch, DType::bf16,
+              {ranks.share(tokens), layout.cols});
+    plan_.add(full_high_precision_, "whole", MemoryKind::scratch, DType::bf16, {tokens, layout.cols});
     block_ = plan_.allocate(context_);
     recipe->reset(context_);
     all_.fill(kernels::group_values(tokens, layout.cols));
     for (const parallel::TokenRange& own : ranks.ranges(tokens))
-      context_.copy(share_hp_.slice_rows(own.local, own.count), all_.get().slice_rows(own.begin, own.count));
+      context_.copy(shard_high_precision_.slice_rows(own.local, own.count),
+                    all_.get().slice_rows(own.begin, own.count));
   }
 
   /// A pass: the forms that nobody asks for keep 0xff.
@@ -98,8 +100,8 @@ class Gathered {
           memory_.rowwise, memory_.rowwise_scales, memory_.columnwise, memory_.columnwise_scales})
       if (tensor) context_.fill_bytes(tensor, 0xff);
     sums_.fill_value(0.0f);
-    whole.hp = whole_hp_;
-    Operand share = quantizer.share_of(whole, share_hp_, ranks, memory_);
+    whole.high_precision = full_high_precision_;
+    Operand share = quantizer.share_of(whole, shard_high_precision_, ranks, memory_);
     const TensorMessages messages;
     worked.clear();
     TensorParallel::Work work;
@@ -140,7 +142,7 @@ class Gathered {
   void set_power_of_two(bool on) { power_of_two_ = on; }
   const Context& context() const { return context_; }
   const Tensor& column_sums() const { return sums_.get(); }
-  const Tensor& share_hp() const { return share_hp_; }
+  const Tensor& shard_high_precision() const { return shard_high_precision_; }
 
  private:
   Context context_;
@@ -169,7 +171,7 @@ class Gathered {
   TestTensor all_, sums_, scratch_;
   MemoryPlan plan_;
   fp8::ShareMemory memory_;
-  Tensor share_hp_, whole_hp_;
+  Tensor shard_high_precision_, full_high_precision_;
   DeviceBuffer block_;
   bool power_of_two_ = true;
 };
@@ -249,11 +251,11 @@ TEST_P(GatheredGroups, AreRecordedOnce) {
 // The bias' gradient is the sum of this rank's tokens, whatever travels.
 TEST_P(GatheredGroups, ABiasHasTheSumsOfTheShare) {
   operand_.run({});
-  const int64_t rows = operand_.share_hp().rows(), cols = operand_.share_hp().cols();
+  const int64_t rows = operand_.shard_high_precision().rows(), cols = operand_.shard_high_precision().cols();
   TestTensor sums(operand_.context(), DType::f32, {cols}),
       scratch(operand_.context(), DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
   sums.fill_value(0.0f);
-  kernels::bias_gradient(operand_.context(), operand_.share_hp(), sums, scratch);
+  kernels::bias_gradient(operand_.context(), operand_.shard_high_precision(), sums, scratch);
   EXPECT_EQ(bytes_of(operand_.column_sums()), sums.raw());
 }
 

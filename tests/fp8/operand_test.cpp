@@ -33,12 +33,12 @@ class Gradient {
       : recipe_(fp8::make_recipe({.fp8 = mode, .fp8_recipe = kind}, 1)),
         quantizer_(recipe_->quantizer("linear", 0, OperandRole::grad_output)) {
     recipe_->plan(plan_);
-    plan_.add(operand.hp, "hp", MemoryKind::activations, DType::bf16, {kRows, kCols});
+    plan_.add(operand.high_precision, "hp", MemoryKind::activations, DType::bf16, {kRows, kCols});
     quantizer_.plan(plan_, operand, {.name = "operand", .rows = kRows, .cols = kCols});
     memory_ = plan_.allocate(context);
     recipe_->reset(context);
-    hp_.fill_normal(1);
-    context.copy(operand.hp, hp_);
+    high_precision_.fill_normal(1);
+    context.copy(operand.high_precision, high_precision_);
     sums_.fill_value(0.0f);
   }
   Target target() { return quantizer_.target(operand, {}, {sums_, scratch_}); }
@@ -46,12 +46,13 @@ class Gradient {
   /// How often the bias gradient has been added up, in the first column.
   long times_summed() const {
     float sum = 0;
-    for (int64_t r = 0; r < kRows; ++r) sum += hp_.floats()[static_cast<size_t>(r * kCols)];
+    for (int64_t r = 0; r < kRows; ++r) sum += high_precision_.floats()[static_cast<size_t>(r * kCols)];
     return std::lround(sums_.floats()[0] / sum);
   }
   void produce(const Output& output) {
-    kernels::quantize(context,
-                      {.x = operand.hp, .out = output.fp8, .dbias = output.sums.into, .scratch = scratch_});
+    kernels::quantize(
+        context,
+        {.x = operand.high_precision, .out = output.fp8, .dbias = output.sums.into, .scratch = scratch_});
   }
 
   static constexpr int64_t kRows = 16, kCols = 32;
@@ -63,7 +64,7 @@ class Gradient {
   Quantizer quantizer_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  TestTensor hp_{context, DType::bf16, {kRows, kCols}}, sums_{context, DType::f32, {kCols}},
+  TestTensor high_precision_{context, DType::bf16, {kRows, kCols}}, sums_{context, DType::f32, {kCols}},
       scratch_{context, DType::f32, {kernels::quantize_scratch_elements(kRows, kCols)}};
 };
 
@@ -71,7 +72,7 @@ TEST(Operand, WhatTheProducerTookIsNotDoneAgain) {
   for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     Gradient gradient(kind);
     const Output output = gradient.target().cast_and_sums();
-    EXPECT_FALSE(output.hp);
+    EXPECT_FALSE(output.high_precision);
     ASSERT_TRUE(output.fp8.wants_data());
     gradient.produce(output);
     gradient.complete();
@@ -92,9 +93,9 @@ TEST(Operand, WhatTheProducerDidNotTakeIsDone) {
 TEST(Operand, OnlyARecipeOfOneScaleIsServedByProducers) {
   Gradient gradient(Fp8Recipe::blockwise);
   const Output output = gradient.target().cast_and_sums();
-  EXPECT_TRUE(output.hp);
+  EXPECT_TRUE(output.high_precision);
   EXPECT_FALSE(output.fp8);
-  gradient.produce({.hp = output.hp, .sums = output.sums});
+  gradient.produce({.high_precision = output.high_precision, .sums = output.sums});
   gradient.complete();
   EXPECT_EQ(gradient.times_summed(), 1);
 }
@@ -103,7 +104,7 @@ TEST(Operand, OnlyARecipeOfOneScaleIsServedByProducers) {
 TEST(Operand, AProducerThatCannotSumDoesNotCastWhereSumsAreWanted) {
   Gradient gradient(Fp8Recipe::delayed);
   const Output output = gradient.target().cast();
-  EXPECT_TRUE(output.hp);
+  EXPECT_TRUE(output.high_precision);
   EXPECT_FALSE(output.fp8);
 }
 
@@ -132,14 +133,14 @@ class RowScales final : public fp8::Recipe {
  protected:
   void cast(const Context& context, int, Operand& operand, fp8::QuantizeMode mode,
             const ColumnSums& sums) override {
-    const int64_t rows = operand.hp.rows(), cols = operand.hp.cols();
-    const auto* x = operand.hp.as<bfloat16>();
+    const int64_t rows = operand.high_precision.rows(), cols = operand.high_precision.cols();
+    const auto* x = operand.high_precision.as<bfloat16>();
     if (operand.rowwise)
       quantize(operand.rowwise, rows, cols, [&](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
     if (mode.columnwise && operand.columnwise)
       quantize(operand.columnwise, cols, rows,
                [&](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
-    if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
+    if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
   }
 
  private:

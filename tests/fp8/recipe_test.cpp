@@ -42,12 +42,12 @@ struct Storage {
         columnwise(context, format, {cols, rows}),
         scale_inv(context, DType::f32, {1}) {}
   /// An operand with these values, which a producer has written.
-  fp8::Operand operand(const Tensor& hp) const {
+  fp8::Operand operand(const Tensor& high_precision) const {
     fp8::Operand result;
-    result.hp = hp;
+    result.high_precision = high_precision;
     result.rowwise = {rowwise, scale_inv, kernels::ScaleLayout::tensor};
     result.columnwise = {columnwise, scale_inv, kernels::ScaleLayout::tensor};
-    result.written();
+    result.mark_high_precision_written();
     return result;
   }
   bool operator==(const Storage& other) const {
@@ -74,10 +74,10 @@ class Bench {
                           fp8::QuantizeMode mode = {.record_amax = true}) {
     const int64_t cols = static_cast<int64_t>(values.size()) / rows;
     const Quantizer& quantizer = quantizers_[static_cast<size_t>(index)];
-    TestTensor hp(context_, DType::f32, {rows, cols});
-    hp.fill(values);
+    TestTensor high_precision(context_, DType::f32, {rows, cols});
+    high_precision.fill(values);
     Storage storage(context_, quantizer.format(), rows, cols);
-    fp8::Operand operand = storage.operand(hp);
+    fp8::Operand operand = storage.operand(high_precision);
     quantizer.complete(context_, operand, mode);
     const std::vector<uint8_t> row = storage.rowwise.raw(), column = storage.columnwise.raw();
     for (int64_t r = 0; r < rows; ++r) {
@@ -337,19 +337,19 @@ TEST(Recipe, RepeatedCastsTakeTheScaleThatWasKept) {
     // 448 / 1000, or the power of two below.
     const float wanted = kind == Fp8Recipe::delayed ? 0.448f : 0.25f;
     Context& context = bench.context();
-    TestTensor hp(context, DType::f32, {2, 2}), scale(context, DType::f32, {1});
+    TestTensor high_precision(context, DType::f32, {2, 2}), scale(context, DType::f32, {1});
     Storage first(context, DType::e4m3, 2, 2), again(context, DType::e4m3, 2, 2);
-    hp.fill({1000.0f, -3.0f, 0.75f, 0.0f});  // beyond delayed's scale of 1
-    fp8::Operand operand = first.operand(hp);
+    high_precision.fill({1000.0f, -3.0f, 0.75f, 0.0f});  // beyond delayed's scale of 1
+    fp8::Operand operand = first.operand(high_precision);
     operand.scale = scale;
     bench.quantizer(0).complete(context, operand, {.record_amax = true});
     EXPECT_EQ(scale.floats()[0], wanted);
     bench.cast(0, {7.0f, 1.0f}, 1);
     const int64_t casts = bench.recipe().table().count_casts(context).casts;
     const float amax = bench.amax(0);
-    operand = again.operand(hp);
+    operand = again.operand(high_precision);
     operand.scale = scale;
-    bench.quantizer(0).complete(context, operand, {.repeated = true});
+    bench.quantizer(0).complete(context, operand, {.is_recompute = true});
     EXPECT_TRUE(again == first);
     EXPECT_EQ(bench.recipe().table().count_casts(context).casts, casts);
     EXPECT_EQ(bench.amax(0), amax);
@@ -405,13 +405,13 @@ TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
     bench.recipe().reset(context);
     // A scale at which some values saturate and some vanish.
     for (int i = 0; i < 2; ++i) bench.recipe().table().scale_of(i).as<float>()[0] = 300.0f;
-    TestTensor hp(context, DType::bf16, {kRows, cols});
+    TestTensor high_precision(context, DType::bf16, {kRows, cols});
     Storage fused(context, DType::e4m3, kRows, cols), separate(context, DType::e4m3, kRows, cols);
     fp8::Operand by_producer = fused.operand({});
     produce(bench.quantizer(0).target(by_producer, mode).cast());
     bench.quantizer(0).complete(context, by_producer, mode);  // finds nothing left to do
-    fp8::Operand operand = separate.operand(hp);
-    produce(fp8::Target(hp).cast());
+    fp8::Operand operand = separate.operand(high_precision);
+    produce(fp8::Target(high_precision).cast());
     bench.quantizer(1).complete(context, operand, mode);
     EXPECT_TRUE(fused == separate);
     EXPECT_EQ(bench.amax(0), bench.amax(1));
@@ -427,14 +427,17 @@ TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
         TestTensor rstd(context, DType::f32, {kRows});
         kernels::NormForward args;
         args.kind = kernels::NormKind::rms;
-        args.x = x, args.gamma = gamma, args.rstd = rstd, args.y = output.hp, args.y_fp8 = output.fp8;
+        args.x = x, args.gamma = gamma, args.rstd = rstd, args.y = output.high_precision,
+        args.y_fp8 = output.fp8;
         kernels::norm_forward(context, args);
       },
       kCols);
   compare(
       [&](const fp8::Output& output) {
-        kernels::activation_forward(
-            context, {.kind = kernels::ActivationKind::swiglu, .x = x, .y = output.hp, .y_fp8 = output.fp8});
+        kernels::activation_forward(context, {.kind = kernels::ActivationKind::swiglu,
+                                              .x = x,
+                                              .y = output.high_precision,
+                                              .y_fp8 = output.fp8});
       },
       kCols / 2);
 }

@@ -130,7 +130,7 @@ struct Layer {
     Matrix a(input);
     if (c.fp8) {
       float* const amax = numbers.get().as<float>();
-      ASSERT_TRUE(quantize_with_own_scale(
+      ASSERT_TRUE(quantize_current_scaling(
           gpu, {.x = input, .out = cast, .amax = amax, .scale = amax + 4, .scale_inv = amax + 8}));
       a = Matrix(cast.get(), {amax + 8, DType::f32, {1}}, ScaleLayout::tensor);
     }

@@ -191,12 +191,12 @@ TEST(QuantizeGpu, WithOwnScaleInOneLaunch) {
     cast.rowwise = expected, cast.scale = part(expected_found, 1).as<float>();
     cast.scale_inv = part(expected_found, 2).as<float>();
     quantize(cpu, {.x = expected_x, .out = cast});
-    ASSERT_TRUE(quantize_with_own_scale(gpu, {.x = x,
-                                              .out = out,
-                                              .amax = part(found, 0).as<float>(),
-                                              .scale = part(found, 1).as<float>(),
-                                              .scale_inv = part(found, 2).as<float>(),
-                                              .margin = 1}));
+    ASSERT_TRUE(quantize_current_scaling(gpu, {.x = x,
+                                               .out = out,
+                                               .amax = part(found, 0).as<float>(),
+                                               .scale = part(found, 1).as<float>(),
+                                               .scale_inv = part(found, 2).as<float>(),
+                                               .margin = 1}));
     EXPECT_EQ(testing::count_different(out.raw(), expected.raw(), 1), 0);
     for (const size_t i : {0u, 1u, 2u}) {  // a NaN's bits are its backend's
       const float want = expected_found.floats()[i], got = found.floats()[i];

@@ -228,16 +228,16 @@ class RecastStorage {
     Fp8Output out = fp8_.output();
     if (recast)
       out.recast = {.state = state_.get().as<Fp8CastState>(),
-                    .turn = &turn_,
+                    .num_casts = &num_casts_,
                     .margin_factor = margin_factor,
                     .used_scale = found_.get().as<float>(),
-                    .agree = {}};
+                    .all_reduce_amax = {}};
     return out;
   }
   Fp8Output own_output(float margin_factor = 1.0f) {
     Fp8Output out = output(true, margin_factor);
-    out.recast.own_scale = found_.get().as<float>() + 1;
-    out.recast.own_amax = found_.get().as<float>() + 2;
+    out.recast.current_scale = found_.get().as<float>() + 1;
+    out.recast.current_amax = found_.get().as<float>() + 2;
     return out;
   }
   /// The same with a scale that is a power of two, and guessed.
@@ -255,12 +255,12 @@ class RecastStorage {
   /// The scale that was used, and with own_output() the scale and the amax of the tensor.
   std::vector<float> found() const { return found_.floats(); }
   /// What the next cast will find its own amax in.
-  float next_amax() const { return state().amax[turn_ % 2]; }
+  float next_amax() const { return state().amax[num_casts_ % 2]; }
 
  private:
   kernels::Fp8Storage fp8_;
   TestTensor state_, found_, guesses_;
-  unsigned turn_ = 0;
+  unsigned num_casts_ = 0;
 };
 
 /// `values` cast on the CPU with a scale of their own; the amax is at least amax0.
@@ -291,7 +291,7 @@ inline void expect_settled(const RecastStorage& storage, float scale, unsigned c
   EXPECT_EQ(storage.next_amax(), 0.0f);
   EXPECT_EQ(storage.found()[0], scale);
   EXPECT_EQ(state.scale, scale);
-  EXPECT_EQ(state.again, recasts);
+  EXPECT_EQ(state.requantized, recasts);
   EXPECT_EQ(state.counters.total + state.counters.saturated + state.counters.flushed, 0u);
   EXPECT_EQ(state.casts, casts);
   EXPECT_EQ(state.recasts, recasts);
@@ -349,7 +349,7 @@ inline void check_recast(const Context& context, const Producer& p) {
 
 /// All that a cast with a scale of its own promises, of one producer: the cast that two passes over the stored values
 /// make, and all else as without FP8.
-inline void check_own_scale(const Context& context, const Producer& p) {
+inline void check_current_scaling(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
   RecastStorage off(context, p, 1.0f);

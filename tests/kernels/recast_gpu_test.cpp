@@ -39,20 +39,20 @@ TEST(RecastGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
   for (const Producer& producer : large_producers()) check_recast(gpu, producer);
 }
 
-TEST(OwnScaleGpu, OfEveryProducer) {
+TEST(CurrentScalingGpu, OfEveryProducer) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : recast_producers()) {
-    check_own_scale(gpu, producer);
+    check_current_scaling(gpu, producer);
     check_guessed_scale(gpu, producer);
   }
 }
 
-TEST(OwnScaleGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
+TEST(CurrentScalingGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : large_producers()) {
-    check_own_scale(gpu, producer);
+    check_current_scaling(gpu, producer);
     check_guessed_scale(gpu, producer);
   }
 }
@@ -72,7 +72,7 @@ TEST(RecastGpu, ManyInARow) {
     x.back().fill_normal(30 + i, i % 2 == 0 ? 1.0f : 100.0f);
     own.push_back(own_cast(shape, x.back().raw()));
   }
-  for (const bool own_scale : {false, true}) {
+  for (const bool current_scaling : {false, true}) {
     std::vector<std::unique_ptr<RecastStorage>> storages;
     // Every second tensor outgrows the scale of the one before it.
     for (int i = 0; i < kTensors; ++i)
@@ -81,11 +81,11 @@ TEST(RecastGpu, ManyInARow) {
     for (int round = 0; round < kRounds; ++round)
       for (size_t i = 0; i < kTensors; ++i)
         kernels::quantize(
-            gpu, {.x = x[i], .out = own_scale ? storages[i]->own_output() : storages[i]->output(true)});
+            gpu, {.x = x[i], .out = current_scaling ? storages[i]->own_output() : storages[i]->output(true)});
     for (size_t i = 0; i < kTensors; ++i) {
       expect_same_cast(storages[i]->result(), own[i].result);
-      expect_settled(*storages[i], own[i].scale, own_scale ? 0 : kRounds,
-                     !own_scale && i % 2 == 1 ? kRounds : 0);
+      expect_settled(*storages[i], own[i].scale, current_scaling ? 0 : kRounds,
+                     !current_scaling && i % 2 == 1 ? kRounds : 0);
     }
   }
 }
@@ -122,7 +122,7 @@ TEST(RecastGpu, SharesAgree) {
     larger.fill_value(10 * own.amax);
     RecastStorage storage(gpu, p, own.scale);
     Fp8Output out = storage.output(true);
-    out.recast.agree = [&](const Context& context) {
+    out.recast.all_reduce_amax = [&](const Context& context) {
       context.copy({out.recast.amax(), DType::f32, {1}}, larger);
     };
     p.run(gpu, out);

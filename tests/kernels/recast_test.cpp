@@ -68,7 +68,7 @@ TEST(Recast, SharesAgree) {
   const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
   RecastStorage storage(cpu, p, own.scale);
   Fp8Output out = storage.output(true);
-  out.recast.agree = [&](const Context&) {
+  out.recast.all_reduce_amax = [&](const Context&) {
     EXPECT_EQ(*out.recast.amax(), own.amax);
     *out.recast.amax() = 10 * own.amax;
   };
@@ -79,18 +79,18 @@ TEST(Recast, SharesAgree) {
   expect_settled(storage, whole.scale, 1, 1);
 }
 
-TEST(OwnScale, OfEveryProducer) {
+TEST(CurrentScaling, OfEveryProducer) {
   const Context cpu = Context::cpu();
-  for (const Producer& producer : recast_producers()) check_own_scale(cpu, producer);
+  for (const Producer& producer : recast_producers()) check_current_scaling(cpu, producer);
 }
 
-TEST(OwnScale, GuessedByEveryProducer) {
+TEST(CurrentScaling, GuessedByEveryProducer) {
   const Context cpu = Context::cpu();
   for (const Producer& producer : recast_producers()) check_guessed_scale(cpu, producer);
 }
 
 // By hand: 448 / 10 = 44.8, so 32; 448 / 20 is 22.4, so 16, and 448 / 13 again 32 as guessed.
-TEST(OwnScale, GuessedByHand) {
+TEST(CurrentScaling, GuessedByHand) {
   const Context cpu = Context::cpu();
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
   RecastStorage storage(cpu, shape, 64.0f);
@@ -112,7 +112,7 @@ TEST(OwnScale, GuessedByHand) {
 }
 
 // By hand: 448 / 14 = 32. Nothing to scale by leaves 1.
-TEST(OwnScale, ByHand) {
+TEST(CurrentScaling, ByHand) {
   const Context cpu = Context::cpu();
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
   const float inf = std::numeric_limits<float>::infinity();
@@ -131,14 +131,14 @@ TEST(OwnScale, ByHand) {
 }
 
 // Shares of one tensor take the scale of its largest value, wherever that is.
-TEST(OwnScale, SharesAgree) {
+TEST(CurrentScaling, SharesAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
   const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
   RecastStorage storage(cpu, p, 1.0f);
   Fp8Output out = storage.own_output();
-  out.recast.agree = [&](const Context&) {
+  out.recast.all_reduce_amax = [&](const Context&) {
     EXPECT_EQ(*out.recast.amax(), own.amax);
     *out.recast.amax() = 10 * own.amax;
   };

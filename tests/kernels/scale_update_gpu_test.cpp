@@ -124,7 +124,7 @@ TEST(ScaleUpdateGpu, OwnScalesEqualTheCpu) {
         enter_own_scale(context, {.found_amax = amax.get().as<float>() + i,
                                   .found_scale = scale.get().as<float>() + i,
                                   .amax = to,
-                                  .own_amax = to + 1,
+                                  .current_amax = to + 1,
                                   .scale = to + 2,
                                   .scale_inv = to + 3});
         const std::vector<uint8_t> bytes = state.raw();

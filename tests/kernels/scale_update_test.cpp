@@ -145,7 +145,7 @@ TEST(ScaleUpdate, AnOwnScaleEntersTheState) {
     enter_own_scale(context, {.found_amax = from,
                               .found_scale = from + 1,
                               .amax = to,
-                              .own_amax = to + 1,
+                              .current_amax = to + 1,
                               .scale = to + 2,
                               .scale_inv = to + 3});
     return state.floats();

@@ -257,7 +257,7 @@ class Rank {
     context_.copy_to_host(bytes.data(), tensor);
     context_.synchronize();
     std::vector<float> values(static_cast<size_t>(tensor.numel()));
-    visit_hp(tensor.dtype, [&](auto zero) {
+    visit_high_precision(tensor.dtype, [&](auto zero) {
       const auto* typed = reinterpret_cast<const decltype(zero)*>(bytes.data());
       for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(typed[i]);
     });
@@ -270,14 +270,14 @@ class Rank {
     context_.synchronize();
     const void* stored = moments.from_raw(raw.data(), 0, moments.count(), decoded.data());
     std::vector<float> values(decoded.size());
-    visit_hp(moments.stored_dtype(), [&](auto zero) {
+    visit_high_precision(moments.stored_dtype(), [&](auto zero) {
       const auto* typed = static_cast<const decltype(zero)*>(stored);
       for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(typed[i]);
     });
     return values;
   }
   void write(const Tensor& tensor, const std::vector<float>& values) const {
-    visit_hp(tensor.dtype, [&](auto zero) {
+    visit_high_precision(tensor.dtype, [&](auto zero) {
       std::vector<decltype(zero)> typed;
       for (const float value : values) typed.push_back(from_float<decltype(zero)>(value));
       context_.copy_to_device(tensor, typed.data());
@@ -424,7 +424,7 @@ struct Tolerance {
 };
 
 inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& tolerance) {
-  rank.optimizer().settle();
+  rank.optimizer().wait_offload();
   for (const Rank::Held& held : rank.held()) {
     const parameters::Parameter& p = *held.parameter;
     SCOPED_TRACE(p.name);

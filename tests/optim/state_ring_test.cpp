@@ -55,7 +55,7 @@ TEST_F(Ring, EveryElementPassesOnce) {
   for (int step = 1; step <= 3; ++step) {
     if (step == 2) ring_.begin(context_), ring_.begin(context_);
     take_step();
-    ring_.settle();
+    ring_.wait_offload();
     const float factor = step == 1 ? 10 : step == 2 ? 100 : 1000;
     for (size_t i = 0; i < values_.size(); ++i) EXPECT_EQ(values_[i], static_cast<float>(i) * factor) << i;
     for (size_t i = 0; i < parts_.size(); ++i) EXPECT_EQ(parts_[i], 100 + i + static_cast<size_t>(step)) << i;
@@ -77,7 +77,7 @@ TEST_F(Ring, FetchesAheadWhatFits) {
 
 TEST_F(Ring, MisuseIsAnError) {
   EXPECT_THROW(ring_.fetch(context_, 2), InternalError);  // before it has a slot
-  EXPECT_THROW(ring_.settle(), InternalError);            // within a step
+  EXPECT_THROW(ring_.wait_offload(), InternalError);      // within a step
   EXPECT_THROW(ring_.lay_out({{0, kSlot + 1}}, kSlots, kSlot), InternalError);
   EXPECT_THROW(ring_.pass(host_values_, slot_parts_, 1), InternalError);
 }
@@ -86,7 +86,7 @@ TEST(EmptyRing, DoesNothing) {
   optim::StateRing ring;
   EXPECT_TRUE(ring.empty());
   ring.begin(Context::cpu());
-  ring.settle();
+  ring.wait_offload();
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ inline std::vector<float> rank_values(DType dtype, int64_t count, int rank, uint
     state = state * 6364136223846793005u + 1442695040888963407u;
     value = static_cast<float>(state >> 40) * 0x1p-21f - 4.0f;
     if (dtype == DType::i32) value = std::round(value * 1000);
-    visit_hp(dtype, [&](auto zero) { value = to_float(from_float<decltype(zero)>(value)); });
+    visit_high_precision(dtype, [&](auto zero) { value = to_float(from_float<decltype(zero)>(value)); });
     visit_fp8(dtype, [&](auto zero) { value = to_float(from_float<decltype(zero)>(value)); });
     if (dtype == DType::u8) value = std::fabs(std::round(value * 40));
   }

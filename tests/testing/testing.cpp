@@ -47,7 +47,7 @@ void TestTensor::fill(const std::vector<float>& values) {
       std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
     });
   };
-  ASSERT_TRUE(visit_hp(tensor_.dtype, put) || visit_fp8(tensor_.dtype, put));
+  ASSERT_TRUE(visit_high_precision(tensor_.dtype, put) || visit_fp8(tensor_.dtype, put));
   fill_raw(bytes.data());
 }
 
@@ -92,7 +92,7 @@ std::vector<float> TestTensor::floats() const {
   if (tensor_.dtype == DType::i32) {
     get(int32_t{});
   } else {
-    EXPECT_TRUE(visit_hp(tensor_.dtype, get) || visit_fp8(tensor_.dtype, get));
+    EXPECT_TRUE(visit_high_precision(tensor_.dtype, get) || visit_fp8(tensor_.dtype, get));
   }
   return values;
 }

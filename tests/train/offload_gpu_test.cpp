@@ -74,7 +74,7 @@ Left run(const config::Config& config) {
   for (int64_t step = 5; step <= 8; ++step) take(step);
   EXPECT_EQ(std::vector(left.trace.begin() + 8, left.trace.begin() + 12),
             std::vector(left.trace.begin() + 12, left.trace.begin() + 16));
-  runner.optimizer().settle();
+  runner.optimizer().wait_offload();
   const optim::Optimizer& optimizer = runner.optimizer();
   for (const Tensor& tensor :
        {runner.model().parameters().values, runner.model().parameters().mains, optimizer.exp_avg.values,

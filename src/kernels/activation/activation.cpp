@@ -115,7 +115,7 @@ void backward_cpu(const Context& context, const ActivationBackward& args, int64_
 
 void activation_forward(const Context& context, const ActivationForward& args) {
   const char* op = "activation_forward";
-  check_hp(op, "x", args.x);
+  check_high_precision(op, "x", args.x);
   check_clamp(op, args.kind, args.clamp);
   const int64_t rows = args.x.rows(), ffn = output_cols(op, args.kind, args.x);
   TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: neither y nor y_fp8 is asked for", op);
@@ -125,7 +125,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
   }
   check_fp8_output(op, args.y_fp8, rows, ffn);
   TE_DISPATCH_CUDA(context, activation_forward, args);
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     visit_activation(args.kind,
                      [&]<ActivationKind kind>() { forward_cpu<kind, T>(context, args, rows, ffn); });
@@ -134,7 +134,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
 
 void activation_backward(const Context& context, const ActivationBackward& args) {
   const char* op = "activation_backward";
-  check_hp(op, "x", args.x);
+  check_high_precision(op, "x", args.x);
   check_clamp(op, args.kind, args.clamp);
   const int64_t rows = args.x.rows(), cols = args.x.cols(), ffn = output_cols(op, args.kind, args.x);
   check_dtype(op, "dy", args.dy, args.x.dtype);
@@ -147,7 +147,7 @@ void activation_backward(const Context& context, const ActivationBackward& args)
   check_fp8_output(op, args.dx_fp8, rows, cols);
   if (args.dbias) check_column_sums(op, args.dbias, args.scratch, rows, cols);
   TE_DISPATCH_CUDA(context, activation_backward, args);
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     visit_activation(args.kind,
                      [&]<ActivationKind kind>() { backward_cpu<kind, T>(context, args, rows, ffn); });

@@ -43,9 +43,9 @@ void activation_forward(const Context& context, const ActivationForward& args) {
                   });
     TE_CUDA_CHECK_LAUNCH();
   };
-  const auto again = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
+  const auto requantize = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
   const Fp8Output out = args.y ? first_cast(args.y_fp8) : args.y_fp8;
-  cast_tiles(context, out, nullptr, rows, ffn, tile_count(rows, ffn), launch, again);
+  cast_tiles(context, out, nullptr, rows, ffn, tile_count(rows, ffn), launch, requantize);
   if (args.y) recast(context, args.y, args.y_fp8);
 }
 
@@ -62,10 +62,10 @@ void activation_backward(const Context& context, const ActivationBackward& args)
                   });
     TE_CUDA_CHECK_LAUNCH();
   };
-  const auto again = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
+  const auto requantize = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
   const Fp8Output out = args.dx ? first_cast(args.dx_fp8) : args.dx_fp8;
-  cast_tiles(context, out, partial, rows, cols, tile_count(rows, args.dy.cols()), launch, again);
+  cast_tiles(context, out, partial, rows, cols, tile_count(rows, args.dy.cols()), launch, requantize);
   if (args.dx) recast(context, args.dx, args.dx_fp8);
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }

@@ -35,7 +35,7 @@ void check(const AdamW& args, int64_t n) {
   check_grad("adamw", "main_grad", args.main_grad);
   check_shape("adamw", "main_grad", args.main_grad, {n});
   if (args.param) {
-    check_hp("adamw", "param", args.param);
+    check_high_precision("adamw", "param", args.param);
     check_shape("adamw", "param", args.param, {n});
   }
   check_dtype("adamw", "flags", args.flags, DType::u8);
@@ -140,7 +140,7 @@ void adamw(const Context& context, const AdamW& args) {
   check(args, n);
   TE_DISPATCH_CUDA(context, adamw, args);
   const auto with_moments = [&](const auto& m, const auto& v) {
-    visit_hp(args.param ? args.param.dtype : DType::f32, [&](auto param) {
+    visit_high_precision(args.param ? args.param.dtype : DType::f32, [&](auto param) {
       visit_grad(args.main_grad.dtype,
                  [&](auto grad) { adamw_cpu<decltype(param), decltype(grad)>(args, n, m, v); });
     });

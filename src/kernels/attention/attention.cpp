@@ -43,7 +43,7 @@ void check_kv(const char* op, const char* name, const AttentionShape& shape, con
 
 void check_common(const Context& context, const char* op, const AttentionShape& shape, const Tensor& qkv,
                   const Tensor& o, const Tensor& lse, const Tensor& kv) {
-  check_hp(op, "qkv", qkv);
+  check_high_precision(op, "qkv", qkv);
   const char* rule = attention_unsupported(context.device(), shape, qkv.dtype);
   TE_CHECK(rule[0] == '\0', "{}: {}", op, rule);
   const bool range = shape.has_range();
@@ -120,7 +120,7 @@ int64_t attention_workspace_bytes(const Context& context, const AttentionShape& 
 const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype) {
   const char* rule = broken_rule(shape);
   if (rule[0] != '\0') return rule;
-  if (!is_hp(dtype)) return "attention needs fp32, bf16 or fp16";
+  if (!is_high_precision(dtype)) return "attention needs fp32, bf16 or fp16";
   if (device == DeviceKind::cpu) return "";
   if (shape.head_dim % kCudaHeadDimMultiple != 0 || shape.head_dim > kCudaMaxHeadDim)
     return "attention on a GPU needs a head size that is a multiple of 8 and at most 256";

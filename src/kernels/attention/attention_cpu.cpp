@@ -325,11 +325,11 @@ void backward(const AttentionBackward& args) {
 }  // namespace
 
 void attention_forward(const AttentionForward& args) {
-  visit_hp(args.qkv.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
 void attention_backward(const AttentionBackward& args) {
-  visit_hp(args.qkv.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
 }
 
 }  // namespace te::kernels::cpu

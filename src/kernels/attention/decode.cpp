@@ -32,7 +32,7 @@ int64_t heads_of(const Tensor& qkv, const CacheSizes& sizes) {
 
 void check_common(const Context& context, const char* op, const Tensor& qkv, const Tensor& sequences,
                   const Tensor& positions, const KeyValueCache& cache) {
-  check_hp(op, "qkv", qkv);
+  check_high_precision(op, "qkv", qkv);
   check_dtype(op, "cache.k", cache.k, qkv.dtype);
   check_dtype(op, "cache.v", cache.v, qkv.dtype);
   TE_CHECK(cache.k.shape.rank() == 4, "{}: cache.k has shape {}, must be [batch, length, groups, head_dim]",
@@ -122,7 +122,7 @@ void cache_append(const Context& context, const CacheAppend& args) {
   check_common(context, "cache_append", args.qkv, args.sequences, args.positions, args.cache);
   if (args.qkv.rows() == 0) return;
   TE_DISPATCH_CUDA(context, cache_append, args);
-  visit_hp(args.qkv.dtype, [&](auto zero) { append_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) { append_cpu<decltype(zero)>(args); });
 }
 
 namespace {
@@ -142,7 +142,7 @@ void attention_decode(const Context& context, const AttentionDecode& args) {
   check_decode(context, args);
   if (args.qkv.rows() == 0) return;
   TE_DISPATCH_CUDA(context, attention_decode, args);
-  visit_hp(args.qkv.dtype, [&](auto zero) { decode_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) { decode_cpu<decltype(zero)>(args); });
 }
 
 void attention_step(const Context& context, const AttentionStep& args) {

@@ -248,12 +248,13 @@ auto visit_dim(int64_t dim, Fn&& fn) {
 }  // namespace
 
 void cache_append(const Context& context, const CacheAppend& args) {
-  visit_hp(args.qkv.dtype,
-           [&](auto zero) { launch_append<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) {
+    launch_append<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 void attention_decode(const Context& context, const AttentionDecode& args) {
-  visit_hp(args.qkv.dtype, [&](auto zero) {
+  visit_high_precision(args.qkv.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const DecodeParams<T> p = params_of<T>(args);
     visit_dim(p.dim, [&]<int E>() { launch_decode<T, E>(context, p, args.qkv.rows()); });
@@ -262,7 +263,7 @@ void attention_decode(const Context& context, const AttentionDecode& args) {
 
 bool attention_step(const Context& context, const AttentionStep& args) {
   bool launched = false;
-  visit_hp(args.decode.qkv.dtype, [&](auto zero) {
+  visit_high_precision(args.decode.qkv.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     DecodeParams<T> p = params_of<T>(args.decode);
     p.cos = args.cos ? args.cos.template as<float>() : nullptr;

@@ -257,7 +257,7 @@ __device__ __forceinline__ float side_max(float x) {
 /// Calls launch.template operator()<T, Tiles<...>>() for a dtype and head_dim.
 template <class Launch>
 void dispatch(DType dtype, int64_t head_dim, Launch&& launch) {
-  visit_hp(dtype, [&](auto zero) {
+  visit_high_precision(dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     if (head_dim <= 64) return launch.template operator()<T, Tiles<64>>();
     if (head_dim <= 128) return launch.template operator()<T, Tiles<128>>();

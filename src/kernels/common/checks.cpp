@@ -4,9 +4,9 @@
 
 namespace te::kernels {
 
-void check_hp(const char* op, const char* name, const Tensor& tensor) {
+void check_high_precision(const char* op, const char* name, const Tensor& tensor) {
   TE_CHECK(tensor, "{}: tensor {} is missing", op, name);
-  TE_CHECK(is_hp(tensor.dtype), "{}: {} must be fp32, bf16 or fp16, not {}", op, name,
+  TE_CHECK(is_high_precision(tensor.dtype), "{}: {} must be fp32, bf16 or fp16, not {}", op, name,
            dtype_name(tensor.dtype));
 }
 
@@ -31,9 +31,9 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, Shape s
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols) {
   TE_CHECK(out.wants_data() || out.recast.state == nullptr, "{}: a cast of two launches without FP8 data",
            op);
-  TE_CHECK(out.recast.state == nullptr || out.recast.turn != nullptr,
+  TE_CHECK(out.recast.state == nullptr || out.recast.num_casts != nullptr,
            "{}: a cast of two launches without turns", op);
-  TE_CHECK(out.recast.guesses == nullptr || out.recast.own_scale != nullptr,
+  TE_CHECK(out.recast.guesses == nullptr || out.recast.current_scale != nullptr,
            "{}: guesses of a scale that is not the tensor's own", op);
   if (!out.wants_data()) return;
   TE_CHECK(out.scale != nullptr, "{}: an FP8 output needs a scale", op);

@@ -9,7 +9,7 @@
 namespace te::kernels {
 
 /// The tensor is present and fp32, bf16 or fp16.
-void check_hp(const char* op, const char* name, const Tensor& tensor);
+void check_high_precision(const char* op, const char* name, const Tensor& tensor);
 /// ... and fp32 or bf16, as main gradients and moments are, and what is cast to FP8.
 void check_grad(const char* op, const char* name, const Tensor& tensor);
 void check_dtype(const char* op, const char* name, const Tensor& tensor, DType dtype);

@@ -24,7 +24,7 @@ void add_column_sums_cpu(int64_t rows, int64_t cols, const Tensor& sums, Value&&
         for (int64_t c = 0; c < columns; ++c) partial[c] += value(r, begin + c);
       for (int64_t c = 0; c < columns; ++c) total[c] += partial[c];
     }
-    visit_hp(sums.dtype, [&](auto zero) {
+    visit_high_precision(sums.dtype, [&](auto zero) {
       using T = decltype(zero);
       T* const out = sums.as<T>() + begin;
       for (int64_t c = 0; c < columns; ++c) out[c] = from_float<T>(to_float(out[c]) + total[c]);

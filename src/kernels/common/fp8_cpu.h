@@ -101,11 +101,11 @@ void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& 
 }
 
 /// The scale to cast with now, or 0; the tensor's own state is settled (recast.h).
-inline float settle(const Fp8Settlement& s) {
+inline float finalize_scale(const Fp8ScaleFinalization& s) {
   const float amax = *s.found_amax, first = s.scale != nullptr ? *s.scale : 0.0f,
               scale = second_scale(s, amax, first);
   if (s.amax != nullptr) *s.amax = amax_of(*s.amax, amax);
-  settle_state(s, amax, first, scale);
+  finalize_state(s, amax, first, scale);
   return scale;
 }
 
@@ -121,12 +121,12 @@ void write_fp8_output_cpu(const Context& context, const Fp8Output& out, int64_t 
   const Fp8Output first = first_cast(out);
   fp8_detail::cast(first, first.scale != nullptr ? *first.scale : 1.0f, rows, cols, value);
   if (out.recast.state == nullptr) return;
-  if (out.recast.agree) out.recast.agree(context);
-  const float scale = fp8_detail::settle(settlement_of(out));
+  if (out.recast.all_reduce_amax) out.recast.all_reduce_amax(context);
+  const float scale = fp8_detail::finalize_scale(finalization_of(out));
   if (scale == 0.0f) return;
-  Fp8Output again = out;
-  again.amax = nullptr;
-  fp8_detail::cast(again, scale, rows, cols, value);
+  Fp8Output requantized = out;
+  requantized.amax = nullptr;
+  fp8_detail::cast(requantized, scale, rows, cols, value);
 }
 
 }  // namespace te::kernels

@@ -23,7 +23,7 @@ void check_z_losses(const char* op, const Tensor& z_losses, int64_t rows) {
 
 void check_cross_entropy(const CrossEntropy& a) {
   const char* op = "cross_entropy";
-  check_hp(op, "logits", a.logits);
+  check_high_precision(op, "logits", a.logits);
   const int64_t rows = a.logits.rows();
   check_dtype(op, "targets", a.targets, DType::i32);
   check_shape(op, "targets", a.targets, {rows});
@@ -37,7 +37,7 @@ void check_cross_entropy(const CrossEntropy& a) {
 /// What the checks of the two sharded ops have in common; returns the rows.
 int64_t check_slice(const char* op, const Tensor& logits, const Tensor& targets, int64_t first,
                     int64_t vocab) {
-  check_hp(op, "logits", logits);
+  check_high_precision(op, "logits", logits);
   const int64_t rows = logits.rows();
   check_dtype(op, "targets", targets, DType::i32);
   check_shape(op, "targets", targets, {rows});
@@ -205,7 +205,7 @@ void from_statistics_cpu(const CrossEntropyFromStatistics& a) {
 void cross_entropy(const Context& context, const CrossEntropy& args) {
   check_cross_entropy(args);
   TE_DISPATCH_CUDA(context, cross_entropy, args);
-  visit_hp(args.logits.dtype, [&](auto zero) { cross_entropy_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.logits.dtype, [&](auto zero) { cross_entropy_cpu<decltype(zero)>(args); });
 }
 
 void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
@@ -215,7 +215,7 @@ void cross_entropy_statistics(const Context& context, const CrossEntropyStatisti
   check_shape(op, "statistics", args.statistics, {3, rows});
   TE_DISPATCH_CUDA(context, cross_entropy_statistics, args);
   check_targets(op, args.targets, args.vocab);
-  visit_hp(args.logits.dtype, [&](auto zero) { statistics_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.logits.dtype, [&](auto zero) { statistics_cpu<decltype(zero)>(args); });
 }
 
 void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args) {
@@ -230,7 +230,7 @@ void cross_entropy_from_statistics(const Context& context, const CrossEntropyFro
   check_z_losses(op, args.z_losses, rows);
   TE_DISPATCH_CUDA(context, cross_entropy_from_statistics, args);
   check_targets(op, args.targets, args.vocab);
-  visit_hp(args.logits.dtype, [&](auto zero) { from_statistics_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.logits.dtype, [&](auto zero) { from_statistics_cpu<decltype(zero)>(args); });
 }
 
 void accumulate_sum(const Context& context, const Tensor& values, const Tensor& sum) {

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_values(const float* values, i
 }  // namespace
 
 void cross_entropy(const Context& context, const CrossEntropy& args) {
-  visit_hp(args.logits.dtype, [&](auto zero) {
+  visit_high_precision(args.logits.dtype, [&](auto zero) {
     launch_cross_entropy<typename DeviceType<decltype(zero)>::type>(context, args);
   });
 }

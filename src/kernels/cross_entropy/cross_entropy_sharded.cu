@@ -96,7 +96,7 @@ void with_width(const SliceParams<T>& p, Fn&& fn) {
 void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
   const unsigned rows = static_cast<unsigned>(args.logits.rows());
   if (rows == 0) return;
-  visit_hp(args.logits.dtype, [&](auto zero) {
+  visit_high_precision(args.logits.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const auto p = slice_params<T>(args.logits, args.targets, args.first, args.vocab);
     with_width(p, [&](auto width) {
@@ -111,7 +111,7 @@ void cross_entropy_statistics(const Context& context, const CrossEntropyStatisti
 void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args) {
   const unsigned rows = static_cast<unsigned>(args.logits.rows());
   if (rows == 0) return;
-  visit_hp(args.logits.dtype, [&](auto zero) {
+  visit_high_precision(args.logits.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const auto p = slice_params<T>(args.logits, args.targets, args.first, args.vocab);
     with_width(p, [&](auto width) {

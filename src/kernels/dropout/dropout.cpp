@@ -35,14 +35,14 @@ void dropout_cpu(const Dropout& args) {
 }  // namespace
 
 void dropout(const Context& context, const Dropout& args) {
-  check_hp("dropout", "x", args.x);
+  check_high_precision("dropout", "x", args.x);
   check_dtype("dropout", "y", args.y, args.x.dtype);
   check_shape("dropout", "y", args.y, args.x.shape);
   TE_CHECK(args.probability >= 0.0f && args.probability < 1.0f,
            "dropout: probability {} must be at least 0 and below 1", args.probability);
   if (args.x.numel() == 0) return;
   TE_DISPATCH_CUDA(context, dropout, args);
-  visit_hp(args.x.dtype, [&](auto zero) { dropout_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.x.dtype, [&](auto zero) { dropout_cpu<decltype(zero)>(args); });
 }
 
 }  // namespace te::kernels

@@ -78,8 +78,8 @@ void launch(const Context& context, const Dropout& args) {
 }  // namespace
 
 void dropout(const Context& context, const Dropout& args) {
-  visit_hp(args.x.dtype,
-           [&](auto zero) { launch<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.x.dtype,
+                       [&](auto zero) { launch<typename DeviceType<decltype(zero)>::type>(context, args); });
 }
 
 }  // namespace te::kernels::cuda

@@ -26,13 +26,13 @@ void zero_granules(const Context& context, const ZeroGranules& args);
 }  // namespace cuda
 
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
-  check_hp("add", "a", a);
+  check_high_precision("add", "a", a);
   check_dtype("add", "b", b, a.dtype);
   check_dtype("add", "out", out, a.dtype);
   TE_CHECK(a.numel() == b.numel() && a.numel() == out.numel(),
            "add: a, b and out have {}, {} and {} elements", a.numel(), b.numel(), out.numel());
   TE_DISPATCH_CUDA(context, add, a, b, out);
-  visit_hp(a.dtype, [&](auto zero) {
+  visit_high_precision(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T *x = a.as<T>(), *y = b.as<T>();
     T* const sum = out.as<T>();
@@ -43,9 +43,9 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
 }
 
 void scale(const Context& context, const Tensor& x, float factor) {
-  check_hp("scale", "x", x);
+  check_high_precision("scale", "x", x);
   TE_DISPATCH_CUDA(context, scale, x, factor);
-  visit_hp(x.dtype, [&](auto zero) {
+  visit_high_precision(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     T* const values = x.as<T>();
     const int64_t count = x.numel();
@@ -55,11 +55,11 @@ void scale(const Context& context, const Tensor& x, float factor) {
 }
 
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch) {
-  check_hp("bias_gradient", "dy", dy);
+  check_high_precision("bias_gradient", "dy", dy);
   const int64_t rows = dy.rows(), cols = dy.cols();
   check_column_sums("bias_gradient", dbias, scratch, rows, cols);
   TE_DISPATCH_CUDA(context, bias_gradient, dy, dbias, scratch);
-  visit_hp(dy.dtype, [&](auto zero) {
+  visit_high_precision(dy.dtype, [&](auto zero) {
     const auto* x = dy.as<decltype(zero)>();
     add_column_sums_cpu(rows, cols, dbias,
                         [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
@@ -67,12 +67,12 @@ void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias
 }
 
 void cast(const Context& context, const Tensor& x, const Tensor& out) {
-  check_hp("cast", "x", x);
-  check_hp("cast", "out", out);
+  check_high_precision("cast", "x", x);
+  check_high_precision("cast", "out", out);
   TE_CHECK(x.numel() == out.numel(), "cast: x has {} elements, out {}", x.numel(), out.numel());
   TE_DISPATCH_CUDA(context, cast, x, out);
-  visit_hp(x.dtype, [&](auto from_zero) {
-    visit_hp(out.dtype, [&](auto to_zero) {
+  visit_high_precision(x.dtype, [&](auto from_zero) {
+    visit_high_precision(out.dtype, [&](auto to_zero) {
       using To = decltype(to_zero);
       const auto* from = x.as<decltype(from_zero)>();
       To* const to = out.as<To>();
@@ -110,9 +110,9 @@ void fill_normal(const Context& context, const Tensor& x, float std, uint64_t se
 }
 
 void fill_value(const Context& context, const Tensor& x, float value) {
-  check_hp("fill_value", "x", x);
+  check_high_precision("fill_value", "x", x);
   TE_DISPATCH_CUDA(context, fill_value, x, value);
-  visit_hp(x.dtype, [&](auto zero) {
+  visit_high_precision(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     std::fill(x.as<T>(), x.as<T>() + x.numel(), from_float<T>(value));
   });
@@ -120,14 +120,14 @@ void fill_value(const Context& context, const Tensor& x, float value) {
 
 void zero_granules(const Context& context, const ZeroGranules& args) {
   const int64_t granules = args.x.numel() / kAdamWGranule;
-  check_hp("zero_granules", "x", args.x);
+  check_high_precision("zero_granules", "x", args.x);
   check_shape("zero_granules", "x", args.x, {granules * kAdamWGranule});
   TE_CHECK(reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0, "zero_granules: x must be 16-byte aligned");
   check_dtype("zero_granules", "flags", args.flags, DType::u8);
   check_shape("zero_granules", "flags", args.flags, {granules});
   TE_DISPATCH_CUDA(context, zero_granules, args);
   const auto* flags = args.flags.as<uint8_t>();
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     auto* const x = args.x.as<decltype(zero)>();
 #pragma omp parallel for
     for (int64_t granule = 0; granule < granules; ++granule) {

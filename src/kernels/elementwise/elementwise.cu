@@ -116,7 +116,7 @@ void launch_cast(const Context& context, const Tensor& x, const Tensor& out) {
 /// Calls fn(element) with the device's element type of an fp32, bf16 or fp16 tensor.
 template <class Fn>
 void with_type(DType type, Fn&& fn) {
-  visit_hp(type, [&](auto zero) { fn(typename DeviceType<decltype(zero)>::type{}); });
+  visit_high_precision(type, [&](auto zero) { fn(typename DeviceType<decltype(zero)>::type{}); });
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ void backward_positions_cpu(const EmbeddingBackward& args) {
 void embedding_forward(const Context& context, const EmbeddingForward& args) {
   const char* op = "embedding_forward";
   check_dtype(op, "tokens", args.tokens, DType::i32);
-  check_hp(op, "table", args.table);
+  check_high_precision(op, "table", args.table);
   TE_CHECK(args.table.shape.rank() == 2, "{}: table has shape {}, must be [vocab, hidden]", op,
            args.table.shape.str());
   const int64_t hidden = args.table.dim(1);
@@ -147,13 +147,13 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
     TE_CHECK(position >= 0 && position < args.positions.dim(0), "{}: position {} of row {} is not one of {}",
              op, position, r, args.positions.dim(0));
   }
-  visit_hp(args.table.dtype, [&](auto zero) { embedding_forward_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.table.dtype, [&](auto zero) { embedding_forward_cpu<decltype(zero)>(args); });
 }
 
 void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   const char* op = "embedding_backward";
   check_dtype(op, "tokens", args.tokens, DType::i32);
-  check_hp(op, "dout", args.dout);
+  check_high_precision(op, "dout", args.dout);
   check_grad(op, "dtable", args.dtable);
   TE_CHECK(args.dtable.shape.rank() == 2, "{}: dtable has shape {}, must be [vocab, hidden]", op,
            args.dtable.shape.str());
@@ -164,7 +164,7 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   TE_CHECK(args.first_token >= 0, "{}: first_token {} must not be negative", op, args.first_token);
   if (args.dout.numel() == 0) return;
   TE_DISPATCH_CUDA(context, embedding_backward, args);
-  visit_hp(args.dout.dtype, [&](auto zero) {
+  visit_high_precision(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (args.dtable.dtype == DType::f32) {
       backward_table_cpu<T>(args);

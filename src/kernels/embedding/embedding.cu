@@ -326,7 +326,7 @@ void launch_backward(const Context& context, const EmbeddingBackward& args) {
 }  // namespace
 
 void embedding_forward(const Context& context, const EmbeddingForward& args) {
-  visit_hp(args.table.dtype, [&](auto zero) {
+  visit_high_precision(args.table.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const bool vectors = args.table.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.table.data, 16) &&
                          is_aligned(args.positions.data, 16) && is_aligned(args.out.data, 16);
@@ -339,7 +339,7 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
 }
 
 void embedding_backward(const Context& context, const EmbeddingBackward& args) {
-  visit_hp(args.dout.dtype, [&](auto zero) {
+  visit_high_precision(args.dout.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const bool vectors = args.dtable.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.dout.data, 16) &&
                          is_aligned(args.dtable.data, 16) && is_aligned(args.dpositions.data, 16);

@@ -52,11 +52,11 @@ void check_operands(const Gemm& args) {
     check_scales("b", args.b);
     check_layouts(args.a.layout, args.b.layout);
   } else {
-    check_hp("gemm", "a", args.a.values);
+    check_high_precision("gemm", "a", args.a.values);
     check_dtype("gemm", "b", args.b.values, args.a.dtype());
     TE_CHECK(!args.a.scales && !args.b.scales, "gemm: scales go with FP8 operands");
   }
-  check_hp("gemm", "out", args.out);
+  check_high_precision("gemm", "out", args.out);
 }
 
 void check_args(const Gemm& args) {
@@ -92,7 +92,7 @@ const float* widen(const Tensor& tensor, std::vector<float>& buffer) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < count; ++i) out[i] = to_float(in[i]);
   };
-  if (!visit_hp(tensor.dtype, convert)) visit_fp8(tensor.dtype, convert);
+  if (!visit_high_precision(tensor.dtype, convert)) visit_fp8(tensor.dtype, convert);
   return out;
 }
 
@@ -194,8 +194,8 @@ void gemm_cpu(const Gemm& args) {
       if (args.out.dtype == DType::f32) {
         tiles.fp32_tile(row, col, rows, cols);
       } else {
-        visit_hp(args.out.dtype,
-                 [&](auto zero) { tiles.rounded_tile<decltype(zero)>(row, col, rows, cols); });
+        visit_high_precision(args.out.dtype,
+                             [&](auto zero) { tiles.rounded_tile<decltype(zero)>(row, col, rows, cols); });
       }
     }
   }

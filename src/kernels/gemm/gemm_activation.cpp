@@ -27,7 +27,7 @@ int64_t input_cols(ActivationKind kind, int64_t ffn) {
 void check_args(const char* op, const GemmActivationForward& args) {
   const bool fp8 = is_fp8(args.a.dtype());
   const DType dtype = fp8 ? args.out.dtype : args.a.dtype();
-  if (!fp8) check_hp(op, "a", args.a.values);
+  if (!fp8) check_high_precision(op, "a", args.a.values);
   if (!fp8) check_dtype(op, "b", args.b.values, dtype);
   check_dtype(op, "out", args.out, dtype);
   const int64_t m = args.a.rows(), n = args.b.rows(), ffn = is_gated(args.kind) ? n / 2 : n;
@@ -48,7 +48,7 @@ void check_args(const char* op, const GemmActivationForward& args) {
 }
 
 void check_args(const char* op, const GemmActivationBackward& args) {
-  check_hp(op, "a", args.a);
+  check_high_precision(op, "a", args.a);
   for (const auto& [name, tensor] : {NamedTensor{"b", args.b}, NamedTensor{"x", args.x},
                                      NamedTensor{"dx", args.dx}, NamedTensor{"d_y", args.d_y}})
     check_dtype(op, name, tensor, args.a.dtype);

@@ -57,11 +57,11 @@ bool gemm_activation_fp8(const Context& context, const GemmActivationForward& ar
   if (!suits_cast(args.y_fp8)) return false;
   const int64_t rows = args.a.rows(), ffn = args.b.rows() / (is_gated(args.kind) ? 2 : 1);
   const auto first = [&](const Fp8TileTarget& target, unsigned) { launch_cast(context, args, target); };
-  const auto again = [&](const Fp8TileTarget& target) {
+  const auto requantize = [&](const Fp8TileTarget& target) {
     recast_activation(context, {.kind = args.kind, .x = args.out, .y_fp8 = args.y_fp8, .clamp = args.clamp},
                       target);
   };
-  cast_tiles(context, args.y_fp8, nullptr, rows, ffn, tile_count(rows, ffn), first, again);
+  cast_tiles(context, args.y_fp8, nullptr, rows, ffn, tile_count(rows, ffn), first, requantize);
   return true;
 }
 

@@ -25,7 +25,7 @@ void prepare_bias(const Context& context, const Tensor& out, const Tensor& bias,
   const int64_t rows = out.rows(), cols = out.cols();
   constexpr int64_t kMaxGridRows = 1024;
   const dim3 grid(ceil_div(cols, kThreads), static_cast<unsigned>(rows < kMaxGridRows ? rows : kMaxGridRows));
-  visit_hp(out.dtype, [&](auto zero) {
+  visit_high_precision(out.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     prepare_bias_kernel<T>
         <<<grid, kThreads, 0, cuda_stream(context)>>>(out.as<T>(), bias.as<T>(), rows, cols, accumulate);

@@ -3,7 +3,7 @@
 //
 //   out = activation(norm(x + delta) w^T + bias)        with or without norm, delta, bias and activation
 //
-// for each, whose x or delta is another's out. The values are those of norm_forward, quantize_with_own_scale, gemm and
+// for each, whose x or delta is another's out. The values are those of norm_forward, quantize_current_scaling, gemm and
 // the activation one after another, rounded where these round; only sums are added in another order, and those of E4M3
 // over 128 values as wgmma adds them (hopper/wgmma.cuh).
 //
@@ -41,7 +41,7 @@ struct ChainedGemm {
   Tensor x;  ///< bf16 [rows, k]
   ChainedNorm norm;
   Matrix weight;  ///< [n, k] bf16, or E4M3 with ScaleLayout::tensor; complete before the work launched last
-  /// E4M3: how the input is cast with the scale that it asks for itself (QuantizeWithOwnScale).
+  /// E4M3: how the input is cast with the scale that it asks for itself (QuantizeCurrentScaling).
   int margin = 0;
   bool power_of_two = false;
   Tensor bias;  ///< optional bf16 [n]

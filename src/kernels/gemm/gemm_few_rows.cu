@@ -254,7 +254,7 @@ FewRowsParams params_of(const Gemm& args) {
 
 bool gemm_few_rows(const Context& context, const Gemm& args) {
   if (!fits(args)) return false;
-  visit_hp(args.out.dtype, [&](auto zero) {
+  visit_high_precision(args.out.dtype, [&](auto zero) {
     launch_by_type<typename DeviceType<decltype(zero)>::type>(context, args, params_of(args));
   });
   return true;

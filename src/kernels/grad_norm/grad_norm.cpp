@@ -73,7 +73,7 @@ void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, 
   check_dtype("sum_of_squares", "out", out, DType::f32);
   check_shape("sum_of_squares", "out", out, {1});
   if (x.numel() == 0) return;
-  check_hp("sum_of_squares", "x", x);
+  check_high_precision("sum_of_squares", "x", x);
   check_dtype("sum_of_squares", "scratch", scratch, DType::f32);
   TE_CHECK(scratch.numel() >= sum_of_squares_scratch_elements(),
            "sum_of_squares: scratch has {} elements, needs {}", scratch.numel(),
@@ -85,7 +85,7 @@ void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, 
     check_shape("sum_of_squares", "flags", flags, {granules_of(x.numel())});
   }
   TE_DISPATCH_CUDA(context, sum_of_squares, x, out, scratch, flags);
-  visit_hp(x.dtype, [&](auto zero) {
+  visit_high_precision(x.dtype, [&](auto zero) {
     sum_of_squares_cpu(x.as<decltype(zero)>(), flags.as<uint8_t>(), x.numel(), out.as<float>(),
                        scratch.as<double>());
   });

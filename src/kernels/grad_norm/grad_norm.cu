@@ -90,7 +90,7 @@ void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, 
                     const Tensor& flags) {
   double* parts = scratch.as<double>();
   const cudaStream_t stream = cuda_stream(context);
-  visit_hp(x.dtype, [&](auto zero) {
+  visit_high_precision(x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const auto kernel = is_aligned(x.data, 16) ? partial_sums<T, true> : partial_sums<T, false>;
     kernel<<<kSumOfSquaresParts, kThreads, 0, stream>>>(x.as<T>(), flags.as<uint8_t>(), x.numel(), parts);

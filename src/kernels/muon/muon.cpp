@@ -20,10 +20,10 @@ void check_update(const MuonUpdate& args, int64_t n) {
     check_shape(op, "main_param", args.main_param, {n});
   }
   if (args.param) {
-    check_hp(op, "param", args.param);
+    check_high_precision(op, "param", args.param);
     check_shape(op, "param", args.param, {n});
   }
-  check_hp(op, "orthogonal", args.orthogonal);
+  check_high_precision(op, "orthogonal", args.orthogonal);
 }
 
 /// The region's last element is one of the matrix.
@@ -76,24 +76,24 @@ void muon_momentum(const Context& context, const MuonMomentum& args) {
   if (n == 0) return;
   check_dtype(op, "momentum", args.momentum, DType::f32);
   for (const auto& [name, tensor] : {std::pair{"main_grad", args.main_grad}, {"update", args.update}}) {
-    check_hp(op, name, tensor);
+    check_high_precision(op, name, tensor);
     check_shape(op, name, tensor, {n});
   }
   TE_DISPATCH_CUDA(context, muon_momentum, args);
   visit_grad(args.main_grad.dtype, [&](auto grad) {
-    visit_hp(args.update.dtype,
-             [&](auto update) { momentum_cpu<decltype(grad), decltype(update)>(args, n); });
+    visit_high_precision(args.update.dtype,
+                         [&](auto update) { momentum_cpu<decltype(grad), decltype(update)>(args, n); });
   });
 }
 
 void muon_place(const Context& context, const MuonPlace& args) {
   const int64_t n = args.part.numel();
   if (n == 0) return;
-  check_hp("muon_place", "part", args.part);
+  check_high_precision("muon_place", "part", args.part);
   check_dtype("muon_place", "whole", args.whole, args.part.dtype);
   check_region("muon_place", args.region, n, args.whole);
   TE_DISPATCH_CUDA(context, muon_place, args);
-  visit_hp(args.part.dtype, [&](auto zero) {
+  visit_high_precision(args.part.dtype, [&](auto zero) {
     const auto* part = args.part.as<decltype(zero)>();
     auto* whole = args.whole.as<decltype(zero)>();
 #pragma omp parallel for schedule(static)
@@ -102,11 +102,11 @@ void muon_place(const Context& context, const MuonPlace& args) {
 }
 
 void muon_normalize(const Context& context, const MuonNormalize& args) {
-  check_hp("muon_normalize", "x", args.x);
+  check_high_precision("muon_normalize", "x", args.x);
   check_dtype("muon_normalize", "sum_of_squares", args.sum_of_squares, DType::f32);
   TE_DISPATCH_CUDA(context, muon_normalize, args);
   const float divisor = std::sqrt(*args.sum_of_squares.as<float>()) + kMuonEpsilon;
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     auto* x = args.x.as<decltype(zero)>();
     const int64_t n = args.x.numel();
 #pragma omp parallel for schedule(static)
@@ -115,11 +115,11 @@ void muon_normalize(const Context& context, const MuonNormalize& args) {
 }
 
 void muon_combine(const Context& context, const MuonCombine& args) {
-  check_hp("muon_combine", "x", args.x);
+  check_high_precision("muon_combine", "x", args.x);
   check_dtype("muon_combine", "y", args.y, args.x.dtype);
   check_shape("muon_combine", "y", args.y, args.x.shape);
   TE_DISPATCH_CUDA(context, muon_combine, args);
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     auto* x = args.x.as<decltype(zero)>();
     const auto* y = args.y.as<decltype(zero)>();
     const int64_t n = args.x.numel();
@@ -135,8 +135,9 @@ void muon_update(const Context& context, const MuonUpdate& args) {
   check_update(args, n);
   check_region("muon_update", args.region, n, args.orthogonal);
   TE_DISPATCH_CUDA(context, muon_update, args);
-  visit_hp(args.param ? args.param.dtype : DType::f32, [&](auto param) {
-    visit_hp(args.orthogonal.dtype, [&](auto o) { update_cpu<decltype(param), decltype(o)>(args, n); });
+  visit_high_precision(args.param ? args.param.dtype : DType::f32, [&](auto param) {
+    visit_high_precision(args.orthogonal.dtype,
+                         [&](auto o) { update_cpu<decltype(param), decltype(o)>(args, n); });
   });
 }
 

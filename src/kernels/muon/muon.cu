@@ -110,7 +110,7 @@ struct UpdateSplit : Skippable {
 /// fn(zero of the device's type).
 template <class Fn>
 void with_type(DType dtype, Fn&& fn) {
-  visit_hp(dtype, [&](auto zero) { fn(typename DeviceType<decltype(zero)>::type{}); });
+  visit_high_precision(dtype, [&](auto zero) { fn(typename DeviceType<decltype(zero)>::type{}); });
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
 
 void check(const NewtonSchulz& args) {
   const char* op = "newton_schulz";
-  check_hp(op, "x", args.x);
+  check_high_precision(op, "x", args.x);
   TE_CHECK(args.x.shape.rank() == 2, "{}: x {} must be a matrix", op, args.x.shape.str());
   const int64_t n = std::min(args.x.rows(), args.x.cols());
   check_dtype(op, "product", args.product, args.x.dtype);

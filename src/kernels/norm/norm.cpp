@@ -23,7 +23,7 @@ constexpr int64_t kColumnGroup = 64;
 
 void check_forward(const NormForward& a) {
   const char* op = "norm_forward";
-  check_hp(op, "x", a.x);
+  check_high_precision(op, "x", a.x);
   const DType type = a.x.dtype;
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   TE_CHECK(hidden > 0, "{}: x has shape {}, hidden must be positive", op, a.x.shape.str());
@@ -48,7 +48,7 @@ void check_forward(const NormForward& a) {
 
 void check_backward(const NormBackward& a) {
   const char* op = "norm_backward";
-  check_hp(op, "x", a.x);
+  check_high_precision(op, "x", a.x);
   const DType type = a.x.dtype;
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   TE_CHECK(hidden > 0, "{}: x has shape {}, hidden must be positive", op, a.x.shape.str());
@@ -243,13 +243,13 @@ int64_t norm_backward_scratch_elements(int64_t hidden) {
 void norm_forward(const Context& context, const NormForward& args) {
   check_forward(args);
   TE_DISPATCH_CUDA(context, norm_forward, args);
-  visit_hp(args.x.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(context, args); });
+  visit_high_precision(args.x.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(context, args); });
 }
 
 void norm_backward(const Context& context, const NormBackward& args) {
   check_backward(args);
   TE_DISPATCH_CUDA(context, norm_backward, args);
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     visit_grad(args.dgamma.dtype, [&](auto grad_zero) {  // first: dx may be dy itself
       parameter_gradients_cpu<decltype(zero), decltype(grad_zero)>(args);
     });

@@ -190,8 +190,9 @@ void launch_backward(const Context& context, const NormBackward& a) {
 }  // namespace
 
 void norm_backward(const Context& context, const NormBackward& args) {
-  visit_hp(args.x.dtype,
-           [&](auto zero) { launch_backward<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.x.dtype, [&](auto zero) {
+    launch_backward<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 }  // namespace te::kernels::cuda

@@ -135,7 +135,7 @@ void norm_columnwise(const Context& context, const NormForward& args) {
     return launch(context, bytes, out, rows, cols);
   }
   const Tensor& input = args.delta ? args.sum : args.x;
-  visit_hp(input.dtype, [&](auto zero) {
+  visit_high_precision(input.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     launch(context, normed_bytes<T>(args, input), out, rows, cols);
   });

@@ -76,8 +76,9 @@ void norm_forward(const Context& context, const NormForward& args) {
   NormForward first = args;
   first.y_fp8 = first_cast(args.y_fp8);
   if (!norm_forward_rows(context, first))
-    visit_hp(args.x.dtype,
-             [&](auto zero) { launch_elements<typename DeviceType<decltype(zero)>::type>(context, first); });
+    visit_high_precision(args.x.dtype, [&](auto zero) {
+      launch_elements<typename DeviceType<decltype(zero)>::type>(context, first);
+    });
   if (args.y_fp8.recast.state != nullptr) norm_recast(context, args);
 }
 

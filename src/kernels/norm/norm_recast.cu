@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kTileThreads, kRecastBlocks<T, kAligned>)
 void norm_recast(const Context& context, const NormForward& a) {
   if (a.y) return recast(context, a.y, a.y_fp8);
   if (a.x.numel() == 0) return;
-  if (a.y_fp8.recast.agree) a.y_fp8.recast.agree(context);
+  if (a.y_fp8.recast.all_reduce_amax) a.y_fp8.recast.all_reduce_amax(context);
   const int64_t rows = a.x.rows(), cols = a.x.cols();
   const Tensor& input = a.delta ? a.sum : a.x;
   const unsigned tiles = tile_count(rows, cols);

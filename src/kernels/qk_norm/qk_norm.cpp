@@ -20,7 +20,7 @@ void check_gain(const char* op, const char* name, const Tensor& gain, const Tens
 
 template <class Args>
 void check_common(const char* op, const Args& a, const Tensor& packed) {
-  check_hp(op, "qkv", packed);
+  check_high_precision(op, "qkv", packed);
   const QkShape& s = a.shape;
   TE_CHECK(s.num_heads > 0 && s.num_query_groups > 0 && s.head_dim > 0 &&
                packed.cols() == s.q_width() + 2 * s.k_width(),
@@ -201,7 +201,7 @@ void backward_cpu(const QkNormBackward& a) {
 void qk_norm_forward(const Context& context, const QkNormForward& args) {
   check_common("qk_norm_forward", args, args.qkv);
   TE_DISPATCH_CUDA(context, qk_norm_forward, args);
-  visit_hp(args.qkv.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(args); });
 }
 
 void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
@@ -215,7 +215,7 @@ void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
 #else
   if (context.is_cuda()) no_cuda(op);
 #endif
-  visit_hp(args.qkv.dtype, [&](auto zero) { forward_sums_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) { forward_sums_cpu<decltype(zero)>(args); });
 }
 
 void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
@@ -230,7 +230,7 @@ void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
 #else
   if (context.is_cuda()) no_cuda(op);
 #endif
-  visit_hp(args.dqkv.dtype, [&](auto zero) { backward_sums_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.dqkv.dtype, [&](auto zero) { backward_sums_cpu<decltype(zero)>(args); });
 }
 
 void qk_norm_backward(const Context& context, const QkNormBackward& args) {
@@ -246,7 +246,7 @@ void qk_norm_backward(const Context& context, const QkNormBackward& args) {
   TE_CHECK(args.scratch.numel() >= elements, "{}: scratch has {} elements, needs {}", op,
            args.scratch.numel(), elements);
   TE_DISPATCH_CUDA(context, qk_norm_backward, args);
-  visit_hp(args.dqkv.dtype, [&](auto zero) { backward_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.dqkv.dtype, [&](auto zero) { backward_cpu<decltype(zero)>(args); });
 }
 
 int64_t qk_norm_pieces(const QkShape& shape, int64_t q_gain, int64_t k_gain) {

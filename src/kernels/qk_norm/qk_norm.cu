@@ -290,24 +290,27 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
 }  // namespace
 
 void qk_norm_forward(const Context& context, const QkNormForward& args) {
-  visit_hp(args.qkv.dtype,
-           [&](auto zero) { launch_forward<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) {
+    launch_forward<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
-  visit_hp(args.qkv.dtype,
-           [&](auto zero) { launch_forward_sums<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) {
+    launch_forward_sums<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
-  visit_hp(args.dqkv.dtype, [&](auto zero) {
+  visit_high_precision(args.dqkv.dtype, [&](auto zero) {
     launch_backward_sums<typename DeviceType<decltype(zero)>::type>(context, args);
   });
 }
 
 void qk_norm_backward(const Context& context, const QkNormBackward& args) {
-  visit_hp(args.dqkv.dtype,
-           [&](auto zero) { launch_backward<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.dqkv.dtype, [&](auto zero) {
+    launch_backward<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 }  // namespace te::kernels::cuda

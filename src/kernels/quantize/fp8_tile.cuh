@@ -54,8 +54,8 @@ struct Fp8TileTarget {
   float* partial_sums;  ///< [ceil(rows / kTileRows), cols]
   int64_t rows;
   int64_t cols;
-  unsigned tiles;            ///< that the launch goes through, see for_tiles()
-  Fp8Settlement settlement;  ///< of the second launch, which finds its scale there
+  unsigned tiles;                     ///< that the launch goes through, see for_tiles()
+  Fp8ScaleFinalization finalization;  ///< of the second launch, which finds its scale there
 };
 
 inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
@@ -76,7 +76,7 @@ inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int6
 inline Fp8TileTarget recast_target(const Fp8Output& out, int64_t rows, int64_t cols, unsigned tiles) {
   Fp8TileTarget target = tile_target(out, nullptr, rows, cols, tiles);
   target.amax = nullptr;
-  target.settlement = settlement_of(out);
+  target.finalization = finalization_of(out);
   return target;
 }
 /// The format of an output's bytes; any when it has none.
@@ -110,12 +110,12 @@ struct Fp8TileShared {
 
 /// The scale with which the second launch casts, or 0. Every thread of every block calls it, before it reads anything
 /// that was written on the device.
-__device__ __forceinline__ float settle(const Fp8Settlement& s) {
+__device__ __forceinline__ float finalize_scale(const Fp8ScaleFinalization& s) {
   grid_dependency_wait();
   const float amax = __ldcg(s.found_amax), first = s.scale != nullptr ? __ldcg(s.scale) : 0.0f;
   const float scale = second_scale(s, amax, first);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
-    settle_state(s, amax, first, scale);
+    finalize_state(s, amax, first, scale);
     if (s.amax != nullptr) atomicMax(reinterpret_cast<unsigned int*>(s.amax), __float_as_uint(amax));
   }
   return scale;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileSh
     allow_dependents();
     return work(blockIdx.x);
   }
-  const float scale = settle(target.settlement);
+  const float scale = finalize_scale(target.finalization);
   if (scale == 0.0f) return;
   if (threadIdx.x == 0) shared.scale = scale;
   __syncthreads();
@@ -187,7 +187,8 @@ template <int kResident, class... Params, class... Args>
 void launch_again(const Context& context, const Fp8Output& out, unsigned tiles, void (*kernel)(Params...),
                   Args&&... args) {
   const unsigned blocks = std::min(tiles, static_cast<unsigned>(kResident * multiprocessor_count(context)));
-  launch_dependent(context, kernel, blocks, kTileThreads, 0, !out.recast.agree, std::forward<Args>(args)...);
+  launch_dependent(context, kernel, blocks, kTileThreads, 0, !out.recast.all_reduce_amax,
+                   std::forward<Args>(args)...);
 }
 
 /// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for
@@ -353,13 +354,13 @@ __device__ __forceinline__ void store_tile(const Octet<T> (&values)[kThreadRows]
 
 /// Launches the kernels that cast `tiles` tiles, each a for_tiles(): launch(target, blocks), and again(target), by
 /// launch_again(), which is to write nothing but its target.
-template <class Launch, class Again>
+template <class Launch, class Requantize>
 void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
-                unsigned tiles, Launch&& launch, Again&& again) {
+                unsigned tiles, Launch&& launch, Requantize&& requantize) {
   launch(tile_target(first_cast(out), partial_sums, rows, cols, tiles), tiles);
   if (out.recast.state == nullptr) return;
-  if (out.recast.agree) out.recast.agree(context);
-  again(recast_target(out, rows, cols, tiles));
+  if (out.recast.all_reduce_amax) out.recast.all_reduce_amax(context);
+  requantize(recast_target(out, rows, cols, tiles));
 }
 
 /// Calls launch.template operator()<T, kFormat, kAligned>() for the run-time choice.

@@ -12,7 +12,7 @@ namespace te::kernels {
 namespace {
 
 void check_quantize(const Quantize& args) {
-  check_hp("quantize", "x", args.x);
+  check_high_precision("quantize", "x", args.x);
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   check_fp8_output("quantize", args.out, rows, cols);
   TE_CHECK(args.out || args.dbias, "quantize: nothing is asked for");
@@ -21,7 +21,7 @@ void check_quantize(const Quantize& args) {
 
 void quantize_cpu(const Context& context, const Quantize& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     const auto* x = args.x.as<decltype(zero)>();
     const auto value = [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); };
     write_fp8_output_cpu(context, args.out, rows, cols, value);
@@ -41,14 +41,14 @@ void quantize(const Context& context, const Quantize& args) {
   quantize_cpu(context, args);
 }
 
-bool quantize_with_own_scale([[maybe_unused]] const Context& context, const QuantizeWithOwnScale& args) {
-  check_hp("quantize_with_own_scale", "x", args.x);
+bool quantize_current_scaling([[maybe_unused]] const Context& context, const QuantizeCurrentScaling& args) {
+  check_high_precision("quantize_current_scaling", "x", args.x);
   TE_CHECK(is_fp8(args.out.dtype) && args.out.numel() == args.x.numel() && args.amax && args.scale &&
                args.scale_inv,
-           "quantize_with_own_scale: out must be FP8 {}, with memory for amax and scales",
+           "quantize_current_scaling: out must be FP8 {}, with memory for amax and scales",
            args.x.shape.str());
 #ifdef TE_WITH_CUDA
-  if (context.is_cuda()) return cuda::quantize_with_own_scale(context, args);
+  if (context.is_cuda()) return cuda::quantize_current_scaling(context, args);
 #endif
   return false;
 }

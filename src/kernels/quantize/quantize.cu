@@ -160,7 +160,7 @@ void quantize(const Context& context, const Quantize& args) {
 
 void recast(const Context& context, const Tensor& x, const Fp8Output& out) {
   if (out.recast.state == nullptr || x.numel() == 0) return;
-  if (out.recast.agree) out.recast.agree(context);
+  if (out.recast.all_reduce_amax) out.recast.all_reduce_amax(context);
   const unsigned tiles = tile_count(x.rows(), x.cols());
   launch_recast(context, x, recast_target(out, x.rows(), x.cols(), tiles), out);
 }

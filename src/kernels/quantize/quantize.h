@@ -23,7 +23,7 @@ int64_t quantize_scratch_elements(int64_t rows, int64_t cols);
 
 /// Tensorwise scaling of a small tensor in one launch: the bytes, amax and scales of a cast with an own_scale
 /// (fp8_output.h), which takes two.
-struct QuantizeWithOwnScale {
+struct QuantizeCurrentScaling {
   Tensor x;     ///< fp32 or bf16
   Tensor out;   ///< FP8, of x's shape
   float* amax;  ///< out [1] each, in memory of the device
@@ -35,7 +35,7 @@ struct QuantizeWithOwnScale {
 constexpr int64_t kMostSmallElements = int64_t{1} << 20;
 /// False: nothing was done, because there is no such kernel (on the CPU, for more elements, for odd sizes and
 /// alignments).
-bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale& args);
+bool quantize_current_scaling(const Context& context, const QuantizeCurrentScaling& args);
 
 /// FP8 [rows, cols] -> [cols, rows], the bytes unchanged.
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);

@@ -7,7 +7,7 @@
 namespace te::kernels::cuda {
 
 void quantize(const Context& context, const Quantize& args);
-bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale& args);
+bool quantize_current_scaling(const Context& context, const QuantizeCurrentScaling& args);
 void quantize_groups(const Context& context, const QuantizeGroups& args);
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 

@@ -109,7 +109,7 @@ uint32_t write_form(const QuantizeGroups& args, const Matrix& form, Fp8Counters*
 
 void quantize_groups_cpu(const QuantizeGroups& args) {
   const int64_t cols = args.x.cols();
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     const auto* x = args.x.as<decltype(zero)>();
     uint32_t amax = 0;
     if (args.rowwise)

@@ -90,7 +90,7 @@ void launch_by_size(const Context& context, const T* x, const SmallCast& p) {
 
 }  // namespace
 
-bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale& args) {
+bool quantize_current_scaling(const Context& context, const QuantizeCurrentScaling& args) {
   const int64_t elements = args.x.numel();
   if (elements == 0 || elements > kMostSmallElements || elements % kWidth != 0 ||
       !is_aligned(args.x.data, 32) || !is_aligned(args.out.data, kWidth))
@@ -102,7 +102,7 @@ bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale&
                     .elements = elements,
                     .margin_factor = ldexpf(1.0f, -args.margin),
                     .power_of_two = args.power_of_two};
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const T* const x = args.x.as<T>();
     args.out.dtype == DType::e4m3 ? launch_by_size<T, DType::e4m3>(context, x, p)

@@ -9,7 +9,7 @@ namespace te::kernels {
 
 /// With which the first launch casts; null: it does not.
 inline const float* first_scale(const Fp8Output& out) {
-  if (out.recast.own_scale == nullptr) return out.scale;
+  if (out.recast.current_scale == nullptr) return out.scale;
   return out.recast.guesses != nullptr ? out.recast.guess() : nullptr;
 }
 
@@ -29,7 +29,7 @@ inline Fp8Output first_cast(const Fp8Output& out) {
 }
 
 /// The end of a cast: what the second launch decides from, and what is left to settle then.
-struct Fp8Settlement {
+struct Fp8ScaleFinalization {
   Fp8CastState* state = nullptr;      ///< null: no second launch
   const float* found_amax = nullptr;  ///< by the first launch
   float* next_amax = nullptr;         ///< of the state's next cast, made zero
@@ -37,50 +37,50 @@ struct Fp8Settlement {
   const float* scale = nullptr;       ///< of the first launch; null: it has none
   float fp8_max = 0.0f;
   float margin_factor = 1.0f;
-  float *own_scale = nullptr, *own_amax = nullptr, *used_scale = nullptr;  ///< as in Fp8Recast
+  float *current_scale = nullptr, *current_amax = nullptr, *used_scale = nullptr;  ///< as in Fp8Recast
   float* amax = nullptr;            ///< raised by the tensor's own; or null
   Fp8Counters* counters = nullptr;  ///< get the first launch's counts if that stays; or null
 };
 
 /// The state's next cast has the next turn: of each cast it is called once, on the host, for the second launch.
-inline Fp8Settlement settlement_of(const Fp8Output& out) {
+inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
   const Fp8Recast& cast = out.recast;
   if (cast.state == nullptr) return {};
   const DType format = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
-  Fp8Settlement s{.state = cast.state,
-                  .found_amax = cast.amax(),
-                  .scale = first_scale(out),
-                  .fp8_max = fp8_max(format),
-                  .margin_factor = cast.margin_factor,
-                  .own_scale = cast.own_scale,
-                  .own_amax = cast.own_amax,
-                  .used_scale = cast.used_scale,
-                  .amax = out.amax,
-                  .counters = out.counters};
-  ++*cast.turn;
+  Fp8ScaleFinalization s{.state = cast.state,
+                         .found_amax = cast.amax(),
+                         .scale = first_scale(out),
+                         .fp8_max = fp8_max(format),
+                         .margin_factor = cast.margin_factor,
+                         .current_scale = cast.current_scale,
+                         .current_amax = cast.current_amax,
+                         .used_scale = cast.used_scale,
+                         .amax = out.amax,
+                         .counters = out.counters};
+  ++*cast.num_casts;
   s.next_amax = cast.amax();
   if (cast.guesses != nullptr) s.next_guess = cast.guess();
   return s;
 }
 
 /// The scale with which the second launch casts, or 0: nothing is left to do. `first`: *s.scale, or 0.
-TE_HOST_DEVICE float second_scale(const Fp8Settlement& s, float amax, float first) {
-  if (s.own_scale == nullptr) return recast_scale(amax, first, s.fp8_max, s.margin_factor);
+TE_HOST_DEVICE float second_scale(const Fp8ScaleFinalization& s, float amax, float first) {
+  if (s.current_scale == nullptr) return recast_scale(amax, first, s.fp8_max, s.margin_factor);
   const float scale = group_scale(amax, s.fp8_max, s.margin_factor, s.next_guess != nullptr);
   return scale == first ? 0.0f : scale;
 }
 
 /// What the second launch leaves in the state and elsewhere, but for s.amax; by one thread. `scale`: second_scale().
-TE_HOST_DEVICE void settle_state(const Fp8Settlement& s, float amax, float first, float scale) {
+TE_HOST_DEVICE void finalize_state(const Fp8ScaleFinalization& s, float amax, float first, float scale) {
   Fp8CastState& state = *s.state;
   *s.next_amax = 0.0f;
   state.scale = scale > 0.0f ? scale : first;
   if (s.used_scale != nullptr) *s.used_scale = state.scale;
-  if (s.own_scale != nullptr) *s.own_scale = state.scale;
-  if (s.own_amax != nullptr) *s.own_amax = amax;
+  if (s.current_scale != nullptr) *s.current_scale = state.scale;
+  if (s.current_amax != nullptr) *s.current_amax = amax;
   if (s.next_guess != nullptr) *s.next_guess = state.scale;
   if (s.scale == nullptr) return;  // there was nothing to make again
-  if (scale > 0.0f) ++state.again;
+  if (scale > 0.0f) ++state.requantized;
   if (s.counters == nullptr) return;
   ++state.casts;
   if (scale > 0.0f) {

@@ -17,7 +17,7 @@ namespace {
 
 void check_rope(const Rope& a) {
   const char* op = "rope";
-  check_hp(op, "qkv", a.qkv);
+  check_high_precision(op, "qkv", a.qkv);
   TE_CHECK(a.head_dim > 0 && a.head_dim % 2 == 0, "{}: head_dim {} must be even", op, a.head_dim);
   TE_CHECK(a.num_heads > 0 && a.num_query_groups > 0, "{}: {} heads and {} query groups must be positive", op,
            a.num_heads, a.num_query_groups);
@@ -73,7 +73,7 @@ void rope(const Context& context, const Rope& args) {
     TE_CHECK(position >= 0 && position < args.cos.dim(0),
              "rope: position {} of row {} is not in the tables of {}", position, r, args.cos.dim(0));
   }
-  visit_hp(args.qkv.dtype, [&](auto zero) { rope_cpu<decltype(zero)>(args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) { rope_cpu<decltype(zero)>(args); });
   if (args.out)
     quantize(context, {.x = args.qkv, .out = args.out, .dbias = args.dbias, .scratch = args.scratch});
 }

@@ -96,8 +96,9 @@ void launch_rope(const Context& context, const Rope& a) {
 
 void rope(const Context& context, const Rope& args) {
   if (args.out && rope_cast(context, args)) return;
-  visit_hp(args.qkv.dtype,
-           [&](auto zero) { launch_rope<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) {
+    launch_rope<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
   if (args.out)
     kernels::quantize(context,
                       {.x = args.qkv, .out = args.out, .dbias = args.dbias, .scratch = args.scratch});

@@ -83,7 +83,7 @@ void enter_own_scale(const Context& context, const EnterOwnScale& args) {
   TE_CHECK(args.found_amax && args.found_scale, "enter_own_scale: amax and scale are required");
   TE_DISPATCH_CUDA(context, enter_own_scale, args);
   if (args.amax) *args.amax = amax_of(*args.amax, *args.found_amax);
-  if (args.own_amax) *args.own_amax = *args.found_amax;
+  if (args.current_amax) *args.current_amax = *args.found_amax;
   if (args.scale) *args.scale = *args.found_scale;
   if (args.scale_inv) *args.scale_inv = 1.0f / *args.found_scale;
 }

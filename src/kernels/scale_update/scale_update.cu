@@ -72,7 +72,7 @@ __global__ void enter_own_scale_kernel(EnterOwnScale args) {
   // Non-negative floats are ordered like their bits, and so are infinity and NaN above them.
   if (args.amax != nullptr)
     *args.amax = __uint_as_float(max(__float_as_uint(*args.amax), __float_as_uint(amax) & 0x7fffffffu));
-  if (args.own_amax != nullptr) *args.own_amax = amax;
+  if (args.current_amax != nullptr) *args.current_amax = amax;
   if (args.scale != nullptr) *args.scale = scale;
   if (args.scale_inv != nullptr) *args.scale_inv = 1.0f / scale;
 }

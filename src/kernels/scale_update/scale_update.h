@@ -58,7 +58,7 @@ struct EnterOwnScale {
   const float* found_amax = nullptr;   ///< [1]
   const float* found_scale = nullptr;  ///< [1]
   float* amax = nullptr;               ///< [1]: raised, NaN > inf > finite
-  float* own_amax = nullptr;           ///< [1]: receives found_amax
+  float* current_amax = nullptr;       ///< [1]: receives found_amax
   float* scale = nullptr;              ///< [1]: receives found_scale
   float* scale_inv = nullptr;          ///< [1]: receives 1 / found_scale
 };

@@ -16,7 +16,7 @@ namespace te::kernels {
 namespace {
 
 void check_args(const TensorStats& args) {
-  check_hp("tensor_stats", "x", args.x);
+  check_high_precision("tensor_stats", "x", args.x);
   TE_CHECK(args.into != nullptr, "tensor_stats: nowhere to put the sums");
   check_dtype("tensor_stats", "scratch", args.scratch, DType::u8);
   TE_CHECK(args.scratch.numel() >= tensor_stats_scratch_bytes(),
@@ -35,7 +35,7 @@ void add_tile(const TensorStats& args, const StatsTiles& tiles, const StatsTiles
     return to_float(args.x.as<T>()[(tile.row + r) * tiles.cols + tile.col + c]);
   };
   float scale = args.scale != nullptr ? *args.scale : 1.0f;
-  if (tiles.own_scales) {
+  if (tiles.current_scaling) {
     float amax = 0.0f;
     for (int64_t r = 0; r < tile.height; ++r)
       for (int64_t c = 0; c < tile.width; ++c) amax = amax_of(amax, at(r, c));
@@ -59,7 +59,7 @@ void add_tile(const TensorStats& args, const StatsTiles& tiles, const StatsTiles
 void tensor_stats_cpu(const TensorStats& args) {
   const StatsTiles tiles = stats_tiles(args);
   std::vector<TensorSums> parts(static_cast<size_t>(kStatsParts), TensorSums{});
-  visit_hp(args.x.dtype, [&](auto value) {
+  visit_high_precision(args.x.dtype, [&](auto value) {
     visit_fp8(args.layout == ScaleLayout::none ? DType::e4m3 : args.format, [&](auto quantized) {
 #pragma omp parallel for schedule(dynamic)
       for (int64_t part = 0; part < kStatsParts; ++part)
@@ -73,7 +73,7 @@ void tensor_stats_cpu(const TensorStats& args) {
 
 void row_alignment_cpu(const RowAlignment& args) {
   const int64_t n = args.x.rows() / 2, cols = args.x.cols();
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     const auto* x = args.x.as<decltype(zero)>();
 #pragma omp parallel for
     for (int64_t i = 0; i < n; ++i) {
@@ -109,7 +109,7 @@ void tensor_stats(const Context& context, const TensorStats& args) {
 }
 
 void row_alignment(const Context& context, const RowAlignment& args) {
-  check_hp("row_alignment", "x", args.x);
+  check_high_precision("row_alignment", "x", args.x);
   TE_CHECK(args.x.rows() % 2 == 0, "row_alignment: x has {} rows, must be two halves", args.x.rows());
   check_dtype("row_alignment", "out", args.out, DType::f32);
   check_shape("row_alignment", "out", args.out, {args.x.rows() / 2});

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* x, StatsArgs a
       return load_float(first + i / tile.width * args.tiles.cols + i % tile.width);
     };
     float scale = args.scale != nullptr ? *args.scale : 1.0f;
-    if (args.tiles.own_scales) {
+    if (args.tiles.current_scaling) {
       uint32_t bits = 0;
       for (int64_t i = threadIdx.x; i < count; i += kThreads) bits = max(bits, abs_bits(at(i)));
       bits = block_max(bits, largest);
@@ -129,7 +129,7 @@ void tensor_stats(const Context& context, const TensorStats& args) {
                          .casts = args.layout != ScaleLayout::none,
                          .power_of_two = args.power_of_two,
                          .partial = args.scratch.as<TensorSums>()};
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     if (device.casts && args.format == DType::e5m2) {
       stats_kernel<T, DType::e5m2><<<kStatsParts, kThreads, 0, stream>>>(args.x.as<const T>(), device);
@@ -145,7 +145,7 @@ void tensor_stats(const Context& context, const TensorStats& args) {
 void row_alignment(const Context& context, const RowAlignment& args) {
   const int64_t n = args.x.rows() / 2;
   if (n == 0) return;
-  visit_hp(args.x.dtype, [&](auto zero) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     alignment_kernel<T>
         <<<static_cast<unsigned>(n), kThreads, 0, static_cast<cudaStream_t>(context.stream())>>>(

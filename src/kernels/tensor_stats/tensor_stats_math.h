@@ -19,7 +19,7 @@ struct StatsTiles {
   int64_t height, width;  ///< of a tile
   int64_t across;         ///< tiles side by side
   int64_t count;
-  bool own_scales;
+  bool current_scaling;
 
   struct Tile {
     int64_t row, col, height, width;
@@ -32,8 +32,13 @@ struct StatsTiles {
 
 inline StatsTiles stats_tiles(const TensorStats& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
-  StatsTiles tiles{
-      .rows = rows, .cols = cols, .height = 1, .width = cols, .across = 1, .count = 0, .own_scales = true};
+  StatsTiles tiles{.rows = rows,
+                   .cols = cols,
+                   .height = 1,
+                   .width = cols,
+                   .across = 1,
+                   .count = 0,
+                   .current_scaling = true};
   switch (args.layout) {
     case ScaleLayout::rows:
       if (args.columnwise) tiles.height = rows, tiles.width = 1;
@@ -46,7 +51,7 @@ inline StatsTiles stats_tiles(const TensorStats& args) {
       tiles.height = tiles.width = kScaleBlock;
       break;
     default:  // any cut will do
-      tiles.own_scales = false;
+      tiles.current_scaling = false;
   }
   tiles.across = (cols + tiles.width - 1) / tiles.width;
   // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): an x without rows is refused before this

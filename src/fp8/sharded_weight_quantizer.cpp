@@ -1,4 +1,4 @@
-#include "fp8/parted_weights.h"
+#include "fp8/sharded_weight_quantizer.h"
 
 #include "core/float_types.h"
 #include "kernels/quantize/quantize.h"
@@ -16,14 +16,14 @@ Tensor in_rows(const Tensor& flat, DType dtype) {
 
 }  // namespace
 
-int PartedWeights::add(const Weight& weight) {
+int ShardedWeightQuantizer::add(const Weight& weight) {
   TE_CHECK(amax_.shape.rank() == 0, "a weight is registered after the plan");
   TE_CHECK(weights_.empty() || weights_.front().margin == weight.margin, "weights of several margins");
   weights_.push_back(weight);
   return size() - 1;
 }
 
-void PartedWeights::plan(MemoryPlan& plan) {
+void ShardedWeightQuantizer::plan(MemoryPlan& plan) {
   const int64_t n = size();
   if (n == 0) return;
   plan.add(amax_, "fp8.parted.amax", MemoryKind::fp8_state, DType::f32, {n});
@@ -32,7 +32,7 @@ void PartedWeights::plan(MemoryPlan& plan) {
   plan.add(powers_of_two_, "fp8.parted.powers_of_two", MemoryKind::fp8_state, DType::u8, {n});
 }
 
-void PartedWeights::bind(const Context& context) {
+void ShardedWeightQuantizer::bind(const Context& context) {
   if (weights_.empty()) return;
   std::vector<float> limits;
   std::vector<uint8_t> rounded;
@@ -45,22 +45,22 @@ void PartedWeights::bind(const Context& context) {
   context.synchronize();  // the host vectors must outlive the copies
 }
 
-Tensor PartedWeights::one(const Tensor& of_all, int number) {
+Tensor ShardedWeightQuantizer::one(const Tensor& of_all, int number) {
   return {of_all.as<float>() + number, DType::f32, {1}};
 }
 
-void PartedWeights::begin(const Context& context) const {
+void ShardedWeightQuantizer::reset_amax(const Context& context) const {
   context.zero(amax_);
 }
 
-void PartedWeights::see(const Context& context, int number, const Tensor& values) const {
+void ShardedWeightQuantizer::record_amax(const Context& context, int number, const Tensor& values) const {
   kernels::Fp8Output out;
   out.amax = one(amax_, number).as<float>();
   kernels::quantize(context, {.x = in_rows(values, values.dtype), .out = out, .dbias = {}, .scratch = {}});
 }
 
 // As integers, so that a NaN stays (parallel/communicator.h).
-void PartedWeights::agree(const Context& context, parallel::Communicator* ranks) const {
+void ShardedWeightQuantizer::all_reduce_amax(const Context& context, parallel::Communicator* ranks) const {
   if (ranks != nullptr)
     ranks->all_reduce(context, {amax_.data, DType::i32, amax_.shape}, parallel::ReduceOp::max);
   kernels::own_scales(context, {.amax = amax_,
@@ -70,8 +70,8 @@ void PartedWeights::agree(const Context& context, parallel::Communicator* ranks)
                                 .margin = weights_.front().margin});
 }
 
-void PartedWeights::cast(const Context& context, int number, const Tensor& values, const Tensor& bytes,
-                         kernels::Fp8Counters* counters) const {
+void ShardedWeightQuantizer::quantize(const Context& context, int number, const Tensor& values,
+                                      const Tensor& bytes, kernels::Fp8Counters* counters) const {
   kernels::Fp8Output out;
   out.rowwise = in_rows(bytes, at(number).format);
   out.scale = one(scale_, number).as<float>();
@@ -79,12 +79,13 @@ void PartedWeights::cast(const Context& context, int number, const Tensor& value
   kernels::quantize(context, {.x = in_rows(values, values.dtype), .out = out, .dbias = {}, .scratch = {}});
 }
 
-void PartedWeights::enter(const Context& context, int number, const kernels::Fp8Output& out) const {
+void ShardedWeightQuantizer::commit_scale(const Context& context, int number,
+                                          const kernels::Fp8Output& out) const {
   kernels::enter_own_scale(context, {.found_amax = one(amax_, number).as<float>(),
                                      .found_scale = one(scale_, number).as<float>(),
                                      .amax = out.amax,
-                                     .own_amax = out.recast.own_amax,
-                                     .scale = out.recast.own_scale,
+                                     .current_amax = out.recast.current_amax,
+                                     .scale = out.recast.current_scale,
                                      .scale_inv = out.scale_inv});
 }
 

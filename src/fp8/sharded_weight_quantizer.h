@@ -2,10 +2,11 @@
 // (comm/parameter_gatherer.h) in place of high-precision values that every rank would cast. A weight has one scale, by
 // the amax of the whole tensor:
 //
-//   1. begin(), see() each part     this rank's amaxes
-//   2. agree()                      those of the whole weights, in one message for all, and their scales
-//   3. cast() each part             then the bytes are gathered
-//   4. enter()                      when a pass is about to use the weight: what a cast would leave in the scale table
+//   1. reset_amax(), record_amax() each part   this rank's amaxes
+//   2. all_reduce_amax()                        those of the whole weights, in one message for all, and their scales
+//   3. quantize() each part                     then the bytes are gathered
+//   4. commit_scale()                           when a pass is about to use the weight: what a cast would leave in the
+//                                               scale table
 //
 // Bytes, scales and state are those of a cast of the whole weight on every rank (Recipe::cast_tensor with a scale of
 // the tensor's own), and the state changes at the same time.
@@ -21,7 +22,7 @@
 
 namespace te::fp8 {
 
-class PartedWeights {
+class ShardedWeightQuantizer {
  public:
   struct Weight {
     int index = 0;  ///< of the scale table
@@ -38,16 +39,16 @@ class PartedWeights {
   /// After the plan's allocation; waits for the device.
   void bind(const Context& context);
 
-  void begin(const Context& context) const;
+  void reset_amax(const Context& context) const;
   /// `values`: a multiple of 128 elements, bf16 or fp32.
-  void see(const Context& context, int number, const Tensor& values) const;
+  void record_amax(const Context& context, int number, const Tensor& values) const;
   /// `ranks`: all that hold parts of the weights; null: there are no others.
-  void agree(const Context& context, parallel::Communicator* ranks) const;
+  void all_reduce_amax(const Context& context, parallel::Communicator* ranks) const;
   /// `bytes`: as many u8 elements. `counters`: added to, or null.
-  void cast(const Context& context, int number, const Tensor& values, const Tensor& bytes,
-            kernels::Fp8Counters* counters) const;
-  /// `out`: what a cast of the whole weight with an own_scale would be told. Its data is there already.
-  void enter(const Context& context, int number, const kernels::Fp8Output& out) const;
+  void quantize(const Context& context, int number, const Tensor& values, const Tensor& bytes,
+                kernels::Fp8Counters* counters) const;
+  /// `out`: what a cast of the whole weight with a current_scale would be told. Its data is there already.
+  void commit_scale(const Context& context, int number, const kernels::Fp8Output& out) const;
 
  private:
   static Tensor one(const Tensor& of_all, int number);

@@ -111,7 +111,7 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const int rank = grid.rank({.pipeline = stage});
     const te::parallel::Groups groups =
-        te::parallel::Groups::planned(grid, rank, te::train::connect_options(config));
+        te::parallel::Groups::dry_run(grid, rank, te::train::connect_options(config));
     te::apps::PlannedRank rank_plan(config, context, world, groups);
     te::train::StepRunner& runner = rank_plan.runner();
     if (stage == 0) {
@@ -164,18 +164,18 @@ struct Start {
 int train(const te::config::Config& config, te::parallel::World& world, const Start& start) {
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   te::parallel::ProcessGrid grid;
-  world.together([&] {
+  world.run_collectively([&] {
     grid = te::parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
                                          static_cast<int>(config.parallel.context),
                                          static_cast<int>(config.parallel.pipeline));
     te::parallel::check(te::train::schedule_shape(config.training, config.parallel, grid));
   });
   te::Context context = open_device(config, world, false);
-  world.together([&] { te::config::validate_for_device(config, context.is_cuda()); });
+  world.run_collectively([&] { te::config::validate_for_device(config, context.is_cuda()); });
   const te::parallel::Groups groups =
       te::parallel::Groups::connect(world, context, grid, te::train::connect_options(config));
   te::train::Trainer trainer(config, context, world, groups, start.overwrite);
-  world.together([&] {
+  world.run_collectively([&] {
     if (auto samples = te::apps::make_sample_maker(config, context, groups))
       trainer.make_samples_with(std::move(samples));
     if (auto tasks = te::apps::make_task_judge(config, context, world, groups))
@@ -302,7 +302,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
     te::user_error("--config FILE is required; see te-train --help and the files in configs/");
   te::config::Config config;
   te::config::Provenance provenance;
-  world.together([&] { config = te::config::load_config(configs, overrides, &provenance); });
+  world.run_collectively([&] { config = te::config::load_config(configs, overrides, &provenance); });
   if (overwrite && config.checkpoint.resume != "never") {
     te::user_error("--overwrite starts anew, checkpoint.resume ({}) goes on: leave one of them out",
                    config.checkpoint.resume);

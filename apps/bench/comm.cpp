@@ -203,13 +203,13 @@ double copied_ms(const Context& context, int repeats, const Message& message) {
   const auto width = static_cast<int64_t>(16 / dtype_size(message.dtype));
   const int64_t rows = message.elements / width;
   const Tensor there{memory.data(), message.dtype, {rows, width}};
-  const Tensor whole{first.data(), message.dtype, {rows, width}};
-  const Tensor share{second.data(), message.dtype, {rows / message.ranks, width}};
-  fill_random(context, whole);
-  fill_random(context, share);
+  const Tensor full{first.data(), message.dtype, {rows, width}};
+  const Tensor shard{second.data(), message.dtype, {rows / message.ranks, width}};
+  fill_random(context, full);
+  fill_random(context, shard);
   const auto call = [&] {
-    if (message.exchange == Exchange::all_gather) return copies.gather(context, share, there, 1, {});
-    copies.reduce(context, whole, share, there, 1, [](int64_t, int64_t) {}, {});
+    if (message.exchange == Exchange::all_gather) return copies.gather(context, shard, there, 1, {});
+    copies.reduce(context, full, shard, there, 1, [](int64_t, int64_t) {}, {});
   };
   return median_ms(context, repeats, call, [&] { message.communicator->barrier(context); });
 }
@@ -220,16 +220,16 @@ double message_ms(const Context& context, int repeats, const Groups& groups, con
   if (message.copies != nullptr) return copied_ms(context, repeats, message);
   const auto bytes = static_cast<size_t>(message.bytes());
   const DeviceBuffer first(context, bytes), second(context, bytes);
-  const Tensor whole{first.data(), message.dtype, {message.elements}};
+  const Tensor full{first.data(), message.dtype, {message.elements}};
   const Tensor result{second.data(), message.dtype, {message.elements}};
-  fill_random(context, whole);
-  if (message.communicator == nullptr) return stream_ms(context, repeats, groups, message, whole, result);
+  fill_random(context, full);
+  if (message.communicator == nullptr) return stream_ms(context, repeats, groups, message, full, result);
   Communicator& group = *message.communicator;
-  const int64_t share = message.elements / group.size();
-  const Tensor own{second.data(), message.dtype, {share}};
+  const int64_t shard = message.elements / group.size();
+  const Tensor own{second.data(), message.dtype, {shard}};
   // Sums of sums would overflow, so every call finds the same values.
   const auto prepare = [&] {
-    if (message.exchange == Exchange::all_reduce) context.copy(result, whole);
+    if (message.exchange == Exchange::all_reduce) context.copy(result, full);
     group.barrier(context);
   };
   const auto call = [&] {
@@ -237,11 +237,11 @@ double message_ms(const Context& context, int repeats, const Groups& groups, con
       case Exchange::all_reduce:
         return group.all_reduce(context, result, parallel::ReduceOp::sum);
       case Exchange::all_gather:
-        return group.all_gather(context, own, whole);
+        return group.all_gather(context, own, full);
       case Exchange::reduce_scatter:
-        return group.reduce_scatter(context, whole, own);
+        return group.reduce_scatter(context, full, own);
       case Exchange::all_to_all:
-        return group.all_to_all(context, whole, result);
+        return group.all_to_all(context, full, result);
       case Exchange::send_receive:
         break;
     }
@@ -300,7 +300,7 @@ void run(const CommOptions& options, parallel::World& world) {
     user_error("one rank sends nothing; start several, as in mpirun -n 2 te-bench comm --config FILE");
   config::Config config;
   ProcessGrid grid;
-  world.together([&] {
+  world.run_collectively([&] {
     config = load_without_data(options.config, options.overrides);
     grid = ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
                            static_cast<int>(config.parallel.context),
@@ -310,7 +310,7 @@ void run(const CommOptions& options, parallel::World& world) {
   const Context context = open_rank_device(config, world);
   const parallel::Placement placement = parallel::find_placement(world, context);
   const Groups groups = Groups::connect(world, context, grid, train::connect_options(config));
-  const Groups alone = Groups::planned(grid, world.rank());
+  const Groups alone = Groups::dry_run(grid, world.rank());
   train::StepRunner planned(config, context, alone);  // for the sizes: nothing is allocated
   std::vector<std::vector<std::string>> table{
       {"group", "message", "dtype", "ranks", "size", "ms", "GB/s", "bus GB/s", "of peak"}};

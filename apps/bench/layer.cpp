@@ -340,7 +340,7 @@ ExecutionOptions execution_options(const LayerOptions& options, const config::Co
 
 void run(const LayerOptions& options, parallel::World& world) {
   std::vector<config::Config> layers;
-  world.together([&] {
+  world.run_collectively([&] {
     layers = layers_of(options);
     for (const config::Config& layer : layers) grid_of(layer, world.size());
   });

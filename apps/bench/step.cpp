@@ -151,7 +151,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   auto start = std::chrono::steady_clock::now();
   config::Config config;
   parallel::ProcessGrid grid;
-  world.together([&] {
+  world.run_collectively([&] {
     config = load(options, path);
     grid = parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
                                      static_cast<int>(config.parallel.context),
@@ -161,7 +161,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   const Context context = open_rank_device(config, world);
   config::validate_for_device(config, context.is_cuda());
   const parallel::Groups groups =
-      options.alone ? parallel::Groups::silent(grid, world.rank(), train::connect_options(config))
+      options.alone ? parallel::Groups::no_communication(grid, world.rank(), train::connect_options(config))
                     : parallel::Groups::connect(world, context, grid, train::connect_options(config));
   if (options.tune) {
     tune(config, context, groups, world.local_size());
@@ -232,7 +232,7 @@ void check_timeline_option(const StepOptions& options, parallel::World& world) {
 }
 
 void run(const StepOptions& options, parallel::World& world) {
-  world.together([&] { check_timeline_option(options, world); });
+  world.run_collectively([&] { check_timeline_option(options, world); });
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s",

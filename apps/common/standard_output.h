@@ -33,7 +33,7 @@ template <auto Body, class World>
 int checked_output(World& world, int argc, char** argv) {
   try {
     const int code = Body(world, argc, argv);
-    world.together(check_output);
+    world.run_collectively(check_output);
     return code;
   } catch (const std::system_error&) {
     check_output();

@@ -139,7 +139,7 @@ int ChatCommand::run(parallel::World& world) {
   std::unique_ptr<ModelSource> source;
   std::unique_ptr<text::Tokenizer> tokenizer;
   ChatPrompter prompter;
-  world.together([&] {
+  world.run_collectively([&] {
     source = open_model(a.model.checkpoint);
     tokenizer = a.tokenizer.open(*source);
     prompter = make_prompter(a.chat_template, *tokenizer);

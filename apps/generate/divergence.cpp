@@ -81,7 +81,7 @@ int DivergenceCommand::run(parallel::World& world) {
   std::unique_ptr<ModelSource> source, reference_source;
   std::vector<int32_t> tokens;
   int64_t length = 0;
-  world.together([&] {
+  world.run_collectively([&] {
     source = open_model(a.model.checkpoint);
     reference_source = open_model(a.reference);
     if (source->model().vocab_size != reference_source->model().vocab_size)

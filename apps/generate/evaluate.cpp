@@ -244,7 +244,7 @@ int EvaluateCommand::run(parallel::World& world) {
   std::vector<TokenizedTask> tokens;
   std::unique_ptr<OutputFile> results_file, items_file;
   int64_t longest = 1, max_length = 0;
-  world.together([&] {
+  world.run_collectively([&] {
     source = open_model(a.model.checkpoint);
     const int64_t context = longest_sequence(source->model());
     if (a.max_length > context)

@@ -206,7 +206,7 @@ void GenerateCommand::Arguments::resolve() {
 // Objects with a `prompt` each. Files and standard input are read by rank 0 alone.
 std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& world) const {
   json all = json::array();
-  world.together([&] {
+  world.run_collectively([&] {
     if (!world.leader()) return;
     for (const std::string& text : prompts) all.push_back({{"prompt", text}});
     std::vector<std::string> files = prompt_files;
@@ -232,7 +232,7 @@ int GenerateCommand::run(parallel::World& world) {
   // 1. Everything that can be wrong with the input, before the device is touched.
   std::unique_ptr<ModelSource> source;
   std::unique_ptr<text::Tokenizer> tokenizer;
-  world.together([&] {
+  world.run_collectively([&] {
     source = open_model(a.model.checkpoint);
     tokenizer = a.tokenizer.open(*source);
     a.options.begin_of_document = a.tokenizer.begins(*tokenizer);
@@ -245,7 +245,7 @@ int GenerateCommand::run(parallel::World& world) {
   std::unique_ptr<ResultFile> results;
   size_t longest = 0;
   const int64_t context_length = longest_sequence(source->model());
-  world.together([&] {
+  world.run_collectively([&] {
     const int64_t candidates = num_candidates(a.beams.options, a.options.ends);
     if (a.beams.chosen() && candidates > source->model().vocab_size)
       user_error("--num-beams {}: a search needs {} tokens, and the model of {} has {}; give fewer beams",

@@ -71,13 +71,13 @@ int LogitsCommand::run(parallel::World& world) {
     user_error("--tokens FILE and --out FILE are required; see te-generate logits --help");
   std::unique_ptr<ModelSource> source;
   Tokens tokens;
-  world.together([&] {
+  world.run_collectively([&] {
     source = open_model(a.model.checkpoint);
     tokens = read_tokens(a.tokens, source->model());
   });
   LoadedModel model(world, *source, a.model.run, tokens.seq, 1);
   std::unique_ptr<SafetensorsWriter> writer;
-  world.together([&] {
+  world.run_collectively([&] {
     if (world.leader())
       writer = std::make_unique<SafetensorsWriter>(
           a.output, std::vector<SafetensorsSpec>{

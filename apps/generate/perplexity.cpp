@@ -86,12 +86,12 @@ int PerplexityCommand::run(parallel::World& world) {
   a.model.check("te-generate perplexity");
   if (a.data.empty()) user_error("--data PREFIX is required; see te-generate perplexity --help");
   std::unique_ptr<ModelSource> source;
-  world.together([&] { source = open_model(a.model.checkpoint); });
+  world.run_collectively([&] { source = open_model(a.model.checkpoint); });
   const Context context = open_device(world, a.model.run.device);
   config::Config config;
   std::unique_ptr<data::BatchSource> data;
   const bool responses = !a.all_tokens && data::has_loss_mask(a.data);
-  world.together([&] {
+  world.run_collectively([&] {
     const int64_t longest = longest_sequence(source->model());
     const int64_t seq = a.seq_length > 0 ? a.seq_length : source->model().seq_length;
     if (seq > longest) user_error("--seq-length {}: the model's context is {}", seq, longest);

@@ -178,7 +178,7 @@ json report_of(const checkpoint::Reader& reader, const train::InspectionSetup& s
 int InspectFp8Command::run(parallel::World& world) {
   Arguments& a = *arguments_;
   a.check();
-  world.together([&] {
+  world.run_collectively([&] {
     if (world.size() > 1) {
       user_error(
           "te-train inspect-fp8 runs on one rank, this job has {}: start it without mpirun; checkpoints of "

@@ -18,7 +18,7 @@ int64_t planned_bytes(const config::Config& config, const parallel::ProcessGrid&
   int64_t most = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const parallel::Groups groups =
-        parallel::Groups::planned(grid, grid.rank({.pipeline = stage}), train::connect_options(config));
+        parallel::Groups::dry_run(grid, grid.rank({.pipeline = stage}), train::connect_options(config));
     most = std::max(most, PlannedRank(config, context, world, groups).plan().total_bytes());
   }
   return most;

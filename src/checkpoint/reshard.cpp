@@ -27,7 +27,7 @@ constexpr int64_t kRunBytes = 16 << 20;
 /// What a rank of the target saves: a plan of its stage, without memory.
 struct RankPlan {
   RankPlan(const config::Config& config, const parallel::ProcessGrid& grid, int rank, bool optimizer)
-      : groups(parallel::Groups::planned(grid, rank)), stage(config, groups) {
+      : groups(parallel::Groups::dry_run(grid, rank)), stage(config, groups) {
     stage.plan(memory, Context::cpu(),
                {.activations = std::vector<int>(static_cast<size_t>(stage.num_chunks()), 1)});
     pieces = stored_pieces(stage.parameters(), optimizer, config.optimizer.name);

@@ -130,17 +130,17 @@ void GradientReducer::reduce_next(const Context& context) {
 }
 
 /// share = or, with `adds`, += the sum over the data ranks of this rank's segment of the whole.
-void GradientReducer::reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
+void GradientReducer::reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
                                      bool adds) const {
   parallel::PeerTransport* const copies = groups_.data_copies();
-  const int64_t count = share.numel(), rank = groups_.data().rank(), size = groups_.data().size();
+  const int64_t count = shard.numel(), rank = groups_.data().rank(), size = groups_.data().size();
   const bool fused = adds && copies != nullptr && copies->can_add(), apart = adds && !fused;
-  const Tensor target = apart ? ParameterStore::part(whole, rank * count, count) : share;
+  const Tensor target = apart ? ParameterStore::part(full, rank * count, count) : shard;
   if (copies != nullptr)
-    copies->reduce_scatter(context, whole.view({size, count}), target.view({1, count}), copied_, fused);
+    copies->reduce_scatter(context, full.view({size, count}), target.view({1, count}), copied_, fused);
   else
-    groups_.data().reduce_scatter(context, whole, target);
-  if (apart) kernels::add(context, share, target, share);
+    groups_.data().reduce_scatter(context, full, target);
+  if (apart) kernels::add(context, shard, target, shard);
 }
 
 void GradientReducer::finish(const Context& context) {

@@ -65,7 +65,7 @@ class GradientReducer {
   void reduce_next(const Context& context);
   void plan_sharded();
   size_t slot_of(const parameters::Bucket& bucket) const;
-  void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share, bool adds) const;
+  void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, bool adds) const;
   void reduce_sharded(const Context& context, size_t number, bool last);
   void sum_partial(const Context& context) const;
 

@@ -17,19 +17,18 @@ ParameterGatherer::ParameterGatherer(const config::ParallelConfig& config,
       overlap_(data_parallel_ && config.overlap_param_gather) {}
 
 void ParameterGatherer::gather(const Context& context, size_t bucket) {
-  const Bucket& whole = parameters_.buckets()[bucket];
+  const Bucket& full = parameters_.buckets()[bucket];
   const parameters::Segment& own = parameters_.segments()[bucket];
-  if (parameters_.gathers_bytes(whole))
-    all_gather(context, parameters_.bytes_of(own), parameters_.bytes_of(whole));
+  if (parameters_.gathers_bytes(full))
+    all_gather(context, parameters_.bytes_of(own), parameters_.bytes_of(full));
   else
-    all_gather(context, parameters_.value_of(own), parameters_.values_of(whole));
+    all_gather(context, parameters_.value_of(own), parameters_.values_of(full));
 }
 
-void ParameterGatherer::all_gather(const Context& context, const Tensor& own, const Tensor& whole) const {
+void ParameterGatherer::all_gather(const Context& context, const Tensor& own, const Tensor& full) const {
   parallel::PeerTransport* const copies = groups_.data_copies();
-  if (copies == nullptr) return groups_.data().all_gather(context, own, whole);
-  copies->gather(context, own.view({1, own.numel()}), whole.view({groups_.data().size(), own.numel()}), 1,
-                 {});
+  if (copies == nullptr) return groups_.data().all_gather(context, own, full);
+  copies->gather(context, own.view({1, own.numel()}), full.view({groups_.data().size(), own.numel()}), 1, {});
 }
 
 void ParameterGatherer::cast(const Context& context) const {

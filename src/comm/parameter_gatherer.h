@@ -47,7 +47,7 @@ class ParameterGatherer {
 
  private:
   void gather(const Context& context, size_t bucket);
-  void all_gather(const Context& context, const Tensor& own, const Tensor& whole) const;
+  void all_gather(const Context& context, const Tensor& own, const Tensor& full) const;
   void cast(const Context& context) const;
   void gather_loose_values(const Context& context) const;
   void make_side(const Context& context);

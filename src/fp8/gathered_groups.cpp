@@ -10,18 +10,18 @@ using kernels::Matrix;
 using kernels::ScaleLayout;
 using parallel::TensorParallel;
 
-void ShareMemory::shape(const TensorParallel& ranks, DType format, int64_t tokens, int64_t cols,
+void ShardMemory::shape(const TensorParallel& ranks, DType format, int64_t tokens, int64_t cols,
                         bool grouped) {
-  const int64_t share = ranks.share(tokens), size = ranks.size();
-  rowwise = {nullptr, format, {share, cols}};
+  const int64_t shard = ranks.shard(tokens), size = ranks.size();
+  rowwise = {nullptr, format, {shard, cols}};
   if (!grouped) return;
-  const Shape scales = kernels::scale_shape(ScaleLayout::vectors, share, cols);
+  const Shape scales = kernels::scale_shape(ScaleLayout::vectors, shard, cols);
   rowwise_scales = {nullptr, DType::f32, {size, scales[0], scales[1]}};
-  columnwise = {nullptr, format, {size, cols, share}};
-  columnwise_scales = {nullptr, DType::f32, kernels::scale_shape(ScaleLayout::vectors, cols, share)};
+  columnwise = {nullptr, format, {size, cols, shard}};
+  columnwise_scales = {nullptr, DType::f32, kernels::scale_shape(ScaleLayout::vectors, cols, shard)};
 }
 
-void ShareMemory::plan(MemoryPlan& plan, const std::string& name, Lifetime lifetime) {
+void ShardMemory::plan(MemoryPlan& plan, const std::string& name, Lifetime lifetime) {
   const auto add = [&](Tensor& slot, const char* suffix) {
     if (slot.shape.rank() > 0)
       plan.add(slot, name + suffix, MemoryKind::scratch, slot.dtype, slot.shape, lifetime);
@@ -33,7 +33,7 @@ void ShareMemory::plan(MemoryPlan& plan, const std::string& name, Lifetime lifet
 }
 
 // All but the last are multiples of 128 tokens' bytes, so each begins as aligned as the first.
-void ShareMemory::place_in(const Tensor& values) {
+void ShardMemory::place_in(const Tensor& values) {
   size_t end = 0;
   for (Tensor* slot : {&rowwise, &rowwise_scales, &columnwise, &columnwise_scales}) {
     slot->data = values.as<char>() + end;
@@ -51,11 +51,11 @@ Tensor block_of(const Tensor& blocks, int rank) {
   return blocks.slice_rows(rank * rows, rows);
 }
 
-/// Columns of `whole` [rows, tokens] from the ranks' blocks [ranks, rows, share].
+/// Columns of `full` [rows, tokens] from the ranks' blocks [ranks, rows, shard].
 void place_columns(const Context& stream, const TensorParallel& ranks, const Tensor& blocks,
-                   const Tensor& whole) {
-  for (const parallel::TokenRange& own : ranks.ranges(whole.cols()))
-    kernels::column_pieces(stream, {.whole = whole,
+                   const Tensor& full) {
+  for (const parallel::TokenRange& own : ranks.ranges(full.cols()))
+    kernels::column_pieces(stream, {.full = full,
                                     .parts = blocks,
                                     .begin = own.begin - ranks.rank() * own.count,
                                     .at = own.local,
@@ -65,27 +65,27 @@ void place_columns(const Context& stream, const TensorParallel& ranks, const Ten
 
 }  // namespace
 
-Matrix ShareMemory::rowwise_of(int rank) const {
+Matrix ShardMemory::rowwise_of(int rank) const {
   return {rowwise, block_of(rowwise_scales, rank), ScaleLayout::vectors};
 }
 
-Matrix ShareMemory::columnwise_of(int rank) const {
+Matrix ShardMemory::columnwise_of(int rank) const {
   return {block_of(columnwise, rank), columnwise_scales, ScaleLayout::vectors};
 }
 
-void gather_groups(const Context& context, TensorParallel& ranks, const ShareMemory& memory,
-                   const Tensor& share, const Operand& whole, const QuantizeMode& mode,
+void gather_groups(const Context& context, TensorParallel& ranks, const ShardMemory& memory,
+                   const Tensor& shard, const Operand& full, const QuantizeMode& mode,
                    const TensorParallel::Work& work) {
   const auto gather_blocks = [&](const Context& stream, const Tensor& blocks, const Tensor& into) {
     ranks.gather_blocks(stream, block_of(blocks, ranks.rank()), blocks);
     place_columns(stream, ranks, blocks, into);
   };
   const auto rowwise_scales = [&](const Context& stream) {
-    gather_blocks(stream, memory.rowwise_scales, whole.rowwise.scales);
+    gather_blocks(stream, memory.rowwise_scales, full.rowwise.scales);
   };
   const auto columnwise = [&](const Context& stream) {
-    gather_blocks(stream, memory.columnwise, whole.columnwise.values);
-    ranks.gather_rows(stream, memory.columnwise_scales, whole.columnwise.scales);
+    gather_blocks(stream, memory.columnwise, full.columnwise.values);
+    ranks.gather_rows(stream, memory.columnwise_scales, full.columnwise.scales);
   };
   if (!mode.rowwise) {
     TE_CHECK(mode.columnwise && !work, "rows are worked on that nobody gathers");
@@ -93,7 +93,7 @@ void gather_groups(const Context& context, TensorParallel& ranks, const ShareMem
   }
   TensorParallel::Companions companions{.ahead = rowwise_scales, .behind = {}};
   if (mode.columnwise) companions.behind = columnwise;
-  ranks.gather(context, share, whole.rowwise.values, work, companions);
+  ranks.gather(context, shard, full.rowwise.values, work, companions);
 }
 
 }  // namespace te::fp8

@@ -6,7 +6,7 @@
 //                 first GEMM needs them
 //   column-wise   [cols, tokens] behind them: only the weight's gradient reads it; scales [tokens / 128, cols]
 //
-// Where the tokens of a rank are columns, its block travels as it is, [ranks, rows, share], and copies put the columns
+// Where the tokens of a rank are columns, its block travels as it is, [ranks, rows, shard], and copies put the columns
 // in their places. A rank's tokens are runs of whole blocks of 128 (TensorParallel::ranges()).
 #pragma once
 
@@ -18,13 +18,13 @@ namespace te::fp8 {
 
 struct QuantizeMode;
 
-/// Scratch of a gather of quantized rows, a rank's of which are [share, cols].
-struct ShareMemory {
-  Tensor rowwise;  ///< FP8 [share, cols]: this rank's values
+/// Scratch of a gather of quantized rows, a rank's of which are [shard, cols].
+struct ShardMemory {
+  Tensor rowwise;  ///< FP8 [shard, cols]: this rank's values
   // With scales of 128 values:
-  Tensor rowwise_scales;     ///< fp32 [ranks, ceil(cols / 128), share]: all ranks'
-  Tensor columnwise;         ///< FP8 [ranks, cols, share]: all ranks' values
-  Tensor columnwise_scales;  ///< fp32 [share / 128, cols]: this rank's
+  Tensor rowwise_scales;     ///< fp32 [ranks, ceil(cols / 128), shard]: all ranks'
+  Tensor columnwise;         ///< FP8 [ranks, cols, shard]: all ranks' values
+  Tensor columnwise_scales;  ///< fp32 [shard / 128, cols]: this rank's
 
   /// The tensors of an operand [tokens, cols] without memory. `grouped`: scales are those of 128 values.
   void shape(const parallel::TensorParallel& ranks, DType format, int64_t tokens, int64_t cols, bool grouped);
@@ -37,10 +37,10 @@ struct ShareMemory {
   kernels::Matrix columnwise_of(int rank) const;
 };
 
-/// The forms of `whole` [tokens, cols] that the mode asks for, from those of the ranks' shares in `memory`; and `work`
-/// on its rows as the row-wise one arrives. `share`: this rank's row-wise values.
-void gather_groups(const Context& context, parallel::TensorParallel& ranks, const ShareMemory& memory,
-                   const Tensor& share, const Operand& whole, const QuantizeMode& mode,
+/// The forms of `full` [tokens, cols] that the mode asks for, from those of the ranks' shards in `memory`; and `work`
+/// on its rows as the row-wise one arrives. `shard`: this rank's row-wise values.
+void gather_groups(const Context& context, parallel::TensorParallel& ranks, const ShardMemory& memory,
+                   const Tensor& shard, const Operand& full, const QuantizeMode& mode,
                    const parallel::TensorParallel::Work& work);
 
 }  // namespace te::fp8

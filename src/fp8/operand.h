@@ -22,7 +22,7 @@ class Operand {
       rowwise;  ///< [rows, cols] quantized, with its scales; empty where the recipe keeps high_precision
   kernels::Matrix columnwise;  ///< [cols, rows], the form in which a GEMM contracts over the rows
   Tensor scale;           ///< fp32 [1]: what both forms are cast with, for a cast that is repeated; or empty
-  bool is_share = false;  ///< the tensor's other rows are those of other tensor ranks: one scale serves all
+  bool is_shard = false;  ///< the tensor's other rows are those of other tensor ranks: one scale serves all
 
   /// high_precision holds this pass's values: of a producer that knows no Target (a weight's update, the residual
   /// stream).

@@ -74,7 +74,7 @@ void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& me
 }
 
 Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& sums) const {
-  Target target = target_of_share(operand, sums);
+  Target target = target_of_shard(operand, sums);
   if (fused()) target.fp8_ = recipe_->output_of(index_, operand, mode_of(operand, mode));
   return target;
 }
@@ -86,7 +86,7 @@ QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const
   return mode;
 }
 
-Target Quantizer::target_of_share(Operand& operand, const ColumnSums& sums) {
+Target Quantizer::target_of_shard(Operand& operand, const ColumnSums& sums) {
   operand.produced_ = {};
   operand.ready_ = false;
   Target target(operand.high_precision);
@@ -137,12 +137,12 @@ void Quantizer::cast_form(const Context& context, const Operand& operand, kernel
 }
 
 // Passes in high precision read no form.
-void Quantizer::remake_rowwise(const Context& context, Operand& operand) const {
+void Quantizer::recompute_rowwise(const Context& context, Operand& operand) const {
   if (operand.use_high_precision_) return;
   cast_form(context, operand, &Operand::rowwise, {.columnwise = false, .reuse_scale = true}, {});
 }
 
-void Quantizer::remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const {
+void Quantizer::recompute_columnwise(const Context& context, Operand& operand, bool from_rowwise) const {
   if (operand.use_high_precision_) return;
   if (from_rowwise && operand.rowwise.layout == kernels::ScaleLayout::tensor)
     return kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
@@ -171,7 +171,7 @@ void Quantizer::complete_gathered(const Context& context, Operand& weight, int n
     kernels::transpose_fp8(context, weight.rowwise.values, weight.columnwise.values);
 }
 
-void Quantizer::plan_share(MemoryPlan& plan, ShareMemory& memory, const std::string& name,
+void Quantizer::plan_shard(MemoryPlan& plan, ShardMemory& memory, const std::string& name,
                            const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols,
                            Lifetime lifetime) const {
   if (!gathers_quantized(ranks, tokens)) return;
@@ -180,51 +180,51 @@ void Quantizer::plan_share(MemoryPlan& plan, ShareMemory& memory, const std::str
   if (!grouped || !keeps_high_precision()) memory.plan(plan, name, lifetime);
 }
 
-Operand Quantizer::share_of(const Operand& whole, const Tensor& high_precision,
-                            const parallel::TensorParallel& ranks, ShareMemory& memory) const {
-  Operand share;
-  share.high_precision = high_precision;
-  share.is_share = true;
-  share.produced_ = whole.produced_;
-  share.produced_.values = true;
-  if (!gathers_quantized(ranks, whole.rows())) return share;
+Operand Quantizer::shard_of(const Operand& full, const Tensor& high_precision,
+                            const parallel::TensorParallel& ranks, ShardMemory& memory) const {
+  Operand shard;
+  shard.high_precision = high_precision;
+  shard.is_shard = true;
+  shard.produced_ = full.produced_;
+  shard.produced_.values = true;
+  if (!gathers_quantized(ranks, full.rows())) return shard;
   if (scale_layout() == kernels::ScaleLayout::vectors) {
-    if (keeps_high_precision()) memory.place_in(whole.high_precision);
-    share.rowwise = memory.rowwise_of(ranks.rank());
-    share.columnwise = memory.columnwise_of(ranks.rank());
+    if (keeps_high_precision()) memory.place_in(full.high_precision);
+    shard.rowwise = memory.rowwise_of(ranks.rank());
+    shard.columnwise = memory.columnwise_of(ranks.rank());
   } else {
-    share.rowwise = {memory.rowwise, whole.rowwise.scales, whole.rowwise.layout};
+    shard.rowwise = {memory.rowwise, full.rowwise.scales, full.rowwise.layout};
   }
-  if (const Tensor own = ranks.place_of_share(whole.rowwise.values)) share.rowwise.values = own;
-  return share;
+  if (const Tensor own = ranks.shard_view(full.rowwise.values)) shard.rowwise.values = own;
+  return shard;
 }
 
-void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, const ShareMemory& memory,
-                       Operand& share, Operand& whole, QuantizeMode mode,
+void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, const ShardMemory& memory,
+                       Operand& shard, Operand& full, QuantizeMode mode,
                        const parallel::TensorParallel::Work& work, const ColumnSums& sums) const {
   const bool casts = enabled() && !recipe_->shared_->high_precision;
-  if (casts && !gathers_quantized(ranks, whole.rows())) {
+  if (casts && !gathers_quantized(ranks, full.rows())) {
     // 1. High-precision rows travel, 2. and are cast where they arrive.
-    if (sums.into && !share.produced_.sums)
-      kernels::bias_gradient(context, share.high_precision, sums.into, sums.scratch);
-    ranks.gather(context, share.high_precision, whole.high_precision);
-    whole.mark_high_precision_written();
-    complete(context, whole, mode);
-    if (work) work(0, whole.high_precision.rows());
+    if (sums.into && !shard.produced_.sums)
+      kernels::bias_gradient(context, shard.high_precision, sums.into, sums.scratch);
+    ranks.gather(context, shard.high_precision, full.high_precision);
+    full.mark_high_precision_written();
+    complete(context, full, mode);
+    if (work) work(0, full.high_precision.rows());
     return;
   }
   // 1. A share is cast before it travels, so that bytes travel; with one scale a tensor, that of all shares.
   const bool grouped = casts && scale_layout() == kernels::ScaleLayout::vectors;
   if (!grouped) mode.rowwise = true;  // the other form is made from it
-  complete(context, share, mode, sums);
-  whole.produced_ = {};
-  whole.ready_ = true;
-  whole.use_high_precision_ = share.use_high_precision_;
-  if (!casts) return ranks.gather(context, share.high_precision, whole.high_precision, work);
-  if (grouped) return gather_groups(context, ranks, memory, share.rowwise.values, whole, mode, work);
-  ranks.gather(context, share.rowwise.values, whole.rowwise.values, work);
+  complete(context, shard, mode, sums);
+  full.produced_ = {};
+  full.ready_ = true;
+  full.use_high_precision_ = shard.use_high_precision_;
+  if (!casts) return ranks.gather(context, shard.high_precision, full.high_precision, work);
+  if (grouped) return gather_groups(context, ranks, memory, shard.rowwise.values, full, mode, work);
+  ranks.gather(context, shard.rowwise.values, full.rowwise.values, work);
   // 2. The transposed copy is made where they arrive.
-  if (mode.columnwise) kernels::transpose_fp8(context, whole.rowwise.values, whole.columnwise.values);
+  if (mode.columnwise) kernels::transpose_fp8(context, full.rowwise.values, full.columnwise.values);
 }
 
 namespace {
@@ -390,7 +390,7 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
     if (out.recast.current_amax == out.amax) out.amax = nullptr;
   }
   out.recast.used_scale = operand.scale.as<float>();
-  parallel::Communicator* const ranks = own || operand.is_share ? shared_->tensor : nullptr;
+  parallel::Communicator* const ranks = own || operand.is_shard ? shared_->tensor : nullptr;
   if (ranks != nullptr)
     out.recast.all_reduce_amax = [ranks, amax = out.recast.amax()](const Context& context) {
       reduce_amax(context, ranks, {amax, DType::f32, {1}});

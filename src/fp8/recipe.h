@@ -107,7 +107,7 @@ class Quantizer {
   /// A pass begins to make the operand: where its producer writes. `sums`: what the producer may do for the bias.
   Target target(Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
   /// The same for a producer that has only a part of the operand's rows: it can add its rows' sums, not cast.
-  static Target target_of_share(Operand& operand, const ColumnSums& sums);
+  static Target target_of_shard(Operand& operand, const ColumnSums& sums);
   /// Does what the producer has not done: casts, adds the column sums, records the amax when calibrating. Then GEMMs
   /// may read the operand.
   void complete(const Context& context, Operand& operand, QuantizeMode mode,
@@ -115,8 +115,8 @@ class Quantizer {
 
   /// Makes one form of a completed operand again, whose values have not changed: the same bits. With `from_rowwise` its
   /// row-wise form is there and saves a cast where the column-wise one is its transpose.
-  void remake_rowwise(const Context& context, Operand& operand) const;
-  void remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const;
+  void recompute_rowwise(const Context& context, Operand& operand) const;
+  void recompute_columnwise(const Context& context, Operand& operand, bool from_rowwise) const;
 
   /// Before the plan of ShardedWeightQuantizer: the operand is a weight that the data ranks cast together. Returns its
   /// number there.
@@ -127,16 +127,16 @@ class Quantizer {
   /// With sequence parallelism: scratch for gathers of an operand [tokens, cols]; none where high-precision rows
   /// travel. Where the operand keeps high-precision values (keeps_high_precision()), which passes in FP8 do not need,
   /// forms with scales of 128 values travel in their memory.
-  void plan_share(MemoryPlan& plan, ShareMemory& memory, const std::string& name,
+  void plan_shard(MemoryPlan& plan, ShardMemory& memory, const std::string& name,
                   const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols,
                   Lifetime lifetime) const;
-  /// This rank's rows of `whole`: values high_precision, and memory for their cast.
-  Operand share_of(const Operand& whole, const Tensor& high_precision, const parallel::TensorParallel& ranks,
-                   ShareMemory& memory) const;
-  /// Completes `whole`, [tokens, cols], from the tensor ranks' shares, and runs `work` on its rows as they arrive.
+  /// This rank's rows of `full`: values high_precision, and memory for their cast.
+  Operand shard_of(const Operand& full, const Tensor& high_precision, const parallel::TensorParallel& ranks,
+                   ShardMemory& memory) const;
+  /// Completes `full`, [tokens, cols], from the tensor ranks' shares, and runs `work` on its rows as they arrive.
   /// Without work the mode may ask for the column-wise form alone.
-  void gather(const Context& context, parallel::TensorParallel& ranks, const ShareMemory& memory,
-              Operand& share, Operand& whole, QuantizeMode mode, const parallel::TensorParallel::Work& work,
+  void gather(const Context& context, parallel::TensorParallel& ranks, const ShardMemory& memory,
+              Operand& shard, Operand& full, QuantizeMode mode, const parallel::TensorParallel::Work& work,
               const ColumnSums& sums = {}) const;
 
  private:

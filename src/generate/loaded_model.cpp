@@ -10,7 +10,7 @@ config::Config config_of(parallel::World& world, const ModelSource& source, cons
                          bool cuda, int64_t length) {
   config::Config config;
   // FP8's rule about the tokens of a pass is the decoder's own business: 16 samples satisfy it.
-  world.together([&] { config = run_config(source, options, cuda, length, 16); });
+  world.run_collectively([&] { config = run_config(source, options, cuda, length, 16); });
   return config;
 }
 
@@ -34,7 +34,7 @@ LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, cons
   decoder.plan(plan, context);
   memory_ = plan.allocate(context);
   decoder.bind(context);
-  world.together([&] { load_weights(context, source, decoder.parameters()); });
+  world.run_collectively([&] { load_weights(context, source, decoder.parameters()); });
   decoder.quantize_weights(context);
   if (const std::string note = output_layer_note(source, config, OutputLayerUse::logits);
       !note.empty() && world.leader())

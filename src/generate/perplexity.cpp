@@ -31,7 +31,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
   plan.add(loss_sum, "loss_sum", MemoryKind::data, DType::f32, {1});
   const DeviceBuffer memory = plan.allocate(context);
   stage.bind(context);
-  world.together([&] { load_weights(context, source, stage.parameters()); });
+  world.run_collectively([&] { load_weights(context, source, stage.parameters()); });
   stage.quantize_weights(context);
 
   const parallel::SequenceSplit& split = stage.context_ranks().split();

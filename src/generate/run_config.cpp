@@ -56,7 +56,7 @@ std::string output_layer_note(const ModelSource& source, const config::Config& r
 }
 
 parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options) {
-  world.together([&] {
+  world.run_collectively([&] {
     const int64_t ranks = options.ranks_of_model();
     if (world.size() == ranks * options.replicas) return;
     const std::string context_ranks =

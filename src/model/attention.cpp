@@ -192,16 +192,16 @@ void DotProductAttention::forward(const Context& context, const Tensor& qkv, con
   if (rope_.cos) kernels::rope(context, rotation(qkv, false));
   // 2. Attention, with all tokens of some heads, or with some queries and all keys.
   if (keys_) return forward_ranges(context, qkv, o, lse, pass);
-  if (!heads_) return forward_whole(context, qkv, o, lse, pass);
+  if (!heads_) return forward_full(context, qkv, o, lse, pass);
   const int64_t keys = (dims_.qkv - dims_.attention) / 2;
   heads_->to_heads(context, qkv, {dims_.attention, keys, keys}, kept_qkv);
-  forward_whole(context, kept_qkv, heads_o_, lse, pass);
+  forward_full(context, kept_qkv, heads_o_, lse, pass);
   // 3. Back to all heads of the rank's tokens.
   heads_->to_tokens(context, heads_o_, {dims_.attention}, o);
 }
 
-void DotProductAttention::forward_whole(const Context& context, const Tensor& qkv, const Tensor& o,
-                                        const Tensor& lse, const Pass& pass) const {
+void DotProductAttention::forward_full(const Context& context, const Tensor& qkv, const Tensor& o,
+                                       const Tensor& lse, const Pass& pass) const {
   kernels::attention_forward(context, {.shape = shape_for(pass),
                                        .qkv = qkv,
                                        .o = o,
@@ -232,7 +232,7 @@ void DotProductAttention::backward(const Context& context, const Tensor& kept_qk
                                    const Pass& pass) const {
   const auto attention_backward = heads_  ? &DotProductAttention::backward_heads
                                   : keys_ ? &DotProductAttention::backward_ranges
-                                          : &DotProductAttention::backward_whole;
+                                          : &DotProductAttention::backward_full;
   (this->*attention_backward)(context, kept_qkv, o, lse, d_o, dqkv.memory(), pass);
   if (!rope_.cos) return void(dqkv.values());
   kernels::Rope rope = rotation(dqkv.memory(), true);
@@ -243,9 +243,9 @@ void DotProductAttention::backward(const Context& context, const Tensor& kept_qk
   kernels::rope(context, rope);
 }
 
-void DotProductAttention::backward_whole(const Context& context, const Tensor& qkv, const Tensor& o,
-                                         const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
-                                         const Pass& pass) const {
+void DotProductAttention::backward_full(const Context& context, const Tensor& qkv, const Tensor& o,
+                                        const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
+                                        const Pass& pass) const {
   kernels::attention_backward(context, {.shape = shape_for(pass),
                                         .qkv = qkv,
                                         .o = o,
@@ -263,7 +263,7 @@ void DotProductAttention::backward_heads(const Context& context, const Tensor& k
                                          const Pass& pass) const {
   heads_->to_heads(context, o, {dims_.attention}, heads_o_);
   heads_->to_heads(context, d_o, {dims_.attention}, heads_d_o_);
-  backward_whole(context, kept_qkv, heads_o_, lse, heads_d_o_, heads_dqkv_, pass);
+  backward_full(context, kept_qkv, heads_o_, lse, heads_d_o_, heads_dqkv_, pass);
   const int64_t keys = (dims_.qkv - dims_.attention) / 2;
   heads_->to_tokens(context, heads_dqkv_, {dims_.attention, keys, keys}, dqkv);
 }

@@ -77,12 +77,12 @@ class DotProductAttention final : public CoreAttention {
   std::vector<kernels::AttentionShape> shapes(const Pass& pass) const;
   kernels::AttentionShape shape_of_range(const Pass& pass, const parallel::TokenRange& range) const;
   Tensor lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const;
-  void forward_whole(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
-                     const Pass& pass) const;
+  void forward_full(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                    const Pass& pass) const;
   void forward_ranges(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
                       const Pass& pass) const;
-  void backward_whole(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
-                      const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
+  void backward_full(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                     const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
   void backward_heads(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
                       const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
   void backward_ranges(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,

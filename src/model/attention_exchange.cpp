@@ -26,7 +26,7 @@ void HeadExchange::pieces(const Context& context, const Tensor& tokens, const Bl
                           const Tensor& parts, bool join) const {
   int64_t begin = 0;
   for (const int64_t block : blocks) {
-    kernels::column_pieces(context, {.whole = tokens,
+    kernels::column_pieces(context, {.full = tokens,
                                      .parts = parts,
                                      .begin = begin,
                                      .at = begin / ranks_.size(),
@@ -71,7 +71,7 @@ void KeyExchange::plan(MemoryPlan& plan, const std::string& name) {
 }
 
 void KeyExchange::own_columns(const Context& context, const Tensor& qkv, bool join) const {
-  kernels::column_pieces(context, {.whole = qkv,
+  kernels::column_pieces(context, {.full = qkv,
                                    .parts = own_.view({1, dims_.tokens, width_}),
                                    .begin = dims_.qkv - width_,
                                    .at = 0,

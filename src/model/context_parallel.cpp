@@ -42,12 +42,12 @@ void ContextParallel::fill(const Context& context) const {
   context.synchronize();  // the host vectors must outlive the copies
 }
 
-void ContextParallel::in_order(const Context& context, const Tensor& by_rank, const Tensor& whole) const {
-  kernels::row_order(context, {.rows = by_rank, .index = order_, .ordered = whole});
+void ContextParallel::in_order(const Context& context, const Tensor& by_rank, const Tensor& full) const {
+  kernels::row_order(context, {.rows = by_rank, .index = order_, .ordered = full});
 }
 
-void ContextParallel::by_rank(const Context& context, const Tensor& whole, const Tensor& by_rank) const {
-  kernels::row_order(context, {.rows = by_rank, .index = order_, .ordered = whole, .inverse = true});
+void ContextParallel::by_rank(const Context& context, const Tensor& full, const Tensor& by_rank) const {
+  kernels::row_order(context, {.rows = by_rank, .index = order_, .ordered = full, .inverse = true});
 }
 
 }  // namespace te::model

@@ -38,10 +38,10 @@ class ContextParallel {
   /// is at position r % seq.
   const Tensor& positions() const { return positions_; }
 
-  // whole [batch * seq, width]: the tokens of the ranks in the order of the sequences. by_rank [size() * tokens,
+  // full [batch * seq, width]: the tokens of the ranks in the order of the sequences. by_rank [size() * tokens,
   // width]: as an all-gather or an all-to-all leaves them.
-  void in_order(const Context& context, const Tensor& by_rank, const Tensor& whole) const;
-  void by_rank(const Context& context, const Tensor& whole, const Tensor& by_rank) const;
+  void in_order(const Context& context, const Tensor& by_rank, const Tensor& full) const;
+  void by_rank(const Context& context, const Tensor& full, const Tensor& by_rank) const;
 
  private:
   int64_t batch_;

@@ -43,15 +43,15 @@ float scale_of(const LayerConfig& config) {
 void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
                     uint64_t stream, const Pass& pass, const Dimensions& dims,
                     const parallel::TensorParallel& tensor, const ContextParallel& ranks) {
-  for (const auto& share : tensor.ranges(dims.tokens)) {
-    for_whole_ranges(ranks, share.begin, share.count, [&](int64_t token, int64_t whole, int64_t count) {
-      const int64_t row = share.local + token - share.begin;
+  for (const auto& shard : tensor.ranges(dims.tokens)) {
+    for_whole_ranges(ranks, shard.begin, shard.count, [&](int64_t token, int64_t full, int64_t count) {
+      const int64_t row = shard.local + token - shard.begin;
       kernels::dropout(context, {.x = x.slice_rows(row, count),
                                  .y = y.slice_rows(row, count),
                                  .probability = probability,
                                  .seed = pass.dropout_seed,
                                  .stream = stream,
-                                 .first_row = static_cast<uint64_t>(pass.first_sample * dims.seq + whole)});
+                                 .first_row = static_cast<uint64_t>(pass.first_sample * dims.seq + full)});
     });
   }
 }
@@ -75,7 +75,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
   if (!config.model.rotary()) {
     positions_ = parameters.add(
         {.name = "embedding.position_embeddings.weight",
-         .shard = parameters::ParameterShard::whole({config.model.max_position_embeddings, hidden}),
+         .shard = parameters::ParameterShard::full({config.model.max_position_embeddings, hidden}),
          .std = std,
          .decay = decay,
          .sharing = parameters::Sharing::replicated});
@@ -88,7 +88,7 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
     plan.add(workspace_, "embedding.workspace", MemoryKind::scratch, DType::u8, {bytes},
              live(Step::embedding_backward));
   if (tensor_.sequence())
-    plan.add(whole_, "embedding.whole", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
+    plan.add(full_, "embedding.whole", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
              live(Step::embedding) | live(Step::embedding_backward));
   if (positions_ != nullptr && ranks_.size() > 1)
     plan.add(d_positions_, "embedding.d_positions", MemoryKind::scratch, DType::f32,
@@ -99,17 +99,17 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
                                      const Pass& pass) {
   pass.enter(context, Step::embedding);
   // 1. Words of this rank's slice; positions enter the sum once.
-  const Tensor whole = tensor_.sequence() ? whole_ : x;
+  const Tensor full = tensor_.sequence() ? full_ : x;
   const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
   kernels::embedding_forward(context, {.tokens = tokens,
                                        .table = words_->value,
                                        .positions = adds_positions ? positions_->value : Tensor{},
                                        .seq = dims_.seq,
-                                       .out = whole,
+                                       .out = full,
                                        .first_token = dims_.vocab * tensor_.rank(),
                                        .position_ids = pass.positions ? pass.positions : ranks_.positions()});
   // 2. The sum over the ranks; with sequence parallelism, of this rank's tokens.
-  tensor_.reduce(context, whole, x, [](int64_t, int64_t) {});
+  tensor_.reduce(context, full, x, [](int64_t, int64_t) {});
   if (scale_ != 1.0f) kernels::scale(context, x, scale_);
   dropout(context, x, pass);
 }
@@ -119,14 +119,14 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
   pass.enter(context, Step::embedding_backward);
   dropout(context, d_x, pass);
   if (scale_ != 1.0f) kernels::scale(context, d_x, scale_);
-  const Tensor whole = tensor_.sequence() ? whole_ : d_x;
-  tensor_.gather(context, d_x, whole);
+  const Tensor full = tensor_.sequence() ? full_ : d_x;
+  tensor_.gather(context, d_x, full);
   TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's GEMM has written it", words_->name);
   const bool shares_positions = positions_ != nullptr && ranks_.size() > 1;
   const Tensor own{d_positions_.data, words_->grad.dtype, d_positions_.shape};
   if (shares_positions) context.zero(own);
   kernels::embedding_backward(context, {.tokens = tokens,
-                                        .dout = whole,
+                                        .dout = full,
                                         .seq = ranks_.split().local(),
                                         .dtable = words_->grad,
                                         .dpositions = shares_positions        ? own

@@ -35,7 +35,7 @@ class VocabParallelEmbedding {
   parameters::Parameter* words_ = nullptr;
   parameters::Parameter* positions_ = nullptr;
   Tensor workspace_;  ///< scratch of the kernel
-  Tensor whole_;      ///< scratch [tokens, hidden] of sequence parallelism: all tokens
+  Tensor full_;       ///< scratch [tokens, hidden] of sequence parallelism: all tokens
   /// Scratch [tokens of a sequence here, hidden] of context parallelism: gradients of the positions, in the tokens'
   /// order.
   Tensor d_positions_;

@@ -54,11 +54,11 @@ constexpr Lifetime live(Step only) {
 }
 
 /// What a layer hands on to the next one, or to the end of its chunk: it is alive from layer to layer.
-constexpr Lifetime kHandedOn = live(Step::input_norm, Step::fc2) | live(Step::head);
+constexpr Lifetime kLayerOutput = live(Step::input_norm, Step::fc2) | live(Step::head);
 /// What is made of the stream's gradient for a layer before its backward pass: by the layer above or the final norm,
 /// and kept while the layer's forward pass is repeated.
-constexpr Lifetime kMadeAbove = live(Step::final_norm_backward) | live(Step::input_norm_backward) |
-                                live(Step::input_norm, Step::fc2) | live(Step::fc2_backward);
+constexpr Lifetime kUpstreamGradient = live(Step::final_norm_backward) | live(Step::input_norm_backward) |
+                                       live(Step::input_norm, Step::fc2) | live(Step::fc2_backward);
 
 /// Of what the backward pass reads: memory of its own, or with recompute: full scratch, since the layer's forward pass
 /// has then run again right before.

@@ -213,13 +213,13 @@ void Linear::quantize_weight(const Context& context, bool count) {
 void Linear::make_fprop_weight(const Context& context) {
   if (keeps_rowwise_ || !weight_operand_.rowwise) return;
   const ProfileLabel label("weights");
-  weight_quantizer_.remake_rowwise(context, weight_operand_);
+  weight_quantizer_.recompute_rowwise(context, weight_operand_);
 }
 
 void Linear::make_dgrad_weight(const Context& context) {
   if (keeps_columnwise_ || !weight_operand_.columnwise) return;
   const ProfileLabel label("weights");
-  weight_quantizer_.remake_columnwise(context, weight_operand_, keeps_rowwise_ && weight_operand_.rowwise);
+  weight_quantizer_.recompute_columnwise(context, weight_operand_, keeps_rowwise_ && weight_operand_.rowwise);
 }
 
 }  // namespace te::model

@@ -48,7 +48,7 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
 // --- memory ------------------------------------------------------------------------------------------------
 
 LinearUse Mlp::fc1_use() const {
-  const Step d_out = may_ride_on(linear_fc2_) ? Step::fc2_backward : Step::activation_backward;
+  const Step d_out = can_fuse_activation(linear_fc2_) ? Step::fc2_backward : Step::activation_backward;
   return {.dims = dims_,
           .recompute = recompute_,
           .input = Step::mlp_norm,
@@ -63,7 +63,7 @@ LinearUse Mlp::fc2_use() const {
           .recompute = recompute_,
           .input = linear_fc1_.may_take_activation() ? Step::fc1 : Step::activation,
           .forward = Step::fc2,
-          .grad = kMadeAbove,
+          .grad = kUpstreamGradient,
           .backward = Step::fc2_backward,
           .weights = kept_weights_};
 }
@@ -82,14 +82,14 @@ void Mlp::plan_scratch(MemoryPlan& plan) {
 
 void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
   plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1},
-           saved(recompute_,
-                 live(Step::fc1, may_ride_on(linear_fc2_) ? Step::activation_backward : Step::fc1_backward)));
+           saved(recompute_, live(Step::fc1, can_fuse_activation(linear_fc2_) ? Step::activation_backward
+                                                                              : Step::fc1_backward)));
   linear_fc1_.plan_input(plan, a.fc1_input, fc1_use());
   linear_fc2_.plan_input(plan, a.fc2_input, fc2_use());
 }
 
 void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
-  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, may_ride_on(linear_fc2_));
+  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, can_fuse_activation(linear_fc2_));
   g.fc1_in_place = g.fc1.high_precision.shape.rank() == 0;  // not planned
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }
@@ -143,24 +143,24 @@ kernels::ChainedGemm Mlp::chained_fc1() const {
 }
 
 void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                   const Pass& pass, bool deferred, const RemakeInput& remake_input) {
+                   const Pass& pass, bool deferred, const RecomputeInput& recompute_input) {
   const Pass recomputed = pass.recomputed();
   if (g.fc1_in_place) g.fc1.high_precision = a.fc1_out;
   Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
   // 3'. Down; 2'. the activation's gradient, and its result again, if that was not kept.
-  if (rides_on(linear_fc2_)) {
+  if (fuses_activation(linear_fc2_)) {
     EpilogueActivation activation;
     activation.kind = kind_;
     activation.x = a.fc1_out;
     activation.dx = d_fc1.values_and_sums();
     activation.clamp = clamp_;
-    if (remake_input) {
+    if (recompute_input) {
       activation.y.high_precision = linear_fc2_.input_target(a.fc2_input, recomputed).values();
       linear_fc2_.complete_input(context, a.fc2_input, recomputed);
     }
     linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred, activation);
   } else {
-    if (remake_input) {
+    if (recompute_input) {
       run_activation(context, a, linear_fc2_.input_target(a.fc2_input, recomputed));
       linear_fc2_.complete_input(context, a.fc2_input, recomputed);
     }
@@ -178,8 +178,8 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
   }
   // 1'. Up.
   pass.enter(context, Step::fc1_backward);
-  if (remake_input) {
-    remake_input(linear_fc1_.input_target(a.fc1_input, recomputed));
+  if (recompute_input) {
+    recompute_input(linear_fc1_.input_target(a.fc1_input, recomputed));
     linear_fc1_.complete_input(context, a.fc1_input, recomputed);
   }
   linear_fc1_.backward(context, g.fc1, a.fc1_input, dx, pass, deferred);

@@ -4,7 +4,8 @@
 // The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of
 // that GEMM's epilogue (kernels/gemm/gemm_activation.h). Behind a quantized one it is, too, where an operand has one
 // scale, and casts what it makes there (ColumnParallelLinear::takes_activation()); its gradient in front of a quantized
-// one is a pass of its own (rides_on()). Both are asked pass by pass: BF16 steps of an FP8 run are those of a BF16 run.
+// one is a pass of its own (fuses_activation()). Both are asked pass by pass: BF16 steps of an FP8 run are those of a
+// BF16 run.
 #pragma once
 
 #include <string>
@@ -55,13 +56,13 @@ class Mlp {
   Target grad_target(Gradients& g, const Pass& pass) const { return linear_fc2_.grad_target(g.fc2, pass); }
   /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::fc2_backward.
   void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                const Pass& pass, bool deferred, const RemakeInput& remake_input);
+                const Pass& pass, bool deferred, const RecomputeInput& recompute_input);
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
 
  private:
-  static bool rides_on(const Linear& linear) { return !linear.runs_quantized(); }
+  static bool fuses_activation(const Linear& linear) { return !linear.runs_quantized(); }
   /// In some passes of the run at least, for which memory is planned.
-  static bool may_ride_on(const Linear& linear) { return linear.may_run_unquantized(); }
+  static bool can_fuse_activation(const Linear& linear) { return linear.may_run_unquantized(); }
   void run_activation(const Context& context, const Activations& a, Target y) const;
   LinearUse fc1_use() const;
   LinearUse fc2_use() const;

@@ -139,7 +139,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
     layers_[i].plan_scratch(plan, context);
     if (!deferred) layers_[i].plan_gradients(plan, gradients_[0][i], false);
   }
-  if (deferred) plan_put_off(plan);
+  if (deferred) plan_deferred_wgrad(plan);
   plan_slots(plan, slots.activations);
   if (output_layer_) {
     final_layernorm_->plan_scratch(plan, Step::final_norm_backward);
@@ -149,7 +149,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
 }
 
 // A slot has the gradients of one microbatch's pass through one chunk.
-void ModelStage::plan_put_off(MemoryPlan& plan) {
+void ModelStage::plan_deferred_wgrad(MemoryPlan& plan) {
   for (auto& gradients : gradients_) {
     plan.overlay(num_chunks(), [&](int c) {
       const Chunk& chunk = chunks_[static_cast<size_t>(c)];
@@ -266,7 +266,7 @@ Tensor ModelStage::input(const MicrobatchSlot& place) const {
 }
 
 // Of a chunk's first layer, or of its end: what another chunk has, and the embedding, is not below.
-LayerBelow ModelStage::below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place) {
+PreviousLayer ModelStage::below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place) {
   if (layer == chunk.first) return {};
   return {&layers_[layer - 1], &gradients_of(layer - 1, place)};
 }
@@ -312,7 +312,7 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   // 3'. Final norm: its output has been overwritten by its gradient; the stream's gradient starts here.
   if (has_head(place.chunk)) {
     pass.enter(context, Step::final_norm_backward);
-    const LayerBelow last = below(chunk, chunk.first + chunk.count, place);
+    const PreviousLayer last = below(chunk, chunk.first + chunk.count, place);
     final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
                                            d_stream_, last.grad_target(pass));
     finished(context, units_.size() - 1, pass);

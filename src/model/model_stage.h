@@ -127,7 +127,7 @@ class ModelStage {
 
   void build();
   void add_unit(size_t first);
-  void plan_put_off(MemoryPlan& plan);
+  void plan_deferred_wgrad(MemoryPlan& plan);
   void plan_slots(MemoryPlan& plan, const std::vector<int>& counts);
   void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
   parameters::Bucket range_of(size_t unit) const {
@@ -141,7 +141,7 @@ class ModelStage {
   LayerGradients& gradients_of(size_t layer, const MicrobatchSlot& place) {
     return gradients_[static_cast<size_t>(std::max(place.wgrad_slot, 0))][layer];
   }
-  LayerBelow below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place);
+  PreviousLayer below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place);
 
   config::Config config_;
   std::unique_ptr<parallel::Groups> own_groups_;  ///< of the constructor without groups

@@ -22,7 +22,7 @@ Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters
       layer_norm_(model.layer_norm()),
       kind_(norm_kind(model)),
       eps_(static_cast<float>(model.norm_epsilon)) {
-  const parameters::ParameterShard shard = parameters::ParameterShard::whole({model.hidden_size});
+  const parameters::ParameterShard shard = parameters::ParameterShard::full({model.hidden_size});
   const parameters::Sharing sharing =
       tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
   gain_ = parameters.add(

@@ -61,7 +61,7 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
   add(losses_, ".losses", DType::f32, {dims_.tokens});
   if (z_loss_ != 0.0f) add(z_losses_, ".z_losses", DType::f32, {dims_.tokens});
   if (tensor_.size() > 1) add(statistics_, ".statistics", DType::f32, {tensor_.size(), 3 * chunk_});
-  if (tensor_.sequence()) add(whole_, ".whole", dims_.dtype, {dims_.tokens, dims_.hidden});
+  if (tensor_.sequence()) add(full_, ".whole", dims_.dtype, {dims_.tokens, dims_.hidden});
   const auto storage = [&](const fp8::Quantizer& quantizer, Operand& operand, const char* name,
                            int64_t width) {
     quantizer.plan(plan, operand,
@@ -126,11 +126,11 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
   make_fprop_weight(context);
   if (training) make_dgrad_weight(context);
   // 1. The hidden states of all tokens.
-  const Tensor whole = tensor_.sequence() ? whole_ : h;
-  tensor_.gather(context, h, whole);
+  const Tensor full = tensor_.sequence() ? full_ : h;
+  tensor_.gather(context, h, full);
   for (int64_t begin = 0; begin < dims_.tokens; begin += chunk_) {
     const int64_t rows = std::min(chunk_, dims_.tokens - begin);
-    const Tensor states = whole.slice_rows(begin, rows), chunk = logits_.slice_rows(0, rows);
+    const Tensor states = full.slice_rows(begin, rows), chunk = logits_.slice_rows(0, rows);
     // 2. Logits of the chunk.
     const Operand input = operand(context, input_quantizer_, states, input_, pass);
     fprop(context, input, chunk, 0, rows, false);
@@ -143,7 +143,7 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     wgrad(context, grad, input);
     dgrad(context, grad, states, 0, rows);
   }
-  if (training) tensor_.reduce(context, whole, h, [](int64_t, int64_t) {});
+  if (training) tensor_.reduce(context, full, h, [](int64_t, int64_t) {});
   if (tensor_.rank() != 0) return;
   kernels::accumulate_sum(context, losses_, loss_sum);
   if (sums_z) kernels::accumulate_sum(context, z_losses_, pass.z_loss_sum);

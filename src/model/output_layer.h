@@ -51,7 +51,7 @@ class OutputLayer : public Linear {
   Tensor losses_;         ///< [tokens] fp32
   Tensor z_losses_;       ///< the same, only with a z-loss
   Tensor statistics_;     ///< [ranks, 3, chunk] fp32, only with several tensor ranks
-  Tensor whole_;          ///< [tokens, hidden], only with sequence parallelism
+  Tensor full_;           ///< [tokens, hidden], only with sequence parallelism
 };
 
 }  // namespace te::model

@@ -24,7 +24,7 @@ Linear::Spec row_spec(std::string name, int layer, int64_t in, int64_t out, bool
                       const parallel::TensorParallel& tensor) {
   Linear::Spec spec{.name = std::move(name), .layer = layer, .matrices = {out}, .bias = bias};
   spec.weight = parameters::ParameterShard::of_columns({out, in}, tensor.rank(), tensor.size());
-  spec.bias_shard = parameters::ParameterShard::whole({out});
+  spec.bias_shard = parameters::ParameterShard::full({out});
   spec.bias_sharing = tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
   spec.init_std = static_cast<float>(init_std);
   return spec;
@@ -52,9 +52,9 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
     plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
   };
   add(shard_high_precision_, ".share", use.dims.stream, use.input_life());
-  input_quantizer_.plan_share(plan, share_memory_, spec_.name + ".share", tensor_, use.dims.tokens, in(),
+  input_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".share", tensor_, use.dims.tokens, in(),
                               use.input_life());
-  add(whole_dx_, ".whole_dx", use.dims.tokens, live(use.backward));
+  add(full_dx_, ".whole_dx", use.dims.tokens, live(use.backward));
 }
 
 // The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision
@@ -72,16 +72,16 @@ void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Line
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
   if (!tensor_.sequence()) return input_quantizer_.target(input, input_mode(pass));
-  share_ = input_quantizer_.share_of(input, shard_high_precision_, tensor_, share_memory_);
-  if (!share_.rowwise)
-    if (const Tensor own = tensor_.place_of_share(input.high_precision)) share_.high_precision = own;
-  return input_quantizer_.target(share_, input_mode(pass));
+  shard_ = input_quantizer_.shard_of(input, shard_high_precision_, tensor_, shard_memory_);
+  if (!shard_.rowwise)
+    if (const Tensor own = tensor_.shard_view(input.high_precision)) shard_.high_precision = own;
+  return input_quantizer_.target(shard_, input_mode(pass));
 }
 
 void ColumnParallelLinear::complete_rows(const Context& context, Operand& input, const Pass& pass,
                                          const parallel::TensorParallel::Work& work) {
   if (tensor_.sequence())
-    return input_quantizer_.gather(context, tensor_, share_memory_, share_, input, input_mode(pass), work);
+    return input_quantizer_.gather(context, tensor_, shard_memory_, shard_, input, input_mode(pass), work);
   input_quantizer_.complete(context, input, input_mode(pass));
   if (work) work(0, input.rows());
 }
@@ -97,7 +97,7 @@ void ColumnParallelLinear::forward(const Context& context, Operand& input, const
 void ColumnParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) {
   const fp8::QuantizeMode mode = wgrad_input_mode(pass);
   if (tensor_.sequence())
-    return input_quantizer_.gather(context, tensor_, share_memory_, share_, input, mode, {});
+    return input_quantizer_.gather(context, tensor_, shard_memory_, shard_, input, mode, {});
   input_quantizer_.complete(context, input, mode);
 }
 
@@ -110,11 +110,11 @@ void ColumnParallelLinear::backward(const Context& context, Operand& grad, const
   // 1. dy as the GEMMs need it, and the bias gradient, as far as dy's producer has not seen to it.
   grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_sums());
   make_dgrad_weight(context);
-  const Tensor whole = tensor_.sequence() ? whole_dx_ : dx;
+  const Tensor full = tensor_.sequence() ? full_dx_ : dx;
   // 2. dgrad; while the sum over the ranks travels, 3. wgrad.
-  const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, whole, first, count); };
+  const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, full, first, count); };
   const auto weights = [&] { wgrad(context, grad, input); };
-  tensor_.reduce(context, whole, dx, rows, deferred ? std::function<void()>{} : weights);
+  tensor_.reduce(context, full, dx, rows, deferred ? std::function<void()>{} : weights);
 }
 
 // --- row parallel ------------------------------------------------------------------------------------------
@@ -127,9 +127,9 @@ RowParallelLinear::RowParallelLinear(std::string name, int layer, int64_t in, in
 void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   plan_column_sums(plan, use.dims, live(use.backward));
   if (!tensor_.sequence()) return;
-  plan.add(whole_y_, spec_.name + ".whole_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
+  plan.add(full_y_, spec_.name + ".whole_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
            live(use.forward));
-  grad_quantizer_.plan_share(plan, share_memory_, spec_.name + ".share_dy", tensor_, use.dims.tokens, out(),
+  grad_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".share_dy", tensor_, use.dims.tokens, out(),
                              live(use.backward));
 }
 
@@ -152,16 +152,16 @@ void RowParallelLinear::complete_input(const Context& context, Operand& input, c
 void RowParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass) {
   input_quantizer_.complete(context, input, input_mode(pass));
   make_fprop_weight(context);
-  const Tensor whole = tensor_.sequence() ? whole_y_ : y;
-  tensor_.reduce(context, whole, y, [&](int64_t first, int64_t count) {
-    fprop(context, input, whole, first, count, tensor_.rank() == 0);
+  const Tensor full = tensor_.sequence() ? full_y_ : y;
+  tensor_.reduce(context, full, y, [&](int64_t first, int64_t count) {
+    fprop(context, input, full, first, count, tensor_.rank() == 0);
   });
 }
 
 // With sequence parallelism dy is that of this rank's tokens: its column sums are this rank's bias gradient, but the
 // operand holds all tokens, and is made where they arrive.
 Target RowParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
-  if (tensor_.sequence()) return fp8::Quantizer::target_of_share(grad, bias_sums());
+  if (tensor_.sequence()) return fp8::Quantizer::target_of_shard(grad, bias_sums());
   return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums());
 }
 
@@ -181,8 +181,8 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
     rows(0, dx.rows());
   } else {
     // 1. The same for this rank's tokens; 2. dgrad of all tokens, as they arrive.
-    Operand share = grad_quantizer_.share_of(grad, dy, tensor_, share_memory_);
-    grad_quantizer_.gather(context, tensor_, share_memory_, share, grad, mode, rows, bias_sums());
+    Operand shard = grad_quantizer_.shard_of(grad, dy, tensor_, shard_memory_);
+    grad_quantizer_.gather(context, tensor_, shard_memory_, shard, grad, mode, rows, bias_sums());
   }
   // 3. wgrad.
   if (!deferred) wgrad(context, grad, input);

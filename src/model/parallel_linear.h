@@ -60,10 +60,10 @@ class ColumnParallelLinear : public Linear {
   void complete_rows(const Context& context, Operand& input, const Pass& pass,
                      const parallel::TensorParallel::Work& work);
   // Scratch of sequence parallelism:
-  Operand share_;  ///< [stream, in]: this rank's tokens of the input in work, in its memory or here:
+  Operand shard_;  ///< [stream, in]: this rank's tokens of the input in work, in its memory or here:
   Tensor shard_high_precision_;
-  fp8::ShareMemory share_memory_;
-  Tensor whole_dx_;  ///< [tokens, in]: what this rank adds to dx
+  fp8::ShardMemory shard_memory_;
+  Tensor full_dx_;  ///< [tokens, in]: what this rank adds to dx
 };
 
 class RowParallelLinear : public Linear {
@@ -94,8 +94,8 @@ class RowParallelLinear : public Linear {
 
  private:
   // Scratch of sequence parallelism:
-  Tensor whole_y_;                 ///< [tokens, out]: what this rank adds to y
-  fp8::ShareMemory share_memory_;  ///< [stream, out]: dy, quantized
+  Tensor full_y_;                  ///< [tokens, out]: what this rank adds to y
+  fp8::ShardMemory shard_memory_;  ///< [stream, out]: dy, quantized
 };
 
 }  // namespace te::model

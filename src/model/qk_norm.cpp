@@ -19,7 +19,7 @@ QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
     const int64_t width = heads * model.kv_channels;
     return parameters.add(
         {.name = name + part,
-         .shard = head ? ParameterShard::whole({model.kv_channels})
+         .shard = head ? ParameterShard::full({model.kv_channels})
                        : ParameterShard::of_rows({width}, {width}, tensor.rank(), tensor.size()),
          .init = initial_gain(model),
          .sharing = head ? parameters::Sharing::partial : parameters::Sharing::sharded});

@@ -126,9 +126,9 @@ void SelfAttention::attend(const Context& context, Activations& a, const Tensor&
 
 void SelfAttention::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                              const Tensor& dx, const Pass& pass, bool deferred,
-                             const RemakeInput& remake_input) {
+                             const RecomputeInput& recompute_input) {
   // 3'. Projection; the attention output was kept, and only its quantized form is made again.
-  if (remake_input || recasts_output_) {
+  if (recompute_input || recasts_output_) {
     a.proj_input.mark_high_precision_written();
     linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
   }
@@ -138,8 +138,8 @@ void SelfAttention::backward(const Context& context, const Tensor& dy, Activatio
   attention_backward(context, a, linear_qkv_.grad_target(g.qkv, pass), pass);
   // 1'. Queries, keys and values.
   pass.enter(context, Step::qkv_backward);
-  if (remake_input) {
-    remake_input(linear_qkv_.input_target(a.qkv_input, pass.recomputed()));
+  if (recompute_input) {
+    recompute_input(linear_qkv_.input_target(a.qkv_input, pass.recomputed()));
     linear_qkv_.complete_input(context, a.qkv_input, pass.recomputed());
   }
   linear_qkv_.backward(context, g.qkv, a.qkv_input, dx, pass, deferred);

@@ -13,7 +13,7 @@
 namespace te::model {
 
 /// Makes a sublayer's input again, in a recomputed pass. Empty: the input was kept.
-using RemakeInput = std::function<void(Target)>;
+using RecomputeInput = std::function<void(Target)>;
 
 class SelfAttention {
  public:
@@ -64,7 +64,7 @@ class SelfAttention {
   Target grad_target(Gradients& g, const Pass& pass) const { return linear_proj_.grad_target(g.proj, pass); }
   /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::proj_backward.
   void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                const Pass& pass, bool deferred, const RemakeInput& remake_input);
+                const Pass& pass, bool deferred, const RecomputeInput& recompute_input);
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
 
  private:

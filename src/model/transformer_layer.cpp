@@ -85,15 +85,15 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
   statistics(attention_norms_, a.norm1, live(Step::input_norm, Step::input_norm_backward), a.post_norm1,
              after1);
   attention_.plan_activations(plan, a.attention);
-  const Lifetime read_again = kHandedOn | live(Step::fc2_backward, Step::mlp_norm_backward);
-  add(a.x_mid, ".x_mid", parallel_ ? kHandedOn : saved(recompute_, read_again));
+  const Lifetime read_again = kLayerOutput | live(Step::fc2_backward, Step::mlp_norm_backward);
+  add(a.x_mid, ".x_mid", parallel_ ? kLayerOutput : saved(recompute_, read_again));
   statistics(mlp_norms_, a.norm2, live(Step::mlp_norm, Step::mlp_norm_backward), a.post_norm2, after2);
   mlp_.plan_activations(plan, a.mlp);
   if (post_) {
     add(a.attention_out, ".attention_branch", saved(recompute_, after1));
     add(a.mlp_out, ".mlp_branch", saved(recompute_, after2));
   }
-  plan.add(a.delta, name_ + ".delta", MemoryKind::scratch, dims_.dtype, stream, kHandedOn);
+  plan.add(a.delta, name_ + ".delta", MemoryKind::scratch, dims_.dtype, stream, kLayerOutput);
 }
 
 void TransformerLayer::plan_gradients(MemoryPlan& plan, LayerGradients& g, bool deferred) const {
@@ -161,14 +161,14 @@ std::optional<TransformerLayer::Chained> TransformerLayer::chained() const {
 // --- backward ----------------------------------------------------------------------------------------------
 
 void TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,
-                                const LayerBelow& below, const Tensor& d_stream, const Pass& pass,
+                                const PreviousLayer& below, const Tensor& d_stream, const Pass& pass,
                                 bool deferred) {
-  RemakeInput remake_mlp, remake_attention;
+  RecomputeInput recompute_mlp, recompute_attention;
   if (recompute_ == config::Recompute::selective) {
-    remake_mlp = [&](Target t) {
+    recompute_mlp = [&](Target t) {
       enter(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), std::move(t));
     };
-    remake_attention = [&](Target t) {
+    recompute_attention = [&](Target t) {
       enter(context, attention_branch(a), a.x_in, {}, a.x_in, std::move(t));
     };
   }
@@ -176,7 +176,7 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
   pass.enter(context, Step::fc2_backward);
   const Tensor d_mlp = leave_backward(context, mlp_branch(a), d_stream, a.mlp_out,
                                       post_ ? mlp_.grad_target(g.mlp, pass) : Target(), pass);
-  mlp_.backward(context, d_mlp, a.mlp, g.mlp, d_branch_, pass, deferred, remake_mlp);
+  mlp_.backward(context, d_mlp, a.mlp, g.mlp, d_branch_, pass, deferred, recompute_mlp);
   // 3'. Norm; its gradient joins the stream's, which is that of attention's output.
   pass.enter(context, Step::mlp_norm_backward);
   const Tensor& d_mid = parallel_ ? d_parallel_ : d_stream;
@@ -189,7 +189,7 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
       leave_backward(context, attention_branch(a), d_stream, a.attention_out,
                      post_ ? attention_.grad_target(g.attention, pass) : Target(), pass);
   attention_.backward(context, d_attention, a.attention, g.attention, d_branch_, pass, deferred,
-                      remake_attention);
+                      recompute_attention);
   // 1'. Norm; its gradient joins the stream's, which is that of the output of the layer below.
   pass.enter(context, Step::input_norm_backward);
   enter_backward(context, attention_branch(a), a.x_in, d_mid, d_stream, below.grad_target(pass));
@@ -201,7 +201,7 @@ Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const 
   return own_gradient() ? Target() : mlp_.grad_target(g.mlp, pass);
 }
 
-Target LayerBelow::grad_target(const Pass& pass) const {
+Target PreviousLayer::grad_target(const Pass& pass) const {
   return layer != nullptr ? layer->grad_target(*gradients, pass) : Target();
 }
 

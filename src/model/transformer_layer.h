@@ -48,7 +48,7 @@ struct LayerGradients {
 class TransformerLayer;
 /// In a backward pass, the layer whose output is this one's input, and its gradients; none where that is another rank's
 /// or the embedding's.
-struct LayerBelow {
+struct PreviousLayer {
   const TransformerLayer* layer = nullptr;
   LayerGradients* gradients = nullptr;
   /// For the producer of the gradient of its output, right before that runs.
@@ -100,7 +100,7 @@ class TransformerLayer {
   /// d_stream [stream, hidden]: in, the gradient of the layer's output; out, of its input, with what `below` needs of
   /// it. `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in between.
   void backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
-                const LayerBelow& below, const Tensor& d_stream, const Pass& pass, bool deferred = false);
+                const PreviousLayer& below, const Tensor& d_stream, const Pass& pass, bool deferred = false);
   void wgrad(const Context& context, const LayerActivations& activations,
              const LayerGradients& gradients) const;
 

@@ -19,13 +19,13 @@ bool has_one_moment(config::OptimizerName optimizer, const Parameter& parameter)
   return optimizer == config::OptimizerName::muon && !parameter.matrices.empty();
 }
 
-bool Muon::whole(const Parameter& parameter) const {
-  return groups_.tensor().size() == 1 || parameter.shard.is_whole();
+bool Muon::is_full(const Parameter& parameter) const {
+  return groups_.tensor().size() == 1 || parameter.shard.is_full();
 }
 
 std::vector<Muon::Matrix> Muon::matrices_of(const Parameter& parameter) const {
   const int64_t cols = parameter.shard.global_cols();
-  const int64_t cut = whole(parameter) || parameter.shard.cols < cols ? 1 : groups_.tensor().size();
+  const int64_t cut = is_full(parameter) || parameter.shard.cols < cols ? 1 : groups_.tensor().size();
   std::vector<Matrix> matrices;
   int64_t row = 0;
   for (const int64_t rows : parameter.matrices) {
@@ -48,7 +48,7 @@ void Muon::plan(MemoryPlan& plan, Lifetime update) {
     buckets_[number].push_back(&parameter);
     window = std::max(
         window, groups_.data().size() > 1 ? parameters_.buckets()[number].size() : parameter.shape.numel());
-    if (!whole(parameter)) shared = std::max(shared, parameter.shape.numel());
+    if (!is_full(parameter)) shared = std::max(shared, parameter.shape.numel());
     for (const Matrix& matrix : matrices_of(parameter)) {
       elements = std::max(elements, matrix.rows * matrix.cols);
       side = std::max(side, std::min(matrix.rows, matrix.cols));
@@ -121,7 +121,7 @@ void Muon::update_parameter(const Context& context, const MuonStep& step, const 
   if (pieces.empty()) return;
   const int64_t begin = pieces[0].local, end = begin + pieces[0].count;
   Tensor parts = mine;
-  if (!whole(parameter)) {
+  if (!is_full(parameter)) {
     parts = ParameterStore::part(parts_.view({parts_.numel()}), 0, mine.numel() * groups_.tensor().size());
     groups_.tensor().all_gather(context, mine, parts);
   }
@@ -156,7 +156,7 @@ Tensor Muon::orthogonalized(const Context& context, const Parameter& parameter, 
     kernels::muon_place(context,
                         {.part = ParameterStore::part(parts, rank * part_size + matrix.first_row * cols,
                                                       matrix.local_rows * cols),
-                         .whole = x,
+                         .full = x,
                          .region = region_of(parameter, matrix.local_rows, rank)});
   }
   const int64_t n = std::min(matrix.rows, matrix.cols);
@@ -179,7 +179,7 @@ void Muon::apply(const Context& context, const MuonStep& step, const Parameter& 
   const parameters::MainParams main = parameters_.main_of(segment).part(within, end - begin);
   const bool writes_values = !parameters_.fp32() && parameters_.flat_values();
   kernels::ParameterRegion region =
-      region_of(parameter, matrix.local_rows, whole(parameter) ? 0 : groups_.tensor().rank());
+      region_of(parameter, matrix.local_rows, is_full(parameter) ? 0 : groups_.tensor().rank());
   region.first_local = begin - matrix.first_row * parameter.shard.cols;
   kernels::muon_update(
       context,

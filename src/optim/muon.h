@@ -60,7 +60,7 @@ class Muon {
   };
   std::vector<Matrix> matrices_of(const parameters::Parameter& parameter) const;
   /// All of the parameter's rows and columns are on every tensor rank, or there is one.
-  bool whole(const parameters::Parameter& parameter) const;
+  bool is_full(const parameters::Parameter& parameter) const;
   void plan_scratch(MemoryPlan& plan, Lifetime update, int64_t window, int64_t shared, int64_t elements,
                     int64_t side);
   /// U of this rank's elements [begin, end) of the flat buffers, at `begin` - `origin` in update_.

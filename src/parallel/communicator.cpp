@@ -17,14 +17,14 @@ bool disjoint(const Tensor& a, const Tensor& b) {
 }
 
 /// whole holds `size` parts; `part` is the rank's own place in it or lies outside.
-void check_parts(const Communicator& group, const char* operation, const Tensor& part, const Tensor& whole) {
-  TE_CHECK(part.dtype == whole.dtype, "{} of group {}: a part of {} in a whole of {}", operation,
-           group.name(), dtype_name(part.dtype), dtype_name(whole.dtype));
-  TE_CHECK(whole.numel() == part.numel() * group.size(),
+void check_parts(const Communicator& group, const char* operation, const Tensor& part, const Tensor& full) {
+  TE_CHECK(part.dtype == full.dtype, "{} of group {}: a part of {} in a whole of {}", operation, group.name(),
+           dtype_name(part.dtype), dtype_name(full.dtype));
+  TE_CHECK(full.numel() == part.numel() * group.size(),
            "{} of group {}: {} elements, shape {}, are not {} ranks' parts of {}, shape {}", operation,
-           group.name(), whole.numel(), whole.shape.str(), group.size(), part.numel(), part.shape.str());
-  const char* own = static_cast<char*>(whole.data) + static_cast<size_t>(group.rank()) * part.bytes();
-  TE_CHECK(part.numel() == 0 || part.data == own || disjoint(part, whole),
+           group.name(), full.numel(), full.shape.str(), group.size(), part.numel(), part.shape.str());
+  const char* own = static_cast<char*>(full.data) + static_cast<size_t>(group.rank()) * part.bytes();
+  TE_CHECK(part.numel() == 0 || part.data == own || disjoint(part, full),
            "{} of group {}: the rank's part overlaps the whole elsewhere than at rank {}", operation,
            group.name(), group.rank());
 }

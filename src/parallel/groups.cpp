@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "parallel/dry_run_communicator.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/nccl_communicator.h"
-#include "parallel/silent_communicator.h"
 #include "parallel/world.h"
 
 namespace te::parallel {
@@ -111,15 +111,15 @@ Groups::~Groups() {
 }
 
 Groups Groups::single() {
-  return planned(ProcessGrid{}, 0);
+  return dry_run(ProcessGrid{}, 0);
 }
 
-Groups Groups::planned(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
+Groups Groups::dry_run(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
   return unconnected<PlannedCommunicator>(grid, rank, options);
 }
 
-Groups Groups::silent(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
-  return unconnected<SilentCommunicator>(grid, rank, options);
+Groups Groups::no_communication(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
+  return unconnected<DryRunCommunicator>(grid, rank, options);
 }
 
 template <class Made>

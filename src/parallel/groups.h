@@ -38,9 +38,9 @@ class Groups {
   /// One rank alone.
   static Groups single();
   /// The place of `rank` in a grid without its ranks: groups of more than one rank refuse every operation.
-  static Groups planned(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
-  /// The same, with operations that talk to nobody (silent_communicator.h): for measuring one rank's own work.
-  static Groups silent(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
+  static Groups dry_run(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
+  /// The same, with operations that talk to nobody (dry_run_communicator.h): for measuring one rank's own work.
+  static Groups no_communication(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
   /// Connects all ranks of the world; collective. NCCL for a CUDA context, MPI for a CPU one. The grid must have
   /// as many ranks as the world.
   static Groups connect(World& world, const Context& context, const ProcessGrid& grid,

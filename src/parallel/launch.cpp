@@ -21,7 +21,7 @@ bool ranks_share_gpus() {
 
 Context open_cuda_device(World& world, const ExecutionOptions& options) {
   std::optional<Context> context;
-  world.together([&] {
+  world.run_collectively([&] {
     const int count = cuda_device_count();
     context.emplace(Context::cuda(count == 0 ? 0 : world.local_rank() % count, options));
   });
@@ -39,7 +39,7 @@ Context open_cuda_device(World& world, const ExecutionOptions& options) {
   // Under a launcher that shows each rank its own GPU the ordinals are all 0, so the bus address decides.
   const std::vector<std::string> devices =
       world.gather_strings(fmt::format("{}\n{}", world.hostname(), context->info().bus_id));
-  world.together([&] {
+  world.run_collectively([&] {
     std::map<std::string, std::vector<int>> users;
     for (int rank = 0; rank < world.size(); ++rank) users[devices[static_cast<size_t>(rank)]].push_back(rank);
     for (const auto& [device, ranks] : users) {

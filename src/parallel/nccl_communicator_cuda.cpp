@@ -6,8 +6,8 @@
 #include <exception>
 
 #include "core/cuda_check.h"
+#include "parallel/flight_recorder.h"
 #include "parallel/operation.h"
-#include "parallel/operation_trail.h"
 #include "parallel/watchdog.h"
 #include "parallel/world.h"
 
@@ -66,7 +66,7 @@ class NcclCommunicator final : public Communicator {
   int exceptions_ = std::uncaught_exceptions();
   ncclComm_t comm_ = nullptr;
   DeviceBuffer barrier_word_;
-  OperationTrail trail_;
+  FlightRecorder flight_recorder_;
   int probe_ = 0;
 };
 
@@ -75,7 +75,7 @@ NcclCommunicator::NcclCommunicator(World& world, const Context& context, std::st
     : Communicator(std::move(name), ranks,
                    static_cast<int>(std::find(ranks.begin(), ranks.end(), world.rank()) - ranks.begin())),
       barrier_word_(context, sizeof(float)),
-      trail_(context) {
+      flight_recorder_(context) {
   const Operation operation("connect", *this, context);
   TE_CUDA_CHECK(cudaSetDevice(context.ordinal()));
   ncclUniqueId id{};
@@ -119,7 +119,7 @@ Watchdog::Report NcclCommunicator::report(bool find_pending) {
     report.error = fmt::format("NCCL group {} (ranks {}) failed: {}", name(), list_ranks(world_ranks()),
                                ncclGetErrorString(result));
   }
-  if (find_pending) report.pending = trail_.oldest_pending();
+  if (find_pending) report.pending = flight_recorder_.oldest_pending();
   return report;
 }
 
@@ -131,8 +131,8 @@ void NcclCommunicator::launched(const Context& context) {
   TE_CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(context), &capture));
   if (capture != cudaStreamCaptureStatusNone) return;
   const std::string_view activity = ScopedActivity::current();
-  trail_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
-                                  activity.empty() ? "" : ", during ", activity));
+  flight_recorder_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
+                                            activity.empty() ? "" : ", during ", activity));
 }
 
 void NcclCommunicator::do_all_reduce(const Context& context, const Tensor& t, ReduceOp op) {

@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "core/profile.h"
+#include "parallel/flight_recorder.h"
 #include "parallel/operation.h"
-#include "parallel/operation_trail.h"
 #include "parallel/peer_counters.h"
 #include "parallel/peer_memory.h"
 #include "parallel/watchdog.h"
@@ -69,7 +69,7 @@ class CopyLinks final : public PeerLinks {
   PeerCounters counters_;
   Buffers* buffers_ = nullptr;  ///< while they are shared
   std::array<uint64_t, kChannels> counts_{};
-  OperationTrail trail_;
+  FlightRecorder flight_recorder_;
   int probe_ = 0;
 };
 
@@ -115,7 +115,7 @@ CopyLinks::CopyLinks(World& world, const Context& context, std::vector<int> stag
       channels_(channels),
       key_(key),
       counters_(world, context, group_, key),
-      trail_(context, kKeptOperations) {
+      flight_recorder_(context, kKeptOperations) {
   // A driver that cannot do this shall say so now.
   const Watchdog::Guard guard(context, "the first signal of group " + group_.name());
   for (const Channel to : {Channel::forward_to_next, Channel::backward_to_previous})
@@ -124,7 +124,7 @@ CopyLinks::CopyLinks(World& world, const Context& context, std::vector<int> stag
     wait_for(context, from, LinkSignal::greeting, 1);
   context.synchronize();
   probe_ = Watchdog::add_probe([this](bool find_pending) {
-    return Watchdog::Report{.error = "", .pending = find_pending ? trail_.oldest_pending() : ""};
+    return Watchdog::Report{.error = "", .pending = find_pending ? flight_recorder_.oldest_pending() : ""};
   });
 }
 
@@ -148,8 +148,8 @@ void CopyLinks::launched(const Context& context, const char* name, Channel chann
   if (Watchdog::timeout() == 0) return;
   const Operation operation(name, link(channel), context);
   const std::string_view activity = ScopedActivity::current();
-  trail_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
-                                  activity.empty() ? "" : ", during ", activity));
+  flight_recorder_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
+                                            activity.empty() ? "" : ", during ", activity));
 }
 
 // --- messages ----------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ void check_peer_access(World& world, const Context& context, const Communicator&
                        const std::string& key) {
   const std::vector<std::string> places = world.gather_strings(
       fmt::format("{}\n{}", world.first_local(), context.info().bus_id), group.world_ranks());
-  world.together([&] {
+  world.run_collectively([&] {
     for (int peer = 0; peer < group.size(); ++peer) {
       if (peer == group.rank()) continue;
       std::istringstream lines(places[static_cast<size_t>(peer)]);
@@ -108,9 +108,9 @@ PeerMemory::PeerMemory(World& world, const Context& context, const Communicator&
   views_[static_cast<size_t>(group.rank())] = static_cast<char*>(memory);
   context.synchronize();  // what has been written there is there for the others
   std::string own_offer;
-  world.together([&] { own_offer = text_of(make_offer(memory, bytes, layout, key_)); });
+  world.run_collectively([&] { own_offer = text_of(make_offer(memory, bytes, layout, key_)); });
   const std::vector<std::string> offers = world.gather_strings(own_offer, group.world_ranks());
-  world.together([&] { open(offers, own_offer); });
+  world.run_collectively([&] { open(offers, own_offer); });
   check_views();
 }
 
@@ -149,7 +149,7 @@ void PeerMemory::check_views() {
   copy(own(), &mark);
   TE_CUDA_CHECK(cudaDeviceSynchronize());
   world_.barrier(group_.world_ranks());
-  world_.together([&] {
+  world_.run_collectively([&] {
     for (int peer = 0; peer < group_.size(); ++peer) {
       uint64_t found = 0;
       copy(&found, at(peer));

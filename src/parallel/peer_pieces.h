@@ -21,11 +21,11 @@ struct PeerPieces {
   bool valid() const {
     return (ranks % pieces == 0 || pieces % ranks == 0) && tokens % std::max(ranks, pieces) == 0;
   }
-  int64_t share() const { return tokens / ranks; }
+  int64_t shard() const { return tokens / ranks; }
   int64_t piece() const { return tokens / pieces; }
   /// A rank's tokens travel in so many chunks.
   int chunks() const { return std::max(1, pieces / ranks); }
-  int64_t chunk() const { return share() / chunks(); }
+  int64_t chunk() const { return shard() / chunks(); }
 
   /// The `turn`-th piece of a gather and of a reduction.
   int gathered(int turn) const { return (first() + turn) % pieces; }
@@ -33,8 +33,8 @@ struct PeerPieces {
 
   /// How many chunks of a rank's must have come before rows [first, first + count) of the whole can be read.
   int needed(int from, int64_t first_row, int64_t count) const {
-    const int64_t end = std::min(first_row + count, (from + 1) * share()) - from * share();
-    if (end <= 0 || first_row >= (from + 1) * share()) return 0;
+    const int64_t end = std::min(first_row + count, (from + 1) * shard()) - from * shard();
+    if (end <= 0 || first_row >= (from + 1) * shard()) return 0;
     return static_cast<int>((end + chunk() - 1) / chunk());
   }
 

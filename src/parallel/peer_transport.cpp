@@ -14,35 +14,35 @@ class GroupTransport final : public PeerTransport {
     return std::make_unique<Shared>();
   }
 
-  void gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+  void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
               const Work& work) override {
-    const PeerPieces cut = pieces_of(whole, pieces);
-    group_.all_gather(context, share, whole);
+    const PeerPieces cut = pieces_of(full, pieces);
+    group_.all_gather(context, shard, full);
     for (int turn = 0; turn < pieces && work; ++turn) work(cut.gathered(turn) * cut.piece(), cut.piece());
   }
 
-  void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+  void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
               int pieces, const Work& produce, const std::function<void()>& meanwhile) override {
-    const PeerPieces cut = pieces_of(whole, pieces);
-    TE_CHECK(slots.numel() >= (group_.size() - 1) * share.numel(), "group {}: slots {} for shares {}",
-             group_.name(), slots.shape.str(), share.shape.str());
+    const PeerPieces cut = pieces_of(full, pieces);
+    TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(), "group {}: slots {} for shares {}",
+             group_.name(), slots.shape.str(), shard.shape.str());
     for (int turn = 0; turn < pieces; ++turn) produce(cut.reduced(turn) * cut.piece(), cut.piece());
     if (meanwhile) meanwhile();
-    group_.reduce_scatter(context, whole, share);
+    group_.reduce_scatter(context, full, shard);
   }
 
-  void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+  void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
                       bool adds) override {
-    TE_CHECK(slots.numel() >= (group_.size() - 1) * share.numel(), "group {}: slots {} for shares {}",
-             group_.name(), slots.shape.str(), share.shape.str());
+    TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(), "group {}: slots {} for shares {}",
+             group_.name(), slots.shape.str(), shard.shape.str());
     TE_CHECK(!adds, "group {}: a reduction that adds", group_.name());
-    group_.reduce_scatter(context, whole, share);
+    group_.reduce_scatter(context, full, shard);
   }
 
  private:
-  PeerPieces pieces_of(const Tensor& whole, int pieces) const {
-    const PeerPieces cut{group_.size(), group_.rank(), pieces, whole.rows()};
-    TE_CHECK(cut.valid(), "group {}: {} in {} pieces", group_.name(), whole.shape.str(), pieces);
+  PeerPieces pieces_of(const Tensor& full, int pieces) const {
+    const PeerPieces cut{group_.size(), group_.rank(), pieces, full.rows()};
+    TE_CHECK(cut.valid(), "group {}: {} in {} pieces", group_.name(), full.shape.str(), pieces);
     return cut;
   }
 

@@ -49,20 +49,20 @@ class PeerTransport {
   /// Launches work on rows [first, first + count) of the whole on the context.
   using Work = std::function<void(int64_t first, int64_t count)>;
 
-  /// All-gather: whole [tokens, n], in shared memory, = the ranks' shares [tokens / size, n] in the order of the
-  /// ranks, of any dtype; `share` may be this rank's part of it. Then work on each of `pieces` pieces (peer_pieces.h),
+  /// All-gather: full [tokens, n], in shared memory, = the ranks' shards [tokens / size, n] in the order of the
+  /// ranks, of any dtype; `shard` may be this rank's part of it. Then work on each of `pieces` pieces (peer_pieces.h),
   /// as they arrive.
-  virtual void gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+  virtual void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
                       const Work& work) = 0;
-  /// Reduce-scatter: `produce` writes this rank's addend of a piece of whole [tokens, n]; share [tokens / size, n] =
-  /// the sum over the ranks (f32, bf16 or f16). `slots`: shared memory of (size - 1) shares for the others' addends,
+  /// Reduce-scatter: `produce` writes this rank's addend of a piece of full [tokens, n]; shard [tokens / size, n] =
+  /// the sum over the ranks (f32, bf16 or f16). `slots`: shared memory of (size - 1) shards for the others' addends,
   /// for this alone. `meanwhile` is launched while the last piece travels.
-  virtual void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+  virtual void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
                       int pieces, const Work& produce, const std::function<void()>& meanwhile) = 0;
-  /// Reduce-scatter of a whole [size, n] that is there: share [1, n], which may be this rank's row of the whole, = the
-  /// sum over the ranks; with `adds`, where the transport can, share += the sum, rounded once. Other operations of this
+  /// Reduce-scatter of a full [size, n] that is there: shard [1, n], which may be this rank's row of the whole, = the
+  /// sum over the ranks; with `adds`, where the transport can, shard += the sum, rounded once. Other operations of this
   /// transport may have been launched on other streams: copies go in the order of the calls.
-  virtual void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
+  virtual void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
                               const Tensor& slots, bool adds) = 0;
   virtual bool can_add() const { return false; }
 

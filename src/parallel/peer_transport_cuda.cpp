@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "core/profile.h"
+#include "parallel/flight_recorder.h"
 #include "parallel/operation.h"
-#include "parallel/operation_trail.h"
 #include "parallel/peer_counters.h"
 #include "parallel/peer_memory.h"
 #include "parallel/peer_pieces.h"
@@ -33,11 +33,11 @@ class CopyTransport final : public PeerTransport {
 
   std::unique_ptr<Shared> share(const Context& context, void* memory, size_t bytes,
                                 const std::string& layout) override;
-  void gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+  void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
               const Work& work) override;
-  void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+  void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
               int pieces, const Work& produce, const std::function<void()>& meanwhile) override;
-  void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+  void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
                       bool adds) override;
   bool can_add() const override { return true; }
 
@@ -59,13 +59,13 @@ class CopyTransport final : public PeerTransport {
   }
   /// Where `tensor` of this rank lies in the memory of rank `peer`.
   char* place_at(int peer, const Tensor& tensor) const;
-  PeerPieces pieces_of(const Tensor& whole, const Tensor& share, int pieces) const;
+  PeerPieces pieces_of(const Tensor& full, const Tensor& shard, int pieces) const;
   /// Copies launched from now on come behind the work launched on the context so far. Before a message's time begins.
   void begin_copies(const Context& context) {
     ready_.record(context);
     ready_.wait(lane_);
   }
-  void push_share(const Tensor& share, const Tensor& whole, const PeerPieces& cut);
+  void push_shard(const Tensor& shard, const Tensor& full, const PeerPieces& cut);
   Reduction begin_reduction(Reduction reduction);
   void end_reduction(const Context& context, const Reduction& reduction);
   void push_piece(const Reduction& reduction, int piece);
@@ -80,22 +80,22 @@ class CopyTransport final : public PeerTransport {
   std::vector<const PeerMemory*> shared_;
   Context lane_;  ///< on which this rank's copies run, one after another
   Event ready_, sent_;
-  OperationTrail trail_;
+  FlightRecorder flight_recorder_;
   uint32_t chunks_ = 0, gathers_ = 0, reductions_ = 0;  ///< so far, the same on all ranks
   int probe_ = 0;
 };
 
 /// One reduce-scatter on its way.
 struct CopyTransport::Reduction {
-  const Tensor &whole, &share, &slots;
+  const Tensor &full, &shard, &slots;
   PeerPieces cut;
-  bool adds = false;  ///< to what the share holds
+  bool adds = false;  ///< to what the shard holds
 
-  size_t share_bytes() const { return whole.bytes() / static_cast<size_t>(cut.ranks); }
+  size_t shard_bytes() const { return full.bytes() / static_cast<size_t>(cut.ranks); }
   /// The place of the addend of rank `from` among the slots of rank `at`, which has none for its own.
   Tensor slot(int at, int from) const {
-    const int64_t rows = cut.share();
-    const Tensor all{slots.data, whole.dtype, {rows * (cut.ranks - 1), whole.cols()}};
+    const int64_t rows = cut.shard();
+    const Tensor all{slots.data, full.dtype, {rows * (cut.ranks - 1), full.cols()}};
     return all.slice_rows((from < at ? from : from - 1) * rows, rows);
   }
 };
@@ -111,7 +111,7 @@ CopyTransport::CopyTransport(World& world, const Context& context, const Communi
       lane_(context.side(true)),
       ready_(context),
       sent_(context),
-      trail_(context) {
+      flight_recorder_(context) {
   TE_CHECK(group.size() > 1 && group.size() <= kMostSummedRanks, "group {}: copies among {} ranks",
            group.name(), group.size());
   // A driver that cannot do this shall say so now.
@@ -122,7 +122,7 @@ CopyTransport::CopyTransport(World& world, const Context& context, const Communi
     if (peer != rank()) wait_for(context, peer, Signal::greeting, 1);
   context.synchronize();
   probe_ = Watchdog::add_probe([this](bool find_pending) {
-    return Watchdog::Report{.error = "", .pending = find_pending ? trail_.oldest_pending() : ""};
+    return Watchdog::Report{.error = "", .pending = find_pending ? flight_recorder_.oldest_pending() : ""};
   });
 }
 
@@ -159,12 +159,12 @@ char* CopyTransport::place_at(int peer, const Tensor& tensor) const {
                  std::source_location::current());
 }
 
-PeerPieces CopyTransport::pieces_of(const Tensor& whole, const Tensor& share, int pieces) const {
-  const PeerPieces cut{size(), rank(), pieces, whole.rows()};
-  TE_CHECK(cut.valid() && share.rows() == cut.share() && share.cols() == whole.cols() &&
-               share.dtype == whole.dtype,
-           "group {}: {} and {} of {} ranks in {} pieces", group_.name(), whole.shape.str(),
-           share.shape.str(), size(), pieces);
+PeerPieces CopyTransport::pieces_of(const Tensor& full, const Tensor& shard, int pieces) const {
+  const PeerPieces cut{size(), rank(), pieces, full.rows()};
+  TE_CHECK(
+      cut.valid() && shard.rows() == cut.shard() && shard.cols() == full.cols() && shard.dtype == full.dtype,
+      "group {}: {} and {} of {} ranks in {} pieces", group_.name(), full.shape.str(), shard.shape.str(),
+      size(), pieces);
   return cut;
 }
 
@@ -173,33 +173,33 @@ void CopyTransport::launched(const Context& context, const char* name) {
   if (Watchdog::timeout() == 0) return;
   const Operation operation(name, group_, context);
   const std::string_view activity = ScopedActivity::current();
-  trail_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
-                                  activity.empty() ? "" : ", during ", activity));
+  flight_recorder_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
+                                            activity.empty() ? "" : ", during ", activity));
 }
 
 // --- all-gather --------------------------------------------------------------------------------------------
 
 // To the ranks below first: these work on the tokens of the rank above them right after their own.
-void CopyTransport::push_share(const Tensor& share, const Tensor& whole, const PeerPieces& cut) {
-  const size_t bytes = share.bytes(), chunk = bytes / static_cast<size_t>(cut.chunks());
+void CopyTransport::push_shard(const Tensor& shard, const Tensor& full, const PeerPieces& cut) {
+  const size_t bytes = shard.bytes(), chunk = bytes / static_cast<size_t>(cut.chunks());
   for (int distance = 1; distance < size(); ++distance) {
     const int peer = (rank() + size() - distance) % size();
-    char* const there = place_at(peer, whole) + static_cast<size_t>(rank()) * bytes;
+    char* const there = place_at(peer, full) + static_cast<size_t>(rank()) * bytes;
     wait_for(lane_, peer, Signal::writable, gathers_);
     for (int i = 0; i < cut.chunks(); ++i) {
       const size_t at = static_cast<size_t>(i) * chunk;
-      copy_bytes(lane_, there + at, share.as<char>() + at, chunk);
+      copy_bytes(lane_, there + at, shard.as<char>() + at, chunk);
       tell(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(i) + 1);
     }
   }
   sent_.record(lane_);
 }
 
-void CopyTransport::gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+void CopyTransport::gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
                            const Work& work) {
-  const PeerPieces cut = pieces_of(whole, share, pieces);
-  place_at(rank(), whole);  // it is in shared memory
-  const Tensor own = whole.slice_rows(rank() * cut.share(), cut.share());
+  const PeerPieces cut = pieces_of(full, shard, pieces);
+  place_at(rank(), full);  // it is in shared memory
+  const Tensor own = full.slice_rows(rank() * cut.shard(), cut.shard());
   const auto wait_for_rows = [&](int64_t first, int64_t count) {
     for (int from = 0; from < size(); ++from) {
       const int chunks = cut.needed(from, first, count);
@@ -212,25 +212,25 @@ void CopyTransport::gather(const Context& context, const Tensor& share, const Te
   {
     // A message that is waited for is timed to its end, another on its own stream.
     const ProfileScope scope(blocking(pieces) ? context : lane_, "all_gather",
-                             static_cast<double>(whole.bytes()), group_.name());
+                             static_cast<double>(full.bytes()), group_.name());
     // 1. What the stream has launched so far is the last that reads or writes the whole's memory.
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank()) tell(context, peer, Signal::writable, gathers_);
-    // 2. The share travels, 3. and takes its own place.
-    push_share(share, whole, cut);
+    // 2. The shard travels, 3. and takes its own place.
+    push_shard(shard, full, cut);
     if (blocking(pieces)) {
-      if (own.data != share.data) context.copy(own, share);
-      wait_for_rows(0, whole.rows());
+      if (own.data != shard.data) context.copy(own, shard);
+      wait_for_rows(0, full.rows());
     }
   }
-  if (!blocking(pieces) && own.data != share.data) context.copy(own, share);
+  if (!blocking(pieces) && own.data != shard.data) context.copy(own, shard);
   // 4. Pieces, as they arrive.
   for (int turn = 0; turn < pieces; ++turn) {
     const int64_t first = cut.gathered(turn) * cut.piece();
     if (!blocking(pieces)) wait_for_rows(first, cut.piece());
     if (work) work(first, cut.piece());
   }
-  // 5. The share may be overwritten.
+  // 5. The shard may be overwritten.
   sent_.wait(context);
   chunks_ += static_cast<uint32_t>(cut.chunks());
   launched(context, "all_gather");
@@ -244,13 +244,13 @@ void CopyTransport::push_piece(const Reduction& reduction, int piece) {
   const int ranks = std::max(1, size() / cut.pieces), first_rank = piece * size() / cut.pieces;
   if (ranks == 1 && first_rank == rank()) return;  // nobody else's
   const int chunk = piece % cut.chunks();
-  const size_t bytes = reduction.share_bytes() / static_cast<size_t>(cut.chunks());
+  const size_t bytes = reduction.shard_bytes() / static_cast<size_t>(cut.chunks());
   for (int turn = 1; turn <= ranks; ++turn) {
     const int peer = first_rank + (rank() + turn) % ranks;
     if (peer == rank()) continue;
     const size_t at = static_cast<size_t>(chunk) * bytes;
     const char* const here =
-        reduction.whole.as<char>() + static_cast<size_t>(peer) * reduction.share_bytes() + at;
+        reduction.full.as<char>() + static_cast<size_t>(peer) * reduction.shard_bytes() + at;
     if (chunk == 0) wait_for(lane_, peer, Signal::consumed, reductions_ - 1);
     copy_bytes(lane_, place_at(peer, reduction.slot(peer, rank())) + at, here, bytes);
     tell(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(chunk) + 1);
@@ -261,7 +261,7 @@ void CopyTransport::push_piece(const Reduction& reduction, int piece) {
 /// The ranks' addends of this rank's rows, chunk by chunk, as they come.
 void CopyTransport::sum(const Context& context, const Reduction& reduction) {
   const PeerPieces& cut = reduction.cut;
-  const Tensor own = reduction.whole.slice_rows(rank() * cut.share(), cut.share());
+  const Tensor own = reduction.full.slice_rows(rank() * cut.shard(), cut.shard());
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
     const auto rows_of = [&](const Tensor& part) {
       return part.slice_rows(chunk * cut.chunk(), cut.chunk());
@@ -272,7 +272,7 @@ void CopyTransport::sum(const Context& context, const Reduction& reduction) {
         wait_for(context, from, Signal::arrived, chunks_ + static_cast<uint32_t>(chunk) + 1);
       parts.push_back(rows_of(from == rank() ? own : reduction.slot(rank(), from)).data);
     }
-    const Tensor result = rows_of(reduction.share);
+    const Tensor result = rows_of(reduction.shard);
     if (reduction.adds) parts.push_back(result.data);
     const ProfileScope scope(context, "sum_of_ranks",
                              static_cast<double>(result.bytes() * (parts.size() + 1)));
@@ -283,10 +283,10 @@ void CopyTransport::sum(const Context& context, const Reduction& reduction) {
 }
 
 CopyTransport::Reduction CopyTransport::begin_reduction(Reduction reduction) {
-  const size_t share = reduction.share.bytes();
-  TE_CHECK(static_cast<size_t>(size() - 1) * share <= reduction.slots.bytes(),
+  const size_t shard = reduction.shard.bytes();
+  TE_CHECK(static_cast<size_t>(size() - 1) * shard <= reduction.slots.bytes(),
            "group {}: slots of {} bytes for {} shares of {}", group_.name(), reduction.slots.bytes(),
-           size() - 1, share);
+           size() - 1, shard);
   ++reductions_;
   return reduction;
 }
@@ -298,19 +298,19 @@ void CopyTransport::end_reduction(const Context& context, const Reduction& reduc
   launched(context, "reduce_scatter");
 }
 
-void CopyTransport::reduce(const Context& context, const Tensor& whole, const Tensor& share,
+void CopyTransport::reduce(const Context& context, const Tensor& full, const Tensor& shard,
                            const Tensor& slots, int pieces, const Work& produce,
                            const std::function<void()>& meanwhile) {
   if (blocking(pieces) && !meanwhile) {
-    produce(0, whole.rows());
-    return reduce_scatter(context, whole, share, slots, false);
+    produce(0, full.rows());
+    return reduce_scatter(context, full, shard, slots, false);
   }
-  const Reduction reduction = begin_reduction({whole, share, slots, pieces_of(whole, share, pieces)});
+  const Reduction reduction = begin_reduction({full, shard, slots, pieces_of(full, shard, pieces)});
   for (int turn = 0; turn < pieces; ++turn) {
     const int piece = reduction.cut.reduced(turn);
     produce(piece * reduction.cut.piece(), reduction.cut.piece());
     begin_copies(context);
-    const ProfileScope scope(lane_, "reduce_scatter", static_cast<double>(whole.bytes()) / pieces,
+    const ProfileScope scope(lane_, "reduce_scatter", static_cast<double>(full.bytes()) / pieces,
                              group_.name());
     push_piece(reduction, piece);
   }
@@ -319,12 +319,12 @@ void CopyTransport::reduce(const Context& context, const Tensor& whole, const Te
   end_reduction(context, reduction);
 }
 
-void CopyTransport::reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
+void CopyTransport::reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
                                    const Tensor& slots, bool adds) {
-  const Reduction reduction = begin_reduction({whole, share, slots, pieces_of(whole, share, 1), adds});
+  const Reduction reduction = begin_reduction({full, shard, slots, pieces_of(full, shard, 1), adds});
   begin_copies(context);
   {
-    const ProfileScope scope(context, "reduce_scatter", static_cast<double>(whole.bytes()), group_.name());
+    const ProfileScope scope(context, "reduce_scatter", static_cast<double>(full.bytes()), group_.name());
     push_piece(reduction, 0);
     sum(context, reduction);
   }

@@ -25,7 +25,7 @@ TensorParallel::TensorParallel(Communicator& group, bool sequence, int pieces, P
 void TensorParallel::plan(MemoryPlan& plan, DType dtype, int64_t tokens, int64_t width) {
   if (copies_ == nullptr) return;
   plan.add(slots_, "tensor_transport.slots", MemoryKind::scratch, dtype,
-           {(size() - 1) * share(tokens), width});
+           {(size() - 1) * shard(tokens), width});
 }
 
 TensorParallel::Side& TensorParallel::side(const Context& context) {
@@ -33,14 +33,14 @@ TensorParallel::Side& TensorParallel::side(const Context& context) {
   return *side_;
 }
 
-Tensor TensorParallel::place_of_share(const Tensor& whole) const {
-  if (copies_ == nullptr || !whole) return {};
-  return whole.slice_rows(rank() * share(whole.rows()), share(whole.rows()));
+Tensor TensorParallel::shard_view(const Tensor& full) const {
+  if (copies_ == nullptr || !full) return {};
+  return full.slice_rows(rank() * shard(full.rows()), shard(full.rows()));
 }
 
 std::vector<TokenRange> TensorParallel::ranges(int64_t tokens) const {
   if (!sequence_) return {{0, 0, tokens}};
-  if (copies_ != nullptr) return {{0, rank() * share(tokens), share(tokens)}};
+  if (copies_ != nullptr) return {{0, rank() * shard(tokens), shard(tokens)}};
   const int64_t piece = tokens / pieces_, part = piece / size();
   std::vector<TokenRange> result;
   for (int i = 0; i < pieces_; ++i) result.push_back({i * part, i * piece + rank() * part, part});
@@ -49,15 +49,14 @@ std::vector<TokenRange> TensorParallel::ranges(int64_t tokens) const {
 
 // --- all-gather -----------------------------------------------------------------------------------------------
 
-void TensorParallel::gather_piece(const Context& stream, const Tensor& share, const Tensor& whole,
-                                  int piece) {
-  const int64_t rows = whole.rows() / pieces_, part = share.rows() / pieces_;
-  group_.all_gather(stream, share.slice_rows(piece * part, part), whole.slice_rows(piece * rows, rows));
+void TensorParallel::gather_piece(const Context& stream, const Tensor& shard, const Tensor& full, int piece) {
+  const int64_t rows = full.rows() / pieces_, part = shard.rows() / pieces_;
+  group_.all_gather(stream, shard.slice_rows(piece * part, part), full.slice_rows(piece * rows, rows));
 }
 
-void TensorParallel::gather_rows(const Context& stream, const Tensor& share, const Tensor& whole) {
-  if (copies_ != nullptr) return copies_->gather(stream, share, whole, 1, {});
-  for (int i = 0; i < pieces_; ++i) gather_piece(stream, share, whole, i);
+void TensorParallel::gather_rows(const Context& stream, const Tensor& shard, const Tensor& full) {
+  if (copies_ != nullptr) return copies_->gather(stream, shard, full, 1, {});
+  for (int i = 0; i < pieces_; ++i) gather_piece(stream, shard, full, i);
 }
 
 void TensorParallel::gather_blocks(const Context& stream, const Tensor& block, const Tensor& blocks) {
@@ -65,18 +64,18 @@ void TensorParallel::gather_blocks(const Context& stream, const Tensor& block, c
   group_.all_gather(stream, block, blocks);
 }
 
-void TensorParallel::gather(const Context& context, const Tensor& share, const Tensor& whole,
-                            const Work& work, const Companions& companions) {
-  const int64_t tokens = whole.rows(), piece = tokens / pieces_;
+void TensorParallel::gather(const Context& context, const Tensor& shard, const Tensor& full, const Work& work,
+                            const Companions& companions) {
+  const int64_t tokens = full.rows(), piece = tokens / pieces_;
   if (!sequence_) {
     TE_CHECK(!companions.ahead && !companions.behind, "nothing is sent, and so nothing goes with it");
     if (work) work(0, tokens);
     return;
   }
-  if (copies_ != nullptr) return gather_copied(context, share, whole, work, companions);
+  if (copies_ != nullptr) return gather_copied(context, shard, full, work, companions);
   if (!overlaps() && !(work && companions.behind)) {
     if (companions.ahead) companions.ahead(context);
-    gather_rows(context, share, whole);
+    gather_rows(context, shard, full);
     if (work) work(0, tokens);
     if (companions.behind) companions.behind(context);
     return;
@@ -86,7 +85,7 @@ void TensorParallel::gather(const Context& context, const Tensor& share, const T
   other.start.wait(other.stream);
   if (companions.ahead) companions.ahead(other.stream);
   for (int i = 0; i < pieces_; ++i) {
-    gather_piece(other.stream, share, whole, i);
+    gather_piece(other.stream, shard, full, i);
     other.pieces_done[i].record(other.stream);
   }
   if (companions.behind) {
@@ -102,13 +101,13 @@ void TensorParallel::gather(const Context& context, const Tensor& share, const T
 
 // Ranks tell each other in the order of gathers that these may be written, so the companions' stream goes on only
 // behind the rows' signal. They are sent behind the rows all the same: all copies of a rank are in one lane.
-void TensorParallel::gather_copied(const Context& context, const Tensor& share, const Tensor& whole,
+void TensorParallel::gather_copied(const Context& context, const Tensor& shard, const Tensor& full,
                                    const Work& work, const Companions& companions) {
   if (companions.ahead) companions.ahead(context);
-  if (!companions.behind) return copies_->gather(context, share, whole, pieces_, work);
+  if (!companions.behind) return copies_->gather(context, shard, full, pieces_, work);
   Side& other = side(context);
   bool started = false;
-  copies_->gather(context, share, whole, pieces_, [&](int64_t first, int64_t count) {
+  copies_->gather(context, shard, full, pieces_, [&](int64_t first, int64_t count) {
     if (!std::exchange(started, true)) other.start.record(context);
     if (work) work(first, count);
   });
@@ -120,33 +119,32 @@ void TensorParallel::gather_copied(const Context& context, const Tensor& share, 
 
 // --- reduce-scatter -------------------------------------------------------------------------------------------
 
-void TensorParallel::send_piece(const Context& context, const Tensor& whole, const Tensor& share, int piece) {
-  const int64_t rows = whole.rows() / pieces_, part = share.rows() / pieces_;
+void TensorParallel::send_piece(const Context& context, const Tensor& full, const Tensor& shard, int piece) {
+  const int64_t rows = full.rows() / pieces_, part = shard.rows() / pieces_;
   if (sequence_) {
-    group_.reduce_scatter(context, whole.slice_rows(piece * rows, rows),
-                          share.slice_rows(piece * part, part));
+    group_.reduce_scatter(context, full.slice_rows(piece * rows, rows), shard.slice_rows(piece * part, part));
   } else {
-    group_.all_reduce(context, whole.slice_rows(piece * rows, rows), ReduceOp::sum);
+    group_.all_reduce(context, full.slice_rows(piece * rows, rows), ReduceOp::sum);
   }
 }
 
-void TensorParallel::reduce(const Context& context, const Tensor& whole, const Tensor& share,
+void TensorParallel::reduce(const Context& context, const Tensor& full, const Tensor& shard,
                             const Work& produce, const std::function<void()>& meanwhile) {
   if (copies_ != nullptr)
-    return copies_->reduce(context, whole, share, slots_, meanwhile ? 1 : pieces_, produce, meanwhile);
+    return copies_->reduce(context, full, shard, slots_, meanwhile ? 1 : pieces_, produce, meanwhile);
   if (size() == 1 || (pieces_ == 1 && !meanwhile)) {
-    produce(0, whole.rows());
+    produce(0, full.rows());
     if (meanwhile) meanwhile();
-    if (size() > 1) send_piece(context, whole, share, 0);
+    if (size() > 1) send_piece(context, full, shard, 0);
     return;
   }
   Side& other = side(context);
-  const int64_t rows = whole.rows() / pieces_;
+  const int64_t rows = full.rows() / pieces_;
   for (int i = 0; i < pieces_; ++i) {
     produce(i * rows, rows);
     other.pieces_done[i].record(context);
     other.pieces_done[i].wait(other.stream);
-    send_piece(other.stream, whole, share, i);
+    send_piece(other.stream, full, shard, i);
   }
   other.end.record(other.stream);
   if (meanwhile) meanwhile();

@@ -245,7 +245,7 @@ void World::barrier(const Ranks& ranks) {
   state_->gather_values("barrier", ranks, char{0});
 }
 
-void World::together(const std::function<void()>& fn) {
+void World::run_collectively(const std::function<void()>& fn) {
   if (size() == 1) return fn();
   std::string report;  // exit code and message, empty if it went well
   try {

@@ -49,7 +49,7 @@ class World {
   /// Runs fn on every rank and lets the ranks agree on how it went: when it throws on any of them, JobFailure is
   /// thrown on all. For the phases in which the user's mistakes show (config, files, devices). fn must not
   /// communicate, since a rank that throws would leave the others waiting.
-  void together(const std::function<void()>& fn);
+  void run_collectively(const std::function<void()>& fn);
 
   /// Ends the whole job now, on every rank, with this exit code.
   [[noreturn]] static void abort(int exit_code);
@@ -59,8 +59,8 @@ class World {
   std::unique_ptr<State> state_;
 };
 
-/// What together() throws. The message is the same on all ranks: each distinct one once, with the ranks that had it
-/// unless all had.
+/// What run_collectively() throws. The message is the same on all ranks: each distinct one once, with the ranks that
+/// had it unless all had.
 class JobFailure : public std::exception {
  public:
   JobFailure(int exit_code, std::string message) : exit_code_(exit_code), message_(std::move(message)) {}

@@ -6,13 +6,13 @@
 
 namespace te::parameters {
 
-ParameterShard ParameterShard::whole(Shape shape) {
+ParameterShard ParameterShard::full(Shape shape) {
   return {shape, {{0, shape[0]}}, 0, shape.rank() > 1 ? shape[1] : 1};
 }
 
 ParameterShard ParameterShard::of_rows(Shape global, const std::vector<int64_t>& blocks, int rank,
                                        int ranks) {
-  ParameterShard shard = whole(global);
+  ParameterShard shard = full(global);
   shard.rows.clear();
   int64_t top = 0;
   for (const int64_t height : blocks) {
@@ -27,7 +27,7 @@ ParameterShard ParameterShard::of_rows(Shape global, const std::vector<int64_t>&
 
 ParameterShard ParameterShard::of_columns(Shape global, int rank, int ranks) {
   TE_CHECK(global.rank() == 2 && global[1] % ranks == 0, "columns of {} over {} ranks", global.str(), ranks);
-  ParameterShard shard = whole(global);
+  ParameterShard shard = full(global);
   shard.cols = global[1] / ranks;
   shard.first_col = shard.cols * rank;
   return shard;

@@ -20,7 +20,7 @@ struct ParameterShard {
   int64_t first_col = 0;
   int64_t cols = 1;
 
-  static ParameterShard whole(Shape shape);
+  static ParameterShard full(Shape shape);
   /// Part `rank` of `ranks` equal parts of every block of rows; `blocks` are the heights of the blocks (q, k and v of
   /// linear_qkv; gate and up of linear_fc1), from the top.
   static ParameterShard of_rows(Shape global, const std::vector<int64_t>& blocks, int rank, int ranks);
@@ -29,7 +29,7 @@ struct ParameterShard {
   int64_t global_cols() const { return global.rank() > 1 ? global[1] : 1; }
   int64_t num_rows() const;
   Shape local() const;
-  bool is_whole() const { return local() == global; }
+  bool is_full() const { return local() == global; }
 
   /// Elements that are neighbours here and in one row range of the whole parameter.
   struct Extent {

@@ -360,10 +360,10 @@ Tensor ParameterStore::own_bytes(const Parameter& parameter, const Piece& piece)
 std::vector<ParameterStore::Part> ParameterStore::parts_to_cast(const Parameter& parameter) const {
   std::vector<Part> result;
   for (const Piece& piece : pieces(parameter)) {
-    const Tensor& whole = parameter.value;
+    const Tensor& full = parameter.value;
     result.push_back({own_values(parameter, piece),
                       parameter.has_bytes ? own_bytes(parameter, piece)
-                                          : part(whole.view({whole.numel()}), piece.local, piece.count)});
+                                          : part(full.view({full.numel()}), piece.local, piece.count)});
   }
   return result;
 }

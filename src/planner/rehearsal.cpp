@@ -59,7 +59,7 @@ config::Config stage_config(config::Config config, int data) {
 parallel::Groups planned_groups(const config::Config& config, int data) {
   const int tensor = static_cast<int>(config.parallel.tensor),
             context = static_cast<int>(config.parallel.context);
-  return parallel::Groups::planned(parallel::ProcessGrid::of(tensor * context * data, tensor, context, 1), 0,
+  return parallel::Groups::dry_run(parallel::ProcessGrid::of(tensor * context * data, tensor, context, 1), 0,
                                    train::connect_options(config));
 }
 

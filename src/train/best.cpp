@@ -36,7 +36,7 @@ void Best::resume(Validation& state, parallel::World& world) const {
   }
   // One rank looks: the others might see something else a moment later.
   std::string there;
-  world.together([&] {
+  world.run_collectively([&] {
     if (!world.leader()) return;
     for (const Validation::Best& item : state.best) {
       const auto folder = std::filesystem::path(directory_) / checkpoint::step_name(item.step);
@@ -48,7 +48,7 @@ void Best::resume(Validation& state, parallel::World& world) const {
   for (size_t i = 0; i < there.size(); ++i)
     if (there[i] == '1' && static_cast<int64_t>(kept.size()) < keep_) kept.push_back(state.best[i]);
   state.best = std::move(kept);
-  world.together([&] {
+  world.run_collectively([&] {
     if (!world.leader() || keep_ == 0) return;
     std::vector<int64_t> steps;
     for (const Validation::Best& item : state.best) steps.push_back(item.step);

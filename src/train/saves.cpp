@@ -83,7 +83,7 @@ void Saves::wait() {
 
 void Saves::finish() {
   wait();
-  world_.together([&] {
+  world_.run_collectively([&] {
     if (world_.leader() && !failure_.empty()) user_error("{}", failure_);
   });
 }
@@ -97,7 +97,7 @@ std::filesystem::path Saves::agree_on_good() {
 void Saves::go_back(int64_t step) {
   wait();
   std::erase_if(drop_, [&](int64_t dropped) { return dropped > step; });
-  world_.together([&] {
+  world_.run_collectively([&] {
     const auto later = [&](const std::filesystem::path& folder) {
       return own(folder) && checkpoint::step_of(folder.filename().string()) > step;
     };

@@ -55,7 +55,7 @@ fs::path Startup::find() {
   if (options.resume == "never") return {};
   if (options.resume != "auto") return options.resume;
   std::string found;
-  world_.together([&] {  // one rank decides: the others might find something else a moment later
+  world_.run_collectively([&] {  // one rank decides: the others might find something else a moment later
     if (world_.leader()) found = checkpoint::find_latest(options.directory).value_or("").string();
   });
   found = world_.broadcast_string(found);
@@ -113,7 +113,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
     }
   };
   try {
-    world_.together(read);
+    world_.run_collectively(read);
   } catch (...) {
     // In a job all ranks get here, whichever of them has failed.
     damaged = world_.max_i64(damaged_here ? 1 : 0) != 0;
@@ -138,7 +138,7 @@ void Startup::report_changes(const std::string& before, int64_t step) const {
 
 fs::path Startup::previous(const fs::path& damaged) {
   std::string older;
-  world_.together([&] {
+  world_.run_collectively([&] {
     if (world_.leader()) older = checkpoint::checkpoint_before(damaged).value_or("").string();
   });
   return world_.broadcast_string(older);

@@ -35,7 +35,7 @@ void Trainer::judge_tasks_with(std::unique_ptr<TaskJudge> judge) {
 
 void Trainer::open_data() {
   const config::TrainingConfig& training = config_.training;
-  world_.together([&] {
+  world_.run_collectively([&] {
     batches_ = std::make_unique<Batches>(
         BatchOptions{.data = config_.data,
                      .seq_length = config_.model.seq_length,
@@ -54,7 +54,7 @@ void Trainer::open_data() {
 
 // Before memory is allocated: mistakes shall show at once.
 void Trainer::take_folders() {
-  world_.together([&] {
+  world_.run_collectively([&] {
     if (!world_.leader()) return;
     folder_.emplace(RunFolderOptions{.logs = config_.logging.directory,
                                      .csv = config_.logging.csv,
@@ -70,7 +70,7 @@ void Trainer::take_folders() {
 std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
   const config::CheckpointConfig& options = config_.checkpoint;
   std::unique_ptr<checkpoint::Saver> saver;
-  world_.together([&] {
+  world_.run_collectively([&] {
     saver = std::make_unique<checkpoint::Saver>(
         context_,
         checkpoint::SaverOptions{.directory = options.directory,
@@ -91,7 +91,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
 
 void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& record) {
   const config::CheckpointConfig& options = config_.checkpoint;
-  world_.together([&] {
+  world_.run_collectively([&] {
     if (!world_.leader()) return;
     if (saves()) {
       keep_tokenizer(config_.data.tokenizer, options.directory, {start.weights, options.init_from});
@@ -118,7 +118,7 @@ void Trainer::allocate() {
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
   take_folders();
-  world_.together([&] {
+  world_.run_collectively([&] {
     const std::string shortage = memory_shortage(plan(), config_, context_, runner_.groups().data().size(),
                                                  free_memory(context_, world_.local_size()),
                                                  config_.guard.every > 0 ? state_copy_bytes(runner_) : 0);
@@ -129,7 +129,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   if (task_judge_) task_judge_->bind(runner_.model().parameters());
   std::unique_ptr<checkpoint::Saver> saver = make_saver();
   StartPoint start = Startup(config_, context_, world_, runner_).run();
-  world_.together([&] {
+  world_.run_collectively([&] {
     if (world_.leader() && !start.checkpoint.empty())
       check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check_fingerprint);
   });

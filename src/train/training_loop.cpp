@@ -86,7 +86,7 @@ void TrainingLoop::open_logs() {
   for (const config::ValidationSet& set : config_.data.valid) sets.push_back(set.name);
   if (sets == std::vector<std::string>{config::ValidationSet{}.name} || batches_.validation_sets() == 0)
     sets.clear();
-  world_.together([&] {
+  world_.run_collectively([&] {
     if (!world_.leader()) return;
     writer_ = std::make_unique<MetricsWriter>(
         MetricsOptions{.directory = logging.directory,
@@ -361,7 +361,7 @@ void TrainingLoop::return_to(const checkpoint::Progress& progress) {
   progress_.loss_scale = scaler_.start(progress.loss_scale);
   best_.resume(progress_.validation, world_);
   if (sources_) sources_->clear();
-  world_.together([&] {
+  world_.run_collectively([&] {
     if (world_.leader()) folder_->cut_logs(progress_.step);
   });
   if (writer_) writer_->start_at(progress_.step + 1);

@@ -118,7 +118,7 @@ class FakeRank {
     for (int layer = stage * per_stage; layer < (stage + 1) * per_stage; ++layer) {
       const std::string name = "layers." + std::to_string(layer);
       add({.name = name + ".norm.weight",
-           .shard = parameters::ParameterShard::whole({kHidden}),
+           .shard = parameters::ParameterShard::full({kHidden}),
            .init = parameters::Init::ones,
            .sharing = parameters::Sharing::partial});
       // Three blocks of unequal heights, and two.
@@ -134,7 +134,7 @@ class FakeRank {
       add({.name = name + ".fc2.weight",
            .shard = parameters::ParameterShard::of_columns({kHidden, kFfn}, tensor, layout.tensor)});
       add({.name = name + ".fc2.bias",
-           .shard = parameters::ParameterShard::whole({kHidden}),
+           .shard = parameters::ParameterShard::full({kHidden}),
            .sharing = parameters::Sharing::replicated});
       store_.end_layer();
       for (const auto role :

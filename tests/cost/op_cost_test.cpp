@@ -69,7 +69,7 @@ TEST(OpCost, OfNewtonSchulzAndTheStepsAroundIt) {
   const ParameterRegion region{.local_cols = 5, .global_cols = 5};
   Listener listener;
   muon_momentum(cpu, {.main_grad = grad, .momentum = momentum, .update = update});
-  muon_place(cpu, {.part = update, .whole = whole, .region = region});
+  muon_place(cpu, {.part = update, .full = whole, .region = region});
   muon_update(cpu, {.main_param = main, .param = param, .orthogonal = whole, .region = region});
   ASSERT_EQ(listener.calls.size(), 3u);
   EXPECT_EQ(op_cost(listener.calls[0]).bytes, 10.0 * (2 + 4 + 4 + 2));

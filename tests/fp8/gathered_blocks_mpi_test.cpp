@@ -41,7 +41,7 @@ TEST_P(GatheredBlocks, HaveTheBitsOfBf16Rows) {
   EXPECT_EQ(with.evaluation_bytes - without.evaluation_bytes,
             config.model.num_layers * (2 * rowwise - 4 * values));
   // What te-train --plan counts.
-  const Groups planned = Groups::planned(ProcessGrid::of(ranks, ranks, 1, 1), world().rank());
+  const Groups planned = Groups::dry_run(ProcessGrid::of(ranks, ranks, 1, 1), world().rank());
   if (!layout.copies && !layout.deferred) {
     EXPECT_EQ(BlocksModel(context, config, layout, planned).rehearse(), with.training_bytes);
   }
@@ -97,7 +97,7 @@ TEST(GatheredBlocksOf, ManyRanksTakeNoMoreMemory) {
                                       .heads = 32};
             config::Config config = config_of(layout, ranks);
             config.model.seq_length = config.model.max_position_embeddings = 4096;
-            const Groups groups = Groups::planned(ProcessGrid::of(ranks, ranks, 1, 1), 0);
+            const Groups groups = Groups::dry_run(ProcessGrid::of(ranks, ranks, 1, 1), 0);
             SCOPED_TRACE(fmt::format("{} ranks, recompute {}, deferred {}, both precisions {}", ranks,
                                      static_cast<int>(recompute), deferred, both));
             const int64_t in_fp8 = BlocksModel(context, config, layout, groups).planned(),

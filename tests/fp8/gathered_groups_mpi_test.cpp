@@ -80,10 +80,10 @@ class Gathered {
         scratch_(context_, DType::f32, {kernels::quantize_scratch_elements(tokens, layout.cols)}) {
     recipe->share(groups_.microbatch(), groups_.stage());
     recipe->plan(plan_);
-    quantizer.plan(plan_, whole, {.name = "whole", .rows = tokens, .cols = layout.cols});
-    quantizer.plan_share(plan_, memory_, "share", ranks, tokens, layout.cols, Lifetime(0, 0));
+    quantizer.plan(plan_, full, {.name = "whole", .rows = tokens, .cols = layout.cols});
+    quantizer.plan_shard(plan_, memory_, "share", ranks, tokens, layout.cols, Lifetime(0, 0));
     plan_.add(shard_high_precision_, "share", MemoryKind::scratch, DType::bf16,
-              {ranks.share(tokens), layout.cols});
+              {ranks.shard(tokens), layout.cols});
     plan_.add(full_high_precision_, "whole", MemoryKind::scratch, DType::bf16, {tokens, layout.cols});
     block_ = plan_.allocate(context_);
     recipe->reset(context_);
@@ -96,17 +96,17 @@ class Gathered {
   /// A pass: the forms that nobody asks for keep 0xff.
   void run(const QuantizeMode& mode, bool works = true) {
     for (const Tensor& tensor :
-         {whole.rowwise.values, whole.rowwise.scales, whole.columnwise.values, whole.columnwise.scales,
+         {full.rowwise.values, full.rowwise.scales, full.columnwise.values, full.columnwise.scales,
           memory_.rowwise, memory_.rowwise_scales, memory_.columnwise, memory_.columnwise_scales})
       if (tensor) context_.fill_bytes(tensor, 0xff);
     sums_.fill_value(0.0f);
-    whole.high_precision = full_high_precision_;
-    Operand share = quantizer.share_of(whole, shard_high_precision_, ranks, memory_);
+    full.high_precision = full_high_precision_;
+    Operand shard = quantizer.shard_of(full, shard_high_precision_, ranks, memory_);
     const TensorMessages messages;
     worked.clear();
     TensorParallel::Work work;
     if (works) work = [this](int64_t first, int64_t count) { see(first, count); };
-    quantizer.gather(context_, ranks, memory_, share, whole, mode, work, {sums_, scratch_});
+    quantizer.gather(context_, ranks, memory_, shard, full, mode, work, {sums_, scratch_});
     sent = messages.sent;
   }
 
@@ -124,13 +124,13 @@ class Gathered {
   }
   void expect_rows() {
     const kernels::GroupResult one = expected();
-    EXPECT_EQ(bytes_of(whole.rowwise.values), one.rowwise);
-    EXPECT_EQ(floats(whole.rowwise.scales), one.row_scales);
+    EXPECT_EQ(bytes_of(full.rowwise.values), one.rowwise);
+    EXPECT_EQ(floats(full.rowwise.scales), one.row_scales);
   }
   void expect_columns() {
     const kernels::GroupResult one = expected();
-    EXPECT_EQ(bytes_of(whole.columnwise.values), one.columnwise);
-    EXPECT_EQ(floats(whole.columnwise.scales), one.column_scales);
+    EXPECT_EQ(bytes_of(full.columnwise.values), one.columnwise);
+    EXPECT_EQ(floats(full.columnwise.scales), one.column_scales);
   }
   static void expect_untouched(const Matrix& form) {
     for (const Tensor& tensor : {form.values, form.scales})
@@ -152,7 +152,7 @@ class Gathered {
   TensorParallel ranks;
   std::unique_ptr<fp8::Recipe> recipe;
   fp8::Quantizer quantizer;
-  Operand whole;
+  Operand full;
   std::vector<std::string> sent;
   std::vector<std::pair<int64_t, int64_t>> worked;  ///< rows, in order
 
@@ -161,16 +161,16 @@ class Gathered {
   void see(int64_t first, int64_t count) {
     worked.emplace_back(first, count);
     const kernels::GroupResult one = expected();
-    const std::vector<uint8_t> rows = bytes_of(whole.rowwise.values.slice_rows(first, count));
-    const auto cols = static_cast<size_t>(whole.rowwise.cols());
+    const std::vector<uint8_t> rows = bytes_of(full.rowwise.values.slice_rows(first, count));
+    const auto cols = static_cast<size_t>(full.rowwise.cols());
     EXPECT_TRUE(
         std::equal(rows.begin(), rows.end(), one.rowwise.begin() + static_cast<ptrdiff_t>(first * cols)));
-    EXPECT_EQ(floats(whole.rowwise.scales), one.row_scales);
+    EXPECT_EQ(floats(full.rowwise.scales), one.row_scales);
   }
 
   TestTensor all_, sums_, scratch_;
   MemoryPlan plan_;
-  fp8::ShareMemory memory_;
+  fp8::ShardMemory memory_;
   Tensor shard_high_precision_, full_high_precision_;
   DeviceBuffer block_;
   bool power_of_two_ = true;
@@ -223,11 +223,11 @@ TEST_P(GatheredGroups, OnlyTheFormThatIsAskedForTravels) {
   };
   operand_.run({.columnwise = false});
   operand_.expect_rows();
-  Gathered::expect_untouched(operand_.whole.columnwise);
+  Gathered::expect_untouched(operand_.full.columnwise);
   EXPECT_EQ(bytes_sent(), values + scale_bytes());
   operand_.run({.rowwise = false}, false);
   operand_.expect_columns();
-  Gathered::expect_untouched(operand_.whole.rowwise);
+  Gathered::expect_untouched(operand_.full.rowwise);
   EXPECT_EQ(bytes_sent(), values + values / 32);
 }
 
@@ -284,15 +284,15 @@ TEST(GatheredGroupsOf, TokensThatAreNoWholeBlocksTravelInBf16) {
   const Layout layout{.cols = 144};
   const config::PrecisionConfig precision = precision_of(Fp8Recipe::blockwise);
   EXPECT_TRUE(gathers_quantized(layout, precision, 128L * ranks));
-  for (const int64_t share : {64, 192, 16}) {
-    EXPECT_FALSE(gathers_quantized(layout, precision, share * ranks));
-    Gathered operand(layout, precision, share * ranks);
+  for (const int64_t shard : {64, 192, 16}) {
+    EXPECT_FALSE(gathers_quantized(layout, precision, shard * ranks));
+    Gathered operand(layout, precision, shard * ranks);
     operand.run({});
     operand.expect_rows();
     operand.expect_columns();
     EXPECT_EQ(operand.sent,
-              std::vector<std::string>{fmt::format("all_gather {}", share * ranks * layout.cols * 2)});
-    EXPECT_EQ(operand.worked, (std::vector<std::pair<int64_t, int64_t>>{{0, share * ranks}}));
+              std::vector<std::string>{fmt::format("all_gather {}", shard * ranks * layout.cols * 2)});
+    EXPECT_EQ(operand.worked, (std::vector<std::pair<int64_t, int64_t>>{{0, shard * ranks}}));
     operand.run({.rowwise = false}, false);
     operand.expect_columns();
   }
@@ -332,7 +332,7 @@ TEST(GatheredGroupsOf, HighPrecisionPassesTravelInBf16) {
   EXPECT_FALSE(operand.quantizer.gathers_quantized(operand.ranks, tokens));
   operand.run({}, false);
   EXPECT_EQ(operand.sent, std::vector<std::string>{fmt::format("all_gather {}", tokens * cols * 2)});
-  Gathered::expect_untouched(operand.whole.rowwise);
+  Gathered::expect_untouched(operand.full.rowwise);
   operand.recipe->set_high_precision(false);
   operand.run({});
   operand.expect_rows();

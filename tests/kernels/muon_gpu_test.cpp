@@ -12,7 +12,7 @@ using namespace kernels;
 
 /// Momentum, update of the parameters and what lies between, on one device; the bytes of all results.
 struct MuonRun {
-  std::vector<uint8_t> momentum, update, whole, normalized, combined, main, param, value, remainder;
+  std::vector<uint8_t> momentum, update, full, normalized, combined, main, param, value, remainder;
 
   MuonRun(const Context& context, DType dtype, DType grad_dtype, bool skipped) {
     const int64_t rows = 37, cols = 53, local_cols = 19, n = 500, first = 7;
@@ -37,8 +37,8 @@ struct MuonRun {
                             .update = u,
                             .grad_multiplier = multiplier.get().as<const float>(),
                             .skip = flag});
-    muon_place(context, {.part = u, .whole = x, .region = region});
-    whole = x.raw();
+    muon_place(context, {.part = u, .full = x, .region = region});
+    full = x.raw();
     muon_normalize(context, {.x = x, .sum_of_squares = sum});
     normalized = x.raw();
     muon_combine(context, {.x = x, .y = y, .a = 3.4445f, .b = -0.7f});
@@ -71,7 +71,7 @@ TEST(MuonGpu, ElementwiseStepsHaveTheBitsOfTheCpu) {
         const MuonRun expected(cpu, dtype, grad_dtype, skipped), actual(gpu, dtype, grad_dtype, skipped);
         EXPECT_EQ(actual.momentum, expected.momentum);
         EXPECT_EQ(actual.update, expected.update);
-        EXPECT_EQ(actual.whole, expected.whole);
+        EXPECT_EQ(actual.full, expected.full);
         EXPECT_EQ(actual.normalized, expected.normalized);
         EXPECT_EQ(actual.combined, expected.combined);
         EXPECT_EQ(actual.main, expected.main);

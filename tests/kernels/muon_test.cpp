@@ -39,16 +39,16 @@ TEST(Muon, MomentumByHand) {
 
 // Two rows of a part of two columns, from its second element on, in a matrix of five columns.
 TEST(Muon, PlacesAPartInAMatrix) {
-  TestTensor part(cpu(), DType::f32, {3}), whole(cpu(), DType::f32, {3, 5});
+  TestTensor part(cpu(), DType::f32, {3}), full(cpu(), DType::f32, {3, 5});
   part.fill({1, 2, 3});
-  whole.fill_value(0);
+  full.fill_value(0);
   muon_place(
       cpu(),
       {.part = part,
-       .whole = whole,
+       .full = full,
        .region = {.local_cols = 2, .first_local = 1, .global_row = 1, .global_col = 3, .global_cols = 5}});
-  EXPECT_EQ(whole.floats(), (std::vector<float>{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 3}));
-  EXPECT_THROW(muon_place(cpu(), {.part = part, .whole = whole, .region = {2, 1, 2, 3, 5}}), InternalError);
+  EXPECT_EQ(full.floats(), (std::vector<float>{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 3}));
+  EXPECT_THROW(muon_place(cpu(), {.part = part, .full = full, .region = {2, 1, 2, 3, 5}}), InternalError);
 }
 
 TEST(Muon, UpdateByHand) {
@@ -97,9 +97,9 @@ TEST(Muon, RemaindersGiveTheSameParameters) {
   muon_update(cpu(), args);
   std::vector<float> joined(static_cast<size_t>(n));
   join_params_on_host(value.get().as<uint16_t>(), remainder.get().as<uint16_t>(), n, joined.data());
-  const std::vector<float> whole = main.floats();
+  const std::vector<float> full = main.floats();
   for (size_t i = 0; i < joined.size(); ++i)
-    ASSERT_LE(std::abs(std::bit_cast<int32_t>(joined[i]) - std::bit_cast<int32_t>(whole[i])), 1) << i;
+    ASSERT_LE(std::abs(std::bit_cast<int32_t>(joined[i]) - std::bit_cast<int32_t>(full[i])), 1) << i;
 }
 
 TEST(NewtonSchulz, MatchesDoublePrecision) {

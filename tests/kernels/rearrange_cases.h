@@ -26,20 +26,20 @@ inline void check_column_pieces(const Context& context, DType dtype, const Piece
   SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.pieces << " pieces of " << c.cols
                                     << (join ? ", joined, " : ", ") << dtype_name(dtype));
   const int64_t width = c.begin + c.pieces * c.cols + c.after, part_width = c.at + c.cols + c.beside;
-  TestTensor whole(context, dtype, {c.rows, width}), parts(context, dtype, {c.pieces, c.rows, part_width});
-  whole.fill_normal(1), parts.fill_normal(2);
-  std::vector<float> w = whole.floats(), p = parts.floats();
+  TestTensor full(context, dtype, {c.rows, width}), parts(context, dtype, {c.pieces, c.rows, part_width});
+  full.fill_normal(1), parts.fill_normal(2);
+  std::vector<float> w = full.floats(), p = parts.floats();
   for (int64_t piece = 0; piece < c.pieces; ++piece) {
     for (int64_t r = 0; r < c.rows; ++r) {
       for (int64_t i = 0; i < c.cols; ++i) {
-        float& in_whole = w[static_cast<size_t>(r * width + c.begin + piece * c.cols + i)];
+        float& in_full = w[static_cast<size_t>(r * width + c.begin + piece * c.cols + i)];
         float& in_part = p[static_cast<size_t>((piece * c.rows + r) * part_width + c.at + i)];
-        (join ? in_whole : in_part) = join ? in_part : in_whole;
+        (join ? in_full : in_part) = join ? in_part : in_full;
       }
     }
   }
-  column_pieces(context, {whole, parts, c.begin, c.at, c.cols, join});
-  EXPECT_EQ(whole.floats(), w);
+  column_pieces(context, {full, parts, c.begin, c.at, c.cols, join});
+  EXPECT_EQ(full.floats(), w);
   EXPECT_EQ(parts.floats(), p);
 }
 

@@ -91,7 +91,7 @@ inline ParameterShard shard_of(const Definition& definition, int rank, int ranks
     case Cut::whole:
       break;
   }
-  return ParameterShard::whole(definition.shape);
+  return ParameterShard::full(definition.shape);
 }
 
 /// ParameterSpec::matrices of a layer's weight.

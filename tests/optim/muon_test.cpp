@@ -38,10 +38,10 @@ class OneLayer {
   OneLayer(const config::OptimizerConfig& config, MatrixShape shape, std::vector<int64_t> matrices)
       : optimizer_({.optimizer = config, .parallel = {}}, store_, groups_) {
     matrix_ = store_.add({.name = "weight",
-                          .shard = ParameterShard::whole({shape.rows, shape.cols}),
+                          .shard = ParameterShard::full({shape.rows, shape.cols}),
                           .decay = true,
                           .matrices = std::move(matrices)});
-    vector_ = store_.add({.name = "bias", .shard = ParameterShard::whole({shape.rows})});
+    vector_ = store_.add({.name = "bias", .shard = ParameterShard::full({shape.rows})});
     store_.plan(plan_, {.dtype = DType::f32});
     optimizer_.plan(plan_);
     memory_ = plan_.allocate(cpu_);

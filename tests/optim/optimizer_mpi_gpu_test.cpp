@@ -111,7 +111,7 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
   std::vector<parameters::Parameter*> layers;
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     layers.push_back(store.add({.name = fmt::format("layer {}", layer),
-                                .shard = ParameterShard::whole({kRows, kCols}),
+                                .shard = ParameterShard::full({kRows, kCols}),
                                 .init = parameters::Init::zeros}));
     store.end_layer();
   }

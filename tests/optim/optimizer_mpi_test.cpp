@@ -263,9 +263,9 @@ TEST_F(DistributedOptimizer, MisuseIsAnError) {
 }
 
 TEST_F(DistributedOptimizer, ATiedParameterWithoutAMarkIsAnError) {
-  const Groups planned = Groups::planned(ProcessGrid::of(2, 1, 1, 2), 0);
+  const Groups planned = Groups::dry_run(ProcessGrid::of(2, 1, 1, 2), 0);
   ParameterStore store;
-  store.add({.name = "words", .shard = ParameterShard::whole({5, 3})});
+  store.add({.name = "words", .shard = ParameterShard::full({5, 3})});
   MemoryPlan plan;
   store.plan(plan, {});
   comm::GradientReducer reducer(config::ParallelConfig{}, true, store, planned);

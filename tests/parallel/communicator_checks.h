@@ -75,9 +75,9 @@ inline std::vector<uint8_t> part_of(const std::vector<uint8_t>& bytes, int part,
   return {bytes.begin() + part * size, bytes.begin() + (part + 1) * size};
 }
 
-inline Tensor part_of(const Tensor& whole, int part, int parts) {
-  const int64_t count = whole.numel() / parts;
-  return whole.view({whole.numel(), 1}).slice_rows(part * count, count).view({count});
+inline Tensor part_of(const Tensor& full, int part, int parts) {
+  const int64_t count = full.numel() / parts;
+  return full.view({full.numel(), 1}).slice_rows(part * count, count).view({count});
 }
 
 constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i32,
@@ -99,11 +99,11 @@ inline void check_all_gather(const Context& context, Communicator& group) {
       EXPECT_EQ(out.raw(), expected);
       EXPECT_EQ(in.raw(), bytes_of(dtype, own));
 
-      TestTensor whole(context, dtype, {count * group.size()});
-      const Tensor part = part_of(whole.get(), group.rank(), group.size());
+      TestTensor full(context, dtype, {count * group.size()});
+      const Tensor part = part_of(full.get(), group.rank(), group.size());
       context.copy(part, in);
-      group.all_gather(context, part, whole);
-      EXPECT_EQ(whole.raw(), expected) << "in place";
+      group.all_gather(context, part, full);
+      EXPECT_EQ(full.raw(), expected) << "in place";
     }
   }
 }

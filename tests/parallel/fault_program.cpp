@@ -34,7 +34,7 @@ void misbehave(const std::string& how) {
 /// Phases in which the ranks agree on how it went.
 void agree(World& world, const std::string& how) {
   const bool last = world.rank() == world.size() - 1;
-  world.together([&] {
+  world.run_collectively([&] {
     if (how == "all_refuse") user_error("parallel.tensor: 3 does not divide 4 heads");
     if (how == "last_refuses" && last) user_error("data.train: no such file");
     if (how == "two_reasons") user_error("{}", last ? "disk: full" : "memory: full");

@@ -131,7 +131,7 @@ TEST_F(GroupsTest, SendsOutliveTheGroupsOnlyUntilTheyArrive) {
 
 TEST_F(GroupsTest, PlannedGroupsKnowTheirPlaceAndRefuseToTalk) {
   const ProcessGrid grid = ProcessGrid::of(16, 2, 1, 4);
-  const Groups groups = Groups::planned(grid, 6);
+  const Groups groups = Groups::dry_run(grid, 6);
   EXPECT_EQ(groups.tensor().rank(), 0);
   EXPECT_EQ(groups.tensor().size(), 2);
   EXPECT_EQ(groups.data().world_ranks(), (std::vector<int>{4, 6}));
@@ -140,9 +140,9 @@ TEST_F(GroupsTest, PlannedGroupsKnowTheirPlaceAndRefuseToTalk) {
   EXPECT_EQ(groups.channel(Channel::backward_from_next).rank(), 1);
   EXPECT_EQ(groups.channel(Channel::forward_from_previous).world_ranks(), (std::vector<int>{2, 6}));
   EXPECT_EQ(groups.embedding().size(), 1);
-  EXPECT_EQ(Groups::planned(grid, 0).embedding().world_ranks(), (std::vector<int>{0, 12}));
+  EXPECT_EQ(Groups::dry_run(grid, 0).embedding().world_ranks(), (std::vector<int>{0, 12}));
   // The first stage's previous is the last.
-  EXPECT_EQ(Groups::planned(grid, 0).channel(Channel::forward_from_previous).world_ranks(),
+  EXPECT_EQ(Groups::dry_run(grid, 0).channel(Channel::forward_from_previous).world_ranks(),
             (std::vector<int>{12, 0}));
   TestTensor t(cpu_, DType::f32, {4});
   EXPECT_THROW(groups.tensor().all_reduce(cpu_, t, ReduceOp::sum), InternalError);

@@ -45,7 +45,7 @@ TEST(PeerPieces, RowsNeedTheChunksThatHoldThem) {
           for (int from = 0; from < ranks; ++from) {
             int needed = 0;
             for (int64_t row = first; row < first + count; ++row)
-              if (row / cut.share() == from) needed = static_cast<int>(row % cut.share() / cut.chunk()) + 1;
+              if (row / cut.shard() == from) needed = static_cast<int>(row % cut.shard() / cut.chunk()) + 1;
             EXPECT_EQ(cut.needed(from, first, count), needed)
                 << ranks << " ranks, " << pieces << " pieces, rows " << first << " + " << count << " of rank "
                 << from;

@@ -41,7 +41,7 @@ class CopiesTest : public ::testing::Test {
   PeerTransport& copies() { return *groups_->tensor_copies(); }
   size_t half() const { return static_cast<size_t>(size() * kMostRows * kWidth) * sizeof(float); }
 
-  Tensor whole(DType dtype, int64_t rows) const { return {memory_.data(), dtype, {rows * size(), kWidth}}; }
+  Tensor full(DType dtype, int64_t rows) const { return {memory_.data(), dtype, {rows * size(), kWidth}}; }
   Tensor slots(DType dtype) const {
     return {static_cast<char*>(memory_.data()) + half(), dtype, {kMostRows * (size() - 1), kWidth}};
   }
@@ -51,18 +51,18 @@ class CopiesTest : public ::testing::Test {
     return counts;
   }
   /// Gathers, and copies each piece when it may be worked on; what is copied must be what was sent.
-  void gather_into(const Tensor& seen, const Tensor& share, int pieces) {
-    const Tensor all = whole(share.dtype, share.rows());
-    copies().gather(gpu(), share, all, pieces, [&](int64_t first, int64_t count) {
+  void gather_into(const Tensor& seen, const Tensor& shard, int pieces) {
+    const Tensor all = full(shard.dtype, shard.rows());
+    copies().gather(gpu(), shard, all, pieces, [&](int64_t first, int64_t count) {
       gpu().copy(seen.slice_rows(first, count), all.slice_rows(first, count));
     });
   }
   /// The addend is made piece by piece, over what is no number.
-  void reduce_from(const Tensor& source, const Tensor& addend, const Tensor& share, int pieces,
+  void reduce_from(const Tensor& source, const Tensor& addend, const Tensor& shard, int pieces,
                    const std::function<void()>& meanwhile = {}) {
     gpu().fill_bytes(addend, 0xff);
     copies().reduce(
-        gpu(), addend, share, slots(share.dtype), pieces,
+        gpu(), addend, shard, slots(shard.dtype), pieces,
         [&](int64_t first, int64_t count) {
           gpu().copy(addend.slice_rows(first, count), source.slice_rows(first, count));
         },
@@ -85,18 +85,18 @@ TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
                      << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
         const int64_t count = rows * kWidth;
         const std::vector<uint8_t> expected = bytes_of(dtype, gathered_values(dtype, count, size(), 5));
-        TestTensor share(gpu(), dtype, {rows, kWidth}), seen(gpu(), dtype, {rows * size(), kWidth});
-        put(share, rank_values(dtype, count, rank(), 5));
+        TestTensor shard(gpu(), dtype, {rows, kWidth}), seen(gpu(), dtype, {rows * size(), kWidth});
+        put(shard, rank_values(dtype, count, rank(), 5));
         const Watchdog::Guard guard(gpu(), "a gather");
-        gpu().fill_bytes(whole(dtype, rows), 0xff);
-        gather_into(seen, share, pieces);
+        gpu().fill_bytes(full(dtype, rows), 0xff);
+        gather_into(seen, shard, pieces);
         EXPECT_EQ(seen.raw(), expected);
         // From its own place, without work.
-        const Tensor own = whole(dtype, rows).slice_rows(rank() * rows, rows);
-        gpu().fill_bytes(whole(dtype, rows), 0xff);
-        gpu().copy(own, share);
-        copies().gather(gpu(), own, whole(dtype, rows), pieces, {});
-        gpu().copy(seen, whole(dtype, rows));
+        const Tensor own = full(dtype, rows).slice_rows(rank() * rows, rows);
+        gpu().fill_bytes(full(dtype, rows), 0xff);
+        gpu().copy(own, shard);
+        copies().gather(gpu(), own, full(dtype, rows), pieces, {});
+        gpu().copy(seen, full(dtype, rows));
         EXPECT_EQ(seen.raw(), expected) << "in place";
       }
     }
@@ -111,13 +111,13 @@ TEST_F(CopiesTest, SumsAreThoseInTheOrderOfTheRanks) {
           SCOPED_TRACE(::testing::Message()
                        << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
           TestTensor source(gpu(), dtype, {rows * size(), kWidth}),
-              addend(gpu(), dtype, {rows * size(), kWidth}), share(gpu(), dtype, {rows, kWidth});
+              addend(gpu(), dtype, {rows * size(), kWidth}), shard(gpu(), dtype, {rows, kWidth});
           put(source, rank_values(dtype, rows * size() * kWidth, rank(), 7));
           const Watchdog::Guard guard(gpu(), "a reduction");
           int calls = 0;
-          reduce_from(source, addend, share, pieces,
+          reduce_from(source, addend, shard, pieces,
                       with_work ? [&calls] { ++calls; } : std::function<void()>{});
-          EXPECT_EQ(share.raw(), expected_sum(dtype, rows, 7));
+          EXPECT_EQ(shard.raw(), expected_sum(dtype, rows, 7));
           EXPECT_EQ(calls, with_work ? 1 : 0);
           EXPECT_EQ(addend.raw(), source.raw()) << "the addends are read alone";
         }
@@ -134,22 +134,22 @@ TEST_F(CopiesTest, ReduceScatterOfAWhole) {
       SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << ", " << rows << " rows");
       const int64_t count = rows * kWidth;
       const Tensor slots_of_rows{slots(dtype).data, dtype, {size() - 1, count}};
-      TestTensor whole_rows(gpu(), dtype, {size(), count}), sum(gpu(), dtype, {1, count});
-      const Tensor own = whole_rows.get().slice_rows(rank(), 1);
+      TestTensor full_rows(gpu(), dtype, {size(), count}), sum(gpu(), dtype, {1, count});
+      const Tensor own = full_rows.get().slice_rows(rank(), 1);
       const Watchdog::Guard guard(gpu(), "a reduction");
-      put(whole_rows, rank_values(dtype, size() * count, rank(), 11));
-      copies().reduce_scatter(gpu(), whole_rows, sum, slots_of_rows, false);
+      put(full_rows, rank_values(dtype, size() * count, rank(), 11));
+      copies().reduce_scatter(gpu(), full_rows, sum, slots_of_rows, false);
       EXPECT_EQ(sum.raw(), expected_sum(dtype, rows, 11));
-      copies().reduce_scatter(gpu(), whole_rows, own, slots_of_rows, false);
+      copies().reduce_scatter(gpu(), full_rows, own, slots_of_rows, false);
       gpu().copy(sum, own);
       EXPECT_EQ(sum.raw(), expected_sum(dtype, rows, 11)) << "in place";
       // On top of zeros the same again, whose doubles are exact.
-      put(whole_rows, rank_values(dtype, size() * count, rank(), 11));
+      put(full_rows, rank_values(dtype, size() * count, rank(), 11));
       gpu().zero(sum);
-      copies().reduce_scatter(gpu(), whole_rows, sum, slots_of_rows, true);
+      copies().reduce_scatter(gpu(), full_rows, sum, slots_of_rows, true);
       EXPECT_EQ(sum.raw(), expected_sum(dtype, rows, 11)) << "added to zeros";
       if (dtype != DType::f32) continue;
-      copies().reduce_scatter(gpu(), whole_rows, sum, slots_of_rows, true);
+      copies().reduce_scatter(gpu(), full_rows, sum, slots_of_rows, true);
       const std::vector<uint8_t> once = expected_sum(dtype, rows, 11), twice = sum.raw();
       int64_t wrong = 0;
       for (int64_t i = 0; i < count; ++i) {
@@ -169,14 +169,14 @@ TEST_F(CopiesTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
   const std::vector<int> counts = piece_counts();
   TestTensor delay(gpu(), DType::u8, {int64_t{256} << 20});
   for (int repeat = 0; repeat < 3; ++repeat) {
-    std::vector<std::unique_ptr<TestTensor>> shares, seen, sources, sums;
+    std::vector<std::unique_ptr<TestTensor>> shards, seen, sources, sums;
     std::vector<int64_t> rows;
     for (int round = 0; round < kRounds; ++round) {
       rows.push_back(4 * (1 + (37 * round) % 101));
       const Shape part{rows.back(), kWidth}, all{rows.back() * size(), kWidth};
       const auto salt = static_cast<uint64_t>(100 + round);
-      shares.push_back(std::make_unique<TestTensor>(gpu(), DType::e4m3, part));
-      put(*shares.back(), rank_values(DType::e4m3, part.numel(), rank(), salt));
+      shards.push_back(std::make_unique<TestTensor>(gpu(), DType::e4m3, part));
+      put(*shards.back(), rank_values(DType::e4m3, part.numel(), rank(), salt));
       seen.push_back(std::make_unique<TestTensor>(gpu(), DType::e4m3, all));
       sources.push_back(std::make_unique<TestTensor>(gpu(), DType::bf16, all));
       put(*sources.back(), rank_values(DType::bf16, all.numel(), rank(), salt));
@@ -190,8 +190,8 @@ TEST_F(CopiesTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
       const int pieces = counts[i % counts.size()];
       if (round % size() == rank())
         for (int fill = 0; fill < 4; ++fill) gpu().fill_bytes(delay, 0);
-      gather_into(*seen[i], *shares[i], pieces);
-      gpu().fill_bytes(*shares[i], 0xff);  // a share is free when its gather is over
+      gather_into(*seen[i], *shards[i], pieces);
+      gpu().fill_bytes(*shards[i], 0xff);  // a share is free when its gather is over
       if (round % 3 != 0) {
         const Tensor memory{addend.get().data, DType::bf16, {rows[i] * size(), kWidth}};
         reduce_from(*sources[i], memory, *sums[i], pieces,
@@ -217,7 +217,7 @@ TEST_F(CopiesTest, OtherMemoryIsRefused) {
   TestTensor own(gpu(), DType::bf16, {4, kWidth}), elsewhere(gpu(), DType::bf16, {4 * size(), kWidth});
   // The others' counters go on, so this one must not have begun.
   EXPECT_THROW(copies().gather(gpu(), own, elsewhere, 1, {}), InternalError);
-  EXPECT_THROW(copies().gather(gpu(), own, whole(DType::bf16, 4), 3 * size() + 1, {}), InternalError);
+  EXPECT_THROW(copies().gather(gpu(), own, full(DType::bf16, 4), 3 * size() + 1, {}), InternalError);
   gather_into(elsewhere, own, 1);
   gpu().synchronize();
 }

@@ -67,10 +67,10 @@ TEST(World, GathersAndBroadcastsTexts) {
   world().barrier();
 }
 
-/// The exit code and message with which together() ends, on this rank.
+/// The exit code and message with which run_collectively() ends, on this rank.
 std::pair<int, std::string> outcome(const std::function<void()>& fn) {
   try {
-    world().together(fn);
+    world().run_collectively(fn);
   } catch (const JobFailure& failure) {
     return {failure.exit_code(), failure.what()};
   } catch (const UserError& error) {  // a world of one rank: the exception itself

@@ -26,7 +26,7 @@ int64_t planned(const config::Config& config, const parallel::ProcessGrid& grid)
   const Context context = Context::cpu(train::execution_options(config));
   int64_t most = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
-    const auto groups = parallel::Groups::planned(grid, grid.rank({.pipeline = stage}));
+    const auto groups = parallel::Groups::dry_run(grid, grid.rank({.pipeline = stage}));
     most = std::max(most, train::StepRunner(config, context, groups).plan().total_bytes());
   }
   return most;
@@ -93,7 +93,7 @@ TEST(Search, PlansWhatInterleavedZeroBubbleKeeps) {
         "llama7b_fp8", {"parallel.pipeline=4", "parallel.schedule=zero_bubble", "training.recompute=none",
                         "parallel.virtual_stages=" + std::to_string(chunks)});
     const auto grid = parallel::ProcessGrid::of(4, 1, 1, 4);
-    const auto groups = parallel::Groups::planned(grid, stage);
+    const auto groups = parallel::Groups::dry_run(grid, stage);
     const Context context = Context::cpu(train::execution_options(config));
     const train::StepRunner runner(config, context, groups);
     const std::string buffers = runner.plan().buffers();

@@ -46,7 +46,7 @@ int64_t largest_plan(const std::string& name, int ranks) {
       ranks, static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
   int64_t largest = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
-    const parallel::Groups groups = parallel::Groups::planned(grid, grid.rank({.pipeline = stage}));
+    const parallel::Groups groups = parallel::Groups::dry_run(grid, grid.rank({.pipeline = stage}));
     largest = std::max(largest, train::StepRunner(config, Context::cpu(), groups).plan().total_bytes());
   }
   return largest;
@@ -70,7 +70,7 @@ int64_t planned_of(int ranks, const std::string& shard, MemoryKind kind) {
       config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_bf16.yaml",
                           {"training.device=cpu", "parallel.shard=" + shard,
                            "training.global_batch_size=" + std::to_string(16 * ranks)});
-  const parallel::Groups groups = parallel::Groups::planned(parallel::ProcessGrid::of(ranks, 1, 1, 1), 0);
+  const parallel::Groups groups = parallel::Groups::dry_run(parallel::ProcessGrid::of(ranks, 1, 1, 1), 0);
   return train::StepRunner(config, Context::cpu(), groups).plan().bytes(kind);
 }
 
@@ -101,7 +101,7 @@ std::vector<std::string> tensor_plans(const std::string& name, int tensor,
       config::load_config(std::string(TE_SOURCE_DIR) + "/configs/" + name + ".yaml", overrides);
   std::vector<std::string> plans;
   for (int rank = 0; rank < tensor; ++rank) {
-    const parallel::Groups groups = parallel::Groups::planned(
+    const parallel::Groups groups = parallel::Groups::dry_run(
         parallel::ProcessGrid::of(2 * tensor, tensor, 1, 1), rank, train::connect_options(config));
     plans.push_back(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
   }
@@ -134,7 +134,7 @@ TEST(Plan, OfDataRanksIsTheSameWhereTheyWriteEachOthersMemory) {
         config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_fp8.yaml", overrides);
     std::vector<std::string> result;
     for (int rank = 0; rank < 4; ++rank) {
-      const parallel::Groups groups = parallel::Groups::planned(parallel::ProcessGrid::of(4, 1, 1, 1), rank,
+      const parallel::Groups groups = parallel::Groups::dry_run(parallel::ProcessGrid::of(4, 1, 1, 1), rank,
                                                                 train::connect_options(config));
       result.push_back(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
     }
@@ -159,7 +159,7 @@ std::vector<std::string> lines_of_stages(const std::string& buffer, int stages,
       config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_fp8.yaml", overrides);
   std::vector<std::string> found;
   for (int rank = 0; rank < stages; ++rank) {
-    const parallel::Groups groups = parallel::Groups::planned(parallel::ProcessGrid::of(stages, 1, 1, stages),
+    const parallel::Groups groups = parallel::Groups::dry_run(parallel::ProcessGrid::of(stages, 1, 1, stages),
                                                               rank, train::connect_options(config));
     std::istringstream lines(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
     std::string own;

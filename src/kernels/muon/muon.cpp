@@ -90,14 +90,14 @@ void muon_place(const Context& context, const MuonPlace& args) {
   const int64_t n = args.part.numel();
   if (n == 0) return;
   check_high_precision("muon_place", "part", args.part);
-  check_dtype("muon_place", "whole", args.whole, args.part.dtype);
-  check_region("muon_place", args.region, n, args.whole);
+  check_dtype("muon_place", "whole", args.full, args.part.dtype);
+  check_region("muon_place", args.region, n, args.full);
   TE_DISPATCH_CUDA(context, muon_place, args);
   visit_high_precision(args.part.dtype, [&](auto zero) {
     const auto* part = args.part.as<decltype(zero)>();
-    auto* whole = args.whole.as<decltype(zero)>();
+    auto* full = args.full.as<decltype(zero)>();
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; ++i) whole[args.region.index(i)] = part[i];
+    for (int64_t i = 0; i < n; ++i) full[args.region.index(i)] = part[i];
   });
 }
 

@@ -55,9 +55,9 @@ struct Momentum : Skippable {
 template <class T>
 struct Place : Always {
   const T* part;
-  T* whole;
+  T* full;
   ParameterRegion region;
-  __device__ void operator()(int64_t i) const { whole[region.index(i)] = part[i]; }
+  __device__ void operator()(int64_t i) const { full[region.index(i)] = part[i]; }
 };
 
 template <class T>
@@ -131,7 +131,7 @@ void muon_momentum(const Context& context, const MuonMomentum& args) {
 void muon_place(const Context& context, const MuonPlace& args) {
   with_type(args.part.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(context, Place<T>{{}, args.part.as<T>(), args.whole.as<T>(), args.region}, args.part.numel());
+    launch(context, Place<T>{{}, args.part.as<T>(), args.full.as<T>(), args.region}, args.part.numel());
   });
 }
 

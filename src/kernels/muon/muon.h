@@ -26,8 +26,8 @@ void muon_momentum(const Context& context, const MuonMomentum& args);
 
 /// whole[region.index(i)] = part[i]: a rank's run of elements at its place in a matrix.
 struct MuonPlace {
-  Tensor part;   ///< fp32, bf16 or fp16 [n]
-  Tensor whole;  ///< the same dtype
+  Tensor part;  ///< fp32, bf16 or fp16 [n]
+  Tensor full;  ///< the same dtype
   ParameterRegion region;
 };
 void muon_place(const Context& context, const MuonPlace& args);

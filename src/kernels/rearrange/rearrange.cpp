@@ -29,19 +29,19 @@ bool divides_16(const Context& context, const Tensor& tensor, int64_t elements) 
 
 void check_pieces(const Context& context, const ColumnPieces& a) {
   const char* op = "column_pieces";
-  TE_CHECK(a.whole && a.parts, "{}: whole and parts must be there", op);
-  check_dtype(op, "parts", a.parts, a.whole.dtype);
-  TE_CHECK(a.whole.shape.rank() == 2 && a.parts.shape.rank() == 3 && a.parts.dim(1) == a.whole.dim(0),
+  TE_CHECK(a.full && a.parts, "{}: whole and parts must be there", op);
+  check_dtype(op, "parts", a.parts, a.full.dtype);
+  TE_CHECK(a.full.shape.rank() == 2 && a.parts.shape.rank() == 3 && a.parts.dim(1) == a.full.dim(0),
            "{}: whole {} and parts {} must be [rows, width] and [pieces, rows, part width]", op,
-           a.whole.shape.str(), a.parts.shape.str());
-  TE_CHECK(a.cols > 0 && a.begin >= 0 && a.begin + a.parts.dim(0) * a.cols <= a.whole.dim(1),
+           a.full.shape.str(), a.parts.shape.str());
+  TE_CHECK(a.cols > 0 && a.begin >= 0 && a.begin + a.parts.dim(0) * a.cols <= a.full.dim(1),
            "{}: {} pieces of {} columns from column {} are not in {}", op, a.parts.dim(0), a.cols, a.begin,
-           a.whole.dim(1));
+           a.full.dim(1));
   TE_CHECK(a.at >= 0 && a.at + a.cols <= a.parts.dim(2),
            "{}: {} columns from column {} are not in a part of {}", op, a.cols, a.at, a.parts.dim(2));
-  TE_CHECK(!overlap(a.whole, a.parts), "{}: whole and parts overlap", op);
-  for (const int64_t size : {a.cols, a.begin, a.at, a.whole.dim(1), a.parts.dim(2)})
-    TE_CHECK(divides_16(context, a.whole, size), "{}: {} columns are no multiple of 16 bytes", op, size);
+  TE_CHECK(!overlap(a.full, a.parts), "{}: whole and parts overlap", op);
+  for (const int64_t size : {a.cols, a.begin, a.at, a.full.dim(1), a.parts.dim(2)})
+    TE_CHECK(divides_16(context, a.full, size), "{}: {} columns are no multiple of 16 bytes", op, size);
 }
 
 void check_order(const Context& context, const RowOrder& a) {
@@ -56,8 +56,8 @@ void check_order(const Context& context, const RowOrder& a) {
            a.rows.dim(1));
 }
 
-void copy_bytes(char* part, char* whole, int64_t bytes, bool to_whole) {
-  std::memcpy(to_whole ? whole : part, to_whole ? part : whole, static_cast<size_t>(bytes));
+void copy_bytes(char* part, char* full, int64_t bytes, bool to_full) {
+  std::memcpy(to_full ? full : part, to_full ? part : full, static_cast<size_t>(bytes));
 }
 
 }  // namespace
@@ -65,14 +65,14 @@ void copy_bytes(char* part, char* whole, int64_t bytes, bool to_whole) {
 void column_pieces(const Context& context, const ColumnPieces& args) {
   check_pieces(context, args);
   TE_DISPATCH_CUDA(context, column_pieces, args);
-  const int64_t pieces = args.parts.dim(0), rows = args.whole.dim(0), size = element_bytes(args.whole);
-  const int64_t width = args.whole.dim(1) * size, part_width = args.parts.dim(2) * size,
+  const int64_t pieces = args.parts.dim(0), rows = args.full.dim(0), size = element_bytes(args.full);
+  const int64_t width = args.full.dim(1) * size, part_width = args.parts.dim(2) * size,
                 bytes = args.cols * size;
 #pragma omp parallel for collapse(2)
   for (int64_t p = 0; p < pieces; ++p) {
     for (int64_t r = 0; r < rows; ++r) {
       copy_bytes(args.parts.as<char>() + (p * rows + r) * part_width + args.at * size,
-                 args.whole.as<char>() + r * width + args.begin * size + p * bytes, bytes, args.join);
+                 args.full.as<char>() + r * width + args.begin * size + p * bytes, bytes, args.join);
     }
   }
 }

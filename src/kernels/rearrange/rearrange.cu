@@ -10,7 +10,7 @@ constexpr int kThreads = 256;
 
 /// Sizes and offsets in units of 16 bytes.
 struct Pieces {
-  uint4 *whole, *parts;
+  uint4 *full, *parts;
   int64_t rows, width, part_width, begin, at, cols, total;
 };
 
@@ -20,11 +20,11 @@ __global__ void __launch_bounds__(kThreads) move_pieces(Pieces p) {
   if (i >= p.total) return;
   const int64_t column = i % p.cols, row = i / p.cols % p.rows, piece = i / (p.cols * p.rows);
   uint4& part = p.parts[(piece * p.rows + row) * p.part_width + p.at + column];
-  uint4& whole = p.whole[row * p.width + p.begin + piece * p.cols + column];
+  uint4& full = p.full[row * p.width + p.begin + piece * p.cols + column];
   if (kJoin) {
-    whole = part;
+    full = part;
   } else {
-    part = whole;
+    part = full;
   }
 }
 
@@ -45,11 +45,10 @@ __global__ void __launch_bounds__(kThreads)
 
 void column_pieces(const Context& context, const ColumnPieces& args) {
   const auto units = [&](int64_t elements) {
-    return elements * static_cast<int64_t>(dtype_size(args.whole.dtype)) /
-           static_cast<int64_t>(sizeof(uint4));
+    return elements * static_cast<int64_t>(dtype_size(args.full.dtype)) / static_cast<int64_t>(sizeof(uint4));
   };
-  const int64_t pieces = args.parts.dim(0), rows = args.whole.dim(0), cols = units(args.cols);
-  const Pieces p{args.whole.as<uint4>(),   args.parts.as<uint4>(), rows,           units(args.whole.dim(1)),
+  const int64_t pieces = args.parts.dim(0), rows = args.full.dim(0), cols = units(args.cols);
+  const Pieces p{args.full.as<uint4>(),    args.parts.as<uint4>(), rows,           units(args.full.dim(1)),
                  units(args.parts.dim(2)), units(args.begin),      units(args.at), cols,
                  pieces * rows * cols};
   if (p.total == 0) return;

@@ -14,7 +14,7 @@ namespace te::kernels {
 /// All else stays as it is. `whole` and `parts` do not overlap. On a GPU cols, begin, at and both widths are multiples
 /// of 16 bytes.
 struct ColumnPieces {
-  Tensor whole;  ///< [rows, width]
+  Tensor full;   ///< [rows, width]
   Tensor parts;  ///< [pieces, rows, part width], the same dtype
   int64_t begin = 0, at = 0, cols = 0;
   bool join = false;  ///< the other way: whole from parts

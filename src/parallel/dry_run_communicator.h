@@ -7,13 +7,13 @@
 
 namespace te::parallel {
 
-class SilentCommunicator final : public Communicator {
+class DryRunCommunicator final : public Communicator {
  public:
-  SilentCommunicator(std::string name, std::vector<int> world_ranks, int rank)
+  DryRunCommunicator(std::string name, std::vector<int> world_ranks, int rank)
       : Communicator(std::move(name), std::move(world_ranks), rank) {}
 
  private:
-  Tensor part(const Tensor& whole, int rank) const;
+  Tensor part(const Tensor& full, int rank) const;
 
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override {}
   /// Every rank's part is this rank's.

@@ -15,10 +15,10 @@ namespace te::parallel {
 
 /// The last operations launched on one communicator, each with an event behind it: the oldest whose event has not come
 /// is what the device is in.
-class OperationTrail {
+class FlightRecorder {
  public:
   /// kept: how many of the last operations.
-  explicit OperationTrail(const Context& context, size_t kept = 64) : entries_(kept) {
+  explicit FlightRecorder(const Context& context, size_t kept = 64) : entries_(kept) {
     for (Entry& entry : entries_) entry.event.emplace(context);
   }
 

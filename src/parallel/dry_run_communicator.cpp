@@ -1,0 +1,31 @@
+#include "parallel/dry_run_communicator.h"
+
+namespace te::parallel {
+
+Tensor DryRunCommunicator::last_sent_;
+
+Tensor DryRunCommunicator::part(const Tensor& full, int rank) const {
+  const int64_t count = full.numel() / size();
+  return {static_cast<char*>(full.data) + static_cast<size_t>(rank * count) * dtype_size(full.dtype),
+          full.dtype,
+          {count}};
+}
+
+void DryRunCommunicator::do_all_gather(const Context& context, const Tensor& in, const Tensor& out) {
+  const Tensor own = in.view({in.numel()});
+  for (int i = 0; i < size(); ++i) {
+    const Tensor target = part(out, i);
+    if (target.data != own.data) context.copy(target, own);
+  }
+}
+
+void DryRunCommunicator::do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
+  const Tensor own = part(in, rank());
+  if (own.data != out.data) context.copy(out.view({out.numel()}), own);
+}
+
+void DryRunCommunicator::do_receive(const Context& context, const Tensor& t, int) {
+  if (last_sent_ && last_sent_.bytes() == t.bytes()) context.copy(t, last_sent_);
+}
+
+}  // namespace te::parallel

@@ -77,10 +77,10 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   const int64_t length = options.prompt + kWarmUpTokens + options.tokens;
   const config::Config config = generate::run_config(model, run, context.is_cuda(), length, 16);
   const parallel::Groups groups = generate::connect(world, context, run);
-  generate::Decoder decoder(
-      config, groups,
-      {.batch = way.batch,
-       .chains = way.launches == "chains" ? generate::Chains::always : generate::Chains::never});
+  generate::Decoder decoder(config, groups,
+                            {.batch = way.batch,
+                             .megakernel = way.launches == "chains" ? generate::MegakernelMode::always
+                                                                    : generate::MegakernelMode::never});
   MemoryPlan plan;
   decoder.plan(plan, context);
   const DeviceBuffer memory = plan.allocate(context);
@@ -105,7 +105,7 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   for (; at < length; ++at) append(at, 1);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   return {spent.count() / static_cast<double>(options.tokens), decoder.weight_bytes(),
-          decoder.chained_passes() > 0};
+          decoder.megakernel_passes() > 0};
 }
 
 void run(const DecodeOptions& options, parallel::World& world) {

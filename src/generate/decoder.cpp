@@ -112,7 +112,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
         kernels::scale_shape(kernels::ScaleLayout::vectors, rows, dims_.widest_input()));
   }
-  if (chained()) step_chain_.plan(plan);
+  if (uses_megakernel()) persistent_decoder_.plan(plan);
   add(statistics_.rstd, "norm.rstd", DType::f32, {rows});
   if (model.layer_norm()) add(statistics_.mean, "norm.mean", DType::f32, {rows});
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
@@ -159,7 +159,7 @@ void Decoder::bind(const Context& context, const parameters::ParameterStore& wei
 void Decoder::start(const Context& context) {
   rope_.fill(context, config_.model);
   recipe_->reset(context);
-  if (chained()) step_chain_.start(context);
+  if (uses_megakernel()) persistent_decoder_.start(context);
   arrange(sizes_.batch, config_.model.seq_length);
 }
 
@@ -349,9 +349,9 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   } else {
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
-  if (apart && chained(rows)) {
-    const ChainedHead head{*final_layernorm_, *output_layer_, first_rows(logits_, rows)};
-    if (step_chain_.forward(context, layers_, attention_, head, a, pass)) return {};
+  if (apart && uses_megakernel(rows)) {
+    const MegakernelHead head{*final_layernorm_, *output_layer_, first_rows(logits_, rows)};
+    if (persistent_decoder_.forward(context, layers_, attention_, head, a, pass)) return {};
   }
   run_layers(context, a, pass);
   const Tensor out = first_rows(hidden_, rows);
@@ -364,10 +364,10 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   return out;
 }
 
-bool Decoder::chained(int64_t rows) const {
+bool Decoder::uses_megakernel(int64_t rows) const {
   const int64_t most_faster = recipe_->quantizes() ? 4 : 1;
-  if (sizes_.chains == Chains::where_faster) return chained() && rows <= most_faster;
-  return chained();
+  if (sizes_.megakernel == MegakernelMode::where_faster) return uses_megakernel() && rows <= most_faster;
+  return uses_megakernel();
 }
 
 // From a.x_in to the stream as (a.x_mid, a.delta).

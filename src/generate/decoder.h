@@ -30,7 +30,7 @@
 #include "core/device_graph.h"
 #include "core/memory_plan.h"
 #include "generate/cached_attention.h"
-#include "generate/step_chain.h"
+#include "generate/persistent_decoder.h"
 #include "model/embedding.h"
 #include "model/layer_config.h"
 #include "model/output_layer.h"
@@ -39,8 +39,8 @@
 
 namespace te::generate {
 
-/// Which passes of one token each of a few sequences go by step_chain.h, of those that can.
-enum class Chains : uint8_t {
+/// Which passes of one token each of a few sequences go by persistent_decoder.h, of those that can.
+enum class MegakernelMode : uint8_t {
   never,
   where_faster,  ///< as measured on an H200 (docs/experiments.md): one row, and of FP8 weights up to four
   always
@@ -52,7 +52,7 @@ struct DecoderSizes {
   /// Tokens that the cache holds, for arrange(); 0: batch sequences of the longest length.
   int64_t cache_tokens = 0;
   int64_t score_rows = 0;  ///< for score(): rows whose logits are made at a time, a power of 2 up to max_rows
-  Chains chains = Chains::never;
+  MegakernelMode megakernel = MegakernelMode::never;
 };
 
 /// Tokens that one sequence goes on with.
@@ -116,8 +116,8 @@ class Decoder {
   int64_t max_length() const { return cache_length_; }
   int64_t batch() const { return sizes_.batch; }
   int64_t vocab_size() const { return config_.model.vocab_size; }
-  /// Passes that went by step_chain.h, replayed ones aside.
-  int64_t chained_passes() const { return step_chain_.passes(); }
+  /// Passes that went by persistent_decoder.h, replayed ones aside.
+  int64_t megakernel_passes() const { return persistent_decoder_.passes(); }
   /// Bytes of weights that every pass reads on this rank, however few its rows; after plan().
   int64_t weight_bytes() const { return weight_bytes_; }
 
@@ -134,8 +134,8 @@ class Decoder {
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   void fill_ids(std::span<const Row> rows, int64_t padded);
   Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool apart);
-  bool chained() const { return sizes_.chains != Chains::never && alone(); }
-  bool chained(int64_t rows) const;
+  bool uses_megakernel() const { return sizes_.megakernel != MegakernelMode::never && alone(); }
+  bool uses_megakernel(int64_t rows) const;
   bool alone() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
   bool recordable(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
@@ -171,7 +171,7 @@ class Decoder {
   std::unique_ptr<model::OutputLayer> output_layer_;
 
   std::deque<CachedAttention> attention_;  ///< by layer
-  StepChain step_chain_;                   ///< of passes of one token a sequence
+  PersistentDecoder persistent_decoder_;   ///< of passes of one token a sequence
   CachedRows rows_;                        ///< of the pass that runs
   std::vector<int64_t> lengths_;           ///< by sequence
   int64_t cache_length_ = 0;               ///< longest sequence

@@ -16,12 +16,12 @@ config::Config config_of(parallel::World& world, const ModelSource& source, cons
 
 }  // namespace
 
-Chains chains_of(const RunOptions& options) {
-  if (options.gemm_chains == "auto") return Chains::where_faster;
-  if (options.gemm_chains == "on") return Chains::always;
+MegakernelMode megakernel_mode_of(const RunOptions& options) {
+  if (options.gemm_chains == "auto") return MegakernelMode::where_faster;
+  if (options.gemm_chains == "on") return MegakernelMode::always;
   if (options.gemm_chains != "off")
     user_error("--gemm-chains {}: must be auto, on or off", options.gemm_chains);
-  return Chains::never;
+  return MegakernelMode::never;
 }
 
 LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options,

@@ -14,7 +14,7 @@
 namespace te::generate {
 
 /// RunOptions::gemm_chains. UserError for another word.
-Chains chains_of(const RunOptions& options);
+MegakernelMode megakernel_mode_of(const RunOptions& options);
 
 struct LoadedModel {
   /// Opens the device, connects the ranks and loads, for sequences of up to `length` tokens; `sizes` is told whether
@@ -27,7 +27,7 @@ struct LoadedModel {
   LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
               int64_t batch)
       : LoadedModel(world, source, options, length, [&](bool, const config::Config&) {
-          return DecoderSizes{.batch = batch, .chains = chains_of(options)};
+          return DecoderSizes{.batch = batch, .megakernel = megakernel_mode_of(options)};
         }) {}
   LoadedModel(const LoadedModel&) = delete;
 

@@ -20,7 +20,7 @@ struct RunOptions {
   int64_t tensor = 1, pipeline = 1;  ///< ranks that share the model: slices of all layers, and stages of it
   int64_t context = 1;   ///< ranks that share the tokens of a sequence: for passes over whole ones
   int64_t replicas = 1;  ///< of the model, which divide the work
-  std::string gemm_chains = "auto";  ///< auto, on or off: DecoderSizes::chains, of generation
+  std::string gemm_chains = "auto";  ///< auto, on or off: DecoderSizes::megakernel, of generation
 
   int64_t ranks_of_model() const { return tensor * context * pipeline; }
 };

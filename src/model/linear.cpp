@@ -124,8 +124,8 @@ fp8::QuantizeMode Linear::input_mode(const Pass& pass) const {
 
 // --- GEMMs -------------------------------------------------------------------------------------------------
 
-kernels::ChainedGemm Linear::chained() const {
-  kernels::ChainedGemm gemm;
+kernels::MegakernelGemm Linear::megakernel_gemm() const {
+  kernels::MegakernelGemm gemm;
   if (bias_ != nullptr) gemm.bias = bias_->value;
   if (!quantized()) {
     gemm.weight = weight_->value;

@@ -12,7 +12,7 @@
 #include "core/device.h"
 #include "fp8/recipe.h"
 #include "kernels/activation/activation.h"
-#include "kernels/gemm/gemm_chain.h"
+#include "kernels/gemm/decode_megakernel.h"
 #include "kernels/quantize/quantize.h"
 #include "model/dimensions.h"
 #include "model/pass.h"
@@ -100,9 +100,9 @@ class Linear {
   kernels::Matrix input_form(const Tensor& values, const Tensor& scales, int64_t rows) const {
     return input_quantizer_.rowwise_in(values, scales, rows, in());
   }
-  /// For gemm_chain(), without input, norm, activation and result: a GEMM like fprop's. Its weight is empty where the
-  /// input is cast otherwise than with one scale of its own.
-  kernels::ChainedGemm chained() const;
+  /// For decode_megakernel(), without input, norm, activation and result: a GEMM like fprop's. Its weight is empty
+  /// where the input is cast otherwise than with one scale of its own.
+  kernels::MegakernelGemm megakernel_gemm() const;
   parameters::Parameter* weight() const { return weight_; }
   parameters::Parameter* bias() const { return bias_; }
   int64_t in() const { return weight_->shape[1]; }

@@ -134,8 +134,8 @@ void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const
   linear_fc2_.forward(context, a.fc2_input, y, pass);
 }
 
-kernels::ChainedGemm Mlp::chained_fc1() const {
-  kernels::ChainedGemm gemm = linear_fc1_.chained();
+kernels::MegakernelGemm Mlp::megakernel_fc1() const {
+  kernels::MegakernelGemm gemm = linear_fc1_.megakernel_gemm();
   gemm.activated = true;
   gemm.kind = kind_;
   gemm.clamp = clamp_;

@@ -49,8 +49,8 @@ class Mlp {
   void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
 
   /// linear_fc1 with the activation.
-  kernels::ChainedGemm chained_fc1() const;
-  kernels::ChainedGemm chained_fc2() const { return linear_fc2_.chained(); }
+  kernels::MegakernelGemm megakernel_fc1() const;
+  kernels::MegakernelGemm megakernel_fc2() const { return linear_fc2_.megakernel_gemm(); }
 
   /// For the producer of dy, which keeps it itself.
   Target grad_target(Gradients& g, const Pass& pass) const { return linear_fc2_.grad_target(g.fc2, pass); }

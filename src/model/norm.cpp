@@ -65,8 +65,8 @@ void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta,
   kernels::norm_forward(context, args);
 }
 
-kernels::ChainedNorm Norm::chained() const {
-  kernels::ChainedNorm norm{.kind = kind_, .eps = eps_, .gamma = gain_->value};
+kernels::MegakernelNorm Norm::megakernel_norm() const {
+  kernels::MegakernelNorm norm{.kind = kind_, .eps = eps_, .gamma = gain_->value};
   if (bias_ != nullptr) norm.beta = bias_->value;
   return norm;
 }

@@ -31,8 +31,8 @@ class Norm {
   /// sum = x + delta (or x itself without a delta, when sum is x); target = norm(sum).
   void forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
                const Statistics& statistics, Target target) const;
-  /// For gemm_chain(), without delta and sum.
-  kernels::ChainedNorm chained() const;
+  /// For decode_megakernel(), without delta and sum.
+  kernels::MegakernelNorm megakernel_norm() const;
   /// d_stream += gradient of x through the norm, given dy; gains and biases accumulate. target: of the linear whose dy
   /// the new d_stream is.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,

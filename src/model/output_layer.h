@@ -32,7 +32,7 @@ class OutputLayer : public Linear {
   /// of rows.
   void logits(const Context& context, const Tensor& h, const Tensor& out) const;
   /// The same as the last link of a chain.
-  kernels::ChainedGemm chained_logits() const { return {.weight = weight_->value}; }
+  kernels::MegakernelGemm megakernel_logits() const { return {.weight = weight_->value}; }
 
  private:
   /// The operand of `values`, complete, quantized in `storage` if the quantizer says so.

@@ -57,8 +57,8 @@ class SelfAttention {
   /// What lies between linear_qkv, whose result is in qkv, and linear_proj, which reads o.
   void attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
               const Pass& pass) const;
-  kernels::ChainedGemm chained_qkv() const { return linear_qkv_.chained(); }
-  kernels::ChainedGemm chained_proj() const { return linear_proj_.chained(); }
+  kernels::MegakernelGemm megakernel_qkv() const { return linear_qkv_.megakernel_gemm(); }
+  kernels::MegakernelGemm megakernel_proj() const { return linear_proj_.megakernel_gemm(); }
 
   /// For the producer of dy, which keeps it itself.
   Target grad_target(Gradients& g, const Pass& pass) const { return linear_proj_.grad_target(g.proj, pass); }

@@ -150,11 +150,12 @@ void TransformerLayer::dropout(const Context& context, const Tensor& x, const Te
   stream_dropout(context, x, y, dropout_, site, pass, dims_, tensor_, ranks_);
 }
 
-std::optional<TransformerLayer::Chained> TransformerLayer::chained() const {
+std::optional<TransformerLayer::MegakernelGemms> TransformerLayer::megakernel_gemms() const {
   if (!pre_ || post_ || parallel_) return {};
-  Chained all{attention_.chained_qkv(), attention_.chained_proj(), mlp_.chained_fc1(), mlp_.chained_fc2()};
-  all.qkv.norm = attention_norms_.before->chained();
-  all.fc1.norm = mlp_norms_.before->chained();
+  MegakernelGemms all{attention_.megakernel_qkv(), attention_.megakernel_proj(), mlp_.megakernel_fc1(),
+                      mlp_.megakernel_fc2()};
+  all.qkv.norm = attention_norms_.before->megakernel_norm();
+  all.fc1.norm = mlp_norms_.before->megakernel_norm();
   return all;
 }
 

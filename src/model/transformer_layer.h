@@ -84,12 +84,12 @@ class TransformerLayer {
   /// the stream as (activations.x_mid, activations.delta). delta may be that of the layer below.
   void forward(const Context& context, const Tensor& residual, const Tensor& delta,
                LayerActivations& activations, const Pass& pass);
-  /// The layer for passes of few rows that are not evaluated op by op (kernels/gemm/gemm_chain.h): its linears, with
-  /// the norms in front of linear_qkv and linear_fc1. Empty where norms or branches are placed otherwise.
-  struct Chained {
-    kernels::ChainedGemm qkv, proj, fc1, fc2;
+  /// The layer for passes of few rows that are not evaluated op by op (kernels/gemm/decode_megakernel.h): its linears,
+  /// with the norms in front of linear_qkv and linear_fc1. Empty where norms or branches are placed otherwise.
+  struct MegakernelGemms {
+    kernels::MegakernelGemm qkv, proj, fc1, fc2;
   };
-  std::optional<Chained> chained() const;
+  std::optional<MegakernelGemms> megakernel_gemms() const;
   /// Between linear_qkv and linear_proj: from activations.attention.qkv to proj_input.high_precision.
   void attend(const Context& context, LayerActivations& activations, const Pass& pass) const {
     SelfAttention::Activations& a = activations.attention;

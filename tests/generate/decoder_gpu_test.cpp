@@ -156,9 +156,9 @@ TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
     config.precision.fp8 = fp8 ? config::Fp8Mode::hybrid : config::Fp8Mode::off;
     TinyModel tiny(config);
     const MemorySource source(tiny, config);
-    using generate::Chains;
-    const auto logits = [&](Chains chains) {
-      ReadyDecoder decoder(gpu, config, source, {.batch = 2, .max_rows = 32, .chains = chains});
+    using generate::MegakernelMode;
+    const auto logits = [&](MegakernelMode chains) {
+      ReadyDecoder decoder(gpu, config, source, {.batch = 2, .max_rows = 32, .megakernel = chains});
       decoder.append({{0, all.first(3)}, {1, all.subspan(16, 5)}});
       std::vector<float> result;
       for (size_t i = 0; i < 9; ++i) {
@@ -167,14 +167,14 @@ TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
         const std::vector<float> more = decoder.append(next);
         result.insert(result.end(), more.begin(), more.end());
       }
-      EXPECT_EQ(decoder.get().chained_passes() > 0, chains != Chains::never);
+      EXPECT_EQ(decoder.get().megakernel_passes() > 0, chains != MegakernelMode::never);
       return result;
     };
-    const std::vector<float> ops = logits(Chains::never), chains = logits(Chains::always),
-                             faster = logits(Chains::where_faster);
+    const std::vector<float> ops = logits(MegakernelMode::never), chains = logits(MegakernelMode::always),
+                             faster = logits(MegakernelMode::where_faster);
     const double bound = fp8 ? 1e-1 : 3e-2;
     EXPECT_LT(relative_error(chains, ops), bound);
-    EXPECT_EQ(chains, logits(Chains::always));
+    EXPECT_EQ(chains, logits(MegakernelMode::always));
     // Passes of one row are chains, those of two with FP8 weights alone.
     EXPECT_LT(relative_error(faster, ops), bound);
     EXPECT_EQ(faster == chains, fp8);

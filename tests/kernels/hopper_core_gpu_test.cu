@@ -143,16 +143,16 @@ TEST(HopperRing, PassesEveryFillOnWhoeverIsLate) {
 
 // --- turns, and a consumer that skips the other's fills ------------------------------------------------------------
 
-constexpr int kTurns = 200, kFillsOfTurn = 5;
+constexpr int kSteps = 200, kFillsPerStep = 5;
 
-struct TurnsShared {
+struct OrderedShared {
   int value[2];
   Ring<2> ring;
 };
 
-__global__ void __launch_bounds__(kThreads, 1) turns_kernel(int* out, int late_warpgroup) {
+__global__ void __launch_bounds__(kThreads, 1) ordered_kernel(int* out, int late_warpgroup) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  auto& s = *reinterpret_cast<TurnsShared*>(memory);
+  auto& s = *reinterpret_cast<OrderedShared*>(memory);
   const Thread thread;
   if (threadIdx.x == 0) {
     s.ring.init(1, kWarps);
@@ -162,39 +162,39 @@ __global__ void __launch_bounds__(kThreads, 1) turns_kernel(int* out, int late_w
   if (thread.is_producer()) {
     if (thread.index != 0) return;
     Ring<2>::Producer at;
-    for (int fill = 0; fill < kTurns * kFillsOfTurn; ++fill, at.next()) {
+    for (int fill = 0; fill < kSteps * kFillsPerStep; ++fill, at.next()) {
       const auto slot = s.ring.acquire(at);
       s.value[slot.stage()] = fill;
       s.ring.commit(slot);
     }
     return;
   }
-  const Turns turns(1, thread.warpgroup);
+  const OrderedSequenceBarrier order(1, thread.warpgroup);
   Ring<2>::Consumer at;
-  if (thread.warpgroup == 1) at.skip(kFillsOfTurn);
-  for (int turn = thread.warpgroup; turn < kTurns; turn += kConsumers, at.skip(kFillsOfTurn)) {
-    be_late(thread.warpgroup == late_warpgroup, turn);
-    turns.begin();
-    for (int i = 0; i < kFillsOfTurn; ++i, at.next()) {
+  if (thread.warpgroup == 1) at.skip(kFillsPerStep);
+  for (int step = thread.warpgroup; step < kSteps; step += kConsumers, at.skip(kFillsPerStep)) {
+    be_late(thread.warpgroup == late_warpgroup, step);
+    order.wait();
+    for (int i = 0; i < kFillsPerStep; ++i, at.next()) {
       const auto slot = s.ring.wait(at);
       if (thread.index == 0)
-        out[turn * kFillsOfTurn + i] = s.value[slot.stage()] * kConsumers + thread.warpgroup;
+        out[step * kFillsPerStep + i] = s.value[slot.stage()] * kConsumers + thread.warpgroup;
       __syncwarp();
       if (thread.lane == 0) s.ring.release(slot);
     }
-    turns.end();
+    order.arrive();
   }
 }
 
-TEST(HopperTurns, WarpgroupsAlternateAndSkipEachOthersFills) {
+TEST(HopperOrderedSequenceBarrier, WarpgroupsAlternateAndSkipEachOthersFills) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int late : {-1, 0, 1}) {
-    const TestTensor out(gpu, DType::i32, {kTurns, kFillsOfTurn});
-    launch_persistent<turns_kernel, TurnsShared>(gpu, 1, out.get().as<int>(), late);
+    const TestTensor out(gpu, DType::i32, {kSteps, kFillsPerStep});
+    launch_persistent<ordered_kernel, OrderedShared>(gpu, 1, out.get().as<int>(), late);
     const std::vector<int> values = ints_of(out);
-    for (int i = 0; i < kTurns * kFillsOfTurn; ++i)
-      ASSERT_EQ(values[i], i * kConsumers + i / kFillsOfTurn % kConsumers) << "late: " << late;
+    for (int i = 0; i < kSteps * kFillsPerStep; ++i)
+      ASSERT_EQ(values[i], i * kConsumers + i / kFillsPerStep % kConsumers) << "late: " << late;
   }
 }
 

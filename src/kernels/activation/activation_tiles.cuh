@@ -33,7 +33,7 @@ __device__ __forceinline__ void forward_tile(const ForwardArgs<T>& args, unsigne
   constexpr bool gated = is_gated(kind);
   const int64_t rows = args.target.rows, ffn = args.target.cols, stride = gated ? 2 * ffn : ffn;
   const TilePlace tile = tile_place(index, ffn);
-  Octet<T> x[kThreadRows], up[kThreadRows];
+  Vec8<T> x[kThreadRows], up[kThreadRows];
   load_tile<kAligned>(args.x, stride, rows, tile.row, tile.col, ffn, x);
   if constexpr (gated) load_tile<kAligned>(args.x + ffn, stride, rows, tile.row, tile.col, ffn, up);
   const auto value = [&](int i, int j) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void backward_tile(const BackwardArgs<T>& args, unsig
   constexpr bool gated = is_gated(kind);
   const int64_t rows = args.target.rows, cols = args.target.cols, ffn = args.ffn;
   const TilePlace tile = tile_place(index, ffn);
-  Octet<T> x[kThreadRows], up[kThreadRows], dy[kThreadRows];
+  Vec8<T> x[kThreadRows], up[kThreadRows], dy[kThreadRows];
   load_tile<kAligned>(args.x, cols, rows, tile.row, tile.col, ffn, x);
   if constexpr (gated) load_tile<kAligned>(args.x + ffn, cols, rows, tile.row, tile.col, ffn, up);
   load_tile<kAligned>(args.dy, ffn, rows, tile.row, tile.col, ffn, dy);

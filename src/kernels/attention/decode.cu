@@ -7,7 +7,7 @@
 //
 // A step (AttentionStep) begins while the kernel in front of it makes its queries: keys and values of earlier tokens
 // are there since the pass before, and a warp asks for its first kKeys of them before it waits. What comes behind may
-// begin as soon as the queries are there; it reads ahead. To stand beside a block of gemm_chain.cu, in front and
+// begin as soon as the queries are there; it reads ahead. To stand beside a block of decode_megakernel.cu, in front and
 // behind, a block has kThreads of up to 72 registers, and the shared memory that a chain leaves. No fence in it waits
 // for memory while that streams weights: blocks of a cluster send each other values that count as bytes at a barrier of
 // the receiver.
@@ -77,7 +77,7 @@ void launch_append(const Context& context, const CacheAppend& a) {
 
 // --- attention ---------------------------------------------------------------------------------------------
 
-/// Of a thread: beside a chain's block (gemm_chain.cu) where keys are small enough.
+/// Of a thread: beside a chain's block (decode_megakernel.cu) where keys are small enough.
 template <class T, int E>
 constexpr int most_registers() {
   return E * sizeof(T) <= 8 ? 72 : 255;

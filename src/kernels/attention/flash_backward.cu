@@ -40,7 +40,7 @@ class Backward {
   using G = Geometry<kHeadDim>;
   using Keys = Ring<G::kKeyStages>;
   using Queries = Ring<kStages>;
-  using Walk = flash::Walk<kHeadDim, kBounded>;
+  using TileScheduler = flash::TileScheduler<kHeadDim, kBounded>;
   static constexpr bool kOneChunk = G::kChunks == 1;
 
  public:
@@ -60,7 +60,7 @@ class Backward {
       if constexpr (kHeadDim == 128) {
         // Here, too: a wait that has ended long ago, so that the compiler does not wait for the GEMM before the
         // exponentials.
-        hold(scores_);
+        warpgroup_fence_operand(scores_);
         s_.keys.wait(keys_at_);
       }
       wgmma_wait<0>(dp);
@@ -74,8 +74,8 @@ class Backward {
       if (thread_.lane == 0) s_.queries.release(queries_);
 
       // The next tile's scores are begun before dq is taken away.
-      const Walk done = walk_;
-      first_of_keys = !walk_.next(p_);
+      const TileScheduler done = scheduler_;
+      first_of_keys = !scheduler_.next(p_);
       if (first_of_keys) {
         wgmma_wait<0>();
         if (thread_.lane == 0) s_.keys.release(keys_);
@@ -97,7 +97,7 @@ class Backward {
     keys_ = s_.keys.wait(keys_at_);
     const int task = s_.task[keys_.stage()];
     if (task >= p_.tasks) return false;
-    walk_.start(p_, task);
+    scheduler_.start(p_, task);
     return true;
   }
 
@@ -141,15 +141,15 @@ class Backward {
   /// scores^T becomes P^T = exp(scale * scores - lse), 0 where the query does not see the key. Accumulator 4 g + 2 h
   /// + e has the thread's key + 8 h and its query + 8 g + e.
   __device__ __forceinline__ void probabilities() {
-    if (walk_.on_diagonal()) {
-      const int query = walk_.queries * G::kQueries + thread_.column(),
-                key = walk_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
+    if (scheduler_.on_diagonal()) {
+      const int query = scheduler_.queries * G::kQueries + thread_.column(),
+                key = scheduler_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
 #pragma unroll
       for (int i = 0; i < G::kQueries / 2; ++i)
         if (query - key + i / 4 * 8 + i % 2 - i % 4 / 2 * 8 < 0) scores_[i] = -kInfinity;
     }
     if constexpr (kBounded) {
-      if (walk_.on_bound()) mask_front();
+      if (scheduler_.on_bound()) mask_front();
     }
 #pragma unroll
     for (int g = 0; g < G::kQueries / 8; g += 2) {
@@ -166,8 +166,8 @@ class Backward {
   }
   /// Keys in front of a query's first one.
   __device__ __forceinline__ void mask_front() {
-    const int key = walk_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
-    const int block = walk_.batch(p_) * p_.query_blocks + walk_.block_of_call(p_);
+    const int key = scheduler_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
+    const int block = scheduler_.batch(p_) * p_.query_blocks + scheduler_.block_of_call(p_);
     const int* const first = p_.first_keys + int64_t{block} * G::kQueries + thread_.column();
 #pragma unroll
     for (int g = 0; g < G::kQueries / 8; ++g) {
@@ -209,7 +209,7 @@ class Backward {
   }
 
   /// dk and dv of a finished block of keys.
-  __device__ __forceinline__ void write_keys(const Walk& done) {
+  __device__ __forceinline__ void write_keys(const TileScheduler& done) {
     const auto slot = claim_out();
     write_rounded<kHeadDim>(dk_, p_.scale, 0);
     write_rounded<kHeadDim>(dv_, 1.0f, 1);
@@ -218,7 +218,8 @@ class Backward {
   }
 
   /// dq, or the part of it.
-  __device__ __forceinline__ void write_dq(float (&dq)[kSumElements / kWarpgroup], const Walk& done) {
+  __device__ __forceinline__ void write_dq(float (&dq)[kSumElements / kWarpgroup],
+                                           const TileScheduler& done) {
     const int block = done.query_block(p_) * kConsumers + thread_.warpgroup;
 #pragma unroll
     for (float& x : dq) x *= p_.scale;
@@ -273,7 +274,7 @@ class Backward {
   Shared<kHeadDim>& s_;
   const Params& p_;
   const Thread thread_;
-  Walk walk_;
+  TileScheduler scheduler_;
   typename Keys::Consumer keys_at_;
   typename Keys::FullSlot keys_ = Keys::FullSlot::none();
   typename Queries::Consumer queries_at_;

@@ -102,7 +102,7 @@ __device__ __forceinline__ void count_one(int* count) {
 /// keys first. Its tiles: for the heads of the group, the blocks of queries that see these keys. Blocks of queries are
 /// counted in the sequence, of which the call may have a range.
 template <int kHeadDim, bool kBounded>
-struct Walk {
+struct TileScheduler {
   static constexpr int kQueries = Geometry<kHeadDim>::kQueries;
   int sample_group, keys, head, queries;  ///< head: of the group
   SeenBy seen_by;                         ///< kBounded
@@ -154,7 +154,7 @@ template <int kHeadDim, bool kBounded>
 __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorMap* keys_map,
                            const CUtensorMap* queries_map, const CUtensorMap* d_o_map) {
   using G = Geometry<kHeadDim>;
-  Walk<kHeadDim, kBounded> w;
+  TileScheduler<kHeadDim, kBounded> w;
   Ring<kStages>::Producer tile;
   const auto load_keys = [&](auto slot) {
     const int batch = w.batch(p), k_column = p.key_column + w.group(p) * kHeadDim;
@@ -204,7 +204,7 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
 /// One thread: waits until the sums of dq that a last tile completes hold all others.
 template <int kHeadDim, bool kBounded>
 __device__ void watch_sums(Shared<kHeadDim>& s, const Params& p) {
-  Walk<kHeadDim, kBounded> w;
+  TileScheduler<kHeadDim, kBounded> w;
   Ring<kStages>::Producer tile;
   for (typename Ring<Geometry<kHeadDim>::kKeyStages>::Consumer at;; at.next()) {
     const int task = s.task[s.keys.wait(at).stage()];

@@ -237,7 +237,7 @@ class Forward {
 
  public:
   __device__ __forceinline__ Forward(S& s, const ForwardParams& p, const Thread& thread)
-      : s_(s), p_(p), thread_(thread), turns_(1, thread.warpgroup) {}
+      : s_(s), p_(p), thread_(thread), order_(1, thread.warpgroup) {}
 
   __device__ __forceinline__ void run() {
     if (start_task().is_end()) return;
@@ -295,13 +295,13 @@ class Forward {
     tile_.next();
     const auto keys = s_.keys.wait(tile_);
     const auto values = s_.values.wait(before);
-    turns_.begin();
+    order_.wait();
     wgmma_fence();
     multiply_keys(keys);
     wgmma_commit();
     mma_nn<kHeadDim, kKeys>(o_, packed_, stage_address(s_.v, values.stage()), sizeof(s_.v[0][0]), !fresh);
     wgmma_commit();
-    turns_.end();
+    order_.arrive();
     wgmma_wait<1>(scores_);
     if (thread_.lane == 0) s_.keys.release(keys);
     float factor[2];
@@ -358,7 +358,7 @@ class Forward {
   S& s_;
   const ForwardParams& p_;
   const Thread thread_;
-  const Turns turns_;
+  const OrderedSequenceBarrier order_;
   Task<kBounded> task_;
   int first_key_[2];  // of the thread's queries
   typename Queries::Consumer queries_at_;

@@ -2,7 +2,7 @@
 #include "core/random.h"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/granule.h"
-#include "kernels/common/octet.cuh"
+#include "kernels/common/vec8.cuh"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize_cuda.h"
 
@@ -11,21 +11,21 @@ namespace {
 
 constexpr int kThreads = 256;
 
-unsigned octet_blocks(int64_t count) {
+unsigned vec8_blocks(int64_t count) {
   return ceil_div((count + 7) / 8, kThreads);
 }
 
 /// Loads, or stores, this thread's octet of a vector; the last may be short.
 template <bool kAligned, class T>
-__device__ __forceinline__ Octet<T> load_piece(const T* p, int64_t valid) {
-  return kAligned && valid >= 8 ? load_octet<true>(p, valid) : load_octet<false>(p, valid);
+__device__ __forceinline__ Vec8<T> load_piece(const T* p, int64_t valid) {
+  return kAligned && valid >= 8 ? load_vec8<true>(p, valid) : load_vec8<false>(p, valid);
 }
 template <bool kAligned, class T>
-__device__ __forceinline__ void store_piece(const Octet<T>& octet, T* p, int64_t valid) {
+__device__ __forceinline__ void store_piece(const Vec8<T>& vec, T* p, int64_t valid) {
   if (kAligned && valid >= 8) {
-    store_octet<true>(octet, p, valid);
+    store_vec8<true>(vec, p, valid);
   } else {
-    store_octet<false>(octet, p, valid);
+    store_vec8<false>(vec, p, valid);
   }
 }
 
@@ -33,8 +33,8 @@ template <class T, bool kAligned>
 __global__ void add_kernel(const T* a, const T* b, T* out, int64_t count) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  const Octet<T> x = load_piece<kAligned>(a + at, count - at), y = load_piece<kAligned>(b + at, count - at);
-  Octet<T> sum;
+  const Vec8<T> x = load_piece<kAligned>(a + at, count - at), y = load_piece<kAligned>(b + at, count - at);
+  Vec8<T> sum;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) sum.set_pair(j, x.get(j) + y.get(j), x.get(j + 1) + y.get(j + 1));
   store_piece<kAligned>(sum, out + at, count - at);
@@ -44,7 +44,7 @@ template <class T, bool kAligned>
 __global__ void scale_kernel(T* x, float factor, int64_t count) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  Octet<T> values = load_piece<kAligned>(x + at, count - at);
+  Vec8<T> values = load_piece<kAligned>(x + at, count - at);
 #pragma unroll
   for (int j = 0; j < 8; j += 2) values.set_pair(j, values.get(j) * factor, values.get(j + 1) * factor);
   store_piece<kAligned>(values, x + at, count - at);
@@ -54,8 +54,8 @@ template <class From, class To, bool kAligned>
 __global__ void cast_kernel(const From* x, To* out, int64_t count) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  const Octet<From> in = load_piece<kAligned>(x + at, count - at);
-  Octet<To> result;
+  const Vec8<From> in = load_piece<kAligned>(x + at, count - at);
+  Vec8<To> result;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) result.set_pair(j, in.get(j), in.get(j + 1));
   store_piece<kAligned>(result, out + at, count - at);
@@ -95,22 +95,22 @@ template <class T>
 void launch_add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
   const bool aligned = is_aligned(a.data, 16) && is_aligned(b.data, 16) && is_aligned(out.data, 16);
   const auto kernel = aligned ? add_kernel<T, true> : add_kernel<T, false>;
-  kernel<<<octet_blocks(a.numel()), kThreads, 0, cuda_stream(context)>>>(a.as<T>(), b.as<T>(), out.as<T>(),
-                                                                         a.numel());
+  kernel<<<vec8_blocks(a.numel()), kThreads, 0, cuda_stream(context)>>>(a.as<T>(), b.as<T>(), out.as<T>(),
+                                                                        a.numel());
 }
 
 template <class T>
 void launch_scale(const Context& context, const Tensor& x, float factor) {
   const auto kernel = is_aligned(x.data, 16) ? scale_kernel<T, true> : scale_kernel<T, false>;
-  kernel<<<octet_blocks(x.numel()), kThreads, 0, cuda_stream(context)>>>(x.as<T>(), factor, x.numel());
+  kernel<<<vec8_blocks(x.numel()), kThreads, 0, cuda_stream(context)>>>(x.as<T>(), factor, x.numel());
 }
 
 template <class From, class To>
 void launch_cast(const Context& context, const Tensor& x, const Tensor& out) {
   const bool aligned = is_aligned(x.data, 16) && is_aligned(out.data, 16);
   const auto kernel = aligned ? cast_kernel<From, To, true> : cast_kernel<From, To, false>;
-  kernel<<<octet_blocks(x.numel()), kThreads, 0, cuda_stream(context)>>>(x.as<From>(), out.as<To>(),
-                                                                         x.numel());
+  kernel<<<vec8_blocks(x.numel()), kThreads, 0, cuda_stream(context)>>>(x.as<From>(), out.as<To>(),
+                                                                        x.numel());
 }
 
 /// Calls fn(element) with the device's element type of an fp32, bf16 or fp16 tensor.

@@ -7,13 +7,13 @@
 #pragma once
 
 #include "kernels/activation/activation_device.cuh"
-#include "kernels/common/octet.cuh"
+#include "kernels/common/vec8.cuh"
 #include "kernels/gemm/activation_mainloop.cuh"
 
 namespace te::kernels::fused {
 
 /// Eight values of a thread, in two groups of columns eight apart: [row, row + 8][column, column + 1].
-using Values = Octet<__nv_bfloat16>;
+using Values = Vec8<__nv_bfloat16>;
 
 __device__ __forceinline__ Values load_values(uint32_t address) {
   Values x;

@@ -28,7 +28,7 @@ constexpr int kCluster = 2;
 constexpr int kHalves = kRows / 64;  ///< of a tile's rows, as one instruction multiplies them
 
 /// Named barriers, each the first of two, one for either warpgroup.
-constexpr int kGemmTurns = 1, kEpilogueTurns = 3, kSumsBarrier = 5;
+constexpr int kGemmOrderBarrier = 1, kEpilogueOrderBarrier = 3, kSumsBarrier = 5;
 
 /// Operands in BF16. kB: Major::k, where b is [columns, depth]; mn, where it is [depth, columns].
 template <Major kB_>
@@ -108,11 +108,11 @@ struct GemmParams {
 };
 
 /// The tiles of this block, one after the other.
-class TileScheduler : public TileWalk<kCluster> {
+class TileScheduler : public PersistentTileScheduler<kCluster> {
  public:
-  explicit __device__ TileScheduler(const GemmParams& p) : TileWalk(p.grid) {}
+  explicit __device__ TileScheduler(const GemmParams& p) : PersistentTileScheduler(p.grid) {}
   __device__ TileCoord coord() const {
-    const TileCoord of_cluster = TileWalk::coord();
+    const TileCoord of_cluster = PersistentTileScheduler::coord();
     return {of_cluster.row * kCluster + static_cast<int>(cluster_rank()), of_cluster.column};
   }
 };
@@ -219,7 +219,7 @@ class Buffers {
 template <class Operands>
 __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Accumulators& sums,
                                          Ring<kStages>::Consumer& at, const Thread& thread,
-                                         const Turns& turns) {
+                                         const OrderedSequenceBarrier& order) {
   using Slot = Ring<kStages>::FullSlot;
   const auto release = [&](Slot slot) {
     if (thread.lane < kCluster) s.operands.release_at(slot, thread.lane);
@@ -243,7 +243,7 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
     if (k > 0) release(before);
     before = slot;
   }
-  turns.end();
+  order.arrive();
   wgmma_wait<0>(sums[0], sums[1]);
   release(before);
 }
@@ -251,7 +251,8 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
 template <class Epilogue, class Operands>
 __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p, const Thread& thread) {
   // Epilogues have turns, too: buffers are used in the order of tiles.
-  const Turns gemms(kGemmTurns, thread.warpgroup), epilogues(kEpilogueTurns, thread.warpgroup);
+  const OrderedSequenceBarrier gemms(kGemmOrderBarrier, thread.warpgroup),
+      epilogues(kEpilogueOrderBarrier, thread.warpgroup);
   TileScheduler tiles(p);
   Ring<kStages>::Consumer at;
   Buffers buffers(s, thread);
@@ -269,7 +270,7 @@ __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p
   for (; !tiles.end(); tiles.next(kConsumers)) {
     // Zeros rather than a first instruction that writes: what the epilogue has used up is free for it then.
     Accumulators sums = {};
-    gemms.begin();
+    gemms.wait();
     multiply<Operands>(s, p, sums, at, thread, gemms);
     if constexpr (Operands::kScaled) {
 #pragma unroll
@@ -277,9 +278,9 @@ __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p
 #pragma unroll
         for (float& sum : of_half) sum = __fmul_rn(sum, scale);  // in no kernel contracted with what follows
     }
-    epilogues.begin();
+    epilogues.wait();
     epilogue.run(s, p, sums, buffers, tiles.coord(), thread);
-    epilogues.end();
+    epilogues.arrive();
     skip_others();
   }
   epilogue.finish(p, thread);

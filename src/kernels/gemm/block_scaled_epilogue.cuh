@@ -68,9 +68,9 @@ __device__ __forceinline__ void store_half(Shared<C, K>& s, const Params& p, con
 template <class C, class K>
 __device__ __forceinline__ void compute_tiles(Shared<C, K>& s, const Params& p, const Maps& maps,
                                               const Thread& thread) {
-  const TurnsOf<C> turns(kTurnsBarrier, thread.warpgroup);
-  Multiplier<C, K> multiplier{s, thread, turns};
-  for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
+  const SequenceBarrierOf<C> order(kOrderBarrier, thread.warpgroup);
+  Multiplier<C, K> multiplier{s, thread, order};
+  for (BlockTileScheduler<C> tiles(p); !tiles.end(); tiles.next()) {
     const TileCoord tile = tiles.coord();
     multiplier.tile(p, tile,
                     [&](int h) { store_half<C, K>(s, p, maps, tile, h, multiplier.sums[h], thread); });

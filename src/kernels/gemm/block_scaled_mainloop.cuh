@@ -9,7 +9,7 @@
 //   warpgroup 0   multiply k0 | add k0 ..... | multiply k1 | add k1 ....
 //   warpgroup 1               | multiply k0  | add k0 .... | multiply k1
 //
-// Left to themselves the two may fall into step, and then tensor cores rest while both add. `kInTurns` has them start
+// Left to themselves the two may fall into step, and then tensor cores rest while both add. `kOrdered` has them start
 // their multiplications one after the other by barriers. Whether that pays, and which cut is the fastest, has not been
 // measured yet (te-bench gemm --recipe blockwise).
 //
@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_rows(uint8_t* to, const CUtensorMap* map, u
 template <class C, class K>
 __device__ void load_operands(Shared<C, K>& s, const Params& p, const Maps& maps) {
   typename Ring<C::kStages>::Producer at;
-  for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
+  for (BlockTileScheduler<C> tiles(p); !tiles.end(); tiles.next()) {
     const TileCoord tile = tiles.coord();
     for (int k = 0; k < p.depth_blocks; ++k, at.next()) {
       const auto slot = s.operands.acquire(at);
@@ -67,7 +67,7 @@ __device__ void load_operands(Shared<C, K>& s, const Params& p, const Maps& maps
 template <class C, class K>
 __device__ void load_column_scales(Shared<C, K>& s, const Params& p, int lane) {
   typename Ring<C::kStages>::Producer at;
-  for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
+  for (BlockTileScheduler<C> tiles(p); !tiles.end(); tiles.next()) {
     const int first = tiles.coord().column * C::kColumns;
     for (int k = 0; k < p.depth_blocks; ++k, at.next()) {
       const auto slot = s.operands.acquire(at);
@@ -164,13 +164,13 @@ __device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const fl
 }
 
 /// Where warpgroups start as they come.
-struct NoTurns {
-  __device__ __forceinline__ NoTurns(int, int) {}
-  __device__ __forceinline__ void begin() const {}
-  __device__ __forceinline__ void end() const {}
+struct NoSequenceBarrier {
+  __device__ __forceinline__ NoSequenceBarrier(int, int) {}
+  __device__ __forceinline__ void wait() const {}
+  __device__ __forceinline__ void arrive() const {}
 };
 template <class C>
-using TurnsOf = std::conditional_t<C::kInTurns, Turns, NoTurns>;
+using SequenceBarrierOf = std::conditional_t<C::kOrdered, OrderedSequenceBarrier, NoSequenceBarrier>;
 
 /// What a warpgroup multiplies with: the sums of its 64 rows of every half, and the partial sums of 128 values of k.
 template <class C, class K>
@@ -178,7 +178,7 @@ struct Multiplier {
   using Slot = typename Ring<C::kStages>::FullSlot;
   Shared<C, K>& s;
   const Thread& thread;
-  const TurnsOf<C>& turns;
+  const SequenceBarrierOf<C>& order;
   typename Ring<C::kStages>::Consumer at{};
   float sums[C::kHalves][C::kColumns / 2];
   float partial[C::kColumns / 2] = {};
@@ -189,13 +189,13 @@ struct Multiplier {
 
   /// partial = the products of a stage, of one half; under way.
   __device__ __forceinline__ void start(uint64_t a, uint64_t b) {
-    turns.begin();
+    order.wait();
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDepth / 32; ++i)
       wgmma_fp8<C::kColumns, K::kA, K::kB>(partial, advance(a, i * 32), advance(b, i * 32), i > 0);
     wgmma_commit();
-    turns.end();
+    order.arrive();
   }
 
   /// A stage's part of all sums. `beside(h)` is called while half h is multiplied.

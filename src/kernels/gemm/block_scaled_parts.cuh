@@ -14,14 +14,14 @@ using namespace hopper;
 constexpr int kDepth = static_cast<int>(kScaleBlock);  ///< of a stage, in values, which are bytes
 constexpr int kCluster = 2;
 constexpr uint16_t kAllOfCluster = (1 << kCluster) - 1;
-constexpr int kTurnsBarrier = 1;  ///< and the next one
+constexpr int kOrderBarrier = 1;  ///< and the next one
 static_assert(kDepth == kTileRowBytes, "a row of a stage is a row of a tile in the 128-byte swizzle");
 
 /// How a kernel is cut: rows of a warpgroup in halves of 64, columns, stages of operands, halves' buffers of results.
-template <int kHalves_, int kColumns_, int kStages_, int kBuffers_, bool kInTurns_>
+template <int kHalves_, int kColumns_, int kStages_, int kBuffers_, bool kOrdered_>
 struct Cut {
   static constexpr int kHalves = kHalves_, kColumns = kColumns_, kStages = kStages_, kBuffers = kBuffers_;
-  static constexpr bool kInTurns = kInTurns_;
+  static constexpr bool kOrdered = kOrdered_;
   static constexpr int kRows = kConsumers * 64 * kHalves;
   static constexpr bool kSharesA =
       kHalves == 2;  ///< the cluster's tiles lie side by side; else below one another
@@ -81,11 +81,11 @@ struct Params {
 
 /// The tiles of this block.
 template <class C>
-class BlockTiles : public TileWalk<kCluster> {
+class BlockTileScheduler : public PersistentTileScheduler<kCluster> {
  public:
-  explicit __device__ BlockTiles(const Params& p) : TileWalk(p.grid) {}
+  explicit __device__ BlockTileScheduler(const Params& p) : PersistentTileScheduler(p.grid) {}
   __device__ TileCoord coord() const {
-    const TileCoord of_cluster = TileWalk::coord();
+    const TileCoord of_cluster = PersistentTileScheduler::coord();
     const int rank = static_cast<int>(cluster_rank());
     if (C::kSharesA) return {of_cluster.row, of_cluster.column * kCluster + rank};
     return {of_cluster.row * kCluster + rank, of_cluster.column};

@@ -1,6 +1,6 @@
 // GEMMs of one to eight rows by mma.sync (gemm_few_rows.cu): tensor cores that multiply 16 rows of b by 8 of a, from
 // fragments of which each lane loads 16 bytes of a row. Which k an element of a fragment stands for is arbitrary as
-// long as a and b agree. And the activations of such GEMMs, gemm_chain.cu's too.
+// long as a and b agree. And the activations of such GEMMs, decode_megakernel.cu's too.
 #pragma once
 
 #include "core/dtype.h"

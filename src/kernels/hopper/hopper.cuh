@@ -37,5 +37,5 @@
 #pragma once
 
 #include "kernels/hopper/ring.cuh"
-#include "kernels/hopper/tile_walk.cuh"
+#include "kernels/hopper/tile_scheduler.cuh"
 #include "kernels/hopper/wgmma.cuh"

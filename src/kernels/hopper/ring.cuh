@@ -27,7 +27,8 @@ class Cursor {
     stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
     if (stage_ == 0) parity_ ^= 1;
   }
-  /// Past fills that another consumer takes. It has waited for them all before this one's next wait: see Turns.
+  /// Past fills that another consumer takes. It has waited for them all before this one's next wait: see
+  /// OrderedSequenceBarrier.
   __device__ __forceinline__ void skip(int count) {
     stage_ += count;
     parity_ ^= stage_ / kStages % 2;

@@ -31,16 +31,16 @@ struct Thread {
 };
 
 /// The consumers do something in turn, warpgroup 0 first. Takes two named barriers: `first_barrier` and the next.
-class Turns {
+class OrderedSequenceBarrier {
  public:
-  __device__ __forceinline__ Turns(int first_barrier, int warpgroup)
+  __device__ __forceinline__ OrderedSequenceBarrier(int first_barrier, int warpgroup)
       : first_barrier_(first_barrier), warpgroup_(warpgroup) {
-    if (warpgroup == 1) end();
+    if (warpgroup == 1) arrive();
   }
-  __device__ __forceinline__ void begin() const {
+  __device__ __forceinline__ void wait() const {
     named_barrier_sync<kConsumerThreads>(first_barrier_ + warpgroup_);
   }
-  __device__ __forceinline__ void end() const {
+  __device__ __forceinline__ void arrive() const {
     named_barrier_arrive<kConsumerThreads>(first_barrier_ + 1 - warpgroup_);
   }
 

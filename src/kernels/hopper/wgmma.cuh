@@ -15,7 +15,7 @@ TE_INSTRUCTION(wgmma_fence, "wgmma.fence.sync.aligned;")
 TE_INSTRUCTION(wgmma_commit, "wgmma.commit_group.sync.aligned;")
 /// Keeps the compiler from reading accumulators earlier.
 template <int kCount>
-__device__ __forceinline__ void hold(float (&d)[kCount]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
@@ -23,7 +23,7 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
 template <int kPending, int... kCounts>
 __device__ __forceinline__ void wgmma_wait(float (&... d)[kCounts]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-  (hold(d), ...);
+  (warpgroup_fence_operand(d), ...);
 }
 
 #define TE_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])

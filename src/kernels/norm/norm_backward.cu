@@ -38,12 +38,12 @@ __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     if constexpr (kAhead) rows = next;
     thread.load(kAhead ? row + step : row, kAhead ? next : rows);
     thread.sum(rows);
-    thread.write(row, rows, [&](int, const Octet<T>& dx) {
+    thread.write(row, rows, [&](int, const Vec8<T>& dx) {
       if constexpr (kAmax) dx.raise(largest);
     });
   }
   thread.write_sums();
-  if constexpr (kAmax) block_raise_amax(Octet<T>::amax_bits(largest), p.fp8.amax, words);
+  if constexpr (kAmax) block_raise_amax(Vec8<T>::amax_bits(largest), p.fp8.amax, words);
 }
 
 /// Any width and alignment; the block's sums grow in memory, where each column has one thread.

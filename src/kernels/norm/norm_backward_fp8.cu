@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kAheadThreads, 1)
     rows = next;
     thread.load(row_of_turn(turn + 1), next);
     thread.sum(rows);
-    thread.write(row, rows, [&](int r, const Octet<bf16>& dx) {
+    thread.write(row, rows, [&](int r, const Vec8<bf16>& dx) {
       const uint2 bytes = sums.cast<kFormat>(p.fp8, dx, scale);
       const int column = static_cast<int>(threadIdx.x) * 8;
       if (p.fp8.rowwise != nullptr)

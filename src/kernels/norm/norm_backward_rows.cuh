@@ -51,7 +51,7 @@ class DxSums {
   __device__ explicit DxSums(float4* block) : own_(block + threadIdx.x) {}
   __device__ __forceinline__ void clear() const { own_[0] = own_[blockDim.x] = {}; }
   template <class T>
-  __device__ __forceinline__ void add(const Octet<T>& dx) const {
+  __device__ __forceinline__ void add(const Vec8<T>& dx) const {
     add_four(own_[0], dx, 0);
     add_four(own_[blockDim.x], dx, 4);
   }
@@ -62,7 +62,7 @@ class DxSums {
 
  private:
   template <class T>
-  static __device__ __forceinline__ void add_four(float4& sums, const Octet<T>& dx, int j) {
+  static __device__ __forceinline__ void add_four(float4& sums, const Vec8<T>& dx, int j) {
     const float4 old = sums;
     sums = {old.x + dx.get(j), old.y + dx.get(j + 1), old.z + dx.get(j + 2), old.w + dx.get(j + 3)};
   }
@@ -76,7 +76,7 @@ class BackwardThread {
   static constexpr bool kLayer = kKind == NormKind::layer;
   static constexpr int kSums = kLayer ? 2 * kRows : kRows;
   struct Rows {
-    Octet<T> x[kRows], dy[kRows], residual[kRows];
+    Vec8<T> x[kRows], dy[kRows], residual[kRows];
     float rstd[kRows], mean[kRows];
   };
 
@@ -87,7 +87,7 @@ class BackwardThread {
         dx_sums(block_dx_sums),
         column(int64_t{threadIdx.x} * 8),
         owns(column < params.hidden) {
-    gamma = load_octet<true>(p.gamma + column, owns ? 8 : 0);
+    gamma = load_vec8<true>(p.gamma + column, owns ? 8 : 0);
     if constexpr (kBias) dx_sums.clear();
   }
 
@@ -98,9 +98,9 @@ class BackwardThread {
       const int64_t offset = (row + r) * p.hidden + column, valid = exists && owns ? 8 : 0;
       to.rstd[r] = exists ? p.rstd[row + r] : 0.0f;
       to.mean[r] = kLayer && exists ? p.mean[row + r] : 0.0f;
-      to.x[r] = load_octet<true>(p.x + offset, valid);
-      to.dy[r] = load_octet<true>(p.dy + offset, valid);
-      to.residual[r] = load_octet<true>(p.dresidual + offset, p.dresidual != nullptr ? valid : 0);
+      to.x[r] = load_vec8<true>(p.x + offset, valid);
+      to.dy[r] = load_vec8<true>(p.dy + offset, valid);
+      to.residual[r] = load_vec8<true>(p.dresidual + offset, p.dresidual != nullptr ? valid : 0);
     }
   }
 
@@ -120,10 +120,10 @@ class BackwardThread {
       }
       sums[r] = gx_sum;
       if constexpr (kLayer) sums[kRows + r] = g_sum;
-      rows.x[r].forget_unpacked();
-      rows.dy[r].forget_unpacked();
+      rows.x[r].clobber_registers();
+      rows.dy[r].clobber_registers();
     }
-    gamma.forget_unpacked();
+    gamma.clobber_registers();
     block.sum(sums);
   }
 
@@ -133,7 +133,7 @@ class BackwardThread {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const float2 means = row_means(p, float2{kLayer ? sums[kSums - kRows + r] : 0.0f, sums[r]});
-      Octet<T> dx;
+      Vec8<T> dx;
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         float value[2];
@@ -151,7 +151,7 @@ class BackwardThread {
       dx.store_aligned(p.dx + (row + r) * p.hidden + column);
       also(r, dx);
     }
-    gamma.forget_unpacked();
+    gamma.clobber_registers();
   }
 
   __device__ __forceinline__ void write_sums() const {
@@ -171,7 +171,7 @@ class BackwardThread {
   const DxSums dx_sums;
   const int64_t column;
   const bool owns;
-  Octet<T> gamma;
+  Vec8<T> gamma;
   float dgamma[8] = {}, dbeta[kLayer ? 8 : 1] = {}, sums[kSums] = {};
 };
 

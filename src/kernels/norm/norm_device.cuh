@@ -5,7 +5,7 @@
 
 #include "core/device.h"
 #include "kernels/common/cuda_common.cuh"
-#include "kernels/common/octet.cuh"
+#include "kernels/common/vec8.cuh"
 #include "kernels/norm/norm.h"
 
 namespace te::kernels::cuda {
@@ -95,9 +95,9 @@ struct NormFp8Sums {
              : count_value<DType::e4m3>(y, scaled, q, counters);
   }
 
-  /// The bytes of eight values, of which only the maximum is kept if no data is wanted; amax is then packed, see Octet.
+  /// The bytes of eight values, of which only the maximum is kept if no data is wanted; amax is then packed, see Vec8.
   template <DType kFormat>
-  __device__ __forceinline__ uint2 cast(const NormFp8& fp8, const Octet<__nv_bfloat16>& y, float scale) {
+  __device__ __forceinline__ uint2 cast(const NormFp8& fp8, const Vec8<__nv_bfloat16>& y, float scale) {
     y.raise(amax);
     if (!fp8.data) return {0, 0};
     uint32_t word[2];
@@ -119,7 +119,7 @@ struct NormFp8Sums {
   }
   /// After the last cast(): amax as finish() wants it.
   __device__ __forceinline__ void unpack_amax() {
-    amax = Octet<__nv_bfloat16>::amax_bits(amax);
+    amax = Vec8<__nv_bfloat16>::amax_bits(amax);
   }
 
   /// Every thread of the block calls it. `elements` is the size of the whole output.

@@ -35,23 +35,23 @@ class RowsThread {
  public:
   static constexpr bool kLayer = kKind == NormKind::layer;
   struct Rows {
-    Octet<bf16> x[kRows];
-    Octet<bf16> delta[kDelta ? kRows : 1];
+    Vec8<bf16> x[kRows];
+    Vec8<bf16> delta[kDelta ? kRows : 1];
   };
 
   __device__ __forceinline__ RowsThread(const RowsParams& params, typename BlockSums<kRows>::Shared& shared)
       : p(params), block(shared), column(int64_t{threadIdx.x} * 8), owns(column < params.hidden) {
     const int64_t valid = owns ? 8 : 0;
-    gamma = load_octet<true>(p.gamma + column, valid);
-    if constexpr (kLayer) beta = load_octet<true>(p.beta + column, valid);
+    gamma = load_vec8<true>(p.gamma + column, valid);
+    if constexpr (kLayer) beta = load_vec8<true>(p.beta + column, valid);
   }
 
   __device__ __forceinline__ void load(int64_t row, Rows& to) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int64_t offset = (row + i) * p.hidden + column, valid = owns && row + i < p.rows ? 8 : 0;
-      to.x[i] = load_octet<true>(p.x + offset, valid);
-      if constexpr (kDelta) to.delta[i] = load_octet<true>(p.delta + offset, valid);
+      to.x[i] = load_vec8<true>(p.x + offset, valid);
+      if constexpr (kDelta) to.delta[i] = load_vec8<true>(p.delta + offset, valid);
     }
   }
 
@@ -59,7 +59,7 @@ class RowsThread {
   __device__ __forceinline__ void add(int64_t row, Rows& rows) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      Octet<bf16>& x = rows.x[i];
+      Vec8<bf16>& x = rows.x[i];
 #pragma unroll
       for (int j = 0; j < 8; j += 2)
         x.set_pair(j, x.get(j) + rows.delta[i].get(j), x.get(j + 1) + rows.delta[i].get(j + 1));
@@ -75,7 +75,7 @@ class RowsThread {
         mean[i] = 0.0f;
 #pragma unroll
         for (int j = 0; j < 8; ++j) mean[i] += rows.x[i].get(j);
-        rows.x[i].forget_unpacked();
+        rows.x[i].clobber_registers();
       }
       block.sum(mean);
 #pragma unroll
@@ -90,7 +90,7 @@ class RowsThread {
         rstd[i] += deviation * deviation;
       }
       if (!owns) rstd[i] = 0.0f;  // zeros deviate, too
-      rows.x[i].forget_unpacked();
+      rows.x[i].clobber_registers();
     }
     block.sum(rstd);
 #pragma unroll
@@ -109,8 +109,8 @@ class RowsThread {
     if (!owns) return;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const Octet<bf16>& x = rows.x[i];
-      Octet<bf16> y;
+      const Vec8<bf16>& x = rows.x[i];
+      Vec8<bf16> y;
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         float value[2];
@@ -128,8 +128,8 @@ class RowsThread {
         if (p.fp8.rowwise != nullptr) *reinterpret_cast<uint2*>(p.fp8.rowwise + offset) = bytes[i];
       }
     }
-    gamma.forget_unpacked();
-    if constexpr (kLayer) beta.forget_unpacked();
+    gamma.clobber_registers();
+    if constexpr (kLayer) beta.clobber_registers();
     if constexpr (kFp8) {
       if (p.columnwise != nullptr) put_columns(bytes, columns + threadIdx.x * kColumnsWords, turn);
     }
@@ -173,7 +173,7 @@ class RowsThread {
   BlockSums<kRows> block;
   const int64_t column;
   const bool owns;
-  Octet<bf16> gamma, beta;
+  Vec8<bf16> gamma, beta;
   float mean[kRows], rstd[kRows];
 };
 

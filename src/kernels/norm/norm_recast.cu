@@ -25,10 +25,10 @@ __device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned in
   const int64_t rows = args.target.rows, cols = args.target.cols;
   const TilePlace tile = tile_place(index, cols);
   const int64_t row = tile.row + threadIdx.x / 8 * kThreadRows, col = tile.col + threadIdx.x % 8 * 8;
-  Octet<T> values[kThreadRows];
+  Vec8<T> values[kThreadRows];
   load_tile<kAligned>(args.x, cols, rows, tile.row, tile.col, cols, values);
-  const Octet<T> gamma = load_octet<kAligned>(args.gamma + col, cols - col);
-  const Octet<T> beta = load_octet<kAligned>(args.beta + col, args.layer ? cols - col : 0);
+  const Vec8<T> gamma = load_vec8<kAligned>(args.gamma + col, cols - col);
+  const Vec8<T> beta = load_vec8<kAligned>(args.beta + col, args.layer ? cols - col : 0);
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
     if (row + i >= rows || col >= cols) continue;  // zeros, which count for nothing

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
-#include "kernels/common/octet.cuh"
+#include "kernels/common/vec8.cuh"
 
 namespace te::kernels::cuda {
 

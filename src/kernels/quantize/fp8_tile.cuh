@@ -22,7 +22,7 @@
 
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/dependent_launch.cuh"
-#include "kernels/common/octet.cuh"
+#include "kernels/common/vec8.cuh"
 #include "kernels/quantize/recast.h"
 #include "kernels/scale_update/scale_formula.h"
 
@@ -204,20 +204,20 @@ class Fp8TileWriter {
                                          : 1.0f) {}
 
   /// values: this thread's rows of the tile at (tile_row, tile_col); columns from col_end on are not written.
-  __device__ __forceinline__ void write(Octet<T> (&values)[kThreadRows], int64_t tile_row, int64_t tile_col,
+  __device__ __forceinline__ void write(Vec8<T> (&values)[kThreadRows], int64_t tile_row, int64_t tile_col,
                                         int64_t col_end) {
     if (target_.amax != nullptr) {
 #pragma unroll
       for (int i = 0; i < kThreadRows; ++i) values[i].raise(largest_);
     }
-    forget_unpacked(values);
+    clobber_registers(values);
     if (target_.partial_sums != nullptr) write_sums(values, tile_row, tile_col, col_end);
     if (target_.rowwise == nullptr && target_.columnwise == nullptr) return;
-    forget_unpacked(values);
+    clobber_registers(values);
     uint2 bytes[kThreadRows];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) bytes[i] = quantized(values[i]);
-    forget_unpacked(values);
+    clobber_registers(values);
     if (target_.counters != nullptr) count(values, bytes);
     if (target_.rowwise != nullptr) write_rows(bytes, tile_row, tile_col, col_end);
     if (target_.columnwise != nullptr)
@@ -227,18 +227,18 @@ class Fp8TileWriter {
 
   /// `first` is true in exactly one block of the launch.
   __device__ __forceinline__ void finish(bool first) {
-    if (target_.amax != nullptr) block_raise_amax(Octet<T>::amax_bits(largest_), target_.amax, shared_.words);
+    if (target_.amax != nullptr) block_raise_amax(Vec8<T>::amax_bits(largest_), target_.amax, shared_.words);
     if (target_.counters != nullptr) add_counts(first);
     if (first && threadIdx.x == 0 && target_.scale_inv != nullptr) *target_.scale_inv = 1.0f / scale_;
   }
 
  private:
-  static __device__ __forceinline__ void forget_unpacked(Octet<T> (&values)[kThreadRows]) {
+  static __device__ __forceinline__ void clobber_registers(Vec8<T> (&values)[kThreadRows]) {
 #pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) values[i].forget_unpacked();
+    for (int i = 0; i < kThreadRows; ++i) values[i].clobber_registers();
   }
 
-  __device__ __forceinline__ uint2 quantized(const Octet<T>& row) const {
+  __device__ __forceinline__ uint2 quantized(const Vec8<T>& row) const {
     uint32_t word[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -249,7 +249,7 @@ class Fp8TileWriter {
     return make_uint2(word[0], word[1]);
   }
 
-  __device__ __forceinline__ void count(const Octet<T> (&values)[kThreadRows],
+  __device__ __forceinline__ void count(const Vec8<T> (&values)[kThreadRows],
                                         const uint2 (&bytes)[kThreadRows]) {
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
@@ -282,7 +282,7 @@ class Fp8TileWriter {
   }
 
   /// The tile's column sums, in a fixed order: a thread's rows, a warp's, the block's.
-  __device__ __forceinline__ void write_sums(const Octet<T> (&values)[kThreadRows], int64_t tile_row,
+  __device__ __forceinline__ void write_sums(const Vec8<T> (&values)[kThreadRows], int64_t tile_row,
                                              int64_t tile_col, int64_t col_end) {
     const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
 #pragma unroll
@@ -334,22 +334,21 @@ class Fp8TileWriter {
 /// apart; columns from col_end on and rows from `rows` on are zeros.
 template <bool kAligned, class T>
 __device__ __forceinline__ void load_tile(const T* x, int64_t stride, int64_t rows, int64_t tile_row,
-                                          int64_t tile_col, int64_t col_end,
-                                          Octet<T> (&values)[kThreadRows]) {
+                                          int64_t tile_col, int64_t col_end, Vec8<T> (&values)[kThreadRows]) {
   const int64_t row = tile_row + threadIdx.x / 8 * kThreadRows, col = tile_col + threadIdx.x % 8 * 8;
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i)
-    values[i] = load_octet<kAligned>(x + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
+    values[i] = load_vec8<kAligned>(x + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
 }
 
 template <bool kAligned, class T>
-__device__ __forceinline__ void store_tile(const Octet<T> (&values)[kThreadRows], T* out, int64_t stride,
+__device__ __forceinline__ void store_tile(const Vec8<T> (&values)[kThreadRows], T* out, int64_t stride,
                                            int64_t rows, int64_t tile_row, int64_t tile_col,
                                            int64_t col_end) {
   const int64_t row = tile_row + threadIdx.x / 8 * kThreadRows, col = tile_col + threadIdx.x % 8 * 8;
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i)
-    store_octet<kAligned>(values[i], out + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
+    store_vec8<kAligned>(values[i], out + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
 }
 
 /// Launches the kernels that cast `tiles` tiles, each a for_tiles(): launch(target, blocks), and again(target), by

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kTileThreads,
   __shared__ Fp8TileShared shared;
   for_tiles<kAgain>(target, shared, [&](unsigned tile) {
     const TilePlace at = tile_place(tile, target.cols);
-    Octet<T> values[kThreadRows];
+    Vec8<T> values[kThreadRows];
     load_tile<kAligned>(x, target.cols, target.rows, at.row, at.col, target.cols, values);
     Fp8TileWriter<T, kFormat, kAligned, kAgain> writer(target, shared);
     writer.write(values, at.row, at.col, target.cols);

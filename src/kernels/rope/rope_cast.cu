@@ -28,7 +28,7 @@ __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned 
   const int64_t rows = args.target.rows, columns = args.target.cols;
   const unsigned heads = static_cast<unsigned>(columns / kHeadDim), head = index % heads;
   const int64_t tile_row = int64_t{index / heads} * kTileRows, col = int64_t{head} * kHeadDim;
-  Octet<T> a[kThreadRows], b[kThreadRows];
+  Vec8<T> a[kThreadRows], b[kThreadRows];
   load_tile<true>(args.qkv, columns, rows, tile_row, col, columns, a);
   load_tile<true>(args.qkv, columns, rows, tile_row, col + kTileCols, columns, b);
   if (head < args.rotated) {

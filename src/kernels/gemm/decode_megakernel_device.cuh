@@ -1,9 +1,10 @@
-// What the parts of the chain's kernel (gemm_chain.cu) share: its parameters, its shared memory, the grid's barrier.
+// What the parts of the chain's kernel (decode_megakernel.cu) share: its parameters, its shared memory, the grid's
+// barrier.
 #pragma once
 
+#include "kernels/gemm/decode_megakernel.h"
 #include "kernels/gemm/few_rows.cuh"
 #include "kernels/gemm/gemm.h"
-#include "kernels/gemm/gemm_chain.h"
 #include "kernels/hopper/ring.cuh"
 #include "kernels/hopper/tensor_map.h"
 #include "kernels/hopper/wgmma.cuh"
@@ -12,27 +13,28 @@ namespace te::kernels::cuda {
 
 // A warpgroup that multiplies, one that adds its sums up and writes the result, and a warp that reads weights. The two
 // warpgroups prepare inputs together. Of a multiprocessor's four partitions one has three of these warps: with
-// kChainRegisters (gemm_chain.cu) there is room for two warps of attention in each (attention/decode.cu).
-constexpr int kMultipliers = 128, kFinishers = 128, kChainWorkers = kMultipliers + kFinishers;
-constexpr int kChainThreads = kChainWorkers + kWarpSize;
-constexpr int kWorkerWarps = kChainWorkers / kWarpSize, kMultiplyingWarps = kMultipliers / kWarpSize;
-constexpr int kChainCols = 16, kChainRows = static_cast<int>(kFewRows);
-constexpr int kRunRows = kChainCols / 2;           ///< neighbouring rows of a tile
+// kMegakernelRegisters (decode_megakernel.cu) there is room for two warps of attention in each (attention/decode.cu).
+constexpr int kMultipliers = 128, kFinishers = 128, kMegakernelWorkers = kMultipliers + kFinishers;
+constexpr int kMegakernelThreads = kMegakernelWorkers + kWarpSize;
+constexpr int kWorkerWarps = kMegakernelWorkers / kWarpSize, kMultiplyingWarps = kMultipliers / kWarpSize;
+constexpr int kMegakernelCols = 16, kMegakernelRows = static_cast<int>(kFewRows);
+constexpr int kRunRows = kMegakernelCols / 2;      ///< neighbouring rows of a tile
 constexpr int kPieceBytes = 128, kPieces = 8;      ///< of a row; pieces of it in a slot
 constexpr int kReadBytes = kPieces * kPieceBytes;  ///< of a row at a time
 constexpr int kRunBytes = kRunRows * kReadBytes;   ///< of a run at a time: wgmma's 64 rows of 128 bytes
 constexpr int kSlotBytes = 2 * kRunBytes;
-static_assert(kFinishers == kChainRows * kChainCols && kRunBytes == hopper::kWarpgroupTileBytes);
-constexpr int kMostNormed = 4 * 8 * kChainWorkers;  ///< elements of the row of a chain of one row, normalized
+static_assert(kFinishers == kMegakernelRows * kMegakernelCols && kRunBytes == hopper::kWarpgroupTileBytes);
+constexpr int kMostNormed =
+    4 * 8 * kMegakernelWorkers;  ///< elements of the row of a chain of one row, normalized
 
 /// Slots that may be under way to a block: what memory's latency asks for at its rate, with some to spare. The ring
 /// holds four times as much. If all of it were asked for at once, requests of 25 MB would queue in front of memory, and
 /// whatever else the blocks read or write for each other, behind them.
 constexpr int kMostUnderWay = 3;
 
-/// A ChainedGemm. A tile of its weight is two runs of 8 rows: 16 neighbours, or, of a gated activation, 8 of the gate
-/// and the 8 of `up` that meet them, `cols` rows further on.
-struct Link {
+/// A MegakernelGemm. A tile of its weight is two runs of 8 rows: 16 neighbours, or, of a gated activation, 8 of the
+/// gate and the 8 of `up` that meet them, `cols` rows further on.
+struct GemmDesc {
   const float* weight_scale_inv;  ///< E4M3, else null
   const __nv_bfloat16 *bias, *x, *delta, *gamma, *beta;
   __nv_bfloat16* sum;
@@ -44,9 +46,9 @@ struct Link {
   float eps, clamp, margin_factor;
 };
 
-struct ChainParams {
-  Link links[kMostChained];
-  CUtensorMap weights[kMostChained];  ///< the links': (byte of a piece, row, piece)
+struct MegakernelParams {
+  GemmDesc descs[kMaxMegakernelGemms];
+  CUtensorMap weights[kMaxMegakernelGemms];  ///< the links': (byte of a piece, row, piece)
   int count, rows;
   int input_bytes;  ///< of shared memory, for the largest input
   uint32_t* barrier;
@@ -64,19 +66,19 @@ __device__ __forceinline__ int input_place(int at) {
 /// Sums of a tile by warps, rows and columns: two tiles in turn.
 constexpr int kSumSlots = 2;
 __host__ __device__ constexpr int sums_bytes(int rows) {
-  return kSumSlots * kMultiplyingWarps * rows * kChainCols * static_cast<int>(sizeof(float));
+  return kSumSlots * kMultiplyingWarps * rows * kMegakernelCols * static_cast<int>(sizeof(float));
 }
 /// Where a row's 16 sums begin.
 __device__ __forceinline__ int sum_index(int slot, int warp, int row, int rows) {
-  return ((slot * kMultiplyingWarps + warp) * rows + row) * kChainCols;
+  return ((slot * kMultiplyingWarps + warp) * rows + row) * kMegakernelCols;
 }
 
 /// The shared memory's head; the input lies behind it, then the sums.
 template <int kSlots>
-struct ChainShared {
+struct MegakernelShared {
   hopper::Ring<kSlots> ring;
   hopper::Ring<kSumSlots> sums_ring;
-  float partial[2][kWorkerWarps][kChainRows];  ///< in turn: of rows, by warps
+  float partial[2][kWorkerWarps][kMegakernelRows];  ///< in turn: of rows, by warps
   alignas(1024) uint8_t slots[kSlots][kSlotBytes];
 };
 
@@ -88,7 +90,7 @@ __device__ __forceinline__ int first_tile(int before) {
 
 // Barriers of a block: all but the producer, and those who finish.
 __device__ __forceinline__ void sync_workers() {
-  hopper::named_barrier_sync<kChainWorkers>(1);
+  hopper::named_barrier_sync<kMegakernelWorkers>(1);
 }
 __device__ __forceinline__ void sync_finishers() {
   hopper::named_barrier_sync<kFinishers>(2);

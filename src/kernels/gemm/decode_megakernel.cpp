@@ -1,11 +1,11 @@
-#include "kernels/gemm/gemm_chain.h"
+#include "kernels/gemm/decode_megakernel.h"
 
 #include <algorithm>
 
 #include "core/device_backend.h"
 #include "core/error.h"
+#include "kernels/gemm/decode_megakernel_cuda.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/gemm/gemm_chain_cuda.h"
 
 namespace te::kernels {
 namespace {
@@ -16,19 +16,19 @@ bool is_bf16(const Tensor& tensor, const Shape& shape) {
   return tensor.dtype == DType::bf16 && tensor.shape == shape;
 }
 
-bool is_result(const ChainedGemm& gemm, const Shape& shape) {
+bool is_result(const MegakernelGemm& gemm, const Shape& shape) {
   const bool plain_fp32 = gemm.out.dtype == DType::f32 && !gemm.activated;
   return (gemm.out.dtype == DType::bf16 || plain_fp32) && gemm.out.shape == shape;
 }
 
-bool fits_norm(const ChainedNorm& norm, const Tensor& x) {
+bool fits_norm(const MegakernelNorm& norm, const Tensor& x) {
   if (!norm.gamma) return !norm.delta;
   const Shape vector{x.cols()};
   return is_bf16(norm.gamma, vector) && (norm.kind != NormKind::layer || is_bf16(norm.beta, vector)) &&
          (!norm.delta || (is_bf16(norm.delta, x.shape) && is_bf16(norm.sum, x.shape)));
 }
 
-bool fits(const ChainedGemm& gemm, int64_t rows) {
+bool fits(const MegakernelGemm& gemm, int64_t rows) {
   if (!gemm.weight || gemm.x.shape.rank() != 2) return false;
   const int64_t n = gemm.weight.rows(), k = gemm.weight.cols();
   const int64_t out = gemm.activated && is_gated(gemm.kind) ? n / 2 : n;
@@ -41,25 +41,25 @@ bool fits(const ChainedGemm& gemm, int64_t rows) {
 
 }  // namespace
 
-bool has_gemm_chain(const Context& context, const GemmChain& chain) {
-  const auto& gemms = chain.gemms;
-  if (!context.is_cuda() || gemms.empty() || gemms.size() > kMostChained) return false;
+bool has_decode_megakernel(const Context& context, const DecodeMegakernel& megakernel) {
+  const auto& gemms = megakernel.gemms;
+  if (!context.is_cuda() || gemms.empty() || gemms.size() > kMaxMegakernelGemms) return false;
   const int64_t rows = gemms.front().x.rows();
   if (rows == 0 || rows > kFewRows) return false;
-  if (!std::all_of(gemms.begin(), gemms.end(), [&](const ChainedGemm& gemm) { return fits(gemm, rows); }))
+  if (!std::all_of(gemms.begin(), gemms.end(), [&](const MegakernelGemm& gemm) { return fits(gemm, rows); }))
     return false;
 #ifdef TE_WITH_CUDA
-  return cuda::has_gemm_chain(chain);
+  return cuda::has_decode_megakernel(megakernel);
 #else
   return false;
 #endif
 }
 
-void gemm_chain(const Context& context, const GemmChain& chain) {
-  TE_CHECK(has_gemm_chain(context, chain), "{} GEMMs of {} rows have no chain", chain.gemms.size(),
-           chain.gemms.empty() ? 0 : chain.gemms.front().x.rows());
+void decode_megakernel(const Context& context, const DecodeMegakernel& megakernel) {
+  TE_CHECK(has_decode_megakernel(context, megakernel), "{} GEMMs of {} rows have no chain",
+           megakernel.gemms.size(), megakernel.gemms.empty() ? 0 : megakernel.gemms.front().x.rows());
 #ifdef TE_WITH_CUDA
-  cuda::gemm_chain(context, chain);
+  cuda::decode_megakernel(context, megakernel);
 #endif
 }
 

@@ -7,10 +7,10 @@
 namespace te::kernels {
 
 template <class T>
-struct Octet;
+struct Vec8;
 
 template <>
-struct Octet<float> {
+struct Vec8<float> {
   float value[8];
 
   __device__ __forceinline__ float get(int j) const { return value[j]; }
@@ -33,11 +33,11 @@ struct Octet<float> {
   static __device__ __forceinline__ uint32_t amax_bits(uint32_t largest) {
     return largest;
   }
-  __device__ __forceinline__ void forget_unpacked() {}
+  __device__ __forceinline__ void clobber_registers() {}
 };
 
 template <>
-struct Octet<__nv_bfloat16> {
+struct Vec8<__nv_bfloat16> {
   uint32_t word[4];  // two values each, the first in the low half
 
   __device__ __forceinline__ float get(int j) const {
@@ -64,14 +64,14 @@ struct Octet<__nv_bfloat16> {
   }
   /// Makes the compiler unpack again instead of keeping the unpacked values of one phase for the next: eight
   /// registers for the price of four are what limits the loads in flight.
-  __device__ __forceinline__ void forget_unpacked() {
+  __device__ __forceinline__ void clobber_registers() {
 #pragma unroll
     for (int k = 0; k < 4; ++k) asm volatile("" : "+r"(word[k]));
   }
 };
 
 template <>
-struct Octet<__half> {
+struct Vec8<__half> {
   uint32_t word[4];  // two values each, the first in the low half
 
   __device__ __forceinline__ float get(int j) const {
@@ -99,15 +99,15 @@ struct Octet<__half> {
     };
     return max(widened(largest >> 16), widened(largest & 0xffffu));
   }
-  __device__ __forceinline__ void forget_unpacked() {
+  __device__ __forceinline__ void clobber_registers() {
 #pragma unroll
     for (int k = 0; k < 4; ++k) asm volatile("" : "+r"(word[k]));
   }
 };
 
 template <class T>
-__device__ __forceinline__ Octet<T> zero_octet() {
-  Octet<T> result;
+__device__ __forceinline__ Vec8<T> zero_vec8() {
+  Vec8<T> result;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) result.set_pair(j, 0.0f, 0.0f);
   return result;
@@ -116,8 +116,8 @@ __device__ __forceinline__ Octet<T> zero_octet() {
 /// The first `valid` elements from p (none when <= 0), zeros behind them. kAligned promises 16-byte alignment
 /// and that `valid` is at least 8 or at most 0.
 template <bool kAligned, class T>
-__device__ __forceinline__ Octet<T> load_octet(const T* p, int64_t valid) {
-  Octet<T> result = zero_octet<T>();
+__device__ __forceinline__ Vec8<T> load_vec8(const T* p, int64_t valid) {
+  Vec8<T> result = zero_vec8<T>();
   if constexpr (kAligned) {
     if (valid > 0) result.load_aligned(p);
   } else {
@@ -129,13 +129,13 @@ __device__ __forceinline__ Octet<T> load_octet(const T* p, int64_t valid) {
 }
 
 template <bool kAligned, class T>
-__device__ __forceinline__ void store_octet(const Octet<T>& octet, T* p, int64_t valid) {
+__device__ __forceinline__ void store_vec8(const Vec8<T>& vec, T* p, int64_t valid) {
   if constexpr (kAligned) {
-    if (valid > 0) octet.store_aligned(p);
+    if (valid > 0) vec.store_aligned(p);
   } else {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      if (j < valid) store_float(p + j, octet.get(j));
+      if (j < valid) store_float(p + j, vec.get(j));
   }
 }
 

@@ -1,5 +1,5 @@
 // A chain of GEMMs against the same ops launched one by one, and against chains of one.
-#include "kernels/gemm/gemm_chain.h"
+#include "kernels/gemm/decode_megakernel.h"
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ namespace {
 
 using testing::TestTensor;
 
-struct ChainCase {
+struct MegakernelCase {
   int64_t rows, hidden, ffn;
   bool fp8;
   ActivationKind activation;
@@ -24,7 +24,7 @@ struct ChainCase {
   int64_t fc1() const { return is_gated(activation) ? 2 * ffn : ffn; }
 };
 
-std::string text(const ChainCase& c) {
+std::string text(const MegakernelCase& c) {
   return fmt::format("{} rows, {} and {} wide, {}, activation {}, norm {}{}", c.rows, c.hidden, c.ffn,
                      c.fp8 ? "FP8" : "BF16", static_cast<int>(c.activation), static_cast<int>(c.norm),
                      c.bias ? ", biases" : "");
@@ -40,7 +40,7 @@ void fill_quickly(TestTensor& tensor, uint64_t seed, float size) {
 
 /// A weight with a bias.
 struct Weight {
-  Weight(const Context& gpu, const ChainCase& c, int64_t n, int64_t k, uint64_t seed)
+  Weight(const Context& gpu, const MegakernelCase& c, int64_t n, int64_t k, uint64_t seed)
       : values(gpu, c.fp8 ? DType::e4m3 : DType::bf16, {n, k}),
         scale_inv(gpu, DType::f32, {1}),
         bias(gpu, DType::bf16, {n}) {
@@ -55,7 +55,7 @@ struct Weight {
 
 /// proj, norm and fc1, fc2, norm and qkv.
 struct Layer {
-  Layer(const Context& context, const ChainCase& which)
+  Layer(const Context& context, const MegakernelCase& which)
       : gpu(context),
         c(which),
         x(gpu, DType::bf16, {c.rows, c.hidden}),
@@ -76,39 +76,39 @@ struct Layer {
     gamma.fill_normal(11, 0.3f, 1.0f);
     beta.fill_normal(12, 0.3f);
     barrier.fill_ints({0});
-    const auto link = [&](const TestTensor& in, const Weight& w, const TestTensor& out) {
-      ChainedGemm gemm{.x = in, .out = out};
+    const auto desc = [&](const TestTensor& in, const Weight& w, const TestTensor& out) {
+      MegakernelGemm gemm{.x = in, .out = out};
       gemm.weight =
           c.fp8 ? Matrix(w.values.get(), w.scale_inv.get(), ScaleLayout::tensor) : Matrix(w.values.get());
       if (c.bias) gemm.bias = w.bias;
       return gemm;
     };
-    const auto normed = [&](ChainedGemm gemm, const TestTensor& delta, const TestTensor& sum) {
+    const auto normed = [&](MegakernelGemm gemm, const TestTensor& delta, const TestTensor& sum) {
       gemm.norm = {.kind = c.norm, .eps = 1e-5f, .delta = delta, .sum = sum, .gamma = gamma};
       if (c.norm == NormKind::layer) gemm.norm.beta = beta;
       return gemm;
     };
-    ChainedGemm fc1 = normed(link(residual, fc1_w, activated), attention, middle);
+    MegakernelGemm fc1 = normed(desc(residual, fc1_w, activated), attention, middle);
     fc1.activated = true;
     fc1.kind = c.activation;
     fc1.clamp = 1.5f;
-    gemms = {link(x, proj_w, attention), fc1, link(activated, fc2_w, mlp),
-             normed(link(middle, qkv_w, qkv), mlp, end)};
+    gemms = {desc(x, proj_w, attention), fc1, desc(activated, fc2_w, mlp),
+             normed(desc(middle, qkv_w, qkv), mlp, end)};
   }
 
   void fill(uint64_t seed) {
     x.fill_normal(seed);
     residual.fill_normal(seed + 1);
   }
-  void run_as_chain() { gemm_chain(gpu, {gemms, barrier}); }
+  void run_as_megakernel() { decode_megakernel(gpu, {gemms, barrier}); }
   void run_apart() {
-    for (const ChainedGemm& gemm : gemms) gemm_chain(gpu, {{gemm}, barrier});
+    for (const MegakernelGemm& gemm : gemms) decode_megakernel(gpu, {{gemm}, barrier});
   }
-  /// With the ops of gemm_chain.h's first sentence.
+  /// With the ops of decode_megakernel.h's first sentence.
   void run_ops() {
-    for (const ChainedGemm& gemm : gemms) run_op(gemm);
+    for (const MegakernelGemm& gemm : gemms) run_op(gemm);
   }
-  void run_op(const ChainedGemm& g) {
+  void run_op(const MegakernelGemm& g) {
     const int64_t k = g.x.cols();
     const TestTensor y(gpu, DType::bf16, {c.rows, k}), mean(gpu, DType::f32, {c.rows}),
         rstd(gpu, DType::f32, {c.rows}), cast(gpu, DType::e4m3, {c.rows, k}), numbers(gpu, DType::f32, {12});
@@ -145,15 +145,15 @@ struct Layer {
   }
 
   const Context& gpu;
-  ChainCase c;
+  MegakernelCase c;
   TestTensor x, residual, middle, end, attention, mlp, activated, qkv, gamma, beta, barrier;
   Weight proj_w, fc1_w, fc2_w, qkv_w;
-  std::vector<ChainedGemm> gemms;
+  std::vector<MegakernelGemm> gemms;
 };
 
-std::vector<ChainCase> chain_cases() {
+std::vector<MegakernelCase> megakernel_cases() {
   using A = ActivationKind;
-  std::vector<ChainCase> all;
+  std::vector<MegakernelCase> all;
   for (const bool fp8 : {false, true}) {
     for (const int64_t rows : {1, 2, 5, 8}) {
       all.push_back({rows, 128, 384, fp8, A::swiglu, NormKind::rms, false});
@@ -171,15 +171,15 @@ std::vector<ChainCase> chain_cases() {
 
 // Sums in another order round single results the other way (2^-9), and such an input may be cast the other way (2^-4);
 // each op is given the same input, so nothing adds up.
-TEST(GemmChainGpu, EachIsWhatTheOpsMake) {
+TEST(DecodeMegakernelGpu, EachIsWhatTheOpsMake) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const ChainCase& c : chain_cases()) {
+  for (const MegakernelCase& c : megakernel_cases()) {
     Layer layer(gpu, c);
     layer.fill(40);
-    for (const ChainedGemm& gemm : layer.gemms) {
-      ASSERT_TRUE(has_gemm_chain(gpu, {{gemm}, layer.barrier})) << text(c);
-      gemm_chain(gpu, {{gemm}, layer.barrier});
+    for (const MegakernelGemm& gemm : layer.gemms) {
+      ASSERT_TRUE(has_decode_megakernel(gpu, {{gemm}, layer.barrier})) << text(c);
+      decode_megakernel(gpu, {{gemm}, layer.barrier});
       std::vector<std::vector<float>> actual;
       for (const TestTensor* result : layer.results()) actual.push_back(result->floats());
       layer.run_op(gemm);
@@ -194,7 +194,7 @@ TEST(GemmChainGpu, EachIsWhatTheOpsMake) {
 }
 
 // Logits. What is cast or normalized before them may have been rounded the other way here and there.
-TEST(GemmChainGpu, Fp32ResultsAreNotRounded) {
+TEST(DecodeMegakernelGpu, Fp32ResultsAreNotRounded) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const bool fp8 : {false, true}) {
@@ -203,9 +203,9 @@ TEST(GemmChainGpu, Fp32ResultsAreNotRounded) {
       layer.middle.fill_normal(50);
       layer.mlp.fill_normal(51);
       const TestTensor out(gpu, DType::f32, layer.qkv.get().shape);
-      ChainedGemm last = layer.gemms.back();
+      MegakernelGemm last = layer.gemms.back();
       last.out = out;
-      gemm_chain(gpu, {{last}, layer.barrier});
+      decode_megakernel(gpu, {{last}, layer.barrier});
       const std::vector<float> actual = out.floats();
       layer.run_op(last);
       const std::vector<float> expected = out.floats();
@@ -217,18 +217,18 @@ TEST(GemmChainGpu, Fp32ResultsAreNotRounded) {
   }
   Layer layer(gpu, {1, 128, 384, false, ActivationKind::swiglu, NormKind::rms, false});
   const TestTensor out(gpu, DType::f32, layer.activated.get().shape);
-  ChainedGemm activated = layer.gemms[1];
+  MegakernelGemm activated = layer.gemms[1];
   activated.out = out;
-  EXPECT_FALSE(has_gemm_chain(gpu, {{activated}, layer.barrier}));
+  EXPECT_FALSE(has_decode_megakernel(gpu, {{activated}, layer.barrier}));
 }
 
 // The barrier between them: each reads what all blocks have written.
-TEST(GemmChainGpu, AChainIsItsLinks) {
+TEST(DecodeMegakernelGpu, AChainIsItsLinks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const ChainCase& c : chain_cases()) {
+  for (const MegakernelCase& c : megakernel_cases()) {
     Layer layer(gpu, c);
-    if (!has_gemm_chain(gpu, {layer.gemms, layer.barrier})) {
+    if (!has_decode_megakernel(gpu, {layer.gemms, layer.barrier})) {
       EXPECT_TRUE(c.rows > 1 && c.ffn > 4096) << text(c);
       continue;
     }
@@ -238,8 +238,8 @@ TEST(GemmChainGpu, AChainIsItsLinks) {
       std::vector<std::vector<uint8_t>> expected;
       for (const TestTensor* result : layer.results()) expected.push_back(result->raw());
       for (const TestTensor* result : layer.results()) gpu.zero(*result);
-      layer.run_as_chain();
-      layer.run_as_chain();
+      layer.run_as_megakernel();
+      layer.run_as_megakernel();
       for (size_t i = 0; i < expected.size(); ++i)
         ASSERT_EQ(testing::count_different(layer.results()[i]->raw(), expected[i], 2), 0)
             << text(c) << ", turn " << turn << ", result " << i;
@@ -247,40 +247,40 @@ TEST(GemmChainGpu, AChainIsItsLinks) {
   }
 }
 
-TEST(GemmChainGpu, RowsDependOnNoOtherRow) {
+TEST(DecodeMegakernelGpu, RowsDependOnNoOtherRow) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  const ChainCase one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
-  ChainCase many = one;
+  const MegakernelCase one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
+  MegakernelCase many = one;
   many.rows = 7;
   Layer alone(gpu, one), beside(gpu, many);
   beside.fill(7);
-  beside.run_as_chain();
+  beside.run_as_megakernel();
   const std::vector<uint8_t> all = beside.qkv.raw();
   for (int64_t row = 0; row < many.rows; ++row) {
     gpu.copy(alone.x, beside.x.get().slice_rows(row, 1));
     gpu.copy(alone.residual, beside.residual.get().slice_rows(row, 1));
-    alone.run_as_chain();
+    alone.run_as_megakernel();
     const auto begin = all.begin() + row * 3 * one.hidden * 2;
     EXPECT_EQ(alone.qkv.raw(), std::vector<uint8_t>(begin, begin + 3 * one.hidden * 2)) << row;
   }
 }
 
-TEST(GemmChainGpu, WhatDoesNotFitIsLeftToOps) {
+TEST(DecodeMegakernelGpu, WhatDoesNotFitIsLeftToOps) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   Layer nine(gpu, {9, 128, 384, false, ActivationKind::swiglu, NormKind::rms, false});
-  EXPECT_FALSE(has_gemm_chain(gpu, {nine.gemms, nine.barrier}));
+  EXPECT_FALSE(has_decode_megakernel(gpu, {nine.gemms, nine.barrier}));
   Layer wide(gpu, {8, 4096, 11008, false, ActivationKind::swiglu, NormKind::rms, false});
-  EXPECT_FALSE(has_gemm_chain(gpu, {wide.gemms, wide.barrier}));
+  EXPECT_FALSE(has_decode_megakernel(gpu, {wide.gemms, wide.barrier}));
   Layer odd(gpu, {1, 144, 384, false, ActivationKind::swiglu, NormKind::rms, false});
-  EXPECT_FALSE(has_gemm_chain(gpu, {odd.gemms, odd.barrier}));
+  EXPECT_FALSE(has_decode_megakernel(gpu, {odd.gemms, odd.barrier}));
   // Rows of 192 are one and a half pieces of 128 bytes in FP8, and three in BF16.
   for (const bool fp8 : {false, true}) {
     Layer pieces(gpu, {1, 192, 384, fp8, ActivationKind::swiglu, NormKind::rms, false});
-    EXPECT_EQ(has_gemm_chain(gpu, {pieces.gemms, pieces.barrier}), !fp8);
+    EXPECT_EQ(has_decode_megakernel(gpu, {pieces.gemms, pieces.barrier}), !fp8);
   }
-  EXPECT_FALSE(has_gemm_chain(cpu, {nine.gemms, nine.barrier}));
+  EXPECT_FALSE(has_decode_megakernel(cpu, {nine.gemms, nine.barrier}));
 }
 
 }  // namespace

@@ -9,10 +9,10 @@
 //
 // Such a pass takes as long as reading the weights; what a kernel of its own costs each linear is that memory stands
 // still while it begins and ends. Here every multiprocessor knows beforehand which tiles of which weights it will
-// multiply, and reads ahead across the linears' borders (gemm_chain.cu).
+// multiply, and reads ahead across the linears' borders (decode_megakernel.cu).
 //
 // On a GPU alone, in BF16, with weights in BF16 or in E4M3 with one scale; elsewhere the caller launches the ops
-// (has_gemm_chain). Deterministic; a row's bits depend on no other row, but for those that
+// (has_decode_megakernel). Deterministic; a row's bits depend on no other row, but for those that
 // share an amax.
 #pragma once
 
@@ -28,7 +28,7 @@
 namespace te::kernels {
 
 /// In front of a linear; gamma empty: none.
-struct ChainedNorm {
+struct MegakernelNorm {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
   Tensor delta;  ///< optional bf16 [rows, k]: x + delta, rounded, is normalized
@@ -37,9 +37,9 @@ struct ChainedNorm {
   Tensor beta;   ///< bf16 [k], layer only
 };
 
-struct ChainedGemm {
+struct MegakernelGemm {
   Tensor x;  ///< bf16 [rows, k]
-  ChainedNorm norm;
+  MegakernelNorm norm;
   Matrix weight;  ///< [n, k] bf16, or E4M3 with ScaleLayout::tensor; complete before the work launched last
   /// E4M3: how the input is cast with the scale that it asks for itself (QuantizeCurrentScaling).
   int margin = 0;
@@ -51,10 +51,10 @@ struct ChainedGemm {
   Tensor out;  ///< bf16 [rows, n], of a gated activation [rows, n / 2]; or, without an activation, fp32
 };
 
-constexpr size_t kMostChained = 4;
+constexpr size_t kMaxMegakernelGemms = 4;
 
-struct GemmChain {
-  std::vector<ChainedGemm> gemms;  ///< at most kMostChained; a tensor is written by one of them
+struct DecodeMegakernel {
+  std::vector<MegakernelGemm> gemms;  ///< at most kMaxMegakernelGemms; a tensor is written by one of them
   /// int32 [1], 0 before the first use; of no other chain that may run at the same time.
   Tensor barrier;
 };
@@ -62,8 +62,8 @@ struct GemmChain {
 /// False: no kernel is made for this device, these rows (at most kFewRows, and so many that their inputs, filled up to
 /// a power of two of them, find room in shared memory), types, sizes (one row: norms of up to 8192 elements) or
 /// alignments.
-bool has_gemm_chain(const Context& context, const GemmChain& chain);
-/// InternalError without has_gemm_chain().
-void gemm_chain(const Context& context, const GemmChain& chain);
+bool has_decode_megakernel(const Context& context, const DecodeMegakernel& megakernel);
+/// InternalError without has_decode_megakernel().
+void decode_megakernel(const Context& context, const DecodeMegakernel& megakernel);
 
 }  // namespace te::kernels

@@ -5,7 +5,8 @@
 //              a block knows its tiles, and the weights it will read, before anything else is known.
 //   producer   one thread reads these weights, 1 KiB of each of 16 rows at a time, into a ring that fills shared
 //              memory. It knows no borders between linears: while the others wait for a linear's input, it reads on.
-//   workers    two warpgroups. Per linear: 1. its input to shared memory, every block all of it (gemm_chain_input.cuh);
+//   workers    two warpgroups. Per linear: 1. its input to shared memory, every block all of it
+//   (decode_megakernel_input.cuh);
 //              2. one multiplies tiles and hands sums on; the other adds those of each element up in a fixed order,
 //              with bias and activation, and writes the result; 3. a barrier of the grid.
 //
@@ -26,8 +27,8 @@
 #include <bit>
 
 #include "kernels/common/dependent_launch.cuh"
-#include "kernels/gemm/gemm_chain_cuda.h"
-#include "kernels/gemm/gemm_chain_input.cuh"
+#include "kernels/gemm/decode_megakernel_cuda.h"
+#include "kernels/gemm/decode_megakernel_input.cuh"
 
 namespace te::kernels::cuda {
 namespace {
@@ -37,23 +38,23 @@ using bf16 = __nv_bfloat16;
 constexpr int kMaxSharedBytes = 227 * 1024;
 /// Of a thread: for one row what leaves room for a block of attention (attention/decode.cu) beside a chain's.
 template <int kRows>
-constexpr int kChainRegisters = kRows == 1 ? 120 : 168;
+constexpr int kMegakernelRegisters = kRows == 1 ? 120 : 168;
 
 // --- the producer --------------------------------------------------------------------------------------------------
 
 /// One thread. A slot is two boxes of the weight, in pieces of 128 bytes of 8 rows, swizzled (hopper/tile.cuh).
 /// Boxes and not rows: each copy takes some 50 ns to ask for, however small.
 template <int kSlots>
-__device__ void produce(const ChainParams& p, ChainShared<kSlots>& shared) {
+__device__ void produce(const MegakernelParams& p, MegakernelShared<kSlots>& shared) {
   typename hopper::Ring<kSlots>::Producer at;
   typename hopper::Ring<kSlots>::Consumer landed;
   int under_way = 0, before = 0;
   for (int i = 0; i < p.count; ++i) hopper::prefetch_map(&p.weights[i]);
   for (int i = 0; i < p.count; ++i) {
-    const Link& link = p.links[i];
-    const int row_bytes = link.row_bytes;
-    for (int tile = first_tile(before); tile < link.tiles; tile += static_cast<int>(gridDim.x)) {
-      const int row = tile * link.tile_cols;
+    const GemmDesc& desc = p.descs[i];
+    const int row_bytes = desc.row_bytes;
+    for (int tile = first_tile(before); tile < desc.tiles; tile += static_cast<int>(gridDim.x)) {
+      const int row = tile * desc.tile_cols;
       for (int begin = 0; begin < row_bytes; begin += kReadBytes, at.next()) {
         if (under_way == kMostUnderWay) {
           shared.ring.wait(landed);
@@ -66,25 +67,26 @@ __device__ void produce(const ChainParams& p, ChainShared<kSlots>& shared) {
         uint8_t* const to = shared.slots[slot.stage()];
         const int piece = begin / kPieceBytes;
         hopper::tma_load(to, &p.weights[i], shared.ring.full(slot), 0, row, piece);
-        hopper::tma_load(to + kRunBytes, &p.weights[i], shared.ring.full(slot), 0, row + link.second_run,
+        hopper::tma_load(to + kRunBytes, &p.weights[i], shared.ring.full(slot), 0, row + desc.second_run,
                          piece);
       }
     }
-    before += link.tiles;
+    before += desc.tiles;
   }
 }
 
 // --- the workers ---------------------------------------------------------------------------------------------------
 
 /// Norms' vectors, which all blocks will ask for at once, into the L2 cache.
-__device__ void prefetch_vectors(const ChainParams& p) {
+__device__ void prefetch_vectors(const MegakernelParams& p) {
   constexpr int kLine = 64;  // elements
-  const int line = (static_cast<int>(blockIdx.x) * kChainWorkers + static_cast<int>(threadIdx.x)) * kLine;
+  const int line =
+      (static_cast<int>(blockIdx.x) * kMegakernelWorkers + static_cast<int>(threadIdx.x)) * kLine;
   for (int i = 0; i < p.count; ++i) {
-    const Link& link = p.links[i];
-    if (line >= link.k) continue;
-    if (link.gamma != nullptr) hopper::prefetch_line(link.gamma + line);
-    if (link.beta != nullptr) hopper::prefetch_line(link.beta + line);
+    const GemmDesc& desc = p.descs[i];
+    if (line >= desc.k) continue;
+    if (desc.gamma != nullptr) hopper::prefetch_line(desc.gamma + line);
+    if (desc.beta != nullptr) hopper::prefetch_line(desc.beta + line);
   }
 }
 
@@ -93,7 +95,7 @@ __device__ void prefetch_vectors(const ChainParams& p) {
 template <int kSlots, int kRows>
 class Multiplier {
  public:
-  __device__ __forceinline__ Multiplier(const ChainParams& params, ChainShared<kSlots>& memory,
+  __device__ __forceinline__ Multiplier(const MegakernelParams& params, MegakernelShared<kSlots>& memory,
                                         const uint8_t* inputs, float* sums)
       : shared(memory),
         input(hopper::shared_address(inputs)),
@@ -104,8 +106,8 @@ class Multiplier {
 
   /// This block's tiles of a linear.
   template <DType kType>
-  __device__ __forceinline__ void run(const Link& link, int before) {
-    const int row_bytes = link.row_bytes, tiles = link.tiles, step = static_cast<int>(gridDim.x);
+  __device__ __forceinline__ void run(const GemmDesc& desc, int before) {
+    const int row_bytes = desc.row_bytes, tiles = desc.tiles, step = static_cast<int>(gridDim.x);
     const uint64_t x = hopper::descriptor_of_groups(input, input_stride(row_bytes));
     for (int tile = first_tile(before); tile < tiles; tile += step) {
 #pragma unroll 1  // several slots' wgmmas are more than ptxas lets run beside other instructions (C7511)
@@ -128,7 +130,7 @@ class Multiplier {
   /// The two runs of a slot, 64 rows each, times the input.
   template <DType kType>
   __device__ __forceinline__ void multiply(uint64_t w, uint64_t x) {
-    constexpr int kAtOnce = kRows < kChainRows ? 2 : 1;  // for which there are registers
+    constexpr int kAtOnce = kRows < kMegakernelRows ? 2 : 1;  // for which there are registers
 #pragma unroll
     for (int first = 0; first < 2; first += kAtOnce) {
       float d[kAtOnce][kColumns / 2];
@@ -178,7 +180,7 @@ class Multiplier {
     if (lane == 0) shared.sums_ring.commit(slot);
   }
 
-  ChainShared<kSlots>& shared;
+  MegakernelShared<kSlots>& shared;
   const uint32_t input;
   float* const tile_sums;
   const int rows, warp, lane;
@@ -187,11 +189,11 @@ class Multiplier {
   Sums sums[2] = {};  ///< of the two runs of a tile
 };
 
-__device__ float activated(const Link& link, float x, float up) {
-  switch (link.kind) {
+__device__ float activated(const GemmDesc& desc, float x, float up) {
+  switch (desc.kind) {
 #define TE_ACTIVATE(kind)    \
   case ActivationKind::kind: \
-    return activate<ActivationKind::kind, bf16>(x, up, link.clamp);
+    return activate<ActivationKind::kind, bf16>(x, up, desc.clamp);
     TE_ACTIVATE(swiglu)
     TE_ACTIVATE(swiglu_clamped)
     TE_ACTIVATE(gelu)
@@ -208,18 +210,18 @@ __device__ float activated(const Link& link, float x, float up) {
 template <int kSlots, int kRows>
 class Finisher {
  public:
-  __device__ __forceinline__ Finisher(const ChainParams& params, ChainShared<kSlots>& memory,
+  __device__ __forceinline__ Finisher(const MegakernelParams& params, MegakernelShared<kSlots>& memory,
                                       const float* sums)
       : shared(memory),
         tile_sums(sums),
         rows(params.rows),
-        row((static_cast<int>(threadIdx.x) - kMultipliers) / kChainCols),
-        col(static_cast<int>(threadIdx.x) % kChainCols) {}
+        row((static_cast<int>(threadIdx.x) - kMultipliers) / kMegakernelCols),
+        col(static_cast<int>(threadIdx.x) % kMegakernelCols) {}
 
   /// This block's tiles of a linear, whose products are multiplied by `scale`.
-  __device__ __forceinline__ void run(const Link& link, int before, float scale) {
-    const bool mine = row < rows && col < link.tile_cols;
-    for (int tile = first_tile(before); tile < link.tiles; tile += static_cast<int>(gridDim.x), at.next()) {
+  __device__ __forceinline__ void run(const GemmDesc& desc, int before, float scale) {
+    const bool mine = row < rows && col < desc.tile_cols;
+    for (int tile = first_tile(before); tile < desc.tiles; tile += static_cast<int>(gridDim.x), at.next()) {
       const auto slot = shared.sums_ring.wait(at);
       float value[2] = {};
       if (mine) {
@@ -227,69 +229,71 @@ class Finisher {
         for (int w = 0; w < kMultiplyingWarps; ++w) {
           const float* const of = tile_sums + sum_index(slot.stage(), w, row, rows) + col;
           value[0] += of[0];
-          if (link.gated) value[1] += of[kRunRows];
+          if (desc.gated) value[1] += of[kRunRows];
         }
       }
       __syncwarp();
       if (threadIdx.x % kWarpSize == 0) shared.sums_ring.release(slot);
-      if (mine) write(link, tile * link.tile_cols + col, value, scale);
+      if (mine) write(desc, tile * desc.tile_cols + col, value, scale);
     }
   }
 
  private:
   /// Sums of a tile to an element of the result; of a gated activation from those of the gate and of `up`.
-  __device__ __forceinline__ void write(const Link& link, int column, float (&value)[2], float scale) const {
+  __device__ __forceinline__ void write(const GemmDesc& desc, int column, float (&value)[2],
+                                        float scale) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (half > 0 && !link.gated) break;
-      if (link.weight_scale_inv != nullptr) value[half] *= scale;
-      if (link.bias != nullptr) value[half] += load_float(link.bias + half * link.cols + column);
-      if (!link.out_fp32) value[half] = round_to<bf16>(value[half]);
+      if (half > 0 && !desc.gated) break;
+      if (desc.weight_scale_inv != nullptr) value[half] *= scale;
+      if (desc.bias != nullptr) value[half] += load_float(desc.bias + half * desc.cols + column);
+      if (!desc.out_fp32) value[half] = round_to<bf16>(value[half]);
     }
-    if (link.activated) value[0] = activated(link, value[0], value[1]);
-    const int64_t at = int64_t{row} * link.cols + column;
-    if (link.out_fp32) {
-      static_cast<float*>(link.out)[at] = value[0];
+    if (desc.activated) value[0] = activated(desc, value[0], value[1]);
+    const int64_t at = int64_t{row} * desc.cols + column;
+    if (desc.out_fp32) {
+      static_cast<float*>(desc.out)[at] = value[0];
     } else {
-      store_float(static_cast<bf16*>(link.out) + at, value[0]);
+      store_float(static_cast<bf16*>(desc.out) + at, value[0]);
     }
   }
 
-  ChainShared<kSlots>& shared;
+  MegakernelShared<kSlots>& shared;
   const float* const tile_sums;
   const int rows, row, col;
   hopper::Ring<kSumSlots>::Consumer at;
 };
 
 template <int kSlots, int kRows>
-__device__ void work(const ChainParams& p, ChainShared<kSlots>& shared, uint8_t* inputs, float* sums) {
+__device__ void work(const MegakernelParams& p, MegakernelShared<kSlots>& shared, uint8_t* inputs,
+                     float* sums) {
   const bool multiplies = hopper::Thread().warpgroup == 0, leads = threadIdx.x == kMultipliers;
   Multiplier<kSlots, kRows> multiplier(p, shared, inputs, sums);
   Finisher<kSlots, kRows> finisher(p, shared, sums);
-  ChainInput<kRows> input(p.rows, inputs, shared.partial);
+  MegakernelInput<kRows> input(p.rows, inputs, shared.partial);
   GridBarrier barrier(p.barrier);
   prefetch_vectors(p);
   grid_dependency_wait();
   int before = 0;
   for (int i = 0; i < p.count; ++i) {
-    const Link& link = p.links[i];
-    const bool fp8 = link.weight_scale_inv != nullptr;
+    const GemmDesc& desc = p.descs[i];
+    const bool fp8 = desc.weight_scale_inv != nullptr;
     // 1. The input.
     const float scale_inv =
-        fp8 ? input.template prepare<DType::e4m3>(link) : input.template prepare<DType::bf16>(link);
+        fp8 ? input.template prepare<DType::e4m3>(desc) : input.template prepare<DType::bf16>(desc);
     hopper::fence_proxy_async_shared();
     sync_workers();
     if (i + 1 == p.count) allow_dependents();
     // 2. Tiles.
     if (multiplies) {
-      fp8 ? multiplier.template run<DType::e4m3>(link, before)
-          : multiplier.template run<DType::bf16>(link, before);
+      fp8 ? multiplier.template run<DType::e4m3>(desc, before)
+          : multiplier.template run<DType::bf16>(desc, before);
     } else {
       if (leads && i == 0) barrier.begin();
-      finisher.run(link, before, fp8 ? scale_inv * *link.weight_scale_inv : 1.0f);
+      finisher.run(desc, before, fp8 ? scale_inv * *desc.weight_scale_inv : 1.0f);
     }
     // 3. All of them.
-    before += link.tiles;
+    before += desc.tiles;
     if (i + 1 == p.count) break;
     if (!multiplies) {
       sync_finishers();
@@ -300,9 +304,10 @@ __device__ void work(const ChainParams& p, ChainShared<kSlots>& shared, uint8_t*
 }
 
 template <int kSlots, int kRows>
-__global__ void __maxnreg__(kChainRegisters<kRows>) chain_kernel(const __grid_constant__ ChainParams p) {
+__global__ void __maxnreg__(kMegakernelRegisters<kRows>)
+    megakernel_kernel(const __grid_constant__ MegakernelParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  ChainShared<kSlots>& shared = *reinterpret_cast<ChainShared<kSlots>*>(memory);
+  MegakernelShared<kSlots>& shared = *reinterpret_cast<MegakernelShared<kSlots>*>(memory);
   uint8_t* const inputs = memory + sizeof(shared);
   if (threadIdx.x == 0) {
     shared.ring.init(1, kMultiplyingWarps);
@@ -310,7 +315,7 @@ __global__ void __maxnreg__(kChainRegisters<kRows>) chain_kernel(const __grid_co
     hopper::fence_mbarrier_init();
   }
   __syncthreads();
-  if (threadIdx.x < kChainWorkers) {
+  if (threadIdx.x < kMegakernelWorkers) {
     work<kSlots, kRows>(p, shared, inputs, reinterpret_cast<float*>(inputs + p.input_bytes));
   } else if (threadIdx.x % kWarpSize == 0) {
     produce<kSlots>(p, shared);
@@ -319,16 +324,16 @@ __global__ void __maxnreg__(kChainRegisters<kRows>) chain_kernel(const __grid_co
 
 // --- launch --------------------------------------------------------------------------------------------------------
 
-bool is_gated_link(const ChainedGemm& g) {
+bool is_gated(const MegakernelGemm& g) {
   return g.activated && is_gated(g.kind);
 }
 
-int weight_row_bytes(const ChainedGemm& g) {
+int weight_row_bytes(const MegakernelGemm& g) {
   return static_cast<int>(g.weight.cols()) * (g.weight.dtype() == DType::e4m3 ? 1 : 2);
 }
 
 /// 128 bytes of 8 rows, eight times side by side. Behind the last piece of a row come zeros.
-CUtensorMap map_of(const ChainedGemm& g) {
+CUtensorMap map_of(const MegakernelGemm& g) {
   const int64_t bytes = weight_row_bytes(g);
   return hopper::tensor_map(g.weight.values.data,
                             {.dims = {kPieceBytes, g.weight.rows(), bytes / kPieceBytes},
@@ -337,41 +342,41 @@ CUtensorMap map_of(const ChainedGemm& g) {
                             DType::e4m3);
 }
 
-Link link_of(const ChainedGemm& g) {
-  Link link{};
-  if (g.weight.dtype() == DType::e4m3) link.weight_scale_inv = g.weight.scales.as<float>();
+GemmDesc desc_of(const MegakernelGemm& g) {
+  GemmDesc desc{};
+  if (g.weight.dtype() == DType::e4m3) desc.weight_scale_inv = g.weight.scales.as<float>();
   const auto values = [](const Tensor& tensor) { return tensor ? tensor.as<bf16>() : nullptr; };
-  link.bias = values(g.bias);
-  link.x = values(g.x);
-  link.delta = values(g.norm.delta);
-  link.gamma = values(g.norm.gamma);
-  link.beta = values(g.norm.beta);
-  link.sum = values(g.norm.sum);
-  link.out = g.out.data;
-  link.out_fp32 = g.out.dtype == DType::f32;
-  link.k = static_cast<int>(g.weight.cols());
-  link.row_bytes = weight_row_bytes(g);
-  link.cols = static_cast<int>(g.out.cols());
-  link.gated = is_gated_link(g);
-  link.tile_cols = link.gated ? kRunRows : kChainCols;
-  link.second_run = link.gated ? link.cols : kRunRows;
-  link.tiles = link.cols / link.tile_cols;
-  link.activated = g.activated;
-  link.layer = g.norm.kind == NormKind::layer;
-  link.zero_centered = g.norm.kind == NormKind::rms_zero_centered;
-  link.power_of_two = g.power_of_two;
-  link.kind = g.kind;
-  link.eps = g.norm.eps;
-  link.clamp = g.clamp;
-  link.margin_factor = ldexpf(1.0f, -g.margin);
-  return link;
+  desc.bias = values(g.bias);
+  desc.x = values(g.x);
+  desc.delta = values(g.norm.delta);
+  desc.gamma = values(g.norm.gamma);
+  desc.beta = values(g.norm.beta);
+  desc.sum = values(g.norm.sum);
+  desc.out = g.out.data;
+  desc.out_fp32 = g.out.dtype == DType::f32;
+  desc.k = static_cast<int>(g.weight.cols());
+  desc.row_bytes = weight_row_bytes(g);
+  desc.cols = static_cast<int>(g.out.cols());
+  desc.gated = is_gated(g);
+  desc.tile_cols = desc.gated ? kRunRows : kMegakernelCols;
+  desc.second_run = desc.gated ? desc.cols : kRunRows;
+  desc.tiles = desc.cols / desc.tile_cols;
+  desc.activated = g.activated;
+  desc.layer = g.norm.kind == NormKind::layer;
+  desc.zero_centered = g.norm.kind == NormKind::rms_zero_centered;
+  desc.power_of_two = g.power_of_two;
+  desc.kind = g.kind;
+  desc.eps = g.norm.eps;
+  desc.clamp = g.clamp;
+  desc.margin_factor = ldexpf(1.0f, -g.margin);
+  return desc;
 }
 
-bool possible(const Link& link, const Tensor& weight, int rows) {
-  const bool normed = link.gamma == nullptr || rows > 1 || link.k <= kMostNormed;
-  return normed && is_aligned(weight.data, 16) && link.row_bytes % kPieceBytes == 0 &&
-         is_aligned(link.x, 16) && is_aligned(link.delta, 16) && is_aligned(link.gamma, 16) &&
-         is_aligned(link.beta, 16) && is_aligned(link.sum, 16);
+bool possible(const GemmDesc& desc, const Tensor& weight, int rows) {
+  const bool normed = desc.gamma == nullptr || rows > 1 || desc.k <= kMostNormed;
+  return normed && is_aligned(weight.data, 16) && desc.row_bytes % kPieceBytes == 0 &&
+         is_aligned(desc.x, 16) && is_aligned(desc.delta, 16) && is_aligned(desc.gamma, 16) &&
+         is_aligned(desc.beta, 16) && is_aligned(desc.sum, 16);
 }
 
 /// Those that a kernel is made for.
@@ -381,29 +386,29 @@ int padded_rows(int rows) {
 
 /// Shared memory for a linear's input: wgmma reads padded_rows(rows), of which it needs no more than that they are
 /// there.
-int input_bytes(const Link& link, int rows) {
-  const bool kept = rows > 1 && link.weight_scale_inv != nullptr && link.gamma != nullptr;
-  const int read = padded_rows(rows) * input_stride(link.row_bytes);
-  return std::max(read, rows * (input_stride(link.row_bytes) + (kept ? input_stride(2 * link.k) : 0)));
+int input_bytes(const GemmDesc& desc, int rows) {
+  const bool kept = rows > 1 && desc.weight_scale_inv != nullptr && desc.gamma != nullptr;
+  const int read = padded_rows(rows) * input_stride(desc.row_bytes);
+  return std::max(read, rows * (input_stride(desc.row_bytes) + (kept ? input_stride(2 * desc.k) : 0)));
 }
 
-struct Chain {
-  ChainParams params{};
+struct Megakernel {
+  MegakernelParams params{};
   bool possible = true;
 
-  explicit Chain(const GemmChain& chain) {
-    params.rows = static_cast<int>(chain.gemms.front().x.rows());
-    params.barrier = chain.barrier.as<uint32_t>();
-    for (const ChainedGemm& gemm : chain.gemms) {
-      const Link link = link_of(gemm);
-      possible = possible && cuda::possible(link, gemm.weight.values, params.rows);
-      params.input_bytes = std::max(params.input_bytes, input_bytes(link, params.rows));
-      params.links[params.count++] = link;
+  explicit Megakernel(const DecodeMegakernel& megakernel) {
+    params.rows = static_cast<int>(megakernel.gemms.front().x.rows());
+    params.barrier = megakernel.barrier.as<uint32_t>();
+    for (const MegakernelGemm& gemm : megakernel.gemms) {
+      const GemmDesc desc = desc_of(gemm);
+      possible = possible && cuda::possible(desc, gemm.weight.values, params.rows);
+      params.input_bytes = std::max(params.input_bytes, input_bytes(desc, params.rows));
+      params.descs[params.count++] = desc;
     }
   }
   template <int kSlots>
   int bytes() const {
-    return static_cast<int>(sizeof(ChainShared<kSlots>)) + params.input_bytes + sums_bytes(params.rows);
+    return static_cast<int>(sizeof(MegakernelShared<kSlots>)) + params.input_bytes + sums_bytes(params.rows);
   }
   template <int kSlots>
   bool fits() const {
@@ -419,18 +424,18 @@ struct Chain {
       case 4:
         return launch<kSlots, 4>(context);
       default:
-        return launch<kSlots, kChainRows>(context);
+        return launch<kSlots, kMegakernelRows>(context);
     }
   }
 
  private:
   template <int kSlots, int kRows>
   void launch(const Context& context) const {
-    constexpr auto kKernel = chain_kernel<kSlots, kRows>;
+    constexpr auto kKernel = megakernel_kernel<kSlots, kRows>;
     // All there is: a smaller chain must not take it from a larger one that has been recorded.
     TE_CUDA_CHECK(
         cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
-    launch_dependent(context, kKernel, multiprocessor_count(context), kChainThreads,
+    launch_dependent(context, kKernel, multiprocessor_count(context), kMegakernelThreads,
                      static_cast<size_t>(bytes<kSlots>()), true, params);
   }
 };
@@ -440,18 +445,18 @@ constexpr int kMostSlots = 12, kManySlots = 10, kSomeSlots = 8, kFewSlots = 6;
 
 }  // namespace
 
-bool has_gemm_chain(const GemmChain& args) {
-  const Chain chain(args);
-  return chain.possible && chain.fits<kFewSlots>();
+bool has_decode_megakernel(const DecodeMegakernel& args) {
+  const Megakernel megakernel(args);
+  return megakernel.possible && megakernel.fits<kFewSlots>();
 }
 
-void gemm_chain(const Context& context, const GemmChain& args) {
-  Chain chain(args);
-  for (size_t i = 0; i < args.gemms.size(); ++i) chain.params.weights[i] = map_of(args.gemms[i]);
-  if (chain.fits<kMostSlots>()) return chain.launch<kMostSlots>(context);
-  if (chain.fits<kManySlots>()) return chain.launch<kManySlots>(context);
-  if (chain.fits<kSomeSlots>()) return chain.launch<kSomeSlots>(context);
-  chain.launch<kFewSlots>(context);
+void decode_megakernel(const Context& context, const DecodeMegakernel& args) {
+  Megakernel megakernel(args);
+  for (size_t i = 0; i < args.gemms.size(); ++i) megakernel.params.weights[i] = map_of(args.gemms[i]);
+  if (megakernel.fits<kMostSlots>()) return megakernel.launch<kMostSlots>(context);
+  if (megakernel.fits<kManySlots>()) return megakernel.launch<kManySlots>(context);
+  if (megakernel.fits<kSomeSlots>()) return megakernel.launch<kSomeSlots>(context);
+  megakernel.launch<kFewSlots>(context);
 }
 
 }  // namespace te::kernels::cuda

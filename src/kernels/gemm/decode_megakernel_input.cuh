@@ -1,19 +1,19 @@
-// The input of a linear of a chain (gemm_chain.cu), put into shared memory by both warpgroups, every block all
+// The input of a linear of a chain (decode_megakernel.cu), put into shared memory by both warpgroups, every block all
 // of it: norm(x + delta), and a cast where the weight is E4M3. Memory answers in about a microsecond, for which all
 // blocks wait, so whatever a phase reads is asked for at once.
 #pragma once
 
-#include "kernels/gemm/gemm_chain_device.cuh"
+#include "kernels/gemm/decode_megakernel_device.cuh"
 #include "kernels/norm/norm_device.cuh"
 #include "kernels/scale_update/scale_formula.h"
 
 namespace te::kernels::cuda {
 
 /// Eight values of a row.
-struct Eight {
+struct FloatVec8 {
   float v[8];
 
-  __device__ __forceinline__ explicit Eight(const uint4& packed) {
+  __device__ __forceinline__ explicit FloatVec8(const uint4& packed) {
     const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -41,12 +41,12 @@ struct Eight {
 
 /// Of up to kRows rows.
 template <int kRows>
-class ChainInput {
+class MegakernelInput {
  public:
   using bf16 = __nv_bfloat16;
-  using Partial = float[2][kWorkerWarps][kChainRows];
+  using Partial = float[2][kWorkerWarps][kMegakernelRows];
 
-  __device__ __forceinline__ ChainInput(int rows, uint8_t* input, Partial& partial)
+  __device__ __forceinline__ MegakernelInput(int rows, uint8_t* input, Partial& partial)
       : rows_(kRows == 1 ? 1 : rows),
         input_(input),
         partial_(partial),
@@ -55,26 +55,26 @@ class ChainInput {
 
   /// As wgmma reads it; returns the inverse of the scale that it is cast with.
   template <DType kType>
-  __device__ __forceinline__ float prepare(const Link& link) {
-    const int stride = input_stride(link.row_bytes);
-    clear_tails(link.row_bytes, stride);
+  __device__ __forceinline__ float prepare(const GemmDesc& desc) {
+    const int stride = input_stride(desc.row_bytes);
+    clear_tails(desc.row_bytes, stride);
     if constexpr (kRows == 1) {
-      if (link.gamma != nullptr)
-        return link.k <= 2 * kStep ? one_row<kType, 2>(link) : one_row<kType, kMostHeld>(link);
-    } else if (link.gamma != nullptr) {
-      if constexpr (kType != DType::bf16) return normalize_and_cast(link, stride);
-      normalize(link, input_, stride);
+      if (desc.gamma != nullptr)
+        return desc.k <= 2 * kStep ? one_row<kType, 2>(desc) : one_row<kType, kMostHeld>(desc);
+    } else if (desc.gamma != nullptr) {
+      if constexpr (kType != DType::bf16) return normalize_and_cast(desc, stride);
+      normalize(desc, input_, stride);
       return 1.0f;
     }
-    if constexpr (kType != DType::bf16) return cast(link, stride);
-    copy(link, stride);
+    if constexpr (kType != DType::bf16) return cast(desc, stride);
+    copy(desc, stride);
     return 1.0f;
   }
 
  private:
   using Packed = uint4;  ///< eight values
   static constexpr int kBatch = 6;
-  static constexpr int kStep = kChainWorkers * 8;
+  static constexpr int kStep = kMegakernelWorkers * 8;
 
   /// What another block may have written in this launch: not from the L1 cache.
   static __device__ __forceinline__ Packed fresh(const bf16* p) {
@@ -91,64 +91,66 @@ class ChainInput {
   }
   /// fn(row, first column) of this thread's eights, always the same.
   template <class Fn>
-  __device__ __forceinline__ void for_own(const Link& link, Fn&& fn) const {
+  __device__ __forceinline__ void for_own(const GemmDesc& desc, Fn&& fn) const {
     for (int row = 0; row < rows_; ++row)
-      for (int c = static_cast<int>(threadIdx.x) * 8; c < link.k; c += kStep) fn(row, c);
+      for (int c = static_cast<int>(threadIdx.x) * 8; c < desc.k; c += kStep) fn(row, c);
   }
 
   /// Behind the rows, where weights come as zeros, which nothing but a number may be multiplied by.
   __device__ __forceinline__ void clear_tails(int row_bytes, int stride) const {
     const int each = (stride - row_bytes) / 16;
-    for (int i = static_cast<int>(threadIdx.x); i < rows_ * each; i += kChainWorkers)
+    for (int i = static_cast<int>(threadIdx.x); i < rows_ * each; i += kMegakernelWorkers)
       *reinterpret_cast<uint4*>(input_ + i / each * stride + input_place(row_bytes + i % each * 16)) = {};
   }
 
   // --- inputs without a norm, whose eights are dealt out over all rows as one
 
-  __device__ __forceinline__ int eights(const Link& link) const { return rows_ * (link.k / 8); }
+  __device__ __forceinline__ int num_vec8(const GemmDesc& desc) const { return rows_ * (desc.k / 8); }
   /// This thread's eights from `first` on; 0 behind the last.
-  __device__ __forceinline__ void load_batch(const Link& link, int first, Packed (&x)[kBatch]) const {
+  __device__ __forceinline__ void load_batch(const GemmDesc& desc, int first, Packed (&x)[kBatch]) const {
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = first + j * kChainWorkers;
-      x[j] = i < eights(link) ? fresh(link.x + int64_t{i} * 8) : Packed{};
+      const int i = first + j * kMegakernelWorkers;
+      x[j] = i < num_vec8(desc) ? fresh(desc.x + int64_t{i} * 8) : Packed{};
     }
   }
   /// fn(eight, row, first column)
   template <class Fn>
-  __device__ __forceinline__ void for_batch(const Link& link, int first, const Packed (&x)[kBatch],
+  __device__ __forceinline__ void for_batch(const GemmDesc& desc, int first, const Packed (&x)[kBatch],
                                             Fn&& fn) const {
-    const int in_row = link.k / 8;
+    const int in_row = desc.k / 8;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = first + j * kChainWorkers;
-      if (i < eights(link)) fn(x[j], i / in_row, i % in_row * 8);
+      const int i = first + j * kMegakernelWorkers;
+      if (i < num_vec8(desc)) fn(x[j], i / in_row, i % in_row * 8);
     }
   }
 
-  __device__ __forceinline__ void copy(const Link& link, int stride) const {
-    for (int first = static_cast<int>(threadIdx.x); first < eights(link); first += kBatch * kChainWorkers) {
+  __device__ __forceinline__ void copy(const GemmDesc& desc, int stride) const {
+    for (int first = static_cast<int>(threadIdx.x); first < num_vec8(desc);
+         first += kBatch * kMegakernelWorkers) {
       Packed x[kBatch];
-      load_batch(link, first, x);
-      for_batch(link, first, x, [&](const Packed& e, int row, int c) { *at(input_, stride, row, c) = e; });
+      load_batch(desc, first, x);
+      for_batch(desc, first, x, [&](const Packed& e, int row, int c) { *at(input_, stride, row, c) = e; });
     }
   }
 
   /// A thread keeps a batch of what it has read for the amax, and reads more than that again.
-  __device__ __forceinline__ float cast(const Link& link, int stride) {
-    constexpr int kBatchStep = kBatch * kChainWorkers;
+  __device__ __forceinline__ float cast(const GemmDesc& desc, int stride) {
+    constexpr int kBatchStep = kBatch * kMegakernelWorkers;
     Packed x[kBatch];
     uint32_t largest = 0;
-    for (int first = static_cast<int>(threadIdx.x); first < eights(link); first += kBatchStep) {
-      load_batch(link, first, x);
+    for (int first = static_cast<int>(threadIdx.x); first < num_vec8(desc); first += kBatchStep) {
+      load_batch(desc, first, x);
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) largest = max(largest, Eight(x[j]).largest());
+      for (int j = 0; j < kBatch; ++j) largest = max(largest, FloatVec8(x[j]).largest());
     }
-    const float scale = scale_for(link, largest);
-    for (int first = static_cast<int>(threadIdx.x); first < eights(link); first += kBatchStep) {
-      if (eights(link) > kBatchStep) load_batch(link, first, x);
-      for_batch(link, first, x,
-                [&](const Packed& e, int row, int c) { *cast_at(stride, row, c) = Eight(e).cast(scale); });
+    const float scale = scale_for(desc, largest);
+    for (int first = static_cast<int>(threadIdx.x); first < num_vec8(desc); first += kBatchStep) {
+      if (num_vec8(desc) > kBatchStep) load_batch(desc, first, x);
+      for_batch(desc, first, x, [&](const Packed& e, int row, int c) {
+        *cast_at(stride, row, c) = FloatVec8(e).cast(scale);
+      });
     }
     return 1.0f / scale;
   }
@@ -156,91 +158,93 @@ class ChainInput {
   // --- norms
 
   /// The norm's result waits behind the input for the amax.
-  __device__ __forceinline__ float normalize_and_cast(const Link& link, int stride) {
+  __device__ __forceinline__ float normalize_and_cast(const GemmDesc& desc, int stride) {
     uint8_t* const kept = input_ + rows_ * stride;
-    const int kept_stride = input_stride(2 * link.k);
-    normalize(link, kept, kept_stride);
+    const int kept_stride = input_stride(2 * desc.k);
+    normalize(desc, kept, kept_stride);
     uint32_t largest = 0;
-    for_own(link,
-            [&](int row, int c) { largest = max(largest, Eight(*at(kept, kept_stride, row, c)).largest()); });
-    const float scale = scale_for(link, largest);
-    for_own(link, [&](int row, int c) {
-      *cast_at(stride, row, c) = Eight(*at(kept, kept_stride, row, c)).cast(scale);
+    for_own(desc, [&](int row, int c) {
+      largest = max(largest, FloatVec8(*at(kept, kept_stride, row, c)).largest());
+    });
+    const float scale = scale_for(desc, largest);
+    for_own(desc, [&](int row, int c) {
+      *cast_at(stride, row, c) = FloatVec8(*at(kept, kept_stride, row, c)).cast(scale);
     });
     return 1.0f / scale;
   }
 
   /// x + delta, rounded; to global memory, too, which one block is enough for.
-  __device__ __forceinline__ Packed add_to_stream(const Link& link, const Packed& x, const Packed& delta,
+  __device__ __forceinline__ Packed add_to_stream(const GemmDesc& desc, const Packed& x, const Packed& delta,
                                                   int row, int c) const {
-    Eight sum(x);
-    const Eight other(delta);
+    FloatVec8 sum(x);
+    const FloatVec8 other(delta);
 #pragma unroll
     for (int j = 0; j < 8; ++j) sum.v[j] += other.v[j];
     const Packed packed = sum.packed();
-    if (blockIdx.x == 0) *reinterpret_cast<Packed*>(link.sum + int64_t{row} * link.k + c) = packed;
+    if (blockIdx.x == 0) *reinterpret_cast<Packed*>(desc.sum + int64_t{row} * desc.k + c) = packed;
     return packed;
   }
 
   /// norm(x + delta) to shared memory; the sum to global memory.
-  __device__ __forceinline__ void normalize(const Link& link, uint8_t* rows, int stride) {
+  __device__ __forceinline__ void normalize(const GemmDesc& desc, uint8_t* rows, int stride) {
     constexpr int kAtOnce = kRows < 4 ? kRows : 4;
     float mean[kRows] = {}, rstd[kRows] = {};
     // 1. The sum, and what its mean and its square's add up to.
 #pragma unroll
     for (int first = 0; first < kRows; first += kAtOnce) {
       if (first >= rows_) break;
-      for (int c = static_cast<int>(threadIdx.x) * 8; c < link.k; c += kStep) {
+      for (int c = static_cast<int>(threadIdx.x) * 8; c < desc.k; c += kStep) {
         Packed x[kAtOnce], delta[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          const int64_t from = int64_t{first + i} * link.k + c;
+          const int64_t from = int64_t{first + i} * desc.k + c;
           const bool there = first + i < rows_;
-          x[i] = there ? fresh(link.x + from) : Packed{};
-          delta[i] = there && link.delta != nullptr ? fresh(link.delta + from) : Packed{};
+          x[i] = there ? fresh(desc.x + from) : Packed{};
+          delta[i] = there && desc.delta != nullptr ? fresh(desc.delta + from) : Packed{};
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           if (first + i >= rows_) break;
           const Packed packed =
-              link.delta != nullptr ? add_to_stream(link, x[i], delta[i], first + i, c) : x[i];
+              desc.delta != nullptr ? add_to_stream(desc, x[i], delta[i], first + i, c) : x[i];
           *at(rows, stride, first + i, c) = packed;
-          for (const float value : Eight(packed).v)
+          for (const float value : FloatVec8(packed).v)
             mean[first + i] += value, rstd[first + i] += value * value;
         }
       }
     }
-    if (link.layer) centered_squares(link, rows, stride, mean, rstd);
+    if (desc.layer) centered_squares(desc, rows, stride, mean, rstd);
     // 2. Its standard deviation.
     add_over_block(rstd);
     // 3. Normalized.
-    const float size = static_cast<float>(link.k);
+    const float size = static_cast<float>(desc.k);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (row >= rows_) break;
-      const float factor = 1.0f / sqrtf(rstd[row] / size + link.eps);
-      for (int c = static_cast<int>(threadIdx.x) * 8; c < link.k; c += kStep) {
-        Eight x(*at(rows, stride, row, c));
-        const Eight gamma(constant(link.gamma + c)), beta(link.layer ? constant(link.beta + c) : Packed{});
+      const float factor = 1.0f / sqrtf(rstd[row] / size + desc.eps);
+      for (int c = static_cast<int>(threadIdx.x) * 8; c < desc.k; c += kStep) {
+        FloatVec8 x(*at(rows, stride, row, c));
+        const FloatVec8 gamma(constant(desc.gamma + c)),
+            beta(desc.layer ? constant(desc.beta + c) : Packed{});
 #pragma unroll
         for (int j = 0; j < 8; ++j)
-          x.v[j] = norm_element(link.layer, x.v[j], mean[row], factor,
-                                norm_gain(link.zero_centered, gamma.v[j]), beta.v[j]);
+          x.v[j] = norm_element(desc.layer, x.v[j], mean[row], factor,
+                                norm_gain(desc.zero_centered, gamma.v[j]), beta.v[j]);
         *at(rows, stride, row, c) = x.packed();
       }
     }
   }
 
   /// Sums to means, over the block; squares of what is left without them.
-  __device__ __forceinline__ void centered_squares(const Link& link, uint8_t* rows, int stride,
+  __device__ __forceinline__ void centered_squares(const GemmDesc& desc, uint8_t* rows, int stride,
                                                    float (&mean)[kRows], float (&squares)[kRows]) {
     add_over_block(mean);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (row >= rows_) break;
-      mean[row] /= static_cast<float>(link.k), squares[row] = 0.0f;
-      for (int c = static_cast<int>(threadIdx.x) * 8; c < link.k; c += kStep) {
-        const Eight x(*at(rows, stride, row, c));
+      mean[row] /= static_cast<float>(desc.k), squares[row] = 0.0f;
+      for (int c = static_cast<int>(threadIdx.x) * 8; c < desc.k; c += kStep) {
+        const FloatVec8 x(*at(rows, stride, row, c));
 #pragma unroll
         for (float value : x.v) squares[row] += (value - mean[row]) * (value - mean[row]);
       }
@@ -256,68 +260,68 @@ class ChainInput {
   static constexpr bool kEarlyGamma = kHeld <= 2;
 
   template <DType kType, int kHeld>
-  __device__ __forceinline__ float one_row(const Link& link) {
+  __device__ __forceinline__ float one_row(const GemmDesc& desc) {
     Packed x[kHeld], gamma[kHeld];
-    load_sum(link, x, gamma);
+    load_sum(desc, x, gamma);
     // 1. Mean and standard deviation.
     float mean[1] = {}, squares[1] = {};
-    if (link.layer) {
-      for_held<kHeld>(link, [&](int u, int) {
-        for (const float value : Eight(x[u]).v) mean[0] += value;
+    if (desc.layer) {
+      for_held<kHeld>(desc, [&](int u, int) {
+        for (const float value : FloatVec8(x[u]).v) mean[0] += value;
       });
       add_over_block(mean);
-      mean[0] /= static_cast<float>(link.k);
+      mean[0] /= static_cast<float>(desc.k);
     }
-    for_held<kHeld>(link, [&](int u, int) {
-      for (const float value : Eight(x[u]).v) squares[0] += (value - mean[0]) * (value - mean[0]);
+    for_held<kHeld>(desc, [&](int u, int) {
+      for (const float value : FloatVec8(x[u]).v) squares[0] += (value - mean[0]) * (value - mean[0]);
     });
     add_over_block(squares);
-    const float factor = 1.0f / sqrtf(squares[0] / static_cast<float>(link.k) + link.eps);
+    const float factor = 1.0f / sqrtf(squares[0] / static_cast<float>(desc.k) + desc.eps);
     // 2. Normalized.
-    for_held<kHeld>(link, [&](int u, int c) {
-      Eight of(x[u]);
-      const Eight gain(kEarlyGamma<kHeld> ? gamma[u] : constant(link.gamma + c)),
-          beta(link.layer ? constant(link.beta + c) : Packed{});
+    for_held<kHeld>(desc, [&](int u, int c) {
+      FloatVec8 of(x[u]);
+      const FloatVec8 gain(kEarlyGamma<kHeld> ? gamma[u] : constant(desc.gamma + c)),
+          beta(desc.layer ? constant(desc.beta + c) : Packed{});
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        of.v[j] = norm_element(link.layer, of.v[j], mean[0], factor, norm_gain(link.zero_centered, gain.v[j]),
+        of.v[j] = norm_element(desc.layer, of.v[j], mean[0], factor, norm_gain(desc.zero_centered, gain.v[j]),
                                beta.v[j]);
       x[u] = of.packed();
     });
     // 3. To shared memory, cast or not.
     if constexpr (kType == DType::bf16) {
-      for_held<kHeld>(link, [&](int u, int c) { *at(input_, 0, 0, c) = x[u]; });
+      for_held<kHeld>(desc, [&](int u, int c) { *at(input_, 0, 0, c) = x[u]; });
       return 1.0f;
     } else {
       uint32_t largest = 0;
-      for_held<kHeld>(link, [&](int u, int) { largest = max(largest, Eight(x[u]).largest()); });
-      const float scale = scale_for(link, largest);
-      for_held<kHeld>(link, [&](int u, int c) { *cast_at(0, 0, c) = Eight(x[u]).cast(scale); });
+      for_held<kHeld>(desc, [&](int u, int) { largest = max(largest, FloatVec8(x[u]).largest()); });
+      const float scale = scale_for(desc, largest);
+      for_held<kHeld>(desc, [&](int u, int c) { *cast_at(0, 0, c) = FloatVec8(x[u]).cast(scale); });
       return 1.0f / scale;
     }
   }
 
   /// x + delta, which goes to global memory too, and maybe gamma, all asked for at once.
   template <int kHeld>
-  __device__ __forceinline__ void load_sum(const Link& link, Packed (&x)[kHeld],
+  __device__ __forceinline__ void load_sum(const GemmDesc& desc, Packed (&x)[kHeld],
                                            Packed (&gamma)[kHeld]) const {
     Packed delta[kHeld] = {};
-    for_held<kHeld>(link, [&](int u, int c) {
-      x[u] = fresh(link.x + c);
-      if (link.delta != nullptr) delta[u] = fresh(link.delta + c);
-      if constexpr (kEarlyGamma<kHeld>) gamma[u] = constant(link.gamma + c);
+    for_held<kHeld>(desc, [&](int u, int c) {
+      x[u] = fresh(desc.x + c);
+      if (desc.delta != nullptr) delta[u] = fresh(desc.delta + c);
+      if constexpr (kEarlyGamma<kHeld>) gamma[u] = constant(desc.gamma + c);
     });
-    if (link.delta == nullptr) return;
-    for_held<kHeld>(link, [&](int u, int c) { x[u] = add_to_stream(link, x[u], delta[u], 0, c); });
+    if (desc.delta == nullptr) return;
+    for_held<kHeld>(desc, [&](int u, int c) { x[u] = add_to_stream(desc, x[u], delta[u], 0, c); });
   }
 
   /// fn(which, first column) of the eights of a row that this thread holds.
   template <int kHeld, class Fn>
-  __device__ __forceinline__ void for_held(const Link& link, Fn&& fn) const {
+  __device__ __forceinline__ void for_held(const GemmDesc& desc, Fn&& fn) const {
 #pragma unroll
     for (int u = 0; u < kHeld; ++u) {
-      const int c = (u * kChainWorkers + static_cast<int>(threadIdx.x)) * 8;
-      if (c < link.k) fn(u, c);
+      const int c = (u * kMegakernelWorkers + static_cast<int>(threadIdx.x)) * 8;
+      if (c < desc.k) fn(u, c);
     }
   }
 
@@ -343,7 +347,7 @@ class ChainInput {
     }
   }
 
-  __device__ __forceinline__ float scale_for(const Link& link, uint32_t largest) {
+  __device__ __forceinline__ float scale_for(const GemmDesc& desc, uint32_t largest) {
     auto& buffer = partial_[turn_];
     turn_ ^= 1;
     largest = __reduce_max_sync(0xffffffffu, largest);
@@ -351,7 +355,7 @@ class ChainInput {
     sync_workers();
 #pragma unroll
     for (int w = 0; w < kWorkerWarps; ++w) largest = max(largest, __float_as_uint(buffer[w][0]));
-    return group_scale(__uint_as_float(largest), fp8_max(DType::e4m3), link.margin_factor, link.power_of_two);
+    return group_scale(__uint_as_float(largest), fp8_max(DType::e4m3), desc.margin_factor, desc.power_of_two);
   }
 
   const int rows_;

@@ -1,5 +1,5 @@
 // A pass of one token each of a few sequences, on one GPU: one launch between two attentions
-// (kernels/gemm/gemm_chain.h).
+// (kernels/gemm/decode_megakernel.h).
 //
 //   embedding | norm, qkv | attention | proj, norm, fc1, fc2, norm, qkv | attention | ... | proj, norm, fc1, fc2,
 //   final norm, logits
@@ -8,7 +8,7 @@
 #include <deque>
 #include <vector>
 
-#include "kernels/gemm/gemm_chain.h"
+#include "kernels/gemm/decode_megakernel.h"
 #include "model/norm.h"
 #include "model/output_layer.h"
 #include "model/transformer_layer.h"
@@ -16,13 +16,13 @@
 namespace te::generate {
 
 /// What is behind the layers.
-struct ChainedHead {
+struct MegakernelHead {
   const model::Norm& norm;
   const model::OutputLayer& output;
   Tensor logits;  ///< fp32 [rows, padded vocabulary]
 };
 
-class StepChain {
+class PersistentDecoder {
  public:
   void plan(MemoryPlan& plan);
   void start(const Context& context) const { context.zero(barrier_); }
@@ -31,15 +31,15 @@ class StepChain {
   /// launches.
   template <class Cores>
   bool forward(const Context& context, const std::deque<model::TransformerLayer>& layers, const Cores& cores,
-               const ChainedHead& head, model::LayerActivations& a, const model::Pass& pass) const {
-    const std::vector<kernels::GemmChain> chains = chains_of(context, layers, head, a);
-    if (chains.empty()) return false;
+               const MegakernelHead& head, model::LayerActivations& a, const model::Pass& pass) const {
+    const std::vector<kernels::DecodeMegakernel> megakernels = megakernels_of(context, layers, head, a);
+    if (megakernels.empty()) return false;
     for (size_t i = 0; i < layers.size(); ++i) {
-      kernels::gemm_chain(context, chains[i]);
+      kernels::decode_megakernel(context, megakernels[i]);
       a.attention.core = &cores[i];
       layers[i].attend(context, a, pass);
     }
-    kernels::gemm_chain(context, chains.back());
+    kernels::decode_megakernel(context, megakernels.back());
     ++passes_;
     return true;
   }
@@ -47,9 +47,10 @@ class StepChain {
   int64_t passes() const { return passes_; }
 
  private:
-  std::vector<kernels::GemmChain> chains_of(const Context& context,
-                                            const std::deque<model::TransformerLayer>& layers,
-                                            const ChainedHead& head, const model::LayerActivations& a) const;
+  std::vector<kernels::DecodeMegakernel> megakernels_of(const Context& context,
+                                                        const std::deque<model::TransformerLayer>& layers,
+                                                        const MegakernelHead& head,
+                                                        const model::LayerActivations& a) const;
   Tensor barrier_;
   mutable int64_t passes_ = 0;
 };

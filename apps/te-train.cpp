@@ -30,7 +30,7 @@
 #include "train/decoded_tasks.h"
 #include "train/execution.h"
 #include "train/inspect_fp8.h"
-#include "train/memory_verdict.h"
+#include "train/memory_check.h"
 #include "train/mpirun.h"
 #include "train/plan_layouts.h"
 #include "train/planned_rank.h"
@@ -178,8 +178,8 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
   world.run_collectively([&] {
     if (auto samples = te::apps::make_sample_maker(config, context, groups))
       trainer.make_samples_with(std::move(samples));
-    if (auto tasks = te::apps::make_task_judge(config, context, world, groups))
-      trainer.judge_tasks_with(std::move(tasks));
+    if (auto tasks = te::apps::make_evaluator(config, context, world, groups))
+      trainer.set_evaluator(std::move(tasks));
     if (config.precision.fp8 != te::config::Fp8Mode::off &&
         (config.logging.generate_every > 0 || config.evaluation.every > 0))
       spdlog::info("samples and evaluation tasks run in {}, without FP8; validation runs as training does",

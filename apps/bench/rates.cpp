@@ -25,7 +25,7 @@ using kernels::GemmActivationBackward;
 using kernels::GemmActivationForward;
 
 constexpr size_t kRotatedBytes = size_t{256} << 20;  ///< several times the L2 cache of an H200
-constexpr size_t kMostSets = 32;
+constexpr size_t kMaxSets = 32;
 constexpr int kBatches = 7;
 
 size_t bytes_of(const Tensor& like) {
@@ -89,7 +89,7 @@ double rotating_ms(const Context& context, void (*op)(const Context&, const Prob
   size_t bytes = 1;
   for (const Tensor* tensor : read(like)) bytes += bytes_of(*tensor);
   for (const Tensor* tensor : written(like)) bytes += bytes_of(*tensor);
-  std::vector<Problem> problems(std::clamp<size_t>(kRotatedBytes / bytes + 1, 2, kMostSets), like);
+  std::vector<Problem> problems(std::clamp<size_t>(kRotatedBytes / bytes + 1, 2, kMaxSets), like);
   const std::vector<Tensor*> originals = read(problems.front());
   for (Problem& problem : problems) {
     const bool first = &problem == &problems.front();

@@ -14,7 +14,7 @@
 #include "parallel/watchdog.h"
 #include "train/execution.h"
 #include "train/flops.h"
-#include "train/memory_verdict.h"
+#include "train/memory_check.h"
 #include "train/step_runner.h"
 
 namespace te::bench {

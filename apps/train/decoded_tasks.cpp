@@ -53,7 +53,7 @@ std::vector<train::TaskResult> results_of(const std::vector<generate::EvaluatedT
   return results;
 }
 
-class DecodedTasks final : public train::TaskJudge {
+class DecodedTasks final : public train::Evaluator {
  public:
   DecodedTasks(const config::Config& config, const Context& context, parallel::World& world,
                const parallel::Groups& groups)
@@ -88,7 +88,7 @@ class DecodedTasks final : public train::TaskJudge {
     return results_of(tasks);
   }
 
-  std::vector<train::TaskResult> judge() override {
+  std::vector<train::TaskResult> evaluate() override {
     for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].metrics = metrics_of(tasks_[i].task, tokens_[i]);
     context_.synchronize();
     return results_of(tasks_);
@@ -133,8 +133,8 @@ class DecodedTasks final : public train::TaskJudge {
 
 }  // namespace
 
-std::unique_ptr<train::TaskJudge> make_task_judge(const config::Config& config, const Context& context,
-                                                  parallel::World& world, const parallel::Groups& groups) {
+std::unique_ptr<train::Evaluator> make_evaluator(const config::Config& config, const Context& context,
+                                                 parallel::World& world, const parallel::Groups& groups) {
   if (config.evaluation.every == 0) return nullptr;
   return std::make_unique<DecodedTasks>(config, context, world, groups);
 }

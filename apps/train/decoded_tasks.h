@@ -14,7 +14,7 @@ namespace te::apps {
 
 /// Null without evaluation.every. World and groups must outlive it. UserError when a task or its data cannot be used,
 /// or the tokenizer is not the model's.
-std::unique_ptr<train::TaskJudge> make_task_judge(const config::Config& config, const Context& context,
-                                                  parallel::World& world, const parallel::Groups& groups);
+std::unique_ptr<train::Evaluator> make_evaluator(const config::Config& config, const Context& context,
+                                                 parallel::World& world, const parallel::Groups& groups);
 
 }  // namespace te::apps

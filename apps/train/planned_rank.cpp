@@ -9,7 +9,7 @@ PlannedRank::PlannedRank(const config::Config& config, const Context& context, p
                          const parallel::Groups& groups)
     : runner_(config, context, groups),
       samples_(make_sample_maker(config, context, groups)),
-      tasks_(make_task_judge(config, context, world, groups)) {
+      tasks_(make_evaluator(config, context, world, groups)) {
   if (samples_) samples_->plan(runner_.plan());
   if (tasks_) tasks_->plan(runner_.plan());
 }

@@ -24,7 +24,7 @@ class PlannedRank {
  private:
   train::StepRunner runner_;
   std::unique_ptr<train::SampleMaker> samples_;
-  std::unique_ptr<train::TaskJudge> tasks_;
+  std::unique_ptr<train::Evaluator> tasks_;
 };
 
 }  // namespace te::apps

@@ -302,7 +302,8 @@ void discard_folder(const fs::path& temporary) {
   fs::remove_all(temporary, ignored);
 }
 
-void prune(const fs::path& directory, int64_t keep, const fs::path& good, const std::vector<int64_t>& best) {
+void prune(const fs::path& directory, int64_t keep, const fs::path& last_verified,
+           const std::vector<int64_t>& best) {
   if (keep == 0) return;
   std::vector<fs::path> folders = checkpoints_in(directory);
   std::erase_if(folders, [&](const fs::path& folder) {
@@ -319,7 +320,7 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& good, const 
   int64_t left = static_cast<int64_t>(folders.size());
   for (const fs::path& folder : folders) {
     if (left <= keep) return;
-    if (folder.filename() == latest || folder.filename() == good.filename()) continue;
+    if (folder.filename() == latest || folder.filename() == last_verified.filename()) continue;
     remove_checkpoint(folder);
     --left;
   }

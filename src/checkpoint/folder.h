@@ -81,7 +81,7 @@ void discard_folder(const std::filesystem::path& temporary);
 /// Deletes the oldest checkpoints (by the time of their manifest) until `keep` are left; 0 keeps all. Never the latest,
 /// never `good`, and only folders that have a checkpoint's name and manifest. Those of the steps in `best` are neither
 /// counted nor deleted.
-void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& good,
+void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& last_verified,
            const std::vector<int64_t>& best = {});
 
 void sync_path(const std::filesystem::path& path);

@@ -63,7 +63,7 @@ struct Faults {
 
 /// What the run knows of its checkpoints (train/saves.h).
 struct KeptCheckpoints {
-  std::string good;           ///< folder name of the last good one; empty: none
+  std::string last_verified;  ///< folder name of the last good one; empty: none
   std::vector<int64_t> drop;  ///< steps of checkpoints that are to be deleted once they are no longer `good`
   bool operator==(const KeptCheckpoints&) const = default;
 };

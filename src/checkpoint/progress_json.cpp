@@ -125,14 +125,14 @@ void read(const JsonNode& node, Faults& faults) {
 // --- checkpoints -------------------------------------------------------------------------------------------
 
 Json to_json(const KeptCheckpoints& kept) {
-  return {{"good", kept.good}, {"drop", kept.drop}};
+  return {{"good", kept.last_verified}, {"drop", kept.drop}};
 }
 
 void read(const JsonNode& node, KeptCheckpoints& kept) {
-  kept.good = node.at("good").text();
+  kept.last_verified = node.at("good").text();
   // The name is joined to the folder's path: it must not lead out of it.
-  if (kept.good.find('/') != std::string::npos || kept.good.starts_with('.') ||
-      kept.good.find('\0') != std::string::npos)
+  if (kept.last_verified.find('/') != std::string::npos || kept.last_verified.starts_with('.') ||
+      kept.last_verified.find('\0') != std::string::npos)
     node.at("good").refuse("must be the name of a checkpoint in the same directory");
   const JsonNode drop = node.at("drop");
   for (size_t i = 0; i < drop.size(); ++i)

@@ -88,11 +88,11 @@ Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<
   return files.finish(fp8);
 }
 
-void leave_part(const fs::path& folder, RankOf who, const Manifest& part) {
+void write_rank_manifest(const fs::path& folder, RankOf who, const Manifest& part) {
   write_text(part_path(folder, who.rank), to_text(part));
 }
 
-void leave_failure(const fs::path& folder, RankOf who, const std::string& message, bool disk) {
+void write_failure_marker(const fs::path& folder, RankOf who, const std::string& message, bool disk) {
   const fs::path path = failure_path(folder, who.rank);
   try {
     write_text(path, (disk ? kDisk : "") + message);

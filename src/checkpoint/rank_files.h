@@ -49,9 +49,10 @@ Manifest write_rank_files(const std::filesystem::path& folder, RankOf who,
 
 // How rank 0 learns that another rank is done, without MPI, which the saving thread must not use: a file that appears
 // in the temporary folder at once and whole, with the rank's part of the manifest or with its error.
-void leave_part(const std::filesystem::path& folder, RankOf who, const Manifest& part);
+void write_rank_manifest(const std::filesystem::path& folder, RankOf who, const Manifest& part);
 /// `disk`: a WriteError, which rank 0 passes on as such.
-void leave_failure(const std::filesystem::path& folder, RankOf who, const std::string& message, bool disk);
+void write_failure_marker(const std::filesystem::path& folder, RankOf who, const std::string& message,
+                          bool disk);
 /// Rank 0, after a failure: gives the other ranks a moment to leave part or error, so that nobody writes into the
 /// folder that is then removed.
 void await_others(const std::filesystem::path& folder, int ranks);

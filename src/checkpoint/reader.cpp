@@ -80,7 +80,7 @@ class Reader::Shards {
     std::map<std::string, StoredTensor, std::less<>> tensors;
     int descriptor = -1;
   };
-  static constexpr int kMostOpen = 64;
+  static constexpr int kMaxOpen = 64;
 
   void index(int number);
   void index_file(File& file, int number);
@@ -145,7 +145,7 @@ const StoredTensor& Reader::Shards::tensor(int file, const std::string& name) {
 int Reader::Shards::open(int number) {
   File& file = files_[number];
   if (file.descriptor >= 0) return file.descriptor;
-  if (num_open_ >= kMostOpen) close_all();
+  if (num_open_ >= kMaxOpen) close_all();
   te::File opened(path(number));
   if (!opened.is_open()) damaged("{}: cannot be opened: {}", path(number), opened.error());
   file.descriptor = opened.release();

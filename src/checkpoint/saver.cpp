@@ -26,7 +26,7 @@ std::string waiting_for_disk(int64_t step) {
 /// One save, on whichever thread.
 struct Saver::Task {
   Progress progress;
-  std::filesystem::path good;
+  std::filesystem::path last_verified;
   std::vector<int64_t> drop;
   Fp8State fp8;
   Fetch fetch;
@@ -119,7 +119,7 @@ void Saver::reserve() {
 
 // --- the training thread -----------------------------------------------------------------------------------
 
-void Saver::save(const Progress& progress, const std::filesystem::path& good, bool wait,
+void Saver::save(const Progress& progress, const std::filesystem::path& last_verified, bool wait,
                  std::vector<int64_t> drop) {
   join();
   const double start = now_seconds();
@@ -133,7 +133,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
   }
   if (job_.barrier) job_.barrier();
   task.progress = progress;
-  task.good = good;
+  task.last_verified = last_verified;
   task.drop = std::move(drop);
   task.start = start;
   task.background = options_.background;
@@ -228,7 +228,7 @@ void Saver::write(Task& task) {
     Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
     for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.file_bytes());
     task.result.folder = folder_of(task.progress.step);
-    if (job_.who.rank != 0) return leave_part(temporary, job_.who, part);
+    if (job_.who.rank != 0) return write_rank_manifest(temporary, job_.who, part);
     part.progress = task.progress;
     part.config = options_.config;
     part.datasets = options_.datasets;
@@ -246,7 +246,8 @@ void Saver::write(Task& task) {
       discard_folder(temporary);
     } else {
       try {
-        leave_failure(temporary, job_.who, error.what(), dynamic_cast<const WriteError*>(&error) != nullptr);
+        write_failure_marker(temporary, job_.who, error.what(),
+                             dynamic_cast<const WriteError*>(&error) != nullptr);
       } catch (const std::exception&) {  // then rank 0 finds out by waiting, or by this rank's end
       }
     }
@@ -268,10 +269,11 @@ void Saver::tidy(const Task& task) const {
   if (!best.empty()) mark_best(options_.directory, best);
   for (const int64_t step : task.drop) {
     const std::filesystem::path folder = folder_of(step);
-    if (folder.filename() != task.good.filename() && std::filesystem::exists(folder / "manifest.json"))
+    if (folder.filename() != task.last_verified.filename() &&
+        std::filesystem::exists(folder / "manifest.json"))
       remove_checkpoint(folder);
   }
-  prune(options_.directory, options_.keep, task.good, best);
+  prune(options_.directory, options_.keep, task.last_verified, best);
 }
 
 }  // namespace te::checkpoint

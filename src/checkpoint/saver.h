@@ -69,7 +69,7 @@ class Saver {
   /// first DIR/best then names; those of the steps in `drop` are. With `wait`, or where there is no memory for a copy,
   /// returns when the checkpoint is complete. WriteError when the disk takes no more, other UserErrors when trying
   /// again is no use, of this save (or of the previous one, in the background).
-  void save(const Progress& progress, const std::filesystem::path& good, bool wait = false,
+  void save(const Progress& progress, const std::filesystem::path& last_verified, bool wait = false,
             std::vector<int64_t> drop = {});
   /// A save that has been completed since the last call of poll or finish. Does not wait.
   std::optional<Saved> poll();

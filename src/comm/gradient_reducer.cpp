@@ -134,13 +134,13 @@ void GradientReducer::reduce_scatter(const Context& context, const Tensor& full,
                                      bool adds) const {
   parallel::PeerTransport* const copies = groups_.data_copies();
   const int64_t count = shard.numel(), rank = groups_.data().rank(), size = groups_.data().size();
-  const bool fused = adds && copies != nullptr && copies->can_add(), apart = adds && !fused;
-  const Tensor target = apart ? ParameterStore::part(full, rank * count, count) : shard;
+  const bool fused = adds && copies != nullptr && copies->can_add(), separate_add = adds && !fused;
+  const Tensor target = separate_add ? ParameterStore::part(full, rank * count, count) : shard;
   if (copies != nullptr)
     copies->reduce_scatter(context, full.view({size, count}), target.view({1, count}), copied_, fused);
   else
     groups_.data().reduce_scatter(context, full, target);
-  if (apart) kernels::add(context, shard, target, shard);
+  if (separate_add) kernels::add(context, shard, target, shard);
 }
 
 void GradientReducer::finish(const Context& context) {

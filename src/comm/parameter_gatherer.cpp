@@ -38,7 +38,7 @@ void ParameterGatherer::cast(const Context& context) const {
 
 // Granules are whole numbers of pairs of 16-bit values.
 void ParameterGatherer::gather_loose_values(const Context& context) const {
-  const Tensor all = parameters_.loose_values();
+  const Tensor all = parameters_.unquantized_parameters();
   if (all.numel() == 0) return;
   context.zero(all);
   for (const auto& [own, target] : parameters_.loose_parts()) context.copy(target, own);

@@ -10,7 +10,7 @@ namespace te::config {
 namespace {
 
 /// No model has more layers.
-constexpr int64_t kMostLayers = 10000;
+constexpr int64_t kMaxLayers = 10000;
 
 [[noreturn]] void refuse(std::string_view pattern, const std::string& why) {
   user_error(
@@ -34,7 +34,7 @@ std::vector<bool> parse_window_pattern(std::string_view pattern) {
   for (const char c : pattern) {
     if (std::isdigit(static_cast<unsigned char>(c)) != 0) {
       count = std::max<int64_t>(count, 0) * 10 + (c - '0');
-      if (count > kMostLayers) refuse(pattern, "a count is too large");
+      if (count > kMaxLayers) refuse(pattern, "a count is too large");
     } else if (c == 'w' || c == 'f') {
       if (count == 0) refuse(pattern, "a run of 0 layers");
       layers.insert(layers.end(), static_cast<size_t>(count < 0 ? 1 : count), c == 'w');

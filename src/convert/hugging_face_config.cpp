@@ -23,7 +23,7 @@ using nlohmann::json;
 /// A training sequence that fits most GPUs, where the model could take longer ones.
 constexpr int64_t kUsualSequence = 4096;
 constexpr int64_t kNotFromHere = -1;
-constexpr int64_t kMostLayers = 10000;
+constexpr int64_t kMaxLayers = 10000;
 
 /// What a class of transformers takes for keys that its config.json lacks.
 struct Defaults {
@@ -66,7 +66,7 @@ std::vector<bool> windowed_layers(const JsonKeys& keys, int64_t num_layers, cons
   std::vector<bool> layers;
   if (!keys.has("layer_types")) {
     // More than any model may have are refused later.
-    for (int64_t layer = 0; layer < std::min(num_layers, kMostLayers); ++layer)
+    for (int64_t layer = 0; layer < std::min(num_layers, kMaxLayers); ++layer)
       layers.push_back(otherwise(layer));
     return layers;
   }

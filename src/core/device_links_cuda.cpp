@@ -12,7 +12,7 @@ namespace {
 constexpr int kNvmlSuccess = 0;
 constexpr int kCapsRead = 0, kCapsNvlink = 2;   // nvmlGpuP2PCapsIndex_t
 constexpr int kP2pOk = 0;                       // nvmlGpuP2PStatus_t
-constexpr unsigned kMostNvlinks = 18;           // of a Hopper GPU
+constexpr unsigned kMaxNvlinks = 18;            // of a Hopper GPU
 constexpr double kNvlinkBytesPerSecond = 25e9;  // of an NVLink 4 in each direction: 18 make 450 GB/s
 constexpr double kPcie3LaneBytesPerSecond = 8e9 * 128 / 130 / 8;  // doubles with each generation
 
@@ -37,7 +37,7 @@ class Nvml {
   }
   int active_nvlinks(NvmlDevice device) const {
     int count = 0;
-    for (unsigned link = 0; link < kMostNvlinks; ++link) {
+    for (unsigned link = 0; link < kMaxNvlinks; ++link) {
       int active = 0;
       if (nvlink_(device, link, &active) == kNvmlSuccess && active == 1) ++count;
     }

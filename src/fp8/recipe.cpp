@@ -420,7 +420,7 @@ bool Recipe::cast_small(const Context& context, int index, Operand& operand, Qua
                                                   .scale_inv = operand.rowwise.scales.as<float>(),
                                                   .margin = margin_of(index),
                                                   .power_of_two = has_power_of_two_scales()});
-  TE_CHECK(done || !context.is_cuda() || operand.high_precision.numel() > kernels::kMostSmallElements,
+  TE_CHECK(done || !context.is_cuda() || operand.high_precision.numel() > kernels::kMaxSmallElements,
            "{}: {} would be cast in turns, which a recorded pass must not", table().info(index).name,
            operand.high_precision.shape.str());
   return done;

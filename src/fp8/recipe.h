@@ -193,7 +193,7 @@ class Recipe {
   void set_high_precision(bool on);
   /// For passes whose launches are recorded and repeated: no cast takes turns with another (Fp8Recast), so operands
   /// with scales of their own are cast by complete(), in one launch. One rank; only operands of
-  /// kernels::kMostSmallElements at most may be recorded. Before the first pass.
+  /// kernels::kMaxSmallElements at most may be recorded. Before the first pass.
   void use_single_amax_buffer() { shared_->single_amax_buffer = true; }
   bool high_precision() const { return shared_->high_precision; }
   /// For tests of what an outlier does to all other values: scales of the inputs of linear_fc2 are those of a tensor

@@ -44,7 +44,7 @@ void CachedAttention::forward(const Context& context, const Tensor& qkv, const T
                                         .softmax_scale = softmax_scale_,
                                         .o = o,
                                         .window = window_};
-  if (rows_.apart) return kernels::attention_step(context, {decode, rope_.cos, rope_.sin});
+  if (rows_.one_token_per_sequence) return kernels::attention_step(context, {decode, rope_.cos, rope_.sin});
   // 1. Each token by its position.
   if (rope_.cos)
     kernels::rope(context, {.qkv = qkv,

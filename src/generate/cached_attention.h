@@ -14,9 +14,9 @@ namespace te::generate {
 
 /// The tokens of a pass; their positions are Pass::positions.
 struct CachedRows {
-  Tensor sequences;      ///< int32 [rows]
-  int64_t appended = 0;  ///< rows that enter the cache; the others repeat one of them
-  bool apart = false;    ///< all rows enter it, and no two are of one sequence
+  Tensor sequences;                     ///< int32 [rows]
+  int64_t appended = 0;                 ///< rows that enter the cache; the others repeat one of them
+  bool one_token_per_sequence = false;  ///< all rows enter it, and no two are of one sequence
 };
 
 class CachedAttention final : public model::CoreAttention {

@@ -279,9 +279,9 @@ void Decoder::fill_ids(std::span<const Row> rows, int64_t padded) {
   }
 }
 
-Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, bool apart) {
+Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, bool one_token_per_sequence) {
   context.copy_to_device({ids_.data, DType::i32, {3, padded}}, host_ids_.as<int32_t>());
-  return forward(context, padded, count, apart);
+  return forward(context, padded, count, one_token_per_sequence);
 }
 
 // One token each of different sequences, on one rank: a graph of several would have to be recorded by all at the same
@@ -289,8 +289,8 @@ Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, 
 bool Decoder::recordable(const Context& context, std::span<const Row> rows) const {
   const auto same_sequence = [](const Row& a, const Row& b) { return a.sequence == b.sequence; };
   const auto count = static_cast<int64_t>(rows.size());
-  const bool small = !recipe_->quantizes() ||
-                     round_up(count, kFp8Rows) * dims_.widest_input() <= kernels::kMostSmallElements;
+  const bool small =
+      !recipe_->quantizes() || round_up(count, kFp8Rows) * dims_.widest_input() <= kernels::kMaxSmallElements;
   return DeviceGraph::supported(context) && alone() && small &&
          count <= std::min(sizes_.batch, kRecordedRows) &&
          std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&
@@ -337,11 +337,12 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
 }
 
 // Returns the final norm's output, empty where another stage has it, or where a chain went on to the logits.
-Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, bool apart) {
+Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, bool one_token_per_sequence) {
   const auto row_of_ids = [&](int64_t i) {
     return Tensor{ids_.as<int32_t>() + i * rows, DType::i32, {rows}};
   };
-  rows_ = {.sequences = row_of_ids(1), .appended = appended, .apart = apart};
+  rows_ = {
+      .sequences = row_of_ids(1), .appended = appended, .one_token_per_sequence = one_token_per_sequence};
   const model::Pass pass{.kind = model::PassKind::evaluate, .positions = row_of_ids(2)};
   model::LayerActivations a = activations(rows);
   if (embedding_) {
@@ -349,7 +350,7 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   } else {
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
-  if (apart && uses_megakernel(rows)) {
+  if (one_token_per_sequence && uses_megakernel(rows)) {
     const MegakernelHead head{*final_layernorm_, *output_layer_, first_rows(logits_, rows)};
     if (persistent_decoder_.forward(context, layers_, attention_, head, a, pass)) return {};
   }
@@ -425,7 +426,7 @@ void Decoder::logits_to_host(const Context& context, const Tensor& h) {
     if (output_layer_) tensor_.group().all_gather(context, logits.view({count * slice}), all);
     logits = all;
   }
-  hand_round(context, logits);
+  broadcast_from_last_stage(context, logits);
   context.copy_to_host(host_logits_.as<float>(), logits);
 }
 
@@ -444,7 +445,7 @@ void Decoder::take_logits(std::span<const Row> rows) {
 }
 
 // From the last stage, whose next one is the first, to the one before it.
-void Decoder::hand_round(const Context& context, const Tensor& results) const {
+void Decoder::broadcast_from_last_stage(const Context& context, const Tensor& results) const {
   const int stages = groups_.grid().pipeline, at = groups_.at().pipeline;
   if (stages == 1) return;
   if (!groups_.last_stage()) groups_.receive(context, results, parallel::Channel::forward_from_previous);

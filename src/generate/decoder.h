@@ -133,7 +133,7 @@ class Decoder {
   std::span<const float> run(const Context& context, std::span<const Continuation> continuations, bool all);
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   void fill_ids(std::span<const Row> rows, int64_t padded);
-  Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool apart);
+  Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool one_token_per_sequence);
   bool uses_megakernel() const { return sizes_.megakernel != MegakernelMode::never && alone(); }
   bool uses_megakernel(int64_t rows) const;
   bool alone() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
@@ -141,13 +141,13 @@ class Decoder {
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
   model::LayerActivations activations(int64_t rows) const;
-  Tensor forward(const Context& context, int64_t rows, int64_t appended, bool apart);
+  Tensor forward(const Context& context, int64_t rows, int64_t appended, bool one_token_per_sequence);
   void run_layers(const Context& context, model::LayerActivations& a, const model::Pass& pass);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
   void logits_to_host(const Context& context, const Tensor& h);
   void take_logits(std::span<const Row> rows);
-  void hand_round(const Context& context, const Tensor& results) const;
+  void broadcast_from_last_stage(const Context& context, const Tensor& results) const;
   void plan_scores(MemoryPlan& plan, const Context& context);
   int64_t scored_chunk(int64_t begin, int64_t padded) const {
     return std::min(sizes_.score_rows, padded - begin);

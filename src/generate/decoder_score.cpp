@@ -62,7 +62,7 @@ std::vector<TokenScore> Decoder::score(const Context& context,
     const auto part = std::span<const int32_t>(targets).subspan(first, count);
     if (output_layer_) score_pass(context, states, part);
     const Tensor statistics{statistics_of_rows_.data, DType::f32, {padded * 3 * tensor_.size()}};
-    hand_round(context, statistics);
+    broadcast_from_last_stage(context, statistics);
     context.copy_to_host(host_statistics_.as<float>(), statistics);
     context.synchronize();  // the host's buffers are read, and used again
     read_scores(padded, part, scores);

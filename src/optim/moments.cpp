@@ -47,7 +47,7 @@ void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n, M
 }
 
 int64_t Moments::place_of(int64_t first, int64_t count) const {
-  if (everywhere) return first;
+  if (is_dense) return first;
   const auto after = std::upper_bound(runs.begin(), runs.end(), first,
                                       [](int64_t element, const Run& run) { return element < run.first; });
   if (after == runs.begin()) return -1;

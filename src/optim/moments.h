@@ -18,7 +18,7 @@ struct Moments {
 
   Tensor values;            ///< [n] fp32 or bf16; codes of exp_avg e4m3, of exp_avg_sq u8
   Tensor exponents;         ///< u8 [granules_of(n)], with codes
-  bool everywhere = true;   ///< element i of the shard has moment i; else what is in a run has one
+  bool is_dense = true;     ///< element i of the shard has moment i; else what is in a run has one
   std::vector<Run> runs{};  ///< in ascending order
 
   int64_t count() const { return values.numel(); }

@@ -63,7 +63,7 @@ void Optimizer::find_adamw_runs() {
     }
     add(number, begin, segment.count);
   }
-  exp_avg_sq.everywhere = held == parameters_.shard_size();
+  exp_avg_sq.is_dense = held == parameters_.shard_size();
 }
 
 void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
@@ -90,14 +90,14 @@ void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
 
 // As large as the buffer allows. A small shard is cut, too, so that the slots are a fraction of it.
 int64_t Optimizer::slot_elements(bool mains) const {
-  constexpr int64_t kGranule = kernels::kAdamWGranule, kFewestChunks = 16;
+  constexpr int64_t kGranule = kernels::kAdamWGranule, kMinChunks = 16;
   const auto granule_bytes = [](const Moments& moments) {
     return kGranule * static_cast<int64_t>(dtype_size(moments.values.dtype)) + (moments.blocks() ? 1 : 0);
   };
   const int64_t bytes = granule_bytes(exp_avg) + granule_bytes(exp_avg_sq) +
                         (mains ? kGranule * static_cast<int64_t>(dtype_size(parameters_.mains.dtype)) : 0);
   const int64_t fitting = (config_.offload_buffer_mib << 20) / kSlots / bytes;
-  const int64_t wanted = kernels::granules_of(parameters_.shard_size()) / kFewestChunks;
+  const int64_t wanted = kernels::granules_of(parameters_.shard_size()) / kMinChunks;
   return std::max<int64_t>(1, std::min(fitting, wanted)) * kGranule;
 }
 

@@ -19,7 +19,7 @@ class World;
 class PeerCounters {
  public:
   /// Counters of a rank, zero at first. Nobody polls another's cache line.
-  static constexpr size_t kMost = 16384;
+  static constexpr size_t kMax = 16384;
 
   /// Collective over the world; all must outlive it. JobFailure, a UserError, where ranks of the group are on several
   /// hosts or their GPUs cannot write each other's memory. `key`: of the config that asked for it, for messages.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kCounterBytes = 128;
 constexpr size_t kPageBytes = size_t{2} << 20;  // a whole page of the driver's, which can be shared
-static_assert(PeerCounters::kMost * kCounterBytes <= kPageBytes);
+static_assert(PeerCounters::kMax * kCounterBytes <= kPageBytes);
 
 }  // namespace
 
@@ -23,7 +23,7 @@ PeerCounters::PeerCounters(World& world, const Context& context, const Communica
 }
 
 uint32_t* PeerCounters::counter(int rank, size_t index) const {
-  TE_CHECK(index < kMost, "group {}: counter {} of {}", group_.name(), index, kMost);
+  TE_CHECK(index < kMax, "group {}: counter {} of {}", group_.name(), index, kMax);
   return reinterpret_cast<uint32_t*>(pages_->at(rank) + index * kCounterBytes);
 }
 

@@ -24,7 +24,7 @@ enum class Signal : uint8_t {
   consumed,  ///< reductions whose addends have been read
 };
 constexpr size_t kSignals = 4;
-static_assert(kSignals * kMostSummedRanks <= PeerCounters::kMost);
+static_assert(kSignals * kMaxSummedRanks <= PeerCounters::kMax);
 
 class CopyTransport final : public PeerTransport {
  public:
@@ -112,7 +112,7 @@ CopyTransport::CopyTransport(World& world, const Context& context, const Communi
       ready_(context),
       sent_(context),
       flight_recorder_(context) {
-  TE_CHECK(group.size() > 1 && group.size() <= kMostSummedRanks, "group {}: copies among {} ranks",
+  TE_CHECK(group.size() > 1 && group.size() <= kMaxSummedRanks, "group {}: copies among {} ranks",
            group.name(), group.size());
   // A driver that cannot do this shall say so now.
   const Watchdog::Guard guard(context, "the first signal of group " + group.name());

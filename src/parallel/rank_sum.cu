@@ -12,10 +12,10 @@ namespace te::parallel {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1024;
+constexpr int64_t kMaxBlocks = 1024;
 
 struct Parts {
-  std::array<const void*, kMostAddends> data;
+  std::array<const void*, kMaxAddends> data;
   int count;
 };
 
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(Parts parts, T* out, int6
 template <class T>
 void launch(const Context& context, const Parts& parts, const Tensor& out) {
   const int64_t vectors = (out.numel() + Vector<T>::kCount - 1) / Vector<T>::kCount;
-  const int64_t blocks = std::clamp<int64_t>((vectors + kThreads - 1) / kThreads, 1, kMostBlocks);
+  const int64_t blocks = std::clamp<int64_t>((vectors + kThreads - 1) / kThreads, 1, kMaxBlocks);
   sum_kernel<T>
       <<<static_cast<unsigned>(blocks), kThreads, 0, cuda_stream(context)>>>(parts, out.as<T>(), out.numel());
   TE_CUDA_CHECK_LAUNCH();
@@ -89,7 +89,7 @@ void launch(const Context& context, const Parts& parts, const Tensor& out) {
 }  // namespace
 
 void sum_of_ranks(const Context& context, const std::vector<const void*>& parts, const Tensor& out) {
-  TE_CHECK(!parts.empty() && parts.size() <= kMostAddends, "a sum of {} addends", parts.size());
+  TE_CHECK(!parts.empty() && parts.size() <= kMaxAddends, "a sum of {} addends", parts.size());
   Parts addends{};
   addends.count = static_cast<int>(parts.size());
   std::copy(parts.begin(), parts.end(), addends.data.begin());

@@ -9,8 +9,8 @@
 namespace te::parallel {
 
 /// The addends of at most so many ranks: the GPUs of one host.
-constexpr int kMostSummedRanks = 32;
-constexpr int kMostAddends = kMostSummedRanks + 1;
+constexpr int kMaxSummedRanks = 32;
+constexpr int kMaxAddends = kMaxSummedRanks + 1;
 
 /// out = the sum of `parts`, added in FP32 one after another and rounded once to out's dtype (f32, bf16, f16), of which
 /// they are; all of out's size, 16-byte aligned. `out` may be one of them. On a GPU only.

@@ -1,4 +1,4 @@
-// The border between what the tensor ranks shard and what each of them holds alone.
+// The border between what the tensor ranks share and what each of them holds alone.
 //
 // A tensor-parallel layer works on all tokens of a microbatch with a part of every matrix. Around it lies the
 // residual stream. Without sequence parallelism every rank holds the whole stream, so nothing is sent before the
@@ -62,7 +62,7 @@ class TensorParallel {
 
   /// All-gather: full [tokens, n] from the ranks' shards [shard(tokens), n], of any dtype; then work on every piece,
   /// as it arrives. What is launched on the context behind it finds all of it done, companions included. Without
-  /// sequence parallelism whole and shard are the same memory and nothing is sent, for which there are no companions.
+  /// sequence parallelism full and shard are the same memory and nothing is sent, for which there are no companions.
   void gather(const Context& context, const Tensor& shard, const Tensor& full, const Work& work = {},
               const Companions& companions = {});
   /// With sequence parallelism: the same on the stream, without work. Rows may stand for several tokens each, as those

@@ -96,10 +96,10 @@ int64_t ParameterStore::lay_out_values() {
     segment.value = own ? end : end + segment.begin - bucket.begin;
     end += own ? segment.count : bucket.size();
   }
-  loose_ = end;
+  unquantized_ = end;
   for (const Parameter& parameter : parameters_)
-    if (is_loose(parameter)) loose_size_ += round_up(parameter.shape.numel(), kGranule);
-  return end + loose_size_;
+    if (is_loose(parameter)) unquantized_size_ += round_up(parameter.shape.numel(), kGranule);
+  return end + unquantized_size_;
 }
 
 /// A byte for each element, and the sum of the others' 16-bit values, which sends them twice: against values.
@@ -204,7 +204,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
   int64_t dense_value = 0, vector = vectors_;  // where values are dropped, and where gradients are sharded
-  int64_t loose = loose_;
+  int64_t loose = unquantized_;
   for (Parameter& parameter : parameters_) {
     const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
     const int64_t count = parameter.shape.numel(), within = parameter.offset - bucket.begin;

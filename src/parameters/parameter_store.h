@@ -197,7 +197,7 @@ class ParameterStore {
   Tensor bytes_of(const Bucket& bucket) const;
   Tensor bytes_of(const Segment& segment) const { return part(bytes, segment.bytes, segment.count); }
   /// Of such buckets: the values of all that is not quantized, one after another, zero between them.
-  Tensor loose_values() const { return part(values, loose_, loose_size_); }
+  Tensor unquantized_parameters() const { return part(values, unquantized_, unquantized_size_); }
   bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the main parameters
   bool split() const { return layout_.split && !fp32(); }    ///< the values are their upper halves
 
@@ -219,7 +219,7 @@ class ParameterStore {
     Tensor value, target;
   };
   std::vector<Part> parts_to_cast(const Parameter& parameter) const;
-  /// Of all parameters in loose_values().
+  /// Of all parameters in unquantized_parameters().
   std::vector<Part> loose_parts() const;
   /// What this rank holds of its values between passes: all, or the bytes; where they are sharded, this rank's pieces.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
@@ -270,7 +270,8 @@ class ParameterStore {
   int64_t largest_of_values_ = 0, largest_of_bytes_ = 0;  ///< and of those that gather values, and bytes
   int64_t vectors_ = 0,
           vector_size_ = 0;  ///< gradients of sharded layers' vectors: where in `grads`, and elements
-  int64_t loose_ = 0, loose_size_ = 0;    ///< loose_values(): where in `values`, and elements
+  int64_t unquantized_ = 0,
+          unquantized_size_ = 0;          ///< unquantized_parameters(): where in `values`, and elements
   std::vector<int64_t> zeroed_granules_;  ///< of each bucket: how many have kGranuleZeroed
 };
 

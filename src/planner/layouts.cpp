@@ -22,8 +22,8 @@ std::vector<int64_t> divisors(int64_t n) {
   return all;
 }
 
-constexpr int64_t kMostTokens = 131072;  ///< of a microbatch of several samples on a rank
-constexpr int64_t kMostVirtualStages = 4;
+constexpr int64_t kMaxTokens = 131072;  ///< of a microbatch of several samples on a rank
+constexpr int64_t kMaxVirtualStages = 4;
 
 /// How layers are dealt out to so many stages.
 std::vector<const char*> splits(int64_t stages) {
@@ -36,7 +36,7 @@ std::vector<std::pair<PipelineSchedule, int64_t>> schedules(int64_t stages) {
   std::vector<std::pair<PipelineSchedule, int64_t>> all{{PipelineSchedule::one_f_one_b, 1}};
   if (stages == 1) return all;
   all.emplace_back(PipelineSchedule::zero_bubble, 1);
-  for (int64_t chunks = 2; chunks <= kMostVirtualStages; ++chunks) {
+  for (int64_t chunks = 2; chunks <= kMaxVirtualStages; ++chunks) {
     all.emplace_back(PipelineSchedule::interleaved, chunks);
     all.emplace_back(PipelineSchedule::zero_bubble, chunks);
   }
@@ -94,7 +94,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
   if (grid.tensor == 1) way.parallel.tensor_overlap = 1;
   for (const int64_t batch : divisors(config.training.global_batch_size / grid.data)) {
     const bool shared = config.training.global_batch_size % (batch * grid.data) == 0;
-    if (!shared || (batch > 1 && batch * config.model.seq_length / grid.context > kMostTokens)) continue;
+    if (!shared || (batch > 1 && batch * config.model.seq_length / grid.context > kMaxTokens)) continue;
     way.training.micro_batch_size = batch;
     for (const auto& [schedule, chunks] : schedules(grid.pipeline)) {
       way.parallel.schedule = schedule;

@@ -64,9 +64,9 @@ parallel::Groups planned_groups(const config::Config& config, int data) {
 }
 
 /// Where the ranks of tensor and context groups are.
-class Places {
+class GroupTopology {
  public:
-  Places(const config::ParallelConfig& layout, const Cluster& cluster)
+  GroupTopology(const config::ParallelConfig& layout, const Cluster& cluster)
       : tensor_(place_of(cluster, static_cast<int>(layout.tensor), 1)),
         context_(place_of(cluster, static_cast<int>(layout.context), static_cast<int>(layout.tensor))),
         microbatch_(place_of(cluster, static_cast<int>(layout.tensor * layout.context), 1)) {}
@@ -95,14 +95,15 @@ std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& lay
               .messages = (1 - hidden) * message_seconds(name, call.cost.bytes, place, gpu)};
 }
 
-Work work_of(const OpCall& call, const config::ParallelConfig& layout, const Places& places, const Gpu& gpu) {
+Work work_of(const OpCall& call, const config::ParallelConfig& layout, const GroupTopology& topology,
+             const Gpu& gpu) {
   if (is_message(call)) {
-    const GroupPlace& place = places.of(call.group);
+    const GroupPlace& place = topology.of(call.group);
     if (const std::optional<Work> work = copied(call, layout, place, gpu)) return *work;
     return {.messages = message_seconds(call.name, call.cost.bytes, place, gpu)};
   }
   Work work{.compute = op_seconds(call, gpu)};
-  if (agrees_on_scale(call)) work.messages = message_seconds("all_reduce", 0, places.of("microbatch"), gpu);
+  if (agrees_on_scale(call)) work.messages = message_seconds("all_reduce", 0, topology.of("microbatch"), gpu);
   return work;
 }
 
@@ -112,7 +113,7 @@ class UnitsOfPasses {
   UnitsOfPasses(const parameters::ParameterStore& store, int64_t layers)
       : layers_(static_cast<size_t>(layers)) {
     for (const parameters::Parameter& parameter : store.parameters()) {
-      UnitWork& unit = unit_of(parameter.name);
+      LayerCost& unit = unit_of(parameter.name);
       unit.parameters += parameter.shape.numel();
       unit.fp8_parameters += parameter.quantized ? parameter.shape.numel() : 0;
       starts_.emplace_back(parameter.offset, &unit);
@@ -124,21 +125,21 @@ class UnitsOfPasses {
       if (begin == offset) current_ = unit;
   }
   /// The embedding's backward pass comes behind the first layer's and reads no values.
-  UnitWork& of(const OpCall& call) {
+  LayerCost& of(const OpCall& call) {
     return std::string_view(call.name).starts_with("embedding") || current_ == nullptr ? embedding_
                                                                                        : *current_;
   }
 
-  UnitWork embedding_, head_;
-  std::vector<UnitWork> layers_;
+  LayerCost embedding_, head_;
+  std::vector<LayerCost> layers_;
 
  private:
-  UnitWork& unit_of(const std::string& name) {
+  LayerCost& unit_of(const std::string& name) {
     if (name.starts_with("layers.")) return layers_[std::stoul(name.substr(7))];
     return name.starts_with("embedding.") ? embedding_ : head_;
   }
-  std::vector<std::pair<int64_t, UnitWork*>> starts_;
-  UnitWork* current_ = nullptr;
+  std::vector<std::pair<int64_t, LayerCost*>> starts_;
+  LayerCost* current_ = nullptr;
 };
 
 /// Inputs of passes that nobody reads.
@@ -160,21 +161,21 @@ Work& Work::operator+=(const Work& other) {
   return *this;
 }
 
-PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& cluster, bool put_off) {
+MicrobatchCost rehearse_passes(const config::Config& given, const Cluster& cluster, bool deferred_wgrad) {
   const config::Config config = stage_config(given, 1);
-  const Places places(config.parallel, cluster);
+  const GroupTopology topology(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, 1);
   const Context context = Context::cpu(train::execution_options(config));
   model::ModelStage stage(config, groups);
   MemoryPlan plan;
-  stage.plan(plan, context, {.activations = {1}, .wgrad = put_off ? 1 : 0});
+  stage.plan(plan, context, {.activations = {1}, .wgrad = deferred_wgrad ? 1 : 0});
   const Inputs inputs(plan, stage.dims());
   plan.rehearse();
 
   UnitsOfPasses units(stage.parameters(), config.model.num_layers);
-  Work UnitWork::*part = nullptr;
+  Work LayerCost::*part = nullptr;
   const Rehearsal rehearsal([&](const OpCall& call) {
-    if (part != nullptr) units.of(call).*part += work_of(call, config.parallel, places, cluster.gpu);
+    if (part != nullptr) units.of(call).*part += work_of(call, config.parallel, topology, cluster.gpu);
   });
   stage.parameters().bind(context);
   stage.set_hooks({.before_values = [&](const Context&, int64_t begin, int64_t, int) { units.enter(begin); },
@@ -182,29 +183,30 @@ PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& c
                    .gradients_ready = {}});
   model::Pass pass;
   if (config.data.document_mask) pass.document_start = inputs.document_start;
-  const model::MicrobatchSlot place{0, 0, put_off ? 0 : -1};
-  const auto run = [&](Work UnitWork::*forward, Work UnitWork::*backward, Work UnitWork::*wgrad) {
+  const model::MicrobatchSlot place{0, 0, deferred_wgrad ? 0 : -1};
+  const auto run = [&](Work LayerCost::*forward, Work LayerCost::*backward, Work LayerCost::*wgrad) {
     part = forward;
     stage.forward(context, place, inputs.tokens, inputs.targets, 1.0f, inputs.loss_sum, {}, pass);
     part = backward;
     stage.backward(context, place, inputs.tokens, pass);
     part = wgrad;
-    if (put_off) stage.wgrad(context, place, pass);
+    if (deferred_wgrad) stage.wgrad(context, place, pass);
   };
   stage.weights_changed();
-  run(&UnitWork::first_forward, nullptr, nullptr);
-  run(&UnitWork::forward, &UnitWork::backward, &UnitWork::wgrad);
+  run(&LayerCost::first_forward, nullptr, nullptr);
+  run(&LayerCost::forward, &LayerCost::backward, &LayerCost::wgrad);
 
-  PassesOfMicrobatch passes{
+  MicrobatchCost passes{
       .embedding = units.embedding_, .head = units.head_, .layers = std::move(units.layers_)};
   passes.activation_bytes = plan.bytes(MemoryKind::activations) / config.model.num_layers;
-  if (put_off) {
+  if (deferred_wgrad) {
     model::ModelStage other(config, groups);
     MemoryPlan twice;
     other.plan(twice, context, {.activations = {1}, .wgrad = 2});
-    passes.put_off_bytes = (twice.bytes(MemoryKind::activations) - plan.bytes(MemoryKind::activations)) /
-                           config.model.num_layers;
-    passes.activation_bytes -= passes.put_off_bytes;
+    passes.deferred_wgrad_bytes =
+        (twice.bytes(MemoryKind::activations) - plan.bytes(MemoryKind::activations)) /
+        config.model.num_layers;
+    passes.activation_bytes -= passes.deferred_wgrad_bytes;
   }
   // The head keeps two more tensors of the stream's size.
   passes.activation_bytes -= 2 * stage.dims().stream * stage.dims().hidden *
@@ -215,7 +217,7 @@ PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& c
 
 UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, int data) {
   const config::Config config = stage_config(given, data);
-  const Places places(config.parallel, cluster);
+  const GroupTopology topology(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, data);
   const Context context = Context::cpu(train::execution_options(config));
   model::ModelStage stage(config, groups);
@@ -234,7 +236,7 @@ UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, 
     const bool of_muon = call.label.starts_with("muon");
     if (is_message(call) && call.group != "tensor") return;  // those of the data ranks are counted elsewhere
     if (call.label.starts_with("offload")) return;           // streams of their own, and the host's link
-    (of_muon ? muon : others) += work_of(call, config.parallel, places, cluster.gpu).total();
+    (of_muon ? muon : others) += work_of(call, config.parallel, topology, cluster.gpu).total();
   });
   stage.parameters().bind(context);
   muon = others = 0;  // what bind() copies is no step's

@@ -22,7 +22,7 @@ struct Work {
 };
 
 /// A layer, or an end of the model: the embedding, or final norm, output layer and loss.
-struct UnitWork {
+struct LayerCost {
   Work forward;
   Work backward;               ///< with wgrad, unless that is put off
   Work wgrad;                  ///< where it is put off
@@ -31,19 +31,19 @@ struct UnitWork {
   int64_t fp8_parameters = 0;  ///< of these: weights that travel in FP8 where data ranks gather them so
 };
 
-struct PassesOfMicrobatch {
-  UnitWork embedding, head;
-  std::vector<UnitWork> layers;  ///< of all layers; one element where they are alike
-  const UnitWork& layer(int64_t index) const {
+struct MicrobatchCost {
+  LayerCost embedding, head;
+  std::vector<LayerCost> layers;  ///< of all layers; one element where they are alike
+  const LayerCost& layer(int64_t index) const {
     return layers[layers.size() == 1 ? 0 : static_cast<size_t>(index)];
   }
-  int64_t activation_bytes = 0;  ///< of a layer, at least, on average: what a microbatch keeps of it
-  int64_t put_off_bytes = 0;     ///< likewise, and besides: for a weight gradient that is put off
+  int64_t activation_bytes = 0;      ///< of a layer, at least, on average: what a microbatch keeps of it
+  int64_t deferred_wgrad_bytes = 0;  ///< likewise, and besides: for a weight gradient that is put off
 };
 
-/// Of parallel.tensor x context ranks; `put_off`: weight gradients are (zero_bubble). The layout's other axes are not
-/// looked at. The config is valid.
-PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& cluster, bool put_off);
+/// Of parallel.tensor x context ranks; `deferred_wgrad`: weight gradients are (zero_bubble). The layout's other axes
+/// are not looked at. The config is valid.
+MicrobatchCost rehearse_passes(const config::Config& given, const Cluster& cluster, bool deferred_wgrad);
 
 /// Seconds of the update without messages over data ranks: norm of the gradients, moments, parameters. In proportion to
 /// what a rank has of each.

@@ -40,7 +40,7 @@ struct Cut {
   std::vector<StageWork> pieces, stages;
 };
 
-void add(StageWork& to, const UnitWork& unit) {
+void add(StageWork& to, const LayerCost& unit) {
   to.forward += unit.forward;
   to.backward += unit.backward;
   to.wgrad += unit.wgrad;
@@ -49,7 +49,7 @@ void add(StageWork& to, const UnitWork& unit) {
   to.fp8_parameters += unit.fp8_parameters;
 }
 
-Cut cut(const config::Config& config, const PassesOfMicrobatch& passes) {
+Cut cut(const config::Config& config, const MicrobatchCost& passes) {
   const int stages = static_cast<int>(config.parallel.pipeline);
   const auto split = model::pipeline_pieces(config, stages);
   Cut result{std::vector<StageWork>(split.size()), std::vector<StageWork>(static_cast<size_t>(stages))};
@@ -208,7 +208,7 @@ double update_seconds(const UpdateWork& update, const StageWork& stage, const co
 
 }  // namespace
 
-const PassesOfMicrobatch& StepModel::passes(const config::Config& config) {
+const MicrobatchCost& StepModel::passes(const config::Config& config) {
   const config::ParallelConfig& layout = config.parallel;
   const PassesKey key{layout.tensor,
                       layout.context,
@@ -271,7 +271,7 @@ double StepModel::least_bytes(const config::Config& config) {
   const parallel::ProcessGrid grid = grid_of(config, cluster_);
   const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
   const config::OptimizerConfig& optimizer = config.optimizer;
-  const PassesOfMicrobatch& all = passes(config);
+  const MicrobatchCost& all = passes(config);
   const Cut parts = cut(config, all);
   const double shares = grid.context * grid.data;
   const auto bytes_of = [](config::MomentDType dtype) {
@@ -288,11 +288,12 @@ double StepModel::least_bytes(const config::Config& config) {
       values + grads + (mains + (optimizer.offload == config::Offload::none ? moments : 0.0)) / shares;
   // Microbatches in flight on the first stage: as many as there are stages.
   const double in_flight = std::min(shape.microbatches, shape.stages);
-  const auto bytes_of_stage = [&](size_t stage, double put_off) {
+  const auto bytes_of_stage = [&](size_t stage, double deferred_wgrad) {
     const StageWork& part = parts.stages[stage];
     return state * static_cast<double>(part.parameters) +
-           static_cast<double>(part.layers) * (in_flight * static_cast<double>(all.activation_bytes) +
-                                               put_off * static_cast<double>(all.put_off_bytes));
+           static_cast<double>(part.layers) *
+               (in_flight * static_cast<double>(all.activation_bytes) +
+                deferred_wgrad * static_cast<double>(all.deferred_wgrad_bytes));
   };
   if (!puts_off(config)) return bytes_of_stage(0, 0);
   // zero_bubble: on every stage, and the later the stage, the more chunks wait for their weight gradients.

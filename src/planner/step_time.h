@@ -53,11 +53,11 @@ class StepModel {
   /// `seconds`: of the pipeline.
   template <class Seconds>
   StepTime parts(const config::Config& config, const Seconds& seconds);
-  const PassesOfMicrobatch& passes(const config::Config& config);
+  const MicrobatchCost& passes(const config::Config& config);
   const UpdateWork& update(const config::Config& config, int data);
 
   Cluster cluster_;
-  std::map<PassesKey, PassesOfMicrobatch> passes_;
+  std::map<PassesKey, MicrobatchCost> passes_;
   std::map<UpdateKey, UpdateWork> updates_;
 };
 

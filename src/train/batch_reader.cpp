@@ -15,7 +15,7 @@ void BatchReader::read(int64_t first_sample, HostBatch& batch) {
 }
 
 // Only some of the ranks may have read what is wrong.
-void BatchReader::give_up() {
+void BatchReader::throw_pending_data_error() {
   world_.run_collectively([&] {
     if (!bad_data_.empty()) user_error("{}", bad_data_);
   });

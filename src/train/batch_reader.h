@@ -20,7 +20,7 @@ class BatchReader {
   /// becomes that of the whole global batch.
   void read(int64_t first_sample, HostBatch& batch);
   /// UserError on all ranks where one of them has noted something.
-  void give_up();
+  void throw_pending_data_error();
 
   /// What this rank has to say of its data; empty mostly.
   std::string& bad_data() { return bad_data_; }

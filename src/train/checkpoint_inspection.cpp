@@ -9,7 +9,7 @@
 #include "kernels/tensor_stats/tensor_stats.h"
 #include "train/batches.h"
 #include "train/data_check.h"
-#include "train/memory_verdict.h"
+#include "train/memory_check.h"
 #include "train/startup.h"
 #include "train/step_runner.h"
 

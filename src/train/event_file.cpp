@@ -239,7 +239,7 @@ bool EventFile::write_pending() {
 // A record that is partly in the file stays: what follows could not be read without its rest.
 void EventFile::drop_oldest() {
   const size_t keep = written_of_first_ > 0 ? 1 : 0;
-  while (pending_bytes_ > kMostPending && pending_.size() > keep + 1) {
+  while (pending_bytes_ > kMaxPending && pending_.size() > keep + 1) {
     const auto oldest = pending_.begin() + static_cast<std::ptrdiff_t>(keep);
     pending_bytes_ -= oldest->size();
     pending_.erase(oldest);

@@ -61,7 +61,7 @@ class EventFile {
 
   const std::filesystem::path& path() const { return path_; }
   /// Where the disk takes no more, records wait in memory, the newest that fit into so many bytes.
-  static constexpr size_t kMostPending = 16 << 20;
+  static constexpr size_t kMaxPending = 16 << 20;
 
  private:
   void append(const ProtoMessage& event);

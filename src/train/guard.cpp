@@ -14,7 +14,7 @@
 namespace te::train {
 namespace {
 
-constexpr size_t kGaps = 16, kFewestGaps = 4;
+constexpr size_t kGaps = 16, kMinGaps = 4;
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -23,7 +23,7 @@ double mean_of(const std::vector<double>& values) {
 }  // namespace
 
 double guard_limit(const config::GuardConfig& config, const std::vector<double>& gaps) {
-  if (gaps.size() < kFewestGaps) return config.tolerance;
+  if (gaps.size() < kMinGaps) return config.tolerance;
   const double center = median_of(gaps);
   return std::max(config.tolerance, center + config.threshold * robust_deviation(gaps, center));
 }

@@ -174,7 +174,7 @@ void LogFile::drop_oldest() {
   };
   const size_t keep = complete_ ? 0 : end_of_line(0);
   size_t end = keep;
-  while (end < pending_.size() && pending_.size() - (end - keep) > kMostPending) {
+  while (end < pending_.size() && pending_.size() - (end - keep) > kMaxPending) {
     end = end_of_line(end);
     ++dropped_;
   }

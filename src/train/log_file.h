@@ -34,11 +34,11 @@ class LogFile {
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  /// Appends lines. Where the disk takes no more they stay in memory (the newest kMostPending bytes), are tried again
+  /// Appends lines. Where the disk takes no more they stay in memory (the newest kMaxPending bytes), are tried again
   /// with the next ones, and a warning says so once.
   void append(std::string_view lines);
 
-  static constexpr size_t kMostPending = 16 << 20;
+  static constexpr size_t kMaxPending = 16 << 20;
 
  private:
   bool write_pending();

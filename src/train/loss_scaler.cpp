@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kGrowth = 2.0, kBackoff = 0.5;
 /// So far below the largest FP32 number that a scaled loss is finite. FP16 gradients overflow long before.
-constexpr double kMostScale = 0x1p64;
+constexpr double kMaxScale = 0x1p64;
 
 }  // namespace
 
@@ -36,7 +36,7 @@ bool LossScaler::update(checkpoint::LossScale& state, bool finite) const {
     if (state.good_steps < window_) return false;
     state.good_steps = 0;
     state.hysteresis = hysteresis_;
-    state.scale = std::min(state.scale * kGrowth, kMostScale);
+    state.scale = std::min(state.scale * kGrowth, kMaxScale);
     return false;
   }
   state.good_steps = 0;

@@ -21,7 +21,7 @@ double LossSpikes::median() const {
 }
 
 double LossSpikes::limit() const {
-  if (history_.accepted.size() < kFewest) return unknown_limit_;
+  if (history_.accepted.size() < kMinAccepted) return unknown_limit_;
   const double center = median();
   // A loss that hardly moves has a spread of one percent all the same.
   const double spread = std::max(robust_deviation(history_.accepted, center), 0.01 * std::abs(center));
@@ -54,7 +54,7 @@ bool LossSpikes::lost() const {
          median_of(history_.row) > unknown_limit_;
 }
 
-void LossSpikes::go_back(const checkpoint::SpikeHistory& undone) {
+void LossSpikes::rollback(const checkpoint::SpikeHistory& undone) {
   history_.total = undone.total;
   history_.since = std::min(history_.since, undone.since);
 }

@@ -37,10 +37,10 @@ class LossSpikes {
   bool add(double loss);
   /// The history is that of an earlier step, and the run continues from there after what `undone` holds: those losses
   /// were never accepted, but the spikes among them are counted, and the last one was as recent as it was.
-  void go_back(const checkpoint::SpikeHistory& undone);
+  void rollback(const checkpoint::SpikeHistory& undone);
 
   /// No spike so far, or none in the last kFewest steps: a run that has diverged may meet a low loss by chance.
-  bool calm() const { return history_.total == 0 || history_.since >= static_cast<int64_t>(kFewest); }
+  bool calm() const { return history_.total == 0 || history_.since >= static_cast<int64_t>(kMinAccepted); }
   /// So many spikes in a row, at such a level that no more will be accepted: the run has diverged.
   bool lost() const;
   /// The run ends here and has probably diverged: not a single odd batch, but its last steps were spikes.
@@ -48,7 +48,7 @@ class LossSpikes {
   int64_t in_a_row() const { return static_cast<int64_t>(history_.row.size()); }
   int64_t total() const { return history_.total; }
 
-  static constexpr size_t kWindow = 64, kFewest = 16, kNewLevel = 32;
+  static constexpr size_t kWindow = 64, kMinAccepted = 16, kNewLevel = 32;
   static constexpr int64_t kDiverged = 3;
 
  private:

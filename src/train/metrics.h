@@ -106,7 +106,7 @@ struct MetricsOptions {
   int64_t first_step = 1;  ///< that is taken now: events of it and later ones, of an earlier start, are void
   std::string config;      ///< YAML, for the event file
   std::vector<std::string> valid_sets;  ///< with columns of their own in the CSV
-  std::vector<TaskResult> tasks;        ///< the same: TaskJudge::names()
+  std::vector<TaskResult> tasks;        ///< the same: Evaluator::names()
   int64_t train_steps = 0;
   bool show_tflops = false;  ///< on the console
   bool fp8 = false;          ///< GEMMs run in FP8: its health is shown instead of a share of the BF16 peak

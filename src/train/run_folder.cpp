@@ -76,17 +76,17 @@ void RunFolder::refuse_earlier_run() const {
   if (!saved.empty()) found += fmt::format("{}{}", logged ? ", " : "", saved.back().string());
   if (found.empty()) return;
   const fs::path& checkpoints = options_.checkpoints;
-  const bool apart = !saved.empty() && this->apart();
+  const bool separate = !saved.empty() && has_own_checkpoint_directory();
   user_error(
       "{}: holds an earlier run ({}): go on from it with --set checkpoint.resume=auto, replace it with "
       "--overwrite, or choose another {}",
-      (apart && !logged ? checkpoints : options_.logs).string(), found,
-      !apart   ? "logging.directory"
-      : logged ? "logging.directory and checkpoint.directory"
-               : "checkpoint.directory");
+      (separate && !logged ? checkpoints : options_.logs).string(), found,
+      !separate ? "logging.directory"
+      : logged  ? "logging.directory and checkpoint.directory"
+                : "checkpoint.directory");
 }
 
-bool RunFolder::apart() const {
+bool RunFolder::has_own_checkpoint_directory() const {
   std::error_code ignored;
   const fs::path logs = fs::weakly_canonical(options_.logs, ignored),
                  inside = fs::weakly_canonical(options_.checkpoints, ignored).lexically_relative(logs);
@@ -94,7 +94,7 @@ bool RunFolder::apart() const {
 }
 
 std::string RunFolder::other_run() const {
-  if (!options_.saves || !apart()) return "";
+  if (!options_.saves || !has_own_checkpoint_directory()) return "";
   std::error_code ignored;
   const fs::path own = fs::weakly_canonical(options_.logs, ignored);
   for (const fs::path& folder : saved_checkpoints(0)) {
@@ -146,7 +146,7 @@ void RunFolder::remove_earlier_run(const fs::path& source) const {
   if (steps > 0 || removed > 0) {
     spdlog::warn("--overwrite: removed an earlier run from {}: its logs of {} steps and {} checkpoints{}",
                  options_.logs.string(), steps, removed,
-                 removed > 0 && apart() ? " of " + options_.checkpoints.string() : "");
+                 removed > 0 && has_own_checkpoint_directory() ? " of " + options_.checkpoints.string() : "");
   }
 }
 

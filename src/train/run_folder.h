@@ -48,7 +48,7 @@ class RunFolder {
   std::vector<Log> logs() const;
   std::vector<std::filesystem::path> saved_checkpoints(int64_t after) const;
   /// The checkpoints lie outside the folder of the logs.
-  bool apart() const;
+  bool has_own_checkpoint_directory() const;
   /// logging.directory of a run that has saved checkpoints here, and is not this one; empty where there is none. What
   /// lies in the folder of the logs is this run's.
   std::string other_run() const;

@@ -14,8 +14,9 @@ Saves::Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, s
     : saver_(std::move(saver)), world_(world), newest_(std::move(resumed)) {
   if (!own(newest_)) return;  // another run's checkpoints are not this one's to delete
   drop_ = kept.drop;
-  const std::filesystem::path good = newest_.parent_path() / kept.good;
-  if (!kept.good.empty() && std::filesystem::exists(good / "manifest.json")) good_ = good;
+  const std::filesystem::path last_verified = newest_.parent_path() / kept.last_verified;
+  if (!kept.last_verified.empty() && std::filesystem::exists(last_verified / "manifest.json"))
+    last_verified_ = last_verified;
 }
 
 /// The checkpoint is in the directory that this run saves to.
@@ -31,7 +32,7 @@ void Saves::report_result(const std::function<std::optional<checkpoint::Saved>()
     const std::optional<checkpoint::Saved> saved = ask();
     if (!saved) return;
     newest_ = saved->folder;
-    if (good_since_) good_ = newest_;
+    if (verified_since_) last_verified_ = newest_;
     failure_.clear();
     // What could not go now (the last good one) goes with a later save.
     std::erase_if(drop_, [&](int64_t step) { return !std::filesystem::exists(saver_->folder_of(step)); });
@@ -49,25 +50,26 @@ void Saves::report_result(const std::function<std::optional<checkpoint::Saved>()
                    failure_, newest_.empty() ? "none" : newest_.string());
     }
   }
-  under_way_ = good_since_ = false;
+  under_way_ = verified_since_ = false;
   best_loss_.reset();
 }
 
-void Saves::save_best(const checkpoint::Progress& progress, bool whole, double loss,
+void Saves::save_best(const checkpoint::Progress& progress, bool blocking, double loss,
                       const std::vector<int64_t>& drop) {
   wait();
   best_loss_ = loss;
   drop_.insert(drop_.end(), drop.begin(), drop.end());
-  save(progress, whole);
+  save(progress, blocking);
 }
 
-void Saves::save(const checkpoint::Progress& progress, bool whole) {
+void Saves::save(const checkpoint::Progress& progress, bool blocking) {
   wait();
   under_way_ = true;
   report_result([&]() -> std::optional<checkpoint::Saved> {
     checkpoint::Progress saved = progress;
-    saved.checkpoints = {.good = own(good_) ? good_.filename().string() : "", .drop = drop_};
-    saver_->save(saved, good_, whole, drop_);
+    saved.checkpoints = {.last_verified = own(last_verified_) ? last_verified_.filename().string() : "",
+                         .drop = drop_};
+    saver_->save(saved, last_verified_, blocking, drop_);
     return std::nullopt;
   });
   poll();
@@ -88,13 +90,13 @@ void Saves::finish() {
   });
 }
 
-std::filesystem::path Saves::agree_on_good() {
+std::filesystem::path Saves::broadcast_last_verified() {
   wait();
-  return world_.broadcast_string(good_.string());
+  return world_.broadcast_string(last_verified_.string());
 }
 
 // A checkpoint of another run stays that run's latest whatever this one does.
-void Saves::go_back(int64_t step) {
+void Saves::rollback_to(int64_t step) {
   wait();
   std::erase_if(drop_, [&](int64_t dropped) { return dropped > step; });
   world_.run_collectively([&] {
@@ -103,16 +105,16 @@ void Saves::go_back(int64_t step) {
     };
     if (!world_.leader() || !later(newest_)) return;
     newest_ = checkpoint::checkpoint_before(saver_->folder_of(step + 1)).value_or("");
-    if (later(good_)) good_ = newest_;
+    if (later(last_verified_)) last_verified_ = newest_;
     if (!newest_.empty()) checkpoint::make_latest(newest_);
   });
 }
 
-void Saves::step_was_good() {
+void Saves::confirm_checkpoint() {
   if (under_way_) {
-    good_since_ = true;
+    verified_since_ = true;
   } else if (!newest_.empty()) {
-    good_ = newest_;
+    last_verified_ = newest_;
   }
 }
 

@@ -22,12 +22,12 @@ class Saves {
         const checkpoint::KeptCheckpoints& kept);
 
   /// Saves, all ranks between two steps. A disk that cannot be written is reported, and the run goes on: the next save
-  /// tries again. With `whole` returns when the checkpoint is complete. UserError when the state must not be saved, or
-  /// ranks are missing.
-  void save(const checkpoint::Progress& progress, bool whole);
+  /// tries again. With `blocking` returns when the checkpoint is complete. UserError when the state must not be saved,
+  /// or ranks are missing.
+  void save(const checkpoint::Progress& progress, bool blocking);
   /// The same of a checkpoint that is among the best, with this loss. It makes others of them superfluous: those of the
   /// steps in `drop` go once it is complete.
-  void save_best(const checkpoint::Progress& progress, bool whole, double loss,
+  void save_best(const checkpoint::Progress& progress, bool blocking, double loss,
                  const std::vector<int64_t>& drop);
   /// Reports a save that has been completed, or has failed, in the background.
   void poll();
@@ -36,19 +36,19 @@ class Saves {
   /// The same after the last save. UserError (on all ranks) when it could not be written.
   void finish();
   /// After each step: a checkpoint is good once a step from it was finite, and its loss no spike.
-  void step_was_good();
+  void confirm_checkpoint();
 
   /// All ranks: waits for a save that is under way, and returns the last good checkpoint, the same one on every rank;
   /// empty where there is none.
-  std::filesystem::path agree_on_good();
+  std::filesystem::path broadcast_last_verified();
   /// All ranks: the run goes back to this step. Later checkpoints are no longer its own, and a resumed run shall not
   /// find them first.
-  void go_back(int64_t step);
+  void rollback_to(int64_t step);
 
   // What the leader knows: it alone learns whether all ranks have written their part, so the others' answers must not
-  // decide anything (agree_on_good() does).
+  // decide anything (broadcast_last_verified() does).
   const std::filesystem::path& newest() const { return newest_; }  ///< complete on disk
-  const std::filesystem::path& good() const { return good_; }
+  const std::filesystem::path& last_verified() const { return last_verified_; }
 
  private:
   bool own(const std::filesystem::path& folder) const;
@@ -56,12 +56,12 @@ class Saves {
 
   std::unique_ptr<checkpoint::Saver> saver_;
   parallel::World& world_;
-  std::filesystem::path newest_, good_;
+  std::filesystem::path newest_, last_verified_;
   std::vector<int64_t> drop_;        ///< steps of checkpoints that shall go with the next save
   std::optional<double> best_loss_;  ///< of the save that is under way, where it is among the best
   bool under_way_ = false;
-  bool good_since_ = false;  ///< a good step was taken after the save that is under way
-  std::string failure_;      ///< of the last save; empty when it went well
+  bool verified_since_ = false;  ///< a good step was taken after the save that is under way
+  std::string failure_;          ///< of the last save; empty when it went well
 };
 
 }  // namespace te::train

@@ -16,9 +16,9 @@
 namespace te::train {
 namespace {
 
-constexpr int kLabel = 11;     ///< columns of the labels
-constexpr int kMostRanks = 8;  ///< of which the screen has a line each
-constexpr size_t kMostHostLines = 4;
+constexpr int kLabel = 11;    ///< columns of the labels
+constexpr int kMaxRanks = 8;  ///< of which the screen has a line each
+constexpr size_t kMaxHostLines = 4;
 
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
@@ -105,12 +105,12 @@ std::string ranks_rows(const StartInfo& info, int columns) {
   const std::string on = hosts == 1 ? "one host" : std::to_string(hosts) + " hosts, network between them";
   std::string text = row("ranks", fmt::format("{}, on {}", info.grid.str(), on), columns);
   const char* label = hosts == 1 ? "host" : "hosts";
-  for (const std::string& line : parallel::host_lines(info.placement, kMostHostLines)) {
+  for (const std::string& line : parallel::host_lines(info.placement, kMaxHostLines)) {
     text += row(label, line, columns);
     label = "";
   }
   if (const std::string line = transport_line(info); !line.empty()) text += row("messages", line, columns);
-  if (info.grid.world > kMostRanks) return text;
+  if (info.grid.world > kMaxRanks) return text;
   std::istringstream lines(info.ranks);
   for (std::string line; std::getline(lines, line);) text += row("", line, columns);
   return text;

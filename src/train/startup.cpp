@@ -124,7 +124,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
   return point;
 }
 
-StartPoint Startup::go_back(const fs::path& folder) {
+StartPoint Startup::rollback_to(const fs::path& folder) {
   bool damaged = false;
   return load(folder, {.optimizer = config_.checkpoint.load_optimizer}, damaged);
 }

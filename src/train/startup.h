@@ -32,7 +32,7 @@ class Startup {
   Startup(const config::Config& config, const Context& context, parallel::World& world, StepRunner& runner);
   StartPoint run();
   /// In the middle of a run: the state of this checkpoint, which the run has saved.
-  StartPoint go_back(const std::filesystem::path& folder);
+  StartPoint rollback_to(const std::filesystem::path& folder);
 
  private:
   /// The checkpoint to be resumed; empty where there is none.

@@ -1,7 +1,7 @@
 // What tasks say of the model while it trains (evaluation.*): results like those of te-generate evaluate, in the logs
 // of the step.
 //
-// This room knows neither tasks nor decoders. te-train, which sees both rooms, gives the trainer a TaskJudge
+// This room knows neither tasks nor decoders. te-train, which sees both rooms, gives the trainer a Evaluator
 // (apps/train/decoded_tasks.h); its memory is part of the run's plan, and the weights are the run's own.
 #pragma once
 
@@ -25,16 +25,16 @@ struct TaskResult {
   std::vector<TaskMetric> metrics;
 };
 
-class TaskJudge {
+class Evaluator {
  public:
-  virtual ~TaskJudge() = default;
+  virtual ~Evaluator() = default;
   virtual void plan(MemoryPlan& plan) = 0;
   /// After the plan's allocation, once.
   virtual void bind(const parameters::ParameterStore& weights) = 0;
-  /// Tasks and metrics in the order of judge(), which do not change.
+  /// Tasks and metrics in the order of evaluate(), which do not change.
   virtual std::vector<TaskResult> names() const = 0;
   /// With the weights as they are, between two steps. All ranks of the job call it and get the same.
-  virtual std::vector<TaskResult> judge() = 0;
+  virtual std::vector<TaskResult> evaluate() = 0;
 };
 
 }  // namespace te::train

@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "train/data_check.h"
 #include "train/kept_tokenizer.h"
-#include "train/memory_verdict.h"
+#include "train/memory_check.h"
 #include "train/state_copy.h"
 
 namespace te::train {
@@ -26,9 +26,9 @@ void Trainer::make_samples_with(std::unique_ptr<SampleMaker> maker) {
   sample_maker_->plan(runner_.plan());
 }
 
-void Trainer::judge_tasks_with(std::unique_ptr<TaskJudge> judge) {
-  task_judge_ = std::move(judge);
-  task_judge_->plan(runner_.plan());
+void Trainer::set_evaluator(std::unique_ptr<Evaluator> evaluator) {
+  evaluator_ = std::move(evaluator);
+  evaluator_->plan(runner_.plan());
 }
 
 // --- before the first step ---------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   });
   allocate();
   if (sample_maker_) sample_maker_->bind(runner_.model().parameters());
-  if (task_judge_) task_judge_->bind(runner_.model().parameters());
+  if (evaluator_) evaluator_->bind(runner_.model().parameters());
   std::unique_ptr<checkpoint::Saver> saver = make_saver();
   StartPoint start = Startup(config_, context_, world_, runner_).run();
   world_.run_collectively([&] {
@@ -156,7 +156,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                        .best = best_,
                        .folder = folder_ ? &*folder_ : nullptr,
                        .samples = sample_maker_.get(),
-                       .tasks = task_judge_.get()},
+                       .tasks = evaluator_.get()},
                       start)
       .run(requests);
 }

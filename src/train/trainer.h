@@ -2,7 +2,7 @@
 // takes any, so that mistakes show at once:
 //
 //   batches.h       what is read from the datasets      run_folder.h     whose folders these are
-//   memory_verdict.h  does the plan fit                 startup.h        weights and state to start with
+//   memory_check.h  does the plan fit                 startup.h        weights and state to start with
 #pragma once
 
 #include <functional>
@@ -36,7 +36,7 @@ class Trainer {
   void make_samples_with(std::unique_ptr<SampleMaker> maker);
 
   /// The same of evaluations on tasks, every evaluation.every steps.
-  void judge_tasks_with(std::unique_ptr<TaskJudge> judge);
+  void set_evaluator(std::unique_ptr<Evaluator> evaluator);
 
   const MemoryPlan& plan() const { return runner_.plan(); }
   model::ModelStage& model() { return runner_.model(); }
@@ -69,7 +69,7 @@ class Trainer {
   std::optional<Saves> saves_;
   Best best_;
   std::unique_ptr<SampleMaker> sample_maker_;
-  std::unique_ptr<TaskJudge> task_judge_;
+  std::unique_ptr<Evaluator> evaluator_;
 };
 
 }  // namespace te::train

@@ -24,7 +24,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       best_(parts.best),
       folder_(parts.folder),
       sample_maker_(parts.samples),
-      task_judge_(parts.tasks),
+      evaluator_(parts.tasks),
       progress_(start.progress),
       scales_(start.scales),
       precision_(config_.precision, config_.guard.every > 0, context_, runner_, world_),
@@ -36,7 +36,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       remaining_({.train_steps = config_.training.train_steps,
                   .eval_interval = batches_.validation_sets() > 0 ? config_.training.eval_interval : 0,
                   .save_every = config_.checkpoint.save_every,
-                  .task_interval = task_judge_ != nullptr ? config_.evaluation.every : 0}) {
+                  .task_interval = evaluator_ != nullptr ? config_.evaluation.every : 0}) {
   progress_.loss_scale = scaler_.start(progress_.loss_scale);
   say_what_is_missing(!start.checkpoint.empty());
 }
@@ -49,16 +49,16 @@ Outcome TrainingLoop::run(Requests& requests) {
          !best_.exhausted(progress_.validation)) {
     const Due due = next_step();
     StepMetrics metrics = take(due);
-    const bool evaluated = evaluate(due, metrics), judged = judge_tasks(due, metrics);
-    if (evaluated || judged || due.log || due.fp8_statistics || !metrics.guard.empty() || metrics.skipped ||
-        metrics.spike)
+    const bool evaluated = evaluate(due, metrics), tasks_evaluated = evaluate_tasks(due, metrics);
+    if (evaluated || tasks_evaluated || due.log || due.fp8_statistics || !metrics.guard.empty() ||
+        metrics.skipped || metrics.spike)
       write_logs(due, metrics);
-    switch (judge(metrics)) {
-      case Judgement::diverged:
+    switch (decide(metrics)) {
+      case StepDecision::diverged:
         return Outcome::diverged;
-      case Judgement::again:
+      case StepDecision::rolled_back:
         continue;
-      case Judgement::go_on:
+      case StepDecision::proceed:
         break;
     }
     if (sample_maker_ != nullptr && (due.step % config_.logging.generate_every == 0 || due.last))
@@ -66,7 +66,7 @@ Outcome TrainingLoop::run(Requests& requests) {
     stopping = checkpoint(due, metrics, requests);
   }
   saves_.finish();
-  reader_.give_up();
+  reader_.throw_pending_data_error();
   return report(now_seconds() - before);
 }
 
@@ -77,7 +77,7 @@ void TrainingLoop::start() {
   if (!runner_.sample_losses().empty()) sources_.emplace(batches_.training_sources());
   make_guard();
   reader_.read(progress_.consumed_samples, next_batch());
-  reader_.give_up();
+  reader_.throw_pending_data_error();
 }
 
 void TrainingLoop::open_logs() {
@@ -96,7 +96,7 @@ void TrainingLoop::open_logs() {
                        .first_step = first_step_,
                        .config = config::to_yaml(config_),
                        .valid_sets = sets,
-                       .tasks = task_judge_ != nullptr ? task_judge_->names() : std::vector<TaskResult>{},
+                       .tasks = evaluator_ != nullptr ? evaluator_->names() : std::vector<TaskResult>{},
                        .train_steps = config_.training.train_steps,
                        .show_tflops = context_.is_cuda(),
                        .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
@@ -128,7 +128,7 @@ void TrainingLoop::say_what_is_missing(bool resumed) const {
     spdlog::info(
         "the checkpoint has no history of losses: until {} steps are taken, only a loss above {:.4f} counts "
         "as a spike (training.loss_spikes: {})",
-        LossSpikes::kFewest, spikes_.limit(), to_string(config_.training.loss_spikes));
+        LossSpikes::kMinAccepted, spikes_.limit(), to_string(config_.training.loss_spikes));
   }
   if (config_.guard.every > 0 && config_.guard.action == config::GuardAction::rollback &&
       progress_.guard.began >= 0) {
@@ -231,7 +231,7 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   faults.skipped_in_a_row = lost ? faults.skipped_in_a_row + 1 : 0;
   faults.skipped_total += metrics.skipped ? 1 : 0;
   metrics.skipped_total = faults.skipped_total;
-  if (!metrics.skipped && spikes_.calm()) saves_.step_was_good();
+  if (!metrics.skipped && spikes_.calm()) saves_.confirm_checkpoint();
   return metrics;
 }
 
@@ -294,12 +294,12 @@ bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
 }
 
 // All replicas of the model share the documents.
-bool TrainingLoop::judge_tasks(const Due& due, StepMetrics& metrics) {
-  if (task_judge_ == nullptr || (due.step % config_.evaluation.every != 0 && !due.last)) return false;
+bool TrainingLoop::evaluate_tasks(const Due& due, StepMetrics& metrics) {
+  if (evaluator_ == nullptr || (due.step % config_.evaluation.every != 0 && !due.last)) return false;
   const double before = now_seconds();
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(due.step);
-  metrics.tasks = task_judge_->judge();
+  metrics.tasks = evaluator_->evaluate();
   remaining_.tasks(now_seconds() - before);
   return true;
 }
@@ -314,11 +314,11 @@ void TrainingLoop::write_logs(const Due& due, StepMetrics& metrics) {
   if (writer_) writer_->step(metrics, health, remaining_.after(due.step));
 }
 
-TrainingLoop::Judgement TrainingLoop::judge(const StepMetrics& metrics) {
+TrainingLoop::StepDecision TrainingLoop::decide(const StepMetrics& metrics) {
   const config::TrainingConfig& training = config_.training;
   if (verdict_ == Guard::Verdict::roll_back) {
-    return_to(guard_->start());
-    return Judgement::again;
+    restore_progress(guard_->start());
+    return StepDecision::rolled_back;
   }
   checkpoint::Faults& faults = progress_.faults;
   if (faults.skipped_in_a_row >= training.max_nonfinite_steps) {
@@ -331,31 +331,32 @@ TrainingLoop::Judgement TrainingLoop::judge(const StepMetrics& metrics) {
         fmt::format("{} loss spikes in a row, each worse than guessing (training.loss_spikes: skip)",
                     spikes_.in_a_row()));
   }
-  if (!metrics.spike || training.loss_spikes != config::LossSpikes::rollback) return Judgement::go_on;
-  const std::filesystem::path good = saves_.agree_on_good();
-  if (good.empty()) return Judgement::go_on;
+  if (!metrics.spike || training.loss_spikes != config::LossSpikes::rollback) return StepDecision::proceed;
+  const std::filesystem::path last_verified = saves_.broadcast_last_verified();
+  if (last_verified.empty()) return StepDecision::proceed;
   if (++faults.rollbacks > training.max_nonfinite_steps) {
     return diverged(
         fmt::format("a loss spike after {} rollbacks (training.max_nonfinite_steps)", faults.rollbacks - 1));
   }
-  roll_back(good);
-  return Judgement::again;
+  rollback_to_verified(last_verified);
+  return StepDecision::rolled_back;
 }
 
-TrainingLoop::Judgement TrainingLoop::diverged(const std::string& why) const {
+TrainingLoop::StepDecision TrainingLoop::diverged(const std::string& why) const {
   saves_.wait();
-  if (!world_.leader()) return Judgement::diverged;  // all ranks come here, and rank 0 says so
+  if (!world_.leader()) return StepDecision::diverged;  // all ranks come here, and rank 0 says so
   spdlog::error("stopped: {}; {}", why,
-                saves_.good().empty() ? "no good checkpoint was saved"
-                                      : "the last good checkpoint is " + saves_.good().string());
-  return Judgement::diverged;
+                saves_.last_verified().empty()
+                    ? "no good checkpoint was saved"
+                    : "the last good checkpoint is " + saves_.last_verified().string());
+  return StepDecision::diverged;
 }
 
 // Checkpoints of the steps that are taken again are written again. What is counted stays counted.
-void TrainingLoop::return_to(const checkpoint::Progress& progress) {
-  saves_.go_back(progress.step);
+void TrainingLoop::restore_progress(const checkpoint::Progress& progress) {
+  saves_.rollback_to(progress.step);
   const checkpoint::Progress undone = std::exchange(progress_, progress);
-  spikes_.go_back(undone.spikes);
+  spikes_.rollback(undone.spikes);
   progress_.faults.skipped_total = undone.faults.skipped_total;
   progress_.faults.rollbacks = undone.faults.rollbacks;
   progress_.loss_scale = scaler_.start(progress.loss_scale);
@@ -366,20 +367,20 @@ void TrainingLoop::return_to(const checkpoint::Progress& progress) {
   });
   if (writer_) writer_->start_at(progress_.step + 1);
   reader_.read(progress_.consumed_samples, next_batch());
-  reader_.give_up();
+  reader_.throw_pending_data_error();
 }
 
 // The samples since the checkpoint are left out: consumed_samples stays.
-void TrainingLoop::roll_back(const std::filesystem::path& good_checkpoint) {
+void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_checkpoint) {
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(progress_.step);
   const int64_t spiked = progress_.step;
-  const StartPoint point = Startup(config_, context_, world_, runner_).go_back(good_checkpoint);
+  const StartPoint point = Startup(config_, context_, world_, runner_).rollback_to(verified_checkpoint);
   scales_ = point.scales;
-  checkpoint::Progress good = point.progress;
-  good.consumed_samples = progress_.consumed_samples;
-  if (guard_) guard_->forget(good);
-  return_to(good);
+  checkpoint::Progress resumed = point.progress;
+  resumed.consumed_samples = progress_.consumed_samples;
+  if (guard_) guard_->forget(resumed);
+  restore_progress(resumed);
   spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
                spiked, point.checkpoint.string(), progress_.faults.rollbacks);
 }
@@ -412,15 +413,15 @@ bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Reques
   return stopping;
 }
 
-bool TrainingLoop::save(const StepMetrics& metrics, bool anyway, bool whole) {
+bool TrainingLoop::save(const StepMetrics& metrics, bool anyway, bool blocking) {
   const bool best = metrics.valid_loss && !metrics.skipped && !metrics.spike &&
                     best_.among_best(progress_.validation, *metrics.valid_loss);
   if (best) {
     const std::vector<int64_t> drop =
         best_.add(progress_.validation, metrics.step, *metrics.valid_loss, !anyway);
-    saves_.save_best(progress_, whole, *metrics.valid_loss, drop);
+    saves_.save_best(progress_, blocking, *metrics.valid_loss, drop);
   } else if (anyway) {
-    saves_.save(progress_, whole);
+    saves_.save(progress_, blocking);
   }
   return best || anyway;
 }
@@ -446,8 +447,9 @@ Outcome TrainingLoop::report(double in_loop) const {
                      ? fmt::format(", the last {} too: the run has probably diverged", spikes_.in_a_row())
                  : spikes_.in_a_row() > 0 ? ", the last one too"
                                           : "",
-                 saves_.good().empty() ? "no checkpoint was saved and trained on without one"
-                                       : "the last good checkpoint is " + saves_.good().string());
+                 saves_.last_verified().empty()
+                     ? "no checkpoint was saved and trained on without one"
+                     : "the last good checkpoint is " + saves_.last_verified().string());
   }
   const Outcome end = spikes_.probably_diverged() ? Outcome::diverged : Outcome::finished;
   if (progress_.step >= training.train_steps) return end;

@@ -54,7 +54,7 @@ struct LoopParts {
   Best& best;
   RunFolder* folder = nullptr;     ///< of rank 0; else null
   SampleMaker* samples = nullptr;  ///< where texts are asked for; else null
-  TaskJudge* tasks = nullptr;      ///< where tasks are asked for; else null
+  Evaluator* tasks = nullptr;      ///< where tasks are asked for; else null
 };
 
 class TrainingLoop {
@@ -71,7 +71,7 @@ class TrainingLoop {
   /// What the ranks agree to do after a step.
   enum class Ask : uint8_t { nothing, save, stop, give_up };
   /// What a step's losses say of the run.
-  enum class Judgement : uint8_t { go_on, again, diverged };
+  enum class StepDecision : uint8_t { proceed, rolled_back, diverged };
   /// A step that is due.
   struct Due {
     int64_t step = 0;
@@ -94,20 +94,20 @@ class TrainingLoop {
   void add_source_losses(const HostBatch& batch, int64_t first_sample, const StepMetrics& metrics);
   void log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics);
   bool evaluate(const Due& due, StepMetrics& metrics);
-  bool judge_tasks(const Due& due, StepMetrics& metrics);
+  bool evaluate_tasks(const Due& due, StepMetrics& metrics);
   void write_logs(const Due& due, StepMetrics& metrics);
-  Judgement judge(const StepMetrics& metrics);
+  StepDecision decide(const StepMetrics& metrics);
   void make_samples(int64_t step);
   /// True when the run shall stop.
   bool checkpoint(const Due& due, const StepMetrics& metrics, Requests& requests);
 
   /// To a step that was taken before; the state is already that of then.
-  void return_to(const checkpoint::Progress& progress);
-  void roll_back(const std::filesystem::path& good_checkpoint);
-  Judgement diverged(const std::string& why) const;
-  /// `anyway`: a checkpoint is due, whether it is among the best or not; `whole`: before the run goes on. True when it
-  /// saved.
-  bool save(const StepMetrics& metrics, bool anyway, bool whole);
+  void restore_progress(const checkpoint::Progress& progress);
+  void rollback_to_verified(const std::filesystem::path& verified_checkpoint);
+  StepDecision diverged(const std::string& why) const;
+  /// `anyway`: a checkpoint is due, whether it is among the best or not; `blocking`: before the run goes on. True when
+  /// it saved.
+  bool save(const StepMetrics& metrics, bool anyway, bool blocking);
   Ask agree(Requests& requests);
   void say_what_is_missing(bool resumed) const;
   Outcome report(double in_loop) const;
@@ -125,7 +125,7 @@ class TrainingLoop {
   Best& best_;
   RunFolder* folder_;
   SampleMaker* sample_maker_;
-  TaskJudge* task_judge_;
+  Evaluator* evaluator_;
 
   checkpoint::Progress progress_;  ///< all that decides later steps; a policy keeps no state elsewhere
   bool scales_;                    ///< the FP8 state knows amaxes, of a checkpoint or of this run

@@ -92,11 +92,11 @@ class LinksTest : public ::testing::Test {
 
 // Messages of any dtype, of one row and of tens of MiB, one after another in both directions.
 TEST_F(LinksTest, BringWhatWasSent) {
-  constexpr int64_t kMost = int64_t{24} << 12;  // 24 MiB
-  share(kMost);
+  constexpr int64_t kMax = int64_t{24} << 12;  // 24 MiB
+  share(kMax);
   int round = 0;
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    for (const int64_t rows : {int64_t{1}, int64_t{100}, kMost}) {
+    for (const int64_t rows : {int64_t{1}, int64_t{100}, kMax}) {
       SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << ", " << rows << " rows");
       const Shape shape{rows, kMessageWidth};
       TestTensor forward(gpu(), dtype, shape), backward(gpu(), dtype, shape),

@@ -21,7 +21,7 @@ using parallel::ProcessGrid;
 using parallel::Watchdog;
 
 constexpr int64_t kWidth = 48;
-constexpr int64_t kMostRows = 4096;  // of a share
+constexpr int64_t kMaxRows = 4096;  // of a share
 
 class CopiesTest : public ::testing::Test {
  protected:
@@ -39,11 +39,11 @@ class CopiesTest : public ::testing::Test {
   int size() const { return world().size(); }
   int rank() const { return world().rank(); }
   PeerTransport& copies() { return *groups_->tensor_copies(); }
-  size_t half() const { return static_cast<size_t>(size() * kMostRows * kWidth) * sizeof(float); }
+  size_t half() const { return static_cast<size_t>(size() * kMaxRows * kWidth) * sizeof(float); }
 
   Tensor full(DType dtype, int64_t rows) const { return {memory_.data(), dtype, {rows * size(), kWidth}}; }
   Tensor slots(DType dtype) const {
-    return {static_cast<char*>(memory_.data()) + half(), dtype, {kMostRows * (size() - 1), kWidth}};
+    return {static_cast<char*>(memory_.data()) + half(), dtype, {kMaxRows * (size() - 1), kWidth}};
   }
   std::vector<int> piece_counts() const {
     std::vector<int> counts{1, size(), 2 * size(), 4 * size()};
@@ -80,7 +80,7 @@ class CopiesTest : public ::testing::Test {
 TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
   for (const DType dtype : {DType::e4m3, DType::bf16, DType::f32}) {
     for (const int pieces : piece_counts()) {
-      for (const int64_t rows : {int64_t{4}, int64_t{132}, kMostRows}) {
+      for (const int64_t rows : {int64_t{4}, int64_t{132}, kMaxRows}) {
         SCOPED_TRACE(::testing::Message()
                      << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
         const int64_t count = rows * kWidth;
@@ -106,7 +106,7 @@ TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
 TEST_F(CopiesTest, SumsAreThoseInTheOrderOfTheRanks) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const int pieces : piece_counts()) {
-      for (const int64_t rows : {int64_t{4}, int64_t{132}, kMostRows}) {
+      for (const int64_t rows : {int64_t{4}, int64_t{132}, kMaxRows}) {
         for (const bool with_work : {false, true}) {
           SCOPED_TRACE(::testing::Message()
                        << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
@@ -130,7 +130,7 @@ TEST_F(CopiesTest, SumsAreThoseInTheOrderOfTheRanks) {
 TEST_F(CopiesTest, ReduceScatterOfAWhole) {
   EXPECT_TRUE(copies().can_add());
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const int64_t rows : {int64_t{4}, kMostRows}) {
+    for (const int64_t rows : {int64_t{4}, kMaxRows}) {
       SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << ", " << rows << " rows");
       const int64_t count = rows * kWidth;
       const Tensor slots_of_rows{slots(dtype).data, dtype, {size() - 1, count}};

@@ -118,7 +118,7 @@ TEST(Rehearsal, TellsWhatIsDone) {
 // Models whose memory no machine here has are rehearsed like small ones.
 TEST(Rehearsal, NeedsNoMemory) {
   const auto config = testing::shipped_config("llama3.1_70b_fp8");
-  const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(8), false);
+  const MicrobatchCost passes = rehearse_passes(config, testing::h200s(8), false);
   EXPECT_EQ(passes.layers.size(), 1u);
   // 8192 x (8192 + 2 x 1024) + 8192 x 8192 + 3 x 8192 x 28672, and two gains, of which a rank of four has a quarter.
   EXPECT_EQ(passes.layer(79).parameters,
@@ -131,7 +131,7 @@ TEST(Rehearsal, NeedsNoMemory) {
 TEST(Rehearsal, OfDocuments) {
   const config::Config config =
       small_config({"data.synthetic=false", "data.train=[x]", "data.document_mask=true"});
-  const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(1), false);
+  const MicrobatchCost passes = rehearse_passes(config, testing::h200s(1), false);
   EXPECT_GT(passes.layer(0).forward.compute, 0);
   EXPECT_GT(passes.layer(0).backward.compute, passes.layer(0).forward.compute);
 }
@@ -147,7 +147,7 @@ TEST(Rehearsal, HasTheFlopsOfTheFormula) {
   EXPECT_NEAR(flops / tokens / (train::flops_per_token(config.model) + again), 1.0, 1e-12);
 }
 
-Work sum(const PassesOfMicrobatch& passes) {
+Work sum(const MicrobatchCost& passes) {
   Work all = passes.layer(0).forward;
   all += passes.layer(0).backward;
   all += passes.layer(0).wgrad;
@@ -158,10 +158,10 @@ Work sum(const PassesOfMicrobatch& passes) {
 TEST(Rehearsal, LayersThatDifferAreAllLookedAt) {
   const auto cluster = testing::h200s(1);
   const auto mixed = testing::shipped_config("llama7b_fp8", {"precision.first_layers_bf16=2"});
-  const PassesOfMicrobatch passes = rehearse_passes(mixed, cluster, false);
+  const MicrobatchCost passes = rehearse_passes(mixed, cluster, false);
   ASSERT_EQ(passes.layers.size(), 32u);
   EXPECT_GT(passes.layer(0).forward.total(), 1.3 * passes.layer(16).forward.total());
-  const PassesOfMicrobatch alike = rehearse_passes(testing::shipped_config("llama7b_fp8"), cluster, false);
+  const MicrobatchCost alike = rehearse_passes(testing::shipped_config("llama7b_fp8"), cluster, false);
   EXPECT_NEAR(alike.layer(5).forward.total() / passes.layer(16).forward.total(), 1.0, 1e-9);
   EXPECT_NEAR(alike.layer(5).backward.total() / passes.layer(16).backward.total(), 1.0, 1e-9);
 }
@@ -172,7 +172,7 @@ TEST(Rehearsal, TheHeadTakesTheTimeOfSoManyLayers) {
        {"llama7b_bf16", "llama7b_fp8", "llama3.1_8b_fp8", "llama2_13b_fp8", "llama3.1_70b_fp8"}) {
     const auto config = testing::shipped_config(name, {"parallel.tensor=1", "parallel.pipeline=1",
                                                        "parallel.sequence=false", "training.recompute=none"});
-    const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(1), false);
+    const MicrobatchCost passes = rehearse_passes(config, testing::h200s(1), false);
     const double head = passes.head.forward.total() + passes.head.backward.total(),
                  layer = passes.layer(0).forward.total() + passes.layer(0).backward.total();
     EXPECT_NEAR(config::head_in_layers(config) / (head / layer), 1.0, 0.15) << name;
@@ -182,8 +182,8 @@ TEST(Rehearsal, TheHeadTakesTheTimeOfSoManyLayers) {
 // Weight gradients that are put off are the same work at another time.
 TEST(Rehearsal, PuttingOffMovesWork) {
   const auto config = testing::shipped_config("llama7b_bf16", {"training.recompute=none"});
-  const PassesOfMicrobatch now = rehearse_passes(config, testing::h200s(1), false),
-                           later = rehearse_passes(config, testing::h200s(1), true);
+  const MicrobatchCost now = rehearse_passes(config, testing::h200s(1), false),
+                       later = rehearse_passes(config, testing::h200s(1), true);
   EXPECT_EQ(now.layer(0).wgrad.total(), 0);
   EXPECT_NEAR(later.layer(0).wgrad.total() / later.layer(0).backward.total(), 0.8, 0.3);
   EXPECT_NEAR(sum(later).total() / sum(now).total(), 1.0, 0.03);
@@ -195,7 +195,7 @@ TEST(Rehearsal, RecomputationCostsAForwardPass) {
         testing::shipped_config("llama7b_bf16", {std::string("training.recompute=") + recompute});
     return rehearse_passes(config, testing::h200s(1), false).layer(0);
   };
-  const UnitWork none = times("none"), selective = times("selective"), full = times("full");
+  const LayerCost none = times("none"), selective = times("selective"), full = times("full");
   EXPECT_EQ(none.forward.total(), full.forward.total());
   EXPECT_NEAR(full.backward.total(), none.backward.total() + none.forward.total(),
               0.02 * none.backward.total());
@@ -209,7 +209,7 @@ TEST(Rehearsal, MessagesOfTensorRanks) {
   const auto config =
       testing::shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true",
                                               "training.recompute=none", "precision.fp8_recast=false"});
-  const UnitWork layer = rehearse_passes(config, cluster, false).layer(0);
+  const LayerCost layer = rehearse_passes(config, cluster, false).layer(0);
   const double elements = 2.0 * 4096 * 4096, part = 3.0 / 4, bandwidth = cluster.gpu.nvlink;
   const double expected = 8 * cluster.gpu.nvlink_latency + part * elements * (4 * 1 + 4 * 2) / bandwidth;
   EXPECT_NEAR(layer.forward.messages + layer.backward.messages, expected, 1e-9);

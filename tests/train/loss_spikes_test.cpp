@@ -88,7 +88,7 @@ TEST(LossSpikes, WhatWasRolledBackIsForgotten) {
   spikes.add(2.01);
   for (int i = 0; i < 7; ++i) EXPECT_TRUE(spikes.add(5.0));
   const checkpoint::SpikeHistory undone = std::exchange(history, saved);
-  spikes.go_back(undone);
+  spikes.rollback(undone);
   EXPECT_EQ(spikes.in_a_row(), 0);
   EXPECT_EQ(spikes.limit(), 2.0 + 10 * 0.01 * 2.0);
   EXPECT_EQ(history.accepted.size(), 20u);

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "te_train_testing.h"
-#include "train/memory_verdict.h"
+#include "train/memory_check.h"
 #include "train/step_runner.h"
 #include "train/summary.h"
 

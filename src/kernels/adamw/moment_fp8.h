@@ -46,8 +46,8 @@ TE_HOST_DEVICE uint32_t code_bits(float magnitude) {
 }  // namespace fp8_detail
 
 struct Fp8ExpAvg {
-  static constexpr float kMax = 448.0f;             ///< 1.75 * 2^8
-  static constexpr int kLeast = -117, kMost = 100;  ///< k: all values are normal BF16 numbers
+  static constexpr float kMax = 448.0f;                            ///< 1.75 * 2^8
+  static constexpr int kMinScaleLog2 = -117, kMaxScaleLog2 = 100;  ///< k: all values are normal BF16 numbers
 
   /// What a block's k is made for.
   TE_HOST_DEVICE static float magnitude(float x) { return fabsf(x); }
@@ -67,8 +67,8 @@ struct Fp8ExpAvg {
 };
 
 struct Fp8ExpAvgSq {
-  static constexpr float kMax = 480.0f;           ///< 1.875 * 2^8; the code above it is NaN
-  static constexpr int kLeast = -50, kMost = 60;  ///< k: all values are normal FP32 numbers
+  static constexpr float kMax = 480.0f;                          ///< 1.875 * 2^8; the code above it is NaN
+  static constexpr int kMinScaleLog2 = -50, kMaxScaleLog2 = 60;  ///< k: all values are normal FP32 numbers
 
   TE_HOST_DEVICE static float magnitude(float x) { return sqrtf(x); }
   TE_HOST_DEVICE static float decode(uint8_t code, int k) {
@@ -94,7 +94,8 @@ TE_HOST_DEVICE int block_exponent(uint32_t largest) {
   const uint32_t top = std::bit_cast<uint32_t>(Format::kMax);
   const int k = static_cast<int>(largest >> 23) - static_cast<int>(top >> 23) +
                 ((largest & 0x7fffffu) > (top & 0x7fffffu) ? 1 : 0);
-  return k < Format::kLeast ? Format::kLeast : (k > Format::kMost ? Format::kMost : k);
+  return k < Format::kMinScaleLog2 ? Format::kMinScaleLog2
+                                   : (k > Format::kMaxScaleLog2 ? Format::kMaxScaleLog2 : k);
 }
 /// As it is stored, in a byte, and back.
 TE_HOST_DEVICE uint8_t exponent_byte(int k) {

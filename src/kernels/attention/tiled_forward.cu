@@ -46,8 +46,7 @@ struct OnlineSoftmax {
     }
   }
 
-  /// Turns products into probabilities in `shared.weights`, up to the denominator, for keys from `key`
-  /// on.
+  /// Turns products into probabilities in `shared.weights`, up to the denominator, for keys from `key` on.
   __device__ __forceinline__ void take(const Dropout& dropout, float scale, int key,
                                        float (&s)[G::kRows][G::kCols], RowSums<G>& o,
                                        ForwardShared<G>& shared) {

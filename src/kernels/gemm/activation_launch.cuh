@@ -15,9 +15,9 @@ constexpr int kClustersTogether = 8;
 
 /// Bulk copies want 16 bytes: addresses, and the distance of rows. Coordinates are 32-bit.
 inline bool suits_boxes(const Tensor& tensor, DType dtype = DType::bf16) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   return tensor.dtype == dtype && tensor.cols() * static_cast<int64_t>(dtype_size(dtype)) % 16 == 0 &&
-         is_aligned(tensor.data, 16) && tensor.rows() <= kMost && tensor.cols() <= kMost;
+         is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
 }
 
 /// [rows, blocks * columns] as boxes of `rows` x `width`.

@@ -7,9 +7,9 @@ namespace {
 
 /// What bulk copies want: addresses and rows of 16 bytes, and coordinates of 32 bits.
 bool suits_bulk_copies(const Tensor& tensor) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && tensor.cols() % 16 == 0 &&
-         tensor.rows() <= kMost && tensor.cols() <= kMost;
+         tensor.rows() <= kMax && tensor.cols() <= kMax;
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ __device__ void produce(const MegakernelParams& p, MegakernelShared<kSlots>& sha
     for (int tile = first_tile(before); tile < desc.tiles; tile += static_cast<int>(gridDim.x)) {
       const int row = tile * desc.tile_cols;
       for (int begin = 0; begin < row_bytes; begin += kReadBytes, at.next()) {
-        if (under_way == kMostUnderWay) {
+        if (under_way == kMaxInFlight) {
           shared.ring.wait(landed);
           landed.next();
         } else {
@@ -373,7 +373,7 @@ GemmDesc desc_of(const MegakernelGemm& g) {
 }
 
 bool possible(const GemmDesc& desc, const Tensor& weight, int rows) {
-  const bool normed = desc.gamma == nullptr || rows > 1 || desc.k <= kMostNormed;
+  const bool normed = desc.gamma == nullptr || rows > 1 || desc.k <= kMaxNormed;
   return normed && is_aligned(weight.data, 16) && desc.row_bytes % kPieceBytes == 0 &&
          is_aligned(desc.x, 16) && is_aligned(desc.delta, 16) && is_aligned(desc.gamma, 16) &&
          is_aligned(desc.beta, 16) && is_aligned(desc.sum, 16);
@@ -441,7 +441,7 @@ struct Megakernel {
 };
 
 /// Slots of the ring: as many as find room beside the inputs, and not fewer than the last.
-constexpr int kMostSlots = 12, kManySlots = 10, kSomeSlots = 8, kFewSlots = 6;
+constexpr int kMaxSlots = 12, kManySlots = 10, kSomeSlots = 8, kFewSlots = 6;
 
 }  // namespace
 
@@ -453,7 +453,7 @@ bool has_decode_megakernel(const DecodeMegakernel& args) {
 void decode_megakernel(const Context& context, const DecodeMegakernel& args) {
   Megakernel megakernel(args);
   for (size_t i = 0; i < args.gemms.size(); ++i) megakernel.params.weights[i] = map_of(args.gemms[i]);
-  if (megakernel.fits<kMostSlots>()) return megakernel.launch<kMostSlots>(context);
+  if (megakernel.fits<kMaxSlots>()) return megakernel.launch<kMaxSlots>(context);
   if (megakernel.fits<kManySlots>()) return megakernel.launch<kManySlots>(context);
   if (megakernel.fits<kSomeSlots>()) return megakernel.launch<kSomeSlots>(context);
   megakernel.launch<kFewSlots>(context);

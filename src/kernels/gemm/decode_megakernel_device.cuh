@@ -24,13 +24,13 @@ constexpr int kReadBytes = kPieces * kPieceBytes;  ///< of a row at a time
 constexpr int kRunBytes = kRunRows * kReadBytes;   ///< of a run at a time: wgmma's 64 rows of 128 bytes
 constexpr int kSlotBytes = 2 * kRunBytes;
 static_assert(kFinishers == kMegakernelRows * kMegakernelCols && kRunBytes == hopper::kWarpgroupTileBytes);
-constexpr int kMostNormed =
+constexpr int kMaxNormed =
     4 * 8 * kMegakernelWorkers;  ///< elements of the row of a chain of one row, normalized
 
 /// Slots that may be under way to a block: what memory's latency asks for at its rate, with some to spare. The ring
 /// holds four times as much. If all of it were asked for at once, requests of 25 MB would queue in front of memory, and
 /// whatever else the blocks read or write for each other, behind them.
-constexpr int kMostUnderWay = 3;
+constexpr int kMaxInFlight = 3;
 
 /// A MegakernelGemm. A tile of its weight is two runs of 8 rows: 16 neighbours, or, of a gated activation, 8 of the
 /// gate and the 8 of `up` that meet them, `cols` rows further on.

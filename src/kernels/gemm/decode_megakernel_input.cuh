@@ -60,7 +60,7 @@ class MegakernelInput {
     clear_tails(desc.row_bytes, stride);
     if constexpr (kRows == 1) {
       if (desc.gamma != nullptr)
-        return desc.k <= 2 * kStep ? one_row<kType, 2>(desc) : one_row<kType, kMostHeld>(desc);
+        return desc.k <= 2 * kStep ? one_row<kType, 2>(desc) : one_row<kType, kMaxHeld>(desc);
     } else if (desc.gamma != nullptr) {
       if constexpr (kType != DType::bf16) return normalize_and_cast(desc, stride);
       normalize(desc, input_, stride);
@@ -254,7 +254,7 @@ class MegakernelInput {
   // --- norms of one row, which stays in registers: kHeld eights a thread. What is normalized has the bits that
   // normalize() makes.
 
-  static constexpr int kMostHeld = kMostNormed / kStep;
+  static constexpr int kMaxHeld = kMaxNormed / kStep;
   /// Where there are registers for it.
   template <int kHeld>
   static constexpr bool kEarlyGamma = kHeld <= 2;

@@ -32,7 +32,7 @@ struct QuantizeCurrentScaling {
   int margin = 0;
   bool power_of_two = false;
 };
-constexpr int64_t kMostSmallElements = int64_t{1} << 20;
+constexpr int64_t kMaxSmallElements = int64_t{1} << 20;
 /// False: nothing was done, because there is no such kernel (on the CPU, for more elements, for odd sizes and
 /// alignments).
 bool quantize_current_scaling(const Context& context, const QuantizeCurrentScaling& args);

@@ -92,7 +92,7 @@ void launch_by_size(const Context& context, const T* x, const SmallCast& p) {
 
 bool quantize_current_scaling(const Context& context, const QuantizeCurrentScaling& args) {
   const int64_t elements = args.x.numel();
-  if (elements == 0 || elements > kMostSmallElements || elements % kWidth != 0 ||
+  if (elements == 0 || elements > kMaxSmallElements || elements % kWidth != 0 ||
       !is_aligned(args.x.data, 32) || !is_aligned(args.out.data, kWidth))
     return false;
   const SmallCast p{.out = args.out.as<uint8_t>(),

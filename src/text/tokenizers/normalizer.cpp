@@ -12,8 +12,8 @@ Normalizer::Normalizer(const JsonReader& json) {
 }
 
 void Normalizer::add(const JsonReader& json, int depth) {
-  constexpr size_t kMost = 64;
-  if (depth > 8 || steps_.size() >= kMost) json.fail("has too many parts");
+  constexpr size_t kMax = 64;
+  if (depth > 8 || steps_.size() >= kMax) json.fail("has too many parts");
   const std::string& type = json.at("type").string();
   if (type == "Sequence") {
     const JsonReader list = json.at("normalizers");

@@ -20,8 +20,8 @@ PreTokenizer::PreTokenizer(const JsonReader& json) {
 }
 
 void PreTokenizer::add(const JsonReader& json, int depth) {
-  constexpr size_t kMost = 64;
-  if (depth > 8 || steps_.size() >= kMost) json.fail("has too many parts");
+  constexpr size_t kMax = 64;
+  if (depth > 8 || steps_.size() >= kMax) json.fail("has too many parts");
   if (byte_level_) json.fail("stands behind ByteLevel, which must be the last pre-tokenizer");
   const std::string& type = json.at("type").string();
   if (type == "Sequence") {

@@ -1,4 +1,4 @@
-#include "train/memory_verdict.h"
+#include "train/memory_check.h"
 
 #include <omp.h>
 #include <spdlog/fmt/fmt.h>

@@ -5,43 +5,39 @@
     scripts/results_summary.py --check    # compares them with a fresh run, writes nothing; exit code 1 if they differ
 
 Losses come from the reports and CSV files of experiments, speeds from docs/results/speed.json. A table stands between the comments
-<!-- begin: NAME --> and <!-- end: NAME --> of README.md and docs/results/benchmarks.md; edit the data, not the table.
+<!-- begin: NAME --> and <!-- end: NAME --> of README.md and the pages of docs/results; edit the data, not the table.
 """
 
 import argparse
-import csv
 import json
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "results"
+from results_data import RESULTS, ROOT, VERDICTS, arms, label, read_loss
+
 GPT2 = 124_475_904  # parameters, as `te-train --dry-run` counts them
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
 LLAMA_7B = 6_738_415_616
 
 # The rows of the README's table: the largest runs first. `arm` is a name in the report.
 EXPERIMENTS = [
-    ("llama_1b_100m", "report.json", "fp8_delayed", "Llama 1.3B, data repeated 3.4 times", LLAMA_1B_GPT2_TOKENS,
-     "docs/results/llama_1b_recipes.md#a-hundred-million-tokens"),
-    ("llama_1b_unit_embeddings", "report_five_seeds.json", "delayed", "Llama 1.3B, no repeated data", LLAMA_1B_GPT2_TOKENS,
-     "docs/results/llama_1b_recipes.md#two-more-seeds"),
-    ("gpt2_124m", None, "fp8", "GPT-2 124M, data repeated 13.7 times", GPT2, "docs/results/gpt2_124m.md"),
-    ("gpt2_124m_recipes", "report.json", "fp8_delayed", "GPT-2 124M, learning rate 6e-4", GPT2,
-     "docs/results/gpt2_124m_recipes.md#what-came-out"),
-    ("gpt2_124m_recipes_calm", "report.json", "fp8_delayed", "GPT-2 124M, learning rate 2e-4, other data mix", GPT2,
-     "docs/results/gpt2_124m_recipes.md#once-more-in-a-calmer-setting"),
-    ("llama7b", "report.json", "fp8_delayed", "Llama 2 7B", LLAMA_7B, "docs/results/llama7b.md"),
+    ("llama_1b_100m", "fp8_delayed", "Llama 1.3B, data repeated 3.4 times", LLAMA_1B_GPT2_TOKENS, "llama-1b-100m-tokens.md"),
+    ("llama_1b_unit_embeddings", "delayed", "Llama 1.3B, no repeated data", LLAMA_1B_GPT2_TOKENS, "llama-1b-seeds.md"),
+    ("gpt2_124m", "fp8", "GPT-2 124M, data repeated 13.7 times", GPT2, "gpt2-124m-328m-tokens.md"),
+    ("gpt2_124m_recipes", "fp8_delayed", "GPT-2 124M, learning rate 6e-4", GPT2, "gpt2-124m-recipes.md"),
+    ("gpt2_124m_recipes_calm", "fp8_delayed", "GPT-2 124M, learning rate 2e-4, other data mix", GPT2, "gpt2-124m-recipes.md"),
+    ("llama7b", "fp8_delayed", "Llama 2 7B", LLAMA_7B, "llama2-7b.md"),
 ]
-VERDICTS = {"inside": "within tolerance", "outside": "outside tolerance", "not enough runs to say": "inconclusive"}
-
-
-def read_loss(path):
-    """[(consumed tokens, loss)] and the last validation loss of a run's CSV file."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    valid = [float(row["valid_loss"]) for row in rows if row.get("valid_loss")]
-    return [(int(row["consumed_tokens"]), float(row["loss"])) for row in rows], valid[-1] if valid else None
+CONVERGENCE = "docs/results/convergence/"
+# {page: experiments whose table it has}
+GAP_TABLES = {
+    "llama-1b-100m-tokens.md": ["llama_1b_100m"],
+    "llama-1b-seeds.md": ["llama_1b_unit_embeddings"],
+    "llama-1b-initialization.md": ["llama_1b_calm"],
+    "llama2-7b.md": ["llama7b", "llama7b_calm"],
+    "gpt2-124m-recipes.md": ["gpt2_124m_recipes_calm", "gpt2_124m_recipes"],
+    "gpt2-124m-learning-rates.md": ["gpt2_124m_twice_the_rate"],
+    "gpt2-124m-finetuning.md": ["gpt2_124m_instructions"],
+}
 
 
 def last_tenth(losses):
@@ -59,8 +55,8 @@ def single_pair(folder, arm):
             "validation_percent": 100 * (valid / baseline_valid - 1)}
 
 
-def reported(folder, report, arm):
-    found = next(x for x in json.loads((folder / report).read_text())["arms"] if x["name"] == arm)
+def reported(name, arm):
+    found = next(x for x in arms(name) if x["name"] == arm)
     training, validation = found["measures"][:2]
     pairs = len(training["pairs"])
     return {"pairs": pairs, "verdict": VERDICTS[found["verdict"]], "gap_nats": training["gap"],
@@ -70,14 +66,14 @@ def reported(folder, report, arm):
 
 def evidence():
     rows = []
-    for name, report, arm, model, parameters, page in EXPERIMENTS:
+    for name, arm, model, parameters, page in EXPERIMENTS:
         folder = RESULTS / name
-        values = reported(folder, report, arm) if report else single_pair(folder, arm)
+        values = single_pair(folder, arm) if name == "gpt2_124m" else reported(name, arm)
         first = next(iter(sorted(folder.glob("bf16_seed1.csv")) or [folder / "bf16.csv"]))
         tokens = read_loss(first)[0][-1][0]
         rounded = {key: value if not isinstance(value, float) else round(value, 8) for key, value in values.items()}
         rows.append({"experiment": name, "model": model, "parameters": parameters, "tokens": tokens,
-                     "tokens_per_parameter": round(tokens / parameters, 6), **rounded, "page": page})
+                     "tokens_per_parameter": round(tokens / parameters, 6), **rounded, "page": CONVERGENCE + page})
     return rows
 
 
@@ -107,6 +103,26 @@ def evidence_table(data):
         lines.append(f"| [{row['model']}]({row['page']}) | {row['tokens'] / 1e6:.3g} million | {two_digits(row['tokens_per_parameter'])} | "
                      f"{row['pairs']} | {row['gap_nats']:+.4f}{interval}, {percent(row['gap_percent'])} | "
                      f"{percent(row['validation_percent'])} | {row['verdict']} |")
+    return lines
+
+
+def gap_text(measure):
+    """Gaps of the pairs where they are too few for an interval."""
+    if len(measure["pairs"]) < 3:
+        return ", ".join(f"{gap:+.4f}" for gap in measure["pairs"])
+    return f"{measure['gap']:+.4f} ({measure['low']:+.4f} to {measure['high']:+.4f})"
+
+
+def gap_table(experiment):
+    """Every arm of an experiment against BF16. The minimum detectable gap is that of the training loss."""
+    lines = ["| Variant | Seed pairs | Training loss, variant minus BF16, nats | Percent | Validation loss, variant minus BF16, nats | "
+             "Minimum detectable gap, nats | Verdict |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for arm in arms(experiment):
+        training, validation = arm["measures"][:2]
+        pairs = len(training["pairs"])
+        detectable = f"{training['smallest_gap']:.4f}" if pairs > 2 else "-"
+        lines.append(f"| {label(experiment, arm['name'])} | {pairs} | {gap_text(training)} | {percent(100 * training['gap_share'])} | "
+                     f"{gap_text(validation)} | {detectable} | {VERDICTS[arm['verdict']]} |")
     return lines
 
 
@@ -158,12 +174,14 @@ def outputs():
     """{path: text} of everything that this script writes."""
     data = summary()
     files = {RESULTS / "summary.json": json.dumps(data, indent=2) + "\n"}
-    tables = {ROOT / "README.md": {"evidence": evidence_table, "speed": speed_table},
-              RESULTS / "benchmarks.md": {"speed": speed_table, "pytorch": pytorch_table}}
+    tables = {ROOT / "README.md": {"evidence": evidence_table(data), "speed": speed_table(data)},
+              RESULTS / "benchmarks.md": {"speed": speed_table(data), "pytorch": pytorch_table(data)}}
+    for page, experiments in GAP_TABLES.items():
+        tables[ROOT / CONVERGENCE / page] = {f"gaps {name}": gap_table(name) for name in experiments}
     for path, blocks in tables.items():
         text = path.read_text()
-        for name, table in blocks.items():
-            text = with_block(text, name, table(data), path)
+        for name, lines in blocks.items():
+            text = with_block(text, name, lines, path)
         files[path] = text
     return files
 

@@ -46,6 +46,7 @@ def parse_arguments(arguments, description):
     add("--smooth", type=int, metavar="N", help="points of the moving average (default: 3 %% of the run)")
     add("--title", help="the title of picture and report")
     add("--labels", nargs="+", metavar="TEXT", help="names of the runs, in their order")
+    add("--epochs-at", nargs="+", type=float, default=[], metavar="TOKENS", help="where the training data starts again: dotted lines")
     report = parser.add_argument_group("report")
     add = report.add_argument
     add("--report", metavar="FOLDER", help="write report.md, report.html, report.json and pictures")
@@ -120,7 +121,7 @@ def compare_runs(options):
         write_json(options.json, table.json_report(baseline, results, bands))
     if not options.no_plot:
         whole = curves.noise_band(baseline, seeds, **band) if seeds else None
-        plots.draw(options.output, options.title or "Training loss", baseline, runs, results, whole)
+        plots.draw(options.output, options.title or "Training loss", baseline, runs, results, whole, options.epochs_at)
         print(f"picture: {options.output}")
 
 
@@ -144,6 +145,7 @@ def make_report(options):
     if options.bar_percent:
         content.bar.share, content.bar_sources["percent"] = options.bar_percent / 100, "--bar-percent"
     content.title = options.title or content.title
+    content.epochs = options.epochs_at
     report = pages.Report(content)
     print(report.console())
     if options.json:

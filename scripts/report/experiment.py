@@ -17,6 +17,7 @@ class Content:
     unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are left out
     # Where each limit of the tolerance comes from.
     bar_sources: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(("nats", "percent"), "default"))
+    epochs: list = dataclasses.field(default_factory=list)  # token counts at which the training data starts again
 
     def base_of(self, arm):
         """The arm that `arm` is compared with."""

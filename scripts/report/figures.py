@@ -1,14 +1,16 @@
 """The pictures of a report: one function each, which draws on a figure of its own and returns it, or None where the
-runs do not have the data. An arm has one colour in all of them, the baseline is dark; from the seventh on, the colours
-come again with dashes."""
+runs do not have the data. An arm has one colour in all of them, the baseline is dark; arms after the first five are
+gray, since more than six lines cannot be told apart."""
 
 import numpy as np
 
 from . import UserError, analysis, curves, details
-from .words import tokens_unit
+from .plots import mark_epochs
+from .words import tokens_text, tokens_unit
 
 BASELINE = "#222222"
-DASHES = ["solid", (0, (5, 1.5)), (0, (1, 1))]
+OTHERS = "#b8b8b8"  # arms after the first COLOURED
+COLOURED = 5
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]  # Okabe and Ito: safe for colour blindness
 STYLE = {
     "font.size": 11,
@@ -36,18 +38,41 @@ def pyplot():
     return module
 
 
-def new(height=4.2, **options):
-    return pyplot().subplots(figsize=(10, height), layout="constrained", **options)
+def new(height=4.2, title="", **options):
+    figure, axes = pyplot().subplots(figsize=(10, height), layout="constrained", **options)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure, axes
+
+
+def heading(content):
+    """The title of a picture: what was compared, over how many tokens, on what device where the runs say so."""
+    title = getattr(content, "title", "")
+    if "tokens" in title:
+        return title
+    runs = [run for arm in arms_of(content) for run in arm.runs]
+    devices = dict.fromkeys(start["device"] for run in runs for start in run.record.get("starts", []) if "device" in start)
+    tokens = f"{tokens_text(max(run.tokens[-1] for run in runs))} tokens"
+    return ", ".join(filter(None, [title, tokens, " and ".join(devices) if len(devices) < 3 else ""]))
 
 
 def colour(index):
     """Of arm `index`; 0 is the baseline."""
-    return BASELINE if index == 0 else COLOURS[(index - 1) % len(COLOURS)]
+    return BASELINE if index == 0 else COLOURS[index - 1] if index <= COLOURED else OTHERS
 
 
 def look(index):
-    """What tells the line of arm `index` from all others': no two of nineteen arms are alike."""
-    return {"color": colour(index), "linestyle": DASHES[max(index - 1, 0) // len(COLOURS) % len(DASHES)]}
+    """Of the line of arm `index`: the arms after the first five are gray and lie below the others."""
+    return {"color": colour(index), "zorder": 1.9 if index > COLOURED else 2}
+
+
+def label(content, index, number=0, many=""):
+    """For the legend: the name of arm `index`, once; the gray ones have one label together."""
+    arms = arms_of(content)
+    if number or index > COLOURED + 1:
+        return None
+    rest = len(arms) - 1 - COLOURED
+    return arms[index].name + many if index <= COLOURED or rest == 1 else f"{rest} more variants"
 
 
 def arms_of(content):
@@ -61,11 +86,20 @@ def common_window(content):
 def tokens_axis(axes, content):
     size, unit = tokens_unit(max(run.tokens[-1] for arm in arms_of(content) for run in arm.runs))
     axes.set_xlabel(f"consumed tokens ({unit})" if unit else "consumed tokens")
+    mark_epochs(axes, getattr(content, "epochs", []), size)
     return size
 
 
+def mark_clipped(axes, x, y, limit, **options):
+    """A triangle at the edge of the picture wherever values leave it. True if there are any."""
+    for beyond, edge, marker in ((y > limit, limit, "^"), (y < -limit, -limit, "v")):
+        starts = np.flatnonzero(beyond & ~np.concatenate([[False], beyond[:-1]]))
+        axes.plot(x[starts], np.full(len(starts), 0.97 * edge), marker, markersize=5, linestyle="none", **options)
+    return bool((np.abs(y) > limit).any())
+
+
 def loss_by_tokens(content):
-    figure, axes = new(4.8)
+    figure, axes = new(4.8, heading(content))
     size = tokens_axis(axes, content)
     cut = losses(axes, content, lambda run: run.tokens / size)
     markers = False
@@ -85,7 +119,7 @@ def loss_by_time(content):
     known = [np.isfinite(run.seconds).all() and len(run.seconds) for arm in arms_of(content) for run in arm.runs]
     if not all(known):
         return None
-    figure, axes = new(4.2)
+    figure, axes = new(4.2, heading(content))
     longest = max(run.seconds[-1] for arm in arms_of(content) for run in arm.runs)
     size, unit = next(
         (s, u) for s, u in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 2 * s or s == 1
@@ -110,7 +144,7 @@ def losses(axes, content, x_of):
                 **look(index),
                 linewidth=width,
                 alpha=alpha,
-                label=arm.name if number == 0 else None,
+                label=label(content, index, number),
             )
             low.append(smoothed.min())
             # The fall of the first steps would press all that matters into a line.
@@ -125,53 +159,55 @@ def losses(axes, content, x_of):
 
 def loss_legend(axes, content, cut, markers=""):
     window = common_window(content)
-    lines = f"one line a run, smoothed over {window} points" if window > 1 else "one line a run"
-    notes = [lines, "the first 5 % are beyond the scale" if cut else "", markers]
+    lines = f"one line per run, smoothed over {window} points" if window > 1 else "one line per run"
+    notes = [lines, "the first 5% lie above the axis" if cut else "", markers]
     axes.legend(loc="upper right", title="\n".join(filter(None, notes)), title_fontsize=9, alignment="left")
 
 
 def gap_by_tokens(content, comparisons):
     """Each run against its pair, the mean of an arm, the spread of the baseline's runs, and the tolerance."""
-    figure, axes = new(4.4)
+    figure, axes = new(4.4, heading(content))
     size = tokens_axis(axes, content)
     window = curves.default_window(min(len(pair.tokens) for c in comparisons for pair in c.pairs))
-    reach = []
-    if band := seed_band(content.baseline, window):
-        tokens, half = band
-        axes.fill_between(
-            tokens / size,
-            -half,
-            half,
-            color="#c4c4c4",
-            alpha=0.5,
-            linewidth=0,
-            label=f"±2 σ of {len(content.baseline.runs)} {analysis.seeds_or_runs(content.baseline)} of {content.baseline.name}",
-        )
-        reach.append(np.quantile(half, 0.95))
+    reach, band = [], seed_band(content.baseline, window)
+    if band:
+        reach.append(np.quantile(band[1], 0.95))
     axes.axhline(0, color=BASELINE, linewidth=1)
     bar = content.bar.of(min(float(p.base_loss[p.tail].mean()) for c in comparisons for p in c.pairs))
     for edge in (-bar, bar):
         axes.axhline(
             edge, color="#b03030", linewidth=1, linestyle=(0, (6, 4)), label="tolerance (at the end)" if edge > 0 else None
         )
+    drawn = []  # (tokens, values, style)
     for index, comparison in enumerate(comparisons, start=1):
         smoothed = [curves.smooth(pair.gap, window) for pair in comparison.pairs]
-        for pair, line in zip(comparison.pairs, smoothed):
-            axes.plot(
-                pair.tokens / size, line, color=colour(index), linewidth=0.8, alpha=0.35 if len(smoothed) > 1 else 0
-            )
+        if len(smoothed) > 1:
+            drawn += [(p.tokens, line, {**look(index), "linewidth": 0.8, "alpha": 0.35}) for p, line in zip(comparison.pairs, smoothed)]
         tokens = comparison.pairs[0].tokens
         tokens = tokens[tokens <= min(pair.tokens[-1] for pair in comparison.pairs)]
         mean = np.mean([np.interp(tokens, p.tokens, s) for p, s in zip(comparison.pairs, smoothed)], axis=0)
         many = f", mean of {len(smoothed)}" if len(smoothed) > 1 else ""
-        axes.plot(tokens / size, mean, **look(index), linewidth=2, label=comparison.name + many)
+        drawn.append((tokens, mean, {**look(index), "linewidth": 2, "label": label(content, index, many=many)}))
         reach += [np.quantile(np.abs(line), 0.97) for line in smoothed]
     limit = 1.2 * max([*reach, 1.3 * bar])
+    clipped = False
+    for tokens, values, style in drawn:
+        axes.plot(tokens / size, values, **style)
+        clipped |= mark_clipped(axes, tokens / size, values, limit, color=style["color"])
+    if band:
+        draw_seed_band(axes, content.baseline, *band, size, limit)
     rows = -(-len(axes.get_legend_handles_labels()[1]) // 3)
     axes.set_ylim(-limit, limit * (1.1 + 0.22 * rows))  # room above the curves for the legend
-    axes.set_ylabel("gap to the baseline (nats)")
+    axes.set_ylabel("loss minus baseline (nats)" + ("\ntriangles: beyond the axis" if clipped else ""))
     axes.legend(loc="upper right", ncols=3)
     return figure
+
+
+def draw_seed_band(axes, arm, tokens, half, size, limit):
+    cut = ", cut off at the axis" if (half > limit).any() else ""
+    what = f"±2 σ of {len(arm.runs)} {analysis.seeds_or_runs(arm)} of {arm.name}{cut}"
+    shown = np.minimum(half, limit)
+    axes.fill_between(tokens / size, -shown, shown, color="#c4c4c4", alpha=0.5, linewidth=0, label=what, zorder=1)
 
 
 def seed_band(arm, window):
@@ -185,57 +221,69 @@ def seed_band(arm, window):
     return tokens, curves.smooth(2 * np.std(values, axis=0, ddof=1), 3 * window)
 
 
-def gaps_with_intervals(comparisons):
-    """Every pair's gap, the mean with its interval, and the tolerance: what the verdict is made of."""
+def gaps_with_intervals(comparisons, title=""):
+    """Every pair's gap, the mean with its interval, and the tolerance: what the verdict is made of. Fewer than three
+    pairs have no interval. More than six arms are sorted by their gap, and colour tells whose interval is not around 0."""
+    many = len(comparisons) > COLOURED + 1
+    if many:
+        comparisons = sorted(comparisons, key=lambda c: -c.measures[0].mean)
     names = list(dict.fromkeys(m.name.split(" at ")[0] for c in comparisons for m in c.measures))
-    figure, grid = new(1.5 + 0.62 * len(comparisons), ncols=len(names), squeeze=False)
+    figure, grid = new(1.7 + (0.34 if many else 0.62) * len(comparisons), title, ncols=len(names), squeeze=False)
     for axes, name in zip(grid[0], names):
         measures = [next((m for m in c.measures if m.name.startswith(name)), None) for c in comparisons]
         bar = min(m.bar for m in measures if m)
         axes.axvspan(-bar, bar, color="#2a7f3f", alpha=0.12, linewidth=0)
         axes.axvline(0, color=BASELINE, linewidth=1)
+        edges = [1.5 * bar]
         for row, m in enumerate(measures):
             if m is None:
                 continue
-            if np.isfinite(m.low):
-                dashed = "solid" if m.estimate else (0, (2, 1.5))
-                axes.plot(
-                    [m.low, m.high],
-                    [-row, -row],
-                    color=colour(row + 1),
-                    linewidth=2.4,
-                    linestyle=dashed,
-                    solid_capstyle="butt",
-                )
-            axes.plot(m.gaps, np.full(len(m.gaps), -row + 0.24), "o", markersize=4, color=colour(row + 1), alpha=0.55)
-            axes.plot(m.mean, -row, "D", markersize=7, color=colour(row + 1), markeredgecolor="white")
-        edges = [1.5 * bar]
-        for m in filter(None, measures):
-            # An interval of two pairs is so wide that nothing else could be seen: it may leave the picture.
-            ends = (m.low, m.high) if len(m.gaps) > 2 else ()
-            edges += [abs(v) for v in (m.mean, *m.gaps, *ends) if np.isfinite(v)]
+            with_interval = has_interval(m)
+            apart = with_interval and (m.low > 0 or m.high < 0)
+            line = {"color": COLOURS[1 if apart else 0] if many else COLOURS[row % len(COLOURS)]}
+            if with_interval:
+                axes.plot([m.low, m.high], [-row, -row], linewidth=2.4, solid_capstyle="butt", **line)
+            axes.plot(m.gaps, np.full(len(m.gaps), -row + (0.28 if many else 0.24)), "o", markersize=4, alpha=0.55, **line)
+            axes.plot(m.mean, -row, "D", markersize=5 if many else 7, markeredgecolor="white", **line)
+            edges += [abs(v) for v in (m.mean, *m.gaps, *((m.low, m.high) if with_interval else ()))]
         limit = 1.15 * max(edges)
         axes.set_xlim(-limit, limit)
         axes.set_ylim(-len(comparisons) + 0.4, 0.6)
         shown = axes is grid[0][0]
         axes.set_yticks([-i for i in range(len(comparisons))], [c.name if shown else "" for c in comparisons])
         axes.grid(axis="y", visible=False)
-        axes.set_title(name, fontsize=11, loc="left")
+        axes.set_title(name.replace(" %", "%"), fontsize=11, loc="left")
         axes.locator_params(axis="x", nbins=5)
-        axes.set_xlabel("gap (nats); green: within the tolerance")
+        axes.set_xlabel("loss minus baseline (nats)")
+    figure.supxlabel(gaps_legend(comparisons, many), fontsize=9.5, color="#444444")
     return figure
+
+
+def has_interval(measure):
+    """Of groups without pairs, and of three pairs or more: two may agree by chance, and one has no spread."""
+    return np.isfinite(measure.low) and len(measure.gaps) not in (1, 2)
+
+
+def gaps_legend(comparisons, many):
+    intervals = any(has_interval(m) for c in comparisons for m in c.measures)
+    parts = ["dots: pairs of one seed", "diamonds: means", "lines: 95% intervals" if intervals else "", "green: tolerance"]
+    if many:
+        parts.append("orange: interval excludes 0")
+    if any(len(m.gaps) in (1, 2) for c in comparisons for m in c.measures):
+        parts.append("no interval below three pairs")
+    return "; ".join(filter(None, parts))
 
 
 def gradient_norms(content):
     having = [(i, arm, run) for i, arm in enumerate(arms_of(content)) for run in arm.runs if details.gradients(run)]
     if not having:
         return None
-    figure, axes = new(3.6)
+    figure, axes = new(3.6, heading(content))
     size, window, seen = tokens_axis(axes, content), common_window(content), set()
     for index, arm, run in having:
         known = np.isfinite(run.grad_norm)
         norms = run.grad_norm[known]
-        label = None if arm.name in seen else arm.name
+        text = label(content, index, arm.name in seen)
         seen.add(arm.name)
         axes.plot(run.tokens[known] / size, norms, color=colour(index), linewidth=0.6, alpha=0.15)
         axes.plot(
@@ -243,7 +291,7 @@ def gradient_norms(content):
             curves.smooth(norms, window),
             **look(index),
             linewidth=2.2 if index == 0 else 1.2,
-            label=label,
+            label=text,
         )
     axes.set_yscale("log")
     axes.set_ylabel("gradient norm before clipping")
@@ -255,13 +303,18 @@ def fp8_health(content, health):
     """`health`: {run's id: details.fp8_health} of the runs that have it."""
     if not health:
         return None
-    figure, grid = new(3.4, ncols=2, sharex=True)
+    figure, grid = new(3.6, heading(content), ncols=2, sharex=True)
     titles = {
         "saturated": "saturated: largest share of any operand",
         "flushed": "flushed to zero: largest share of any operand",
     }
     for axes, (key, title) in zip(grid, titles.items()):
         size = tokens_axis(axes, content)
+        axes.set_title(title, fontsize=11, loc="left")
+        if not any(np.nanmax(found[key], initial=0) > 0 for found in health.values()):
+            axes.text(0.5, 0.5, "0 in all records", ha="center", va="center", transform=axes.transAxes)
+            axes.set_yticks([])
+            continue
         for index, arm in enumerate(arms_of(content)):
             for number, run in enumerate(r for r in arm.runs if id(r) in health):
                 found = health[id(run)]
@@ -271,11 +324,10 @@ def fp8_health(content, health):
                     **look(index),
                     linewidth=1,
                     alpha=0.8,
-                    label=None if number else arm.name,
+                    label=label(content, index, number),
                 )
         axes.set_yscale("symlog", linthresh=1e-7)
         axes.set_ylim(0, 1)
         axes.set_yticks([0, 1e-6, 1e-4, 1e-2, 1])
-        axes.set_title(title, fontsize=11, loc="left")
-    grid[0].legend(loc="upper right")
+        axes.legend(loc="upper right")
     return figure

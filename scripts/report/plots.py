@@ -17,7 +17,7 @@ COLOURS = [
 ]  # Okabe and Ito: safe for colour blindness
 
 
-def draw(path, title, baseline, runs, results, band):
+def draw(path, title, baseline, runs, results, band, epochs=()):
     try:
         import matplotlib
 
@@ -41,6 +41,8 @@ def draw(path, title, baseline, runs, results, band):
     size, unit = tokens_unit(baseline.tokens[-1])
     draw_losses(upper, size, baseline, runs, results)
     draw_gaps(lower, size, unit, results, band, common_end([baseline, *runs]))
+    for axes in (upper, lower):
+        mark_epochs(axes, epochs, size)
     lower.set_xlabel(f"consumed tokens ({unit})" if unit else "consumed tokens")
     lower.set_ylabel(f"gap to {baseline.label} (%)" if len(baseline.label) <= 18 else "gap to baseline (%)")
     upper.set_ylabel("training loss (nats per token)")
@@ -52,6 +54,15 @@ def draw(path, title, baseline, runs, results, band):
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: the picture cannot be written: {error}") from None
     pyplot.close(figure)
+
+
+def mark_epochs(axes, epochs, size):
+    """A dotted line at each of the token counts at which the training data starts again."""
+    for number, tokens in enumerate(epochs, start=2):
+        axes.axvline(tokens / size, color="#777777", linestyle=":", linewidth=1.2)
+        axes.text(
+            tokens / size, 0.02, f" epoch {number}", fontsize=9, color="#555555", transform=axes.get_xaxis_transform()
+        )
 
 
 def draw_losses(axes, size, baseline, runs, results):

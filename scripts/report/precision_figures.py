@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .figures import COLOURS, arms_of, colour, look, new, tokens_axis
+from .figures import COLOURS, arms_of, colour, heading, label, look, new, tokens_axis
 
 WORST = 4  # casts of an arm that are shown
 
@@ -30,7 +30,7 @@ def statistics_by_tokens(content, found):
     ]
     panels = [p for p in panels if any(np.isfinite(getattr(s, p[0])).any() for _, _, runs in arms for _, s in runs)]
     rows = -(-len(panels) // 2)
-    figure, grid = new(0.4 + 2.8 * rows, nrows=rows, ncols=2, squeeze=False)
+    figure, grid = new(0.8 + 2.8 * rows, heading(content), nrows=rows, ncols=2, squeeze=False)
     for axes, (name, title, scale) in zip(grid.flat, panels):
         size = tokens_axis(axes, content)
         for index, arm, runs in arms:
@@ -42,7 +42,7 @@ def statistics_by_tokens(content, found):
                     linewidth=1.2,
                     marker="." if len(s.tokens) < 30 else None,
                     alpha=0.85,
-                    label=None if number else arm.name,
+                    label=label(content, index, number),
                 )
         if scale == "share":
             axes.set_yscale("symlog", linthresh=1e-7)
@@ -62,7 +62,7 @@ def worst_casts(content, found):
     arms = [(arm, runs, casts) for _, arm, runs in arms_having(content, found) if (casts := worst_of(runs))]
     if not arms:
         return None
-    figure, grid = new(0.4 + 2.9 * -(-len(arms) // 2), nrows=-(-len(arms) // 2), ncols=2, squeeze=False, sharey=True)
+    figure, grid = new(0.8 + 2.9 * -(-len(arms) // 2), heading(content), nrows=-(-len(arms) // 2), ncols=2, squeeze=False, sharey=True)
     for axes, (arm, runs, casts) in zip(grid.flat, arms):
         size = tokens_axis(axes, content)
         for place, key in enumerate(casts):
@@ -118,13 +118,13 @@ def guard_gaps(content, found):
     arms = arms_having(content, found)
     if not arms:
         return None
-    figure, axes = new(3.8)
+    figure, axes = new(4.0, heading(content))
     size = tokens_axis(axes, content)
     for index, arm, runs in arms:
         for number, (_, g) in enumerate(runs):
             line = {"color": colour(index), "alpha": 0.85}
-            label = None if number else arm.name
-            axes.plot(g.tokens / size, 100 * g.gap, marker="o", markersize=4, linewidth=1, label=label, **line)
+            text = label(content, index, number)
+            axes.plot(g.tokens / size, 100 * g.gap, marker="o", markersize=4, linewidth=1, label=text, **line)
             axes.plot(g.tokens / size, 100 * g.limit, linewidth=1, linestyle=(0, (4, 3)), **line)
             above = g.excess & np.isfinite(g.gap)
             axes.plot(g.tokens[above] / size, 100 * g.gap[above], "X", markersize=10, markeredgecolor="white", **line)
@@ -141,6 +141,6 @@ def guard_gaps(content, found):
     edges = [100 * abs(v) for _, _, runs in arms for _, g in runs for v in (*g.gap, *g.limit) if np.isfinite(v)]
     decades_on(axes, 10.0 ** math.floor(math.log10(max(1e-3, 2 * float(np.median(edges))))), max(edges))
     axes.set_ylabel("FP8 above BF16 (% of its loss)")
-    notes = "dashed: limit; X: above it; |: steps in BF16"
+    notes = "dashed: limit; X: above the limit; |: steps in BF16"
     axes.legend(loc="upper left", title=notes, title_fontsize=9, alignment="left")
     return figure

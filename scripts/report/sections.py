@@ -37,7 +37,7 @@ def gaps(report, pictures):
         *(f"Interval: {method}." for method in methods if method != analysis.NO_INTERVAL),
         *(TEST_NOTES if tested else []),
     ]
-    intervals = ", the mean with its interval," if any(math.isfinite(m.low) for _, m in measures) else ""
+    intervals = ", the mean with its interval," if any(figures.has_interval(m) for _, m in measures) else ""
     pairs = [
         [c.name, pair.label, tokens_text(pair.tokens[-1]), "yes" if pair.exact else "interpolated"]
         + [
@@ -57,7 +57,7 @@ def gaps(report, pictures):
         *pictures(
             "gaps.png",
             f"Every pair's gap{intervals} and the tolerance",
-            lambda: figures.gaps_with_intervals(report.comparisons),
+            lambda: figures.gaps_with_intervals(report.comparisons, figures.heading(report.content)),
         ),
         *tables,
         *([Bullets(notes)] if notes else []),

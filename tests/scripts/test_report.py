@@ -84,6 +84,45 @@ class Verdicts(unittest.TestCase):
         (axes,) = figures.gaps_with_intervals([two]).axes
         self.assertGreater(axes.get_xlim()[0], two.measures[0].low)
 
+    def test_fewer_than_three_pairs_have_no_interval_in_the_picture(self):
+        for losses, interval in (({1: 3.01, 2: 4.0}, False), ({1: 3.01, 2: 4.0, 3: 5.01}, True)):
+            figure = figures.gaps_with_intervals([arms({1: 3.0, 2: 4.0, 3: 5.0}, losses)], "a title")
+            (axes,) = figure.axes
+            intervals = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_ydata()[0] == line.get_ydata()[1] == 0]
+            self.assertEqual(bool(intervals) and intervals[0].get_marker() == "None", interval)
+            texts = [text.get_text() for text in figure.texts]
+            self.assertEqual(any("no interval below three pairs" in text for text in texts), not interval)
+            self.assertIn("a title", texts)
+
+    def test_many_arms_are_sorted_and_those_apart_from_zero_are_marked(self):
+        names = [f"arm{k}" for k in range(8)]
+        base = Arm("b", [run_of([3.0 + seed] * 40, seed) for seed in (1, 2, 3)])
+        shifts = {name: 0.002 * k for k, name in enumerate(names)}
+        found = [
+            compare_arms(base, Arm(n, [run_of([3.0 + s + shifts[n] + 1e-3 * s] * 40, s) for s in (1, 2, 3)]), Bar()) for n in names
+        ]
+        figure = figures.gaps_with_intervals(found)
+        (axes,) = figure.axes
+        self.assertEqual([text.get_text() for text in axes.get_yticklabels()], names[::-1])
+        diamonds = [line.get_color() for line in axes.lines if line.get_marker() == "D"]
+        self.assertEqual((diamonds[0], diamonds[-1]), (figures.COLOURS[1], figures.COLOURS[0]))
+
+    def test_values_beyond_the_axis_are_marked_and_epochs_drawn(self):
+        steps = 200
+        gap = np.zeros(steps)
+        gap[3:5] = 5.0  # less than 3 % of the curve, so the axis does not reach it
+        content = types.SimpleNamespace(
+            baseline=Arm("base", [run_of(np.full(steps, 4.0), 1)]), arms=[], bar=Bar(), title="GPT", epochs=[50.0, 100.0]
+        )
+        arm = Arm("x", [run_of(4.0 + gap, 1)])
+        content.arms = [arm]
+        figure = figures.gap_by_tokens(content, [compare_arms(content.baseline, arm, Bar())])
+        (axes,) = figure.axes
+        self.assertIn("triangles: beyond the axis", axes.get_ylabel())
+        self.assertTrue(any(line.get_marker() == "^" and len(line.get_xdata()) for line in axes.lines))
+        self.assertEqual([text.get_text().strip() for text in axes.texts], ["epoch 2", "epoch 3"])
+        self.assertIn("GPT, 200 tokens", [text.get_text() for text in figure.texts])
+
     def test_a_small_gap_that_is_there_is_said(self):
         found = arms({s: 3.0 + s for s in range(5)}, {s: 3.004 + s + 1e-4 * (s % 2) for s in range(5)})
         self.assertEqual(found.verdict, analysis.INSIDE)
@@ -360,12 +399,13 @@ class Program(InFolder):
         self.assertIn(lines, output)
         self.assertIn("fp8_low: inside", output)
 
-    def test_many_variants_are_told_apart(self):
+    def test_six_lines_are_told_apart_and_the_rest_is_gray(self):
         many = [Arm(f"arm{k}", [run_of([3.0 + k] * 40, seed=1)]) for k in range(12)]
         content = types.SimpleNamespace(baseline=many[0], arms=many[1:])
         (axes,) = figures.loss_by_tokens(content).axes
         lines = [line for line in axes.lines if line.get_label().startswith("arm")]
-        self.assertEqual(len({(line.get_color(), str(line.get_linestyle())) for line in lines}), 12)
+        self.assertEqual(len({line.get_color() for line in lines}), 6)
+        self.assertEqual([t.get_text() for t in axes.get_legend().get_texts()], [*(f"arm{k}" for k in range(6)), "6 more variants"])
 
     def test_another_baseline_and_bar(self):
         folder = self.experiment(shift=0.02)

@@ -44,6 +44,16 @@ class Summary(unittest.TestCase):
             self.assertAlmostEqual(sum(gaps) / len(gaps), row["gap_nats"], delta=2e-4, msg=name)
             self.assertIn(f"{row['gap_nats']:+.4f}", block("evidence"))
 
+    def test_gap_tables_are_those_of_the_csv_files(self):
+        """Where every step is stored."""
+        for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b_calm"):
+            for arm in results_summary.arms(name):
+                stem = arm["name"] if arm["name"].startswith(("fp8", "bf16")) else "fp8_" + arm["name"]
+                runs = sorted((RESULTS / name).glob(f"{stem}_seed?.csv"))
+                gaps = [mean_of_last_tenth(run) - mean_of_last_tenth(run.with_name("bf16" + run.name[len(stem):])) for run in runs]
+                for found, expected in zip(gaps, arm["measures"][0]["pairs"], strict=True):
+                    self.assertAlmostEqual(found, expected, delta=2e-4, msg=f"{name} {arm['name']}")
+
     def test_speeds_are_in_the_pages_that_they_come_from(self):
         for session in json.loads((RESULTS / "speed.json").read_text())["sessions"]:
             source = (ROOT / session["source"]).read_text()
@@ -70,11 +80,11 @@ class Summary(unittest.TestCase):
         longest = max(rows, key=lambda row: row["tokens_per_parameter"])
         self.assertIn(f"The longest has {longest['tokens_per_parameter']:.1f} tokens per parameter, the 1.3B model "
                       f"{max(row['tokens_per_parameter'] for row in rows if row['model'].startswith('Llama 1.3B')):.3f}.", readme)
-        pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+        pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md") if "log" not in path.parts)
         plans = re.findall(r"([\d.]+) GiB", readme)
         self.assertEqual(len(plans), 12)
         for plan in plans:
-            self.assertTrue(plan in pages, f"{plan} GiB is in the README and in no page")
+            self.assertTrue(plan in pages, f"{plan} GiB is in the README and in no other page")
 
     def test_digits(self):
         self.assertEqual([results_summary.two_digits(x) for x in (2.637, 0.5266, 0.0751, 0.000584)], ["2.6", "0.53", "0.075", "0.00058"])
@@ -99,6 +109,44 @@ class Picture(InFolder):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(output.read_bytes()[:4], b"\x89PNG")
         self.assertGreater(output.stat().st_size, 50_000)
+
+
+class ConvergencePictures(InFolder):
+    def draw(self, *arguments):
+        program = ROOT / "scripts" / "results_pictures.py"
+        done = subprocess.run([sys.executable, program, "--folder", self.folder, *arguments], capture_output=True, text=True)
+        if done.returncode == 77:
+            self.skipTest(done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.png")}
+
+    def test_each_is_drawn_and_each_is_on_a_page(self):
+        drawn = self.draw()
+        stored = {path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*.png")}
+        self.assertEqual(drawn, {name for name in stored if name.split("/")[0] != "timeline"})
+        pages = "".join(path.read_text() for path in (RESULTS / "convergence").glob("*.md"))
+        for name in drawn:
+            self.assertIn(f"(../{name})", pages)
+
+    def test_some_are_drawn(self):
+        self.assertEqual(self.draw("llama_1b_calm", "llama7b"), {"llama_1b_calm/gaps.png", "llama7b/gap.png"})
+
+    def test_names_are_for_readers(self):
+        try:
+            import results_pictures
+        except SystemExit:
+            self.skipTest("no matplotlib")
+        for name, draw in results_pictures.PICTURES.items():
+            figure = draw()
+            titles = [text.get_text() for text in figure.texts]
+            self.assertTrue(any("tokens" in title and ("H100" in title or "H200" in title or "seed 1" in title) for title in titles), name)
+            for axes in figure.axes:
+                lines = [line for line in axes.lines if not line.get_label().startswith("_")]
+                self.assertLessEqual(len({line.get_color() for line in lines}), 6, name)
+                shown = [line.get_label() for line in lines] + [tick.get_text() for tick in axes.get_yticklabels()]
+                for text in shown:
+                    self.assertNotRegex(text.replace("linear_fc2", ""), r"[a-z0-9]_[a-z0-9]", name)
+            results_pictures.figures.pyplot().close(figure)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""What is known about the experiments in docs/results: names for readers, titles, and the data. For results_summary.py, which writes
+the tables, and results_pictures.py, which draws the pictures."""
+
+import csv
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+
+CONTROL = "BF16 control (summation order)"
+RECIPES = {"bf16": "BF16", "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
+           "bf16_other_order": CONTROL}
+# Variants of the 30-million-parameter experiment; where no recipe is named it is delayed with E5M2 gradients.
+VARIANTS = {
+    "bf16_other_order": CONTROL,
+    "delayed_hybrid": "delayed (default)",
+    "delayed_e4m3": "delayed, E4M3 gradients",
+    "tensorwise_hybrid": "tensorwise, FP32 scales",
+    "tensorwise_e4m3": "tensorwise, FP32 scales, E4M3 gradients",
+    "tensorwise_power_of_two": "tensorwise, power-of-two scales",
+    "rowwise_hybrid": "rowwise",
+    "rowwise_e4m3": "rowwise, E4M3 gradients",
+    "blockwise_hybrid": "blockwise",
+    "blockwise_e4m3": "blockwise, E4M3 gradients",
+    "history_16": "amax history of 16 steps",
+    "most_recent": "scale of the last amax alone",
+    "margin_1": "margin 1",
+    "no_recast": "no requantization",
+    "ends_bf16": "first and last layer in BF16",
+    "fc2_input_bf16": "input of linear_fc2 in BF16",
+    "output_layer_fp8": "output layer in FP8",
+    "moments_bf16": "Adam moments in BF16",
+    "moments_fp8": "Adam moments in FP8",
+}
+# {experiment: (report, title of its pictures)}
+REPORTS = {
+    "llama_1b_100m": ("report.json", "Llama 1.3B, 100 million tokens in 3.4 epochs, H100 and H200"),
+    "llama_1b_unit_embeddings": ("report_five_seeds.json", "Llama 1.3B, 9.8 million tokens, embedding init std 1, two H100"),
+    "llama_1b_calm": ("report.json", "Llama 1.3B, 9.8 million tokens, embedding init std 0.02, one H200"),
+    "gpt2_124m_recipes": ("report.json", "GPT-2 124M, 65.5 million tokens, learning rate 6e-4, two H200"),
+    "gpt2_124m_recipes_calm": ("report.json", "GPT-2 124M, 26.2 million tokens, learning rate 2e-4, one H200"),
+    "gpt2_124m_twice_the_rate": ("report.json", "GPT-2 124M, 32.8 million tokens, learning rate 1.2e-3, one H200"),
+    "gpt2_124m_instructions": ("report.json", "GPT-2 124M tuned on GSM8K and Dolly, 4.9 million tokens, one H200"),
+    "gpt2_30m_ablations_calm": ("report.json", "GPT 30M, 26.2 million tokens, learning rate 2.5e-4, four seeds, one H200"),
+    "llama7b": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.02, two H100"),
+    "llama7b_calm": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.014, two H100"),
+}
+VERDICTS = {"inside": "within tolerance", "outside": "outside tolerance", "not enough runs to say": "inconclusive"}
+
+
+def label(experiment, arm):
+    """What readers see instead of a variant's name."""
+    names = VARIANTS if experiment.startswith("gpt2_30m") else RECIPES
+    return names.get(arm) or names[arm.removeprefix("fp8_")]
+
+
+def arms(experiment):
+    """The arms of an experiment's report, the BF16 control last."""
+    found = json.loads((RESULTS / experiment / REPORTS[experiment][0]).read_text())["arms"]
+    return sorted(found, key=lambda arm: arm["name"] == "bf16_other_order")
+
+
+def read_loss(path):
+    """[(consumed tokens, loss)] and the last validation loss of a run's CSV file."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    valid = [float(row["valid_loss"]) for row in rows if row.get("valid_loss")]
+    return [(int(row["consumed_tokens"]), float(row["loss"])) for row in rows], valid[-1] if valid else None

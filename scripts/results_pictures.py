@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Draws the pictures of docs/results/convergence from the data in docs/results.
+
+    scripts/results_pictures.py                       # writes all of them to their places
+    scripts/results_pictures.py --folder DIR          # writes them into DIR instead
+    scripts/results_pictures.py llama_1b_100m         # those of one experiment
+
+Gaps with intervals are those of the experiments' reports, which were made from every step; curves come from the CSV files.
+"""
+
+import argparse
+import sys
+import types
+from pathlib import Path
+
+try:
+    import numpy as np
+    from report import curves, figures
+    from report.analysis import Arm, Bar, compare_arms
+    from report.experiment import Content
+    from report.plots import mark_epochs
+    from report.runs import read_run
+except ImportError as missing:
+    print(f"{missing}; scripts/install_deps.sh installs numpy, scipy and matplotlib", file=sys.stderr)
+    sys.exit(77)
+from results_data import REPORTS, RESULTS, arms, label
+
+EPOCHS = (29e6, 57e6, 86e6)  # tokens after which the corpus of llama_1b_100m is read again
+STEP = 65_536  # tokens of a step of gpt2_124m_switch
+
+
+def runs(experiment, arm):
+    return [read_run(path) for path in sorted((RESULTS / experiment).glob(f"{arm}_seed?.csv"))]
+
+
+def content_of(experiment, names, title="", epochs=()):
+    """A report's content with names for readers; the first is the baseline."""
+    baseline, *others = [Arm(label(experiment, name), runs(experiment, name)) for name in names]
+    return Content(title or REPORTS[experiment][1], baseline, others, Bar(), epochs=list(epochs))
+
+
+def gaps(experiment):
+    """Pairs, means and intervals of a report."""
+    def measure(found):
+        limits = {key: np.nan if found[key] is None else found[key] for key in ("low", "high")}
+        return types.SimpleNamespace(name=found["name"], gaps=found["pairs"], mean=found["gap"], bar=found["bar"], **limits)
+
+    rows = [types.SimpleNamespace(name=label(experiment, arm["name"]), measures=[measure(m) for m in arm["measures"]]) for arm in arms(experiment)]
+    return figures.gaps_with_intervals(rows, REPORTS[experiment][1])
+
+
+def gap_curves(experiment, names, **options):
+    content = content_of(experiment, names, **options)
+    return figures.gap_by_tokens(content, [compare_arms(content.baseline, arm, content.bar) for arm in content.arms])
+
+
+def gap_line(experiment, arm, baseline="bf16", window=None):
+    """(tokens, smoothed gap) of one pair."""
+    (base,), (run,) = (list(read_run(RESULTS / experiment / f"{name}.csv") for name in [x]) for x in (baseline, arm))
+    tokens, before, after, _ = curves.align(base, run)
+    return tokens, curves.smooth(after - before, window or curves.default_window(len(tokens)))
+
+
+def repeated_data():
+    """One seed over repeated data, and over as many tokens that are not repeated."""
+    figure, axes = figures.new(4.2, "Llama 1.3B, 100 million tokens, FP8 delayed minus BF16, seed 1")
+    for name, colour, text in (
+        ("llama_1b_100m", figures.COLOURS[1], "data repeated 3.4 times (H100)"),
+        ("llama_1b_100m_once", figures.COLOURS[0], "no repeated data (H200)"),
+    ):
+        tokens, gap = gap_line(name, "fp8_delayed_seed1", "bf16_seed1")
+        axes.plot(tokens / 1e6, gap, color=colour, linewidth=2, label=text)
+    axes.axhline(0, color=figures.BASELINE, linewidth=1)
+    mark_epochs(axes, EPOCHS, 1e6)
+    axes.set_xlabel("consumed tokens (million); dotted: epochs of the repeated data")
+    axes.set_ylabel("training loss, FP8 minus BF16 (nats)")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.08))
+    return figure
+
+
+def llama_7b():
+    """Both settings, one pair each."""
+    figure, grid = figures.new(4.2, "Llama 2 7B, 3.9 million tokens, two H100, one pair each", ncols=2, sharey=True)
+    for axes, name, std in zip(grid, ("llama7b", "llama7b_calm"), (0.02, 0.014)):
+        for index, arm in enumerate(("fp8_delayed", "fp8_blockwise", "bf16_other_order"), start=1):
+            if (RESULTS / name / f"{arm}_seed1.csv").exists():
+                tokens, gap = gap_line(name, f"{arm}_seed1", "bf16_seed1", 1)
+                axes.plot(tokens / 1e6, gap, color=figures.colour(index), linewidth=1.6, label=label(name, arm))
+        axes.axhline(0, color=figures.BASELINE, linewidth=1)
+        axes.set_title(f"weight init std {std}", loc="left", fontsize=11)
+        axes.set_xlabel("consumed tokens (million)")
+    grid[0].set_ylabel("training loss minus BF16 (nats)")
+    grid[1].legend(loc="lower right")
+    return figure
+
+
+def learning_rates():
+    """A panel for each rate."""
+    name, rates = "gpt2_124m_learning_rates", (("half", "3e-4"), ("1x", "6e-4"), ("2x", "1.2e-3"), ("4x", "2.4e-3"))
+    figure, grid = figures.new(6.4, "GPT-2 124M, 32.8 million tokens, seed 1, one H200", nrows=2, ncols=2, sharex=True, sharey=True)
+    for axes, (rate, text) in zip(grid.flat, rates):
+        for index, (arm, shown) in enumerate((("bf16", "BF16"), ("delayed", "FP8 delayed"), ("blockwise", "FP8 blockwise"))):
+            (run,) = runs(name, f"{arm}_{rate}")
+            width = 2.8 if index == 0 else 1.3
+            axes.plot(run.tokens / 1e6, curves.smooth(run.loss, 3), color=figures.colour(index), linewidth=width, label=shown)
+        axes.set_title(f"learning rate {text}", loc="left", fontsize=11)
+        axes.set_ylim(5, 7.5)
+    grid[0][0].legend(loc="upper right", title="smoothed over 3 points;\nthe first steps lie above the axis", title_fontsize=9)
+    for axes in grid[1]:
+        axes.set_xlabel("consumed tokens (million)")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("training loss (nats)")
+    return figure
+
+
+def switch():
+    """Each step's gap of runs that go into FP8 and back."""
+    figure, axes = figures.new(4.2, "GPT-2 124M, 19.7 million tokens, minus the BF16 run of the same seed, one H200")
+    for index, (arm, text) in enumerate((
+        ("delayed_from_101", "FP8 delayed from step 101 to the end"),
+        ("delayed_101_to_200", "FP8 delayed in steps 101 to 200"),
+        ("blockwise_101_to_200", "FP8 blockwise in steps 101 to 200"),
+    ), start=1):  # fmt: skip
+        for seed in (1, 2):
+            tokens, gap = gap_line("gpt2_124m_switch", f"{arm}_seed{seed}", f"bf16_seed{seed}", 5)
+            axes.plot(tokens / STEP, gap, color=figures.colour(index), linewidth=1.2, label=None if seed > 1 else text)
+    axes.axvspan(100, 200, color="#c4c4c4", alpha=0.4, linewidth=0, label="FP8 phase of the runs that switch back")
+    for step in (100, 200):
+        axes.axvline(step, color="#777777", linewidth=1)
+    axes.axhline(0, color=figures.BASELINE, linewidth=1)
+    axes.set_ylim(-0.003, 0.0045)
+    axes.set_xlim(0, 300)
+    axes.set_xlabel("step (65,536 tokens)")
+    axes.set_ylabel("training loss minus BF16 (nats)")
+    axes.legend(loc="upper left", title="two seeds each, smoothed over 5 steps; tolerance: ±0.01 nats", title_fontsize=9, alignment="left")
+    return figure
+
+
+def gpt2_curves():
+    """Losses and gaps of the longest run, next to BF16 runs of other seeds."""
+    names = (("bf16", "BF16"), ("fp8", "FP8 delayed"), ("bf16_seed2", "BF16, seed 2"), ("bf16_seed3", "BF16, seed 3"))
+    found = {text: read_run(RESULTS / "gpt2_124m" / f"{name}.csv") for name, text in names}
+    base = found["BF16"]
+    figure, (upper, lower) = figures.new(7, "GPT-2 124M, 328 million tokens in 13.7 epochs, one H200 per run", nrows=2, sharex=True)
+    window = 9
+    for index, (text, run) in enumerate(list(found.items())[:2]):
+        style = {"color": figures.colour(2 * index), "linewidth": (2.8, 1.3)[index]}
+        upper.plot(run.tokens / 1e6, curves.smooth(run.loss, window), label=f"{text}, training", **style)
+        upper.plot(run.valid_tokens / 1e6, run.valid_loss, "ox"[index], markerfacecolor="white", color=style["color"], label=f"{text}, validation")
+    for index, text in ((3, "BF16, seed 2"), (4, "BF16, seed 3"), (2, "FP8 delayed")):
+        tokens, before, after, _ = curves.align(base, found[text])
+        gap = 100 * (curves.smooth(after, window) / curves.smooth(before, window) - 1)
+        lower.plot(tokens / 1e6, gap, color=figures.colour(index), linewidth=2 if index == 2 else 1.1, label=f"{text} minus BF16, seed 1")
+    lower.axhline(0, color=figures.BASELINE, linewidth=1)
+    epoch = 23_952_868
+    for axes in (upper, lower):
+        for number in range(1, 14):
+            axes.axvline(number * epoch / 1e6, color="#999999", linestyle=":", linewidth=0.8)
+    upper.set_ylim(3.3, 6.5)
+    lower.set_ylim(-1.2, 1.8)
+    upper.set_ylabel("loss (nats per token)")
+    lower.set_ylabel("training loss, difference (%)")
+    lower.set_xlabel("consumed tokens (million); dotted: epochs")
+    upper.legend(loc="upper right", title=f"smoothed over {5 * window} steps", title_fontsize=9)
+    lower.legend(loc="upper right", ncols=3)
+    return figure
+
+
+FP8_ARMS = ("fp8_delayed", "fp8_tensorwise", "fp8_blockwise")
+# {picture: function that draws it}
+PICTURES = {
+    "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),
+    "llama_1b_100m_once/gap.png": repeated_data,
+    "llama_1b_unit_embeddings/gaps.png": lambda: gaps("llama_1b_unit_embeddings"),
+    "llama_1b_calm/gaps.png": lambda: gaps("llama_1b_calm"),
+    "llama_1b_recipes/loss.png": lambda: figures.loss_by_tokens(
+        content_of("llama_1b_recipes", ("bf16", *FP8_ARMS, "fp8_rowwise"), "Llama 1.3B, 14.7 million tokens, seed 1, two H200")
+    ),
+    "llama7b/gap.png": llama_7b,
+    "gpt2_124m/curves.png": gpt2_curves,
+    "gpt2_124m_recipes/gaps.png": lambda: gaps("gpt2_124m_recipes"),
+    "gpt2_124m_recipes_calm/gaps.png": lambda: gaps("gpt2_124m_recipes_calm"),
+    "gpt2_124m_learning_rates/loss.png": learning_rates,
+    "gpt2_124m_twice_the_rate/gaps.png": lambda: gaps("gpt2_124m_twice_the_rate"),
+    "gpt2_124m_twice_the_rate/gap.png": lambda: gap_curves("gpt2_124m_twice_the_rate", ("bf16", "delayed", "bf16_other_order")),
+    "gpt2_124m_switch/gap.png": switch,
+    "gpt2_124m_instructions/gaps.png": lambda: gaps("gpt2_124m_instructions"),
+    "gpt2_30m_ablations_calm/gaps.png": lambda: gaps("gpt2_30m_ablations_calm"),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="draw their pictures alone")
+    parser.add_argument("--folder", type=Path, default=RESULTS, metavar="DIR", help="where to write")
+    options = parser.parse_args()
+    for name, draw in PICTURES.items():
+        if options.experiments and name.split("/")[0] not in options.experiments:
+            continue
+        path = options.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure = draw()
+        figure.savefig(path, dpi=120)
+        figures.pyplot().close(figure)
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the page of a run of finetune_example.sh: losses, perplexities, samples before and after.
 
-Usage: finetune_report.py RUN_FOLDER "DEVICE" > docs/results/finetune_stories260k.md
+Usage: finetune_report.py RUN_FOLDER "DEVICE" > report.md
 """
 
 import pathlib

@@ -116,7 +116,7 @@ main() {
     --title "quickstart: a small Llama in BF16 and FP8" --output $run_directory/curves.png
   say ""
   say "A model this small, trained this briefly, differs by several percent between two seeds in BF16 alone, so this gap"
-  say "says little (docs/experiments.md). Longer runs under several seeds do: docs/tutorials/fp8-vs-bf16.md, docs/results/gpt2_124m.md."
+  say "says little. Longer runs with several seeds say more: docs/tutorials/fp8-vs-bf16.md, docs/results/README.md."
   say "picture: $run_directory/curves.png; logs: $run_directory/{bf16,fp8}/loss.csv ($(seconds_since "$started") s in all)"
 }
 

@@ -24,7 +24,7 @@ except ImportError:
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 RUNS = RESULTS / "llama_1b_100m"
 SEEDS = (1, 2, 3)
-EPOCHS = (29e6, 57e6, 86e6)  # tokens after which the corpus is read again (docs/results/llama_1b_recipes.md)
+EPOCHS = (29e6, 57e6, 86e6)  # tokens after which the corpus is read again (docs/results/convergence/llama-1b-100m-tokens.md)
 BF16, FP8, PYTORCH = "#30363d", "#d55e00", "#8cb4d8"
 WINDOW = 41  # steps of the moving averages: 4 million tokens
 STYLE = {"font.size": 11.5, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.titlesize": 13,

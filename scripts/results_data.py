@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 
-CONTROL = "BF16 control (summation order)"
+CONTROL = "BF16 control"
 RECIPES = {"bf16": "BF16", "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
            "bf16_other_order": CONTROL}
 # Variants of the 30-million-parameter experiment; where no recipe is named it is delayed with E5M2 gradients.

@@ -182,7 +182,6 @@ PICTURES = {
     "gpt2_124m_recipes_calm/gaps.png": lambda: gaps("gpt2_124m_recipes_calm"),
     "gpt2_124m_learning_rates/loss.png": learning_rates,
     "gpt2_124m_twice_the_rate/gaps.png": lambda: gaps("gpt2_124m_twice_the_rate"),
-    "gpt2_124m_twice_the_rate/gap.png": lambda: gap_curves("gpt2_124m_twice_the_rate", ("bf16", "delayed", "bf16_other_order")),
     "gpt2_124m_switch/gap.png": switch,
     "gpt2_124m_instructions/gaps.png": lambda: gaps("gpt2_124m_instructions"),
     "gpt2_30m_ablations_calm/gaps.png": lambda: gaps("gpt2_30m_ablations_calm"),

@@ -42,7 +42,7 @@ namespace te::generate {
 /// Which passes of one token each of a few sequences go by persistent_decoder.h, of those that can.
 enum class MegakernelMode : uint8_t {
   never,
-  where_faster,  ///< as measured on an H200 (docs/experiments.md): one row, and of FP8 weights up to four
+  where_faster,  ///< as measured on an H200 (docs/log/decoding.md): one row, and of FP8 weights up to four
   always
 };
 

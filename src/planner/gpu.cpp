@@ -7,7 +7,7 @@
 namespace te::planner {
 
 const std::vector<Gpu>& gpus() {
-  // Memory as nvidia-smi shows it; copies: 4.23 TB/s of the H200's 4.8 measured (docs/results/h200_benchmarks.md), the
+  // Memory as nvidia-smi shows it; copies: 4.23 TB/s of the H200's 4.8 measured (docs/log/benchmarks.md), the
   // H100's 3.35 TB/s (data sheet) at the same share.
   static const std::vector<Gpu> all{
       {.name = "h100",

@@ -16,7 +16,7 @@ namespace te::planner {
 struct Work {
   double compute = 0;
   double messages =
-      0;  ///< over tensor and context ranks, which nothing hides (docs/results/parallel_h200.md)
+      0;  ///< over tensor and context ranks, which nothing hides (docs/log/benchmarks.md)
   double total() const { return compute + messages; }
   Work& operator+=(const Work& other);
 };

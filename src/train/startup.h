@@ -55,7 +55,7 @@ class Startup {
 
 /// A fresh delayed recipe knows no amax, and at scale 1 every gradient below 2^-17 becomes zero in E5M2. How many that
 /// are depends on the batch, whose size divides every gradient: in GPT-2 124M with 0.26 million tokens a step, all of
-/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first `microbatches` of the first step in FP8, the
+/// them in linear_qkv and linear_fc1 (docs/log/numerics.md). So the first `microbatches` of the first step in FP8, the
 /// same on all data ranks, run before it for their amaxes alone; their gradients are dropped. The step's global batch
 /// begins with `first_sample` and has `counted` targets.
 void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,

@@ -1,6 +1,6 @@
-// The predictions beside what was measured, on H200s if nothing else is said: every row of
-// docs/results/parallel_h200.md and of the current tables of docs/results/h200_benchmarks.md, and the rows of
-// docs/experiments.md that name their config.
+// The predictions beside what was measured, on H200s if nothing else is said: every row of the
+// layouts and of the current tables of one H200 in docs/log/benchmarks.md, and the rows of
+// docs/log/ that name their config.
 //
 // Bound: 10 % of each number. Cards differ by 3 %, calls on one card by 1 to 2 %, and rows that are older than the
 // present kernels were measured up to 5 % slower (DP4: 20,277 then, 21,354 now).
@@ -83,7 +83,7 @@ std::vector<Row> one_gpu() {
   };
 }
 
-/// "Every recipe" of docs/results/h200_benchmarks.md: BF16, delayed, tensorwise, rowwise, blockwise.
+/// "Every recipe" of docs/log/benchmarks.md: BF16, delayed, tensorwise, rowwise, blockwise.
 std::vector<Row> every_recipe() {
   struct Model {
     const char *bf16, *fp8;
@@ -277,7 +277,7 @@ config::Config layer_config(const LayerRow& row) {
   return testing::shipped_config(gpt ? "gpt2_124m_fp8" : "llama7b_fp8", settings);
 }
 
-// "Every recipe" of docs/results/h200_benchmarks.md.
+// "Every recipe" of docs/log/benchmarks.md.
 TEST(MeasuredLayers, ArePredicted) {
   for (const LayerRow& row : {LayerRow{"gpt", "BF16", 16.75},
                               {"gpt", "delayed", 10.22},

@@ -51,7 +51,8 @@ def heading(content):
     if "tokens" in title:
         return title
     runs = [run for arm in arms_of(content) for run in arm.runs]
-    devices = dict.fromkeys(start["device"] for run in runs for start in run.record.get("starts", []) if "device" in start)
+    starts = [start for run in runs for start in run.record.get("starts", [])]
+    devices = dict.fromkeys(start["device"] for start in starts if "device" in start)
     tokens = f"{tokens_text(max(run.tokens[-1] for run in runs))} tokens"
     return ", ".join(filter(None, [title, tokens, " and ".join(devices) if len(devices) < 3 else ""]))
 
@@ -182,7 +183,8 @@ def gap_by_tokens(content, comparisons):
     for index, comparison in enumerate(comparisons, start=1):
         smoothed = [curves.smooth(pair.gap, window) for pair in comparison.pairs]
         if len(smoothed) > 1:
-            drawn += [(p.tokens, line, {**look(index), "linewidth": 0.8, "alpha": 0.35}) for p, line in zip(comparison.pairs, smoothed)]
+            thin = {**look(index), "linewidth": 0.8, "alpha": 0.35}
+            drawn += [(pair.tokens, line, thin) for pair, line in zip(comparison.pairs, smoothed)]
         tokens = comparison.pairs[0].tokens
         tokens = tokens[tokens <= min(pair.tokens[-1] for pair in comparison.pairs)]
         mean = np.mean([np.interp(tokens, p.tokens, s) for p, s in zip(comparison.pairs, smoothed)], axis=0)
@@ -243,7 +245,8 @@ def gaps_with_intervals(comparisons, title=""):
             line = {"color": COLOURS[1 if apart else 0] if many else COLOURS[row % len(COLOURS)]}
             if with_interval:
                 axes.plot([m.low, m.high], [-row, -row], linewidth=2.4, solid_capstyle="butt", **line)
-            axes.plot(m.gaps, np.full(len(m.gaps), -row + (0.28 if many else 0.24)), "o", markersize=4, alpha=0.55, **line)
+            above = np.full(len(m.gaps), -row + (0.28 if many else 0.24))
+            axes.plot(m.gaps, above, "o", markersize=4, alpha=0.55, **line)
             axes.plot(m.mean, -row, "D", markersize=5 if many else 7, markeredgecolor="white", **line)
             edges += [abs(v) for v in (m.mean, *m.gaps, *((m.low, m.high) if with_interval else ()))]
         limit = 1.15 * max(edges)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/results/convergence from the data in docs/results.
+"""Draws the pictures of docs/results/convergence, and the guard's, from the data in docs/results.
 
     scripts/results_pictures.py                       # writes all of them to their places
     scripts/results_pictures.py --folder DIR          # writes them into DIR instead
@@ -166,9 +166,31 @@ def gpt2_curves():
     return figure
 
 
+def guard():
+    """A run that an injected outlier disturbs, under each of the guard's actions."""
+    figure, axes = figures.new(4.4, "Guard: two-layer Llama, 123 thousand tokens, outlier injected from step 55, CPU")
+    for index, (name, text) in enumerate((
+        ("bf16", "BF16"), ("warn", "FP8, guard.action: warn"), ("action_bf16", "FP8, guard.action: bf16"),
+        ("rollback", "FP8, guard.action: rollback"),
+    )):  # fmt: skip
+        run = read_run(RESULTS / "guard" / f"{name}.csv")
+        axes.plot(run.tokens / 1024, run.loss, color=figures.colour((0, 2, 1, 3)[index]), linewidth=2 if index == 0 else 1.4, label=text)
+    for number, start in enumerate((40, 60, 80, 100)):
+        text = None if number else "steps that the guard compares with BF16"
+        axes.axvspan(start, start + 4, color="#c4c4c4", alpha=0.6, linewidth=0, label=text)
+    axes.axvline(55, color="#777777", linestyle=":", linewidth=1.2)
+    axes.set_xlim(35, 120)
+    axes.set_ylim(2.4, 4.4)
+    axes.set_xlabel("step (1,024 tokens)")
+    axes.set_ylabel("training loss (nats per byte)")
+    axes.legend(loc="upper left", ncols=2)
+    return figure
+
+
 FP8_ARMS = ("fp8_delayed", "fp8_tensorwise", "fp8_blockwise")
 # {picture: function that draws it}
 PICTURES = {
+    "guard.png": guard,
     "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),
     "llama_1b_100m_once/gap.png": repeated_data,
     "llama_1b_unit_embeddings/gaps.png": lambda: gaps("llama_1b_unit_embeddings"),
@@ -194,7 +216,7 @@ def main():
     parser.add_argument("--folder", type=Path, default=RESULTS, metavar="DIR", help="where to write")
     options = parser.parse_args()
     for name, draw in PICTURES.items():
-        if options.experiments and name.split("/")[0] not in options.experiments:
+        if options.experiments and name.split("/")[0].removesuffix(".png") not in options.experiments:
             continue
         path = options.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -175,7 +175,7 @@ bool Loading::fp8(const Reader& reader) {
 void load_weights(const Context& context, const WeightSource& source, const config::Config& config,
                   const TrainingState& state) {
   check_same_model(source, config);
-  if (state.settle) state.settle();
+  if (state.wait_offload) state.wait_offload();
   Loading(context, source, config, state).parameters();
   state.exp_avg.zero(context);
   state.exp_avg_sq.zero(context);

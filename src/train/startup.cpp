@@ -35,7 +35,7 @@ StartPoint Startup::run() {
 StartPoint Startup::load_weights() {
   const std::string& path = config_.checkpoint.init_from;
   fs::path found = path;  // or the step folder in it
-  world_.together([&] {
+  world_.run_collectively([&] {
     try {
       const std::unique_ptr<checkpoint::WeightSource> source = convert::open_weights(path);
       if (const auto* reader = dynamic_cast<const checkpoint::Reader*>(source.get()))

@@ -13,6 +13,7 @@
 #include "common/text.h"
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
+#include "model/mlp.h"
 #include "model/transformer_layer.h"
 #include "parallel/groups.h"
 #include "parallel/launch.h"
@@ -129,7 +130,7 @@ class Layer {
     cast_weights();
     below_another_ = true;
     forward();
-    context.copy(fc1_out_, activations_.mlp.fc1_out);
+    context.copy(fc1_out_, mlp().fc1_out);
   }
 
   void cast_weights() { layer_.quantize_weights(context_); }
@@ -142,7 +143,7 @@ class Layer {
   /// gradient).
   void restore_dy() {
     context_.copy(d_stream_, dy_);
-    context_.copy(activations_.mlp.fc1_out, fc1_out_);
+    context_.copy(mlp().fc1_out, fc1_out_);
   }
   void backward() {
     // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
@@ -151,11 +152,13 @@ class Layer {
   }
 
  private:
+  model::Mlp::Activations& mlp() { return model::Mlp::own(*activations_.feed_forward); }
   /// In memory of its own, where it stays as the first passes cast it.
   void keep_dy_in_fp8() {
     if (!layer_.quantized()) return;
-    gradients_.mlp.fc2.rowwise.values.data = dy_rowwise_.data;
-    gradients_.mlp.fc2.columnwise.values.data = dy_columnwise_.data;
+    model::Mlp::Gradients& gradients = model::Mlp::own(*gradients_.feed_forward);
+    gradients.fc2.rowwise.values.data = dy_rowwise_.data;
+    gradients.fc2.columnwise.values.data = dy_columnwise_.data;
   }
 
   const Context& context_;

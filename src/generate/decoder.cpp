@@ -105,8 +105,8 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   add(qkv_, "qkv", dims_.dtype, {rows, dims_.qkv});
   if (model::QkNorm::shares_norms(model, tensor_)) add(qk_norm_sums_, "qk_norm_sums", DType::f32, {rows, 2});
   add(attention_out_, "attention_out", dims_.dtype, {rows, dims_.attention});
-  add(fc1_, "fc1_out", dims_.dtype, {rows, dims_.fc1});
-  add(ffn_, "fc2_input", dims_.dtype, {rows, dims_.ffn});
+  feed_forward_ = layers_.front().feed_forward().make_activations();
+  layers_.front().feed_forward().plan_inference(plan, *feed_forward_, rows);
   if (recipe_->quantizes()) {
     add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.widest_input()});
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
@@ -327,12 +327,11 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   a.attention_out = a.mlp_out = first_rows(sublayer_out_, rows);
   a.norm1 = a.norm2 = a.post_norm1 =
       a.post_norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
-  a.attention.qkv_input.high_precision = a.mlp.fc1_input.high_precision = first_rows(hidden_, rows);
+  a.attention.qkv_input.high_precision = first_rows(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);
   a.attention.qk_norm.sums = first_rows(qk_norm_sums_, rows);
   a.attention.proj_input.high_precision = first_rows(attention_out_, rows);
-  a.mlp.fc1_out = first_rows(fc1_, rows);
-  a.mlp.fc2_input.high_precision = first_rows(ffn_, rows);
+  a.feed_forward = layers_.front().feed_forward().first_rows(*feed_forward_, first_rows(hidden_, rows), rows);
   return a;
 }
 

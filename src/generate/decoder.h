@@ -186,7 +186,8 @@ class Decoder {
 
   // Of one pass, shared by all layers, with max_rows rows.
   Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
-  Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_out_, fc1_, ffn_;
+  Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_out_;
+  std::unique_ptr<model::FeedForward::Activations> feed_forward_;
   Tensor qk_norm_sums_;  ///< fp32 [max_rows, 2], where tensor ranks share norms of queries and keys
   Tensor fp8_rows_, fp8_scale_inv_;
   model::Norm::Statistics statistics_;

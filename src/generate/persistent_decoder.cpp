@@ -20,7 +20,7 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
     return gemm;
   };
   for (const model::TransformerLayer& layer : layers) {
-    auto all = layer.megakernel_gemms();
+    auto all = layer.megakernel_gemms(a);
     if (!all) return {};
     // 1. The stream.
     const bool first = megakernels.size() == 1;
@@ -33,7 +33,6 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
     all->fc1.x = a.x_in;
     all->fc1.norm.delta = a.delta;
     all->fc1.norm.sum = a.x_mid;
-    all->fc1.out = all->fc2.x = a.mlp.fc2_input.high_precision;
     all->fc2.out = a.delta;
     megakernels.push_back({.gemms = {all->proj, all->fc1, all->fc2}, .barrier = barrier_});
   }

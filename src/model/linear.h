@@ -6,6 +6,7 @@
 // GEMM.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ using fp8::Operand;
 using fp8::Output;
 using fp8::Recipe;
 using fp8::Target;
+
+/// Writes a sublayer's input again, in a recomputed pass. Empty: the input was kept.
+using RecomputeInput = std::function<void(Target)>;
 
 /// The activation beside a GEMM (kernels/gemm/gemm_activation.h): behind linear_fc1's fprop, whose result it takes, or
 /// in front of linear_fc2's dgrad, whose result is its gradient. Empty: none.

@@ -80,7 +80,8 @@ void Mlp::plan_scratch(MemoryPlan& plan) {
            live(Step::fc2_backward, Step::activation_backward));
 }
 
-void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
+void Mlp::plan_activations(MemoryPlan& plan, FeedForward::Activations& activations) const {
+  Activations& a = own(activations);
   plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1},
            saved(recompute_, live(Step::fc1, can_fuse_activation(linear_fc2_) ? Step::activation_backward
                                                                               : Step::fc1_backward)));
@@ -88,7 +89,8 @@ void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
   linear_fc2_.plan_input(plan, a.fc2_input, fc2_use());
 }
 
-void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
+void Mlp::plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool deferred) const {
+  Gradients& g = own(gradients);
   linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, can_fuse_activation(linear_fc2_));
   g.fc1_in_place = g.fc1.high_precision.shape.rank() == 0;  // not planned
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
@@ -99,7 +101,28 @@ void Mlp::quantize_weights(const Context& context, bool count) {
   linear_fc2_.quantize_weight(context, count);
 }
 
-void Mlp::share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const {
+void Mlp::plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const {
+  Activations& a = own(activations);
+  const auto add = [&](Tensor& slot, const char* name, int64_t width) {
+    plan.add(slot, name, MemoryKind::scratch, dims_.dtype, {rows, width});
+  };
+  add(a.fc1_out, "fc1_out", dims_.fc1);
+  add(a.fc2_input.high_precision, "fc2_input", dims_.ffn);
+}
+
+std::unique_ptr<FeedForward::Activations> Mlp::first_rows(const FeedForward::Activations& activations,
+                                                          const Tensor& input, int64_t rows) const {
+  const Activations& all = own(activations);
+  auto first = std::make_unique<Activations>();
+  first->fc1_input.high_precision = input;
+  first->fc1_out = all.fc1_out.slice_rows(0, rows);
+  first->fc2_input.high_precision = all.fc2_input.high_precision.slice_rows(0, rows);
+  return first;
+}
+
+void Mlp::share_input_forms(FeedForward::Activations& activations, const Tensor& values,
+                            const Tensor& scales) const {
+  Activations& a = own(activations);
   a.fc1_input.rowwise = linear_fc1_.input_form(values, scales, a.fc1_input.high_precision.rows());
   a.fc2_input.rowwise = linear_fc2_.input_form(values, scales, a.fc2_input.high_precision.rows());
   a.inputs_share_memory = true;
@@ -114,7 +137,9 @@ void Mlp::run_activation(const Context& context, const Activations& a, Target y)
       {.kind = kind_, .x = a.fc1_out, .y = output.high_precision, .y_fp8 = output.fp8, .clamp = clamp_});
 }
 
-void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
+void Mlp::forward(const Context& context, FeedForward::Activations& activations, const Tensor& y,
+                  const Pass& pass) {
+  Activations& a = own(activations);
   // 1. Up (for SwiGLU: gate and up in one GEMM). 2. The activation.
   pass.enter(context, Step::fc1);
   Target activated = linear_fc2_.input_target(a.fc2_input, pass);
@@ -134,16 +159,21 @@ void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const
   linear_fc2_.forward(context, a.fc2_input, y, pass);
 }
 
-kernels::MegakernelGemm Mlp::megakernel_fc1() const {
-  kernels::MegakernelGemm gemm = linear_fc1_.megakernel_gemm();
-  gemm.activated = true;
-  gemm.kind = kind_;
-  gemm.clamp = clamp_;
-  return gemm;
+std::optional<FeedForward::MegakernelGemms> Mlp::megakernel_gemms(
+    const FeedForward::Activations& activations) const {
+  MegakernelGemms gemms{linear_fc1_.megakernel_gemm(), linear_fc2_.megakernel_gemm()};
+  gemms.first.activated = true;
+  gemms.first.kind = kind_;
+  gemms.first.clamp = clamp_;
+  gemms.first.out = gemms.second.x = own(activations).fc2_input.high_precision;
+  return gemms;
 }
 
-void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                   const Pass& pass, bool deferred, const RecomputeInput& recompute_input) {
+void Mlp::backward(const Context& context, const Tensor& dy, FeedForward::Activations& activations,
+                   FeedForward::Gradients& gradients, const Tensor& dx, const Pass& pass, bool deferred,
+                   const RecomputeInput& recompute_input) {
+  Activations& a = own(activations);
+  Gradients& g = own(gradients);
   const Pass recomputed = pass.recomputed();
   if (g.fc1_in_place) g.fc1.high_precision = a.fc1_out;
   Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
@@ -185,9 +215,11 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
   linear_fc1_.backward(context, g.fc1, a.fc1_input, dx, pass, deferred);
 }
 
-void Mlp::wgrad(const Context& context, const Activations& a, const Gradients& g) const {
-  linear_fc2_.wgrad(context, g.fc2, a.fc2_input);
-  linear_fc1_.wgrad(context, g.fc1, a.fc1_input);
+void Mlp::wgrad(const Context& context, const FeedForward::Activations& activations,
+                const FeedForward::Gradients& gradients) const {
+  const Gradients& g = own(gradients);
+  linear_fc2_.wgrad(context, g.fc2, own(activations).fc2_input);
+  linear_fc1_.wgrad(context, g.fc1, own(activations).fc1_input);
 }
 
 }  // namespace te::model

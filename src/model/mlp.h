@@ -8,19 +8,21 @@
 // BF16 run.
 #pragma once
 
+#include <memory>
 #include <string>
 
-#include "model/self_attention.h"
+#include "model/feed_forward.h"
+#include "model/parallel_linear.h"
 
 namespace te::model {
 
-class Mlp {
+class Mlp final : public FeedForward {
  public:
   Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
   /// What a microbatch leaves for the backward pass.
-  struct Activations {
+  struct Activations final : FeedForward::Activations {
     Operand fc1_input;
     Tensor fc1_out;  ///< [tokens, fc1 width]
     Operand fc2_input;
@@ -28,36 +30,49 @@ class Mlp {
     bool inputs_share_memory = false;
   };
   /// The gradients of the linears' outputs during a backward pass.
-  struct Gradients {
+  struct Gradients final : FeedForward::Gradients {
     Operand fc1, fc2;
     bool fc1_in_place =
         false;  ///< fc1.high_precision is the memory of fc1_out, which nobody reads after the activation's gradient
   };
-  void plan_weights(MemoryPlan& plan, bool training);
-  void plan_scratch(MemoryPlan& plan);
-  void plan_activations(MemoryPlan& plan, Activations& activations) const;
-  void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
-  void quantize_weights(const Context& context, bool count);
-  /// The inputs' quantized forms in memory that they share: for passes that keep nothing.
-  void share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const;
-
-  /// For the producer of x.
-  Target input_target(Activations& a, const Pass& pass) {
-    return linear_fc1_.input_target(a.fc1_input, pass);
+  static Activations& own(FeedForward::Activations& a) { return static_cast<Activations&>(a); }
+  static const Activations& own(const FeedForward::Activations& a) {
+    return static_cast<const Activations&>(a);
   }
-  /// y [stream, hidden] from the input that was written to the target.
-  void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
+  static Gradients& own(FeedForward::Gradients& g) { return static_cast<Gradients&>(g); }
+  static const Gradients& own(const FeedForward::Gradients& g) { return static_cast<const Gradients&>(g); }
 
-  /// linear_fc1 with the activation.
-  kernels::MegakernelGemm megakernel_fc1() const;
-  kernels::MegakernelGemm megakernel_fc2() const { return linear_fc2_.megakernel_gemm(); }
+  std::unique_ptr<FeedForward::Activations> make_activations() const override {
+    return std::make_unique<Activations>();
+  }
+  std::unique_ptr<FeedForward::Gradients> make_gradients() const override {
+    return std::make_unique<Gradients>();
+  }
+  void plan_weights(MemoryPlan& plan, bool training) override;
+  void plan_scratch(MemoryPlan& plan) override;
+  void plan_activations(MemoryPlan& plan, FeedForward::Activations& activations) const override;
+  void plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool deferred) const override;
+  void plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const override;
+  std::unique_ptr<FeedForward::Activations> first_rows(const FeedForward::Activations& activations,
+                                                       const Tensor& input, int64_t rows) const override;
+  void share_input_forms(FeedForward::Activations& activations, const Tensor& values,
+                         const Tensor& scales) const override;
 
-  /// For the producer of dy, which keeps it itself.
-  Target grad_target(Gradients& g, const Pass& pass) const { return linear_fc2_.grad_target(g.fc2, pass); }
-  /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::fc2_backward.
-  void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                const Pass& pass, bool deferred, const RecomputeInput& recompute_input);
-  void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
+  void quantize_weights(const Context& context, bool count) override;
+  Target input_target(FeedForward::Activations& activations, const Pass& pass) override {
+    return linear_fc1_.input_target(own(activations).fc1_input, pass);
+  }
+  void forward(const Context& context, FeedForward::Activations& activations, const Tensor& y,
+               const Pass& pass) override;
+  Target grad_target(FeedForward::Gradients& gradients, const Pass& pass) const override {
+    return linear_fc2_.grad_target(own(gradients).fc2, pass);
+  }
+  void backward(const Context& context, const Tensor& dy, FeedForward::Activations& activations,
+                FeedForward::Gradients& gradients, const Tensor& dx, const Pass& pass, bool deferred,
+                const RecomputeInput& recompute_input) override;
+  void wgrad(const Context& context, const FeedForward::Activations& activations,
+             const FeedForward::Gradients& gradients) const override;
+  std::optional<MegakernelGemms> megakernel_gemms(const FeedForward::Activations& activations) const override;
 
  private:
   static bool fuses_activation(const Linear& linear) { return !linear.runs_quantized(); }

@@ -2,7 +2,6 @@
 //   y = linear_proj(attention(rotary(qk_norm(linear_qkv(x)))))
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,9 +10,6 @@
 #include "model/qk_norm.h"
 
 namespace te::model {
-
-/// Makes a sublayer's input again, in a recomputed pass. Empty: the input was kept.
-using RecomputeInput = std::function<void(Target)>;
 
 class SelfAttention {
  public:

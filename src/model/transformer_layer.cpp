@@ -26,7 +26,7 @@ TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
       attention_norms_(make_norms(".input_layernorm", ".post_attention_layernorm", config, parameters)),
       attention_(name_, index, config, parameters, recipe, rope, tensor, ranks),
       mlp_norms_(make_norms(".pre_mlp_layernorm", ".post_mlp_layernorm", config, parameters)),
-      mlp_(name_, index, config, parameters, recipe, tensor) {
+      feed_forward_(make_feed_forward(name_, index, config, parameters, recipe, tensor)) {
   parameters.end_layer(true);
 }
 
@@ -46,7 +46,7 @@ TransformerLayer::Norms TransformerLayer::make_norms(const char* before, const c
 
 void TransformerLayer::plan_weights(MemoryPlan& plan, bool training, bool deferred) {
   attention_.plan_weights(plan, training, deferred);
-  mlp_.plan_weights(plan, training);
+  feed_forward_->plan_weights(plan, training);
 }
 
 void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
@@ -55,7 +55,7 @@ void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
   attention_.plan_scratch(plan, context);
   if (pre_) mlp_norms_.before->plan_scratch(plan, Step::mlp_norm_backward);
   if (post_) mlp_norms_.after->plan_scratch(plan, Step::fc2_backward);
-  mlp_.plan_scratch(plan);
+  feed_forward_->plan_scratch(plan);
   const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden}, lifetime);
   };
@@ -88,7 +88,8 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
   const Lifetime read_again = kLayerOutput | live(Step::fc2_backward, Step::mlp_norm_backward);
   add(a.x_mid, ".x_mid", parallel_ ? kLayerOutput : saved(recompute_, read_again));
   statistics(mlp_norms_, a.norm2, live(Step::mlp_norm, Step::mlp_norm_backward), a.post_norm2, after2);
-  mlp_.plan_activations(plan, a.mlp);
+  a.feed_forward = feed_forward_->make_activations();
+  feed_forward_->plan_activations(plan, *a.feed_forward);
   if (post_) {
     add(a.attention_out, ".attention_branch", saved(recompute_, after1));
     add(a.mlp_out, ".mlp_branch", saved(recompute_, after2));
@@ -98,12 +99,13 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
 
 void TransformerLayer::plan_gradients(MemoryPlan& plan, LayerGradients& g, bool deferred) const {
   attention_.plan_gradients(plan, g.attention, deferred);
-  mlp_.plan_gradients(plan, g.mlp, deferred);
+  g.feed_forward = feed_forward_->make_gradients();
+  feed_forward_->plan_gradients(plan, *g.feed_forward, deferred);
 }
 
 void TransformerLayer::quantize_weights(const Context& context, bool count) {
   attention_.quantize_weights(context, count);
-  mlp_.quantize_weights(context, count);
+  feed_forward_->quantize_weights(context, count);
 }
 
 // --- forward -----------------------------------------------------------------------------------------------
@@ -119,13 +121,14 @@ void TransformerLayer::forward(const Context& context, const Tensor& residual, c
   // 3. Its output joins the stream; the norm of that is what the MLP reads.
   pass.enter(context, Step::mlp_norm);
   if (parallel_) {
-    enter(context, mlp_branch(a), a.x_in, {}, a.x_in, mlp_.input_target(a.mlp, pass));
+    enter(context, mlp_branch(a), a.x_in, {}, a.x_in, feed_forward_->input_target(*a.feed_forward, pass));
     kernels::add(context, a.x_in, a.delta, a.x_mid);
   } else {
-    enter(context, mlp_branch(a), a.x_in, a.delta, a.x_mid, mlp_.input_target(a.mlp, pass));
+    enter(context, mlp_branch(a), a.x_in, a.delta, a.x_mid,
+          feed_forward_->input_target(*a.feed_forward, pass));
   }
   // 4. MLP; its output joins the stream in the next norm.
-  mlp_.forward(context, a.mlp, output(a, a.mlp_out), pass);
+  feed_forward_->forward(context, *a.feed_forward, output(a, a.mlp_out), pass);
   leave(context, mlp_branch(a), output(a, a.mlp_out), a.delta, pass);
 }
 
@@ -150,10 +153,13 @@ void TransformerLayer::dropout(const Context& context, const Tensor& x, const Te
   stream_dropout(context, x, y, dropout_, site, pass, dims_, tensor_, ranks_);
 }
 
-std::optional<TransformerLayer::MegakernelGemms> TransformerLayer::megakernel_gemms() const {
+std::optional<TransformerLayer::MegakernelGemms> TransformerLayer::megakernel_gemms(
+    const LayerActivations& a) const {
   if (!pre_ || post_ || parallel_) return {};
-  MegakernelGemms all{attention_.megakernel_qkv(), attention_.megakernel_proj(), mlp_.megakernel_fc1(),
-                      mlp_.megakernel_fc2()};
+  const auto feed_forward = feed_forward_->megakernel_gemms(*a.feed_forward);
+  if (!feed_forward) return {};
+  MegakernelGemms all{attention_.megakernel_qkv(), attention_.megakernel_proj(), feed_forward->first,
+                      feed_forward->second};
   all.qkv.norm = attention_norms_.before->megakernel_norm();
   all.fc1.norm = mlp_norms_.before->megakernel_norm();
   return all;
@@ -175,9 +181,11 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
   }
   // 4'. MLP.
   pass.enter(context, Step::fc2_backward);
-  const Tensor d_mlp = leave_backward(context, mlp_branch(a), d_stream, a.mlp_out,
-                                      post_ ? mlp_.grad_target(g.mlp, pass) : Target(), pass);
-  mlp_.backward(context, d_mlp, a.mlp, g.mlp, d_branch_, pass, deferred, recompute_mlp);
+  const Tensor d_mlp =
+      leave_backward(context, mlp_branch(a), d_stream, a.mlp_out,
+                     post_ ? feed_forward_->grad_target(*g.feed_forward, pass) : Target(), pass);
+  feed_forward_->backward(context, d_mlp, *a.feed_forward, *g.feed_forward, d_branch_, pass, deferred,
+                          recompute_mlp);
   // 3'. Norm; its gradient joins the stream's, which is that of attention's output.
   pass.enter(context, Step::mlp_norm_backward);
   const Tensor& d_mid = parallel_ ? d_parallel_ : d_stream;
@@ -199,7 +207,7 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
 // Through a dropout or a norm the gradient is another tensor, for which the producer of the stream's gradient can do
 // nothing.
 Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const {
-  return own_gradient() ? Target() : mlp_.grad_target(g.mlp, pass);
+  return own_gradient() ? Target() : feed_forward_->grad_target(*g.feed_forward, pass);
 }
 
 Target PreviousLayer::grad_target(const Pass& pass) const {
@@ -228,7 +236,7 @@ void TransformerLayer::enter_backward(const Context& context, const Branch& bran
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,
                              const LayerGradients& g) const {
-  mlp_.wgrad(context, a.mlp, g.mlp);
+  feed_forward_->wgrad(context, *a.feed_forward, *g.feed_forward);
   attention_.wgrad(context, a.attention, g.attention);
 }
 

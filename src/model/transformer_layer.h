@@ -19,7 +19,7 @@
 #include <optional>
 #include <string>
 
-#include "model/mlp.h"
+#include "model/feed_forward.h"
 #include "model/norm.h"
 #include "model/self_attention.h"
 
@@ -33,7 +33,7 @@ struct LayerActivations {
   Norm::Statistics post_norm1, post_norm2;  ///< of those on their outputs
   SelfAttention::Activations attention;
   Tensor x_mid;  ///< [stream, hidden]
-  Mlp::Activations mlp;
+  std::unique_ptr<FeedForward::Activations> feed_forward;
   Tensor delta;  ///< scratch [stream, hidden]: a sublayer's output until the next norm adds it
   Tensor attention_out, mlp_out;  ///< [stream, hidden], norm_placement post or both: what the norms take
 };
@@ -42,7 +42,7 @@ struct LayerActivations {
 /// wgrad is put off (zero-bubble schedules), memory of the layer's own for what wgrad will read.
 struct LayerGradients {
   SelfAttention::Gradients attention;
-  Mlp::Gradients mlp;
+  std::unique_ptr<FeedForward::Gradients> feed_forward;
 };
 
 class TransformerLayer;
@@ -77,7 +77,7 @@ class TransformerLayer {
   /// All inputs' quantized forms in memory that they share: for passes that keep nothing.
   void share_input_forms(LayerActivations& activations, const Tensor& values, const Tensor& scales) const {
     attention_.share_input_forms(activations.attention, values, scales);
-    mlp_.share_input_forms(activations.mlp, values, scales);
+    feed_forward_->share_input_forms(*activations.feed_forward, values, scales);
   }
 
   /// In: the stream as (residual, delta); delta may be empty, then residual must be activations.x_in. Out:
@@ -89,7 +89,8 @@ class TransformerLayer {
   struct MegakernelGemms {
     kernels::MegakernelGemm qkv, proj, fc1, fc2;
   };
-  std::optional<MegakernelGemms> megakernel_gemms() const;
+  std::optional<MegakernelGemms> megakernel_gemms(const LayerActivations& activations) const;
+  const FeedForward& feed_forward() const { return *feed_forward_; }
   /// Between linear_qkv and linear_proj: from activations.attention.qkv to proj_input.high_precision.
   void attend(const Context& context, LayerActivations& activations, const Pass& pass) const {
     SelfAttention::Activations& a = activations.attention;
@@ -153,7 +154,7 @@ class TransformerLayer {
   Norms attention_norms_;
   SelfAttention attention_;
   Norms mlp_norms_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   // Scratch [stream, hidden]:
   Tensor d_branch_;  ///< gradient of a sublayer's input
   Tensor d_output_;  ///< with own_gradient(): of its output

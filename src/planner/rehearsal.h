@@ -15,8 +15,7 @@ namespace te::planner {
 /// Seconds of one rank.
 struct Work {
   double compute = 0;
-  double messages =
-      0;  ///< over tensor and context ranks, which nothing hides (docs/log/benchmarks.md)
+  double messages = 0;  ///< over tensor and context ranks, which nothing hides (docs/log/benchmarks.md)
   double total() const { return compute + messages; }
   Work& operator+=(const Work& other);
 };

@@ -1,0 +1,14 @@
+#include "model/feed_forward.h"
+
+#include "model/mlp.h"
+
+namespace te::model {
+
+std::unique_ptr<FeedForward> make_feed_forward(const std::string& layer_name, int index,
+                                               const LayerConfig& config,
+                                               parameters::ParameterStore& parameters, Recipe& recipe,
+                                               parallel::TensorParallel& tensor) {
+  return std::make_unique<Mlp>(layer_name, index, config, parameters, recipe, tensor);
+}
+
+}  // namespace te::model

@@ -88,7 +88,7 @@ class Layer {
         layer_config_(model::LayerConfig::of(config, tensor_).of_layer(0)),
         dims_(layer_config_.dims),
         layer_(0, layer_config_, parameters_, *recipe_, rope_.of(layer_config_.model), tensor_, ranks_) {
-    recipe_->share(groups.microbatch(), groups.stage());
+    recipe_->set_amax_groups(groups.microbatch(), groups.stage());
     parameters_.plan(plan_, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank()});
     recipe_->plan(plan_);
     tensor_.plan(plan_, dims_.dtype, dims_.tokens, dims_.hidden);

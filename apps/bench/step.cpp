@@ -48,7 +48,7 @@ struct Measured {
   int64_t memory_bytes = 0, host_memory_bytes = 0;
   double loss = 0;
   std::optional<double>
-      recast;  ///< share of the timed steps' casts that were made again (precision.fp8_recast)
+      requantized;  ///< share of the timed steps' casts that were made again (precision.fp8_recast)
   std::optional<Profile> profile;
 
   double median() const { return times[times.size() / 2]; }
@@ -94,7 +94,7 @@ class Steps {
 
   double loss() { return runner_.optimizer().status().loss_sum / static_cast<float>(batch_.counted); }
   int64_t memory_bytes() const { return runner_.plan().total_bytes(); }
-  bool recasts() { return runner_.model().recipe().recasts(); }
+  bool requantizes() { return runner_.model().recipe().requantizes(); }
   fp8::ScaleTable::CastCount casts() { return runner_.model().recipe().table().count_casts(context_); }
   int64_t host_memory_bytes() const { return runner_.plan().total_host_bytes(); }
 
@@ -138,9 +138,9 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   measured.host_memory_bytes = steps.host_memory_bytes();
   measured.loss = steps.loss();
   const fp8::ScaleTable::CastCount after = steps.casts();
-  if (steps.recasts() && after.casts > before.casts)
-    measured.recast = static_cast<double>(after.requantized - before.requantized) /
-                      static_cast<double>(after.casts - before.casts);
+  if (steps.requantizes() && after.casts > before.casts)
+    measured.requantized = static_cast<double>(after.requantized - before.requantized) /
+                           static_cast<double>(after.casts - before.casts);
   if (options.profiles()) measured.profile = take_profile(context, kProfiledSteps, [&] { steps.run(); });
   return measured;
 }
@@ -187,7 +187,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                    fmt::format("{:.2f}", measured.times.front()),
                    fmt::format("{:.2f}", measured.times.back()), fmt::format("{:.0f}", tokens_per_gpu),
                    fmt::format("{:.1f}", tflops), memory, fmt::format("{:.1f}", measured.first_step_s),
-                   measured.recast ? fmt::format("{:.2f} %", 100.0 * *measured.recast) : "-"});
+                   measured.requantized ? fmt::format("{:.2f} %", 100.0 * *measured.requantized) : "-"});
   nlohmann::json entry = {{"config", config.name},
                           {"fp8", fp8},
                           {"attention", options.attention},
@@ -206,7 +206,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                           {"host_memory_bytes", measured.host_memory_bytes},
                           {"first_step_s", measured.first_step_s},
                           {"loss", measured.loss}};
-  if (measured.recast) entry["recast"] = *measured.recast;
+  if (measured.requantized) entry["recast"] = *measured.requantized;
   if (measured.profile) {
     add_floors(context, *measured.profile, options.steps);
     std::printf("%s, FP8 %s, one step of %.0f tokens%s\n", config.name.c_str(), fp8.c_str(), tokens,

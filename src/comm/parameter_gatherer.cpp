@@ -33,7 +33,7 @@ void ParameterGatherer::all_gather(const Context& context, const Tensor& own, co
 
 void ParameterGatherer::cast(const Context& context) const {
   if (cast_) return cast_(context);
-  TE_CHECK(!parameters_.bytes || OpObserver::rehearsing(), "weights travel as bytes that nobody makes");
+  TE_CHECK(!parameters_.bytes || OpObserver::is_tracing(), "weights travel as bytes that nobody makes");
 }
 
 // Granules are whole numbers of pairs of 16-bit values.

@@ -49,7 +49,7 @@ void check_group(const Context& context, parallel::Communicator& group,
 
 void check_replicas(const Context& context, const parameters::ParameterStore& parameters,
                     const parallel::Groups& groups) {
-  if (OpObserver::rehearsing()) return;
+  if (OpObserver::is_tracing()) return;
   std::vector<const Parameter*> all, replicated, tied;
   for (const Parameter& parameter : parameters.parameters()) {
     if (!parameters.shards_values(parameters.buckets()[parameters.bucket_at(parameter.offset)]))

@@ -274,7 +274,7 @@ std::vector<std::string> override_rules(const std::string& overrides) {
   return rules;
 }
 
-std::string overrides_without_state(const std::string& overrides) {
+std::string stateless_overrides(const std::string& overrides) {
   std::string text;
   for (const std::string& rule : override_rules(overrides)) {
     const size_t colon = rule.rfind(':');

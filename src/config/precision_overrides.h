@@ -54,6 +54,6 @@ void check_overrides(const PrecisionConfig& precision, int64_t num_layers);
 std::vector<std::string> override_rules(const std::string& overrides);
 
 /// The rules with every recipe that needs state replaced: for passes that have none.
-std::string overrides_without_state(const std::string& overrides);
+std::string stateless_overrides(const std::string& overrides);
 
 }  // namespace te::config

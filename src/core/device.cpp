@@ -32,7 +32,7 @@ DeviceInfo cpu_info() {
   const int64_t page = sysconf(_SC_PAGESIZE);
   info.memory_bytes = sysconf(_SC_PHYS_PAGES) * page;
   info.free_bytes = sysconf(_SC_AVPHYS_PAGES) * page;
-  info.multiprocessors = omp_get_max_threads();
+  info.num_sms = omp_get_max_threads();
   return info;
 }
 
@@ -146,7 +146,7 @@ void Context::synchronize() const {
 void Context::copy_to_device(const Tensor& destination, const void* host) const {
   if (destination.bytes() == 0) return;
   const ProfileScope scope(*this, "copy_to_device", static_cast<double>(destination.bytes()));
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   if (is_cuda()) return cuda_backend::copy(destination.data, host, destination.bytes(), stream_);
   std::memcpy(destination.data, host, destination.bytes());
 }
@@ -154,7 +154,7 @@ void Context::copy_to_device(const Tensor& destination, const void* host) const 
 void Context::copy_to_host(void* host, const Tensor& source) const {
   if (source.bytes() == 0) return;
   const ProfileScope scope(*this, "copy_to_host", static_cast<double>(source.bytes()));
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   if (is_cuda()) return cuda_backend::copy(host, source.data, source.bytes(), stream_);
   std::memcpy(host, source.data, source.bytes());
 }
@@ -164,7 +164,7 @@ void Context::copy(const Tensor& destination, const Tensor& source) const {
            destination.bytes());
   if (source.bytes() == 0) return;
   const ProfileScope scope(*this, "copy", 2.0 * static_cast<double>(source.bytes()));
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   if (is_cuda()) return cuda_backend::copy(destination.data, source.data, source.bytes(), stream_);
   std::memmove(destination.data, source.data, source.bytes());
 }
@@ -172,7 +172,7 @@ void Context::copy(const Tensor& destination, const Tensor& source) const {
 void Context::fill_bytes(const Tensor& tensor, uint8_t byte) const {
   if (tensor.bytes() == 0) return;
   const ProfileScope scope(*this, "fill", static_cast<double>(tensor.bytes()));
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   if (is_cuda()) return cuda_backend::fill(tensor.data, byte, tensor.bytes(), stream_);
   std::memset(tensor.data, byte, tensor.bytes());
 }

@@ -18,7 +18,7 @@ struct DeviceInfo {
   std::string bus_id;        ///< PCI address, unique on a host; empty on the CPU
   int64_t memory_bytes = 0;  ///< total
   int64_t free_bytes = 0;    ///< free now
-  int multiprocessors = 0;   ///< or threads on the CPU
+  int num_sms = 0;           ///< or threads on the CPU
   int capability_major = 0;  ///< CUDA compute capability; 0 on the CPU
   int capability_minor = 0;
 };

@@ -103,7 +103,7 @@ DeviceInfo info(int ordinal) {
   char bus_id[32] = "";
   TE_CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal));
   info.bus_id = bus_id;
-  info.multiprocessors = properties.multiProcessorCount;
+  info.num_sms = properties.multiProcessorCount;
   info.capability_major = properties.major;
   info.capability_minor = properties.minor;
   info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);

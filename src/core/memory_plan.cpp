@@ -189,7 +189,7 @@ DeviceBuffer MemoryPlan::allocate(const Context& context) {
   return block;
 }
 
-void MemoryPlan::rehearse() {
+void MemoryPlan::bind_fake_addresses() {
   constexpr uintptr_t kNowhere = uintptr_t{1} << 56;        // no process has memory there: a use ends it
   auto* const nowhere = reinterpret_cast<char*>(kNowhere);  // NOLINT(performance-no-int-to-ptr)
   fill_slots(nowhere, packed().first);
@@ -217,7 +217,7 @@ HostBuffer MemoryPlan::allocate_host(const Context& context) {
   return block;
 }
 
-void MemoryPlan::enter(const Context& context, int step) {
+void MemoryPlan::begin_step(const Context& context, int step) {
   for (const ScratchBuffer& buffer : scratch_) {
     if (buffer.lifetime.contains(step) == buffer.lifetime.contains(step_)) continue;
     // 0xff is NaN in every type of number.

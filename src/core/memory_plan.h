@@ -84,12 +84,12 @@ class MemoryPlan {
   HostBuffer allocate_host(const Context& context);
 
   /// Fills all slots with addresses at which there is no memory: for passes that are only rehearsed
-  /// (OpObserver::performs). Instead of allocate().
-  void rehearse();
+  /// (OpObserver::executes). Instead of allocate().
+  void bind_fake_addresses();
 
   /// For tests: the timeline goes on to `step`. Scratch whose life begins or has ended is overwritten with NaN, so that
   /// a use outside the lifetime cannot go unnoticed. After allocate().
-  void enter(const Context& context, int step);
+  void begin_step(const Context& context, int step);
 
  private:
   struct Entry {

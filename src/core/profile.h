@@ -1,7 +1,7 @@
 // A hook around every operation of a step: who spends the device's time, and on what. Off unless an observer
 // is installed (te-bench --profile); then each operation tells the observer when it starts and ends, what it
 // must move and compute, and under which label it runs. Switched off it costs one branch an operation. An observer may
-// also have a step rehearsed (planner/rehearsal.h): its operations are told, in order, and none of them is done.
+// also have a step rehearsed (planner/cost_trace.h): its operations are told, in order, and none of them is done.
 //
 // An operation is a kernel of kernels/ (one launch or a few), a copy or fill, or a collective. Operations
 // that others call to do their work are part of those and not seen.
@@ -38,11 +38,11 @@ class OpObserver {
   virtual void begin(const Context& context, OpCall call) = 0;
   virtual void end(const Context& context) = 0;
   /// False in a rehearsal: operations are told and not done, and the memory that they name need not be there.
-  virtual bool performs() const { return true; }
+  virtual bool executes() const { return true; }
 
   /// The one that is installed, or null.
   static OpObserver* active() { return active_; }
-  static bool rehearsing() { return active_ != nullptr && !active_->performs(); }
+  static bool is_tracing() { return active_ != nullptr && !active_->executes(); }
   /// Installs an observer, or none with null; it must outlive its time in place.
   static void install(OpObserver* observer) { active_ = observer; }
 
@@ -93,7 +93,7 @@ class ProfileScope {
   void start(const Context& context, const char* name, const OpCost& cost, std::any args,
              std::string_view group = {});
   /// The operation is only told, not to be done.
-  bool rehearsed() const { return context_ != nullptr && OpObserver::rehearsing(); }
+  bool traced_only() const { return context_ != nullptr && OpObserver::is_tracing(); }
 
  private:
   void finish();

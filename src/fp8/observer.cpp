@@ -44,11 +44,11 @@ double kurtosis(const TensorSums& sums) {
   return (m4 - 4 * mean * m3 + 6 * mean * mean * m2 - 3 * mean * mean * mean * mean) / (variance * variance);
 }
 
-double saturated_share(const TensorSums& sums) {
+double saturated_fraction(const TensorSums& sums) {
   return sums.count > 0 ? static_cast<double>(sums.saturated) / static_cast<double>(sums.count) : kNan;
 }
 
-double flushed_share(const TensorSums& sums) {
+double underflow_fraction(const TensorSums& sums) {
   return sums.count > 0 ? static_cast<double>(sums.flushed) / static_cast<double>(sums.count) : kNan;
 }
 
@@ -65,43 +65,44 @@ ScaleLayout layout_of(Fp8Recipe recipe, OperandRole role) {
 
 // --- what is recorded --------------------------------------------------------------------------------------
 
-int Observer::watch(WatchedOperand operand) {
-  TE_CHECK(first_way_.empty(), "operand {} is watched after the plan", operand.info.name);
-  watched_.push_back(std::move(operand));
-  return static_cast<int>(watched_.size()) - 1;
+int Observer::add_operand(ObservedOperand operand) {
+  TE_CHECK(first_variant_.empty(), "operand {} is watched after the plan", operand.info.name);
+  operands_.push_back(std::move(operand));
+  return static_cast<int>(operands_.size()) - 1;
 }
 
 // Scales of a tensor, and of blocks, cast both forms alike.
-void Observer::add_ways(int watched, Fp8Recipe recipe, bool what_if, bool rowwise, bool columnwise) {
-  Way way{.watched = watched, .recipe = recipe, .what_if = what_if};
-  const ScaleLayout layout = layout_of(recipe, watched_[static_cast<size_t>(watched)].info.role);
-  if (layout == ScaleLayout::tensor || layout == ScaleLayout::blocks) return ways_.push_back(way);
-  way.form = "rowwise";
-  if (rowwise) ways_.push_back(way);
-  way.form = "columnwise";
-  way.columnwise = true;
-  if (columnwise) ways_.push_back(way);
+void Observer::add_variants(int operand_index, Fp8Recipe recipe, bool what_if, bool rowwise,
+                            bool columnwise) {
+  Variant variant{.operand_index = operand_index, .recipe = recipe, .what_if = what_if};
+  const ScaleLayout layout = layout_of(recipe, operands_[static_cast<size_t>(operand_index)].info.role);
+  if (layout == ScaleLayout::tensor || layout == ScaleLayout::blocks) return variants_.push_back(variant);
+  variant.form = "rowwise";
+  if (rowwise) variants_.push_back(variant);
+  variant.form = "columnwise";
+  variant.columnwise = true;
+  if (columnwise) variants_.push_back(variant);
 }
 
 void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
-  for (int i = 0; i < static_cast<int>(watched_.size()); ++i) {
-    const WatchedOperand& operand = watched_[static_cast<size_t>(i)];
-    first_way_.push_back(ways_.size());
+  for (int i = 0; i < static_cast<int>(operands_.size()); ++i) {
+    const ObservedOperand& operand = operands_[static_cast<size_t>(i)];
+    first_variant_.push_back(variants_.size());
     if (operand.quantized)
-      add_ways(i, operand.recipe, false, operand.rowwise, operand.columnwise);
+      add_variants(i, operand.recipe, false, operand.rowwise, operand.columnwise);
     else
-      ways_.push_back({.watched = i, .casts = false});
+      variants_.push_back({.operand_index = i, .casts = false});
     for (const std::string& name : what_if) {
       Fp8Recipe recipe{};
       TE_CHECK(config::from_string(name, recipe) && recipe != Fp8Recipe::delayed, "no recipe to try: {}",
                name);
-      if (!operand.quantized || recipe != operand.recipe) add_ways(i, recipe, true, true, true);
+      if (!operand.quantized || recipe != operand.recipe) add_variants(i, recipe, true, true, true);
     }
   }
-  first_way_.push_back(ways_.size());
-  if (ways_.empty()) return;
+  first_variant_.push_back(variants_.size());
+  if (variants_.empty()) return;
   plan.add(sums_, "fp8.statistics", MemoryKind::fp8_state, DType::u8,
-           {static_cast<int64_t>(ways_.size()), static_cast<int64_t>(sizeof(TensorSums))});
+           {static_cast<int64_t>(variants_.size()), static_cast<int64_t>(sizeof(TensorSums))});
   plan.add(scratch_, "fp8.statistics_parts", MemoryKind::fp8_state, DType::u8,
            {kernels::tensor_stats_scratch_bytes()});
   plan.add(current_amax_, "fp8.statistics_amax", MemoryKind::fp8_state, DType::f32, {1});
@@ -111,28 +112,29 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
 // --- looking -----------------------------------------------------------------------------------------------
 
 void Observer::begin(const Context& context) {
-  TE_CHECK(!first_way_.empty(), "the observer has no plan");
+  TE_CHECK(!first_variant_.empty(), "the observer has no plan");
   if (sums_) context.zero(sums_);
   active_ = true;
 }
 
-void Observer::see(const Context& context, int watched, const Operand& operand, const float* scale) const {
-  const WatchedOperand& what = watched_[static_cast<size_t>(watched)];
-  for (size_t i = first_way_[static_cast<size_t>(watched)]; i < first_way_[static_cast<size_t>(watched) + 1];
-       ++i) {
-    const Way& way = ways_[i];
+void Observer::record(const Context& context, int operand_index, const Operand& operand,
+                      const float* scale) const {
+  const ObservedOperand& what = operands_[static_cast<size_t>(operand_index)];
+  for (size_t i = first_variant_[static_cast<size_t>(operand_index)];
+       i < first_variant_[static_cast<size_t>(operand_index) + 1]; ++i) {
+    const Variant& variant = variants_[i];
     kernels::TensorStats stats{
         .x = operand.high_precision,
-        .layout = way.casts ? layout_of(way.recipe, what.info.role) : ScaleLayout::none,
+        .layout = variant.casts ? layout_of(variant.recipe, what.info.role) : ScaleLayout::none,
         .format = what.info.format,
-        .columnwise = way.columnwise,
+        .columnwise = variant.columnwise,
         .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
         .margin = static_cast<int>(precision_.margin),
         .scratch = scratch_,
         .into = sums_of(i)};
     if (stats.layout == ScaleLayout::tensor) {
       stats.scale = scale;
-      if (way.what_if) {  // as TensorwiseRecipe, of this rank's part of the tensor
+      if (variant.what_if) {  // as TensorwiseRecipe, of this rank's part of the tensor
         kernels::Fp8Output amax;
         amax.amax = current_amax_.as<float>();
         context.zero(current_amax_);
@@ -149,16 +151,16 @@ void Observer::see(const Context& context, int watched, const Operand& operand, 
 }
 
 std::vector<CastStatistics> Observer::read(const Context& context) const {
-  std::vector<TensorSums> sums(ways_.size());
+  std::vector<TensorSums> sums(variants_.size());
   if (sums_) context.copy_to_host(sums.data(), sums_);
   context.synchronize();
   std::vector<CastStatistics> result;
-  for (size_t i = 0; i < ways_.size(); ++i) {
-    const Way& way = ways_[i];
-    result.push_back({.operand = watched_[static_cast<size_t>(way.watched)].info,
-                      .recipe = way.casts ? std::string(config::to_string(way.recipe)) : "none",
-                      .what_if = way.what_if,
-                      .form = way.form,
+  for (size_t i = 0; i < variants_.size(); ++i) {
+    const Variant& variant = variants_[i];
+    result.push_back({.operand = operands_[static_cast<size_t>(variant.operand_index)].info,
+                      .recipe = variant.casts ? std::string(config::to_string(variant.recipe)) : "none",
+                      .what_if = variant.what_if,
+                      .form = variant.form,
                       .sums = sums[i]});
   }
   return result;

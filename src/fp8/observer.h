@@ -33,11 +33,11 @@ struct CastStatistics {
 double sqnr_db(const kernels::TensorSums& sums);  ///< 10 log10(signal / error); infinite without an error
 double dynamic_range(const kernels::TensorSums& sums);  ///< log2(amax / smallest magnitude above 0)
 double kurtosis(const kernels::TensorSums& sums);       ///< about the mean; 3 of a normal distribution
-double saturated_share(const kernels::TensorSums& sums);
-double flushed_share(const kernels::TensorSums& sums);
+double saturated_fraction(const kernels::TensorSums& sums);
+double underflow_fraction(const kernels::TensorSums& sums);
 
 /// An operand as Recipe::quantizer() knows it.
-struct WatchedOperand {
+struct ObservedOperand {
   OperandInfo info;
   bool quantized = false;
   config::Fp8Recipe recipe = config::Fp8Recipe::delayed;
@@ -51,7 +51,7 @@ class Observer {
  public:
   explicit Observer(const config::PrecisionConfig& precision) : precision_(precision) {}
 
-  int watch(WatchedOperand operand);
+  int add_operand(ObservedOperand operand);
   /// Before the plan: what shall be recorded. Without it nothing is planned.
   void plan(MemoryPlan& plan, const std::vector<std::string>& what_if);
 
@@ -62,25 +62,25 @@ class Observer {
 
   /// `scale`: the one that has just cast the operand, where its recipe has one of the tensor. Sums of an operand that
   /// is seen in parts add up.
-  void see(const Context& context, int watched, const Operand& operand, const float* scale) const;
+  void record(const Context& context, int operand_index, const Operand& operand, const float* scale) const;
 
   /// Waits for the device. Of this rank, in the order of the linears; merge over ranks with kernels::merged().
   std::vector<CastStatistics> read(const Context& context) const;
 
  private:
-  struct Way {
-    int watched = 0;
+  struct Variant {
+    int operand_index = 0;
     config::Fp8Recipe recipe{};
     bool casts = true, what_if = false, columnwise = false;
     const char* form = "both";
   };
-  void add_ways(int watched, config::Fp8Recipe recipe, bool what_if, bool rowwise, bool columnwise);
-  kernels::TensorSums* sums_of(size_t way) const { return sums_.as<kernels::TensorSums>() + way; }
+  void add_variants(int operand_index, config::Fp8Recipe recipe, bool what_if, bool rowwise, bool columnwise);
+  kernels::TensorSums* sums_of(size_t variant) const { return sums_.as<kernels::TensorSums>() + variant; }
 
   config::PrecisionConfig precision_;
-  std::vector<WatchedOperand> watched_;
-  std::vector<Way> ways_;
-  std::vector<size_t> first_way_;  ///< of each operand, and the end
+  std::vector<ObservedOperand> operands_;
+  std::vector<Variant> variants_;
+  std::vector<size_t> first_variant_;  ///< of each operand, and the end
   bool active_ = false;
   Tensor sums_;                  ///< u8 [ways, bytes of TensorSums]
   Tensor scratch_;               ///< of tensor_stats

@@ -19,7 +19,7 @@ kernels::ScaleLayout Quantizer::scale_layout() const {
 }
 
 bool Quantizer::transposes() const {
-  return enabled() && !forms_.high_precision && scale_layout() == kernels::ScaleLayout::tensor;
+  return enabled() && !layouts_.high_precision && scale_layout() == kernels::ScaleLayout::tensor;
 }
 
 DType Quantizer::format() const {
@@ -29,7 +29,7 @@ DType Quantizer::format() const {
 // Producers write either FP8 or high precision.
 bool Quantizer::fused() const {
   const Recipe::Shared* const shared = recipe_ != nullptr ? recipe_->shared_.get() : nullptr;
-  return enabled() && !forms_.high_precision && recipe_->fused() && !recipe_->calibrating_ &&
+  return enabled() && !layouts_.high_precision && recipe_->fused() && !recipe_->calibrating_ &&
          !shared->observer.active() && !shared->high_precision && !shared->single_amax_buffer;
 }
 
@@ -42,7 +42,7 @@ bool Quantizer::in_high_precision() const {
 }
 
 bool Quantizer::gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const {
-  return enabled() && !recipe_->shared_->high_precision && !forms_.high_precision &&
+  return enabled() && !recipe_->shared_->high_precision && !layouts_.high_precision &&
          recipe_->gathers_quantized(ranks, tokens);
 }
 
@@ -70,7 +70,7 @@ void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& me
   if (memory.has_columnwise && columnwise())
     plan.add(operand.columnwise.values, memory.name + ".columnwise", memory.values, format(),
              {memory.cols, memory.rows}, memory.columnwise);
-  recipe_->plan_scales(plan, index_, forms_, operand, memory);
+  recipe_->plan_scales(plan, index_, layouts_, operand, memory);
 }
 
 Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& sums) const {
@@ -116,20 +116,21 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
     recipe_->bypass_quantization(context, index_, operand, mode, missing);
   } else if (index_ >= 0) {
     if (!mode.rowwise && operand.columnwise)
-      cast_form(context, operand, &Operand::columnwise, mode, missing);
+      quantize_layout(context, operand, &Operand::columnwise, mode, missing);
     else
       recipe_->cast(context, index_, operand, mode, missing);
   } else if (missing.into) {
     kernels::bias_gradient(context, operand.high_precision, missing.into, missing.scratch);
   }
   if (watching && first_pass)
-    recipe_->shared_->observer.see(context, watched_, operand,
-                                   enabled() ? recipe_->last_scale(index_) : nullptr);
+    recipe_->shared_->observer.record(context, observer_index_, operand,
+                                      enabled() ? recipe_->last_scale(index_) : nullptr);
 }
 
 // The form that is not asked for may have no memory now.
-void Quantizer::cast_form(const Context& context, const Operand& operand, kernels::Matrix Operand::*form,
-                          QuantizeMode mode, const ColumnSums& sums) const {
+void Quantizer::quantize_layout(const Context& context, const Operand& operand,
+                                kernels::Matrix Operand::*form, QuantizeMode mode,
+                                const ColumnSums& sums) const {
   Operand part = operand;
   part.rowwise = part.columnwise = {};
   part.*form = operand.*form;
@@ -139,14 +140,14 @@ void Quantizer::cast_form(const Context& context, const Operand& operand, kernel
 // Passes in high precision read no form.
 void Quantizer::recompute_rowwise(const Context& context, Operand& operand) const {
   if (operand.use_high_precision_) return;
-  cast_form(context, operand, &Operand::rowwise, {.columnwise = false, .reuse_scale = true}, {});
+  quantize_layout(context, operand, &Operand::rowwise, {.columnwise = false, .reuse_scale = true}, {});
 }
 
 void Quantizer::recompute_columnwise(const Context& context, Operand& operand, bool from_rowwise) const {
   if (operand.use_high_precision_) return;
   if (from_rowwise && operand.rowwise.layout == kernels::ScaleLayout::tensor)
     return kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
-  cast_form(context, operand, &Operand::columnwise, {.reuse_scale = true}, {});
+  quantize_layout(context, operand, &Operand::columnwise, {.reuse_scale = true}, {});
 }
 
 int Quantizer::register_sharded() const {
@@ -229,7 +230,7 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
 
 namespace {
 
-Forms forms_of(const config::LinearPrecision& linear, OperandRole role) {
+OperandLayouts forms_of(const config::LinearPrecision& linear, OperandRole role) {
   const bool of_rows = role == OperandRole::grad_output ? linear.dgrad : linear.fprop,
              of_columns = role == OperandRole::weight ? linear.dgrad : linear.wgrad;
   return {.rowwise = of_rows, .columnwise = of_columns, .high_precision = !of_rows || !of_columns};
@@ -254,19 +255,19 @@ Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRo
   const config::LinearPrecision linear = config::linear_precision(
       config::as_quantized(precision_), linear_name.substr(linear_name.rfind('.') + 1),
       head ? num_layers_ : layer, num_layers_);
-  const Forms forms = forms_of(linear, role);
+  const OperandLayouts layouts = forms_of(linear, role);
   const OperandInfo info{linear_name, head ? num_layers_ : layer, role, format_of(linear, role)};
-  const bool none = !forms.rowwise && !forms.columnwise;
-  const int watched = shared_->observer.watch({.info = info,
-                                               .quantized = quantizes() && !none,
-                                               .recipe = linear.recipe,
-                                               .rowwise = forms.rowwise,
-                                               .columnwise = forms.columnwise});
-  if (none || (!quantizes() && !precision_.fp8_calibrate)) return {this, -1, {}, watched};
-  return {&recipe_of(linear.recipe), table().add(info), forms, watched};
+  const bool none = !layouts.rowwise && !layouts.columnwise;
+  const int observer_index = shared_->observer.add_operand({.info = info,
+                                                            .quantized = quantizes() && !none,
+                                                            .recipe = linear.recipe,
+                                                            .rowwise = layouts.rowwise,
+                                                            .columnwise = layouts.columnwise});
+  if (none || (!quantizes() && !precision_.fp8_calibrate)) return {this, -1, {}, observer_index};
+  return {&recipe_of(linear.recipe), table().add(info), layouts, observer_index};
 }
 
-void Recipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {
+void Recipe::set_amax_groups(parallel::Communicator& tensor, parallel::Communicator& stage) {
   shared_->tensor = tensor.size() > 1 ? &tensor : nullptr;
   shared_->stage = stage.size() > 1 ? &stage : nullptr;
 }
@@ -343,22 +344,22 @@ void Recipe::set_test_outlier(const Context& context, int log2) {
   context.synchronize();
 }
 
-void Recipe::plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
+void Recipe::plan_scales(MemoryPlan& plan, int index, OperandLayouts layouts, Operand& operand,
                          const OperandMemory& memory) const {
   const kernels::ScaleLayout layout = scale_layout(table().info(index).role);
-  const bool columnwise = memory.has_columnwise && forms.columnwise;
+  const bool columnwise = memory.has_columnwise && layouts.columnwise;
   const auto add = [&](kernels::Matrix& form, const char* suffix, int64_t rows, int64_t cols) {
     plan.add(form.scales, memory.name + suffix, memory.scales, DType::f32,
              kernels::scale_shape(layout, rows, cols));
   };
-  if (forms.rowwise) add(operand.rowwise, ".scale_inv", memory.rows, memory.cols);
-  if (columnwise && forms.rowwise && layout == kernels::ScaleLayout::tensor)
+  if (layouts.rowwise) add(operand.rowwise, ".scale_inv", memory.rows, memory.cols);
+  if (columnwise && layouts.rowwise && layout == kernels::ScaleLayout::tensor)
     plan.alias(operand.columnwise.scales, operand.rowwise.scales);
   else if (columnwise)
     add(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
   if (memory.keeps_scale && has_cast_states() && layout == kernels::ScaleLayout::tensor)
     plan.add(operand.scale, memory.name + ".scale", memory.scales, DType::f32, {1});
-  if (forms.rowwise) operand.rowwise.layout = layout;
+  if (layouts.rowwise) operand.rowwise.layout = layout;
   if (columnwise) operand.columnwise.layout = layout;
 }
 
@@ -379,20 +380,20 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
   const bool own = scale == CastScale::current;
   kernels::Fp8CastState* const state = table().cast_state_of(index);
   unsigned* const num_casts = shared_->table.num_casts_of(index);
-  out.recast = {.state = state,
-                .num_casts = num_casts,
-                .margin_factor = std::ldexp(1.0f, -margin_of(index)),
-                .all_reduce_amax = {}};
+  out.requantize = {.state = state,
+                    .num_casts = num_casts,
+                    .margin_factor = std::ldexp(1.0f, -margin_of(index)),
+                    .all_reduce_amax = {}};
   if (own) {
-    out.recast.current_scale = table().scale_of(index).as<float>();
-    if (has_power_of_two_scales()) out.recast.guesses = table().guesses_of(index);
-    out.recast.current_amax = current_amax_of(index).as<float>();
-    if (out.recast.current_amax == out.amax) out.amax = nullptr;
+    out.requantize.current_scale = table().scale_of(index).as<float>();
+    if (has_power_of_two_scales()) out.requantize.predicted_scales = table().predicted_scales_of(index);
+    out.requantize.current_amax = current_amax_of(index).as<float>();
+    if (out.requantize.current_amax == out.amax) out.amax = nullptr;
   }
-  out.recast.used_scale = operand.scale.as<float>();
+  out.requantize.used_scale = operand.scale.as<float>();
   parallel::Communicator* const ranks = own || operand.is_shard ? shared_->tensor : nullptr;
   if (ranks != nullptr)
-    out.recast.all_reduce_amax = [ranks, amax = out.recast.amax()](const Context& context) {
+    out.requantize.all_reduce_amax = [ranks, amax = out.requantize.amax()](const Context& context) {
       reduce_amax(context, ranks, {amax, DType::f32, {1}});
     };
   return out;
@@ -432,10 +433,10 @@ std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, in
   return std::make_unique<MixedRecipe>(precision, num_layers);
 }
 
-config::PrecisionConfig without_state(config::PrecisionConfig precision) {
+config::PrecisionConfig stateless_precision(config::PrecisionConfig precision) {
   if (precision.fp8_recipe == config::Fp8Recipe::delayed)
     precision.fp8_recipe = config::Fp8Recipe::tensorwise;
-  precision.overrides = config::overrides_without_state(precision.overrides);
+  precision.overrides = config::stateless_overrides(precision.overrides);
   precision.fp8_calibrate = false;
   return precision;
 }

@@ -60,7 +60,7 @@ struct OperandMemory {
 class Recipe;
 
 /// What the GEMMs that read an operand want of it.
-struct Forms {
+struct OperandLayouts {
   bool rowwise = true, columnwise = true;  ///< quantized
   bool high_precision = false;             ///< high precision, too: not all of its GEMMs are quantized
 };
@@ -69,14 +69,14 @@ struct Forms {
 class Quantizer {
  public:
   Quantizer() = default;
-  Quantizer(Recipe* recipe, int index, Forms forms, int watched)
-      : recipe_(recipe), index_(index), forms_(forms), watched_(watched) {}
+  Quantizer(Recipe* recipe, int index, OperandLayouts layouts, int observer_index)
+      : recipe_(recipe), index_(index), layouts_(layouts), observer_index_(observer_index) {}
 
   /// True when the recipe quantizes the operand in this layer, for one of its GEMMs at least.
   bool enabled() const;
   /// True when the form exists that GEMMs over the rows read (wgrad), likewise over the columns.
-  bool columnwise() const { return enabled() && forms_.columnwise; }
-  bool rowwise() const { return enabled() && forms_.rowwise; }
+  bool columnwise() const { return enabled() && layouts_.columnwise; }
+  bool rowwise() const { return enabled() && layouts_.rowwise; }
   /// True when no GEMM reads high precision, and the column-wise form is the row-wise one's transpose.
   bool transposes() const;
   DType format() const;
@@ -142,13 +142,13 @@ class Quantizer {
  private:
   kernels::ScaleLayout scale_layout() const;
   QuantizeMode mode_of(const Operand& operand, QuantizeMode mode) const;
-  void cast_form(const Context& context, const Operand& operand, kernels::Matrix Operand::*form,
-                 QuantizeMode mode, const ColumnSums& sums) const;
+  void quantize_layout(const Context& context, const Operand& operand, kernels::Matrix Operand::*form,
+                       QuantizeMode mode, const ColumnSums& sums) const;
 
   Recipe* recipe_ = nullptr;
   int index_ = -1;  ///< row of the ScaleTable; -1 = not FP8 and not calibrated
-  Forms forms_;
-  int watched_ = -1;  ///< the observer's number of the operand
+  OperandLayouts layouts_;
+  int observer_index_ = -1;  ///< the observer's number of the operand
 };
 
 class Recipe {
@@ -171,11 +171,11 @@ class Recipe {
     return true;
   }
   /// True when casts may have to be made again, because their scales are found or guessed before the values.
-  virtual bool recasts() const { return false; }
+  virtual bool requantizes() const { return false; }
   /// Which values of an operand's forms share a scale.
   virtual kernels::ScaleLayout scale_layout(OperandRole) const { return kernels::ScaleLayout::tensor; }
   /// True when the first scales have to be found by passes before the first step (begin_calibration).
-  virtual bool starts_from_history() const { return false; }
+  virtual bool needs_calibration() const { return false; }
   /// Until end_calibration() each operand is cast with the scale that its own values ask for, whatever the state says,
   /// and its amax is recorded: one pass finds the scales of a model of any depth. Then update().
   virtual void begin_calibration() { calibrating_ = true; }
@@ -184,14 +184,14 @@ class Recipe {
   /// The ranks with which this one shares tensors: parts of one tensor (`tensor`), and all that run the same layers
   /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages
   /// have other layers and take no part.
-  void share(parallel::Communicator& tensor, parallel::Communicator& stage);
+  void set_amax_groups(parallel::Communicator& tensor, parallel::Communicator& stage);
 
   /// Before the plan: operands get the memory of both precisions, so that set_high_precision() is possible.
   void keep_high_precision() { shared_->keeps_high_precision = true; }
   /// From here on passes run as with the recipe `off`, and state that hangs on amaxes goes on from these. All weights
   /// must be announced as changed.
   void set_high_precision(bool on);
-  /// For passes whose launches are recorded and repeated: no cast takes turns with another (Fp8Recast), so operands
+  /// For passes whose launches are recorded and repeated: no cast takes turns with another (Fp8Requantize), so operands
   /// with scales of their own are cast by complete(), in one launch. One rank; only operands of
   /// kernels::kMaxSmallElements at most may be recorded. Before the first pass.
   void use_single_amax_buffer() { shared_->single_amax_buffer = true; }
@@ -232,10 +232,10 @@ class Recipe {
   int margin_of(int index) const;
   /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both
   /// forms.
-  void plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
+  void plan_scales(MemoryPlan& plan, int index, OperandLayouts layouts, Operand& operand,
                    const OperandMemory& memory) const;
-  /// What the next cast of the operand does about its scale (kernels/quantize/fp8_output.h, Fp8Recast): takes the one
-  /// that it is given, corrects that, or finds it.
+  /// What the next cast of the operand does about its scale (kernels/quantize/fp8_output.h, Fp8Requantize): takes the
+  /// one that it is given, corrects that, or finds it.
   enum class CastScale : uint8_t { given, corrected, current };
   virtual CastScale cast_scale(int) const { return CastScale::given; }
   /// True when scales of tensors' own are powers of two, and the last one is the next one's guess.
@@ -291,6 +291,6 @@ class Recipe {
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers);
 
 /// The same precision with a recipe that needs no state: for generation and evaluation of any checkpoint.
-config::PrecisionConfig without_state(config::PrecisionConfig precision);
+config::PrecisionConfig stateless_precision(config::PrecisionConfig precision);
 
 }  // namespace te::fp8

@@ -16,7 +16,7 @@ namespace te::fp8 {
 // working space.
 Recipe::CastScale DelayedRecipe::cast_scale(int index) const {
   if (calibrating_ || table().info(index).role == OperandRole::weight) return CastScale::current;
-  return recasts() ? CastScale::corrected : CastScale::given;
+  return requantizes() ? CastScale::corrected : CastScale::given;
 }
 
 void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
@@ -124,12 +124,12 @@ Recipe& MixedRecipe::recipe_of(config::Fp8Recipe kind) {
   return *recipe;
 }
 
-bool MixedRecipe::starts_from_history() const {
+bool MixedRecipe::needs_calibration() const {
   return recipes_.contains(config::Fp8Recipe::delayed);
 }
 
 int MixedRecipe::history_len() const {
-  return starts_from_history() ? static_cast<int>(precision_.amax_history_len) : 0;
+  return needs_calibration() ? static_cast<int>(precision_.amax_history_len) : 0;
 }
 
 void MixedRecipe::begin_calibration() {
@@ -143,7 +143,7 @@ void MixedRecipe::end_calibration() {
 // The delayed recipe's update is one of the whole table; scales of others are their own affair and made anew by each
 // cast.
 void MixedRecipe::update(const Context& context, const int32_t* skip) {
-  if (starts_from_history()) return recipes_.at(config::Fp8Recipe::delayed)->update(context, skip);
+  if (needs_calibration()) return recipes_.at(config::Fp8Recipe::delayed)->update(context, skip);
   log_amaxes(context);
 }
 

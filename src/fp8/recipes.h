@@ -17,8 +17,8 @@ class DelayedRecipe : public Recipe {
   const char* name() const override { return "delayed"; }
   bool quantizes() const override { return true; }
   bool fused() const override { return true; }
-  bool starts_from_history() const override { return true; }
-  bool recasts() const override { return precision_.fp8_recast && quantizes(); }
+  bool needs_calibration() const override { return true; }
+  bool requantizes() const override { return precision_.fp8_recast && quantizes(); }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
@@ -42,7 +42,7 @@ class OffRecipe final : public DelayedRecipe {
   const char* name() const override { return "off"; }
   bool quantizes() const override { return false; }
   bool fused() const override { return false; }
-  bool starts_from_history() const override { return false; }
+  bool needs_calibration() const override { return false; }
 
  protected:
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
@@ -58,7 +58,7 @@ class TensorwiseRecipe final : public Recipe {
   const char* name() const override { return "tensorwise"; }
   bool quantizes() const override { return true; }
   bool fused() const override { return true; }
-  bool recasts() const override { return has_power_of_two_scales(); }
+  bool requantizes() const override { return has_power_of_two_scales(); }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
@@ -116,8 +116,8 @@ class MixedRecipe final : public Recipe {
   MixedRecipe(const config::PrecisionConfig& precision, int num_layers) : Recipe(precision, num_layers) {}
   const char* name() const override { return "mixed"; }
   bool quantizes() const override { return true; }
-  bool starts_from_history() const override;
-  bool recasts() const override { return precision_.fp8_recast && starts_from_history(); }
+  bool needs_calibration() const override;
+  bool requantizes() const override { return precision_.fp8_recast && needs_calibration(); }
   void begin_calibration() override;
   void end_calibration() override;
   void update(const Context& context, const int32_t* skip) override;

@@ -33,7 +33,7 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
            {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
   if (two_launches) {
     num_casts_.assign(infos_.size(), 0);
-    plan.add(guesses, "fp8.guesses", MemoryKind::fp8_state, DType::f32, {n, 2});
+    plan.add(predicted_scales, "fp8.guesses", MemoryKind::fp8_state, DType::f32, {n, 2});
     plan.add(cast_states, "fp8.cast_states", MemoryKind::fp8_state, DType::u8,
              {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
   }
@@ -52,7 +52,7 @@ void ScaleTable::reset(const Context& context) {
   context.zero(amax);
   context.zero(last_amax);
   context.zero(counters);
-  if (cast_states) context.zero(cast_states), context.zero(guesses);
+  if (cast_states) context.zero(cast_states), context.zero(predicted_scales);
   if (history) context.zero(history);
   if (position) context.zero(position);
   context.synchronize();  // the host vectors above must outlive the copies
@@ -60,7 +60,8 @@ void ScaleTable::reset(const Context& context) {
 
 std::vector<Tensor> ScaleTable::state() const {
   std::vector<Tensor> state;
-  for (const Tensor& tensor : {amax, last_amax, scale, history, position, counters, guesses, cast_states})
+  for (const Tensor& tensor :
+       {amax, last_amax, scale, history, position, counters, predicted_scales, cast_states})
     if (tensor.shape.rank() > 0) state.push_back(tensor);
   return state;
 }

@@ -45,8 +45,8 @@ class ScaleTable {
     return cast_states.as<kernels::Fp8CastState>() + index;
   }
   unsigned* num_casts_of(int index) { return num_casts_.data() + index; }
-  /// Of scales that are powers of two (Fp8Recast::guesses).
-  float* guesses_of(int index) const { return guesses.as<float>() + 2 * index; }
+  /// Of scales that are powers of two (Fp8Requantize::predicted_scales).
+  float* predicted_scales_of(int index) const { return predicted_scales.as<float>() + 2 * index; }
   /// Casts of inputs and gradients in two launches so far, whether they count or not, and how many of them were made
   /// again since zero_counters(). Waits for the device.
   struct CastCount {
@@ -55,15 +55,15 @@ class ScaleTable {
   CastCount count_casts(const Context& context) const;
   kernels::Fp8Counters* counters_of(int index) const { return counters.as<kernels::Fp8Counters>() + index; }
 
-  Tensor amax;         ///< [n, 1] fp32: the step so far
-  Tensor last_amax;    ///< [n, 1] fp32: the last finished step, for the log
-  Tensor scale;        ///< [n, 1] fp32
-  Tensor fp8_max;      ///< [n, 1] fp32
-  Tensor history;      ///< [history_len, n] fp32; empty when history_len is 0
-  Tensor position;     ///< [1] int32, the ring's next row
-  Tensor counters;     ///< [n, bytes of Fp8Counters]
-  Tensor guesses;      ///< [n, 2] fp32; with cast_states
-  Tensor cast_states;  ///< [n, bytes of Fp8CastState]; empty without casts of two launches
+  Tensor amax;              ///< [n, 1] fp32: the step so far
+  Tensor last_amax;         ///< [n, 1] fp32: the last finished step, for the log
+  Tensor scale;             ///< [n, 1] fp32
+  Tensor fp8_max;           ///< [n, 1] fp32
+  Tensor history;           ///< [history_len, n] fp32; empty when history_len is 0
+  Tensor position;          ///< [1] int32, the ring's next row
+  Tensor counters;          ///< [n, bytes of Fp8Counters]
+  Tensor predicted_scales;  ///< [n, 2] fp32; with cast_states
+  Tensor cast_states;       ///< [n, bytes of Fp8CastState]; empty without casts of two launches
 
  private:
   std::vector<OperandInfo> infos_;

@@ -84,8 +84,8 @@ void ShardedWeightQuantizer::commit_scale(const Context& context, int number,
   kernels::enter_own_scale(context, {.found_amax = one(amax_, number).as<float>(),
                                      .found_scale = one(scale_, number).as<float>(),
                                      .amax = out.amax,
-                                     .current_amax = out.recast.current_amax,
-                                     .scale = out.recast.current_scale,
+                                     .current_amax = out.requantize.current_amax,
+                                     .scale = out.requantize.current_scale,
                                      .scale_inv = out.scale_inv});
 }
 

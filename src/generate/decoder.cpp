@@ -18,7 +18,7 @@ constexpr int64_t kFp8Rows = 16;
 constexpr int64_t kRecordedRows = 64;  ///< more take so long that launching their kernels costs nothing
 
 config::Config decoder_config(config::Config config) {
-  config.precision = fp8::without_state(config.precision);
+  config.precision = fp8::stateless_precision(config.precision);
   config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
   config.parallel.context = 1;
   return config;
@@ -54,7 +54,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
   TE_CHECK(sizes.score_rows >= 0 && sizes.score_rows <= sizes.max_rows,
            "decoder: {} scored rows, passes of {}", sizes.score_rows, sizes.max_rows);
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
-  recipe_->share(groups.tensor(), groups.stage());
+  recipe_->set_amax_groups(groups.tensor(), groups.stage());
   if (alone()) recipe_->use_single_amax_buffer();
   if (groups.first_stage()) {
     embedding_ =
@@ -375,7 +375,7 @@ void Decoder::run_layers(const Context& context, model::LayerActivations& a, con
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
     a.attention.core = &attention_[i];
-    layers_[i].share_input_forms(a, fp8_rows_, fp8_scale_inv_);
+    layers_[i].share_input_layouts(a, fp8_rows_, fp8_scale_inv_);
     layers_[i].forward(context, residual, delta, a, pass);
     residual = a.x_mid;
     delta = a.delta;

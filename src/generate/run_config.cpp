@@ -26,7 +26,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
   config.model.pad_vocabulary_for(options.tensor);  // rows that the file lacks are filled up
   // What the checkpoint was trained with, as far as a single pass can do the same (output_layer_note).
-  config.precision = fp8::without_state(source.precision());
+  config.precision = fp8::stateless_precision(source.precision());
   config.precision.dtype = cuda ? config::ComputeDType::bf16 : config::ComputeDType::fp32;
   if (options.dtype != "auto" && !config::from_string(options.dtype, config.precision.dtype))
     user_error("--dtype {}: must be auto, bf16, fp16 or fp32", options.dtype);

@@ -97,7 +97,7 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
 
 void VocabParallelEmbedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,
                                      const Pass& pass) {
-  pass.enter(context, Step::embedding);
+  pass.begin_step(context, Step::embedding);
   // 1. Words of this rank's slice; positions enter the sum once.
   const Tensor full = tensor_.sequence() ? full_ : x;
   const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
@@ -116,7 +116,7 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
 
 void VocabParallelEmbedding::backward(const Context& context, const Tensor& tokens, const Tensor& d_x,
                                       const Pass& pass) {
-  pass.enter(context, Step::embedding_backward);
+  pass.begin_step(context, Step::embedding_backward);
   dropout(context, d_x, pass);
   if (scale_ != 1.0f) kernels::scale(context, d_x, scale_);
   const Tensor full = tensor_.sequence() ? full_ : d_x;

@@ -101,7 +101,7 @@ class Linear {
            weight_quantizer_.keeps_high_precision() || grad_quantizer_.keeps_high_precision();
   }
   /// The input's quantized form in memory that inputs of several linears share; empty where fprop reads high precision.
-  kernels::Matrix input_form(const Tensor& values, const Tensor& scales, int64_t rows) const {
+  kernels::Matrix input_layout(const Tensor& values, const Tensor& scales, int64_t rows) const {
     return input_quantizer_.rowwise_in(values, scales, rows, in());
   }
   /// For decode_megakernel(), without input, norm, activation and result: a GEMM like fprop's. Its weight is empty

@@ -59,7 +59,7 @@ ModelStage::~ModelStage() = default;
 void ModelStage::build() {
   TE_CHECK(config_.parallel.context == context_ranks_.size(), "parallel.context {} with a group of {} ranks",
            config_.parallel.context, context_ranks_.size());
-  recipe_->share(groups_->microbatch(), groups_->stage());
+  recipe_->set_amax_groups(groups_->microbatch(), groups_->stage());
   const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config_.parallel.virtual_stages);
   const auto split = pipeline_pieces(config_, stages);
   size_t first = 0;
@@ -290,7 +290,7 @@ void ModelStage::forward(const Context& context, const MicrobatchSlot& place, co
     residual = slot.layers[i].x_mid;
     delta = slot.layers[i].delta;
   }
-  pass.enter(context, Step::head);
+  pass.begin_step(context, Step::head);
   // 3. On to the next chunk, in the one tensor that its first norm would have made of the two.
   if (!has_head(place.chunk)) return kernels::add(context, residual, delta, out);
   // 4. Final norm, head and loss.
@@ -311,7 +311,7 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   const bool deferred = place.wgrad_slot >= 0;
   // 3'. Final norm: its output has been overwritten by its gradient; the stream's gradient starts here.
   if (has_head(place.chunk)) {
-    pass.enter(context, Step::final_norm_backward);
+    pass.begin_step(context, Step::final_norm_backward);
     const PreviousLayer last = below(chunk, chunk.first + chunk.count, place);
     final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
                                            d_stream_, last.grad_target(pass));

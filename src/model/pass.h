@@ -28,9 +28,9 @@ struct Pass {
   Tensor z_loss_sum;
   Tensor
       positions;  ///< int32 [rows], generation: of each token in its sequence; empty where sequences are whole
-  std::function<void(const Context&, Step)> on_step;  ///< for tests: MemoryPlan::enter
+  std::function<void(const Context&, Step)> on_step;  ///< for tests: MemoryPlan::begin_step
 
-  void enter(const Context& context, Step step) const {
+  void begin_step(const Context& context, Step step) const {
     if (on_step) on_step(context, step);
   }
   bool evaluating() const { return kind == PassKind::evaluate; }

@@ -42,7 +42,7 @@ LinearUse SelfAttention::qkv_use() const {
 
 LinearUse SelfAttention::proj_use() const {
   return {.dims = dims_,
-          .recompute = recasts_output_ ? config::Recompute::selective : recompute_,
+          .recompute = requantizes_output_ ? config::Recompute::selective : recompute_,
           .input = Step::proj,  // where attention's output is cast
           .forward = Step::proj,
           .grad = live(Step::mlp_norm_backward, Step::proj_backward),
@@ -53,7 +53,7 @@ LinearUse SelfAttention::proj_use() const {
 void SelfAttention::plan_weights(MemoryPlan& plan, bool training, bool deferred) {
   // Attention's output is kept in high precision for its own backward pass: linear_proj's cast of it is cheaper made
   // twice than kept.
-  recasts_output_ = recompute_ == config::Recompute::none && linear_proj_.quantized() && !deferred;
+  requantizes_output_ = recompute_ == config::Recompute::none && linear_proj_.quantized() && !deferred;
   linear_qkv_.plan_weights(plan, qkv_use(), training);
   linear_proj_.plan_weights(plan, proj_use(), training);
 }
@@ -97,30 +97,30 @@ void SelfAttention::quantize_weights(const Context& context, bool count) {
   linear_proj_.quantize_weight(context, count);
 }
 
-void SelfAttention::share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const {
-  a.qkv_input.rowwise = linear_qkv_.input_form(values, scales, a.qkv_input.high_precision.rows());
-  a.proj_input.rowwise = linear_proj_.input_form(values, scales, a.proj_input.high_precision.rows());
+void SelfAttention::share_input_layouts(Activations& a, const Tensor& values, const Tensor& scales) const {
+  a.qkv_input.rowwise = linear_qkv_.input_layout(values, scales, a.qkv_input.high_precision.rows());
+  a.proj_input.rowwise = linear_proj_.input_layout(values, scales, a.proj_input.high_precision.rows());
 }
 
 // --- passes ------------------------------------------------------------------------------------------------
 
 void SelfAttention::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
   // 1. Queries, keys and values of all heads, in one GEMM.
-  pass.enter(context, Step::qkv);
+  pass.begin_step(context, Step::qkv);
   const Tensor& qkv = attention_.keeps_heads() ? qkv_ : a.qkv;
   linear_qkv_.forward(context, a.qkv_input, qkv, pass);
   // 2. Rotary embedding and attention, on the packed result.
   const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
   attend(context, a, qkv, o, pass);
   // 3. Back to the width of the stream.
-  pass.enter(context, Step::proj);
+  pass.begin_step(context, Step::proj);
   linear_proj_.forward(context, a.proj_input, y, pass);
 }
 
 void SelfAttention::attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
                            const Pass& pass) const {
   if (qk_norm_) qk_norm_->forward(context, qkv, a.qk_norm);
-  pass.enter(context, Step::attention);
+  pass.begin_step(context, Step::attention);
   a.core->forward(context, qkv, a.qkv, o, a.lse, pass);
 }
 
@@ -128,16 +128,16 @@ void SelfAttention::backward(const Context& context, const Tensor& dy, Activatio
                              const Tensor& dx, const Pass& pass, bool deferred,
                              const RecomputeInput& recompute_input) {
   // 3'. Projection; the attention output was kept, and only its quantized form is made again.
-  if (recompute_input || recasts_output_) {
+  if (recompute_input || requantizes_output_) {
     a.proj_input.mark_high_precision_written();
     linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
   }
   linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o_, pass, deferred);
   // 2'. Attention, rotary embedding and the norm in front of it, whose result is linear_qkv's dy.
-  pass.enter(context, Step::attention_backward);
+  pass.begin_step(context, Step::attention_backward);
   attention_backward(context, a, linear_qkv_.grad_target(g.qkv, pass), pass);
   // 1'. Queries, keys and values.
-  pass.enter(context, Step::qkv_backward);
+  pass.begin_step(context, Step::qkv_backward);
   if (recompute_input) {
     recompute_input(linear_qkv_.input_target(a.qkv_input, pass.recomputed()));
     linear_qkv_.complete_input(context, a.qkv_input, pass.recomputed());

@@ -41,7 +41,7 @@ class SelfAttention {
     return attention_.kernels(context);
   }
   /// The inputs' quantized forms in memory that they share: for passes that keep nothing.
-  void share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const;
+  void share_input_layouts(Activations& a, const Tensor& values, const Tensor& scales) const;
 
   /// For the producer of x.
   Target input_target(Activations& a, const Pass& pass) {
@@ -72,7 +72,7 @@ class SelfAttention {
   Dimensions dims_;
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
-  bool recasts_output_ = false;
+  bool requantizes_output_ = false;
   ColumnParallelLinear linear_qkv_;
   std::unique_ptr<QkNorm> qk_norm_;  ///< null: none
   DotProductAttention attention_;

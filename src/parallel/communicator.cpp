@@ -57,7 +57,7 @@ void Communicator::all_reduce(const Context& context, const Tensor& t, ReduceOp 
   if (t.numel() == 0) return;
   const Operation operation(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", *this, context);
   const ProfileScope scope(context, profiled(*this, "all_reduce"), static_cast<double>(t.bytes()), name_);
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   do_all_reduce(context, t, op);
 }
 
@@ -66,7 +66,7 @@ void Communicator::all_gather(const Context& context, const Tensor& in, const Te
   if (in.numel() == 0) return;
   const Operation operation("all_gather", *this, context);
   const ProfileScope scope(context, profiled(*this, "all_gather"), static_cast<double>(out.bytes()), name_);
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   do_all_gather(context, in, out);
 }
 
@@ -79,7 +79,7 @@ void Communicator::all_to_all(const Context& context, const Tensor& in, const Te
   TE_CHECK(disjoint(in, out), "all_to_all of group {}: in and out overlap", name_);
   const Operation operation("all_to_all", *this, context);
   const ProfileScope scope(context, profiled(*this, "all_to_all"), static_cast<double>(in.bytes()), name_);
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   do_all_to_all(context, in, out);
 }
 
@@ -90,7 +90,7 @@ void Communicator::reduce_scatter(const Context& context, const Tensor& in, cons
   const Operation operation("reduce_scatter", *this, context);
   const ProfileScope scope(context, profiled(*this, "reduce_scatter"), static_cast<double>(in.bytes()),
                            name_);
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   do_reduce_scatter(context, in, out);
 }
 
@@ -99,7 +99,7 @@ void Communicator::broadcast(const Context& context, const Tensor& t, int root) 
   if (t.numel() == 0) return;
   const Operation operation("broadcast", *this, context);
   const ProfileScope scope(context, profiled(*this, "broadcast"), static_cast<double>(t.bytes()), name_);
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   do_broadcast(context, t, root);
 }
 
@@ -109,7 +109,7 @@ void Communicator::send(const Context& context, const Tensor& t, int peer) {
   if (t.numel() == 0) return;
   const Operation operation("send", *this, context);
   const ProfileScope scope(context, profiled(*this, "send"), static_cast<double>(t.bytes()), name_);
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   do_send(context, t, peer);
 }
 
@@ -119,7 +119,7 @@ void Communicator::receive(const Context& context, const Tensor& t, int peer) {
   if (t.numel() == 0) return;
   const Operation operation("receive", *this, context);
   const ProfileScope scope(context, profiled(*this, "receive"), static_cast<double>(t.bytes()), name_);
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   do_receive(context, t, peer);
 }
 

@@ -27,7 +27,7 @@ class PeerCounters {
 
   /// Counter `index` of group rank `rank` = value, behind what the stream has done before, copies to other GPUs
   /// included.
-  void tell(const Context& stream, int rank, size_t index, uint32_t value) const;
+  void write_counter(const Context& stream, int rank, size_t index, uint32_t value) const;
   /// The stream goes on when this rank's counter has reached the value; counters may wrap around.
   void wait_for(const Context& stream, size_t index, uint32_t value) const;
 

@@ -28,7 +28,7 @@ uint32_t* PeerCounters::counter(int rank, size_t index) const {
 }
 
 // The driver puts a fence of the whole system in front of the write.
-void PeerCounters::tell(const Context& stream, int rank, size_t index, uint32_t value) const {
+void PeerCounters::write_counter(const Context& stream, int rank, size_t index, uint32_t value) const {
   static const auto function = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
   driver_check(function(cuda_stream(stream), reinterpret_cast<CUdeviceptr>(counter(rank, index)), value,
                         CU_STREAM_WRITE_VALUE_DEFAULT),

@@ -46,8 +46,8 @@ class CopyLinks final : public PeerLinks {
     const bool next = channel == Channel::forward_to_next || channel == Channel::backward_from_next;
     return (group_.rank() + (next ? 1 : group_.size() - 1)) % group_.size();
   }
-  void tell(const Context& stream, Channel channel, LinkSignal signal, uint64_t messages) const {
-    counters_.tell(stream, peer(channel), counter(channel, signal), static_cast<uint32_t>(messages));
+  void write_counter(const Context& stream, Channel channel, LinkSignal signal, uint64_t messages) const {
+    counters_.write_counter(stream, peer(channel), counter(channel, signal), static_cast<uint32_t>(messages));
   }
   void wait_for(const Context& stream, Channel channel, LinkSignal signal, uint64_t messages) const {
     counters_.wait_for(stream, counter(channel, signal), static_cast<uint32_t>(messages));
@@ -119,7 +119,7 @@ CopyLinks::CopyLinks(World& world, const Context& context, std::vector<int> stag
   // A driver that cannot do this shall say so now.
   const Watchdog::Guard guard(context, "the first signal of group " + group_.name());
   for (const Channel to : {Channel::forward_to_next, Channel::backward_to_previous})
-    tell(context, to, LinkSignal::greeting, 1);
+    write_counter(context, to, LinkSignal::greeting, 1);
   for (const Channel from : {Channel::forward_from_previous, Channel::backward_from_next})
     wait_for(context, from, LinkSignal::greeting, 1);
   context.synchronize();
@@ -156,7 +156,7 @@ void CopyLinks::launched(const Context& context, const char* name, Channel chann
 
 void CopyLinks::wait_until_free(const Context& context, Channel to) {
   TE_CHECK(sends(to), "{} receives", link(to).name());
-  if (OpObserver::rehearsing()) return;
+  if (OpObserver::is_tracing()) return;
   const uint64_t index = count(to), number = buffers(to, {}).number();
   if (index < number) return;
   wait_for(context, to, LinkSignal::taken, index - number + 1);
@@ -166,23 +166,23 @@ void CopyLinks::wait_until_free(const Context& context, Channel to) {
 void CopyLinks::send(const Context& lane, const Tensor& message, Channel to) {
   TE_CHECK(sends(to), "{} receives", link(to).name());
   const ProfileScope scope(lane, "send", static_cast<double>(message.bytes()), link(to).name());
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   const Buffers& there = buffers(to, message);
   const uint64_t index = count(to)++;
   copy_bytes(lane, there.at(peer(to), to, index), message.data, message.bytes());
-  tell(lane, to, LinkSignal::arrived, index + 1);
+  write_counter(lane, to, LinkSignal::arrived, index + 1);
   launched(lane, "send", to);
 }
 
 void CopyLinks::receive(const Context& context, const Tensor& into, Channel from) {
   TE_CHECK(!sends(from), "{} sends", link(from).name());
   const ProfileScope scope(context, "receive", static_cast<double>(into.bytes()), link(from).name());
-  if (scope.rehearsed()) return;
+  if (scope.traced_only()) return;
   const Buffers& here = buffers(from, into);
   const uint64_t index = count(from)++;
   wait_for(context, from, LinkSignal::arrived, index + 1);
   context.copy(into, {here.at(group_.rank(), from, index), into.dtype, into.shape});
-  tell(context, from, LinkSignal::taken, index + 1);
+  write_counter(context, from, LinkSignal::taken, index + 1);
   launched(context, "receive", from);
 }
 

@@ -27,9 +27,9 @@ struct PeerPieces {
   int chunks() const { return std::max(1, pieces / ranks); }
   int64_t chunk() const { return shard() / chunks(); }
 
-  /// The `turn`-th piece of a gather and of a reduction.
-  int gathered(int turn) const { return (first() + turn) % pieces; }
-  int reduced(int turn) const { return (first() + chunks() + turn) % pieces; }
+  /// The `step`-th piece of a gather and of a reduction.
+  int gathered(int step) const { return (first() + step) % pieces; }
+  int reduced(int step) const { return (first() + chunks() + step) % pieces; }
 
   /// How many chunks of a rank's must have come before rows [first, first + count) of the whole can be read.
   int needed(int from, int64_t first_row, int64_t count) const {

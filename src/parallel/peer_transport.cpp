@@ -18,7 +18,7 @@ class GroupTransport final : public PeerTransport {
               const Work& work) override {
     const PeerPieces cut = pieces_of(full, pieces);
     group_.all_gather(context, shard, full);
-    for (int turn = 0; turn < pieces && work; ++turn) work(cut.gathered(turn) * cut.piece(), cut.piece());
+    for (int step = 0; step < pieces && work; ++step) work(cut.gathered(step) * cut.piece(), cut.piece());
   }
 
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
@@ -26,7 +26,7 @@ class GroupTransport final : public PeerTransport {
     const PeerPieces cut = pieces_of(full, pieces);
     TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(), "group {}: slots {} for shares {}",
              group_.name(), slots.shape.str(), shard.shape.str());
-    for (int turn = 0; turn < pieces; ++turn) produce(cut.reduced(turn) * cut.piece(), cut.piece());
+    for (int step = 0; step < pieces; ++step) produce(cut.reduced(step) * cut.piece(), cut.piece());
     if (meanwhile) meanwhile();
     group_.reduce_scatter(context, full, shard);
   }

@@ -51,8 +51,8 @@ class CopyTransport final : public PeerTransport {
   size_t counter(Signal signal, int from) const {
     return static_cast<size_t>(signal) * static_cast<size_t>(size()) + static_cast<size_t>(from);
   }
-  void tell(const Context& stream, int peer, Signal signal, uint32_t value) const {
-    counters_.tell(stream, peer, counter(signal, rank()), value);
+  void write_counter(const Context& stream, int peer, Signal signal, uint32_t value) const {
+    counters_.write_counter(stream, peer, counter(signal, rank()), value);
   }
   void wait_for(const Context& stream, int peer, Signal signal, uint32_t value) const {
     counters_.wait_for(stream, counter(signal, peer), value);
@@ -117,7 +117,7 @@ CopyTransport::CopyTransport(World& world, const Context& context, const Communi
   // A driver that cannot do this shall say so now.
   const Watchdog::Guard guard(context, "the first signal of group " + group.name());
   for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank()) tell(context, peer, Signal::greeting, 1);
+    if (peer != rank()) write_counter(context, peer, Signal::greeting, 1);
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank()) wait_for(context, peer, Signal::greeting, 1);
   context.synchronize();
@@ -189,7 +189,7 @@ void CopyTransport::push_shard(const Tensor& shard, const Tensor& full, const Pe
     for (int i = 0; i < cut.chunks(); ++i) {
       const size_t at = static_cast<size_t>(i) * chunk;
       copy_bytes(lane_, there + at, shard.as<char>() + at, chunk);
-      tell(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(i) + 1);
+      write_counter(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(i) + 1);
     }
   }
   sent_.record(lane_);
@@ -215,7 +215,7 @@ void CopyTransport::gather(const Context& context, const Tensor& shard, const Te
                              static_cast<double>(full.bytes()), group_.name());
     // 1. What the stream has launched so far is the last that reads or writes the whole's memory.
     for (int peer = 0; peer < size(); ++peer)
-      if (peer != rank()) tell(context, peer, Signal::writable, gathers_);
+      if (peer != rank()) write_counter(context, peer, Signal::writable, gathers_);
     // 2. The shard travels, 3. and takes its own place.
     push_shard(shard, full, cut);
     if (blocking(pieces)) {
@@ -225,8 +225,8 @@ void CopyTransport::gather(const Context& context, const Tensor& shard, const Te
   }
   if (!blocking(pieces) && own.data != shard.data) context.copy(own, shard);
   // 4. Pieces, as they arrive.
-  for (int turn = 0; turn < pieces; ++turn) {
-    const int64_t first = cut.gathered(turn) * cut.piece();
+  for (int step = 0; step < pieces; ++step) {
+    const int64_t first = cut.gathered(step) * cut.piece();
     if (!blocking(pieces)) wait_for_rows(first, cut.piece());
     if (work) work(first, cut.piece());
   }
@@ -245,15 +245,15 @@ void CopyTransport::push_piece(const Reduction& reduction, int piece) {
   if (ranks == 1 && first_rank == rank()) return;  // nobody else's
   const int chunk = piece % cut.chunks();
   const size_t bytes = reduction.shard_bytes() / static_cast<size_t>(cut.chunks());
-  for (int turn = 1; turn <= ranks; ++turn) {
-    const int peer = first_rank + (rank() + turn) % ranks;
+  for (int step = 1; step <= ranks; ++step) {
+    const int peer = first_rank + (rank() + step) % ranks;
     if (peer == rank()) continue;
     const size_t at = static_cast<size_t>(chunk) * bytes;
     const char* const here =
         reduction.full.as<char>() + static_cast<size_t>(peer) * reduction.shard_bytes() + at;
     if (chunk == 0) wait_for(lane_, peer, Signal::consumed, reductions_ - 1);
     copy_bytes(lane_, place_at(peer, reduction.slot(peer, rank())) + at, here, bytes);
-    tell(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(chunk) + 1);
+    write_counter(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(chunk) + 1);
   }
   sent_.record(lane_);
 }
@@ -279,7 +279,7 @@ void CopyTransport::sum(const Context& context, const Reduction& reduction) {
     sum_of_ranks(context, parts, result);
   }
   for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank()) tell(context, peer, Signal::consumed, reductions_);
+    if (peer != rank()) write_counter(context, peer, Signal::consumed, reductions_);
 }
 
 CopyTransport::Reduction CopyTransport::begin_reduction(Reduction reduction) {
@@ -306,8 +306,8 @@ void CopyTransport::reduce(const Context& context, const Tensor& full, const Ten
     return reduce_scatter(context, full, shard, slots, false);
   }
   const Reduction reduction = begin_reduction({full, shard, slots, pieces_of(full, shard, pieces)});
-  for (int turn = 0; turn < pieces; ++turn) {
-    const int piece = reduction.cut.reduced(turn);
+  for (int step = 0; step < pieces; ++step) {
+    const int piece = reduction.cut.reduced(step);
     produce(piece * reduction.cut.piece(), reduction.cut.piece());
     begin_copies(context);
     const ProfileScope scope(lane_, "reduce_scatter", static_cast<double>(full.bytes()) / pieces,

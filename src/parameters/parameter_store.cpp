@@ -236,7 +236,7 @@ void ParameterStore::bind(const Context& context) {
   for (const Bucket& bucket : buckets_) zeroed_granules_.push_back(bucket.size() / kGranule);
   for (const Parameter& parameter : parameters_)
     zeroed_granules_[bucket_at(parameter.offset)] -= granules_written(parameter);
-  if (!OpObserver::rehearsing()) write_flags(context);
+  if (!OpObserver::is_tracing()) write_flags(context);
 }
 
 // A GEMM writes the parameter and not the gap behind it, so a last granule that has both is zeroed.

@@ -33,8 +33,8 @@ struct Gpu {
 
   // --- shares of `copy` that passes over memory reach (docs/log/kernels.md, "Where the time of a step goes") ---
   double norm = 0.72, activation = 0.87, cast = 0.80, rope = 0.78, loss = 0.75, optimizer = 1.0, others = 0.8;
-  double launch = 1.3e-6;  ///< s between operations (0.5 ms of GPT-2's 100)
-  double recast = 7e-6;    ///< s of the second launch of a delayed cast (docs/log/kernels.md)
+  double launch = 1.3e-6;    ///< s between operations (0.5 ms of GPT-2's 100)
+  double requantize = 7e-6;  ///< s of the second launch of a delayed cast (docs/log/kernels.md)
 
   // --- links: bus bandwidth of NCCL's kernels, bytes/s (docs/log/benchmarks.md) ---
   double nvlink = 338e9;          ///< all-gather, reduce-scatter and send of large messages

@@ -129,7 +129,7 @@ double op_seconds(const OpCall& call, const Gpu& gpu) {
   if (name == "attention_forward" || name == "attention_backward")
     return gpu.launch + attention_seconds(call, gpu);
   const kernels::Fp8Output* cast = cast_of(call);
-  const double again = cast != nullptr && cast->recast.state != nullptr ? gpu.recast : 0.0;
+  const double again = cast != nullptr && cast->requantize.state != nullptr ? gpu.requantize : 0.0;
   if (name.starts_with("gemm")) return gpu.launch + again + gemm_seconds(call, gpu);
   return gpu.launch + again + cost::op_cost(call).bytes / (gpu.copy * bandwidth_share(name, gpu));
 }
@@ -151,7 +151,7 @@ double message_seconds(std::string_view name, double bytes, const GroupPlace& pl
 
 bool agrees_on_scale(const OpCall& call) {
   const kernels::Fp8Output* cast = cast_of(call);
-  return cast != nullptr && cast->recast.all_reduce_amax != nullptr;
+  return cast != nullptr && cast->requantize.all_reduce_amax != nullptr;
 }
 
 }  // namespace te::planner

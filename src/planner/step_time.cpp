@@ -220,14 +220,14 @@ const MicrobatchCost& StepModel::passes(const config::Config& config) {
                       puts_off(config)};
   const auto found = passes_.find(key);
   if (found != passes_.end()) return found->second;
-  return passes_.emplace(key, rehearse_passes(config, cluster_, puts_off(config))).first->second;
+  return passes_.emplace(key, trace_microbatch(config, cluster_, puts_off(config))).first->second;
 }
 
 const UpdateWork& StepModel::update(const config::Config& config, int data) {
   const UpdateKey key{config.parallel.tensor, config.parallel.context, data};
   const auto found = updates_.find(key);
   if (found != updates_.end()) return found->second;
-  return updates_.emplace(key, rehearse_update(config, cluster_, data)).first->second;
+  return updates_.emplace(key, trace_update(config, cluster_, data)).first->second;
 }
 
 template <class Seconds>

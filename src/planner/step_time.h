@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "planner/rehearsal.h"
+#include "planner/cost_trace.h"
 
 namespace te::planner {
 

@@ -115,7 +115,7 @@ Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& 
   // 1. Weights, and scales where the recipe's are those of past steps.
   Inspection result;
   const fp8::Recipe& recipe = runner.model().recipe();
-  const bool from_history = recipe.starts_from_history();
+  const bool from_history = recipe.needs_calibration();
   const bool loads = from_history && has_scales(reader, recipe.table());
   checkpoint::load(context, reader, config, training_state(runner), {.optimizer = false, .fp8 = loads});
   runner.publish_weights();

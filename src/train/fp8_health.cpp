@@ -15,11 +15,12 @@ namespace {
 Fp8Health merged_operand(const std::vector<Fp8Health>& holders) {
   Fp8Health merged = holders.front();
   merged.saturated = merged.flushed = merged.values = 0;
-  merged.recast.reset();
-  double recasts = 0;
+  merged.requantized.reset();
+  double num_requantized = 0;
   for (const Fp8Health& h : holders) {
     merged.amax = std::max(merged.amax, h.amax);
-    if (h.recast) merged.recast = merged.recast.value_or(0) + *h.recast, ++recasts;
+    if (h.requantized)
+      merged.requantized = merged.requantized.value_or(0) + *h.requantized, ++num_requantized;
     if (h.values == 0) continue;  // a share of nothing
     merged.saturated += h.values * h.saturated;
     merged.flushed += h.values * h.flushed;
@@ -27,7 +28,7 @@ Fp8Health merged_operand(const std::vector<Fp8Health>& holders) {
   }
   merged.saturated /= merged.values;  // NaN where no rank has counted one
   merged.flushed /= merged.values;
-  if (merged.recast) *merged.recast /= recasts;
+  if (merged.requantized) *merged.requantized /= num_requantized;
   return merged;
 }
 
@@ -41,7 +42,7 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
     text.push_back({h.name, h.layer, static_cast<int>(h.role), static_cast<int>(h.format),
                     std::bit_cast<uint64_t>(h.amax), std::bit_cast<uint64_t>(h.scale),
                     std::bit_cast<uint64_t>(h.saturated), std::bit_cast<uint64_t>(h.flushed),
-                    h.recast.value_or(-1), h.values});
+                    h.requantized.value_or(-1), h.values});
   }
   std::vector<std::vector<Fp8Health>> operands;  // as their holders have them
   std::map<std::pair<std::string, int>, size_t> index;
@@ -56,7 +57,7 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
       h.scale = std::bit_cast<double>(item[5].get<uint64_t>());
       h.saturated = std::bit_cast<double>(item[6].get<uint64_t>());
       h.flushed = std::bit_cast<double>(item[7].get<uint64_t>());
-      if (const double recast = item[8].get<double>(); recast >= 0) h.recast = recast;
+      if (const double requantized = item[8].get<double>(); requantized >= 0) h.requantized = requantized;
       h.values = item[9].get<double>();
       const auto [found, added] = index.try_emplace({h.name, static_cast<int>(h.role)}, operands.size());
       if (added) operands.emplace_back();

@@ -25,7 +25,7 @@ using nlohmann::json;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 CastQuality quality_of(const CastStatistics& s) {
-  return {fp8::sqnr_db(s.sums), fp8::saturated_share(s.sums), fp8::flushed_share(s.sums)};
+  return {fp8::sqnr_db(s.sums), fp8::saturated_fraction(s.sums), fp8::underflow_fraction(s.sums)};
 }
 
 /// A NaN says nothing and gives way.

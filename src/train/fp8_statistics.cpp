@@ -80,8 +80,8 @@ json operand_record(const CastStatistics& s) {
   record["format"] = dtype_name(s.operand.format);
   record["scale"] = number(s.sums.lowest_scale);
   record["scale_max"] = number(s.sums.highest_scale);
-  record["saturated"] = number(fp8::saturated_share(s.sums));
-  record["flushed"] = number(fp8::flushed_share(s.sums));
+  record["saturated"] = number(fp8::saturated_fraction(s.sums));
+  record["flushed"] = number(fp8::underflow_fraction(s.sums));
   record["mse"] = number(s.sums.squared_error / n);
   record["sqnr_db"] = number(fp8::sqnr_db(s.sums));
   return record;
@@ -127,8 +127,8 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
     if (s.operand.name.ends_with("linear_fc2") && s.operand.role == fp8::OperandRole::input)
       fc2 = std::max(fc2, static_cast<double>(s.sums.amax));
     if (s.recipe == "none" || s.sums.count == 0) continue;
-    saturated = std::max(saturated, fp8::saturated_share(s.sums));
-    flushed = std::max(flushed, fp8::flushed_share(s.sums));
+    saturated = std::max(saturated, fp8::saturated_fraction(s.sums));
+    flushed = std::max(flushed, fp8::underflow_fraction(s.sums));
   }
   if (const CastStatistics* operand = worst(statistics)) {
     result.emplace_back("sqnr_db_min", fp8::sqnr_db(operand->sums));

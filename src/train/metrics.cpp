@@ -100,11 +100,11 @@ void Fp8HealthReader::fetch() {
   if (table_.cast_states) context_.copy_to_host(cast_states_.as<void>(), table_.cast_states);
 }
 
-std::optional<double> Fp8HealthReader::recast_share(int index) const {
+std::optional<double> Fp8HealthReader::requantized_fraction(int index) const {
   if (!table_.cast_states) return {};
   const kernels::Fp8CastState& state = cast_states_.as<kernels::Fp8CastState>()[index];
   if (state.casts == 0) return {};
-  return static_cast<double>(state.recasts) / static_cast<double>(state.casts);
+  return static_cast<double>(state.counted_requantized) / static_cast<double>(state.casts);
 }
 
 std::vector<Fp8Health> Fp8HealthReader::read() const {
@@ -115,7 +115,7 @@ std::vector<Fp8Health> Fp8HealthReader::read() const {
     const auto total = static_cast<double>(counters.total);  // 0 / 0 is NaN
     health.push_back({info.name, info.layer, info.role, info.format, amax_.as<float>()[i],
                       scale_.as<float>()[i], static_cast<double>(counters.saturated) / total,
-                      static_cast<double>(counters.flushed) / total, recast_share(i),
+                      static_cast<double>(counters.flushed) / total, requantized_fraction(i),
                       static_cast<double>(counters.total)});
   }
   return health;
@@ -217,7 +217,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                              {"scale", number(item.scale)},
                              {"saturated", number(item.saturated)},
                              {"flushed", number(item.flushed)}});
-    if (item.recast) record["fp8"].back()["recast"] = *item.recast;
+    if (item.requantized) record["fp8"].back()["recast"] = *item.requantized;
   }
   if (jsonl_) jsonl_->append(record.dump() + "\n");
   if (tensorboard_) tensorboard_->add(record);

@@ -72,7 +72,7 @@ struct Fp8Health {
   double saturated = 0;  ///< share of values beyond the largest FP8 number
   double flushed = 0;    ///< share of non-zero values that became zero
   /// Of an operand whose casts may have to be made again: the share of those that were.
-  std::optional<double> recast;
+  std::optional<double> requantized;
   double values = 0;  ///< that the shares are of; 0 in a step that does not count
 };
 /// Copies the table's state to the host beside a step's status, so that looking at it costs no wait of its own.
@@ -85,7 +85,7 @@ class Fp8HealthReader {
   std::vector<Fp8Health> read() const;
 
  private:
-  std::optional<double> recast_share(int index) const;
+  std::optional<double> requantized_fraction(int index) const;
   const Context& context_;
   const fp8::ScaleTable& table_;
   HostBuffer amax_, scale_, counters_, cast_states_;

@@ -12,7 +12,7 @@ StepPrecision::StepPrecision(const config::PrecisionConfig& precision, bool guar
       guarded_(guarded),
       context_(context),
       runner_(runner),
-      history_(world.max_i64(runner.model().recipe().starts_from_history() ? 1 : 0) != 0) {}
+      history_(world.max_i64(runner.model().recipe().needs_calibration() ? 1 : 0) != 0) {}
 
 // What a guard of an earlier start has asked for is void where this one has none, nor the memory for it.
 bool StepPrecision::bf16(const checkpoint::Progress& progress, int64_t step) const {

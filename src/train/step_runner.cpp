@@ -242,7 +242,7 @@ void StepRunner::warm_up(const HostBatch& batch) {
   for (const auto& [tensor, buffer] : kept) context_.copy(copy_of(tensor, buffer), tensor);
   copy_batch(batch);
   optimizer_.begin_step(context_);
-  for (int turn = 0; turn < 2; ++turn)
+  for (int attempt = 0; attempt < 2; ++attempt)
     pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted)),
                       optimizer_.loss_sum(), training_pass(0, 0));
   for (const auto& [tensor, buffer] : kept) context_.copy(tensor, copy_of(tensor, buffer));

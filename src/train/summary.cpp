@@ -52,10 +52,10 @@ std::string device_summary(const Context& context) {
   const DeviceInfo info = context.info();
   if (context.is_cuda()) {
     return fmt::format("device: cuda:{} {}, {} SMs, compute capability {}.{}, {} ({} free)\n",
-                       context.ordinal(), info.name, info.multiprocessors, info.capability_major,
+                       context.ordinal(), info.name, info.num_sms, info.capability_major,
                        info.capability_minor, human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
   }
-  return fmt::format("device: CPU {}, {} threads, {} of memory ({} free)\n", info.name, info.multiprocessors,
+  return fmt::format("device: CPU {}, {} threads, {} of memory ({} free)\n", info.name, info.num_sms,
                      human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
 }
 

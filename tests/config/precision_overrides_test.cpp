@@ -88,7 +88,7 @@ TEST(PrecisionOverrides, AreShownAsATable) {
 }
 
 TEST(PrecisionOverrides, WithoutState) {
-  EXPECT_EQ(overrides_without_state("layers 0: delayed; linear_fc2 wgrad: bf16"),
+  EXPECT_EQ(stateless_overrides("layers 0: delayed; linear_fc2 wgrad: bf16"),
             "layers 0: tensorwise\nlinear_fc2 wgrad: bf16\n");
 }
 
@@ -103,7 +103,7 @@ TEST(PrecisionOverrides, MayHaveComments) {
   const Config config =
       parse_config(kSmall, "run.yaml", {"precision.fp8=hybrid", "precision.overrides=" + rules});
   EXPECT_TRUE(precision_table(config.precision, 2).find("layer 1         blockwise") != std::string::npos);
-  EXPECT_EQ(overrides_without_state("linear_qkv: delayed # a: b; c"), "linear_qkv: tensorwise\n");
+  EXPECT_EQ(stateless_overrides("linear_qkv: delayed # a: b; c"), "linear_qkv: tensorwise\n");
 }
 
 TEST(PrecisionOverrides, NonsenseIsRefused) {

@@ -235,16 +235,16 @@ TEST(MemoryPlan, DestroysScratchOutsideItsLife) {
     const auto* bytes = tensor.as<unsigned char>();
     return std::all_of(bytes, bytes + tensor.bytes(), [&](unsigned char byte) { return byte == value; });
   };
-  p.plan.enter(p.context, 1);
+  p.plan.begin_step(p.context, 1);
   p.context.fill_bytes(buffer, 7);  // too early
   p.context.fill_bytes(always, 7);
-  p.plan.enter(p.context, 2);
+  p.plan.begin_step(p.context, 2);
   EXPECT_TRUE(all(buffer, 0xff));
   p.context.fill_bytes(buffer, 7);
   p.context.fill_bytes(longer, 7);
-  p.plan.enter(p.context, 3);
+  p.plan.begin_step(p.context, 3);
   EXPECT_TRUE(all(buffer, 7));
-  p.plan.enter(p.context, 4);
+  p.plan.begin_step(p.context, 4);
   EXPECT_TRUE(all(buffer, 0xff));  // too late
   EXPECT_TRUE(all(longer, 7));
   EXPECT_TRUE(all(always, 7));
@@ -258,7 +258,7 @@ TEST(MemoryPlan, ARehearsalHasAddressesAlone) {
   plan.add(second, "second", MemoryKind::data, DType::f32, {4});
   plan.alias(alias, first);
   plan.add(scratch, "scratch", MemoryKind::scratch, DType::f32, {8}, Lifetime(1, 2));
-  plan.rehearse();
+  plan.bind_fake_addresses();
   EXPECT_NE(first.data, nullptr);
   EXPECT_EQ(alias.data, first.data);
   EXPECT_EQ(static_cast<char*>(second.data) - static_cast<char*>(first.data), int64_t{4} << 40);

@@ -29,7 +29,7 @@ class Listener final : public OpObserver {
     ++open;
   }
   void end(const Context&) override { --open; }
-  bool performs() const override { return does; }
+  bool executes() const override { return does; }
   std::vector<OpCall> calls;
   int open = 0;
   bool does = true;
@@ -187,12 +187,12 @@ TEST(OpObserver, ARehearsalTellsAndDoesNothing) {
     return Tensor{reinterpret_cast<void*>(uintptr_t{1} << 56), DType::bf16,
                   shape};  // NOLINT(performance-no-int-to-ptr)
   };
-  EXPECT_FALSE(OpObserver::rehearsing());
+  EXPECT_FALSE(OpObserver::is_tracing());
   {
     Listener listener;
-    EXPECT_FALSE(OpObserver::rehearsing());
+    EXPECT_FALSE(OpObserver::is_tracing());
     listener.does = false;
-    EXPECT_TRUE(OpObserver::rehearsing());
+    EXPECT_TRUE(OpObserver::is_tracing());
     fill_value(cpu, x, 3.0f);
     cpu.copy(y, x);
     cpu.zero(y);

@@ -43,7 +43,7 @@ TEST_P(GatheredBlocks, HaveTheBitsOfBf16Rows) {
   // What te-train --plan counts.
   const Groups planned = Groups::dry_run(ProcessGrid::of(ranks, ranks, 1, 1), world().rank());
   if (!layout.copies && !layout.deferred) {
-    EXPECT_EQ(BlocksModel(context, config, layout, planned).rehearse(), with.training_bytes);
+    EXPECT_EQ(BlocksModel(context, config, layout, planned).traced_bytes(), with.training_bytes);
   }
 }
 

@@ -75,7 +75,7 @@ inline config::Config config_of(const BlocksLayout& layout, int ranks) {
 /// Bytes that the tensor ranks gather, or would in a rehearsal.
 class Gathers final : public OpObserver {
  public:
-  explicit Gathers(bool performs = true) : performs_(performs) { install(this); }
+  explicit Gathers(bool executes = true) : executes_(executes) { install(this); }
   ~Gathers() override { install(nullptr); }
   Gathers(const Gathers&) = delete;
   void begin(const Context& /*context*/, OpCall call) override {
@@ -83,11 +83,11 @@ class Gathers final : public OpObserver {
       bytes += static_cast<int64_t>(call.cost.bytes);
   }
   void end(const Context& /*context*/) override {}
-  bool performs() const override { return performs_; }
+  bool executes() const override { return executes_; }
   int64_t bytes = 0;
 
  private:
-  bool performs_;
+  bool executes_;
 };
 
 struct BlocksTrace {
@@ -149,8 +149,8 @@ class BlocksModel {
   }
 
   /// What the first microbatch's passes would gather; instead of run().
-  int64_t rehearse() {
-    plan_.rehearse();
+  int64_t traced_bytes() {
+    plan_.bind_fake_addresses();
     const Gathers gathers(false);
     stage_.parameters().bind(context_);
     optimizer_.begin_step(context_);
@@ -187,7 +187,7 @@ class BlocksModel {
     model::Pass pass;
     if (memory_.data() != nullptr)
       pass.on_step = [this](const Context& context, model::Step step) {
-        plan_.enter(context, static_cast<int>(step));
+        plan_.begin_step(context, static_cast<int>(step));
       };
     context_.zero(loss_);
     const float scale = 1.0f / static_cast<float>(tokens_.numel());

@@ -78,7 +78,7 @@ class Gathered {
         all_(context_, DType::bf16, {tokens, layout.cols}),
         sums_(context_, DType::f32, {layout.cols}),
         scratch_(context_, DType::f32, {kernels::quantize_scratch_elements(tokens, layout.cols)}) {
-    recipe->share(groups_.microbatch(), groups_.stage());
+    recipe->set_amax_groups(groups_.microbatch(), groups_.stage());
     recipe->plan(plan_);
     quantizer.plan(plan_, full, {.name = "whole", .rows = tokens, .cols = layout.cols});
     quantizer.plan_shard(plan_, memory_, "share", ranks, tokens, layout.cols, Lifetime(0, 0));

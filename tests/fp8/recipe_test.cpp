@@ -201,7 +201,7 @@ TEST(TensorwiseRecipe, GuessesPowersOfTwo) {
   config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::power_of_two;
   for (const OperandRole role : {OperandRole::input, OperandRole::weight}) {
     Bench bench(config, 1, role);
-    EXPECT_TRUE(bench.recipe().recasts());
+    EXPECT_TRUE(bench.recipe().requantizes());
     const fp8::QuantizeMode mode{.record_amax = true, .count = true};
     const auto cast = [&](float largest, float scale) {
       const std::vector<float> values = {largest, -1.0f, 0.25f, 0.0f};
@@ -217,7 +217,7 @@ TEST(TensorwiseRecipe, GuessesPowersOfTwo) {
     cast(16.0f, 16.0f);
     EXPECT_EQ(bench.counters(0).total, 12u);
     bench.recipe().update(bench.context(), nullptr);
-    EXPECT_EQ(train::read_fp8_health(bench.context(), bench.recipe().table())[0].recast, 1.0 / 3.0);
+    EXPECT_EQ(train::read_fp8_health(bench.context(), bench.recipe().table())[0].requantized, 1.0 / 3.0);
   }
 }
 
@@ -301,7 +301,7 @@ TEST(DelayedRecipe, CastsAgainWhatOutgrowsItsScale) {
     EXPECT_EQ(bench.scale(0), limit / 14.0f);
     const std::vector<train::Fp8Health> health =
         train::read_fp8_health(bench.context(), bench.recipe().table());
-    EXPECT_EQ(health[0].recast, 0.5);
+    EXPECT_EQ(health[0].requantized, 0.5);
     EXPECT_EQ(health[0].saturated, 0.0);
   }
 }
@@ -319,14 +319,14 @@ TEST(DelayedRecipe, AStepThatIsSkippedLeavesNothingOfARecast) {
   EXPECT_EQ(*bench.last_scale(0), 64.0f);
 }
 
-TEST(DelayedRecipe, SaturatesWithoutRecast) {
+TEST(DelayedRecipe, SaturatesWithoutRequantize) {
   PrecisionConfig config = precision(Fp8Mode::hybrid);
   config.fp8_recast = false;
   Bench bench(config, 1);
   bench.cast(0, {7.0f, 1.0f}, 1);
   bench.recipe().update(bench.context(), nullptr);
   EXPECT_EQ(bench.cast(0, {14.0f, -1.0f}, 1), (std::vector<float>{7.0f, -1.0f}));
-  EXPECT_FALSE(train::read_fp8_health(bench.context(), bench.recipe().table())[0].recast.has_value());
+  EXPECT_FALSE(train::read_fp8_health(bench.context(), bench.recipe().table())[0].requantized.has_value());
 }
 
 // An operand that keeps its scale is cast with that in recomputed passes, whatever other tensors have left in the
@@ -372,20 +372,20 @@ TEST(DelayedRecipe, MakesNoCastAgainThatHasItsOwnScale) {
 
 TEST(Recipe, OnlyScalesThatAreGuessedNeedCastStates) {
   for (const Fp8Recipe kind : kAllRecipes)
-    EXPECT_EQ(fp8::make_recipe(precision(Fp8Mode::hybrid, kind), 1)->recasts(),
+    EXPECT_EQ(fp8::make_recipe(precision(Fp8Mode::hybrid, kind), 1)->requantizes(),
               kind == Fp8Recipe::delayed || kind == Fp8Recipe::tensorwise);
   PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
   config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;  // nobody guesses those
-  EXPECT_FALSE(fp8::make_recipe(config, 1)->recasts());
+  EXPECT_FALSE(fp8::make_recipe(config, 1)->requantizes());
   config = precision(Fp8Mode::off);
   config.fp8_calibrate = true;
-  EXPECT_FALSE(fp8::make_recipe(config, 1)->recasts());
+  EXPECT_FALSE(fp8::make_recipe(config, 1)->requantizes());
   config = precision(Fp8Mode::hybrid, Fp8Recipe::blockwise);
   config.overrides = "linear_fc2: delayed";
   const auto mixed = fp8::make_recipe(config, 1);
-  EXPECT_FALSE(mixed->recasts());  // nobody has asked for the recipe yet
+  EXPECT_FALSE(mixed->requantizes());  // nobody has asked for the recipe yet
   mixed->quantizer("linear_fc2", 0, OperandRole::input);
-  EXPECT_TRUE(mixed->recasts());
+  EXPECT_TRUE(mixed->requantizes());
 }
 
 // --- casting where the operand is made ---------------------------------------------------------------------

@@ -232,8 +232,8 @@ TEST(DecodeMegakernelGpu, AChainIsItsLinks) {
       EXPECT_TRUE(c.rows > 1 && c.ffn > 4096) << text(c);
       continue;
     }
-    for (uint64_t turn = 0; turn < 10; ++turn) {
-      layer.fill(100 + 10 * turn);
+    for (uint64_t iteration = 0; iteration < 10; ++iteration) {
+      layer.fill(100 + 10 * iteration);
       layer.run_apart();
       std::vector<std::vector<uint8_t>> expected;
       for (const TestTensor* result : layer.results()) expected.push_back(result->raw());
@@ -242,7 +242,7 @@ TEST(DecodeMegakernelGpu, AChainIsItsLinks) {
       layer.run_as_megakernel();
       for (size_t i = 0; i < expected.size(); ++i)
         ASSERT_EQ(testing::count_different(layer.results()[i]->raw(), expected[i], 2), 0)
-            << text(c) << ", turn " << turn << ", result " << i;
+            << text(c) << ", turn " << iteration << ", result " << i;
     }
   }
 }

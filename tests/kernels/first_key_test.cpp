@@ -35,9 +35,10 @@ template <int kQueries>
 void check(const Sample& sample) {
   const int seq = sample.first.seq, key_blocks = (seq + kKeys - 1) / kKeys,
             query_blocks = (seq + kQueries - 1) / kQueries;
-  std::vector<SeenBy> all;
+  std::vector<VisibleQueries> all;
   for (int keys = 0; keys < key_blocks; ++keys) {
-    const SeenBy seen = seen_by<kKeys, kQueries>(sample.first, sample.batch, keys, 0, query_blocks);
+    const VisibleQueries seen =
+        visible_queries<kKeys, kQueries>(sample.first, sample.batch, keys, 0, query_blocks);
     for (int queries = keys * kKeys / kQueries; queries < query_blocks; ++queries) {
       const auto any = [&](auto&& fn) { return sample.any(queries, kQueries, keys, fn); };
       ASSERT_EQ(queries < seen.end, any([&](int q, int k) { return sample.sees(q, k); }))
@@ -52,7 +53,7 @@ void check(const Sample& sample) {
   for (int queries = 0; queries < query_blocks; ++queries) {
     int last = -1;
     for (int keys = queries * kQueries / kKeys; keys >= 0; --keys) {
-      const SeenBy& seen = all[static_cast<size_t>(keys)];
+      const VisibleQueries& seen = all[static_cast<size_t>(keys)];
       ASSERT_EQ(queries < seen.end, last < 0) << "keys " << keys << ", queries " << queries;
       if (queries < seen.end && queries >= seen.end_below) last = keys;
     }
@@ -68,8 +69,10 @@ void check_ranges(const Sample& sample) {
   for (int begin = 0; begin < query_blocks; begin += kKeys / kQueries) {
     for (int end = begin + 1; end <= query_blocks; ++end) {
       for (int keys = 0; keys * kKeys < end * kQueries && keys < key_blocks; ++keys) {
-        const SeenBy whole = seen_by<kKeys, kQueries>(sample.first, sample.batch, keys, 0, query_blocks),
-                     part = seen_by<kKeys, kQueries>(sample.first, sample.batch, keys, begin, end);
+        const VisibleQueries whole = visible_queries<kKeys, kQueries>(sample.first, sample.batch, keys, 0,
+                                                                      query_blocks),
+                             part = visible_queries<kKeys, kQueries>(sample.first, sample.batch, keys, begin,
+                                                                     end);
         for (int queries = std::max(begin, keys * kKeys / kQueries); queries < end; ++queries) {
           ASSERT_EQ(queries < part.end, queries < whole.end) << keys << " " << queries;
           ASSERT_EQ(queries >= part.clear_end, queries >= whole.clear_end) << keys << " " << queries;

@@ -86,7 +86,7 @@ TEST(FlashBoundsGpu, Repeats) {
   for (const int64_t dim : {64, 128}) {
     FlashProblem problem(gpu, shape_of({4, 2048, 8, 4, dim, true, 700}));
     std::optional<std::vector<uint8_t>> o, lse, gradients;
-    for (int turn = 0; turn < 10; ++turn) {
+    for (int iteration = 0; iteration < 10; ++iteration) {
       for (const auto* tensor : {&problem.o, &problem.lse, &problem.dqkv, &problem.workspace})
         gpu.fill_bytes(tensor->get(), 0xff);
       problem.run_flash();

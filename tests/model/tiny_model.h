@@ -100,7 +100,7 @@ class TinyModel {
   /// outside its lifetime, so a use of it there shows in every number.
   double add_microbatch(model::Pass pass = {}) {
     pass.on_step = [this](const Context& context, model::Step step) {
-      plan_.enter(context, static_cast<int>(step));
+      plan_.begin_step(context, static_cast<int>(step));
     };
     const float scale = 1.0f / static_cast<float>(tokens_.numel());
     model_.forward_backward(context_, tokens_, targets_, scale, optimizer_.loss_sum(), pass);

@@ -12,7 +12,7 @@ using parallel::PeerPieces;
 
 std::vector<int> order(const PeerPieces& cut, int (PeerPieces::*of_turn)(int) const) {
   std::vector<int> pieces;
-  for (int turn = 0; turn < cut.pieces; ++turn) pieces.push_back((cut.*of_turn)(turn));
+  for (int step = 0; step < cut.pieces; ++step) pieces.push_back((cut.*of_turn)(step));
   return pieces;
 }
 

@@ -289,7 +289,7 @@ TEST(MeasuredLayers, ArePredicted) {
                               {"llama", "tensorwise", 11.23},
                               {"llama", "rowwise", 13.02},
                               {"llama", "blockwise", 14.14}}) {
-    const LayerCost layer = rehearse_passes(layer_config(row), testing::h200s(1), false).layer(1);
+    const LayerCost layer = trace_microbatch(layer_config(row), testing::h200s(1), false).layer(1);
     const double predicted = 1e3 * (layer.forward.total() + layer.backward.total());
     std::printf("layer of %-5s %-10s measured %.2f ms, predicted %.2f, %+.1f %%\n", row.model, row.recipe,
                 row.ms, predicted, 100 * (predicted / row.ms - 1));

@@ -48,7 +48,7 @@ FirstStep first_step(const config::Config& config) {
     batch.tokens.as<int32_t>()[i] = static_cast<int32_t>(random.word[0] % 61);
     batch.targets.as<int32_t>()[i] = static_cast<int32_t>(random.word[1] % 61);
   }
-  if (runner.model().recipe().starts_from_history()) {
+  if (runner.model().recipe().needs_calibration()) {
     const train::HostMicrobatch first{batch.tokens.as<int32_t>(), batch.targets.as<int32_t>()};
     runner.calibrate({&first, 1}, kTokensOfAStep);
   }

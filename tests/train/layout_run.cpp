@@ -152,7 +152,7 @@ void spoil_gradients(const Context& context, StepRunner& runner) {
 void start(const Context& context, StepRunner& runner, const config::Config& config) {
   runner.allocate();
   runner.initialize();
-  if (!runner.model().recipe().starts_from_history()) return;
+  if (!runner.model().recipe().needs_calibration()) return;
   const Samples all = samples(config.model, 0, config.training.global_batch_size);
   spoil_gradients(context, runner);
   const Samples own = of_context_rank(runner, all);

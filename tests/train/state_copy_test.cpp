@@ -38,11 +38,12 @@ TEST(StateCopy, PutsBackAllThatCastsKeep) {
     context.synchronize();
   };
   const fp8::ScaleTable& table = runner.model().recipe().table();
-  ASSERT_TRUE(table.cast_states && table.guesses);
+  ASSERT_TRUE(table.cast_states && table.predicted_scales);
   train::StateCopy copy(context, runner);
   step(1);
-  const std::vector<Tensor> kept = {table.amax,     table.last_amax, table.scale,   table.history,
-                                    table.position, table.counters,  table.guesses, table.cast_states};
+  const std::vector<Tensor> kept = {
+      table.amax,     table.last_amax,        table.scale,      table.history, table.position,
+      table.counters, table.predicted_scales, table.cast_states};
   std::vector<std::vector<uint8_t>> before;
   for (const Tensor& tensor : kept) before.push_back(bytes_of(context, tensor));
   copy.take();

@@ -1,5 +1,5 @@
 // SwiGLU, GELU and their relatives on the GPU. A cast of values that are stored is made again from there; one of others
-// is another file's (activation_recast.cu).
+// is another file's (activation_requantize.cu).
 #include "kernels/activation/activation_tiles.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/quantize/quantize_cuda.h"
@@ -10,7 +10,7 @@ namespace {
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     forward_kernel(const __grid_constant__ ForwardArgs<T> args) {
-  allow_dependents();
+  launch_dependent_grids();
   __shared__ Fp8TileShared shared;
   forward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
 }
@@ -22,7 +22,7 @@ constexpr int kBackwardBlocks = is_gated(kind) && kAligned && sizeof(T) == 2 ? 3
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligned>)
     backward_kernel(const __grid_constant__ BackwardArgs<T> args) {
-  allow_dependents();
+  launch_dependent_grids();
   __shared__ Fp8TileShared shared;
   backward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
 }
@@ -43,10 +43,12 @@ void activation_forward(const Context& context, const ActivationForward& args) {
                   });
     TE_CUDA_CHECK_LAUNCH();
   };
-  const auto requantize = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
+  const auto requantize_tiles = [&](const Fp8TileTarget& target) {
+    requantize_activation(context, args, target);
+  };
   const Fp8Output out = args.y ? first_cast(args.y_fp8) : args.y_fp8;
-  cast_tiles(context, out, nullptr, rows, ffn, tile_count(rows, ffn), launch, requantize);
-  if (args.y) recast(context, args.y, args.y_fp8);
+  cast_tiles(context, out, nullptr, rows, ffn, tile_count(rows, ffn), launch, requantize_tiles);
+  if (args.y) requantize(context, args.y, args.y_fp8);
 }
 
 void activation_backward(const Context& context, const ActivationBackward& args) {
@@ -62,11 +64,13 @@ void activation_backward(const Context& context, const ActivationBackward& args)
                   });
     TE_CUDA_CHECK_LAUNCH();
   };
-  const auto requantize = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
+  const auto requantize_tiles = [&](const Fp8TileTarget& target) {
+    requantize_activation(context, args, target);
+  };
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
   const Fp8Output out = args.dx ? first_cast(args.dx_fp8) : args.dx_fp8;
-  cast_tiles(context, out, partial, rows, cols, tile_count(rows, args.dy.cols()), launch, requantize);
-  if (args.dx) recast(context, args.dx, args.dx_fp8);
+  cast_tiles(context, out, partial, rows, cols, tile_count(rows, args.dy.cols()), launch, requantize_tiles);
+  if (args.dx) requantize(context, args.dx, args.dx_fp8);
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }
 

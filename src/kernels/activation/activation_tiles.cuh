@@ -27,12 +27,12 @@ struct BackwardArgs {
   float clamp;
 };
 
-template <ActivationKind kind, class T, DType kFormat, bool kAligned, bool kAgain>
+template <ActivationKind kind, class T, DType kFormat, bool kAligned, bool kRequantize>
 __device__ __forceinline__ void forward_tile(const ForwardArgs<T>& args, unsigned index,
                                              Fp8TileShared& shared) {
   constexpr bool gated = is_gated(kind);
   const int64_t rows = args.target.rows, ffn = args.target.cols, stride = gated ? 2 * ffn : ffn;
-  const TilePlace tile = tile_place(index, ffn);
+  const TileCoords tile = tile_coords(index, ffn);
   Vec8<T> x[kThreadRows], up[kThreadRows];
   load_tile<kAligned>(args.x, stride, rows, tile.row, tile.col, ffn, x);
   if constexpr (gated) load_tile<kAligned>(args.x + ffn, stride, rows, tile.row, tile.col, ffn, up);
@@ -48,19 +48,19 @@ __device__ __forceinline__ void forward_tile(const ForwardArgs<T>& args, unsigne
     for (int j = 0; j < 8; j += 2) x[i].set_pair(j, value(i, j), value(i, j + 1));
   }
   if (args.y != nullptr) store_tile<kAligned>(x, args.y, ffn, rows, tile.row, tile.col, ffn);
-  Fp8TileWriter<T, kFormat, kAligned, kAgain> writer(args.target, shared);
+  Fp8TileWriter<T, kFormat, kAligned, kRequantize> writer(args.target, shared);
   writer.write(x, tile.row, tile.col, ffn);
   writer.finish(index == 0);
 }
 
 /// x becomes dx (SwiGLU: x the gate's, up the up projection's); dx may share memory with x, as each thread
 /// writes only what it alone has read.
-template <ActivationKind kind, class T, DType kFormat, bool kAligned, bool kAgain>
+template <ActivationKind kind, class T, DType kFormat, bool kAligned, bool kRequantize>
 __device__ __forceinline__ void backward_tile(const BackwardArgs<T>& args, unsigned index,
                                               Fp8TileShared& shared) {
   constexpr bool gated = is_gated(kind);
   const int64_t rows = args.target.rows, cols = args.target.cols, ffn = args.ffn;
-  const TilePlace tile = tile_place(index, ffn);
+  const TileCoords tile = tile_coords(index, ffn);
   Vec8<T> x[kThreadRows], up[kThreadRows], dy[kThreadRows];
   load_tile<kAligned>(args.x, cols, rows, tile.row, tile.col, ffn, x);
   if constexpr (gated) load_tile<kAligned>(args.x + ffn, cols, rows, tile.row, tile.col, ffn, up);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void backward_tile(const BackwardArgs<T>& args, unsig
     store_tile<kAligned>(x, args.dx, cols, rows, tile.row, tile.col, ffn);
     if constexpr (gated) store_tile<kAligned>(up, args.dx + ffn, cols, rows, tile.row, tile.col, ffn);
   }
-  Fp8TileWriter<T, kFormat, kAligned, kAgain> writer(args.target, shared);
+  Fp8TileWriter<T, kFormat, kAligned, kRequantize> writer(args.target, shared);
   writer.write(x, tile.row, tile.col, ffn);
   if constexpr (gated) writer.write(up, tile.row, ffn + tile.col, cols);
   writer.finish(index == 0);
@@ -115,7 +115,9 @@ inline bool is_aligned_for(const ActivationBackward& args, const Fp8TileTarget& 
 }
 
 /// The second launch of a cast whose values are not stored: they are computed again from x and dy.
-void recast_activation(const Context& context, const ActivationForward& args, const Fp8TileTarget& target);
-void recast_activation(const Context& context, const ActivationBackward& args, const Fp8TileTarget& target);
+void requantize_activation(const Context& context, const ActivationForward& args,
+                           const Fp8TileTarget& target);
+void requantize_activation(const Context& context, const ActivationBackward& args,
+                           const Fp8TileTarget& target);
 
 }  // namespace te::kernels::cuda

@@ -64,7 +64,7 @@ void check_documents(const Context& context, const char* op, const AttentionShap
   if (!document_start) return;
   check_dtype(op, "document_start", document_start, DType::i32);
   check_shape(op, "document_start", document_start, {shape.batch * shape.seq});
-  if (context.is_cuda() || OpObserver::rehearsing()) return;
+  if (context.is_cuda() || OpObserver::is_tracing()) return;
   const int32_t* start = document_start.as<int32_t>();
   for (int64_t row = 0; row < shape.batch * shape.seq; ++row) {
     const int64_t position = row % shape.seq, least = position == 0 ? 0 : start[row - 1];

@@ -88,21 +88,21 @@ template <class T, int E, bool kVectors, int kBlocks, bool kStep>
 __global__ void __maxnreg__((most_registers<T, E>()))
     decode_kernel(const __grid_constant__ DecodeParams<T> p) {
   using Head = Packed<T, E, kVectors>;
-  constexpr int kTurns = kSplits / kBlocks, kOwn = kWarps * kTurns;
+  constexpr int kIterations = kSplits / kBlocks, kOwn = kWarps * kIterations;
   extern __shared__ float memory[];
   const int dim = kVectors ? kWarpSize * E : p.dim;
   const PartsMemory own(memory, kOwn);
-  const Share share(memory + PartsMemory::floats(kOwn, dim), dim);
+  const ClusterSlice slice(memory + PartsMemory::floats(kOwn, dim), dim);
   __shared__ uint64_t arrived;
   const int item = static_cast<int>(blockIdx.x) / kBlocks, row = item / p.heads, head = item % p.heads;
   const int in_group = p.heads / p.groups, group = head / in_group;
   const int block = static_cast<int>(blockIdx.x) % kBlocks, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   // One warp of the group.
   const bool enters = kStep && block == 0 && warp == 0 && head % in_group == 0;
-  if constexpr (kBlocks > 1) begin_cluster(share, &arrived, block);
+  if constexpr (kBlocks > 1) begin_cluster(slice, &arrived, block);
   if constexpr (!kStep) {
-    grid_dependency_wait();
-    allow_dependents();
+    wait_on_dependent_grids();
+    launch_dependent_grids();
   }
   const int last = p.positions[row], earliest = p.window > 0 ? max(last + 1 - p.window, 0) : 0;
   const int64_t first = (p.sequences[row] * p.length * p.groups + static_cast<int64_t>(group)) * dim;
@@ -110,8 +110,8 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   const T* const keys = p.k + first;
   const T* const values = p.v + first;
   const T* const qkv = p.qkv + row * p.columns;
-  const auto begin_of = [&](int turn) {
-    return earliest + (warp * kSplits + (kBlocks == 1 ? turn : block)) * kKeys;
+  const auto begin_of = [&](int iteration) {
+    return earliest + (warp * kSplits + (kBlocks == 1 ? iteration : block)) * kKeys;
   };
 
   Keys<T, E, kVectors> some;
@@ -121,11 +121,11 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   if constexpr (kStep) {
     Angles<E> angles;
     if (p.cos != nullptr) angles.load(p, last);
-    grid_dependency_wait();
+    wait_on_dependent_grids();
     query.load(qkv + head * dim, dim);
     token.key.load(qkv + (p.heads + group) * dim, dim);
     token.value.load(qkv + (p.heads + p.groups + group) * dim, dim);
-    allow_dependents_behind(query.word());
+    launch_dependent_grids_after(query.word());
     if (p.cos != nullptr) angles.rotate(query), angles.rotate(token.key);
   } else {
     query.load(qkv + head * dim, dim);
@@ -135,9 +135,9 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   for (int e = 0; e < E; ++e) asked[e] = query[e];
     // 1. The parts of this block.
 #pragma unroll 1
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int begin = begin_of(turn), slot = warp * kTurns + turn;
-    if (turn > 0) some.load(keys, values, stride, dim, begin, last);
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    const int begin = begin_of(iteration), slot = warp * kIterations + iteration;
+    if (iteration > 0) some.load(keys, values, stride, dim, begin, last);
     const Softmax<E> of = attend<T, E, kVectors, kStep>(p, asked, token, keys, values, some, begin, last);
 #pragma unroll
     for (int e = 0; e < E; ++e)
@@ -148,9 +148,9 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   // 2. Together: of the warps of a block, or of a turn of one block; then of the blocks (turns).
   T* const o = p.o + (static_cast<int64_t>(row) * p.heads + head) * dim;
   if constexpr (kBlocks > 1) {
-    merge_cluster<T, kTurns>(own, share, &arrived, block, o);
+    merge_cluster<T, kIterations>(own, slice, &arrived, block, o);
   } else {
-    merge_turns<T, kTurns>(own, dim, o);
+    merge_iterations<T, kIterations>(own, dim, o);
   }
   // 3. The row's own key and value to the cache.
   if constexpr (kStep) {
@@ -164,7 +164,7 @@ template <class T, int E, bool kVectors, int kBlocks, bool kStep>
 void launch_blocks(const Context& context, const DecodeParams<T>& p, int64_t rows) {
   constexpr auto kKernel = decode_kernel<T, E, kVectors, kBlocks, kStep>;
   const size_t bytes = sizeof(float) * static_cast<size_t>(PartsMemory::floats(kParts / kBlocks, p.dim) +
-                                                           (kBlocks > 1 ? Share::floats(p.dim) : 0));
+                                                           (kBlocks > 1 ? ClusterSlice::floats(p.dim) : 0));
   if (bytes > 48 * 1024)
     TE_CUDA_CHECK(
         cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
@@ -187,9 +187,8 @@ void launch_blocks(const Context& context, const DecodeParams<T>& p, int64_t row
 // One block a head as soon as those fill the device.
 template <class T, int E, bool kVectors, bool kStep>
 void launch_split(const Context& context, const DecodeParams<T>& p, int64_t rows) {
-  static const int multiprocessors = multiprocessor_count(context);
-  if (rows * p.heads < 2 * multiprocessors)
-    return launch_blocks<T, E, kVectors, kSplits, kStep>(context, p, rows);
+  static const int num_sms = sm_count(context);
+  if (rows * p.heads < 2 * num_sms) return launch_blocks<T, E, kVectors, kSplits, kStep>(context, p, rows);
   launch_blocks<T, E, kVectors, 1, kStep>(context, p, rows);
 }
 

@@ -237,10 +237,10 @@ __device__ __forceinline__ Merged merge_warps(const PartsMemory& m, int stride, 
 }
 
 /// A block's share of a head, in its shared memory: from each block of the cluster its maximum, total and sums.
-struct Share {
+struct ClusterSlice {
   float* const memory;
   const int dim, width;  ///< of the head, of a share; the last ones may be smaller, or empty
-  __device__ __forceinline__ Share(float* at, int head_dim)
+  __device__ __forceinline__ ClusterSlice(float* at, int head_dim)
       : memory(at), dim(head_dim), width(width_of(head_dim)) {}
   __device__ __forceinline__ float* largest(int c) const { return memory + c; }
   __device__ __forceinline__ float* total(int c) const { return memory + kSplits + c; }
@@ -256,45 +256,45 @@ struct Share {
 
 /// The parts of all blocks of a cluster to one, each block making its share of the head. `arrived` counts the bytes of
 /// it. Behind begin_cluster().
-template <class T, int kTurns>
-__device__ __forceinline__ void merge_cluster(const PartsMemory& own, const Share& share, uint64_t* arrived,
-                                              int block, T* o) {
+template <class T, int kIterations>
+__device__ __forceinline__ void merge_cluster(const PartsMemory& own, const ClusterSlice& slice,
+                                              uint64_t* arrived, int block, T* o) {
   const int thread = static_cast<int>(threadIdx.x);
   hopper::cluster_wait();
-  if (thread < share.dim) {
-    const Merged mine = merge_warps(own, kTurns, 0, share.dim, thread);
-    const int to = thread / share.width, d = thread % share.width;
-    hopper::store_async(share.sum(block) + d, mine.sum, arrived, to);
-    if (d == 0) hopper::store_async(share.largest(block), mine.largest, arrived, to);
-    if (d == 0) hopper::store_async(share.total(block), mine.total, arrived, to);
+  if (thread < slice.dim) {
+    const Merged mine = merge_warps(own, kIterations, 0, slice.dim, thread);
+    const int to = thread / slice.width, d = thread % slice.width;
+    hopper::store_async(slice.sum(block) + d, mine.sum, arrived, to);
+    if (d == 0) hopper::store_async(slice.largest(block), mine.largest, arrived, to);
+    if (d == 0) hopper::store_async(slice.total(block), mine.total, arrived, to);
   }
-  if (thread >= share.count(block)) return;
+  if (thread >= slice.count(block)) return;
   hopper::mbarrier_wait(arrived, 0);
   Merged splits[kSplits];
 #pragma unroll
-  for (int c = 0; c < kSplits; ++c) splits[c] = {*share.largest(c), *share.total(c), share.sum(c)[thread]};
+  for (int c = 0; c < kSplits; ++c) splits[c] = {*slice.largest(c), *slice.total(c), slice.sum(c)[thread]};
   const Merged all = merge(splits);
-  store_float(o + block * share.width + thread, all.sum / all.total);
+  store_float(o + block * slice.width + thread, all.sum / all.total);
 }
 /// At the start of a block: others may write to its memory when they have waited for the cluster.
-__device__ __forceinline__ void begin_cluster(const Share& share, uint64_t* arrived, int block) {
+__device__ __forceinline__ void begin_cluster(const ClusterSlice& slice, uint64_t* arrived, int block) {
   if (threadIdx.x == 0) {
     hopper::mbarrier_init(arrived, 1);
     hopper::fence_mbarrier_init();
-    hopper::mbarrier_arrive_expect_tx(arrived, share.bytes(block));
+    hopper::mbarrier_arrive_expect_tx(arrived, slice.bytes(block));
   }
   __syncwarp();
   hopper::cluster_arrive();
 }
 
 /// The turns of one block to one.
-template <class T, int kTurns>
-__device__ __forceinline__ void merge_turns(const PartsMemory& own, int dim, T* o) {
+template <class T, int kIterations>
+__device__ __forceinline__ void merge_iterations(const PartsMemory& own, int dim, T* o) {
   const int thread = static_cast<int>(threadIdx.x);
   if (thread >= dim) return;
   Merged splits[kSplits];
 #pragma unroll
-  for (int c = 0; c < kSplits; ++c) splits[c] = merge_warps(own, kTurns, c, dim, thread);
+  for (int c = 0; c < kSplits; ++c) splits[c] = merge_warps(own, kIterations, c, dim, thread);
   const Merged all = merge(splits);
   store_float(o + thread, all.sum / all.total);
 }

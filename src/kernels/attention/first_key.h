@@ -32,7 +32,7 @@ inline FirstKeys first_keys_of(const AttentionShape& shape, const Tensor& docume
 }
 
 /// Of a block of keys: blocks of queries, from the first one that is not in front of the keys.
-struct SeenBy {
+struct VisibleQueries {
   int end;        ///< from there on nobody sees any of the keys; at most the first one: nobody at all
   int clear_end;  ///< up to there everybody sees them all, but for causality
   int end_below;  ///< end of the block of keys in front; 0: there is none
@@ -55,7 +55,8 @@ TE_HOST_DEVICE int first_block_with(const FirstKeys& first, int batch, int begin
 
 /// Of the blocks of queries [first_block, end_block) of the sequence.
 template <int kKeys, int kQueries>
-TE_HOST_DEVICE SeenBy seen_by(const FirstKeys& first, int batch, int keys, int first_block, int end_block) {
+TE_HOST_DEVICE VisibleQueries visible_queries(const FirstKeys& first, int batch, int keys, int first_block,
+                                              int end_block) {
   const int key = keys * kKeys, begin = std::max(key / kQueries, first_block);
   return {first_block_with<kQueries>(first, batch, begin, end_block, 0, key + kKeys),
           first_block_with<kQueries>(first, batch, begin, end_block, kQueries - 1, key + 1),

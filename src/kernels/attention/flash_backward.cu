@@ -343,18 +343,18 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// Params::seen_by and first_keys: a block of the grid for each sample.
+/// Params::visible_queries and first_keys: a block of the grid for each sample.
 template <int kHeadDim>
 __global__ void __launch_bounds__(256)
     flash_backward_bounds(const FirstKeys first, int key_blocks, int first_block, int query_blocks,
-                          int4* seen_by, int* first_keys) {
+                          int4* visible_queries, int* first_keys) {
   constexpr int kQueries = Geometry<kHeadDim>::kQueries;
   const int batch = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x),
             threads = static_cast<int>(blockDim.x);
   for (int keys = thread; keys < key_blocks; keys += threads) {
-    const SeenBy seen =
-        te::kernels::seen_by<kKeys, kQueries>(first, batch, keys, first_block, first_block + query_blocks);
-    seen_by[batch * key_blocks + keys] = make_int4(seen.end, seen.clear_end, seen.end_below, 0);
+    const VisibleQueries seen = te::kernels::visible_queries<kKeys, kQueries>(first, batch, keys, first_block,
+                                                                              first_block + query_blocks);
+    visible_queries[batch * key_blocks + keys] = make_int4(seen.end, seen.clear_end, seen.end_below, 0);
   }
   const int queries = query_blocks * kQueries;
   for (int query = thread; query < queries; query += threads)
@@ -374,7 +374,8 @@ __global__ void __launch_bounds__(256)
 
 /// Elements of the parts of the workspace, in this order; 4 bytes each.
 struct Workspace {
-  int64_t seen_by, first_keys;  ///< 0 unless queries have first keys; seen_by: four for each block of keys
+  int64_t visible_queries,
+      first_keys;  ///< 0 unless queries have first keys; visible_queries: four for each block of keys
   int64_t statistics, sums, counts;  ///< statistics twice; of counts the last is next_task
   template <int kHeadDim>
   static Workspace of(const AttentionShape& s) {
@@ -386,7 +387,7 @@ struct Workspace {
             tiles * G::kStatistics, tiles * kTileElements, tiles * kConsumers + 1};
   }
   int64_t bytes() const {
-    return (seen_by + first_keys + 2 * statistics + sums + counts) * int64_t{sizeof(float)};
+    return (visible_queries + first_keys + 2 * statistics + sums + counts) * int64_t{sizeof(float)};
   }
 };
 
@@ -398,9 +399,9 @@ void launch(const Context& context, const AttentionBackward& args) {
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= sizes.bytes(),
            "attention: workspace has {} bytes, attention_workspace_bytes asked for {}",
            args.workspace.bytes(), sizes.bytes());
-  int4* const seen_by = args.workspace.as<int4>();
-  int* const first_keys = args.workspace.as<int>() + sizes.seen_by;
-  float* const lse2 = args.workspace.as<float>() + sizes.seen_by + sizes.first_keys;
+  int4* const visible_queries = args.workspace.as<int4>();
+  int* const first_keys = args.workspace.as<int>() + sizes.visible_queries;
+  float* const lse2 = args.workspace.as<float>() + sizes.visible_queries + sizes.first_keys;
   float* const delta = lse2 + sizes.statistics;
   float* const dq_sums = delta + sizes.statistics;
   int* const counts = reinterpret_cast<int*>(dq_sums + sizes.sums);
@@ -419,10 +420,10 @@ void launch(const Context& context, const AttentionBackward& args) {
     const FirstKeys first = first_keys_of(s, args.document_start);
     flash_backward_bounds<kHeadDim><<<static_cast<unsigned>(s.batch), 256, 0, cuda_stream(context)>>>(
         first, static_cast<int>(key_blocks), static_cast<int>(first_block), static_cast<int>(query_blocks),
-        seen_by, first_keys);
+        visible_queries, first_keys);
     TE_CUDA_CHECK_LAUNCH();
     if (s.range.position > 0 && cuda::has_first_keys(s)) {
-      const dim3 blocks(static_cast<unsigned>(multiprocessor_count(context)), static_cast<unsigned>(s.batch));
+      const dim3 blocks(static_cast<unsigned>(sm_count(context)), static_cast<unsigned>(s.batch));
       flash_backward_unseen<<<blocks, 256, 0, cuda_stream(context)>>>(
           first, static_cast<int>(s.range.position), static_cast<int>(args.dkv.cols()),
           args.dkv.as<__nv_bfloat16>());
@@ -443,7 +444,7 @@ void launch(const Context& context, const AttentionBackward& args) {
                  .key_column = static_cast<int>(s.has_range() ? 0 : s.num_heads * s.head_dim),
                  .scale = s.softmax_scale,
                  .scale_log2e = s.softmax_scale * kLog2E,
-                 .seen_by = seen_by,
+                 .visible_queries = visible_queries,
                  .first_keys = first_keys,
                  .first_block = static_cast<int>(first_block)};
   const Tensor &kv = s.has_range() ? args.kv : args.qkv, &dkv = s.has_range() ? args.dkv : args.dqkv;

@@ -83,9 +83,9 @@ struct Params {
   int key_column;  ///< of the first head of keys
   float scale, scale_log2e;
   // Where queries have first keys or are a range (kBounded):
-  const int4* seen_by;    ///< [batch, key blocks]: SeenBy and 0
-  const int* first_keys;  ///< [batch, query blocks x their queries]
-  int first_block;        ///< of queries, in the sequence
+  const int4* visible_queries;  ///< [batch, key blocks]: VisibleQueries and 0
+  const int* first_keys;        ///< [batch, query blocks x their queries]
+  int first_block;              ///< of queries, in the sequence
 };
 
 __device__ __forceinline__ void wait_for_count(const int* count, int least) {
@@ -105,7 +105,7 @@ template <int kHeadDim, bool kBounded>
 struct TileScheduler {
   static constexpr int kQueries = Geometry<kHeadDim>::kQueries;
   int sample_group, keys, head, queries;  ///< head: of the group
-  SeenBy seen_by;                         ///< kBounded
+  VisibleQueries visible_queries;         ///< kBounded
 
   __device__ int first_queries(const Params& p) const {
     const int diagonal = keys * kKeys / kQueries;
@@ -117,25 +117,27 @@ struct TileScheduler {
     head = 0;
     queries = first_queries(p);
     if constexpr (kBounded) {
-      const int4 seen = __ldg(p.seen_by + batch(p) * p.key_blocks + keys);
-      seen_by = {seen.x, seen.y, seen.z};
+      const int4 seen = __ldg(p.visible_queries + batch(p) * p.key_blocks + keys);
+      visible_queries = {seen.x, seen.y, seen.z};
     }
   }
   /// Just started: no query of the range sees the keys. Without a range their own ones do.
-  __device__ bool is_empty() const { return kBounded && queries >= seen_by.end; }
+  __device__ bool is_empty() const { return kBounded && queries >= visible_queries.end; }
   /// False after the task's last tile.
   __device__ bool next(const Params& p) {
-    if (++queries < (kBounded ? seen_by.end : p.query_blocks)) return true;
+    if (++queries < (kBounded ? visible_queries.end : p.query_blocks)) return true;
     queries = first_queries(p);
     return ++head < p.heads_per_group;
   }
   __device__ bool first_of_queries() const { return before() == 0; }
   /// No block of keys in front of this one is seen.
-  __device__ bool last_of_queries() const { return kBounded ? queries >= seen_by.end_below : keys == 0; }
+  __device__ bool last_of_queries() const {
+    return kBounded ? queries >= visible_queries.end_below : keys == 0;
+  }
   /// Some of its queries do not see some of its keys.
   __device__ bool on_diagonal() const { return queries * kQueries < (keys + 1) * kKeys; }
   /// The same, of keys in front of a query's first one.
-  __device__ bool on_bound() const { return queries >= seen_by.clear_end; }
+  __device__ bool on_bound() const { return queries >= visible_queries.clear_end; }
   __device__ int batch(const Params& p) const { return sample_group / p.num_groups; }
   __device__ int group(const Params& p) const { return sample_group % p.num_groups; }
   __device__ int head_of_model(const Params& p) const { return group(p) * p.heads_per_group + head; }

@@ -29,11 +29,11 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, Shape s
 }
 
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols) {
-  TE_CHECK(out.wants_data() || out.recast.state == nullptr, "{}: a cast of two launches without FP8 data",
+  TE_CHECK(out.wants_data() || out.requantize.state == nullptr, "{}: a cast of two launches without FP8 data",
            op);
-  TE_CHECK(out.recast.state == nullptr || out.recast.num_casts != nullptr,
+  TE_CHECK(out.requantize.state == nullptr || out.requantize.num_casts != nullptr,
            "{}: a cast of two launches without turns", op);
-  TE_CHECK(out.recast.guesses == nullptr || out.recast.current_scale != nullptr,
+  TE_CHECK(out.requantize.predicted_scales == nullptr || out.requantize.current_scale != nullptr,
            "{}: guesses of a scale that is not the tensor's own", op);
   if (!out.wants_data()) return;
   TE_CHECK(out.scale != nullptr, "{}: an FP8 output needs a scale", op);

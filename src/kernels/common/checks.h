@@ -41,5 +41,5 @@ bool overlap(const Tensor& a, const Tensor& b);
 /// To the end of the function the op is under the eyes of a profiler, if there is one, which may want it told only.
 #define TE_DISPATCH_CUDA(context, op, ...)                                  \
   const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
-  if (te_profiled.rehearsed()) return;                                      \
+  if (te_profiled.traced_only()) return;                                    \
   TE_ASK_CUDA(context, op, __VA_ARGS__)

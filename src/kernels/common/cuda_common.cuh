@@ -136,7 +136,7 @@ __device__ __forceinline__ uint32_t abs_bits(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
 /// Raises *amax by the block's largest abs_bits; every thread of the block calls it. `shared` holds 32 words.
-__device__ __forceinline__ void block_raise_amax(uint32_t bits, float* amax, uint32_t* shared) {
+__device__ __forceinline__ void block_update_amax(uint32_t bits, float* amax, uint32_t* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
   bits = __reduce_max_sync(0xffffffffu, bits);
   if (lane == 0) shared[warp] = bits;
@@ -201,7 +201,7 @@ __device__ __forceinline__ void add_counters(const ThreadCounters& counters, uns
 inline unsigned ceil_div(int64_t a, int64_t b) {
   return static_cast<unsigned>((a + b - 1) / b);
 }
-inline int multiprocessor_count(const Context& context) {
+inline int sm_count(const Context& context) {
   int count = 0;
   TE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.ordinal()));
   return count;

@@ -1,24 +1,24 @@
 // Programmatic dependent launch (CUDA C++ programming guide): a kernel that is launched with launch_dependent() may
-// start while the one before it on the stream still runs, and waits at grid_dependency_wait() for its end. Until then
-// it may read only what was complete before that kernel began. It starts when every block of the earlier kernel has
-// ended or called allow_dependents().
+// start while the one before it on the stream still runs, and waits at wait_on_dependent_grids() for its end. Until
+// then it may read only what was complete before that kernel began. It starts when every block of the earlier kernel
+// has ended or called launch_dependent_grids().
 //
-// Kernels launched as usual wait for the end of all earlier ones in any case; allow_dependents() in them does nothing
-// unless a kernel of the first kind follows.
+// Kernels launched as usual wait for the end of all earlier ones in any case; launch_dependent_grids() in them does
+// nothing unless a kernel of the first kind follows.
 #pragma once
 
 #include "core/cuda_check.h"
 
 namespace te::kernels {
 
-__device__ __forceinline__ void grid_dependency_wait() {
+__device__ __forceinline__ void wait_on_dependent_grids() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-__device__ __forceinline__ void allow_dependents() {
+__device__ __forceinline__ void launch_dependent_grids() {
   asm volatile("griddepcontrol.launch_dependents;");
 }
 /// When a value that was loaded is there.
-__device__ __forceinline__ void allow_dependents_behind(uint32_t loaded) {
+__device__ __forceinline__ void launch_dependent_grids_after(uint32_t loaded) {
   asm volatile("{\n.reg .b32 there;\nmov.b32 there, %0;\ngriddepcontrol.launch_dependents;\n}\n" ::"r"(loaded)
                : "memory");
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/float_types.h"
-#include "kernels/quantize/recast.h"
+#include "kernels/quantize/requantize.h"
 
 namespace te::kernels {
 
@@ -100,7 +100,7 @@ void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& 
   if (out.amax != nullptr) *out.amax = amax_of(*out.amax, std::bit_cast<float>(amax_bits));
 }
 
-/// The scale to cast with now, or 0; the tensor's own state is settled (recast.h).
+/// The scale to cast with now, or 0; the tensor's own state is settled (requantize.h).
 inline float finalize_scale(const Fp8ScaleFinalization& s) {
   const float amax = *s.found_amax, first = s.scale != nullptr ? *s.scale : 0.0f,
               scale = second_scale(s, amax, first);
@@ -120,8 +120,8 @@ void write_fp8_output_cpu(const Context& context, const Fp8Output& out, int64_t 
   if (!out) return;
   const Fp8Output first = first_cast(out);
   fp8_detail::cast(first, first.scale != nullptr ? *first.scale : 1.0f, rows, cols, value);
-  if (out.recast.state == nullptr) return;
-  if (out.recast.all_reduce_amax) out.recast.all_reduce_amax(context);
+  if (out.requantize.state == nullptr) return;
+  if (out.requantize.all_reduce_amax) out.requantize.all_reduce_amax(context);
   const float scale = fp8_detail::finalize_scale(finalization_of(out));
   if (scale == 0.0f) return;
   Fp8Output requantized = out;

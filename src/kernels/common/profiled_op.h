@@ -23,7 +23,7 @@ class ProfiledOp {
       }
     }
   }
-  bool rehearsed() const { return scope_.rehearsed(); }
+  bool traced_only() const { return scope_.traced_only(); }
 
  private:
   template <class T>

@@ -26,7 +26,7 @@ struct Vec8<float> {
     reinterpret_cast<float4*>(p)[1] = make_float4(value[4], value[5], value[6], value[7]);
   }
   /// Raises the running maximum of the magnitudes; amax_bits() gives its abs_bits.
-  __device__ __forceinline__ void raise(uint32_t& largest) const {
+  __device__ __forceinline__ void update_amax(uint32_t& largest) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) largest = max(largest, abs_bits(value[j]));
   }
@@ -55,7 +55,7 @@ struct Vec8<__nv_bfloat16> {
     *reinterpret_cast<uint4*>(p) = make_uint4(word[0], word[1], word[2], word[3]);
   }
   // BF16 bits without the sign are ordered as integers, so both halves are compared at once.
-  __device__ __forceinline__ void raise(uint32_t& largest) const {
+  __device__ __forceinline__ void update_amax(uint32_t& largest) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) largest = __vmaxu2(largest, word[k] & 0x7fff7fffu);
   }
@@ -89,7 +89,7 @@ struct Vec8<__half> {
     *reinterpret_cast<uint4*>(p) = make_uint4(word[0], word[1], word[2], word[3]);
   }
   // As with BF16; the maximum is widened at the end.
-  __device__ __forceinline__ void raise(uint32_t& largest) const {
+  __device__ __forceinline__ void update_amax(uint32_t& largest) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) largest = __vmaxu2(largest, word[k] & 0x7fff7fffu);
   }

@@ -27,7 +27,7 @@ class CastResult {
   template <int kWidth>
   __device__ __forceinline__ void write(const Thread& thread, uint32_t buffer, int i, Values y, bool exist) {
     if (!exist) y = {};
-    y.raise(largest_);
+    y.update_amax(largest_);
     uint32_t pairs[4];  // of columns: this row, eight rows on; the same eight columns on
 #pragma unroll
     for (int j = 0; j < 4; ++j)

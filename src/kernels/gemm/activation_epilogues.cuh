@@ -252,12 +252,12 @@ struct GeluBackward : Stateless {
   }
 };
 
-/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with kAgain 64 of
-/// the activation's result, of either half of the rows; then the next columns.
-template <bool kAgain>
+/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with
+/// kRecomputeOutput 64 of the activation's result, of either half of the rows; then the next columns.
+template <bool kRecomputeOutput>
 struct SwigluBackward : Stateless {
   using Stateless::Stateless;
-  static constexpr int kTensors = kAgain ? 3 : 2;
+  static constexpr int kTensors = kRecomputeOutput ? 3 : 2;
   static constexpr int kBlocks = 1, kParts = kTensors * kHalves * kColumns / 64;
   static constexpr bool kReads = true;
 
@@ -281,7 +281,8 @@ struct SwigluBackward : Stateless {
     for (int c = 0; c < kColumns / 64; ++c)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
-        const Buffer gate_at = buffers.open(), up_at = buffers.open(), y_at = kAgain ? buffers.open() : up_at;
+        const Buffer gate_at = buffers.open(), up_at = buffers.open(),
+                     y_at = kRecomputeOutput ? buffers.open() : up_at;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* const dy = sums[h] + c * 32 + i * 8;
@@ -289,14 +290,15 @@ struct SwigluBackward : Stateless {
                          up_address = matrices_at(thread, up_at.address, i * 16);
           const Values gate = load_values(gate_address), up = load_values(up_address);
           const Sigmoids<ActivationKind::swiglu> s(gate);
-          if constexpr (kAgain) stmatrix(matrices_at(thread, y_at.address, i * 16), swiglu(gate, up, s).word);
+          if constexpr (kRecomputeOutput)
+            stmatrix(matrices_at(thread, y_at.address, i * 16), swiglu(gate, up, s).word);
           stmatrix(gate_address, rounded([&](int j) {
                                    return swiglu_gate_gradient(gate.get(j), up.get(j), s.of[j], dy[j]);
                                  }).word);
           stmatrix(up_address,
                    rounded([&](int j) { return swiglu_up_gradient(gate.get(j), s.of[j], dy[j]); }).word);
         }
-        if constexpr (kAgain)
+        if constexpr (kRecomputeOutput)
           buffers.pass_on(gate_at, up_at, y_at);
         else
           buffers.pass_on(gate_at, up_at);

@@ -14,7 +14,7 @@ namespace te::kernels::fused {
 constexpr int kClustersTogether = 8;
 
 /// Bulk copies want 16 bytes: addresses, and the distance of rows. Coordinates are 32-bit.
-inline bool suits_boxes(const Tensor& tensor, DType dtype = DType::bf16) {
+inline bool fits_tma_boxes(const Tensor& tensor, DType dtype = DType::bf16) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   return tensor.dtype == dtype && tensor.cols() * static_cast<int64_t>(dtype_size(dtype)) % 16 == 0 &&
          is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
@@ -49,7 +49,7 @@ void launch(const Context& context, const GemmMaps& maps, const GemmParams& para
 /// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand,
 /// so a last round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
 inline bool is_large(const Context& context, int64_t m, int64_t ffn) {
-  return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= multiprocessor_count(context);
+  return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= sm_count(context);
 }
 
 inline bool has_epilogue(ActivationKind kind) {
@@ -57,11 +57,12 @@ inline bool has_epilogue(ActivationKind kind) {
 }
 
 /// Operands of this dtype, `out` and the bias are what the forward kernels are made for, and there are enough tiles.
-inline bool suits_forward(const Context& context, const GemmActivationForward& args, DType dtype) {
+inline bool supports_forward(const Context& context, const GemmActivationForward& args, DType dtype) {
   if (!has_epilogue(args.kind)) return false;
   const bool gated = is_gated(args.kind);
   const int64_t ffn = args.b.rows() / (gated ? 2 : 1);
-  if (!suits_boxes(args.a.values, dtype) || !suits_boxes(args.b.values, dtype) || !suits_boxes(args.out))
+  if (!fits_tma_boxes(args.a.values, dtype) || !fits_tma_boxes(args.b.values, dtype) ||
+      !fits_tma_boxes(args.out))
     return false;
   // No model has a bias in front of SwiGLU.
   if (args.bias && (gated || !is_aligned(args.bias.data, 4))) return false;

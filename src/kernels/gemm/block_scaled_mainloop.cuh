@@ -198,9 +198,9 @@ struct Multiplier {
     order.arrive();
   }
 
-  /// A stage's part of all sums. `beside(h)` is called while half h is multiplied.
-  template <class Beside>
-  __device__ __forceinline__ void step(const StepScales<C>& scales, const Beside& beside) {
+  /// A stage's part of all sums. `overlapped(h)` is called while half h is multiplied.
+  template <class Overlapped>
+  __device__ __forceinline__ void step(const StepScales<C>& scales, const Overlapped& overlapped) {
     const Slot slot = s.operands.wait(at);
     at.next();
     const uint64_t a = descriptor(stage_address(s.a, slot.stage()) +
@@ -209,7 +209,7 @@ struct Multiplier {
 #pragma unroll
     for (int h = 0; h < C::kHalves; ++h) {
       start(advance(a, h * kWarpgroupTileBytes), b);
-      beside(h);
+      overlapped(h);
       wgmma_wait<0>(partial);
       if constexpr (K::kVectors) {
         const uint32_t of_thread = thread.lane % 4 * ColumnScales<C::kColumns>::kRun * sizeof(float);

@@ -273,7 +273,7 @@ __device__ void work(const MegakernelParams& p, MegakernelShared<kSlots>& shared
   MegakernelInput<kRows> input(p.rows, inputs, shared.partial);
   GridBarrier barrier(p.barrier);
   prefetch_vectors(p);
-  grid_dependency_wait();
+  wait_on_dependent_grids();
   int before = 0;
   for (int i = 0; i < p.count; ++i) {
     const GemmDesc& desc = p.descs[i];
@@ -283,7 +283,7 @@ __device__ void work(const MegakernelParams& p, MegakernelShared<kSlots>& shared
         fp8 ? input.template prepare<DType::e4m3>(desc) : input.template prepare<DType::bf16>(desc);
     hopper::fence_proxy_async_shared();
     sync_workers();
-    if (i + 1 == p.count) allow_dependents();
+    if (i + 1 == p.count) launch_dependent_grids();
     // 2. Tiles.
     if (multiplies) {
       fp8 ? multiplier.template run<DType::e4m3>(desc, before)
@@ -435,7 +435,7 @@ struct Megakernel {
     // All there is: a smaller chain must not take it from a larger one that has been recorded.
     TE_CUDA_CHECK(
         cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
-    launch_dependent(context, kKernel, multiprocessor_count(context), kMegakernelThreads,
+    launch_dependent(context, kKernel, sm_count(context), kMegakernelThreads,
                      static_cast<size_t>(bytes<kSlots>()), true, params);
   }
 };

@@ -103,26 +103,26 @@ class GridBarrier {
   __device__ explicit GridBarrier(uint32_t* state) : state_(state) {}
 
   /// Once, before the block arrives for the first time, when no launch that uses the state is under way any more.
-  __device__ void begin() { turn_ = load() & kTurn; }
+  __device__ void begin() { phase_ = load() & kPhaseBit; }
   /// Between barriers of the threads that have written and of those that will read.
   __device__ void arrive_and_wait() {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(state_),
-                 "r"(blockIdx.x == 0 ? kTurn - (gridDim.x - 1) : 1u)
+                 "r"(blockIdx.x == 0 ? kPhaseBit - (gridDim.x - 1) : 1u)
                  : "memory");
-    turn_ ^= kTurn;
-    while ((load() & kTurn) != turn_) {
+    phase_ ^= kPhaseBit;
+    while ((load() & kPhaseBit) != phase_) {
     }
   }
 
  private:
-  static constexpr uint32_t kTurn = 0x80000000u;
+  static constexpr uint32_t kPhaseBit = 0x80000000u;
   __device__ uint32_t load() const {
     uint32_t now;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(state_) : "memory");
     return now;
   }
   uint32_t* state_;
-  uint32_t turn_ = 0;
+  uint32_t phase_ = 0;
 };
 
 }  // namespace te::kernels::cuda

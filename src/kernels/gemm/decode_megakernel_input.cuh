@@ -329,8 +329,8 @@ class MegakernelInput {
   // have read it.
 
   __device__ __forceinline__ void add_over_block(float (&values)[kRows]) {
-    auto& buffer = partial_[turn_];
-    turn_ ^= 1;
+    auto& buffer = partial_[buffer_index_];
+    buffer_index_ ^= 1;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (row >= rows_) break;
@@ -348,8 +348,8 @@ class MegakernelInput {
   }
 
   __device__ __forceinline__ float scale_for(const GemmDesc& desc, uint32_t largest) {
-    auto& buffer = partial_[turn_];
-    turn_ ^= 1;
+    auto& buffer = partial_[buffer_index_];
+    buffer_index_ ^= 1;
     largest = __reduce_max_sync(0xffffffffu, largest);
     if (lane_ == 0) buffer[warp_][0] = __uint_as_float(largest);
     sync_workers();
@@ -362,7 +362,7 @@ class MegakernelInput {
   uint8_t* const input_;
   Partial& partial_;
   const int warp_, lane_;
-  int turn_ = 0;
+  int buffer_index_ = 0;
 };
 
 }  // namespace te::kernels::cuda

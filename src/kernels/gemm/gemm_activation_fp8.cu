@@ -16,7 +16,7 @@ bool has_one_scale(const Matrix& matrix) {
 }
 bool suits_cast(const Fp8Output& out) {
   for (const Tensor& form : {out.rowwise, out.columnwise})
-    if (form && !suits_boxes(form, DType::e4m3)) return false;
+    if (form && !fits_tma_boxes(form, DType::e4m3)) return false;
   return true;
 }
 
@@ -47,21 +47,21 @@ bool gemm_activation_fp8(const Context& context, const GemmActivationForward& ar
   // Other sizes are gemm's to refuse; a warp's 16 rows exist all or none.
   if (args.a.rows() % 16 != 0 || args.b.rows() % 16 != 0) return false;
   if (!has_one_scale(args.a) || !has_one_scale(args.b) || !args.fast_accumulation ||
-      !suits_forward(context, args, DType::e4m3))
+      !supports_forward(context, args, DType::e4m3))
     return false;
   if (args.y) {
-    if (args.y_fp8 || !suits_boxes(args.y)) return false;
+    if (args.y_fp8 || !fits_tma_boxes(args.y)) return false;
     launch_forward<E4m3Operands, StoredResult>(context, args, {.y = args.y});
     return true;
   }
   if (!suits_cast(args.y_fp8)) return false;
   const int64_t rows = args.a.rows(), ffn = args.b.rows() / (is_gated(args.kind) ? 2 : 1);
   const auto first = [&](const Fp8TileTarget& target, unsigned) { launch_cast(context, args, target); };
-  const auto requantize = [&](const Fp8TileTarget& target) {
-    recast_activation(context, {.kind = args.kind, .x = args.out, .y_fp8 = args.y_fp8, .clamp = args.clamp},
-                      target);
+  const auto requantize_tiles = [&](const Fp8TileTarget& target) {
+    requantize_activation(
+        context, {.kind = args.kind, .x = args.out, .y_fp8 = args.y_fp8, .clamp = args.clamp}, target);
   };
-  cast_tiles(context, args.y_fp8, nullptr, rows, ffn, tile_count(rows, ffn), first, requantize);
+  cast_tiles(context, args.y_fp8, nullptr, rows, ffn, tile_count(rows, ffn), first, requantize_tiles);
   return true;
 }
 

@@ -11,7 +11,7 @@ static_assert(kRows == kColumnSumRows, "quantize_scratch_elements counts one par
 
 bool gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
   if (args.a.layout != ScaleLayout::none) return gemm_activation_fp8(context, args);
-  if (args.y_fp8 || !suits_boxes(args.y) || !suits_forward(context, args, DType::bf16)) return false;
+  if (args.y_fp8 || !fits_tma_boxes(args.y) || !supports_forward(context, args, DType::bf16)) return false;
   launch_forward<Bf16Operands<Major::k>, StoredResult>(context, args, {.y = args.y});
   return true;
 }
@@ -21,7 +21,7 @@ bool gemm_activation_backward(const Context& context, const GemmActivationBackwa
   if (!has_epilogue(args.kind)) return false;
   const bool gated = is_gated(args.kind);
   for (const Tensor& tensor : {args.a, args.b, args.x, args.dx, args.y ? args.y : args.dx})
-    if (!suits_boxes(tensor)) return false;
+    if (!fits_tma_boxes(tensor)) return false;
   // A bias in front of SwiGLU is rare: its sums are left to a pass of their own.
   if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
   using Operands = Bf16Operands<Major::mn>;

@@ -66,8 +66,8 @@ template <DType kType, class Out, bool kBlockScales, class Act>
 class FewRowsWarp {
  public:
   static constexpr int kTiles = Act::kGated ? 2 : 1, kLoads = kStepRuns / 4;
-  static constexpr int kAhead = kAheadRuns / kLoads / kTiles;             ///< steps
-  static constexpr int64_t kTurn = int64_t{kStepRuns} * kWarps * kAhead;  ///< runs
+  static constexpr int kAhead = kAheadRuns / kLoads / kTiles;                         ///< steps
+  static constexpr int64_t kRunsPerIteration = int64_t{kStepRuns} * kWarps * kAhead;  ///< runs
   using Shared = float[kTiles][kWarps][kFewRows][kCols];
 
   __device__ __forceinline__ FewRowsWarp(const FewRowsParams& params)
@@ -78,10 +78,10 @@ class FewRowsWarp {
         first(int64_t{blockIdx.x} * kCols) {}
 
   /// Asks for the runs of a step. A column beyond the last is the last one again; runs beyond the last are zeros.
-  __device__ __forceinline__ void load_b(int64_t turn, int s) {
+  __device__ __forceinline__ void load_b(int64_t first_run, int s) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const int64_t run = run_of(turn, s, i);
+      const int64_t run = run_of(first_run, s, i);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -91,17 +91,17 @@ class FewRowsWarp {
     }
   }
 
-  __device__ __forceinline__ void multiply_by_a(int64_t turn, int s) {
+  __device__ __forceinline__ void multiply_by_a(int64_t first_run, int s) {
     uint4 a[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const int64_t run = run_of(turn, s, i);
+      const int64_t run = run_of(first_run, s, i);
       a[i] = run < p.runs && group < p.rows ? p.a[group * p.runs + run] : uint4{};
     }
     if constexpr (kBlockScales) {
       float of_block[kTiles][4] = {};
       add_step(a, b[s], of_block);
-      add_scaled(run_of(turn, s, 0) / kStepRuns, of_block);
+      add_scaled(run_of(first_run, s, 0) / kStepRuns, of_block);
     } else {
       add_step(a, b[s], sums);
     }
@@ -128,8 +128,8 @@ class FewRowsWarp {
  private:
   using Runs = uint4[kLoads][kTiles][2];
 
-  __device__ __forceinline__ int64_t run_of(int64_t turn, int step, int i) const {
-    return turn + (step * kWarps + warp) * kStepRuns + i * 4 + member;
+  __device__ __forceinline__ int64_t run_of(int64_t first_run, int step, int i) const {
+    return first_run + (step * kWarps + warp) * kStepRuns + i * 4 + member;
   }
   __device__ __forceinline__ int64_t row_of_b(int tile, int half) const {
     return tile * p.cols + min(first + group + half * 8, p.cols - 1);
@@ -193,17 +193,17 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const __grid_cons
   __shared__ typename Warp::Shared shared;
   Warp warp(p);
   // 1. The first runs of b, then the end of the kernel in front: a is there.
-  if (!p.early_b) grid_dependency_wait();
+  if (!p.early_b) wait_on_dependent_grids();
 #pragma unroll
   for (int s = 0; s < Warp::kAhead; ++s) warp.load_b(0, s);
-  if (p.early_b) grid_dependency_wait();
-  allow_dependents();
+  if (p.early_b) wait_on_dependent_grids();
+  launch_dependent_grids();
   // 2. Step by step; the registers of one take the runs that are kAhead steps further on.
-  for (int64_t turn = 0; turn < p.runs; turn += Warp::kTurn) {
+  for (int64_t first_run = 0; first_run < p.runs; first_run += Warp::kRunsPerIteration) {
 #pragma unroll
     for (int s = 0; s < Warp::kAhead; ++s) {
-      warp.multiply_by_a(turn, s);
-      warp.load_b(turn + Warp::kTurn, s);
+      warp.multiply_by_a(first_run, s);
+      warp.load_b(first_run + Warp::kRunsPerIteration, s);
     }
   }
   // 3. The warps' sums together.

@@ -23,7 +23,7 @@ void launch_persistent(const Context& context, int most, const Args&... args) {
   config.numAttrs = kCluster > 1 ? 1 : 0;
   static const int at_once = [&] {
     TE_CUDA_CHECK(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)));
-    if (kCluster == 1) return multiprocessor_count(context);
+    if (kCluster == 1) return sm_count(context);
     // Fewer than there are multiprocessors for, where these are not grouped in whole clusters.
     int count = 0;
     TE_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kKernel, &config));

@@ -9,7 +9,7 @@
 #include "kernels/norm/norm_backward_rows.cuh"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/quantize/quantize_cuda.h"
-#include "kernels/quantize/recast.h"
+#include "kernels/quantize/requantize.h"
 
 namespace te::kernels::cuda {
 
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {
   constexpr int kRows = kAhead ? 2 : 1;
   using Thread = BackwardThread<T, kKind, kRows, kBias>;
-  if constexpr (kAmax) allow_dependents();
+  if constexpr (kAmax) launch_dependent_grids();
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
   __shared__ uint32_t words[kAmax ? kWarpSize : 1];
   extern __shared__ float4 dx_sums[];
@@ -39,11 +39,11 @@ __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     thread.load(kAhead ? row + step : row, kAhead ? next : rows);
     thread.sum(rows);
     thread.write(row, rows, [&](int, const Vec8<T>& dx) {
-      if constexpr (kAmax) dx.raise(largest);
+      if constexpr (kAmax) dx.update_amax(largest);
     });
   }
   thread.write_sums();
-  if constexpr (kAmax) block_raise_amax(Vec8<T>::amax_bits(largest), p.fp8.amax, words);
+  if constexpr (kAmax) block_update_amax(Vec8<T>::amax_bits(largest), p.fp8.amax, words);
 }
 
 /// Any width and alignment; the block's sums grow in memory, where each column has one thread.
@@ -174,7 +174,7 @@ void launch_backward(const Context& context, const NormBackward& a) {
     blocks = rows.blocks;
     if (a.dx_fp8 && !rows.amax) quantize(context, {.x = a.dx, .out = first.dx_fp8});
   }
-  recast(context, a.dx, a.dx_fp8);
+  requantize(context, a.dx, a.dx_fp8);
   visit_grad(a.dgamma.dtype, [&](auto zero) {
     using Grad = typename DeviceType<decltype(zero)>::type;
     PartialSums<Grad> all;

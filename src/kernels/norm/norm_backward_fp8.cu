@@ -16,8 +16,8 @@ using bf16 = __nv_bfloat16;
 
 constexpr DType kFormat = DType::e5m2;
 constexpr int kRows = 2;  ///< of a turn
-constexpr int kTurns = 16;
-constexpr int kTileRows = kRows * kTurns;
+constexpr int kIterations = 16;
+constexpr int kTileRows = kRows * kIterations;
 constexpr int kRun = 16;  ///< rows whose bytes leave at once
 static_assert(kTileRows == 2 * kRun);
 
@@ -68,15 +68,15 @@ class ByteTile {
 };
 
 /// The k-th turn of a block: tiles are dealt to the blocks in turn.
-__device__ __forceinline__ int64_t row_of_turn(int64_t turn) {
-  return (blockIdx.x + turn / kTurns * gridDim.x) * kTileRows + turn % kTurns * kRows;
+__device__ __forceinline__ int64_t row_of_iteration(int64_t iteration) {
+  return (blockIdx.x + iteration / kIterations * gridDim.x) * kTileRows + iteration % kIterations * kRows;
 }
 
 template <NormKind kKind, bool kBias>
 __global__ void __launch_bounds__(kAheadThreads, 1)
     norm_backward_tiles(const __grid_constant__ BackwardParams<bf16> p) {
   using Thread = BackwardThread<bf16, kKind, kRows, kBias>;
-  allow_dependents();
+  launch_dependent_grids();
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
   extern __shared__ float4 dynamic[];  // the sums of dx, then the tile
   Thread thread(p, shared, dynamic);
@@ -84,12 +84,12 @@ __global__ void __launch_bounds__(kAheadThreads, 1)
   NormFp8Sums sums;
   const float scale = *p.fp8.scale;
   typename Thread::Rows rows, next;
-  thread.load(row_of_turn(0), next);
-  for (int64_t turn = 0; row_of_turn(turn) < p.rows; ++turn) {
-    const int64_t row = row_of_turn(turn);
-    const int row_in_tile = static_cast<int>(turn % kTurns) * kRows;
+  thread.load(row_of_iteration(0), next);
+  for (int64_t iteration = 0; row_of_iteration(iteration) < p.rows; ++iteration) {
+    const int64_t row = row_of_iteration(iteration);
+    const int row_in_tile = static_cast<int>(iteration % kIterations) * kRows;
     rows = next;
-    thread.load(row_of_turn(turn + 1), next);
+    thread.load(row_of_iteration(iteration + 1), next);
     thread.sum(rows);
     thread.write(row, rows, [&](int r, const Vec8<bf16>& dx) {
       const uint2 bytes = sums.cast<kFormat>(p.fp8, dx, scale);

@@ -9,8 +9,8 @@ namespace te::kernels {
 /// width alone, so that the assignment of rows to blocks, and with it every bit of the sums, does not depend
 /// on the device: enough blocks to give each of Hopper's 132 multiprocessors about 512 threads of eight columns.
 inline int64_t norm_partial_blocks(int64_t hidden) {
-  const int64_t per_multiprocessor = 4096 / (hidden > 768 ? hidden : 768);
-  return 132 * (per_multiprocessor > 1 ? per_multiprocessor : 1);
+  const int64_t per_sm = 4096 / (hidden > 768 ? hidden : 768);
+  return 132 * (per_sm > 1 ? per_sm : 1);
 }
 
 namespace cuda {

@@ -37,8 +37,8 @@ class BlockReducer {
     value = {warp_sum(value.x), warp_sum(value.y)};
     // Two buffers in turn: a warp that writes one has passed the barrier behind which all warps have read it,
     // so one barrier a sum is enough.
-    float2* buffer = shared_[turn_];
-    turn_ ^= 1;
+    float2* buffer = shared_[buffer_index_];
+    buffer_index_ ^= 1;
     const int lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
     if (lane == 0) buffer[threadIdx.x / kWarpSize] = value;
     __syncthreads();
@@ -49,7 +49,7 @@ class BlockReducer {
 
  private:
   Shared& shared_;
-  int turn_ = 0;
+  int buffer_index_ = 0;
 };
 
 /// What the kernels need of an Fp8Output.
@@ -98,7 +98,7 @@ struct NormFp8Sums {
   /// The bytes of eight values, of which only the maximum is kept if no data is wanted; amax is then packed, see Vec8.
   template <DType kFormat>
   __device__ __forceinline__ uint2 cast(const NormFp8& fp8, const Vec8<__nv_bfloat16>& y, float scale) {
-    y.raise(amax);
+    y.update_amax(amax);
     if (!fp8.data) return {0, 0};
     uint32_t word[2];
 #pragma unroll
@@ -129,7 +129,7 @@ struct NormFp8Sums {
     if (!fp8.wanted) return;
     const bool first = blockIdx.x == 0 && threadIdx.x == 0;
     if (first && fp8.scale_inv != nullptr) *fp8.scale_inv = 1.0f / scale;
-    if (fp8.amax != nullptr) block_raise_amax(amax, fp8.amax, words);
+    if (fp8.amax != nullptr) block_update_amax(amax, fp8.amax, words);
     if (fp8.counters == nullptr) return;
     if (threadIdx.x < 2) counts[threadIdx.x] = 0;
     __syncthreads();
@@ -194,7 +194,7 @@ inline bool all_aligned(size_t bytes, std::initializer_list<const void*> pointer
 bool norm_forward_rows(const Context& context, const NormForward& args);
 /// The columnwise FP8 output, from the rowwise one or else from x and the statistics just written.
 void norm_columnwise(const Context& context, const NormForward& args);
-/// The end of a cast that may have to be made again (Fp8Recast), when all else has been written.
-void norm_recast(const Context& context, const NormForward& args);
+/// The end of a cast that may have to be made again (Fp8Requantize), when all else has been written.
+void norm_requantize(const Context& context, const NormForward& args);
 
 }  // namespace te::kernels::cuda

@@ -6,7 +6,7 @@
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
-#include "kernels/quantize/recast.h"
+#include "kernels/quantize/requantize.h"
 
 namespace te::kernels::cuda {
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ float load_input(const NormForwardParams<T>& p, int64
 /// Any width and alignment. A thread reads back only elements that it wrote itself.
 template <class T>
 __global__ void __launch_bounds__(1024) norm_forward_elements(NormForwardParams<T> p) {
-  allow_dependents();
+  launch_dependent_grids();
   __shared__ BlockReducer::Shared shared;
   BlockReducer reducer(shared);
   NormFp8Sums sums;
@@ -63,7 +63,7 @@ template <class T>
 void launch_elements(const Context& context, const NormForward& a) {
   const NormForwardParams<T> p = norm_forward_params<T>(a);
   const int threads = static_cast<int>(std::min<int64_t>(1024, ceil_div(p.hidden, 32) * int64_t{32}));
-  const int64_t resident = int64_t{multiprocessor_count(context)} * (2048 / threads);
+  const int64_t resident = int64_t{sm_count(context)} * (2048 / threads);
   const auto blocks = static_cast<unsigned>(std::max<int64_t>(1, std::min(resident, p.rows)));
   norm_forward_elements<T><<<blocks, threads, 0, cuda_stream(context)>>>(p);
   TE_CUDA_CHECK_LAUNCH();
@@ -79,7 +79,7 @@ void norm_forward(const Context& context, const NormForward& args) {
     visit_high_precision(args.x.dtype, [&](auto zero) {
       launch_elements<typename DeviceType<decltype(zero)>::type>(context, first);
     });
-  if (args.y_fp8.recast.state != nullptr) norm_recast(context, args);
+  if (args.y_fp8.requantize.state != nullptr) norm_requantize(context, args);
 }
 
 }  // namespace te::kernels::cuda

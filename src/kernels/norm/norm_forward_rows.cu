@@ -19,10 +19,10 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr int kRows = 4;  ///< of a turn
-constexpr int kTurns = 8;
-constexpr int kTileRows = kRows * kTurns;
+constexpr int kIterations = 8;
+constexpr int kTileRows = kRows * kIterations;
 /// Words of shared memory for 8 columns of a tile: 8 words each, and 4 that move the next 8 columns to other banks.
-constexpr int kColumnsWords = 8 * kTurns + 4;
+constexpr int kColumnsWords = 8 * kIterations + 4;
 
 constexpr int64_t kMaxHidden = 1024 * 8;
 constexpr size_t kMaxTileBytes = 220 * 1024;  ///< of a block's 227 KiB
@@ -104,7 +104,7 @@ class RowsThread {
 
   /// Normalizes the rows and writes what is wanted; transposed bytes go to shared memory, as word `turn` of a column.
   __device__ __forceinline__ void write(int64_t row, Rows& rows, float scale, NormFp8Sums& sums,
-                                        uint32_t* columns, int turn) {
+                                        uint32_t* columns, int iteration) {
     uint2 bytes[kRows] = {};
     if (!owns) return;
 #pragma unroll
@@ -131,7 +131,7 @@ class RowsThread {
     gamma.clobber_registers();
     if constexpr (kLayer) beta.clobber_registers();
     if constexpr (kFp8) {
-      if (p.columnwise != nullptr) put_columns(bytes, columns + threadIdx.x * kColumnsWords, turn);
+      if (p.columnwise != nullptr) put_columns(bytes, columns + threadIdx.x * kColumnsWords, iteration);
     }
   }
 
@@ -142,8 +142,8 @@ class RowsThread {
     for (int64_t unit = threadIdx.x; unit < 2 * p.hidden; unit += blockDim.x) {
       const int64_t c = unit / 2, r = row + 16 * (unit % 2);
       if (r >= p.rows) continue;
-      uint4 word =
-          *reinterpret_cast<const uint4*>(columns + c / 8 * kColumnsWords + c % 8 * kTurns + 4 * (unit % 2));
+      uint4 word = *reinterpret_cast<const uint4*>(columns + c / 8 * kColumnsWords + c % 8 * kIterations +
+                                                   4 * (unit % 2));
       const int swap = static_cast<int>(c / 64 % 4);
       if (swap & 1) word = {word.y, word.x, word.w, word.z};
       if (swap & 2) word = {word.z, word.w, word.x, word.y};
@@ -154,8 +154,9 @@ class RowsThread {
  private:
   /// Bytes of four rows and eight columns as eight words of four rows. Which word of a column is permuted by the
   /// thread, so that neither side of the exchange meets a bank twice.
-  __device__ __forceinline__ void put_columns(const uint2 (&bytes)[kRows], uint32_t* to, int turn) const {
-    const int place = (turn & 4) + ((turn ^ static_cast<int>(threadIdx.x / 8)) & 3);
+  __device__ __forceinline__ void put_columns(const uint2 (&bytes)[kRows], uint32_t* to,
+                                              int iteration) const {
+    const int place = (iteration & 4) + ((iteration ^ static_cast<int>(threadIdx.x / 8)) & 3);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t row[kRows];
@@ -163,9 +164,9 @@ class RowsThread {
       for (int i = 0; i < kRows; ++i) row[i] = half == 0 ? bytes[i].x : bytes[i].y;
       uint32_t column[4];
       transpose_4x4(row, column);
-      uint32_t* const words = to + half * 4 * kTurns + place;
+      uint32_t* const words = to + half * 4 * kIterations + place;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) words[j * kTurns] = column[j];
+      for (int j = 0; j < 4; ++j) words[j * kIterations] = column[j];
     }
   }
 
@@ -178,8 +179,8 @@ class RowsThread {
 };
 
 /// The k-th turn of a block: tiles of kTileRows are dealt to the blocks in turn.
-__device__ __forceinline__ int64_t row_of_turn(int64_t turn) {
-  return (blockIdx.x + turn / kTurns * gridDim.x) * kTileRows + turn % kTurns * kRows;
+__device__ __forceinline__ int64_t row_of_iteration(int64_t iteration) {
+  return (blockIdx.x + iteration / kIterations * gridDim.x) * kTileRows + iteration % kIterations * kRows;
 }
 
 /// kAhead: the loads of the next turn are under way during this one. Rows of more than 512 threads leave no registers
@@ -191,23 +192,23 @@ __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
   extern __shared__ uint4 dynamic[];
   uint32_t* columns = reinterpret_cast<uint32_t*>(dynamic);
   __shared__ typename BlockSums<kRows>::Shared shared;
-  grid_dependency_wait();
-  allow_dependents();
+  wait_on_dependent_grids();
+  launch_dependent_grids();
   Thread thread(p, shared);
   NormFp8Sums sums;
   const float scale = p.fp8.scale != nullptr ? *p.fp8.scale : 1.0f;
   typename Thread::Rows rows, next;
-  if constexpr (kAhead) thread.load(row_of_turn(0), next);
-  for (int64_t turn = 0; row_of_turn(turn) < p.rows; ++turn) {
-    const int64_t row = row_of_turn(turn);
+  if constexpr (kAhead) thread.load(row_of_iteration(0), next);
+  for (int64_t iteration = 0; row_of_iteration(iteration) < p.rows; ++iteration) {
+    const int64_t row = row_of_iteration(iteration);
     if constexpr (kAhead) rows = next;
-    thread.load(row_of_turn(kAhead ? turn + 1 : turn), kAhead ? next : rows);
+    thread.load(row_of_iteration(kAhead ? iteration + 1 : iteration), kAhead ? next : rows);
     if constexpr (kDelta) thread.add(row, rows);
     thread.find_statistics(row, rows);
-    thread.write(row, rows, scale, sums, columns, static_cast<int>(turn % kTurns));
-    const bool tile_is_full = turn % kTurns == kTurns - 1 || row + kRows >= p.rows;
+    thread.write(row, rows, scale, sums, columns, static_cast<int>(iteration % kIterations));
+    const bool tile_is_full = iteration % kIterations == kIterations - 1 || row + kRows >= p.rows;
     if (kFp8 && p.columnwise != nullptr && tile_is_full)
-      thread.write_columns(row - turn % kTurns * kRows, columns);
+      thread.write_columns(row - iteration % kIterations * kRows, columns);
   }
   if constexpr (kFp8) {
     sums.unpack_amax();
@@ -236,7 +237,7 @@ size_t tile_bytes(int64_t hidden) {
 }
 
 /// As many blocks as run at once, so that each has several tiles.
-void launch(const Context& context, const RowsParams& p, int multiprocessors) {
+void launch(const Context& context, const RowsParams& p, int num_sms) {
   const int threads = static_cast<int>(ceil_div(p.hidden, 8 * kWarpSize)) * kWarpSize;
   const bool fp8 = p.fp8.wanted, delta = p.delta != nullptr, ahead = threads <= 512;
   const Kernel kernel = p.layer           ? kernel_of<NormKind::layer>(fp8, delta, ahead)
@@ -247,7 +248,7 @@ void launch(const Context& context, const RowsParams& p, int multiprocessors) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   int blocks = 0;
   TE_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared));
-  const int64_t resident = int64_t{multiprocessors} * std::max(blocks, 1);
+  const int64_t resident = int64_t{num_sms} * std::max(blocks, 1);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(resident, ceil_div(p.rows, kTileRows)));
   if (grid == 0) return;
   launch_dependent(context, kernel, grid, threads, shared, p.rows <= kLaunchBoundRows, p);
@@ -269,7 +270,7 @@ bool norm_forward_rows(const Context& context, const NormForward& a) {
   const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= kMaxTileBytes;
   RowsParams p = norm_forward_params<bf16>(a);
   if (!fused) p.columnwise = nullptr;
-  launch(context, p, multiprocessor_count(context));
+  launch(context, p, sm_count(context));
   if (out.columnwise && !fused) norm_columnwise(context, a);
   return true;
 }

@@ -19,8 +19,8 @@ class BlockSums {
 
   __device__ __forceinline__ void sum(float (&value)[kCount]) {
     const int lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
-    auto& buffer = shared_[turn_];
-    turn_ ^= 1;
+    auto& buffer = shared_[buffer_index_];
+    buffer_index_ ^= 1;
     // 1. In the warp: while a lane has several values, it gives half of them to its partner and takes the partner's
     // part of the other half; then lanes that have the same value add.
     int own = 0;  // which value this lane ends up with
@@ -55,7 +55,7 @@ class BlockSums {
 
  private:
   Shared& shared_;
-  int turn_ = 0;
+  int buffer_index_ = 0;
 };
 
 }  // namespace te::kernels::cuda

@@ -209,7 +209,7 @@ void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
   TE_CHECK(args.ranks > 1, "{}: one rank needs no sums", op);
   check_common(op, args, args.qkv);
   const ProfiledOp profiled(context, op, queries_and_keys(args.qkv, args.shape), args.sums);
-  if (profiled.rehearsed()) return;
+  if (profiled.traced_only()) return;
 #ifdef TE_WITH_CUDA
   if (context.is_cuda()) return cuda::qk_norm_forward_sums(context, args);
 #else
@@ -224,7 +224,7 @@ void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
   check_common(op, args, args.dqkv);
   const ProfiledOp profiled(context, op, queries_and_keys(args.dqkv, args.shape), args.raw, args.rstd,
                             args.sums);
-  if (profiled.rehearsed()) return;
+  if (profiled.traced_only()) return;
 #ifdef TE_WITH_CUDA
   if (context.is_cuda()) return cuda::qk_norm_backward_sums(context, args);
 #else

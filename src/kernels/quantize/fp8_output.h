@@ -20,12 +20,12 @@ struct Fp8Counters {
 /// What a cast of two launches learns of its own tensor, in device memory. All is zero at first; the counters and the
 /// next cast's amax are zero again behind every cast.
 struct Fp8CastState {
-  float amax[2];  ///< of this tensor alone: casts take one and the other in turns (Fp8Recast::num_casts)
+  float amax[2];  ///< of this tensor alone: casts take one and the other in turns (Fp8Requantize::num_casts)
   float scale;    ///< of the last cast
   unsigned requantized;  ///< casts that were made again, whether they count or not
   Fp8Counters counters;  ///< of the first launch, which count if that is not made again
   unsigned long long casts,
-      recasts;  ///< of those that count: how many there were, and how many were made twice
+      counted_requantized;  ///< of those that count: how many there were, and how many were made twice
 };
 
 /// A cast of two launches, which find the scale or correct it. Between them lies the tensor's own amax; the second one
@@ -40,7 +40,7 @@ struct Fp8CastState {
 /// scale', 1 where max |x| is 0, infinite or NaN. The values come from where they are stored or are computed again.
 /// Rounded down to a power of two, scale' is as a rule that of the cast before: then the first launch casts with that,
 /// and the second one where it has changed. The bytes do not depend on the guess.
-struct Fp8Recast {
+struct Fp8Requantize {
   Fp8CastState* state = nullptr;  ///< null: one launch; values beyond the scale saturate
   /// In host memory: the casts of this state so far. While one is under way, nobody but it may ask for the state.
   unsigned* num_casts = nullptr;
@@ -48,7 +48,7 @@ struct Fp8Recast {
   float* current_scale = nullptr;  ///< receives scale'; may be where Fp8Output::scale points to
   /// [2], at first 0, or null. With them current_scale is a power of two, rounded as by group_scale(); casts take one
   /// and the other in turns, and find the scale of the cast before there.
-  float* guesses = nullptr;
+  float* predicted_scales = nullptr;
   float* current_amax =
       nullptr;                  ///< with current_scale: receives max |x| (Fp8Output::amax is raised); or null
   float* used_scale = nullptr;  ///< receives the scale that the bytes have in the end; or null
@@ -58,7 +58,7 @@ struct Fp8Recast {
 
   /// Of the cast that is under way.
   float* amax() const { return &state->amax[*num_casts % 2]; }
-  float* guess() const { return guesses + *num_casts % 2; }
+  float* predicted_scale() const { return predicted_scales + *num_casts % 2; }
 };
 
 /// For an output seen as [rows, cols]:
@@ -73,7 +73,7 @@ struct Fp8Output {
   float* scale_inv = nullptr;  ///< receives 1 / scale, or null
   float* amax = nullptr;       ///< raised to max(*amax, max |x|), x unscaled; NaN > inf > finite; or null
   Fp8Counters* counters = nullptr;  ///< added to, or null: of what is left behind, also by a cast made again
-  Fp8Recast recast;                 ///< with data only
+  Fp8Requantize requantize;         ///< with data only
 
   bool wants_data() const { return rowwise || columnwise; }
   explicit operator bool() const { return wants_data() || amax != nullptr; }

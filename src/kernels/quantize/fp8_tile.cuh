@@ -7,15 +7,15 @@
 // memory and leave as 16-byte runs of rows, 128 bytes per column. The 16-byte units of a column are permuted
 // (xor with the column's group of eight), so neither side of the exchange has bank conflicts.
 //
-// A cast that finds or corrects its scale (fp8_output.h, Fp8Recast) is launched twice, see cast_tiles(). The kernel of
-// the second launch is that of the first one with kAgain. It has about as many blocks as run at once: each of them
-// reads the amax that the first launch found, and either ends there or goes through its share of the tiles, the last
-// ones first, which may still be in the cache. It is a kernel of its own because a loop and a choice of scales would
-// cost the first one registers.
+// A cast that finds or corrects its scale (fp8_output.h, Fp8Requantize) is launched twice, see cast_tiles(). The kernel
+// of the second launch is that of the first one with kRequantize. It has about as many blocks as run at once: each of
+// them reads the amax that the first launch found, and either ends there or goes through its share of the tiles, the
+// last ones first, which may still be in the cache. It is a kernel of its own because a loop and a choice of scales
+// would cost the first one registers.
 //
 // A second launch that only looks should cost as little as a launch can. So its blocks take their places while the
-// first launch ends (programmatic dependent launch: allow_dependents(), settle(), launch_again()), they read one word
-// and meet no other block: the amax that they read is nobody's to write, as casts use two in turns.
+// first launch ends (programmatic dependent launch: launch_dependent_grids(), finalize_scale(), launch_requantize()),
+// they read one word and meet no other block: the amax that they read is nobody's to write, as casts use two in turns.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/vec8.cuh"
-#include "kernels/quantize/recast.h"
+#include "kernels/quantize/requantize.h"
 #include "kernels/scale_update/scale_formula.h"
 
 namespace te::kernels {
@@ -41,7 +41,7 @@ constexpr int kTileBlocks = !kAligned        ? 1
                                              : 2;
 /// Of a second launch. A block more is next to nothing for a launch that only looks, and bandwidth for one that casts.
 template <class T, bool kAligned>
-constexpr int kRecastBlocks = kAligned && sizeof(T) == 2 ? 3 : 2;
+constexpr int kRequantizeBlocks = kAligned && sizeof(T) == 2 ? 3 : 2;
 
 /// An Fp8Output (and partial column sums) as a kernel sees it; null pointers ask for nothing.
 struct Fp8TileTarget {
@@ -73,7 +73,7 @@ inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int6
           {}};
 }
 /// Of the second launch: FP8, scale_inv and counters alone.
-inline Fp8TileTarget recast_target(const Fp8Output& out, int64_t rows, int64_t cols, unsigned tiles) {
+inline Fp8TileTarget requantize_target(const Fp8Output& out, int64_t rows, int64_t cols, unsigned tiles) {
   Fp8TileTarget target = tile_target(out, nullptr, rows, cols, tiles);
   target.amax = nullptr;
   target.finalization = finalization_of(out);
@@ -88,10 +88,10 @@ inline unsigned tile_count(int64_t rows, int64_t cols) {
   return ceil_div(rows, kTileRows) * ceil_div(cols, kTileCols);
 }
 /// Where a tile of a matrix of so many columns begins.
-struct TilePlace {
+struct TileCoords {
   int64_t row, col;
 };
-__device__ __forceinline__ TilePlace tile_place(unsigned tile, int64_t cols) {
+__device__ __forceinline__ TileCoords tile_coords(unsigned tile, int64_t cols) {
   const unsigned across = static_cast<unsigned>((cols + kTileCols - 1) / kTileCols);
   return {int64_t{tile / across} * kTileRows, int64_t{tile % across} * kTileCols};
 }
@@ -111,7 +111,7 @@ struct Fp8TileShared {
 /// The scale with which the second launch casts, or 0. Every thread of every block calls it, before it reads anything
 /// that was written on the device.
 __device__ __forceinline__ float finalize_scale(const Fp8ScaleFinalization& s) {
-  grid_dependency_wait();
+  wait_on_dependent_grids();
   const float amax = __ldcg(s.found_amax), first = s.scale != nullptr ? __ldcg(s.scale) : 0.0f;
   const float scale = second_scale(s, amax, first);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -122,20 +122,20 @@ __device__ __forceinline__ float finalize_scale(const Fp8ScaleFinalization& s) {
 }
 
 /// A whole kernel: work(tile) for the block's tiles, of which the first launch has one a block. Every thread calls it.
-template <bool kAgain, class Work>
+template <bool kRequantize, class Work>
 __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileShared& shared, Work&& work) {
-  if constexpr (!kAgain) {
-    allow_dependents();
+  if constexpr (!kRequantize) {
+    launch_dependent_grids();
     return work(blockIdx.x);
   }
   const float scale = finalize_scale(target.finalization);
   if (scale == 0.0f) return;
   if (threadIdx.x == 0) shared.scale = scale;
   __syncthreads();
-  for (unsigned turn = blockIdx.x; turn < target.tiles;) {
-    work(target.tiles - 1 - turn);
-    turn += gridDim.x;
-    if (turn < target.tiles) __syncthreads();  // what is shared may be written again
+  for (unsigned index = blockIdx.x; index < target.tiles;) {
+    work(target.tiles - 1 - index);
+    index += gridDim.x;
+    if (index < target.tiles) __syncthreads();  // what is shared may be written again
   }
 }
 
@@ -184,22 +184,22 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
 /// Launches a second launch's kernel, of which kResident blocks run on a multiprocessor at once. They take their places
 /// as those of the first launch, the stream's last kernel, leave theirs; not behind an exchange with other ranks.
 template <int kResident, class... Params, class... Args>
-void launch_again(const Context& context, const Fp8Output& out, unsigned tiles, void (*kernel)(Params...),
-                  Args&&... args) {
-  const unsigned blocks = std::min(tiles, static_cast<unsigned>(kResident * multiprocessor_count(context)));
-  launch_dependent(context, kernel, blocks, kTileThreads, 0, !out.recast.all_reduce_amax,
+void launch_requantize(const Context& context, const Fp8Output& out, unsigned tiles,
+                       void (*kernel)(Params...), Args&&... args) {
+  const unsigned blocks = std::min(tiles, static_cast<unsigned>(kResident * sm_count(context)));
+  launch_dependent(context, kernel, blocks, kTileThreads, 0, !out.requantize.all_reduce_amax,
                    std::forward<Args>(args)...);
 }
 
 /// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for
 /// each tile and finish() once.
-template <class T, DType kFormat, bool kAligned, bool kAgain>
+template <class T, DType kFormat, bool kAligned, bool kRequantize>
 class Fp8TileWriter {
  public:
   __device__ __forceinline__ Fp8TileWriter(const Fp8TileTarget& target, Fp8TileShared& shared)
       : target_(target),
         shared_(shared),
-        scale_(kAgain                    ? shared.scale
+        scale_(kRequantize               ? shared.scale
                : target.scale != nullptr ? *target.scale
                                          : 1.0f) {}
 
@@ -208,7 +208,7 @@ class Fp8TileWriter {
                                         int64_t col_end) {
     if (target_.amax != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kThreadRows; ++i) values[i].raise(largest_);
+      for (int i = 0; i < kThreadRows; ++i) values[i].update_amax(largest_);
     }
     clobber_registers(values);
     if (target_.partial_sums != nullptr) write_sums(values, tile_row, tile_col, col_end);
@@ -227,7 +227,7 @@ class Fp8TileWriter {
 
   /// `first` is true in exactly one block of the launch.
   __device__ __forceinline__ void finish(bool first) {
-    if (target_.amax != nullptr) block_raise_amax(Vec8<T>::amax_bits(largest_), target_.amax, shared_.words);
+    if (target_.amax != nullptr) block_update_amax(Vec8<T>::amax_bits(largest_), target_.amax, shared_.words);
     if (target_.counters != nullptr) add_counts(first);
     if (first && threadIdx.x == 0 && target_.scale_inv != nullptr) *target_.scale_inv = 1.0f / scale_;
   }
@@ -352,14 +352,14 @@ __device__ __forceinline__ void store_tile(const Vec8<T> (&values)[kThreadRows],
 }
 
 /// Launches the kernels that cast `tiles` tiles, each a for_tiles(): launch(target, blocks), and again(target), by
-/// launch_again(), which is to write nothing but its target.
+/// launch_requantize(), which is to write nothing but its target.
 template <class Launch, class Requantize>
 void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
                 unsigned tiles, Launch&& launch, Requantize&& requantize) {
   launch(tile_target(first_cast(out), partial_sums, rows, cols, tiles), tiles);
-  if (out.recast.state == nullptr) return;
-  if (out.recast.all_reduce_amax) out.recast.all_reduce_amax(context);
-  requantize(recast_target(out, rows, cols, tiles));
+  if (out.requantize.state == nullptr) return;
+  if (out.requantize.all_reduce_amax) out.requantize.all_reduce_amax(context);
+  requantize(requantize_target(out, rows, cols, tiles));
 }
 
 /// Calls launch.template operator()<T, kFormat, kAligned>() for the run-time choice.

@@ -7,16 +7,16 @@ namespace {
 
 static_assert(kTileRows == kColumnSumRows, "quantize_scratch_elements counts one partial sum per tile row");
 
-template <class T, DType kFormat, bool kAligned, bool kAgain>
+template <class T, DType kFormat, bool kAligned, bool kRequantize>
 __global__ void __launch_bounds__(kTileThreads,
-                                  kAgain ? kRecastBlocks<T, kAligned> : kTileBlocks<T, kAligned>)
+                                  kRequantize ? kRequantizeBlocks<T, kAligned> : kTileBlocks<T, kAligned>)
     quantize_kernel(const T* x, const __grid_constant__ Fp8TileTarget target) {
   __shared__ Fp8TileShared shared;
-  for_tiles<kAgain>(target, shared, [&](unsigned tile) {
-    const TilePlace at = tile_place(tile, target.cols);
+  for_tiles<kRequantize>(target, shared, [&](unsigned tile) {
+    const TileCoords at = tile_coords(tile, target.cols);
     Vec8<T> values[kThreadRows];
     load_tile<kAligned>(x, target.cols, target.rows, at.row, at.col, target.cols, values);
-    Fp8TileWriter<T, kFormat, kAligned, kAgain> writer(target, shared);
+    Fp8TileWriter<T, kFormat, kAligned, kRequantize> writer(target, shared);
     writer.write(values, at.row, at.col, target.cols);
     writer.finish(tile == 0);
   });
@@ -123,11 +123,11 @@ void launch_quantize(const Context& context, const Tensor& x, const Fp8TileTarge
   TE_CUDA_CHECK_LAUNCH();
 }
 
-void launch_recast(const Context& context, const Tensor& x, const Fp8TileTarget& target,
-                   const Fp8Output& out) {
+void launch_requantize_kernel(const Context& context, const Tensor& x, const Fp8TileTarget& target,
+                              const Fp8Output& out) {
   dispatch_tile(
       x.dtype, tile_format(out), is_aligned_for(x, target), [&]<class T, DType kFormat, bool kAligned>() {
-        launch_again<kRecastBlocks<T, kAligned>>(
+        launch_requantize<kRequantizeBlocks<T, kAligned>>(
             context, out, target.tiles, quantize_kernel<T, kFormat, kAligned, true>, x.as<T>(), target);
       });
 }
@@ -154,15 +154,15 @@ void quantize(const Context& context, const Quantize& args) {
       [&](const Fp8TileTarget& target, unsigned blocks) {
         launch_quantize(context, args.x, target, format, blocks);
       },
-      [&](const Fp8TileTarget& target) { launch_recast(context, args.x, target, args.out); });
+      [&](const Fp8TileTarget& target) { launch_requantize_kernel(context, args.x, target, args.out); });
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }
 
-void recast(const Context& context, const Tensor& x, const Fp8Output& out) {
-  if (out.recast.state == nullptr || x.numel() == 0) return;
-  if (out.recast.all_reduce_amax) out.recast.all_reduce_amax(context);
+void requantize(const Context& context, const Tensor& x, const Fp8Output& out) {
+  if (out.requantize.state == nullptr || x.numel() == 0) return;
+  if (out.requantize.all_reduce_amax) out.requantize.all_reduce_amax(context);
   const unsigned tiles = tile_count(x.rows(), x.cols());
-  launch_recast(context, x, recast_target(out, x.rows(), x.cols(), tiles), out);
+  launch_requantize_kernel(context, x, requantize_target(out, x.rows(), x.cols(), tiles), out);
 }
 
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {

@@ -21,7 +21,7 @@ constexpr int64_t kColumnSumRows = 128;
 /// FP32 elements of scratch for the partial column sums of a [rows, cols] tensor.
 int64_t quantize_scratch_elements(int64_t rows, int64_t cols);
 
-/// Tensorwise scaling of a small tensor in one launch: the bytes, amax and scales of a cast with an own_scale
+/// Tensorwise scaling of a small tensor in one launch: the bytes, amax and scales of a cast with a current_scale
 /// (fp8_output.h), which takes two.
 struct QuantizeCurrentScaling {
   Tensor x;     ///< fp32 or bf16

@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   // 3. Statistics.
   if (target.counters != nullptr) add_counters(counters, place.inside ? kRows * kCols : 0, target.counters);
-  if (target.amax != nullptr) block_raise_amax(tile_amax, target.amax, shared.words);
+  if (target.amax != nullptr) block_update_amax(tile_amax, target.amax, shared.words);
 }
 
 /// The amaxes of whole rows and columns, into memory that was zero: integer maxima, in any order.

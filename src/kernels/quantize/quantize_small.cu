@@ -28,8 +28,8 @@ template <class T, DType kFormat, int kBlocks>
 __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, SmallCast p) {
   namespace cg = cooperative_groups;
   __shared__ uint32_t of_warps[kWarpSize], of_block;
-  grid_dependency_wait();
-  allow_dependents();
+  wait_on_dependent_grids();
+  launch_dependent_grids();
   constexpr int64_t kStep = int64_t{kBlocks} * kThreads * kWidth;
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
   // 1. The largest magnitude; NaN > inf > finite.

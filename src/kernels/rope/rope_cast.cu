@@ -22,7 +22,7 @@ struct RopeCastArgs {
   float sign;
 };
 
-template <class T, DType kFormat, bool kAgain>
+template <class T, DType kFormat, bool kRequantize>
 __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned index,
                                           Fp8TileShared& shared) {
   const int64_t rows = args.target.rows, columns = args.target.cols;
@@ -58,21 +58,21 @@ __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned 
       }
     }
   }
-  Fp8TileWriter<T, kFormat, true, kAgain> writer(args.target, shared);
+  Fp8TileWriter<T, kFormat, true, kRequantize> writer(args.target, shared);
   writer.write(a, tile_row, col, columns);
   writer.write(b, tile_row, col + kTileCols, columns);
   writer.finish(index == 0);
 }
 
 /// The target's tiles are heads of kTileRows rows.
-template <class T, DType kFormat, bool kAgain>
-__global__ void __launch_bounds__(kTileThreads, kAgain           ? kRecastBlocks<T, true>
+template <class T, DType kFormat, bool kRequantize>
+__global__ void __launch_bounds__(kTileThreads, kRequantize      ? kRequantizeBlocks<T, true>
                                                 : sizeof(T) == 2 ? 3
                                                                  : 1)
     rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
   __shared__ Fp8TileShared shared;
-  for_tiles<kAgain>(args.target, shared,
-                    [&](unsigned tile) { cast_head<T, kFormat, kAgain>(args, tile, shared); });
+  for_tiles<kRequantize>(args.target, shared,
+                         [&](unsigned tile) { cast_head<T, kFormat, kRequantize>(args, tile, shared); });
 }
 
 template <class T>
@@ -116,9 +116,9 @@ bool rope_cast(const Context& context, const Rope& args) {
       },
       [&](const Fp8TileTarget& target) {
         dispatch(args, [&]<class T, DType kFormat>() {
-          launch_again<kRecastBlocks<T, true>>(context, args.out, target.tiles,
-                                               rope_cast_kernel<T, kFormat, true>,
-                                               device_args<T>(args, target));
+          launch_requantize<kRequantizeBlocks<T, true>>(context, args.out, target.tiles,
+                                                        rope_cast_kernel<T, kFormat, true>,
+                                                        device_args<T>(args, target));
         });
       });
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), columns, args.dbias);

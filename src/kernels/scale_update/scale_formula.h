@@ -18,9 +18,10 @@ TE_HOST_DEVICE float scale_of(float amax, float fp8_max, float margin_factor, fl
   return amax * scale > largest ? nextafterf(scale, 0.0f) : scale;
 }
 
-/// A cast with `scale` that was found before the values (kernels/quantize/fp8_output.h, Fp8Recast): the scale to cast
-/// again with, or 0 where no finite value is beyond fp8_max. amax: over all of them; NaN and infinities change nothing.
-TE_HOST_DEVICE float recast_scale(float amax, float scale, float fp8_max, float margin_factor) {
+/// A cast with `scale` that was found before the values (kernels/quantize/fp8_output.h, Fp8Requantize): the scale to
+/// cast again with, or 0 where no finite value is beyond fp8_max. amax: over all of them; NaN and infinities change
+/// nothing.
+TE_HOST_DEVICE float requantize_scale(float amax, float scale, float fp8_max, float margin_factor) {
   return amax <= FLT_MAX && amax * scale > fp8_max ? scale_of(amax, fp8_max, margin_factor, scale) : 0.0f;
 }
 

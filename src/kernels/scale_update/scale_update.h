@@ -40,7 +40,7 @@ struct CurrentScale {
 };
 void current_scale(const Context& context, const CurrentScale& args);
 
-/// Scales of n tensors by their own amaxes, as casts that find them do (kernels/quantize/fp8_output.h, own_scale):
+/// Scales of n tensors by their own amaxes, as casts that find them do (kernels/quantize/fp8_output.h, current_scale):
 ///   scale[i] = fp8_max[i] * 2^-margin / amax[i], or 1 where amax is 0, inf or NaN; where power_of_two[i] is not 0,
 ///   rounded down to a power of two
 struct OwnScales {

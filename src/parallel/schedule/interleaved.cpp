@@ -30,8 +30,8 @@ namespace te::parallel {
 Step interleaved_pass(const ScheduleShape& shape, ActionKind kind, int i) {
   const int group_size = shape.stages * shape.chunks;
   const int group = i / group_size;
-  const int turn = i % group_size / shape.stages;
-  const int chunk = kind == ActionKind::forward ? turn : shape.chunks - 1 - turn;
+  const int position = i % group_size / shape.stages;
+  const int chunk = kind == ActionKind::forward ? position : shape.chunks - 1 - position;
   return {kind, group * shape.stages + i % shape.stages, chunk};
 }
 

@@ -1,6 +1,6 @@
 // What the passes of one microbatch and the update do, unit by unit, found by a rehearsal: the program's own model and
 // optimizer run with an observer that is told every operation, in order, while none is done and no memory is there
-// (OpObserver::performs). So the operations, their shapes and what travels are those of the program, under every
+// (OpObserver::executes). So the operations, their shapes and what travels are those of the program, under every
 // recipe, layout and way to recompute; op_time.h says how long each takes.
 #pragma once
 
@@ -42,7 +42,7 @@ struct MicrobatchCost {
 
 /// Of parallel.tensor x context ranks; `deferred_wgrad`: weight gradients are (zero_bubble). The layout's other axes
 /// are not looked at. The config is valid.
-MicrobatchCost rehearse_passes(const config::Config& given, const Cluster& cluster, bool deferred_wgrad);
+MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad);
 
 /// Seconds of the update without messages over data ranks: norm of the gradients, moments, parameters. In proportion to
 /// what a rank has of each.
@@ -52,6 +52,6 @@ struct UpdateWork {
   double host_bytes = 0;     ///< of a parameter, likewise shared: what optimizer.offload moves, each way
 };
 /// Of parallel.tensor x context ranks and `data` data ranks.
-UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, int data);
+UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int data);
 
 }  // namespace te::planner

@@ -1,4 +1,4 @@
-#include "planner/rehearsal.h"
+#include "planner/cost_trace.h"
 
 #include <algorithm>
 #include <functional>
@@ -18,18 +18,18 @@ namespace te::planner {
 namespace {
 
 /// Hands every operation to a function, has none done, and is the observer for as long as it lives.
-class Rehearsal final : public OpObserver {
+class CostTrace final : public OpObserver {
  public:
-  explicit Rehearsal(std::function<void(const OpCall&)> listener)
+  explicit CostTrace(std::function<void(const OpCall&)> listener)
       : listener_(std::move(listener)), before_(OpObserver::active()) {
     install(this);
   }
-  ~Rehearsal() override { install(before_); }
-  Rehearsal(const Rehearsal&) = delete;
+  ~CostTrace() override { install(before_); }
+  CostTrace(const CostTrace&) = delete;
 
   void begin(const Context&, OpCall call) override { listener_(call); }
   void end(const Context&) override {}
-  bool performs() const override { return false; }
+  bool executes() const override { return false; }
 
  private:
   std::function<void(const OpCall&)> listener_;
@@ -108,9 +108,9 @@ Work work_of(const OpCall& call, const config::ParallelConfig& layout, const Gro
 }
 
 /// Which unit a pass is in, by the values that it is about to read.
-class UnitsOfPasses {
+class CostsByLayer {
  public:
-  UnitsOfPasses(const parameters::ParameterStore& store, int64_t layers)
+  CostsByLayer(const parameters::ParameterStore& store, int64_t layers)
       : layers_(static_cast<size_t>(layers)) {
     for (const parameters::Parameter& parameter : store.parameters()) {
       LayerCost& unit = unit_of(parameter.name);
@@ -161,7 +161,7 @@ Work& Work::operator+=(const Work& other) {
   return *this;
 }
 
-MicrobatchCost rehearse_passes(const config::Config& given, const Cluster& cluster, bool deferred_wgrad) {
+MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad) {
   const config::Config config = stage_config(given, 1);
   const GroupTopology topology(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, 1);
@@ -170,11 +170,11 @@ MicrobatchCost rehearse_passes(const config::Config& given, const Cluster& clust
   MemoryPlan plan;
   stage.plan(plan, context, {.activations = {1}, .wgrad = deferred_wgrad ? 1 : 0});
   const Inputs inputs(plan, stage.dims());
-  plan.rehearse();
+  plan.bind_fake_addresses();
 
-  UnitsOfPasses units(stage.parameters(), config.model.num_layers);
+  CostsByLayer units(stage.parameters(), config.model.num_layers);
   Work LayerCost::*part = nullptr;
-  const Rehearsal rehearsal([&](const OpCall& call) {
+  const CostTrace trace([&](const OpCall& call) {
     if (part != nullptr) units.of(call).*part += work_of(call, config.parallel, topology, cluster.gpu);
   });
   stage.parameters().bind(context);
@@ -215,7 +215,7 @@ MicrobatchCost rehearse_passes(const config::Config& given, const Cluster& clust
   return passes;
 }
 
-UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, int data) {
+UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int data) {
   const config::Config config = stage_config(given, data);
   const GroupTopology topology(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, data);
@@ -229,10 +229,10 @@ UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, 
   MemoryPlan plan;
   stage.plan(plan, context);
   optimizer.plan(plan);
-  plan.rehearse();
+  plan.bind_fake_addresses();
 
   double muon = 0, others = 0;
-  const Rehearsal rehearsal([&](const OpCall& call) {
+  const CostTrace trace([&](const OpCall& call) {
     const bool of_muon = call.label.starts_with("muon");
     if (is_message(call) && call.group != "tensor") return;  // those of the data ranks are counted elsewhere
     if (call.label.starts_with("offload")) return;           // streams of their own, and the host's link

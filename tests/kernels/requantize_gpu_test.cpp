@@ -2,15 +2,15 @@
 #include <bit>
 #include <limits>
 
-#include "kernels/recast_cases.h"
+#include "kernels/requantize_cases.h"
 
 namespace te::testing {
 namespace {
 
-TEST(RecastGpu, OfEveryProducer) {
+TEST(RequantizeGpu, OfEveryProducer) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Producer& producer : recast_producers()) check_recast(gpu, producer);
+  for (const Producer& producer : requantize_producers()) check_requantize(gpu, producer);
 }
 
 std::vector<Producer> large_producers() {
@@ -33,16 +33,16 @@ std::vector<Producer> large_producers() {
   return all;
 }
 
-TEST(RecastGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
+TEST(RequantizeGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Producer& producer : large_producers()) check_recast(gpu, producer);
+  for (const Producer& producer : large_producers()) check_requantize(gpu, producer);
 }
 
 TEST(CurrentScalingGpu, OfEveryProducer) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Producer& producer : recast_producers()) {
+  for (const Producer& producer : requantize_producers()) {
     check_current_scaling(gpu, producer);
     check_guessed_scale(gpu, producer);
   }
@@ -59,7 +59,7 @@ TEST(CurrentScalingGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
 
 // Many casts behind one another, with nothing between them that would wait: each second launch begins while its first
 // one ends, and the next cast must not meet what this one has left.
-TEST(RecastGpu, ManyInARow) {
+TEST(RequantizeGpu, ManyInARow) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   constexpr int64_t kRows = 2048, kCols = 1024;
@@ -73,11 +73,11 @@ TEST(RecastGpu, ManyInARow) {
     own.push_back(own_cast(shape, x.back().raw()));
   }
   for (const bool current_scaling : {false, true}) {
-    std::vector<std::unique_ptr<RecastStorage>> storages;
+    std::vector<std::unique_ptr<RequantizeStorage>> storages;
     // Every second tensor outgrows the scale of the one before it.
     for (int i = 0; i < kTensors; ++i)
       storages.push_back(
-          std::make_unique<RecastStorage>(gpu, shape, own[static_cast<size_t>(i / 2 * 2)].scale));
+          std::make_unique<RequantizeStorage>(gpu, shape, own[static_cast<size_t>(i / 2 * 2)].scale));
     for (int round = 0; round < kRounds; ++round)
       for (size_t i = 0; i < kTensors; ++i)
         kernels::quantize(
@@ -90,7 +90,7 @@ TEST(RecastGpu, ManyInARow) {
   }
 }
 
-TEST(RecastGpu, LeavesNonFiniteValuesAsTheyWere) {
+TEST(RequantizeGpu, LeavesNonFiniteValuesAsTheyWere) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
@@ -99,7 +99,7 @@ TEST(RecastGpu, LeavesNonFiniteValuesAsTheyWere) {
     std::vector<float> values(300 * 80, 14.0f);
     values[12345] = bad;
     x.fill(values);
-    RecastStorage off(gpu, shape, 64.0f), on(gpu, shape, 64.0f);
+    RequantizeStorage off(gpu, shape, 64.0f), on(gpu, shape, 64.0f);
     kernels::quantize(gpu, {.x = x, .out = off.output(false)});
     kernels::quantize(gpu, {.x = x, .out = on.output(true)});
     Fp8Result expected = off.result(), actual = on.result();
@@ -110,7 +110,7 @@ TEST(RecastGpu, LeavesNonFiniteValuesAsTheyWere) {
   }
 }
 
-TEST(RecastGpu, SharesAgree) {
+TEST(RequantizeGpu, SharesAgree) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& p : {cast_producer(DType::bf16, DType::e4m3, 256, 128),
@@ -120,10 +120,10 @@ TEST(RecastGpu, SharesAgree) {
     const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
     TestTensor larger(gpu, DType::f32, {1});
     larger.fill_value(10 * own.amax);
-    RecastStorage storage(gpu, p, own.scale);
+    RequantizeStorage storage(gpu, p, own.scale);
     Fp8Output out = storage.output(true);
-    out.recast.all_reduce_amax = [&](const Context& context) {
-      context.copy({out.recast.amax(), DType::f32, {1}}, larger);
+    out.requantize.all_reduce_amax = [&](const Context& context) {
+      context.copy({out.requantize.amax(), DType::f32, {1}}, larger);
     };
     p.run(gpu, out);
     Fp8Result expected = whole.result;

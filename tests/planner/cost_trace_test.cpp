@@ -1,6 +1,6 @@
 // A rehearsal tells the operations that the program does: the same passes of the same models, once performed on the CPU
 // and once only told, tell the same operations, one by one; and what units are made of adds up.
-#include "planner/rehearsal.h"
+#include "planner/cost_trace.h"
 
 #include <spdlog/fmt/ranges.h>
 
@@ -24,7 +24,7 @@ using testing::Settings;
 
 class Listener final : public OpObserver {
  public:
-  explicit Listener(bool performs) : performs_(performs) { install(this); }
+  explicit Listener(bool executes) : executes_(executes) { install(this); }
   ~Listener() override { install(nullptr); }
   void begin(const Context&, OpCall call) override {
     const OpCost cost = is_message(call) ? call.cost : cost::op_cost(call);
@@ -33,12 +33,12 @@ class Listener final : public OpObserver {
     flops += cost.flops;
   }
   void end(const Context&) override {}
-  bool performs() const override { return performs_; }
+  bool executes() const override { return executes_; }
   std::vector<std::string> told;
   double flops = 0;
 
  private:
-  bool performs_;
+  bool executes_;
 };
 
 config::Config small_config(const Settings& settings) {
@@ -51,7 +51,7 @@ config::Config small_config(const Settings& settings) {
 }
 
 /// What a step on one rank tells: two passes and the update. `flops`: of the passes.
-std::vector<std::string> told(const config::Config& config, bool performs, double* flops = nullptr) {
+std::vector<std::string> told(const config::Config& config, bool executes, double* flops = nullptr) {
   const parallel::Groups groups = parallel::Groups::single();
   const Context context = Context::cpu(train::execution_options(config));
   model::ModelStage stage(config, groups);
@@ -65,12 +65,12 @@ std::vector<std::string> told(const config::Config& config, bool performs, doubl
   plan.add(targets, "targets", MemoryKind::data, DType::i32, {stage.dims().tokens});
   DeviceBuffer memory;
   HostBuffer host;
-  if (performs)
+  if (executes)
     memory = plan.allocate(context), host = plan.allocate_host(context);
   else
-    plan.rehearse();
-  Listener listener(performs);
-  if (performs) {
+    plan.bind_fake_addresses();
+  Listener listener(executes);
+  if (executes) {
     stage.bind(context);
     optimizer.bind(context);
     stage.initialize(context, 1);
@@ -87,7 +87,7 @@ std::vector<std::string> told(const config::Config& config, bool performs, doubl
   return listener.told;
 }
 
-TEST(Rehearsal, TellsWhatIsDone) {
+TEST(CostTrace, TellsWhatIsDone) {
   const std::vector<Settings> all{
       {},
       {"precision.fp8=hybrid"},
@@ -108,17 +108,17 @@ TEST(Rehearsal, TellsWhatIsDone) {
     } catch (const UserError& error) {
       FAIL() << error.what();
     }
-    const std::vector<std::string> done = told(config, true), rehearsed = told(config, false);
+    const std::vector<std::string> done = told(config, true), traced_only = told(config, false);
     ASSERT_GT(done.size(), 50u);
-    ASSERT_EQ(rehearsed.size(), done.size());
-    for (size_t i = 0; i < done.size(); ++i) ASSERT_EQ(rehearsed[i], done[i]) << "operation " << i;
+    ASSERT_EQ(traced_only.size(), done.size());
+    for (size_t i = 0; i < done.size(); ++i) ASSERT_EQ(traced_only[i], done[i]) << "operation " << i;
   }
 }
 
 // Models whose memory no machine here has are rehearsed like small ones.
-TEST(Rehearsal, NeedsNoMemory) {
+TEST(CostTrace, NeedsNoMemory) {
   const auto config = testing::shipped_config("llama3.1_70b_fp8");
-  const MicrobatchCost passes = rehearse_passes(config, testing::h200s(8), false);
+  const MicrobatchCost passes = trace_microbatch(config, testing::h200s(8), false);
   EXPECT_EQ(passes.layers.size(), 1u);
   // 8192 x (8192 + 2 x 1024) + 8192 x 8192 + 3 x 8192 x 28672, and two gains, of which a rank of four has a quarter.
   EXPECT_EQ(passes.layer(79).parameters,
@@ -128,17 +128,17 @@ TEST(Rehearsal, NeedsNoMemory) {
 }
 
 // Where documents begin is not looked at either.
-TEST(Rehearsal, OfDocuments) {
+TEST(CostTrace, OfDocuments) {
   const config::Config config =
       small_config({"data.synthetic=false", "data.train=[x]", "data.document_mask=true"});
-  const MicrobatchCost passes = rehearse_passes(config, testing::h200s(1), false);
+  const MicrobatchCost passes = trace_microbatch(config, testing::h200s(1), false);
   EXPECT_GT(passes.layer(0).forward.compute, 0);
   EXPECT_GT(passes.layer(0).backward.compute, passes.layer(0).forward.compute);
 }
 
 // One source of FLOPs: those of the operations are those of the formula, plus the scores that attention's backward pass
 // makes anew (docs/how-to/profile.md).
-TEST(Rehearsal, HasTheFlopsOfTheFormula) {
+TEST(CostTrace, HasTheFlopsOfTheFormula) {
   const config::Config config = small_config({});
   double flops = 0;
   told(config, false, &flops);
@@ -155,24 +155,24 @@ Work sum(const MicrobatchCost& passes) {
 }
 
 // The middle one of three layers stands for all; where a rule tells them apart each is looked at.
-TEST(Rehearsal, LayersThatDifferAreAllLookedAt) {
+TEST(CostTrace, LayersThatDifferAreAllLookedAt) {
   const auto cluster = testing::h200s(1);
   const auto mixed = testing::shipped_config("llama7b_fp8", {"precision.first_layers_bf16=2"});
-  const MicrobatchCost passes = rehearse_passes(mixed, cluster, false);
+  const MicrobatchCost passes = trace_microbatch(mixed, cluster, false);
   ASSERT_EQ(passes.layers.size(), 32u);
   EXPECT_GT(passes.layer(0).forward.total(), 1.3 * passes.layer(16).forward.total());
-  const MicrobatchCost alike = rehearse_passes(testing::shipped_config("llama7b_fp8"), cluster, false);
+  const MicrobatchCost alike = trace_microbatch(testing::shipped_config("llama7b_fp8"), cluster, false);
   EXPECT_NEAR(alike.layer(5).forward.total() / passes.layer(16).forward.total(), 1.0, 1e-9);
   EXPECT_NEAR(alike.layer(5).backward.total() / passes.layer(16).backward.total(), 1.0, 1e-9);
 }
 
 // What a balanced split goes by (config/pipeline_split.h) is near what the rehearsal finds.
-TEST(Rehearsal, TheHeadTakesTheTimeOfSoManyLayers) {
+TEST(CostTrace, TheHeadTakesTheTimeOfSoManyLayers) {
   for (const char* name :
        {"llama7b_bf16", "llama7b_fp8", "llama3.1_8b_fp8", "llama2_13b_fp8", "llama3.1_70b_fp8"}) {
     const auto config = testing::shipped_config(name, {"parallel.tensor=1", "parallel.pipeline=1",
                                                        "parallel.sequence=false", "training.recompute=none"});
-    const MicrobatchCost passes = rehearse_passes(config, testing::h200s(1), false);
+    const MicrobatchCost passes = trace_microbatch(config, testing::h200s(1), false);
     const double head = passes.head.forward.total() + passes.head.backward.total(),
                  layer = passes.layer(0).forward.total() + passes.layer(0).backward.total();
     EXPECT_NEAR(config::head_in_layers(config) / (head / layer), 1.0, 0.15) << name;
@@ -180,20 +180,20 @@ TEST(Rehearsal, TheHeadTakesTheTimeOfSoManyLayers) {
 }
 
 // Weight gradients that are put off are the same work at another time.
-TEST(Rehearsal, PuttingOffMovesWork) {
+TEST(CostTrace, PuttingOffMovesWork) {
   const auto config = testing::shipped_config("llama7b_bf16", {"training.recompute=none"});
-  const MicrobatchCost now = rehearse_passes(config, testing::h200s(1), false),
-                       later = rehearse_passes(config, testing::h200s(1), true);
+  const MicrobatchCost now = trace_microbatch(config, testing::h200s(1), false),
+                       later = trace_microbatch(config, testing::h200s(1), true);
   EXPECT_EQ(now.layer(0).wgrad.total(), 0);
   EXPECT_NEAR(later.layer(0).wgrad.total() / later.layer(0).backward.total(), 0.8, 0.3);
   EXPECT_NEAR(sum(later).total() / sum(now).total(), 1.0, 0.03);
 }
 
-TEST(Rehearsal, RecomputationCostsAForwardPass) {
+TEST(CostTrace, RecomputationCostsAForwardPass) {
   const auto times = [](const char* recompute) {
     const auto config =
         testing::shipped_config("llama7b_bf16", {std::string("training.recompute=") + recompute});
-    return rehearse_passes(config, testing::h200s(1), false).layer(0);
+    return trace_microbatch(config, testing::h200s(1), false).layer(0);
   };
   const LayerCost none = times("none"), selective = times("selective"), full = times("full");
   EXPECT_EQ(none.forward.total(), full.forward.total());
@@ -204,42 +204,42 @@ TEST(Rehearsal, RecomputationCostsAForwardPass) {
 }
 
 // Sequence parallelism: four gathers and four reduce-scatters of a layer, FP8 bytes and BF16, by hand.
-TEST(Rehearsal, MessagesOfTensorRanks) {
+TEST(CostTrace, MessagesOfTensorRanks) {
   const Cluster cluster = testing::h200s(4);
   const auto config =
       testing::shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true",
                                               "training.recompute=none", "precision.fp8_recast=false"});
-  const LayerCost layer = rehearse_passes(config, cluster, false).layer(0);
+  const LayerCost layer = trace_microbatch(config, cluster, false).layer(0);
   const double elements = 2.0 * 4096 * 4096, part = 3.0 / 4, bandwidth = cluster.gpu.nvlink;
   const double expected = 8 * cluster.gpu.nvlink_latency + part * elements * (4 * 1 + 4 * 2) / bandwidth;
   EXPECT_NEAR(layer.forward.messages + layer.backward.messages, expected, 1e-9);
 }
 
 // What is on the host is counted by its bytes, and the update on the device stays what it is.
-TEST(Rehearsal, UpdateOfOffloadedState) {
+TEST(CostTrace, UpdateOfOffloadedState) {
   const Cluster cluster = testing::h200s(4);
-  const UpdateWork plain = rehearse_update(testing::shipped_config("llama7b_bf16"), cluster, 4);
+  const UpdateWork plain = trace_update(testing::shipped_config("llama7b_bf16"), cluster, 4);
   const UpdateWork moments =
-      rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=moments"}), cluster, 4);
+      trace_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=moments"}), cluster, 4);
   const UpdateWork state =
-      rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=state"}), cluster, 4);
+      trace_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=state"}), cluster, 4);
   EXPECT_NEAR(moments.host_bytes, 8.0 / 4, 0.01);
   EXPECT_NEAR(state.host_bytes, 10.0 / 4, 0.01);  // remainders, too
   EXPECT_NEAR(state.per_parameter / plain.per_parameter, 1.0, 0.05);
 }
 
 // AdamW reads and writes two moments, the remainder and the value, and reads the gradient, also for its norm.
-TEST(Rehearsal, UpdateOfAParameter) {
+TEST(CostTrace, UpdateOfAParameter) {
   const Cluster cluster = testing::h200s(4);
   const auto config = testing::shipped_config("llama7b_bf16");
-  const UpdateWork one = rehearse_update(config, cluster, 1), four = rehearse_update(config, cluster, 4);
+  const UpdateWork one = trace_update(config, cluster, 1), four = trace_update(config, cluster, 4);
   const double bytes = 4 * 4 + 2 * 2 + 2 * 2 + 2 * 4;
   EXPECT_NEAR(one.per_parameter / (bytes / cluster.gpu.copy), 1.0, 0.05);
   EXPECT_NEAR(four.per_parameter / one.per_parameter, 0.25, 0.02);
   EXPECT_EQ(one.per_layer, 0);
   EXPECT_EQ(one.host_bytes, 0);
   const UpdateWork muon =
-      rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.name=muon"}), cluster, 1);
+      trace_update(testing::shipped_config("llama7b_bf16", {"optimizer.name=muon"}), cluster, 1);
   // Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/explanation/architecture.md) of q, k, v, proj, and gate, up, down.
   const double n = 4096, flops = 5 * (4 * (6 * n * n * n) + 3 * (4 * n * n * 11008 + 2 * n * n * n));
   EXPECT_NEAR(muon.per_layer / (flops / cluster.gpu.bf16), 1.2, 0.2);

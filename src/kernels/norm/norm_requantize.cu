@@ -1,5 +1,5 @@
-// The second launch of the norms' cast (kernels/quantize/fp8_output.h, Fp8Recast), in the tiles of fp8_tile.cuh: y as
-// it is stored, or once more from what was normalized and the statistics just written. The same formula on the same
+// The second launch of the norms' cast (kernels/quantize/fp8_output.h, Fp8Requantize), in the tiles of fp8_tile.cuh: y
+// as it is stored, or once more from what was normalized and the statistics just written. The same formula on the same
 // numbers, so the same values.
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
@@ -10,7 +10,7 @@ namespace te::kernels::cuda {
 namespace {
 
 template <class T>
-struct RecastArgs {
+struct RequantizeArgs {
   const T* x;
   const T* gamma;
   const T* beta;
@@ -21,9 +21,10 @@ struct RecastArgs {
 };
 
 template <class T, DType kFormat, bool kAligned>
-__device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned index, Fp8TileShared& shared) {
+__device__ __forceinline__ void cast_tile(const RequantizeArgs<T>& args, unsigned index,
+                                          Fp8TileShared& shared) {
   const int64_t rows = args.target.rows, cols = args.target.cols;
-  const TilePlace tile = tile_place(index, cols);
+  const TileCoords tile = tile_coords(index, cols);
   const int64_t row = tile.row + threadIdx.x / 8 * kThreadRows, col = tile.col + threadIdx.x % 8 * 8;
   Vec8<T> values[kThreadRows];
   load_tile<kAligned>(args.x, cols, rows, tile.row, tile.col, cols, values);
@@ -51,8 +52,8 @@ __device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned in
 }
 
 template <class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kRecastBlocks<T, kAligned>)
-    recast_kernel(const __grid_constant__ RecastArgs<T> args) {
+__global__ void __launch_bounds__(kTileThreads, kRequantizeBlocks<T, kAligned>)
+    requantize_kernel(const __grid_constant__ RequantizeArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared,
                   [&](unsigned tile) { cast_tile<T, kFormat, kAligned>(args, tile, shared); });
@@ -60,20 +61,21 @@ __global__ void __launch_bounds__(kTileThreads, kRecastBlocks<T, kAligned>)
 
 }  // namespace
 
-void norm_recast(const Context& context, const NormForward& a) {
-  if (a.y) return recast(context, a.y, a.y_fp8);
+void norm_requantize(const Context& context, const NormForward& a) {
+  if (a.y) return requantize(context, a.y, a.y_fp8);
   if (a.x.numel() == 0) return;
-  if (a.y_fp8.recast.all_reduce_amax) a.y_fp8.recast.all_reduce_amax(context);
+  if (a.y_fp8.requantize.all_reduce_amax) a.y_fp8.requantize.all_reduce_amax(context);
   const int64_t rows = a.x.rows(), cols = a.x.cols();
   const Tensor& input = a.delta ? a.sum : a.x;
   const unsigned tiles = tile_count(rows, cols);
-  const Fp8TileTarget target = recast_target(a.y_fp8, rows, cols, tiles);
+  const Fp8TileTarget target = requantize_target(a.y_fp8, rows, cols, tiles);
   const bool aligned = is_tile_aligned(target) && all_aligned(16, {input.data, a.gamma.data, a.beta.data});
   dispatch_tile(a.x.dtype, tile_format(a.y_fp8), aligned, [&]<class T, DType kFormat, bool kAligned>() {
-    launch_again<kRecastBlocks<T, kAligned>>(
-        context, a.y_fp8, tiles, recast_kernel<T, kFormat, kAligned>,
-        RecastArgs<T>{input.as<T>(), a.gamma.as<T>(), a.beta.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
-                      target, a.kind == NormKind::layer, a.kind == NormKind::rms_zero_centered});
+    launch_requantize<kRequantizeBlocks<T, kAligned>>(
+        context, a.y_fp8, tiles, requantize_kernel<T, kFormat, kAligned>,
+        RequantizeArgs<T>{input.as<T>(), a.gamma.as<T>(), a.beta.as<T>(), a.mean.as<float>(),
+                          a.rstd.as<float>(), target, a.kind == NormKind::layer,
+                          a.kind == NormKind::rms_zero_centered});
   });
 }
 

@@ -1,4 +1,4 @@
-// The two launches of a cast that finds or corrects its scale (fp8_output.h, Fp8Recast), as their kernels are given
+// The two launches of a cast that finds or corrects its scale (fp8_output.h, Fp8Requantize), as their kernels are given
 // them.
 #pragma once
 
@@ -9,42 +9,42 @@ namespace te::kernels {
 
 /// With which the first launch casts; null: it does not.
 inline const float* first_scale(const Fp8Output& out) {
-  if (out.recast.current_scale == nullptr) return out.scale;
-  return out.recast.guesses != nullptr ? out.recast.guess() : nullptr;
+  if (out.requantize.current_scale == nullptr) return out.scale;
+  return out.requantize.predicted_scales != nullptr ? out.requantize.predicted_scale() : nullptr;
 }
 
 /// What the first launch writes: its amax and counts are its own until it is known whether it stays. Where the scale is
 /// the tensor's own and cannot be guessed, the amax alone.
 inline Fp8Output first_cast(const Fp8Output& out) {
-  if (out.recast.state == nullptr) return out;
+  if (out.requantize.state == nullptr) return out;
   Fp8Output first;
   if (first_scale(out) != nullptr) {
     first = out;
     first.scale = first_scale(out);
-    first.counters = out.counters != nullptr ? &out.recast.state->counters : nullptr;
-    first.recast = {};
+    first.counters = out.counters != nullptr ? &out.requantize.state->counters : nullptr;
+    first.requantize = {};
   }
-  first.amax = out.recast.amax();
+  first.amax = out.requantize.amax();
   return first;
 }
 
 /// The end of a cast: what the second launch decides from, and what is left to settle then.
 struct Fp8ScaleFinalization {
-  Fp8CastState* state = nullptr;      ///< null: no second launch
-  const float* found_amax = nullptr;  ///< by the first launch
-  float* next_amax = nullptr;         ///< of the state's next cast, made zero
-  float* next_guess = nullptr;        ///< of the same; null: the scale is not guessed
-  const float* scale = nullptr;       ///< of the first launch; null: it has none
+  Fp8CastState* state = nullptr;          ///< null: no second launch
+  const float* found_amax = nullptr;      ///< by the first launch
+  float* next_amax = nullptr;             ///< of the state's next cast, made zero
+  float* next_predicted_scale = nullptr;  ///< of the same; null: the scale is not guessed
+  const float* scale = nullptr;           ///< of the first launch; null: it has none
   float fp8_max = 0.0f;
   float margin_factor = 1.0f;
-  float *current_scale = nullptr, *current_amax = nullptr, *used_scale = nullptr;  ///< as in Fp8Recast
+  float *current_scale = nullptr, *current_amax = nullptr, *used_scale = nullptr;  ///< as in Fp8Requantize
   float* amax = nullptr;            ///< raised by the tensor's own; or null
   Fp8Counters* counters = nullptr;  ///< get the first launch's counts if that stays; or null
 };
 
 /// The state's next cast has the next turn: of each cast it is called once, on the host, for the second launch.
 inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
-  const Fp8Recast& cast = out.recast;
+  const Fp8Requantize& cast = out.requantize;
   if (cast.state == nullptr) return {};
   const DType format = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
   Fp8ScaleFinalization s{.state = cast.state,
@@ -59,14 +59,14 @@ inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
                          .counters = out.counters};
   ++*cast.num_casts;
   s.next_amax = cast.amax();
-  if (cast.guesses != nullptr) s.next_guess = cast.guess();
+  if (cast.predicted_scales != nullptr) s.next_predicted_scale = cast.predicted_scale();
   return s;
 }
 
 /// The scale with which the second launch casts, or 0: nothing is left to do. `first`: *s.scale, or 0.
 TE_HOST_DEVICE float second_scale(const Fp8ScaleFinalization& s, float amax, float first) {
-  if (s.current_scale == nullptr) return recast_scale(amax, first, s.fp8_max, s.margin_factor);
-  const float scale = group_scale(amax, s.fp8_max, s.margin_factor, s.next_guess != nullptr);
+  if (s.current_scale == nullptr) return requantize_scale(amax, first, s.fp8_max, s.margin_factor);
+  const float scale = group_scale(amax, s.fp8_max, s.margin_factor, s.next_predicted_scale != nullptr);
   return scale == first ? 0.0f : scale;
 }
 
@@ -78,13 +78,13 @@ TE_HOST_DEVICE void finalize_state(const Fp8ScaleFinalization& s, float amax, fl
   if (s.used_scale != nullptr) *s.used_scale = state.scale;
   if (s.current_scale != nullptr) *s.current_scale = state.scale;
   if (s.current_amax != nullptr) *s.current_amax = amax;
-  if (s.next_guess != nullptr) *s.next_guess = state.scale;
+  if (s.next_predicted_scale != nullptr) *s.next_predicted_scale = state.scale;
   if (s.scale == nullptr) return;  // there was nothing to make again
   if (scale > 0.0f) ++state.requantized;
   if (s.counters == nullptr) return;
   ++state.casts;
   if (scale > 0.0f) {
-    ++state.recasts;
+    ++state.counted_requantized;
   } else {  // nobody else adds to the counters now
     s.counters->saturated += state.counters.saturated;
     s.counters->flushed += state.counters.flushed;

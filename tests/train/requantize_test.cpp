@@ -15,7 +15,7 @@ const Overrides kGrowing = {"precision.fp8=hybrid",  "model.num_layers=8",      
 
 /// The largest shares of saturated values and of casts made again, over all operands and steps.
 struct Most {
-  double saturated = 0, recast = 0;
+  double saturated = 0, requantize = 0;
   size_t operands = 0;
 };
 Most most(const TrainFolder& folder, const std::string& run) {
@@ -26,7 +26,7 @@ Most most(const TrainFolder& folder, const std::string& run) {
       result.saturated = std::max(result.saturated, operand.at("saturated").get<double>());
       EXPECT_EQ(operand.contains("recast"), operand.at("role") != "weight") << operand;
       if (!operand.contains("recast")) continue;
-      result.recast = std::max(result.recast, operand.at("recast").get<double>());
+      result.requantize = std::max(result.requantize, operand.at("recast").get<double>());
     }
   }
   return result;
@@ -36,10 +36,10 @@ void expect_no_saturation(const TrainFolder& folder, const std::string& name) {
   const Most found = most(folder, name);
   EXPECT_EQ(found.operands, 8u * 8 * 12) << name;
   EXPECT_EQ(found.saturated, 0.0) << name;
-  EXPECT_GT(found.recast, 0.0) << name;
+  EXPECT_GT(found.requantize, 0.0) << name;
 }
 
-TEST(Recast, NothingSaturatesInADeepModelWhoseValuesGrow) {
+TEST(Requantize, NothingSaturatesInADeepModelWhoseValuesGrow) {
   const TrainFolder folder;
   for (const Overrides& family : {Overrides{}, Overrides{"model.family=gpt", "model.num_query_groups=4"}}) {
     const std::string name = family.empty() ? "llama" : "gpt";
@@ -57,7 +57,7 @@ TEST(Recast, NothingSaturatesInADeepModelWhoseValuesGrow) {
   }
 }
 
-TEST(Recast, RecomputationAndResumingChangeNoBit) {
+TEST(Requantize, RecomputationAndResumingChangeNoBit) {
   const TrainFolder folder;
   const Overrides all = kGrowing + Overrides{"checkpoint.save_every=4"};
   run(folder, "none", all);
@@ -72,7 +72,7 @@ TEST(Recast, RecomputationAndResumingChangeNoBit) {
 }
 
 // Looking at casts and validating read the same scales, and leave no trace.
-TEST(Recast, StatisticsAndValidationChangeNoBit) {
+TEST(Requantize, StatisticsAndValidationChangeNoBit) {
   const TrainFolder folder;
   run(folder, "plain", kGrowing + Overrides{"training.eval_interval=0"});
   run(folder, "watched", kGrowing + Overrides{"training.eval_interval=1", "logging.fp8_statistics_every=1"});
@@ -88,7 +88,7 @@ TEST(Recast, StatisticsAndValidationChangeNoBit) {
 
 // Tensor ranks that hold rows of one tensor agree on its scale; those that hold columns have their own, as data ranks
 // have for their microbatches. Recomputed passes exchange amaxes in the same order.
-TEST(Recast, NothingSaturatesInAnyLayout) {
+TEST(Requantize, NothingSaturatesInAnyLayout) {
   TrainFolder folder;
   run(folder, "one", kGrowing);
   const std::vector<double> expected = folder.column("one", "loss");

@@ -1,12 +1,12 @@
-// The second launch of the activations' casts (kernels/quantize/fp8_output.h, Fp8Recast).
+// The second launch of the activations' casts (kernels/quantize/fp8_output.h, Fp8Requantize).
 #include "kernels/activation/activation_tiles.cuh"
 
 namespace te::kernels::cuda {
 namespace {
 
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kRecastBlocks<T, kAligned>)
-    forward_again_kernel(const __grid_constant__ ForwardArgs<T> args) {
+__global__ void __launch_bounds__(kTileThreads, kRequantizeBlocks<T, kAligned>)
+    forward_requantize_kernel(const __grid_constant__ ForwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared,
                   [&](unsigned tile) { forward_tile<kind, T, kFormat, kAligned, true>(args, tile, shared); });
@@ -14,11 +14,11 @@ __global__ void __launch_bounds__(kTileThreads, kRecastBlocks<T, kAligned>)
 
 /// Three packed tensors are enough loads in flight for fewer blocks, which then keep their registers.
 template <ActivationKind kind, class T, bool kAligned>
-constexpr int kBackwardBlocks = is_gated(kind) ? 2 : kRecastBlocks<T, kAligned>;
+constexpr int kBackwardBlocks = is_gated(kind) ? 2 : kRequantizeBlocks<T, kAligned>;
 
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligned>)
-    backward_again_kernel(const __grid_constant__ BackwardArgs<T> args) {
+    backward_requantize_kernel(const __grid_constant__ BackwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared, [&](unsigned tile) {
     backward_tile<kind, T, kFormat, kAligned, true>(args, tile, shared);
@@ -38,20 +38,22 @@ void dispatch(ActivationKind kind, DType type, DType format, bool aligned, Launc
 
 }  // namespace
 
-void recast_activation(const Context& context, const ActivationForward& args, const Fp8TileTarget& target) {
+void requantize_activation(const Context& context, const ActivationForward& args,
+                           const Fp8TileTarget& target) {
   dispatch(args.kind, args.x.dtype, tile_format(args.y_fp8), is_aligned_for(args, target),
            [&]<ActivationKind kind, class T, DType kFormat, bool kAligned>() {
-             launch_again<kRecastBlocks<T, kAligned>>(context, args.y_fp8, target.tiles,
-                                                      forward_again_kernel<kind, T, kFormat, kAligned>,
-                                                      device_args<T>(args, target));
+             launch_requantize<kRequantizeBlocks<T, kAligned>>(
+                 context, args.y_fp8, target.tiles, forward_requantize_kernel<kind, T, kFormat, kAligned>,
+                 device_args<T>(args, target));
            });
 }
 
-void recast_activation(const Context& context, const ActivationBackward& args, const Fp8TileTarget& target) {
+void requantize_activation(const Context& context, const ActivationBackward& args,
+                           const Fp8TileTarget& target) {
   dispatch(args.kind, args.x.dtype, tile_format(args.dx_fp8), is_aligned_for(args, target),
            [&]<ActivationKind kind, class T, DType kFormat, bool kAligned>() {
-             launch_again<kBackwardBlocks<kind, T, kAligned>>(
-                 context, args.dx_fp8, target.tiles, backward_again_kernel<kind, T, kFormat, kAligned>,
+             launch_requantize<kBackwardBlocks<kind, T, kAligned>>(
+                 context, args.dx_fp8, target.tiles, backward_requantize_kernel<kind, T, kFormat, kAligned>,
                  device_args<T>(args, target));
            });
 }

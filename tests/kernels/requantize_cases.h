@@ -1,6 +1,6 @@
-// Casts of two launches (kernels/quantize/fp8_output.h, Fp8Recast), by every kernel that produces an operand: shared by
-// the CPU and the GPU tests. What is expected comes from the values that the same kernel stores in high precision, cast
-// on the CPU with one scale of their own.
+// Casts of two launches (kernels/quantize/fp8_output.h, Fp8Requantize), by every kernel that produces an operand:
+// shared by the CPU and the GPU tests. What is expected comes from the values that the same kernel stores in high
+// precision, cast on the CPU with one scale of their own.
 #pragma once
 
 #include <cmath>
@@ -182,7 +182,7 @@ inline Producer rope_producer(DType dtype, DType format, int64_t seq, int64_t he
 }
 
 /// Whole tiles and ragged ones; both ways of every kernel.
-inline std::vector<Producer> recast_producers() {
+inline std::vector<Producer> requantize_producers() {
   using kernels::ActivationKind;
   std::vector<Producer> all;
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -213,9 +213,9 @@ inline std::vector<Producer> recast_producers() {
 }
 
 /// An FP8 output that is cast again where its scale is too large, or that has a scale of its own.
-class RecastStorage {
+class RequantizeStorage {
  public:
-  RecastStorage(const Context& context, const Producer& producer, float scale)
+  RequantizeStorage(const Context& context, const Producer& producer, float scale)
       : fp8_(context, producer.format, producer.rows, producer.cols, scale),
         state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8CastState))}),
         found_(context, DType::f32, {3}),
@@ -224,26 +224,26 @@ class RecastStorage {
     context.zero(found_);
     context.zero(guesses_);
   }
-  Fp8Output output(bool recast, float margin_factor = 1.0f) {
+  Fp8Output output(bool requantize, float margin_factor = 1.0f) {
     Fp8Output out = fp8_.output();
-    if (recast)
-      out.recast = {.state = state_.get().as<Fp8CastState>(),
-                    .num_casts = &num_casts_,
-                    .margin_factor = margin_factor,
-                    .used_scale = found_.get().as<float>(),
-                    .all_reduce_amax = {}};
+    if (requantize)
+      out.requantize = {.state = state_.get().as<Fp8CastState>(),
+                        .num_casts = &num_casts_,
+                        .margin_factor = margin_factor,
+                        .used_scale = found_.get().as<float>(),
+                        .all_reduce_amax = {}};
     return out;
   }
   Fp8Output own_output(float margin_factor = 1.0f) {
     Fp8Output out = output(true, margin_factor);
-    out.recast.current_scale = found_.get().as<float>() + 1;
-    out.recast.current_amax = found_.get().as<float>() + 2;
+    out.requantize.current_scale = found_.get().as<float>() + 1;
+    out.requantize.current_amax = found_.get().as<float>() + 2;
     return out;
   }
   /// The same with a scale that is a power of two, and guessed.
   Fp8Output guessed_output(float margin_factor = 1.0f) {
     Fp8Output out = own_output(margin_factor);
-    out.recast.guesses = guesses_.get().as<float>();
+    out.requantize.predicted_scales = guesses_.get().as<float>();
     return out;
   }
   Fp8Result result() const { return fp8_.read(); }
@@ -286,15 +286,16 @@ inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, 
   return own;
 }
 
-inline void expect_settled(const RecastStorage& storage, float scale, unsigned casts, unsigned recasts) {
+inline void expect_settled(const RequantizeStorage& storage, float scale, unsigned casts,
+                           unsigned requantized) {
   const Fp8CastState state = storage.state();
   EXPECT_EQ(storage.next_amax(), 0.0f);
   EXPECT_EQ(storage.found()[0], scale);
   EXPECT_EQ(state.scale, scale);
-  EXPECT_EQ(state.requantized, recasts);
+  EXPECT_EQ(state.requantized, requantized);
   EXPECT_EQ(state.counters.total + state.counters.saturated + state.counters.flushed, 0u);
   EXPECT_EQ(state.casts, casts);
-  EXPECT_EQ(state.recasts, recasts);
+  EXPECT_EQ(state.counted_requantized, requantized);
 }
 
 /// The same but for the counters.
@@ -305,19 +306,19 @@ inline void expect_same_cast(const Fp8Result& actual, const Fp8Result& expected)
 }
 
 /// All that a re-cast promises, of one producer.
-inline void check_recast(const Context& context, const Producer& p) {
+inline void check_requantize(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
   const OwnCast own = own_cast(p, p.run(context, {}).at("values"));
   ASSERT_GT(own.amax, 0.0f);
-  const auto run = [&](RecastStorage& storage, bool recast, float margin_factor = 1.0f) {
-    return p.run(context, storage.output(recast, margin_factor));
+  const auto run = [&](RequantizeStorage& storage, bool requantize, float margin_factor = 1.0f) {
+    return p.run(context, storage.output(requantize, margin_factor));
   };
   // 1. Values that outgrow the scale, by a little or by far: the cast of `tensorwise`, and nothing else is touched. The
   // second time too, since the first has left its state clean.
   for (const float factor : {1.01f, 64.0f}) {
     const float scale = own.scale * factor;
-    RecastStorage off(context, p, scale), on(context, p, scale);
+    RequantizeStorage off(context, p, scale), on(context, p, scale);
     const SideOutputs expected_side = run(off, false);
     EXPECT_GT(off.result().counters.saturated, 0u);
     for (unsigned times = 1; times <= 2; ++times) {
@@ -333,14 +334,14 @@ inline void check_recast(const Context& context, const Producer& p) {
   // 2. Values within: as if there were no second launch. The largest one may land on the largest FP8 number.
   for (const float factor : {1.0f, 0.25f}) {
     const float scale = own.scale * factor;
-    RecastStorage off(context, p, scale), on(context, p, scale);
+    RequantizeStorage off(context, p, scale), on(context, p, scale);
     const SideOutputs expected_side = run(off, false);
     EXPECT_EQ(run(on, true), expected_side);
     expect_same(on.result(), off.result());
     expect_settled(on, scale, 1, 0);
   }
   // 3. A margin lowers the new scale, not the limit.
-  RecastStorage margin(context, p, own.scale * 2.0f), none(context, p, own.scale);
+  RequantizeStorage margin(context, p, own.scale * 2.0f), none(context, p, own.scale);
   run(margin, true, 0.25f);
   expect_same_cast(margin.result(), own_cast(p, p.run(context, {}).at("values"), 2).result);
   run(none, true, 0.25f);
@@ -352,7 +353,7 @@ inline void check_recast(const Context& context, const Producer& p) {
 inline void check_current_scaling(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
-  RecastStorage off(context, p, 1.0f);
+  RequantizeStorage off(context, p, 1.0f);
   const SideOutputs given_side = p.run(context, off.output(false));
   SideOutputs expected_side = p.run_plain ? p.run_plain(context) : given_side;
   const Bytes values = p.run_plain ? expected_side.at("values") : p.run(context, {}).at("values");
@@ -360,7 +361,7 @@ inline void check_current_scaling(const Context& context, const Producer& p) {
   for (const int margin : {0, 2}) {
     const OwnCast own = own_cast(p, values, margin);
     // The scale that is given is not read: infinity would leave nothing.
-    RecastStorage storage(context, p, std::numeric_limits<float>::infinity());
+    RequantizeStorage storage(context, p, std::numeric_limits<float>::infinity());
     for (unsigned times = 1; times <= 3; ++times) {
       EXPECT_EQ(p.run(context, storage.own_output(margin == 0 ? 1.0f : 0.25f)), expected_side);
       const Fp8Result result = storage.result();
@@ -380,9 +381,9 @@ inline void check_guessed_scale(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
   const OwnCast own = own_cast(p, p.run(context, {}).at("values"), 0, 0.0f, true);
-  RecastStorage off(context, p, own.scale), storage(context, p, std::numeric_limits<float>::infinity());
+  RequantizeStorage off(context, p, own.scale), storage(context, p, std::numeric_limits<float>::infinity());
   const SideOutputs expected_side = p.run(context, off.output(false));
-  const auto cast = [&](unsigned times, unsigned recasts) {
+  const auto cast = [&](unsigned times, unsigned requantized) {
     EXPECT_EQ(p.run(context, storage.guessed_output()), expected_side);
     const Fp8Result result = storage.result();
     expect_same_cast(result, own.result);
@@ -390,14 +391,14 @@ inline void check_guessed_scale(const Context& context, const Producer& p) {
     EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
     EXPECT_EQ(result.counters.total, times * own.result.counters.total);
     EXPECT_EQ(storage.found(), (std::vector<float>{own.scale, own.scale, own.amax}));
-    expect_settled(storage, own.scale, times, recasts);
+    expect_settled(storage, own.scale, times, requantized);
   };
   cast(1, 1);
   cast(2, 1);
   cast(3, 1);
   // Another margin is another scale, which the next cast takes for a guess.
   for (const float margin_factor : {0.25f, 4.0f}) {
-    RecastStorage moved(context, p, 1.0f);
+    RequantizeStorage moved(context, p, 1.0f);
     p.run(context, moved.guessed_output(margin_factor));
     p.run(context, moved.guessed_output());
     expect_same_cast(moved.result(), own.result);

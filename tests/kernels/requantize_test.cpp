@@ -3,37 +3,37 @@
 #include <limits>
 
 #include "core/error.h"
-#include "kernels/recast_cases.h"
+#include "kernels/requantize_cases.h"
 #include "kernels/scale_update/scale_formula.h"
 
 namespace te::testing {
 namespace {
 
-using kernels::recast_scale;
+using kernels::requantize_scale;
 
-TEST(Recast, DecidesByTheLargestValue) {
+TEST(Requantize, DecidesByTheLargestValue) {
   const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(recast_scale(7.0f, 64.0f, 448.0f, 1.0f), 0.0f);  // 448 itself is no saturation
-  EXPECT_EQ(recast_scale(7.125f, 64.0f, 448.0f, 1.0f), 448.0f / 7.125f);
-  EXPECT_EQ(recast_scale(14.0f, 64.0f, 448.0f, 1.0f), 32.0f);
-  EXPECT_EQ(recast_scale(14.0f, 64.0f, 448.0f, 0.5f), 16.0f);
-  EXPECT_EQ(recast_scale(0.0f, 64.0f, 448.0f, 1.0f), 0.0f);
-  EXPECT_EQ(recast_scale(0x1p-100f, std::numeric_limits<float>::max(), 448.0f, 1.0f), 448.0f * 0x1p100f);
-  for (const float amax : {inf, std::nanf("")}) EXPECT_EQ(recast_scale(amax, 64.0f, 448.0f, 1.0f), 0.0f);
+  EXPECT_EQ(requantize_scale(7.0f, 64.0f, 448.0f, 1.0f), 0.0f);  // 448 itself is no saturation
+  EXPECT_EQ(requantize_scale(7.125f, 64.0f, 448.0f, 1.0f), 448.0f / 7.125f);
+  EXPECT_EQ(requantize_scale(14.0f, 64.0f, 448.0f, 1.0f), 32.0f);
+  EXPECT_EQ(requantize_scale(14.0f, 64.0f, 448.0f, 0.5f), 16.0f);
+  EXPECT_EQ(requantize_scale(0.0f, 64.0f, 448.0f, 1.0f), 0.0f);
+  EXPECT_EQ(requantize_scale(0x1p-100f, std::numeric_limits<float>::max(), 448.0f, 1.0f), 448.0f * 0x1p100f);
+  for (const float amax : {inf, std::nanf("")}) EXPECT_EQ(requantize_scale(amax, 64.0f, 448.0f, 1.0f), 0.0f);
 }
 
-TEST(Recast, OfEveryProducer) {
+TEST(Requantize, OfEveryProducer) {
   const Context cpu = Context::cpu();
-  for (const Producer& producer : recast_producers()) check_recast(cpu, producer);
+  for (const Producer& producer : requantize_producers()) check_requantize(cpu, producer);
 }
 
 // By hand: at scale 64 the value 14 saturates, 448 / 14 = 32.
-TEST(Recast, ByHand) {
+TEST(Requantize, ByHand) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::f32, {1, 4});
   x.fill({14.0f, -1.0f, 0.5f, 0.0f});
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
-  RecastStorage storage(cpu, shape, 64.0f);
+  RequantizeStorage storage(cpu, shape, 64.0f);
   kernels::quantize(cpu, {.x = x, .out = storage.output(true)});
   const Fp8Result result = storage.result();
   EXPECT_EQ(result.rowwise, (Bytes{0x7e, 0xe0, 0x58, 0x00}));  // 448, -32, 16, 0
@@ -42,13 +42,13 @@ TEST(Recast, ByHand) {
 }
 
 // An infinity or a NaN would make a scale of nothing: the cast stays what it was, and so do its counts.
-TEST(Recast, LeavesNonFiniteValuesAsTheyWere) {
+TEST(Requantize, LeavesNonFiniteValuesAsTheyWere) {
   const Context cpu = Context::cpu();
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     TestTensor x(cpu, DType::f32, {2, 2});
     x.fill({14.0f, bad, 1.0f, 2.0f});
     const Producer shape{"not finite", DType::f32, DType::e4m3, 2, 2, {}};
-    RecastStorage off(cpu, shape, 64.0f), on(cpu, shape, 64.0f);
+    RequantizeStorage off(cpu, shape, 64.0f), on(cpu, shape, 64.0f);
     kernels::quantize(cpu, {.x = x, .out = off.output(false)});
     kernels::quantize(cpu, {.x = x, .out = on.output(true)});
     Fp8Result expected = off.result(), actual = on.result();
@@ -61,16 +61,16 @@ TEST(Recast, LeavesNonFiniteValuesAsTheyWere) {
 }
 
 // Shares of one tensor take the scale of its largest value, wherever that is.
-TEST(Recast, SharesAgree) {
+TEST(Requantize, SharesAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
   const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
-  RecastStorage storage(cpu, p, own.scale);
+  RequantizeStorage storage(cpu, p, own.scale);
   Fp8Output out = storage.output(true);
-  out.recast.all_reduce_amax = [&](const Context&) {
-    EXPECT_EQ(*out.recast.amax(), own.amax);
-    *out.recast.amax() = 10 * own.amax;
+  out.requantize.all_reduce_amax = [&](const Context&) {
+    EXPECT_EQ(*out.requantize.amax(), own.amax);
+    *out.requantize.amax() = 10 * own.amax;
   };
   p.run(cpu, out);
   Fp8Result expected = whole.result;
@@ -81,26 +81,26 @@ TEST(Recast, SharesAgree) {
 
 TEST(CurrentScaling, OfEveryProducer) {
   const Context cpu = Context::cpu();
-  for (const Producer& producer : recast_producers()) check_current_scaling(cpu, producer);
+  for (const Producer& producer : requantize_producers()) check_current_scaling(cpu, producer);
 }
 
 TEST(CurrentScaling, GuessedByEveryProducer) {
   const Context cpu = Context::cpu();
-  for (const Producer& producer : recast_producers()) check_guessed_scale(cpu, producer);
+  for (const Producer& producer : requantize_producers()) check_guessed_scale(cpu, producer);
 }
 
 // By hand: 448 / 10 = 44.8, so 32; 448 / 20 is 22.4, so 16, and 448 / 13 again 32 as guessed.
 TEST(CurrentScaling, GuessedByHand) {
   const Context cpu = Context::cpu();
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
-  RecastStorage storage(cpu, shape, 64.0f);
-  const auto cast = [&](float largest, float scale, unsigned times, unsigned recasts) {
+  RequantizeStorage storage(cpu, shape, 64.0f);
+  const auto cast = [&](float largest, float scale, unsigned times, unsigned requantized) {
     TestTensor x(cpu, DType::f32, {1, 4});
     x.fill({largest, -1.0f, 0.5f, 0.0f});
     kernels::quantize(cpu, {.x = x, .out = storage.guessed_output()});
     EXPECT_EQ(storage.result().scale_inv, 1.0f / scale) << largest;
     EXPECT_EQ(storage.found(), (std::vector<float>{scale, scale, largest}));
-    expect_settled(storage, scale, times, recasts);
+    expect_settled(storage, scale, times, requantized);
   };
   cast(10.0f, 32.0f, 1, 1);                                              // there was nothing to guess from
   EXPECT_EQ(storage.result().rowwise, (Bytes{0x7a, 0xe0, 0x58, 0x00}));  // 320, -32, 16, 0
@@ -118,7 +118,7 @@ TEST(CurrentScaling, ByHand) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::map<float, Bytes> cases{
       {14.0f, {0x7e, 0xe0, 0x58, 0x00}}, {0.0f, {0, 0, 0, 0}}, {inf, {0x7e, 0xb8, 0x30, 0x00}}};
-  RecastStorage storage(cpu, shape, 64.0f);
+  RequantizeStorage storage(cpu, shape, 64.0f);
   for (const auto& [largest, bytes] : cases) {
     TestTensor x(cpu, DType::f32, {1, 4});
     x.fill(largest == 0.0f ? std::vector<float>(4) : std::vector<float>{largest, -1.0f, 0.5f, 0.0f});
@@ -136,11 +136,11 @@ TEST(CurrentScaling, SharesAgree) {
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
   const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
-  RecastStorage storage(cpu, p, 1.0f);
+  RequantizeStorage storage(cpu, p, 1.0f);
   Fp8Output out = storage.own_output();
-  out.recast.all_reduce_amax = [&](const Context&) {
-    EXPECT_EQ(*out.recast.amax(), own.amax);
-    *out.recast.amax() = 10 * own.amax;
+  out.requantize.all_reduce_amax = [&](const Context&) {
+    EXPECT_EQ(*out.requantize.amax(), own.amax);
+    *out.requantize.amax() = 10 * own.amax;
   };
   p.run(cpu, out);
   Fp8Result expected = whole.result;
@@ -149,10 +149,10 @@ TEST(CurrentScaling, SharesAgree) {
   EXPECT_EQ(storage.found(), (std::vector<float>{whole.scale, whole.scale, 10 * own.amax}));
 }
 
-TEST(Recast, NeedsData) {
+TEST(Requantize, NeedsData) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::f32, DType::e4m3, 2, 2);
-  RecastStorage storage(cpu, p, 1.0f);
+  RequantizeStorage storage(cpu, p, 1.0f);
   Fp8Output out = storage.output(true);
   out.rowwise = out.columnwise = {};
   EXPECT_THROW(p.run(cpu, out), InternalError);

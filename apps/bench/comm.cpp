@@ -64,7 +64,7 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
                 pieces = config.parallel.tensor_overlap;
   const fp8::Recipe& recipe = planned.model().recipe();
   const parallel::TensorParallel tensor(groups.tensor(), true, static_cast<int>(pieces),
-                                        groups.tensor_copies());
+                                        groups.tensor_peer_transport());
   if (config.precision.fp8 == config::Fp8Mode::off || !recipe.gathers_quantized(tensor, tokens)) return;
   const kernels::ScaleLayout layout = recipe.scale_layout(fp8::OperandRole::input);
   const auto gather = [&](const char* what, DType dtype, int64_t elements) {
@@ -96,7 +96,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     messages.back().copies = copies;
   };
   const auto add_tokens = [&](const std::string& what, Exchange exchange, DType dtype, int64_t elements) {
-    add_both("tensor", what, exchange, dtype, elements, groups.tensor(), groups.tensor_copies());
+    add_both("tensor", what, exchange, dtype, elements, groups.tensor(), groups.tensor_peer_transport());
   };
   if (grid.tensor > 1) {
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
@@ -134,7 +134,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
         config.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16;
     const auto add_bucket = [&](const char* what, Exchange exchange, DType dtype, int64_t elements) {
       if (elements > 0)
-        add_both("data", what, exchange, dtype, elements, groups.data(), groups.data_copies());
+        add_both("data", what, exchange, dtype, elements, groups.data(), groups.data_peer_transport());
     };
     add_bucket("gradients of a bucket", Exchange::reduce_scatter, gradients, largest);
     add_bucket("values of a bucket", Exchange::all_gather, dims.dtype, values);
@@ -142,11 +142,11 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
   }
   if (grid.pipeline > 1) {
     messages.push_back({"pipeline", "stream, stage 0 to 1 and back", Exchange::send_receive, dims.dtype,
-                        dims.stream * dims.hidden, 2});
-    if (groups.pipeline_copies() != nullptr) {
+                        dims.residual_rows * dims.hidden, 2});
+    if (groups.pipeline_peer_links() != nullptr) {
       Message copied = messages.back();
       copied.what += ", copied";
-      copied.links = groups.pipeline_copies();
+      copied.links = groups.pipeline_peer_links();
       messages.push_back(std::move(copied));
     }
   }
@@ -186,7 +186,8 @@ double stream_ms(const Context& context, int repeats, const Groups& groups, cons
     return median_ms(context, repeats, [&] { there_and_back(context, groups, sent, received); }) / 2;
   }
   const DeviceBuffer memory(context, 2 * sent.bytes());
-  const auto landing = message.links->share(context, {memory.data(), sent.dtype, {2 * sent.numel()}}, 1);
+  const auto landing =
+      message.links->register_buffers(context, {memory.data(), sent.dtype, {2 * sent.numel()}}, 1);
   if (!takes_part) return 0;
   return median_ms(context, repeats,
                    [&] { there_and_back_copied(context, groups, *message.links, sent, received); }) /
@@ -198,7 +199,7 @@ double copied_ms(const Context& context, int repeats, const Message& message) {
   parallel::PeerTransport& copies = *message.copies;
   const auto bytes = static_cast<size_t>(message.bytes());
   const DeviceBuffer memory(context, bytes), first(context, bytes), second(context, bytes);
-  const auto shared = copies.share(context, memory.data(), bytes, message.what);
+  const auto shared = copies.register_memory(context, memory.data(), bytes, message.what);
   // Rows of 16 bytes: what a row is does not matter to a message.
   const auto width = static_cast<int64_t>(16 / dtype_size(message.dtype));
   const int64_t rows = message.elements / width;

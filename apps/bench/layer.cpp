@@ -82,7 +82,7 @@ class Layer {
   Layer(const config::Config& config, const Context& context, const parallel::Groups& groups)
       : context_(context),
         tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap),
-                groups.tensor_copies()),
+                groups.tensor_peer_transport()),
         recipe_(fp8::make_recipe(config.precision, 1)),
         ranks_(config.model, config.training.micro_batch_size, groups.context(), tensor_.size()),
         layer_config_(model::LayerConfig::of(config, tensor_).of_layer(0)),
@@ -99,19 +99,19 @@ class Layer {
     layer_.plan_input(plan_, activations_);
     layer_.plan_activations(plan_, activations_);
     layer_.plan_gradients(plan_, gradients_, false);
-    layer_.plan_gradients(plan_, below_, false);
-    plan_.add(d_stream_, "d_stream", MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden});
+    layer_.plan_gradients(plan_, previous_gradients_, false);
+    plan_.add(d_residual_, "d_stream", MemoryKind::scratch, dims_.dtype, {dims_.residual_rows, dims_.hidden});
     if (layer_.quantized()) {
       const int64_t elements = dims_.tokens * dims_.hidden;
       plan_.add(dy_rowwise_, "dy.rowwise", MemoryKind::activations, DType::u8, {elements});
       plan_.add(dy_columnwise_, "dy.columnwise", MemoryKind::activations, DType::u8, {elements});
     }
-    plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
-    plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
+    plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.residual_rows, dims_.hidden});
+    plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.residual_rows, dims_.hidden});
     plan_.add(fc1_out_, "fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1});
     memory_ = plan_.allocate(context);
-    if (parallel::PeerTransport* const copies = groups.tensor_copies(); copies != nullptr)
-      shared_ = copies->share(context, memory_.data(), memory_.bytes(), plan_.buffers());
+    if (parallel::PeerTransport* const copies = groups.tensor_peer_transport(); copies != nullptr)
+      registered_ = copies->register_memory(context, memory_.data(), memory_.bytes(), plan_.buffers());
     parameters_.bind(context);
     rope_.fill(context, config.model);
     ranks_.fill(context);
@@ -128,7 +128,7 @@ class Layer {
       recipe_->update(context, nullptr);
     }
     cast_weights();
-    below_another_ = true;
+    has_previous_layer_ = true;
     forward();
     context.copy(fc1_out_, mlp().fc1_out);
   }
@@ -142,13 +142,13 @@ class Layer {
   /// Before each backward pass, which overwrites the gradient of the output (and the activation's input by its
   /// gradient).
   void restore_dy() {
-    context_.copy(d_stream_, dy_);
+    context_.copy(d_residual_, dy_);
     context_.copy(mlp().fc1_out, fc1_out_);
   }
   void backward() {
     // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
-    if (below_another_) layer_.grad_target(gradients_, pass_).quantized_copy();
-    layer_.backward(context_, activations_, gradients_, {&layer_, &below_}, d_stream_, pass_);
+    if (has_previous_layer_) layer_.grad_target(gradients_, pass_).quantized_copy();
+    layer_.backward(context_, activations_, gradients_, {&layer_, &previous_gradients_}, d_residual_, pass_);
   }
 
  private:
@@ -171,14 +171,14 @@ class Layer {
   model::Dimensions dims_;
   model::TransformerLayer layer_;
   model::LayerActivations activations_;
-  model::LayerGradients gradients_, below_;
+  model::LayerGradients gradients_, previous_gradients_;
   model::Pass pass_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  std::unique_ptr<parallel::PeerTransport::Shared>
-      shared_;  ///< of memory_, where ranks write into each other's
-  Tensor d_stream_, out_, dy_, fc1_out_, dy_rowwise_, dy_columnwise_;
-  bool below_another_ = false;
+  std::unique_ptr<parallel::PeerTransport::RegisteredMemory>
+      registered_;  ///< of memory_, where ranks write into each other's
+  Tensor d_residual_, out_, dy_, fc1_out_, dy_rowwise_, dy_columnwise_;
+  bool has_previous_layer_ = false;
 };
 
 constexpr std::chrono::seconds kRest{3}, kWarmUpTime{2};

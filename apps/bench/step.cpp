@@ -79,8 +79,8 @@ class Steps {
         data::make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
     batch_ = runner_.make_host_batch();
     const data::Batch all = data->batch(runner_.first_local_sample(), runner_.local_samples());
-    runner_.split().take(all.tokens.data(), runner_.local_samples(), batch_.tokens.as<int32_t>());
-    runner_.split().take(all.targets.data(), runner_.local_samples(), batch_.targets.as<int32_t>());
+    runner_.split().copy_local(all.tokens.data(), runner_.local_samples(), batch_.tokens.as<int32_t>());
+    runner_.split().copy_local(all.targets.data(), runner_.local_samples(), batch_.targets.as<int32_t>());
     batch_.counted = samples_ * config.model.seq_length;
   }
 

@@ -84,7 +84,7 @@ std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimize
   const parameters::ParameterStore& store = *state.parameters;
   std::vector<SavedPiece> result;
   const auto has_second = [&](const parameters::Parameter&, const Piece& piece) {
-    return state.exp_avg_sq.holds(piece.shard, piece.count);
+    return state.exp_avg_sq.contains(piece.shard, piece.count);
   };
   for_each_piece(store, optimizer, has_second,
                  [&](StoredPiece stored, const char* prefix, const parameters::Parameter& parameter,

@@ -15,7 +15,7 @@ GradientReducer::GradientReducer(const config::ParallelConfig& config, bool tied
                                  ParameterStore& parameters, const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
-      ties_(groups.embedding().size() > 1 && tied_embeddings),
+      has_tied_parameter_(groups.embedding().size() > 1 && tied_embeddings),
       data_parallel_(groups.data().size() > 1),
       overlap_(data_parallel_ && config.overlap_grad_reduce) {}
 
@@ -36,7 +36,7 @@ void GradientReducer::plan(MemoryPlan& plan) {
   int64_t count = 0;
   for (const Parameter& parameter : parameters_.parameters()) {
     const std::vector<FlatRange> ranges = ranges_of(parameter);
-    if (ties_ && parameter.tied()) {
+    if (has_tied_parameter_ && parameter.tied()) {
       marked = true;
       tied_.insert(tied_.end(), ranges.begin(), ranges.end());
     }
@@ -45,14 +45,15 @@ void GradientReducer::plan(MemoryPlan& plan) {
     for (const FlatRange& range : ranges) count += range.end - range.begin;
   }
   plan_sharded();
-  if (groups_.data_copies() != nullptr) {
+  if (groups_.data_peer_transport() != nullptr) {
     int64_t largest = 0;
     for (const parameters::Segment& segment : parameters_.segments())
       largest = std::max(largest, segment.count);
     plan.add(copied_, "data_transport.slots", MemoryKind::scratch, parameters_.grads.dtype,
              {groups_.data().size() - 1, largest});
   }
-  TE_CHECK(marked || !ties_, "gradients: no parameter of stage {} is marked as tied", groups_.at().pipeline);
+  TE_CHECK(marked || !has_tied_parameter_, "gradients: no parameter of stage {} is marked as tied",
+           groups_.at().pipeline);
   if (count > 0) {
     plan.add(packed_, "partial_grads", MemoryKind::scratch, parameters_.grads.dtype, {count});
   }
@@ -107,7 +108,7 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, 
   }
   if (overlap_) fence(context);
   for (const size_t bucket : complete) reduce_sharded(overlap_ ? *side_ : context, bucket, last);
-  while (overlap_ && whole_left() && missing_[left_ - 1] == 0) reduce_next(*side_);
+  while (overlap_ && has_unsharded_left() && missing_[left_ - 1] == 0) reduce_next(*side_);
 }
 
 /// What the side context does next starts after the work launched on the context so far. Every ready() does
@@ -118,7 +119,7 @@ void GradientReducer::fence(const Context& context) {
 }
 
 /// left_ - 1 is a whole bucket.
-bool GradientReducer::whole_left() {
+bool GradientReducer::has_unsharded_left() {
   while (left_ > 0 && parameters_.shards_grads(parameters_.buckets()[left_ - 1])) --left_;
   return left_ > 0;
 }
@@ -132,7 +133,7 @@ void GradientReducer::reduce_next(const Context& context) {
 /// share = or, with `adds`, += the sum over the data ranks of this rank's segment of the whole.
 void GradientReducer::reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
                                      bool adds) const {
-  parallel::PeerTransport* const copies = groups_.data_copies();
+  parallel::PeerTransport* const copies = groups_.data_peer_transport();
   const int64_t count = shard.numel(), rank = groups_.data().rank(), size = groups_.data().size();
   const bool fused = adds && copies != nullptr && copies->can_add(), separate_add = adds && !fused;
   const Tensor target = separate_add ? ParameterStore::part(full, rank * count, count) : shard;
@@ -148,8 +149,8 @@ void GradientReducer::finish(const Context& context) {
   parameters_.check_gradients(0, parameters_.flat_size());
   for (const Sharded& sharded : sharded_)
     TE_CHECK(sharded.finished, "gradients: layers are not reduced, or not with the last microbatch");
-  if (overlap_ && whole_left()) fence(context);
-  while (whole_left()) reduce_next(overlap_ ? *side_ : context);
+  if (overlap_ && has_unsharded_left()) fence(context);
+  while (has_unsharded_left()) reduce_next(overlap_ ? *side_ : context);
   if (overlap_) {
     event_->record(*side_);
     event_->wait(context);
@@ -190,7 +191,7 @@ size_t GradientReducer::slot_of(const Bucket& bucket) const {
 
 void GradientReducer::open(const Context& context, int64_t begin, int64_t end) {
   if (sharded_.empty()) return;
-  parameters_.expect_linears(begin, end);
+  parameters_.mark_linear_grads_stale(begin, end);
   if (slot_is_free_.empty()) return;
   for (const Bucket& bucket : parameters_.buckets()) {
     if (bucket.end <= begin || end <= bucket.begin || !parameters_.shards_grads(bucket)) continue;

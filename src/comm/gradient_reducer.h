@@ -61,7 +61,7 @@ class GradientReducer {
   Tensor grads_of(const FlatRange& range) const;
   void count_down(const parameters::Parameter& parameter, int64_t begin, int64_t end);
   void fence(const Context& context);
-  bool whole_left();
+  bool has_unsharded_left();
   void reduce_next(const Context& context);
   void plan_sharded();
   size_t slot_of(const parameters::Bucket& bucket) const;
@@ -80,7 +80,7 @@ class GradientReducer {
 
   parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
-  bool ties_;  ///< this stage shares a parameter with another
+  bool has_tied_parameter_;  ///< this stage shares a parameter with another
   bool data_parallel_;
   bool overlap_;
   std::vector<FlatRange> tied_, partial_;

@@ -26,7 +26,7 @@ void ParameterGatherer::gather(const Context& context, size_t bucket) {
 }
 
 void ParameterGatherer::all_gather(const Context& context, const Tensor& own, const Tensor& full) const {
-  parallel::PeerTransport* const copies = groups_.data_copies();
+  parallel::PeerTransport* const copies = groups_.data_peer_transport();
   if (copies == nullptr) return groups_.data().all_gather(context, own, full);
   copies->gather(context, own.view({1, own.numel()}), full.view({groups_.data().size(), own.numel()}), 1, {});
 }
@@ -37,11 +37,11 @@ void ParameterGatherer::cast(const Context& context) const {
 }
 
 // Granules are whole numbers of pairs of 16-bit values.
-void ParameterGatherer::gather_loose_values(const Context& context) const {
+void ParameterGatherer::gather_unquantized(const Context& context) const {
   const Tensor all = parameters_.unquantized_parameters();
   if (all.numel() == 0) return;
   context.zero(all);
-  for (const auto& [own, target] : parameters_.loose_parts()) context.copy(target, own);
+  for (const auto& [own, target] : parameters_.unquantized_parts()) context.copy(target, own);
   groups_.data().all_reduce(context, {all.data, DType::i32, {all.numel() / 2}}, parallel::ReduceOp::sum);
 }
 
@@ -55,12 +55,12 @@ void ParameterGatherer::make_side(const Context& context) {
 
 void ParameterGatherer::start(const Context& context) {
   if (!overlap_) return gather_all(context);
-  forget();
+  invalidate();
   make_side(context);
   cast(context);
   started_->record(context);
   started_->wait(*side_);
-  gather_loose_values(*side_);
+  gather_unquantized(*side_);
   const std::vector<Bucket>& buckets = parameters_.buckets();
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     const bool sharded = parameters_.shards_values(buckets[bucket]);
@@ -91,7 +91,7 @@ void ParameterGatherer::fetch(const Context& context, size_t number) {
   pending_[number] = 1;
 }
 
-void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end, int ahead) {
+void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end, int direction) {
   if (!data_parallel_) return;
   const std::vector<Bucket>& buckets = parameters_.buckets();
   const auto sharded = [&](size_t i) { return parameters_.shards_values(buckets[i]); };
@@ -104,8 +104,9 @@ void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end,
     gathered_[i].wait(context);
     pending_[i] = 0;
   }
-  if (!overlap_ || ahead == 0 || first == buckets.size()) return;
-  const size_t from = ahead > 0 ? last : first, next = ahead > 0 ? from + 1 : from - 1;  // 0 - 1 is none
+  if (!overlap_ || direction == 0 || first == buckets.size()) return;
+  const size_t from = direction > 0 ? last : first,
+               next = direction > 0 ? from + 1 : from - 1;  // 0 - 1 is none
   if (next < buckets.size() && sharded(next) && buckets[next].chunk == buckets[from].chunk)
     fetch(context, next);
 }
@@ -120,9 +121,9 @@ void ParameterGatherer::wait_all(const Context& context) {
 void ParameterGatherer::gather_all(const Context& context) {
   if (!data_parallel_) return;
   wait_all(context);
-  forget();
+  invalidate();
   cast(context);
-  gather_loose_values(context);
+  gather_unquantized(context);
   for (size_t bucket = 0; bucket < parameters_.buckets().size(); ++bucket)
     if (!parameters_.shards_values(parameters_.buckets()[bucket])) gather(context, bucket);
 }

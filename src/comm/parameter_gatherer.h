@@ -34,14 +34,14 @@ class ParameterGatherer {
   void start(const Context& context);
   /// Work launched on the context from now on sees all values of elements [begin, end) of the flat buffers. A
   /// bucket that has been waited for is not waited for again: all waits must come from one context.
-  /// Sharded ones are in their slots until others of the same slot are asked for. `ahead`: which buckets are wanted
+  /// Sharded ones are in their slots until others of the same slot are asked for. `direction`: which buckets are wanted
   /// next, 1 those behind in a forward pass, -1 those in front in a backward pass, 0 nobody knows. The same calls on
   /// all data ranks.
-  void wait(const Context& context, int64_t begin, int64_t end, int ahead = 0);
+  void wait(const Context& context, int64_t begin, int64_t end, int direction = 0);
   /// All gathers that have been started have been waited for: values may be written.
   void wait_all(const Context& context);
   /// Values have changed under what has been gathered: slots hold nothing. Start() and gather_all() say so themselves.
-  void forget() { held_.assign(held_.size(), nullptr); }
+  void invalidate() { held_.assign(held_.size(), nullptr); }
   /// In order on the context: after main parameters were initialized or loaded, and cast.
   void gather_all(const Context& context);
 
@@ -49,7 +49,7 @@ class ParameterGatherer {
   void gather(const Context& context, size_t bucket);
   void all_gather(const Context& context, const Tensor& own, const Tensor& full) const;
   void cast(const Context& context) const;
-  void gather_loose_values(const Context& context) const;
+  void gather_unquantized(const Context& context) const;
   void make_side(const Context& context);
   void fetch(const Context& context, size_t number);
 

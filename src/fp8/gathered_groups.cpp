@@ -91,8 +91,8 @@ void gather_groups(const Context& context, TensorParallel& ranks, const ShardMem
     TE_CHECK(mode.columnwise && !work, "rows are worked on that nobody gathers");
     return columnwise(context);
   }
-  TensorParallel::Companions companions{.ahead = rowwise_scales, .behind = {}};
-  if (mode.columnwise) companions.behind = columnwise;
+  TensorParallel::Companions companions{.before_work = rowwise_scales, .overlapped = {}};
+  if (mode.columnwise) companions.overlapped = columnwise;
   ranks.gather(context, shard, full.rowwise.values, work, companions);
 }
 

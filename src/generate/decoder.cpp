@@ -108,9 +108,9 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   feed_forward_ = layers_.front().feed_forward().make_activations();
   layers_.front().feed_forward().plan_inference(plan, *feed_forward_, rows);
   if (recipe_->quantizes()) {
-    add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.widest_input()});
+    add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.max_input_width()});
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
-        kernels::scale_shape(kernels::ScaleLayout::vectors, rows, dims_.widest_input()));
+        kernels::scale_shape(kernels::ScaleLayout::vectors, rows, dims_.max_input_width()));
   }
   if (uses_megakernel()) persistent_decoder_.plan(plan);
   add(statistics_.rstd, "norm.rstd", DType::f32, {rows});
@@ -289,8 +289,8 @@ Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, 
 bool Decoder::recordable(const Context& context, std::span<const Row> rows) const {
   const auto same_sequence = [](const Row& a, const Row& b) { return a.sequence == b.sequence; };
   const auto count = static_cast<int64_t>(rows.size());
-  const bool small =
-      !recipe_->quantizes() || round_up(count, kFp8Rows) * dims_.widest_input() <= kernels::kMaxSmallElements;
+  const bool small = !recipe_->quantizes() ||
+                     round_up(count, kFp8Rows) * dims_.max_input_width() <= kernels::kMaxSmallElements;
   return DeviceGraph::supported(context) && alone() && small &&
          count <= std::min(sizes_.batch, kRecordedRows) &&
          std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&

@@ -25,7 +25,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
   const int64_t count = stage.dims().tokens;
   if (!groups.last_stage())
     plan.add(out, "stream_out", MemoryKind::data, stage.dims().dtype,
-             {stage.dims().stream, stage.dims().hidden});
+             {stage.dims().residual_rows, stage.dims().hidden});
   plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {count});
   plan.add(targets, "targets", MemoryKind::data, DType::i32, {count});
   plan.add(loss_sum, "loss_sum", MemoryKind::data, DType::f32, {1});
@@ -42,8 +42,8 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
   const int64_t batch = config.training.micro_batch_size;
   for (int64_t first = 0; first < data.num_samples(); first += batch) {
     const data::Batch samples = data.batch(first, batch);
-    split.take(samples.tokens.data(), batch, own_tokens.data());
-    split.take(samples.targets.data(), batch, own_targets.data());
+    split.copy_local(samples.tokens.data(), batch, own_tokens.data());
+    split.copy_local(samples.targets.data(), batch, own_targets.data());
     context.copy_to_device(tokens, own_tokens.data());
     context.copy_to_device(targets, own_targets.data());
     context.zero(loss_sum);

@@ -92,9 +92,9 @@ DotProductAttention::DotProductAttention(const std::string& name, const LayerCon
       shape_(shape_of(config, tensor, ranks)),
       rope_(rope),
       stream_(stream_of(name + ".attention_dropout")) {
-  if (ranks.exchange() == ContextExchange::heads) heads_ = std::make_unique<HeadExchange>(dims_, ranks);
+  if (ranks.exchange() == ContextExchange::heads) heads_ = std::make_unique<HeadAllToAll>(dims_, ranks);
   if (ranks.exchange() == ContextExchange::keys)
-    keys_ = std::make_unique<KeyExchange>(dims_, ranks, dims_.qkv - dims_.attention);
+    keys_ = std::make_unique<KeyValueAllGather>(dims_, ranks, dims_.qkv - dims_.attention);
 }
 
 // --- memory ------------------------------------------------------------------------------------------------

@@ -95,8 +95,8 @@ class DotProductAttention final : public CoreAttention {
   kernels::AttentionShape shape_;         ///< of the kernels: where heads are exchanged, a share of those
   const RopeTables& rope_;
   uint64_t stream_;
-  std::unique_ptr<HeadExchange> heads_;      ///< null unless context ranks exchange heads
-  std::unique_ptr<KeyExchange> keys_;        ///< null unless they exchange keys and values
+  std::unique_ptr<HeadAllToAll> heads_;      ///< null unless context ranks exchange heads
+  std::unique_ptr<KeyValueAllGather> keys_;  ///< null unless they exchange keys and values
   Tensor workspace_;                         ///< scratch of the kernels
   Tensor heads_o_, heads_d_o_, heads_dqkv_;  ///< scratch [batch * seq, share of the width] of exchanged heads
 };

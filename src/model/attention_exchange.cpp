@@ -16,13 +16,13 @@ const Lifetime kBoth = live(Step::attention) | kBackward;
 
 // --- heads -------------------------------------------------------------------------------------------------
 
-void HeadExchange::plan(MemoryPlan& plan, const std::string& name) {
+void HeadAllToAll::plan(MemoryPlan& plan, const std::string& name) {
   const Shape shape{dims_.tokens, dims_.qkv};
   plan.add(sent_, name + ".heads_sent", MemoryKind::scratch, dims_.dtype, shape, kBoth);
   plan.add(received_, name + ".heads_received", MemoryKind::scratch, dims_.dtype, shape, kBoth);
 }
 
-void HeadExchange::pieces(const Context& context, const Tensor& tokens, const Blocks& blocks,
+void HeadAllToAll::pieces(const Context& context, const Tensor& tokens, const Blocks& blocks,
                           const Tensor& parts, bool join) const {
   int64_t begin = 0;
   for (const int64_t block : blocks) {
@@ -36,7 +36,7 @@ void HeadExchange::pieces(const Context& context, const Tensor& tokens, const Bl
   }
 }
 
-void HeadExchange::to_heads(const Context& context, const Tensor& tokens, const Blocks& blocks,
+void HeadAllToAll::to_heads(const Context& context, const Tensor& tokens, const Blocks& blocks,
                             const Tensor& heads) const {
   const int64_t width = std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) / ranks_.size();
   const Tensor sent{sent_.data, dims_.dtype, {ranks_.size(), dims_.tokens, width}};
@@ -46,7 +46,7 @@ void HeadExchange::to_heads(const Context& context, const Tensor& tokens, const 
   ranks_.in_order(context, received, heads);
 }
 
-void HeadExchange::to_tokens(const Context& context, const Tensor& heads, const Blocks& blocks,
+void HeadAllToAll::to_tokens(const Context& context, const Tensor& heads, const Blocks& blocks,
                              const Tensor& tokens) const {
   const int64_t width = std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) / ranks_.size();
   const Tensor sent{sent_.data, dims_.dtype, {ranks_.size() * dims_.tokens, width}};
@@ -58,7 +58,7 @@ void HeadExchange::to_tokens(const Context& context, const Tensor& heads, const 
 
 // --- keys and values ---------------------------------------------------------------------------------------
 
-void KeyExchange::plan(MemoryPlan& plan, const std::string& name) {
+void KeyValueAllGather::plan(MemoryPlan& plan, const std::string& name) {
   const auto add = [&](Tensor& slot, const char* what, int64_t rows, Lifetime lifetime) {
     plan.add(slot, name + what, MemoryKind::scratch, dims_.dtype, {rows, width_}, lifetime);
   };
@@ -70,7 +70,7 @@ void KeyExchange::plan(MemoryPlan& plan, const std::string& name) {
   add(sum_, ".dkv_sum", all, kBackward);
 }
 
-void KeyExchange::own_columns(const Context& context, const Tensor& qkv, bool join) const {
+void KeyValueAllGather::own_columns(const Context& context, const Tensor& qkv, bool join) const {
   kernels::column_pieces(context, {.full = qkv,
                                    .parts = own_.view({1, dims_.tokens, width_}),
                                    .begin = dims_.qkv - width_,
@@ -79,13 +79,13 @@ void KeyExchange::own_columns(const Context& context, const Tensor& qkv, bool jo
                                    .join = join});
 }
 
-void KeyExchange::gather(const Context& context, const Tensor& qkv) const {
+void KeyValueAllGather::gather(const Context& context, const Tensor& qkv) const {
   own_columns(context, qkv, false);
   ranks_.group().all_gather(context, own_, by_rank_);
   ranks_.in_order(context, by_rank_, kv_);
 }
 
-void KeyExchange::add(const Context& context, int64_t keys, bool first) const {
+void KeyValueAllGather::add(const Context& context, int64_t keys, bool first) const {
   if (first) context.zero(sum_);
   for (int64_t sample = 0; sample < dims_.batch; ++sample) {
     const Tensor sum = sum_.slice_rows(sample * dims_.seq, keys);
@@ -93,7 +93,7 @@ void KeyExchange::add(const Context& context, int64_t keys, bool first) const {
   }
 }
 
-void KeyExchange::scatter(const Context& context, const Tensor& dqkv) const {
+void KeyValueAllGather::scatter(const Context& context, const Tensor& dqkv) const {
   ranks_.by_rank(context, sum_, by_rank_);
   ranks_.group().reduce_scatter(context, by_rank_, own_);
   own_columns(context, dqkv, true);

@@ -13,9 +13,9 @@
 namespace te::model {
 
 /// All heads of this rank's tokens for this rank's heads of all tokens, and back.
-class HeadExchange {
+class HeadAllToAll {
  public:
-  HeadExchange(const Dimensions& dims, const ContextParallel& ranks) : dims_(dims), ranks_(ranks) {}
+  HeadAllToAll(const Dimensions& dims, const ContextParallel& ranks) : dims_(dims), ranks_(ranks) {}
   void plan(MemoryPlan& plan, const std::string& name);
 
   /// tokens [tokens, sum of blocks] is blocks of columns, each of which is cut among the ranks by heads (q, k and v of
@@ -36,10 +36,10 @@ class HeadExchange {
 };
 
 /// Keys and values of all tokens, and their gradients summed over the ranks.
-class KeyExchange {
+class KeyValueAllGather {
  public:
   /// width: of keys and values, the last columns of linear_qkv's output.
-  KeyExchange(const Dimensions& dims, const ContextParallel& ranks, int64_t width)
+  KeyValueAllGather(const Dimensions& dims, const ContextParallel& ranks, int64_t width)
       : dims_(dims), ranks_(ranks), width_(width) {}
   void plan(MemoryPlan& plan, const std::string& name);
 

@@ -11,7 +11,7 @@ Dimensions Dimensions::of(const config::ModelConfig& model, int64_t micro_batch_
   dims.batch = micro_batch_size;
   dims.seq = model.seq_length;
   dims.tokens = dims.batch * dims.seq / context_ranks;
-  dims.stream = tensor.shard(dims.tokens);
+  dims.residual_rows = tensor.shard(dims.tokens);
   dims.hidden = model.hidden_size;
   dims.qkv = model.qkv_width() / ranks;
   dims.attention = model.attention_width() / ranks;
@@ -22,7 +22,7 @@ Dimensions Dimensions::of(const config::ModelConfig& model, int64_t micro_batch_
   return dims;
 }
 
-int64_t Dimensions::widest_input() const {
+int64_t Dimensions::max_input_width() const {
   return std::max({hidden, attention, ffn});
 }
 

@@ -12,7 +12,7 @@ struct Dimensions {
   int64_t seq = 0;
   int64_t tokens =
       0;  ///< of them here: batch * seq, or with context parallelism an equal share of each sequence
-  int64_t stream =
+  int64_t residual_rows =
       0;  ///< rows of the residual stream here: tokens, or with sequence parallelism a share of them
   int64_t hidden = 0;
   int64_t qkv = 0;        ///< width of linear_qkv's output
@@ -24,7 +24,7 @@ struct Dimensions {
 
   static Dimensions of(const config::ModelConfig& model, int64_t micro_batch_size, int64_t context_ranks,
                        DType dtype, const parallel::TensorParallel& tensor);
-  int64_t widest_input() const;  ///< of a layer's four linears
+  int64_t max_input_width() const;  ///< of a layer's four linears
 };
 
 }  // namespace te::model

@@ -40,9 +40,9 @@ float scale_of(const LayerConfig& config) {
 
 }  // namespace
 
-void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
-                    uint64_t stream, const Pass& pass, const Dimensions& dims,
-                    const parallel::TensorParallel& tensor, const ContextParallel& ranks) {
+void residual_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
+                      uint64_t stream, const Pass& pass, const Dimensions& dims,
+                      const parallel::TensorParallel& tensor, const ContextParallel& ranks) {
   for (const auto& shard : tensor.ranges(dims.tokens)) {
     for_whole_ranges(ranks, shard.begin, shard.count, [&](int64_t token, int64_t full, int64_t count) {
       const int64_t row = shard.local + token - shard.begin;
@@ -143,7 +143,7 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
 
 void VocabParallelEmbedding::dropout(const Context& context, const Tensor& x, const Pass& pass) const {
   if (dropout_ == 0.0f || pass.evaluating()) return;
-  stream_dropout(context, x, x, dropout_, stream_of("embedding.dropout"), pass, dims_, tensor_, ranks_);
+  residual_dropout(context, x, x, dropout_, stream_of("embedding.dropout"), pass, dims_, tensor_, ranks_);
 }
 
 }  // namespace te::model

@@ -42,8 +42,8 @@ class VocabParallelEmbedding {
 };
 
 /// Hidden dropout of the stream's rows on this rank: its mask is a function of the token's place in the whole batch.
-void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
-                    uint64_t stream, const Pass& pass, const Dimensions& dims,
-                    const parallel::TensorParallel& tensor, const ContextParallel& ranks);
+void residual_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
+                      uint64_t stream, const Pass& pass, const Dimensions& dims,
+                      const parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
 }  // namespace te::model

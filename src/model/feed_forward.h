@@ -48,8 +48,8 @@ class FeedForward {
   virtual std::unique_ptr<Activations> first_rows(const Activations& activations, const Tensor& input,
                                                   int64_t rows) const = 0;
   /// The linears' quantized inputs in memory that they share: for passes that keep nothing.
-  virtual void share_input_forms(Activations& activations, const Tensor& values,
-                                 const Tensor& scales) const = 0;
+  virtual void share_input_layouts(Activations& activations, const Tensor& values,
+                                   const Tensor& scales) const = 0;
 
   // --- passes ---
   virtual void quantize_weights(const Context& context, bool count) = 0;

@@ -48,7 +48,7 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   if (gathered) weight_->sharded_weight_index = weight_quantizer_.register_sharded();
   keeps_rowwise_ = !training || gathered || use.weights != Fp8KeptWeights::none;
   keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
-  remakes_input_ = use.recompute != config::Recompute::none;
+  recomputes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
   if (!weight_->has_value && !gathered)
     plan.add(weight_operand_.high_precision, spec_.name + ".weight.hp", MemoryKind::scratch, DType::bf16,
@@ -118,7 +118,8 @@ void Linear::plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime
 
 fp8::QuantizeMode Linear::input_mode(const Pass& pass) const {
   fp8::QuantizeMode mode = pass.quantize_mode();
-  if (remakes_input_ && pass.kind == PassKind::train && input_quantizer_.rowwise()) mode.columnwise = false;
+  if (recomputes_input_ && pass.kind == PassKind::train && input_quantizer_.rowwise())
+    mode.columnwise = false;
   return mode;
 }
 
@@ -210,13 +211,13 @@ void Linear::quantize_weight(const Context& context, bool count) {
                              {.record_amax = true, .count = count, .columnwise = columnwise});
 }
 
-void Linear::make_fprop_weight(const Context& context) {
+void Linear::prepare_fprop_weight(const Context& context) {
   if (keeps_rowwise_ || !weight_operand_.rowwise) return;
   const ProfileLabel label("weights");
   weight_quantizer_.recompute_rowwise(context, weight_operand_);
 }
 
-void Linear::make_dgrad_weight(const Context& context) {
+void Linear::prepare_dgrad_weight(const Context& context) {
   if (keeps_columnwise_ || !weight_operand_.columnwise) return;
   const ProfileLabel label("weights");
   weight_quantizer_.recompute_columnwise(context, weight_operand_, keeps_rowwise_ && weight_operand_.rowwise);

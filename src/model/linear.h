@@ -96,7 +96,7 @@ class Linear {
            !grad_quantizer_.in_high_precision();
   }
   /// True when passes may come in which it is not quantized: planning is for both.
-  bool may_run_unquantized() const {
+  bool can_run_unquantized() const {
     return !quantized() || input_quantizer_.keeps_high_precision() ||
            weight_quantizer_.keeps_high_precision() || grad_quantizer_.keeps_high_precision();
   }
@@ -113,8 +113,8 @@ class Linear {
   int64_t out() const { return weight_->shape[0]; }
 
  protected:
-  /// Storage of an input of all tokens. `hp_exists`: the caller has already planned input.high_precision, or nobody
-  /// needs it.
+  /// Storage of an input of all tokens. `high_precision_exists`: the caller has already planned input.high_precision,
+  /// or nobody needs it.
   void plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool high_precision_exists) const;
   /// Storage of dy; `deferred`: what wgrad needs has memory of its own. `high_precision`: nobody else has its
   /// high-precision form.
@@ -134,8 +134,8 @@ class Linear {
   }
   /// Makes the form that fprop reads, and the one of dgrad, where it is not kept; in the step that plan_weights() was
   /// told.
-  void make_fprop_weight(const Context& context);
-  void make_dgrad_weight(const Context& context);
+  void prepare_fprop_weight(const Context& context);
+  void prepare_dgrad_weight(const Context& context);
 
   /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation also those of its output, all
   /// rows at once where that is cast; or, of high-precision GEMMs, those of its gradient, and dx is then scratch.
@@ -156,9 +156,9 @@ class Linear {
   Operand weight_operand_;
   /// The weight's forms that stay from one quantize_weight() to the next.
   bool keeps_rowwise_ = true, keeps_columnwise_ = true;
-  bool remakes_input_ = false;  ///< in the backward pass
-  bool early_weight_ = false;   ///< it changes between passes only: Gemm::early_b
-  Tensor column_sums_;          ///< scratch: partial sums of b's gradient
+  bool recomputes_input_ = false;  ///< in the backward pass
+  bool early_weight_ = false;      ///< it changes between passes only: Gemm::early_b
+  Tensor column_sums_;             ///< scratch: partial sums of b's gradient
 };
 
 }  // namespace te::model

@@ -61,7 +61,7 @@ LinearUse Mlp::fc1_use() const {
 LinearUse Mlp::fc2_use() const {
   return {.dims = dims_,
           .recompute = recompute_,
-          .input = linear_fc1_.may_take_activation() ? Step::fc1 : Step::activation,
+          .input = linear_fc1_.can_fuse_forward_activation() ? Step::fc1 : Step::activation,
           .forward = Step::fc2,
           .grad = kUpstreamGradient,
           .backward = Step::fc2_backward,
@@ -120,11 +120,11 @@ std::unique_ptr<FeedForward::Activations> Mlp::first_rows(const FeedForward::Act
   return first;
 }
 
-void Mlp::share_input_forms(FeedForward::Activations& activations, const Tensor& values,
-                            const Tensor& scales) const {
+void Mlp::share_input_layouts(FeedForward::Activations& activations, const Tensor& values,
+                              const Tensor& scales) const {
   Activations& a = own(activations);
-  a.fc1_input.rowwise = linear_fc1_.input_form(values, scales, a.fc1_input.high_precision.rows());
-  a.fc2_input.rowwise = linear_fc2_.input_form(values, scales, a.fc2_input.high_precision.rows());
+  a.fc1_input.rowwise = linear_fc1_.input_layout(values, scales, a.fc1_input.high_precision.rows());
+  a.fc2_input.rowwise = linear_fc2_.input_layout(values, scales, a.fc2_input.high_precision.rows());
   a.inputs_share_memory = true;
 }
 
@@ -141,21 +141,21 @@ void Mlp::forward(const Context& context, FeedForward::Activations& activations,
                   const Pass& pass) {
   Activations& a = own(activations);
   // 1. Up (for SwiGLU: gate and up in one GEMM). 2. The activation.
-  pass.enter(context, Step::fc1);
+  pass.begin_step(context, Step::fc1);
   Target activated = linear_fc2_.input_target(a.fc2_input, pass);
   const bool casts = linear_fc1_.runs_quantized();
-  if (linear_fc1_.takes_activation() && !(casts && a.inputs_share_memory)) {
+  if (linear_fc1_.fuses_forward_activation() && !(casts && a.inputs_share_memory)) {
     linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass,
                         {.kind = kind_,
                          .y = casts ? activated.cast() : Output{.high_precision = activated.values()},
                          .clamp = clamp_});
   } else {
     linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
-    pass.enter(context, Step::activation);
+    pass.begin_step(context, Step::activation);
     run_activation(context, a, activated);
   }
   // 3. Down.
-  pass.enter(context, Step::fc2);
+  pass.begin_step(context, Step::fc2);
   linear_fc2_.forward(context, a.fc2_input, y, pass);
 }
 
@@ -195,7 +195,7 @@ void Mlp::backward(const Context& context, const Tensor& dy, FeedForward::Activa
       linear_fc2_.complete_input(context, a.fc2_input, recomputed);
     }
     linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred);
-    pass.enter(context, Step::activation_backward);
+    pass.begin_step(context, Step::activation_backward);
     const Output output = d_fc1.cast_and_sums();
     kernels::activation_backward(context, {.kind = kind_,
                                            .x = a.fc1_out,
@@ -207,7 +207,7 @@ void Mlp::backward(const Context& context, const Tensor& dy, FeedForward::Activa
                                            .clamp = clamp_});
   }
   // 1'. Up.
-  pass.enter(context, Step::fc1_backward);
+  pass.begin_step(context, Step::fc1_backward);
   if (recompute_input) {
     recompute_input(linear_fc1_.input_target(a.fc1_input, recomputed));
     linear_fc1_.complete_input(context, a.fc1_input, recomputed);

@@ -3,9 +3,9 @@
 //
 // The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of
 // that GEMM's epilogue (kernels/gemm/gemm_activation.h). Behind a quantized one it is, too, where an operand has one
-// scale, and casts what it makes there (ColumnParallelLinear::takes_activation()); its gradient in front of a quantized
-// one is a pass of its own (fuses_activation()). Both are asked pass by pass: BF16 steps of an FP8 run are those of a
-// BF16 run.
+// scale, and casts what it makes there (ColumnParallelLinear::fuses_forward_activation()); its gradient in front of a
+// quantized one is a pass of its own (fuses_activation()). Both are asked pass by pass: BF16 steps of an FP8 run are
+// those of a BF16 run.
 #pragma once
 
 #include <memory>
@@ -55,8 +55,8 @@ class Mlp final : public FeedForward {
   void plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const override;
   std::unique_ptr<FeedForward::Activations> first_rows(const FeedForward::Activations& activations,
                                                        const Tensor& input, int64_t rows) const override;
-  void share_input_forms(FeedForward::Activations& activations, const Tensor& values,
-                         const Tensor& scales) const override;
+  void share_input_layouts(FeedForward::Activations& activations, const Tensor& values,
+                           const Tensor& scales) const override;
 
   void quantize_weights(const Context& context, bool count) override;
   Target input_target(FeedForward::Activations& activations, const Pass& pass) override {
@@ -77,7 +77,7 @@ class Mlp final : public FeedForward {
  private:
   static bool fuses_activation(const Linear& linear) { return !linear.runs_quantized(); }
   /// In some passes of the run at least, for which memory is planned.
-  static bool can_fuse_activation(const Linear& linear) { return linear.may_run_unquantized(); }
+  static bool can_fuse_activation(const Linear& linear) { return linear.can_run_unquantized(); }
   void run_activation(const Context& context, const Activations& a, Target y) const;
   LinearUse fc1_use() const;
   LinearUse fc2_use() const;

@@ -32,7 +32,7 @@ ModelStage::ModelStage(const config::Config& config, const parallel::Groups& gro
     : config_(config),
       groups_(&groups),
       tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap),
-              groups.tensor_copies()),
+              groups.tensor_peer_transport()),
       context_ranks_(config.model, config.training.micro_batch_size, groups.context(),
                      groups.tensor().size()),
       layer_config_(LayerConfig::of(config, tensor_)),
@@ -128,7 +128,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   context_ranks_.plan(plan);
   if (embedding_) embedding_->plan(plan, context);
   // The passes of one microbatch begin and end with it, those of another may lie between them.
-  plan.add(d_stream_, "d_stream", MemoryKind::scratch, dims().dtype, {dims().stream, dims().hidden});
+  plan.add(d_residual_, "d_stream", MemoryKind::scratch, dims().dtype, {dims().residual_rows, dims().hidden});
   const bool deferred = slots.wgrad > 0;
   TE_CHECK(!deferred || config_.training.recompute == config::Recompute::none,
            "weight gradients are put off, but their inputs are scratch");
@@ -182,10 +182,10 @@ void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head
     layer.plan_activations(plan, slot.layers[i]);
   }
   if (!head) return;
-  const Shape shape{dims().stream, dims().hidden};
+  const Shape shape{dims().residual_rows, dims().hidden};
   plan.add(slot.final_x, "final_layernorm.x", MemoryKind::activations, dims().dtype, shape);
   plan.add(slot.final_h, "final_layernorm.out", MemoryKind::activations, dims().dtype, shape);
-  final_layernorm_->plan_statistics(plan, slot.final_statistics, dims().stream);
+  final_layernorm_->plan_statistics(plan, slot.final_statistics, dims().residual_rows);
 }
 
 kernels::AttentionKernels ModelStage::attention_kernels(const Context& context) const {
@@ -242,7 +242,7 @@ void ModelStage::quantize_sharded_weights(const Context& context, bool count_fp8
 
 void ModelStage::before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction) {
   const parameters::Bucket range = range_of(unit);
-  if (hooks_.before_values) hooks_.before_values(context, range.begin, range.end, direction);
+  if (hooks_.before_parameters) hooks_.before_parameters(context, range.begin, range.end, direction);
   if (fresh_[unit]) return;
   if (layer != nullptr) layer->quantize_weights(context, count_casts_);
   if (output_layer_ && unit == units_.size() - 1) output_layer_->quantize_weight(context, count_casts_);
@@ -251,7 +251,7 @@ void ModelStage::before_use(const Context& context, size_t unit, TransformerLaye
 
 void ModelStage::before_wgrad(const Context& context, size_t unit) const {
   const parameters::Bucket range = range_of(unit);
-  if (hooks_.before_gradients) hooks_.before_gradients(context, range.begin, range.end);
+  if (hooks_.before_wgrads) hooks_.before_wgrads(context, range.begin, range.end);
 }
 
 void ModelStage::finished(const Context& context, size_t unit, const Pass& pass) const {
@@ -266,7 +266,7 @@ Tensor ModelStage::input(const MicrobatchSlot& place) const {
 }
 
 // Of a chunk's first layer, or of its end: what another chunk has, and the embedding, is not below.
-PreviousLayer ModelStage::below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place) {
+PreviousLayer ModelStage::previous_layer(const Chunk& chunk, size_t layer, const MicrobatchSlot& place) {
   if (layer == chunk.first) return {};
   return {&layers_[layer - 1], &gradients_of(layer - 1, place)};
 }
@@ -312,9 +312,9 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   // 3'. Final norm: its output has been overwritten by its gradient; the stream's gradient starts here.
   if (has_head(place.chunk)) {
     pass.begin_step(context, Step::final_norm_backward);
-    const PreviousLayer last = below(chunk, chunk.first + chunk.count, place);
+    const PreviousLayer last = previous_layer(chunk, chunk.first + chunk.count, place);
     final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
-                                           d_stream_, last.grad_target(pass));
+                                           d_residual_, last.grad_target(pass));
     finished(context, units_.size() - 1, pass);
   }
   // 2'. Layers, last first.
@@ -326,13 +326,13 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
     if (full_recompute(config_)) {
       layer.forward(context, slot.layers[i].x_in, {}, slot.layers[i], pass.recomputed());
     }
-    layer.backward(context, slot.layers[i], gradients_of(index, place), below(chunk, index, place), d_stream_,
-                   pass, deferred);
+    layer.backward(context, slot.layers[i], gradients_of(index, place), previous_layer(chunk, index, place),
+                   d_residual_, pass, deferred);
     if (!deferred) finished(context, unit_of_layer(index), pass);
   }
   // 1'. Embedding.
   if (has_embedding(place.chunk)) {
-    embedding_->backward(context, tokens, d_stream_, pass);
+    embedding_->backward(context, tokens, d_residual_, pass);
     finished(context, 0, pass);
   }
 }

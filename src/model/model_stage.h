@@ -40,9 +40,9 @@ struct StageSlots {
 /// What others want to know about flat ranges of the parameters while passes run.
 struct StageHooks {
   /// Values [begin, end) are about to be read by a pass that goes through the layers upwards (1) or downwards (-1).
-  std::function<void(const Context&, int64_t begin, int64_t end, int direction)> before_values;
+  std::function<void(const Context&, int64_t begin, int64_t end, int direction)> before_parameters;
   /// GEMMs are about to write gradients [begin, end).
-  std::function<void(const Context&, int64_t begin, int64_t end)> before_gradients;
+  std::function<void(const Context&, int64_t begin, int64_t end)> before_wgrads;
   /// Gradients [begin, end) will not change any more in this microbatch, and in this step if it is the last.
   std::function<void(const Context&, int64_t begin, int64_t end, bool last_microbatch)> gradients_ready;
 };
@@ -81,7 +81,7 @@ class ModelStage {
   int num_chunks() const { return static_cast<int>(chunks_.size()); }
   Tensor input(const MicrobatchSlot& place) const;
   /// The gradient of the chunk's output before backward(), that of its input afterwards; shared by all chunks.
-  Tensor gradient() const { return d_stream_; }
+  Tensor gradient() const { return d_residual_; }
 
   /// The last chunk adds the loss to loss_sum [1] fp32 (sum over counted tokens, on one tensor rank) and, with
   /// grad_scale (1 / tokens of the global batch), starts the gradients, which are added to the store's.
@@ -141,7 +141,7 @@ class ModelStage {
   LayerGradients& gradients_of(size_t layer, const MicrobatchSlot& place) {
     return gradients_[static_cast<size_t>(std::max(place.wgrad_slot, 0))][layer];
   }
-  PreviousLayer below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place);
+  PreviousLayer previous_layer(const Chunk& chunk, size_t layer, const MicrobatchSlot& place);
 
   config::Config config_;
   std::unique_ptr<parallel::Groups> own_groups_;  ///< of the constructor without groups
@@ -161,7 +161,7 @@ class ModelStage {
   bool count_casts_ = false;
   StageHooks hooks_;
 
-  Tensor d_stream_;  ///< [stream, hidden]: the gradient of the residual stream
+  Tensor d_residual_;  ///< [stream, hidden]: the gradient of the residual stream
   std::deque<Chunk> chunks_;
   std::deque<std::deque<LayerGradients>>
       gradients_;  ///< [wgrad slot][layer]; one slot where wgrad is not put off

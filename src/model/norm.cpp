@@ -93,18 +93,18 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
 }
 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& d_stream, Target target) const {
-  run_backward(context, dy, x, statistics, d_stream, d_stream, std::move(target));
+                    const Tensor& d_residual, Target target) const {
+  run_backward(context, dy, x, statistics, d_residual, d_residual, std::move(target));
 }
 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& d_stream, const Tensor& dx, Target target) const {
-  run_backward(context, dy, x, statistics, d_stream, dx, std::move(target));
+                    const Tensor& d_residual, const Tensor& dx, Target target) const {
+  run_backward(context, dy, x, statistics, d_residual, dx, std::move(target));
 }
 
 void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                                const Statistics& statistics, const Tensor& d_stream, Target target) const {
-  run_backward(context, dy, x, statistics, {}, d_stream, std::move(target));
+                                const Statistics& statistics, const Tensor& d_residual, Target target) const {
+  run_backward(context, dy, x, statistics, {}, d_residual, std::move(target));
 }
 
 }  // namespace te::model

@@ -33,16 +33,16 @@ class Norm {
                const Statistics& statistics, Target target) const;
   /// For decode_megakernel(), without delta and sum.
   kernels::MegakernelNorm megakernel_norm() const;
-  /// d_stream += gradient of x through the norm, given dy; gains and biases accumulate. target: of the linear whose dy
-  /// the new d_stream is.
+  /// d_residual += gradient of x through the norm, given dy; gains and biases accumulate. target: of the linear whose
+  /// dy the new d_residual is.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                const Tensor& d_stream, Target target) const;
-  /// The same with the sum elsewhere: dx = d_stream + gradient of x.
+                const Tensor& d_residual, Target target) const;
+  /// The same with the sum elsewhere: dx = d_residual + gradient of x.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                const Tensor& d_stream, const Tensor& dx, Target target) const;
-  /// The same without a residual path around the norm: d_stream = gradient of x.
+                const Tensor& d_residual, const Tensor& dx, Target target) const;
+  /// The same without a residual path around the norm: d_residual = gradient of x.
   void backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                            const Statistics& statistics, const Tensor& d_stream, Target target) const;
+                            const Statistics& statistics, const Tensor& d_residual, Target target) const;
 
  private:
   void run_backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,

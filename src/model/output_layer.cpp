@@ -123,8 +123,8 @@ Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quant
 void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
                       const Tensor& loss_sum, const Pass& pass) {
   const bool training = grad_scale != 0.0f, sums_z = z_losses_ && pass.z_loss_sum;
-  make_fprop_weight(context);
-  if (training) make_dgrad_weight(context);
+  prepare_fprop_weight(context);
+  if (training) prepare_dgrad_weight(context);
   // 1. The hidden states of all tokens.
   const Tensor full = tensor_.sequence() ? full_ : h;
   tensor_.gather(context, h, full);

@@ -51,7 +51,7 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
   const auto add = [&](Tensor& slot, const char* name, int64_t rows, Lifetime lifetime) {
     plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
   };
-  add(shard_high_precision_, ".share", use.dims.stream, use.input_life());
+  add(shard_high_precision_, ".share", use.dims.residual_rows, use.input_life());
   input_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".share", tensor_, use.dims.tokens, in(),
                               use.input_life());
   add(full_dx_, ".whole_dx", use.dims.tokens, live(use.backward));
@@ -88,7 +88,7 @@ void ColumnParallelLinear::complete_rows(const Context& context, Operand& input,
 
 void ColumnParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
                                    const EpilogueActivation& activation) {
-  make_fprop_weight(context);
+  prepare_fprop_weight(context);
   complete_rows(context, input, pass, [&](int64_t first, int64_t count) {
     fprop(context, input, y, first, count, true, activation);
   });
@@ -109,7 +109,7 @@ void ColumnParallelLinear::backward(const Context& context, Operand& grad, const
                                     const Tensor& dx, const Pass& pass, bool deferred) {
   // 1. dy as the GEMMs need it, and the bias gradient, as far as dy's producer has not seen to it.
   grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_sums());
-  make_dgrad_weight(context);
+  prepare_dgrad_weight(context);
   const Tensor full = tensor_.sequence() ? full_dx_ : dx;
   // 2. dgrad; while the sum over the ranks travels, 3. wgrad.
   const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, full, first, count); };
@@ -151,7 +151,7 @@ void RowParallelLinear::complete_input(const Context& context, Operand& input, c
 
 void RowParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass) {
   input_quantizer_.complete(context, input, input_mode(pass));
-  make_fprop_weight(context);
+  prepare_fprop_weight(context);
   const Tensor full = tensor_.sequence() ? full_y_ : y;
   tensor_.reduce(context, full, y, [&](int64_t first, int64_t count) {
     fprop(context, input, full, first, count, tensor_.rank() == 0);
@@ -170,7 +170,7 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
                                  const EpilogueActivation& activation) {
   const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, dx, first, count, activation); };
   const fp8::QuantizeMode mode = pass.quantize_mode();
-  make_dgrad_weight(context);
+  prepare_dgrad_weight(context);
   if (!tensor_.sequence()) {
     // 1. dy as the GEMMs need it. Later steps change dy, so a deferred wgrad keeps a copy.
     const bool copies = deferred && (!grad_quantizer_.columnwise() || grad_quantizer_.keeps_high_precision());

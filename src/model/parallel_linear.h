@@ -33,9 +33,9 @@ class ColumnParallelLinear : public Linear {
                  bool high_precision = true) const;
 
   /// True when forward() takes an activation, in the passes that run now; a quantized linear's is cast by it.
-  bool takes_activation() const { return !runs_quantized() || casts_activation(); }
+  bool fuses_forward_activation() const { return !runs_quantized() || quantizes_activation(); }
   /// And in some passes of the run at least.
-  bool may_take_activation() const { return may_run_unquantized() || casts_activation(); }
+  bool can_fuse_forward_activation() const { return can_run_unquantized() || quantizes_activation(); }
 
   /// The target for the producer of x, [stream, in].
   Target input_target(Operand& input, const Pass& pass);
@@ -54,7 +54,7 @@ class ColumnParallelLinear : public Linear {
 
  private:
   /// Quantized, with scales that the fused kernel multiplies with, and all rows in one GEMM, as one cast wants them.
-  bool casts_activation() const {
+  bool quantizes_activation() const {
     return input_quantizer_.has_one_scale() && weight_quantizer_.has_one_scale() && tensor_.gathers_at_once();
   }
   void complete_rows(const Context& context, Operand& input, const Pass& pass,

@@ -21,8 +21,8 @@ TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
       post_(config.model.norm_placement != config::NormPlacement::pre),
       parallel_(config.model.parallel_residual),
       dropout_(static_cast<float>(config.model.hidden_dropout)),
-      attention_site_(stream_of(name_ + ".self_attention.hidden_dropout")),
-      mlp_site_(stream_of(name_ + ".mlp.hidden_dropout")),
+      attention_dropout_id_(stream_of(name_ + ".self_attention.hidden_dropout")),
+      mlp_dropout_id_(stream_of(name_ + ".mlp.hidden_dropout")),
       attention_norms_(make_norms(".input_layernorm", ".post_attention_layernorm", config, parameters)),
       attention_(name_, index, config, parameters, recipe, rope, tensor, ranks),
       mlp_norms_(make_norms(".pre_mlp_layernorm", ".post_mlp_layernorm", config, parameters)),
@@ -57,29 +57,33 @@ void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
   if (post_) mlp_norms_.after->plan_scratch(plan, Step::fc2_backward);
   feed_forward_->plan_scratch(plan);
   const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
-    plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden}, lifetime);
+    plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {dims_.residual_rows, dims_.hidden},
+             lifetime);
   };
   add(d_branch_, ".d_branch",
       live(Step::fc1_backward, Step::mlp_norm_backward) |
           live(Step::qkv_backward, Step::input_norm_backward));
-  if (own_gradient()) add(d_output_, ".d_output", live(Step::fc2_backward) | live(Step::proj_backward));
+  if (has_branch_gradient())
+    add(d_output_, ".d_output", live(Step::fc2_backward) | live(Step::proj_backward));
   if (parallel_) add(d_parallel_, ".d_parallel", live(Step::mlp_norm_backward, Step::input_norm_backward));
 }
 
 void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
-  plan.add(a.x_in, name_ + ".x_in", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
+  plan.add(a.x_in, name_ + ".x_in", MemoryKind::activations, dims_.dtype,
+           {dims_.residual_rows, dims_.hidden});
 }
 
 // Selective recompute rebuilds what norms and activations produced: cheap to make, and the bulk of what is saved.
 void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
-  const Shape stream{dims_.stream, dims_.hidden};
+  const Shape stream{dims_.residual_rows, dims_.hidden};
   const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::activations, dims_.dtype, stream, lifetime);
   };
   const auto statistics = [&](const Norms& norms, Norm::Statistics& before, Lifetime until_before,
                               Norm::Statistics& after, Lifetime until_after) {
-    if (pre_) norms.before->plan_statistics(plan, before, dims_.stream, saved(recompute_, until_before));
-    if (post_) norms.after->plan_statistics(plan, after, dims_.stream, saved(recompute_, until_after));
+    if (pre_)
+      norms.before->plan_statistics(plan, before, dims_.residual_rows, saved(recompute_, until_before));
+    if (post_) norms.after->plan_statistics(plan, after, dims_.residual_rows, saved(recompute_, until_after));
   };
   const Lifetime after1 = live(Step::proj, Step::proj_backward), after2 = live(Step::fc2, Step::fc2_backward);
   statistics(attention_norms_, a.norm1, live(Step::input_norm, Step::input_norm_backward), a.post_norm1,
@@ -113,44 +117,46 @@ void TransformerLayer::quantize_weights(const Context& context, bool count) {
 void TransformerLayer::forward(const Context& context, const Tensor& residual, const Tensor& delta,
                                LayerActivations& a, const Pass& pass) {
   // 1. The previous layer's output joins the stream; its norm is what attention reads.
-  pass.enter(context, Step::input_norm);
-  enter(context, attention_branch(a), residual, delta, a.x_in, attention_.input_target(a.attention, pass));
+  pass.begin_step(context, Step::input_norm);
+  begin_branch(context, attention_branch(a), residual, delta, a.x_in,
+               attention_.input_target(a.attention, pass));
   // 2. Attention.
   attention_.forward(context, a.attention, output(a, a.attention_out), pass);
-  leave(context, attention_branch(a), output(a, a.attention_out), a.delta, pass);
+  end_branch(context, attention_branch(a), output(a, a.attention_out), a.delta, pass);
   // 3. Its output joins the stream; the norm of that is what the MLP reads.
-  pass.enter(context, Step::mlp_norm);
+  pass.begin_step(context, Step::mlp_norm);
   if (parallel_) {
-    enter(context, mlp_branch(a), a.x_in, {}, a.x_in, feed_forward_->input_target(*a.feed_forward, pass));
+    begin_branch(context, mlp_branch(a), a.x_in, {}, a.x_in,
+                 feed_forward_->input_target(*a.feed_forward, pass));
     kernels::add(context, a.x_in, a.delta, a.x_mid);
   } else {
-    enter(context, mlp_branch(a), a.x_in, a.delta, a.x_mid,
-          feed_forward_->input_target(*a.feed_forward, pass));
+    begin_branch(context, mlp_branch(a), a.x_in, a.delta, a.x_mid,
+                 feed_forward_->input_target(*a.feed_forward, pass));
   }
   // 4. MLP; its output joins the stream in the next norm.
   feed_forward_->forward(context, *a.feed_forward, output(a, a.mlp_out), pass);
-  leave(context, mlp_branch(a), output(a, a.mlp_out), a.delta, pass);
+  end_branch(context, mlp_branch(a), output(a, a.mlp_out), a.delta, pass);
 }
 
 // sum = x + delta (x itself without a delta), and the target of the sublayer gets it, through the norm in front of it.
-void TransformerLayer::enter(const Context& context, const Branch& branch, const Tensor& x,
-                             const Tensor& delta, const Tensor& sum, Target target) const {
+void TransformerLayer::begin_branch(const Context& context, const Branch& branch, const Tensor& x,
+                                    const Tensor& delta, const Tensor& sum, Target target) const {
   if (pre_) return branch.norms.before->forward(context, x, delta, sum, branch.before, target);
   if (delta) kernels::add(context, x, delta, sum);
   context.copy(target.values(), sum);
 }
 
 // delta is what the sublayer adds to the stream.
-void TransformerLayer::leave(const Context& context, const Branch& branch, const Tensor& out,
-                             const Tensor& delta, const Pass& pass) const {
+void TransformerLayer::end_branch(const Context& context, const Branch& branch, const Tensor& out,
+                                  const Tensor& delta, const Pass& pass) const {
   if (post_) branch.norms.after->forward(context, out, {}, out, branch.after, Target(delta));
-  dropout(context, delta, delta, branch.site, pass);
+  dropout(context, delta, delta, branch.dropout_id, pass);
 }
 
-void TransformerLayer::dropout(const Context& context, const Tensor& x, const Tensor& y, uint64_t site,
+void TransformerLayer::dropout(const Context& context, const Tensor& x, const Tensor& y, uint64_t dropout_id,
                                const Pass& pass) const {
   if (dropout_ == 0.0f || pass.evaluating()) return;
-  stream_dropout(context, x, y, dropout_, site, pass, dims_, tensor_, ranks_);
+  residual_dropout(context, x, y, dropout_, dropout_id, pass, dims_, tensor_, ranks_);
 }
 
 std::optional<TransformerLayer::MegakernelGemms> TransformerLayer::megakernel_gemms(
@@ -168,70 +174,73 @@ std::optional<TransformerLayer::MegakernelGemms> TransformerLayer::megakernel_ge
 // --- backward ----------------------------------------------------------------------------------------------
 
 void TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,
-                                const PreviousLayer& below, const Tensor& d_stream, const Pass& pass,
-                                bool deferred) {
+                                const PreviousLayer& previous_layer, const Tensor& d_residual,
+                                const Pass& pass, bool deferred) {
   RecomputeInput recompute_mlp, recompute_attention;
   if (recompute_ == config::Recompute::selective) {
     recompute_mlp = [&](Target t) {
-      enter(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), std::move(t));
+      begin_branch(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), std::move(t));
     };
     recompute_attention = [&](Target t) {
-      enter(context, attention_branch(a), a.x_in, {}, a.x_in, std::move(t));
+      begin_branch(context, attention_branch(a), a.x_in, {}, a.x_in, std::move(t));
     };
   }
   // 4'. MLP.
-  pass.enter(context, Step::fc2_backward);
+  pass.begin_step(context, Step::fc2_backward);
   const Tensor d_mlp =
-      leave_backward(context, mlp_branch(a), d_stream, a.mlp_out,
-                     post_ ? feed_forward_->grad_target(*g.feed_forward, pass) : Target(), pass);
+      end_branch_backward(context, mlp_branch(a), d_residual, a.mlp_out,
+                          post_ ? feed_forward_->grad_target(*g.feed_forward, pass) : Target(), pass);
   feed_forward_->backward(context, d_mlp, *a.feed_forward, *g.feed_forward, d_branch_, pass, deferred,
                           recompute_mlp);
   // 3'. Norm; its gradient joins the stream's, which is that of attention's output.
-  pass.enter(context, Step::mlp_norm_backward);
-  const Tensor& d_mid = parallel_ ? d_parallel_ : d_stream;
-  const bool is_dy = !own_gradient() && !parallel_;
-  enter_backward(context, mlp_branch(a), mlp_source(a), d_stream, d_mid,
-                 is_dy ? attention_.grad_target(g.attention, pass) : Target());
+  pass.begin_step(context, Step::mlp_norm_backward);
+  const Tensor& d_mid = parallel_ ? d_parallel_ : d_residual;
+  const bool is_dy = !has_branch_gradient() && !parallel_;
+  begin_branch_backward(context, mlp_branch(a), mlp_source(a), d_residual, d_mid,
+                        is_dy ? attention_.grad_target(g.attention, pass) : Target());
   // 2'. Attention.
-  pass.enter(context, Step::proj_backward);
+  pass.begin_step(context, Step::proj_backward);
   const Tensor d_attention =
-      leave_backward(context, attention_branch(a), d_stream, a.attention_out,
-                     post_ ? attention_.grad_target(g.attention, pass) : Target(), pass);
+      end_branch_backward(context, attention_branch(a), d_residual, a.attention_out,
+                          post_ ? attention_.grad_target(g.attention, pass) : Target(), pass);
   attention_.backward(context, d_attention, a.attention, g.attention, d_branch_, pass, deferred,
                       recompute_attention);
   // 1'. Norm; its gradient joins the stream's, which is that of the output of the layer below.
-  pass.enter(context, Step::input_norm_backward);
-  enter_backward(context, attention_branch(a), a.x_in, d_mid, d_stream, below.grad_target(pass));
+  pass.begin_step(context, Step::input_norm_backward);
+  begin_branch_backward(context, attention_branch(a), a.x_in, d_mid, d_residual,
+                        previous_layer.grad_target(pass));
 }
 
 // Through a dropout or a norm the gradient is another tensor, for which the producer of the stream's gradient can do
 // nothing.
 Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const {
-  return own_gradient() ? Target() : feed_forward_->grad_target(*g.feed_forward, pass);
+  return has_branch_gradient() ? Target() : feed_forward_->grad_target(*g.feed_forward, pass);
 }
 
 Target PreviousLayer::grad_target(const Pass& pass) const {
   return layer != nullptr ? layer->grad_target(*gradients, pass) : Target();
 }
 
-// The stream's gradient as it enters a sublayer's output: itself, or through what leave() does. target: of the norm's.
-Tensor TransformerLayer::leave_backward(const Context& context, const Branch& branch, const Tensor& d_stream,
-                                        const Tensor& out, Target target, const Pass& pass) const {
-  if (!own_gradient()) return d_stream;
+// The stream's gradient as it enters a sublayer's output: itself, or through what end_branch() does. target: of the norm's.
+Tensor TransformerLayer::end_branch_backward(const Context& context, const Branch& branch,
+                                             const Tensor& d_residual, const Tensor& out, Target target,
+                                             const Pass& pass) const {
+  if (!has_branch_gradient()) return d_residual;
   if (post_) {
-    branch.norms.after->backward_no_residual(context, d_stream, out, branch.after, d_output_,
+    branch.norms.after->backward_no_residual(context, d_residual, out, branch.after, d_output_,
                                              std::move(target));
   } else {
-    dropout(context, d_stream, d_output_, branch.site, pass);
+    dropout(context, d_residual, d_output_, branch.dropout_id, pass);
   }
   return d_output_;
 }
 
-// dx = d_stream + the gradient of the sublayer's input, which is d_branch_, through what enter() does.
-void TransformerLayer::enter_backward(const Context& context, const Branch& branch, const Tensor& x,
-                                      const Tensor& d_stream, const Tensor& dx, Target target) const {
-  if (!pre_) return kernels::add(context, d_stream, d_branch_, dx);
-  branch.norms.before->backward(context, d_branch_, x, branch.before, d_stream, dx, std::move(target));
+// dx = d_residual + the gradient of the sublayer's input, which is d_branch_, through what begin_branch() does.
+void TransformerLayer::begin_branch_backward(const Context& context, const Branch& branch, const Tensor& x,
+                                             const Tensor& d_residual, const Tensor& dx,
+                                             Target target) const {
+  if (!pre_) return kernels::add(context, d_residual, d_branch_, dx);
+  branch.norms.before->backward(context, d_branch_, x, branch.before, d_residual, dx, std::move(target));
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,

@@ -75,9 +75,9 @@ class TransformerLayer {
     return attention_.attention_kernels(context);
   }
   /// All inputs' quantized forms in memory that they share: for passes that keep nothing.
-  void share_input_forms(LayerActivations& activations, const Tensor& values, const Tensor& scales) const {
-    attention_.share_input_forms(activations.attention, values, scales);
-    feed_forward_->share_input_forms(*activations.feed_forward, values, scales);
+  void share_input_layouts(LayerActivations& activations, const Tensor& values, const Tensor& scales) const {
+    attention_.share_input_layouts(activations.attention, values, scales);
+    feed_forward_->share_input_layouts(*activations.feed_forward, values, scales);
   }
 
   /// In: the stream as (residual, delta); delta may be empty, then residual must be activations.x_in. Out:
@@ -98,10 +98,12 @@ class TransformerLayer {
   }
   /// For the producer of the gradient of the layer's output.
   Target grad_target(LayerGradients& gradients, const Pass& pass) const;
-  /// d_stream [stream, hidden]: in, the gradient of the layer's output; out, of its input, with what `below` needs of
-  /// it. `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in between.
+  /// d_residual [stream, hidden]: in, the gradient of the layer's output; out, of its input, with what `previous_layer`
+  /// needs of it. `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in
+  /// between.
   void backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
-                const PreviousLayer& below, const Tensor& d_stream, const Pass& pass, bool deferred = false);
+                const PreviousLayer& previous_layer, const Tensor& d_residual, const Pass& pass,
+                bool deferred = false);
   void wgrad(const Context& context, const LayerActivations& activations,
              const LayerGradients& gradients) const;
 
@@ -118,29 +120,29 @@ class TransformerLayer {
   struct Branch {
     const Norms& norms;
     const Norm::Statistics &before, &after;
-    uint64_t site;  ///< stream of random numbers of its dropout
+    uint64_t dropout_id;  ///< stream of random numbers of its dropout
   };
   Branch attention_branch(const LayerActivations& a) const {
-    return {attention_norms_, a.norm1, a.post_norm1, attention_site_};
+    return {attention_norms_, a.norm1, a.post_norm1, attention_dropout_id_};
   }
   Branch mlp_branch(const LayerActivations& a) const {
-    return {mlp_norms_, a.norm2, a.post_norm2, mlp_site_};
+    return {mlp_norms_, a.norm2, a.post_norm2, mlp_dropout_id_};
   }
   /// What the MLP's branch begins with.
   const Tensor& mlp_source(const LayerActivations& a) const { return parallel_ ? a.x_in : a.x_mid; }
   /// Where a sublayer writes: memory that its norm will take, or delta itself.
   const Tensor& output(const LayerActivations& a, const Tensor& kept) const { return post_ ? kept : a.delta; }
 
-  void enter(const Context&, const Branch&, const Tensor& x, const Tensor& delta, const Tensor& sum,
-             Target) const;
-  void leave(const Context&, const Branch&, const Tensor& out, const Tensor& delta, const Pass&) const;
-  Tensor leave_backward(const Context&, const Branch&, const Tensor& d_stream, const Tensor& out, Target,
-                        const Pass&) const;
-  void enter_backward(const Context&, const Branch&, const Tensor& x, const Tensor& d_stream,
-                      const Tensor& dx, Target) const;
-  void dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t site, const Pass&) const;
+  void begin_branch(const Context&, const Branch&, const Tensor& x, const Tensor& delta, const Tensor& sum,
+                    Target) const;
+  void end_branch(const Context&, const Branch&, const Tensor& out, const Tensor& delta, const Pass&) const;
+  Tensor end_branch_backward(const Context&, const Branch&, const Tensor& d_residual, const Tensor& out,
+                             Target, const Pass&) const;
+  void begin_branch_backward(const Context&, const Branch&, const Tensor& x, const Tensor& d_residual,
+                             const Tensor& dx, Target) const;
+  void dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t dropout_id, const Pass&) const;
   /// Sublayers have gradients of their own, other than the stream's.
-  bool own_gradient() const { return post_ || dropout_ != 0.0f; }
+  bool has_branch_gradient() const { return post_ || dropout_ != 0.0f; }
 
   std::string name_;
   parallel::TensorParallel& tensor_;
@@ -150,16 +152,16 @@ class TransformerLayer {
   bool pre_, post_;  ///< norms are in front of the sublayers, on their outputs
   bool parallel_;
   float dropout_;
-  uint64_t attention_site_, mlp_site_;  ///< streams of random numbers of the two dropouts
+  uint64_t attention_dropout_id_, mlp_dropout_id_;  ///< streams of random numbers of the two dropouts
   Norms attention_norms_;
   SelfAttention attention_;
   Norms mlp_norms_;
   std::unique_ptr<FeedForward> feed_forward_;
   // Scratch [stream, hidden]:
   Tensor d_branch_;  ///< gradient of a sublayer's input
-  Tensor d_output_;  ///< with own_gradient(): of its output
+  Tensor d_output_;  ///< with has_branch_gradient(): of its output
   Tensor
-      d_parallel_;  ///< parallel: of the stream through the MLP's branch, while attention's still reads d_stream
+      d_parallel_;  ///< parallel: of the stream through the MLP's branch, while attention's still reads d_residual
 };
 
 }  // namespace te::model

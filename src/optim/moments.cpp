@@ -46,7 +46,7 @@ void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n, M
            {kernels::granules_of(n)});
 }
 
-int64_t Moments::place_of(int64_t first, int64_t count) const {
+int64_t Moments::offset_of(int64_t first, int64_t count) const {
   if (is_dense) return first;
   const auto after = std::upper_bound(runs.begin(), runs.end(), first,
                                       [](int64_t element, const Run& run) { return element < run.first; });
@@ -56,7 +56,7 @@ int64_t Moments::place_of(int64_t first, int64_t count) const {
 }
 
 Moments Moments::part(int64_t shard_first, int64_t count) const {
-  const int64_t first = place_of(shard_first, count);
+  const int64_t first = offset_of(shard_first, count);
   TE_CHECK(first >= 0, "elements {}+{} of the shard have no such moment", shard_first, count);
   Moments result{.values = parameters::ParameterStore::part(values, first, count)};
   if (!blocks()) return result;

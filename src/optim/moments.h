@@ -26,7 +26,7 @@ struct Moments {
   /// Elements [shard_first, shard_first + count). With codes `shard_first` is a multiple of kernels::kAdamWGranule.
   /// InternalError where holds() is false.
   Moments part(int64_t shard_first, int64_t count) const;
-  bool holds(int64_t first, int64_t count) const { return place_of(first, count) >= 0; }
+  bool contains(int64_t first, int64_t count) const { return offset_of(first, count) >= 0; }
 
   /// The dtype that has all their values: their own; of exp_avg in FP8 bf16, of exp_avg_sq in FP8 fp32.
   DType stored_dtype() const;
@@ -47,7 +47,7 @@ struct Moments {
 
  private:
   /// Where in `values` elements [first, first + count) of the shard are; -1: nowhere.
-  int64_t place_of(int64_t first, int64_t count) const;
+  int64_t offset_of(int64_t first, int64_t count) const;
 };
 
 }  // namespace te::optim

@@ -108,7 +108,7 @@ void Optimizer::plan_ring(MemoryPlan& plan) {
            "optimizer.offload {}: the store's main parameters are elsewhere",
            config::to_string(config_.offload));
   const int64_t slot = slot_elements(mains);
-  cut_adamw_runs(slot);
+  split_adamw_runs(slot);
   std::vector<StateRing::Chunk> chunks;
   for (const AdamWRun& run : adamw_runs_)
     chunks.push_back({parameters_.segments()[run.segment].shard + run.begin, run.count});
@@ -132,7 +132,7 @@ void Optimizer::plan_ring(MemoryPlan& plan) {
   ring_.lay_out(std::move(chunks), static_cast<int>(slots), slot);
 }
 
-void Optimizer::cut_adamw_runs(int64_t longest) {
+void Optimizer::split_adamw_runs(int64_t longest) {
   std::vector<AdamWRun> cut;
   for (const AdamWRun& run : adamw_runs_)
     for (int64_t at = 0; at < run.count; at += longest)

@@ -63,7 +63,7 @@ class Optimizer {
   /// reduced.
   void begin_step(const Context& context);
   /// With optimizer.offload: begins to fetch state, beside the step's passes. Optional, before step().
-  void fetch_ahead(const Context& context) { ring_.begin(context); }
+  void prefetch(const Context& context) { ring_.begin(context); }
   /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
   /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and
   /// values unless the step must be skipped (also because the loss sum is above `largest_loss_sum`), and starts the
@@ -107,7 +107,7 @@ class Optimizer {
   void find_adamw_runs();
   int64_t slot_elements(bool mains) const;
   void plan_ring(MemoryPlan& plan);
-  void cut_adamw_runs(int64_t longest);
+  void split_adamw_runs(int64_t longest);
   void update_status(const Context& context, float largest_loss_sum, float gradient_scale);
   State fetch(const Context& context, size_t number);
   void update(const Context& context, size_t number, float lr);

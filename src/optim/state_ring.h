@@ -7,7 +7,8 @@
 //
 // With four slots chunk 4 comes into the slot that chunk 0 has left. A link carries both directions at once, so a step
 // takes about the time of one of them. The first chunks are fetched while the step's passes run (begin()), the last
-// ones written while those of the next step do: nobody else reads or writes the host memory then without settle().
+// ones written while those of the next step do: nobody else reads or writes the host memory then without
+// wait_offload().
 #pragma once
 
 #include <optional>

@@ -103,9 +103,9 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
 }
 
 Groups::~Groups() {
-  pipeline_copies_.reset();
-  data_copies_.reset();
-  tensor_copies_.reset();
+  pipeline_peer_links_.reset();
+  data_peer_transport_.reset();
+  tensor_peer_transport_.reset();
   // One by one in the order of making: the end of a communicator may wait for its ranks, as making it does.
   for (std::unique_ptr<Communicator>& communicator : made_) communicator.reset();
 }
@@ -128,9 +128,10 @@ Groups Groups::unconnected(const ProcessGrid& grid, int rank, const ConnectOptio
     const auto own = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
     return std::make_unique<Made>(std::move(name), std::move(ranks), static_cast<int>(own));
   });
-  if (options.tensor_copies && grid.tensor > 1) groups.tensor_copies_ = make_group_transport(groups.tensor());
-  if (options.data_copies && groups.data().size() > 1)
-    groups.data_copies_ = make_group_transport(groups.data());
+  if (options.use_tensor_copy_engines && grid.tensor > 1)
+    groups.tensor_peer_transport_ = make_group_transport(groups.tensor());
+  if (options.use_data_copy_engines && groups.data().size() > 1)
+    groups.data_peer_transport_ = make_group_transport(groups.data());
   return groups;
 }
 
@@ -141,12 +142,13 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
     return connect_group(world, context, std::move(name), std::move(ranks),
                          channel ? options.channel_max_ctas : 0, channel);
   });
-  if (options.tensor_copies && grid.tensor > 1)
-    groups.tensor_copies_ = connect_copies(world, context, groups.tensor(), "parallel.tensor_transport");
-  if (options.data_copies && groups.data().size() > 1)
-    groups.data_copies_ = connect_copies(world, context, groups.data(), "parallel.data_transport");
-  if (options.pipeline_copies && grid.pipeline > 1)
-    groups.pipeline_copies_ = connect_links(world, context, grid, groups.channels_);
+  if (options.use_tensor_copy_engines && grid.tensor > 1)
+    groups.tensor_peer_transport_ =
+        connect_copies(world, context, groups.tensor(), "parallel.tensor_transport");
+  if (options.use_data_copy_engines && groups.data().size() > 1)
+    groups.data_peer_transport_ = connect_copies(world, context, groups.data(), "parallel.data_transport");
+  if (options.use_pipeline_copy_engines && grid.pipeline > 1)
+    groups.pipeline_peer_links_ = connect_links(world, context, grid, groups.channels_);
   return groups;
 }
 

@@ -25,12 +25,12 @@ struct ConnectOptions {
   /// one activation at a time beside the GEMMs, which want the rest of the chip.
   int channel_max_ctas = 8;
   /// With several tensor ranks: their tokens travel by a PeerTransport. JobFailure where GPUs cannot do that.
-  bool tensor_copies = false;
+  bool use_tensor_copy_engines = false;
   /// With several data ranks: likewise the gradients and values of their buckets.
-  bool data_copies = false;
+  bool use_data_copy_engines = false;
   /// With several stages, on GPUs: the stream and its gradient travel by PeerLinks. JobFailure where GPUs cannot do
   /// that. On the CPU the channels carry them.
-  bool pipeline_copies = false;
+  bool use_pipeline_copy_engines = false;
 };
 
 class Groups {
@@ -67,12 +67,12 @@ class Groups {
   Communicator& embedding() const { return *embedding_; }
 
   /// By which the tensor ranks' tokens travel; null where tensor() does it.
-  PeerTransport* tensor_copies() const { return tensor_copies_.get(); }
+  PeerTransport* tensor_peer_transport() const { return tensor_peer_transport_.get(); }
   /// By which buckets of gradients and values travel; null where data() does it.
-  PeerTransport* data_copies() const { return data_copies_.get(); }
+  PeerTransport* data_peer_transport() const { return data_peer_transport_.get(); }
 
   /// By which the stream and its gradient travel between stages; null where the channels carry them, as on the CPU.
-  PeerLinks* pipeline_copies() const { return pipeline_copies_.get(); }
+  PeerLinks* pipeline_peer_links() const { return pipeline_peer_links_.get(); }
 
   /// Only with more than one stage.
   Communicator& channel(Channel which) const;
@@ -98,8 +98,8 @@ class Groups {
   Communicator *world_ = nullptr, *tensor_ = nullptr, *context_ = nullptr, *microbatch_ = nullptr,
                *data_ = nullptr, *stage_ = nullptr, *embedding_ = nullptr;
   std::array<Communicator*, kChannels> channels_{};
-  std::unique_ptr<PeerTransport> tensor_copies_, data_copies_;
-  std::unique_ptr<PeerLinks> pipeline_copies_;
+  std::unique_ptr<PeerTransport> tensor_peer_transport_, data_peer_transport_;
+  std::unique_ptr<PeerLinks> pipeline_peer_links_;
 };
 
 }  // namespace te::parallel

@@ -40,17 +40,18 @@ class PeerLinks {
 
   /// While it lives, messages may land. Ends together with those of the other stages, before the memory is freed; not
   /// after an exception, which ends the job.
-  class Landing {
+  class RegisteredBuffers {
    public:
-    Landing() = default;
-    virtual ~Landing() = default;
-    Landing(const Landing&) = delete;
-    Landing& operator=(const Landing&) = delete;
+    RegisteredBuffers() = default;
+    virtual ~RegisteredBuffers() = default;
+    RegisteredBuffers(const RegisteredBuffers&) = delete;
+    RegisteredBuffers& operator=(const RegisteredBuffers&) = delete;
   };
   /// Opens the stages' landing buffers for each other; collective over the world, one at a time. `memory`: a tensor of
   /// 2 * `buffers` equal messages, those that come forward before those that come backward; the same size and number on
   /// all stages. JobFailure, a UserError, when a driver refuses.
-  virtual std::unique_ptr<Landing> share(const Context& context, const Tensor& memory, int buffers) = 0;
+  virtual std::unique_ptr<RegisteredBuffers> register_buffers(const Context& context, const Tensor& memory,
+                                                              int buffers) = 0;
 
   /// The context goes on when the next message of the link, which sends, has a landing buffer. Before send(), where the
   /// message is about to be made: the schedule decides where a stage may wait.

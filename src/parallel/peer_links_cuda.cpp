@@ -33,7 +33,8 @@ class CopyLinks final : public PeerLinks {
             const std::array<Communicator*, kChannels>& channels, const std::string& key);
   ~CopyLinks() override { Watchdog::remove_probe(probe_); }
 
-  std::unique_ptr<Landing> share(const Context& context, const Tensor& memory, int buffers) override;
+  std::unique_ptr<RegisteredBuffers> register_buffers(const Context& context, const Tensor& memory,
+                                                      int buffers) override;
   void wait_until_free(const Context& context, Channel to) override;
   void send(const Context& lane, const Tensor& message, Channel to) override;
   void receive(const Context& context, const Tensor& into, Channel from) override;
@@ -74,7 +75,7 @@ class CopyLinks final : public PeerLinks {
 };
 
 /// The others' views of the stages' landing buffers, known to the links while it lives.
-class CopyLinks::Buffers final : public Landing {
+class CopyLinks::Buffers final : public RegisteredBuffers {
  public:
   Buffers(CopyLinks& links, const Context& context, const Tensor& memory, int buffers)
       : links_(links),
@@ -128,8 +129,8 @@ CopyLinks::CopyLinks(World& world, const Context& context, std::vector<int> stag
   });
 }
 
-std::unique_ptr<PeerLinks::Landing> CopyLinks::share(const Context& context, const Tensor& memory,
-                                                     int buffers) {
+std::unique_ptr<PeerLinks::RegisteredBuffers> CopyLinks::register_buffers(const Context& context,
+                                                                          const Tensor& memory, int buffers) {
   TE_CHECK(buffers > 0 && memory.numel() % (2 * int64_t{buffers}) == 0,
            "group {}: {} for twice {} landing buffers", group_.name(), memory.shape.str(), buffers);
   TE_CHECK(buffers_ == nullptr, "group {}: landing buffers are shared already", group_.name());

@@ -10,8 +10,9 @@ class GroupTransport final : public PeerTransport {
  public:
   explicit GroupTransport(Communicator& group) : group_(group) {}
 
-  std::unique_ptr<Shared> share(const Context&, void*, size_t, const std::string&) override {
-    return std::make_unique<Shared>();
+  std::unique_ptr<RegisteredMemory> register_memory(const Context&, void*, size_t,
+                                                    const std::string&) override {
+    return std::make_unique<RegisteredMemory>();
   }
 
   void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
@@ -22,12 +23,12 @@ class GroupTransport final : public PeerTransport {
   }
 
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
-              int pieces, const Work& produce, const std::function<void()>& meanwhile) override {
+              int pieces, const Work& produce, const std::function<void()>& overlapped_work) override {
     const PeerPieces cut = pieces_of(full, pieces);
     TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(), "group {}: slots {} for shares {}",
              group_.name(), slots.shape.str(), shard.shape.str());
     for (int step = 0; step < pieces; ++step) produce(cut.reduced(step) * cut.piece(), cut.piece());
-    if (meanwhile) meanwhile();
+    if (overlapped_work) overlapped_work();
     group_.reduce_scatter(context, full, shard);
   }
 

@@ -33,18 +33,18 @@ class PeerTransport {
 
   /// While it lives, the others may write the memory. Ends together with those of the other ranks, before the memory is
   /// freed; not after an exception, which ends the job.
-  class Shared {
+  class RegisteredMemory {
    public:
-    Shared() = default;
-    virtual ~Shared() = default;
-    Shared(const Shared&) = delete;
-    Shared& operator=(const Shared&) = delete;
+    RegisteredMemory() = default;
+    virtual ~RegisteredMemory() = default;
+    RegisteredMemory(const RegisteredMemory&) = delete;
+    RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   };
   /// Opens the ranks' memories for each other; collective over the world. What the context has written there is kept;
   /// from then on a rank that is ahead may send, so slots are not written any more. `layout` describes what lies where
   /// in it and must be the same on all ranks of a group. JobFailure, a UserError, when a driver refuses.
-  virtual std::unique_ptr<Shared> share(const Context& context, void* memory, size_t bytes,
-                                        const std::string& layout) = 0;
+  virtual std::unique_ptr<RegisteredMemory> register_memory(const Context& context, void* memory,
+                                                            size_t bytes, const std::string& layout) = 0;
 
   /// Launches work on rows [first, first + count) of the whole on the context.
   using Work = std::function<void(int64_t first, int64_t count)>;
@@ -56,9 +56,9 @@ class PeerTransport {
                       const Work& work) = 0;
   /// Reduce-scatter: `produce` writes this rank's addend of a piece of full [tokens, n]; shard [tokens / size, n] =
   /// the sum over the ranks (f32, bf16 or f16). `slots`: shared memory of (size - 1) shards for the others' addends,
-  /// for this alone. `meanwhile` is launched while the last piece travels.
+  /// for this alone. `overlapped_work` is launched while the last piece travels.
   virtual void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
-                      int pieces, const Work& produce, const std::function<void()>& meanwhile) = 0;
+                      int pieces, const Work& produce, const std::function<void()>& overlapped_work) = 0;
   /// Reduce-scatter of a full [size, n] that is there: shard [1, n], which may be this rank's row of the whole, = the
   /// sum over the ranks; with `adds`, where the transport can, shard += the sum, rounded once. Other operations of this
   /// transport may have been launched on other streams: copies go in the order of the calls.

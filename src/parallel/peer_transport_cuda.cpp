@@ -31,18 +31,18 @@ class CopyTransport final : public PeerTransport {
   CopyTransport(World& world, const Context& context, const Communicator& group, const std::string& key);
   ~CopyTransport() override;
 
-  std::unique_ptr<Shared> share(const Context& context, void* memory, size_t bytes,
-                                const std::string& layout) override;
+  std::unique_ptr<RegisteredMemory> register_memory(const Context& context, void* memory, size_t bytes,
+                                                    const std::string& layout) override;
   void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
               const Work& work) override;
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
-              int pieces, const Work& produce, const std::function<void()>& meanwhile) override;
+              int pieces, const Work& produce, const std::function<void()>& overlapped_work) override;
   void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
                       bool adds) override;
   bool can_add() const override { return true; }
 
  private:
-  class SharedBlock;
+  class RegisteredBlock;
   struct Reduction;
 
   int rank() const { return group_.rank(); }
@@ -77,7 +77,7 @@ class CopyTransport final : public PeerTransport {
   const Communicator& group_;
   std::string key_;
   PeerCounters counters_;
-  std::vector<const PeerMemory*> shared_;
+  std::vector<const PeerMemory*> registered_;
   Context lane_;  ///< on which this rank's copies run, one after another
   Event ready_, sent_;
   FlightRecorder flight_recorder_;
@@ -131,28 +131,29 @@ CopyTransport::~CopyTransport() {
 }
 
 /// The others' views of this rank's memory, known to the transport while it lives.
-class CopyTransport::SharedBlock final : public Shared {
+class CopyTransport::RegisteredBlock final : public RegisteredMemory {
  public:
-  SharedBlock(CopyTransport& transport, const Context& context, void* memory, size_t bytes,
-              const std::string& layout)
+  RegisteredBlock(CopyTransport& transport, const Context& context, void* memory, size_t bytes,
+                  const std::string& layout)
       : transport_(transport),
         memory_(transport.world_, context, transport.group_, memory, bytes, layout, transport.key_) {
-    transport_.shared_.push_back(&memory_);
+    transport_.registered_.push_back(&memory_);
   }
-  ~SharedBlock() override { std::erase(transport_.shared_, &memory_); }
+  ~RegisteredBlock() override { std::erase(transport_.registered_, &memory_); }
 
  private:
   CopyTransport& transport_;
   PeerMemory memory_;
 };
 
-std::unique_ptr<PeerTransport::Shared> CopyTransport::share(const Context& context, void* memory,
-                                                            size_t bytes, const std::string& layout) {
-  return std::make_unique<SharedBlock>(*this, context, memory, bytes, layout);
+std::unique_ptr<PeerTransport::RegisteredMemory> CopyTransport::register_memory(const Context& context,
+                                                                                void* memory, size_t bytes,
+                                                                                const std::string& layout) {
+  return std::make_unique<RegisteredBlock>(*this, context, memory, bytes, layout);
 }
 
 char* CopyTransport::place_at(int peer, const Tensor& tensor) const {
-  for (const PeerMemory* memory : shared_)
+  for (const PeerMemory* memory : registered_)
     if (memory->holds(tensor)) return memory->at(peer) + memory->offset(tensor);
   internal_error(fmt::format("group {}: a tensor {} that other ranks write is not in shared memory",
                              group_.name(), tensor.shape.str()),
@@ -300,8 +301,8 @@ void CopyTransport::end_reduction(const Context& context, const Reduction& reduc
 
 void CopyTransport::reduce(const Context& context, const Tensor& full, const Tensor& shard,
                            const Tensor& slots, int pieces, const Work& produce,
-                           const std::function<void()>& meanwhile) {
-  if (blocking(pieces) && !meanwhile) {
+                           const std::function<void()>& overlapped_work) {
+  if (blocking(pieces) && !overlapped_work) {
     produce(0, full.rows());
     return reduce_scatter(context, full, shard, slots, false);
   }
@@ -314,7 +315,7 @@ void CopyTransport::reduce(const Context& context, const Tensor& full, const Ten
                              group_.name());
     push_piece(reduction, piece);
   }
-  if (meanwhile) meanwhile();
+  if (overlapped_work) overlapped_work();
   sum(context, reduction);
   end_reduction(context, reduction);
 }

@@ -176,12 +176,12 @@ std::string rank_ranges(const std::vector<int>& ranks) {
   return text;
 }
 
-std::vector<std::string> host_lines(const Placement& placement, size_t most_lines) {
+std::vector<std::string> host_lines(const Placement& placement, size_t max_lines) {
   std::vector<std::string> lines;
-  const bool merge = placement.size() > most_lines;
+  const bool merge = placement.size() > max_lines;
   for (size_t begin = 0, end = 0; begin < placement.size(); begin = end) {
     for (end = begin + 1; merge && end < placement.size() && alike(placement[begin], placement[end]);) ++end;
-    if (lines.size() + 1 == most_lines && end < placement.size()) {
+    if (lines.size() + 1 == max_lines && end < placement.size()) {
       lines.push_back(fmt::format("and {} more hosts", placement.size() - begin));
       break;
     }

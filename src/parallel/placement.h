@@ -27,7 +27,7 @@ Placement find_placement(World& world, const Context& context);
 
 /// "node1: ranks 0-7, 8 x NVIDIA H200, NVLink", one line a host. Of more hosts than `most_lines`, neighbours that are
 /// alike share a line ("node1 to node16: 8 ranks each, 0-127, ..."), and what is still more is counted in the last.
-std::vector<std::string> host_lines(const Placement& placement, size_t most_lines);
+std::vector<std::string> host_lines(const Placement& placement, size_t max_lines);
 
 /// "0-3, 8" of ascending ranks.
 std::string rank_ranges(const std::vector<int>& ranks);

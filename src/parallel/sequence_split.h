@@ -37,7 +37,7 @@ class SequenceSplit {
 
   /// local [samples, local()] = this rank's tokens of whole [samples, seq()].
   template <class T>
-  void take(const T* full, int64_t samples, T* local) const {
+  void copy_local(const T* full, int64_t samples, T* local) const {
     for (int64_t sample = 0; sample < samples; ++sample) {
       for (const TokenRange& range : ranges_)
         std::copy_n(full + sample * seq_ + range.begin, range.count,

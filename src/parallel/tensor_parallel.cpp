@@ -68,43 +68,44 @@ void TensorParallel::gather(const Context& context, const Tensor& shard, const T
                             const Companions& companions) {
   const int64_t tokens = full.rows(), piece = tokens / pieces_;
   if (!sequence_) {
-    TE_CHECK(!companions.ahead && !companions.behind, "nothing is sent, and so nothing goes with it");
+    TE_CHECK(!companions.before_work && !companions.overlapped,
+             "nothing is sent, and so nothing goes with it");
     if (work) work(0, tokens);
     return;
   }
   if (copies_ != nullptr) return gather_copied(context, shard, full, work, companions);
-  if (!overlaps() && !(work && companions.behind)) {
-    if (companions.ahead) companions.ahead(context);
+  if (!overlaps() && !(work && companions.overlapped)) {
+    if (companions.before_work) companions.before_work(context);
     gather_rows(context, shard, full);
     if (work) work(0, tokens);
-    if (companions.behind) companions.behind(context);
+    if (companions.overlapped) companions.overlapped(context);
     return;
   }
   Side& other = side(context);
   other.start.record(context);
   other.start.wait(other.stream);
-  if (companions.ahead) companions.ahead(other.stream);
+  if (companions.before_work) companions.before_work(other.stream);
   for (int i = 0; i < pieces_; ++i) {
     gather_piece(other.stream, shard, full, i);
     other.pieces_done[i].record(other.stream);
   }
-  if (companions.behind) {
-    companions.behind(other.stream);
+  if (companions.overlapped) {
+    companions.overlapped(other.stream);
     other.end.record(other.stream);
   }
   for (int i = 0; i < pieces_; ++i) {
     other.pieces_done[i].wait(context);
     if (work) work(i * piece, piece);
   }
-  if (companions.behind) other.end.wait(context);
+  if (companions.overlapped) other.end.wait(context);
 }
 
 // Ranks tell each other in the order of gathers that these may be written, so the companions' stream goes on only
 // behind the rows' signal. They are sent behind the rows all the same: all copies of a rank are in one lane.
 void TensorParallel::gather_copied(const Context& context, const Tensor& shard, const Tensor& full,
                                    const Work& work, const Companions& companions) {
-  if (companions.ahead) companions.ahead(context);
-  if (!companions.behind) return copies_->gather(context, shard, full, pieces_, work);
+  if (companions.before_work) companions.before_work(context);
+  if (!companions.overlapped) return copies_->gather(context, shard, full, pieces_, work);
   Side& other = side(context);
   bool started = false;
   copies_->gather(context, shard, full, pieces_, [&](int64_t first, int64_t count) {
@@ -112,7 +113,7 @@ void TensorParallel::gather_copied(const Context& context, const Tensor& shard, 
     if (work) work(first, count);
   });
   other.start.wait(other.stream);
-  companions.behind(other.stream);
+  companions.overlapped(other.stream);
   other.end.record(other.stream);
   other.end.wait(context);
 }
@@ -129,12 +130,13 @@ void TensorParallel::send_piece(const Context& context, const Tensor& full, cons
 }
 
 void TensorParallel::reduce(const Context& context, const Tensor& full, const Tensor& shard,
-                            const Work& produce, const std::function<void()>& meanwhile) {
+                            const Work& produce, const std::function<void()>& overlapped_work) {
   if (copies_ != nullptr)
-    return copies_->reduce(context, full, shard, slots_, meanwhile ? 1 : pieces_, produce, meanwhile);
-  if (size() == 1 || (pieces_ == 1 && !meanwhile)) {
+    return copies_->reduce(context, full, shard, slots_, overlapped_work ? 1 : pieces_, produce,
+                           overlapped_work);
+  if (size() == 1 || (pieces_ == 1 && !overlapped_work)) {
     produce(0, full.rows());
-    if (meanwhile) meanwhile();
+    if (overlapped_work) overlapped_work();
     if (size() > 1) send_piece(context, full, shard, 0);
     return;
   }
@@ -147,7 +149,7 @@ void TensorParallel::reduce(const Context& context, const Tensor& full, const Te
     send_piece(other.stream, full, shard, i);
   }
   other.end.record(other.stream);
-  if (meanwhile) meanwhile();
+  if (overlapped_work) overlapped_work();
   other.end.wait(context);
 }
 

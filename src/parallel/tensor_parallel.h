@@ -56,8 +56,8 @@ class TensorParallel {
   /// Messages that go with a gather's rows; each is told the stream on which to launch them, with gather_rows() and
   /// gather_blocks(). Empty: none. What they read has been launched on the gather's context before it.
   struct Companions {
-    std::function<void(const Context& stream)> ahead;   ///< the work needs them
-    std::function<void(const Context& stream)> behind;  ///< it does not: they travel beside it
+    std::function<void(const Context& stream)> before_work;  ///< the work needs them
+    std::function<void(const Context& stream)> overlapped;   ///< it does not: they travel beside it
   };
 
   /// All-gather: full [tokens, n] from the ranks' shards [shard(tokens), n], of any dtype; then work on every piece,
@@ -71,10 +71,10 @@ class TensorParallel {
   /// Likewise: blocks [ranks, ...] from one of each rank, whatever is in it, which may be in its place there.
   void gather_blocks(const Context& stream, const Tensor& block, const Tensor& blocks);
   /// Reduce-scatter: `produce` writes this rank's addend of a piece to `full`; shard = the sum over the ranks (f32 or
-  /// bf16), which without sequence parallelism is the same memory as whole. `meanwhile` is launched while the last
-  /// piece travels; copies, which take nothing from it, are not cut then.
+  /// bf16), which without sequence parallelism is the same memory as whole. `overlapped_work` is launched while the
+  /// last piece travels; copies, which take nothing from it, are not cut then.
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Work& produce,
-              const std::function<void()>& meanwhile = {});
+              const std::function<void()>& overlapped_work = {});
 
  private:
   void gather_copied(const Context& context, const Tensor& shard, const Tensor& full, const Work& work,

@@ -98,7 +98,7 @@ int64_t ParameterStore::lay_out_values() {
   }
   unquantized_ = end;
   for (const Parameter& parameter : parameters_)
-    if (is_loose(parameter)) unquantized_size_ += round_up(parameter.shape.numel(), kGranule);
+    if (is_unquantized(parameter)) unquantized_size_ += round_up(parameter.shape.numel(), kGranule);
   return end + unquantized_size_;
 }
 
@@ -114,7 +114,7 @@ bool ParameterStore::sends_fewer_bytes(const Bucket& bucket) const {
   return any && bucket.size() + 4 * others < 2 * bucket.size();
 }
 
-bool ParameterStore::is_loose(const Parameter& parameter) const {
+bool ParameterStore::is_unquantized(const Parameter& parameter) const {
   return !parameter.has_bytes && gathers_bytes(buckets_[bucket_at(parameter.offset)]);
 }
 
@@ -337,7 +337,7 @@ MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piec
 }
 
 std::vector<Tensor> ParameterStore::kept_values(const Parameter& parameter) const {
-  if (!shards_values(buckets_[bucket_at(parameter.offset)]) || is_loose(parameter))
+  if (!shards_values(buckets_[bucket_at(parameter.offset)]) || is_unquantized(parameter))
     return {parameter.has_bytes ? parameter.bytes : parameter.value};
   std::vector<Tensor> result;
   for (const Piece& piece : pieces(parameter))
@@ -368,10 +368,10 @@ std::vector<ParameterStore::Part> ParameterStore::parts_to_cast(const Parameter&
   return result;
 }
 
-std::vector<ParameterStore::Part> ParameterStore::loose_parts() const {
+std::vector<ParameterStore::Part> ParameterStore::unquantized_parts() const {
   std::vector<Part> result;
   for (const Parameter& parameter : parameters_) {
-    if (!is_loose(parameter)) continue;
+    if (!is_unquantized(parameter)) continue;
     for (const Part& part : parts_to_cast(parameter)) result.push_back(part);
   }
   return result;
@@ -397,7 +397,7 @@ void ParameterStore::reset_gradients(const Context& context) {
   if (vector_size_ > 0) context.zero(part(grads, vectors_, vector_size_));
 }
 
-void ParameterStore::expect_linears(int64_t begin, int64_t end) {
+void ParameterStore::mark_linear_grads_stale(int64_t begin, int64_t end) {
   for (Parameter& parameter : parameters_) {
     if (parameter.offset >= end || parameter.end() <= begin) continue;
     if (parameter.linear && shards_grads(buckets_[bucket_at(parameter.offset)])) parameter.grad_stale = true;

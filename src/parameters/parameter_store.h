@@ -160,7 +160,7 @@ class ParameterStore {
   /// A step begins: no gradient holds anything. Those of linears become stale, all others zero.
   void reset_gradients(const Context& context);
   /// GEMMs are about to write the gradients of the linears in [begin, end) anew, where these are sharded.
-  void expect_linears(int64_t begin, int64_t end);
+  void mark_linear_grads_stale(int64_t begin, int64_t end);
   /// InternalError for a parameter of [begin, end) whose gradient is stale. Before anybody reads that range.
   void check_gradients(int64_t begin, int64_t end) const;
 
@@ -220,7 +220,7 @@ class ParameterStore {
   };
   std::vector<Part> parts_to_cast(const Parameter& parameter) const;
   /// Of all parameters in unquantized_parameters().
-  std::vector<Part> loose_parts() const;
+  std::vector<Part> unquantized_parts() const;
   /// What this rank holds of its values between passes: all, or the bytes; where they are sharded, this rank's pieces.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
@@ -249,7 +249,7 @@ class ParameterStore {
   int64_t lay_out_bytes();
   void lay_out_slots();
   bool sends_fewer_bytes(const Bucket& bucket) const;
-  bool is_loose(const Parameter& parameter) const;
+  bool is_unquantized(const Parameter& parameter) const;
   Tensor own_values(const Parameter& parameter, const Piece& piece) const;
   Tensor own_bytes(const Parameter& parameter, const Piece& piece) const;
   int64_t lay_out_grads();

@@ -178,9 +178,10 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
     if (part != nullptr) units.of(call).*part += work_of(call, config.parallel, topology, cluster.gpu);
   });
   stage.parameters().bind(context);
-  stage.set_hooks({.before_values = [&](const Context&, int64_t begin, int64_t, int) { units.enter(begin); },
-                   .before_gradients = [&](const Context&, int64_t begin, int64_t) { units.enter(begin); },
-                   .gradients_ready = {}});
+  stage.set_hooks(
+      {.before_parameters = [&](const Context&, int64_t begin, int64_t, int) { units.enter(begin); },
+       .before_wgrads = [&](const Context&, int64_t begin, int64_t) { units.enter(begin); },
+       .gradients_ready = {}});
   model::Pass pass;
   if (config.data.document_mask) pass.document_start = inputs.document_start;
   const model::MicrobatchSlot place{0, 0, deferred_wgrad ? 0 : -1};
@@ -209,7 +210,7 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
     passes.activation_bytes -= passes.deferred_wgrad_bytes;
   }
   // The head keeps two more tensors of the stream's size.
-  passes.activation_bytes -= 2 * stage.dims().stream * stage.dims().hidden *
+  passes.activation_bytes -= 2 * stage.dims().residual_rows * stage.dims().hidden *
                              static_cast<int64_t>(dtype_size(stage.dims().dtype)) / config.model.num_layers;
   if (layers_are_alike(config)) passes.layers = {passes.layers[passes.layers.size() / 2]};
   return passes;

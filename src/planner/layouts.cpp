@@ -52,15 +52,15 @@ std::vector<config::Shard> shards(int64_t ranks) {
 /// of which the first needs no other rank's tokens, or two, whose GEMMs are larger. The stream between stages of one
 /// host likewise.
 std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout, bool one_host) {
-  config::ParallelConfig tensor_copies = layout;
-  tensor_copies.tensor_transport = config::Transport::copy;
+  config::ParallelConfig copying = layout;
+  copying.tensor_transport = config::Transport::copy;
   std::vector<config::ParallelConfig> all{layout};
   for (const int64_t pieces : {layout.tensor, int64_t{2}}) {
-    tensor_copies.tensor_overlap = pieces;
+    copying.tensor_overlap = pieces;
     const bool there = std::any_of(all.begin(), all.end(), [&](const config::ParallelConfig& other) {
       return other.tensor_transport == config::Transport::copy && other.tensor_overlap == pieces;
     });
-    if (layout.tensor % pieces == 0 && pieces > 1 && !there) all.push_back(tensor_copies);
+    if (layout.tensor % pieces == 0 && pieces > 1 && !there) all.push_back(copying);
   }
   if (layout.pipeline == 1 || !one_host || layout.pipeline_transport == config::Transport::copy) return all;
   for (size_t i = 0, count = all.size(); i < count; ++i) {

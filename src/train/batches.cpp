@@ -117,8 +117,8 @@ int64_t Batches::read(int64_t first_sample, int64_t samples, HostBatch& batch) c
     const auto size = static_cast<size_t>(samples * options_.seq_length);
     std::vector<int32_t> all_tokens(size), all_targets(size);
     train_->fill(first_sample, samples, all_tokens.data(), all_targets.data(), starts);
-    split_.take(all_tokens.data(), samples, tokens);
-    split_.take(all_targets.data(), samples, targets);
+    split_.copy_local(all_tokens.data(), samples, tokens);
+    split_.copy_local(all_targets.data(), samples, targets);
   }
   for (int64_t first = 0; starts != nullptr && first < samples; first += options_.micro_batch_size)
     check_documents(starts + first * options_.seq_length);
@@ -130,7 +130,7 @@ data::Batch Batches::microbatch(const data::BatchSource& source, int64_t first_s
   if (options_.data.document_mask) check_documents(batch.document_start.data());
   for (std::vector<int32_t>* whole : {&batch.tokens, &batch.targets}) {
     std::vector<int32_t> own(static_cast<size_t>(options_.micro_batch_size * split_.local()));
-    split_.take(whole->data(), options_.micro_batch_size, own.data());
+    split_.copy_local(whole->data(), options_.micro_batch_size, own.data());
     *whole = std::move(own);
   }
   return batch;

@@ -27,10 +27,10 @@ ExecutionOptions execution_options(const config::Config& config) {
 
 parallel::ConnectOptions connect_options(const config::Config& config) {
   parallel::ConnectOptions options;
-  options.tensor_copies =
+  options.use_tensor_copy_engines =
       config.parallel.sequence && config.parallel.tensor_transport == config::Transport::copy;
-  options.data_copies = config.parallel.data_transport == config::Transport::copy;
-  options.pipeline_copies = config.parallel.pipeline_transport == config::Transport::copy;
+  options.use_data_copy_engines = config.parallel.data_transport == config::Transport::copy;
+  options.use_pipeline_copy_engines = config.parallel.pipeline_transport == config::Transport::copy;
   return options;
 }
 

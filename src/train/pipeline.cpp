@@ -83,18 +83,19 @@ void Pipeline::plan(MemoryPlan& plan) {
   const model::Dimensions& dims = stage_.dims();
   for (Link& link : links_) {
     for (Tensor& buffer : link.buffers) {
-      plan.add(buffer, "pipeline.message", MemoryKind::scratch, dims.dtype, {dims.stream, dims.hidden});
+      plan.add(buffer, "pipeline.message", MemoryKind::scratch, dims.dtype,
+               {dims.residual_rows, dims.hidden});
     }
   }
   if (copies()) {
     plan.add(arriving_, "pipeline.arriving", MemoryKind::scratch, dims.dtype,
-             {2 * landing_buffers_ * dims.stream, dims.hidden});
+             {2 * landing_buffers_ * dims.residual_rows, dims.hidden});
   }
 }
 
-std::unique_ptr<parallel::PeerLinks::Landing> Pipeline::share(const Context& context) {
+std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> Pipeline::register_buffers(const Context& context) {
   if (peer_links() == nullptr) return nullptr;
-  return peer_links()->share(context, arriving_, landing_buffers_);
+  return peer_links()->register_buffers(context, arriving_, landing_buffers_);
 }
 
 // --- messages ----------------------------------------------------------------------------------------------

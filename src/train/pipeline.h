@@ -58,7 +58,7 @@ class Pipeline {
   void plan(MemoryPlan& plan);
   /// Once the plan's memory is there: what must live while messages may arrive, and end before the memory does. Null
   /// where nothing has to be shared. Collective.
-  std::unique_ptr<parallel::PeerLinks::Landing> share(const Context& context);
+  std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> register_buffers(const Context& context);
 
   /// Gives the pass of a microbatch (which samples, what to count).
   using PassOf = std::function<model::Pass(int64_t microbatch)>;
@@ -84,7 +84,7 @@ class Pipeline {
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
   bool copies() const { return landing_buffers_ > 0; }
   /// What carries the messages; null: the channels.
-  parallel::PeerLinks* peer_links() const { return copies() ? groups_.pipeline_copies() : nullptr; }
+  parallel::PeerLinks* peer_links() const { return copies() ? groups_.pipeline_peer_links() : nullptr; }
   void receive(const Context& context, parallel::Channel channel, const Tensor& into);
   void receive_by_channel(const Context& context, parallel::Channel channel, const Tensor& into);
   /// The next buffer to fill for a send; waits until what it held last has gone, and its message may follow.

@@ -93,9 +93,10 @@ std::string transport_line(const StartInfo& info) {
   const parallel::ConnectOptions options = connect_options(info.config);
   std::string copied;
   const auto add = [&](const char* what) { copied += (copied.empty() ? "" : ", and ") + std::string(what); };
-  if (info.grid.tensor > 1 && options.tensor_copies) add("tensor ranks' tokens");
-  if (info.grid.data * info.grid.context > 1 && options.data_copies) add("data ranks' gradients and values");
-  if (info.grid.pipeline > 1 && options.pipeline_copies) add("the stream between stages");
+  if (info.grid.tensor > 1 && options.use_tensor_copy_engines) add("tensor ranks' tokens");
+  if (info.grid.data * info.grid.context > 1 && options.use_data_copy_engines)
+    add("data ranks' gradients and values");
+  if (info.grid.pipeline > 1 && options.use_pipeline_copy_engines) add("the stream between stages");
   return copied.empty() ? "" : copied + " by copy engines, everything else by NCCL";
 }
 

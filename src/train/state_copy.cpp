@@ -46,7 +46,7 @@ void StateCopy::put_back() {
   const std::vector<Tensor> state = state_of(runner_);
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_device(state[i], buffers_[i].as<void>());
   context_.synchronize();
-  runner_.optimizer().gatherer().forget();
+  runner_.optimizer().gatherer().invalidate();
   runner_.optimizer().set_updates(updates_);
   runner_.model().weights_changed(false);
 }

@@ -59,15 +59,17 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   optimizer_.gatherer().before_gather(
       [this](const Context& stream) { model_.quantize_sharded_weights(stream, counts_casts_); });
   // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
-  model_.set_hooks(
-      {.before_values = [this](const Context& stream, int64_t begin, int64_t end,
-                               int direction) { optimizer_.gatherer().wait(stream, begin, end, direction); },
-       .before_gradients = [this](const Context& stream, int64_t begin,
-                                  int64_t end) { optimizer_.reducer().open(stream, begin, end); },
-       .gradients_ready =
-           [this](const Context& stream, int64_t begin, int64_t end, bool last) {
-             if (optimizer_.reducer().in_flight()) optimizer_.reducer().ready(stream, begin, end, last);
-           }});
+  model_.set_hooks({.before_parameters =
+                        [this](const Context& stream, int64_t begin, int64_t end, int direction) {
+                          optimizer_.gatherer().wait(stream, begin, end, direction);
+                        },
+                    .before_wgrads = [this](const Context& stream, int64_t begin,
+                                            int64_t end) { optimizer_.reducer().open(stream, begin, end); },
+                    .gradients_ready =
+                        [this](const Context& stream, int64_t begin, int64_t end, bool last) {
+                          if (optimizer_.reducer().in_flight())
+                            optimizer_.reducer().ready(stream, begin, end, last);
+                        }});
 }
 
 // --- life --------------------------------------------------------------------------------------------------
@@ -75,10 +77,12 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
 void StepRunner::allocate() {
   host_memory_ = plan_.allocate_host(context_);
   memory_ = plan_.allocate(context_);
-  for (parallel::PeerTransport* const copies : {groups().tensor_copies(), groups().data_copies()})
+  for (parallel::PeerTransport* const copies :
+       {groups().tensor_peer_transport(), groups().data_peer_transport()})
     if (copies != nullptr)
-      shared_.push_back(copies->share(context_, memory_.data(), memory_.bytes(), plan_.buffers()));
-  landing_ = pipeline_.share(context_);
+      registered_.push_back(
+          copies->register_memory(context_, memory_.data(), memory_.bytes(), plan_.buffers()));
+  registered_buffers_ = pipeline_.register_buffers(context_);
   model_.bind(context_);
   optimizer_.bind(context_);
 }
@@ -136,7 +140,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   copy_batch(batch);
   const auto gradient_scale = static_cast<float>(loss_scale);
   const float grad_scale = gradient_scale / static_cast<float>(std::max<int64_t>(1, batch.counted));
-  optimizer_.fetch_ahead(context_);
+  optimizer_.prefetch(context_);
   // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
   optimizer_.begin_step(context_);
   if (count_fp8) model_.recipe().table().zero_counters(context_);

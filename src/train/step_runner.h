@@ -106,8 +106,8 @@ class StepRunner {
   HostBuffer host_memory_;  ///< outlives the device's, which is freed when all copies are done
   DeviceBuffer memory_;
   /// With the tensor and the data ranks; ends before the memory does.
-  std::vector<std::unique_ptr<parallel::PeerTransport::Shared>> shared_;
-  std::unique_ptr<parallel::PeerLinks::Landing> landing_;  ///< likewise with the stages
+  std::vector<std::unique_ptr<parallel::PeerTransport::RegisteredMemory>> registered_;
+  std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> registered_buffers_;  ///< likewise with the stages
   DeviceBatch batch_;
   Tensor valid_loss_;     ///< [1] fp32
   Tensor sample_losses_;  ///< [local samples] fp32, or not there

@@ -18,7 +18,7 @@ TEST_P(GatheredBlocks, HaveTheBitsOfBf16Rows) {
   const int ranks = world().size();
   const config::Config config = config_of(layout, ranks);
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(ranks, ranks, 1, 1),
-                                        {.tensor_copies = layout.copies});
+                                        {.use_tensor_copy_engines = layout.copies});
   const Context context = Context::cpu();
   BlocksModel in_fp8(context, config, layout, groups),
       in_bf16(context, config, layout, groups, casts_all_tokens(config));

@@ -120,8 +120,8 @@ class BlocksModel {
 
   BlocksTrace run() {
     memory_ = plan_.allocate(context_);
-    if (parallel::PeerTransport* const copies = stage_.groups().tensor_copies())
-      shared_ = copies->share(context_, memory_.data(), memory_.bytes(), plan_.buffers());
+    if (parallel::PeerTransport* const copies = stage_.groups().tensor_peer_transport())
+      registered_ = copies->register_memory(context_, memory_.data(), memory_.bytes(), plan_.buffers());
     stage_.bind(context_);
     optimizer_.bind(context_);
     stage_.initialize(context_, 1);
@@ -204,7 +204,7 @@ class BlocksModel {
   optim::Optimizer optimizer_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  std::unique_ptr<parallel::PeerTransport::Shared> shared_;  ///< ends before the memory does
+  std::unique_ptr<parallel::PeerTransport::RegisteredMemory> registered_;  ///< ends before the memory does
   Tensor tokens_, targets_, loss_;
 };
 

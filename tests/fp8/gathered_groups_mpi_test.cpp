@@ -71,8 +71,8 @@ class Gathered {
   Gathered(const Layout& layout, const config::PrecisionConfig& precision, int64_t tokens)
       : context_(Context::cpu()),
         groups_(Groups::connect(world(), context_, ProcessGrid::of(world().size(), world().size(), 1, 1),
-                                {.tensor_copies = layout.copies})),
-        ranks(groups_.tensor(), true, layout.pieces, groups_.tensor_copies()),
+                                {.use_tensor_copy_engines = layout.copies})),
+        ranks(groups_.tensor(), true, layout.pieces, groups_.tensor_peer_transport()),
         recipe(fp8::make_recipe(precision, 1)),
         quantizer(recipe->quantizer("layers.0.mlp.linear_fc1", 0, layout.role)),
         all_(context_, DType::bf16, {tokens, layout.cols}),

@@ -216,7 +216,7 @@ class Rank {
 
   /// A whole step of a rank of a grid: a backward pass that finds its gradients layer by layer.
   void step(int step, int poisoned_data = -1, bool poisoned_loss = false) {
-    if (step % 2 == 0) optimizer_.fetch_ahead(context_);  // which is no duty
+    if (step % 2 == 0) optimizer_.prefetch(context_);  // which is no duty
     optimizer_.begin_step(context_);
     // What earlier microbatches have left: a reduction that runs too early would add this.
     for (const Held& held : held_) {
@@ -400,7 +400,7 @@ struct Expected {
       main[p.name] = reference.read(p.main);
       value[p.name] = reference.read(p.value);
       exp_avg[p.name] = part(reference.optimizer().exp_avg);
-      if (reference.optimizer().exp_avg_sq.holds(p.offset, p.shape.numel()))
+      if (reference.optimizer().exp_avg_sq.contains(p.offset, p.shape.numel()))
         exp_avg_sq[p.name] = part(reference.optimizer().exp_avg_sq);
     }
   }
@@ -440,7 +440,7 @@ inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& 
                                    piece.local),
                 tolerance.exp_avg);
       const optim::Moments& second = rank.optimizer().exp_avg_sq;
-      ASSERT_EQ(second.holds(piece.shard, piece.count), expected.exp_avg_sq.contains(p.name));
+      ASSERT_EQ(second.contains(piece.shard, piece.count), expected.exp_avg_sq.contains(p.name));
       if (!expected.exp_avg_sq.contains(p.name)) continue;
       EXPECT_LE(largest_difference(moment(second), expected.exp_avg_sq.at(p.name), held, piece.local),
                 tolerance.exp_avg_sq);
@@ -466,7 +466,7 @@ inline void expect_padding_zero(Rank& rank) {
     for (const ParameterStore::Piece& piece : store.pieces(p)) {
       clear(exp_avg, piece.shard, piece.count);
       const optim::Moments& second = rank.optimizer().exp_avg_sq;
-      if (second.holds(piece.shard, piece.count)) {
+      if (second.contains(piece.shard, piece.count)) {
         const auto* first = second.part(piece.shard, piece.count).values.as<uint8_t>();
         const auto bytes = static_cast<int64_t>(dtype_size(second.values.dtype));
         clear(exp_avg_sq, (first - second.values.as<uint8_t>()) / bytes, piece.count);

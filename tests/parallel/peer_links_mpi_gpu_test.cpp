@@ -27,9 +27,9 @@ class LinksTest : public ::testing::Test {
   void SetUp() override {
     TE_REQUIRE_GPU();
     if (size() == 1) GTEST_SKIP() << "one stage sends nothing";
-    groups_ = std::make_unique<Groups>(
-        Groups::connect(world(), gpu(), ProcessGrid::of(size(), 1, 1, size()), {.pipeline_copies = true}));
-    ASSERT_NE(groups_->pipeline_copies(), nullptr);
+    groups_ = std::make_unique<Groups>(Groups::connect(world(), gpu(), ProcessGrid::of(size(), 1, 1, size()),
+                                                       {.use_pipeline_copy_engines = true}));
+    ASSERT_NE(groups_->pipeline_peer_links(), nullptr);
     lanes_.emplace_back();
     lanes_.emplace_back();
   }
@@ -37,16 +37,16 @@ class LinksTest : public ::testing::Test {
   int rank() const { return world().rank(); }
   int next() const { return (rank() + 1) % size(); }
   int previous() const { return (rank() + size() - 1) % size(); }
-  PeerLinks& links() { return *groups_->pipeline_copies(); }
+  PeerLinks& links() { return *groups_->pipeline_peer_links(); }
 
   /// Landing buffers of `rows` rows of FP32.
   void share(int64_t rows, int buffers = kBuffers) {
-    landing_.reset();
+    registered_buffers_.reset();
     const Shape shape{2 * buffers * rows, kMessageWidth};
     memory_ = DeviceBuffer(gpu(), static_cast<size_t>(shape.numel()) * sizeof(float));
     const Tensor all{memory_.data(), DType::f32, shape};
     gpu().fill_bytes(all, 0xff);
-    landing_ = links().share(gpu(), all, buffers);
+    registered_buffers_ = links().register_buffers(gpu(), all, buffers);
   }
   static uint64_t salt(int round, bool forward) {
     return static_cast<uint64_t>(2 * round + (forward ? 1 : 0));
@@ -87,7 +87,7 @@ class LinksTest : public ::testing::Test {
   std::unique_ptr<Groups> groups_;
   std::deque<Lane> lanes_;  ///< of what goes forward, and backward
   DeviceBuffer memory_;
-  std::unique_ptr<PeerLinks::Landing> landing_;
+  std::unique_ptr<PeerLinks::RegisteredBuffers> registered_buffers_;
 };
 
 // Messages of any dtype, of one row and of tens of MiB, one after another in both directions.
@@ -208,7 +208,7 @@ TEST_F(LinksTest, MisuseIsRefused) {
   EXPECT_THROW(links().receive(gpu(), large, Channel::forward_from_previous), InternalError);
   EXPECT_THROW(links().send(gpu(), small, Channel::forward_from_previous), InternalError);
   EXPECT_THROW(links().receive(gpu(), small, Channel::forward_to_next), InternalError);
-  EXPECT_THROW(links().share(gpu(), small, 2), InternalError) << "shared already";
+  EXPECT_THROW(links().register_buffers(gpu(), small, 2), InternalError) << "shared already";
   // The counters have not gone on.
   put(small, rank_values(DType::f32, 4 * kMessageWidth, rank(), salt(0, true)));
   TestTensor arrived(gpu(), DType::f32, {4, kMessageWidth});
@@ -222,7 +222,7 @@ TEST_F(LinksTest, MisuseIsRefused) {
 TEST_F(LinksTest, UnlikeNumbersOfBuffersAreRefused) {
   const DeviceBuffer memory(gpu(), size_t{4} << 20);
   const Tensor all{memory.data(), DType::u8, {static_cast<int64_t>(memory.bytes())}};
-  EXPECT_THROW(links().share(gpu(), all, rank() == 0 ? 1 : 2), parallel::JobFailure);
+  EXPECT_THROW(links().register_buffers(gpu(), all, rank() == 0 ? 1 : 2), parallel::JobFailure);
 }
 
 }  // namespace

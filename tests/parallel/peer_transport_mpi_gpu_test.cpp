@@ -28,17 +28,17 @@ class CopiesTest : public ::testing::Test {
   void SetUp() override {
     TE_REQUIRE_GPU();
     if (size() == 1) GTEST_SKIP() << "one rank sends nothing";
-    groups_ = std::make_unique<Groups>(
-        Groups::connect(world(), gpu(), ProcessGrid::of(size(), size(), 1, 1), {.tensor_copies = true}));
+    groups_ = std::make_unique<Groups>(Groups::connect(world(), gpu(), ProcessGrid::of(size(), size(), 1, 1),
+                                                       {.use_tensor_copy_engines = true}));
     // The whole of a gather, then the slots of a reduction.
     memory_ = DeviceBuffer(gpu(), 2 * half());
     // Before it is shared: from then on a rank that is ahead may send its first addends.
     gpu().fill_bytes({memory_.data(), DType::u8, {static_cast<int64_t>(memory_.bytes())}}, 0xff);
-    shared_ = copies().share(gpu(), memory_.data(), memory_.bytes(), "test");
+    registered_ = copies().register_memory(gpu(), memory_.data(), memory_.bytes(), "test");
   }
   int size() const { return world().size(); }
   int rank() const { return world().rank(); }
-  PeerTransport& copies() { return *groups_->tensor_copies(); }
+  PeerTransport& copies() { return *groups_->tensor_peer_transport(); }
   size_t half() const { return static_cast<size_t>(size() * kMaxRows * kWidth) * sizeof(float); }
 
   Tensor full(DType dtype, int64_t rows) const { return {memory_.data(), dtype, {rows * size(), kWidth}}; }
@@ -59,14 +59,14 @@ class CopiesTest : public ::testing::Test {
   }
   /// The addend is made piece by piece, over what is no number.
   void reduce_from(const Tensor& source, const Tensor& addend, const Tensor& shard, int pieces,
-                   const std::function<void()>& meanwhile = {}) {
+                   const std::function<void()>& overlapped_work = {}) {
     gpu().fill_bytes(addend, 0xff);
     copies().reduce(
         gpu(), addend, shard, slots(shard.dtype), pieces,
         [&](int64_t first, int64_t count) {
           gpu().copy(addend.slice_rows(first, count), source.slice_rows(first, count));
         },
-        meanwhile);
+        overlapped_work);
   }
   std::vector<uint8_t> expected_sum(DType dtype, int64_t rows, uint64_t salt) const {
     return part_of(reduced_bytes(dtype, rows * size() * kWidth, size(), ReduceOp::sum, salt), rank(), size());
@@ -74,7 +74,7 @@ class CopiesTest : public ::testing::Test {
 
   std::unique_ptr<Groups> groups_;
   DeviceBuffer memory_;
-  std::unique_ptr<PeerTransport::Shared> shared_;
+  std::unique_ptr<PeerTransport::RegisteredMemory> registered_;
 };
 
 TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
@@ -224,7 +224,7 @@ TEST_F(CopiesTest, OtherMemoryIsRefused) {
 
 TEST_F(CopiesTest, MemoriesOfUnlikeLayoutsAreRefused) {
   const DeviceBuffer memory(gpu(), size_t{4} << 20);
-  EXPECT_THROW(copies().share(gpu(), memory.data(), memory.bytes(), std::to_string(rank())),
+  EXPECT_THROW(copies().register_memory(gpu(), memory.data(), memory.bytes(), std::to_string(rank())),
                parallel::JobFailure);
 }
 

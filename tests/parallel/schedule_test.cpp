@@ -127,7 +127,7 @@ TEST(Schedule, NoDeadlockAndEverySendMeetsItsReceive) {
     }
     Costs slow = bounded;
     slow.communication = 5;
-    slow.wgrad_share = 0.25;
+    slow.wgrad_fraction = 0.25;
     const double makespan = simulate(schedule, shape, whole_costs(shape)).makespan;
     EXPECT_EQ(simulate(schedule, shape, bounded).makespan, makespan);  // a second buffer would gain nothing
     EXPECT_GE(simulate(schedule, shape, slow).makespan, makespan);
@@ -234,13 +234,13 @@ TEST(Schedule, BubbleIsTheTextbooks) {
     if (shape.kind == ScheduleKind::zero_bubble) {
       const double makespan = m >= p ? 3 * v * m + p - 1 : 2 * m + 2 * p - 1;
       EXPECT_EQ(simulation.makespan, makespan);
-      EXPECT_EQ(simulation.bubble_share, (makespan - 3 * v * m) / makespan);
+      EXPECT_EQ(simulation.bubble_fraction, (makespan - 3 * v * m) / makespan);
       if (m >= p) {
-        EXPECT_DOUBLE_EQ(simulation.bubble_share, (p - 1) / (3 * v * m + p - 1));
+        EXPECT_DOUBLE_EQ(simulation.bubble_fraction, (p - 1) / (3 * v * m + p - 1));
       }
     } else {
       EXPECT_EQ(simulation.makespan, 3 * v * m + 3 * (p - 1));
-      EXPECT_DOUBLE_EQ(simulation.bubble_share, (p - 1) / (v * m + p - 1));
+      EXPECT_DOUBLE_EQ(simulation.bubble_fraction, (p - 1) / (v * m + p - 1));
     }
   }
 }
@@ -273,14 +273,14 @@ TEST(Schedule, PiecesMayDiffer) {
   EXPECT_EQ(simulation.makespan, 1 + 3 * 5 + 2);
   EXPECT_EQ(simulation.stages[0].busy, 3 * 3);
   EXPECT_EQ(simulation.stages[1].busy, 3 * 5);
-  EXPECT_DOUBLE_EQ(simulation.bubble_share, 3.0 / 18);
+  EXPECT_DOUBLE_EQ(simulation.bubble_fraction, 3.0 / 18);
   // Equal pieces are what one set of costs means.
   for (const ScheduleShape& other : shapes()) {
     const Costs one = whole_costs(other);
     Costs each = one;
     each.pieces.assign(static_cast<size_t>(other.pieces()),
                        {one.forward / other.chunks, one.backward / other.chunks,
-                        one.backward * one.wgrad_share / other.chunks});
+                        one.backward * one.wgrad_fraction / other.chunks});
     ASSERT_EQ(simulate(make_schedule(other), other, each).makespan,
               simulate(make_schedule(other), other, one).makespan)
         << text(other);
@@ -311,9 +311,9 @@ TEST(Schedule, ZeroBubbleBeats1F1B) {
         const ScheduleShape zero = {ScheduleKind::zero_bubble, stages, 1, microbatches};
         const ScheduleShape one = {ScheduleKind::one_f_one_b, stages, 1, microbatches};
         Costs costs;
-        costs.wgrad_share = share;
-        EXPECT_LT(simulate(make_schedule(zero), zero, costs).bubble_share,
-                  simulate(make_schedule(one), one, costs).bubble_share)
+        costs.wgrad_fraction = share;
+        EXPECT_LT(simulate(make_schedule(zero), zero, costs).bubble_fraction,
+                  simulate(make_schedule(one), one, costs).bubble_fraction)
             << text(zero) << ", wgrad share " << share;
       }
     }
@@ -414,16 +414,16 @@ TEST(Schedule, InterleavedZeroBubbleBeatsZeroBubbleAndInterleaved) {
     for (int stages = 2; stages <= 8; ++stages) {
       for (int microbatches = stages; microbatches <= 32; microbatches += stages) {
         Costs costs;
-        costs.wgrad_share = share;
+        costs.wgrad_fraction = share;
         double before = 1;
         for (int chunks = 1; chunks <= 4; ++chunks) {
           const ScheduleShape zero = {ScheduleKind::zero_bubble, stages, chunks, microbatches};
-          const double bubble = simulate(make_schedule(zero), zero, costs).bubble_share;
+          const double bubble = simulate(make_schedule(zero), zero, costs).bubble_fraction;
           EXPECT_LT(bubble, before) << text(zero) << ", wgrad share " << share;
           before = bubble;
           const ScheduleShape other = {ScheduleKind::interleaved, stages, chunks, microbatches};
           if (!legal(other)) continue;
-          EXPECT_LT(bubble, simulate(make_schedule(other), other, costs).bubble_share) << text(other);
+          EXPECT_LT(bubble, simulate(make_schedule(other), other, costs).bubble_fraction) << text(other);
         }
       }
     }

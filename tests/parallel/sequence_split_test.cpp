@@ -40,9 +40,9 @@ TEST(SequenceSplit, EveryTokenHasOneRankAndAllRanksEqualWork) {
 TEST(SequenceSplit, TakesARanksTokensOfEverySample) {
   std::vector<int> full(16), local(8);
   std::iota(full.begin(), full.end(), 0);
-  SequenceSplit(8, 0, 2).take(full.data(), 2, local.data());
+  SequenceSplit(8, 0, 2).copy_local(full.data(), 2, local.data());
   EXPECT_EQ(local, (std::vector<int>{0, 1, 6, 7, 8, 9, 14, 15}));
-  SequenceSplit(8, 1, 2).take(full.data(), 2, local.data());
+  SequenceSplit(8, 1, 2).copy_local(full.data(), 2, local.data());
   EXPECT_EQ(local, (std::vector<int>{2, 3, 4, 5, 10, 11, 12, 13}));
 }
 

@@ -59,8 +59,8 @@ Samples of_context_rank(const StepRunner& runner, const Samples& whole) {
   Samples own;
   own.tokens.resize(static_cast<size_t>(count * split.local()));
   own.targets.resize(own.tokens.size());
-  split.take(whole.tokens.data(), count, own.tokens.data());
-  split.take(whole.targets.data(), count, own.targets.data());
+  split.copy_local(whole.tokens.data(), count, own.tokens.data());
+  split.copy_local(whole.targets.data(), count, own.targets.data());
   return own;
 }
 
@@ -144,7 +144,7 @@ std::map<std::string, std::vector<float>> fp8_state(const Context& context, Step
 void spoil_gradients(const Context& context, StepRunner& runner) {
   const ParameterStore& store = runner.model().parameters();
   runner.optimizer().gatherer().wait_all(context);
-  runner.optimizer().gatherer().forget();
+  runner.optimizer().gatherer().invalidate();
   for (const Tensor& tensor : {store.grads, store.grad_slots, store.value_slots, store.byte_slots})
     if (tensor) context.fill_bytes(tensor, 0xff);
 }
@@ -191,8 +191,8 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
     const int64_t first = (step - 1) * global;
     const Samples all = samples(config.model, static_cast<uint64_t>(first), global);
     const int64_t from = runner.first_local_sample() * seq;
-    runner.split().take(all.tokens.data() + from, runner.local_samples(), batch.tokens.as<int32_t>());
-    runner.split().take(all.targets.data() + from, runner.local_samples(), batch.targets.as<int32_t>());
+    runner.split().copy_local(all.tokens.data() + from, runner.local_samples(), batch.tokens.as<int32_t>());
+    runner.split().copy_local(all.targets.data() + from, runner.local_samples(), batch.targets.as<int32_t>());
     batch.counted = all.counted;
     spoil_gradients(context, runner);
     runner.launch(batch, step, first, step == 2, std::numeric_limits<double>::infinity(), loss_scale);

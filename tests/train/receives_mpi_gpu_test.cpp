@@ -48,7 +48,8 @@ const std::vector<Order> kOrders{{PipelineSchedule::gpipe},          {PipelineSc
 
 Groups connect_stages(const Context& context) {
   const int stages = world().size();
-  return Groups::connect(world(), context, ProcessGrid::of(stages, 1, 1, stages), {.pipeline_copies = true});
+  return Groups::connect(world(), context, ProcessGrid::of(stages, 1, 1, stages),
+                         {.use_pipeline_copy_engines = true});
 }
 
 TEST(ReceivesGpu, EarlyOnesAndCopiesChangeNoBit) {
@@ -59,7 +60,7 @@ TEST(ReceivesGpu, EarlyOnesAndCopiesChangeNoBit) {
     config::Config config = make_pipeline_config(schedule, chunks);
     const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
     const Groups groups = connect_stages(context);
-    ASSERT_NE(groups.pipeline_copies(), nullptr);
+    ASSERT_NE(groups.pipeline_peer_links(), nullptr);
     const auto run = [&](const char* what) {
       const Watchdog::Guard guard(context, what);
       return run_random_steps(context, config, groups, kReceiveSteps);

@@ -70,7 +70,7 @@ TEST(ShardingGpu, CopiesAreLikeNcclAndTheSameInEveryRun) {
         const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
         const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1),
                                               train::connect_options(config));
-        EXPECT_EQ(groups.data_copies() != nullptr, transport == config::Transport::copy);
+        EXPECT_EQ(groups.data_peer_transport() != nullptr, transport == config::Transport::copy);
         return run_random_steps(context, config, groups, kShardingSteps);
       };
       const std::vector<float> nccl = run(config::Transport::nccl, true);

@@ -45,7 +45,7 @@ class Sharding : public ::testing::TestWithParam<Case> {
   Trace run(Shard shard, int microbatches, const Groups& groups) const {
     config::Config config = make_config(GetParam());
     config.parallel.shard = shard;
-    if (groups.data_copies() != nullptr) config.parallel.data_transport = config::Transport::copy;
+    if (groups.data_peer_transport() != nullptr) config.parallel.data_transport = config::Transport::copy;
     config.training.global_batch_size = config.training.micro_batch_size * microbatches * grid_.data;
     config::validate(config);
     return train_small(config, groups, {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
@@ -86,8 +86,8 @@ TEST_P(Sharding, OfSeveralMicrobatchesAddsUpInAFixedOrder) {
 // parallel.data_transport copy: the same sums, in other memory.
 TEST_P(Sharding, ByCopiesHasTheSameBits) {
   if (GetParam().muon) GTEST_SKIP() << "its updates travel otherwise";
-  const Groups copying = Groups::connect(world(), Context::cpu(), grid_, {.data_copies = true});
-  EXPECT_EQ(copying.data_copies() != nullptr, copying.data().size() > 1);
+  const Groups copying = Groups::connect(world(), Context::cpu(), grid_, {.use_data_copy_engines = true});
+  EXPECT_EQ(copying.data_peer_transport() != nullptr, copying.data().size() > 1);
   for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
     SCOPED_TRACE(to_string(shard));
     expect_same_bits(run(shard, 4, copying), run(shard, 4));

@@ -35,7 +35,7 @@ std::vector<float> run(const config::Config& config) {
   const Groups groups =
       Groups::connect(world(), context, ProcessGrid::of(world().size(), world().size(), 1, 1),
                       train::connect_options(config));
-  EXPECT_EQ(groups.tensor_copies() != nullptr, config.parallel.tensor_transport == Transport::copy);
+  EXPECT_EQ(groups.tensor_peer_transport() != nullptr, config.parallel.tensor_transport == Transport::copy);
   return run_random_steps(context, config, groups, kCopySteps);
 }
 

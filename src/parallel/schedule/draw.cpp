@@ -117,7 +117,7 @@ std::string blocks(const Canvas& canvas, int stages, const DrawOptions& options)
 
 std::string bubble(const Simulation& simulation) {
   return fmt::format("\nbubble share {:.1f} %: the step takes {:.4g}, the work of a stage {:.4g}\n",
-                     100 * simulation.bubble_share, simulation.makespan, simulation.ideal);
+                     100 * simulation.bubble_fraction, simulation.makespan, simulation.ideal);
 }
 
 std::string memory(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape) {

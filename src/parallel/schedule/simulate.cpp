@@ -57,7 +57,8 @@ class Simulator {
     for (const State& state : states_) result_.makespan = std::max(result_.makespan, state.clock);
     for (int stage = 0; stage < shape_.stages; ++stage)
       result_.ideal = std::max(result_.ideal, shape_.microbatches * work_of(stage));
-    result_.bubble_share = result_.makespan > 0 ? (result_.makespan - result_.ideal) / result_.makespan : 0;
+    result_.bubble_fraction =
+        result_.makespan > 0 ? (result_.makespan - result_.ideal) / result_.makespan : 0;
     return std::move(result_);
   }
 
@@ -78,7 +79,7 @@ class Simulator {
     if (!costs_.pieces.empty()) return costs_.pieces[static_cast<size_t>(shape_.piece(stage, chunk))];
     return {.forward = costs_.forward / shape_.chunks,
             .backward = costs_.backward / shape_.chunks,
-            .wgrad = costs_.backward * costs_.wgrad_share / shape_.chunks};
+            .wgrad = costs_.backward * costs_.wgrad_fraction / shape_.chunks};
   }
 
   double work_of(int stage) const {

@@ -17,11 +17,11 @@ struct Costs {
     double wgrad = 0;     ///< of backward; counts only where wgrad is an action of its own
   };
   double forward = 1;
-  double backward = 2;       ///< dgrad and wgrad together
-  double wgrad_share = 0.5;  ///< of backward; counts only where wgrad is an action of its own
-  double communication = 0;  ///< from send to arrival; the sender goes on at once
-  int buffers = 0;           ///< messages a channel holds before a send blocks; 0: no limit. Where the shape
-                             ///< asks for channel_messages above 1, so many more
+  double backward = 2;          ///< dgrad and wgrad together
+  double wgrad_fraction = 0.5;  ///< of backward; counts only where wgrad is an action of its own
+  double communication = 0;     ///< from send to arrival; the sender goes on at once
+  int buffers = 0;  ///< messages a channel holds before a send blocks; 0: no limit. Where the shape
+                    ///< asks for channel_messages above 1, so many more
   bool waits_for_receiver = false;  ///< a message travels when its receiver has come to it, not before
   double receipt = 0;               ///< of the receiver's time, for each message that is there
   std::vector<Piece> pieces{};      ///< of every piece, instead of the three durations above; empty: those
@@ -44,8 +44,8 @@ struct StageSimulation {
 
 struct Simulation {
   double makespan = 0;
-  double ideal = 0;         ///< work of one stage, the one with the most: microbatches * (forward + backward)
-  double bubble_share = 0;  ///< (makespan - ideal) / makespan
+  double ideal = 0;  ///< work of one stage, the one with the most: microbatches * (forward + backward)
+  double bubble_fraction = 0;  ///< (makespan - ideal) / makespan
   std::vector<StageSimulation> stages;
 };
 

@@ -74,7 +74,7 @@ int run_experiment(const std::string& file, Programs programs, bool dry_run, boo
   std::error_code error;
   fs::create_directories(experiment.directory, error);
   if (error) te::user_error("directory: {}: {}", experiment.directory.string(), error.message());
-  const std::optional<FolderLock> lock = FolderLock::take(experiment.directory);
+  const std::optional<FolderLock> lock = FolderLock::acquire(experiment.directory);
   if (!lock)
     te::user_error(
         "directory: another te-experiment is at work in {}; wait for it, or give another directory",

@@ -121,7 +121,7 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
     }
     if (grid.world > 1)
       print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
-    print_tables(te::train::share_summary(config, runner.model().parameters()) +
+    print_tables(te::train::shard_summary(config, runner.model().parameters()) +
                  te::train::gather_summary(runner.model().parameters()) +
                  te::train::memory_summary(runner.plan(), context) +
                  te::train::offload_summary(runner.plan(), config) +
@@ -145,7 +145,7 @@ void warn_of_mpirun(te::parallel::World& world, const te::train::MpirunWatch& mp
   constexpr double kEnough = 60;
   const std::optional<double> seconds = te::train::seconds_until_mpirun_kills();
   if (mpirun.holds() || !world.leader() || !seconds || *seconds >= kEnough) return;
-  const te::train::Mpirun above = te::train::mpirun_above();
+  const te::train::Mpirun above = te::train::parent_mpirun();
   spdlog::warn(
       "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the step is finished and "
       "saved: "

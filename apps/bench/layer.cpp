@@ -181,12 +181,12 @@ class Layer {
   bool has_previous_layer_ = false;
 };
 
-constexpr std::chrono::seconds kRest{3}, kWarmUpTime{2};
+constexpr std::chrono::seconds kCoolDown{3}, kWarmUpTime{2};
 
 /// Lets a GPU cool down and its clock rise, as it is when a program begins.
-void rest(const Context& context) {
+void cool_down(const Context& context) {
   context.synchronize();
-  if (context.is_cuda()) std::this_thread::sleep_for(kRest);
+  if (context.is_cuda()) std::this_thread::sleep_for(kCoolDown);
 }
 /// Keeps it busy until power and clock are those of training. All ranks make the same number of calls, which may send.
 void warm_up(const Context& context, parallel::World& world, const std::function<void()>& call) {
@@ -238,7 +238,7 @@ LayerTimes measure(const Bench& bench, const config::Config& config) {
     return watched(phase, [&] { return bench.world.max_f64(median_ms(context, repeats, call, prepare)); });
   };
   LayerTimes times;
-  rest(context);
+  cool_down(context);
   times.both = time("both passes", passes, restore_dy);
   watched("settling", [&] { warm_up(context, bench.world, [&] { restore_dy(), passes(); }); });
   times.sustained = time("both passes under load", passes, restore_dy);
@@ -249,7 +249,7 @@ LayerTimes measure(const Bench& bench, const config::Config& config) {
     times.cast = time("casts of weights", [&] { layer.cast_weights(); });
   if (bench.options.profile)
     times.profile =
-        watched("the profile", [&] { return take_profile(context, repeats, passes, restore_dy); });
+        watched("the profile", [&] { return collect_profile(context, repeats, passes, restore_dy); });
   return times;
 }
 

@@ -270,8 +270,8 @@ double Profile::ms() const {
   return sum;
 }
 
-Profile take_profile(const Context& context, int runs, const std::function<void()>& call,
-                     const std::function<void()>& prepare) {
+Profile collect_profile(const Context& context, int runs, const std::function<void()>& call,
+                        const std::function<void()>& prepare) {
   Profile profile;
   Rows rows;
   Recorder recorder;

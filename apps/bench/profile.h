@@ -47,7 +47,7 @@ struct Profile {
 /// Runs `call` under the profiler, `runs` times after one that does not count. Each operation is enclosed by
 /// two events of its stream (CPU: clock readings), which costs a microsecond or two an operation: compare
 /// span_ms with a run without. `prepare` runs before each call and is not recorded.
-Profile take_profile(
+Profile collect_profile(
     const Context& context, int runs, const std::function<void()>& call,
     const std::function<void()>& prepare = [] {});
 

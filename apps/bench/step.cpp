@@ -114,7 +114,7 @@ void tune(config::Config config, const Context& context, const parallel::Groups&
   {
     const Context first = reopen(context, train::execution_options(config));
     Steps steps(config, first, groups, host_ranks);
-    profile = take_profile(first, 1, [&] { steps.run(); });
+    profile = collect_profile(first, 1, [&] { steps.run(); });
   }
   tune_gemms(context, profile);
 }
@@ -141,7 +141,7 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   if (steps.requantizes() && after.casts > before.casts)
     measured.requantized = static_cast<double>(after.requantized - before.requantized) /
                            static_cast<double>(after.casts - before.casts);
-  if (options.profiles()) measured.profile = take_profile(context, kProfiledSteps, [&] { steps.run(); });
+  if (options.profiles()) measured.profile = collect_profile(context, kProfiledSteps, [&] { steps.run(); });
   return measured;
 }
 

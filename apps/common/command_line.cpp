@@ -78,7 +78,7 @@ const CLI::App& reached(const CLI::App& app) {
 /// Offers the options of a command, in full.
 void offer_options(const CLI::App& command, std::string_view word, NearestNames& nearest) {
   for (const CLI::Option* option : command.get_options())
-    for (const std::string& name : option->get_lnames()) nearest.offer_if_near(word, "--" + name);
+    for (const std::string& name : option->get_lnames()) nearest.add_if_near(word, "--" + name);
 }
 
 /// What an option that is not there may be meant for; a question, or empty.
@@ -100,7 +100,7 @@ std::string advice_on_option(const CLI::App& app, std::string_view word, const C
 std::string advice_on_word(const CLI::App& app, const std::string& word) {
   NearestNames nearest;
   if (app.get_subcommands().empty())
-    for (const CLI::App* command : app.get_subcommands({})) nearest.offer_if_near(word, command->get_name());
+    for (const CLI::App* command : app.get_subcommands({})) nearest.add_if_near(word, command->get_name());
   if (!nearest.empty()) return nearest.question();
   const auto takes = [&](const char* option) { return reached(app).get_option_no_throw(option) != nullptr; };
   if (word.find('=') != std::string::npos && takes("--set"))

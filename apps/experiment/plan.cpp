@@ -57,7 +57,7 @@ class Reader {
       const auto key = entry.first.as<std::string>();
       if (std::find(known.begin(), known.end(), key) == known.end()) {
         NearestNames nearest;
-        for (const std::string& name : known) nearest.offer_if_near(key, name);
+        for (const std::string& name : known) nearest.add_if_near(key, name);
         user_error("{}: {} is no key here; {}there are {}", where_, key,
                    nearest.empty() ? "" : nearest.question() + " ", fmt::join(known, ", "));
       }

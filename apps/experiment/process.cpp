@@ -19,7 +19,7 @@
 namespace te::experiment {
 namespace {
 
-Ending ending_of(int status) {
+ExitStatus exit_status_of(int status) {
   if (WIFSIGNALED(status)) return {128 + WTERMSIG(status), WTERMSIG(status)};
   return {WEXITSTATUS(status), 0};
 }
@@ -65,7 +65,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 
 }  // namespace
 
-std::optional<FolderLock> FolderLock::take(const std::filesystem::path& folder) {
+std::optional<FolderLock> FolderLock::acquire(const std::filesystem::path& folder) {
   const std::string path = (folder / ".lock").string();
   File file(path, O_RDWR | O_CREAT);
   if (!file.is_open()) user_error("{}: {}; choose a folder that can be written", path, file.error());
@@ -81,7 +81,7 @@ FolderLock::~FolderLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-std::string Ending::text() const {
+std::string ExitStatus::text() const {
   return signal != 0 ? fmt::format("signal {} ({})", signal, ::strsignal(signal))
                      : fmt::format("exit code {}", exit_code);
 }
@@ -110,12 +110,12 @@ void ask_to_stop(pid_t process, const std::string& program) {
   if (!asked) ::kill(process, SIGTERM);
 }
 
-std::optional<Ending> poll_process(pid_t process) {
+std::optional<ExitStatus> poll_process(pid_t process) {
   int status = 0;
   const pid_t found = ::waitpid(process, &status, WNOHANG);
   if (found == 0 || (found < 0 && errno == EINTR)) return std::nullopt;
   TE_CHECK(found == process, "waitpid({}): {}", process, std::strerror(errno));
-  return ending_of(status);
+  return exit_status_of(status);
 }
 
 int run_and_wait(const std::vector<std::string>& words, bool quiet) {
@@ -134,7 +134,7 @@ int run_and_wait(const std::vector<std::string>& words, bool quiet) {
   if (child < 0) return 127;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  return ending_of(status).exit_code;
+  return exit_status_of(status).exit_code;
 }
 
 std::string shell_text(const Command& command) {

@@ -17,7 +17,7 @@ namespace te::experiment {
 class FolderLock {
  public:
   /// Empty when another process holds it. UserError when the file cannot be made.
-  static std::optional<FolderLock> take(const std::filesystem::path& folder);
+  static std::optional<FolderLock> acquire(const std::filesystem::path& folder);
   FolderLock(FolderLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
   FolderLock& operator=(FolderLock&& other) noexcept {
     std::swap(descriptor_, other.descriptor_);
@@ -39,7 +39,7 @@ struct Command {
 };
 
 /// How a process ended: its exit code, or the signal.
-struct Ending {
+struct ExitStatus {
   int exit_code = 0;  ///< 128 + signal when a signal ended it, as a shell has it
   int signal = 0;
   std::string text() const;  ///< "exit code 2", "signal 9 (Killed)"
@@ -51,7 +51,7 @@ pid_t start_process(const Command& command, const std::filesystem::path& log, co
 /// where there are none. Not for mpirun: it would kill its ranks a second later.
 void ask_to_stop(pid_t process, const std::string& program);
 /// Without waiting; empty while it runs.
-std::optional<Ending> poll_process(pid_t process);
+std::optional<ExitStatus> poll_process(pid_t process);
 /// Runs a command with this process's own output and waits; 127 when there is no such program. Its output can be
 /// dropped.
 int run_and_wait(const std::vector<std::string>& words, bool quiet);

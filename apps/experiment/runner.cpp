@@ -122,7 +122,7 @@ void Runner::start_runs() {
 }
 
 std::optional<FolderLock> Runner::lock(Item& item) {
-  std::optional<FolderLock> lock = FolderLock::take(item.run.folder);
+  std::optional<FolderLock> lock = FolderLock::acquire(item.run.folder);
   if (!lock && !item.locked)
     display_.event(fmt::format("{}: another process still writes into {}; waiting for it", item.run.name,
                                item.run.folder.string()));
@@ -175,27 +175,27 @@ bool Runner::collect() {
   bool any = false;
   for (Item& item : items_) {
     if (item.process == 0) continue;
-    if (const std::optional<Ending> ending = poll_process(item.process)) {
-      (this->*(item.evaluating ? &Runner::evaluated : &Runner::ended))(item, *ending);
+    if (const std::optional<ExitStatus> exit_status = poll_process(item.process)) {
+      (this->*(item.evaluating ? &Runner::evaluated : &Runner::ended))(item, *exit_status);
       any = true;
     }
   }
   return any;
 }
 
-void Runner::ended(Item& item, const Ending& ending) {
+void Runner::ended(Item& item, const ExitStatus& exit_status) {
   busy_[item.slot] = false;
   item.process = 0;
   item.state.process = 0;
-  item.state.exit_code = ending.exit_code;
+  item.state.exit_code = exit_status.exit_code;
   item.state.seconds += seconds_since(item.started);
   item.progress = read_progress(item.run);
-  const bool for_good = ending.exit_code == kRefused || ending.exit_code == kNoProgram;
+  const bool for_good = exit_status.exit_code == kRefused || exit_status.exit_code == kNoProgram;
   std::string what;
-  if (ending.exit_code == 0) {
+  if (exit_status.exit_code == 0) {
     item.state.stage = Stage::finished;
     what = fmt::format("finished in {}", clock_text(item.state.seconds));
-  } else if (ending.exit_code == kDiverged) {
+  } else if (exit_status.exit_code == kDiverged) {
     item.state.stage = Stage::diverged;
     what = fmt::format("diverged at step {}", item.progress.step);
   } else if (stopping_) {
@@ -204,28 +204,28 @@ void Runner::ended(Item& item, const Ending& ending) {
   } else if (!for_good && item.failures < experiment_.retries) {
     item.failures += 1;
     item.state.stage = Stage::waiting;
-    what = fmt::format("{}; retry {} of {}", ending.text(), item.failures, experiment_.retries);
+    what = fmt::format("{}; retry {} of {}", exit_status.text(), item.failures, experiment_.retries);
   } else {
     item.state.stage = Stage::failed;
     const std::string error = last_error(item.run);
-    item.state.reason = error.empty() ? ending.text() : error;
+    item.state.reason = error.empty() ? exit_status.text() : error;
     what = fmt::format("failed: {} (see {})", item.state.reason, (item.run.folder / "console.log").string());
   }
   write_state(item.run, item.state);
   display_.event(fmt::format("{}: {}", item.run.name, what));
 }
 
-void Runner::evaluated(Item& item, const Ending& ending) {
+void Runner::evaluated(Item& item, const ExitStatus& exit_status) {
   EvaluationState& evaluation = item.state.evaluation;
   busy_[item.slot] = false;
   item.process = 0;
   item.evaluating = false;
   item.state.process = 0;
   evaluation.seconds += seconds_since(item.started);
-  const bool for_good = ending.exit_code == kRefused || ending.exit_code == kNoProgram;
+  const bool for_good = exit_status.exit_code == kRefused || exit_status.exit_code == kNoProgram;
   const std::string log = (item.run.folder / kEvaluationLogName).string();
   std::string what;
-  if (ending.exit_code == 0 && has_results(item.run)) {
+  if (exit_status.exit_code == 0 && has_results(item.run)) {
     evaluation.stage = Stage::finished;
     what = fmt::format("evaluated in {}: {}", clock_text(evaluation.seconds), results_text(item.run));
   } else if (stopping_) {
@@ -234,11 +234,12 @@ void Runner::evaluated(Item& item, const Ending& ending) {
   } else if (!for_good && item.failures < experiment_.retries) {
     item.failures += 1;
     evaluation.stage = Stage::waiting;
-    what = fmt::format("evaluation: {}; retry {} of {}", ending.text(), item.failures, experiment_.retries);
+    what =
+        fmt::format("evaluation: {}; retry {} of {}", exit_status.text(), item.failures, experiment_.retries);
   } else {
     evaluation.stage = Stage::failed;
     const std::string error = last_error(item.run, kEvaluationLogName);
-    evaluation.reason = error.empty() ? ending.text() : error;
+    evaluation.reason = error.empty() ? exit_status.text() : error;
     what = fmt::format("evaluation failed: {} (see {})", evaluation.reason, log);
   }
   write_state(item.run, item.state);

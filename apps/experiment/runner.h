@@ -66,8 +66,8 @@ class Runner {
   void start(Item& item, size_t slot);
   void start_evaluation(Item& item, size_t slot);
   bool collect();
-  void ended(Item& item, const Ending& ending);
-  void evaluated(Item& item, const Ending& ending);
+  void ended(Item& item, const ExitStatus& exit_status);
+  void evaluated(Item& item, const ExitStatus& exit_status);
   void stop();
   size_t active() const;
   std::vector<Row> rows();

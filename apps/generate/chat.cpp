@@ -124,8 +124,8 @@ int ChatCommand::Arguments::talk(parallel::World& world, LoadedModel& loaded, Ch
     if (!world.leader()) continue;
     fmt::print("\n");
     std::fflush(stdout);
-    if (!quiet && chat.ending() != Ending::end_token)
-      fmt::print(stderr, "({}; the conversation has {} tokens before it)\n", to_string(chat.ending()),
+    if (!quiet && chat.finish_reason() != FinishReason::end_token)
+      fmt::print(stderr, "({}; the conversation has {} tokens before it)\n", to_string(chat.finish_reason()),
                  chat.prompt_tokens());
   }
   return stop_requested != 0 ? 130 : 0;

@@ -81,10 +81,10 @@ class ResultFile {
         out_(path, std::ios::binary) {
     if (!out_) user_error("--output {}: cannot be written", path);
   }
-  void add(size_t index, const Continued& result) {
+  void add(size_t index, const Completion& result) {
     json record = requests_[index];
     record["text"] = result.text;
-    record["ending"] = to_string(result.ending);
+    record["ending"] = to_string(result.finish_reason);
     record["prompt_tokens"] = result.prompt.size();
     record["tokens"] = result.tokens;
     if (scores_) record["score"] = result.score;
@@ -276,7 +276,7 @@ int GenerateCommand::run(parallel::World& world) {
   std::unique_ptr<Printer> printer;
   Generator::OnDone done;
   if (results) {
-    done = [&](size_t index, const Continued& result) { results->add(index, result); };
+    done = [&](size_t index, const Completion& result) { results->add(index, result); };
   } else if (world.leader()) {
     printer = std::make_unique<Printer>(std::move(echo));
     print = [&](size_t index, const std::string& text, bool last) { printer->add(index, text, last); };
@@ -299,7 +299,7 @@ Timing GenerateCommand::Arguments::generate(LoadedModel& model, const text::Toke
                                             const Generator::OnDone& done) const {
   if (beams.chosen()) {
     BeamGenerator generator(model.decoder, by, options, beams.options);
-    generator.run(model.context, tokens, &stop_requested, [&](size_t index, const Continued& result) {
+    generator.run(model.context, tokens, &stop_requested, [&](size_t index, const Completion& result) {
       if (print) print(index, result.text, true);
       if (done) done(index, result);
     });

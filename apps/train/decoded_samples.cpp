@@ -79,16 +79,16 @@ class DecodedSamples final : public train::SampleMaker {
     for (const std::string& text : texts_) samples.push_back({.prompt = generate::valid_utf8(text)});
     generate::Generator generator(*decoder_, *tokenizer_, options_);
     // Prompts that are done keep their texts when a later one meets logits that are no numbers.
-    const auto done = [&](size_t index, const generate::Continued& result) {
+    const auto done = [&](size_t index, const generate::Completion& result) {
       samples[index].text = result.text;
-      samples[index].ending = generate::to_string(result.ending);
+      samples[index].finish_reason = generate::to_string(result.finish_reason);
       samples[index].tokens = static_cast<int64_t>(result.tokens.size());
     };
     try {
       generator.run(context_, prompts_, {}, nullptr, done);
     } catch (const UserError& error) {  // the same on all tensor ranks: they have the same logits
       for (train::Sample& sample : samples)
-        if (sample.ending.empty()) sample.ending = error.what();
+        if (sample.finish_reason.empty()) sample.finish_reason = error.what();
     }
     context_.synchronize();
     return samples;

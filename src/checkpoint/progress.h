@@ -55,13 +55,14 @@ struct SpikeHistory {
 
 /// Counters of the training loop.
 struct Faults {
-  int64_t skipped_in_a_row = 0;  ///< steps that were not finite; spikes and loss-scale overflows do not count
-  int64_t skipped_total = 0;     ///< steps without an update, whatever the reason
-  int64_t rollbacks = 0;         ///< after loss spikes
+  int64_t consecutive_skipped =
+      0;                      ///< steps that were not finite; spikes and loss-scale overflows do not count
+  int64_t skipped_total = 0;  ///< steps without an update, whatever the reason
+  int64_t rollbacks = 0;      ///< after loss spikes
   bool operator==(const Faults&) const = default;
 };
 
-/// What the run knows of its checkpoints (train/saves.h).
+/// What the run knows of its checkpoints (train/checkpoint_manager.h).
 struct KeptCheckpoints {
   std::string last_verified;  ///< folder name of the last good one; empty: none
   std::vector<int64_t> drop;  ///< steps of checkpoints that are to be deleted once they are no longer `good`

@@ -111,13 +111,13 @@ void read(const JsonNode& node, SpikeHistory& history) {
 }
 
 Json to_json(const Faults& faults) {
-  return {{"skipped_in_a_row", faults.skipped_in_a_row},
+  return {{"skipped_in_a_row", faults.consecutive_skipped},
           {"skipped_total", faults.skipped_total},
           {"rollbacks", faults.rollbacks}};
 }
 
 void read(const JsonNode& node, Faults& faults) {
-  faults = {.skipped_in_a_row = count_of(node, "skipped_in_a_row"),
+  faults = {.consecutive_skipped = count_of(node, "skipped_in_a_row"),
             .skipped_total = count_of(node, "skipped_total"),
             .rollbacks = count_of(node, "rollbacks")};
 }

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 const std::string kDisk = "disk: ";  // begins the message of a WriteError
 
-std::string file_name(const char* kind, RankOf who) {
+std::string file_name(const char* kind, RankInfo who) {
   if (who.size == 1) return fmt::format("{}.safetensors", kind);
   return fmt::format("{}-{:05}-of-{:05}.safetensors", kind, who.rank + 1, who.size);
 }
@@ -41,7 +41,7 @@ void check_finite(const StoredPiece& piece, const void* values, int64_t count) {
 
 }  // namespace
 
-RankFiles::RankFiles(const fs::path& folder, RankOf who, const std::vector<StoredPiece>& pieces)
+RankFiles::RankFiles(const fs::path& folder, RankInfo who, const std::vector<StoredPiece>& pieces)
     : folder_(folder), who_(who), places_(pieces.size()) {
   for (const bool moments : {false, true}) {
     std::vector<SafetensorsSpec> specs;
@@ -73,7 +73,7 @@ Manifest RankFiles::finish(const Fp8State& fp8) {
   return std::move(part_);
 }
 
-Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<SavedPiece>& pieces,
+Manifest write_rank_files(const fs::path& folder, RankInfo who, const std::vector<SavedPiece>& pieces,
                           const Fetch& fetch, const Fp8State& fp8) {
   RankFiles files(folder, who, {pieces.begin(), pieces.end()});
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -88,11 +88,11 @@ Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<
   return files.finish(fp8);
 }
 
-void write_rank_manifest(const fs::path& folder, RankOf who, const Manifest& part) {
+void write_rank_manifest(const fs::path& folder, RankInfo who, const Manifest& part) {
   write_text(part_path(folder, who.rank), to_text(part));
 }
 
-void write_failure_marker(const fs::path& folder, RankOf who, const std::string& message, bool disk) {
+void write_failure_marker(const fs::path& folder, RankInfo who, const std::string& message, bool disk) {
   const fs::path path = failure_path(folder, who.rank);
   try {
     write_text(path, (disk ? kDisk : "") + message);
@@ -109,7 +109,7 @@ void write_failure_marker(const fs::path& folder, RankOf who, const std::string&
   write_error("rank {}: {}", rank, message.substr(kDisk.size()));
 }
 
-void await_others(const fs::path& folder, int ranks) {
+void wait_for_ranks(const fs::path& folder, int ranks) {
   constexpr int kTicks = 1000;  // of 10 ms: a rank that was killed must not hold up the end of the job
   std::error_code ignored;
   for (int tick = 0, rank = 1; tick < kTicks && rank < ranks; ++tick) {

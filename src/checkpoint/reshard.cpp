@@ -70,7 +70,7 @@ class Resharding {
     const int ranks = static_cast<int>(plans_.size());
     std::vector<Fp8State> states = split_fp8();
     for (int rank = 0; rank < ranks; ++rank)
-      files_.emplace_back(folder, RankOf{rank, ranks}, plans_[static_cast<size_t>(rank)].pieces);
+      files_.emplace_back(folder, RankInfo{rank, ranks}, plans_[static_cast<size_t>(rank)].pieces);
     for (auto& [name, holders] : holders_) copy(source_.at(name), holders);
     std::vector<Manifest> parts;
     for (size_t rank = 0; rank < files_.size(); ++rank) parts.push_back(files_[rank].finish(states[rank]));

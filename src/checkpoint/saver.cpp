@@ -242,7 +242,7 @@ void Saver::write(Task& task) {
     commit_folder(options_.directory, task.progress.step, to_text(merge(parts)));
   } catch (const std::exception& error) {
     if (job_.who.rank == 0) {
-      if (!collected) await_others(temporary, job_.who.size);
+      if (!collected) wait_for_ranks(temporary, job_.who.size);
       discard_folder(temporary);
     } else {
       try {
@@ -254,7 +254,7 @@ void Saver::write(Task& task) {
     throw;
   }
   try {
-    tidy(task);
+    remove_stale(task);
   } catch (const std::filesystem::filesystem_error& error) {  // the new checkpoint is good all the same
     spdlog::warn("checkpoint.keep: {}: {}", error.path1().string(), error.code().message());
   } catch (const WriteError& error) {
@@ -263,7 +263,7 @@ void Saver::write(Task& task) {
 }
 
 // Which of the checkpoints is the best, and which of them go.
-void Saver::tidy(const Task& task) const {
+void Saver::remove_stale(const Task& task) const {
   std::vector<int64_t> best;
   for (const Validation::Best& item : task.progress.validation.best) best.push_back(item.step);
   if (!best.empty()) mark_best(options_.directory, best);

@@ -32,7 +32,7 @@ namespace te::checkpoint {
 
 /// The ranks that save together.
 struct Job {
-  RankOf who;
+  RankInfo who;
   int host_ranks = 1;             ///< of them on this host: they share its memory
   std::function<void()> barrier;  ///< called on the training thread only; may be empty for one rank
   int64_t timeout_seconds = 600;  ///< of rank 0 waiting for the others; 0: for ever
@@ -88,7 +88,7 @@ class Saver {
   void reserve();
   void run(Task& task);
   void write(Task& task);
-  void tidy(const Task& task) const;
+  void remove_stale(const Task& task) const;
   void join();
   void wait_for_thread() const;
 

@@ -127,15 +127,14 @@ Fp8KeptWeights fp8_kept_weights(const Config& config) {
   return config.optimizer.store_param_remainders ? Fp8KeptWeights::none : Fp8KeptWeights::rowwise;
 }
 
-bool takes_steps_in_both_precisions(const Config& config) {
+bool mixes_precisions(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   return precision.fp8 != Fp8Mode::off &&
          (precision.fp8_from_step > 1 || precision.fp8_until_step > 0 || config.guard.every > 0);
 }
 
 bool reads_values_of_fp8_weights(const Config& config) {
-  return config.logging.generate_every > 0 || config.evaluation.every > 0 ||
-         takes_steps_in_both_precisions(config);
+  return config.logging.generate_every > 0 || config.evaluation.every > 0 || mixes_precisions(config);
 }
 
 // Statistics look at what is cast, and fp8_keep_weights none makes both forms of BF16 values.

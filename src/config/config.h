@@ -430,7 +430,7 @@ Fp8KeptWeights fp8_kept_weights(const Config& config);
 
 /// An FP8 run that may take steps in high precision, too: by schedule, or for its guard. Operands have the memory of
 /// both.
-bool takes_steps_in_both_precisions(const Config& config);
+bool mixes_precisions(const Config& config);
 
 /// Somebody reads the BF16 values of FP8 weights: texts and tasks of a run, or steps in high precision.
 bool reads_values_of_fp8_weights(const Config& config);
@@ -465,7 +465,7 @@ struct SetKey {
   std::string_view section, name;
   std::string value;  ///< as YAML
 };
-std::vector<SetKey> keys_that_were_set(const Config& config);
+std::vector<SetKey> explicit_keys(const Config& config);
 
 /// One line per key: name, type with the allowed values, default, meaning.
 std::string describe_keys();

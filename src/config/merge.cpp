@@ -60,7 +60,7 @@ std::string nearest_files(const std::string& source) {
   std::sort(found.begin(), found.end());
   NearestNames nearest;
   for (const auto& [other, path] : found) {
-    if (const std::optional<int> distance = name_distance(stem, other)) nearest.offer(path, *distance);
+    if (const std::optional<int> distance = name_distance(stem, other)) nearest.add(path, *distance);
   }
   return nearest.empty() ? "" : "; " + nearest.question();
 }

@@ -79,7 +79,7 @@ constexpr auto kPresets = std::to_array<Preset>({
 /// "did you mean 'llama3_8b'?", or nothing.
 std::string nearest(std::string_view name) {
   NearestNames nearest;
-  for (const Preset& preset : kPresets) nearest.offer_if_near(name, preset.name);
+  for (const Preset& preset : kPresets) nearest.add_if_near(name, preset.name);
   return nearest.empty() ? "" : nearest.question() + " ";
 }
 

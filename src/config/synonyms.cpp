@@ -332,7 +332,7 @@ std::string meant_resume(std::string_view value) {
        {std::span<const std::string_view>(kAuto), std::span<const std::string_view>(kNever)}) {
     for (const std::string_view word : words)
       if (const std::optional<int> distance = name_distance(value, word, false))
-        meant.offer(words[0], *distance);
+        meant.add(words[0], *distance);
   }
   return meant.empty() ? "" : meant.question();
 }

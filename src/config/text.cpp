@@ -68,7 +68,7 @@ NearestNames nearest_keys(std::string_view unknown) {
     const std::optional<int> distance = name_distance(name, candidate, related);
     if (!distance) return;
     const bool near = has_section && name_distance(section, section_of(key), false).has_value();
-    nearest.offer(key, *distance + cost + (related ? 0 : near ? kNearSection : elsewhere));
+    nearest.add(key, *distance + cost + (related ? 0 : near ? kNearSection : elsewhere));
   };
   for (const Key& key : keys()) offer(key.name(), key.path, 0, kOtherSection);
   for (const Synonym& synonym : synonyms()) {
@@ -76,7 +76,7 @@ NearestNames nearest_keys(std::string_view unknown) {
     if (synonym.theirs.find('.') == std::string_view::npos)
       offer(synonym.theirs, synonym.ours, kSynonym, has_section ? 3 * kOtherSection : 0);
     else if (name_distance(unknown, synonym.theirs) == 0)
-      nearest.offer(synonym.ours, kSynonym);
+      nearest.add(synonym.ours, kSynonym);
   }
   return nearest;
 }
@@ -91,9 +91,9 @@ std::string suggestion(std::string_view unknown_path) {
     for (const Section& section : sections()) {
       if (section.name == path)
         return fmt::format("it is a section; name a key in it, such as {}.KEY=VALUE", path);
-      nearest.offer_if_near(path, section.name);
+      nearest.add_if_near(path, section.name);
     }
-    nearest.offer_if_near(path, "extends");
+    nearest.add_if_near(path, "extends");
   }
   return nearest.empty() ? "te-train --describe-keys lists all keys" : nearest.question();
 }

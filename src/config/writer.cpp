@@ -101,7 +101,7 @@ std::string string_in(const std::string& yaml, std::string_view path) {
   }
 }
 
-std::vector<SetKey> keys_that_were_set(const Config& config) {
+std::vector<SetKey> explicit_keys(const Config& config) {
   Config copy = config, built_in;
   std::vector<SetKey> set;
   for (const Key& key : keys()) {

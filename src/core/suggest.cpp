@@ -82,15 +82,15 @@ std::optional<int> name_distance(std::string_view name, std::string_view candida
   return best;
 }
 
-void NearestNames::offer(std::string_view name, int distance) {
+void NearestNames::add(std::string_view name, int distance) {
   if (!names_.empty() && distance > distance_) return;
   if (names_.empty() || distance < distance_) names_.clear();
   distance_ = distance;
   if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.emplace_back(name);
 }
 
-void NearestNames::offer_if_near(std::string_view mistyped, std::string_view candidate) {
-  if (const std::optional<int> distance = name_distance(mistyped, candidate)) offer(candidate, *distance);
+void NearestNames::add_if_near(std::string_view mistyped, std::string_view candidate) {
+  if (const std::optional<int> distance = name_distance(mistyped, candidate)) add(candidate, *distance);
 }
 
 std::string NearestNames::question(std::string_view quote) const {

@@ -22,9 +22,9 @@ std::optional<int> name_distance(std::string_view name, std::string_view candida
 /// Keeps the nearest of the names that are offered; those that are equally near, in the order of the offers.
 class NearestNames {
  public:
-  void offer(std::string_view name, int distance);
+  void add(std::string_view name, int distance);
   /// By name_distance.
-  void offer_if_near(std::string_view mistyped, std::string_view candidate);
+  void add_if_near(std::string_view mistyped, std::string_view candidate);
   bool empty() const { return names_.empty(); }
   int distance() const { return distance_; }  ///< of all of them
   /// "did you mean 'a' or 'b'?"; at most three of them, `quote` around each. Not of none.

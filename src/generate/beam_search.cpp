@@ -42,7 +42,7 @@ double Beams::normalized(double score, int64_t length) const {
   return score / std::pow(static_cast<double>(length), options_.length_penalty);
 }
 
-Beam Beams::grown(const Continuation& next) const {
+Beam Beams::extended(const Continuation& next) const {
   Beam beam = running_[next.parent];
   beam.tokens.push_back(next.token);
   beam.score = next.score;
@@ -78,7 +78,7 @@ std::vector<Beams::Continuation> Beams::continuations(std::span<const float> log
 void Beams::keep_hypotheses(std::span<const Continuation> continuations) {
   for (const Continuation& next : continuations.first(static_cast<size_t>(options_.num_beams))) {
     if (!ends(next)) continue;
-    Beam beam = grown(next);
+    Beam beam = extended(next);
     beam.score = normalized(beam.score, static_cast<int64_t>(beam.tokens.size()));
     const auto place = std::upper_bound(hypotheses_.begin(), hypotheses_.end(), beam,
                                         [](const Beam& a, const Beam& b) { return a.score > b.score; });
@@ -105,7 +105,7 @@ bool Beams::advance(std::span<const float> logits) {
   parents_.clear();
   for (const Continuation& continuation : all) {
     if (ends(continuation) || next.size() == static_cast<size_t>(options_.num_beams)) continue;
-    next.push_back(grown(continuation));
+    next.push_back(extended(continuation));
     parents_.push_back(continuation.parent);
   }
   running_ = std::move(next);
@@ -169,20 +169,20 @@ void BeamGenerator::move_cache(const Context& context, Search& search) {
     slots[i] = search.slots[free];
     const int64_t from = search.slots[parents[i]];
     decoder_.reset(slots[i]);
-    decoder_.copy_beginning(context, from, std::span(&slots[i], 1), decoder_.length(from));
+    decoder_.copy_prefix(context, from, std::span(&slots[i], 1), decoder_.length(from));
   }
   search.slots = std::move(slots);
 }
 
-Continued BeamGenerator::finish(const Search& search, bool interrupted) const {
+Completion BeamGenerator::finish(const Search& search, bool interrupted) const {
   const Beam& best = search.beams.best();
-  Continued result{.text = {}, .prompt = search.prompt, .tokens = best.tokens, .score = best.score};
+  Completion result{.text = {}, .prompt = search.prompt, .tokens = best.tokens, .score = best.score};
   const bool ended = !best.tokens.empty() && options_.ends.contains(best.tokens.back());
   const auto length = static_cast<int64_t>(best.tokens.size());
-  result.ending = ended                           ? Ending::end_token
-                  : length >= options_.max_tokens ? Ending::max_tokens
-                  : interrupted                   ? Ending::interrupted
-                                                  : Ending::context;
+  result.finish_reason = ended                           ? FinishReason::end_token
+                         : length >= options_.max_tokens ? FinishReason::max_tokens
+                         : interrupted                   ? FinishReason::interrupted
+                                                         : FinishReason::context;
   TextStream text(tokenizer_, Generator::text_part(tokenizer_, search.prompt), {});
   for (const int32_t token : std::span(best.tokens).first(best.tokens.size() - (ended ? 1 : 0)))
     if (token < tokenizer_.vocab_size()) result.text += text.add(token);
@@ -190,11 +190,11 @@ Continued BeamGenerator::finish(const Search& search, bool interrupted) const {
   return result;
 }
 
-std::vector<Continued> BeamGenerator::run(const Context& context,
-                                          const std::vector<std::vector<int32_t>>& prompts,
-                                          const volatile std::sig_atomic_t* stop,
-                                          const Generator::OnDone& on_done) {
-  std::vector<Continued> results(prompts.size());
+std::vector<Completion> BeamGenerator::run(const Context& context,
+                                           const std::vector<std::vector<int32_t>>& prompts,
+                                           const volatile std::sig_atomic_t* stop,
+                                           const Generator::OnDone& on_done) {
+  std::vector<Completion> results(prompts.size());
   const auto width = static_cast<size_t>(beams_.num_beams),
              vocab = static_cast<size_t>(decoder_.vocab_size());
   std::vector<std::vector<int64_t>> free(static_cast<size_t>(decoder_.batch()) / width);

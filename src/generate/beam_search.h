@@ -77,7 +77,7 @@ class Beams {
   bool can_improve() const;
   double normalized(double score, int64_t length) const;
   bool full() const { return hypotheses_.size() == static_cast<size_t>(options_.num_beams); }
-  Beam grown(const Continuation& next) const;
+  Beam extended(const Continuation& next) const;
   bool ends(const Continuation& next) const { return last_ || ends_.contains(next.token); }
 
   BeamOptions options_;
@@ -98,16 +98,16 @@ class BeamGenerator {
   BeamGenerator(Decoder& decoder, const text::Tokenizer& tokenizer, GenerateOptions options,
                 BeamOptions beams);
 
-  std::vector<Continued> run(const Context& context, const std::vector<std::vector<int32_t>>& prompts,
-                             const volatile std::sig_atomic_t* stop = nullptr,
-                             const Generator::OnDone& on_done = {});
+  std::vector<Completion> run(const Context& context, const std::vector<std::vector<int32_t>>& prompts,
+                              const volatile std::sig_atomic_t* stop = nullptr,
+                              const Generator::OnDone& on_done = {});
   const Timing& timing() const { return timing_; }
 
  private:
   struct Search;
   std::span<const float> append(const Context& context, const std::vector<Search>& searches);
   void move_cache(const Context& context, Search& search);
-  Continued finish(const Search& search, bool interrupted) const;
+  Completion finish(const Search& search, bool interrupted) const;
 
   Decoder& decoder_;
   const text::Tokenizer& tokenizer_;

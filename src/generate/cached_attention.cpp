@@ -21,14 +21,14 @@ void CachedAttention::plan(MemoryPlan& plan, const std::string& name, DType dtyp
   plan.add(storage_.v, name + ".cache.v", MemoryKind::activations, dtype, shape);
 }
 
-void CachedAttention::arrange(int64_t batch, int64_t length) {
+void CachedAttention::resize_cache(int64_t batch, int64_t length) {
   const auto cut = [&](const Tensor& all) {
     return Tensor{all.data, all.dtype, {batch, length, num_query_groups_, head_dim_}};
   };
   cache_ = {cut(storage_.k), cut(storage_.v)};
 }
 
-void CachedAttention::copy_beginning(const Context& context, int64_t from, int64_t to, int64_t length) const {
+void CachedAttention::copy_prefix(const Context& context, int64_t from, int64_t to, int64_t length) const {
   for (const Tensor& cache : {cache_.k, cache_.v}) {
     const Tensor rows = cache.view({cache.dim(0) * cache.dim(1), cache.dim(2) * cache.dim(3)});
     context.copy(rows.slice_rows(to * cache.dim(1), length), rows.slice_rows(from * cache.dim(1), length));

@@ -29,9 +29,9 @@ class CachedAttention final : public model::CoreAttention {
   /// Memory for `tokens` tokens of all sequences together.
   void plan(MemoryPlan& plan, const std::string& name, DType dtype, int64_t tokens);
   /// Cuts it anew: `batch` sequences of up to `length` tokens.
-  void arrange(int64_t batch, int64_t length);
+  void resize_cache(int64_t batch, int64_t length);
   /// Gives a sequence the first `length` tokens of another one.
-  void copy_beginning(const Context& context, int64_t from, int64_t to, int64_t length) const;
+  void copy_prefix(const Context& context, int64_t from, int64_t to, int64_t length) const;
 
   /// The appended rows' keys and values enter the cache; o = attention against it. kept_qkv and lse are not looked at.
   void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,

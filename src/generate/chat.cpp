@@ -99,12 +99,14 @@ std::string Chat::reply(const Context& context, const std::string& message,
   };
   for (int64_t count = 0;; ++count) {
     if (count >= options_.max_tokens || static_cast<int64_t>(cached_.size()) >= decoder_.max_length()) {
-      ending_ = count >= options_.max_tokens ? Ending::max_tokens : Ending::context;
+      finish_reason_ = count >= options_.max_tokens ? FinishReason::max_tokens : FinishReason::context;
       break;
     }
     const int32_t token = choose(logits, static_cast<uint64_t>(count));
-    ending_ = stop != nullptr && *stop != 0 ? Ending::interrupted : Ending::end_token;
-    if (token == prompt.turn_end || options_.ends.contains(token) || ending_ == Ending::interrupted) break;
+    finish_reason_ = stop != nullptr && *stop != 0 ? FinishReason::interrupted : FinishReason::end_token;
+    if (token == prompt.turn_end || options_.ends.contains(token) ||
+        finish_reason_ == FinishReason::interrupted)
+      break;
     if (token < tokenizer_.vocab_size()) add(stream.add(token));
     cached_.push_back(token);
     const std::vector<Continuation> next = {{0, std::span(cached_).last(1)}};

@@ -56,7 +56,7 @@ class Chat {
                     const std::function<void(const std::string&)>& on_text = {},
                     const volatile std::sig_atomic_t* stop = nullptr);
   const text::Conversation& conversation() const { return conversation_; }
-  Ending ending() const { return ending_; }                 ///< of the last reply
+  FinishReason finish_reason() const { return finish_reason_; }  ///< of the last reply
   int64_t reused_tokens() const { return reused_; }         ///< of the last prompt, that were in the cache
   int64_t prompt_tokens() const { return prompt_tokens_; }  ///< of the last prompt
 
@@ -72,7 +72,7 @@ class Chat {
   std::vector<int32_t> cached_;  ///< tokens whose keys and values the decoder has
   std::vector<float> penalized_;
   uint64_t turn_ = 0;
-  Ending ending_ = Ending::end_token;
+  FinishReason finish_reason_ = FinishReason::end_token;
   int64_t reused_ = 0, prompt_tokens_ = 0;
 };
 

@@ -55,7 +55,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
            "decoder: {} scored rows, passes of {}", sizes.score_rows, sizes.max_rows);
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->set_amax_groups(groups.tensor(), groups.stage());
-  if (alone()) recipe_->use_single_amax_buffer();
+  if (is_single_rank()) recipe_->use_single_amax_buffer();
   if (groups.first_stage()) {
     embedding_ =
         std::make_unique<model::VocabParallelEmbedding>(layer_config_, parameters_, tensor_, context_ranks_);
@@ -160,7 +160,7 @@ void Decoder::start(const Context& context) {
   rope_.fill(context, config_.model);
   recipe_->reset(context);
   if (uses_megakernel()) persistent_decoder_.start(context);
-  arrange(sizes_.batch, config_.model.seq_length);
+  resize_cache(sizes_.batch, config_.model.seq_length);
 }
 
 void Decoder::quantize_weights(const Context& context) {
@@ -176,27 +176,26 @@ void Decoder::truncate(int64_t sequence, int64_t length) {
   now = length;
 }
 
-void Decoder::copy_beginning(const Context& context, int64_t from, std::span<const int64_t> to,
-                             int64_t length) {
+void Decoder::copy_prefix(const Context& context, int64_t from, std::span<const int64_t> to, int64_t length) {
   TE_CHECK(length > 0 && length <= this->length(from), "decoder: {} tokens of sequence {}, which has {}",
            length, from, this->length(from));
   for (const int64_t sequence : to) {
     TE_CHECK(this->length(sequence) == 0, "decoder: sequence {} has {} tokens already", sequence,
              this->length(sequence));
     for (const CachedAttention& attention : attention_)
-      attention.copy_beginning(context, from, sequence, length);
+      attention.copy_prefix(context, from, sequence, length);
     lengths_[static_cast<size_t>(sequence)] = length;
   }
 }
 
-void Decoder::arrange(int64_t batch, int64_t length) {
+void Decoder::resize_cache(int64_t batch, int64_t length) {
   TE_CHECK(
       batch > 0 && length > 0 && length <= config_.model.seq_length && batch * length <= sizes_.cache_tokens,
       "decoder: {} sequences of {} tokens in a cache of {}", batch, length, sizes_.cache_tokens);
   lengths_.assign(static_cast<size_t>(batch), 0);
   cache_length_ = length;
-  forget_recordings();
-  for (CachedAttention& attention : attention_) attention.arrange(batch, length);
+  clear_graphs();
+  for (CachedAttention& attention : attention_) attention.resize_cache(batch, length);
 }
 
 // --- tokens to passes --------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ std::span<const float> Decoder::run(const Context& context, std::span<const Cont
     const auto part = every.subspan(first, std::min(most, rows.size() - first));
     const int64_t padded = padded_rows(context, static_cast<int64_t>(part.size()));
     const parallel::Watchdog::Guard guard(context, "generation");
-    if (recordable(context, part)) {
+    if (can_capture(context, part)) {
       run_step(context, part, padded);
     } else {
       read_logits(context, pass(context, part, padded), part);
@@ -286,12 +285,12 @@ Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, 
 
 // One token each of different sequences, on one rank: a graph of several would have to be recorded by all at the same
 // moment.
-bool Decoder::recordable(const Context& context, std::span<const Row> rows) const {
+bool Decoder::can_capture(const Context& context, std::span<const Row> rows) const {
   const auto same_sequence = [](const Row& a, const Row& b) { return a.sequence == b.sequence; };
   const auto count = static_cast<int64_t>(rows.size());
   const bool small = !recipe_->quantizes() ||
                      round_up(count, kFp8Rows) * dims_.max_input_width() <= kernels::kMaxSmallElements;
-  return DeviceGraph::supported(context) && alone() && small &&
+  return DeviceGraph::supported(context) && is_single_rank() && small &&
          count <= std::min(sizes_.batch, kRecordedRows) &&
          std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&
          std::adjacent_find(rows.begin(), rows.end(), same_sequence) == rows.end();

@@ -49,7 +49,7 @@ enum class MegakernelMode : uint8_t {
 struct DecoderSizes {
   int64_t batch = 1;       ///< sequences in the cache
   int64_t max_rows = 512;  ///< tokens of one pass, a multiple of 16
-  /// Tokens that the cache holds, for arrange(); 0: batch sequences of the longest length.
+  /// Tokens that the cache holds, for resize_cache(); 0: batch sequences of the longest length.
   int64_t cache_tokens = 0;
   int64_t score_rows = 0;  ///< for score(): rows whose logits are made at a time, a power of 2 up to max_rows
   MegakernelMode megakernel = MegakernelMode::never;
@@ -70,7 +70,7 @@ struct ScoredContinuation {
 /// How the model judges a target.
 struct TokenScore {
   double log_probability = 0.0;  ///< natural logarithm
-  bool most_probable = false;    ///< no token's logit is larger
+  bool is_argmax = false;        ///< no token's logit is larger
 };
 
 class Decoder {
@@ -106,12 +106,12 @@ class Decoder {
   /// Forgets all of a sequence but its first `length` tokens.
   void truncate(int64_t sequence, int64_t length);
   /// Gives sequences that are empty the first `length` tokens of another one.
-  void copy_beginning(const Context& context, int64_t from, std::span<const int64_t> to, int64_t length);
+  void copy_prefix(const Context& context, int64_t from, std::span<const int64_t> to, int64_t length);
   /// Forgets everything and cuts the cache anew: `batch` sequences of up to `length` tokens, not more than cache_tokens
   /// together.
-  void arrange(int64_t batch, int64_t length);
+  void resize_cache(int64_t batch, int64_t length);
   /// The next pass of each kind is launched kernel by kernel again.
-  void forget_recordings() { steps_.clear(); }
+  void clear_graphs() { steps_.clear(); }
   int64_t length(int64_t sequence) const { return lengths_.at(static_cast<size_t>(sequence)); }
   int64_t max_length() const { return cache_length_; }
   int64_t batch() const { return sizes_.batch; }
@@ -134,10 +134,10 @@ class Decoder {
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   void fill_ids(std::span<const Row> rows, int64_t padded);
   Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool one_token_per_sequence);
-  bool uses_megakernel() const { return sizes_.megakernel != MegakernelMode::never && alone(); }
+  bool uses_megakernel() const { return sizes_.megakernel != MegakernelMode::never && is_single_rank(); }
   bool uses_megakernel(int64_t rows) const;
-  bool alone() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
-  bool recordable(const Context& context, std::span<const Row> rows) const;
+  bool is_single_rank() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
+  bool can_capture(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
   model::LayerActivations activations(int64_t rows) const;

@@ -7,17 +7,17 @@
 #include "generate/text_stream.h"
 
 namespace te::generate {
-const char* to_string(Ending ending) {
-  switch (ending) {
-    case Ending::end_token:
+const char* to_string(FinishReason finish_reason) {
+  switch (finish_reason) {
+    case FinishReason::end_token:
       return "end token";
-    case Ending::stop_string:
+    case FinishReason::stop_string:
       return "stop string";
-    case Ending::max_tokens:
+    case FinishReason::max_tokens:
       return "max tokens";
-    case Ending::context:
+    case FinishReason::context:
       return "context full";
-    case Ending::interrupted:
+    case FinishReason::interrupted:
       return "interrupted";
   }
   return "";
@@ -26,7 +26,7 @@ const char* to_string(Ending ending) {
 struct Generator::Sequence {
   size_t index = 0;  ///< of the prompt
   int64_t slot = 0;  ///< in the decoder
-  Continued* result = nullptr;
+  Completion* result = nullptr;
   std::unique_ptr<TextStream> text;
   bool done = false;
 };
@@ -64,7 +64,7 @@ std::span<const int32_t> Generator::text_part(const text::Tokenizer& tokenizer,
 }
 
 int32_t Generator::choose(const Sequence& sequence, std::span<const float> logits) {
-  const Continued& result = *sequence.result;
+  const Completion& result = *sequence.result;
   if (options_.sampling.repetition_penalty != 1.0) {
     penalized_.assign(logits.begin(), logits.end());
     penalize_repetitions(penalized_, options_.sampling.repetition_penalty, {result.prompt, result.tokens});
@@ -75,22 +75,22 @@ int32_t Generator::choose(const Sequence& sequence, std::span<const float> logit
 
 // True when the sequence goes on.
 bool Generator::accept(Sequence& sequence, int32_t token, const OnText& on_text) const {
-  Continued& result = *sequence.result;
+  Completion& result = *sequence.result;
   result.tokens.push_back(token);
-  const auto end = [&](Ending ending) {
-    result.ending = ending;
+  const auto end = [&](FinishReason finish_reason) {
+    result.finish_reason = finish_reason;
     sequence.done = true;
   };
   std::string text;
   if (options_.ends.contains(token)) {
-    end(Ending::end_token);
+    end(FinishReason::end_token);
   } else {
     if (token < tokenizer_.vocab_size()) text = sequence.text->add(token);
-    if (sequence.text->stopped()) end(Ending::stop_string);
+    if (sequence.text->stopped()) end(FinishReason::stop_string);
     const auto count = static_cast<int64_t>(result.tokens.size());
-    if (!sequence.done && count >= options_.max_tokens) end(Ending::max_tokens);
+    if (!sequence.done && count >= options_.max_tokens) end(FinishReason::max_tokens);
     if (!sequence.done && static_cast<int64_t>(result.prompt.size()) + count >= decoder_.max_length())
-      end(Ending::context);
+      end(FinishReason::context);
   }
   if (sequence.done) text += sequence.text->finish();
   result.text += text;
@@ -100,7 +100,7 @@ bool Generator::accept(Sequence& sequence, int32_t token, const OnText& on_text)
 
 void Generator::interrupt(Sequence& sequence, const OnText& on_text) {
   const std::string text = sequence.text->finish();
-  sequence.result->ending = Ending::interrupted;
+  sequence.result->finish_reason = FinishReason::interrupted;
   sequence.result->text += text;
   if (on_text) on_text(sequence.index, text, true);
 }
@@ -112,7 +112,7 @@ std::span<const float> Generator::append(const Context& context,
   std::vector<Continuation> next;
   int64_t prompt_tokens = 0;
   for (const auto& sequence : running) {
-    const Continued& result = *sequence->result;
+    const Completion& result = *sequence->result;
     if (result.tokens.empty()) {
       decoder_.reset(sequence->slot);
       prompt_tokens += static_cast<int64_t>(result.prompt.size());
@@ -126,10 +126,11 @@ std::span<const float> Generator::append(const Context& context,
   return logits;
 }
 
-std::vector<Continued> Generator::run(const Context& context,
-                                      const std::vector<std::vector<int32_t>>& prompts, const OnText& on_text,
-                                      const volatile std::sig_atomic_t* stop, const OnDone& on_done) {
-  std::vector<Continued> results(prompts.size());
+std::vector<Completion> Generator::run(const Context& context,
+                                       const std::vector<std::vector<int32_t>>& prompts,
+                                       const OnText& on_text, const volatile std::sig_atomic_t* stop,
+                                       const OnDone& on_done) {
+  std::vector<Completion> results(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) results[i].prompt = prompts[i];
   if (options_.max_tokens == 0) return results;
   std::vector<std::unique_ptr<Sequence>> running;

@@ -26,13 +26,13 @@ struct GenerateOptions {
   bool begin_of_document = false;
 };
 
-enum class Ending : uint8_t { end_token, stop_string, max_tokens, context, interrupted };
-const char* to_string(Ending ending);
+enum class FinishReason : uint8_t { end_token, stop_string, max_tokens, context, interrupted };
+const char* to_string(FinishReason finish_reason);
 
-struct Continued {
+struct Completion {
   std::string text;                     ///< valid UTF-8; without a stop string
   std::vector<int32_t> prompt, tokens;  ///< tokens: what was generated, the end token included
-  Ending ending = Ending::max_tokens;
+  FinishReason finish_reason = FinishReason::max_tokens;
   double score = 0.0;  ///< of beam search (beam_search.h)
 };
 
@@ -62,13 +62,13 @@ class Generator {
   /// Text of a prompt's continuation as it becomes certain; `last`: no more of it will come.
   using OnText = std::function<void(size_t prompt, const std::string& text, bool last)>;
   /// A prompt's result as soon as it is complete.
-  using OnDone = std::function<void(size_t prompt, const Continued& result)>;
+  using OnDone = std::function<void(size_t prompt, const Completion& result)>;
   /// Continues all prompts, decoder.batch() at a time. A prompt's result depends on its index and the seed, not on the
   /// others (but for FP8, see decoder.h). `stop`: set to 1 by a signal handler. Tensor ranks call this alike; those
   /// without a need for text may leave on_text empty.
-  std::vector<Continued> run(const Context& context, const std::vector<std::vector<int32_t>>& prompts,
-                             const OnText& on_text = {}, const volatile std::sig_atomic_t* stop = nullptr,
-                             const OnDone& on_done = {});
+  std::vector<Completion> run(const Context& context, const std::vector<std::vector<int32_t>>& prompts,
+                              const OnText& on_text = {}, const volatile std::sig_atomic_t* stop = nullptr,
+                              const OnDone& on_done = {});
   const Timing& timing() const { return timing_; }
   /// The prompt without the token that encode() may put in front of its text.
   static std::span<const int32_t> text_part(const text::Tokenizer& tokenizer,

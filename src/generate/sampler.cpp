@@ -28,7 +28,7 @@ LargestLogit largest_logit(std::span<const float> logits) {
 }
 
 /// The first one with the largest logit.
-int32_t most_probable(std::span<const float> logits, float largest) {
+int32_t argmax(std::span<const float> logits, float largest) {
   return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
@@ -75,7 +75,7 @@ void penalize_repetitions(std::span<float> scores, double penalty,
 
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options) {
   const double largest = check_logits(logits);
-  if (options.temperature == 0.0) return {{most_probable(logits, static_cast<float>(largest)), 1.0}};
+  if (options.temperature == 0.0) return {{argmax(logits, static_cast<float>(largest)), 1.0}};
   // 1. Unnormalised probabilities at this temperature.
   std::vector<Candidate> all(logits.size());
   for (size_t i = 0; i < all.size(); ++i)
@@ -104,7 +104,7 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingO
 
 int32_t sample(std::span<const float> logits, const SamplingOptions& options, uint64_t sequence,
                uint64_t position) {
-  if (options.temperature == 0.0) return most_probable(logits, check_logits(logits));
+  if (options.temperature == 0.0) return argmax(logits, check_logits(logits));
   const std::vector<Candidate> all = candidates(logits, options);
   const Philox4 random = philox(options.seed, stream_of("generate") + sequence, position);
   const uint64_t bits = (static_cast<uint64_t>(random.word[0]) << 32 | random.word[1]) >> 11;

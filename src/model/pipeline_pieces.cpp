@@ -34,7 +34,7 @@ std::vector<std::pair<int, int>> pipeline_pieces(const config::Config& config, i
   return numbers.empty() ? parallel::split_layers(layers, stages, chunks) : parallel::runs_of(numbers);
 }
 
-std::string written_pipeline_split(const config::Config& config) {
+std::string pipeline_split_text(const config::Config& config) {
   return fmt::format("{}", fmt::join(counts_of(config), ","));
 }
 

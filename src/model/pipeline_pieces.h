@@ -14,7 +14,7 @@ namespace te::model {
 std::vector<std::pair<int, int>> pipeline_pieces(const config::Config& config, int stages);
 
 /// The same of the config's stages as the key's list of numbers, for configs that differ in what `balanced` goes by.
-std::string written_pipeline_split(const config::Config& config);
+std::string pipeline_split_text(const config::Config& config);
 
 /// One line for the start of a run with a pipeline: layers of each stage, and how much more than the mean the slowest
 /// one has to do. "" without a pipeline.

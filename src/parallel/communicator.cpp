@@ -140,7 +140,7 @@ void SingleCommunicator::do_reduce_scatter(const Context& context, const Tensor&
   if (in.data != out.data) context.copy(out, in);
 }
 
-void PlannedCommunicator::refuse(const char* operation) const {
+void UnconnectedCommunicator::refuse(const char* operation) const {
   internal_error(fmt::format("{} of group {}: its ranks {} are only planned, nothing can be communicated",
                              operation, name(), list_ranks(world_ranks())),
                  std::source_location::current());

@@ -95,9 +95,9 @@ class SingleCommunicator final : public Communicator {
 
 /// A rank's place in a group that is not there: plans of a layout ask for rank and size; any operation is an
 /// InternalError.
-class PlannedCommunicator final : public Communicator {
+class UnconnectedCommunicator final : public Communicator {
  public:
-  PlannedCommunicator(std::string name, std::vector<int> world_ranks, int rank)
+  UnconnectedCommunicator(std::string name, std::vector<int> world_ranks, int rank)
       : Communicator(std::move(name), std::move(world_ranks), rank) {}
 
  private:

@@ -115,7 +115,7 @@ Groups Groups::single() {
 }
 
 Groups Groups::dry_run(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
-  return unconnected<PlannedCommunicator>(grid, rank, options);
+  return unconnected<UnconnectedCommunicator>(grid, rank, options);
 }
 
 Groups Groups::no_communication(const ProcessGrid& grid, int rank, const ConnectOptions& options) {

@@ -64,7 +64,7 @@ class CopyLinks final : public PeerLinks {
   void launched(const Context& context, const char* name, Channel channel);
 
   World& world_;
-  PlannedCommunicator group_;  ///< the stages; nothing goes through it
+  UnconnectedCommunicator group_;  ///< the stages; nothing goes through it
   std::array<Communicator*, kChannels> channels_;
   std::string key_;
   PeerCounters counters_;
@@ -104,7 +104,7 @@ class CopyLinks::Buffers final : public RegisteredBuffers {
 
 // --- life --------------------------------------------------------------------------------------------------
 
-PlannedCommunicator stages_group(const World& world, std::vector<int> stages) {
+UnconnectedCommunicator stages_group(const World& world, std::vector<int> stages) {
   const auto own = std::find(stages.begin(), stages.end(), world.rank()) - stages.begin();
   return {"pipeline", std::move(stages), static_cast<int>(own)};
 }

@@ -71,17 +71,17 @@ class GroupTopology {
         context_(place_of(cluster, static_cast<int>(layout.context), static_cast<int>(layout.tensor))),
         microbatch_(place_of(cluster, static_cast<int>(layout.tensor * layout.context), 1)) {}
 
-  const GroupPlace& of(std::string_view group) const {
+  const GroupPlacement& of(std::string_view group) const {
     return group == "tensor" ? tensor_ : group == "context" ? context_ : microbatch_;
   }
 
  private:
-  GroupPlace tensor_, context_, microbatch_;
+  GroupPlacement tensor_, context_, microbatch_;
 };
 
 /// A message of tensor ranks by copy engines, beside GEMMs that are cut into pieces. Nothing for others.
-std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& layout, const GroupPlace& place,
-                           const Gpu& gpu) {
+std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& layout,
+                           const GroupPlacement& place, const Gpu& gpu) {
   const std::string_view name = call.name;
   const bool reduces = name == "reduce_scatter", carried = reduces || name == "all_gather";
   if (layout.tensor_transport != config::Transport::copy || !layout.sequence || layout.tensor_overlap == 1 ||
@@ -98,12 +98,13 @@ std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& lay
 Work work_of(const OpCall& call, const config::ParallelConfig& layout, const GroupTopology& topology,
              const Gpu& gpu) {
   if (is_message(call)) {
-    const GroupPlace& place = topology.of(call.group);
+    const GroupPlacement& place = topology.of(call.group);
     if (const std::optional<Work> work = copied(call, layout, place, gpu)) return *work;
     return {.messages = message_seconds(call.name, call.cost.bytes, place, gpu)};
   }
   Work work{.compute = op_seconds(call, gpu)};
-  if (agrees_on_scale(call)) work.messages = message_seconds("all_reduce", 0, topology.of("microbatch"), gpu);
+  if (all_reduces_amax(call))
+    work.messages = message_seconds("all_reduce", 0, topology.of("microbatch"), gpu);
   return work;
 }
 

@@ -31,7 +31,7 @@ const Gpu& gpu_named(std::string_view name) {
   user_error("--gpu {}: there are numbers of {} only; take the one that is nearest", name, names);
 }
 
-GroupPlace place_of(const Cluster& cluster, int ranks, int stride) {
+GroupPlacement place_of(const Cluster& cluster, int ranks, int stride) {
   return {.ranks = ranks, .per_host = std::clamp(cluster.per_host / stride, 1, ranks)};
 }
 

@@ -69,12 +69,12 @@ struct Cluster {
 };
 
 /// A group of `ranks` ranks, of which `per_host` share a host.
-struct GroupPlace {
+struct GroupPlacement {
   int ranks = 1;
   int per_host = 1;
 };
 
 /// Ranks `stride` apart.
-GroupPlace place_of(const Cluster& cluster, int ranks, int stride);
+GroupPlacement place_of(const Cluster& cluster, int ranks, int stride);
 
 }  // namespace te::planner

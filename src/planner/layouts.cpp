@@ -185,12 +185,12 @@ class Search {
         continue;
       }
       ++result_.legal;
-      const double least = model_.least_bytes(way);
+      const double least = model_.min_bytes(way);
       if (least > static_cast<double>(result_.capacity_bytes)) {
         miss(way, grid, static_cast<int64_t>(least));
         continue;
       }
-      const double seconds = model_.least_seconds(way);
+      const double seconds = model_.min_seconds(way);
       candidates.emplace_back(seconds, std::move(way));
     }
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -235,7 +235,7 @@ class Search {
     const config::ParallelConfig& own = config_.parallel;
     const int64_t ranks = own.tensor * own.context * own.pipeline;
     if (model_.cluster().gpus % ranks != 0) {
-      result_.own_refusal =
+      result_.configured_refusal =
           fmt::format("{} GPUs are no multiple of parallel.tensor x context x pipeline = {}",
                       model_.cluster().gpus, ranks);
       return;
@@ -243,10 +243,10 @@ class Search {
     const auto grid =
         parallel::ProcessGrid::of(model_.cluster().gpus, static_cast<int>(own.tensor),
                                   static_cast<int>(own.context), static_cast<int>(own.pipeline));
-    result_.own_refusal = refusal(config_, grid);
-    if (!result_.own_refusal.empty()) return;
-    result_.own = layout(config_, grid);
-    result_.own->memory_bytes = planned_bytes_(config_, grid);
+    result_.configured_refusal = refusal(config_, grid);
+    if (!result_.configured_refusal.empty()) return;
+    result_.configured = layout(config_, grid);
+    result_.configured->memory_bytes = planned_bytes_(config_, grid);
   }
 
   const Config& config_;
@@ -259,9 +259,9 @@ class Search {
 
 }  // namespace
 
-int64_t SearchResult::own_rank() const {
+int64_t SearchResult::configured_rank() const {
   return 1 + std::count_if(layouts.begin(), layouts.end(), [&](const Layout& layout) {
-           return own && layout.time.total() < own->time.total();
+           return configured && layout.time.total() < configured->time.total();
          });
 }
 

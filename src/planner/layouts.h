@@ -27,15 +27,15 @@ struct Layout {
 };
 
 struct SearchResult {
-  std::vector<Layout> layouts;  ///< fastest first, one for each cut into ranks
-  int64_t legal = 0;            ///< of all combinations that the config's rules accept
-  int64_t too_large = 0;        ///< of these, how many do not fit
-  int64_t capacity_bytes = 0;   ///< of a GPU, for a plan
-  std::optional<Layout> own;    ///< the config as it is; absent where its rules refuse that
-  std::string own_refusal;      ///< then why
+  std::vector<Layout> layouts;       ///< fastest first, one for each cut into ranks
+  int64_t legal = 0;                 ///< of all combinations that the config's rules accept
+  int64_t too_large = 0;             ///< of these, how many do not fit
+  int64_t capacity_bytes = 0;        ///< of a GPU, for a plan
+  std::optional<Layout> configured;  ///< the config as it is; absent where its rules refuse that
+  std::string configured_refusal;    ///< then why
   /// Its place among `layouts`: 1 + those that are faster.
-  int64_t own_rank() const;
-  bool own_fits() const { return own && own->memory_bytes <= capacity_bytes; }
+  int64_t configured_rank() const;
+  bool configured_fits() const { return configured && configured->memory_bytes <= capacity_bytes; }
 };
 
 /// Bytes of the largest plan of a rank of the job (train::StepRunner, and what else a run plans).

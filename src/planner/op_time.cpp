@@ -138,7 +138,7 @@ bool is_message(const OpCall& call) {
   return !call.group.empty();
 }
 
-double message_seconds(std::string_view name, double bytes, const GroupPlace& place, const Gpu& gpu) {
+double message_seconds(std::string_view name, double bytes, const GroupPlacement& place, const Gpu& gpu) {
   if (place.ranks <= 1) return 0;
   const bool one_host = place.per_host >= place.ranks;
   const double bandwidth = one_host ? gpu.nvlink : std::min(gpu.nvlink, place.per_host * gpu.network);
@@ -149,7 +149,7 @@ double message_seconds(std::string_view name, double bytes, const GroupPlace& pl
   return phases * (latency + share * bytes / bandwidth);
 }
 
-bool agrees_on_scale(const OpCall& call) {
+bool all_reduces_amax(const OpCall& call) {
   const kernels::Fp8Output* cast = cast_of(call);
   return cast != nullptr && cast->requantize.all_reduce_amax != nullptr;
 }

@@ -21,10 +21,10 @@ double op_seconds(const OpCall& call, const Gpu& gpu);
 
 /// "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send" or "receive", of so many bytes: the
 /// whole tensor, as OpCall counts them. 0 with one rank.
-double message_seconds(std::string_view name, double bytes, const GroupPlace& place, const Gpu& gpu);
+double message_seconds(std::string_view name, double bytes, const GroupPlacement& place, const Gpu& gpu);
 bool is_message(const OpCall& call);
 
 /// An operation that casts what several ranks hold parts of waits for an all-reduce of one number.
-bool agrees_on_scale(const OpCall& call);
+bool all_reduces_amax(const OpCall& call);
 
 }  // namespace te::planner

@@ -68,17 +68,18 @@ std::string aligned(const std::vector<Row>& rows) {
   return text;
 }
 
-std::string own_line(const SearchResult& result) {
-  if (!result.own) return fmt::format("the config's own layout is refused: {}\n", result.own_refusal);
-  if (!result.own_fits())
+std::string configured_line(const SearchResult& result) {
+  if (!result.configured)
+    return fmt::format("the config's own layout is refused: {}\n", result.configured_refusal);
+  if (!result.configured_fits())
     return fmt::format("the config's own layout needs {}, more than fits\n",
-                       human_bytes(result.own->memory_bytes));
+                       human_bytes(result.configured->memory_bytes));
   const double best = result.layouts.front().tokens_per_gpu;
-  const int64_t rank = result.own_rank();
+  const int64_t rank = result.configured_rank();
   if (rank == 1)
     return fmt::format("the config's own layout is as fast as the best of {}\n", result.layouts.size());
   return fmt::format("the config's own layout would be number {} in this list: {:.1f} % behind the best\n",
-                     rank, 100.0 * (1.0 - result.own->tokens_per_gpu / best));
+                     rank, 100.0 * (1.0 - result.configured->tokens_per_gpu / best));
 }
 
 nlohmann::json json_of(const Layout& layout) {
@@ -125,8 +126,8 @@ std::string report(const SearchResult& result, const config::Config& config, con
                           "tokens/s/GPU", "compute", "tensor", "pipeline", "data", "update", "memory"}};
   for (size_t i = 0; i < shown(result, rows); ++i)
     table.push_back(row_of(std::to_string(i + 1), result.layouts[i]));
-  if (result.own) table.push_back(row_of("own", *result.own));
-  text += aligned(table) + '\n' + own_line(result) + '\n';
+  if (result.configured) table.push_back(row_of("own", *result.configured));
+  text += aligned(table) + '\n' + configured_line(result) + '\n';
   for (size_t i = 0; i < shown(result, rows); ++i) {
     const std::string& settings = result.layouts[i].settings;
     text += fmt::format("{:>2}  {}\n", i + 1, settings.empty() ? "the config as it is" : settings);
@@ -147,12 +148,12 @@ std::string report_json(const SearchResult& result, const config::Config& config
                            {"too_large", result.too_large},
                            {"cuts", result.layouts.size()},
                            {"layouts", layouts}};
-  if (result.own) {
-    report["own"] = json_of(*result.own);
-    report["own"]["fits"] = result.own_fits();
-    if (result.own_fits()) report["own"]["rank"] = result.own_rank();
+  if (result.configured) {
+    report["own"] = json_of(*result.configured);
+    report["own"]["fits"] = result.configured_fits();
+    if (result.configured_fits()) report["own"]["rank"] = result.configured_rank();
   } else {
-    report["own_refusal"] = result.own_refusal;
+    report["own_refusal"] = result.configured_refusal;
   }
   return report.dump(2) + '\n';
 }

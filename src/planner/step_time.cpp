@@ -147,7 +147,7 @@ class DataMessages {
 
   const config::Config& config_;
   const Gpu& gpu_;
-  GroupPlace place_;
+  GroupPlacement place_;
   const StageWork& stage_;
   double buckets_;
 };
@@ -263,11 +263,11 @@ StepTime StepModel::predict(const config::Config& config) {
   return parts(config, pipeline_seconds);
 }
 
-double StepModel::least_seconds(const config::Config& config) {
+double StepModel::min_seconds(const config::Config& config) {
   return parts(config, slowest_stage_seconds).total();
 }
 
-double StepModel::least_bytes(const config::Config& config) {
+double StepModel::min_bytes(const config::Config& config) {
   const parallel::ProcessGrid grid = grid_of(config, cluster_);
   const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
   const config::OptimizerConfig& optimizer = config.optimizer;

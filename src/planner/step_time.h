@@ -39,10 +39,10 @@ class StepModel {
   /// `config`: valid, with the layout in its parallel and training sections, for all GPUs of the cluster.
   StepTime predict(const config::Config& config);
   /// As long at least: without the pipeline's bubble, and much sooner found.
-  double least_seconds(const config::Config& config);
+  double min_seconds(const config::Config& config);
   /// Bytes of a rank that the layout needs at least: values, gradients, main parameters, moments and what the first
   /// stage keeps of its microbatches. Less than the plan, for leaving layouts out before they are planned.
-  double least_bytes(const config::Config& config);
+  double min_bytes(const config::Config& config);
 
   const Cluster& cluster() const { return cluster_; }
 

@@ -79,7 +79,7 @@ void Guard::compare(checkpoint::Progress& progress) {
   const double before = now_seconds();
   checkpoint::Guard& guard = progress.guard;
   start_ = progress;
-  copy_.take();
+  copy_.save();
   precision_.set(true);
   optim::Optimizer& optimizer = runner_.optimizer();
   checkpoint::SpikeHistory history = progress.spikes;
@@ -98,7 +98,7 @@ void Guard::compare(checkpoint::Progress& progress) {
     if (std::isfinite(guard.bf16.back()) && std::isfinite(status.grad_norm)) spikes.add(guard.bf16.back());
   }
   guard.bf16_valid = config_.guard.validate ? services_.validate() : std::nullopt;
-  copy_.put_back();
+  copy_.restore();
   precision_.set(false);
   seconds_ = now_seconds() - before;
 }
@@ -122,7 +122,7 @@ Guard::Verdict Guard::after_step(checkpoint::Progress& progress, double loss) {
   const checkpoint::Guard known = guard;
   start_.guard = known;
   start_.guard.bf16_until = start_.step + config_.guard.bf16_steps;
-  copy_.put_back();
+  copy_.restore();
   copy_.drop();
   keep_record_ = true;
   return verdict;
@@ -154,7 +154,7 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
   }
   ++guard.excesses;
   const config::GuardAction action = config_.guard.action;
-  const bool back = action == config::GuardAction::rollback && copy_.taken();
+  const bool back = action == config::GuardAction::rollback && copy_.has_copy();
   const std::string then =
       action == config::GuardAction::warn
           ? "the run goes on (guard.action warn)"
@@ -167,7 +167,7 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
   return back ? Verdict::roll_back : Verdict::bf16;
 }
 
-void Guard::forget(checkpoint::Progress& progress) {
+void Guard::discard(checkpoint::Progress& progress) {
   checkpoint::Guard& guard = progress.guard;
   guard.began = -1;
   guard.bf16.clear();

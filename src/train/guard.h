@@ -59,7 +59,7 @@ class Guard {
   /// The progress at the beginning of the last comparison.
   const checkpoint::Progress& start() const { return start_; }
   /// The run has gone back to a checkpoint: what was compared is void.
-  void forget(checkpoint::Progress& progress);
+  void discard(checkpoint::Progress& progress);
 
   /// For the step's record; empty where there is nothing to say.
   std::vector<std::pair<std::string, double>> record() const { return record_; }

@@ -113,7 +113,7 @@ int64_t last_logged_step(const fs::path& path, StepOf step_of) {
   return 0;
 }
 
-int64_t cut_log(const fs::path& path, int64_t last_step, StepOf step_of) {
+int64_t truncate_log(const fs::path& path, int64_t last_step, StepOf step_of) {
   const File file(path, O_RDWR);
   if (file.is_missing()) return 0;
   if (!file.is_open()) refuse(path, file.error());
@@ -132,7 +132,7 @@ int64_t cut_log(const fs::path& path, int64_t last_step, StepOf step_of) {
   return dropped;
 }
 
-fs::path set_log_aside(const fs::path& path) {
+fs::path rotate_log(const fs::path& path) {
   for (int number = 1;; ++number) {
     const fs::path aside = path.string() + "." + std::to_string(number);
     if (std::error_code ignored; fs::exists(fs::symlink_status(aside, ignored))) continue;

@@ -19,10 +19,10 @@ int64_t last_logged_step(const std::filesystem::path& path, StepOf step_of);
 /// Ends the log behind its last whole record of a step up to `last_step`, at one instant, by truncating it; returns how
 /// many lines went. Lines of a log are in the order of their steps, so only those behind that record are read.
 /// UserError when the file cannot be changed.
-int64_t cut_log(const std::filesystem::path& path, int64_t last_step, StepOf step_of);
+int64_t truncate_log(const std::filesystem::path& path, int64_t last_step, StepOf step_of);
 
 /// Moves a log to the first free of PATH.1, PATH.2, ... and returns the new name.
-std::filesystem::path set_log_aside(const std::filesystem::path& path);
+std::filesystem::path rotate_log(const std::filesystem::path& path);
 
 class LogFile {
  public:

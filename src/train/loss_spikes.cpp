@@ -45,11 +45,11 @@ bool LossSpikes::add(double loss) {
   ++history_.total;
   row.push_back(loss);
   if (row.size() > kNewLevel) row.erase(row.begin());
-  if (row.size() == kNewLevel && !lost()) accepted = std::exchange(row, {});
+  if (row.size() == kNewLevel && !has_diverged()) accepted = std::exchange(row, {});
   return true;
 }
 
-bool LossSpikes::lost() const {
+bool LossSpikes::has_diverged() const {
   return history_.row.size() == kNewLevel && !history_.accepted.empty() &&
          median_of(history_.row) > unknown_limit_;
 }

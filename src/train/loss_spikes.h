@@ -40,12 +40,14 @@ class LossSpikes {
   void rollback(const checkpoint::SpikeHistory& undone);
 
   /// No spike so far, or none in the last kFewest steps: a run that has diverged may meet a low loss by chance.
-  bool calm() const { return history_.total == 0 || history_.since >= static_cast<int64_t>(kMinAccepted); }
+  bool is_stable() const {
+    return history_.total == 0 || history_.since >= static_cast<int64_t>(kMinAccepted);
+  }
   /// So many spikes in a row, at such a level that no more will be accepted: the run has diverged.
-  bool lost() const;
+  bool has_diverged() const;
   /// The run ends here and has probably diverged: not a single odd batch, but its last steps were spikes.
-  bool probably_diverged() const { return in_a_row() >= kDiverged; }
-  int64_t in_a_row() const { return static_cast<int64_t>(history_.row.size()); }
+  bool probably_diverged() const { return consecutive() >= kDiverged; }
+  int64_t consecutive() const { return static_cast<int64_t>(history_.row.size()); }
   int64_t total() const { return history_.total; }
 
   static constexpr size_t kWindow = 64, kMinAccepted = 16, kNewLevel = 32;

@@ -144,7 +144,7 @@ void say_on_terminal(std::string_view text) {
 void act() {
   if (const int rank = ended_rank(); rank >= 0) {
     told->over = 1;
-    forget_signals();
+    restore_default_signals();
     const auto speaker =
         std::find_if(peers.begin(), peers.end(), [&](auto& peer) { return peer.first != rank; });
     if (speaker->second != ::getpid()) return;
@@ -157,7 +157,7 @@ void act() {
   }
   if (parallel::job_is_ending()) {  // it says why
     told->over = 1;
-    return forget_signals();
+    return restore_default_signals();
   }
   if (held) {
     let_go_at_the_end_of_a_rank();
@@ -184,10 +184,10 @@ void watch(const std::stop_token& ended) {
 std::optional<double> seconds_until_mpirun_kills() {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || std::getenv("SLURM_STEP_ID") != nullptr)
     return std::nullopt;
-  return mpirun_above().prrte ? 0.5 : 2 * sigkill_timeout();
+  return parent_mpirun().prrte ? 0.5 : 2 * sigkill_timeout();
 }
 
-Mpirun mpirun_above() {
+Mpirun parent_mpirun() {
   constexpr std::array<std::string_view, 7> kNames = {"mpirun", "mpiexec", "orterun", "prterun",
                                                       "orted",  "prte",    "prted"};
   constexpr ptrdiff_t kLaunchers = 4;  // then daemons
@@ -208,7 +208,7 @@ Mpirun mpirun_above() {
   return {};
 }
 
-bool hear_mpirun(pid_t sender) {
+bool note_mpirun_signal(pid_t sender) {
   if (mpirun == 0 || sender != mpirun) return false;
   ask_to_stop();
   return true;
@@ -216,7 +216,7 @@ bool hear_mpirun(pid_t sender) {
 
 MpirunWatch::MpirunWatch(parallel::World& world, Requests& requests) {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return;
-  const Mpirun above = mpirun_above();
+  const Mpirun above = parent_mpirun();
   const std::vector<std::string> processes =
       world.gather_strings(fmt::format("{} {}", world.first_local(), ::getpid()));
   peers.clear();

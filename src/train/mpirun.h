@@ -31,11 +31,11 @@ struct Mpirun {
   bool prrte = false;   ///< of Open MPI 5
   bool daemon = false;  ///< which may serve other jobs as well
 };
-Mpirun mpirun_above();
+Mpirun parent_mpirun();
 
 /// For the handler of SIGTERM. True where mpirun has sent it, whose first signal was SIGCONT: MpirunWatch decides what
 /// that means, and sends the process a SIGTERM of its own where the step is to be finished.
-bool hear_mpirun(pid_t sender);
+bool note_mpirun_signal(pid_t sender);
 
 /// While it lives, SIGCONT from mpirun becomes a SIGTERM to this process at once, unless the process had been stopped
 /// (Ctrl-Z, which mpirun hands on as well), and mpirun is held until end_waits(). Nothing in other jobs. One at a time;

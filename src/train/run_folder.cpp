@@ -150,19 +150,19 @@ void RunFolder::remove_earlier_run(const fs::path& source) const {
   }
 }
 
-void RunFolder::set_logs_aside() const {
+void RunFolder::rotate_logs() const {
   for (const Log& log : logs()) {
     const int64_t step = last_logged_step(log.path, log.step_of);
     if (step == 0) continue;
-    const fs::path aside = set_log_aside(log.path);
+    const fs::path aside = rotate_log(log.path);
     spdlog::warn("{}: the log of an earlier start, up to step {}, is kept as {}", log.path.string(), step,
                  aside.filename().string());
   }
 }
 
-void RunFolder::cut_logs(int64_t step) const {
+void RunFolder::truncate_logs(int64_t step) const {
   for (const Log& log : logs()) {
-    const int64_t dropped = cut_log(log.path, step, log.step_of);
+    const int64_t dropped = truncate_log(log.path, step, log.step_of);
     if (dropped > 0 && step > 0) {
       spdlog::info("{}: {} lines after step {} are cut off: those steps are taken again", log.path.string(),
                    dropped, step);

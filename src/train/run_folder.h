@@ -33,9 +33,9 @@ class RunFolder {
   /// which no run has saved, and `source` (the weights that the run starts with) stay.
   void remove_earlier_run(const std::filesystem::path& source) const;
   /// Before a run from step 1 on that nobody wanted to be resumed from nothing: keeps the logs under other names.
-  void set_logs_aside() const;
+  void rotate_logs() const;
   /// Before a run that goes on after `step`: cuts off what the logs say of later steps.
-  void cut_logs(int64_t step) const;
+  void truncate_logs(int64_t step) const;
   /// Warns of checkpoints of steps after `step`: the run will save those steps anew, and `keep` (checkpoint.keep) may
   /// delete them sooner.
   void warn_of_later_checkpoints(int64_t step, int64_t keep) const;

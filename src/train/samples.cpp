@@ -22,11 +22,11 @@ void SampleLog::write(int64_t step, const std::vector<Sample>& samples) {
     const json record = {{"step", step},
                          {"prompt", sample.prompt},
                          {"text", sample.text},
-                         {"ending", sample.ending},
+                         {"ending", sample.finish_reason},
                          {"tokens", sample.tokens}};
     file_.append(record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
     spdlog::info("sample of step {} | {} -> {} ({})", step, shown(sample.prompt), shown(sample.text),
-                 sample.ending);
+                 sample.finish_reason);
   }
 }
 

@@ -18,8 +18,8 @@ namespace te::train {
 /// A prompt and what the model made of it. Valid UTF-8.
 struct Sample {
   std::string prompt, text;
-  std::string ending;  ///< why the text ends
-  int64_t tokens = 0;  ///< of the text
+  std::string finish_reason;  ///< why the text ends
+  int64_t tokens = 0;         ///< of the text
 };
 
 class SampleMaker {

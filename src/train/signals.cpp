@@ -40,7 +40,7 @@ void on_signal(int signal, siginfo_t* info, void* /*context*/) {
     if (signal != SIGINT) return;
     if (asked->stop == 0) return static_cast<void>(asked->stop = 1);
   }
-  if (signal == SIGTERM && hear_mpirun(info->si_pid)) return;
+  if (signal == SIGTERM && note_mpirun_signal(info->si_pid)) return;
   if (signal == SIGUSR1) {
     asked->save = 1;
     return say("\nSIGUSR1: a checkpoint is saved after this step\n");
@@ -61,9 +61,9 @@ void on_signal(int signal, siginfo_t* info, void* /*context*/) {
 
 }  // namespace
 
-void catch_signals(Requests& requests, bool speaks, int ranks) {
+void catch_signals(Requests& requests, bool is_leader, int ranks) {
   asked = &requests;
-  speaking = speaks;
+  speaking = is_leader;
   read_by_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
   several = ranks > 1;
   for (const int signal : kSignals) {
@@ -78,7 +78,7 @@ void catch_signals(Requests& requests, bool speaks, int ranks) {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-void forget_signals() {
+void restore_default_signals() {
   for (const int signal : kSignals) std::signal(signal, SIG_DFL);
 }
 

@@ -22,9 +22,9 @@ struct Requests {
 /// `ranks`: of the job, which can only finish a step together.
 /// SIGHUP stays ignored where it is (nohup). Writing to a pipe that was closed, or beyond the largest size of a file,
 /// becomes an error of the call instead of a signal.
-void catch_signals(Requests& requests, bool speaks, int ranks = 1);
+void catch_signals(Requests& requests, bool is_leader, int ranks = 1);
 
 /// The signals end this process again, as they do without handlers.
-void forget_signals();
+void restore_default_signals();
 
 }  // namespace te::train

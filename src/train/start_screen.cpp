@@ -51,7 +51,7 @@ std::string rows_of(const std::string& text, int columns) {
 
 std::string model_line(const StartInfo& info) {
   const config::ModelConfig& m = info.config.model;
-  const int64_t whole = whole_parameters(info.config), held = info.parameters.num_parameters();
+  const int64_t whole = total_parameters(info.config), held = info.parameters.num_parameters();
   std::string text = fmt::format(
       "{}, {} parameters{}: {} layers, hidden {}, ffn {}, {} heads of {}", to_string(m.family),
       with_separators(whole), held == whole ? "" : fmt::format(" ({} on rank 0)", with_separators(held)),
@@ -135,7 +135,7 @@ std::string keys_rows(const config::Config& config, int columns) {
     if (!line.empty()) text += wrapped(fmt::format("  {:<{}}{}", section, kLabel, line), columns, kLabel + 2);
     line.clear();
   };
-  for (const config::SetKey& key : config::keys_that_were_set(config)) {
+  for (const config::SetKey& key : config::explicit_keys(config)) {
     if (key.section != section) end_section();
     section = key.section;
     line += fmt::format("{}{}: {}", line.empty() ? "" : ", ", key.name, printable(key.value));
@@ -170,7 +170,7 @@ std::string start_tables(const StartInfo& info) {
     hosts += "host " + line + "\n";
   if (const std::string line = transport_line(info); !line.empty()) hosts += "messages: " + line + "\n";
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
-         model_summary(info.config) + share_summary(info.config, info.parameters) +
+         model_summary(info.config) + shard_summary(info.config, info.parameters) +
          model::pipeline_summary(info.config) + precision_summary(info.config, info.context) +
          attention_summary(info.config, info.attention) + gather_summary(info.parameters) +
          config_notes(info.config) + ranks_note(info) + memory_summary(info.plan, info.context) +

@@ -29,18 +29,18 @@ StateCopy::StateCopy(const Context& context, StepRunner& runner) : context_(cont
   for (const Tensor& tensor : state_of(runner)) buffers_.emplace_back(context, tensor.bytes());
 }
 
-void StateCopy::take() {
+void StateCopy::save() {
   runner_.optimizer().gatherer().wait_all(context_);
   runner_.optimizer().wait_offload();
   const std::vector<Tensor> state = state_of(runner_);
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_host(buffers_[i].as<void>(), state[i]);
   context_.synchronize();
   updates_ = runner_.optimizer().updates();
-  taken_ = true;
+  has_copy_ = true;
 }
 
-void StateCopy::put_back() {
-  TE_CHECK(taken_, "there is no copy of the state");
+void StateCopy::restore() {
+  TE_CHECK(has_copy_, "there is no copy of the state");
   runner_.optimizer().gatherer().wait_all(context_);
   runner_.optimizer().wait_offload();
   const std::vector<Tensor> state = state_of(runner_);

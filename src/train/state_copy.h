@@ -19,18 +19,18 @@ class StateCopy {
   StateCopy(const Context& context, StepRunner& runner);
 
   /// Between two steps. Waits for the device.
-  void take();
-  /// The runner is as it was when take() was called. Waits for the device.
-  void put_back();
-  bool taken() const { return taken_; }
-  void drop() { taken_ = false; }
+  void save();
+  /// The runner is as it was when save() was called. Waits for the device.
+  void restore();
+  bool has_copy() const { return has_copy_; }
+  void drop() { has_copy_ = false; }
 
  private:
   const Context& context_;
   StepRunner& runner_;
   std::vector<HostBuffer> buffers_;
   int64_t updates_ = 0;
-  bool taken_ = false;
+  bool has_copy_ = false;
 };
 
 }  // namespace te::train

@@ -36,7 +36,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       local_samples_(config.training.global_batch_size / groups.grid().data) {
   TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
            "the context's options are not those of the config");
-  if (config::takes_steps_in_both_precisions(config)) model_.recipe().keep_high_precision();
+  if (config::mixes_precisions(config)) model_.recipe().keep_high_precision();
   model_.plan(plan_, context_, pipeline_.slots());
   optimizer_.plan(plan_, model::live(model::Step::update));
   pipeline_.plan(plan_);

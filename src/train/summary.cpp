@@ -59,14 +59,14 @@ std::string device_summary(const Context& context) {
                      human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
 }
 
-int64_t whole_parameters(const config::Config& config) {
+int64_t total_parameters(const config::Config& config) {
   int64_t count = 0;
   for (const auto& [part, parameters] : parameters_by_part(config)) count += parameters;
   return count;
 }
 
-std::string share_summary(const config::Config& config, const parameters::ParameterStore& parameters) {
-  const int64_t whole = whole_parameters(config), held = parameters.num_parameters();
+std::string shard_summary(const config::Config& config, const parameters::ParameterStore& parameters) {
+  const int64_t whole = total_parameters(config), held = parameters.num_parameters();
   if (held == whole) return "";
   return fmt::format("share: this rank holds {} of the model's {} parameters\n", with_separators(held),
                      with_separators(whole));
@@ -82,7 +82,7 @@ std::string model_summary(const config::Config& config) {
       model.padded_vocab_size(), model.seq_length);
   for (const auto& [part, count] : parameters_by_part(config))
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
-  text += fmt::format("  {:<26}{:>16}\n", "parameters", with_separators(whole_parameters(config)));
+  text += fmt::format("  {:<26}{:>16}\n", "parameters", with_separators(total_parameters(config)));
   const int64_t tokens = config.training.global_batch_size * model.seq_length;
   text += fmt::format("  {:<26}{:>16.3f}\n  {:<26}{:>16}  ({} microbatches of {} x {})\n", "GFLOP per token",
                       flops_per_token(model) / 1e9, "tokens per step", with_separators(tokens),

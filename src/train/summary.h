@@ -26,9 +26,9 @@ std::string device_summary(const Context& context);
 /// Of the whole model: shape, parameters by part, FLOPs per token, tokens per step.
 std::string model_summary(const config::Config& config);
 /// Parameters of the whole model, which ranks share.
-int64_t whole_parameters(const config::Config& config);
+int64_t total_parameters(const config::Config& config);
 /// How many of the model's parameters this rank holds: a line; empty where it holds all.
-std::string share_summary(const config::Config& config, const parameters::ParameterStore& parameters);
+std::string shard_summary(const config::Config& config, const parameters::ParameterStore& parameters);
 /// Which operands are FP8, in which format, by which recipe; and a warning where FP8 is likely slower than
 /// BF16.
 std::string precision_summary(const config::Config& config, const Context& context);

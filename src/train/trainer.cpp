@@ -19,7 +19,7 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
       world_(world),
       overwrite_(overwrite),
       runner_(config, context, groups),
-      best_(config.training, config.checkpoint) {}
+      best_checkpoints_(config.training, config.checkpoint) {}
 
 void Trainer::make_samples_with(std::unique_ptr<SampleMaker> maker) {
   sample_maker_ = std::move(maker);
@@ -53,7 +53,7 @@ void Trainer::open_data() {
 }
 
 // Before memory is allocated: mistakes shall show at once.
-void Trainer::take_folders() {
+void Trainer::lock_folders() {
   world_.run_collectively([&] {
     if (!world_.leader()) return;
     folder_.emplace(RunFolderOptions{.logs = config_.logging.directory,
@@ -78,7 +78,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
                                  .datasets = datasets_,
                                  .keep = options.keep,
                                  .optimizer = options.save_optimizer,
-                                 .background = options.async && saves_on_its_way()},
+                                 .background = options.async && saves_periodically()},
         training_state(runner_),
         checkpoint::Job{.who = {world_.rank(), world_.size()},
                         .host_ranks = world_.local_size(),
@@ -98,12 +98,12 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
     }
     if (overwrite_) folder_->remove_earlier_run(start.weights);
     if (options.resume == "auto" && !start.checkpoint.empty()) folder_->warn_of_other_run();
-    if (start.progress.step == 0) folder_->set_logs_aside();
-    folder_->cut_logs(start.progress.step);
+    if (start.progress.step == 0) folder_->rotate_logs();
+    folder_->truncate_logs(start.progress.step);
     folder_->warn_of_later_checkpoints(start.progress.step, options.keep);
     if (record) record();
   });
-  best_.resume(start.progress.validation, world_);
+  best_checkpoints_.resume(start.progress.validation, world_);
 }
 
 // Locking the pages of much host memory takes its time.
@@ -117,7 +117,7 @@ void Trainer::allocate() {
 
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
-  take_folders();
+  lock_folders();
   world_.run_collectively([&] {
     const std::string shortage = memory_shortage(plan(), config_, context_, runner_.groups().data().size(),
                                                  free_memory(context_, world_.local_size()),
@@ -134,15 +134,15 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
       check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check_fingerprint);
   });
   const checkpoint::Progress& progress = start.progress;
-  saves_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);
+  checkpoint_manager_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);
   if (progress.step >= config_.training.train_steps) {
     spdlog::info("nothing to do: the checkpoint is at step {} of {}", progress.step,
                  config_.training.train_steps);
     return Outcome::finished;
   }
-  if (best_.exhausted(progress.validation)) {
+  if (best_checkpoints_.exhausted(progress.validation)) {
     spdlog::info("nothing to do: the run stopped early after step {}: {}; a larger patience goes on",
-                 progress.step, best_.describe(progress.validation));
+                 progress.step, best_checkpoints_.describe(progress.validation));
     return Outcome::finished;
   }
   prepare_folders(start, record);
@@ -152,8 +152,8 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                        .runner = runner_,
                        .batches = *batches_,
                        .reader = *reader_,
-                       .saves = *saves_,
-                       .best = best_,
+                       .checkpoint_manager = *checkpoint_manager_,
+                       .best_checkpoints = best_checkpoints_,
                        .folder = folder_ ? &*folder_ : nullptr,
                        .samples = sample_maker_.get(),
                        .tasks = evaluator_.get()},

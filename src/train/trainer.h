@@ -13,10 +13,10 @@
 #include "parallel/world.h"
 #include "train/batch_reader.h"
 #include "train/batches.h"
-#include "train/best.h"
+#include "train/best_checkpoints.h"
+#include "train/checkpoint_manager.h"
 #include "train/run_folder.h"
 #include "train/samples.h"
-#include "train/saves.h"
 #include "train/signals.h"
 #include "train/startup.h"
 #include "train/step_runner.h"
@@ -48,14 +48,14 @@ class Trainer {
  private:
   // Start-up, in this order.
   void open_data();
-  void take_folders();
+  void lock_folders();
   void allocate();
   std::unique_ptr<checkpoint::Saver> make_saver();
   void prepare_folders(StartPoint& start, const std::function<void()>& record);
-  bool saves_on_its_way() const {
+  bool saves_periodically() const {
     return config_.checkpoint.save_every > 0 || config_.checkpoint.keep_best > 0;
   }
-  bool saves() const { return saves_on_its_way() || config_.checkpoint.save_last; }
+  bool saves() const { return saves_periodically() || config_.checkpoint.save_last; }
 
   config::Config config_;
   Context& context_;
@@ -66,8 +66,8 @@ class Trainer {
   std::vector<checkpoint::Dataset> datasets_;  // that are read; rank 0
   std::optional<BatchReader> reader_;
   std::optional<RunFolder> folder_;  ///< rank 0
-  std::optional<Saves> saves_;
-  Best best_;
+  std::optional<CheckpointManager> checkpoint_manager_;
+  BestCheckpoints best_checkpoints_;
   std::unique_ptr<SampleMaker> sample_maker_;
   std::unique_ptr<Evaluator> evaluator_;
 };

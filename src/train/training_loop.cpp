@@ -20,8 +20,8 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       runner_(parts.runner),
       batches_(parts.batches),
       reader_(parts.reader),
-      saves_(parts.saves),
-      best_(parts.best),
+      checkpoint_manager_(parts.checkpoint_manager),
+      best_checkpoints_(parts.best_checkpoints),
       folder_(parts.folder),
       sample_maker_(parts.samples),
       evaluator_(parts.tasks),
@@ -38,17 +38,17 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
                   .save_every = config_.checkpoint.save_every,
                   .task_interval = evaluator_ != nullptr ? config_.evaluation.every : 0}) {
   progress_.loss_scale = scaler_.start(progress_.loss_scale);
-  say_what_is_missing(!start.checkpoint.empty());
+  warn_about_missing_state(!start.checkpoint.empty());
 }
 
 Outcome TrainingLoop::run(Requests& requests) {
   start();
   const double before = now_seconds();
-  bool stopping = agree(requests) == Ask::stop;
+  bool stopping = reduce_requests(requests) == StepRequest::stop;
   while (progress_.step < config_.training.train_steps && !stopping &&
-         !best_.exhausted(progress_.validation)) {
+         !best_checkpoints_.exhausted(progress_.validation)) {
     const Due due = next_step();
-    StepMetrics metrics = take(due);
+    StepMetrics metrics = run_step(due);
     const bool evaluated = evaluate(due, metrics), tasks_evaluated = evaluate_tasks(due, metrics);
     if (evaluated || tasks_evaluated || due.log || due.fp8_statistics || !metrics.guard.empty() ||
         metrics.skipped || metrics.spike)
@@ -65,7 +65,7 @@ Outcome TrainingLoop::run(Requests& requests) {
       make_samples(due.step);
     stopping = checkpoint(due, metrics, requests);
   }
-  saves_.finish();
+  checkpoint_manager_.finish();
   reader_.throw_pending_data_error();
   return report(now_seconds() - before);
 }
@@ -120,7 +120,7 @@ void TrainingLoop::make_guard() {
 }
 
 // Decisions may differ from those of a run that was not interrupted.
-void TrainingLoop::say_what_is_missing(bool resumed) const {
+void TrainingLoop::warn_about_missing_state(bool resumed) const {
   if (!resumed) return;
   const checkpoint::SpikeHistory& spikes = progress_.spikes;
   if (config_.training.loss_spikes != config::LossSpikes::off && spikes.accepted.empty() &&
@@ -153,11 +153,11 @@ TrainingLoop::Due TrainingLoop::next_step() const {
   return due;
 }
 
-StepMetrics TrainingLoop::take(const Due& due) {
+StepMetrics TrainingLoop::run_step(const Due& due) {
   const HostBatch& batch = next_batch();
   const int64_t first_sample = progress_.consumed_samples;
   if (guard_) guard_->inject_outlier(due.step);
-  enter_precision(batch);
+  set_step_precision(batch);
   if (guard_) guard_->before_step(progress_);
   std::optional<Fp8Statistics> statistics;
   if (due.fp8_statistics && !runner_.model().recipe().high_precision())
@@ -167,7 +167,7 @@ StepMetrics TrainingLoop::take(const Due& due) {
   runner_.launch(batch, due.step, first_sample, due.fp8_health, spikes_.skip_limit(),
                  scaler_.factor(progress_.loss_scale));
   if (due.fp8_health) fp8_health_.fetch();
-  ++taken_;
+  ++steps_taken_;
   if (!due.last) reader_.read(first_sample + config_.training.global_batch_size, next_batch());
   wait_for_device(due.step);
   const double seconds = now_seconds() - start;
@@ -179,12 +179,12 @@ StepMetrics TrainingLoop::take(const Due& due) {
   verdict_ = guard_ ? guard_->after_step(progress_, metrics.loss) : Guard::Verdict::none;
   if (guard_) metrics.guard = guard_->record();
   if (statistics) log_statistics(*statistics, metrics);
-  saves_.poll();
+  checkpoint_manager_.poll();
   return metrics;
 }
 
 // Steps in BF16 leave amaxes, but those of the first step in FP8 may have outgrown them.
-void TrainingLoop::enter_precision(const HostBatch& batch) {
+void TrainingLoop::set_step_precision(const HostBatch& batch) {
   precision_.enter(progress_);
   if (precision_.calibrates(progress_, scales_)) {
     calibrate(runner_, batches_, config_.training.micro_batch_size, config_.precision.fp8_calibration_passes,
@@ -224,19 +224,19 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   metrics.skipped = status.skipped != 0;
   if (config_.precision.fp8 != config::Fp8Mode::off)
     metrics.in_fp8 = !runner_.model().recipe().high_precision();
-  look_for_spike(metrics);
+  detect_spike(metrics);
   adapt_loss_scale(metrics);
   const bool lost = metrics.skipped && !metrics.spike && !metrics.overflow;
   checkpoint::Faults& faults = progress_.faults;
-  faults.skipped_in_a_row = lost ? faults.skipped_in_a_row + 1 : 0;
+  faults.consecutive_skipped = lost ? faults.consecutive_skipped + 1 : 0;
   faults.skipped_total += metrics.skipped ? 1 : 0;
   metrics.skipped_total = faults.skipped_total;
-  if (!metrics.skipped && spikes_.calm()) saves_.confirm_checkpoint();
+  if (!metrics.skipped && spikes_.is_stable()) checkpoint_manager_.confirm_checkpoint();
   return metrics;
 }
 
 // The same on all ranks: they have the same loss, bit for bit.
-void TrainingLoop::look_for_spike(StepMetrics& metrics) {
+void TrainingLoop::detect_spike(StepMetrics& metrics) {
   if (config_.training.loss_spikes == config::LossSpikes::off) return;
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) return;
   const double limit = spikes_.limit(), median = spikes_.median();
@@ -244,7 +244,7 @@ void TrainingLoop::look_for_spike(StepMetrics& metrics) {
   metrics.spike = spikes_.add(metrics.loss) || metrics.skipped;
   metrics.spikes_total = spikes_.total();
   metrics.rollbacks_total = progress_.faults.rollbacks;
-  if (!metrics.spike || spikes_.in_a_row() > 1) return;
+  if (!metrics.spike || spikes_.consecutive() > 1) return;
   spdlog::warn("loss spike in step {}: {:.4f} is above {:.4f} ({}; training.loss_spikes: {})", metrics.step,
                metrics.loss, limit,
                median > 0 ? fmt::format("the median was {:.4f}", median) : "twice that of guessing",
@@ -288,7 +288,7 @@ bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
   metrics.valid =
       validation_losses(runner_, batches_, config_.training.micro_batch_size, world_, reader_.bad_data());
   metrics.valid_loss = deciding_loss(config_.training.best_valid_set, metrics.valid);
-  if (metrics.valid_loss) best_.evaluated(progress_.validation, *metrics.valid_loss);
+  if (metrics.valid_loss) best_checkpoints_.evaluated(progress_.validation, *metrics.valid_loss);
   remaining_.validation(now_seconds() - before);
   return true;
 }
@@ -321,18 +321,18 @@ TrainingLoop::StepDecision TrainingLoop::decide(const StepMetrics& metrics) {
     return StepDecision::rolled_back;
   }
   checkpoint::Faults& faults = progress_.faults;
-  if (faults.skipped_in_a_row >= training.max_nonfinite_steps) {
+  if (faults.consecutive_skipped >= training.max_nonfinite_steps) {
     return diverged(
         fmt::format("loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps)",
-                    faults.skipped_in_a_row));
+                    faults.consecutive_skipped));
   }
-  if (training.loss_spikes == config::LossSpikes::skip && spikes_.lost()) {
+  if (training.loss_spikes == config::LossSpikes::skip && spikes_.has_diverged()) {
     return diverged(
         fmt::format("{} loss spikes in a row, each worse than guessing (training.loss_spikes: skip)",
-                    spikes_.in_a_row()));
+                    spikes_.consecutive()));
   }
   if (!metrics.spike || training.loss_spikes != config::LossSpikes::rollback) return StepDecision::proceed;
-  const std::filesystem::path last_verified = saves_.broadcast_last_verified();
+  const std::filesystem::path last_verified = checkpoint_manager_.broadcast_last_verified();
   if (last_verified.empty()) return StepDecision::proceed;
   if (++faults.rollbacks > training.max_nonfinite_steps) {
     return diverged(
@@ -343,27 +343,27 @@ TrainingLoop::StepDecision TrainingLoop::decide(const StepMetrics& metrics) {
 }
 
 TrainingLoop::StepDecision TrainingLoop::diverged(const std::string& why) const {
-  saves_.wait();
+  checkpoint_manager_.wait();
   if (!world_.leader()) return StepDecision::diverged;  // all ranks come here, and rank 0 says so
   spdlog::error("stopped: {}; {}", why,
-                saves_.last_verified().empty()
+                checkpoint_manager_.last_verified().empty()
                     ? "no good checkpoint was saved"
-                    : "the last good checkpoint is " + saves_.last_verified().string());
+                    : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
   return StepDecision::diverged;
 }
 
 // Checkpoints of the steps that are taken again are written again. What is counted stays counted.
 void TrainingLoop::restore_progress(const checkpoint::Progress& progress) {
-  saves_.rollback_to(progress.step);
+  checkpoint_manager_.rollback_to(progress.step);
   const checkpoint::Progress undone = std::exchange(progress_, progress);
   spikes_.rollback(undone.spikes);
   progress_.faults.skipped_total = undone.faults.skipped_total;
   progress_.faults.rollbacks = undone.faults.rollbacks;
   progress_.loss_scale = scaler_.start(progress.loss_scale);
-  best_.resume(progress_.validation, world_);
+  best_checkpoints_.resume(progress_.validation, world_);
   if (sources_) sources_->clear();
   world_.run_collectively([&] {
-    if (world_.leader()) folder_->cut_logs(progress_.step);
+    if (world_.leader()) folder_->truncate_logs(progress_.step);
   });
   if (writer_) writer_->start_at(progress_.step + 1);
   reader_.read(progress_.consumed_samples, next_batch());
@@ -379,7 +379,7 @@ void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_ch
   scales_ = point.scales;
   checkpoint::Progress resumed = point.progress;
   resumed.consumed_samples = progress_.consumed_samples;
-  if (guard_) guard_->forget(resumed);
+  if (guard_) guard_->discard(resumed);
   restore_progress(resumed);
   spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
                spiked, point.checkpoint.string(), progress_.faults.rollbacks);
@@ -400,10 +400,11 @@ void TrainingLoop::make_samples(int64_t step) {
 // one. One that only lowers the loss scale is none of those.
 bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Requests& requests) {
   const config::CheckpointConfig& options = config_.checkpoint;
-  const Ask ask = agree(requests);
-  const bool stopping = ask == Ask::stop || ask == Ask::give_up;
-  const bool wanted = ask == Ask::save || (options.save_every > 0 && due.step % options.save_every == 0);
-  const bool end = due.last || best_.exhausted(progress_.validation);
+  const StepRequest request = reduce_requests(requests);
+  const bool stopping = request == StepRequest::stop || request == StepRequest::data_error;
+  const bool wanted =
+      request == StepRequest::save || (options.save_every > 0 && due.step % options.save_every == 0);
+  const bool end = due.last || best_checkpoints_.exhausted(progress_.validation);
   const double before = now_seconds();
   if (save(metrics,
            (wanted && (!metrics.skipped || metrics.overflow)) || (end && options.save_last) ||
@@ -415,51 +416,55 @@ bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Reques
 
 bool TrainingLoop::save(const StepMetrics& metrics, bool anyway, bool blocking) {
   const bool best = metrics.valid_loss && !metrics.skipped && !metrics.spike &&
-                    best_.among_best(progress_.validation, *metrics.valid_loss);
+                    best_checkpoints_.among_best(progress_.validation, *metrics.valid_loss);
   if (best) {
     const std::vector<int64_t> drop =
-        best_.add(progress_.validation, metrics.step, *metrics.valid_loss, !anyway);
-    saves_.save_best(progress_, blocking, *metrics.valid_loss, drop);
+        best_checkpoints_.add(progress_.validation, metrics.step, *metrics.valid_loss, !anyway);
+    checkpoint_manager_.save_best(progress_, blocking, *metrics.valid_loss, drop);
   } else if (anyway) {
-    saves_.save(progress_, blocking);
+    checkpoint_manager_.save(progress_, blocking);
   }
   return best || anyway;
 }
 
 // The flags are read once a step, so that no signal can end the loop unsaved.
-TrainingLoop::Ask TrainingLoop::agree(Requests& requests) {
-  Ask own = requests.stop != 0 ? Ask::stop : requests.save != 0 ? Ask::save : Ask::nothing;
-  if (!reader_.bad_data().empty()) own = Ask::give_up;
-  const auto all = static_cast<Ask>(world_.max_i64(static_cast<int64_t>(own)));
-  if (all != Ask::nothing) requests.save = 0;
+TrainingLoop::StepRequest TrainingLoop::reduce_requests(Requests& requests) {
+  StepRequest own = requests.stop != 0   ? StepRequest::stop
+                    : requests.save != 0 ? StepRequest::save
+                                         : StepRequest::none;
+  if (!reader_.bad_data().empty()) own = StepRequest::data_error;
+  const auto all = static_cast<StepRequest>(world_.max_i64(static_cast<int64_t>(own)));
+  if (all != StepRequest::none) requests.save = 0;
   return all;
 }
 
 Outcome TrainingLoop::report(double in_loop) const {
   const config::TrainingConfig& training = config_.training;
   spdlog::info("{} steps in {} ({} with validation, logs and checkpoints), {:.0f} tokens/s on average",
-               taken_, human_time(in_steps_), human_time(in_loop),
-               static_cast<double>(taken_ * training.global_batch_size * config_.model.seq_length) /
+               steps_taken_, human_time(in_steps_), human_time(in_loop),
+               static_cast<double>(steps_taken_ * training.global_batch_size * config_.model.seq_length) /
                    std::max(in_steps_, 1e-9));
   if (spikes_.total() > 0) {
     spdlog::warn("{} steps had a loss spike{}; {}", spikes_.total(),
                  spikes_.probably_diverged()
-                     ? fmt::format(", the last {} too: the run has probably diverged", spikes_.in_a_row())
-                 : spikes_.in_a_row() > 0 ? ", the last one too"
-                                          : "",
-                 saves_.last_verified().empty()
+                     ? fmt::format(", the last {} too: the run has probably diverged", spikes_.consecutive())
+                 : spikes_.consecutive() > 0 ? ", the last one too"
+                                             : "",
+                 checkpoint_manager_.last_verified().empty()
                      ? "no checkpoint was saved and trained on without one"
-                     : "the last good checkpoint is " + saves_.last_verified().string());
+                     : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
   }
   const Outcome end = spikes_.probably_diverged() ? Outcome::diverged : Outcome::finished;
   if (progress_.step >= training.train_steps) return end;
-  if (best_.exhausted(progress_.validation)) {
-    spdlog::info("stopped early after step {}: {}", progress_.step, best_.describe(progress_.validation));
+  if (best_checkpoints_.exhausted(progress_.validation)) {
+    spdlog::info("stopped early after step {}: {}", progress_.step,
+                 best_checkpoints_.describe(progress_.validation));
     return end;
   }
-  spdlog::warn(
-      "interrupted after step {}; {}", progress_.step,
-      saves_.newest().empty() ? "nothing was trained" : "the checkpoint is " + saves_.newest().string());
+  spdlog::warn("interrupted after step {}; {}", progress_.step,
+               checkpoint_manager_.newest().empty()
+                   ? "nothing was trained"
+                   : "the checkpoint is " + checkpoint_manager_.newest().string());
   return Outcome::interrupted;
 }
 

@@ -20,7 +20,8 @@
 #include "parallel/world.h"
 #include "train/batch_reader.h"
 #include "train/batches.h"
-#include "train/best.h"
+#include "train/best_checkpoints.h"
+#include "train/checkpoint_manager.h"
 #include "train/fp8_health.h"
 #include "train/fp8_statistics.h"
 #include "train/guard.h"
@@ -30,7 +31,6 @@
 #include "train/remaining_time.h"
 #include "train/run_folder.h"
 #include "train/samples.h"
-#include "train/saves.h"
 #include "train/signals.h"
 #include "train/source_losses.h"
 #include "train/startup.h"
@@ -50,8 +50,8 @@ struct LoopParts {
   StepRunner& runner;
   const Batches& batches;
   BatchReader& reader;
-  Saves& saves;
-  Best& best;
+  CheckpointManager& checkpoint_manager;
+  BestCheckpoints& best_checkpoints;
   RunFolder* folder = nullptr;     ///< of rank 0; else null
   SampleMaker* samples = nullptr;  ///< where texts are asked for; else null
   Evaluator* tasks = nullptr;      ///< where tasks are asked for; else null
@@ -69,7 +69,7 @@ class TrainingLoop {
 
  private:
   /// What the ranks agree to do after a step.
-  enum class Ask : uint8_t { nothing, save, stop, give_up };
+  enum class StepRequest : uint8_t { none, save, stop, data_error };
   /// What a step's losses say of the run.
   enum class StepDecision : uint8_t { proceed, rolled_back, diverged };
   /// A step that is due.
@@ -84,12 +84,12 @@ class TrainingLoop {
   Due next_step() const;
 
   // A step, in this order.
-  StepMetrics take(const Due& due);
+  StepMetrics run_step(const Due& due);
   /// The precision of the next step, that of `batch`, and where its scales have to be found, those.
-  void enter_precision(const HostBatch& batch);
+  void set_step_precision(const HostBatch& batch);
   void wait_for_device(int64_t step);
   StepMetrics finish_step(const HostBatch& batch, double seconds);
-  void look_for_spike(StepMetrics& metrics);
+  void detect_spike(StepMetrics& metrics);
   void adapt_loss_scale(StepMetrics& metrics);
   void add_source_losses(const HostBatch& batch, int64_t first_sample, const StepMetrics& metrics);
   void log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics);
@@ -108,12 +108,12 @@ class TrainingLoop {
   /// `anyway`: a checkpoint is due, whether it is among the best or not; `blocking`: before the run goes on. True when
   /// it saved.
   bool save(const StepMetrics& metrics, bool anyway, bool blocking);
-  Ask agree(Requests& requests);
-  void say_what_is_missing(bool resumed) const;
+  StepRequest reduce_requests(Requests& requests);
+  void warn_about_missing_state(bool resumed) const;
   Outcome report(double in_loop) const;
 
   /// The samples of the next step, which are read while the device works on the one before it.
-  HostBatch& next_batch() { return host_batches_[taken_ % 2]; }
+  HostBatch& next_batch() { return host_batches_[steps_taken_ % 2]; }
 
   const config::Config& config_;
   const Context& context_;
@@ -121,8 +121,8 @@ class TrainingLoop {
   StepRunner& runner_;
   const Batches& batches_;
   BatchReader& reader_;
-  Saves& saves_;
-  Best& best_;
+  CheckpointManager& checkpoint_manager_;
+  BestCheckpoints& best_checkpoints_;
   RunFolder* folder_;
   SampleMaker* sample_maker_;
   Evaluator* evaluator_;
@@ -142,7 +142,7 @@ class TrainingLoop {
   std::unique_ptr<MetricsWriter> writer_;           ///< rank 0
   std::optional<SampleLog> sample_log_;             ///< rank 0
   std::optional<Fp8StatisticsLog> statistics_log_;  ///< rank 0
-  int64_t taken_ = 0;                               ///< steps, those included from which the run went back
+  int64_t steps_taken_ = 0;                         ///< steps, those included from which the run went back
   double in_steps_ = 0;                             ///< seconds, without validation, logs and checkpoints
 };
 

@@ -71,7 +71,7 @@ TEST_F(Damage, TheStateOfAllPoliciesReadsBack) {
                     .excesses = 2};
   progress.loss_scale = {.scale = 12345.5, .good_steps = 7, .hysteresis = 2};
   progress.spikes = {.accepted = {3.3, 0.1, 1e-300}, .row = {9.0}, .total = 5, .since = 3};
-  progress.faults = {.skipped_in_a_row = 1, .skipped_total = 2, .rollbacks = 3};
+  progress.faults = {.consecutive_skipped = 1, .skipped_total = 2, .rollbacks = 3};
   progress.checkpoints = {.last_verified = "step_00000004", .drop = {2, 3}};
   const std::string text = checkpoint::to_text(manifest);
   EXPECT_EQ(checkpoint::parse_manifest("m", text).progress, progress);

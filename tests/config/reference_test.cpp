@@ -182,7 +182,7 @@ TEST(Reference, DocumentIsUpToDate) {
 TEST(KeysThatWereSet, AreThoseWithAnotherValueAndTheRequiredOnes) {
   const auto names = [](const Config& config) {
     std::string text;
-    for (const SetKey& key : keys_that_were_set(config))
+    for (const SetKey& key : explicit_keys(config))
       text += std::string(key.section) + "." + std::string(key.name) + "=" + key.value + " ";
     return text;
   };

@@ -214,9 +214,7 @@ TEST(Validate, Fp8Options) {
 }
 
 TEST(Validate, StepsInFp8) {
-  const auto both = [](const std::vector<std::string>& keys) {
-    return takes_steps_in_both_precisions(small(keys));
-  };
+  const auto both = [](const std::vector<std::string>& keys) { return mixes_precisions(small(keys)); };
   EXPECT_FALSE(both({"precision.fp8=hybrid", "precision.fp8_from_step=1"}));
   EXPECT_TRUE(both({"precision.fp8=hybrid", "precision.fp8_from_step=2"}));
   EXPECT_TRUE(both({"precision.fp8=hybrid", "precision.fp8_until_step=2"}));

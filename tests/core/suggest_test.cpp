@@ -45,15 +45,15 @@ TEST(Suggest, AbbreviationsAndWordsTooMany) {
 TEST(Suggest, QuestionsNameAllThatAreEquallyNear) {
   NearestNames names;
   EXPECT_TRUE(names.empty());
-  names.offer("far", 200);
-  names.offer("a", 50);
-  names.offer("b", 50);
-  names.offer("a", 50);
-  names.offer("farther", 300);
+  names.add("far", 200);
+  names.add("a", 50);
+  names.add("b", 50);
+  names.add("a", 50);
+  names.add("farther", 300);
   EXPECT_EQ(names.distance(), 50);
   EXPECT_EQ(names.question(), "did you mean 'a' or 'b'?");
-  names.offer("c", 50);
-  names.offer("d", 50);
+  names.add("c", 50);
+  names.add("d", 50);
   EXPECT_EQ(names.question(""), "did you mean a, b or c?");
 }
 

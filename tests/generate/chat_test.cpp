@@ -148,7 +148,7 @@ TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   ReadyDecoder decoder(cpu, config, source, {.batch = 1, .max_rows = 32});
   Chat talk = chat(decoder, {.sampling = {}, .max_tokens = 1000});
   talk.reply(cpu, "hi");
-  EXPECT_EQ(talk.ending(), generate::Ending::context);
+  EXPECT_EQ(talk.finish_reason(), generate::FinishReason::context);
   EXPECT_THROW(talk.reply(cpu, "more"), UserError);
   // Where the end of the turn is what the model says first: a reply without text, and nothing remembered.
   ReadyDecoder again(cpu, config, source, {.batch = 1, .max_rows = 32});
@@ -157,13 +157,13 @@ TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   const EndingWith tokenizer(*bytes_, generator.run(cpu, {prompt.tokens})[0].tokens[0]);
   Chat silent(again.get(), tokenizer, prompter(tokenizer), {.sampling = {}, .max_tokens = 9});
   EXPECT_EQ(silent.reply(cpu, "hi"), "");
-  EXPECT_EQ(silent.ending(), generate::Ending::end_token);
+  EXPECT_EQ(silent.finish_reason(), generate::FinishReason::end_token);
   // The same where the model's files name it, and the template has another end.
   Chat named(
       again.get(), *bytes_, prompter(*bytes_),
       {.sampling = {}, .max_tokens = 9, .ends = generate::EndTokens({7, tokenizer.end_of_document()})});
   EXPECT_EQ(named.reply(cpu, "hi"), "");
-  EXPECT_EQ(named.ending(), generate::Ending::end_token);
+  EXPECT_EQ(named.finish_reason(), generate::FinishReason::end_token);
   EXPECT_TRUE(silent.conversation().empty());
 }
 

@@ -69,10 +69,10 @@ TEST_P(DecoderGpu, RecordedStepsGiveTheSameBits) {
       // Token by token behind the same prompt, so that keys and values are those of the same shapes.
       first.append({{0, all.first(3)}, {1, all.subspan(16, 3)}});
       for (size_t i = 3; i < length; ++i) {
-        first.get().forget_recordings();
+        first.get().clear_graphs();
         first.append({{0, all.subspan(i, 1)}, {1, all.subspan(16 + i, 1)}});
       }
-      first.get().forget_recordings();
+      first.get().clear_graphs();
       const std::vector<Continuation> next = {{0, all.subspan(length, 1)}, {1, all.subspan(16 + length, 1)}};
       EXPECT_EQ(first.append(next), second.append(next)) << length;
     }
@@ -117,7 +117,7 @@ TEST_P(DecoderGpu, ScoresMatchTheCpu) {
     ReadyDecoder ready(context, config, source,
                        {.batch = 1, .max_rows = 32, .cache_tokens = 64, .score_rows = 8});
     generate::Decoder& decoder = ready.get();
-    decoder.arrange(4, 16);
+    decoder.resize_cache(4, 16);
     std::vector<generate::ScoredContinuation> next;
     for (int64_t i = 0; i < 4; ++i) next.push_back({i, part(i, 0, 12), part(i, 9, 4)});
     std::vector<generate::TokenScore> all = decoder.score(context, next);

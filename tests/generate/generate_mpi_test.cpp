@@ -86,7 +86,7 @@ TEST_P(SharedModel, ScoresOfOneRank) {
   ASSERT_EQ(scores.size(), 15u);
   for (size_t i = 0; i < scores.size(); ++i) {
     EXPECT_NEAR(scores[i].log_probability, expected[i].log_probability, 1e-5) << i;
-    EXPECT_EQ(scores[i].most_probable, expected[i].most_probable) << i;
+    EXPECT_EQ(scores[i].is_argmax, expected[i].is_argmax) << i;
   }
 }
 
@@ -107,7 +107,7 @@ TEST_P(SharedModel, EveryRankChoosesTheSameTokens) {
     Generator generator(decoder.get(), *bytes,
                         {.sampling = {.temperature = 1.0, .seed = 3}, .max_tokens = 8});
     const auto results = generator.run(tiny.context(), {{1, 2, 3}, {4}, {5, 6}});
-    for (const generate::Continued& result : results) {
+    for (const generate::Completion& result : results) {
       std::string tokens;
       for (const int32_t token : result.tokens) tokens += std::to_string(token) + " ";
       for (const std::string& other : world().gather_strings(tokens)) EXPECT_EQ(other, tokens);

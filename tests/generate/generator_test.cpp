@@ -6,8 +6,8 @@
 namespace te::testing {
 namespace {
 
-using generate::Continued;
-using generate::Ending;
+using generate::Completion;
+using generate::FinishReason;
 using generate::GenerateOptions;
 using generate::Generator;
 
@@ -43,8 +43,8 @@ class GeneratorTest : public ::testing::Test {
     return static_cast<uint8_t>(line[i % line.size()]);
   }
 
-  std::vector<Continued> run(const std::vector<std::string>& prompts, const GenerateOptions& options,
-                             int64_t batch = 4, const Generator::OnText& on_text = {}) {
+  std::vector<Completion> run(const std::vector<std::string>& prompts, const GenerateOptions& options,
+                              int64_t batch = 4, const Generator::OnText& on_text = {}) {
     ReadyDecoder decoder(cpu_, line_config(), *source_, {.batch = batch, .max_rows = 32});
     std::vector<std::vector<int32_t>> tokens;
     for (const std::string& prompt : prompts)
@@ -59,10 +59,10 @@ class GeneratorTest : public ::testing::Test {
 std::unique_ptr<MemorySource> GeneratorTest::source_;
 
 TEST_F(GeneratorTest, GreedyTextIsTheLine) {
-  const std::vector<Continued> results = run({"the qu"}, {.max_tokens = 20});
+  const std::vector<Completion> results = run({"the qu"}, {.max_tokens = 20});
   EXPECT_EQ(results[0].text, "ick fox. the quick f");
   EXPECT_EQ(results[0].tokens.size(), 20u);
-  EXPECT_EQ(results[0].ending, Ending::max_tokens);
+  EXPECT_EQ(results[0].finish_reason, FinishReason::max_tokens);
 }
 
 TEST_F(GeneratorTest, TextComesTokenByToken) {
@@ -81,8 +81,8 @@ TEST_F(GeneratorTest, PromptsOfABatchDoNotTouchEachOther) {
   GenerateOptions drawn{.max_tokens = 25};
   drawn.sampling = {.temperature = 4.0, .top_k = 5, .seed = 11};  // the model is sure of itself
   for (const GenerateOptions& options : {GenerateOptions{.max_tokens = 25}, drawn}) {
-    const std::vector<Continued> together = run(prompts, options, 5), some = run(prompts, options, 2),
-                                 alone = run(prompts, options, 1);
+    const std::vector<Completion> together = run(prompts, options, 5), some = run(prompts, options, 2),
+                                  alone = run(prompts, options, 1);
     for (size_t i = 0; i < prompts.size(); ++i) {
       EXPECT_EQ(together[i].tokens, alone[i].tokens) << i;
       EXPECT_EQ(some[i].tokens, alone[i].tokens) << i;
@@ -93,16 +93,16 @@ TEST_F(GeneratorTest, PromptsOfABatchDoNotTouchEachOther) {
 }
 
 TEST_F(GeneratorTest, StopStringsEndTheTextBeforeThem) {
-  const std::vector<Continued> results =
+  const std::vector<Completion> results =
       run({"the qu", "the quick fox. "}, {.max_tokens = 40, .stops = {"x. t", "zz"}});
   EXPECT_EQ(results[0].text, "ick fo");
-  EXPECT_EQ(results[0].ending, Ending::stop_string);
+  EXPECT_EQ(results[0].finish_reason, FinishReason::stop_string);
   EXPECT_EQ(results[1].text, "the quick fo");
 }
 
 TEST_F(GeneratorTest, TheContextEndsTheText) {
-  const std::vector<Continued> results = run({"the qu"}, {.max_tokens = 1000});
-  EXPECT_EQ(results[0].ending, Ending::context);
+  const std::vector<Completion> results = run({"the qu"}, {.max_tokens = 1000});
+  EXPECT_EQ(results[0].finish_reason, FinishReason::context);
   EXPECT_EQ(results[0].tokens.size() + 6, 48u);
 }
 

@@ -41,7 +41,7 @@ class ScoreTest : public ::testing::TestWithParam<config::Family> {
   }
   static void expect_near(const TokenScore& actual, const TokenScore& wanted) {
     EXPECT_NEAR(actual.log_probability, wanted.log_probability, 1e-5);
-    EXPECT_EQ(actual.most_probable, wanted.most_probable);
+    EXPECT_EQ(actual.is_argmax, wanted.is_argmax);
   }
 
   config::Config config_ = tiny_config(GetParam());
@@ -81,7 +81,7 @@ TEST_P(ScoreTest, KnowsTheMostProbableToken) {
         tiny_->context(), std::vector<ScoredContinuation>{{0, part(0, 0, 1), {&target, 1}}});
     ASSERT_EQ(scores.size(), 1u);
     expect_near(scores[0], expected_score(logits_, 0, vocab, target));
-    EXPECT_EQ(scores[0].most_probable, target == best);
+    EXPECT_EQ(scores[0].is_argmax, target == best);
   }
 }
 
@@ -101,7 +101,7 @@ TEST_P(ScoreTest, ASequenceGoesOnFromWhereItWasCut) {
 TEST_P(ScoreTest, TheCacheIsArrangedAnew) {
   ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 2, .max_rows = 16, .score_rows = 16});
   generate::Decoder& d = decoder.get();
-  d.arrange(3, 10);
+  d.resize_cache(3, 10);
   EXPECT_EQ(d.max_length(), 10);
   std::vector<ScoredContinuation> next;
   for (int64_t i = 0; i < 3; ++i) next.push_back({i, part(i, 0, 10), part(i, 1, 10)});
@@ -110,26 +110,26 @@ TEST_P(ScoreTest, TheCacheIsArrangedAnew) {
   for (int64_t i = 0; i < 30; ++i) expect_near(scores[static_cast<size_t>(i)], expected(i / 10, i % 10));
   EXPECT_THROW(d.score(tiny_->context(), std::vector<ScoredContinuation>{{0, part(0, 10, 1), {}}}),
                UserError);
-  d.arrange(2, 16);
+  d.resize_cache(2, 16);
   EXPECT_EQ(d.length(1), 0);
-  EXPECT_THROW(d.arrange(3, 16), InternalError);
+  EXPECT_THROW(d.resize_cache(3, 16), InternalError);
 }
 
 TEST_P(ScoreTest, ABeginningIsCopied) {
   ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 3, .max_rows = 16, .score_rows = 16});
   generate::Decoder& d = decoder.get();
   d.score(tiny_->context(), std::vector<ScoredContinuation>{{1, part(0, 0, 12), {}}});
-  d.copy_beginning(tiny_->context(), 1, std::vector<int64_t>{0, 2}, 7);
+  d.copy_prefix(tiny_->context(), 1, std::vector<int64_t>{0, 2}, 7);
   EXPECT_EQ(d.length(2), 7);
   const auto scores = d.score(
       tiny_->context(),
       std::vector<ScoredContinuation>{{0, part(0, 7, 3), part(0, 8, 3)}, {2, part(0, 7, 2), part(0, 8, 2)}});
   ASSERT_EQ(scores.size(), 5u);
   for (size_t i = 0; i < 5; ++i) expect_near(scores[i], expected(0, 7 + static_cast<int64_t>(i % 3)));
-  EXPECT_THROW(d.copy_beginning(tiny_->context(), 1, std::vector<int64_t>{0}, 7),
+  EXPECT_THROW(d.copy_prefix(tiny_->context(), 1, std::vector<int64_t>{0}, 7),
                InternalError);  // not empty
   d.reset(0);
-  EXPECT_THROW(d.copy_beginning(tiny_->context(), 1, std::vector<int64_t>{0}, 13),
+  EXPECT_THROW(d.copy_prefix(tiny_->context(), 1, std::vector<int64_t>{0}, 13),
                InternalError);  // too long
 }
 

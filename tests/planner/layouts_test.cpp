@@ -136,10 +136,10 @@ TEST(Search, BoundsAreBounds) {
                                                 static_cast<int>(config.parallel.context),
                                                 static_cast<int>(config.parallel.pipeline));
     const StepTime step = model.predict(config);
-    EXPECT_LE(model.least_seconds(config), step.total() * (1 + 1e-12));
+    EXPECT_LE(model.min_seconds(config), step.total() * (1 + 1e-12));
     EXPECT_GE(step.pipeline, -1e-9 * step.total());
-    EXPECT_LE(model.least_bytes(config), static_cast<double>(planned(config, grid)));
-    EXPECT_GE(model.least_bytes(config), 0.6 * static_cast<double>(planned(config, grid)));
+    EXPECT_LE(model.min_bytes(config), static_cast<double>(planned(config, grid)));
+    EXPECT_GE(model.min_bytes(config), 0.6 * static_cast<double>(planned(config, grid)));
   }
 }
 
@@ -147,18 +147,18 @@ TEST(Search, OwnLayoutHasItsPlace) {
   const config::Config config =
       shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true"});
   const SearchResult result = search(config, testing::h200s(4), planned);
-  ASSERT_TRUE(result.own_fits());
-  EXPECT_EQ(result.own->grid.tensor, 4);
-  EXPECT_EQ(result.own->time.total(), StepModel(testing::h200s(4)).predict(config).total());
-  EXPECT_GT(result.own_rank(), 1);
+  ASSERT_TRUE(result.configured_fits());
+  EXPECT_EQ(result.configured->grid.tensor, 4);
+  EXPECT_EQ(result.configured->time.total(), StepModel(testing::h200s(4)).predict(config).total());
+  EXPECT_GT(result.configured_rank(), 1);
   // The best one, asked for itself, is the first.
   const config::Config best = result.layouts.front().config;
   const SearchResult again = search(best, testing::h200s(4), planned);
-  EXPECT_EQ(again.own_rank(), 1);
+  EXPECT_EQ(again.configured_rank(), 1);
   EXPECT_EQ(again.layouts.front().settings, "");
   const SearchResult three = search(config, testing::h200s(6), planned);
-  EXPECT_FALSE(three.own);
-  TE_EXPECT_CONTAINS(three.own_refusal, "no multiple of");
+  EXPECT_FALSE(three.configured);
+  TE_EXPECT_CONTAINS(three.configured_refusal, "no multiple of");
 }
 
 TEST(Search, RefusesWhatCannotBe) {
@@ -246,8 +246,8 @@ TEST(Search, StagesOfOneHostTakeCopies) {
 TEST(Search, OffloadedStateMakesRoom) {
   const Settings offload{"optimizer.offload=state"};
   const SearchResult result = search(shipped_config("llama2_13b_fp8", offload), testing::h200s(1), planned);
-  ASSERT_TRUE(result.own_fits());
-  EXPECT_EQ(result.own->memory_bytes, planned(result.own->config, result.own->grid));
+  ASSERT_TRUE(result.configured_fits());
+  EXPECT_EQ(result.configured->memory_bytes, planned(result.configured->config, result.configured->grid));
   StepModel model(testing::h200s(1));
   const StepTime with = model.predict(shipped_config("llama7b_fp8", offload));
   const StepTime without = StepModel(testing::h200s(1)).predict(shipped_config("llama7b_fp8"));
@@ -273,7 +273,7 @@ TEST(Report, SharesAddUpAndJsonIsTheSame) {
   EXPECT_NEAR(sum, first.at("seconds_per_step").get<double>(), 1e-9);
   const double tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);
   EXPECT_NEAR(first.at("tokens_per_s_per_gpu").get<double>(), tokens / sum / 4, 1e-6);
-  EXPECT_EQ(json.at("own").at("rank").get<int64_t>(), result.own_rank());
+  EXPECT_EQ(json.at("own").at("rank").get<int64_t>(), result.configured_rank());
   EXPECT_EQ(json.at("cuts").get<size_t>(), result.layouts.size());
 }
 

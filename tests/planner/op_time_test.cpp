@@ -89,7 +89,7 @@ TEST(OpTime, PassesOverMemoryGoByTheirBytes) {
 
 TEST(OpTime, MessagesOfAHost) {
   const Gpu& gpu = gpu_named("h200");
-  const GroupPlace four{.ranks = 4, .per_host = 4};
+  const GroupPlacement four{.ranks = 4, .per_host = 4};
   EXPECT_DOUBLE_EQ(message_seconds("all_gather", 1e9, four, gpu), 12e-6 + 0.75e9 / 338e9);
   EXPECT_DOUBLE_EQ(message_seconds("all_reduce", 1e9, four, gpu), 2 * (12e-6 + 0.75e9 / 338e9));
   EXPECT_DOUBLE_EQ(message_seconds("send", 1e9, {2, 2}, gpu), 12e-6 + 1e9 / 338e9);

@@ -177,10 +177,10 @@ TEST(LineReader, PassesLongLinesInParts) {
   text::LineReader whole(folder / "a");
   std::string_view text;
   for (const std::string& expected : lines) {
-    ASSERT_TRUE(whole.next_whole(&text));
+    ASSERT_TRUE(whole.next_full_line(&text));
     EXPECT_EQ(text, expected);
   }
-  EXPECT_FALSE(whole.next_whole(&text));
+  EXPECT_FALSE(whole.next_full_line(&text));
 }
 
 struct DocumentPieces {

@@ -87,8 +87,8 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   EXPECT_EQ(report(folder)["yaml"], "");
   // 4. Nothing is too large for a scale that gives way.
   ASSERT_EQ(inspect(folder, "stale", "--set precision.fp8_recast=true").code, 0);
-  const json requantize = report(folder);
-  for (const json& cast : requantize["casts"]) EXPECT_EQ(cast["saturated"].get<double>(), 0.0) << cast;
+  const json requantized = report(folder);
+  for (const json& cast : requantized["casts"]) EXPECT_EQ(cast["saturated"].get<double>(), 0.0) << cast;
 }
 
 TEST(InspectFp8, FindsWhatTheRunFinds) {

@@ -88,7 +88,7 @@ Case more_precise(Case c) {
 
 using Whole = std::map<std::string, std::vector<float>>;
 
-Whole whole_parameters(const Parts& parts) {
+Whole full_parameters(const Parts& parts) {
   Whole whole;
   for (const Part& part : parts) {
     std::vector<float>& values = whole[part.name];
@@ -202,9 +202,9 @@ Difference difference(const Trace& actual, const Trace& expected) {
   return {largest_difference(actual.loss, expected.loss),
           largest_difference(actual.grad_norm, expected.grad_norm),
           largest_difference({actual.valid_loss}, {expected.valid_loss}),
-          compare(actual.grads.at(1), whole_parameters(expected.grads.at(1))),
-          compare(actual.grads.at(kLaterStep), whole_parameters(expected.grads.at(kLaterStep))),
-          compare(actual.mains, whole_parameters(expected.mains))};
+          compare(actual.grads.at(1), full_parameters(expected.grads.at(1))),
+          compare(actual.grads.at(kLaterStep), full_parameters(expected.grads.at(kLaterStep))),
+          compare(actual.mains, full_parameters(expected.mains))};
 }
 
 /// `floor`, or what rounding costs where that is more.
@@ -274,8 +274,8 @@ TEST_P(Layout, EqualsOneRank) {
   EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket tests no order of buckets";
 
   // 1. Everybody holds what he should, and nothing is left out.
-  expect_cover(ranks.grads.at(1), whole_parameters(one.grads.at(1)), config);
-  expect_cover(ranks.mains, whole_parameters(one.mains), config);
+  expect_cover(ranks.grads.at(1), full_parameters(one.grads.at(1)), config);
+  expect_cover(ranks.mains, full_parameters(one.mains), config);
   // 2. The bounds.
   const Difference actual = difference(ranks, one);
   const bool rounded_at_once = rounded && (c.tensor > 1 || c.context > 1 || c.bf16_grads);

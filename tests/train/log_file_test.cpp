@@ -67,10 +67,10 @@ TEST_F(Log, IsCutBehindAStep) {
         {"no line\n" + lines(1, 3) + "garbage\n" + std::string(700, '\0'), "no line\n" + lines(1, 3), 3, 1},
         {lines(1, 9, longer), lines(1, 4, longer), 4, 5}}) {
     write_file(path_of(), item.before);
-    EXPECT_EQ(cut_log(path_of(), item.step, csv_step), item.dropped);
+    EXPECT_EQ(truncate_log(path_of(), item.step, csv_step), item.dropped);
     EXPECT_EQ(read_file(path_of()), item.after);
   }
-  EXPECT_EQ(cut_log(path_of("none"), 3, csv_step), 0);
+  EXPECT_EQ(truncate_log(path_of("none"), 3, csv_step), 0);
   EXPECT_EQ(last_logged_step(path_of("none"), csv_step), 0);
   write_file(path_of(), lines(1, 30) + "31,un");
   EXPECT_EQ(last_logged_step(path_of(), csv_step), 30);
@@ -81,7 +81,7 @@ TEST_F(Log, OnlyTheEndIsRead) {
   write_file(path_of(), lines(1, 3) + std::string(300 << 20, '\0') + "\n" + lines(5, 9));
   struct rusage before = {}, after = {};
   ::getrusage(RUSAGE_SELF, &before);
-  EXPECT_EQ(cut_log(path_of(), 7, csv_step), 2);
+  EXPECT_EQ(truncate_log(path_of(), 7, csv_step), 2);
   ::getrusage(RUSAGE_SELF, &after);
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 10 << 10);  // KiB
   EXPECT_EQ(last_logged_step(path_of(), csv_step), 7);
@@ -101,9 +101,9 @@ TEST_F(Log, AHeaderIsWrittenOnceAndRestored) {
   write_file(path_of(), lines(0, 1));
   LogFile(path_of(), "head\n").append(lines(2, 2));
   EXPECT_EQ(read_file(path_of()), "head\n" + lines(0, 2));
-  EXPECT_EQ(set_log_aside(path_of()), path_of("log.1"));
+  EXPECT_EQ(rotate_log(path_of()), path_of("log.1"));
   write_file(path_of(), "");
-  EXPECT_EQ(set_log_aside(path_of()), path_of("log.2"));
+  EXPECT_EQ(rotate_log(path_of()), path_of("log.2"));
 }
 
 class FullDisk : public Log {

@@ -23,15 +23,15 @@ TEST(LossSpikes, AreFarAboveTheMedian) {
   EXPECT_NEAR(spikes.limit(), 3.05 + 10 * 1.4826 * 0.03, 0.17);
   EXPECT_TRUE(spikes.add(4.0));
   EXPECT_TRUE(spikes.add(26233.0));
-  EXPECT_EQ(spikes.in_a_row(), 2);
-  EXPECT_FALSE(spikes.calm());
+  EXPECT_EQ(spikes.consecutive(), 2);
+  EXPECT_FALSE(spikes.is_stable());
   EXPECT_FALSE(spikes.add(0.5));  // a fall is none
-  EXPECT_EQ(spikes.in_a_row(), 0);
+  EXPECT_EQ(spikes.consecutive(), 0);
   EXPECT_EQ(spikes.total(), 2);
   EXPECT_NEAR(spikes.median(), 3.05, 0.011);
-  EXPECT_FALSE(spikes.calm());
+  EXPECT_FALSE(spikes.is_stable());
   for (int64_t i = 0; i < 15; ++i) spikes.add(usual(i));
-  EXPECT_TRUE(spikes.calm());
+  EXPECT_TRUE(spikes.is_stable());
 }
 
 TEST(LossSpikes, ARunThatDivergesAtOnceIsWorseThanGuessing) {
@@ -40,7 +40,7 @@ TEST(LossSpikes, ARunThatDivergesAtOnceIsWorseThanGuessing) {
   EXPECT_FALSE(spikes.add(5.55));
   EXPECT_FALSE(spikes.add(7.0));
   EXPECT_TRUE(spikes.add(26233.0));
-  EXPECT_EQ(spikes.in_a_row(), 1);
+  EXPECT_EQ(spikes.consecutive(), 1);
 }
 
 TEST(LossSpikes, ALossThatDoesNotMoveHasASpreadAllTheSame) {
@@ -65,17 +65,17 @@ TEST(LossSpikes, ALevelWorseThanGuessingIsAcceptedOnlyFromTheStart) {
   LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 64; ++i) spikes.add(usual(i));
   for (int64_t i = 0; i < 100; ++i) {
-    EXPECT_EQ(spikes.lost(), i >= static_cast<int64_t>(LossSpikes::kNewLevel)) << i;
+    EXPECT_EQ(spikes.has_diverged(), i >= static_cast<int64_t>(LossSpikes::kNewLevel)) << i;
     EXPECT_TRUE(spikes.add(8000.0)) << i;
   }
-  EXPECT_FALSE(spikes.calm());
+  EXPECT_FALSE(spikes.is_stable());
   EXPECT_FALSE(spikes.add(3.0));  // it came back
-  EXPECT_FALSE(spikes.lost());
+  EXPECT_FALSE(spikes.has_diverged());
   // An initialization as bad as that is where the run begins.
   checkpoint::SpikeHistory other;
   LossSpikes bad(10.0, 11.0, other);
   for (size_t i = 0; i < LossSpikes::kNewLevel; ++i) EXPECT_TRUE(bad.add(30.0)) << i;
-  EXPECT_FALSE(bad.lost());
+  EXPECT_FALSE(bad.has_diverged());
   EXPECT_FALSE(bad.add(29.0));
 }
 
@@ -89,11 +89,11 @@ TEST(LossSpikes, WhatWasRolledBackIsForgotten) {
   for (int i = 0; i < 7; ++i) EXPECT_TRUE(spikes.add(5.0));
   const checkpoint::SpikeHistory undone = std::exchange(history, saved);
   spikes.rollback(undone);
-  EXPECT_EQ(spikes.in_a_row(), 0);
+  EXPECT_EQ(spikes.consecutive(), 0);
   EXPECT_EQ(spikes.limit(), 2.0 + 10 * 0.01 * 2.0);
   EXPECT_EQ(history.accepted.size(), 20u);
   EXPECT_EQ(spikes.total(), 7);
-  EXPECT_FALSE(spikes.calm());
+  EXPECT_FALSE(spikes.is_stable());
 }
 
 // A single odd batch at the end of a run is no divergence.

@@ -68,9 +68,9 @@ Left run(const config::Config& config) {
   };
   train::StateCopy copy(context, runner);
   for (int64_t step = 1; step <= 4; ++step) take(step);
-  copy.take();
+  copy.save();
   take(5), take(6);
-  copy.put_back();
+  copy.restore();
   for (int64_t step = 5; step <= 8; ++step) take(step);
   EXPECT_EQ(std::vector(left.trace.begin() + 8, left.trace.begin() + 12),
             std::vector(left.trace.begin() + 12, left.trace.begin() + 16));

@@ -46,10 +46,10 @@ TEST(StateCopy, PutsBackAllThatCastsKeep) {
       table.counters, table.predicted_scales, table.cast_states};
   std::vector<std::vector<uint8_t>> before;
   for (const Tensor& tensor : kept) before.push_back(bytes_of(context, tensor));
-  copy.take();
+  copy.save();
   step(2);
   EXPECT_NE(bytes_of(context, table.cast_states), before.back());
-  copy.put_back();
+  copy.restore();
   for (size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(bytes_of(context, kept[i]), before[i]) << i;
 }
 

@@ -56,7 +56,7 @@ std::vector<Metric> choice_metrics(const Task& task, const std::vector<DocumentS
 std::vector<Metric> last_word_metrics(const std::vector<DocumentScores>& scores) {
   std::vector<double> acc, sums;
   for (const DocumentScores& document : scores) {
-    acc.push_back(document[0].most_probable ? 1.0 : 0.0);
+    acc.push_back(document[0].is_argmax ? 1.0 : 0.0);
     sums.push_back(document[0].log_probability);
   }
   Metric perplexity{"perplexity", std::exp(-mean(sums)), stderr_of_mean(sums), false};
@@ -143,7 +143,7 @@ ordered_json item_record(const Task& task, const Document& document, const Docum
   for (const RequestScore& score : scores) {
     responses.push_back(task.kind == TaskKind::rolling
                             ? ordered_json(score.log_probability)
-                            : ordered_json{score.log_probability, score.most_probable});
+                            : ordered_json{score.log_probability, score.is_argmax});
   }
   if (task.kind == TaskKind::multiple_choice) record["target"] = document.gold;
   record["filtered_resps"] = std::move(responses);
@@ -157,7 +157,7 @@ ordered_json item_record(const Task& task, const Document& document, const Docum
     }
     case TaskKind::last_word:
       record["perplexity"] = sum;
-      record["acc"] = scores[0].most_probable ? 1.0 : 0.0;
+      record["acc"] = scores[0].is_argmax ? 1.0 : 0.0;
       break;
     case TaskKind::rolling:
       record["word_perplexity"] = {sum, document.words};

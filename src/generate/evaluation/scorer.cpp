@@ -87,7 +87,7 @@ class Batch {
     append({{0, std::span(groups_[members_[0]][0].tokens).first(static_cast<size_t>(common)), {}}});
     std::vector<int64_t> others(members_.size() - 1);
     std::iota(others.begin(), others.end(), int64_t{1});
-    decoder_.copy_beginning(context_, 0, others, common);
+    decoder_.copy_prefix(context_, 0, others, common);
   }
   void step(size_t which) {
     std::vector<ScoredContinuation> next;
@@ -108,7 +108,7 @@ class Batch {
       RequestScore& score = scores_[members_[static_cast<size_t>(part.sequence)]][which];
       for (size_t t = 0; t < part.targets.size(); ++t, ++at) {
         score.log_probability += tokens[at].log_probability;
-        score.most_probable = score.most_probable && tokens[at].most_probable;
+        score.is_argmax = score.is_argmax && tokens[at].is_argmax;
       }
     }
   }
@@ -148,7 +148,7 @@ std::vector<std::vector<RequestScore>> score_groups(Decoder& decoder, const Cont
     TE_CHECK(fitting > 0, "a request of {} tokens, a cache of {}", length, options.cache_tokens);
     const size_t count = std::min(static_cast<size_t>(fitting), order.size() - first);
     if (number % options.replicas == options.replica) {
-      decoder.arrange(static_cast<int64_t>(count), length);
+      decoder.resize_cache(static_cast<int64_t>(count), length);
       given += Batch(decoder, context, groups, std::span(order).subspan(first, count), scores).run();
     }
     first += count;

@@ -13,7 +13,7 @@ namespace te::generate {
 
 struct RequestScore {
   double log_probability = 0.0;  ///< sum over the judged tokens
-  bool most_probable = true;     ///< every judged token is the most probable one
+  bool is_argmax = true;         ///< every judged token is the most probable one
 };
 
 /// Requests of one document.

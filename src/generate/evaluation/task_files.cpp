@@ -26,7 +26,7 @@ std::vector<std::string> read_labels(const fs::path& file) {
   std::vector<std::string> labels;
   text::LineReader lines(file);
   std::string_view line;
-  while (lines.next_whole(&line)) labels.emplace_back(text::without_line_break(line));
+  while (lines.next_full_line(&line)) labels.emplace_back(text::without_line_break(line));
   return labels;
 }
 
@@ -49,7 +49,7 @@ void read_hellaswag_lines(Task& task) {
   std::vector<std::string> six;
   std::string place;
   std::string_view line;
-  while (lines.next_whole(&line)) {
+  while (lines.next_full_line(&line)) {
     if (six.empty()) place = lines.place();
     six.emplace_back(text::without_line_break(line));
     if (six.size() < 6) continue;

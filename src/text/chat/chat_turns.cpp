@@ -125,7 +125,7 @@ int32_t ChatTurns::end(const Tokenizer& tokenizer) const {
   return tokens[0];
 }
 
-std::string ChatTurns::written(const std::string& message, const Part& part) {
+std::string ChatTurns::render(const std::string& message, const Part& part) {
   std::string_view text = message;
   const size_t thought = text.rfind(kReasoningEnd);
   if (part.reasoning != Reasoning::kKeep && thought != std::string_view::npos)
@@ -158,7 +158,7 @@ std::vector<std::pair<std::string, bool>> ChatTurns::parts_of(const Conversation
       if (index >= conversation.size()) user_error("{}: a last turn has a reply", place_);
       if (part.text == "system" && !has_system)
         user_error("{}: `without_system` has a system message", place_);
-      parts.emplace_back(written(conversation[index].content, part), true);
+      parts.emplace_back(render(conversation[index].content, part), true);
     }
   }
   return parts;

@@ -68,7 +68,7 @@ class ChatTurns {
 
   static Part read_part(const JsonReader& json);
   static Units read_units(const JsonReader& json);
-  static std::string written(const std::string& message, const Part& part);
+  static std::string render(const std::string& message, const Part& part);
   /// The parts of a prompt and whether each is a message.
   std::vector<std::pair<std::string, bool>> parts_of(const Conversation& conversation) const;
 

@@ -36,11 +36,11 @@ bool RawInput::fill() {
   return count > 0;
 }
 
-std::span<const uint8_t> RawInput::ahead() {
-  return ahead(1);
+std::span<const uint8_t> RawInput::peek() {
+  return peek(1);
 }
 
-std::span<const uint8_t> RawInput::ahead(size_t count) {
+std::span<const uint8_t> RawInput::peek(size_t count) {
   while (end_ - begin_ < count && fill()) {
   }
   return {buffer_.data() + begin_, end_ - begin_};
@@ -53,7 +53,7 @@ void RawInput::consume(size_t count) {
 
 struct ByteStream::Impl {
   explicit Impl(const std::string& path)
-      : input(path), decompressor(make_decompressor(input.ahead(kMagicBytes))) {}
+      : input(path), decompressor(make_decompressor(input.peek(kMagicBytes))) {}
   RawInput input;
   std::unique_ptr<Decompressor> decompressor;  // null: plain
   std::string head;                            // was looked at, and is still to be read
@@ -61,7 +61,7 @@ struct ByteStream::Impl {
 
   size_t read(char* buffer, size_t size) {
     if (decompressor) return decompressor->read(input, buffer, size);
-    const std::span<const uint8_t> bytes = input.ahead();
+    const std::span<const uint8_t> bytes = input.peek();
     const size_t count = std::min(size, bytes.size());
     if (count > 0) std::memcpy(buffer, bytes.data(), count);
     input.consume(count);

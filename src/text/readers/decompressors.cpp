@@ -40,7 +40,7 @@ class GzipDecompressor : public Decompressor {
 
   size_t read(RawInput& input, char* buffer, size_t size) override {
     while (!done_) {
-      const std::span<const uint8_t> bytes = input.ahead();
+      const std::span<const uint8_t> bytes = input.peek();
       stream_.next_in = const_cast<uint8_t*>(bytes.data());
       stream_.avail_in = as_uint(bytes.size());
       stream_.next_out = reinterpret_cast<uint8_t*>(buffer);
@@ -63,8 +63,8 @@ class GzipDecompressor : public Decompressor {
  private:
   /// Members may follow one another; zeros may pad the end, as on tapes.
   void next_member(RawInput& input) {
-    while (!input.ahead().empty() && input.ahead()[0] == 0) input.consume(1);
-    done_ = input.ahead().empty();
+    while (!input.peek().empty() && input.peek()[0] == 0) input.consume(1);
+    done_ = input.peek().empty();
     if (!done_) inflateReset(&stream_);
   }
 
@@ -85,7 +85,7 @@ class ZstdDecompressor : public Decompressor {
 
   size_t read(RawInput& input, char* buffer, size_t size) override {
     while (true) {
-      const std::span<const uint8_t> bytes = input.ahead();
+      const std::span<const uint8_t> bytes = input.peek();
       if (bytes.empty() && frame_ended_) return 0;
       ZSTD_inBuffer in = {bytes.data(), bytes.size(), 0};
       ZSTD_outBuffer out = {buffer, size, 0};
@@ -117,7 +117,7 @@ class XzDecompressor : public Decompressor {
 
   size_t read(RawInput& input, char* buffer, size_t size) override {
     while (!done_) {
-      const std::span<const uint8_t> bytes = input.ahead();
+      const std::span<const uint8_t> bytes = input.peek();
       stream_.next_in = bytes.data();
       stream_.avail_in = bytes.size();
       stream_.next_out = reinterpret_cast<uint8_t*>(buffer);

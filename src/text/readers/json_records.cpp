@@ -45,7 +45,7 @@ void take_object(std::string_view text, const std::string& place, int64_t bytes,
 
 void read_lines(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad) {
   std::string_view line;
-  while (lines.next_whole(&line)) {
+  while (lines.next_full_line(&line)) {
     line = without_line_break(line);
     if (line.find_first_not_of(kBlanks) == std::string_view::npos) continue;
     take_object(line, lines.place(), lines.take_bytes(), on_record, on_bad);

@@ -40,7 +40,7 @@ bool LineReader::next(Line* line) {
   }
 }
 
-bool LineReader::next_whole(std::string_view* line) {
+bool LineReader::next_full_line(std::string_view* line) {
   constexpr size_t kLongest = size_t{1} << 30;
   Line part;
   if (!next(&part)) return false;

@@ -25,7 +25,7 @@ class LineReader {
   std::string_view peek(size_t size) { return stream_.peek(size); }
   bool next(Line* line);  ///< false at the end
   /// The next line whole. UserError when it is longer than a GiB.
-  bool next_whole(std::string_view* line);
+  bool next_full_line(std::string_view* line);
 
   std::string place() const;  ///< "FILE:LINE" of the line returned last
   int64_t take_bytes();       ///< of the file, read since the last call

@@ -18,9 +18,9 @@ class RawInput {
   RawInput& operator=(const RawInput&) = delete;
 
   /// What has been read and not consumed; reads on when that is nothing. Empty only at the end of the file.
-  std::span<const uint8_t> ahead();
-  /// As ahead(), with at least `count` bytes unless the file ends before.
-  std::span<const uint8_t> ahead(size_t count);
+  std::span<const uint8_t> peek();
+  /// As peek(), with at least `count` bytes unless the file ends before.
+  std::span<const uint8_t> peek(size_t count);
   void consume(size_t count);
 
   const std::string& name() const { return name_; }

@@ -1,4 +1,4 @@
-#include "train/best.h"
+#include "train/best_checkpoints.h"
 
 #include <spdlog/fmt/ranges.h>
 
@@ -20,14 +20,15 @@ std::optional<double> deciding_loss(const std::string& set, const std::vector<Se
   return std::nullopt;
 }
 
-Best::Best(const config::TrainingConfig& training, const config::CheckpointConfig& checkpoint)
+BestCheckpoints::BestCheckpoints(const config::TrainingConfig& training,
+                                 const config::CheckpointConfig& checkpoint)
     : set_(training.best_valid_set),
       directory_(checkpoint.directory),
       keep_(checkpoint.keep_best),
       patience_(training.early_stopping_patience),
       min_delta_(training.early_stopping_min_delta) {}
 
-void Best::resume(Validation& state, parallel::World& world) const {
+void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
   if (!state.set.empty() && state.set != set_) {
     spdlog::warn(
         "the best losses so far are of the validation set {}: {} (training.best_valid_set) begins anew",
@@ -56,20 +57,20 @@ void Best::resume(Validation& state, parallel::World& world) const {
   });
 }
 
-void Best::evaluated(Validation& state, double loss) const {
+void BestCheckpoints::evaluated(Validation& state, double loss) const {
   state.set = set_;
   const bool gain = std::isfinite(loss) && (!state.lowest || loss < *state.lowest - min_delta_);
   if (gain) state.lowest = loss;
   state.without_gain = gain ? 0 : state.without_gain + 1;
 }
 
-bool Best::among_best(const Validation& state, double loss) const {
+bool BestCheckpoints::among_best(const Validation& state, double loss) const {
   if (keep_ == 0 || !std::isfinite(loss)) return false;
   return static_cast<int64_t>(state.best.size()) < keep_ ||
          loss < state.best[static_cast<size_t>(keep_ - 1)].loss;
 }
 
-std::vector<int64_t> Best::add(Validation& state, int64_t step, double loss, bool extra) const {
+std::vector<int64_t> BestCheckpoints::add(Validation& state, int64_t step, double loss, bool extra) const {
   // A run that was resumed before this step saves it again.
   std::erase_if(state.best, [&](const Validation::Best& item) { return item.step == step; });
   // Of equal losses the earlier one comes first.
@@ -84,11 +85,11 @@ std::vector<int64_t> Best::add(Validation& state, int64_t step, double loss, boo
   return superfluous;
 }
 
-bool Best::exhausted(const Validation& state) const {
+bool BestCheckpoints::exhausted(const Validation& state) const {
   return patience_ > 0 && state.without_gain >= patience_;
 }
 
-std::string Best::describe(const Validation& state) const {
+std::string BestCheckpoints::describe(const Validation& state) const {
   return fmt::format(
       "the loss of validation set {} has not fallen by more than {} in {} evaluations "
       "(training.early_stopping_patience); {}",

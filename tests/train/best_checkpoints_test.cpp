@@ -1,5 +1,5 @@
 // Which checkpoints are the best, and when a run has waited long enough.
-#include "train/best.h"
+#include "train/best_checkpoints.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@ namespace te {
 namespace {
 
 using checkpoint::Validation;
-using train::Best;
+using train::BestCheckpoints;
 using train::SetLoss;
 
-Best best_of(int64_t keep, int64_t patience, double min_delta = 0.0) {
+BestCheckpoints best_of(int64_t keep, int64_t patience, double min_delta = 0.0) {
   config::TrainingConfig training;
   training.best_valid_set = "books";
   training.early_stopping_patience = patience;
@@ -24,7 +24,7 @@ Best best_of(int64_t keep, int64_t patience, double min_delta = 0.0) {
 }
 
 TEST(BestCheckpoints, TheLowestLossesFirst) {
-  const Best best = best_of(2, 0);
+  const BestCheckpoints best = best_of(2, 0);
   Validation state;
   EXPECT_TRUE(best.among_best(state, 3.0));
   EXPECT_EQ(best.add(state, 10, 3.0, true), std::vector<int64_t>{});
@@ -44,7 +44,7 @@ TEST(BestCheckpoints, TheLowestLossesFirst) {
 }
 
 TEST(BestCheckpoints, AStepThatIsSavedAgainIsThereOnce) {
-  const Best best = best_of(2, 0);
+  const BestCheckpoints best = best_of(2, 0);
   Validation state;
   best.add(state, 10, 3.0, true);
   best.add(state, 20, 2.0, true);
@@ -58,7 +58,7 @@ TEST(BestCheckpoints, NoneAreKeptUnasked) {
 }
 
 TEST(EarlyStopping, AfterSoManyEvaluationsWithoutAGain) {
-  const Best best = best_of(0, 2, 0.1);
+  const BestCheckpoints best = best_of(0, 2, 0.1);
   Validation state;
   best.evaluated(state, 3.0);
   best.evaluated(state, 2.95);  // lower, and not by more than 0.1

@@ -1,4 +1,4 @@
-#include "train/saves.h"
+#include "train/checkpoint_manager.h"
 
 #include <utility>
 
@@ -9,8 +9,8 @@
 
 namespace te::train {
 
-Saves::Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed,
-             const checkpoint::KeptCheckpoints& kept)
+CheckpointManager::CheckpointManager(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world,
+                                     std::filesystem::path resumed, const checkpoint::KeptCheckpoints& kept)
     : saver_(std::move(saver)), world_(world), newest_(std::move(resumed)) {
   if (!own(newest_)) return;  // another run's checkpoints are not this one's to delete
   drop_ = kept.drop;
@@ -20,14 +20,14 @@ Saves::Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, s
 }
 
 /// The checkpoint is in the directory that this run saves to.
-bool Saves::own(const std::filesystem::path& folder) const {
+bool CheckpointManager::own(const std::filesystem::path& folder) const {
   std::error_code error;
   return !folder.empty() &&
          std::filesystem::equivalent(folder.parent_path(), saver_->folder_of(0).parent_path(), error);
 }
 
 // Rank 0 learns of the failures of all ranks.
-void Saves::report_result(const std::function<std::optional<checkpoint::Saved>()>& ask) {
+void CheckpointManager::report_result(const std::function<std::optional<checkpoint::Saved>()>& ask) {
   try {
     const std::optional<checkpoint::Saved> saved = ask();
     if (!saved) return;
@@ -54,15 +54,15 @@ void Saves::report_result(const std::function<std::optional<checkpoint::Saved>()
   best_loss_.reset();
 }
 
-void Saves::save_best(const checkpoint::Progress& progress, bool blocking, double loss,
-                      const std::vector<int64_t>& drop) {
+void CheckpointManager::save_best(const checkpoint::Progress& progress, bool blocking, double loss,
+                                  const std::vector<int64_t>& drop) {
   wait();
   best_loss_ = loss;
   drop_.insert(drop_.end(), drop.begin(), drop.end());
   save(progress, blocking);
 }
 
-void Saves::save(const checkpoint::Progress& progress, bool blocking) {
+void CheckpointManager::save(const checkpoint::Progress& progress, bool blocking) {
   wait();
   under_way_ = true;
   report_result([&]() -> std::optional<checkpoint::Saved> {
@@ -75,28 +75,28 @@ void Saves::save(const checkpoint::Progress& progress, bool blocking) {
   poll();
 }
 
-void Saves::poll() {
+void CheckpointManager::poll() {
   report_result([&] { return saver_->poll(); });
 }
 
-void Saves::wait() {
+void CheckpointManager::wait() {
   report_result([&] { return saver_->finish(); });
 }
 
-void Saves::finish() {
+void CheckpointManager::finish() {
   wait();
   world_.run_collectively([&] {
     if (world_.leader() && !failure_.empty()) user_error("{}", failure_);
   });
 }
 
-std::filesystem::path Saves::broadcast_last_verified() {
+std::filesystem::path CheckpointManager::broadcast_last_verified() {
   wait();
   return world_.broadcast_string(last_verified_.string());
 }
 
 // A checkpoint of another run stays that run's latest whatever this one does.
-void Saves::rollback_to(int64_t step) {
+void CheckpointManager::rollback_to(int64_t step) {
   wait();
   std::erase_if(drop_, [&](int64_t dropped) { return dropped > step; });
   world_.run_collectively([&] {
@@ -110,7 +110,7 @@ void Saves::rollback_to(int64_t step) {
   });
 }
 
-void Saves::confirm_checkpoint() {
+void CheckpointManager::confirm_checkpoint() {
   if (under_way_) {
     verified_since_ = true;
   } else if (!newest_.empty()) {

@@ -14,12 +14,12 @@
 
 namespace te::train {
 
-class Saves {
+class CheckpointManager {
  public:
   /// `resumed`: the checkpoint that the run resumes from, empty in a fresh run, and `kept`: what it says of the others.
   /// All ranks; the arguments must outlive it.
-  Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed,
-        const checkpoint::KeptCheckpoints& kept);
+  CheckpointManager(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world,
+                    std::filesystem::path resumed, const checkpoint::KeptCheckpoints& kept);
 
   /// Saves, all ranks between two steps. A disk that cannot be written is reported, and the run goes on: the next save
   /// tries again. With `blocking` returns when the checkpoint is complete. UserError when the state must not be saved,

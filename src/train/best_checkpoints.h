@@ -17,9 +17,9 @@ namespace te::train {
 /// The loss of the set (training.best_valid_set); empty when it was not evaluated.
 std::optional<double> deciding_loss(const std::string& set, const std::vector<SetLoss>& losses);
 
-class Best {
+class BestCheckpoints {
  public:
-  Best(const config::TrainingConfig& training, const config::CheckpointConfig& checkpoint);
+  BestCheckpoints(const config::TrainingConfig& training, const config::CheckpointConfig& checkpoint);
 
   /// Before the first step: the state that a checkpoint had is for another set, or the best checkpoints of it are no
   /// longer there, or more than keep_best: then it is forgotten. Collective.

@@ -221,7 +221,7 @@ Target PreviousLayer::grad_target(const Pass& pass) const {
   return layer != nullptr ? layer->grad_target(*gradients, pass) : Target();
 }
 
-// The stream's gradient as it enters a sublayer's output: itself, or through what end_branch() does. target: of the norm's.
+// The gradient of a sublayer's output: the residual stream's, or that through what end_branch() does.
 Tensor TransformerLayer::end_branch_backward(const Context& context, const Branch& branch,
                                              const Tensor& d_residual, const Tensor& out, Target target,
                                              const Pass& pass) const {

@@ -11,8 +11,8 @@
 namespace te::text {
 namespace {
 
-// Letters, digits, spaces and line breaks in runs, contractions, capitals, scripts: where tokenizers differ that have
-// the same vocabulary. Changing it makes every dataset another tokenizer's.
+// Runs of letters, digits, spaces and line breaks, contractions, capitals and scripts: texts that tokenizers with the
+// same vocabulary split differently. A change of this text invalidates the tokenizer hashes of all existing datasets.
 constexpr std::string_view kProbe =
     "The quick brown fox's 12345678 jumps; they'LL don't CamelCase  two   spaces\n\n\tdef f(x):\n    return "
     "x**2 != "
@@ -34,7 +34,7 @@ std::string tokenizer_hash(const Tokenizer& tokenizer) {
   };
   std::vector<int32_t> tokens(2);
   for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    // Twice: the first token of a text may lose a space.
+    // Decode the token twice in a row: decoding can drop a leading space from the first token of a text.
     tokens.assign(2, static_cast<int32_t>(id));
     const std::string text = tokenizer.decode(tokens);
     add(text.data(), text.size());

@@ -43,7 +43,7 @@ TEST(TeDataFiles, TokenizesWhatTheToolsOfTheFormatsCompressed) {
     std::filesystem::resize_file(folder / "in", std::filesystem::file_size(folder / "in") - 5);
     result = run_te_data(
         folder, "tokenize --tokenizer bytes --input " + (folder / "in") + " --output " + (folder / "b"));
-    expect_refused(result, "ends early, so the file is truncated");
+    expect_refused(result, "ends early, the file is truncated");
     expect_no_dataset(folder / "b");
   }
 }
@@ -144,10 +144,10 @@ TEST(TeDataFiles, APipeThatIsNamedAsInputIsRead) {
   EXPECT_EQ(result.code, 130) << result.error;
   expect_no_dataset(folder / "c");
   expect_refused(run_te_data(folder, "tokenize --input /dev/zero" + output + (folder / "c"), "timeout 20 "),
-                 "/dev/zero:1: holds a NUL byte");
+                 "/dev/zero:1: contains a NUL byte");
   expect_refused(run_te_data(folder, "tokenize --format jsonl --input /dev/zero" + output + (folder / "c"),
                              "timeout 20 "),
-                 "/dev/zero:1: holds a NUL byte");
+                 "/dev/zero:1: contains a NUL byte");
 }
 
 TEST(TeDataFiles, MergesDatasetsOfOneType) {

@@ -101,14 +101,14 @@ TEST(TeDataInstruct, RefusesBadInputInOneLineAndLeavesNoFile) {
                                    (folder / name) + " " + more);
   };
   const std::string good = "{\"q\": \"x\", \"a\": \"y\"}\n", fields = "--prompt-field q --response-field a ";
-  expect_refused(instruct(good, "--template plain"), "a.jsonl:1: has no list of messages");
+  expect_refused(instruct(good, "--template plain"), "a.jsonl:1: no list of messages");
   expect_refused(instruct(good, fields), "--template");
   expect_refused(instruct(good, fields + "--template none"), "chat template `none`");
   expect_refused(instruct(good, "--template plain --prompt-field q"), "give both or neither");
   expect_refused(instruct(good, "--template plain --context-field q"), "--context-field: is for");
   expect_refused(instruct("\n{\"q\": \"x\", \"a\": \"\"}\n", fields + "--template plain"),
                  "no conversation with a response in 1 file (1 without)");
-  expect_refused(instruct(good + "[]\n", fields + "--template plain"), "a.jsonl:2: holds a JSON array");
+  expect_refused(instruct(good + "[]\n", fields + "--template plain"), "a.jsonl:2: found a JSON array");
   expect_refused(instruct(good + "x", fields + "--template plain", "a.json"), "a.json:2: `x` stands where");
   expect_no_dataset(folder / "out");
   expect_no_dataset(folder / "out_mask");

@@ -107,7 +107,7 @@ TEST(TeDataReports, TablesNameTheCommandThatConvertsThem) {
       "scripts/parquet_to_jsonl.py " + (folder / "in/t.parquet") + " | te-data COMMAND --input -";
   expect_refused(tokenize("in/t.parquet"), command);
   expect_refused(tokenize("in"), command);  // where only the README would have been read
-  expect_refused(tokenize("stream.arrow"), "is a table of Parquet or Arrow");
+  expect_refused(tokenize("stream.arrow"), "Parquet and Arrow tables are not supported");
   expect_refused(run_te_data(folder, "instruct --tokenizer bytes --template plain --output " +
                                          (folder / "a") + " --input " + (folder / "in/t.parquet")),
                  command);
@@ -147,8 +147,8 @@ TEST(TeDataReports, BadLinesOfTextsAreSkippedAndCountedIfWanted) {
   expect_no_dataset(folder / "a");
   const Result result = run_te_data(folder, call + " --skip-bad-lines");
   EXPECT_EQ(result.code, 0) << result.error;
-  for (const char* what : {":2: not valid JSON", ":3: has no field `text`", ":4: field `text` is a number",
-                           ":5: holds a JSON array", ":7: not valid JSON"})
+  for (const char* what : {":2: not valid JSON", ":3: no field `text`", ":4: field `text` is a number",
+                           ":5: found a JSON array", ":7: not valid JSON"})
     TE_EXPECT_CONTAINS(result.error, "te-data: skipped: " + (folder / "a.jsonl") + what);
   TE_EXPECT_CONTAINS(result.error, "te-data: skipped: further bad lines are counted\n");
   EXPECT_EQ(result.error.find(":8:"), std::string::npos) << result.error;

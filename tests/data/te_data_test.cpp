@@ -71,7 +71,8 @@ TEST(TeData, ReadsJsonLinesWhateverTheyAreCalled) {
     EXPECT_EQ(made(), expected) << name;
   }
   write_file(folder / "part-00000", lines);
-  const std::string by_content = ": read as JSON lines, by its content; --format text reads it as text\n";
+  const std::string by_content =
+      ": read as JSON lines because of its content; --format text reads it as text\n";
   EXPECT_EQ(tokenize(folder / "part-00000").error,
             "te-data: warning: " + (folder / "part-00000") + by_content);
   EXPECT_EQ(made(), expected);
@@ -82,22 +83,22 @@ TEST(TeData, ReadsJsonLinesWhateverTheyAreCalled) {
   EXPECT_EQ(text.error, "");
   EXPECT_EQ(made(), Documents{byte_document(lines)});
   write_file(folder / "list", "[\n" + lines.substr(0, lines.find('\n')) + "]");
-  TE_EXPECT_CONTAINS(tokenize(folder / "list").error, "list: read as JSON objects, by its content");
+  TE_EXPECT_CONTAINS(tokenize(folder / "list").error, "list: read as JSON objects because of its content");
   EXPECT_EQ(made(), Documents{byte_document("one")});
   // Another field: the reader names what there is.
   write_file(folder / "part-00001", "{\"body\": \"one\"}\n{\"body\": \"two\"}\n");
   const Result other = tokenize(folder / "part-00001");
   EXPECT_EQ(other.code, 2);
-  TE_EXPECT_CONTAINS(other.error, "part-00001:1: has no field `text`; name it with --jsonl-field");
+  TE_EXPECT_CONTAINS(other.error, "part-00001:1: no field `text`; name the field with --jsonl-field");
   // The name says text, or the content may be anything: text, and not without a word.
   write_file(folder / "a.txt", lines);
   TE_EXPECT_CONTAINS(tokenize(folder / "a.txt").error,
-                     "a.txt: read as text, though it begins with JSON objects");
+                     "a.txt: read as text, although it begins with JSON objects");
   EXPECT_EQ(made(), Documents{byte_document(lines)});
   write_file(folder / "Pipfile.lock", "{\n  \"default\": {}\n}\n");
   TE_EXPECT_CONTAINS(
       tokenize(folder / "Pipfile.lock").error,
-      "Pipfile.lock: read as text, though it begins with a JSON object (without a field `text`)");
+      "Pipfile.lock: read as text, although it begins with a JSON object (without a field `text`)");
 }
 
 TEST(TeData, SplitsAValidationSetAndInspectsIt) {
@@ -134,13 +135,13 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
   expect_refused(tokenize("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"\n"),
                  "a.jsonl:2: not valid JSON at byte");
   expect_refused(tokenize("a.jsonl", "{\"text\": \"\xff\"}\n"), "a.jsonl:1: not valid JSON at byte");
-  expect_refused(tokenize("a.jsonl", "\n[1]\n"), "a.jsonl:2: holds a JSON array");
+  expect_refused(tokenize("a.jsonl", "\n[1]\n"), "a.jsonl:2: found a JSON array");
   expect_refused(tokenize("a.jsonl", "{\"text\": \"x\", \"score\": 1e999}\n"),
-                 "a.jsonl:1: holds a number beyond the range of doubles");
+                 "a.jsonl:1: a number exceeds the range of a double");
   expect_refused(tokenize("a.jsonl", "{\"body\": \"x\", \"id\": 3}\n"),
-                 "no field `text`; name it with --jsonl-field, this object has: body, id");
+                 "no field `text`; name the field with --jsonl-field; the object has: body, id");
   expect_refused(tokenize("a.jsonl", "{\"text\": 3}\n"), "field `text` is a number");
-  expect_refused(tokenize("a.txt", std::string("fine\na\0b", 8)), "a.txt:2: holds a NUL byte");
+  expect_refused(tokenize("a.txt", std::string("fine\na\0b", 8)), "a.txt:2: contains a NUL byte");
   expect_refused(tokenize("a.txt", ""), "no document in 1 file;");
   expect_refused(tokenize("a.txt", "x", " --valid-fraction 0.1 --valid-output " + (folder / "v")),
                  "leaves the validation set empty");
@@ -151,7 +152,7 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
   expect_refused(run_te_data(folder, "tokenize --input " + (folder / "none.txt") + to), "no such file");
   expect_refused(run_te_data(folder, "tokenize --input " + (folder / "a.txt") +
                                          " --tokenizer gpt2 --output " + (folder / "out")),
-                 "tokenizer `gpt2`: unknown");
+                 "tokenizer `gpt2`: no such file or folder");
   for (const char* name :
        {"out.bin", "out.idx", "out.bin.tmp", "out.idx.tmp", "v.bin", "v.idx", "v.bin.tmp"}) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;

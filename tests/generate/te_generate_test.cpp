@@ -126,7 +126,7 @@ TEST_F(TeGenerate, ChatOnStandardInput) {
   const std::string by_turns = "chat --quiet --checkpoint " + checkpoints() + " --max-tokens 3 --template " +
                                (*folder_ / "turns.json");
   EXPECT_EQ(run(by_turns, "", "printf 'a\n' | ").out, one.out);  // both are "Ua\nA"
-  expect_refused(run(by_turns + " --system x", "", "true | "), "no place for a system message");
+  expect_refused(run(by_turns + " --system x", "", "true | "), "does not support system messages");
   expect_refused(run("chat --checkpoint " + checkpoints()), "--template: tokenizer bytes");
   expect_refused(run(options + " --top-k 2 --temperature 0"), "--temperature 0");
 }

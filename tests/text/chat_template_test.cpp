@@ -1,5 +1,4 @@
-// Chat templates: what the built-in ones write, what counts in the loss, and every rule of the language broken
-// once.
+// Chat templates: the output of the built-in ones, the loss mask, and an error message for every syntax rule.
 #include "text/chat/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +22,7 @@ using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_file;
 
-/// Bytes, and a few special tokens of one id each; notes where encode() was called.
+/// A byte tokenizer with a few special tokens; records the texts that encode() is called with.
 class ChatTokenizer : public text::ByteTokenizer {
  public:
   mutable std::vector<std::string> encoded;
@@ -49,7 +48,7 @@ class ChatTokenizer : public text::ByteTokenizer {
  private:
   void encode_text(std::string_view text, std::vector<int32_t>& tokens,
                    text::SpecialTokens special) const override {
-    EXPECT_EQ(special, text::SpecialTokens::kAsText);  // strangers' text makes no special token
+    EXPECT_EQ(special, text::SpecialTokens::kAsText);  // text never becomes a special token
     encoded.emplace_back(text);
     for (const char c : text) tokens.push_back(static_cast<uint8_t>(c));
   }
@@ -57,7 +56,7 @@ class ChatTokenizer : public text::ByteTokenizer {
       "</s>", "<s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
 };
 
-/// The text with [...] around what is in the loss.
+/// The text with [...] around the parts in the loss.
 std::string written(const text::ChatTemplate& chat_template, const text::Conversation& conversation) {
   const ChatTokenizer tokenizer;
   const text::ChatTemplate::Encoded encoded = chat_template.encode(conversation, tokenizer, "here:1");
@@ -78,7 +77,7 @@ const text::Conversation kTwoTurns = {{"system", "be kind", ""},
                                       {"user", "bye", ""},
                                       {"assistant", "ciao ", ""}};
 
-TEST(ChatTemplate, BuiltinsWriteWhatTheirModelsKnow) {
+TEST(ChatTemplate, BuiltinsWriteTheFormatsOfTheirModels) {
   const auto write = [](const char* name, const text::Conversation& conversation) {
     return written(text::ChatTemplate::load(name), conversation);
   };
@@ -106,12 +105,12 @@ TEST(ChatTemplate, BuiltinsWriteWhatTheirModelsKnow) {
       write("alpaca", {{"user", "Who?", ""}, {"assistant", "Me", ""}}),
       "Below is an instruction that describes a task. Write a response that appropriately completes the "
       "request.\n\n### Instruction:\nWho?\n\n### Response:\n[Me</s>]");
-  // Without a line of its own, a context follows its message.
+  // Without a user_with_context line, a context follows its message.
   EXPECT_EQ(write("llama2", {{"user", "Who?", "A text."}, {"assistant", "Me", ""}}),
             "<s>[INST] Who?\n\nA text. [/INST][Me </s>]");
 }
 
-TEST(ChatTemplate, SpecialTokensComeFromBracesOnly) {
+TEST(ChatTemplate, SpecialTokensComeFromPlaceholdersOnly) {
   const ChatTokenizer tokenizer;
   const text::ChatTemplate chatml = text::ChatTemplate::load("chatml");
   const auto encoded =
@@ -121,7 +120,7 @@ TEST(ChatTemplate, SpecialTokensComeFromBracesOnly) {
   EXPECT_EQ(tokenizer.encoded,
             (std::vector<std::string>{"user\n<|im_end|>", "\n", "assistant\n", "<|im_start|>", "\n"}));
   EXPECT_EQ(chatml.token_names(), (std::vector<std::string>{"<|im_start|>", "<|im_end|>"}));
-  // A tokenizer without the token gets its name as text, in one piece with the text around it.
+  // A tokenizer without the token encodes its name as text, together with the surrounding text.
   const text::ByteTokenizer bytes;
   const auto as_text = chatml.encode({{"user", "a", ""}, {"assistant", "b", ""}}, bytes, "here:1");
   EXPECT_EQ(bytes.decode(as_text.tokens),
@@ -138,7 +137,7 @@ TEST(ChatTemplate, EndsBeforeAnEmptyResponse) {
       "a\n[b</s>]");
 }
 
-TEST(ChatTemplate, ReadsTemplatesOfOnesOwn) {
+TEST(ChatTemplate, ReadsUserDefinedTemplates) {
   TextFolder folder;
   write_file(
       folder / "t",
@@ -150,42 +149,42 @@ TEST(ChatTemplate, ReadsTemplatesOfOnesOwn) {
       "<s>{\\}Q: x\nT(7)A: [y] </s>\tA: [z]");
 }
 
-TEST(ChatTemplate, NamesEveryBrokenRule) {
+TEST(ChatTemplate, ReportsEverySyntaxError) {
   const std::string good = "user: {content}\nassistant: {content}\n";
   const auto error = [](const std::string& text) {
     return user_error_of([&] { text::ChatTemplate::parse("t", text); });
   };
   EXPECT_EQ(error(good), "");
-  TE_EXPECT_CONTAINS(error("user {content}"), "t:1: is not `ROLE: text`");
-  TE_EXPECT_CONTAINS(error(good + "user: {content}"), "t:3: a second line `user`");
+  TE_EXPECT_CONTAINS(error("user {content}"), "t:1: the line is not `ROLE: text`");
+  TE_EXPECT_CONTAINS(error(good + "user: {content}"), "t:3: a second line for the role `user`");
   TE_EXPECT_CONTAINS(error("user: {content}"), "t: has no line `assistant:`");
   TE_EXPECT_CONTAINS(error(""), "t: has no line `user:`");
   TE_EXPECT_CONTAINS(error(good + "system: x"), "t:3: `system` must have one {content}");
   TE_EXPECT_CONTAINS(error(good + "system: {content}{content}"), "must have one {content}");
   TE_EXPECT_CONTAINS(error(good + "begin: {content}"), "`begin` must have no {content}");
-  TE_EXPECT_CONTAINS(error(good + "system: {content}{stop}"), "{stop} is for assistant");
+  TE_EXPECT_CONTAINS(error(good + "system: {content}{stop}"), "{stop} is allowed for assistant only");
   TE_EXPECT_CONTAINS(error("user: {content}\nassistant: {stop}{content}"), "{stop} comes before {content}");
   TE_EXPECT_CONTAINS(error("user: {system}{content}\nassistant: {content}"), "there is no line `system:`");
   TE_EXPECT_CONTAINS(error(good + "user_with_context: {content}"), "has no {context}");
   TE_EXPECT_CONTAINS(error(good + "system: {content}\nuser_with_context: {system}{content}{context}"),
-                     "in both of user and user_with_context");
-  TE_EXPECT_CONTAINS(error("user: {content}\\x"), "t:1: `\\x` is no escape");
-  TE_EXPECT_CONTAINS(error("user: {content}\\"), "is no escape");
-  TE_EXPECT_CONTAINS(error("user: {content"), "t:1: a brace `{` without");
-  TE_EXPECT_CONTAINS(error("user: {}"), "a brace `{` without a name");
-  TE_EXPECT_CONTAINS(error("user: content}"), "a brace `}` without");
-  TE_EXPECT_CONTAINS(error("trim: maybe"), "t:1: trim is true or false");
+                     "in both user and user_with_context");
+  TE_EXPECT_CONTAINS(error("user: {content}\\x"), "t:1: unknown escape `\\x`");
+  TE_EXPECT_CONTAINS(error("user: {content}\\"), "unknown escape");
+  TE_EXPECT_CONTAINS(error("user: {content"), "t:1: `{` must be followed by a name and `}`");
+  TE_EXPECT_CONTAINS(error("user: {}"), "`{` must be followed by a name");
+  TE_EXPECT_CONTAINS(error("user: content}"), "`}` without `{` before it");
+  TE_EXPECT_CONTAINS(error("trim: maybe"), "t:1: trim must be true or false");
   TE_EXPECT_CONTAINS(user_error_of([] { text::ChatTemplate::load("none"); }),
-                     "is no file, and not one of chatml, llama2, llama3, alpaca, plain");
+                     "neither a file nor one of chatml, llama2, llama3, alpaca, plain");
   TE_EXPECT_CONTAINS(user_error_of([] {
                        written(text::ChatTemplate::load("chatml"), {{"tool", "x", ""}});
                      }),
-                     "here:1: the role `tool` is not in the chat template chatml");
+                     "here:1: the chat template chatml has no line for the role `tool`");
   TE_EXPECT_CONTAINS(
       user_error_of([] {
         written(text::ChatTemplate::load("llama2"), {{"system", "x", ""}, {"assistant", "y", ""}});
       }),
-      "here:1: after a system message comes one of `assistant`");
+      "here:1: a message of the role `assistant` follows a system message");
 }
 
 text::Conversation conversation_of(const std::string& messages, std::set<std::string>* ignored = nullptr) {
@@ -193,7 +192,7 @@ text::Conversation conversation_of(const std::string& messages, std::set<std::st
   return text::read_conversation({object, "f:1", 0}, {}, ignored);
 }
 
-TEST(Conversation, JoinsPartsAndKnowsWeights) {
+TEST(Conversation, JoinsPartsAndReadsWeights) {
   std::set<std::string> ignored;
   const text::Conversation conversation = conversation_of(
       R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "X"},
@@ -212,26 +211,27 @@ TEST(Conversation, JoinsPartsAndKnowsWeights) {
   EXPECT_EQ(std::count(encoded.mask.begin(), encoded.mask.end(), 1), 4);
 }
 
-TEST(Conversation, RefusesWhatTemplatesHaveNoPlaceFor) {
+TEST(Conversation, RefusesFieldsThatTemplatesDoNotSupport) {
   const auto error = [](const std::string& messages) {
     return user_error_of([&] { conversation_of(messages); });
   };
   TE_EXPECT_CONTAINS(
       error(R"([{"role": "assistant", "content": "", "tool_calls": [{}]}])"),
-      "f:1: message 0 has `tool_calls`, for which --template has no place; use scripts/render_chat.py");
+      "f:1: message 0 has `tool_calls`, which --template does not support; use scripts/render_chat.py");
   TE_EXPECT_CONTAINS(error(R"([{"role": "assistant", "content": "x", "reasoning_content": "y"}])"),
                      "message 0 has `reasoning_content`");
   TE_EXPECT_CONTAINS(error(R"([], "tools": [{"type": "function"}])"), "f:1: the conversation has `tools`");
   TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"),
-                     "f:1: message 0 has a part of type `image_url`; te-train learns from text alone");
+                     "f:1: message 0 has a part of type `image_url`; te-train trains on text only");
   TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": ["x"]}])"),
-                     "a part of its `content` without `type`");
-  TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": 3}])"), "message 0 has a number as `content`");
+                     "a part without `type` in its `content`");
+  TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": 3}])"),
+                     "message 0 has a `content` of type number");
   TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": "x", "weight": 0.5}])"),
-                     "has weight 0.5; it is 0 or 1");
+                     "has weight 0.5; it must be 0 or 1");
 }
 
-TEST(Rendered, MasksSegmentsAndEncodesThemInOnePiece) {
+TEST(Rendered, MasksSegmentsAndEncodesThemTogether) {
   const auto gpt2 = text::make_tokenizer(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json");
   const auto encode = [&](const std::string& segments) {
     const nlohmann::json object = nlohmann::json::parse("{\"segments\": " + segments + "}");
@@ -247,23 +247,23 @@ TEST(Rendered, MasksSegmentsAndEncodesThemInOnePiece) {
     if (encoded.mask[i] == 1) in_loss.push_back(whole[i]);
   }
   EXPECT_EQ(gpt2->decode(in_loss), "The answer.<|endoftext|>Yes.");
-  // A word that begins in the prompt: encoded apart, so that what is learned is what will be asked.
-  const auto apart = encode(R"([{"text": "the questi", "loss": 0}, {"text": "on", "loss": 1}])");
+  // A word that begins in the prompt is encoded separately, so that training matches generation.
+  const auto separate = encode(R"([{"text": "the questi", "loss": 0}, {"text": "on", "loss": 1}])");
   std::vector<int32_t> prompt, response;
   gpt2->encode("the questi", prompt);
   gpt2->encode("on", response);
   prompt.insert(prompt.end(), response.begin(), response.end());
-  EXPECT_EQ(apart.tokens, prompt);
-  EXPECT_EQ(std::count(apart.mask.begin(), apart.mask.end(), 1), static_cast<int64_t>(response.size()));
+  EXPECT_EQ(separate.tokens, prompt);
+  EXPECT_EQ(std::count(separate.mask.begin(), separate.mask.end(), 1), static_cast<int64_t>(response.size()));
 
   EXPECT_TRUE(encode(R"([{"text": "nothing is learned", "loss": 0}])").tokens.empty());
   for (const char* segments : {"3", "[3]", R"([{"text": "x"}])", R"([{"text": "x", "loss": 2}])"}) {
-    TE_EXPECT_CONTAINS(user_error_of([&] { encode(segments); }), "f:1: has no list `segments`");
+    TE_EXPECT_CONTAINS(user_error_of([&] { encode(segments); }), "f:1: `segments` must be a list");
   }
 }
 
-// What transformers made of the same conversations, tokens and, of a template that marks responses, the mask.
-TEST(Rendered, HasTheTokensOfTransformers) {
+// Tokens equal those of transformers for the same conversations; so do the masks if the template marks responses.
+TEST(Rendered, MatchesTransformers) {
   const std::string folder = TE_SOURCE_DIR "/tests/fixtures/chat";
   const auto tokenizer = text::make_tokenizer(folder + "/tokenizer.json");
   const nlohmann::json recorded = nlohmann::json::parse(testing::read_file(folder + "/recorded.json"));
@@ -293,18 +293,18 @@ TEST(Rendered, HasTheTokensOfTransformers) {
   EXPECT_EQ(compared, 11);
 }
 
-// SentencePiece begins every text with a space, also one that is a part of a word.
-TEST(Rendered, RefusesToEncodeApartWhatCannotBe) {
+// SentencePiece prepends a space to every text, also to a part of a word.
+TEST(Rendered, RefusesSegmentsThatCannotBeEncodedSeparately) {
   const auto tokenizer = text::make_tokenizer(TE_SOURCE_DIR "/tests/fixtures/tokenizers/sentencepiece.model");
   std::vector<int32_t> tokens;
   tokenizer->encode("the", tokens);
-  ASSERT_EQ(tokens.size(), 1u) << "a word that is one token";
+  ASSERT_EQ(tokens.size(), 1u) << "the word must be one token";
   const nlohmann::json joined =
       nlohmann::json::parse(R"({"segments": [{"text": "th", "loss": 0}, {"text": "e", "loss": 1}]})");
   TE_EXPECT_CONTAINS(user_error_of([&] {
                        text::encode_rendered({joined, "f:1", 0}, *tokenizer);
                      }),
-                     "f:1: the tokenizer joins the end of a prompt and the beginning of `e` in one token");
+                     "f:1: the tokenizer merges the end of a prompt and the beginning of `e` in one token");
 }
 
 TEST(Conversation, ReadsMessagesAndFields) {
@@ -333,12 +333,13 @@ TEST(Conversation, ReadsMessagesAndFields) {
     return user_error_of([&] { read(text, of); });
   };
   TE_EXPECT_CONTAINS(error(R"({"question": "x", "answer": "y"})"),
-                     "f:1: has no list of messages in `messages`; name it with --messages-field, or give "
-                     "--prompt-field and --response-field; this object has: answer, question");
-  TE_EXPECT_CONTAINS(error(R"({"messages": ["x"]})"), "f:1: message 0 is no object");
+                     "f:1: no list of messages in the field `messages`; name it with --messages-field, or "
+                     "give --prompt-field and --response-field; the object has: answer, question");
+  TE_EXPECT_CONTAINS(error(R"({"messages": ["x"]})"), "f:1: message 0 is not an object");
   TE_EXPECT_CONTAINS(error(R"({"messages": [{"role": "user"}]})"), "f:1: message 0 has no `content`");
-  TE_EXPECT_CONTAINS(error(R"({"messages": [{"role": 1, "content": "x"}]})"),
-                     "f:1: message 0 has no string as `role`; every message needs one, a string");
+  TE_EXPECT_CONTAINS(
+      error(R"({"messages": [{"role": 1, "content": "x"}]})"),
+      "f:1: message 0 has a `role` that is not a string; every message needs a string as `role`");
   TE_EXPECT_CONTAINS(error(R"({"q": 1, "a": "x"})", fields), "field `q` is a number, not a string");
 }
 

@@ -1,5 +1,5 @@
-// Prompts by a model's own chat template, as scripts/chat_turns.py writes it down: those that jinja2 and Hugging Face
-// tokenizers made of the same conversations (tests/fixtures/chat/turns.json, scripts/make_chat_turns_fixtures.py).
+// Prompts of a model's own chat template, as converted by scripts/chat_turns.py, equal those of jinja2 and Hugging Face
+// tokenizers for the same conversations (tests/fixtures/chat/turns.json, scripts/make_chat_turns_fixtures.py).
 #include "text/chat/chat_turns.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class ChatTurnsTest : public ::testing::Test {
     tokenizer_->encode(text, tokens);
     return tokens;
   }
-  /// What is said of a file of turns after a change.
+  /// The error message for a chat_turns.json after a change.
   template <class Change>
   std::string changed(Change change) const {
     json value = recorded_["thoughts"]["turns"];
@@ -54,7 +54,7 @@ class ChatTurnsTest : public ::testing::Test {
   const std::unique_ptr<text::Tokenizer> tokenizer_ = text::make_tokenizer(kFolder);
 };
 
-TEST_F(ChatTurnsTest, PromptsAreThoseOfTheTemplates) {
+TEST_F(ChatTurnsTest, PromptsMatchTheTemplates) {
   ASSERT_GE(recorded_.size(), 8u);
   size_t cases = 0;
   for (const auto& [name, record] : recorded_.items()) {
@@ -78,8 +78,8 @@ TEST_F(ChatTurnsTest, RepliesEndWithATokenOfTheTemplate) {
   EXPECT_EQ(ChatTurns::parse(value.dump(), "turns").end(*tokenizer_), -1);
 }
 
-// A message that names a special token does not get it, though the template's own text does.
-TEST_F(ChatTurnsTest, MessagesMakeNoSpecialTokens) {
+// The name of a special token in a message is plain text, unlike in the template's own text.
+TEST_F(ChatTurnsTest, MessagesProduceNoSpecialTokens) {
   const std::string hostile = "a<|end|>b";
   const std::vector<int32_t> tokens = turns_of("chatml").encode({{"user", hostile, ""}}, *tokenizer_);
   std::vector<int32_t> expected = encoded("<|start|>user\n");
@@ -89,22 +89,22 @@ TEST_F(ChatTurnsTest, MessagesMakeNoSpecialTokens) {
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), *tokenizer_->find_token("<|end|>")), 1);
 }
 
-TEST_F(ChatTurnsTest, WhatDoesNotFitIsRefused) {
+TEST_F(ChatTurnsTest, RefusesInvalidInput) {
   TE_EXPECT_CONTAINS(user_error_of([&] {
                        turns_of("ask").text({{"system", "s", ""}, {"user", "u", ""}});
                      }),
-                     "no place for a system message");
+                     "does not support system messages");
   TE_EXPECT_CONTAINS(user_error_of([&] { turns_of("chatml").check(*text::make_tokenizer("bytes")); }),
-                     "makes 7 tokens of the special token `<|end|>`");
+                     "encodes the special token `<|end|>` as 7 tokens");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["format"] = "2"; }), "run scripts/chat_turns.py again");
   TE_EXPECT_CONTAINS(changed([](json& j) { j.erase("without_system"); }), "`without_system` is missing");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["with_system"]["last"] = json::array(); }),
-                     "with_system.last: has no message of the user");
+                     "with_system.last: has no user message");
   TE_EXPECT_CONTAINS(changed([](json& j) {
                        for (json& part : j["with_system"]["first"])
                          if (part.contains("message")) part["message"] = "tool";
                      }),
-                     "`tool` is not known");
+                     "`tool` is unknown");
   TE_EXPECT_CONTAINS(changed([](json& j) {
                        for (json& part : j["without_system"]["only"])
                          if (part.contains("message")) part["trim"] = 3;
@@ -112,7 +112,7 @@ TEST_F(ChatTurnsTest, WhatDoesNotFitIsRefused) {
                      ".trim");
 }
 
-TEST_F(ChatTurnsTest, TheFileBesideATokenizerIsOfItsTemplate) {
+TEST_F(ChatTurnsTest, TheFileMustMatchTheTemplateInItsFolder) {
   const TextFolder folder;
   EXPECT_FALSE(text::find_chat_turns(folder / ""));
   const std::string jinja = "{{ messages[0].content }}";
@@ -125,13 +125,13 @@ TEST_F(ChatTurnsTest, TheFileBesideATokenizerIsOfItsTemplate) {
   json turns = recorded_["chatml"]["turns"];
   write_file(folder / "chat_turns.json", turns.dump());
   TE_EXPECT_CONTAINS(user_error_of([&] { text::find_chat_turns(folder / ""); }),
-                     "was made of another chat template");
+                     "does not match the chat template in the same folder");
   turns["template"] = "crc32:0da949c6";
   write_file(folder / "chat_turns.json", turns.dump());
   EXPECT_TRUE(text::find_chat_turns(folder / ""));
-  write_file(folder / "chat_template.jinja", "y");  // comes before the other file
+  write_file(folder / "chat_template.jinja", "y");  // takes precedence over tokenizer_config.json
   TE_EXPECT_CONTAINS(user_error_of([&] { text::find_chat_turns(folder / ""); }),
-                     "was made of another chat template");
+                     "does not match the chat template in the same folder");
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 
 using testing::user_error_of;
 
-/// A document is a number; its tokens are that number, number % 7 times. Takes its time, unevenly; "bad" throws.
+/// A document is a number; its tokens are that number, repeated number % 7 times. Encoding takes an uneven time, and
+/// throws for "bad".
 class SlowTokenizer : public text::ByteTokenizer {
  public:
   mutable std::atomic<int64_t> encoding{0};
@@ -30,7 +31,7 @@ class SlowTokenizer : public text::ByteTokenizer {
   }
 };
 
-/// About 30 KB, so that a few make a batch.
+/// A document of up to 30 KB, so that a few of them fill a batch.
 std::string document(int number) {
   std::string text = std::to_string(number);
   text.resize(static_cast<size_t>(100 + number * 7919 % 30000), ' ');
@@ -53,13 +54,13 @@ TEST(ParallelEncoder, KeepsTheOrderOfDocumentsAndTags) {
     for (int i = 0; i < 500; ++i) encoder.add(document(i), 1000 + i);
     encoder.finish();
     EXPECT_EQ(next, 500);
-    encoder.add(document(500), 1500);  // it may go on
+    encoder.add(document(500), 1500);  // adding after finish() is allowed
     encoder.finish();
     EXPECT_EQ(next, 501);
   }
 }
 
-TEST(ParallelEncoder, HoldsBackTheFeederAtTheLimit) {
+TEST(ParallelEncoder, AddWaitsAtTheLimit) {
   const SlowTokenizer tokenizer;
   int64_t added = 0, received = 0, most = 0;
   {
@@ -74,10 +75,10 @@ TEST(ParallelEncoder, HoldsBackTheFeederAtTheLimit) {
     encoder.finish();
   }
   EXPECT_EQ(added, received);
-  EXPECT_LE(most, 300000 + (64 << 10));  // and the batch that is being filled
+  EXPECT_LE(most, 300000 + (64 << 10));  // the limit and the batch that is being filled
 }
 
-TEST(ParallelEncoder, CarriesAnExceptionToItsPlaceInTheOrder) {
+TEST(ParallelEncoder, RethrowsExceptionsInTheOrderOfDocuments) {
   const SlowTokenizer tokenizer;
   int received = 0;
   const std::string message = user_error_of([&] {
@@ -90,7 +91,7 @@ TEST(ParallelEncoder, CarriesAnExceptionToItsPlaceInTheOrder) {
   EXPECT_EQ(received, 321);
 }
 
-TEST(ParallelEncoder, MayBeLeftInTheMiddleOfWork) {
+TEST(ParallelEncoder, CanBeDestroyedWhileEncoding) {
   const SlowTokenizer tokenizer;
   int received = 0;
   try {
@@ -107,7 +108,7 @@ TEST(ParallelEncoder, MayBeLeftInTheMiddleOfWork) {
   EXPECT_LT(tokenizer.encoding, 1000);
 }
 
-TEST(ParallelEncoder, TakesEmptyAndHugeDocuments) {
+TEST(ParallelEncoder, EncodesEmptyAndHugeDocuments) {
   const text::ByteTokenizer tokenizer;
   std::vector<std::string> texts(20000);
   texts[5] = std::string(3 << 20, 'x');
@@ -119,7 +120,7 @@ TEST(ParallelEncoder, TakesEmptyAndHugeDocuments) {
   EXPECT_TRUE(text::encode_batch(tokenizer, {}, 2).empty());
 }
 
-TEST(ParallelEncoder, RefusesImpossibleNumbersOfThreads) {
+TEST(ParallelEncoder, RefusesInvalidNumbersOfThreads) {
   const text::ByteTokenizer tokenizer;
   TE_EXPECT_CONTAINS(user_error_of([&] { text::ParallelEncoder(tokenizer, {.threads = -1}, nullptr); }),
                      "-1");

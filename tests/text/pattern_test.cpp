@@ -1,5 +1,5 @@
-// Regular expressions in Oniguruma's syntax. The pieces were recorded from Hugging Face tokenizers 0.23.3 (Split with
-// the behavior "isolated").
+// Regular expressions in Oniguruma's syntax. The expected pieces were recorded from Hugging Face tokenizers 0.23.3
+// (Split with the behavior "isolated").
 #include "text/tokenizers/pattern.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Pattern, IgnoringCase) {
   EXPECT_EQ(pieces("'(?i:[sdmt]|ll|ve|re)", text), (Pieces{"'S", "'\u017f", "'T", "k\u212aK", "'LL", "x"}));
   EXPECT_EQ(pieces("(?i:k)k", text), (Pieces{"'S'\u017f'Tk\u212aK'LLx"}));
   EXPECT_EQ(pieces("(?i)x(?-i:ss)", "Xss"), (Pieces{"Xss"}));
-  // Where one character stands for several, or a class grows, the two libraries differ.
+  // The two libraries differ where one character matches several, or case folding extends a class.
   for (const char* regex : {"(?i:ss)", "(?i:a|(?:xSt))", "(?i)ffi", "(?i:\u00df)", "(?i:[\u00e0-\u00e9])",
                             R"((?i:\u00df))", R"((?i:[\p{Lu}x]))", R"((?i:[^\P{L}]))", R"((?i:[\x{df}]))"}) {
     TE_EXPECT_CONTAINS(user_error_of([&] { pieces(regex, "x"); }), "is not supported");
@@ -65,7 +65,7 @@ TEST(Pattern, PosixClasses) {
   }
 }
 
-TEST(Pattern, OptionsAndLettersBehindABackslash) {
+TEST(Pattern, OptionsAndEscapedLetters) {
   const std::string text = "aB1_\u00e9\u00b2+,\n pLx";
   EXPECT_EQ(pieces("(?m:1.*p)", text), (Pieces{"aB", "1_\u00e9\u00b2+,\n p", "Lx"}));
   EXPECT_EQ(pieces("(?mi)b.*P", text), (Pieces{"a", "B1_\u00e9\u00b2+,\n p", "Lx"}));
@@ -81,7 +81,7 @@ TEST(Pattern, OptionsAndLettersBehindABackslash) {
 TEST(Pattern, Properties) {
   EXPECT_EQ(pieces(R"(\p{Han}+)", "a\u4e2d\u6587b"), (Pieces{"a", "\u4e2d\u6587", "b"}));
   EXPECT_EQ(pieces(R"(\p{^white space}+)", "a b"), (Pieces{"a", " ", "b"}));
-  // What has another Unicode version in PCRE2, or another meaning.
+  // Properties with another Unicode version or another meaning in PCRE2.
   for (const char* name : {"Emoji", "ID_Start", "Xan", "L&", "Nothing", ""}) {
     TE_EXPECT_CONTAINS(user_error_of([&] { pieces(fmt::format("\\p{{{}}}", name), "x"); }), "the property");
   }

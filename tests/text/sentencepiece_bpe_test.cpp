@@ -1,5 +1,5 @@
-// Plain BPE models of SentencePiece: the tokens of libsentencepiece itself, and which models are not plain. The models
-// are variants of a small one in tests/fixtures/tokenizers, changed here byte by byte.
+// Plain BPE models of SentencePiece give the tokens of libsentencepiece; other models are recognized as not plain. The
+// models are variants of a small one in tests/fixtures/tokenizers with changed bytes.
 #include "text/tokenizers/sentencepiece_bpe.h"
 
 #include <gtest/gtest.h>
@@ -21,16 +21,17 @@ namespace {
 
 using testing::read_file;
 
-/// The fixture; its piece <sep>, which users may define, as a control symbol.
+/// The fixture, with its user-defined piece <sep> changed to a control symbol (or another type).
 std::string plain_model(uint8_t type_of_sep = 3) {
   std::string model = read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/sentencepiece.model");
   const size_t at = model.find("<sep>") + 5;
-  TE_CHECK(model[at] == '\x15' && model[at + 5] == '\x18' && model[at + 6] == '\x04', "another fixture");
+  TE_CHECK(model[at] == '\x15' && model[at + 5] == '\x18' && model[at + 6] == '\x04',
+           "the fixture has changed");
   model[at + 6] = static_cast<char>(type_of_sep);
   return model;
 }
 
-/// The model with the scores that score(i) gives to its pieces.
+/// The model with the score of each piece i replaced by score(i).
 template <class Score>
 std::string with_scores(std::string model, Score score) {
   size_t at = 0;
@@ -57,7 +58,7 @@ std::vector<std::string> texts() {
           text::append_utf8(static_cast<uint32_t>(random() % 0xD800), text);
           break;
         case 1:
-          text += static_cast<char>(random() % 256);  // mostly no UTF-8
+          text += static_cast<char>(random() % 256);  // mostly invalid UTF-8
           break;
         case 2:
           text += " the ";
@@ -85,7 +86,7 @@ void expect_same_tokens(const std::string& model) {
   }
 }
 
-TEST(SentencePieceBpe, TokensOfTheLibrary) {
+TEST(SentencePieceBpe, MatchesTheLibrary) {
   expect_same_tokens(plain_model());
 }
 
@@ -94,7 +95,7 @@ TEST(SentencePieceBpe, PiecesOfEqualScoreMergeFromTheLeft) {
   expect_same_tokens(with_scores(plain_model(), [](int i) { return static_cast<float>(i % 5); }));
 }
 
-TEST(SentencePieceBpe, OtherModelsAreLeftToTheLibrary) {
+TEST(SentencePieceBpe, OtherModelsUseTheLibrary) {
   EXPECT_TRUE(text::read_sentencepiece_bpe(plain_model()).has_value());
   EXPECT_FALSE(text::read_sentencepiece_bpe(plain_model(4)).has_value());  // user-defined
   EXPECT_FALSE(text::read_sentencepiece_bpe(plain_model(5)).has_value());  // unused

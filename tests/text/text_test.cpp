@@ -1,4 +1,4 @@
-// The readers of text: decompression, lines of any length, documents and their pieces, JSON records.
+// The text readers: decompression, lines of any length, documents and their pieces, JSON records.
 #include <gtest/gtest.h>
 #include <lzma.h>
 #include <zlib.h>
@@ -38,7 +38,7 @@ std::string gzip(const std::string& text) {
 
 std::string zstd(const std::string& text) {
   ZSTD_CCtx* context = ZSTD_createCCtx();
-  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the tool does
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the zstd tool does
   std::string out(ZSTD_compressBound(text.size()), '\0');
   out.resize(ZSTD_compress2(context, out.data(), out.size(), text.data(), text.size()));
   ZSTD_freeCCtx(context);
@@ -63,17 +63,17 @@ struct Codec {
 };
 const Codec kCodecs[] = {{"gzip", ".gz", gzip}, {"zstd", ".zst", zstd}, {"xz", ".xz", xz}};
 
-/// Everything a stream gives, read `step` bytes at a time.
+/// All bytes of a ByteStream, read `step` bytes at a time.
 std::string read_all(const std::string& path, size_t step = 1 << 16) {
   text::ByteStream stream(path);
   std::string text, part(step, '\0');
   while (const size_t count = stream.read(part.data(), step)) text.append(part, 0, count);
-  EXPECT_EQ(stream.read(part.data(), step), 0u);  // the end is the end
+  EXPECT_EQ(stream.read(part.data(), step), 0u);  // reading again at the end returns 0 again
   EXPECT_EQ(stream.file_bytes_read(), static_cast<int64_t>(std::filesystem::file_size(path)));
   return text;
 }
 
-/// Lines of letters that do not compress to nothing.
+/// Lines of pseudorandom letters, which do not compress well.
 std::string sample_text(int lines) {
   std::string text;
   uint32_t state = 1;
@@ -87,9 +87,9 @@ std::string sample_text(int lines) {
   return text;
 }
 
-TEST(ByteStream, ReadsEveryFormatWhateverItsName) {
+TEST(ByteStream, ReadsEveryFormatUnderAnyName) {
   TextFolder folder;
-  const std::string text = sample_text(12000);  // more than any block
+  const std::string text = sample_text(12000);  // larger than any block
   write_file(folder / "a", text);
   EXPECT_EQ(read_all(folder / "a"), text);
   EXPECT_STREQ(text::ByteStream(folder / "a").compression(), "");
@@ -98,13 +98,13 @@ TEST(ByteStream, ReadsEveryFormatWhateverItsName) {
     EXPECT_STREQ(text::ByteStream(folder / "a").compression(), codec.name);
     EXPECT_EQ(read_all(folder / "a"), text) << codec.name;
     EXPECT_EQ(read_all(folder / "a", 7), text) << codec.name;
-    // Several parts are one text, and an empty part is nothing.
+    // Several parts are one text, and an empty part adds nothing.
     write_file(folder / "a", codec.compress("one ") + codec.compress("") + codec.compress("two"));
     EXPECT_EQ(read_all(folder / "a"), "one two") << codec.name;
     write_file(folder / "a", codec.compress(""));
     EXPECT_EQ(read_all(folder / "a"), "") << codec.name;
   }
-  write_file(folder / "a", gzip("padded") + std::string(600, '\0'));  // as from a tape
+  write_file(folder / "a", gzip("padded") + std::string(600, '\0'));  // zero padding, as on tapes
   EXPECT_EQ(read_all(folder / "a"), "padded");
   write_file(folder / "a",
              std::string("\x50\x2a\x4d\x18\x02\x00\x00\x00xx", 10) + zstd("after a skippable frame"));
@@ -120,7 +120,7 @@ TEST(ByteStream, EveryTruncationIsRefused) {
   const std::string text = sample_text(3);
   for (const Codec& codec : kCodecs) {
     const std::string whole = codec.compress(text);
-    for (size_t size = 6; size < whole.size(); ++size) {  // shorter ones have no magic
+    for (size_t size = 6; size < whole.size(); ++size) {  // a shorter file has no magic number
       write_file(folder / "cut", whole.substr(0, size));
       const std::string error = user_error_of([&] { read_all(folder / "cut"); });
       TE_EXPECT_CONTAINS(error, fmt::format("cut: the {} data ends early", codec.name));
@@ -148,13 +148,13 @@ TEST(ByteStream, DamageIsRefused) {
         TE_EXPECT_CONTAINS(error, codec.name);
       }
     }
-    EXPECT_LE(unnoticed, 4) << codec.name;  // gzip's header has a time stamp and an OS byte
+    EXPECT_LE(unnoticed, 4) << codec.name;  // gzip's header has a timestamp and an OS byte
     write_file(folder / "bad", whole + "trailing garbage");
     TE_EXPECT_CONTAINS(user_error_of([&] { read_all(folder / "bad"); }), "is damaged near byte");
   }
 }
 
-TEST(LineReader, PassesLongLinesInParts) {
+TEST(LineReader, ReturnsLongLinesInParts) {
   TextFolder folder;
   const std::string longest(3 * text::LineReader::kPart + 5, 'x'), exact(text::LineReader::kPart - 1, 'y');
   write_file(folder / "a", "one\r\n\n" + longest + "\n" + exact + "\nlast");
@@ -216,11 +216,11 @@ TEST(DocumentReader, SplitsTextAtEveryBoundary) {
   EXPECT_EQ(read(text::DocumentBoundary::kSeparator), (Texts{"one\ntwo\r\n\n \t\nthree\n", "four"}));
 }
 
-TEST(DocumentReader, GivesLongDocumentsInPieces) {
+TEST(DocumentReader, SplitsLongDocumentsIntoPieces) {
   TextFolder folder;
   std::string words, accents;
   for (int i = 0; i < 2000; ++i) words += i % 10 == 9 ? "word.\n" : "word and ";
-  for (int i = 0; i < 2000; ++i) accents += "\xf0\x9f\x98\x80";  // no space: cut between characters
+  for (int i = 0; i < 2000; ++i) accents += "\xf0\x9f\x98\x80";  // no space: split between characters
   write_file(folder / "a", words + "\n---\nshort\n---\n" + accents);
   const text::DocumentOptions options = {
       .boundary = text::DocumentBoundary::kSeparator, .separator = "---", .max_piece_bytes = 1000};
@@ -256,15 +256,15 @@ TEST(DocumentReader, ReadsJsonListsOfAnyLayout) {
     return user_error_of([&] { read_pieces(folder / "a.json", {}); });
   };
   TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"},\n {\"text\": \"y"),
-                     "a.json:2: the object that begins there");
-  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"},\n"), "the list has no end");
-  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"}]\n]"), "a.json:2: `]` stands where");
-  TE_EXPECT_CONTAINS(error_of("[\"x\"]"), "a.json:1: `\"` stands where");
+                     "a.json:2: the object that begins on this line does not end");
+  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"},\n"), "the list does not end");
+  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"}]\n]"), "a.json:2: found `]` instead of");
+  TE_EXPECT_CONTAINS(error_of("[\"x\"]"), "a.json:1: found `\"` instead of");
   TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"}\n,{\"text\" 3}]"), "a.json:2: not valid JSON at byte");
   TE_EXPECT_CONTAINS(error_of("[{\"text\": ]}"), "not valid JSON");
 }
 
-TEST(TextFormat, IsTheNamesOrTheContents) {
+TEST(TextFormat, IsDeterminedByNameOrContent) {
   using text::TextFormat;
   EXPECT_EQ(text::format_of_name("a.JsonLines.GZ"), TextFormat::kJsonl);
   EXPECT_EQ(text::format_of_name("a.json.xz"), TextFormat::kJson);
@@ -312,7 +312,7 @@ TEST(TextFormat, IsTheNamesOrTheContents) {
   EXPECT_FALSE(text::is_json_list(""));
 }
 
-TEST(ByteStream, GivesWhatWasLookedAtOnceMore) {
+TEST(ByteStream, ReadReturnsPeekedBytes) {
   TextFolder folder;
   const std::string bytes = "0123456789";
   for (const std::string& content : {bytes, gzip(bytes)}) {
@@ -337,8 +337,8 @@ TEST(DocumentReader, FindsFieldsByDottedPath) {
   };
   EXPECT_EQ(field("a.b.c.d"), "deep");
   EXPECT_EQ(field("a.e"), "by name");
-  TE_EXPECT_CONTAINS(user_error_of([&] { field("a.x"); }), "has no field `a.x`");
-  TE_EXPECT_CONTAINS(user_error_of([&] { field("a.b"); }), "has no field `a.b`");
+  TE_EXPECT_CONTAINS(user_error_of([&] { field("a.x"); }), "no field `a.x`");
+  TE_EXPECT_CONTAINS(user_error_of([&] { field("a.b"); }), "no field `a.b`");
 }
 
 TEST(InputFiles, ListsFoldersInOrderAndAddsUpTheirSizes) {
@@ -357,8 +357,8 @@ TEST(InputFiles, ListsFoldersInOrderAndAddsUpTheirSizes) {
   EXPECT_EQ(text::list_input_files({"-", folder / "single"}).bytes, -1);
 }
 
-// What is wrong with a line is reported; what goes wrong with its text is not the line's.
-TEST(DocumentReader, BadLinesAreThoseOfTheReader) {
+// on_bad gets errors of the lines; exceptions of on_piece are passed on.
+TEST(DocumentReader, OnBadGetsErrorsOfTheLinesOnly) {
   TextFolder folder;
   write_file(folder / "a.jsonl", "{\"text\": \"q\"}\n{\n{\"text\": \"r\"}\n");
   std::vector<std::string> texts, bad;

@@ -1,4 +1,4 @@
-// Unigram, WordPiece and WordLevel models, and byte pair encoding where characters are unknown. The tokens were
+// Unigram, WordPiece and WordLevel models, and byte pair encoding with unknown characters. The expected tokens were
 // recorded from Hugging Face tokenizers 0.23.3; tokenizer_agreement_test.cpp compares whole tokenizers.
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -50,7 +50,7 @@ class TokenModels : public ::testing::Test {
   TextFolder folder_;
 };
 
-/// What is logged while it lives.
+/// Captures the log output during its lifetime.
 class LogCapture {
  public:
   LogCapture() : before_(spdlog::default_logger()) {
@@ -75,8 +75,8 @@ TEST_F(TokenModels, UnigramTakesTheBestPath) {
       {{"</s>", 0.0}, {"a", -1.0}, {"b", -1.0}, {"ab", -1.5}, {"abc", -9.0}, {"cd", -2.0}, {"c", -3.0}}));
   EXPECT_EQ(encoded(*tokenizer, "abcd"), (Tokens{3, 5}));
   EXPECT_EQ(encoded(*tokenizer, "ba"), (Tokens{2, 1}));
-  EXPECT_EQ(encoded(*tokenizer, "axxb"), (Tokens{1, 0, 2}));  // the unknown in one
-  EXPECT_EQ(encoded(*tokenizer, "</s>x"), (Tokens{0}));       // the token is the unknown one
+  EXPECT_EQ(encoded(*tokenizer, "axxb"), (Tokens{1, 0, 2}));  // one unknown token for both
+  EXPECT_EQ(encoded(*tokenizer, "</s>x"), (Tokens{0}));       // </s> is the unknown token here
   EXPECT_EQ(encoded(*tokenizer, "x\xff"), (Tokens{0}));
 }
 
@@ -88,17 +88,17 @@ TEST_F(TokenModels, UnigramFallsBackToBytes) {
   EXPECT_EQ(encoded(*tokenizer, "a\u00e8a"), (Tokens{2, 0, 2}));
 }
 
-TEST_F(TokenModels, UnigramRefuses) {
+TEST_F(TokenModels, UnigramRefusesInvalidModels) {
   TE_EXPECT_CONTAINS(refusal(unigram({{"</s>", 0.0}}, 3)), "model.unk_id 3");
   json damaged = unigram({{"</s>", 0.0}});
   damaged["vocab"][0][1] = "x";
   TE_EXPECT_CONTAINS(refusal(damaged), "model.vocab[0]");
-  TE_EXPECT_CONTAINS(refusal(unigram({{"</s>", 0.0}, {"</s>", 1.0}})), "is there twice");
+  TE_EXPECT_CONTAINS(refusal(unigram({{"</s>", 0.0}, {"</s>", 1.0}})), "occurs twice");
   const auto tokenizer = make(unigram({{"</s>", 0.0}}, nullptr));
   TE_EXPECT_CONTAINS(user_error_of([&] { encoded(*tokenizer, "x"); }), "model.unk_id is not set");
 }
 
-TEST_F(TokenModels, WordPieceTakesTheLongest) {
+TEST_F(TokenModels, WordPieceTakesTheLongestToken) {
   json model = {
       {"type", "WordPiece"},
       {"unk_token", "[UNK]"},
@@ -114,7 +114,7 @@ TEST_F(TokenModels, WordPieceTakesTheLongest) {
   TE_EXPECT_CONTAINS(refusal(model), "model.unk_token `nope`");
 }
 
-TEST_F(TokenModels, WordLevelKnowsWords) {
+TEST_F(TokenModels, WordLevelEncodesWords) {
   const json model = {
       {"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", {{"?", 0}, {"</s>", 1}, {"a", 2}}}};
   const auto tokenizer = make(model, {{"pre_tokenizer", {{"type", "Whitespace"}}}});
@@ -124,17 +124,17 @@ TEST_F(TokenModels, WordLevelKnowsWords) {
       "ByteLevel is supported for BPE");
 }
 
-TEST_F(TokenModels, MergesReachOverUnknownCharactersThatAreDropped) {
+TEST_F(TokenModels, MergesApplyAcrossDroppedCharacters) {
   const auto tokenizer =
       make(bpe({{"a", 0}, {"b", 1}, {"ab", 2}, {"</s>", 3}}, json::array({json::array({"a", "b"})})));
   const LogCapture log;
   EXPECT_EQ(encoded(*tokenizer, "axb"), (Tokens{2}));
   EXPECT_EQ(encoded(*tokenizer, "xbx\u00e9"), (Tokens{1}));
   TE_EXPECT_CONTAINS(log.text(), "`x` is not in the vocabulary");
-  EXPECT_EQ(log.text().find('\n'), log.text().rfind('\n')) << "said more than once: " << log.text();
+  EXPECT_EQ(log.text().find('\n'), log.text().rfind('\n')) << "logged more than once: " << log.text();
 }
 
-TEST_F(TokenModels, BytesThatAreLostAreSaid) {
+TEST_F(TokenModels, WarnsAboutDroppedBytes) {
   const auto tokenizer = text::make_tokenizer(TE_SOURCE_DIR "/tests/fixtures/tokenizers/neox_style.json");
   const LogCapture log;
   EXPECT_EQ(tokenizer->decode(encoded(*tokenizer, "a \u00e9 b")), "a \u00e9 b");
@@ -152,22 +152,21 @@ TEST_F(TokenModels, AddedTokensHaveTheIdsOfTheReference) {
   };
   EXPECT_EQ(make(model, added({{"<x>", 2}, {"<y>", 3}}))->vocab_size(), 4);
   EXPECT_EQ(make(model, added({{"</s>", 1}, {"<y>", 2}}))->vocab_size(), 3);
-  TE_EXPECT_CONTAINS(refusal(model, added({{"<x>", 2}, {"<y>", 4}})),
-                     "has id 4, but Hugging Face would give it 3");
-  TE_EXPECT_CONTAINS(refusal(model, added({{"<x>", 3}})), "would give it 2");
+  TE_EXPECT_CONTAINS(refusal(model, added({{"<x>", 2}, {"<y>", 4}})), "has id 4, but Hugging Face assigns 3");
+  TE_EXPECT_CONTAINS(refusal(model, added({{"<x>", 3}})), "Hugging Face assigns 2");
 }
 
-TEST_F(TokenModels, WhatIsIgnoredIsSaid) {
+TEST_F(TokenModels, WarnsAboutIgnoredSettings) {
   const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
   const LogCapture log;
   make(model);
   EXPECT_EQ(log.text(), "");
   make(model, {{"truncation", {{"max_length", 3}}}, {"padding", {{"pad_id", 0}}}});
-  TE_EXPECT_CONTAINS(log.text(), "`truncation` is not used");
-  TE_EXPECT_CONTAINS(log.text(), "`padding` is not used");
+  TE_EXPECT_CONTAINS(log.text(), "`truncation` is ignored");
+  TE_EXPECT_CONTAINS(log.text(), "`padding` is ignored");
 }
 
-TEST_F(TokenModels, MetaspaceAtTheStartNeedsTheStart) {
+TEST_F(TokenModels, MetaspaceWithPrependSchemeFirstNeedsTheStart) {
   const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
   const auto parts = [](const json& normalizer) {
     return json{{"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}}},
@@ -178,7 +177,7 @@ TEST_F(TokenModels, MetaspaceAtTheStartNeedsTheStart) {
   TE_EXPECT_CONTAINS(refusal(model, parts({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}})),
                      "prepend_scheme is first");
   TE_EXPECT_CONTAINS(refusal(model, parts({{"type", "Nmt"}})), "prepend_scheme is first");
-  // A space that is put there is no place to prepend another.
+  // Metaspace prepends no second space before a space that the normalizer has added.
   const auto replace = [&](const char* content) {
     return parts({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", content}});
   };
@@ -187,7 +186,7 @@ TEST_F(TokenModels, MetaspaceAtTheStartNeedsTheStart) {
   TE_EXPECT_CONTAINS(refusal(model, replace("x")), "prepend_scheme is first");
 }
 
-TEST_F(TokenModels, DamagedTablesOfPrecompiled) {
+TEST_F(TokenModels, PrecompiledRefusesDamagedTables) {
   const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
   const auto table = [&](const std::string& base64) {
     return json{{"normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", base64}}}};
@@ -196,15 +195,15 @@ TEST_F(TokenModels, DamagedTablesOfPrecompiled) {
   TE_EXPECT_CONTAINS(refusal(model, table("AA?A")), "is not base64");
   TE_EXPECT_CONTAINS(refusal(model, table("")), "is damaged");
   TE_EXPECT_CONTAINS(refusal(model, table("AAAA")), "is damaged");
-  TE_EXPECT_CONTAINS(refusal(model, table("AAAAAA==")), "is damaged");      // no trie
-  TE_EXPECT_CONTAINS(refusal(model, table("CAAAAAAAAAA=")), "is damaged");  // more trie than there are bytes
-  TE_EXPECT_CONTAINS(refusal(model, table("BAAAAAAAAAD/")), "is damaged");  // a text that is no UTF-8
+  TE_EXPECT_CONTAINS(refusal(model, table("AAAAAA==")), "is damaged");      // empty trie
+  TE_EXPECT_CONTAINS(refusal(model, table("CAAAAAAAAAA=")), "is damaged");  // trie larger than the data
+  TE_EXPECT_CONTAINS(refusal(model, table("BAAAAAAAAAD/")), "is damaged");  // text that is not UTF-8
   TE_EXPECT_CONTAINS(refusal(model, table("BAAAAP////8=")), "is damaged");  // leads out of the trie
   TE_EXPECT_CONTAINS(refusal(model, json{{"normalizer", {{"type", "Precompiled"}}}}),
                      "`precompiled_charsmap` is missing");
 }
 
-TEST_F(TokenModels, WhatIsNotSupportedIsRefused) {
+TEST_F(TokenModels, RefusesUnsupportedComponents) {
   const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
   const auto with = [&](const char* key, const json& value) {
     json changed = model;
@@ -224,7 +223,7 @@ TEST_F(TokenModels, WhatIsNotSupportedIsRefused) {
   const json sequence = {{"type", "Sequence"},
                          {"pretokenizers", json::array({byte_level, {{"type", "Whitespace"}}})}};
   TE_EXPECT_CONTAINS(refusal(model, {{"pre_tokenizer", sequence}}),
-                     "stands behind ByteLevel, which must be the last");
+                     "follows ByteLevel, which must be the last");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Tokens equal those that the reference implementations (Hugging Face tokenizers, SentencePiece) made of the same
-// texts: tests/fixtures/tokenizers, written by scripts/make_tokenizer_fixtures.py. Bytes that are no UTF-8, which the
-// references do not take or replace, come back from decode().
+// Tokens equal those of the reference implementations (Hugging Face tokenizers, SentencePiece) for the same texts; they
+// are recorded in tests/fixtures/tokenizers by scripts/make_tokenizer_fixtures.py. decode() restores invalid UTF-8
+// bytes, which the references refuse or replace.
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -20,7 +20,7 @@ nlohmann::json read_fixture(const std::string& name) {
   return nlohmann::json::parse(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/" + name));
 }
 
-/// The file that a tokenizer's tokens are recorded in.
+/// The record with a tokenizer's tokens.
 const nlohmann::json& recorded(const std::string& tokenizer) {
   static const nlohmann::json models = read_fixture("recorded.json"),
                               components = read_fixture("recorded_components.json"),
@@ -35,7 +35,7 @@ std::vector<int32_t> encoded(const text::Tokenizer& tokenizer, const std::string
   return tokens;
 }
 
-/// As the script records tokens: a list, or their number and CRC-32.
+/// Compares tokens with a record: a list, or their number and CRC-32.
 void expect_recorded(const std::vector<int32_t>& tokens, const nlohmann::json& expected,
                      const std::string& text) {
   if (expected.is_array()) {
@@ -67,16 +67,16 @@ TEST_P(TokenizerAgreement, HostileTexts) {
   }
 }
 
-TEST_P(ComponentDecoding, GivesTheRecordedTexts) {
+TEST_P(ComponentDecoding, MatchesTheRecordedTexts) {
   const nlohmann::json& record = recorded(GetParam());
   const auto& decoded = record["decoded"][GetParam()];
   const auto& texts = record["texts"];
   ASSERT_EQ(texts.size(), decoded.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     const auto text = texts[i].get<std::string>();
-    const std::string back = tokenizer_->decode(encoded(*tokenizer_, text));
-    const auto crc = ::crc32(0, reinterpret_cast<const Bytef*>(back.data()), static_cast<uInt>(back.size()));
-    EXPECT_EQ(crc, decoded[i].get<uint64_t>()) << text::shown(text) << " " << text::shown(back);
+    const std::string own = tokenizer_->decode(encoded(*tokenizer_, text));
+    const auto crc = ::crc32(0, reinterpret_cast<const Bytef*>(own.data()), static_cast<uInt>(own.size()));
+    EXPECT_EQ(crc, decoded[i].get<uint64_t>()) << text::shown(text) << " " << text::shown(own);
   }
 }
 
@@ -99,20 +99,20 @@ TEST_P(TokenizerAgreement, EveryCodePoint) {
   expect_recorded(tokens, recorded(GetParam())["every_code_point"][GetParam()], "every code point");
 }
 
-TEST_P(TokenizerAgreement, EmptyTextsAndBrokenUtf8) {
+TEST_P(TokenizerAgreement, EmptyTextsAndInvalidUtf8) {
   EXPECT_TRUE(encoded(*tokenizer_, "").empty());
   if (std::string(GetParam()) == "sentencepiece.model") {
-    // SentencePiece replaces each broken byte.
+    // SentencePiece replaces each invalid byte.
     EXPECT_EQ(encoded(*tokenizer_, "a\xff\xc3z"), encoded(*tokenizer_, "a\xEF\xBF\xBD\xEF\xBF\xBDz"));
     return;
   }
-  // Normalizers and vocabularies without bytes do not give a text back.
+  // Normalizers, and vocabularies without bytes, do not preserve the text.
   if (recorded(GetParam()).contains("decoded")) return;
   for (const std::string text : {"\xff", "a\xc3", "\xe4\xb8 b", "\xf0\x9f\x98", "x\xed\xa0\x80y",
                                  "\xc0\x80\xf4\x90\x80\x80", " \x80 \x80 ", "the\xffthe 12\xfe"}) {
     EXPECT_EQ(tokenizer_->decode(encoded(*tokenizer_, text)), text) << text::shown(text);
   }
-  // What surrounds broken bytes is encoded as it is without them.
+  // The text around invalid bytes is encoded as it is without them.
   if (std::string(GetParam()) == "gpt2_style.json") {
     std::vector<int32_t> parts = encoded(*tokenizer_, "the 12");
     for (const std::string part : {"\xff\xfe", " tokens"}) tokenizer_->encode(part, parts);

@@ -1,4 +1,4 @@
-// Malformed tokenizer files are refused in one line: truncated, of wrong types, contradictory, missing.
+// Malformed tokenizer files are refused with a message of one line: truncated, wrong types, contradictory, missing.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -30,7 +30,7 @@ class TokenizerFiles : public ::testing::Test {
     EXPECT_NE(message, "") << text.substr(0, 200);
     return message;
   }
-  /// The refusal of the good file after a change.
+  /// The error message for the valid file after a change.
   template <class Change>
   std::string changed(Change change) {
     json value = good_;
@@ -42,9 +42,9 @@ class TokenizerFiles : public ::testing::Test {
 TEST_F(TokenizerFiles, TruncatedAnywhere) {
   const std::string text = good_.dump();
   for (size_t length = 0; length < text.size(); length += 1 + text.size() / 150) {
-    TE_EXPECT_CONTAINS(refusal(text.substr(0, length)), "is not JSON");
+    TE_EXPECT_CONTAINS(refusal(text.substr(0, length)), "not valid JSON");
   }
-  TE_EXPECT_CONTAINS(refusal(R"({"version": 1e999})"), "a number beyond the range of doubles");
+  TE_EXPECT_CONTAINS(refusal(R"({"version": 1e999})"), "a number exceeds the range of a double");
   std::string model = read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/sentencepiece.model");
   TE_EXPECT_CONTAINS(refusal(model.substr(0, model.size() / 2), "tokenizer.model"), "SentencePiece");
   TE_EXPECT_CONTAINS(refusal("", "tokenizer.model"), "SentencePiece");
@@ -52,7 +52,7 @@ TEST_F(TokenizerFiles, TruncatedAnywhere) {
 }
 
 TEST_F(TokenizerFiles, WrongTypes) {
-  // Every member of the file as a number, a string, a list and null: refused, or without effect, never a crash.
+  // Replace every member of the file by a number, a string, a list and null: refused or ignored, never a crash.
   for (const char* part : {"", "model", "pre_tokenizer", "decoder"}) {
     const json& object = *part == '\0' ? good_ : good_[part];
     for (const auto& [key, unused] : object.items()) {
@@ -87,7 +87,7 @@ TEST_F(TokenizerFiles, Contradictions) {
   TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["vocab"]["a"] = 4000000000; }), "has id 4000000000");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["added_tokens"][0]["id"] = 5; }), "ids must agree");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); }),
-                     "is there twice");
+                     "is a duplicate by content or id");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["unk_token"] = "nope"; }), "unk_token");
   TE_EXPECT_CONTAINS(
       changed([](json& j) {
@@ -97,8 +97,8 @@ TEST_F(TokenizerFiles, Contradictions) {
       "regular expression");
 }
 
-// Three steps that each make a thousand characters of one would be a gigabyte; none of it is made.
-TEST_F(TokenizerFiles, ReplacementsAreBoundedBeforeTheyAreMade) {
+// Three steps that each expand one character to a thousand would need a gigabyte; the limit applies before allocation.
+TEST_F(TokenizerFiles, ReplacementsAreLimitedBeforeAllocation) {
   const json grows = {
       {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1000, 'a')}};
   json regex = grows;
@@ -111,7 +111,8 @@ TEST_F(TokenizerFiles, ReplacementsAreBoundedBeforeTheyAreMade) {
     if (child == 0) {
       const std::string message =
           user_error_of([&] { use(*text::make_tokenizer(folder_ / "tokenizer.json")); });
-      ::_exit(message.find(std::string("the tokenizer's ") + part + " makes more than") == 0 ? 0 : 1);
+      ::_exit(message.find(std::string("the tokenizer's ") + part + " expands a part of a text") == 0 ? 0
+                                                                                                      : 1);
     }
     int status = -1;
     struct rusage usage = {};
@@ -135,13 +136,13 @@ TEST_F(TokenizerFiles, Missing) {
   TE_EXPECT_CONTAINS(user_error_of([&] { text::make_tokenizer(folder_ / "none.json"); }),
                      "no such file or folder");
   TE_EXPECT_CONTAINS(user_error_of([&] { text::make_tokenizer(folder_ / ""); }),
-                     "the folder has no tokenizer");
+                     "the folder contains no tokenizer");
   TE_EXPECT_CONTAINS(refusal("{}", "vocab.json"), "merges.txt is missing");
   write_file(folder_ / "merges.txt", "#version: 0.2\na b\n");
   TE_EXPECT_CONTAINS(refusal(R"({"a": 0, "b": 1})", "vocab.json"), "needs token `ab`");
   write_file(folder_ / "merges.txt", "#version: 0.2\na b c\n");
   TE_EXPECT_CONTAINS(refusal(R"({"a": 0, "b": 1})", "vocab.json"), "line 2 of the merges");
-  TE_EXPECT_CONTAINS(refusal("abc", "x.txt"), "of an unknown kind");
+  TE_EXPECT_CONTAINS(refusal("abc", "x.txt"), "unknown kind of file");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The files next to a tokenizer: added tokens, special tokens, which token begins and which ends a document. Tokens
-// equal those that transformers' AutoTokenizer made of the same folders (scripts/make_tokenizer_fixtures.py --folders).
+// The other files of a tokenizer's folder: added tokens, special tokens, begin- and end-of-document tokens. Tokens
+// equal those of transformers' AutoTokenizer for the same folders (scripts/make_tokenizer_fixtures.py --folders).
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,7 +22,7 @@ using Tokens = std::vector<int32_t>;
 
 const std::string kFixtures = TE_SOURCE_DIR "/tests/fixtures/tokenizers/";
 
-/// The SentencePiece fixture, its user-defined piece a control symbol, which makes it plain BPE.
+/// The SentencePiece fixture as plain BPE: its user-defined piece is changed to a control symbol.
 std::string model_without_user_symbols() {
   std::string model = read_file(kFixtures + "sentencepiece.model");
   model[model.find("<sep>") + 5 + 6] = 3;
@@ -31,7 +31,7 @@ std::string model_without_user_symbols() {
 
 class TokenizerFolders : public ::testing::Test {
  protected:
-  /// Writes a tokenizer's own file, `own` (vocab: vocab.json and merges.txt), and the files next to it.
+  /// Writes a tokenizer's own file, `own` (vocab: vocab.json and merges.txt), and the other files of its folder.
   std::unique_ptr<text::Tokenizer> make(const std::string& own, const json& files) {
     std::filesystem::remove_all(folder_ / "t");
     std::filesystem::create_directories(folder_ / "t");
@@ -68,7 +68,7 @@ class TokenizerFolders : public ::testing::Test {
   TextFolder folder_;
 };
 
-TEST_F(TokenizerFolders, TokensOfTransformers) {
+TEST_F(TokenizerFolders, MatchesTransformers) {
   const json record = json::parse(read_file(kFixtures + "recorded_folders.json"));
   ASSERT_GE(record["folders"].size(), 20u);
   for (const auto& [name, folder] : record["folders"].items()) {
@@ -88,7 +88,7 @@ TEST_F(TokenizerFolders, TokensOfTransformers) {
   }
 }
 
-// Text of strangers has no special tokens, wherever these are named; other added tokens stay.
+// Untrusted text produces no special tokens, whichever file defines them; other added tokens are still matched.
 TEST_F(TokenizerFolders, SpecialTokensAsText) {
   const auto tokenizer =
       make("vocab", {{"added_tokens.json", {{"<a>", 420}, {"<b>", 421}}},
@@ -100,8 +100,8 @@ TEST_F(TokenizerFolders, SpecialTokensAsText) {
   EXPECT_EQ(tokenizer->decode(Tokens{420, 421}), "<a><b>");
 }
 
-// The added tokens of a SentencePiece model are behind its pieces.
-TEST_F(TokenizerFolders, SentencePieceShowsAddedTokens) {
+// The ids of added tokens follow those of the SentencePiece model's pieces.
+TEST_F(TokenizerFolders, SentencePieceDecodesAddedTokens) {
   const json config = {{"added_tokens_decoder", {{"2", token("</s>", true)}, {"500", token("<a>", true)}}}};
   const auto tokenizer = make("plain.model", {{"tokenizer_config.json", config}});
   EXPECT_EQ(tokenizer->vocab_size(), 501);
@@ -114,7 +114,7 @@ TEST_F(TokenizerFolders, SentencePieceShowsAddedTokens) {
                      "add the token `<a>`");
 }
 
-// `<s>` is an ordinary piece of this vocabulary, as it is of Qwen's: only what a file names begins a document.
+// `<s>` is an ordinary token of this vocabulary, as in Qwen's: it begins documents only if a file names it.
 TEST_F(TokenizerFolders, OrdinaryTokensDoNotBeginDocuments) {
   json value = json::parse(read_file(kFixtures + "gpt2_style.json"));
   value["model"]["vocab"]["<s>"] = 420;
@@ -133,16 +133,16 @@ TEST_F(TokenizerFolders, OrdinaryTokensDoNotBeginDocuments) {
   EXPECT_EQ(begin({{"config.json", {{"model_type", "qwen3"}}}}), std::nullopt);
   EXPECT_EQ(begin(config({{"bos_token", "<s>"}})), 420);
   EXPECT_EQ(begin({{"special_tokens_map.json", {{"bos_token", "<s>"}}}}), 420);
-  // A class of tokenizers with a token of its own; null counts more.
+  // A tokenizer class with a default token; null takes precedence.
   EXPECT_EQ(begin(config({{"tokenizer_class", "LlamaTokenizerFast"}})), 420);
   EXPECT_EQ(begin(config({{"tokenizer_class", "LlamaTokenizerFast"}, {"bos_token", nullptr}})), std::nullopt);
-  // A special token of a known name, where no tokenizer_config.json says more.
+  // A special token with a known name, if there is no tokenizer_config.json.
   value["added_tokens"].push_back({{"id", 420}, {"content", "<s>"}, {"special", true}});
   EXPECT_EQ(begin(json::object()), 420);
   EXPECT_EQ(begin(config(json::object())), std::nullopt);
 }
 
-TEST_F(TokenizerFolders, TheEndOfADocument) {
+TEST_F(TokenizerFolders, EndOfDocument) {
   const auto end = [&](const json& files) { return make("gpt2_style.json", files)->end_of_document(); };
   EXPECT_EQ(end(json::object()), 0);  // <|endoftext|>
   EXPECT_EQ(end({{"generation_config.json", {{"eos_token_id", {7, 8}}}}}), 7);
@@ -159,7 +159,7 @@ TEST_F(TokenizerFolders, ContradictionsAreRefused) {
   const auto decoder = [&](const std::string& id, const json& entry) {
     return config({{"added_tokens_decoder", {{id, entry}}}});
   };
-  TE_EXPECT_CONTAINS(refusal("vocab", decoder("421", token("<a>", true))), "Hugging Face would give it 420");
+  TE_EXPECT_CONTAINS(refusal("vocab", decoder("421", token("<a>", true))), "Hugging Face assigns 420");
   TE_EXPECT_CONTAINS(refusal("vocab", decoder("420", token("token", true))), "ids must agree");
   TE_EXPECT_CONTAINS(refusal("gpt2_style.json", decoder("420", token("<|endoftext|>", true))),
                      "420 in added_tokens_decoder of tokenizer_config.json");
@@ -168,13 +168,14 @@ TEST_F(TokenizerFolders, ContradictionsAreRefused) {
   TE_EXPECT_CONTAINS(refusal("vocab", decoder("420", {{"content", ""}})), "must be a text");
   TE_EXPECT_CONTAINS(refusal("vocab", {{"added_tokens.json", {{"<a>", "x"}}}}), "must be an integer");
   TE_EXPECT_CONTAINS(refusal("vocab", config({{"additional_special_tokens", {3}}})), "must be a string");
-  TE_EXPECT_CONTAINS(refusal("vocab", config({{"bos_token", "<a>"}})),
-                     "`<a>`, the bos_token or eos_token of the files next to it, is not in the vocabulary");
+  TE_EXPECT_CONTAINS(
+      refusal("vocab", config({{"bos_token", "<a>"}})),
+      "`<a>`, the bos_token or eos_token of the files in its folder, is not in the vocabulary");
   TE_EXPECT_CONTAINS(refusal("vocab", config({{"tokenizer_class", "CLIPTokenizer"}})),
                      "its class is `CLIPTokenizer`");
 }
 
-// Every key of the files as other types, and the files cut off: refused, or without effect, never a crash.
+// Replace every key of the files, and each file, by other types: refused or ignored, never a crash.
 TEST_F(TokenizerFolders, DamagedFilesAreRefused) {
   const json record = json::parse(read_file(kFixtures + "recorded_folders.json"));
   json files = record["folders"]["vocab_decoder"]["files"];
@@ -192,7 +193,7 @@ TEST_F(TokenizerFolders, DamagedFilesAreRefused) {
       }
     }
     json changed = files;
-    changed[name] = "no object";
+    changed[name] = "not an object";
     if (name == "config.json") continue;
     if (name != "tokenizer_config.json") changed["tokenizer_config.json"].erase("added_tokens_decoder");
     TE_EXPECT_CONTAINS(refusal("vocab", changed), name + ": is of type string; it must be an object");

@@ -1,4 +1,4 @@
-// The hash by which a run knows whether its tokenizer made a dataset.
+// The hash by which a run checks that a dataset was created with its tokenizer.
 #include "text/tokenizer_hash.h"
 
 #include <gtest/gtest.h>
@@ -25,16 +25,16 @@ class TokenizerHash : public ::testing::Test {
       json::parse(testing::read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json"));
 };
 
-// Recorded in datasets: a change makes every one of them another tokenizer's.
-TEST_F(TokenizerHash, IsRecorded) {
+// Existing datasets record the hash, so it must not change.
+TEST_F(TokenizerHash, DoesNotChange) {
   EXPECT_EQ(text::tokenizer_hash(*text::make_tokenizer("bytes")), "xxh3:d35c76f22e09297b");
 }
 
-TEST_F(TokenizerHash, IsThatOfTheTokensNotOfTheFile) {
+TEST_F(TokenizerHash, DependsOnTheTokensNotOnTheFile) {
   testing::write_file(folder_ / "tokenizer.json", gpt2_.dump());
   const std::string compact = hash();
   EXPECT_EQ(hash_of(gpt2_), compact);
-  // Families of models differ in the token that ends a document alone.
+  // The models of a family can differ in the end-of-document token only.
   testing::write_file(folder_ / "generation_config.json", R"({"eos_token_id": 5})");
   EXPECT_EQ(text::make_tokenizer(folder_ / "tokenizer.json")->end_of_document(), 5);
   EXPECT_EQ(hash(), compact);

@@ -28,7 +28,7 @@ TEST(ByteTokenizer, EncodesEveryByteAndDecodesIt) {
   EXPECT_FALSE(tokenizer->find_token("ab").has_value());
 }
 
-TEST(ByteTokenizer, ShowsTheEndOfADocumentAndRefusesUnknownTokens) {
+TEST(ByteTokenizer, DecodesTheEndOfADocumentAndRefusesUnknownTokens) {
   const auto tokenizer = text::make_tokenizer("bytes");
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{'h', 'i', 256}), "hi<|endoftext|>");
   TE_EXPECT_CONTAINS(user_error_of([&] { tokenizer->decode(std::vector<int32_t>{257}); }), "token 257");
@@ -36,7 +36,8 @@ TEST(ByteTokenizer, ShowsTheEndOfADocumentAndRefusesUnknownTokens) {
 }
 
 TEST(MakeTokenizer, RefusesUnknownSpecs) {
-  TE_EXPECT_CONTAINS(user_error_of([] { text::make_tokenizer("gpt2"); }), "tokenizer `gpt2`: unknown");
+  TE_EXPECT_CONTAINS(user_error_of([] { text::make_tokenizer("gpt2"); }),
+                     "tokenizer `gpt2`: no such file or folder");
   TE_EXPECT_CONTAINS(user_error_of([] { text::make_tokenizer(""); }), "bytes");
 }
 

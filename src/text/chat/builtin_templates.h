@@ -11,12 +11,12 @@ struct BuiltinTemplate {
 };
 
 inline constexpr std::array kBuiltinTemplates = {
-    // ChatML, as of Qwen and many others.
+    // ChatML, used by Qwen and many others.
     BuiltinTemplate{"chatml", R"(system: {<|im_start|>}system\n{content}{<|im_end|>}\n
 user: {<|im_start|>}user\n{content}{<|im_end|>}\n
 assistant: {<|im_start|>}assistant\n{content}{<|im_end|>}{stop}\n
 )"},
-    // Llama 2 chat. SentencePiece puts the space before the response itself.
+    // Llama 2 chat. SentencePiece itself adds the space before the response.
     BuiltinTemplate{"llama2", R"(trim: true
 system: <<SYS>>\n{content}\n<</SYS>>\n\n
 user: {bos}[INST] {system}{content} [/INST]
@@ -29,7 +29,7 @@ system: {<|start_header_id|>}system{<|end_header_id|>}\n\n{content}{<|eot_id|>}
 user: {<|start_header_id|>}user{<|end_header_id|>}\n\n{content}{<|eot_id|>}
 assistant: {<|start_header_id|>}assistant{<|end_header_id|>}\n\n{content}{<|eot_id|>}{stop}
 )"},
-    // Stanford Alpaca: needs no special token but the end of a document.
+    // Stanford Alpaca: its only special token is the end of the document.
     BuiltinTemplate{"alpaca", R"(trim: true
 system: {content}\n\n
 user: Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\n{content}\n\n

@@ -1,5 +1,5 @@
-// From a conversation to tokens and mask: messages become runs of text and single tokens, each in the loss or
-// not; neighbouring runs of one kind are encoded together.
+// Encodes a conversation to tokens and a loss mask. Messages become runs of text and single tokens, each inside or
+// outside the loss; adjacent runs of text with the same mask value are encoded together.
 #include "core/error.h"
 #include "text/chat/chat_template.h"
 
@@ -74,8 +74,8 @@ const ChatTemplate::Line& ChatTemplate::line_of(const Message& message, const st
   if (line != lines_.end() && message.role != "begin" && message.role != "user_with_context") {
     return line->second;
   }
-  user_error("{}: the role `{}` is not in the chat template {}; add a line for it to a template of your own",
-             place, message.role, name_);
+  user_error("{}: the chat template {} has no line for the role `{}`; add one to a template of your own",
+             place, name_, message.role);
 }
 
 void ChatTemplate::write(const Message& message, const Message* system, const std::string& place,
@@ -128,18 +128,18 @@ ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, con
       if (part.kind == Kind::kEnd) writer.end_of_document();
     }
   }
-  const Message* system = nullptr;  // waits for the user message that it stands in
+  const Message* system = nullptr;  // a system message that the next user message will contain
   for (const Message& message : conversation) {
     if (message.role == "assistant" && trimmed(message.content).empty()) break;
-    const bool holds = system_inside_user_ && message.role == "system";
-    if (system != nullptr && (holds || message.role != "user")) {
+    const bool deferred = system_inside_user_ && message.role == "system";
+    if (system != nullptr && (deferred || message.role != "user")) {
       user_error(
-          "{}: after a system message comes one of `{}`; the chat template {} writes system messages "
-          "inside of user messages",
+          "{}: a message of the role `{}` follows a system message; the chat template {} writes system "
+          "messages inside user messages, so a user message must follow",
           place, message.role, name_);
     }
-    if (!holds) write(message, system, place, writer);
-    system = holds ? &message : nullptr;
+    if (!deferred) write(message, system, place, writer);
+    system = deferred ? &message : nullptr;
   }
   return writer.finish();
 }

@@ -1,4 +1,4 @@
-// The template's language; encoding of conversations is in chat_encode.cpp.
+// Parser of chat templates; chat_encode.cpp encodes conversations with them.
 #include "text/chat/chat_template.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ ChatTemplate ChatTemplate::load(const std::string& spec) {
   if (file.missing) {
     std::string names;
     for (const std::string& name : builtin_names()) names += (names.empty() ? "" : ", ") + name;
-    user_error("chat template `{}`: is no file, and not one of {}; correct --template", spec, names);
+    user_error("chat template `{}`: neither a file nor one of {}; correct --template", spec, names);
   }
   if (!file) user_error("chat template {}: cannot be read: {}; correct --template", spec, file.error);
   return parse(spec, file.text);
@@ -43,17 +43,17 @@ ChatTemplate ChatTemplate::parse(const std::string& name, const std::string& tex
     const size_t colon = line.find(':');
     if (colon == std::string::npos || colon == 0) {
       user_error(
-          "{}: is not `ROLE: text`; see docs/how-to/chat-templates.md for the language of chat templates",
+          "{}: the line is not `ROLE: text`; see docs/how-to/chat-templates.md for the syntax of chat templates",
           place);
     }
     const std::string role = line.substr(0, colon);
     std::string_view rest = std::string_view(line).substr(colon + 1);
     if (rest.starts_with(' ')) rest.remove_prefix(1);
     if (role == "trim") {
-      if (rest != "true" && rest != "false") user_error("{}: trim is true or false", place);
+      if (rest != "true" && rest != "false") user_error("{}: trim must be true or false", place);
       result.trim_ = rest == "true";
     } else if (!result.lines_.emplace(role, result.parse_line(place, role, rest)).second) {
-      user_error("{}: a second line `{}`; a role has one", place, role);
+      user_error("{}: a second line for the role `{}`; each role must have one line", place, role);
     }
   }
   result.check(name);
@@ -72,13 +72,13 @@ ChatTemplate::Line ChatTemplate::parse_line(const std::string& place, std::strin
     if (c == '\\') {
       const char next = i + 1 < text.size() ? text[++i] : ' ';
       if (std::string_view("nt\\{}").find(next) == std::string_view::npos) {
-        user_error("{}: `\\{}` is no escape; there are \\n, \\t, \\\\, \\{{ and \\}}", place, next);
+        user_error("{}: unknown escape `\\{}`; use \\n, \\t, \\\\, \\{{ or \\}}", place, next);
       }
       literal(next == 'n' ? '\n' : next == 't' ? '\t' : next);
     } else if (c == '{') {
       const size_t end = text.find('}', i);
       if (end == std::string_view::npos || end == i + 1) {
-        user_error("{}: a brace `{{` without a name and `}}` after it; the character itself is \\{{", place);
+        user_error("{}: `{{` must be followed by a name and `}}`; write \\{{ for a literal brace", place);
       }
       const std::string name(text.substr(i + 1, end - i - 1));
       static const std::map<std::string, Kind> kNames = {
@@ -88,7 +88,7 @@ ChatTemplate::Line ChatTemplate::parse_line(const std::string& place, std::strin
       line.push_back({known != kNames.end() ? known->second : Kind::kToken, name});
       i = end;
     } else if (c == '}') {
-      user_error("{}: a brace `}}` without `{{` before it; the character itself is \\}}", place);
+      user_error("{}: `}}` without `{{` before it; write \\}} for a literal brace", place);
     } else {
       literal(c);
     }
@@ -102,8 +102,9 @@ ChatTemplate::Line ChatTemplate::parse_line(const std::string& place, std::strin
   const bool user = role == "user" || role == "user_with_context";
   if ((count(Kind::kStop) > 0 && role != "assistant") || (count(Kind::kSystem) > 0 && !user) ||
       (count(Kind::kContext) > 0 && role != "user_with_context")) {
-    user_error("{}: {{stop}} is for assistant, {{system}} for user, {{context}} for user_with_context",
-               place);
+    user_error(
+        "{}: {{stop}} is allowed for assistant only, {{system}} for user, {{context}} for user_with_context",
+        place);
   }
   return line;
 }
@@ -119,7 +120,7 @@ void ChatTemplate::check(const std::string& place) {
   system_inside_user_ = has(lines_.at("user"), Kind::kSystem);
   const auto with_context = lines_.find("user_with_context");
   if (with_context != lines_.end() && has(with_context->second, Kind::kSystem) != system_inside_user_) {
-    user_error("{}: {{system}} must be in both of user and user_with_context, or in none", place);
+    user_error("{}: {{system}} must be in both user and user_with_context, or in neither", place);
   }
   if (with_context != lines_.end() && !has(with_context->second, Kind::kContext)) {
     user_error("{}: user_with_context has no {{context}}", place);

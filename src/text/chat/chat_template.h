@@ -1,4 +1,4 @@
-// How a conversation is written down for a model: a template in a few lines of text, no programming language.
+// Chat templates: a few lines of text that define how a conversation is formatted for a model.
 //
 //   # comment
 //   trim: true
@@ -7,25 +7,25 @@
 //   user: {<|im_start|>}user\n{content}{<|im_end|>}\n
 //   assistant: {<|im_start|>}assistant\n{content}{<|im_end|>}{stop}\n
 //
-// A line is a role and what a message of that role becomes; the text begins after the colon and one space.
-// \n, \t, \\, \{ and \} are a line break, a tab and the characters themselves. In braces stand
+// A line is a role and the format of its messages; the format begins after the colon and one space. The escapes are
+// \n (line break), \t (tab), \\, \{ and \}. The placeholders are
 //   {content}   the message
-//   {context}   of the line `user_with_context`, which replaces `user` for messages with a context. Without such a
-//               line the context follows the message after a blank line
-//   {system}    of the line `user`: the system message before it as its own line has it, or nothing. Then
-//               system messages stand nowhere else
-//   {stop}      of the line `assistant`: the loss ends here (without it, at the end of the line). It begins at
-//               {content}
-//   {bos}       the token that begins a document, where the tokenizer has one
-//   {eos}       the token that ends a document
-//   {NAME}      anything else is the token of that name, such as {<|im_end|>}. A tokenizer without it encodes
+//   {context}   only in the line `user_with_context`, which replaces `user` for messages with a context. Without such
+//               a line, the context follows the message after a blank line
+//   {system}    only in the user lines: the preceding system message, formatted by its own line, or nothing. Without
+//               this placeholder, a system message is written where it stands in the conversation
+//   {stop}      only in the line `assistant`: the loss ends here (without it, at the end of the line). The loss begins
+//               at {content}
+//   {bos}       the begin-of-document token, if the tokenizer has one
+//   {eos}       the end-of-document token
+//   {NAME}      any other name: the token of that name, such as {<|im_end|>}. A tokenizer without that token encodes
 //               the name as text
-// `begin` comes once, before the first message. `trim: true` takes white space off both ends of messages.
-// What comes after the last token in the loss is left out: there is nothing to learn from it.
+// `begin` is written once, before the first message. `trim: true` strips white space from both ends of messages.
+// Everything after the last token in the loss is dropped, because it does not contribute to the loss.
 //
-// Special tokens stand in braces only: text of templates and messages never becomes one, whatever it says. Text
-// between special tokens is encoded in one piece, apart from where the loss begins and ends, because that is
-// where generation takes over from the prompt.
+// Only placeholders become special tokens: the text of templates and messages is encoded as plain text, even where it
+// contains the name of a special token. Text between special tokens is encoded in one call, but split where the loss
+// begins and ends, because generation starts at the end of the prompt.
 #pragma once
 
 #include <cstdint>
@@ -40,27 +40,27 @@ namespace te::text {
 
 class ChatTemplate {
  public:
-  /// The templates that need no file: chatml, llama2, llama3, alpaca, plain.
+  /// Names of the built-in templates: chatml, llama2, llama3, alpaca, plain.
   static std::vector<std::string> builtin_names();
-  /// spec: the name of a built-in template, or the path of a file. UserError for anything else, and "FILE:LINE:
-  /// ..." for a file that breaks the rules above.
+  /// spec: the name of a built-in template or the path of a file. UserError for anything else, and "FILE:LINE: ..."
+  /// for a file with a syntax error.
   static ChatTemplate load(const std::string& spec);
   static ChatTemplate parse(const std::string& name, const std::string& text);
 
   const std::string& name() const { return name_; }
-  /// Names in braces that are tokens, such as "<|im_end|>".
+  /// The names in braces that denote tokens, such as "<|im_end|>".
   std::vector<std::string> token_names() const;
 
   struct Encoded {
     std::vector<int32_t> tokens;
     std::vector<int32_t> mask;  ///< 1 for tokens in the loss
 
-    /// Leaves out what follows the last token in the loss.
+    /// Drops the tokens after the last one in the loss.
     void end_with_loss();
   };
-  /// The conversation as tokens, up to an empty response if there is one: that teaches to say nothing. No
-  /// tokens when there is no response. `place` is named by errors: UserError for a role that the template does
-  /// not know, and for a system message where the template has no room for it. Thread safe.
+  /// Encodes the conversation, up to the first empty response (training on it would teach empty replies). The result
+  /// is empty if there is no response. UserError "PLACE: ..." for a role that the template lacks, and for a system
+  /// message where the template does not allow one. Thread safe.
   Encoded encode(const Conversation& conversation, const Tokenizer& tokenizer,
                  const std::string& place) const;
 
@@ -68,7 +68,7 @@ class ChatTemplate {
   enum class Kind { kText, kContent, kContext, kSystem, kStop, kBegin, kEnd, kToken };
   struct Part {
     Kind kind;
-    std::string text;  // of kText and kToken
+    std::string text;  // for kText and kToken
   };
   using Line = std::vector<Part>;
   class Writer;

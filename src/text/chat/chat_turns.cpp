@@ -16,14 +16,14 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFormat = "te-train chat turns 1", kReasoningEnd = "</think>";
 
-/// What Python's str.strip takes off.
+/// Whether Python's str.strip removes the character.
 bool is_python_space(uint32_t c) {
   constexpr uint32_t kFirstSeparator = 0x1C, kLastSeparator = 0x1F;
   return c != kNoCharacter && (is_white_space(c) || (c >= kFirstSeparator && c <= kLastSeparator));
 }
 
 std::string_view trimmed(std::string_view text, bool left, bool right) {
-  size_t begin = text.size(), end = 0, at = 0;  // of what is no white space
+  size_t begin = text.size(), end = 0, at = 0;  // [begin, end) is the text without white space at its ends
   for_each_character(text, [&](uint32_t c, std::string_view bytes) {
     if (!is_python_space(c)) {
       begin = std::min(begin, at);
@@ -41,12 +41,11 @@ std::string crc32_of(const std::string& text) {
   return fmt::format("crc32:{:08x}", value);
 }
 
-/// The value of a name in `known`.
+/// Looks up the string of `json` in `known`. UserError for an unknown name.
 template <class Value>
 Value named(const JsonReader& json, const std::map<std::string, Value>& known) {
   const auto found = known.find(json.string());
-  if (found == known.end())
-    json.fail(shown(json.string()) + " is not known; run scripts/chat_turns.py again");
+  if (found == known.end()) json.fail(shown(json.string()) + " is unknown; run scripts/chat_turns.py again");
   return found->second;
 }
 
@@ -74,9 +73,10 @@ ChatTurns::Units ChatTurns::read_units(const JsonReader& json) {
   for (size_t i = 0; i < units.size(); ++i) {
     const JsonReader list = json.at(kNames[i]);
     for (size_t k = 0; k < list.array().size(); ++k) units[i].push_back(read_part(list.element(k)));
-    const bool asks = std::any_of(units[i].begin(), units[i].end(),
-                                  [](const Part& part) { return part.is_message && part.text == "user"; });
-    if (!asks) list.fail("has no message of the user");
+    const bool has_user = std::any_of(units[i].begin(), units[i].end(), [](const Part& part) {
+      return part.is_message && part.text == "user";
+    });
+    if (!has_user) list.fail("has no user message; run scripts/chat_turns.py again");
   }
   return units;
 }
@@ -110,10 +110,9 @@ void ChatTurns::check(const Tokenizer& tokenizer) const {
     tokenizer.encode(name, tokens);
     if (tokens.size() != 1)
       user_error(
-          "{}: the tokenizer {} makes {} tokens of the special token {}; it must be the tokenizer.json of "
-          "the "
-          "model (a tokenizer.model does not find special tokens in a text)",
-          place_, tokenizer.name(), tokens.size(), shown(name));
+          "{}: the tokenizer {} encodes the special token {} as {} tokens; use the tokenizer.json of the "
+          "model (a tokenizer.model does not match special tokens in text)",
+          place_, tokenizer.name(), shown(name), tokens.size());
   }
 }
 
@@ -121,18 +120,19 @@ int32_t ChatTurns::end(const Tokenizer& tokenizer) const {
   if (!end_) return -1;
   std::vector<int32_t> tokens;
   tokenizer.encode(*end_, tokens);
-  TE_CHECK(tokens.size() == 1, "{}: {} is {} tokens", place_, *end_, tokens.size());
+  TE_CHECK(tokens.size() == 1, "{}: {} is encoded as {} tokens", place_, *end_, tokens.size());
   return tokens[0];
 }
 
 std::string ChatTurns::render(const std::string& message, const Part& part) {
   std::string_view text = message;
-  const size_t thought = text.rfind(kReasoningEnd);
-  if (part.reasoning != Reasoning::kKeep && thought != std::string_view::npos)
-    text.remove_prefix(thought + kReasoningEnd.size());
-  const bool lines = part.reasoning == Reasoning::kDropAllLines ||
-                     (part.reasoning == Reasoning::kDropLines && thought != std::string_view::npos);
-  if (lines) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+  const size_t reasoning_end = text.rfind(kReasoningEnd);
+  const bool has_reasoning = reasoning_end != std::string_view::npos;
+  if (part.reasoning != Reasoning::kKeep && has_reasoning)
+    text.remove_prefix(reasoning_end + kReasoningEnd.size());
+  const bool drop_lines = part.reasoning == Reasoning::kDropAllLines ||
+                          (part.reasoning == Reasoning::kDropLines && has_reasoning);
+  if (drop_lines) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
   return std::string(trimmed(text, part.trim == Trim::kLeft || part.trim == Trim::kBoth,
                              part.trim == Trim::kRight || part.trim == Trim::kBoth));
 }
@@ -140,14 +140,14 @@ std::string ChatTurns::render(const std::string& message, const Part& part) {
 std::vector<std::pair<std::string, bool>> ChatTurns::parts_of(const Conversation& conversation) const {
   const bool has_system = !conversation.empty() && conversation.front().role == "system";
   if (has_system && !with_system_)
-    user_error("{}: the model's chat template has no place for a system message; leave out --system", place_);
+    user_error("{}: the model's chat template does not support system messages; leave out --system", place_);
   const Units& units = has_system ? *with_system_ : without_system_;
   const size_t begin = has_system ? 1 : 0;
   std::vector<std::pair<std::string, bool>> parts;
   for (size_t at = begin; at < conversation.size(); at += 2) {
     const bool first = at == begin, last = at + 1 == conversation.size();
     TE_CHECK(conversation[at].role == "user" && (last || conversation[at + 1].role == "assistant"),
-             "message {} of the conversation is of `{}`", at, conversation[at].role);
+             "message {} of the conversation has the role `{}`", at, conversation[at].role);
     const Unit unit = first ? (last ? Unit::kOnly : Unit::kFirst) : (last ? Unit::kLast : Unit::kMiddle);
     for (const Part& part : units[static_cast<size_t>(unit)]) {
       if (!part.is_message) {
@@ -155,9 +155,11 @@ std::vector<std::pair<std::string, bool>> ChatTurns::parts_of(const Conversation
         continue;
       }
       const size_t index = part.text == "system" ? 0 : part.text == "user" ? at : at + 1;
-      if (index >= conversation.size()) user_error("{}: a last turn has a reply", place_);
+      if (index >= conversation.size())
+        user_error("{}: the unit `only` or `last` contains the reply; run scripts/chat_turns.py again",
+                   place_);
       if (part.text == "system" && !has_system)
-        user_error("{}: `without_system` has a system message", place_);
+        user_error("{}: `without_system` has a system message; run scripts/chat_turns.py again", place_);
       parts.emplace_back(render(conversation[index].content, part), true);
     }
   }
@@ -172,7 +174,7 @@ std::string ChatTurns::text(const Conversation& conversation) const {
 
 std::vector<int32_t> ChatTurns::encode(const Conversation& conversation, const Tokenizer& tokenizer) const {
   std::vector<int32_t> result, matched, plain;
-  std::string joint;  // what is encoded at once
+  std::string joint;  // text that is encoded in one call
   const auto flush = [&] {
     if (!joint.empty()) tokenizer.encode(joint, result);
     joint.clear();
@@ -186,7 +188,7 @@ std::vector<int32_t> ChatTurns::encode(const Conversation& conversation, const T
     }
     if (matched == plain) {
       joint += text;
-    } else {  // the name of a special token is text here, and encoded apart
+    } else {  // the message contains the name of a special token, which is plain text: encode it separately
       flush();
       result.insert(result.end(), plain.begin(), plain.end());
     }
@@ -220,16 +222,14 @@ std::optional<ChatTurns> find_chat_turns(const fs::path& folder) {
   if (!fs::is_regular_file(file)) {
     if (!jinja) return {};
     user_error(
-        "{}: the model's chat template is in Jinja, which te-generate has not; run scripts/chat_turns.py {} "
-        "once, which "
-        "writes what it makes of conversations beside it, or give --template",
+        "{}: the model's chat template is in Jinja, which te-generate does not support; run "
+        "scripts/chat_turns.py {} once, which converts it, or give --template",
         folder.string(), folder.string());
   }
   ChatTurns turns = ChatTurns::load(file);
   if (jinja && crc32_of(*jinja) != turns.source())
-    user_error(
-        "{}: was made of another chat template than the one beside it; run scripts/chat_turns.py {} again",
-        file.string(), folder.string());
+    user_error("{}: does not match the chat template in the same folder; run scripts/chat_turns.py {} again",
+               file.string(), folder.string());
   return turns;
 }
 

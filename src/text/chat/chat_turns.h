@@ -1,17 +1,16 @@
-// What a model's own chat template (Jinja) makes of conversations, as scripts/chat_turns.py has written it down beside
-// the tokenizer: chat_turns.json.
+// A model's own chat template (Jinja), converted by scripts/chat_turns.py to chat_turns.json in the tokenizer's folder.
 //
 //   {"format": "te-train chat turns 1", "template": "crc32:0a1b2c3d", "end": "<|im_end|>",
 //    "tokens": ["<|im_end|>", ...],
 //    "without_system": {"only": [...], "first": [...], "middle": [...], "last": [...]}, "with_system": {...}}
 //
-// A prompt is a unit for each message of the user: the only one, or the first, those in the middle, and the last. Units
-// that are not the last hold the reply, too; the last ends where the reply begins. A unit is a list of
-//   {"text": "..."}                         as it is
-//   {"message": "user", "trim": "none"}     the message (system, user, assistant); white space is taken off none, left,
-//                                           right, or both of its ends
+// A prompt consists of one unit per user message: `only`, or `first`, `middle` for each further one, and `last`. The
+// units `first` and `middle` contain the reply, too; `only` and `last` end where the reply begins. A unit is a list of
+//   {"text": "..."}                         literal text
+//   {"message": "user", "trim": "none"}     the message (system, user, assistant); `trim` names the ends (none, left,
+//                                           right, both) whose white space is stripped
 //   {"message": "assistant", "trim": "none", "reasoning": "drop"}      an earlier reply; see Reasoning
-// `with_system` is absent where the template has no place for a system message.
+// `with_system` is absent if the template does not support system messages.
 #pragma once
 
 #include <array>
@@ -33,33 +32,35 @@ class ChatTurns {
  public:
   static constexpr const char* kFile = "chat_turns.json";
 
-  /// UserError "FILE: ..." for what breaks the rules above.
+  /// UserError "FILE: ..." for a file that does not follow the format above.
   static ChatTurns load(const std::string& file);
   static ChatTurns parse(const std::string& text, const std::string& place);
 
-  /// "crc32:" and the CRC-32 of the Jinja template that it was made of.
+  /// "crc32:" and the CRC-32 of the Jinja template that the file was converted from.
   const std::string& source() const { return source_; }
 
-  /// UserError where the tokenizer does not make the tokens of a text that the template means.
+  /// UserError if the tokenizer does not encode every special token of the template as one token.
   void check(const Tokenizer& tokenizer) const;
 
-  /// The prompt for the reply: `conversation` is messages of the user and replies by turns, from and to one of the
-  /// user, with or without a system message before. UserError for a system message that has no place.
+  /// The prompt for the next reply. `conversation` alternates between user messages and replies, begins (after an
+  /// optional system message) and ends with a user message. UserError for a system message that the template does not
+  /// support.
   std::string text(const Conversation& conversation) const;
-  /// Its tokens: of the whole text at once, as transformers has them, but that no message makes a special token.
+  /// The tokens of text(), as transformers encodes them, except that the text of messages never becomes a special
+  /// token.
   std::vector<int32_t> encode(const Conversation& conversation, const Tokenizer& tokenizer) const;
 
-  /// The token that ends a reply; -1 for none but the end of the document. After check().
+  /// The token that ends a reply; -1 if only the end-of-document token does. Call check() first.
   int32_t end(const Tokenizer& tokenizer) const;
 
  private:
   enum class Trim { kNone, kLeft, kRight, kBoth };
-  /// An earlier reply without what stands before `</think>`: without line breaks behind it; without line breaks at its
-  /// beginning whether it has one or not.
+  /// How an earlier reply is written. kDrop removes everything up to the last `</think>`; kDropLines also removes the
+  /// line breaks after it; kDropAllLines removes leading line breaks even if the reply has no `</think>`.
   enum class Reasoning { kKeep, kDrop, kDropLines, kDropAllLines };
   enum class Unit { kOnly, kFirst, kMiddle, kLast };
   struct Part {
-    std::string text;  // of a text, or the role
+    std::string text;  // the literal text, or the role of the message
     bool is_message = false;
     Trim trim = Trim::kNone;
     Reasoning reasoning = Reasoning::kKeep;
@@ -69,7 +70,7 @@ class ChatTurns {
   static Part read_part(const JsonReader& json);
   static Units read_units(const JsonReader& json);
   static std::string render(const std::string& message, const Part& part);
-  /// The parts of a prompt and whether each is a message.
+  /// The parts of a prompt; `second` tells whether the part is a message.
   std::vector<std::pair<std::string, bool>> parts_of(const Conversation& conversation) const;
 
   std::string place_, source_;
@@ -79,12 +80,12 @@ class ChatTurns {
   std::optional<Units> with_system_;
 };
 
-/// The Jinja template of a Hugging Face folder: chat_template.jinja, or the default one of chat_template.json or
-/// tokenizer_config.json. Nothing where it has none.
+/// The Jinja template of a Hugging Face folder: chat_template.jinja, or the default template of chat_template.json or
+/// tokenizer_config.json; nullopt if there is none.
 std::optional<std::string> find_jinja_template(const std::filesystem::path& folder);
 
-/// The turns that lie in a tokenizer's folder. Nothing where there is neither that file nor a Jinja template; UserError
-/// where there is a template without the file, or with one that was made of another.
+/// Loads chat_turns.json from a tokenizer's folder; nullopt if the folder has neither this file nor a Jinja template.
+/// UserError if the folder has a template but not the file, or if the file was converted from another template.
 std::optional<ChatTurns> find_chat_turns(const std::filesystem::path& folder);
 
 }  // namespace te::text

@@ -23,8 +23,8 @@ const json* find(const json& message, const char* name, const char* other_name) 
 std::string role_of(const json& message, const std::string& place) {
   const json* role = find(message, "role", "from");
   if (role == nullptr || !role->is_string())
-    user_error("{} has {} `role`; every message needs one, a string", place,
-               role == nullptr ? "no" : "no string as");
+    user_error("{} {}; every message needs a string as `role`", place,
+               role == nullptr ? "has no `role`" : "has a `role` that is not a string");
   if (*role == "human") return "user";
   if (*role == "gpt") return "assistant";
   return role->get<std::string>();
@@ -35,17 +35,17 @@ std::string content_of(const json& message, const std::string& place) {
   if (content == nullptr) user_error("{} has no `content`; every message needs one", place);
   if (content->is_string()) return content->get<std::string>();
   if (!content->is_array()) {
-    user_error("{} has a {} as `content`; it must be a string, or a list of parts", place,
+    user_error("{} has a `content` of type {}; it must be a string or a list of parts", place,
                content->type_name());
   }
   std::string text;
   for (const json& part : *content) {
     const auto type = part.is_object() ? part.find("type") : part.end();
     if (!part.is_object() || type == part.end() || !type->is_string())
-      user_error("{} has a part of its `content` without `type`; leave it out", place);
+      user_error("{} has a part without `type` in its `content`; leave it out", place);
     const auto value = part.find("text");
     if (*type != "text" || value == part.end() || !value->is_string()) {
-      user_error("{} has a part of type `{}`; te-train learns from text alone, leave the conversation out",
+      user_error("{} has a part of type `{}`; te-train trains on text only, leave the conversation out",
                  place, type->get_ref<const std::string&>());
     }
     text += value->get_ref<const std::string&>();
@@ -58,21 +58,21 @@ bool is_empty(const json& value) {
          ((value.is_array() || value.is_object()) && value.empty());
 }
 
-/// OpenAI's files have weight 0 for messages that are read but not learned.
+/// OpenAI's files give weight 0 to messages that are context only and not in the loss.
 bool has_weight(const json& message, const std::string& place) {
   const auto weight = message.find("weight");
   if (weight == message.end() || weight->is_null()) return true;
   if (!weight->is_number() || (*weight != 0 && *weight != 1))
-    user_error("{} has weight {}; it is 0 or 1", place, weight->dump());
+    user_error("{} has weight {}; it must be 0 or 1", place, weight->dump());
   return *weight == 1;
 }
 
-/// Fields that a template of chat_template.h cannot write down, and whose loss would change what is learned.
+/// Refuses fields that a template of chat_template.h cannot express and that change the training text if dropped.
 void refuse_fields(const json& object, const std::string& place, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const auto field = object.find(name);
     if (field != object.end() && !is_empty(*field))
-      user_error("{} has `{}`, for which --template has no place; {}", place, name, kRender);
+      user_error("{} has `{}`, which --template does not support; {}", place, name, kRender);
   }
 }
 
@@ -94,15 +94,15 @@ Conversation from_messages(const JsonRecord& record, const ConversationFields& f
     std::string names;
     for (const auto& item : record.object.items()) names += (names.empty() ? "" : ", ") + item.key();
     user_error(
-        "{}: has no list of messages in `{}`; name it with --messages-field, or give --prompt-field and "
-        "--response-field; this object has: {}",
+        "{}: no list of messages in the field `{}`; name it with --messages-field, or give --prompt-field "
+        "and --response-field; the object has: {}",
         record.place, fields.messages, names.empty() ? "no field" : names);
   }
   refuse_fields(record.object, record.place + ": the conversation", {"tools", "functions"});
   Conversation conversation;
   for (const json& message : *list) {
     const std::string place = fmt::format("{}: message {}", record.place, conversation.size());
-    if (!message.is_object()) user_error("{} is no object", place);
+    if (!message.is_object()) user_error("{} is not an object", place);
     refuse_fields(message, place,
                   {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"});
     std::string role = role_of(message, place);

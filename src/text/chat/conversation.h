@@ -1,4 +1,4 @@
-// Conversations out of JSON objects: lists of messages, or a prompt and a response in fields of their own.
+// Reads conversations from JSON objects: lists of messages, or a prompt and a response in separate fields.
 #pragma once
 
 #include <set>
@@ -10,26 +10,26 @@
 namespace te::text {
 
 struct Message {
-  std::string role;  ///< "system", "user", "assistant", or another that the template knows
+  std::string role;  ///< "system", "user", "assistant", or another role of the template
   std::string content;
-  std::string context;  ///< of a user message: text that it is about, or empty
-  bool in_loss = true;  ///< of an assistant's message; false where its `weight` is 0
+  std::string context;  ///< user messages: text that the message refers to, or empty
+  bool in_loss = true;  ///< assistant messages: false if the `weight` is 0
 };
 
 using Conversation = std::vector<Message>;
 
 struct ConversationFields {
   std::string messages = "messages";  ///< a list of {role, content}, or {from, value} with human and gpt
-  /// When not empty, each object is one exchange: these fields hold its texts, and `messages` is not looked at.
+  /// If not empty, each object is one exchange: these fields contain its texts, and `messages` is ignored.
   std::string prompt, response;
-  std::string context;  ///< field with text that the prompt is about; it may be absent from an object
-  std::string system;   ///< the text, not a field, of a system message before every conversation without one
+  std::string context;  ///< field with text that the prompt refers to; objects may lack it
+  std::string system;   ///< text (not a field) of the system message for conversations without one
 };
 
-/// Content is a string or a list of parts {"type": "text", "text": ...}, which are joined. UserError "FILE:LINE: ..."
-/// for an object that is no conversation, and for what the templates of chat_template.h have no place for: tools, calls
-/// of tools, reasoning_content, images. `ignored` gets the names of fields that are not used, those of messages as
-/// `messages[].name`; may be null.
+/// `content` is a string or a list of parts {"type": "text", "text": ...}, which are concatenated. UserError
+/// "FILE:LINE: ..." for an object that is not a conversation, and for fields that the templates of chat_template.h do
+/// not support: tools, tool calls, reasoning_content, images. Adds the names of unused fields to `ignored` (those of
+/// messages as `messages[].name`); it may be null.
 Conversation read_conversation(const JsonRecord& record, const ConversationFields& fields,
                                std::set<std::string>* ignored = nullptr);
 

@@ -23,7 +23,7 @@ std::vector<Segment> segments_of(const JsonRecord& record) {
   const json* list = find_field(record.object, "segments");
   const auto refuse = [&] {
     user_error(
-        "{}: has no list `segments` of objects with `text` and `loss` (0 or 1); make the file with "
+        "{}: `segments` must be a list of objects with `text` and `loss` (0 or 1); create the file with "
         "scripts/render_chat.py, or leave out --rendered",
         record.place);
   };
@@ -39,7 +39,7 @@ std::vector<Segment> segments_of(const JsonRecord& record) {
   return segments;
 }
 
-/// Grows by segments; those that can be are encoded in one piece with what is before them.
+/// Appends segments; encodes a segment together with the preceding text where that leaves the earlier tokens unchanged.
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -55,19 +55,18 @@ class Encoder {
       tokens_ = std::move(whole);
       return;
     }
-    std::vector<int32_t> apart, both = tokens_;
-    tokenizer_.encode(segment.text, apart);
-    both.insert(both.end(), apart.begin(), apart.end());
-    if (tokenizer_.decode(both) !=
-        joint_ + segment.text) {  // such as the space that SentencePiece begins a text with
+    std::vector<int32_t> separate, both = tokens_;
+    tokenizer_.encode(segment.text, separate);
+    both.insert(both.end(), separate.begin(), separate.end());
+    // The texts can differ, for example by the space that SentencePiece prepends to a text.
+    if (tokenizer_.decode(both) != joint_ + segment.text) {
       user_error(
-          "{}: the tokenizer joins the end of a prompt and the beginning of `{}` in one token, and cannot "
-          "encode them "
-          "apart; end the prompt, or begin the response, with a special token",
+          "{}: the tokenizer merges the end of a prompt and the beginning of `{}` in one token and cannot "
+          "encode them separately; end the prompt, or begin the response, with a special token",
           place, segment.text.substr(0, 20));
     }
     joint_ = segment.text;
-    tokens_ = std::move(apart);
+    tokens_ = std::move(separate);
     append(tokens_, segment.in_loss);
   }
 
@@ -84,8 +83,8 @@ class Encoder {
 
   const Tokenizer& tokenizer_;
   ChatTemplate::Encoded result_;
-  std::string joint_;            // the text since it was last encoded apart
-  std::vector<int32_t> tokens_;  // of it
+  std::string joint_;            // the text since the last segment that was encoded separately
+  std::vector<int32_t> tokens_;  // the tokens of joint_
 };
 
 }  // namespace

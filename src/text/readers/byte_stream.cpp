@@ -1,4 +1,4 @@
-// Reading of blocks, and the choice of a decompressor; these are in decompressors.cpp.
+// Reads blocks and chooses a decompressor; the decompressors are in decompressors.cpp.
 #include "text/readers/byte_stream.h"
 
 #include <fcntl.h>
@@ -56,8 +56,8 @@ struct ByteStream::Impl {
       : input(path), decompressor(make_decompressor(input.peek(kMagicBytes))) {}
   RawInput input;
   std::unique_ptr<Decompressor> decompressor;  // null: plain
-  std::string head;                            // was looked at, and is still to be read
-  size_t head_read = 0;                        // of it
+  std::string head;                            // bytes that peek() has returned
+  size_t head_read = 0;                        // how many of them read() has returned
 
   size_t read(char* buffer, size_t size) {
     if (decompressor) return decompressor->read(input, buffer, size);
@@ -83,7 +83,7 @@ size_t ByteStream::read(char* buffer, size_t size) {
 
 std::string_view ByteStream::peek(size_t size) {
   std::string& head = impl_->head;
-  TE_CHECK(impl_->head_read == 0, "{}: is looked at before it is read", name());
+  TE_CHECK(impl_->head_read == 0, "{}: peek() must be called before read()", name());
   while (head.size() < size) {
     const size_t there = head.size();
     head.resize(size);

@@ -1,5 +1,5 @@
-// gzip (zlib), zstd and xz (liblzma) as streams. Each ends cleanly only at the end of a compressed part; a file
-// that ends before is truncated, and that is an error, never a shorter text.
+// Streaming decompression of gzip (zlib), zstd and xz (liblzma). A file that ends inside a compressed part is
+// truncated, which is an error, never a shorter text.
 #include <lzma.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -16,7 +16,7 @@ namespace te::text {
 namespace {
 
 [[noreturn]] void truncated(const RawInput& input, const char* format) {
-  user_error("{}: the {} data ends early, so the file is truncated; copy or download it again", input.name(),
+  user_error("{}: the {} data ends early, the file is truncated; copy or download it again", input.name(),
              format);
 }
 
@@ -25,7 +25,7 @@ namespace {
              input.bytes_consumed(), reason);
 }
 
-/// zlib counts in 32 bits, and no reader asks for more at once.
+/// zlib counts in 32 bits; a call never requests more than 1 GiB.
 unsigned int as_uint(size_t size) {
   return static_cast<unsigned int>(std::min<size_t>(size, size_t{1} << 30));
 }
@@ -34,7 +34,7 @@ class GzipDecompressor : public Decompressor {
  public:
   GzipDecompressor() {
     constexpr int kGzip = 16;  // added to the window bits: expect the header and trailer of gzip
-    TE_CHECK(inflateInit2(&stream_, MAX_WBITS + kGzip) == Z_OK, "zlib: no memory");
+    TE_CHECK(inflateInit2(&stream_, MAX_WBITS + kGzip) == Z_OK, "zlib: out of memory");
   }
   ~GzipDecompressor() override { inflateEnd(&stream_); }
 
@@ -45,7 +45,7 @@ class GzipDecompressor : public Decompressor {
       stream_.avail_in = as_uint(bytes.size());
       stream_.next_out = reinterpret_cast<uint8_t*>(buffer);
       stream_.avail_out = as_uint(size);
-      const unsigned int offered = stream_.avail_in, room = stream_.avail_out;
+      const unsigned int offered = stream_.avail_in, capacity = stream_.avail_out;
       const int status = inflate(&stream_, Z_NO_FLUSH);
       input.consume(offered - stream_.avail_in);
       if (status == Z_STREAM_END) {
@@ -53,7 +53,7 @@ class GzipDecompressor : public Decompressor {
       } else if (status != Z_OK && status != Z_BUF_ERROR) {
         damaged(input, name(), stream_.msg != nullptr ? stream_.msg : "no gzip header");
       }
-      if (stream_.avail_out < room) return room - stream_.avail_out;
+      if (stream_.avail_out < capacity) return capacity - stream_.avail_out;
       if (bytes.empty() && !done_) truncated(input, name());
     }
     return 0;
@@ -61,7 +61,7 @@ class GzipDecompressor : public Decompressor {
   const char* name() const override { return "gzip"; }
 
  private:
-  /// Members may follow one another; zeros may pad the end, as on tapes.
+  /// A file can have several members, and zeros can pad the end (as on tapes).
   void next_member(RawInput& input) {
     while (!input.peek().empty() && input.peek()[0] == 0) input.consume(1);
     done_ = input.peek().empty();
@@ -75,8 +75,8 @@ class GzipDecompressor : public Decompressor {
 class ZstdDecompressor : public Decompressor {
  public:
   ZstdDecompressor() : stream_(ZSTD_createDStream()) {
-    TE_CHECK(stream_ != nullptr, "zstd: no memory");
-    // Files made with --long=31 need a window of 2 GiB; memory is taken only when a file asks for it.
+    TE_CHECK(stream_ != nullptr, "zstd: out of memory");
+    // Files created with --long=31 need a window of 2 GiB, which is allocated only for such files.
     ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, sizeof(void*) == 8 ? 31 : 30);
   }
   ~ZstdDecompressor() override { ZSTD_freeDStream(stream_); }
@@ -109,7 +109,7 @@ class XzDecompressor : public Decompressor {
   XzDecompressor() {
     constexpr uint64_t kMemoryLimit = uint64_t{2}
                                       << 30;  // xz -9 needs 65 MiB, the largest dictionary 1.5 GiB
-    TE_CHECK(lzma_stream_decoder(&stream_, kMemoryLimit, LZMA_CONCATENATED) == LZMA_OK, "xz: no memory");
+    TE_CHECK(lzma_stream_decoder(&stream_, kMemoryLimit, LZMA_CONCATENATED) == LZMA_OK, "xz: out of memory");
   }
   ~XzDecompressor() override { lzma_end(&stream_); }
   XzDecompressor(const XzDecompressor&) = delete;
@@ -141,9 +141,9 @@ class XzDecompressor : public Decompressor {
       case LZMA_FORMAT_ERROR:
         return "not the xz format";
       case LZMA_OPTIONS_ERROR:
-        return "an option this liblzma does not know";
+        return "an option that this liblzma does not support";
       case LZMA_MEM_ERROR:
-        return "no memory";
+        return "out of memory";
       default:
         return "a checksum or a field is wrong";
     }
@@ -160,7 +160,7 @@ std::unique_ptr<Decompressor> make_decompressor(std::span<const uint8_t> head) {
     return head.size() >= magic.size() && std::equal(magic.begin(), magic.end(), head.begin());
   };
   if (starts_with({0x1f, 0x8b})) return std::make_unique<GzipDecompressor>();
-  // A skippable frame, 5? 2a 4d 18, comes first in files of pzstd.
+  // Files of pzstd begin with a skippable frame, whose magic number is 5? 2a 4d 18.
   const bool skippable =
       head.size() >= 4 && head[0] >> 4 == 5 && head[1] == 0x2a && head[2] == 0x4d && head[3] == 0x18;
   if (skippable || starts_with({0x28, 0xb5, 0x2f, 0xfd})) return std::make_unique<ZstdDecompressor>();

@@ -1,4 +1,4 @@
-// A text document grows part by part of a line until its boundary, or until it is long enough for a piece.
+// A text document is collected line by line until its boundary, or until it reaches the size of a piece.
 #include "text/readers/document_reader.h"
 
 #include <exception>
@@ -17,7 +17,7 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Where to cut a text that goes on: see DocumentPiece.
+/// Where to split a text that continues: see DocumentPiece.
 size_t cut_point(const std::string& text) {
   constexpr size_t kSearch = size_t{1} << 20;
   const size_t lowest = text.size() > kSearch ? text.size() - kSearch : 1;
@@ -40,7 +40,7 @@ class TextDocuments {
     LineReader::Line line;
     while (lines_.next(&line)) {
       if (line.text.find('\0') != std::string_view::npos) {
-        user_error("{}: holds a NUL byte, so it is not text; leave the file out, or decompress it first",
+        user_error("{}: contains a NUL byte, so it is not text; leave the file out, or decompress it first",
                    lines_.place());
       }
       if (line.begins && line.ends && is_boundary(without_line_break(line.text))) {
@@ -90,11 +90,11 @@ class TextDocuments {
   LineReader& lines_;
   const DocumentOptions& options_;
   const OnPiece& on_piece_;
-  std::string text_;        // of the current document, since the last piece
-  bool continued_ = false;  // whether a piece of it has been given
+  std::string text_;        // the current document since its last piece
+  bool continued_ = false;  // whether a piece of it has been passed to on_piece
 };
 
-/// The format of a file that nothing names, and what the user should know of it.
+/// Determines the format of a file for which none is given; on_guess gets a message if the content decided it.
 TextFormat guess_format(const std::string& path, LineReader& lines, const std::string& field,
                         const std::function<void(const std::string&)>& on_guess) {
   const TextFormat named = format_of_name(path);
@@ -106,10 +106,10 @@ TextFormat guess_format(const std::string& path, LineReader& lines, const std::s
   const std::string name = path == "-" ? "(standard input)" : path;
   if (format == TextFormat::kText) {
     on_guess(fmt::format(
-        "{}: read as text, though it begins with {}; if its lines are objects, give --format jsonl", name,
+        "{}: read as text, although it begins with {}; if its lines are objects, give --format jsonl", name,
         json ? "JSON objects" : fmt::format("a JSON object (without a field `{}`)", field)));
   } else {
-    on_guess(fmt::format("{}: read as {}, by its content; --format text reads it as text", name,
+    on_guess(fmt::format("{}: read as {} because of its content; --format text reads it as text", name,
                          format == TextFormat::kJsonl ? "JSON lines" : "JSON objects"));
   }
   return format;
@@ -127,7 +127,8 @@ int64_t read_documents(const std::string& path, const DocumentOptions& options, 
   if (format == TextFormat::kText) return TextDocuments(lines, options, on_piece).read();
   const JsonLayout layout = format == TextFormat::kJsonl ? JsonLayout::kLines : JsonLayout::kList;
   int64_t bytes = 0;
-  std::exception_ptr failed;  // of on_piece: it passes the reader, which takes UserErrors for the object's
+  // An exception of on_piece must bypass the reader, which attributes UserErrors to the JSON object.
+  std::exception_ptr failed;
   struct PieceFailed {};
   const auto on_record = [&](const JsonRecord& record) {
     bytes += record.bytes;

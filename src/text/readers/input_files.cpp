@@ -25,12 +25,12 @@ bool looks_binary(const std::string& path) {
       filled += count;
     }
   } catch (const UserError&) {
-    return false;  // reading it will name the reason
+    return false;  // the reader will report the reason
   }
   return std::memchr(head.data(), 0, filled) != nullptr;
 }
 
-/// Parquet, Arrow and Feather files have their names in front.
+/// Refuses Parquet, Arrow and Feather files, which begin with the name of their format.
 void refuse_tables(const std::string& path) {
   const std::string head = File(path).read_at(0, 8);
   const std::string name = without_compression_suffix(path);
@@ -39,9 +39,8 @@ void refuse_tables(const std::string& path) {
       ((name.ends_with(".parquet") || name.ends_with(".arrow")) && head.find('\0') != std::string::npos);
   if (!is_table) return;
   user_error(
-      "{}: is a table of Parquet or Arrow; convert it on the way: scripts/parquet_to_jsonl.py {} | te-data "
-      "COMMAND "
-      "--input - --format jsonl ...",
+      "{}: Parquet and Arrow tables are not supported; convert the file: scripts/parquet_to_jsonl.py {} | "
+      "te-data COMMAND --input - --format jsonl ...",
       path, path);
 }
 
@@ -65,7 +64,7 @@ void list_folder(const std::string& folder, InputFiles& files) {
     }
   }
   if (error) user_error("{}: cannot be listed ({}); correct --input", folder, error.message());
-  if (found.empty()) user_error("{}: holds no text file; correct --input", folder);
+  if (found.empty()) user_error("{}: contains no text file; correct --input", folder);
   std::sort(found.begin(), found.end());
   files.paths.insert(files.paths.end(), found.begin(), found.end());
 }

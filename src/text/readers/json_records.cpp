@@ -21,12 +21,12 @@ nlohmann::json parse_object(std::string_view text, const std::string& place) {
   } catch (const nlohmann::json::parse_error& error) {
     user_error("{}: not valid JSON at byte {} of the {}", place, error.byte,
                text.find('\n') == std::string_view::npos ? "line; every line must be one JSON object"
-                                                         : "object that begins there");
+                                                         : "object that begins on this line");
   } catch (const nlohmann::json::out_of_range&) {  // 1e999
-    user_error("{}: holds a number beyond the range of doubles; correct it, or put it into quotes", place);
+    user_error("{}: a number exceeds the range of a double; correct it, or put it in quotes", place);
   }
   if (!object.is_object()) {
-    user_error("{}: holds a JSON {}, not an object; every line must be one JSON object", place,
+    user_error("{}: found a JSON {}, not an object; every line must be one JSON object", place,
                object.type_name());
   }
   return object;
@@ -52,10 +52,10 @@ void read_lines(LineReader& lines, const OnRecord& on_record, const OnBad& on_ba
   }
 }
 
-/// Cuts a list into its objects by counting brackets outside of strings; the parser judges each object.
+/// Splits a list into its objects by counting brackets outside strings; the JSON parser then checks each object.
 class ListCutter {
  public:
-  /// Takes the next character. True when it ends an object, which is then in object().
+  /// Adds the next character. True if it completes an object, which is then in object().
   bool take(char c, const LineReader& lines) {
     if (depth_ == 0) return between(c, lines);
     object_ += c;
@@ -72,8 +72,10 @@ class ListCutter {
   }
 
   void finish(const LineReader& lines) const {
-    if (depth_ > 0) user_error("{}: the object that begins there does not end; the file is cut off", place_);
-    if (state_ == State::kInList) user_error("{}: the list has no end; the file is cut off", lines.place());
+    if (depth_ > 0)
+      user_error("{}: the object that begins on this line does not end; the file is truncated", place_);
+    if (state_ == State::kInList)
+      user_error("{}: the list does not end; the file is truncated", lines.place());
   }
 
   const std::string& object() const { return object_; }
@@ -94,7 +96,7 @@ class ListCutter {
       place_ = lines.place();
     } else {
       user_error(
-          "{}: `{}` stands where a JSON object was due; the file must be a list of objects, or give "
+          "{}: found `{}` instead of a JSON object; the file must be a list of objects, or give "
           "--format jsonl or text",
           lines.place(), printable(c));
     }
@@ -153,11 +155,11 @@ const std::string& string_field(const JsonRecord& record, std::string_view path,
   if (value == nullptr) {
     std::string names;
     for (const auto& item : record.object.items()) names += (names.empty() ? "" : ", ") + item.key();
-    user_error("{}: has no field `{}`; name it with {}, this object has: {}", record.place, path, option,
+    user_error("{}: no field `{}`; name the field with {}; the object has: {}", record.place, path, option,
                names.empty() ? "no field" : names);
   }
   if (!value->is_string()) {
-    user_error("{}: field `{}` is a {}, not a string; name another with {}", record.place, path,
+    user_error("{}: field `{}` is a {}, not a string; name another field with {}", record.place, path,
                value->type_name(), option);
   }
   return value->get_ref<const std::string&>();

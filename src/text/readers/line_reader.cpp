@@ -49,7 +49,7 @@ bool LineReader::next_full_line(std::string_view* line) {
   whole_.clear();
   for (bool more = true; more; more = !part.ends && next(&part)) {
     if (part.text.find('\0') != std::string_view::npos)
-      user_error("{}: holds a NUL byte, so it is not text; leave the file out", place());
+      user_error("{}: contains a NUL byte, so it is not text; leave the file out", place());
     whole_ += part.text;
     if (whole_.size() > kLongest) user_error("{}: the line is longer than 1 GiB; split it", place());
   }

@@ -1,4 +1,4 @@
-// A file descriptor read in blocks, and the decompressors that stand on it. Private to the folder.
+// Reads a file descriptor in blocks, and the interface of the decompressors that use it. Private to the folder.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ class RawInput {
   RawInput(const RawInput&) = delete;
   RawInput& operator=(const RawInput&) = delete;
 
-  /// What has been read and not consumed; reads on when that is nothing. Empty only at the end of the file.
+  /// The bytes that are read but not consumed; reads more if there are none. Empty only at the end of the file.
   std::span<const uint8_t> peek();
-  /// As peek(), with at least `count` bytes unless the file ends before.
+  /// As peek(), with at least `count` bytes unless the file ends earlier.
   std::span<const uint8_t> peek(size_t count);
   void consume(size_t count);
 
@@ -43,7 +43,7 @@ class Decompressor {
   virtual const char* name() const = 0;
 };
 
-/// The decompressor for data that begins with these bytes (6, or all there are); null for plain bytes.
+/// The decompressor for data that begins with `head` (6 bytes, or all of a shorter file); null for uncompressed data.
 std::unique_ptr<Decompressor> make_decompressor(std::span<const uint8_t> head);
 
 }  // namespace te::text

@@ -17,11 +17,11 @@ std::string_view skip_blanks(std::string_view text) {
   return text;
 }
 
-/// An object that begins where `text` does.
+/// The JSON object at the beginning of a text, which can end inside the object.
 struct FirstObject {
-  std::string_view text;  ///< as far as it is there
-  bool whole = false;     ///< it ends there
-  nlohmann::json value;   ///< of a whole one; discarded when it is not valid
+  std::string_view text;  ///< the object, or its beginning
+  bool whole = false;     ///< `text` is the complete object
+  nlohmann::json value;   ///< the parsed object if it is complete and valid
 };
 
 std::optional<FirstObject> first_object(std::string_view text) {
@@ -45,9 +45,9 @@ std::optional<FirstObject> first_object(std::string_view text) {
   try {
     object.value = nlohmann::json::parse(object.text);
   } catch (const nlohmann::json::parse_error& error) {
-    constexpr size_t kCut = 8;  // a character or an escape may be cut in the middle
+    constexpr size_t kCut = 8;  // the text can end inside a character or an escape
     if (object.whole || error.byte + kCut < object.text.size()) return {};
-  } catch (const nlohmann::json::out_of_range&) {  // a number; a reader will say so
+  } catch (const nlohmann::json::out_of_range&) {  // a number; the reader will report it
   }
   return object;
 }
@@ -57,7 +57,7 @@ bool has_text(const FirstObject& object, std::string_view field) {
     const nlohmann::json* value = object.value.is_object() ? find_field(object.value, field) : nullptr;
     return value != nullptr && value->is_string();
   }
-  // The key is there; its text is so long that the object does not end.
+  // The object is incomplete, so search for the key only.
   const std::string key = '"' + std::string(field.substr(field.rfind('.') + 1)) + '"';
   return object.text.find(key) != std::string_view::npos;
 }

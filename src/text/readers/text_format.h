@@ -1,4 +1,4 @@
-// What a file of texts is: by its name where that says it, else by how its content begins.
+// Determines the format of a text file by its name, or by the beginning of its content if the name does not tell.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,27 @@
 
 namespace te::text {
 
-/// kJsonl: a JSON object a line. kJson: a list of objects, or objects one after the other, over any number of lines.
+/// kJsonl: one JSON object per line. kJson: a list of objects, or consecutive objects, over any number of lines.
 enum class TextFormat : uint8_t { kAuto, kText, kJsonl, kJson };
 
-/// kJsonl for .jsonl, .jsonlines and .ndjson, kJson for .json, kText for .txt, .text and .md, kAuto for all others;
-/// in capitals too, and .gz, .zst or .xz after it does not count.
+/// kJsonl for .jsonl, .jsonlines and .ndjson, kJson for .json, kText for .txt, .text and .md, kAuto for all others.
+/// Ignores case and a final .gz, .zst or .xz.
 TextFormat format_of_name(const std::string& path);
 
-constexpr size_t kFormatHead = size_t{64} << 10;  ///< bytes that say what a file is
+constexpr size_t kFormatHead = size_t{64} << 10;  ///< bytes of a file that format_of_content() examines
 
 struct ContentFormat {
   TextFormat format = TextFormat::kText;  ///< never kAuto
-  bool like_json = false;                 ///< text that begins with a JSON object which lacks the field
+  bool like_json = false;                 ///< text that begins with a JSON object without the field
 };
 
-/// `head`: the first kFormatHead bytes, or all. JSON where it begins with an object (or a list of them) whose field
-/// `field` (find_field() of json_records.h) is a string; JSON lines also where two lines are objects without it, as
-/// a reader will then name the fields that there are. Other text that is JSON may be anything: a config, a notebook.
+/// `head`: the first kFormatHead bytes of a file, or all of a shorter one. The format is JSON if the content begins
+/// with an object, or a list of objects, whose field `field` (find_field() of json_records.h) is a string. It is JSON
+/// lines also if the first two lines are objects without the field, so that the reader's error lists the fields that
+/// they have. Other JSON counts as text, because it can be anything (a config, a notebook).
 ContentFormat format_of_content(std::string_view head, std::string_view field);
 
-/// Of content that is JSON anyway: whether it is more than an object a line.
+/// For content that is JSON: whether it is a list, or objects that span lines, rather than one object per line.
 bool is_json_list(std::string_view head);
 
 }  // namespace te::text

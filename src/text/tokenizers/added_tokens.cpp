@@ -11,7 +11,7 @@ namespace te::text {
 
 namespace {
 
-/// Start of the last character of text[0, end), or `end` where no UTF-8 ends there.
+/// Start of the last character of text[0, end), or `end` if no valid UTF-8 sequence ends there.
 size_t last_character(std::string_view text, size_t end) {
   for (size_t length = 1; length <= 4 && length <= end; ++length) {
     if (utf8_sequence_length(text.substr(end - length, length)) == length) return end - length;
@@ -28,7 +28,7 @@ void AddedTokenFinder::add(std::string text, const AddedToken& token) {
 }
 
 void AddedTokenFinder::build() {
-  // Of two with the same text the first counts.
+  // The first of several entries with the same text counts.
   std::map<std::string, const AddedToken*> by_text;
   for (Entry& entry : entries_) by_text.try_emplace(std::move(entry.text), entry.token);
   entries_.clear();
@@ -52,12 +52,12 @@ bool AddedTokenFinder::next(std::string_view text, size_t from, Match& match) co
   return false;
 }
 
-/// The longest entry that `text` has at `begin`: narrows the sorted entries down, byte by byte.
+/// Finds the longest entry at `begin`: narrows down the range of sorted entries byte by byte.
 bool AddedTokenFinder::match_at(std::string_view text, size_t begin, Match& match) const {
   auto low = entries_.begin(), high = entries_.end();
   bool found = false;
   for (size_t depth = 0; low != high; ++depth) {
-    if (low->text.size() == depth) {  // the shortest of those that share these bytes is first
+    if (low->text.size() == depth) {  // the shortest entry with these bytes comes first
       match = {begin, begin + depth, low->token};
       found = true;
       ++low;

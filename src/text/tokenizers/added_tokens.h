@@ -1,4 +1,4 @@
-// Added tokens: texts that are a token as a whole, found in a document before (or after) it is normalized.
+// Added tokens: strings that become one token, matched in a document before (or after) it is normalized.
 // Definition: Hugging Face tokenizers, tokenizer/added_vocabulary.
 #pragma once
 
@@ -16,16 +16,16 @@ namespace te::text {
 
 struct AddedToken {
   std::string content;
-  std::optional<int64_t> id;  ///< none: the vocabulary's, or the next one after all others
-  bool single_word = false;   ///< not inside a word
-  bool lstrip = false;        ///< takes the white space before it along
-  bool rstrip = false;        ///< and after it
-  bool normalized = true;     ///< found in the normalized text
+  std::optional<int64_t> id;  ///< nullopt: the id of the vocabulary, or the next one after all others
+  bool single_word = false;   ///< does not match inside a word
+  bool lstrip = false;        ///< includes the white space before it
+  bool rstrip = false;        ///< includes the white space after it
+  bool normalized = true;     ///< matched in the normalized text
   bool special = false;
-  bool gets_no_id = false;  ///< it must be in the vocabulary, or have an id
+  bool gets_no_id = false;  ///< must be in the vocabulary or have an id; no new id is assigned
 };
 
-/// Finds a set of texts: of those that begin first the longest.
+/// Finds occurrences of a set of strings: the leftmost match, and the longest of several at the same position.
 class AddedTokenFinder {
  public:
   struct Match {
@@ -33,8 +33,8 @@ class AddedTokenFinder {
     const AddedToken* token = nullptr;
   };
 
-  /// Adds a token, to be found as `text`, before build(). The token must stay where it is. Of equal texts, the
-  /// first counts.
+  /// Adds a token that is matched as `text`; to be called before build(). The address of `token` must stay valid. If
+  /// several tokens have the same text, the first counts.
   void add(std::string text, const AddedToken& token);
   void build();
 
@@ -72,8 +72,8 @@ class AddedTokenFinder {
   static size_t white_space_after(std::string_view text, size_t begin);
 
   std::vector<Entry> entries_;           // sorted by text
-  std::array<bool, 256> first_bytes_{};  // of their texts
-  int only_first_byte_ = -1;             // where all begin alike
+  std::array<bool, 256> first_bytes_{};  // the bytes that entries begin with
+  int only_first_byte_ = -1;             // the first byte of all entries, if it is the same
 };
 
 }  // namespace te::text

@@ -1,4 +1,4 @@
-// A text that grows to a limit: what would be longer is refused before there is memory for it.
+// A string with a size limit that is checked before memory is allocated.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,30 @@ namespace te::text {
 
 class BoundedText {
  public:
-  /// The most that the replacements of a tokenizer.json make of `bytes`; no real tokenizer comes near this.
+  /// Limit for what the replacements of a tokenizer.json produce from `bytes` bytes; real tokenizers stay far below.
   static constexpr size_t most_of(size_t bytes) { return 256 * bytes + (size_t{1} << 20); }
 
-  /// Appends to `text`, up to `most` bytes in all. `part`: of tokenizer.json, for the message.
+  /// Appends to `text`, up to a total of `most` bytes. `part`: the part of tokenizer.json, for the message.
   BoundedText(std::string& text, size_t most, const char* part) : text_(text), most_(most), part_(part) {}
 
-  /// UserError when the text would be longer than the limit.
+  /// UserError if the text would exceed the limit.
   BoundedText& operator+=(std::string_view more) {
     if (more.size() > most_ || text_.size() > most_ - more.size()) refuse();
     text_ += more;
     return *this;
   }
-  /// Checks what was appended to text() itself.
+  /// Checks the limit after appending to text() directly.
   void check() const {
     if (text_.size() > most_) refuse();
   }
-  /// For what makes at most a small multiple of a text.
+  /// Direct access, for steps whose output is at most a small multiple of their input.
   std::string& text() { return text_; }
 
  private:
   [[noreturn]] void refuse() const {
     user_error(
-        "the tokenizer's {} makes more than {} bytes of a part of a text; correct its `Replace`, `Prepend` "
-        "and "
-        "`Precompiled` in tokenizer.json",
+        "the tokenizer's {} expands a part of a text to more than {} bytes; correct its `Replace`, "
+        "`Prepend` and `Precompiled` in tokenizer.json",
         part_, most_);
   }
 
@@ -44,7 +43,7 @@ class BoundedText {
   const char* part_;
 };
 
-/// Appends `text` to `result`, a std::string or a BoundedText, with `from`, not empty, replaced by `to`.
+/// Appends `text` with `from` (not empty) replaced by `to` to `result`, a std::string or a BoundedText.
 template <class Result>
 void append_replaced(std::string_view text, std::string_view from, std::string_view to, Result& result) {
   size_t done = 0;

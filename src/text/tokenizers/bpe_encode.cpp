@@ -1,4 +1,4 @@
-// Encoding a word: cutting it where no merge reaches, looking it up, merging.
+// Encoding of a word: splits it where no merge applies, looks the parts up in the cache, else merges.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -79,7 +79,8 @@ void BpeModel::encode_uncached(std::string_view word, ModelWorkspace& workspace,
   if (symbols.empty()) return;
   symbols.back().next = -1;
   for (size_t i = 0; i < symbols.size(); ++i) rank_pair(symbols, static_cast<int32_t>(i));
-  constexpr size_t kShort = 40;  // below, looking at all pairs again is faster than a heap
+  constexpr size_t kShort =
+      40;  // for shorter words, scanning all pairs after every merge is faster than a heap
   if (symbols.size() <= kShort) {
     merge_short(symbols);
   } else {
@@ -89,7 +90,7 @@ void BpeModel::encode_uncached(std::string_view word, ModelWorkspace& workspace,
     tokens.push_back(symbols[static_cast<size_t>(i)].id);
   }
   constexpr size_t kKeep = size_t{1} << 16;
-  if (symbols.capacity() > kKeep) {  // give back what one huge word needed
+  if (symbols.capacity() > kKeep) {  // release the memory of a huge word
     symbols = {};
     workspace.heap = {};
   }
@@ -108,7 +109,7 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
     const auto at = static_cast<int32_t>(symbols.size());
     symbols.push_back({id, at - 1, at + 1, kNoRank, -1});
   };
-  bool unknown = false;  // an unknown token waits to be fused with the next
+  bool unknown = false;  // an unknown token is pending; it may be fused with the next one
   const auto add_unknown = [&] {
     if (unknown && !fuse_unk_) add(unk_);
     unknown = true;
@@ -126,7 +127,7 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
     } else if (length > 0) {
       id = character_id(word.substr(0, length));
     }
-    length = std::max<size_t>(length, 1);  // a byte that is no UTF-8
+    length = std::max<size_t>(length, 1);  // an invalid byte counts as one character
     const std::string_view bytes = word.substr(0, length);
     word.remove_prefix(length);
     if (id >= 0) {
@@ -134,7 +135,7 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
     } else if (!byte_level_ && byte_fallback_ && std::all_of(bytes.begin(), bytes.end(), [this](char c) {
                  return byte_ids_[static_cast<uint8_t>(c)] >= 0;
                })) {
-      // The reference leaves an unknown token waiting here.
+      // Like the reference, keep a pending unknown token pending here.
       for (const char c : bytes) add(byte_ids_[static_cast<uint8_t>(c)]);
     } else if (unk_ >= 0) {
       add_unknown();
@@ -145,16 +146,16 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
   if (unknown) add(unk_);
 }
 
-/// The reference drops what has neither a token nor an unknown token to stand for it, without a word.
+/// Warns once about text without a token in a vocabulary without unk_token. The reference drops such text silently.
 void BpeModel::warn_of_loss(std::string_view lost) const {
   if (warned_.exchange(true)) return;
   spdlog::warn(
-      "{}: {} is not in the vocabulary, which has no unk_token either, and is left out, here and wherever it "
-      "comes (said once)",
+      "{}: {} is not in the vocabulary, which has no unk_token, and is dropped wherever it occurs (this "
+      "warning is shown once)",
       where_, byte_level_ ? fmt::format("the byte {:02X}", static_cast<uint8_t>(lost[0])) : shown(lost));
 }
 
-/// Notes which merge joins the symbol with the next one.
+/// Updates the merge of the symbol with its successor.
 inline void BpeModel::rank_pair(std::vector<Symbol>& symbols, int32_t at) const {
   Symbol& symbol = symbols[static_cast<size_t>(at)];
   const Merge* merge =
@@ -163,7 +164,7 @@ inline void BpeModel::rank_pair(std::vector<Symbol>& symbols, int32_t at) const 
   symbol.merged = merge == nullptr ? -1 : merge->id;
 }
 
-/// Joins the symbol with the next one.
+/// Merges the symbol with its successor.
 inline void BpeModel::merge_at(std::vector<Symbol>& symbols, int32_t at) const {
   Symbol& symbol = symbols[static_cast<size_t>(at)];
   Symbol& gone = symbols[static_cast<size_t>(symbol.next)];
@@ -192,8 +193,8 @@ void BpeModel::merge_short(std::vector<Symbol>& symbols) const {
 }
 
 void BpeModel::merge_long(std::vector<Symbol>& symbols, std::vector<uint64_t>& heap) const {
-  // (rank, position) in one number; equal ranks are merged from the left. An entry is stale when its symbol's
-  // rank has changed since.
+  // An entry is (rank, position) in one number, so equal ranks are merged from left to right. An entry is stale if the
+  // rank of its symbol has changed.
   heap.clear();
   const auto entry = [&symbols](int32_t at) {
     return uint64_t{symbols[static_cast<size_t>(at)].rank} << 32 | static_cast<uint32_t>(at);

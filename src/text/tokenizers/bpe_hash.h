@@ -1,4 +1,4 @@
-// Hashes of the tables of BpeModel.
+// Hash functions of the tables of BpeModel.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline uint64_t hash_key(uint64_t key) {
   return key ^ key >> 32;
 }
 
-/// Of at least one byte.
+/// `text` must not be empty.
 inline uint64_t hash_text(std::string_view text) {
   uint64_t hash = text.size();
   while (text.size() >= 8) {

@@ -1,4 +1,4 @@
-// Vocabulary, merges and their indices: what is built once.
+// Builds the vocabulary, the merges and their indices.
 #include "text/tokenizers/bpe_model.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace te::text {
 
 namespace {
 
-/// Calls on_pair(left, right) for the neighbouring characters of a token.
+/// Calls on_pair(left, right) for every pair of adjacent characters of a token.
 template <class OnPair>
 void for_each_pair(std::string_view token, OnPair on_pair) {
   uint32_t left = 0;
@@ -44,11 +44,11 @@ BpeModel::BpeModel(const BpeSpec& spec, const std::string& where)
 void BpeModel::read_merges(const BpeSpec& spec, const std::string& where) {
   merges_.assign(std::bit_ceil(2 * spec.merges.size() + 1), Merge{0, kNoRank, -1});
   merge_mask_ = merges_.size() - 1;
-  std::string product;
+  std::string merged;
   for (size_t i = 0; i < spec.merges.size(); ++i) {
     const std::string &left = spec.merges[i].first,
                       &right = spec.merges[i].second;  // clang 14: no binding in a lambda
-    product = left + right;
+    merged = left + right;
     const auto id_of = [&](const std::string& token) {
       const auto id = vocabulary_.find(token);
       if (!id) {
@@ -59,11 +59,11 @@ void BpeModel::read_merges(const BpeSpec& spec, const std::string& where) {
     };
     const int32_t left_id = id_of(left), right_id = id_of(right);
     const uint32_t rank = spec.ranks.empty() ? static_cast<uint32_t>(i) : spec.ranks[i];
-    add_merge(pair_key(left_id, right_id), rank, id_of(product));
+    add_merge(pair_key(left_id, right_id), rank, id_of(merged));
   }
 }
 
-/// The last of several merges of the same pair counts.
+/// Adds a merge; it replaces an earlier merge of the same pair.
 void BpeModel::add_merge(uint64_t pair, uint32_t rank, int32_t id) {
   uint64_t slot = hash_key(pair) & merge_mask_;
   while (merges_[slot].rank != kNoRank && merges_[slot].pair != pair) slot = (slot + 1) & merge_mask_;
@@ -112,10 +112,10 @@ void BpeModel::index_units(const BpeSpec& spec, const std::string& where) {
 void BpeModel::index_pairs() {
   if (byte_level_ || ignore_merges_) return;
   const bool all_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
-  // Unknown tokens reach over the ends of words when they are fused or wait for their turn, and where there is none,
-  // merges reach over what is lost.
+  // Splitting a word is not possible if unknown tokens can be fused or stay pending across the split, or if there is no
+  // unknown token, because merges then apply across dropped characters.
   if (byte_fallback_ ? !all_bytes : (fuse_unk_ || unk_ < 0)) return;
-  // A fallback token's name is not the text that it stands for, so it must stand alone.
+  // The name of a fallback token differs from the text that it represents, so no merge may involve it.
   std::vector<bool> alone(static_cast<size_t>(vocabulary_.num_ids()));
   for (const int32_t id : byte_ids_) {
     if (id >= 0) alone[static_cast<size_t>(id)] = true;

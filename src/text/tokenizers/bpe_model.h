@@ -1,9 +1,10 @@
-// Byte pair encoding of one word: the merge of lowest rank first, until none applies. A word starts as units:
-//   bytes        of the byte-level vocabularies (GPT-2, Llama-3), where every byte has a token
-//   characters   of SentencePiece-like ones (Llama-2); what the vocabulary lacks becomes the tokens of its bytes
-//                (byte_fallback), else the unknown token, else nothing (which is said once)
-// Definition: Hugging Face tokenizers, models/bpe. Long words take n log n steps, short ones no allocation, and
-// words that come again are looked up.
+// Byte pair encoding of one word: repeatedly applies the merge with the lowest rank until none applies. The initial
+// units of a word are
+//   bytes        in byte-level vocabularies (GPT-2, Llama-3), where every byte has a token
+//   characters   in SentencePiece-like vocabularies (Llama-2); a character without a token becomes the tokens of its
+//                bytes (byte_fallback), else the unknown token, else nothing (with one warning)
+// Definition: Hugging Face tokenizers, models/bpe. Long words take O(n log n) steps, short ones no allocation, and
+// repeated words are looked up in a cache.
 #pragma once
 
 #include <array>
@@ -21,25 +22,25 @@
 
 namespace te::text {
 
-/// What is read from a file. In byte-level vocabularies, tokens and merges are in the printable alphabet of
+/// The contents of a tokenizer file. In byte-level vocabularies, tokens and merges use the printable alphabet of
 /// byte_level.h.
 struct BpeSpec {
   std::vector<std::pair<std::string, int64_t>> vocab;       ///< token, id
-  std::vector<std::pair<std::string, std::string>> merges;  ///< best first
-  std::vector<uint32_t> ranks;  ///< of the merges, where some are as good as others; empty: their place
+  std::vector<std::pair<std::string, std::string>> merges;  ///< lowest rank first
+  std::vector<uint32_t> ranks;  ///< ranks of the merges, which can be equal; empty: their positions
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;       ///< neighbouring unknown characters make one unknown token
-  bool byte_fallback = false;  ///< tokens `<0x00>` to `<0xFF>` stand for bytes
-  bool ignore_merges = false;  ///< a word that is a token is that token, whatever merges say
+  bool fuse_unk = false;       ///< adjacent unknown characters become one unknown token
+  bool byte_fallback = false;  ///< tokens `<0x00>` to `<0xFF>` represent bytes
+  bool ignore_merges = false;  ///< a word that is a token becomes that token without merging
   bool byte_level = false;
 };
 
 class BpeModel : public TokenModel {
  public:
-  /// UserError "WHERE: ..." for merges of unknown tokens, duplicate or absurd ids, an unk_token that is missing.
+  /// UserError "WHERE: ..." for merges of unknown tokens, duplicate or out-of-range ids, and a missing unk_token.
   BpeModel(const BpeSpec& spec, const std::string& where);
 
-  /// Appends the tokens of `word`, any bytes. In a byte-level vocabulary `word` is the bytes themselves.
+  /// Appends the tokens of `word`, which can contain any bytes. With a byte-level vocabulary, `word` is the raw bytes.
   void encode(std::string_view word, ModelWorkspace& workspace, std::vector<int32_t>& tokens) const override;
 
  private:
@@ -73,26 +74,27 @@ class BpeModel : public TokenModel {
   void merge_short(std::vector<Symbol>& symbols) const;
   void merge_long(std::vector<Symbol>& symbols, std::vector<uint64_t>& heap) const;
 
-  std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>> words_;  // by bytes, for ignore_merges
+  std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>>
+      words_;                  // by raw bytes, for ignore_merges
   std::vector<Merge> merges_;  // open addressing; kNoRank marks a free slot
   uint64_t merge_mask_ = 0;
 
   std::string where_;
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
   int32_t unk_ = -1;
-  std::array<int32_t, 256> byte_ids_{};                    // the unit, or the fallback, of a byte; -1: none
+  std::array<int32_t, 256> byte_ids_{};                    // id of a byte's unit or fallback token; -1: none
   std::vector<int32_t> characters_;                        // ids of code points below 0x10000; -1: none
-  std::unordered_map<uint32_t, int32_t> rare_characters_;  // and of those above
+  std::unordered_map<uint32_t, int32_t> rare_characters_;  // ids of code points from 0x10000
 
-  // Pairs of neighbouring characters inside what merges make. Elsewhere a word falls apart into words that no
-  // merge joins, which is what makes the cache work where a whole document is one word. Near characters, ASCII
-  // and U+2581, have a table, the others share an open-addressing one where 0 marks a free slot.
+  // Pairs of adjacent characters inside merged tokens. A word can be split at all other pairs, because no merge spans
+  // them; so the cache also works where a whole document is one word. Pairs of near characters (ASCII and U+2581) have
+  // a direct table, the others an open-addressing table in which 0 marks a free slot.
   static constexpr uint32_t kNearCharacters = 129;
   static uint32_t near_character(uint32_t c) { return c < 128 ? c : c == 0x2581 ? 128 : kNearCharacters; }
   bool separable_ = false;
   std::vector<bool> near_pairs_;
   std::vector<uint64_t> far_pairs_;
-  mutable std::atomic<bool> warned_ = false;  // that text is lost
+  mutable std::atomic<bool> warned_ = false;  // whether warn_of_loss() has warned
 };
 
 }  // namespace te::text

@@ -1,5 +1,5 @@
-// The printable alphabet of byte-level vocabularies (GPT-2): one character for each byte, itself where it is
-// printable Latin-1, else one from U+0100 on. Source: openai/gpt-2, encoder.py, bytes_to_unicode.
+// The printable alphabet of byte-level vocabularies (GPT-2): one character per byte, the byte itself if it is printable
+// Latin-1, else a character from U+0100. Source: openai/gpt-2, encoder.py, bytes_to_unicode.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace te::text {
 
-/// The code point that stands for a byte.
+/// The code point that represents a byte.
 uint32_t byte_level_character(uint8_t byte);
 
-/// The bytes that `token` stands for; nothing if it has a character that stands for none.
+/// The bytes that `token` represents; nullopt if one of its characters is not in the alphabet.
 std::optional<std::string> byte_level_bytes(std::string_view token);
 
 }  // namespace te::text

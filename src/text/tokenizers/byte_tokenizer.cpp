@@ -1,4 +1,4 @@
-// A byte is its own token, so encoding is a copy.
+// Every byte is its own token, so encoding is a copy.
 #include "text/tokenizers/byte_tokenizer.h"
 
 #include "core/error.h"

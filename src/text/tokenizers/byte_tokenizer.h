@@ -1,4 +1,4 @@
-// The byte-level tokenizer: a token per byte, and 256 for the end of a document.
+// The byte-level tokenizer: one token per byte, and the end-of-document token 256.
 #pragma once
 
 #include "text/tokenizer.h"
@@ -18,7 +18,7 @@ class ByteTokenizer : public Tokenizer {
   std::optional<int32_t> find_token(std::string_view token) const override;
 
  private:
-  /// A byte is its own token, so no text contains the end-of-document token, whatever `special` says.
+  /// Ignores `special`: every byte is its own token, so no text contains the end-of-document token.
   void encode_text(std::string_view text, std::vector<int32_t>& tokens, SpecialTokens special) const override;
 };
 

@@ -1,4 +1,4 @@
-// Normalizers that look at characters one by one: Lowercase, StripAccents, Nmt, ByteLevel and BertNormalizer.
+// Normalizers that process one character at a time: Lowercase, StripAccents, Nmt, ByteLevel and BertNormalizer.
 // Definitions: Hugging Face tokenizers, normalizers.
 #include "text/tokenizers/byte_level.h"
 #include "text/tokenizers/code_point_set.h"
@@ -11,7 +11,7 @@ namespace {
 void append_small(uint32_t c, std::string_view bytes, std::string& result) {
   if (c < 0x80) {
     result += static_cast<char>(small_letter(c));
-  } else if (c == 0x130) {  // the one letter that becomes two characters
+  } else if (c == 0x130) {  // the only letter that becomes two characters
     result += "i\u0307";
   } else if (const uint32_t small = c == kNoCharacter ? c : small_letter(c); small != c) {
     append_utf8(small, result);
@@ -65,7 +65,7 @@ class NmtStep : public NormalizerStep {
   }
 };
 
-/// Every byte as the character that stands for it.
+/// Replaces every byte by the character that represents it.
 class ByteLevelStep : public NormalizerStep {
  public:
   void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
@@ -99,17 +99,17 @@ class BertStep : public NormalizerStep {
   bool keeps_start(std::string_view /*space*/) const override { return false; }
 
  private:
-  /// Calls on_character(code_point, bytes) for what clean_text and handle_chinese_chars make of the text.
+  /// Calls on_character(code_point, bytes) for the characters after clean_text and handle_chinese_chars.
   template <class OnCharacter>
   void clean(std::string_view text, OnCharacter on_character) const {
     const CodePointSet& controls = control_characters();
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
       if (clean_ && controls.contains(c)) return;
       if (clean_ && is_white_space(c)) return on_character(' ', " ");
-      const bool apart = chinese_ && is_chinese(c);
-      if (apart) on_character(' ', " ");
+      const bool isolate = chinese_ && is_chinese(c);
+      if (isolate) on_character(' ', " ");
       on_character(c, bytes);
-      if (apart) on_character(' ', " ");
+      if (isolate) on_character(' ', " ");
     });
   }
   void put(uint32_t c, std::string_view bytes, std::string& result) const {

@@ -11,7 +11,7 @@ namespace te::text {
 
 namespace {
 
-/// Small letters of code points first to last: `offset` further on.
+/// The lowercase letters of code points first to last are those at `offset` from them.
 struct SmallLetters {
   uint32_t first, last;
   int32_t offset;

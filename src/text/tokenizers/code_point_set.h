@@ -1,5 +1,5 @@
-// Sets of characters that Hugging Face tokenizers ask for, as the package has them: its components take them from
-// several crates of different Unicode versions, which no other library has.
+// Sets of characters exactly as the Hugging Face tokenizers package defines them. The components of the package use
+// several crates with different Unicode versions, so no other library provides the same sets.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace te::text {
 
 struct CodePointRange {
-  uint32_t first, last;  ///< both are in it
+  uint32_t first, last;  ///< both inclusive
 };
 
 class CodePointSet {
@@ -27,17 +27,18 @@ class CodePointSet {
   std::vector<uint64_t> bits_;
 };
 
-// Made when first asked for, never changed afterwards.
-const CodePointSet& numeric_characters();      ///< of Digits
-const CodePointSet& punctuation_characters();  ///< of Punctuation and BertPreTokenizer
+// The sets are created at the first call and never change.
+const CodePointSet& numeric_characters();      ///< Digits
+const CodePointSet& punctuation_characters();  ///< Punctuation and BertPreTokenizer
 const CodePointSet& rust_word_characters();    ///< \w of Whitespace and of added tokens
-const CodePointSet& control_characters();  ///< that BertNormalizer's clean_text drops; with U+FFFD and U+0000
-const CodePointSet& nonspacing_marks();    ///< that BertNormalizer's strip_accents drops
-const CodePointSet& combining_marks();     ///< that StripAccents drops
-const CodePointSet& inert_characters();    ///< newer than the package's normal forms, which leave them alone
+const CodePointSet& control_characters();  ///< dropped by BertNormalizer's clean_text; with U+FFFD and U+0000
+const CodePointSet& nonspacing_marks();    ///< dropped by BertNormalizer's strip_accents
+const CodePointSet& combining_marks();     ///< dropped by StripAccents
+const CodePointSet&
+inert_characters();  ///< newer than the package's normalization tables, so never normalized
 const CodePointSet& white_space_characters();  ///< the property White_Space
 
-/// The small letter of a code point as Lowercase has it; U+0130, which becomes two characters, is not for it.
+/// The lowercase letter of a code point as Lowercase defines it. Not for U+0130, which becomes two characters.
 uint32_t small_letter(uint32_t code_point);
 
 }  // namespace te::text

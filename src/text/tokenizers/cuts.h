@@ -1,5 +1,5 @@
-// Ways to cut a text that need no regular expression. All take any bytes and call on_piece(begin, end, is_match) for
-// the parts of `text`, in order; a byte that is no UTF-8 is a character that is in no set.
+// Splits of a text that need no regular expression. All accept any bytes and call on_piece(begin, end, is_match) for
+// the parts of `text`, in order; an invalid byte counts as a character that is in no set.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace te::text {
 
-/// Every character of the set is a match.
+/// A match is a single character of the set.
 template <class OnPiece>
 void cut_at_characters(const CodePointSet& set, std::string_view text, OnPiece on_piece) {
   size_t done = 0, at = 0;
@@ -26,7 +26,7 @@ void cut_at_characters(const CodePointSet& set, std::string_view text, OnPiece o
   if (done < text.size()) on_piece(done, text.size(), false);
 }
 
-/// Runs of word characters and runs of what is neither that nor white space are matches.
+/// A match is a run of word characters, or a run of other characters that are not white space.
 template <class OnPiece>
 void cut_words(std::string_view text, OnPiece on_piece) {
   enum Kind { kNone, kSpace, kWord, kOther };
@@ -45,7 +45,7 @@ void cut_words(std::string_view text, OnPiece on_piece) {
   if (at > begin) on_piece(begin, at, last != kSpace);
 }
 
-/// Every `length` characters are a piece, and what is left at the end.
+/// Splits into pieces of `length` characters; the last piece can be shorter.
 template <class OnPiece>
 void cut_lengths(size_t length, std::string_view text, OnPiece on_piece) {
   size_t begin = 0, at = 0, count = 0;

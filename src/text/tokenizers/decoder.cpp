@@ -28,7 +28,7 @@ int fallback_byte(std::string_view token) {
   return value;
 }
 
-/// Takes up to `start` characters `content` away at the beginning, and up to `stop` at the end.
+/// Removes up to `start` occurrences of `content` at the beginning and up to `stop` at the end.
 void strip(std::string& text, std::string_view content, int64_t start, int64_t stop) {
   size_t begin = 0, end = text.size();
   for (; start > 0 && std::string_view(text).substr(begin, end - begin).starts_with(content); --start) {
@@ -56,12 +56,12 @@ void fuse(std::vector<std::string>& tokens, std::string_view between = "") {
   tokens.push_back(std::move(text));
 }
 
-/// Tokens of bytes in a row are one token behind it.
+/// Joins consecutive byte tokens to one token with their bytes.
 void join_bytes(std::vector<std::string>& tokens) {
   std::vector<std::string> result;
   std::string bytes;
   const auto flush = [&] {
-    // What is no UTF-8 the reference makes as many U+FFFD as there are bytes.
+    // Invalid UTF-8 stays one token per byte, because the reference replaces each of its bytes by U+FFFD.
     if (valid_utf8_prefix(bytes) == bytes.size()) {
       if (!bytes.empty()) result.push_back(bytes);
     } else {
@@ -90,7 +90,7 @@ void append_replaced(std::string_view text, const Pattern& pattern, std::string_
                 });
 }
 
-/// What WordPiece does to a token's spaces before signs and English endings.
+/// WordPiece's cleanup: removes spaces before punctuation and English contractions.
 std::string cleaned(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
@@ -164,8 +164,7 @@ void Decoder::add_part(const std::string& type, const JsonReader& json) {
   } else {
     json.fail("the decoder " + shown(type) +
               " is not supported (Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, "
-              "WordPiece and "
-              "BPEDecoder are)");
+              "WordPiece and BPEDecoder are)");
   }
 }
 

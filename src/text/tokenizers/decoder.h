@@ -1,4 +1,4 @@
-// Decoders of tokenizer.json: from the names of tokens to a text.
+// Decoders of tokenizer.json: convert the names of tokens to text.
 #pragma once
 
 #include <memory>
@@ -13,29 +13,30 @@ namespace te::text {
 
 class Decoder {
  public:
-  /// The value of "decoder": null (tokens with a space between them), ByteLevel, Sequence, Replace, ByteFallback,
-  /// Fuse, Strip, Metaspace, WordPiece, BPEDecoder. UserError for others.
+  /// `json`: the value of "decoder": null (joins tokens with spaces), ByteLevel, Sequence, Replace, ByteFallback, Fuse,
+  /// Strip, Metaspace, WordPiece, BPEDecoder. UserError for others.
   explicit Decoder(const JsonReader& json);
   static Decoder byte_level();
 
-  /// The text that the tokens make. Bytes that are no UTF-8 stay as they are, where Hugging Face puts U+FFFD.
+  /// The text of the tokens. Invalid UTF-8 bytes are kept, whereas Hugging Face replaces them by U+FFFD.
   std::string decode(std::vector<std::string> tokens) const;
 
  private:
   enum class Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace, kWordPiece, kBpe };
   struct Step {
     Kind kind;
-    std::string text,
-        content;  // Replace: what by what; Strip and Metaspace: text; WordPiece: prefix; BPE: suffix
+    // Replace: `text` is replaced by `content`. In `text`, Strip and Metaspace: the character; WordPiece: the prefix;
+    // BPEDecoder: the suffix.
+    std::string text, content;
     int64_t start = 0, stop = 0;             // Strip
-    bool keep_first = false;                 // Metaspace: a space at the beginning was in the text
+    bool keep_first = false;                 // Metaspace: keep a space at the beginning of the text
     bool cleanup = false;                    // WordPiece
     std::shared_ptr<const Pattern> pattern;  // Replace: instead of `text`
   };
   Decoder() = default;
   void add(const JsonReader& json, int depth);
   void add_part(const std::string& type, const JsonReader& json);
-  /// `most`: bytes that Replace may make of all tokens.
+  /// `most`: limit for the bytes that Replace produces from all tokens.
   static void apply(const Step& step, size_t most, std::vector<std::string>& tokens);
 
   std::vector<Step> steps_;

@@ -1,4 +1,4 @@
-// Which tokens begin and end a document.
+// Chooses the begin- and end-of-document tokens.
 #include "core/error.h"
 #include "text/tokenizers/tokenizer_files.h"
 #include "text/tokenizers/utf8.h"
@@ -7,13 +7,13 @@ namespace te::text {
 
 namespace {
 
-/// The token that a file names for `key`. UserError when the vocabulary lacks it.
+/// The token that a file names for `key`. UserError if the vocabulary lacks it.
 std::optional<int32_t> stated_token(const Tokenizer& tokenizer, const TokenizerSettings& settings,
                                     const char* key) {
   const auto stated = settings.special.find(key);
   if (stated == settings.special.end() || !stated->second) return {};
   if (const auto id = tokenizer.find_token(stated->second->content)) return id;
-  user_error("tokenizer {}: the {} {} of tokenizer_config.json is not in the vocabulary; correct it there",
+  user_error("tokenizer {}: {} {} of tokenizer_config.json is not in the vocabulary; correct it there",
              tokenizer.name(), key, shown(stated->second->content));
 }
 
@@ -44,7 +44,7 @@ int32_t choose_end_of_document(const Tokenizer& tokenizer, const TokenizerSettin
   if (const auto id = settings.generation_end) {
     if (*id >= 0 && *id < tokenizer.vocab_size()) return static_cast<int32_t>(*id);
     user_error(
-        "tokenizer {}: the eos_token_id {} of generation_config.json is not below the vocabulary's {}; "
+        "tokenizer {}: eos_token_id {} of generation_config.json is not below the vocabulary size {}; "
         "correct it there",
         tokenizer.name(), *id, tokenizer.vocab_size());
   }
@@ -52,12 +52,12 @@ int32_t choose_end_of_document(const Tokenizer& tokenizer, const TokenizerSettin
   const std::initializer_list<const char*> known = {"<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>",
                                                     "<eos>"};
   if (const auto id = first_of(known, find_special)) return *id;
-  // Without any settings an ordinary token of such a name is the best that there is.
+  // Without settings, fall back to an ordinary token with one of these names.
   const auto find_any = [&](const char* token) { return tokenizer.find_token(token); };
   if (const auto id = settings.has_config ? std::nullopt : first_of(known, find_any)) return *id;
   user_error(
-      "tokenizer {}: has no known end-of-document token; put a tokenizer_config.json with its name as "
-      "eos_token next to it",
+      "tokenizer {}: no known end-of-document token; add a tokenizer_config.json that names it as "
+      "eos_token to the same folder",
       tokenizer.name());
 }
 

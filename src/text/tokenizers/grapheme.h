@@ -1,25 +1,25 @@
-// Where grapheme clusters end: Unicode's extended grapheme clusters (UAX 29, rules GB3 to GB11) as Hugging Face's
-// normalizer Precompiled sees them. Regional indicators (GB12, GB13) are left out: clusters of them are of eight bytes,
-// and Precompiled asks for clusters of less than six.
+// Boundaries of Unicode's extended grapheme clusters (UAX 29, rules GB3 to GB11) as Hugging Face's normalizer
+// Precompiled finds them. The rules for regional indicators (GB12, GB13) are omitted: their clusters have eight bytes,
+// and Precompiled only looks up clusters of less than six.
 #pragma once
 
 #include <cstdint>
 
 namespace te::text {
 
-/// What a character is for the rules, as the package has it.
+/// The class of a character in the rules, according to the package's Unicode version.
 enum class GraphemeClass : uint8_t {
   kOther,
-  kControl,  ///< carriage return and line feed among them
+  kControl,  ///< includes carriage return and line feed
   kExtend,
-  kLinker,  ///< an extender that joins consonants (virama)
+  kLinker,  ///< an extending character that joins consonants (virama)
   kNonJoiner,
   kJoiner,
   kSpacingMark,
   kPrepend,
   kConsonant,
   kPictographic,
-  kL,  ///< Hangul, this and what follows
+  kL,  ///< this and the following: Hangul
   kV,
   kT,
   kLV,
@@ -28,10 +28,10 @@ enum class GraphemeClass : uint8_t {
 
 GraphemeClass grapheme_class(uint32_t code_point);
 
-/// Finds the boundaries in a text, a character at a time.
+/// Finds the boundaries in a text, one character at a time.
 class GraphemeBoundaries {
  public:
-  /// Takes the next character; true when a cluster begins with it. What is no character parts clusters.
+  /// Adds the next character; true if a cluster begins with it. kNoCharacter is a boundary.
   bool next(uint32_t code_point);
 
  private:
@@ -39,9 +39,9 @@ class GraphemeBoundaries {
 
   uint32_t previous_ = 0;
   GraphemeClass last_ = GraphemeClass::kControl;
-  // What the end of the text so far is: 1: a pictographic character and extenders; 2: and a joiner.
+  // 1: the text so far ends with a pictographic character and extending characters; 2: and a joiner.
   int pictographic_ = 0;
-  // 1: a consonant and extenders; 2: with a linker among them.
+  // 1: the text so far ends with a consonant and extending characters; 2: with a linker among them.
   int consonant_ = 0;
 };
 

@@ -23,10 +23,10 @@ json JsonReader::parse(const std::string& text, const std::string& where) {
   try {
     return json::parse(text);
   } catch (const json::parse_error& error) {
-    user_error("{}: is not JSON (damaged at byte {} of {}); fetch the file again", where, error.byte,
+    user_error("{}: not valid JSON (error at byte {} of {}); download the file again", where, error.byte,
                text.size());
   } catch (const json::out_of_range&) {  // 1e999
-    user_error("{}: holds a number beyond the range of doubles; fetch the file again", where);
+    user_error("{}: a number exceeds the range of a double; download the file again", where);
   }
 }
 
@@ -58,7 +58,7 @@ const std::string& JsonReader::string() const {
 int64_t JsonReader::integer() const {
   if (!value_.is_number_integer())
     fail(fmt::format("is of type {}; it must be an integer", value_.type_name()));
-  // Above int64 there is only uint64.
+  // Numbers above the range of int64 are stored as uint64.
   if (value_.is_number_unsigned() &&
       value_.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     fail("is too large");

@@ -1,4 +1,4 @@
-// Reading JSON that strangers wrote: every access checks the type, and an error names the file and the place.
+// Reader for untrusted JSON: every access checks the type, and errors name the file and the position in it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,13 +8,13 @@
 
 namespace te::text {
 
-/// The whole file. UserError "WHERE: ..." when it cannot be read or is above 512 MiB. `what` goes before the path.
+/// The contents of the file. UserError "WHERE: PATH ..." if it cannot be read or is larger than 512 MiB.
 std::string read_tokenizer_file(const std::string& path, const std::string& where);
 
-/// A value and where it stands, such as "tokenizer gpt2/tokenizer.json: model.vocab".
+/// A value and its position, such as "tokenizer gpt2/tokenizer.json: model.vocab".
 class JsonReader {
  public:
-  /// Parses `text`. UserError when it is not JSON.
+  /// Parses `text`. UserError if it is not valid JSON.
   static nlohmann::json parse(const std::string& text, const std::string& where);
 
   JsonReader(const nlohmann::json& value, std::string where) : value_(value), where_(std::move(where)) {}
@@ -23,13 +23,13 @@ class JsonReader {
   const std::string& where() const { return where_; }
   bool is_null() const { return value_.is_null(); }
 
-  /// The member, which must be there; a null is there.
+  /// The member, which can be null. UserError if it is missing.
   JsonReader at(std::string_view key) const;
-  /// The member; nothing when it is not there or null.
+  /// The member; nullopt if it is missing or null.
   std::optional<JsonReader> find(std::string_view key) const;
   JsonReader element(size_t index) const;
 
-  // The value as a type; UserError when it is of another.
+  // The value as the given type. UserError if it has another type.
   const std::string& string() const;
   int64_t integer() const;
   bool boolean() const;

@@ -1,4 +1,4 @@
-// Finds out what a tokenizer's path holds, and loads it.
+// Determines the kind of tokenizer at a path and loads it.
 #include <filesystem>
 
 #include "core/error.h"
@@ -15,8 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kKinds =
     "a tokenizer is `bytes`, a tokenizer.json, a vocab.json with its merges.txt (encoder.json with "
-    "vocab.bpe), a "
-    "SentencePiece tokenizer.model, or a folder with one of these";
+    "vocab.bpe), a SentencePiece tokenizer.model, or a folder with one of these";
 
 std::unique_ptr<Tokenizer> make_bpe(PipelineSpec spec, const TokenizerSettings& settings,
                                     const std::string& name) {
@@ -33,8 +32,7 @@ std::unique_ptr<Tokenizer> make_sentencepiece(const fs::path& file, const std::s
   if (model.find('\0') == std::string::npos && model.find("== 0\n") < 100) {
     user_error(
         "tokenizer {}: {} is a tiktoken vocabulary, which lacks the regular expression and the special "
-        "tokens; use "
-        "the tokenizer.json of the same model",
+        "tokens; use the tokenizer.json of the same model",
         name, file.string());
   }
   const TokenizerSettings settings = read_tokenizer_settings(file.parent_path(), name);
@@ -50,7 +48,8 @@ std::unique_ptr<Tokenizer> make_gpt2(const fs::path& vocab, const fs::path& merg
   const std::string where = "tokenizer " + name;
   for (const fs::path& file : {vocab, merges}) {
     if (!fs::is_regular_file(file))
-      user_error("{}: {} is missing; it belongs to the other file", where, file.string());
+      user_error("{}: {} is missing; the vocabulary and the merges must be in the same folder", where,
+                 file.string());
   }
   const TokenizerSettings settings = read_tokenizer_settings(vocab.parent_path(), name);
   return make_bpe(
@@ -72,7 +71,7 @@ std::unique_ptr<Tokenizer> make_from_file(const fs::path& file, const std::strin
     const std::string text = read_tokenizer_file(file, "tokenizer " + name);
     return make_bpe(read_tokenizer_json(text, name, settings.add_prefix_space), settings, name);
   }
-  user_error("tokenizer {}: is of an unknown kind; {}", name, kKinds);
+  user_error("tokenizer {}: unknown kind of file; {}", name, kKinds);
 }
 
 }  // namespace
@@ -82,13 +81,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {
   std::error_code error;
   const fs::file_status status = fs::status(spec, error);
   if (fs::is_regular_file(status)) return make_from_file(spec, spec);
-  if (!fs::is_directory(status))
-    user_error("tokenizer `{}`: unknown, and no such file or folder; {}", spec, kKinds);
+  if (!fs::is_directory(status)) user_error("tokenizer `{}`: no such file or folder; {}", spec, kKinds);
   const fs::path folder(spec);
   for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"}) {
     if (fs::is_regular_file(folder / name)) return make_from_file(folder / name, spec);
   }
-  user_error("tokenizer {}: the folder has no tokenizer; {}", spec, kKinds);
+  user_error("tokenizer {}: the folder contains no tokenizer; {}", spec, kKinds);
 }
 
 fs::path tokenizer_folder(const std::string& spec) {

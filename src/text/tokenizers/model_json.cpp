@@ -1,4 +1,4 @@
-// The "model" of a tokenizer.json.
+// Reads the "model" of a tokenizer.json.
 #include "text/tokenizers/model_json.h"
 
 #include <array>
@@ -17,12 +17,12 @@ void read_token_ids(const JsonReader& json, TokenIds& tokens) {
       json.fail(
           fmt::format("the id of {} is of type {}; it must be an integer", shown(token), id.type_name()));
     }
-    // Above int64 it would turn negative, which is out of range as well.
+    // A number above the range of int64 becomes negative here and is refused later as out of range.
     tokens.emplace_back(token, id.get<int64_t>());
   }
 }
 
-/// "left right": one space, and nothing but these two.
+/// Splits "left right", two tokens with exactly one space between them.
 std::pair<std::string, std::string> split_merge(std::string_view text, const std::string& where) {
   const size_t space = text.find(' ');
   if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
@@ -33,7 +33,7 @@ std::pair<std::string, std::string> split_merge(std::string_view text, const std
 
 namespace {
 
-/// Pairs as ["left", "right"], or as "left right" in older files.
+/// Reads the merges: pairs ["left", "right"], or strings "left right" in older files.
 void read_merges(const JsonReader& json, BpeSpec& spec) {
   const auto& list = json.array();
   spec.merges.reserve(list.size());
@@ -69,9 +69,9 @@ BpeSpec read_bpe(const JsonReader& json) {
   return spec;
 }
 
-/// A score as the reference reads it: its JSON library divides the digits by a power of ten, which can differ from the
-/// nearest double in the last bit, and that decides between paths of the same tokens in another order. `value` has been
-/// read exactly; its shortest form has the digits of the file.
+/// The score as the reference parses it. Its JSON library divides the digits by a power of ten, so the result can
+/// differ from the nearest double in the last bit; this bit decides between paths with the same tokens in a different
+/// order. `value` is the nearest double; its shortest decimal form has the digits of the file.
 double as_reference_reads(double value) {
   std::array<char, 40> text{};
   const char* end =
@@ -79,19 +79,19 @@ double as_reference_reads(double value) {
           .ptr;
   uint64_t digits = 0;
   int exponent = 0, decimals = 0;
-  bool behind_point = false;
+  bool after_point = false;
   const char* at = text.data();
   for (; at != end && *at != 'e'; ++at) {
     if (*at == '.') {
-      behind_point = true;
+      after_point = true;
       continue;
     }
     digits = digits * 10 + static_cast<uint64_t>(*at - '0');
-    decimals += behind_point ? 1 : 0;
+    decimals += after_point ? 1 : 0;
   }
   if (at != end) std::from_chars(at + (at[1] == '+' ? 2 : 1), end, exponent);
   exponent -= decimals;
-  constexpr int kLargest = 22;  // powers of ten that are doubles; no score that counts needs more
+  constexpr int kLargest = 22;  // larger powers of ten are not exact doubles; scores do not need them
   if (exponent < -kLargest || exponent > kLargest) return value;
   const double power = std::pow(10.0, std::abs(exponent));
   const double result =

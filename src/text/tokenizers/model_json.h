@@ -1,4 +1,4 @@
-// Reads the models of tokenizer.json, and the parts that GPT-2's two files share with them.
+// Reads the models of tokenizer.json, and the parts that GPT-2's two files have in common with them.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace te::text {
 
-/// The value of "model": BPE, Unigram, WordPiece or WordLevel. UserError for what is malformed or not supported.
+/// `json`: the value of "model": BPE, Unigram, WordPiece or WordLevel. UserError if it is malformed or not supported.
 ModelSpec read_model(const JsonReader& json);
 
 /// {"token": id, ...}
 using TokenIds = std::vector<std::pair<std::string, int64_t>>;
 void read_token_ids(const JsonReader& json, TokenIds& tokens);
 
-/// "left right": one space, and nothing but these two.
+/// Splits "left right", two tokens with exactly one space between them. UserError "WHERE: ..." for other texts.
 std::pair<std::string, std::string> split_merge(std::string_view text, const std::string& where);
 
 }  // namespace te::text

@@ -1,5 +1,5 @@
-// Most characters are stable: they are their own normal form, whatever stands before or behind them. Only runs of
-// others, with the character before them, which they may join, go to utf8proc.
+// Most characters are stable: they are their own normal form in any context. Only runs of other characters go to
+// utf8proc, together with the character before them, with which they can compose.
 #include "text/tokenizers/normal_form.h"
 
 #include <utf8proc.h>
@@ -58,7 +58,7 @@ CodePointSet make_unstable(NormalForm form) {
     append_from_library(form, character, normal);
     if (normal != character) result.insert(c);
     if (!composes) continue;
-    // Whatever stands second in a character may join the one before it.
+    // The second and further parts of a decomposition can compose with a preceding character.
     int last_class = 0;
     const utf8proc_ssize_t count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts.data(),
                                                            parts.size(), UTF8PROC_DECOMPOSE, &last_class);
@@ -95,9 +95,9 @@ const CodePointSet& unstable(NormalForm form) {
 
 void append_normal_form(NormalForm form, std::string_view text, std::string& result) {
   const CodePointSet& unstable_characters = unstable(form);
-  size_t copied = 0;    // text before it is in `result`
-  size_t previous = 0;  // where the character before `at` begins, if it may be joined
-  bool joins = false;   // there is one
+  size_t copied = 0;    // text[0, copied) is in `result`
+  size_t previous = 0;  // start of the character before `at`, if joins
+  bool joins = false;   // whether the character before `at` can compose with the next one
   size_t at = 0;
   const auto next = [&](uint32_t& code_point) {
     const size_t length = utf8_sequence_length(text.substr(at));
@@ -114,7 +114,7 @@ void append_normal_form(NormalForm form, std::string_view text, std::string& res
       at += length;
       continue;
     }
-    if (length == 0) {  // a byte that is no UTF-8
+    if (length == 0) {  // an invalid byte
       joins = false;
       ++at;
       continue;
@@ -124,7 +124,7 @@ void append_normal_form(NormalForm form, std::string_view text, std::string& res
     result += text.substr(copied, begin - copied);
     append_from_library(form, text.substr(begin, at - begin), result);
     copied = at;
-    joins = false;  // the next unstable character cannot be a neighbour
+    joins = false;  // the next unstable character is not adjacent to this run
   }
   result += text.substr(copied);
 }

@@ -1,5 +1,5 @@
-// Unicode's normal forms as Hugging Face tokenizers have them. utf8proc does the work; characters that are newer than
-// the package's tables are left alone, and part what surrounds them.
+// Unicode's normal forms as in Hugging Face tokenizers, computed with utf8proc. Characters that are newer than the
+// package's tables are kept, and do not compose with their neighbors.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace te::text {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-/// Appends the normal form of `text`, any bytes, to `result`. Bytes that are no UTF-8 stay and part what surrounds
-/// them.
+/// Appends the normal form of `text`, which can contain any bytes, to `result`. Invalid UTF-8 bytes are kept; the texts
+/// before and after them are normalized separately.
 void append_normal_form(NormalForm form, std::string_view text, std::string& result);
 
 }  // namespace te::text

@@ -1,4 +1,4 @@
-// Which normalizers a tokenizer.json has. Definitions: Hugging Face tokenizers, normalizers.
+// Creates the normalizers of a tokenizer.json. Definitions: Hugging Face tokenizers, normalizers.
 #include "text/tokenizers/normalizer.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ void Normalizer::add(const JsonReader& json, int depth) {
 }
 
 void Normalizer::apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const {
-  // Steps that grow a text may follow one another.
+  // One limit for all steps, because several steps in a row can expand a text.
   const size_t most = BoundedText::most_of(text.size());
   for (const NormalizerStepPtr& step : steps_) {
     if (text.empty()) return;

@@ -1,4 +1,4 @@
-// Normalizers of tokenizer.json: what is done to a text before it is cut into words.
+// Normalizers of tokenizer.json: rewrite a text before it is split into words.
 #pragma once
 
 #include <string>
@@ -13,13 +13,14 @@ namespace te::text {
 
 class Normalizer {
  public:
-  /// The value of "normalizer": null, Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace,
-  /// Nmt, BertNormalizer, ByteLevel, Precompiled. UserError for others.
+  /// `json`: the value of "normalizer": null, Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend,
+  /// Replace, Nmt, BertNormalizer, ByteLevel, Precompiled. UserError for others.
   explicit Normalizer(const JsonReader& json);
 
   bool empty() const { return steps_.empty(); }
 
-  /// Normalizes `text`, any bytes, in place; `spare` is for its use. Bytes that are no UTF-8 stay as they are.
+  /// Normalizes `text`, which can contain any bytes, in place; `spare` is a scratch buffer. Invalid UTF-8 bytes are
+  /// kept.
   void apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const;
 
   /// See NormalizerStep.

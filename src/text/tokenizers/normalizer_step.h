@@ -1,4 +1,4 @@
-// The kinds of normalizers, each of which rewrites a text as a whole.
+// The interface of normalizers, and functions that create them. Each normalizer rewrites a whole text.
 #pragma once
 
 #include <memory>
@@ -17,11 +17,11 @@ class NormalizerStep {
  public:
   virtual ~NormalizerStep() = default;
 
-  /// Appends the normalized `text`, any bytes, to `result`, which does not overlap it.
+  /// Appends the normalized `text`, which can contain any bytes, to `result`, which does not overlap it.
   virtual void apply(std::string_view text, BoundedText& result, PatternWorkspace& workspace) const = 0;
 
-  /// Whether what comes first in the result always comes from what is first in the text, or is a space. Metaspace,
-  /// which writes spaces as `space`, asks for it.
+  /// Whether the first character of the result always comes from the first character of the text, or is a space. For
+  /// Metaspace, which writes spaces as `space`.
   virtual bool keeps_start(std::string_view /*space*/) const { return true; }
 };
 
@@ -39,8 +39,8 @@ NormalizerStepPtr make_byte_level();
 NormalizerStepPtr make_bert(const JsonReader& json);
 NormalizerStepPtr make_precompiled(const JsonReader& json);
 
-/// Calls on_character(code_point, bytes) for the characters of `text`; bytes that are no UTF-8 come one by one, as
-/// kNoCharacter.
+/// Calls on_character(code_point, bytes) for the characters of `text`; invalid UTF-8 bytes are passed one by one with
+/// the code point kNoCharacter.
 constexpr uint32_t kNoCharacter = 0xFFFFFFFF;
 template <class OnCharacter>
 void for_each_character(std::string_view text, OnCharacter on_character) {

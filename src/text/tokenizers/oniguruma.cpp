@@ -1,4 +1,4 @@
-// Oniguruma's syntax (Ruby's flavour, the one of Hugging Face tokenizers) in terms of PCRE2's.
+// Translates Oniguruma's syntax (Ruby's flavor, which Hugging Face tokenizers use) to PCRE2's.
 #include <algorithm>
 #include <cctype>
 #include <vector>
@@ -41,7 +41,7 @@ class Translator {
   }
   char peek(size_t ahead) const { return at_ + ahead < regex_.size() ? regex_[at_ + ahead] : '\0'; }
 
-  /// Writes a set of characters, which stands at the next `length` bytes.
+  /// Writes a set of characters that the next `length` bytes denote.
   void put_class(const CharacterSet& set, bool negated, bool in_class, size_t length = 2) {
     at_ += length;
     if (in_class && !negated && set.lost.empty()) {
@@ -61,14 +61,14 @@ class Translator {
       result_ += text;
       return;
     }
-    if (peek(0) == '-' && peek(1) != ']') refuse("a sign - behind a negated class inside brackets");
+    if (peek(0) == '-' && peek(1) != ']') refuse("a `-` after a negated class inside brackets");
     alternatives_ += "|" + text;
   }
 
   /// At a backslash.
   void escape(bool in_class) {
     const char c = peek(1);
-    if (caseless() && (c == 'x' || c == 'u')) refuse("a character by number where case is ignored");
+    if (caseless() && (c == 'x' || c == 'u')) refuse("a character given by number where case is ignored");
     switch (c) {
       case '\0':
         refuse("a backslash at the end");
@@ -103,7 +103,7 @@ class Translator {
         word_boundary(c == 'b');
         return;
       default:
-        // Those that mean the same, and all signs. Octal numbers and references to groups are left out.
+        // Escapes with the same meaning in both, and all punctuation. Octal numbers and backreferences are refused.
         if (std::string_view("nrtfaeAzZRX").find(c) == std::string_view::npos &&
             (std::isalnum(static_cast<unsigned char>(c)) != 0)) {
           refuse(fmt::format("\\{}", c));
@@ -172,7 +172,7 @@ class Translator {
 
   bool caseless() const { return caseless_.back(); }
 
-  /// One byte as it is, also one of an operator.
+  /// Copies one byte, also that of an operator.
   void literal() {
     const char c = regex_[at_];
     if (c == ')' && caseless_.size() > 1) caseless_.pop_back();
@@ -181,7 +181,7 @@ class Translator {
     ++at_;
   }
 
-  /// Ignoring case, Oniguruma also takes one character for several (\u00df for ss), which PCRE2 does not.
+  /// If case is ignored, Oniguruma also matches one character with several (\u00df with ss), which PCRE2 does not.
   void check_folding() const {
     static constexpr std::string_view kFolded[] = {"ss", "ff", "fi", "fl", "st"};
     const auto lower = [this](size_t ahead) {
@@ -190,7 +190,7 @@ class Translator {
     if (static_cast<unsigned char>(peek(0)) >= 0x80) refuse("a letter beyond ASCII where case is ignored");
     for (const std::string_view pair : kFolded) {
       if (lower(0) == pair[0] && lower(1) == pair[1]) {
-        refuse(fmt::format("{} where case is ignored, which one letter can stand for,", pair));
+        refuse(fmt::format("{} (which also matches a single letter) where case is ignored", pair));
       }
     }
   }
@@ -223,7 +223,7 @@ class Translator {
       result_ += fmt::format("[{}{}]", negated ? "^" : "", content);
       return;
     }
-    // Not all of it can stand in one class.
+    // The set needs more than one class.
     const std::string any =
         fmt::format("(?:{}{})", content.empty() ? "(?!)" : "[" + content + "]", alternatives_);
     result_ += negated ? fmt::format("(?:(?!{})(?s:.))", any) : any;
@@ -243,7 +243,7 @@ class Translator {
     return true;
   }
 
-  /// At an opening parenthesis: copies what says which kind of group it is.
+  /// At an opening parenthesis: copies the prefix that determines the kind of group.
   void group() {
     static constexpr std::string_view kKinds[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     const std::string_view rest = regex_.substr(at_);
@@ -261,15 +261,15 @@ class Translator {
     at_ += opening.size();
   }
 
-  /// (?im-im:...), or at the very beginning (?im-im), if it is one: i ignores case, m lets . match a newline too, which
-  /// PCRE2 calls s.
+  /// Translates (?im-im:...), or (?im-im) at the very beginning; false if it is something else. i ignores case; m lets
+  /// . match a newline, which is called s in PCRE2.
   bool options() {
     const size_t end = regex_.find_first_not_of("im-", at_ + 2);
     if (end == std::string_view::npos || (regex_[end] != ':' && regex_[end] != ')')) return false;
     std::string flags(regex_.substr(at_ + 2, end - at_ - 2));
     if (flags.empty() || flags.find('-') != flags.rfind('-')) return false;
     const bool whole = regex_[end] == ')';
-    if (whole && at_ != 0) return false;  // elsewhere its reach differs
+    if (whole && at_ != 0) return false;  // elsewhere its scope differs between the two
     const size_t minus = std::min(flags.find('-'), flags.size()), i = flags.rfind('i');
     const bool ignores = i == std::string::npos ? caseless() : i < minus;
     std::replace(flags.begin(), flags.end(), 'm', 's');
@@ -283,7 +283,7 @@ class Translator {
     return true;
   }
 
-  /// At an opening brace: a repetition, or the sign itself.
+  /// At an opening brace: a repetition or a literal brace.
   void interval() {
     const size_t close = regex_.find('}', at_);
     const std::string_view inside =
@@ -310,8 +310,8 @@ class Translator {
   const std::string& where_;
   size_t at_ = 0;
   std::string result_;
-  std::vector<bool> caseless_ = {false};  // of the open groups, the innermost last
-  std::string alternatives_;              // of the bracketed class at hand, each behind a |
+  std::vector<bool> caseless_ = {false};  // for each open group, the innermost last
+  std::string alternatives_;              // alternatives of the current bracketed class, each after a |
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A ring of batches: the owner fills and drains it in order, workers encode in between. Batches are reused, so in
-// the steady state nothing is allocated.
+// A queue of batches: the owner thread fills and drains it in order, worker threads encode. Batches are reused, so no
+// memory is allocated in the steady state.
 #include "text/tokenizers/parallel_encoder.h"
 
 #include <algorithm>
@@ -17,15 +17,15 @@ namespace te::text {
 namespace {
 
 constexpr size_t kBatchBytes = size_t{64} << 10;
-constexpr size_t kBatchDocuments = 4096;  // many empty documents are a batch too
+constexpr size_t kBatchDocuments = 4096;  // bounds batches of empty documents
 
-/// Documents one after the other, and then their tokens.
+/// Concatenated documents and, after encoding, their tokens.
 struct Batch {
   std::string text;
   std::vector<size_t> text_ends;
   std::vector<int64_t> tags;
   std::vector<int32_t> tokens;
-  std::vector<size_t> token_ends;  // of the documents that were encoded; fewer than documents after an error
+  std::vector<size_t> token_ends;  // per encoded document; fewer than documents after an error
   std::exception_ptr error;
   bool done = false;
 
@@ -35,7 +35,7 @@ struct Batch {
     tags.push_back(tag);
   }
   void clear() {
-    if (text.capacity() > 16 * kBatchBytes) *this = Batch();  // give back what one huge document needed
+    if (text.capacity() > 16 * kBatchBytes) *this = Batch();  // release the memory of a huge document
     text.clear();
     text_ends.clear();
     tags.clear();
@@ -53,14 +53,14 @@ struct ParallelEncoder::Impl {
   const ParallelEncoderOptions options;
   const Sink sink;
 
-  // Of the owner alone.
+  // Used by the owner thread only.
   std::unique_ptr<Batch> filling = std::make_unique<Batch>();
   std::vector<std::unique_ptr<Batch>> spare;
   std::deque<std::unique_ptr<Batch>> in_flight;  // oldest first
   size_t bytes_in_flight = 0;
   std::vector<std::thread> workers;
 
-  // Shared, under the mutex: what waits for a worker, and every batch's `done`.
+  // The mutex protects these and the `done` of every batch.
   std::mutex mutex;
   std::condition_variable work_added, batch_done;
   std::deque<Batch*> waiting;
@@ -111,7 +111,7 @@ struct ParallelEncoder::Impl {
     }
   }
 
-  /// Hands the batch that is being filled to the workers.
+  /// Passes the current batch to the workers.
   void submit() {
     if (filling->text_ends.empty()) return;
     bytes_in_flight += filling->text.size();
@@ -129,7 +129,7 @@ struct ParallelEncoder::Impl {
     }
   }
 
-  /// Whether the oldest batch is encoded; with `wait`, once it is.
+  /// Whether the oldest batch is encoded; `wait` blocks until it is.
   bool oldest_done(bool wait) {
     std::unique_lock lock(mutex);
     const Batch& oldest = *in_flight.front();
@@ -137,8 +137,8 @@ struct ParallelEncoder::Impl {
     return oldest.done;
   }
 
-  /// Passes batches to the sink, oldest first: all that are ready, and with a limit as many as it takes to get
-  /// down to so many bytes in flight.
+  /// Passes batches to the sink, oldest first: those that are ready, and, by waiting, as many as needed until at most
+  /// `limit` bytes and `max_batches` batches are in flight.
   void drain(size_t limit, size_t max_batches) {
     while (!in_flight.empty() && oldest_done(bytes_in_flight > limit || in_flight.size() > max_batches)) {
       std::unique_ptr<Batch> batch = std::move(in_flight.front());
@@ -161,7 +161,7 @@ ParallelEncoder::ParallelEncoder(const Tokenizer& tokenizer, const ParallelEncod
                                  Sink sink) {
   constexpr int kMaxThreads = 1024;
   if (options.threads < 0 || options.threads > kMaxThreads) {
-    user_error("threads: {} must be 0 (all) to {}", options.threads, kMaxThreads);
+    user_error("threads: {} must be 0 (all) to {}; correct it", options.threads, kMaxThreads);
   }
   impl_ = std::make_unique<Impl>(tokenizer, options, std::move(sink));
 }
@@ -172,7 +172,7 @@ void ParallelEncoder::add(std::string_view text, int64_t tag) {
   const Batch& batch = *impl_->filling;
   if (batch.text.size() + text.size() > kBatchBytes || batch.text_ends.size() >= kBatchDocuments) {
     impl_->submit();
-    // A bound on the batches too: empty documents have no bytes.
+    // The number of batches is bounded too, because empty documents have no bytes.
     impl_->drain(static_cast<size_t>(impl_->options.max_bytes_in_flight), 16 * impl_->workers.size() + 64);
   }
   impl_->filling->append(text, tag);

@@ -1,4 +1,4 @@
-// PCRE2 behind a small class.
+// A small wrapper of PCRE2.
 #include "text/tokenizers/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -31,7 +31,7 @@ PatternWorkspace::PatternWorkspace()
     : data_(pcre2_match_data_create(1, nullptr)),
       context_(pcre2_match_context_create(nullptr)),
       stack_(pcre2_jit_stack_create(size_t{32} << 10, size_t{8} << 20, nullptr)) {
-  // Without executable memory there is no JIT compiler, and no stack for it.
+  // stack_ is null where the system does not allow executable memory: there is no JIT compiler then.
   if (data_ == nullptr || context_ == nullptr) throw std::bad_alloc();
   if (stack_ != nullptr) pcre2_jit_stack_assign(context_, nullptr, stack_);
 }
@@ -67,7 +67,7 @@ bool Pattern::find(PatternWorkspace& workspace, std::string_view text, size_t fr
                    PatternMatch& match) const {
   static const std::string_view kEmpty = "";
   if (text.data() == nullptr) text = kEmpty;
-  // Backtracking may go over a long run of white space a few times, but not once for every character of it.
+  // The limit allows backtracking over a long run of white space a few times, but not once per character.
   const uint64_t limit = uint64_t{10'000'000} + 16 * text.size();
   pcre2_set_match_limit(workspace.context_, static_cast<uint32_t>(std::min<uint64_t>(
                                                 limit, std::numeric_limits<uint32_t>::max())));
@@ -78,7 +78,7 @@ bool Pattern::find(PatternWorkspace& workspace, std::string_view text, size_t fr
                                        workspace.data_, workspace.context_);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
-    user_error("{}: the regular expression {} cannot be matched with a text of {} bytes: {}", where_,
+    user_error("{}: matching the regular expression {} with a text of {} bytes failed: {}", where_,
                shown(regex_), text.size(), pcre2_message(result));
   }
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(workspace.data_);

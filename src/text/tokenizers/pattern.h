@@ -1,7 +1,7 @@
-// Regular expressions of Hugging Face tokenizers. They are written for Oniguruma (Ruby's syntax) and run here by
-// PCRE2, so a pattern is translated first: classes that the two define differently are spelled out, and what
-// cannot be said in PCRE2 is refused. \p{...} classes are of Oniguruma's Unicode version (unicode_property.h); case
-// folding is PCRE2's.
+// Regular expressions of Hugging Face tokenizers. They are written for Oniguruma (Ruby's syntax) and executed with
+// PCRE2, so a pattern is translated first: classes that the two define differently are spelled out, and constructs
+// without an equivalent in PCRE2 are refused. \p{...} classes follow Oniguruma's Unicode version (unicode_property.h);
+// case folding is PCRE2's.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct pcre2_real_jit_stack_8;
 
 namespace te::text {
 
-/// What a thread needs to match; serves any Pattern, one at a time.
+/// Per-thread state for matching; can be used with any Pattern, one at a time.
 class PatternWorkspace {
  public:
   PatternWorkspace();
@@ -39,16 +39,16 @@ struct PatternMatch {
 
 class Pattern {
  public:
-  /// `regex` in Oniguruma's syntax. UserError "WHERE: ..." for what is not supported or not a regular expression.
+  /// `regex` has Oniguruma's syntax. UserError "WHERE: ..." if it is not supported or not a regular expression.
   Pattern(const std::string& regex, const std::string& where);
 
-  /// Finds the first match at or after `from` in `text`, which must be UTF-8; lookbehinds see what is before
-  /// `from`. UserError where the expression takes too long on the text.
+  /// Finds the first match at or after `from` in `text`, which must be UTF-8; lookbehinds see the text before `from`.
+  /// UserError if matching takes too long.
   bool find(PatternWorkspace& workspace, std::string_view text, size_t from, PatternMatch& match) const;
 
-  /// Cuts `text`, any bytes, into matches and what is between them: on_piece(begin, end, is_match), in order. An
-  /// empty match counts unless it stands at the end of the match before. Runs of bytes that are no UTF-8 match
-  /// nothing and part the text; `valid` says that there are none.
+  /// Splits `text`, which can contain any bytes, into matches and the text between them, and calls
+  /// on_piece(begin, end, is_match) for each, in order. An empty match counts unless it is at the end of the previous
+  /// match. Runs of invalid UTF-8 bytes match nothing and are boundaries; `valid` means that there are none.
   template <class OnPiece>
   void split(PatternWorkspace& workspace, std::string_view text, bool valid, OnPiece on_piece) const {
     if (valid) return split_run(workspace, text, 0, on_piece);
@@ -71,7 +71,7 @@ class Pattern {
     PatternMatch match;
     while (from <= run.size() && find(workspace, run, from, match)) {
       if (matched && match.begin == match.end && match.end == last_end) {
-        // No second, empty match at the same place: search on behind the next character.
+        // Ignore an empty match at the end of the previous one: continue after the next character.
         from += from < run.size() ? utf8_sequence_length(run.substr(from)) : 1;
         continue;
       }
@@ -91,7 +91,7 @@ class Pattern {
   bool jit_ = false;
 };
 
-/// The pattern in PCRE2's syntax (with UTF, UCP and MULTILINE). UserError for what has no translation.
+/// Translates the pattern to PCRE2's syntax (with UTF, UCP and MULTILINE). UserError if there is no translation.
 std::string translate_oniguruma(std::string_view regex, const std::string& where);
 
 /// A regular expression that matches `text` literally.

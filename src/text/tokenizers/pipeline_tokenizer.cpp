@@ -7,14 +7,14 @@
 
 namespace te::text {
 
-/// What one thread needs; nothing is allocated per document once the buffers have grown.
+/// Per-thread buffers, which are reused so that encoding a document allocates nothing in the steady state.
 struct PipelineTokenizer::Workspace {
   ModelWorkspace model;
   PatternWorkspace pattern;
   std::string normalized, spare;
   std::vector<std::string> buffers;
 
-  /// Gives back what one huge document needed.
+  /// Releases the memory of a huge document.
   void trim() {
     constexpr size_t kKeep = size_t{4} << 20;
     for (std::string* buffer : {&normalized, &spare}) {
@@ -83,15 +83,15 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec, const std::string& name)
 
 PipelineTokenizer::~PipelineTokenizer() = default;
 
-// The reference does not read the ids of added tokens: those that the vocabulary lacks are numbered after it.
+// The reference ignores the ids of added tokens: it numbers tokens that the vocabulary lacks after the vocabulary.
 int32_t PipelineTokenizer::choose_id(const AddedToken& token, int64_t& next_id,
                                      const std::string& where) const {
   const int64_t limit = 2 * static_cast<int64_t>(vocabulary_.num_tokens() + added_tokens_.size()) + 65536;
   const auto in_model = vocabulary_.find(token.content);
   if (!token.id && !in_model && token.gets_no_id) {
     user_error(
-        "{}: {}, the bos_token or eos_token of the files next to it, is not in the vocabulary; correct it in "
-        "tokenizer_config.json",
+        "{}: {}, the bos_token or eos_token of the files in its folder, is not in the vocabulary; correct it "
+        "in tokenizer_config.json",
         where, shown(token.content));
   }
   const int64_t wanted = token.id.value_or(in_model ? *in_model : next_id);
@@ -101,15 +101,15 @@ int32_t PipelineTokenizer::choose_id(const AddedToken& token, int64_t& next_id,
   }
   const auto id = static_cast<int32_t>(wanted);
   if (in_model ? *in_model != id : vocabulary_.has(id)) {
-    user_error("{}: added token {} has id {}, but in the vocabulary {}; ids must agree", where,
+    user_error("{}: added token {} has id {}, but in the vocabulary {}; the ids must agree", where,
                shown(token.content), id,
-               in_model ? fmt::format("it has {}", *in_model) : "that is " + shown(vocabulary_.token(id)));
+               in_model ? fmt::format("its id is {}", *in_model)
+                        : "this is the id of " + shown(vocabulary_.token(id)));
   }
   if (!in_model && id != next_id++) {
     user_error(
-        "{}: added token {} has id {}, but Hugging Face would give it {}: it counts on from the {} tokens of "
-        "the "
-        "vocabulary; list the added tokens without holes in their ids",
+        "{}: added token {} has id {}, but Hugging Face assigns {}, because it numbers added tokens after "
+        "the {} tokens of the vocabulary; list the added tokens without gaps in their ids",
         where, shown(token.content), id, next_id - 1, vocabulary_.num_tokens());
   }
   return id;
@@ -128,14 +128,14 @@ void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const s
     const int32_t id = choose_id(token, next_id, where);
     token.id = id;
     if (!added_by_id_.emplace(id, i).second || !added_ids_.emplace(token.content, id).second) {
-      user_error("{}: added token {} (id {}) is there twice, by content or id", where, shown(token.content),
-                 id);
+      user_error("{}: added token {} (id {}) is a duplicate by content or id; remove one of the two", where,
+                 shown(token.content), id);
     }
     vocab_size_ = std::max(vocab_size_, int64_t{id} + 1);
     std::string text = token.content;
     if (token.normalized) normalizer_.apply(text, spare, pattern);
     if ((names_bytes += text.size()) > kMaxNames) {
-      user_error("{}: its normalizer makes more than {} bytes of the added tokens; correct its `Replace`",
+      user_error("{}: its normalizer expands the added tokens to more than {} bytes; correct its `Replace`",
                  where, kMaxNames);
     }
     added_names_.push_back(text);

@@ -24,7 +24,7 @@ namespace te::text {
 
 using ModelSpec = std::variant<BpeSpec, UnigramSpec, WordPieceSpec, WordLevelSpec>;
 
-/// The parts of a tokenizer, before they are put together.
+/// The parts from which a PipelineTokenizer is constructed.
 struct PipelineSpec {
   ModelSpec model;
   std::vector<AddedToken> added_tokens;
@@ -35,11 +35,12 @@ struct PipelineSpec {
 
 class PipelineTokenizer : public Tokenizer {
  public:
-  /// `name`: the spec that make_tokenizer() was given. UserError "tokenizer NAME: ..." for parts that do not fit.
+  /// `name`: the spec that was passed to make_tokenizer(). UserError "tokenizer NAME: ..." if the parts are
+  /// inconsistent.
   PipelineTokenizer(PipelineSpec spec, const std::string& name);
   ~PipelineTokenizer() override;
 
-  /// The two ids of the interface; to be called before use.
+  /// Sets the end- and begin-of-document ids; must be called before use.
   void set_document_tokens(int32_t end, std::optional<int32_t> begin);
 
   std::string decode(std::span<const int32_t> tokens) const override;
@@ -48,7 +49,7 @@ class PipelineTokenizer : public Tokenizer {
   std::optional<int32_t> begin_of_document() const override { return begin_of_document_; }
   std::string name() const override { return name_; }
   std::optional<int32_t> find_token(std::string_view token) const override;
-  /// Likewise for a special added token alone.
+  /// Likewise, but only for special added tokens.
   std::optional<int32_t> find_special(std::string_view token) const;
 
  private:
@@ -59,17 +60,17 @@ class PipelineTokenizer : public Tokenizer {
   void encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special, Workspace& workspace,
                     std::vector<int32_t>& tokens) const;
   void add_tokens(std::vector<AddedToken> added_tokens, const std::string& where);
-  /// The id of an added token, where the vocabulary's next free one is `next_id`. UserError when they do not agree.
+  /// The id of an added token; `next_id` is the next id that Hugging Face assigns. UserError if they are inconsistent.
   int32_t choose_id(const AddedToken& token, int64_t& next_id, const std::string& where) const;
 
   std::string name_;
   std::unique_ptr<const TokenModel> model_;
-  const Vocabulary& vocabulary_;  // of the model
+  const Vocabulary& vocabulary_;  // owned by the model
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   Decoder decoder_;
   std::vector<AddedToken> added_tokens_;
-  std::vector<std::string> added_names_;  // as they are decoded
+  std::vector<std::string> added_names_;  // the decoded texts of added_tokens_
   std::unordered_map<int32_t, size_t> added_by_id_;
   std::unordered_map<std::string_view, int32_t> added_ids_;
   AddedTokenFinder raw_finder_, normalized_finder_;
@@ -77,7 +78,7 @@ class PipelineTokenizer : public Tokenizer {
   int32_t end_of_document_ = -1;
   std::optional<int32_t> begin_of_document_;
 
-  // One for each thread that encodes at the same time; made when needed, kept for the next call.
+  // One per concurrently encoding thread, created on demand and reused.
   mutable std::mutex workspaces_mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> workspaces_;
 };

@@ -22,7 +22,7 @@ PreTokenizer::PreTokenizer(const JsonReader& json) {
 void PreTokenizer::add(const JsonReader& json, int depth) {
   constexpr size_t kMax = 64;
   if (depth > 8 || steps_.size() >= kMax) json.fail("has too many parts");
-  if (byte_level_) json.fail("stands behind ByteLevel, which must be the last pre-tokenizer");
+  if (byte_level_) json.fail("follows ByteLevel, which must be the last pre-tokenizer");
   const std::string& type = json.at("type").string();
   if (type == "Sequence") {
     const JsonReader list = json.at("pretokenizers");
@@ -118,7 +118,7 @@ void PreTokenizer::add_metaspace(const JsonReader& json) {
   } else if (scheme != "never") {
     json.fail(fmt::format("prepend_scheme {} must be always, first or never", shown(scheme)));
   }
-  if (!json.boolean_or("add_prefix_space", true)) {  // of older files
+  if (!json.boolean_or("add_prefix_space", true)) {  // in older files
     if (step.prepend != Prepend::kNever && json.find("prepend_scheme")) {
       json.fail("add_prefix_space false contradicts prepend_scheme " + shown(scheme));
     }

@@ -1,4 +1,4 @@
-// Pre-tokenizers of tokenizer.json: they cut a text into the words that the model sees one by one.
+// Pre-tokenizers of tokenizer.json: split a text into words, which the model encodes one by one.
 #pragma once
 
 #include <memory>
@@ -20,17 +20,17 @@ class PreTokenizer {
   /// A part of a document.
   struct Piece {
     std::string_view text;
-    bool valid;     ///< is UTF-8
-    bool at_start;  ///< begins where the document begins
+    bool valid;     ///< is valid UTF-8
+    bool at_start;  ///< is at the beginning of the document
   };
 
-  /// The value of "pre_tokenizer": null, Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit, BertPreTokenizer,
-  /// Digits, Punctuation, Metaspace, CharDelimiterSplit, FixedLength, UnicodeScripts. UserError for others, and for a
-  /// ByteLevel that is not last.
+  /// `json`: the value of "pre_tokenizer": null, Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit,
+  /// BertPreTokenizer, Digits, Punctuation, Metaspace, CharDelimiterSplit, FixedLength, UnicodeScripts. UserError for
+  /// others, and for a ByteLevel that is not last.
   explicit PreTokenizer(const JsonReader& json);
 
-  bool byte_level() const { return byte_level_; }  ///< words are bytes in the byte-level alphabet
-  /// What stands for a space where words depend on Piece::at_start; nothing where they do not.
+  bool byte_level() const { return byte_level_; }  ///< whether ByteLevel is the last pre-tokenizer
+  /// The text that represents a space, if words depend on Piece::at_start; else nullopt.
   std::optional<std::string_view> space_at_start() const;
 
   /// Calls on_word(word) for the words of a piece, in order.
@@ -53,8 +53,8 @@ class PreTokenizer {
     Behavior behavior = Behavior::kIsolated;
     bool invert = false;
     Prepend prepend = Prepend::kNever;
-    std::string space;            // what is prepended
-    bool replace_spaces = false;  // by `space`
+    std::string space;            // the text to prepend
+    bool replace_spaces = false;  // whether spaces are replaced by `space`
   };
 
   PreTokenizer() = default;
@@ -67,7 +67,7 @@ class PreTokenizer {
   void add_metaspace(const JsonReader& json);
   static Behavior read_behavior(const JsonReader& json);
 
-  /// The piece with its spaces replaced and prepended; in `buffer` if that changes it.
+  /// The piece after prepending and replacing spaces; its text is in `buffer` if it changes.
   static Piece with_spaces(const Step& step, const Piece& piece, std::string& buffer);
 
   template <class OnWord>
@@ -85,7 +85,7 @@ class PreTokenizer {
     });
   }
 
-  /// Calls on_piece(begin, end, is_match) for the matches of a step and what is between them.
+  /// Calls on_piece(begin, end, is_match) for the matches of a step and the text between them.
   template <class OnPiece>
   static void find(const Step& step, const Piece& piece, PatternWorkspace& workspace, OnPiece on_piece) {
     switch (step.cut) {
@@ -104,11 +104,11 @@ class PreTokenizer {
     }
   }
 
-  /// Calls on_part(begin, end) for what the step's behavior makes of matches and the text between them.
+  /// Calls on_part(begin, end) for the parts that result from the matches and the step's behavior.
   template <class OnPart>
   static void cut(const Step& step, const Piece& piece, PatternWorkspace& workspace, OnPart on_part) {
     size_t held_begin = 0, held_end = 0;
-    bool held = false, previous = false;  // a part that may still grow; whether the last one was a match
+    bool held = false, previous = false;  // whether a part is pending; whether the previous piece was a match
     find(step, piece, workspace, [&](size_t begin, size_t end, bool is_match) {
       is_match = is_match != step.invert;
       if (step.behavior == Behavior::kIsolated) return on_part(begin, end);

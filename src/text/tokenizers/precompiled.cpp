@@ -1,11 +1,13 @@
-// The normalizer Precompiled: SentencePiece's table of what is replaced by what, as Hugging Face tokenizers apply it.
-// A grapheme cluster of less than six bytes becomes what stands for the shortest key that it begins with, whatever
-// follows in it (an accent is lost); in others each character becomes what stands for the shortest key that it begins
-// with. SentencePiece itself would take the longest key. Definition: Hugging Face tokenizers, normalizers/precompiled.
+// The normalizer Precompiled: SentencePiece's replacement table, applied as in Hugging Face tokenizers. A grapheme
+// cluster of less than six bytes is replaced by the text of the shortest key that is a prefix of it; the rest of the
+// cluster (an accent, for example) is lost. In other clusters, each character is replaced by the text of the shortest
+// key that is a prefix of the character. SentencePiece itself uses the longest key. Definition: Hugging Face
+// tokenizers, normalizers/precompiled.
 //
-// The table is u32 bytes of the trie, the trie, and texts with a NUL behind each, all in base64. The trie is a double
-// array as Darts-clone has it. A unit's bits: 0 to 7 and 31 the label, 8 whether a key ends here, 9 whether the offset
-// counts 256, 10 to 30 the offset of its children; the unit of a key's end has the place of its text in bits 0 to 30.
+// The table is encoded in base64 and consists of the size of the trie in bytes (u32), the trie, and NUL-terminated
+// texts. The trie is a double array of Darts-clone. Bits of a unit: 0 to 7 and 31 the label, 8 whether a key ends here,
+// 9 whether the offset is multiplied by 256, 10 to 30 the offset of its children; the unit at the end of a key has the
+// position of its text in bits 0 to 30.
 #include <array>
 #include <cstring>
 #include <optional>
@@ -20,7 +22,7 @@ namespace te::text {
 
 namespace {
 
-/// The bytes that `text` stands for, with padding; nothing for what is no base64.
+/// Decodes base64 with padding; nullopt if `text` is not base64.
 std::optional<std::string> from_base64(std::string_view text) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::array<int8_t, 256> values{};
@@ -52,7 +54,7 @@ class PrecompiledStep : public NormalizerStep {
  public:
   explicit PrecompiledStep(const JsonReader& json) : where_(json.where()) {
     const auto bytes = from_base64(json.string());
-    if (!bytes) json.fail("is not base64; fetch the file again");
+    if (!bytes) json.fail("is not base64; download the file again");
     uint32_t size = 0;
     if (bytes->size() >= sizeof size) std::memcpy(&size, bytes->data(), sizeof size);
     if (size == 0 || size % sizeof(uint32_t) != 0 || size > bytes->size() - sizeof size) damaged();
@@ -68,7 +70,7 @@ class PrecompiledStep : public NormalizerStep {
 
   void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
     GraphemeBoundaries boundaries;
-    size_t begin = 0, at = 0;  // of the cluster; of the next character
+    size_t begin = 0, at = 0;  // start of the cluster, start of the next character
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
       if (boundaries.next(c)) {
         append_cluster(text.substr(begin, at - begin), result);
@@ -81,7 +83,7 @@ class PrecompiledStep : public NormalizerStep {
 
  private:
   [[noreturn]] void damaged() const {
-    user_error("{}: is damaged, no trie and texts of SentencePiece; fetch the file again", where_);
+    user_error("{}: the replacement table of SentencePiece is damaged; download the file again", where_);
   }
 
   void append_cluster(std::string_view cluster, BoundedText& result) const {
@@ -109,7 +111,7 @@ class PrecompiledStep : public NormalizerStep {
   }
   static size_t offset(uint32_t unit) { return size_t{unit >> 10} << ((unit & 1U << 9) >> 6); }
 
-  /// What stands for the shortest key that `text` begins with.
+  /// The replacement of the shortest key that `text` begins with.
   std::optional<std::string_view> find(std::string_view text) const {
     size_t node = offset(unit(0));
     for (const char c : text) {
@@ -130,7 +132,7 @@ class PrecompiledStep : public NormalizerStep {
   std::string where_;
   std::vector<uint32_t> units_;
   std::string texts_;
-  std::array<bool, 128> ascii_{};  // whether something else stands for it
+  std::array<bool, 128> ascii_{};  // whether the table replaces the character
 };
 
 }  // namespace

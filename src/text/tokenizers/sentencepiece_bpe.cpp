@@ -16,9 +16,9 @@ namespace te::text {
 
 namespace {
 
-constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which stands for a space
+constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which represents a space
 
-/// The fields of a serialized message, in order: next() until it is false; failed() says that the bytes are none.
+/// Iterates over the fields of a serialized protobuf message: call next() until it returns false, then check failed().
 class ProtoReader {
  public:
   explicit ProtoReader(std::string_view bytes) : rest_(bytes) {}
@@ -48,7 +48,7 @@ class ProtoReader {
   bool failed() const { return failed_; }
 
   uint64_t field = 0, number = 0;
-  std::string_view bytes;  // of a string, a message or a 32-bit number
+  std::string_view bytes;  // the value of a string, a message or a 32-bit number
 
  private:
   uint64_t varint() {
@@ -135,8 +135,7 @@ std::optional<Model> read_model(std::string_view bytes) {
   return model;
 }
 
-/// Calls on_cut(length) for the beginnings of `text` before its second, third, ... character; false when it is no
-/// UTF-8.
+/// Calls on_cut(offset) for the offsets of the second, third, ... character of `text`; false if it is not UTF-8.
 template <class OnCut>
 bool for_each_cut(std::string_view text, OnCut on_cut) {
   for (size_t at = 0; at < text.size();) {
@@ -148,14 +147,14 @@ bool for_each_cut(std::string_view text, OnCut on_cut) {
   return true;
 }
 
-/// Whether byte pair encoding of the pieces' ids is all that SentencePiece does.
+/// Whether SentencePiece does only byte pair encoding of the pieces; see read_sentencepiece_bpe().
 bool is_plain(const Model& model) {
   if (model.model_type != 2 || !model.byte_fallback || model.suffix || model.charsmap ||
       model.remove_spaces || !model.escape_spaces) {
     return false;
   }
   std::set<std::string_view> all, characters;
-  size_t bytes = 0;  // libsentencepiece has made sure that they are <0x00> to <0xFF>
+  size_t bytes = 0;  // libsentencepiece has checked that they are <0x00> to <0xFF>
   for (const Piece& piece : model.pieces) {
     if (piece.text.empty() || !all.insert(piece.text).second || !std::isfinite(piece.score)) return false;
     const bool one = utf8_sequence_length(piece.text) == piece.text.size();
@@ -183,8 +182,8 @@ bool is_plain(const Model& model) {
          });
 }
 
-/// Every pair of pieces that makes a piece, best score first; pairs of equal score are of equal rank, since
-/// SentencePiece merges the leftmost of them first.
+/// Adds every pair of pieces whose concatenation is a piece, highest score first. Pairs of equal score get the same
+/// rank, because SentencePiece merges the leftmost of them first.
 void add_merges(const Model& model, BpeSpec& spec) {
   std::map<std::string_view, float> scores;
   for (const Piece& piece : model.pieces) {
@@ -197,10 +196,10 @@ void add_merges(const Model& model, BpeSpec& spec) {
   std::vector<Pair> pairs;
   for (const auto& [text, score] : scores) {
     const std::string_view whole = text;
-    const float its_score = score;  // clang 14: no binding in a lambda
+    const float pair_score = score;  // clang 14: no binding in a lambda
     for_each_cut(whole, [&](size_t at) {
       const std::string_view left = whole.substr(0, at), right = whole.substr(at);
-      if (scores.count(left) > 0 && scores.count(right) > 0) pairs.push_back({its_score, left, right});
+      if (scores.count(left) > 0 && scores.count(right) > 0) pairs.push_back({pair_score, left, right});
     });
   }
   std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.score > b.score; });

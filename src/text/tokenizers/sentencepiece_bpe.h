@@ -1,5 +1,5 @@
-// SentencePiece models whose encoding is byte pair encoding and nothing else, such as Llama-2's: their pieces as a
-// PipelineTokenizer, which gives the tokens of libsentencepiece many times faster.
+// Converts SentencePiece models that use byte pair encoding only, such as Llama-2's, to a PipelineTokenizer. It gives
+// the same tokens as libsentencepiece and is much faster.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,12 @@
 
 namespace te::text {
 
-/// The parts of a model (`bytes`: SentencePiece's ModelProto, serialized) if all of these hold, else nothing: BPE; no
-/// table of normalization; white space is escaped, kept and not a suffix; a token for every byte (byte_fallback); no
-/// user-defined and no unused pieces; every piece of text is made of pieces of one character, and no two pieces are
-/// alike. The tokenizer takes UTF-8 only. `legacy`: a text begins with a space after an added token, too, as
-/// SentencePiece would encode it; otherwise only at the beginning of a document, and no second one before a space.
+/// The parts of a model (`bytes`: SentencePiece's serialized ModelProto), or nullopt unless all of these hold: the
+/// model is BPE without a normalization table; white space is escaped, kept and not a suffix; every byte has a token
+/// (byte_fallback); there are no user-defined and no unused pieces; every character of a normal piece is itself a
+/// piece; all pieces differ. The tokenizer accepts UTF-8 only. `legacy`: as in SentencePiece, a space is prepended to
+/// every text, also after an added token; otherwise only at the beginning of a document that does not begin with a
+/// space.
 std::optional<PipelineSpec> read_sentencepiece_bpe(const std::string& bytes, bool legacy = true);
 
 }  // namespace te::text

@@ -15,7 +15,7 @@ std::optional<int32_t> known(int id) {
   return id;
 }
 
-/// Status: the library's own before version 0.2, absl's since.
+/// Status: the library's own type before version 0.2, absl's from 0.2.
 template <typename Status>
 void check(const Status& status, const std::string& name, const char* action) {
   if (status.ok()) return;
@@ -26,7 +26,7 @@ void check(const Status& status, const std::string& name, const char* action) {
   user_error("tokenizer {}: SentencePiece cannot {}: {}", name, action, message);
 }
 
-/// The text of token ids. Version 0.2 takes a span and deprecates vectors, earlier ones take vectors alone.
+/// The text of token ids. Version 0.2 takes a span and deprecates vectors, earlier versions take vectors only.
 template <typename Processor>
 auto decode_ids(const Processor& processor, const std::vector<int>& ids, std::string* text) {
   if constexpr (requires { processor.Decode(std::span<const int>(ids), text); }) {
@@ -53,8 +53,8 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const s
   for (const AddedToken& token : added) {
     if (find_token(token.content)) continue;
     user_error(
-        "tokenizer {}: the files next to it add the token {}, which is supported for plain BPE models only; "
-        "use the tokenizer.json of the same model",
+        "tokenizer {}: the files in its folder add the token {}, which is supported for plain BPE models "
+        "only; use the tokenizer.json of the same model",
         name, shown(token.content));
   }
 }
@@ -84,7 +84,7 @@ std::optional<int32_t> SentencePieceTokenizer::find_special(std::string_view tok
 
 std::optional<int32_t> SentencePieceTokenizer::find_token(std::string_view token) const {
   if (bpe_ != nullptr) return bpe_->find_token(token);
-  // An unknown piece has the unknown symbol's id.
+  // For an unknown piece, PieceToId returns the id of the unknown symbol.
   const int id = processor_->PieceToId(token);
   if (processor_->IdToPiece(id) != token) return {};
   return id;

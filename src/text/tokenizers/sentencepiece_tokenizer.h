@@ -1,5 +1,5 @@
-// SentencePiece models (tokenizer.model), through libsentencepiece; texts of plain BPE models are encoded by a
-// PipelineTokenizer (sentencepiece_bpe.h), to the same tokens.
+// SentencePiece models (tokenizer.model), with libsentencepiece. Plain BPE models encode with a PipelineTokenizer
+// (sentencepiece_bpe.h), which gives the same tokens.
 #pragma once
 
 #include <memory>
@@ -15,26 +15,26 @@ class SentencePieceProcessor;
 
 namespace te::text {
 
-/// Encodes as SentencePiece does: control symbols such as `</s>` in a text are text, whatever SpecialTokens says,
-/// unless the files next to the model make added tokens of them; user-defined symbols are matched. Every byte that is
-/// no UTF-8 becomes U+FFFD. decode() shows control symbols and added tokens by name; what follows one begins without a
-/// space.
+/// Encodes like SentencePiece: control symbols such as `</s>` in a text are ordinary text for every SpecialTokens,
+/// unless the files in the model's folder define them as added tokens; user-defined symbols are matched. Every invalid
+/// UTF-8 byte becomes U+FFFD. decode() writes control symbols and added tokens by name; the text after one begins
+/// without a space.
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  /// `model`: the file's bytes. UserError "tokenizer NAME: ..." when it is damaged, or the settings add tokens to a
-  /// model that is no plain BPE.
+  /// `model`: the file's bytes. UserError "tokenizer NAME: ..." if it is damaged, or if the settings add tokens to a
+  /// model that is not plain BPE.
   SentencePieceTokenizer(const std::string& model, const std::string& name,
                          const TokenizerSettings& settings = {});
   ~SentencePieceTokenizer() override;
 
-  /// Whether a PipelineTokenizer encodes.
+  /// Whether a PipelineTokenizer does the encoding.
   bool is_plain_bpe() const { return bpe_ != nullptr; }
 
-  /// The model's own </s> and <s>, where it has them.
+  /// The ids of the model's own </s> and <s>; nullopt if it lacks them.
   std::optional<int32_t> model_end() const;
   std::optional<int32_t> model_begin() const;
 
-  /// The two ids of the interface; to be called before use.
+  /// Sets the end- and begin-of-document ids; must be called before use.
   void set_document_tokens(int32_t end, std::optional<int32_t> begin);
 
   std::string decode(std::span<const int32_t> tokens) const override;
@@ -43,7 +43,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::optional<int32_t> begin_of_document() const override { return begin_of_document_; }
   std::string name() const override { return name_; }
   std::optional<int32_t> find_token(std::string_view token) const override;
-  /// Likewise for a control symbol alone.
+  /// Likewise, but only for control symbols.
   std::optional<int32_t> find_special(std::string_view token) const;
 
  private:

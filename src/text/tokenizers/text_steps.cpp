@@ -1,4 +1,4 @@
-// Normalizers that put or replace texts: Prepend, Replace, Strip, and the normal forms.
+// Normalizers that add, remove or replace text: Prepend, Replace, Strip, and the normal forms.
 // Definitions: Hugging Face tokenizers, normalizers.
 #include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/normalizer_step.h"
@@ -41,7 +41,7 @@ class ReplaceTextStep : public NormalizerStep {
     append_replaced(text, from_, to_, result);
   }
   bool keeps_start(std::string_view space) const override {
-    // What stands for more than a character is counted from its end.
+    // If `from_` has several characters, the replacement is attributed to the last of them.
     return starts_with_space(to_, space) || (!to_.empty() && utf8_sequence_length(from_) == from_.size());
   }
 
@@ -70,7 +70,7 @@ class StripStep : public NormalizerStep {
  public:
   StripStep(bool left, bool right) : left_(left), right_(right) {}
   void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
-    size_t begin = text.size(), end = 0, at = 0;  // of what is no white space
+    size_t begin = text.size(), end = 0, at = 0;  // [begin, end) is the text without white space at its ends
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
       if (!is_white_space(c)) {
         if (begin > at) begin = at;

@@ -1,4 +1,4 @@
-// The model of a tokenizer: from words to tokens.
+// Interface of a tokenizer's model, which encodes words to tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace te::text {
 
-/// What a thread needs to encode words; serves one model only.
+/// Per-thread state for encoding words; must be used with one model only.
 struct ModelWorkspace {
-  struct Symbol {                // of byte pair encoding
-    int32_t id, previous, next;  // positions in the word; -1 at its ends
-    uint32_t rank;               // of the merge with the next symbol
-    int32_t merged;              // what that makes
+  struct Symbol {                // byte pair encoding: a token of the word in a doubly linked list
+    int32_t id, previous, next;  // token id; indices of the neighbors, -1 at the ends
+    uint32_t rank;               // rank of the merge with the next symbol
+    int32_t merged;              // token id after that merge
   };
-  struct Node {  // of Unigram: the best path to a byte of the word
+  struct Node {  // Unigram: the best path that ends at a byte of the word
     double score;
-    int32_t id;     // of the path's last token; -1: none ends here
+    int32_t id;     // the path's last token; -1: no path ends here
     uint32_t from;  // where that token begins
   };
   std::vector<Symbol> symbols;
@@ -38,7 +38,7 @@ class TokenModel {
   TokenModel(const TokenModel&) = delete;
   TokenModel& operator=(const TokenModel&) = delete;
 
-  /// Appends the tokens of `word`, any bytes, not empty.
+  /// Appends the tokens of `word`, which can contain any bytes but is not empty.
   virtual void encode(std::string_view word, ModelWorkspace& workspace,
                       std::vector<int32_t>& tokens) const = 0;
 

@@ -9,7 +9,7 @@ namespace te::text {
 TokenTrie::TokenTrie(std::vector<std::pair<std::string_view, int32_t>> tokens) {
   std::stable_sort(tokens.begin(), tokens.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  // Tokens [begin, end) share the first `depth` bytes, which lead to a node (-1: the root).
+  // Tokens [begin, end) have the same first `depth` bytes, which lead to `node` (-1: the root).
   struct Range {
     size_t begin, end, depth;
     int32_t node;
@@ -21,7 +21,7 @@ TokenTrie::TokenTrie(std::vector<std::pair<std::string_view, int32_t>> tokens) {
     for (const Range& range : level) {
       size_t begin = range.begin;
       while (begin < range.end && tokens[begin].first.size() == range.depth) {
-        TE_CHECK(range.node >= 0, "a token is empty");
+        TE_CHECK(range.node >= 0, "empty token in a trie");
         nodes_[static_cast<size_t>(range.node)].id = tokens[begin++].second;
       }
       const auto first = static_cast<uint32_t>(nodes_.size());

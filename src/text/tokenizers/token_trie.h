@@ -1,4 +1,4 @@
-// The tokens of a vocabulary as a tree of bytes: finds all that a text begins with.
+// The tokens of a vocabulary as a trie over bytes: finds all tokens that are prefixes of a text.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace te::text {
 
 class TokenTrie {
  public:
-  /// Texts, none empty, with ids; of equal texts the last counts.
+  /// `tokens`: non-empty texts with ids; if several texts are equal, the last counts.
   explicit TokenTrie(std::vector<std::pair<std::string_view, int32_t>> tokens);
 
   /// Calls on_token(length, id) for every token that `text` begins with, shortest first.
@@ -29,7 +29,7 @@ class TokenTrie {
 
  private:
   struct Node {
-    int32_t id = -1;  // of the token that ends here
+    int32_t id = -1;  // id of the token that ends here
     uint32_t first_child = 0;
     uint16_t children = 0;
     uint8_t byte = 0;
@@ -48,7 +48,7 @@ class TokenTrie {
     return found ? static_cast<int32_t>(low) : -1;
   }
 
-  std::vector<Node> nodes_;  // the children of a node stand together, sorted
+  std::vector<Node> nodes_;  // the children of a node are consecutive and sorted by byte
   std::array<int32_t, 256> roots_{};
 };
 

@@ -1,4 +1,4 @@
-// tokenizer.json and GPT-2's two files.
+// Reads tokenizer.json and GPT-2's two files.
 #include <utility>
 #include <variant>
 
@@ -39,13 +39,12 @@ PipelineSpec read_tokenizer_json(const std::string& text, const std::string& nam
   if (const auto space = spec.pre_tokenizer.space_at_start(); space && !spec.normalizer.keeps_start(*space)) {
     part("normalizer")
         .fail(
-            "changes what a text begins with, which is not supported together with a Metaspace whose "
-            "prepend_scheme is first");
+            "can change the first character of a text, which is not supported together with a Metaspace "
+            "whose prepend_scheme is first");
   }
   for (const char* key : {"truncation", "padding"}) {
     if (!part(key).is_null()) {
-      spdlog::warn("{}: `{}` is not used: documents are encoded whole, and nothing is added to them", where,
-                   key);
+      spdlog::warn("{}: `{}` is ignored: documents are encoded completely and without padding", where, key);
     }
   }
   if (const JsonReader added = part("added_tokens"); !added.is_null()) {
@@ -60,7 +59,7 @@ PipelineSpec read_tokenizer_json(const std::string& text, const std::string& nam
 
 namespace {
 
-/// The words of the two files' class of tokenizer, and what is done to a text before.
+/// Sets the pre-tokenizer and the normalizer of the tokenizer class of the two files.
 void set_words(PipelineSpec& spec, const TokenizerSettings& settings, const std::string& where) {
   using nlohmann::json;
   const std::string& name = settings.tokenizer_class;
@@ -78,8 +77,8 @@ void set_words(PipelineSpec& spec, const TokenizerSettings& settings, const std:
   } else if (!name.empty() && name != "GPT2Tokenizer" && name != "RobertaTokenizer" &&
              name != "BartTokenizer" && name != "CodeGenTokenizer" && name != "PreTrainedTokenizer") {
     user_error(
-        "{}: its class is {}, of which vocab.json and merges.txt do not tell enough (GPT2Tokenizer and "
-        "Qwen2Tokenizer are known); use the tokenizer.json of the same model",
+        "{}: its class is {}, which vocab.json and merges.txt do not define completely (GPT2Tokenizer and "
+        "Qwen2Tokenizer are supported); use the tokenizer.json of the same model",
         where, shown(name));
   }
   spec.pre_tokenizer = PreTokenizer(JsonReader(words, where));

@@ -16,11 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// In the order in which transformers adds those that a vocabulary lacks.
+/// In the order in which transformers adds tokens that a vocabulary lacks.
 constexpr std::array<const char*, 7> kNamedTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                      "pad_token", "cls_token", "mask_token"};
 
-/// Classes with a bos_token or eos_token of their own; other classes have none.
+/// Classes with a default bos_token or eos_token; other classes have none.
 struct ClassTokens {
   std::string_view name, begin, end;
 };
@@ -31,7 +31,7 @@ constexpr std::array<ClassTokens, 6> kClasses = {{{"GPT2Tokenizer", "<|endoftext
                                                   {"CodeLlamaTokenizer", "<s>", "</s>"},
                                                   {"GemmaTokenizer", "<bos>", "<eos>"}}};
 
-/// The classes of the models that te-convert imports, for folders whose tokenizer_config.json names none.
+/// The classes of the models that te-convert imports, for folders whose tokenizer_config.json names no class.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kClassOfModel = {
     {{"gpt2", "GPT2Tokenizer"},
      {"gpt_neox", "GPTNeoXTokenizer"},
@@ -47,7 +47,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kClassOf
      {"gemma2", "GemmaTokenizer"},
      {"gemma3_text", "GemmaTokenizer"}}};
 
-/// A special token: its name, or an object. A name is not looked for in normalized text.
+/// Reads a special token: its name, or an object. A token given by name is not matched in normalized text.
 AddedToken read_special_token(const JsonReader& json) {
   AddedToken token;
   if (json.value().is_object()) {
@@ -72,7 +72,7 @@ class SettingsReader {
       result_.legacy = json.boolean_or("legacy", true);
       result_.tokenizer_class = json.string_or("tokenizer_class", "");
       read_special(json);
-      // The order is transformers': with the table, the older files are not read.
+      // As in transformers, the older files are not read if there is a table.
       if (const auto table = json.find("added_tokens_decoder")) {
         decoder = true;
         read_decoder(*table);
@@ -86,7 +86,7 @@ class SettingsReader {
       const auto found = result_.special.find(key);
       if (found == result_.special.end() || !found->second) continue;
       result_.named.push_back(*found->second);
-      // A model has no row for a token that its files name nowhere else, and documents would hold it.
+      // The model has no embedding for a token that is not in the vocabulary, and every document would contain it.
       result_.named.back().gets_no_id = key == kNamedTokens[0] || key == kNamedTokens[1];
     }
     result_.named.insert(result_.named.end(), more_.begin(), more_.end());
@@ -150,7 +150,7 @@ class SettingsReader {
       if (content.empty()) json.fail("a token is empty; it must be a text");
     }
   }
-  /// Tokens that a key names are special, whatever the table of added tokens says.
+  /// Marks the tokens that a key names as special, independent of the table of added tokens.
   void finish_added(bool decoder) {
     for (AddedToken& token : result_.added) {
       const bool special =
@@ -218,7 +218,7 @@ std::vector<AddedToken> merge_added_tokens(std::vector<AddedToken> own, const To
     }
     if (found->id != token.id) {
       user_error(
-          "{}: added token {} has id {}, and {} in {}; ids must agree", where, shown(token.content),
+          "{}: added token {} has id {}, but {} in {}; the ids must agree", where, shown(token.content),
           *found->id, *token.id,
           settings.older_files ? "added_tokens.json" : "added_tokens_decoder of tokenizer_config.json");
     }

@@ -1,4 +1,4 @@
-// What the files next to a tokenizer say of its tokens: tokenizer_config.json, special_tokens_map.json,
+// Settings of a tokenizer in the other files of its folder: tokenizer_config.json, special_tokens_map.json,
 // added_tokens.json, config.json and generation_config.json. Definition: transformers' AutoTokenizer.
 #pragma once
 
@@ -14,34 +14,35 @@
 namespace te::text {
 
 struct TokenizerSettings {
-  /// A special token by its key, such as `bos_token`; a key without a token is written out as null.
+  /// Special tokens by key, such as `bos_token`; nullopt for a key whose value is null.
   std::map<std::string, std::optional<AddedToken>> special;
   bool has_config = false;  ///< there is a tokenizer_config.json
-  /// The tokenizer_class of tokenizer_config.json without "Fast", else that of config.json's model_type; may be empty.
+  /// The tokenizer_class of tokenizer_config.json without "Fast", else the class for config.json's model_type, or
+  /// empty.
   std::string tokenizer_class;
-  /// Tokens of added_tokens_decoder; without that key, of added_tokens.json, where `older_files` is true and a
-  /// tokenizer.json counts more. In the order of their ids.
+  /// Tokens of added_tokens_decoder, ordered by id. Without that key, the tokens of added_tokens.json: then older_files
+  /// is true, and a tokenizer.json takes precedence.
   std::vector<AddedToken> added;
   bool older_files = false;
-  /// Special tokens without an id, in the order in which those that the vocabulary lacks are added.
+  /// Special tokens without an id, in the order in which the missing ones are added to the vocabulary.
   std::vector<AddedToken> named;
-  std::optional<bool> add_prefix_space;   ///< of tokenizer_config.json
-  bool legacy = true;                     ///< likewise
+  std::optional<bool> add_prefix_space;   ///< from tokenizer_config.json
+  bool legacy = true;                     ///< from tokenizer_config.json
   std::optional<int64_t> generation_end;  ///< eos_token_id of generation_config.json, the first of a list
 };
 
-/// UserError "tokenizer NAME: FILE: ..." for a file that is malformed. A folder may have any of the files, or none.
+/// Reads the files of a folder; all of them are optional. UserError "tokenizer NAME: FILE: ..." for a malformed file.
 TokenizerSettings read_tokenizer_settings(const std::string& folder, const std::string& name);
 
-/// A token as an object with `content` and the options of AddedToken, without an id.
+/// Reads a token from an object with `content` and the options of AddedToken, without its id.
 AddedToken read_added_token(const JsonReader& json);
 
-/// The added tokens of a tokenizer's own file, `own`, with those of the files next to it. UserError, beginning with
-/// `where`, when they contradict.
+/// Merges `own`, the added tokens of a tokenizer's own file, with those of the settings. UserError "WHERE: ..." if they
+/// contradict each other.
 std::vector<AddedToken> merge_added_tokens(std::vector<AddedToken> own, const TokenizerSettings& settings,
                                            const std::string& where);
 
-/// The token that transformers' class of the tokenizer has for `key` (bos_token or eos_token) where no file names one.
+/// The default of the tokenizer's class in transformers for `key` (bos_token or eos_token).
 std::optional<std::string> default_token(const TokenizerSettings& settings, const std::string& key);
 
 }  // namespace te::text

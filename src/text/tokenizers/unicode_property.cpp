@@ -17,8 +17,7 @@ struct UnicodeAddition {
 };
 #include "text/tokenizers/unicode_additions.inc"
 
-/// Oniguruma's names without case, spaces, `_` and `-`, and PCRE2's. Binary properties have more than one letter
-/// or two.
+/// Oniguruma's names (in lowercase, without spaces, `_` and `-`) and PCRE2's names.
 constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"l", "L"},
     {"letter", "L"},
@@ -113,7 +112,7 @@ std::string normalized(std::string_view name) {
   return result;
 }
 
-/// Whether PCRE2 knows the expression.
+/// Whether PCRE2 supports the expression.
 bool compiles(const std::string& regex) {
   int error = 0;
   PCRE2_SIZE at = 0;
@@ -123,7 +122,7 @@ bool compiles(const std::string& regex) {
   return code != nullptr;
 }
 
-/// What a property gained; general categories of one letter have all of their parts.
+/// The characters that a property has gained; a general category of one letter includes its subcategories.
 std::string gained(std::string_view property) {
   std::string result;
   for (const UnicodeAddition& addition : kGained) {
@@ -140,7 +139,7 @@ CharacterSet known(std::string_view property) {
     if (loss.property == property) set.lost = loss.characters;
   }
   if (property != "C" && property != "Cn") return set;
-  // Code points that are assigned now.
+  // Remove the code points that have been assigned since.
   for (const UnicodeAddition& addition : kGained) {
     const bool stays = property == "C" && addition.property == "Cf";
     if (addition.property.size() == 2 && !stays) set.lost += addition.characters;
@@ -151,7 +150,7 @@ CharacterSet known(std::string_view property) {
 }  // namespace
 
 std::string_view space_characters() {
-  // PCRE2's \s also has U+180E.
+  // PCRE2's \s also contains U+180E.
   return R"(\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 }
 
@@ -196,7 +195,7 @@ std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brac
       wanted.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string::npos) {
     return {};
   }
-  // A script; PCRE2 would take its bare name for the script extensions.
+  // A script. PCRE2 interprets a bare script name as script extensions, hence the prefix.
   const std::string property = fmt::format("\\p{{sc:{}}}", wanted);
   if (!compiles(property)) return {};
   return CharacterSet{gained(wanted) + property, ""};

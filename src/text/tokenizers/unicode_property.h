@@ -1,5 +1,6 @@
-// Character properties as Oniguruma knows them, in terms of PCRE2's. The two are of different Unicode versions: the
-// `tokenizers` package has 16, PCRE2 10.40 to 10.42 has 14, so what came since is added.
+// Oniguruma's character properties, expressed with PCRE2's. The two have different Unicode versions (16 in the
+// `tokenizers` package, 14 in PCRE2 10.40 to 10.42), so the characters that were added in between are listed
+// explicitly.
 #pragma once
 
 #include <optional>
@@ -8,22 +9,22 @@
 
 namespace te::text {
 
-/// A set of characters: those of the bracketed class [content] without those of [lost].
+/// A set of characters: the bracketed class [content] without the characters of [lost].
 struct CharacterSet {
-  std::string content;  ///< the inside of a class, PCRE2's syntax
-  std::string lost;     ///< the same; mostly empty
+  std::string content;  ///< the inside of a bracketed class in PCRE2's syntax
+  std::string lost;     ///< likewise; mostly empty
 };
 
-/// The set of \p{name}: general categories (short or long names), Alphabetic and the like, scripts (where a
-/// character has several, the first). Nothing for a name that is not known. Case, spaces, `_` and `-` do not matter.
-/// `in_brackets`: it stands inside of [...], see word_characters().
+/// The set of \p{name}: general categories (short or long names), binary properties such as Alphabetic, and scripts
+/// (the first one of a character with several); nullopt for an unknown name. Case, spaces, `_` and `-` are ignored.
+/// `in_brackets`: the property is inside [...], see word_characters().
 std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brackets = false);
 
-/// The set of [:name:] inside of brackets; nothing for a name that is not known.
+/// The set of [:name:] inside brackets; nullopt for an unknown name.
 std::optional<CharacterSet> unicode_posix_class(std::string_view name);
 
-/// Contents of classes: \s and \w. Outside of brackets Oniguruma asks a table of its own below U+0100, which has the
-/// superscripts and fractions too.
+/// The characters of \s and \w in PCRE2's syntax. Outside brackets, Oniguruma uses a separate table for characters
+/// below U+0100, in which superscripts and fractions are word characters too.
 std::string_view space_characters();
 std::string word_characters(bool in_brackets);
 

@@ -33,7 +33,7 @@ class ScriptTable {
  public:
   ScriptTable() : scripts_(kCodePoints, kAnyScript) {
     CodePointSet any(kNewOrAny);
-    std::string text;  // of the characters whose script is not yet known
+    std::string text;  // the characters whose script is not yet determined
     for (uint32_t c = 0; c < kAssigned; ++c) {
       if (!any.contains(c) && (c < kSurrogateFirst || c > kSurrogateLast)) append_utf8(c, text);
     }
@@ -48,9 +48,9 @@ class ScriptTable {
 
  private:
   static constexpr uint32_t kCodePoints = 0x110000, kSurrogateFirst = 0xD800, kSurrogateLast = 0xDFFF;
-  static constexpr uint32_t kAssigned = 0xE0200;  // what is above has no script
+  static constexpr uint32_t kAssigned = 0xE0200;  // characters from here have no script
 
-  /// Notes the characters of a script, and returns the others.
+  /// Records which characters of `text` are of the script and returns the others.
   std::string add_from_library(std::string_view script, const std::string& text) {
     const Pattern pattern(fmt::format("\\p{{{}}}+", script), "UnicodeScripts");
     PatternWorkspace workspace;

@@ -1,5 +1,5 @@
-// The script of a character as Hugging Face's pre-tokenizer UnicodeScripts has it: PCRE2's, but as the package's
-// tables, of Unicode 9, have it where the two differ. Hiragana and Katakana count as Han.
+// The script of a character as in Hugging Face's pre-tokenizer UnicodeScripts: PCRE2's script, corrected where it
+// differs from the package's tables (Unicode 9). Hiragana and Katakana count as Han.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace te::text {
 
-/// A number for each script; kAnyScript for characters that go with every script: the space, and those that the
+/// A number for each script; kAnyScript for characters that continue any script: the space, and characters that the
 /// package does not know.
 using UnicodeScript = uint8_t;
 constexpr UnicodeScript kAnyScript = 0;
 UnicodeScript unicode_script(uint32_t code_point);
 
-/// Calls on_piece(begin, end, false) for the parts of `text`, any bytes, that are of one script, in order. Characters
-/// of any script belong to the part before them, and to none at the beginning. Bytes that are no UTF-8 are of a script
-/// of their own.
+/// Calls on_piece(begin, end, false) for the runs of one script in `text`, which can contain any bytes, in order.
+/// Characters with kAnyScript belong to the preceding run; at the beginning of the text they are dropped. Invalid UTF-8
+/// bytes form a script of their own.
 template <class OnPiece>
 void cut_scripts(std::string_view text, OnPiece on_piece) {
   UnicodeScript last = kAnyScript;

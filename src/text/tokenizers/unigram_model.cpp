@@ -57,7 +57,7 @@ void UnigramModel::encode(std::string_view word, ModelWorkspace& workspace,
                          [&](std::string_view text) { encode_uncached(text, workspace.nodes, tokens); });
 }
 
-/// The best path to every byte of the word where a character ends. Of equal scores, the token that begins first.
+/// Finds the best path to the end of every character of the word. For equal scores, the token that begins first wins.
 void UnigramModel::find_path(std::string_view word, std::vector<ModelWorkspace::Node>& nodes) const {
   nodes.assign(word.size() + 1, {0.0, -1, 0});
   for (size_t at = 0; at < word.size();) {
@@ -66,7 +66,7 @@ void UnigramModel::find_path(std::string_view word, std::vector<ModelWorkspace::
       ModelWorkspace::Node& target = nodes[at + length];
       if (target.id < 0 || score > target.score) target = {score, id, static_cast<uint32_t>(at)};
     };
-    // A byte that is no UTF-8 is a character.
+    // An invalid byte counts as a character.
     const size_t character = std::max<size_t>(utf8_sequence_length(word.substr(at)), 1);
     bool known = false;
     trie_.for_each_prefix(word.substr(at), [&](size_t length, int32_t id) {
@@ -90,7 +90,7 @@ void UnigramModel::encode_uncached(std::string_view word, std::vector<ModelWorks
     user_error("a word of {} bytes is too long to encode; split the text into documents", word.size());
   }
   find_path(word, nodes);
-  // Turns the path round: `from` becomes where the token ends.
+  // Reverse the path: `from` becomes the end of the token.
   uint32_t end = static_cast<uint32_t>(word.size()), after = end;
   while (end > 0) {
     const uint32_t begin = nodes[end].from;
@@ -100,7 +100,7 @@ void UnigramModel::encode_uncached(std::string_view word, std::vector<ModelWorks
   }
   // `after` is the end of the first token.
   size_t begin = 0, unknown = 0;
-  bool waits = false;  // unknown text from `unknown` on; neighbours are one
+  bool waits = false;  // unknown text is pending from `unknown`; adjacent unknown tokens are joined
   for (uint32_t at = after; begin < word.size(); at = nodes[at].from) {
     const bool is_unknown = nodes[at].id == unk_;
     if (is_unknown && !waits) unknown = begin;
@@ -113,7 +113,7 @@ void UnigramModel::encode_uncached(std::string_view word, std::vector<ModelWorks
   }
   if (waits) add_unknown(word.substr(unknown), tokens);
   constexpr size_t kKeep = size_t{1} << 16;
-  if (nodes.capacity() > kKeep) nodes = {};  // give back what one huge word needed
+  if (nodes.capacity() > kKeep) nodes = {};  // release the memory of a huge word
 }
 
 void UnigramModel::add_unknown(std::string_view text, std::vector<int32_t>& tokens) const {

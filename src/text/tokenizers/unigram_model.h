@@ -1,4 +1,4 @@
-// Unigram: of all ways to cut a word into tokens, the one whose scores add up to the most.
+// Unigram: splits a word into the tokens whose scores have the largest sum.
 // Definition: Hugging Face tokenizers, models/unigram.
 #pragma once
 
@@ -17,15 +17,15 @@ namespace te::text {
 struct UnigramSpec {
   std::vector<std::pair<std::string, double>> vocab;  ///< token and score (a log probability), by id
   std::optional<int64_t> unk_id;
-  bool byte_fallback = false;  ///< what is unknown becomes the tokens `<0x00>` to `<0xFF>` of its bytes
+  bool byte_fallback = false;  ///< unknown text becomes the tokens `<0x00>` to `<0xFF>` of its bytes
 };
 
 class UnigramModel : public TokenModel {
  public:
-  /// UserError "WHERE: ..." for tokens that are there twice or empty and an unk_id that the vocabulary lacks.
+  /// UserError "WHERE: ..." for duplicate tokens and for an unk_id that the vocabulary lacks.
   UnigramModel(const UnigramSpec& spec, const std::string& where);
 
-  /// UserError for a character that is unknown where there is no unk_id.
+  /// UserError for an unknown character if there is no unk_id.
   void encode(std::string_view word, ModelWorkspace& workspace, std::vector<int32_t>& tokens) const override;
 
  private:

@@ -20,7 +20,7 @@ size_t utf8_sequence_length(std::string_view text) {
     const bool second = continues(1, first == 0xE0 ? 0xA0 : 0x80, first == 0xED ? 0x9F : 0xBF);
     return second && continues(2) ? 3 : 0;
   }
-  if (first > 0xF4) return 0;  // F0: no overlong forms, F4: nothing above U+10FFFF
+  if (first > 0xF4) return 0;  // no overlong forms (F0), nothing above U+10FFFF (F4)
   const bool second = continues(1, first == 0xF0 ? 0x90 : 0x80, first == 0xF4 ? 0x8F : 0xBF);
   return second && continues(2) && continues(3) ? 4 : 0;
 }

@@ -1,4 +1,4 @@
-// UTF-8 as the tokenizers need it: what is well-formed, and what a character is.
+// UTF-8 functions of the tokenizers: validation, decoding, and iteration over characters.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace te::text {
 
-/// Bytes of the well-formed UTF-8 sequence (Unicode table 3-7) that `text`, not empty, begins with: 1 to 4, or 0
-/// where its first byte begins none.
+/// Length in bytes of the well-formed UTF-8 sequence (Unicode table 3-7) at the beginning of `text` (not empty): 1 to
+/// 4, or 0 if there is none.
 size_t utf8_sequence_length(std::string_view text);
 
 /// The code point of a sequence of utf8_sequence_length() bytes.
@@ -16,10 +16,10 @@ uint32_t utf8_code_point(std::string_view sequence);
 
 void append_utf8(uint32_t code_point, std::string& text);
 
-/// Length of the well-formed beginning of `text`: text.size() if all of it is UTF-8. Fast on ASCII.
+/// Length of the longest well-formed prefix of `text`: text.size() if all of it is UTF-8. Fast for ASCII.
 size_t valid_utf8_prefix(std::string_view text);
 
-/// Calls on_run(run, valid) for the maximal runs of UTF-8 and of other bytes, which make up `text`.
+/// Calls on_run(run, valid) for the maximal runs of valid UTF-8 and of invalid bytes in `text`, in order.
 template <class OnRun>
 void for_each_utf8_run(std::string_view text, OnRun on_run) {
   while (!text.empty()) {

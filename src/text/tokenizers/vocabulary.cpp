@@ -8,7 +8,7 @@
 namespace te::text {
 
 Vocabulary::Vocabulary(const std::vector<std::pair<std::string, int64_t>>& tokens, const std::string& where) {
-  // Tables by id must not outgrow the file.
+  // Limits the size of tables that are indexed by id, relative to the size of the file.
   const int64_t limit = 2 * static_cast<int64_t>(tokens.size()) + 65536;
   int64_t largest = -1;
   for (const auto& [token, id] : tokens) {
@@ -30,7 +30,7 @@ Vocabulary::Vocabulary(const std::vector<std::pair<std::string, int64_t>>& token
     taken[index] = true;
     names_[index] = token;
     if (!ids_.emplace(names_[index], static_cast<int32_t>(id)).second) {
-      user_error("{}: token {} is there twice; tokens must differ", where, shown(token));
+      user_error("{}: token {} occurs twice; tokens must differ", where, shown(token));
     }
   }
 }

@@ -1,4 +1,4 @@
-// Words and their tokens that a thread has met; bounded: a new word takes the place of an older one.
+// A per-thread cache of words and their tokens, of fixed size: a new word replaces the one in its slot.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@ class WordCache {
   };
 
   WordCache() : entries_(kEntries) {}
-  /// The place of a word of 1 to kMaxBytes bytes; its `bytes` and `word` say whether it is this one.
+  /// The slot of a word of 1 to kMaxBytes bytes; it can be free or contain another word.
   Entry& slot(std::string_view word);
 
-  /// Appends the tokens of a word that is not empty: those that are kept, else those that encode(word) appends.
+  /// Appends the tokens of a non-empty word: the cached tokens, else those that encode(word) appends.
   template <class Encode>
   void encode(std::string_view word, std::vector<int32_t>& tokens, Encode encode) {
     if (word.size() > kMaxBytes) return encode(word);

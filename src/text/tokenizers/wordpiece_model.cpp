@@ -8,9 +8,9 @@ namespace te::text {
 
 namespace {
 
-/// The tokens that begin with `prefix`, without it.
-std::vector<std::pair<std::string_view, int32_t>> tokens_behind(const Vocabulary& vocabulary,
-                                                                std::string_view prefix) {
+/// The tokens that begin with `prefix`, with the prefix removed.
+std::vector<std::pair<std::string_view, int32_t>> tokens_after(const Vocabulary& vocabulary,
+                                                               std::string_view prefix) {
   std::vector<std::pair<std::string_view, int32_t>> result;
   for (const auto& [token, id] : vocabulary.ids()) {
     if (token.size() > prefix.size() && token.starts_with(prefix)) {
@@ -30,8 +30,8 @@ int32_t find_unk(const Vocabulary& vocabulary, const std::string& token, const s
 
 WordPieceModel::WordPieceModel(const WordPieceSpec& spec, const std::string& where)
     : TokenModel(spec.vocab, where),
-      first_(tokens_behind(vocabulary_, "")),
-      inside_(tokens_behind(vocabulary_, spec.prefix)),
+      first_(tokens_after(vocabulary_, "")),
+      inside_(tokens_after(vocabulary_, spec.prefix)),
       unk_(find_unk(vocabulary_, spec.unk_token, where)),
       max_characters_(spec.max_characters) {}
 

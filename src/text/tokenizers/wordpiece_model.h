@@ -1,5 +1,5 @@
-// WordPiece: from the left, the longest token that the rest of a word begins with; and WordLevel: words that are
-// tokens. Definitions: Hugging Face tokenizers, models/wordpiece and models/wordlevel.
+// WordPiece splits a word from the left into the longest tokens; WordLevel has one token per word. Definitions: Hugging
+// Face tokenizers, models/wordpiece and models/wordlevel.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ namespace te::text {
 
 struct WordPieceSpec {
   std::vector<std::pair<std::string, int64_t>> vocab;  ///< token, id
-  std::string unk_token;                               ///< for words that cannot be made of tokens
+  std::string unk_token;                               ///< for words that cannot be split into tokens
   std::string prefix;                                  ///< of tokens inside a word, such as ##
-  int64_t max_characters = 0;                          ///< of a word; longer ones are unknown
+  int64_t max_characters = 0;                          ///< longer words become the unknown token
 };
 
 struct WordLevelSpec {

@@ -1,4 +1,4 @@
-// The greedy recurrence and its replay from stored counts.
+// Implements the greedy recurrence and its replay from stored counts.
 #include "data/blend.h"
 
 #include <algorithm>
@@ -26,14 +26,14 @@ Blend::Blend(std::vector<double> weights, std::vector<int64_t> limits)
 
 int32_t Blend::next(int64_t n, const int64_t* counts) const {
   int32_t best = -1;
-  double best_lack = 0.0;
+  double best_deficit = 0.0;
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (counts[i] >= limits_[i]) continue;
-    const double lack =
+    const double deficit =
         weights_[i] * static_cast<double>(std::max<int64_t>(n, 1)) - static_cast<double>(counts[i]);
-    if (best < 0 || lack > best_lack) {
+    if (best < 0 || deficit > best_deficit) {
       best = static_cast<int32_t>(i);
-      best_lack = lack;
+      best_deficit = deficit;
     }
   }
   return best;

@@ -1,9 +1,9 @@
-// Which dataset does sample n come from? Greedy blending, as in Megatron: each next sample goes to the
-// dataset with the largest w_i * max(n, 1) - count_i (the lowest index wins a tie), so after n samples every
-// count is within one or so of w_i * n. A dataset with a limit leaves the blend when it is used up.
+// Chooses the dataset of each sample by greedy blending, as in Megatron: sample n comes from the dataset i with the
+// largest w_i * max(n, 1) - count_i (the lowest index wins a tie), so after n samples every count differs from w_i * n
+// by about one at most. A dataset with a limit leaves the blend when it is used up.
 //
-// The rule is a recurrence, yet access is by index: the counts are kept for every 1024th sample, and a query
-// replays the rule from the nearest one. Thread safe.
+// The rule is a recurrence, but access is by index: the counts are stored for every 1024th sample, and a query replays
+// the rule from the preceding one. Thread safe.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ class Blend {
 
   struct Item {
     int32_t dataset;
-    int64_t sample;  ///< how many samples this dataset gave before
+    int64_t sample;  ///< index of the sample within the dataset
   };
 
-  /// Weights need not sum to 1; each must be positive and finite. limits[i]: samples that dataset i has, or
+  /// Weights need not sum to 1; each must be positive and finite. limits[i]: number of samples of dataset i, or
   /// kEndless.
   Blend(std::vector<double> weights, std::vector<int64_t> limits);
 
   int64_t num_samples() const { return num_samples_; }  ///< sum of the limits, or kEndless
 
-  /// Items of samples [first, first + count), all below num_samples().
+  /// The items of samples [first, first + count), which must be below num_samples().
   std::vector<Item> items(int64_t first, int64_t count) const;
 
  private:
@@ -38,7 +38,8 @@ class Blend {
   std::vector<int64_t> limits_;
   int64_t num_samples_ = 0;
   mutable std::mutex mutex_;
-  mutable std::vector<int64_t> counts_;  // [block, dataset] before sample block * kStride
+  mutable std::vector<int64_t>
+      counts_;  // [block, dataset]: samples of the dataset before sample block * kStride
 };
 
 }  // namespace te::data

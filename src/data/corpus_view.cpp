@@ -1,7 +1,7 @@
-// Epochs, the order of documents within one, and the cut into samples.
+// Epochs, the order of documents within an epoch, and its division into samples.
 //
-// An epoch's order is a Permutation, so only the positions at which documents start must be stored, and of
-// those every 64th: a query finds the block by binary search and continues document by document.
+// The order of an epoch is a Permutation. Only the start position of every 64th document is stored: a query finds the
+// block by binary search and continues document by document.
 #include "data/corpus_view.h"
 
 #include <algorithm>
@@ -24,17 +24,17 @@ struct CorpusView::Epoch {
 
   int64_t number;
   Permutation documents, samples;
-  std::once_flag counted;  // starts are made
-  std::vector<int64_t>
-      starts;  // in the epoch's token stream: of document 0, 64, 128, ... of its order, and the end
+  std::once_flag counted;  // `starts` is computed
+  // Positions in the epoch's token sequence at which documents 0, 64, 128, ... of its order start, and its end.
+  std::vector<int64_t> starts;
 };
 
 struct CorpusView::Sample {
   explicit Sample(int64_t seq_length)
       : tokens(static_cast<size_t>(seq_length + 1)), starts(static_cast<size_t>(seq_length + 1)) {}
-  int64_t room() const { return static_cast<int64_t>(tokens.size()) - filled; }
+  int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - filled; }
 
-  /// The next `count` tokens, which belong to one document, are written to the returned place.
+  /// Appends `count` tokens of one document; the caller writes them to the returned address.
   int32_t* extend(int64_t count) {
     std::fill_n(starts.begin() + filled, count, static_cast<int32_t>(filled));
     filled += count;
@@ -51,14 +51,13 @@ CorpusView::CorpusView(std::shared_ptr<const IndexedDataset> dataset, const Corp
   TE_CHECK(seq_length > 0, "seq_length {} must be positive", seq_length);
   if (options_.shuffle && tokens < seq_length + 1) {
     user_error(
-        "{}: holds {} tokens, a sample needs seq_length + 1 = {} + 1 = {}; use more text or a shorter "
+        "{}: has {} tokens, but a sample needs seq_length + 1 = {} + 1 = {}; use more text or a shorter "
         "seq_length",
         dataset_->prefix(), tokens, seq_length, seq_length + 1);
   }
   if (tokens < 2) {
-    user_error(
-        "{}: holds {} tokens, validation needs at least 2 (one to read, one to predict); use more text",
-        dataset_->prefix(), tokens);
+    user_error("{}: has {} tokens, but validation needs at least 2 (one input, one target); use more text",
+               dataset_->prefix(), tokens);
   }
   samples_per_epoch_ = options_.shuffle ? (tokens - 1) / seq_length : (tokens - 2) / seq_length + 1;
 }
@@ -78,7 +77,7 @@ std::shared_ptr<CorpusView::Epoch> CorpusView::find_epoch(int64_t number) const 
   return recent_.front();
 }
 
-// The lock is free while the documents are counted: other threads continue in the previous epoch.
+// The lock is not held while the documents are counted, so other threads can read the previous epoch.
 std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const {
   const std::shared_ptr<Epoch> epoch = find_epoch(number);
   std::call_once(epoch->counted, [&] {
@@ -93,11 +92,11 @@ void CorpusView::read_stream(const Epoch& epoch, int64_t begin, Sample& sample) 
   const auto block =
       std::upper_bound(epoch.starts.begin(), epoch.starts.end(), begin) - epoch.starts.begin() - 1;
   int64_t position = epoch.starts[static_cast<size_t>(block)];
-  for (int64_t i = block * kBlock; sample.room() > 0; ++i) {
+  for (int64_t i = block * kBlock; sample.remaining() > 0; ++i) {
     const IndexedDataset::Extent document = dataset_->document(epoch.documents(i));
     const int64_t skip = begin - position;
     if (skip < document.length()) {
-      const int64_t part = std::min(document.length() - skip, sample.room());
+      const int64_t part = std::min(document.length() - skip, sample.remaining());
       dataset_->read(document.begin + skip, part, sample.extend(part), options_.vocab_size);
       begin += part;
     }
@@ -106,7 +105,7 @@ void CorpusView::read_stream(const Epoch& epoch, int64_t begin, Sample& sample) 
 }
 
 void CorpusView::read_in_order(int64_t begin, Sample& sample) const {
-  const int64_t end = std::min(begin + sample.room(), dataset_->num_tokens());
+  const int64_t end = std::min(begin + sample.remaining(), dataset_->num_tokens());
   for (int64_t document = dataset_->document_at(begin); begin < end; ++document) {
     const int64_t part = std::min(dataset_->document(document).end, end) - begin;
     dataset_->read(begin, part, sample.extend(part), options_.vocab_size);
@@ -126,7 +125,7 @@ void CorpusView::read(int64_t index, const SampleRow& row) const {
     read_in_order(index * length, sample);
   }
   const int64_t real = sample.filled;
-  std::fill_n(sample.extend(sample.room()), length + 1 - real, 0);
+  std::fill_n(sample.extend(sample.remaining()), length + 1 - real, 0);
   std::copy_n(sample.tokens.begin(), length, row.tokens);
   std::copy_n(sample.tokens.begin() + 1, length, row.targets);
   std::fill(row.targets + real - 1, row.targets + length, -1);

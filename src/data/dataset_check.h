@@ -1,5 +1,5 @@
-// Are these datasets the model's? A run that reads another tokenizer's tokens, or tokens that the model does not have,
-// looks like any other for hours; so the datasets are checked before the first step.
+// Checks before the first step that datasets match the model. Training on the tokens of another tokenizer, or on tokens
+// outside the vocabulary, otherwise goes unnoticed for hours.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,19 @@
 namespace te::data {
 
 struct DatasetCheck {
-  int64_t vocab_size = 0;  ///< of the model; every token must be below it
-  std::optional<TokenizerRecord>
-      tokenizer;                     ///< the model's; without it the datasets are compared with one another
-  std::string tokenizer_key;         ///< what has named it, for errors
-  bool any_tokenizer = false;        ///< leave out the comparison of tokenizers
-  std::string any_tokenizer_remedy;  ///< how to leave it out: "set data.check_tokenizer to false"
+  int64_t vocab_size = 0;  ///< the model's; every token must be below it
+  /// The model's tokenizer; without it, the datasets are compared with the first one.
+  std::optional<TokenizerRecord> tokenizer;
+  std::string tokenizer_key;         ///< config key or dataset that defines `tokenizer`, for messages
+  bool any_tokenizer = false;        ///< skip the comparison of tokenizers
+  std::string any_tokenizer_remedy;  ///< how to skip it, for messages: "set data.check_tokenizer to false"
 };
 
-/// The datasets of one key, such as data.train. Tokens are checked by what a dataset's record says; one without a
-/// record is looked through: the whole of it up to 2^24 tokens, else 256 pieces, evenly spread, first and last tokens
-/// among them. Every document's place in the index is checked. UserError, one line with key, dataset and remedy. A
-/// record that is not the dataset's is warned of, and left aside. Returns what the datasets are known by.
+/// Checks the datasets of one config key, such as data.train. The largest token is taken from a dataset's record.
+/// Without a record the tokens are scanned: all of them up to 2^24 tokens, else 256 evenly spaced parts that include
+/// the first and last tokens. The position of every document in the index is checked. UserError, in one line, with key,
+/// dataset and remedy. A record that does not match its dataset is ignored with a warning. Returns the datasets'
+/// fingerprints.
 std::vector<DatasetFingerprint> check_datasets(const std::string& key,
                                                const std::vector<std::string>& prefixes, DatasetCheck& check);
 

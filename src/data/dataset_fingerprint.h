@@ -1,5 +1,5 @@
-// Is a dataset still the one that it was? A run that resumes on other data than it was trained on, tokenized to the
-// same prefix, shows nothing but a jump of its loss.
+// Fingerprints that detect whether a dataset has changed. A run that resumes with other data at the same prefix
+// otherwise shows only a jump of the loss.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace te::data {
 
 struct DatasetFingerprint {
   int64_t documents = 0, tokens = 0;
-  /// XXH3-64 of both files and their sizes: of all bytes up to 16 MiB of each, else of 256 parts of 64 KiB, evenly
-  /// spread, both ends among them.
+  /// XXH3-64 of both files and their sizes: of all bytes of a file up to 16 MiB, else of 256 evenly spaced parts of
+  /// 64 KiB that include both ends.
   uint64_t hash = 0;
   bool operator==(const DatasetFingerprint&) const = default;
 };

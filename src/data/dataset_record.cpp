@@ -19,17 +19,17 @@ std::string dataset_record_path(const std::string& prefix) {
 std::optional<DatasetRecord> read_dataset_record(const std::string& prefix) {
   const std::string path = dataset_record_path(prefix);
   const auto refuse = [&](const std::string& what) {
-    user_error("{}: {}; remove the file, and the dataset is read without what it says of itself", path, what);
+    user_error("{}: {}; remove the file to use the dataset without its record", path, what);
   };
-  // A record has some hundred bytes; a pipe or a huge file of that name is none.
+  // A record has a few hundred bytes; a pipe or a huge file of that name is refused.
   constexpr uint64_t kLongest = 1 << 20;
   const FileText file = read_file(path, kLongest);
   if (file.missing) return {};
-  if (!file) refuse("is no record of a dataset: " + file.error);
+  if (!file) refuse("is not a dataset record: " + file.error);
   DatasetRecord record;
   try {
     const auto json = nlohmann::json::parse(file.text);
-    if (json.at("format") != kFormat) refuse("has another format than `" + std::string(kFormat) + "`");
+    if (json.at("format") != kFormat) refuse("its format is not `" + std::string(kFormat) + "`");
     const auto& tokenizer = json.at("tokenizer");
     record = {.tokenizer = {.name = tokenizer.at("name").get<std::string>(),
                             .hash = tokenizer.at("hash").get<std::string>(),
@@ -54,7 +54,7 @@ std::string to_json(const DatasetRecord& record) {
                                        {"documents", record.documents},
                                        {"tokens", record.tokens},
                                        {"largest_token", record.largest_token}};
-  // A path may hold any bytes.
+  // A path can contain any bytes.
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// The shuffle of one epoch. Private to the data library.
+// Shuffling of epochs. Private to the data library.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace te::data {
 
-/// Epochs that a view keeps: a batch that crosses the end of an epoch needs two.
+/// Number of epochs that a view caches: a batch that crosses the end of an epoch needs two.
 constexpr size_t kRecentEpochs = 2;
 
-/// A permutation of `size` items for (seed, stream, what, epoch): `stream` is the dataset's place in its blend.
+/// A permutation of `size` items for (seed, stream, what, epoch); `stream` is the dataset's index in its blend.
 inline Permutation epoch_permutation(int64_t size, uint64_t seed, uint64_t stream, std::string_view what,
                                      int64_t epoch) {
   const Philox4 random = philox(seed, stream_of(what) + stream, static_cast<uint64_t>(epoch));
@@ -24,24 +24,25 @@ inline Permutation epoch_permutation(int64_t size, uint64_t seed, uint64_t strea
           (uint64_t{random.word[2]} << 32) | random.word[3]};
 }
 
-/// Items one after the other in the order of a permutation: where items 0, block, 2 * block, ... of that order begin,
-/// and the sum of all lengths. read_lengths(first, lengths) gives the lengths of as many items from `first` on, and is
-/// called for each item once, in ascending order, because an index of 10^8 documents has to be read from front to
-/// back: in the order of an epoch each document costs several cache misses, or reads from a disk.
+/// For items that are concatenated in the order of a permutation: the start positions of items 0, block, 2 * block, ...
+/// of that order, and the sum of all lengths. read_lengths(first, lengths) must fill `lengths` with the lengths of the
+/// items from `first`. It is called once per item, in ascending order, so that an index of 10^8 documents is read
+/// sequentially: in the order of an epoch, each document would cost several cache misses or disk reads.
 template <class ReadLengths>
 std::vector<int64_t> block_starts(const Permutation& order, int64_t block, ReadLengths&& read_lengths) {
   std::vector<int64_t> starts(static_cast<size_t>((order.size() + block - 1) / block + 1));
-  constexpr int64_t kPart = 256;  // places are known, and on their way to the cache, before they are added to
-  int64_t places[kPart], lengths[kPart];
+  constexpr int64_t kPart =
+      256;  // blocks of this many items are computed and prefetched before they are updated
+  int64_t blocks[kPart], lengths[kPart];
   for (int64_t first = 0; first < order.size(); first += kPart) {
     const int64_t count = std::min(kPart, order.size() - first);
-    order.inverse(first, std::span(places, static_cast<size_t>(count)));
+    order.inverse(first, std::span(blocks, static_cast<size_t>(count)));
     for (int64_t i = 0; i < count; ++i) {
-      places[i] /= block;
-      __builtin_prefetch(&starts[static_cast<size_t>(places[i])], 1);
+      blocks[i] /= block;
+      __builtin_prefetch(&starts[static_cast<size_t>(blocks[i])], 1);
     }
     read_lengths(first, std::span(lengths, static_cast<size_t>(count)));
-    for (int64_t i = 0; i < count; ++i) starts[static_cast<size_t>(places[i])] += lengths[i];
+    for (int64_t i = 0; i < count; ++i) starts[static_cast<size_t>(blocks[i])] += lengths[i];
   }
   int64_t position = 0;
   for (int64_t& start : starts) position += std::exchange(start, position);

@@ -1,4 +1,4 @@
-// Constants of the .idx file, shared by reader and writer (private to the data room).
+// Constants of the .idx file for its reader and writer. Private to the data library.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 namespace {
 
 template <class T>
-T load(const uint8_t* base, int64_t index) {  // memcpy: the arrays of an .idx are not aligned
+T load(const uint8_t* base, int64_t index) {  // memcpy, because the arrays of an .idx are not aligned
   T value;
   std::memcpy(&value, base + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
   return value;
@@ -60,13 +60,13 @@ TokenType token_type_for_vocab(int64_t vocab_size) {
 }
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  // Without waiting for the writer of a pipe.
+  // O_NONBLOCK: do not wait for the writer of a pipe.
   const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     const bool has_extension = path_.ends_with(".bin.idx") || path_.ends_with(".idx.idx");
     user_error("{}: cannot be opened ({}); {}", path_, std::strerror(errno),
-               has_extension ? "a dataset is named by its prefix, without .bin or .idx"
-                             : "make the dataset with te-data tokenize, or correct the path");
+               has_extension ? "name a dataset by its prefix, without .bin or .idx"
+                             : "create the dataset with te-data tokenize, or correct the path");
   }
   struct stat status = {};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -109,26 +109,28 @@ void IndexedDataset::check_header() {
   const std::span<const uint8_t> bytes = index_.bytes();
   const std::string& path = index_.path();
   if (bytes.size() < kIndexHeaderBytes) {
-    user_error("{}: has {} bytes, a dataset index has at least {}; the file is truncated, make it again",
-               path, bytes.size(), kIndexHeaderBytes);
+    user_error(
+        "{}: has {} bytes, but a dataset index has at least {}; the file is truncated, create it again", path,
+        bytes.size(), kIndexHeaderBytes);
   }
   if (std::memcmp(bytes.data(), kIndexMagic, sizeof(kIndexMagic)) != 0) {
     user_error(
-        "{}: does not start with MMIDIDX, so it is no Megatron dataset index; make it with te-data tokenize",
+        "{}: does not start with MMIDIDX, so it is not a Megatron dataset index; create it with te-data "
+        "tokenize",
         path);
   }
   const uint64_t version = load<uint64_t>(bytes.data() + 9, 0);
   if (version != kIndexVersion) {
-    user_error("{}: version {}, only version {} is known; make the dataset again", path, version,
-               kIndexVersion);
+    user_error("{}: has version {}, but only version {} is supported; create the dataset again", path,
+               version, kIndexVersion);
   }
   const int code = bytes[17];
   if (code < 1 || code > 8) {
-    user_error("{}: token type code {} is not one of 1 to 8; make the dataset again", path, code);
+    user_error("{}: token type code {} is not one of 1 to 8; create the dataset again", path, code);
   }
   type_ = static_cast<TokenType>(code);
   if (!is_integer(type_)) {
-    user_error("{}: holds {} values, tokens must be integers; name a dataset of tokens", path,
+    user_error("{}: contains {} values, but tokens must be integers; name a dataset of tokens", path,
                token_type_name(type_));
   }
   const uint64_t sequences = load<uint64_t>(bytes.data() + 18, 0);
@@ -136,18 +138,19 @@ void IndexedDataset::check_header() {
   const uint64_t rest = bytes.size() - kIndexHeaderBytes;
   if (sequences > rest / 12 || documents > rest / 8) {
     user_error(
-        "{}: {} sequences and {} document marks do not fit into {} bytes; the file is truncated, make it "
+        "{}: {} sequences and {} document indices do not fit into {} bytes; the file is truncated, create it "
         "again",
         path, sequences, documents, bytes.size());
   }
   // No overflow: both are bounded by the file's size.
   const uint64_t expected = 12 * sequences + 8 * documents;
   if (rest != expected && rest != expected + sequences) {
-    user_error("{}: has {} bytes, but its counts ask for {}; the file is damaged, make it again", path,
+    user_error("{}: has {} bytes, but its counts need {}; the file is damaged, create it again", path,
                bytes.size(), kIndexHeaderBytes + expected);
   }
   if (documents == 0) {
-    user_error("{}: document_count is 0, it must be 1 or more (documents + 1); make the dataset again", path);
+    user_error("{}: document_count is 0, but must be at least 1 (documents + 1); create the dataset again",
+               path);
   }
   num_sequences_ = static_cast<int64_t>(sequences);
   num_documents_ = static_cast<int64_t>(documents) - 1;
@@ -158,25 +161,26 @@ void IndexedDataset::check_header() {
   documents_ = pointers_ + 8 * sequences;
 }
 
-// What every dataset of these two files must have, whichever of its documents are read.
+// Checks the ends of the index and the size of the .bin, which every valid dataset satisfies.
 void IndexedDataset::check_ends() const {
   if (const int64_t first = document_sequence(0); first != 0) bad_document(0, first);
   if (const int64_t end = document_sequence(num_documents_); end != num_sequences_) {
-    user_error("{}: the documents end at sequence {} of {}; make the dataset again", index_.path(), end,
+    user_error("{}: the documents end at sequence {} of {}; create the dataset again", index_.path(), end,
                num_sequences_);
   }
   const int64_t last = num_sequences_ - 1;
   if (last >= 0 && sequence_begin(0) != 0)
-    user_error("{}: sequence 0 starts at byte {}, not 0; make the dataset again", index_.path(),
+    user_error("{}: sequence 0 starts at byte {}, not 0; create the dataset again", index_.path(),
                load<int64_t>(pointers_, 0));
-  // A damaged index may hold any numbers: a sum that wraps is as wrong as they are.
+  // Unsigned arithmetic, because a damaged index can contain any numbers; a sum that wraps around does not match
+  // either.
   const auto described = static_cast<int64_t>(
       last < 0 ? 0
                : load<uint64_t>(pointers_, last) +
                      static_cast<uint64_t>(int64_t{load<int32_t>(lengths_, last)} * token_size(type_)));
   const auto bin_bytes = static_cast<int64_t>(tokens_.bytes().size());
   if (described == bin_bytes) return;
-  user_error("{}: has {} bytes, but {} describes {}; the two files do not belong together, make them again",
+  user_error("{}: has {} bytes, but {} describes {}; the two files do not match, create the dataset again",
              tokens_.path(), bin_bytes, index_.path(), described);
 }
 
@@ -201,21 +205,21 @@ void IndexedDataset::check_sequence(int64_t sequence) const {
   const int64_t length = load<int32_t>(lengths_, sequence), begin = sequence_begin(sequence),
                 next = sequence_begin(sequence + 1);
   if (length < 0) {
-    user_error("{}: sequence {} has length {}, it must not be negative; make the dataset again",
+    user_error("{}: sequence {} has length {}, which must not be negative; create the dataset again",
                index_.path(), sequence, length);
   }
   if (begin + length != next) {
     user_error(
-        "{}: sequence {} starts at byte {}, the one before it ends at {}; sequences must follow one "
-        "another, make the dataset again",
+        "{}: sequence {} starts at byte {}, but the previous one ends at {}; sequences must be contiguous, "
+        "create the dataset again",
         index_.path(), sequence + 1, next << size_shift_, (begin + length) << size_shift_);
   }
 }
 
 void IndexedDataset::bad_document(int64_t document, int64_t sequence) const {
   user_error(
-      "{}: document {} starts at sequence {}, it must be 0 for the first, not decrease, and not pass {}; "
-      "make the dataset again",
+      "{}: document {} starts at sequence {}; starts must begin with 0, not decrease, and not exceed {}; "
+      "create the dataset again",
       index_.path(), document, sequence, num_sequences_);
 }
 
@@ -224,7 +228,8 @@ int64_t IndexedDataset::sequence_begin(int64_t sequence) const {
   const int64_t pointer = load<int64_t>(pointers_, sequence), position = pointer >> size_shift_;
   if (pointer < 0 || position > num_tokens_ || position << size_shift_ != pointer) [[unlikely]] {
     user_error(
-        "{}: sequence {} starts at byte {}, which is no token of the {} bytes of {}; make the dataset again",
+        "{}: sequence {} starts at byte {}, which is not the start of a token in the {} bytes of {}; create "
+        "the dataset again",
         index_.path(), sequence, pointer, tokens_.bytes().size(), tokens_.path());
   }
   return position;
@@ -253,7 +258,7 @@ IndexedDataset::Extent IndexedDataset::document(int64_t document) const {
   if (last > first) check_sequence(last);
   const Extent extent = {sequence_begin(first), sequence_begin(last + 1)};
   if (extent.length() < 0) [[unlikely]] {
-    user_error("{}: document {} starts at token {} and ends at {}; make the dataset again", index_.path(),
+    user_error("{}: document {} starts at token {} and ends at {}; create the dataset again", index_.path(),
                document, extent.begin, extent.end);
   }
   return extent;
@@ -285,8 +290,8 @@ int64_t IndexedDataset::document_at(int64_t position) const {
 void IndexedDataset::bad_token(int64_t position, int64_t value, int64_t limit) const {
   const int64_t document = document_at(position);
   user_error(
-      "{}.bin: token {} of document {} is {}, it must be 0 or more and below vocab_size = {}; use the "
-      "vocabulary of the tokenizer that made the data",
+      "{}.bin: token {} of document {} is {}, but must be at least 0 and below vocab_size = {}; use the "
+      "vocabulary of the tokenizer that the data was created with",
       prefix_, position - document_begin(document), document, value, limit);
 }
 
@@ -319,7 +324,7 @@ void IndexedDataset::read(int64_t begin, int64_t count, int32_t* out, int64_t vo
     case TokenType::kU16:
       return read_as<uint16_t>(begin, count, out, limit);
     default:
-      TE_CHECK(false, "{}: token type {} passed the check of the header", prefix_, token_type_name(type_));
+      TE_CHECK(false, "{}: check_header() accepted the token type {}", prefix_, token_type_name(type_));
   }
 }
 

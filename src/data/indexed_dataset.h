@@ -1,16 +1,16 @@
 // Megatron's indexed dataset: a pair of files PREFIX.bin and PREFIX.idx, little-endian.
 //
-//   PREFIX.bin  the tokens, one after another
+//   PREFIX.bin  the tokens
 //   PREFIX.idx  9 bytes "MMIDIDX\0\0", u64 version = 1, u8 token type,
 //               u64 sequence_count, u64 document_count,
 //               i32 lengths[sequence_count]            tokens of each sequence
-//               i64 byte_pointers[sequence_count]      where each sequence starts in the .bin
+//               i64 byte_pointers[sequence_count]      offset of each sequence in the .bin
 //               i64 document_indices[document_count]   first sequence of each document, then sequence_count;
 //                                                      so documents = document_count - 1
-//               i8  modes[sequence_count]              optional, ignored here
+//               i8  modes[sequence_count]              optional, ignored
 //
-// Format: Megatron-LM, megatron/core/datasets/indexed_dataset.py. The reader accepts what Megatron writes,
-// and no more: sequences lie in the .bin in order and without gaps, so a document is one run of tokens.
+// Format: Megatron-LM, megatron/core/datasets/indexed_dataset.py. The reader accepts only files as Megatron writes
+// them: the sequences in the .bin are in order and without gaps, so the tokens of a document are contiguous.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace te::data {
 
-/// The dtype codes of the .idx. Reader and writer handle the integer ones; floats are refused.
+/// The dtype codes of the .idx. The reader and the writer support the integer types and refuse floats.
 enum class TokenType : uint8_t {
   kU8 = 1,
   kI8 = 2,
@@ -45,8 +45,8 @@ const char* token_type_name(TokenType type);  ///< "u16", "i32", ...
 /// Megatron's choice: u16 below a vocabulary of 65500, else i32.
 TokenType token_type_for_vocab(int64_t vocab_size);
 
-/// A file mapped read-only; an empty file is an empty span. UserError when it cannot be opened. One that shrinks while
-/// it is mapped ends the program (core/mapped_region.h).
+/// A file that is mapped read-only; bytes() of an empty file is empty. UserError if the file cannot be opened. If the
+/// file shrinks while it is mapped, the program ends with an error (core/mapped_region.h).
 class MappedFile {
  public:
   explicit MappedFile(std::string path);
@@ -63,9 +63,9 @@ class MappedFile {
   std::unique_ptr<MappedRegion> region_;
 };
 
-/// Reader. Opening takes the same time however many documents there are: it checks the header, both ends of the index
-/// and the two files' sizes. Every other number is checked when it is used, and check_all() checks all of them; each
-/// failure is a UserError that names the file, the rule and the remedy. Thread safe after construction.
+/// Reader. The constructor takes constant time: it checks the header, both ends of the index and the sizes of the two
+/// files. Every other number is checked when it is used; check_all() checks all of them. A failed check is a UserError
+/// that names the file, the rule and the remedy. Thread safe after construction.
 class IndexedDataset {
  public:
   /// Tokens [begin, end) of the .bin.
@@ -75,7 +75,7 @@ class IndexedDataset {
   };
 
   explicit IndexedDataset(std::string prefix);
-  /// Checks every document as reading it would: one pass over the index, a second for 2 * 10^8 documents.
+  /// Checks every document like reading it does, in one pass over the index.
   void check_documents() const;
   /// Checks every number of the index.
   void check_all() const;
@@ -86,10 +86,11 @@ class IndexedDataset {
   int64_t num_documents() const { return num_documents_; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  /// Where a document lies: right after the previous one. Both ends are checked from both sides.
+  /// The position of a document, which directly follows the previous one. Checks both ends.
   Extent document(int64_t document) const;
   int64_t document_length(int64_t document) const { return this->document(document).length(); }
-  /// The lengths of documents from `first` on: cheaper than one by one, and checked as much.
+  /// Fills `lengths` with the lengths of the documents from `first`, with the same checks as document_length() and at
+  /// lower cost.
   void read_document_lengths(int64_t first, std::span<int64_t> lengths) const;
   /// Position in the .bin, in tokens, of a document's first token; document = num_documents() gives the end.
   int64_t document_begin(int64_t document) const { return sequence_begin(document_sequence(document)); }
@@ -97,15 +98,15 @@ class IndexedDataset {
   int64_t sequence_length(int64_t sequence) const;  ///< tokens; 0 <= sequence < num_sequences()
   /// The first sequence of a document; document = num_documents() gives num_sequences().
   int64_t document_sequence(int64_t document) const;
-  /// The .idx and the .bin as they lie in the files.
+  /// The contents of the .idx and the .bin.
   std::span<const uint8_t> index_bytes() const { return index_.bytes(); }
   std::span<const uint8_t> token_bytes() const { return tokens_.bytes(); }
 
-  /// The document that holds token `position` of the .bin (0 <= position < num_tokens()).
+  /// The document that contains token `position` of the .bin (0 <= position < num_tokens()).
   int64_t document_at(int64_t position) const;
 
-  /// Copies tokens [begin, begin + count) of the .bin. With vocab_size > 0 a token outside [0, vocab_size) is
-  /// a UserError that names the dataset, the document, the token and its value.
+  /// Copies tokens [begin, begin + count) of the .bin to `out`. If vocab_size > 0, a token outside [0, vocab_size) is a
+  /// UserError that names the dataset, the document, the token and its value.
   void read(int64_t begin, int64_t count, int32_t* out, int64_t vocab_size = 0) const;
 
  private:
@@ -133,9 +134,9 @@ class IndexedDataset {
   const uint8_t* documents_ = nullptr;  // i64, not aligned
 };
 
-/// Writer. Tokens go to PREFIX.bin.tmp; finish() syncs both files and renames them, .bin first, so that an
-/// interrupted run leaves no half dataset. Destroyed without finish(), it removes what it wrote. The record of an
-/// earlier dataset of that prefix (dataset_record.h) goes with it.
+/// Writer. Writes tokens to PREFIX.bin.tmp; finish() syncs both files and renames them, .bin first, so that an
+/// interrupted run leaves no incomplete dataset. The destructor removes the temporary files if finish() was not called.
+/// finish() also replaces or removes the record (dataset_record.h) of an earlier dataset with the same prefix.
 class IndexedDatasetWriter {
  public:
   /// Creates the folder of the prefix. Integer types only.
@@ -144,7 +145,8 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
-  /// Adds tokens to the current document, in as many calls as wanted. TE_CHECK when a value does not fit.
+  /// Appends tokens to the current document; can be called several times per document. TE_CHECK that every value fits
+  /// the token type.
   void append(std::span<const int32_t> tokens);
   void end_document();
   void add_document(std::span<const int32_t> tokens) {
@@ -152,18 +154,18 @@ class IndexedDatasetWriter {
     end_document();
   }
 
-  /// Copies all documents of a dataset of the same type as they are; calls on_bytes(n) after every n bytes.
+  /// Appends all documents of a dataset with the same token type; calls on_bytes(n) after every n bytes.
   void append_dataset(const IndexedDataset& dataset, const std::function<void(int64_t bytes)>& on_bytes);
 
-  /// Writes a record beside the dataset. `largest_token`: of what came from append_dataset(), which does not look at
-  /// tokens.
+  /// Makes finish() write a record of the dataset. `largest_token`: the largest token of the datasets passed to
+  /// append_dataset(), which does not examine tokens.
   void describe(TokenizerRecord tokenizer, int64_t largest_token = -1);
 
   TokenType token_type() const { return type_; }
   int64_t num_documents() const { return static_cast<int64_t>(document_indices_.size()) - 1; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  /// Ends the current document when it has tokens, and makes the dataset visible under its name.
+  /// Ends the current document if it has tokens, and renames the files to their final names.
   void finish();
 
  private:
@@ -179,7 +181,7 @@ class IndexedDatasetWriter {
   int64_t num_tokens_ = 0;
   int64_t largest_token_ = -1;
   std::optional<TokenizerRecord> tokenizer_;
-  int64_t sequence_tokens_ = 0;  // of the sequence being written
+  int64_t sequence_tokens_ = 0;  // tokens of the current sequence so far
   std::vector<int32_t> lengths_;
   std::vector<int64_t> document_indices_{0};
   std::vector<uint8_t> buffer_;

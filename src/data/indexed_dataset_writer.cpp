@@ -1,8 +1,7 @@
 // Writer of Megatron's indexed datasets.
 //
-// Order at the end: the temporary files are synced; an old .idx of that name goes away; .bin and the record are
-// renamed, then .idx. A dataset exists only while its .idx does, so at no instant does an index stand beside another
-// run's tokens.
+// finish() syncs the temporary files, removes an old .idx of that name, renames .bin and the record, and renames .idx
+// last. A dataset without its .idx does not exist for readers, so an index never refers to the tokens of another run.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,8 +19,8 @@
 namespace te::data {
 namespace {
 
-constexpr int64_t kMaxSequenceTokens = int64_t{1}
-                                       << 30;  // lengths are i32; a longer document takes several sequences
+// Lengths are i32; a longer document is stored as several sequences.
+constexpr int64_t kMaxSequenceTokens = int64_t{1} << 30;
 constexpr size_t kBufferBytes = size_t{1} << 20;
 
 [[noreturn]] void write_failed(const std::string& path) {
@@ -54,8 +53,7 @@ void rename_file(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) write_failed(to);
 }
 
-/// Renames last only once the folder itself is on disk. Not every file system can do it, so failure is no
-/// error.
+/// Syncs the folder, which makes renames durable. Not every file system supports this, so failures are ignored.
 void sync_folder(const std::string& prefix) {
   const std::filesystem::path folder = std::filesystem::absolute(prefix).parent_path();
   const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -99,10 +97,10 @@ bool append_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<
 
 IndexedDatasetWriter::IndexedDatasetWriter(std::string prefix, TokenType type)
     : prefix_(std::move(prefix)), type_(type) {
-  TE_CHECK(type != TokenType::kF32 && type != TokenType::kF64, "{}: tokens are integers", prefix_);
+  TE_CHECK(type != TokenType::kF32 && type != TokenType::kF64, "{}: tokens must be integers", prefix_);
   const std::filesystem::path name = std::filesystem::path(prefix_).filename();
   if (name.empty() || std::filesystem::is_directory(prefix_)) {
-    user_error("output prefix `{}`: is a folder; name the dataset too, as in `{}`", prefix_,
+    user_error("output prefix `{}`: is a folder; append the name of the dataset, as in `{}`", prefix_,
                (std::filesystem::path(prefix_) / "corpus").string());
   }
   const std::filesystem::path folder = std::filesystem::absolute(prefix_).parent_path();
@@ -124,8 +122,8 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
 void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
   TE_CHECK(file_ != nullptr, "{}: append after finish", prefix_);
   while (!tokens.empty()) {
-    const size_t room = static_cast<size_t>(kMaxSequenceTokens - sequence_tokens_);
-    const std::span<const int32_t> part = tokens.first(std::min(tokens.size(), room));
+    const size_t remaining = static_cast<size_t>(kMaxSequenceTokens - sequence_tokens_);
+    const std::span<const int32_t> part = tokens.first(std::min(tokens.size(), remaining));
     write_tokens(part);
     sequence_tokens_ += static_cast<int64_t>(part.size());
     if (sequence_tokens_ == kMaxSequenceTokens) end_sequence();
@@ -159,8 +157,8 @@ void IndexedDatasetWriter::end_document() {
 
 void IndexedDatasetWriter::append_dataset(const IndexedDataset& dataset,
                                           const std::function<void(int64_t bytes)>& on_bytes) {
-  TE_CHECK(file_ != nullptr && sequence_tokens_ == 0, "{}: a dataset is appended between documents", prefix_);
-  TE_CHECK(dataset.token_type() == type_, "{}: {} tokens into {}", prefix_,
+  TE_CHECK(file_ != nullptr && sequence_tokens_ == 0, "{}: append_dataset inside a document", prefix_);
+  TE_CHECK(dataset.token_type() == type_, "{}: append_dataset of {} tokens to {} tokens", prefix_,
            token_type_name(dataset.token_type()), token_type_name(type_));
   dataset.check_all();
   for (std::span<const uint8_t> rest = dataset.token_bytes(); !rest.empty();) {

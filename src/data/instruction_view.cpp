@@ -11,7 +11,7 @@ namespace te::data {
 
 struct InstructionView::Epoch {
   int64_t number = 0;
-  std::vector<int64_t> order;  // packing.items count in this order of conversations_
+  std::vector<int64_t> order;  // indices into conversations_; packing.items are indices into `order`
   Packing packing;
   Permutation samples;
 };
@@ -24,7 +24,7 @@ InstructionView::InstructionView(std::shared_ptr<const IndexedDataset> dataset,
   if (conversations_.empty()) {
     user_error(
         "{}: none of its {} conversations can be used ({} are longer than seq_length + 1 = {}, {} have no "
-        "response within it); use a longer seq_length, or other data",
+        "response within it); use a longer seq_length or other data",
         dataset_->prefix(), dataset_->num_documents(), too_long_, options_.seq_length + 1, without_target_);
   }
   recent_.push_back(make_epoch(0));
@@ -124,12 +124,12 @@ void InstructionView::read(int64_t index, const SampleRow& row) const {
 
 SampleView::Counts InstructionView::counts() const {
   const int64_t used = std::accumulate(positions_.begin(), positions_.end(), int64_t{0});
-  const int64_t samples = epoch_ends_[0];  // not guarded: set by the constructor, and never changed
-  std::string note = fmt::format("{:.1f} % filled", 100.0 * static_cast<double>(used) /
-                                                        static_cast<double>(samples * options_.seq_length));
-  if (cut_ > 0) note += fmt::format(", {} cut to seq_length + 1", cut_);
-  if (too_long_ > 0) note += fmt::format(", {} too long and left out", too_long_);
-  if (without_target_ > 0) note += fmt::format(", {} without a response left out", without_target_);
+  const int64_t samples = epoch_ends_[0];  // without lock: set by the constructor and never changed
+  std::string note = fmt::format("{:.1f}% filled", 100.0 * static_cast<double>(used) /
+                                                       static_cast<double>(samples * options_.seq_length));
+  if (cut_ > 0) note += fmt::format(", {} truncated to seq_length + 1", cut_);
+  if (too_long_ > 0) note += fmt::format(", {} too long and dropped", too_long_);
+  if (without_target_ > 0) note += fmt::format(", {} without a response dropped", without_target_);
   return {dataset_->num_tokens(), dataset_->num_documents(), samples, std::move(note)};
 }
 

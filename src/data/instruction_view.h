@@ -1,15 +1,15 @@
 // An instruction dataset (tokens and a loss mask, loss_mask.h) as a list of samples of packed conversations.
 //
-// A sample of S positions holds whole conversations, one after the other, and padding (token 0, target -1) at
-// its end. A conversation of n tokens takes n - 1 positions: its last token is only a target. A target is -1
-// unless the mask counts it, so nothing is predicted across conversations; document_start keeps attention
-// inside them. A conversation of more than S + 1 tokens keeps its first S + 1, or is left out by option, as is
-// one without a counted target.
+// A sample of S positions contains whole conversations and, at its end, padding (token 0, target -1). A conversation of
+// n tokens takes n - 1 positions, because its last token is a target only. A target is -1 unless the mask includes it,
+// so no target belongs to another conversation; document_start restricts attention to one conversation. A conversation
+// of more than S + 1 tokens is truncated to S + 1 tokens, or dropped with drop_overlong. Conversations without a target
+// in the loss are dropped.
 //
-// Shuffled, for training: every epoch puts the conversations into a new order, packs them in that order (best
-// fit, packing.h), and shuffles the samples. How many samples an epoch has depends on its packing, so to find a
-// sample the epochs before it are packed once each; that takes lengths only. Ordered, for validation: one
-// epoch, conversations packed in the order of the file, each exactly once.
+// Shuffled, for training: every epoch shuffles the conversations, packs them in that order (best fit, packing.h), and
+// shuffles the samples. The number of samples of an epoch depends on its packing, so finding a sample requires packing
+// each earlier epoch once, which needs the lengths only. Ordered, for validation: one epoch, with the conversations
+// packed in the order of the file, each exactly once.
 #pragma once
 
 #include <memory>
@@ -24,17 +24,17 @@ namespace te::data {
 
 struct InstructionViewOptions {
   int64_t seq_length = 0;
-  int64_t vocab_size = 0;  ///< every token read must be below it
+  int64_t vocab_size = 0;  ///< every token that is read must be below it
   uint64_t seed = 0;
-  uint64_t stream = 0;  ///< separates the datasets of a blend
+  uint64_t stream = 0;  ///< random stream; different for each dataset of a blend
   bool shuffle = true;
-  bool drop_overlong = false;  ///< leave out conversations of more than S + 1 tokens in place of cutting them
+  bool drop_overlong = false;  ///< drop conversations of more than S + 1 tokens instead of truncating them
 };
 
 class InstructionView : public SampleView {
  public:
-  /// Reads the lengths and the masks of all conversations. UserError without a mask, or when no conversation is
-  /// left.
+  /// Reads the lengths and the masks of all conversations. UserError if there is no mask, or if all conversations are
+  /// dropped.
   InstructionView(std::shared_ptr<const IndexedDataset> dataset, const InstructionViewOptions& options);
   ~InstructionView() override;
 
@@ -46,18 +46,18 @@ class InstructionView : public SampleView {
   struct Epoch;
   void choose_conversations();
   std::shared_ptr<const Epoch> make_epoch(int64_t number) const;
-  /// The epoch that sample `index` belongs to; makes `index` count from the epoch's first sample.
+  /// The epoch of sample `index`; changes `index` to the sample's index within the epoch.
   std::shared_ptr<const Epoch> find_epoch(int64_t& index) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;
   LossMask mask_;
   InstructionViewOptions options_;
-  std::vector<int64_t> conversations_;  // documents that are used
-  std::vector<int32_t> positions_;      // of each, in a sample
+  std::vector<int64_t> conversations_;  // the documents that are not dropped
+  std::vector<int32_t> positions_;      // for each of them, its number of positions in a sample
   int64_t cut_ = 0, too_long_ = 0, without_target_ = 0;
   mutable std::mutex mutex_;
-  mutable std::vector<int64_t> epoch_ends_;                   // samples up to the end of epoch 0, 1, ...
-  mutable std::vector<std::shared_ptr<const Epoch>> recent_;  // the last epochs used, newest first
+  mutable std::vector<int64_t> epoch_ends_;  // number of samples up to the end of epoch 0, 1, ...
+  mutable std::vector<std::shared_ptr<const Epoch>> recent_;  // the most recently used epochs, newest first
 };
 
 }  // namespace te::data

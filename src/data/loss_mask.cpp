@@ -21,22 +21,21 @@ bool has_loss_mask(const std::string& prefix) {
 LossMask::LossMask(const IndexedDataset& tokens)
     : mask_([&] {
         if (!has_loss_mask(tokens.prefix())) {
-          user_error("{}: has no loss mask {}.idx; make the dataset with te-data instruct", tokens.prefix(),
+          user_error("{}: has no loss mask {}.idx; create the dataset with te-data instruct", tokens.prefix(),
                      loss_mask_prefix(tokens.prefix()));
         }
         return loss_mask_prefix(tokens.prefix());
       }()) {
   if (mask_.token_type() != TokenType::kU8 || mask_.num_documents() != tokens.num_documents()) {
-    user_error("{}.idx: has {} documents of {}, {} has {}; the two do not belong together, make them again",
+    user_error("{}.idx: has {} documents of type {}, but {} has {}; the two do not match, create them again",
                mask_.prefix(), mask_.num_documents(), token_type_name(mask_.token_type()), tokens.prefix(),
                tokens.num_documents());
   }
   for (int64_t i = 0; i < tokens.num_documents(); ++i) {
     if (mask_.document_length(i) == tokens.document_length(i)) continue;
     user_error(
-        "{}.idx: document {} has {} values, in {} it has {} tokens; the two do not belong together, "
-        "make them again",
-        mask_.prefix(), i, mask_.document_length(i), tokens.prefix(), tokens.document_length(i));
+        "{}.idx: document {} has {} values, but {} tokens in {}; the two do not match, create them again",
+        mask_.prefix(), i, mask_.document_length(i), tokens.document_length(i), tokens.prefix());
   }
 }
 

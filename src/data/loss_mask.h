@@ -1,6 +1,6 @@
-// Which tokens of an instruction dataset count in the loss: PREFIX_mask.bin and PREFIX_mask.idx, an indexed
-// dataset of type u8 beside PREFIX.bin and PREFIX.idx, with the same documents of the same lengths. Its value
-// is 1 where the token is one the model learns to write (as a target), else 0.
+// The loss mask of an instruction dataset: PREFIX_mask.bin and PREFIX_mask.idx, an indexed dataset of type u8 next to
+// PREFIX.bin and PREFIX.idx, with documents of the same lengths. The value of a token is 1 if it counts in the loss
+// when it is the target, else 0.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,12 @@ bool has_loss_mask(const std::string& prefix);            ///< whether PREFIX_ma
 
 class LossMask {
  public:
-  /// Opens the mask of `tokens`, which must outlive this object. UserError when there is none, or when it does
-  /// not belong to the tokens: another number of documents, or a document of another length.
+  /// Opens the mask of `tokens`. UserError if there is none, or if the numbers or lengths of the documents differ.
   explicit LossMask(const IndexedDataset& tokens);
 
-  /// The masks of tokens [begin, begin + count). UserError for a value that is not 0 or 1. Thread safe.
+  /// Copies the mask values of tokens [begin, begin + count). UserError for a value that is not 0 or 1. Thread safe.
   void read(int64_t begin, int64_t count, int32_t* out) const;
-  int64_t count() const;  ///< how many tokens count: reads them all
+  int64_t count() const;  ///< number of tokens with mask value 1; reads the whole mask
 
  private:
   IndexedDataset mask_;

@@ -7,15 +7,15 @@
 namespace te::data {
 
 Packing pack_best_fit(std::span<const int32_t> lengths, int64_t capacity) {
-  std::map<int64_t, std::vector<int64_t>> open;  // room -> bins, the youngest last; no entry is empty
+  std::map<int64_t, std::vector<int64_t>> open;  // free capacity -> bins, newest last; no entry is empty
   std::vector<int64_t> bin_of(lengths.size());
   int64_t bins = 0;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    TE_CHECK(lengths[i] >= 1 && lengths[i] <= capacity, "packing: item {} has length {}, the capacity is {}",
-             i, lengths[i], capacity);
-    int64_t room = capacity, bin = bins;
+    TE_CHECK(lengths[i] >= 1 && lengths[i] <= capacity,
+             "packing: item {} has length {}, but the capacity is {}", i, lengths[i], capacity);
+    int64_t free = capacity, bin = bins;
     if (const auto best = open.lower_bound(lengths[i]); best != open.end()) {
-      room = best->first;
+      free = best->first;
       bin = best->second.back();
       best->second.pop_back();
       if (best->second.empty()) open.erase(best);
@@ -23,7 +23,7 @@ Packing pack_best_fit(std::span<const int32_t> lengths, int64_t capacity) {
       ++bins;
     }
     bin_of[i] = bin;
-    if (room > lengths[i]) open[room - lengths[i]].push_back(bin);
+    if (free > lengths[i]) open[free - lengths[i]].push_back(bin);
   }
   Packing packing;
   packing.begins.assign(static_cast<size_t>(bins + 1), 0);

@@ -17,7 +17,8 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Sum and difference modulo `range`, which may be above 2^31. Without branches: half of them would be mispredicted.
+// Sum and difference modulo `range`, which can exceed 2^31. Branch-free, because half of the branches would be
+// mispredicted.
 uint32_t add(uint32_t x, uint32_t y, uint32_t range) {
   const uint32_t rest = range - y;
   return x - rest + (range & -uint32_t{x < rest});
@@ -75,7 +76,7 @@ int64_t Permutation::inverse(int64_t item) const {
   return x;
 }
 
-// Round by round, so that the processor looks many items up at once.
+// Processes many items round by round, so that the table lookups overlap.
 void Permutation::inverse(int64_t first, std::span<int64_t> indices) const {
   constexpr size_t kPart = 256;
   uint32_t left[kPart], right[kPart];

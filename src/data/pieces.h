@@ -1,4 +1,4 @@
-// Which parts of something too large to be read whole stand for it. Private to the data library.
+// Chooses sample parts of data that is too large to be read completely. Private to the data library.
 #pragma once
 
 #include <algorithm>
@@ -8,14 +8,14 @@ namespace te::data {
 
 constexpr int64_t kPieces = 256;
 
-/// Calls visit(begin, count) for parts of [0, size) of at most `piece` each, in order: all of it up to kPieces * piece,
-/// else kPieces parts, evenly spread, with both ends among them.
+/// Calls visit(begin, count) for parts of [0, size) with at most `piece` elements each, in order. The parts cover
+/// everything if size <= kPieces * piece; else there are kPieces evenly spaced parts that include both ends.
 template <class Visit>
 void for_each_piece(int64_t size, int64_t piece, Visit&& visit) {
   const bool whole = size <= kPieces * piece;
   const int64_t pieces = whole ? (size + piece - 1) / piece : kPieces;
   for (int64_t i = 0; i < pieces; ++i) {
-    // Not i * (size - piece) / ...: a product of the two may leave 64 bits in no dataset, but a quotient never does.
+    // Equal to (size - piece) * i / (kPieces - 1), but without overflow for any size.
     const int64_t begin =
         whole ? i * piece
               : (size - piece) / (kPieces - 1) * i + (size - piece) % (kPieces - 1) * i / (kPieces - 1);

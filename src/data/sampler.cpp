@@ -1,4 +1,4 @@
-// The two sources of batches: blended datasets and random tokens.
+// Sources of batches: blended datasets and random tokens.
 #include "data/sampler.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class BlendedSource : public BatchSource {
 
   std::string describe() const override {
     int64_t tokens = 0, documents = 0, samples = 0;
-    std::string notes;  // of each dataset in turn
+    std::string notes;  // the notes of all datasets
     for (const auto& view : views_) {
       const SampleView::Counts counts = view->counts();
       tokens += counts.tokens;
@@ -62,7 +62,7 @@ class BlendedSource : public BatchSource {
     const std::string text = fmt::format("{} ({} dataset{}): {} tokens, {} documents, ", views_[0]->prefix(),
                                          views_.size(), views_.size() == 1 ? "" : "s", tokens, documents);
     return text +
-           (options_.shuffle ? fmt::format("{} samples an epoch, shuffled", samples)
+           (options_.shuffle ? fmt::format("{} samples per epoch, shuffled", samples)
                              : fmt::format("{} of {} samples, in order", num_samples(), samples)) +
            notes;
   }
@@ -115,7 +115,8 @@ class SyntheticBatchSource : public BatchSource {
 
 void BatchSource::fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
                        int32_t* document_start) const {
-  TE_CHECK(first_sample >= 0 && count >= 0, "samples [{}, {} + {})", first_sample, first_sample, count);
+  TE_CHECK(first_sample >= 0 && count >= 0, "samples [{}, {} + {}): the range must not be negative",
+           first_sample, first_sample, count);
   const int64_t real = std::clamp<int64_t>(num_samples() - first_sample, 0, count);
   if (real > 0) fill_samples(first_sample, real, tokens, targets, document_start);
   const int64_t begin = real * seq_length(), end = count * seq_length();
@@ -139,7 +140,7 @@ Batch BatchSource::batch(int64_t first_sample, int64_t count, bool with_document
 
 namespace {
 
-/// Opens every dataset with open_view(dataset, its place in the list) and blends the views.
+/// Opens every dataset with open_view(dataset, index in the list) and blends the views.
 template <class OpenView>
 std::unique_ptr<BatchSource> make_blended_source(const std::vector<WeightedDataset>& datasets,
                                                  const IndexedSourceOptions& options, OpenView open_view) {

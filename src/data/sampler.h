@@ -1,6 +1,5 @@
-// The sampler: sample k of a run is a pure function of (data, seed, k), whatever the number of ranks, the
-// batch size or where a run was resumed. A rank that trains samples [first, first + count) asks for just
-// those.
+// The sampler: sample k of a run is a pure function of (data, seed, k), independent of the number of ranks, the batch
+// size, and the step at which a run was resumed. A rank requests only the samples that it trains on.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +9,12 @@
 
 namespace te::data {
 
-/// B samples of S tokens, row after row. targets[i] is the token that follows tokens[i]; -1 is not counted in
-/// the loss.
+/// B samples of S tokens, row-major. targets[i] is the token after tokens[i], or -1 if it is not in the loss.
 struct Batch {
   std::vector<int32_t> tokens;   ///< [B, S]
   std::vector<int32_t> targets;  ///< [B, S]
-  /// [B, S], or empty when it was not asked for: position in the row at which the document of each token
-  /// begins. A token may attend to positions document_start[i] to i, so attention stays inside a document.
+  /// [B, S], or empty if not requested: the position in the row at which the document of each token begins. A token i
+  /// attends to positions document_start[i] to i, so attention does not cross document boundaries.
   std::vector<int32_t> document_start;
 };
 
@@ -27,23 +25,23 @@ class BatchSource {
 
   virtual ~BatchSource() = default;
 
-  /// Samples [first_sample, first_sample + count) into tokens and targets and, unless it is null,
-  /// document_start (see Batch), each [count, seq_length()]. Samples at or beyond num_samples() are all token
-  /// 0 with target -1, so a ragged last batch of a validation set needs no special case; padding inside a
-  /// sample is a document of its own. Thread safe; the same sample has the same tokens in every call.
+  /// Writes samples [first_sample, first_sample + count) to tokens, targets and, unless it is null, document_start (see
+  /// Batch), each [count, seq_length()]. Samples from num_samples() consist of tokens 0 with targets -1, so an
+  /// incomplete last batch of a validation set needs no special case. Padding inside a sample is a separate document.
+  /// Thread safe; a sample has the same tokens in every call.
   void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
             int32_t* document_start = nullptr) const;
 
-  /// kEndless for training data (epochs follow one another), the number of distinct samples for validation
-  /// data.
+  /// kEndless for training data (any number of epochs), the number of distinct samples for validation data.
   virtual int64_t num_samples() const = 0;
 
-  /// One line for the start of a run: what is read and how much of it there is.
+  /// One line for the log at the start of a run: the data and its size.
   virtual std::string describe() const = 0;
 
-  /// The datasets that samples come from, as they were named; empty where there is none.
+  /// The prefixes of the datasets; empty if there are none.
   virtual std::vector<std::string> sources() const { return {}; }
-  /// Which of them each of the samples [first_sample, first_sample + count) is from; all are below num_samples().
+  /// For each sample of [first_sample, first_sample + count), all below num_samples(): the index of its dataset in
+  /// sources().
   virtual std::vector<int32_t> sources_of(int64_t first_sample, int64_t count) const;
 
   int64_t seq_length() const { return seq_length_; }
@@ -61,31 +59,31 @@ class BatchSource {
 
 struct WeightedDataset {
   double weight = 1.0;
-  std::string prefix;  ///< of PREFIX.bin and PREFIX.idx
+  std::string prefix;  ///< the dataset is PREFIX.bin and PREFIX.idx
 };
 
 struct IndexedSourceOptions {
   int64_t seq_length = 0;
-  int64_t vocab_size = 0;  ///< every token read must be below it
+  int64_t vocab_size = 0;  ///< every token that is read must be below it
   uint64_t seed = 0;
-  bool shuffle = true;             ///< true: training, endless; false: validation, in order, each token once
+  bool shuffle = true;             ///< true: training, endless; false: validation, in order, each target once
   int64_t max_samples = 0;         ///< validation: at most this many samples; 0 for all
   bool eod_mask_loss = false;      ///< pretraining: no loss on the first token of a document
-  bool drop_overlong = false;      ///< instructions: leave conversations above seq_length + 1 tokens out
+  bool drop_overlong = false;      ///< instructions: drop conversations of more than seq_length + 1 tokens
   std::string key = "data.train";  ///< the config key that errors name
 };
 
-/// Blended Megatron datasets. UserError for an empty list, a weight that is not positive, a dataset that
-/// cannot be read, or one that is too small for a sample.
+/// Blended Megatron datasets. UserError for an empty list, a weight that is not positive, and a dataset that cannot be
+/// read or is too small for one sample.
 std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDataset>& datasets,
                                                  const IndexedSourceOptions& options);
 
-/// Blended instruction datasets (tokens with a loss mask, made by te-data instruct): conversations packed whole
-/// into samples, loss on the responses; see instruction_view.h. UserErrors as above.
+/// Blended instruction datasets (tokens with a loss mask, created by te-data instruct): whole conversations are packed
+/// into samples, with the loss on the responses; see instruction_view.h. The same UserErrors.
 std::unique_ptr<BatchSource> make_instruction_source(const std::vector<WeightedDataset>& datasets,
                                                      const IndexedSourceOptions& options);
 
-/// Uniformly random tokens, for benchmarks: an endless source that reads no file.
+/// Uniformly random tokens, for benchmarks: endless and without files.
 std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t vocab_size, uint64_t seed);
 
 }  // namespace te::data

@@ -33,8 +33,8 @@ inline Documents read_dataset(const std::string& prefix) {
   return documents;
 }
 
-/// `count` documents of different lengths (0 to 2 * mean); the tokens count up from 0, so each position is
-/// known.
+/// `count` documents of different lengths (0 to 2 * mean); the tokens count up from 0, so a token identifies its
+/// position.
 inline Documents counting_documents(int64_t count, int64_t mean) {
   Documents documents;
   int32_t token = 0;

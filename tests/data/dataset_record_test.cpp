@@ -1,4 +1,4 @@
-// PREFIX.meta.json: what a dataset says of itself.
+// PREFIX.meta.json, the record of a dataset.
 #include "data/dataset_record.h"
 
 #include "data_testing.h"
@@ -33,7 +33,7 @@ TEST(DatasetRecord, IsWrittenAndRead) {
   EXPECT_EQ(record->largest_token, 69999);
 }
 
-TEST(DatasetRecord, GoesWithTheDatasetItWasOf) {
+TEST(DatasetRecord, IsReplacedTogetherWithItsDataset) {
   TextFolder folder;
   {
     data::IndexedDatasetWriter writer(folder / "a", data::TokenType::kU16);
@@ -41,7 +41,7 @@ TEST(DatasetRecord, GoesWithTheDatasetItWasOf) {
     writer.describe(kTokenizer);
     writer.finish();
   }
-  {  // destroyed without finish(): the old dataset stays as it was
+  {  // destroyed without finish(): the old dataset is kept
     data::IndexedDatasetWriter writer(folder / "a", data::TokenType::kU16);
     writer.add_document(std::vector<int32_t>{2});
     writer.describe(kTokenizer);
@@ -52,7 +52,7 @@ TEST(DatasetRecord, GoesWithTheDatasetItWasOf) {
   EXPECT_FALSE(data::read_dataset_record(folder / "a").has_value());
 }
 
-TEST(DatasetRecord, ADamagedOneIsRefused) {
+TEST(DatasetRecord, DamagedRecordsAreRefused) {
   TextFolder folder;
   const std::string good =
       data::to_json({.tokenizer = kTokenizer, .documents = 1, .tokens = 2, .largest_token = 3});
@@ -62,13 +62,13 @@ TEST(DatasetRecord, ADamagedOneIsRefused) {
   };
   TE_EXPECT_CONTAINS(error(good.substr(0, good.size() / 2)), "a.meta.json: is damaged; remove the file");
   TE_EXPECT_CONTAINS(error("[1, 2]"), "is damaged");
-  TE_EXPECT_CONTAINS(error("{\"format\": \"x\"}"), "has another format than `te-train dataset 1`");
+  TE_EXPECT_CONTAINS(error("{\"format\": \"x\"}"), "its format is not `te-train dataset 1`");
   TE_EXPECT_CONTAINS(error("{\"format\": \"te-train dataset 1\", \"tokenizer\": {\"name\": 1}}"),
                      "is damaged");
   std::filesystem::remove(folder / "a.meta.json");
   std::filesystem::create_directory(folder / "a.meta.json");
   TE_EXPECT_CONTAINS(user_error_of([&] { data::read_dataset_record(folder / "a"); }),
-                     "is no record of a dataset");
+                     "is not a dataset record");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The Megatron format: golden bytes, round trips, and damaged files, which must end in one clear line.
+// The Megatron format: golden bytes, round trips, and damaged files, which must be refused with a message of one line.
 #include "data/indexed_dataset.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ void put(std::string& bytes, uint64_t value, int size) {
   for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> (8 * i));
 }
 
-/// The .idx of documents of 3, 0 and 2 tokens, spelled out field by field.
+/// The .idx of documents with 3, 0 and 2 tokens, field by field.
 std::string golden_index() {
   std::string bytes("MMIDIDX\0\0", 9);
   put(bytes, 1, 8);  // version
@@ -59,7 +59,7 @@ TEST(IndexedDataset, ReadsTheGoldenBytesWithAndWithoutModes) {
   EXPECT_EQ(dataset.num_tokens(), 5);
   EXPECT_EQ(dataset.num_sequences(), 3);
   EXPECT_EQ(dataset.token_type(), data::TokenType::kU16);
-  const std::vector<int64_t> owners = {0, 0, 0, 2, 2};  // the empty document owns nothing
+  const std::vector<int64_t> owners = {0, 0, 0, 2, 2};  // document 1 is empty
   for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(dataset.document_at(i), owners[static_cast<size_t>(i)]) << i;
 }
 
@@ -105,7 +105,7 @@ TEST(IndexedDataset, RefusesTokensThatDoNotFitTheType) {
   EXPECT_THROW(writer.append(negative), InternalError);
 }
 
-TEST(IndexedDataset, AnUnfinishedWriterLeavesNothingAndKeepsTheOldDataset) {
+TEST(IndexedDataset, AnUnfinishedWriterKeepsTheOldDatasetAndLeavesNoFile) {
   TextFolder folder;
   write_dataset(folder / "a", kGolden);
   {
@@ -114,7 +114,7 @@ TEST(IndexedDataset, AnUnfinishedWriterLeavesNothingAndKeepsTheOldDataset) {
   }
   EXPECT_EQ(read_dataset(folder / "a"), kGolden);
   EXPECT_FALSE(std::filesystem::exists(folder / "a.bin.tmp"));
-  write_dataset(folder / "a", {{9}}, data::TokenType::kI32);  // and a finished one replaces it
+  write_dataset(folder / "a", {{9}}, data::TokenType::kI32);  // a finished writer replaces it
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{{9}}));
 }
 
@@ -169,8 +169,7 @@ TEST(IndexedDataset, EveryChangedByteIsRefusedOrReadsInRange) {
       }
     }
   }
-  // Three changes leave a well-formed index: document marks 0 1 2 3 -> 0 0 2 3 (bit 0, and the value 0) and
-  // 0 1 3 3.
+  // Three changes result in a valid index: document indices 0 1 2 3 -> 0 0 2 3 (bit 0, and the value 0) and 0 1 3 3.
   EXPECT_EQ(accepted, 3);
 }
 
@@ -190,13 +189,13 @@ TEST(IndexedDataset, HugeCountsAreRefusedWithoutAllocating) {
   }
 }
 
-TEST(IndexedDataset, ErrorsNameTheRuleAndTheMend) {
+TEST(IndexedDataset, ErrorsNameTheRuleAndTheRemedy) {
   TextFolder folder;
   TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "none"); }),
                      "none.idx: cannot be opened");
   write_dataset(folder / "a", kGolden);
   TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a.bin"); }), "without .bin or .idx");
-  // Opened without waiting for somebody who writes into it.
+  // Opening does not wait for a writer of the pipe.
   ASSERT_EQ(::mkfifo((folder / "pipe.idx").c_str(), 0666), 0);
   TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "pipe"); }),
                      "pipe.idx: is not a regular file");
@@ -204,12 +203,12 @@ TEST(IndexedDataset, ErrorsNameTheRuleAndTheMend) {
   damaged[17] = 7;
   write_file(folder / "a.idx", damaged);
   TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }),
-                     "f32 values, tokens must be integers");
+                     "f32 values, but tokens must be integers");
   damaged = golden_index();
   damaged[9] = 2;
   write_file(folder / "a.idx", damaged);
   TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }),
-                     "version 2, only version 1 is known");
+                     "has version 2, but only version 1 is supported");
   TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDatasetWriter(folder / "", data::TokenType::kU16); }),
                      "is a folder");
 }

@@ -1,4 +1,4 @@
-// Instruction data: packing, and samples of whole conversations with the loss on what the mask counts.
+// Instruction data: packing, and samples of whole conversations with the loss on the tokens of the mask.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -28,16 +28,16 @@ std::vector<std::vector<int64_t>> bins_of(const data::Packing& packing) {
   return bins;
 }
 
-TEST(Packing, FollowsTheRuleByHand) {
-  // Rooms after each item, capacity 10: 6 -> [4]; 3 -> [1]; 8 -> [1, 2]; 2 -> [1, 0]; 9 -> [1, 0, 1];
-  // 1 fits the rooms 1 of bins 0 and 2: the one that got its room last.
+TEST(Packing, MatchesTheRuleByHand) {
+  // Free capacity of the bins after each item, of 10: 6 -> [4]; 3 -> [1]; 8 -> [1, 2]; 2 -> [1, 0]; 9 -> [1, 0, 1];
+  // 1 fits bins 0 and 2, which have the same free capacity: it goes into the bin that was changed last.
   const std::vector<int32_t> lengths = {6, 3, 8, 2, 9, 1, 10};
   EXPECT_EQ(bins_of(data::pack_best_fit(lengths, 10)),
             (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}, {6}}));
   EXPECT_EQ(data::pack_best_fit({}, 10).num_bins(), 0);
 }
 
-TEST(Packing, HoldsEveryItemOnceAndFillsTheBins) {
+TEST(Packing, ContainsEveryItemOnceAndFillsTheBins) {
   for (const int64_t capacity : {1, 7, 128, 4096}) {
     std::vector<int32_t> lengths;
     uint32_t state = 5;
@@ -64,8 +64,7 @@ TEST(Packing, HoldsEveryItemOnceAndFillsTheBins) {
   }
 }
 
-/// Conversations whose tokens name themselves: 100 * (conversation + 1) + position, the last `response` of them in
-/// the loss.
+/// Conversations with tokens 100 * (conversation + 1) + position; the last `response` tokens are in the loss.
 struct Conversations {
   Documents tokens, masks;
   void add(int32_t length, int32_t response) {
@@ -99,7 +98,7 @@ TEST(InstructionSource, PacksInOrderByHand) {
   Conversations conversations;
   conversations.add(4, 2);  // 3 positions
   conversations.add(3, 1);  // 2
-  conversations.add(2, 2);  // 1; its first token is in the loss, yet nothing precedes it
+  conversations.add(2, 2);  // 1; its first token is in the loss, but has no preceding token
   conversations.write(folder / "a");
   const auto source = open_instructions(folder / "a", 5, 1, false);
   ASSERT_EQ(source->num_samples(), 2);
@@ -110,12 +109,12 @@ TEST(InstructionSource, PacksInOrderByHand) {
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 3, 3, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0}));
 }
 
-TEST(InstructionSource, CutsOrLeavesOutLongConversations) {
+TEST(InstructionSource, TruncatesOrDropsLongConversations) {
   TextFolder folder;
   Conversations conversations;
   conversations.add(5, 2);
-  conversations.add(9, 6);  // cut to 5 tokens: two of them in the loss
-  conversations.add(9, 2);  // cut: nothing is left in the loss
+  conversations.add(9, 6);  // truncated to 5 tokens: two of them in the loss
+  conversations.add(9, 2);  // truncated: no token in the loss remains
   conversations.add(4, 0);
   conversations.add(1, 1);
   conversations.write(folder / "a");
@@ -123,14 +122,15 @@ TEST(InstructionSource, CutsOrLeavesOutLongConversations) {
   EXPECT_EQ(cut->num_samples(), 2);
   EXPECT_EQ(cut->batch(1, 1).tokens, (std::vector<int32_t>{200, 201, 202, 203}));
   EXPECT_EQ(cut->batch(1, 1).targets, (std::vector<int32_t>{-1, -1, 203, 204}));
-  TE_EXPECT_CONTAINS(cut->describe(), "1 cut to seq_length + 1, 3 without a response left out");
+  TE_EXPECT_CONTAINS(cut->describe(), "1 truncated to seq_length + 1, 3 without a response dropped");
   const auto dropped = open_instructions(folder / "a", 4, 1, false, true);
   EXPECT_EQ(dropped->num_samples(), 1);
-  TE_EXPECT_CONTAINS(dropped->describe(), "100.0 % filled, 2 too long and left out, 2 without a response");
+  TE_EXPECT_CONTAINS(dropped->describe(),
+                     "100.0% filled, 2 too long and dropped, 2 without a response dropped");
 }
 
-/// Every conversation of the epoch once, whole, with the targets of its mask; attention within it.
-TEST(InstructionSource, AnEpochHoldsEveryConversationOnce) {
+/// An epoch contains every conversation once and complete, with the targets of its mask and its own document_start.
+TEST(InstructionSource, AnEpochContainsEveryConversationOnce) {
   TextFolder folder;
   Conversations conversations;
   for (int i = 0; i < 400; ++i) conversations.add(2 + i * 7919 % 40, 1 + i % 5);
@@ -160,13 +160,13 @@ TEST(InstructionSource, AnEpochHoldsEveryConversationOnce) {
         i += tokens.size() - 1;
       }
     }
-    EXPECT_EQ(order.size(), 400u) << "an epoch ends before the next begins";
+    EXPECT_EQ(order.size(), 400u) << "epochs must not overlap";
     orders.insert(order);
   }
   EXPECT_EQ(orders.size(), 3u);
 }
 
-TEST(InstructionSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
+TEST(InstructionSource, IsIndependentOfOrderBatchSizeAndThreads) {
   TextFolder folder;
   Conversations a, b;
   for (int i = 0; i < 60; ++i) a.add(2 + i * 7919 % 30, 1);
@@ -200,7 +200,7 @@ TEST(InstructionSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
   EXPECT_EQ(failures, std::vector<int>(4));
 }
 
-TEST(InstructionSource, RefusesMasksThatDoNotBelong) {
+TEST(InstructionSource, RefusesMasksThatDoNotMatch) {
   TextFolder folder;
   Conversations conversations;
   conversations.add(6, 3);
@@ -209,11 +209,10 @@ TEST(InstructionSource, RefusesMasksThatDoNotBelong) {
   conversations.write(folder / "a");
   EXPECT_EQ(error(), "");
   write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}}, data::TokenType::kU8);
-  TE_EXPECT_CONTAINS(error(),
-                     "a_mask.idx: has 1 documents of u8, " + (folder / "a") + " has 2; the two do not");
+  TE_EXPECT_CONTAINS(
+      error(), "a_mask.idx: has 1 documents of type u8, but " + (folder / "a") + " has 2; the two do not");
   write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 1, 1}}, data::TokenType::kU8);
-  TE_EXPECT_CONTAINS(error(),
-                     "a_mask.idx: document 1 has 6 values, in " + (folder / "a") + " it has 5 tokens");
+  TE_EXPECT_CONTAINS(error(), "a_mask.idx: document 1 has 6 values, but 5 tokens in " + (folder / "a"));
   write_dataset(folder / "a_mask", {{0, 0, 0, 1, 2, 1}, {0, 0, 1, 1, 1}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(error(), "a_mask.bin: token 4 of document 0 is 2");
   write_dataset(folder / "a_mask", {{0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0}}, data::TokenType::kU8);

@@ -1,4 +1,4 @@
-// Datasets with many documents: what opening them and turning an epoch touches of the index.
+// Datasets with many documents: which parts of the index are read on opening and at the start of an epoch.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 namespace te {
 namespace {
 
-/// An index of documents with 1 to 2 * mean - 1 tokens, and a .bin that is a hole.
+/// Writes an index of documents with 1 to 2 * mean - 1 tokens, and a sparse .bin.
 void write_large_dataset(const std::string& prefix, int64_t documents, int32_t mean) {
   std::FILE* file = std::fopen((prefix + ".idx").c_str(), "wb");
   ASSERT_NE(file, nullptr);
@@ -47,8 +47,8 @@ void write_large_dataset(const std::string& prefix, int64_t documents, int32_t m
   ::close(tokens);
 }
 
-// Prints times, and asserts none: TE_LARGE_INDEX_DOCUMENTS=200000000 test_data --gtest_also_run_disabled_tests
-// --gtest_filter='*PrintsTimes' makes an index of 4 GB in the folder of temporary files.
+// Prints times without checking them: TE_LARGE_INDEX_DOCUMENTS=200000000 test_data --gtest_also_run_disabled_tests
+// --gtest_filter='*PrintsTimes' creates an index of 4 GB in the folder of temporary files.
 TEST(LargeIndex, DISABLED_PrintsTimes) {
   testing::TextFolder folder;
   const char* wanted = std::getenv("TE_LARGE_INDEX_DOCUMENTS");
@@ -58,7 +58,7 @@ TEST(LargeIndex, DISABLED_PrintsTimes) {
   std::clock_t processor = std::clock();
   const auto lap = [&](const char* what) {
     const auto now = std::chrono::steady_clock::now();
-    std::printf("%-28s %8.3f s, %8.3f s of processors\n", what,
+    std::printf("%-28s %8.3f s, %8.3f s of CPU time\n", what,
                 std::chrono::duration<double>(now - before).count(),
                 static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC);
     std::fflush(stdout);
@@ -68,16 +68,16 @@ TEST(LargeIndex, DISABLED_PrintsTimes) {
   const auto source =
       data::make_indexed_source({{1.0, folder / "a"}}, {.seq_length = 2048, .vocab_size = 65536, .seed = 1});
   lap("opened");
-  const int64_t samples = (documents * 64 - documents) / 2048;  // an epoch has some more
+  const int64_t samples = (documents * 64 - documents) / 2048;  // an epoch has slightly more
   source->batch(0, 1);
   lap("first sample");
   source->batch(samples / 2, 1);
-  lap("another sample of it");
+  lap("another sample of the epoch");
   source->batch(samples * 3 / 2, 1);
   lap("first sample of epoch 2");
 }
 
-/// Bytes of a mapped file that this process has touched.
+/// Resident bytes of a mapped file in this process.
 int64_t touched_bytes(const std::string& path) {
   std::ifstream maps("/proc/self/smaps");
   int64_t bytes = 0;
@@ -89,8 +89,8 @@ int64_t touched_bytes(const std::string& path) {
   return bytes;
 }
 
-// The kernel maps some pages around each one: of an index of 60 MB, all that a search looks at is in a tenth.
-TEST(LargeIndex, OpeningDoesNotReadIt) {
+// The limits are generous because the kernel maps additional pages around each page that is read.
+TEST(LargeIndex, OpeningDoesNotReadTheIndex) {
   testing::TextFolder folder;
   constexpr int64_t kDocuments = 3000000;
   write_large_dataset(folder / "a", kDocuments, 64);
@@ -112,7 +112,7 @@ TEST(LargeIndex, OpeningDoesNotReadIt) {
   EXPECT_LT(touched_bytes(index), bytes / 5);
 }
 
-// In the order of an epoch instead, each document would cost cache misses, or reads from a disk.
+// In the order of an epoch, each document would cost cache misses or disk reads.
 TEST(LargeIndex, AnEpochReadsLengthsOnceInTheOrderOfTheFile) {
   for (const int64_t size : {1, 63, 64, 65, 255, 256, 257, 5000}) {
     const data::Permutation order(size, 11, 2);
@@ -149,12 +149,13 @@ class DamagedIndex : public ::testing::Test {
     return data::make_indexed_source({{1.0, folder_ / "a"}},
                                      {.seq_length = 32, .vocab_size = 65536, .seed = 1, .shuffle = shuffle});
   }
-  /// Where a number of the index lies.
+  /// Offsets of the numbers in the index.
   static int64_t length_at(int64_t sequence) { return 34 + 4 * sequence; }
   static int64_t pointer_at(int64_t sequence) { return 34 + 4 * kDocuments + 8 * sequence; }
   static int64_t mark_at(int64_t document) { return 34 + 12 * kDocuments + 8 * document; }
-  /// It opens; each reader ends in one line once it meets the damage, and not before.
-  void expect_met(const std::string& part) const {
+  /// Expects that the dataset opens, and that each reader reports the damage when it reads the damaged part, not
+  /// before.
+  void expect_reported(const std::string& part) const {
     TE_EXPECT_CONTAINS(testing::user_error_of([&] { open(true)->batch(0, 1); }), part);
     const auto in_order = open(false);
     in_order->batch(0, 20);
@@ -167,30 +168,31 @@ class DamagedIndex : public ::testing::Test {
   testing::TextFolder folder_;
 };
 
-TEST_F(DamagedIndex, EndsInOneLineWhereItIsMet) {
+TEST_F(DamagedIndex, IsReportedWhenItIsRead) {
   overwrite(length_at(3000), int32_t{-1});
-  expect_met("a.idx: sequence 3000 has length -1");
+  expect_reported("a.idx: sequence 3000 has length -1");
   write_large_dataset(folder_ / "a", kDocuments, 20);
   overwrite(length_at(3000), int32_t{1000});
-  expect_met("a.idx: sequence 3001 starts at byte");
+  expect_reported("a.idx: sequence 3001 starts at byte");
   for (const int64_t pointer : {int64_t{-2}, int64_t{7}, int64_t{1} << 62,
                                 std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     write_large_dataset(folder_ / "a", kDocuments, 20);
     overwrite(pointer_at(3000), pointer);
-    expect_met("a.idx: sequence 3000 starts at byte " + std::to_string(pointer) + ", which is no token");
+    expect_reported("a.idx: sequence 3000 starts at byte " + std::to_string(pointer) +
+                    ", which is not the start of a token");
   }
   write_large_dataset(folder_ / "a", kDocuments, 20);
   overwrite(pointer_at(3000), int64_t{8});
-  expect_met("a.idx: sequence 3000 starts at byte 8, the one before it ends at");
+  expect_reported("a.idx: sequence 3000 starts at byte 8, but the previous one ends at");
   for (const int64_t mark : {int64_t{-1}, kDocuments + 1, int64_t{5}, std::numeric_limits<int64_t>::max()}) {
     write_large_dataset(folder_ / "a", kDocuments, 20);
     overwrite(mark_at(3000), mark);
-    expect_met("a.idx: document 3000 starts at sequence " + std::to_string(mark));
+    expect_reported("a.idx: document 3000 starts at sequence " + std::to_string(mark));
   }
 }
 
-// Sequences inside of a document say nothing of where it lies.
-TEST_F(DamagedIndex, OfADocumentOfSeveralSequencesBothEndsAreChecked) {
+// Only the first and last sequence of a document determine its position.
+TEST_F(DamagedIndex, BothEndsOfADocumentOfSeveralSequencesAreChecked) {
   overwrite(mark_at(1000), int64_t{1002});
   overwrite(mark_at(1001), int64_t{1002});
   data::IndexedDataset(folder_ / "a").check_all();
@@ -206,7 +208,7 @@ TEST_F(DamagedIndex, OfADocumentOfSeveralSequencesBothEndsAreChecked) {
   }
 }
 
-TEST_F(DamagedIndex, BothEndsAreCheckedAtOnce) {
+TEST_F(DamagedIndex, OpeningChecksBothEnds) {
   const auto expect_refused = [&](const std::string& part) {
     TE_EXPECT_CONTAINS(testing::user_error_of([&] { open(true); }), part);
     write_large_dataset(folder_ / "a", kDocuments, 20);

@@ -1,5 +1,5 @@
-// The sampler's promises: a pure function of (data, seed, sample), every token once an epoch, blends as
-// weighted.
+// Guarantees of the sampler: it is a pure function of (data, seed, sample), every token occurs once per epoch, and
+// blends follow their weights.
 #include "data/sampler.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Permutation, IsABijectionForEverySize) {
   }
 }
 
-TEST(Permutation, InvertsOneByOneAndManyAtOnce) {
+TEST(Permutation, InvertsSingleItemsAndRanges) {
   for (const int64_t size :
        {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{290}, int64_t{10007}, int64_t{3000000000000}}) {
     const data::Permutation permutation(size, 7, 3);
@@ -61,8 +61,8 @@ TEST(Permutation, InvertsOneByOneAndManyAtOnce) {
 }
 
 TEST(Permutation, SpreadsEveryIndexEvenly) {
-  // Where index 0 and index 5 of 12 land over 12000 keys: a chi-square of 11 degrees of freedom stays below
-  // 40 (p < 4e-5).
+  // The images of index 0 and index 5 of 12 over 12000 keys: chi-square with 11 degrees of freedom is below 40
+  // (p < 4e-5).
   constexpr int64_t kSize = 12, kKeys = 12000;
   for (int64_t index : {0, 5}) {
     std::vector<int64_t> counts(kSize);
@@ -74,8 +74,8 @@ TEST(Permutation, SpreadsEveryIndexEvenly) {
   }
 }
 
-TEST(Permutation, LeavesNoOrderBehind) {
-  // Of a random permutation about one neighbour pair in n stays adjacent and half of all steps go up.
+TEST(Permutation, HasNoVisibleOrder) {
+  // In a random permutation, about two adjacent pairs in total stay adjacent, and half of all steps go up.
   const int64_t size = 100000;
   const data::Permutation permutation(size, 99, 1);
   int64_t adjacent = 0, up = 0;
@@ -94,7 +94,7 @@ uint64_t digest(const Values& values, uint64_t hash = 0xcbf29ce484222325ull) {
   return hash;
 }
 
-// Recorded before orders were computed by table: a run of an earlier version resumes with the same data.
+// Recorded with an earlier version, so that a run of that version resumes with the same data.
 TEST(Permutation, HasTheOrderOfEarlierVersions) {
   std::vector<int64_t> values;
   for (const int64_t size : {int64_t{1}, int64_t{2}, int64_t{12}, int64_t{300}, int64_t{99999},
@@ -138,8 +138,7 @@ TEST(IndexedSource, TargetsAreTheNextTokens) {
   EXPECT_EQ(starts, (std::set<int32_t>{0, 10, 20, 30, 40, 50, 60, 70, 80, 90}));  // each sample once
 }
 
-/// Every token of the epoch, counted: as an input, samples * S of them once each, in a stream that keeps
-/// documents whole.
+/// In an epoch, samples * S tokens are an input exactly once, and documents are not split by the shuffle.
 TEST(IndexedSource, AnEpochUsesEveryTokenOnce) {
   TextFolder folder;
   const Documents documents = counting_documents(300, 40);
@@ -156,7 +155,7 @@ TEST(IndexedSource, AnEpochUsesEveryTokenOnce) {
     for (size_t i = 0; i < batch.tokens.size(); ++i) {
       ++as_input[static_cast<size_t>(batch.tokens[i])];
       ++as_target[static_cast<size_t>(batch.targets[i])];
-      jumps += batch.targets[i] != batch.tokens[i] + 1;  // only where one document ends and another begins
+      jumps += batch.targets[i] != batch.tokens[i] + 1;  // only between two documents
     }
     EXPECT_EQ(std::count(as_input.begin(), as_input.end(), 1), samples * kLength);
     EXPECT_EQ(std::count(as_target.begin(), as_target.end(), 1), samples * kLength);
@@ -166,7 +165,7 @@ TEST(IndexedSource, AnEpochUsesEveryTokenOnce) {
   }
 }
 
-TEST(IndexedSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
+TEST(IndexedSource, IsIndependentOfOrderBatchSizeAndThreads) {
   TextFolder folder;
   write_dataset(folder / "a", counting_documents(200, 30));
   write_dataset(folder / "b", counting_documents(50, 100));
@@ -197,7 +196,7 @@ TEST(IndexedSource, ShufflesBySeedAndEpoch) {
   TextFolder folder;
   std::vector<int32_t> tokens(1001);
   std::iota(tokens.begin(), tokens.end(), 0);
-  write_dataset(folder / "a", {tokens});  // one document: only the samples' order changes
+  write_dataset(folder / "a", {tokens});  // one document: only the order of the samples changes
   const auto starts = [&](uint64_t seed, int64_t epoch) {
     const data::Batch batch = open_source({{1.0, folder / "a"}}, 10, seed)->batch(epoch * 100, 100);
     std::vector<int32_t> result;
@@ -218,7 +217,7 @@ TEST(IndexedSource, ValidationIsInOrderAndCountsEachTokenOnce) {
   write_dataset(folder / "a", {{0, 1, 2, 3}, {}, {4, 5, 6, 7, 8, 9}});
   const auto source = open_source({{1.0, folder / "a"}}, 4, 1, false);
   EXPECT_EQ(source->num_samples(), 3);
-  const data::Batch batch = source->batch(0, 4);  // one sample more than there is
+  const data::Batch batch = source->batch(0, 4);  // one sample more than available
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1}));
   const data::Batch beyond = source->batch(7, 1);
@@ -229,7 +228,7 @@ TEST(IndexedSource, ValidationIsInOrderAndCountsEachTokenOnce) {
   EXPECT_EQ(limited->batch(0, 3).targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, -1, -1, -1, -1}));
 }
 
-TEST(IndexedSource, ValidationOfSeveralSetsUsesEachUp) {
+TEST(IndexedSource, ValidationUsesAllSamplesOfSeveralSets) {
   TextFolder folder;
   std::vector<int32_t> a(9), b(41);
   std::iota(a.begin(), a.end(), 0);
@@ -245,19 +244,19 @@ TEST(IndexedSource, ValidationOfSeveralSetsUsesEachUp) {
   EXPECT_EQ(targets, expected);
 }
 
-TEST(IndexedSource, RefusesBadPlans) {
+TEST(IndexedSource, RefusesInvalidDatasets) {
   TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}});
   write_dataset(folder / "one", {{1}});
   TE_EXPECT_CONTAINS(user_error_of([&] {
                        open_source({{1.0, folder / "a"}}, 4);
                      }),
-                     "a: holds 4 tokens, a sample needs seq_length + 1 = 4 + 1 = 5");
+                     "a: has 4 tokens, but a sample needs seq_length + 1 = 4 + 1 = 5");
   EXPECT_NO_THROW(open_source({{1.0, folder / "a"}}, 3));
   TE_EXPECT_CONTAINS(user_error_of([&] {
                        open_source({{1.0, folder / "one"}}, 4, 1, false);
                      }),
-                     "holds 1 tokens");
+                     "one: has 1 tokens, but validation needs at least 2");
   TE_EXPECT_CONTAINS(user_error_of([&] { open_source({}, 4); }), "data.train: names no dataset");
   for (double weight : {0.0, -1.0, std::nan(""), double{INFINITY}}) {
     TE_EXPECT_CONTAINS(user_error_of([&] { open_source({{weight, folder / "a"}}, 3); }), "must be positive");
@@ -272,7 +271,7 @@ TEST(IndexedSource, ChecksTokensAgainstTheVocabulary) {
   TE_EXPECT_CONTAINS(user_error_of([&] { source->batch(0, 1); }), "a.bin: token 1 of document 1 is 900");
 }
 
-/// Where the document of each token of a row begins, from the values alone: in `documents` they count up.
+/// document_start of a row, derived from its values: tokens count up over `documents`.
 std::vector<int32_t> starts_by_value(const Documents& documents, const int32_t* row, int64_t length) {
   std::set<int32_t> first_tokens;
   for (const auto& document : documents) {
@@ -286,7 +285,7 @@ std::vector<int32_t> starts_by_value(const Documents& documents, const int32_t* 
   return starts;
 }
 
-TEST(IndexedSource, TellsWhereDocumentsBegin) {
+TEST(IndexedSource, ReturnsWhereDocumentsBegin) {
   TextFolder folder;
   const Documents documents = counting_documents(300, 12);
   write_dataset(folder / "a", documents);
@@ -308,22 +307,22 @@ TEST(IndexedSource, TellsWhereDocumentsBegin) {
   }
 }
 
-TEST(IndexedSource, PaddingIsADocumentOfItsOwn) {
+TEST(IndexedSource, PaddingIsASeparateDocument) {
   TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6, 7}});
   const auto source = open_source({{1.0, folder / "a"}}, 5, 1, false);
-  const data::Batch batch = source->batch(0, 3, true);  // one sample more than there is
+  const data::Batch batch = source->batch(0, 3, true);  // one sample more than available
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 0, 4, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0}));
 }
 
-TEST(IndexedSource, CanLeaveTheFirstTokenOfADocumentOutOfTheLoss) {
+TEST(IndexedSource, CanExcludeTheFirstTokenOfADocumentFromTheLoss) {
   TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6}, {7, 8, 9}});
   const auto source = data::make_indexed_source(
       {{1.0, folder / "a"}}, {.seq_length = 4, .vocab_size = 10, .shuffle = false, .eod_mask_loss = true});
-  const data::Batch batch = source->batch(0, 2, true);  // 5 is the target of 4, 7 that of 6
+  const data::Batch batch = source->batch(0, 2, true);  // 5 is the target of 4, and 7 of 6
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, -1, 6, -1, 8, 9}));
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 0, 0, 0, 2, 2}));
 
@@ -348,13 +347,13 @@ TEST(IndexedSource, CanLeaveTheFirstTokenOfADocumentOutOfTheLoss) {
   EXPECT_GT(ignored, 200);
 }
 
-TEST(SyntheticSource, IsOneDocumentASample) {
+TEST(SyntheticSource, HasOneDocumentPerSample) {
   const data::Batch batch = data::make_synthetic_source(5, 1000, 5)->batch(3, 2, true);
   EXPECT_EQ(batch.document_start, std::vector<int32_t>(10, 0));
 }
 
 TEST(Blend, CountsFollowTheWeights) {
-  const std::vector<double> weights = {5.0, 3.0, 1.0, 1.0};  // normalised by the blend
+  const std::vector<double> weights = {5.0, 3.0, 1.0, 1.0};  // normalized by the blend
   const data::Blend blend(weights, std::vector<int64_t>(4, data::Blend::kEndless));
   std::vector<int64_t> counts(4);
   const auto items = blend.items(0, 20000);
@@ -368,9 +367,9 @@ TEST(Blend, CountsFollowTheWeights) {
   EXPECT_EQ(counts, (std::vector<int64_t>{10000, 6000, 2000, 2000}));
 }
 
-TEST(Blend, FollowsTheRuleByHand) {
-  // w = (0.75, 0.25): n=0 lacks .75 .25 -> 0; n=1: -.25 .25 -> 1; n=2: .5 -.5 -> 0; n=3: .25 -.25 -> 0; n=4:
-  // 0 0 -> 0
+TEST(Blend, MatchesTheRuleByHand) {
+  // w = (0.75, 0.25), w_i * max(n, 1) - count_i: n=0: .75 .25 -> 0; n=1: -.25 .25 -> 1; n=2: .5 -.5 -> 0;
+  // n=3: .25 -.25 -> 0; n=4: 0 0 -> 0
   const data::Blend blend({3.0, 1.0}, {data::Blend::kEndless, data::Blend::kEndless});
   const std::vector<int32_t> expected = {0, 1, 0, 0, 0, 1};
   const auto items = blend.items(0, 6);

@@ -1,5 +1,5 @@
-// te-data and the file system: merge and verify, compressed input, and what is left behind when a run is
-// interrupted, killed, or out of space.
+// te-data and the file system: merge and verify, compressed input, and the files after a run is interrupted, killed, or
+// out of space.
 #include <sys/stat.h>
 #include <zlib.h>
 
@@ -26,7 +26,7 @@ std::string crc32_text(const std::string& path) {
       "{:08x}", ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
 }
 
-TEST(TeDataFiles, TokenizesWhatTheToolsOfTheFormatsCompressed) {
+TEST(TeDataFiles, TokenizesFilesOfTheCompressionTools) {
   TextFolder folder;
   const Documents expected = {byte_document("first\n"), byte_document("second\n")};
   for (const char* tool : {"gzip", "zstd -q", "xz"}) {
@@ -48,7 +48,7 @@ TEST(TeDataFiles, TokenizesWhatTheToolsOfTheFormatsCompressed) {
   }
 }
 
-TEST(TeDataFiles, SplitsAndEndsDocumentsAsTold) {
+TEST(TeDataFiles, SplitsAndEndsDocumentsByOption) {
   TextFolder folder;
   write_file(folder / "a.txt", "one\ntwo\n\nthree");
   const std::string call =
@@ -63,8 +63,8 @@ TEST(TeDataFiles, SplitsAndEndsDocumentsAsTold) {
   expect_refused(run_te_data(folder, call + " --threads -1"), "--threads");
 }
 
-// Of all commands that write a dataset, and of each file that would be written over.
-TEST(TeDataFiles, ADatasetIsReplacedByForceOnly) {
+// For all commands that write a dataset, and for each file that would be overwritten.
+TEST(TeDataFiles, DatasetsAreReplacedWithForceOnly) {
   TextFolder folder;
   write_file(folder / "a.txt", "one\n\ntwo");
   write_file(folder / "c.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n{\"q\": \"v\", \"a\": \"w\"}\n");
@@ -103,7 +103,7 @@ TEST(TeDataFiles, ADatasetIsReplacedByForceOnly) {
   }
   const std::string masked = "masked_mask.bin";
   expect_kept(instruct + " --output " + (folder / "masked"), "--output", "masked", masked);
-  // A merged dataset without masks would take the place of one with a mask.
+  // A merged dataset without a mask would replace one with a mask.
   expect_refused(run_te_data(folder, merge + " --force --output " + (folder / "masked")),
                  "masked_mask.idx: is the loss mask of the dataset that stands there");
 }
@@ -124,10 +124,10 @@ TEST(TeDataFiles, PipesInPlaceOfFilesAreRefused) {
   ASSERT_EQ(::mkfifo((folder / "out.meta.json").c_str(), 0666), 0);
   const Result result = run_te_data(folder, "inspect " + (folder / "out"), "timeout 20 ");
   EXPECT_EQ(result.code, 2);
-  TE_EXPECT_CONTAINS(result.error, "out.meta.json: is no record of a dataset: is a pipe");
+  TE_EXPECT_CONTAINS(result.error, "out.meta.json: is not a dataset record: is a pipe");
 }
 
-TEST(TeDataFiles, APipeThatIsNamedAsInputIsRead) {
+TEST(TeDataFiles, ReadsPipesAsInput) {
   TextFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0666), 0);
   const std::string output = " --tokenizer bytes --output ";
@@ -138,7 +138,7 @@ TEST(TeDataFiles, APipeThatIsNamedAsInputIsRead) {
   result = run_te_data(folder, "tokenize --input /dev/stdin" + output + (folder / "b"), "printf two | ");
   EXPECT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(read_dataset(folder / "b"), Documents{byte_document("two")});
-  // Nobody writes into it: a signal ends the program.
+  // No program writes to the pipe: a signal ends te-data.
   result = run_te_data(folder, "tokenize --input " + (folder / "pipe") + output + (folder / "c"),
                        "timeout --preserve-status -s TERM -k 20 0.5 ");
   EXPECT_EQ(result.code, 130) << result.error;
@@ -161,7 +161,7 @@ TEST(TeDataFiles, MergesDatasetsOfOneType) {
   EXPECT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(read_dataset(folder / "out/m"), (Documents{{1, 2}, {}, {3}, {4, 65535}, {1, 2}, {}, {3}}));
   TE_EXPECT_CONTAINS(result.out, "7 documents, 8 tokens, 16 bytes as u16");
-  // What merging made is what writing the documents one by one makes.
+  // The result of merging equals that of writing the documents one by one.
   write_dataset(folder / "once", {{1, 2}, {}, {3}, {4, 65535}, {1, 2}, {}, {3}});
   EXPECT_EQ(read_file(folder / "out/m.idx"), read_file(folder / "once.idx"));
 
@@ -190,7 +190,7 @@ TEST(TeDataFiles, VerifiesEveryTokenAndPrintsChecksums) {
 
   result = run_te_data(folder, "verify " + (folder / "a") + " --vocab-size 300");
   EXPECT_EQ(result.code, 2);
-  TE_EXPECT_CONTAINS(result.error, "a.bin: token 0 of document 2 is 300, it must be 0 or more and below");
+  TE_EXPECT_CONTAINS(result.error, "a.bin: token 0 of document 2 is 300, but must be at least 0 and below");
   expect_refused(run_te_data(folder, "verify " + (folder / "a") + " --tokenizer bytes"),
                  "below vocab_size = 257");
   write_file(folder / "b.bin", "xyz");
@@ -198,7 +198,8 @@ TEST(TeDataFiles, VerifiesEveryTokenAndPrintsChecksums) {
   expect_refused(run_te_data(folder, "verify"), "prefixes");
 }
 
-/// Starts te-data on a pipe that stays open, waits until it writes, sends it a signal, and gives its exit code.
+/// Starts te-data with a pipe that stays open as input, waits until it writes, sends a signal, and returns its exit
+/// code.
 Result run_and_signal(const TextFolder& folder, const char* signal) {
   const std::string script = folder / "script.sh";
   write_file(
@@ -215,7 +216,7 @@ Result run_and_signal(const TextFolder& folder, const char* signal) {
   return {WEXITSTATUS(status), read_file(folder / "stdout"), read_file(folder / "stderr")};
 }
 
-TEST(TeDataFiles, AnInterruptedRunLeavesTheOldDatasetAndNothingElse) {
+TEST(TeDataFiles, AnInterruptedRunKeepsTheOldDatasetAndLeavesNoFile) {
   TextFolder folder;
   for (const char* signal : {"TERM", "INT"}) {
     write_dataset(folder / "out", {{1, 2, 3}});
@@ -228,12 +229,12 @@ TEST(TeDataFiles, AnInterruptedRunLeavesTheOldDatasetAndNothingElse) {
   }
 }
 
-TEST(TeDataFiles, AKilledRunLeavesNoDatasetAndIsNotInTheWayOfTheNext) {
+TEST(TeDataFiles, AKilledRunLeavesNoDatasetAndDoesNotBlockTheNext) {
   TextFolder folder;
   EXPECT_EQ(run_and_signal(folder, "KILL").code, 128 + 9);
   EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out.idx"));
-  write_file(folder / "out.bin.tmp", std::string(10000, 'x'));  // as a longer run would leave them
+  write_file(folder / "out.bin.tmp", std::string(10000, 'x'));  // as left by a longer run
   write_file(folder / "out.idx.tmp", std::string(10000, 'x'));
   write_file(folder / "a.txt", "text");
   const Result result = run_te_data(
@@ -244,13 +245,13 @@ TEST(TeDataFiles, AKilledRunLeavesNoDatasetAndIsNotInTheWayOfTheNext) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out.idx.tmp"));
 }
 
-TEST(TeDataFiles, AFullDiskLeavesTheOldDataset) {
+TEST(TeDataFiles, AFullDiskKeepsTheOldDataset) {
   TextFolder folder;
   write_dataset(folder / "out", {{1, 2, 3}});
   write_file(folder / "a.txt", std::string(3000000, 'a'));
   const std::string call =
       "tokenize --force --tokenizer bytes --input " + (folder / "a.txt") + " --output " + (folder / "out");
-  // A limit on the size of files, without the signal that comes with it, fails writes as a full disk does.
+  // With a limit on file sizes and its signal ignored, writes fail as on a full disk.
   expect_refused(run_te_data(folder, call, "trap '' XFSZ; ulimit -f 2000; "),
                  "out.bin.tmp: cannot be written");
   std::filesystem::create_symlink("/dev/full", folder / "out.bin.tmp");

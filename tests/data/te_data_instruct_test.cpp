@@ -1,4 +1,4 @@
-// te-data instruct end to end, and the other subcommands on what it makes.
+// te-data instruct end to end, and the other subcommands with its output.
 #include "data/loss_mask.h"
 #include "data/sampler.h"
 #include "te_data_testing.h"
@@ -22,7 +22,7 @@ std::vector<int32_t> mask_of(int64_t prompt, int64_t response) {
   return mask;
 }
 
-TEST(TeDataInstruct, MakesTokensAndMaskFromFields) {
+TEST(TeDataInstruct, CreatesTokensAndMaskFromFields) {
   TextFolder folder;
   write_file(folder / "a.json", R"([{"q": "two\n", "c": "", "a": "2"}, {"q": "x", "c": "why", "a": " "},
                                     {"q": "x?", "c": "x is 3", "a": "3!"}])");
@@ -55,7 +55,7 @@ TEST(TeDataInstruct, MakesTokensAndMaskFromFields) {
   EXPECT_EQ(data::make_instruction_source({{1.0, folder / "m"}}, {.seq_length = 32, .vocab_size = 257})
                 ->describe()
                 .substr((folder / "m").size()),
-            " (1 dataset): 40 tokens, 4 documents, 2 samples an epoch, shuffled; 56.2 % filled");
+            " (1 dataset): 40 tokens, 4 documents, 2 samples per epoch, shuffled; 56.2% filled");
 
   testing::write_dataset(folder / "plain", {{1}});
   expect_refused(run_te_data(folder, "merge --output " + (folder / "n") + " " + (folder / "out") + " " +
@@ -63,7 +63,7 @@ TEST(TeDataInstruct, MakesTokensAndMaskFromFields) {
                  "plain: has no loss mask, unlike");
   expect_no_dataset(folder / "n");
   expect_no_dataset(folder / "n_mask");
-  // Text under that name would stand beside a mask that is not its own.
+  // A dataset of text with this prefix would not match the existing mask.
   write_file(folder / "t.txt", "text");
   expect_refused(run_te_data(folder, "tokenize --tokenizer bytes --input " + (folder / "t.txt") +
                                          " --output " + (folder / "out")),
@@ -109,12 +109,13 @@ TEST(TeDataInstruct, RefusesBadInputInOneLineAndLeavesNoFile) {
   expect_refused(instruct("\n{\"q\": \"x\", \"a\": \"\"}\n", fields + "--template plain"),
                  "no conversation with a response in 1 file (1 without)");
   expect_refused(instruct(good + "[]\n", fields + "--template plain"), "a.jsonl:2: found a JSON array");
-  expect_refused(instruct(good + "x", fields + "--template plain", "a.json"), "a.json:2: `x` stands where");
+  expect_refused(instruct(good + "x", fields + "--template plain", "a.json"),
+                 "a.json:2: found `x` instead of");
   expect_no_dataset(folder / "out");
   expect_no_dataset(folder / "out_mask");
 }
 
-TEST(TeDataInstruct, SaysWhichTokensAreMissing) {
+TEST(TeDataInstruct, WarnsAboutMissingTokens) {
   TextFolder folder;
   write_file(folder / "a.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n");
   const Result result = run_te_data(

@@ -1,5 +1,4 @@
-// What te-data says of what it makes and reads: records beside datasets, separators that never occur, tables, bad
-// lines.
+// Records and reports of te-data: records of datasets, separators that never occur, tables, bad lines.
 #include "data/dataset_record.h"
 #include "te_data_testing.h"
 
@@ -19,7 +18,7 @@ using testing::write_file;
 
 const char* const kGpt2 = TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json";
 
-/// Tokenizes a text of this folder.
+/// Tokenizes `text` and returns the prefix of the dataset.
 std::string tokenized(const TextFolder& folder, const std::string& name, const std::string& text,
                       const std::string& tokenizer = "bytes") {
   write_file(folder / (name + ".txt"), text);
@@ -49,7 +48,7 @@ TEST(TeDataRecord, IsWrittenShownAndVerified) {
   write_file(prefix + ".meta.json", data::to_json(wrong));
   expect_refused(run_te_data(folder, "verify " + prefix), "a.meta.json: is not of " + prefix);
 
-  // Instructions have one too, and their mask has none.
+  // Instruction datasets have a record, too, but their masks do not.
   write_file(folder / "i.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n");
   EXPECT_EQ(
       run_te_data(folder,
@@ -61,7 +60,7 @@ TEST(TeDataRecord, IsWrittenShownAndVerified) {
   EXPECT_FALSE(data::read_dataset_record(folder / "i_mask").has_value());
 }
 
-TEST(TeDataRecord, IsMergedWhereAllHaveIt) {
+TEST(TeDataRecord, IsMergedIfAllDatasetsHaveOne) {
   TextFolder folder;
   const std::string a = tokenized(folder, "a", "aa"), b = tokenized(folder, "b", "bcd");
   const std::string merge = "merge --force --output " + (folder / "m") + " " + a + " ";
@@ -74,7 +73,7 @@ TEST(TeDataRecord, IsMergedWhereAllHaveIt) {
 
   write_dataset(folder / "plain", {{1}});
   EXPECT_EQ(run_te_data(folder, merge + (folder / "plain")).code, 0);
-  EXPECT_FALSE(data::read_dataset_record(folder / "m").has_value());  // nor is the old one left
+  EXPECT_FALSE(data::read_dataset_record(folder / "m").has_value());  // the old record is removed
 
   const std::string other = tokenized(folder, "other", "aa", kGpt2);
   expect_refused(run_te_data(folder, "merge --output " + (folder / "n") + " " + a + " " + other),
@@ -82,7 +81,7 @@ TEST(TeDataRecord, IsMergedWhereAllHaveIt) {
   expect_no_dataset(folder / "n");
 }
 
-TEST(TeDataReports, ASeparatorThatNeverOccurs) {
+TEST(TeDataReports, WarnsAboutASeparatorThatNeverOccurs) {
   TextFolder folder;
   write_file(folder / "a.txt", "one\n<|end|>\ntwo\n");
   const std::string call = "tokenize --force --tokenizer bytes --input " + (folder / "a.txt") + " --output " +
@@ -93,7 +92,7 @@ TEST(TeDataReports, ASeparatorThatNeverOccurs) {
   TE_EXPECT_CONTAINS(result.error, "warning: --document-separator: no line of 1 file is `<|END|>`");
 }
 
-TEST(TeDataReports, TablesNameTheCommandThatConvertsThem) {
+TEST(TeDataReports, RefusesTablesAndNamesTheCommandThatConvertsThem) {
   TextFolder folder;
   std::filesystem::create_directory(folder / "in");
   write_file(folder / "in/README.md", "text");
@@ -106,7 +105,7 @@ TEST(TeDataReports, TablesNameTheCommandThatConvertsThem) {
   const std::string command =
       "scripts/parquet_to_jsonl.py " + (folder / "in/t.parquet") + " | te-data COMMAND --input -";
   expect_refused(tokenize("in/t.parquet"), command);
-  expect_refused(tokenize("in"), command);  // where only the README would have been read
+  expect_refused(tokenize("in"), command);  // instead of reading only the README
   expect_refused(tokenize("stream.arrow"), "Parquet and Arrow tables are not supported");
   expect_refused(run_te_data(folder, "instruct --tokenizer bytes --template plain --output " +
                                          (folder / "a") + " --input " + (folder / "in/t.parquet")),
@@ -114,7 +113,7 @@ TEST(TeDataReports, TablesNameTheCommandThatConvertsThem) {
   expect_no_dataset(folder / "a");
 }
 
-TEST(TeDataReports, BadLinesAreSkippedAndCountedIfWanted) {
+TEST(TeDataReports, SkipBadLinesSkipsAndCountsConversations) {
   TextFolder folder;
   write_file(
       folder / "a.jsonl",
@@ -137,7 +136,7 @@ TEST(TeDataReports, BadLinesAreSkippedAndCountedIfWanted) {
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{byte_document("q\na"), byte_document("q\nb")}));
 }
 
-TEST(TeDataReports, BadLinesOfTextsAreSkippedAndCountedIfWanted) {
+TEST(TeDataReports, SkipBadLinesSkipsAndCountsTexts) {
   TextFolder folder;
   write_file(folder / "a.jsonl",
              "{\"text\": \"q\"}\n{broken\n{\"t\": 3}\n{\"text\": 4}\n[]\n{\"text\": \"r\"}\n{\n{\n{\n");

@@ -1,4 +1,4 @@
-// te-data end to end, through the executable: what it writes, what it prints, how it refuses.
+// te-data end to end with the executable: its files, its output, and its error messages.
 #include "te_data_testing.h"
 
 namespace te {
@@ -52,8 +52,7 @@ TEST(TeData, TokenizesFoldersStandardInputAndJsonl) {
   EXPECT_EQ(read_dataset(folder / "b"), (Documents{byte_document("fifth")}));
 }
 
-// What was one raw text without a word.
-TEST(TeData, ReadsJsonLinesWhateverTheyAreCalled) {
+TEST(TeData, ReadsJsonLinesUnderAnyName) {
   TextFolder folder;
   const std::string lines = "{\"text\": \"one\", \"id\": 1}\n{\"text\": \"two\"}\n";
   const Documents expected = {byte_document("one"), byte_document("two")};
@@ -85,12 +84,12 @@ TEST(TeData, ReadsJsonLinesWhateverTheyAreCalled) {
   write_file(folder / "list", "[\n" + lines.substr(0, lines.find('\n')) + "]");
   TE_EXPECT_CONTAINS(tokenize(folder / "list").error, "list: read as JSON objects because of its content");
   EXPECT_EQ(made(), Documents{byte_document("one")});
-  // Another field: the reader names what there is.
+  // Another field: the error lists the existing fields.
   write_file(folder / "part-00001", "{\"body\": \"one\"}\n{\"body\": \"two\"}\n");
   const Result other = tokenize(folder / "part-00001");
   EXPECT_EQ(other.code, 2);
   TE_EXPECT_CONTAINS(other.error, "part-00001:1: no field `text`; name the field with --jsonl-field");
-  // The name says text, or the content may be anything: text, and not without a word.
+  // The name means text, or the content is other JSON: read as text, with a warning.
   write_file(folder / "a.txt", lines);
   TE_EXPECT_CONTAINS(tokenize(folder / "a.txt").error,
                      "a.txt: read as text, although it begins with JSON objects");

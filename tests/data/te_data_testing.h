@@ -1,4 +1,4 @@
-// Helpers of the tests that run te-data: the call, its result, and what a refusal looks like.
+// Helpers of the tests that run te-data: calls, their results, and checks of refusals.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ struct Result {
   std::string out, error;
 };
 
-/// Runs te-data with shell-quoted arguments; `before` comes first in the shell's line.
+/// Runs te-data with shell-quoted arguments; `before` is the beginning of the shell's command line.
 inline Result run_te_data(const TextFolder& folder, const std::string& arguments,
                           const std::string& before = "") {
   const std::string command =
@@ -26,7 +26,7 @@ inline Result run_te_data(const TextFolder& folder, const std::string& arguments
           read_file(folder / "stderr")};
 }
 
-/// A refusal: exit code 2, one line, nothing on stdout.
+/// Expects a refusal: exit code 2, one line on stderr, nothing on stdout.
 inline void expect_refused(const Result& result, const std::string& part) {
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
@@ -35,7 +35,7 @@ inline void expect_refused(const Result& result, const std::string& part) {
   TE_EXPECT_CONTAINS(result.error, part);
 }
 
-/// A document as the tokenizer `bytes` makes it.
+/// The tokens of a document with the tokenizer `bytes`.
 inline std::vector<int32_t> byte_document(const std::string& text) {
   std::vector<int32_t> tokens;
   for (char c : text) tokens.push_back(static_cast<uint8_t>(c));
@@ -43,7 +43,7 @@ inline std::vector<int32_t> byte_document(const std::string& text) {
   return tokens;
 }
 
-/// None of the files that te-data writes to is there, finished or not.
+/// Expects that none of the files that te-data writes exists, temporary or final.
 inline void expect_no_dataset(const std::string& prefix) {
   for (const char* suffix : {".bin", ".idx", ".meta.json", ".bin.tmp", ".idx.tmp", ".meta.json.tmp"}) {
     EXPECT_FALSE(std::filesystem::exists(prefix + suffix)) << prefix << suffix;

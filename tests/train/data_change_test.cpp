@@ -133,7 +133,7 @@ TEST_F(PlannedData, ThatCannotBeUsedIsRefusedAsInARun) {
   expect_refused(plan("--set data.valid=" + (folder_ / "large")),
                  "data.valid: " + (folder_ / "large") + ".bin: token 0");
   write_dataset(folder_ / "short", {{1, 2, 3}});
-  expect_refused(plan("--set data.train=" + (folder_ / "short")), "holds 3 tokens, a sample needs");
+  expect_refused(plan("--set data.train=" + (folder_ / "short")), "has 3 tokens, but a sample needs");
   write_dataset(folder_ / "half", {{1, 2, 3}});
   std::filesystem::remove(folder_ / "half.bin");
   expect_refused(plan("--set data.train=" + (folder_ / "half")), "half.bin: cannot be opened");

@@ -54,8 +54,9 @@ TEST_F(DataCheck, AnotherTokenizersDatasetIsRefusedUnlessWanted) {
   const std::vector<std::string> overrides = {"data.train=" + train, "data.tokenizer=bytes"};
   const Result result = folder_.run("a", overrides);
   expect_refused(result, "data.train: " + train +
-                             " was made with the tokenizer other/tokenizer.json (200 tokens, xxh3:0), " +
-                             "which is not that of data.tokenizer, bytes (257 tokens, " + bytes().hash + ")");
+                             " was created with the tokenizer other/tokenizer.json (200 tokens, xxh3:0), " +
+                             "which differs from the tokenizer of data.tokenizer, bytes (257 tokens, " +
+                             bytes().hash + ")");
   TE_EXPECT_CONTAINS(result.error, "or set data.check_tokenizer to false");
   EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/loss.csv"));
   EXPECT_EQ(folder_.run("a", {overrides[0], overrides[1], "data.check_tokenizer=false"}).code, 0);
@@ -71,7 +72,7 @@ TEST_F(DataCheck, TheRightTokenizerAndDatasetsWithoutARecordTrain) {
 TEST_F(DataCheck, DatasetsOfTwoTokenizersAreRefusedWithoutAKey) {
   const std::string a = described("a", documents_, other()), b = described("b", documents_, bytes());
   expect_refused(folder_.run("a", {"data.train=" + a, "data.valid=" + b, "training.eval_interval=2"}),
-                 "data.valid: " + b + " was made with the tokenizer bytes");
+                 "data.valid: " + b + " was created with the tokenizer bytes");
 }
 
 TEST_F(DataCheck, TokensOutOfRangeAreFoundBeforeTheFirstStep) {
@@ -79,13 +80,13 @@ TEST_F(DataCheck, TokensOutOfRangeAreFoundBeforeTheFirstStep) {
   const Documents large(3, std::vector<int32_t>(90, 300));
   expect_refused(
       folder_.run("a", {"data.train=" + described("large", large, other())}),
-      "holds token 300, it must be below the model's vocab_size = 257; use the vocabulary of the tokenizer "
-      "that made the data, other/tokenizer.json with 200 tokens");
+      "contains token 300, which must be below the model's vocab_size = 257; use the vocabulary of the "
+      "tokenizer that the data was created with, other/tokenizer.json with 200 tokens");
   Documents odd(40, std::vector<int32_t>(50, 7));
   odd[31][4] = 257;
   write_dataset(folder_ / "odd", odd);
   const std::string message =
-      ": " + (folder_ / "odd") + ".bin: token 4 of document 31 is 257, it must be 0 or more";
+      ": " + (folder_ / "odd") + ".bin: token 4 of document 31 is 257, but must be at least 0";
   expect_refused(folder_.run("a", {"data.train=" + (folder_ / "odd")}), "data.train" + message);
   expect_refused(folder_.run("a", {"data.valid=" + (folder_ / "odd"), "training.eval_interval=2"}),
                  "data.valid" + message);
@@ -109,7 +110,7 @@ TEST_F(DataCheck, ATokenOutOfRangeEndsTheRunBehindACheckpoint) {
   const std::string train = with_hidden_token("hidden", 100, 300);
   expect_refused(
       folder_.run("a", {"data.train=" + train, "training.train_steps=300"}),
-      "hidden.bin: token 0 of document 100 is 300, it must be 0 or more and below vocab_size = 257");
+      "hidden.bin: token 0 of document 100 is 300, but must be at least 0 and below vocab_size = 257");
   const auto steps = static_cast<int64_t>(folder_.csv("a").size());
   EXPECT_GT(steps, 0);
   EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", steps) + "/manifest.json")) << steps;
@@ -121,7 +122,7 @@ TEST_F(DataCheck, SoDoesOneInTheValidationSet) {
   const std::string valid = with_hidden_token("hidden", 1, 300);
   const Result result = folder_.run("a", {"data.valid=" + valid, "training.eval_interval=3"});
   EXPECT_EQ(result.code, 2);
-  TE_EXPECT_CONTAINS(result.error, "of document 1 is 300, it must be 0 or more");
+  TE_EXPECT_CONTAINS(result.error, "of document 1 is 300, but must be at least 0");
   EXPECT_EQ(folder_.csv("a").size(), 3u);
   EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", 3) + "/manifest.json"));
 }
@@ -135,7 +136,7 @@ TEST_F(DataCheck, ARecordThatIsNotTheDatasetsIsLeftAside) {
   const Result result = folder_.run("a", {"data.train=" + train, "data.tokenizer=bytes"});
   EXPECT_EQ(result.code, 0);
   TE_EXPECT_CONTAINS(result.out + result.error,
-                     "made_again.meta.json: is of a dataset with 1 documents and 3 tokens");
+                     "made_again.meta.json: describes a dataset with 1 documents and 3 tokens");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A file in memory that readers can open by path: rewritten in place, since targets run many thousand times a
+// A file in memory that readers can open by path. It is rewritten in place, because targets run thousands of times per
 // second.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace te::fuzz {
 
-/// A folder of this process in memory (/dev/shm), or in /tmp where there is none.
+/// A folder of this process in /dev/shm (in memory), or in /tmp if that is not available.
 inline std::string folder() {
   static const std::string path = [] {
     const bool memory = ::access("/dev/shm", W_OK) == 0;

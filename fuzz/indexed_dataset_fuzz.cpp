@@ -1,5 +1,5 @@
-// Opens any bytes as a dataset and reads all of it: every failure must be a UserError. The input is the length
-// of the .idx (u16), the .idx, and the .bin.
+// Opens arbitrary bytes as a dataset and reads it completely; every failure must be a UserError. The input consists of
+// the length of the .idx (u16), the .idx, and the .bin.
 #include "data/indexed_dataset.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void read_everything(const std::string& prefix) {
     }
     total += length;
   }
-  TE_CHECK(total == dataset.num_tokens(), "{} of {} tokens", total, dataset.num_tokens());
+  TE_CHECK(total == dataset.num_tokens(), "{} of {} tokens in documents", total, dataset.num_tokens());
   dataset.check_all();
   int64_t in_sequences = 0;
   for (int64_t i = 0; i < dataset.num_sequences(); ++i) in_sequences += dataset.sequence_length(i);

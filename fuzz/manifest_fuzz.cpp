@@ -1,5 +1,5 @@
-// Takes any bytes as a manifest whose checksum someone has mended: every failure must be a UserError. What is accepted
-// reads back from its own text, and all that it promises is read from the files of a small checkpoint.
+// Parses arbitrary bytes as a manifest with a corrected checksum; every failure must be a UserError. An accepted
+// manifest must read back from its own text, and all its tensors are read from the files of a small checkpoint.
 #include "checkpoint/manifest.h"
 
 #include <filesystem>
@@ -35,7 +35,7 @@ void write_shards() {
 void read_everything(const std::filesystem::path& folder) {
   const checkpoint::Reader reader(folder);
   for (const checkpoint::LogicalTensor& tensor : reader.tensors()) {
-    if (tensor.numel() > 100000) continue;  // what a caller would refuse, having no such buffer
+    if (tensor.numel() > 100000) continue;  // a caller would not allocate such a buffer
     std::vector<std::byte> bytes(tensor.bytes());
     reader.read_rows(tensor.name, 0, tensor.rows(), bytes.data());
   }
@@ -55,7 +55,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const checkpoint::Manifest manifest = checkpoint::parse_manifest("m", text);
     const std::string again = checkpoint::to_text(manifest);
-    TE_CHECK(checkpoint::to_text(checkpoint::parse_manifest("m", again)) == again, "another text: {}", again);
+    TE_CHECK(checkpoint::to_text(checkpoint::parse_manifest("m", again)) == again,
+             "the text does not read back: {}", again);
     file.write({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
     read_everything(te::fuzz::folder());
   } catch (const te::UserError&) {

@@ -1,5 +1,5 @@
-// Takes any bytes as a regular expression of a tokenizer (the first line) and a text (the rest): every failure must be
-// a UserError, and the pieces must make up the text.
+// Interprets arbitrary bytes as a tokenizer's regular expression (the first line) and a text (the rest); every failure
+// must be a UserError, and the concatenated pieces must equal the text.
 #include "text/tokenizers/pattern.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     pattern.split(workspace, text, te::text::valid_utf8_prefix(text) == text.size(),
                   [&](size_t begin, size_t end, bool is_match) {
                     TE_CHECK(begin == done && end <= text.size() && (begin < end || is_match),
-                             "piece {} to {} behind {}", begin, end, done);
+                             "piece {} to {} after {}", begin, end, done);
                     done = end;
                   });
     TE_CHECK(done == text.size(), "{} of {} bytes", done, text.size());

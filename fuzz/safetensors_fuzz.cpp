@@ -1,4 +1,4 @@
-// Opens any bytes as a safetensors file and reads every tensor: every failure must be a UserError.
+// Opens arbitrary bytes as a safetensors file and reads every tensor; every failure must be a UserError.
 #include "checkpoint/safetensors.h"
 
 #include "core/error.h"
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     size_t total = 0;
     unsigned sum = 0;
     for (const te::SafetensorsTensor& tensor : reader.tensors()) {
-      TE_CHECK(reader.find(tensor.name) == &tensor, "{}: found elsewhere", tensor.name);
+      TE_CHECK(reader.find(tensor.name) == &tensor, "{}: find() returns another tensor", tensor.name);
       for (size_t i = 0; i < tensor.bytes; ++i) sum += std::to_integer<unsigned>(tensor.data[i]);
       total += tensor.bytes;
     }

@@ -1,5 +1,5 @@
-// Takes any bytes as a SentencePiece model of plain BPE, without libsentencepiece, which would look at them first: what
-// is accepted encodes some texts. Every failure must be a UserError, and every token one of the vocabulary.
+// Parses arbitrary bytes as a SentencePiece model of plain BPE, without the checks of libsentencepiece, and encodes
+// some texts with an accepted model. Every failure must be a UserError, and every token must be in the vocabulary.
 #include "text/tokenizers/sentencepiece_bpe.h"
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// Opens any bytes as a tokenizer.json; what is accepted encodes some texts and decodes them again: every failure must
-// be a UserError, and every token one of the vocabulary.
+// Opens arbitrary bytes as a tokenizer.json; an accepted tokenizer encodes and decodes some texts. Every failure must
+// be a UserError, and every token must be in the vocabulary.
 #include "text/tokenizer.h"
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Derived sizes of a config and the defaults that depend on other keys.
+// Derived sizes of a config, and the defaults that depend on other keys.
 #include "config/config.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ double ModelConfig::softmax_scale() const {
 
 namespace {
 
-// What a family has where the config does not say otherwise.
+// Sets the defaults of a model family.
 void resolve_family(ModelConfig& m) {
   const bool gpt = m.family == Family::gpt;
   if (m.position_embedding == PositionEmbedding::automatic)
@@ -62,7 +62,7 @@ void resolve_family(ModelConfig& m) {
   m.embedding_dropout = m.embedding_dropout_rate();
 }
 
-/// In decimal digits: of 3e-4 it is 3e-5, which 3e-4 / 10 is not.
+/// value / 10, rounded in decimal: 3e-5 for 3e-4, whereas 3e-4 / 10 differs from 3e-5 in the last bit.
 double tenth_of(double value) {
   const std::string text = fmt::format("{:.15g}", value / 10.0);
   double tenth = value / 10.0;
@@ -84,7 +84,7 @@ void follow_other_keys(Config& config, const std::function<bool(std::string_view
   if (!given("guard.compare_steps") && g.every > 1) g.compare_steps = std::min(g.compare_steps, g.every - 1);
   LoggingConfig& l = config.logging;
   if (!given("logging.generate_temperature") && (l.generate_top_k > 0 || l.generate_top_p < 1.0))
-    l.generate_temperature = 1.0;  // as te-generate has it
+    l.generate_temperature = 1.0;  // same default as te-generate
   ParallelConfig& layout = config.parallel;
   if (!given("parallel.virtual_stages") && layout.schedule == PipelineSchedule::interleaved)
     layout.virtual_stages = 2;
@@ -101,8 +101,7 @@ void resolve_defaults(Config& config) {
     if (m.hidden_size % m.num_attention_heads != 0) {
       user_error(
           "model.hidden_size ({}) is not a multiple of model.num_attention_heads ({}): {} remain; correct "
-          "one "
-          "of them or give model.kv_channels",
+          "one of them or set model.kv_channels",
           m.hidden_size, m.num_attention_heads, m.hidden_size % m.num_attention_heads);
     }
     m.kv_channels = m.hidden_size / m.num_attention_heads;
@@ -122,7 +121,7 @@ void resolve_defaults(Config& config) {
 Fp8KeptWeights fp8_kept_weights(const Config& config) {
   const Fp8KeptWeights kept = config.precision.fp8_keep_weights;
   if (kept != Fp8KeptWeights::automatic) return kept;
-  // A form that stays would be a whole layer's, of values that do not.
+  // A kept layout would contain whole layers, but the BF16 weights of whole layers exist only temporarily.
   if (config.parallel.shard == Shard::parameters) return Fp8KeptWeights::none;
   return config.optimizer.store_param_remainders ? Fp8KeptWeights::none : Fp8KeptWeights::rowwise;
 }
@@ -137,7 +136,8 @@ bool reads_values_of_fp8_weights(const Config& config) {
   return config.logging.generate_every > 0 || config.evaluation.every > 0 || mixes_precisions(config);
 }
 
-// Statistics look at what is cast, and fp8_keep_weights none makes both forms of BF16 values.
+// FP8 statistics read the tensors before quantization, and fp8_keep_weights none creates both layouts from BF16
+// weights.
 bool gathers_fp8_weights(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   return config.parallel.fp8_param_gather && precision.fp8 != Fp8Mode::off &&

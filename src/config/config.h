@@ -1,7 +1,6 @@
-// The configuration of a run: plain structs, one per section of the YAML file. Every key, its default and its
-// rule are in one table (key_table.h), from which parsing, suggestions, to_yaml and docs/reference/configuration.md
-// all derive. A Config that came from load_config or parse_config holds no "unset" value: defaults that
-// depend on other keys have been filled in, so readers never ask "or else?".
+// The configuration of a run: plain structs, one per section of the YAML file. Every key, its default and its rule are
+// in one table (key_table.h), from which parsing, suggestions, to_yaml and docs/reference/configuration.md derive. In a
+// Config from load_config or parse_config, all defaults are resolved, including those that depend on other keys.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ enum class GradDType : uint8_t { bf16, fp32 };
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
 enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise };
 enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
-/// Forms of FP8 weights that live from pass to pass; the others are made right before a GEMM reads them.
+/// Layouts of FP8 weights that are kept between passes; the others are created right before a GEMM reads them.
 enum class Fp8KeptWeights : uint8_t {
   automatic,
   none,
@@ -38,15 +37,14 @@ enum class QkNorm : uint8_t { none, head, projection };
 enum class NormPlacement : uint8_t { pre, post, both };
 enum class OptimizerName : uint8_t { adamw, muon };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
-/// What of the optimizer's state is in host memory: nothing, the moments, or main parameters, too.
+/// Which optimizer state is in host memory: none, the moments, or the moments and the FP32 master weights.
 enum class Offload : uint8_t { none, moments, state };
 enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
-/// What the data ranks share beside the step's samples: main parameters and moments in any case, then gradients, then
-/// values.
+/// What data-parallel ranks shard: FP32 master weights and moments (optimizer), also gradients, also BF16 weights.
 enum class Shard : uint8_t { optimizer, gradients, parameters };
-/// What carries messages of a kind on GPUs: NCCL, whose kernels take multiprocessors, or the copy engines
-/// (parallel/peer_transport.h, peer_links.h).
+/// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines (parallel/peer_transport.h,
+/// peer_links.h).
 enum class Transport : uint8_t { nccl, copy };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
@@ -78,7 +76,7 @@ std::string_view to_string(Shard value);
 std::string_view to_string(Transport value);
 std::string_view to_string(PipelineSchedule value);
 
-/// The inverse of to_string; false (and value untouched) when the text names no value.
+/// The inverse of to_string; false (and value unchanged) if the text is not the name of a value.
 bool from_string(std::string_view text, Family& value);
 bool from_string(std::string_view text, ComputeDType& value);
 bool from_string(std::string_view text, GradDType& value);
@@ -111,20 +109,21 @@ struct ModelConfig {
   Family family = Family::llama;
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
-  int64_t ffn_hidden_size = 0;  ///< gpt: 4 * hidden_size when absent; llama: width of one of fc1's two halves
+  int64_t ffn_hidden_size = 0;  ///< gpt: default 4 * hidden_size; llama: width of one of fc1's two halves
   int64_t num_attention_heads = 0;
-  int64_t num_query_groups = 0;  ///< num_attention_heads when absent
-  int64_t kv_channels = 0;       ///< width of one head; hidden_size / num_attention_heads when absent
+  int64_t num_query_groups = 0;  ///< default: num_attention_heads
+  int64_t kv_channels = 0;       ///< width of one attention head; default: hidden_size / num_attention_heads
   int64_t vocab_size = 0;        ///< tokens of the tokenizer, before padding
   int64_t make_vocab_size_divisible_by = 128;
   int64_t seq_length = 0;
-  int64_t max_position_embeddings = 0;  ///< gpt: rows of the position table; seq_length when absent
+  int64_t max_position_embeddings = 0;  ///< gpt: rows of the position embedding; default: seq_length
   PositionEmbedding position_embedding = PositionEmbedding::automatic;  ///< gpt: learned; llama: rope
   double rope_theta = 10000.0;
-  double rope_local_theta = 0.0;  ///< of layers with a window, unscaled; rope_theta and scaling when absent
-  double rotary_percent = 1.0;    ///< share of a head's pairs that turn, see rotary_pairs()
-  /// How the rotary frequencies of a pretrained model were changed for longer sequences; the formulas are in
-  /// kernels/rope/rope.h, where the keys' names without `rope_scaling_` say which kind reads them.
+  double rope_local_theta = 0.0;  ///< layers with a window, without scaling; 0: rope_theta with scaling
+  double rotary_percent =
+      1.0;  ///< fraction of an attention head's pairs that are rotated, see rotary_pairs()
+  /// Scaling of the rotary frequencies of a pretrained model for longer sequences. The formulas, and the parameters of
+  /// each kind (named without `rope_scaling_`), are in kernels/rope/rope.h.
   RopeScaling rope_scaling = RopeScaling::none;
   double rope_scaling_factor = 8.0;
   double rope_scaling_low_freq_factor = 1.0;
@@ -135,30 +134,31 @@ struct ModelConfig {
   double rope_scaling_attention_factor = 0.0;  ///< 0: 0.1 ln(rope_scaling_factor) + 1
   bool rope_scaling_truncate = true;
   double norm_epsilon = 1e-5;
-  bool tie_word_embeddings = false;               ///< the loader's default: true for gpt, false for llama
-  bool add_qkv_bias = false;                      ///< llama; gpt has a bias in every linear
-  bool add_proj_bias = false;                     ///< llama: in linear_proj
-  bool add_mlp_bias = false;                      ///< llama: in linear_fc1 and linear_fc2
-  Activation activation = Activation::automatic;  ///< gpt: gelu, in its tanh form; llama: swiglu
-  QkNorm qk_norm = QkNorm::none;                  ///< RMSNorm of queries and keys, before the rotation
-  NormPlacement norm_placement =
-      NormPlacement::pre;                      ///< in front of the sublayers, on their outputs, or both
-  bool layernorm_zero_centered_gamma = false;  ///< RMSNorm multiplies by 1 + gain
-  bool scale_embedding = false;                ///< the token embedding is multiplied by sqrt(hidden_size)
-  double query_pre_attn_scalar = 0.0;  ///< scores are divided by its square root; kv_channels when absent
+  bool tie_word_embeddings = false;                   ///< the loader's default: true for gpt, false for llama
+  bool add_qkv_bias = false;                          ///< llama; gpt has a bias in every linear
+  bool add_proj_bias = false;                         ///< llama: bias in linear_proj
+  bool add_mlp_bias = false;                          ///< llama: bias in linear_fc1 and linear_fc2
+  Activation activation = Activation::automatic;      ///< gpt: gelu (tanh approximation); llama: swiglu
+  QkNorm qk_norm = QkNorm::none;                      ///< RMSNorm of queries and keys, before RoPE
+  NormPlacement norm_placement = NormPlacement::pre;  ///< before the sublayers, on their outputs, or both
+  bool layernorm_zero_centered_gamma = false;         ///< RMSNorm multiplies by 1 + gain
+  bool scale_embedding = false;                       ///< multiply the token embedding by sqrt(hidden_size)
+  double query_pre_attn_scalar =
+      0.0;                         ///< attention scores are divided by its square root; default: kv_channels
   double swiglu_clamp = 0.0;       ///< swiglu: bound of gate and up, kernels/activation/activation.h; 0: none
-  bool parallel_residual = false;  ///< attention and MLP read the same stream, and their sum joins it
-  int64_t sliding_window = 0;   ///< a token attends to the last so many, itself included; 0: to all before it
-  std::string window_pattern;   ///< which layers have the window (window_pattern.h); empty: all
-  double hidden_dropout = 0.0;  ///< gpt
-  double embedding_dropout = -1.0;  ///< gpt; hidden_dropout when absent (below 0)
+  bool parallel_residual = false;  ///< attention and MLP read the same residual stream and add to it together
+  int64_t sliding_window = 0;      ///< tokens that a token attends to, itself included; 0: all preceding ones
+  std::string window_pattern;      ///< which layers have the window (window_pattern.h); empty: all
+  double hidden_dropout = 0.0;     ///< gpt
+  double embedding_dropout = -1.0;  ///< gpt; below 0: hidden_dropout
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
-  double embedding_init_method_std = 0.0;  ///< embedding, without weight decay; 0: init_method_std, with it
+  double embedding_init_method_std =
+      0.0;  ///< embedding, no weight decay; 0: init_method_std with weight decay
 
-  /// Rows of the embedding and head: vocab_size rounded up to make_vocab_size_divisible_by.
+  /// Rows of the embedding and the output layer: vocab_size rounded up to make_vocab_size_divisible_by.
   int64_t padded_vocab_size() const;
-  /// Raises make_vocab_size_divisible_by where it must be: tensor ranks hold equally many rows.
+  /// Raises make_vocab_size_divisible_by if needed, so that all tensor-parallel ranks have the same number of rows.
   void pad_vocabulary_for(int64_t tensor_ranks);
   /// Width of linear_qkv's output: (num_attention_heads + 2 * num_query_groups) * kv_channels.
   int64_t qkv_width() const { return (num_attention_heads + 2 * num_query_groups) * kv_channels; }
@@ -174,23 +174,23 @@ struct ModelConfig {
   bool qkv_bias() const { return family == Family::gpt || add_qkv_bias; }
   bool proj_bias() const { return family == Family::gpt || add_proj_bias; }
   bool mlp_bias() const { return family == Family::gpt || add_mlp_bias; }
-  /// Of the kv_channels / 2 pairs (i, i + kv_channels / 2) of a head the first so many turn.
+  /// How many of the kv_channels / 2 pairs (i, i + kv_channels / 2) of an attention head are rotated: the first ones.
   int64_t rotary_pairs() const;
-  /// fc1's halves are gate and up.
+  /// Whether fc1's halves are gate and up.
   bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
-  /// Attention of a layer (from 0) has the window, whether or not a sequence is longer.
+  /// Whether layer `layer` (from 0) has the window, even if no sequence is longer than it.
   bool window_in(int64_t layer) const;
-  /// The model as one layer sees it: without a window where it has none.
+  /// The config of one layer: without the window if the layer has none.
   ModelConfig of_layer(int64_t layer) const;
-  /// Layers with a window have rotary frequencies of their own.
+  /// Whether layers with a window have different rotary frequencies.
   bool local_rope() const { return sliding_window != 0 && rope_local_theta != 0.0; }
-  /// The model with these frequencies in all layers.
+  /// The model with the rotary frequencies of layers with a window in all layers.
   ModelConfig with_local_rope() const;
-  /// What the scores of attention are multiplied by.
+  /// Factor of the attention scores.
   double softmax_scale() const;
-  /// A sequence is longer than the window.
+  /// Whether sequences are longer than the window.
   bool windowed() const { return sliding_window != 0 && sliding_window < seq_length; }
-  /// Tokens that a token attends to at most: seq_length or the window.
+  /// Maximum number of tokens that a token attends to: seq_length or the window.
   int64_t attention_span() const { return windowed() ? sliding_window : seq_length; }
   double embedding_dropout_rate() const {
     return embedding_dropout < 0.0 ? hidden_dropout : embedding_dropout;
@@ -202,8 +202,8 @@ struct ModelConfig {
 
 struct PrecisionConfig {
   ComputeDType dtype = ComputeDType::bf16;
-  bool tf32 = false;  ///< fp32 on a GPU: GEMMs multiply in TF32
-  /// fp16: train/loss_scaler.h. A fixed scale, or 0: the four below.
+  bool tf32 = false;  ///< fp32 on a GPU: GEMMs use TF32
+  /// fp16 (train/loss_scaler.h): a fixed loss scale; 0: dynamic loss scaling with the four keys below.
   double loss_scale = 0.0;
   double initial_loss_scale = 65536.0;
   double min_loss_scale = 1.0;
@@ -211,57 +211,56 @@ struct PrecisionConfig {
   int64_t hysteresis = 1;
   Fp8Mode fp8 = Fp8Mode::off;
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
-  Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;             ///< of rowwise and blockwise
-  Fp8ScaleFormat fp8_tensorwise_scale_format = Fp8ScaleFormat::power_of_two;  ///< of tensorwise
+  Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;             ///< rowwise and blockwise
+  Fp8ScaleFormat fp8_tensorwise_scale_format = Fp8ScaleFormat::power_of_two;  ///< tensorwise
   Fp8KeptWeights fp8_keep_weights = Fp8KeptWeights::automatic;                ///< see fp8_kept_weights()
   int64_t amax_history_len = 1024;
   AmaxAlgo amax_compute_algo = AmaxAlgo::max;
   int64_t margin = 0;
-  bool fp8_recast = true;  ///< delayed: what outgrows its scale is cast again with its own
+  bool fp8_recast = true;  ///< delayed: requantize tensors that overflow the scale, with their current scale
   int64_t first_layers_bf16 = 0;
   int64_t last_layers_bf16 = 0;
-  std::string overrides;          ///< rules of precision_overrides.h
-  bool fp8_output_layer = false;  ///< the classifier's GEMMs, too
-  bool fp8_calibrate = false;     ///< with fp8 off: record the amaxes that an FP8 run would see
-  /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not run
-  /// at scale 1. 0: Transformer Engine's behaviour.
+  std::string overrides;          ///< rules, see precision_overrides.h
+  bool fp8_output_layer = false;  ///< FP8 GEMMs in the output layer, too
+  bool fp8_calibrate = false;     ///< with fp8 off: record the amaxes of an FP8 run
+  /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not use scale 1.
+  /// 0: Transformer Engine's behavior.
   int64_t fp8_calibration_passes = 2;
-  int64_t fp8_from_step = 0;   ///< the first step in FP8; 0: step 1
-  int64_t fp8_until_step = 0;  ///< the last one; 0: that of the run
+  int64_t fp8_from_step = 0;   ///< the first FP8 step; 0: step 1
+  int64_t fp8_until_step = 0;  ///< the last FP8 step; 0: the last step of the run
 
-  /// Step `step` (from 1) is one of these two and those between. Of an FP8 run; the others are taken in `dtype`.
+  /// Whether an FP8 run executes step `step` (from 1) in FP8; the other steps run in `dtype`.
   bool fp8_in_step(int64_t step) const {
     return step >= fp8_from_step && (fp8_until_step == 0 || step <= fp8_until_step);
   }
 };
 
-/// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * context *
-/// pipeline).
+/// The parallel layout of a job. The data-parallel size is ranks / (tensor * context * pipeline).
 struct ParallelConfig {
-  int64_t ranks = 0;  ///< of the job that the config is made for; 0: as few as the layout needs
+  int64_t ranks = 0;  ///< ranks of the job that the config is intended for; 0: the minimum of the layout
   int64_t tensor = 1;
-  int64_t context = 1;  ///< ranks that share the tokens of every sequence
+  int64_t context = 1;  ///< ranks that divide the tokens of every sequence
   int64_t pipeline = 1;
-  bool sequence = false;       ///< norms and the residual stream are sharded over the tensor ranks, too
-  int64_t virtual_stages = 1;  ///< model chunks of a pipeline stage
-  std::string pipeline_split = "even";  ///< layers of each piece of the pipeline: config/pipeline_split.h
+  bool sequence = false;       ///< sequence parallelism: TP ranks also shard norms and the residual stream
+  int64_t virtual_stages = 1;  ///< model chunks per pipeline stage
+  std::string pipeline_split = "even";  ///< layers of each model chunk: config/pipeline_split.h
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  /// Pieces along the tokens into which a GEMM next to a tensor-parallel collective is cut, so that the
-  /// collective of one piece runs beside the GEMM of the next. 1: no overlap.
+  /// Number of token chunks into which a GEMM next to a tensor-parallel collective is divided, so that the collective
+  /// of one chunk overlaps the GEMM of the next. 1: no overlap.
   int64_t tensor_overlap = 1;
   Transport tensor_transport = Transport::nccl;
-  Shard shard = Shard::optimizer;    ///< what of the layers a data rank keeps its share of alone
-  int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
-  bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it
-  bool overlap_param_gather = true;  ///< new values are gathered while the next forward pass runs
-  Transport data_transport = Transport::nccl;  ///< of gradients and values
-  bool fp8_param_gather = true;                ///< new FP8 weights travel as bytes: see gathers_fp8_weights()
-  Transport pipeline_transport = Transport::nccl;  ///< of the stream and its gradient between stages
-  bool overlap_receive = false;   ///< pipeline: a message may arrive while the pass before its own runs
-  int64_t timeout_seconds = 600;  ///< of a rank that waits for others; 0: for ever
+  Shard shard = Shard::optimizer;    ///< what data-parallel ranks shard
+  int64_t bucket_size = 40'000'000;  ///< minimum number of parameters of one gradient reduction
+  bool overlap_grad_reduce = true;   ///< reduce a bucket as soon as the backward pass has completed it
+  bool overlap_param_gather = true;  ///< gather updated weights during the next forward pass
+  Transport data_transport = Transport::nccl;  ///< of gradients and weights
+  bool fp8_param_gather = true;  ///< gather FP8 weights instead of BF16: see gathers_fp8_weights()
+  Transport pipeline_transport = Transport::nccl;  ///< of the residual stream and its gradient between stages
+  bool overlap_receive = false;   ///< pipeline: receive the input of a pass during the previous pass
+  int64_t timeout_seconds = 600;  ///< maximum time that a rank waits for others; 0: no limit
 
   int64_t model_ranks() const { return tensor * context * pipeline; }
-  /// `ranks`, in whole copies of the model.
+  /// `ranks`, rounded up to whole model replicas.
   int64_t intended_ranks() const {
     const int64_t copies = (ranks + model_ranks() - 1) / model_ranks();
     return (copies > 0 ? copies : 1) * model_ranks();
@@ -274,46 +273,45 @@ struct TrainingConfig {
   int64_t train_steps = 0;
   uint64_t seed = 1234;
   Recompute recompute = Recompute::none;
-  bool deterministic = true;  ///< on a GPU: sums of attention's backward pass in a fixed order
+  bool deterministic = true;  ///< on a GPU: fixed summation order in attention's backward pass
   GemmAutotune gemm_autotune = GemmAutotune::on;  ///< kernels/gemm/gemm.h
   DeviceChoice device = DeviceChoice::automatic;
   int64_t device_index = 0;
-  int64_t eval_interval = 0;       ///< steps between evaluations; 0: never
-  int64_t eval_microbatches = 10;  ///< microbatches of one evaluation
-  int64_t max_nonfinite_steps =
-      10;  ///< training stops after so many skipped steps in a row, or so many rollbacks
+  int64_t eval_interval = 0;         ///< steps between evaluations; 0: never
+  int64_t eval_microbatches = 10;    ///< microbatches of one evaluation
+  int64_t max_nonfinite_steps = 10;  ///< consecutive skipped steps, or rollbacks, after which training stops
   LossSpikes loss_spikes = LossSpikes::warn;  ///< train/loss_spikes.h
   double loss_spike_threshold = 10.0;         ///< robust standard deviations above the median
   double z_loss_coefficient = 0.0;            ///< kernels/cross_entropy/cross_entropy.h; 0: no z-loss
-  std::string
-      best_valid_set;  ///< by whose loss a checkpoint is the best; the first of data.valid when absent
-  int64_t early_stopping_patience = 0;    ///< evaluations without gain after which the run ends; 0: never
-  double early_stopping_min_delta = 0.0;  ///< by how much a loss must be below the lowest to be a gain
+  std::string best_valid_set;  ///< set whose loss selects the best checkpoint; default: first of data.valid
+  int64_t early_stopping_patience =
+      0;  ///< evaluations without improvement after which the run ends; 0: never
+  double early_stopping_min_delta = 0.0;  ///< minimum decrease below the lowest loss that is an improvement
 };
 
 struct OptimizerConfig {
   OptimizerName name = OptimizerName::adamw;
   double lr = 3e-4;
-  double min_lr = 3e-5;  ///< in a file: a tenth of lr when absent
+  double min_lr = 3e-5;  ///< the loader's default: lr / 10
   int64_t warmup_steps = 0;
   LrDecay decay = LrDecay::cosine;
-  int64_t decay_steps = 0;      ///< train_steps when absent
-  int64_t wsd_decay_steps = 0;  ///< a tenth of decay_steps, at least 1, when absent
+  int64_t decay_steps = 0;      ///< default: train_steps
+  int64_t wsd_decay_steps = 0;  ///< default: decay_steps / 10, at least 1
   double weight_decay = 0.1;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double clip_grad = 1.0;                         ///< 0: no clipping
-  GradDType main_grad_dtype = GradDType::fp32;    ///< of accumulated gradients and their reduction
-  bool store_param_remainders = false;            ///< main parameters are BF16 values and 16 more bits
+  GradDType main_grad_dtype = GradDType::fp32;    ///< of gradient accumulation and reduction
+  bool store_param_remainders = false;            ///< master weights are BF16 weights plus 16-bit remainders
   MomentDType exp_avg_dtype = MomentDType::fp32;  ///< in memory and in checkpoints
   MomentDType exp_avg_sq_dtype = MomentDType::fp32;
   Offload offload = Offload::none;
-  int64_t offload_buffer_mib = 512;  ///< device memory through which what is offloaded passes, at most
+  int64_t offload_buffer_mib = 512;  ///< maximum device memory of the buffers for offloaded state
   double muon_momentum = 0.95;       ///< muon: optim/muon.h
   bool muon_nesterov = true;
-  int64_t muon_ns_steps = 5;  ///< iterations of Newton-Schulz
-  double muon_scale = 0.2;    ///< times sqrt(max(rows, columns)): what an orthogonal update is multiplied by
+  int64_t muon_ns_steps = 5;  ///< Newton-Schulz iterations
+  double muon_scale = 0.2;    ///< an orthogonalized update is multiplied by this and sqrt(max(rows, columns))
 };
 
 struct DataSource {
@@ -322,7 +320,7 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 
-/// Datasets that are evaluated together, under one name. A plain list in YAML is the set "valid".
+/// Datasets that are evaluated together under one name. A plain list in YAML is the set "valid".
 struct ValidationSet {
   std::string name = "valid";
   std::vector<DataSource> sources;
@@ -335,68 +333,68 @@ struct DataConfig {
   bool synthetic = false;  ///< random tokens, for benchmarks
   DataFormat format = DataFormat::pretrain;
   bool document_mask = false;              ///< attention does not cross documents (conversations)
-  int64_t max_documents = 32;              ///< with document_mask: per sample, on average over a microbatch
+  int64_t max_documents = 32;              ///< with document_mask: per sample, averaged over a microbatch
   bool eod_mask_loss = false;              ///< pretrain: no loss on the first token of a document
   Overlong overlong = Overlong::truncate;  ///< instruct: conversations of more than seq_length + 1 tokens
-  std::string tokenizer;                   ///< as given to te-data; checkpoints keep it
-  bool check_tokenizer = true;             ///< refuse datasets that another tokenizer has made
-  bool check_fingerprint = true;           ///< resumed: refuse datasets that are not what they were
+  std::string tokenizer;                   ///< as passed to te-data; copied to checkpoints
+  bool check_tokenizer = true;             ///< refuse datasets of another tokenizer
+  bool check_fingerprint = true;           ///< on resume: refuse datasets that have changed
 };
 
 struct CheckpointConfig {
-  std::string directory;         ///< logging.directory + "/checkpoints" when absent
+  std::string directory;         ///< default: logging.directory + "/checkpoints"
   int64_t save_every = 0;        ///< steps; 0: never
   bool save_last = true;         ///< save after the last step
-  int64_t keep = 0;              ///< checkpoints that are kept; 0: all
-  int64_t keep_best = 0;         ///< besides: those with the lowest validation losses; 0: none
+  int64_t keep = 0;              ///< number of newest checkpoints that are kept; 0: all
+  int64_t keep_best = 0;         ///< additionally kept: those with the lowest validation losses; 0: none
   bool async = true;             ///< write in the background, from a copy in host memory
-  bool save_optimizer = true;    ///< moments are saved, too
-  std::string resume = "never";  ///< "never", "auto" (the latest of directory, if any) or a checkpoint's path
-  bool resume_fallback = true;   ///< resume auto: from the checkpoint before a damaged one
-  bool load_optimizer = true;    ///< moments are resumed, too
-  std::string init_from;         ///< checkpoint whose weights a new run starts with; empty: random weights
+  bool save_optimizer = true;    ///< save the moments, too
+  std::string resume = "never";  ///< "never", "auto" (newest checkpoint of directory, if any), or a path
+  bool resume_fallback = true;   ///< resume auto: if a checkpoint is damaged, use the one before it
+  bool load_optimizer = true;    ///< load the moments on resume, too
+  std::string init_from;         ///< checkpoint with the initial weights of a new run; empty: random weights
 };
 
 struct LoggingConfig {
-  std::string directory;             ///< "runs/" + Config::name when absent
-  int64_t every = 1;                 ///< steps between console lines and log records
-  std::string csv = "loss.csv";      ///< inside directory; empty: none
-  bool jsonl = true;                 ///< metrics.jsonl inside directory
-  bool tensorboard = true;           ///< an event file inside directory
-  int64_t fp8_stats_every = 10;      ///< steps between FP8 health records; 0: off
-  int64_t fp8_statistics_every = 0;  ///< steps between records of what casting does to every operand; 0: off
-  std::vector<std::string> fp8_what_if;  ///< recipes whose casts of the same operands are recorded, too
-  bool loss_by_source = false;           ///< of a blend: the loss of each dataset, too
-  int64_t generate_every = 0;            ///< steps between texts of the model; 0: none
+  std::string directory;                 ///< default: "runs/" + Config::name
+  int64_t every = 1;                     ///< steps between console lines and log records
+  std::string csv = "loss.csv";          ///< inside directory; empty: none
+  bool jsonl = true;                     ///< metrics.jsonl inside directory
+  bool tensorboard = true;               ///< an event file inside directory
+  int64_t fp8_stats_every = 10;          ///< steps between FP8 health records; 0: off
+  int64_t fp8_statistics_every = 0;      ///< steps between quantization statistics of every operand; 0: off
+  std::vector<std::string> fp8_what_if;  ///< additional recipes whose quantization statistics are recorded
+  bool loss_by_source = false;           ///< log the loss of each dataset of a blend, too
+  int64_t generate_every = 0;            ///< steps between generated samples; 0: none
   std::vector<std::string> generate_prompts;
-  std::string generate_prompt_file;   ///< more of them, one a line
-  int64_t generate_tokens = 64;       ///< per prompt, at most
-  double generate_temperature = 0.0;  ///< 0: the most probable token
+  std::string generate_prompt_file;   ///< file with more prompts, one per line
+  int64_t generate_tokens = 64;       ///< maximum number of tokens per prompt
+  double generate_temperature = 0.0;  ///< 0: greedy decoding
   int64_t generate_top_k = 0;         ///< 0: all
   double generate_top_p = 1.0;
 };
 
-/// Tasks that the model is judged by while it trains: train/task_results.h.
+/// Tasks on which the model is evaluated during training: train/task_results.h.
 struct EvaluationConfig {
   int64_t every = 0;               ///< steps between evaluations; 0: none
-  std::vector<std::string> tasks;  ///< as after te-generate evaluate --tasks
+  std::vector<std::string> tasks;  ///< as for te-generate evaluate --tasks
   std::string data;                ///< the folder with the tasks' data
-  int64_t limit = 0;               ///< documents of each task; 0: all
-  int64_t batch = 32;              ///< documents at a time, at most; the cache grows with them
+  int64_t limit = 0;               ///< maximum number of documents per task; 0: all
+  int64_t batch = 32;  ///< maximum number of documents per batch; determines the size of the KV cache
 };
 
-/// An FP8 run that watches itself: train/guard.h.
+/// Comparison of an FP8 run with BF16 steps during training: train/guard.h.
 struct GuardConfig {
   int64_t every = 0;          ///< steps between comparisons with BF16; 0: none
-  int64_t compare_steps = 4;  ///< that are taken in both precisions
+  int64_t compare_steps = 4;  ///< steps of a comparison, executed in both precisions
   GuardAction action = GuardAction::warn;
-  int64_t bf16_steps = 100;  ///< taken in BF16 after an excess
-  double threshold = 6.0;    ///< robust standard deviations above the median gap of earlier comparisons
-  double tolerance = 0.005;  ///< of the loss: smaller gaps are none
-  bool validate = false;     ///< validation losses are compared, too
+  int64_t bf16_steps = 100;  ///< BF16 steps after a gap above the limit
+  double threshold = 6.0;  ///< limit: robust standard deviations above the median gap of earlier comparisons
+  double tolerance = 0.005;  ///< gaps below this fraction of the loss are ignored
+  bool validate = false;     ///< compare validation losses, too
   int64_t test_outlier_step =
-      0;  ///< for tests: from this step on FP8 inputs of linear_fc2 have an outlier; 0: never
-  int64_t test_outlier_log2 = 18;  ///< so many times (log2) as large as their largest value
+      0;  ///< for tests: FP8 inputs of linear_fc2 have an outlier from this step; 0: never
+  int64_t test_outlier_log2 = 18;  ///< log2 of the ratio of the outlier to the largest value
 };
 
 struct Config {
@@ -413,40 +411,39 @@ struct Config {
   GuardConfig guard;
 };
 
-/// Reads, overrides ("model.num_layers=4"), fills in defaults and validates. UserError, one line, that names
-/// file, line and key (or the override) on any mistake.
+/// Reads a file, applies overrides ("model.num_layers=4"), resolves defaults and validates. UserError, in one line,
+/// with file, line and key (or the override).
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
 
-/// load_config on text; source_name stands for the file in errors and gives Config::name (its stem).
+/// Likewise for a text; source_name replaces the file in errors, and its stem is Config::name.
 Config parse_config(const std::string& yaml_text, const std::string& source_name,
                     const std::vector<std::string>& overrides = {});
 
-/// Fills in what is still 0 or empty and has a default that depends on other keys (the comments above say
-/// "when absent"). For configs made in code; the loader has done it.
+/// Resolves values that are 0, empty or automatic and have a default that depends on other keys (see the comments
+/// above). For configs that are created in code; the loader calls it.
 void resolve_defaults(Config& config);
 
-/// precision.fp8_keep_weights, with `auto` decided.
+/// precision.fp8_keep_weights, with `auto` resolved.
 Fp8KeptWeights fp8_kept_weights(const Config& config);
 
-/// An FP8 run that may take steps in high precision, too: by schedule, or for its guard. Operands have the memory of
-/// both.
+/// Whether an FP8 run can have BF16 steps, too (by schedule, or for its guard), so that operands need memory for both.
 bool mixes_precisions(const Config& config);
 
-/// Somebody reads the BF16 values of FP8 weights: texts and tasks of a run, or steps in high precision.
+/// Whether the BF16 values of FP8 weights are read: by generated samples, evaluation tasks, or BF16 steps.
 bool reads_values_of_fp8_weights(const Config& config);
 
-/// Several data ranks cast their shares of new FP8 weights and gather bytes, not BF16 values: with
-/// parallel.fp8_param_gather, where nobody reads the values of the others' shares.
+/// Whether data-parallel ranks quantize their shards of updated weights and gather FP8 bytes instead of BF16 values:
+/// with parallel.fp8_param_gather, if the BF16 values of other ranks' shards are not read.
 bool gathers_fp8_weights(const Config& config);
 
-/// Checks every range and every combination of keys; UserError with key names and arithmetic. Rules that
-/// depend on the device are checked when training.device names one.
+/// Checks every range and every combination of keys. UserError with key names and arithmetic. Device-dependent rules
+/// are checked only if training.device names a device.
 void validate(const Config& config);
 
-/// The rules of one device, for when training.device is auto and the device has been chosen.
+/// Checks the rules of a device; for training.device auto, after the device is chosen.
 void validate_for_device(const Config& config, bool cuda);
 
-/// The effective config as YAML; parse_config(to_yaml(c)) gives c again.
+/// The effective config as YAML; parse_config(to_yaml(c)) equals c.
 std::string to_yaml(const Config& config);
 
 /// A key whose value differs between two configs, as YAML.
@@ -454,13 +451,13 @@ struct ChangedKey {
   std::string path, before, now;
 };
 
-/// The keys of a text that to_yaml wrote (of this or another version) that `now` has with another value.
+/// The keys whose values in `before`, the output of to_yaml (of this or another version), differ from `now`.
 std::vector<ChangedKey> changed_keys(const std::string& before, const Config& now);
 
-/// The value of a string key in such a text; empty where it has none.
+/// The value of a string key in such a text; empty if it is missing.
 std::string string_in(const std::string& yaml, std::string_view path);
 
-/// The keys with another value than if nobody had set them, and those that must be set; in the table's order.
+/// The required keys, and the keys whose value differs from their default; in the table's order.
 struct SetKey {
   std::string_view section, name;
   std::string value;  ///< as YAML

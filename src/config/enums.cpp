@@ -1,4 +1,4 @@
-// The YAML names of the enums' values. Order matters: a name's index is its value.
+// The YAML names of the enums' values. The index of a name is its value.
 #include "config/enums.h"
 
 #include <algorithm>

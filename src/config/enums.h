@@ -1,4 +1,4 @@
-// Names of the enums' values, for code that treats all enums alike. Private to this folder.
+// Names of the enums' values, for code that handles all enums in the same way. Private to this folder.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// What the rows of the table of keys (key_table.h) are written with. For key_rows_*.cpp alone.
+// Helpers to write the rows of the key table (key_table.h). Only for key_rows_*.cpp.
 #pragma once
 
 #include <array>
@@ -31,11 +31,11 @@ constexpr Range above(double low) {
 }
 /// [0, 1)
 inline constexpr Range kFraction{0.0, 1.0, false, true};
-/// Steps and sizes are bounded so that products of them cannot overflow 64 bits.
+/// Limits of steps and sizes, so that their products cannot overflow 64 bits.
 inline constexpr double kMaxSteps = 1e9;
 inline constexpr double kMaxWidth = 1e6;
 
-/// The rows of one file, in the order of the document.
+/// The rows of one file, in the order of the reference page.
 std::span<const Key> model_rows();
 std::span<const Key> precision_rows();
 std::span<const Key> execution_rows();

@@ -1,4 +1,4 @@
-// The sections, and the rows of key_rows_*.cpp as one table.
+// The sections, and the key table with the rows of key_rows_*.cpp.
 #include "config/key_table.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// Keys, values and rules in words, for errors, YAML and the reference.
+// Texts of keys, values and rules for errors, YAML and the reference.
 #include <spdlog/fmt/ranges.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ std::string sources_text(const std::vector<DataSource>& sources) {
   return text + "]";
 }
 
-// A set alone that has the name of a plain list is written as one.
+// A single set with the default name is written as a plain list.
 std::string sets_text(const std::vector<ValidationSet>& sets) {
   if (sets.empty()) return "[]";
   if (sets.size() == 1 && sets[0].name == ValidationSet{}.name) return sources_text(sets[0].sources);
@@ -109,7 +109,8 @@ std::string plain_meaning(const Key& key) {
   // [reference/dtypes.md](dtypes.md#attention) -> docs/reference/dtypes.md
   for (size_t middle; (middle = text.find("](")) != std::string::npos;) {
     const size_t begin = text.rfind('[', middle), end = text.find(')', middle);
-    TE_CHECK(begin != std::string::npos && end != std::string::npos, "{}: a broken link", key.path);
+    TE_CHECK(begin != std::string::npos && end != std::string::npos, "{}: broken link in the meaning",
+             key.path);
     const std::string label = text.substr(begin + 1, middle - begin - 1);
     text.replace(begin, end - begin + 1, (label.ends_with(".md") ? "docs/" : "") + label);
   }
@@ -118,7 +119,7 @@ std::string plain_meaning(const Key& key) {
 
 std::string number_text(double value) {
   std::string text = fmt::format("{}", value);
-  // YAML 1.1 readers take a number without a point before its exponent for a string.
+  // YAML 1.1 readers interpret a number without a decimal point before its exponent as a string.
   if (text.find('.') == std::string::npos) {
     const size_t exponent = text.find('e');
     text.insert(exponent == std::string::npos ? text.size() : exponent, ".0");
@@ -149,7 +150,7 @@ void check_range(const Key& key, Config& config, std::string_view where) {
   } else if (const auto* number = std::get_if<double*>(&field)) {
     value = **number;
   } else {
-    return;  // every unsigned integer is in range, and nothing else has one
+    return;  // unsigned integers are not restricted, and other types have no range
   }
   if (!key.range.contains(value)) {
     user_error("{}: {} is out of range; it must be {}", where, value_text(field), range_text(key.range));

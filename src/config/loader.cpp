@@ -1,5 +1,5 @@
-// Files (as merge.h reads them) and --set overrides into a Config: every value is read strictly and reported with its
-// file and line when it is wrong. Defaults that depend on other keys come last, then validation.
+// Creates a Config from files (read by merge.h) and --set overrides. Every value is parsed strictly, and errors name
+// its file and line. Defaults that depend on other keys are resolved last, followed by validation.
 #include <spdlog/fmt/ranges.h>
 
 #include <cctype>
@@ -36,9 +36,9 @@ class Loader {
   std::string places(std::string_view message) const;
   Provenance provenance(const Config& before);
 
-  std::string source_;  ///< for messages about no key in particular
+  std::string source_;  ///< for messages that do not refer to a key
   Config config_;
-  std::map<std::string, std::string, std::less<>> given_;  ///< where each key that is given stands
+  std::map<std::string, std::string, std::less<>> given_;  ///< given keys with their places
 };
 
 void Loader::read(const std::vector<Assignment>& assignments) {
@@ -46,7 +46,7 @@ void Loader::read(const std::vector<Assignment>& assignments) {
     const Key* key = find_key(assignment.path);
     TE_CHECK(key, "an unknown key was read: {}", assignment.path);
     const Where where = [&](const YAML::Node& node) {
-      // A value that is not there has no place of its own, and an alias has that of its anchor.
+      // A missing value has no position; an alias has the position of its anchor, so use the key's position instead.
       Origin at = assignment.at;
       const bool placed = node.IsDefined() && !node.IsNull() && node.Mark().line + 1 >= at.line;
       if (placed && at.line > 0) at.line = node.Mark().line + 1;
@@ -69,7 +69,7 @@ void Loader::read_override(const std::string& assignment) {
   if (!key) user_error("{}: key {} is unknown; {}", shown, key_name(path), suggestion(path));
   YAML::Node value;
   if (std::holds_alternative<std::string*>(key->field(config_))) {
-    value = YAML::Node(text);  // as it is: a shell has already taken the quotes off
+    value = YAML::Node(text);  // not parsed as YAML: the shell has already removed quotes
   } else {
     try {
       value = YAML::Load(text);
@@ -95,12 +95,12 @@ void Loader::check_required() const {
   if (!missing.empty()) user_error("{}: required keys are missing: {}", source_, fmt::join(missing, ", "));
 }
 
-/// "default", with the keys that it follows from.
+/// "default", with the keys that it depends on.
 std::string default_origin(const Key& key) {
   return key.default_text.empty() ? "default" : fmt::format("default: {}", key.default_text);
 }
 
-/// Where `name` stands as a word of a message; npos where it does not.
+/// Position of `name` as a whole word in a message; npos if it does not occur.
 size_t find_word(std::string_view message, std::string_view name) {
   const auto part_of_name = [&](size_t at) {
     return at < message.size() &&
@@ -112,8 +112,7 @@ size_t find_word(std::string_view message, std::string_view name) {
   return found;
 }
 
-/// The keys that a message names, in its order, with the place that each value came from; the sources when it names
-/// none.
+/// The keys that a message names, in its order, with the origin of each value; the sources if it names no key.
 std::string Loader::places(std::string_view message) const {
   std::map<size_t, std::string> found;
   for (const Key& key : keys()) {
@@ -136,7 +135,7 @@ void Loader::resolve_and_validate() {
   }
 }
 
-/// `before`: what the sources say, and the structs' values where they say nothing.
+/// `before`: the config before defaults were resolved.
 Provenance Loader::provenance(const Config& before) {
   Provenance result;
   Config given = before;
@@ -144,14 +143,14 @@ Provenance Loader::provenance(const Config& before) {
     const std::string path(key.path), was = value_text(key.field(given)), is = value_text(key.field(config_));
     std::string& origin = result.origins[path];
     if (const auto found = given_.find(path); found != given_.end()) {
-      origin = found->second + (was == is ? "" : fmt::format("; {} in this run: fitted to other keys", is));
+      origin = found->second + (was == is ? "" : fmt::format("; {} in this run: adjusted to other keys", is));
       if (was != is) result.given[path] = was;
       continue;
     }
     origin = default_origin(key);
     if (was != is || !key.default_text.empty()) result.derived.insert(path);
   }
-  // The file's name is no key, and the text may be saved under another one.
+  // This default depends on the file name, which is not a key, and the text can be saved under another name.
   result.derived.erase(std::string(kNamedByFile));
   result.given.erase(std::string(kNamedByFile));
   return result;

@@ -24,13 +24,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMaxChain = 16;    // of files that extend one another
-constexpr int kMaxMergeDepth = 16;  // of merge keys inside merged mappings; an anchor may hold itself
+constexpr size_t kMaxChain = 16;    // depth of files that extend other files
+constexpr int kMaxMergeDepth = 16;  // depth of nested merge keys; an anchor can contain itself
 constexpr uint64_t kLargestFile = 8 << 20;
-constexpr int kMaxEntries = 10000;  // of one file, those behind aliases counted each time
+constexpr int kMaxEntries = 10000;  // entries of a file after the expansion of aliases
 constexpr std::string_view kExtends = "extends";
 constexpr std::string_view kMergeKey = "<<";
-constexpr std::string_view kDefinitions = "x-";  // top-level keys that only hold anchors
+constexpr std::string_view kDefinitions = "x-";  // prefix of top-level keys that only define anchors
 
 Origin origin_of(const YAML::Node& node, const std::string& source) {
   return {source, is_preset(source) ? 0 : node.Mark().line + 1};
@@ -40,7 +40,7 @@ std::string at(const YAML::Node& node, const std::string& source) {
   return origin_of(node, source).str();
 }
 
-/// "; did you mean 'configs/run.yaml'?": the configs next to a missing file that are named like it, or nothing.
+/// "; did you mean 'configs/run.yaml'?": configs in the folder of a missing file with a similar name, or an empty string.
 std::string nearest_files(const std::string& source) {
   constexpr int kMaxFolderEntries = 4096;
   const fs::path missing(source);
@@ -65,7 +65,7 @@ std::string nearest_files(const std::string& source) {
   return nearest.empty() ? "" : "; " + nearest.question();
 }
 
-/// The text of a preset or file. `where` names the line that extends it; empty: the user gives it as an option.
+/// The text of a preset or file. `where` names the line that extends it; empty for a source given as an option.
 std::string text_of(const std::string& source, const std::string& where) {
   if (is_preset(source)) return preset_yaml(source, where);
   FileText file = read_file(source, kLargestFile, where.empty() ? FileKind::input : FileKind::regular);
@@ -83,8 +83,8 @@ std::string identity_of(const std::string& source) {
   return error ? source : canonical.string();
 }
 
-/// Where the second document of a text begins. YAML::LoadAll would read them all, and there are damaged texts whose end
-/// it never finds.
+/// Finds the beginning of the second document of a text. YAML::LoadAll is not used because it does not terminate for
+/// some damaged texts.
 class SecondDocument : public YAML::EventHandler {
  public:
   explicit SecondDocument(const std::string& text) {
@@ -115,7 +115,7 @@ YAML::Node parse(const std::string& text, const std::string& source) {
   try {
     const SecondDocument second(text);
     if (!second.exists()) return YAML::Load(text);
-    user_error("{}:{}: a configuration is one YAML document, but there is another one", source,
+    user_error("{}:{}: a second YAML document begins here; a configuration must be one document", source,
                second.line() + 1);
   } catch (const YAML::Exception& error) {
     user_error("{}:{}: broken YAML: {} (column {})", source, error.mark.line + 1, error.msg,
@@ -184,7 +184,7 @@ void SourceReader::read_base(const std::string& name, const std::string& where, 
   }
   if (cycle) user_error("{}{} extends itself: {}{}; leave one of them out", where, source, path, source);
   if (chain_.size() >= kMaxChain) user_error("{}{}: more than {} files deep", where, source, kMaxChain);
-  // Reached twice, through two files that extend it: it lies below both.
+  // Two files extend this base: it was already read for the first one, so it is overridden by both.
   if (!read_.insert(identity).second) return;
   read_text(text_of(source, where), source);
 }
@@ -204,7 +204,7 @@ void SourceReader::read_section(const Entry& section, File& file) {
   }
 }
 
-/// The entries of a mapping, each name once: its own, then what its merge keys add.
+/// The entries of a mapping with distinct names: its own entries, then those that its merge keys add.
 std::vector<SourceReader::Entry> SourceReader::entries_of(const YAML::Node& map, const std::string& prefix,
                                                           File& file, int depth) {
   std::vector<Entry> entries, merges;
@@ -227,7 +227,8 @@ std::vector<SourceReader::Entry> SourceReader::entries_of(const YAML::Node& map,
   return entries;
 }
 
-/// What is given stands; of several merged mappings the first has precedence (https://yaml.org/type/merge.html).
+/// Adds the entries of merged mappings. Existing entries take precedence, then the first of several mappings
+/// (https://yaml.org/type/merge.html).
 void SourceReader::add_merged(std::vector<Entry>& entries, const Entry& merge, const std::string& prefix,
                               File& file, int depth) {
   const std::string place = at(merge.key, file.source);

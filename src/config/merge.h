@@ -1,5 +1,5 @@
-// Configuration files as flat lists of assignments: base files (`extends`) before what extends them, YAML merge keys
-// (`<<`) filled in, keys of other programs and typing errors refused. Private to this folder.
+// Reads configuration files as flat lists of assignments: base files (`extends`) come before the files that extend
+// them, YAML merge keys (`<<`) are expanded, and unknown keys are refused. Private to this folder.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -10,26 +10,26 @@
 
 namespace te::config {
 
-/// Where a key stands: a file or preset, and its line.
+/// Where a key is given: a file or preset, and the line.
 struct Origin {
   std::string source;
-  int line = 0;             ///< from 1 on; 0 for a preset, which has no lines
+  int line = 0;             ///< from 1; 0 for a preset, which has no lines
   std::string str() const;  ///< "run.yaml:3", "preset:gpt2"
 };
 
-/// One key with its value, of a known path; a later assignment to the same path wins.
+/// A value for a known key; a later assignment to the same path takes precedence.
 struct Assignment {
   std::string path;  ///< "model.num_layers"
-  Origin at;         ///< of the key
+  Origin at;         ///< where the key is given
   YAML::Node value;
 };
 
-/// Reads files one after another. Each of its functions throws UserError, one line with file and line, on any mistake.
+/// Reads several files. All functions throw a UserError of one line, with file and line, for invalid input.
 class SourceReader {
  public:
-  /// A file, or the preset of "preset:NAME". What was read before is overridden.
+  /// Reads a file, or the preset of "preset:NAME"; its assignments override earlier ones.
   void read(const std::string& source);
-  /// The same with a text that stands for the file `source`.
+  /// Likewise for a text instead of the file `source`.
   void read_text(const std::string& text, const std::string& source);
 
   const std::vector<Assignment>& assignments() const { return assignments_; }
@@ -39,11 +39,11 @@ class SourceReader {
     std::string name;
     YAML::Node key, value;
   };
-  /// A file that is being read, and what it has been found to hold.
+  /// A file that is being read.
   struct File {
-    std::string source;    ///< as it is shown
+    std::string source;    ///< as shown in messages
     std::string identity;  ///< the same for all paths to the file
-    int expanded = 0;      ///< entries seen, those behind aliases each time
+    int expanded = 0;      ///< entries so far, after the expansion of aliases
   };
 
   void read_document(const YAML::Node& root, File& file);
@@ -55,11 +55,11 @@ class SourceReader {
                   int depth);
 
   std::vector<File> chain_;     ///< files that are being read, outermost first
-  std::set<std::string> read_;  ///< identities of what was read: as a base, each counts once
+  std::set<std::string> read_;  ///< identities of the files read so far; a base is read only once
   std::vector<Assignment> assignments_;
 };
 
-/// The name of a run that is described by these sources: their stems, "gpt2+fp8".
+/// The name of a run with these sources: their stems, such as "gpt2+fp8".
 std::string run_name(const std::vector<std::string>& sources);
 
 }  // namespace te::config

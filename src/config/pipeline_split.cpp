@@ -18,7 +18,7 @@ constexpr double kFp8Time = 0.53, kAttentionTime = 2.0, kOtherOps = 1.08;
              in_quotes(split));
 }
 
-/// FLOPs of one token's GEMMs forward, weighted by the time that they take.
+/// FLOPs of a linear's forward GEMM per token, weighted by the relative time of its precision.
 double gemm_time(const Config& config, std::string_view linear, int64_t layer, double parameters) {
   const PrecisionConfig& precision = config.precision;
   const bool fp8 = precision.fp8 != Fp8Mode::off &&
@@ -49,18 +49,17 @@ void check_pipeline_split(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const std::vector<int> numbers = numbers_of_split(p.pipeline_split);
   if (numbers.empty()) return;
-  const int64_t pieces = p.pipeline * p.virtual_stages;
-  if (static_cast<int64_t>(numbers.size()) != pieces) {
+  const int64_t chunks = p.pipeline * p.virtual_stages;
+  if (static_cast<int64_t>(numbers.size()) != chunks) {
     user_error(
-        "parallel.pipeline_split {} has {} numbers, parallel.pipeline * parallel.virtual_stages = {} * {} = "
-        "{} "
-        "pieces need one each",
-        p.pipeline_split, numbers.size(), p.pipeline, p.virtual_stages, pieces);
+        "parallel.pipeline_split {} has {} numbers, but parallel.pipeline * parallel.virtual_stages = {} * "
+        "{} = {} chunks need one each",
+        p.pipeline_split, numbers.size(), p.pipeline, p.virtual_stages, chunks);
   }
   const int64_t sum = std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
   if (sum != config.model.num_layers)
-    user_error("parallel.pipeline_split {} is {} layers in all, model.num_layers is {}", p.pipeline_split,
-               sum, config.model.num_layers);
+    user_error("parallel.pipeline_split {} has {} layers in total, but model.num_layers is {}",
+               p.pipeline_split, sum, config.model.num_layers);
 }
 
 double head_in_layers(const Config& config) {
@@ -68,7 +67,7 @@ double head_in_layers(const Config& config) {
   const double hidden = static_cast<double>(m.hidden_size), span = static_cast<double>(m.attention_span()),
                seq = static_cast<double>(m.seq_length);
   const int64_t middle = m.num_layers / 2;
-  const double keys = span * (2.0 * seq - span) / seq;  // of two tokens, on average
+  const double keys = span * (2.0 * seq - span) / seq;  // average number of keys of two tokens
   const double gemms =
       gemm_time(config, "linear_qkv", middle, hidden * static_cast<double>(m.qkv_width())) +
       gemm_time(config, "linear_proj", middle, hidden * static_cast<double>(m.attention_width())) +

@@ -1,7 +1,7 @@
-// parallel.pipeline_split: how many layers each piece of the pipeline has.
-//   even       as equal as they can be (parallel/schedule/split_layers.h)
-//   balanced   as equal in time as they can be: the last piece also has the output layer and the loss, and fewer layers
-//   9,8,8,7    so many, piece by piece in the order of the model: as many numbers as stages * virtual_stages
+// parallel.pipeline_split: the number of layers of each model chunk of the pipeline.
+//   even       equal numbers of layers, as far as possible (parallel/schedule/split_layers.h)
+//   balanced   equal times, as far as possible: the last chunk has fewer layers, plus the output layer and the loss
+//   9,8,8,7    the given numbers, one per chunk in the order of the model: stages * virtual_stages numbers
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,16 @@
 
 namespace te::config {
 
-/// The numbers of a split that has them; empty for even and balanced. UserError where the text is none of the three.
+/// The numbers of a list; empty for even and balanced. UserError for other texts.
 std::vector<int> numbers_of_split(const std::string& split);
 
-/// UserError, with the arithmetic, where the numbers do not fit the layers or the pieces.
+/// UserError, with the arithmetic, if the numbers do not match the layers or the chunks.
 void check_pipeline_split(const Config& config);
 
-/// The time of the output layer and the loss, in layers: by FLOPs. Beside those of GEMMs in BF16 those in FP8 take 0.53
-/// of the time, and those of attention, whose backward pass makes the scores anew, twice the time; norms, activations
-/// and casts take 8 % of a layer (a 7B layer on an H200, docs/log/kernels.md).
+/// The time of the output layer and the loss in units of a layer's time, estimated from FLOPs. Relative to a FLOP of a
+/// BF16 GEMM, one of an FP8 GEMM takes 0.53 of the time, and one of attention, whose backward pass recomputes the
+/// scores, twice the time; norms, activations and quantization add 8% to a layer. The factors were measured with a
+/// layer of Llama 2 7B on an H200.
 double head_in_layers(const Config& config);
 
 }  // namespace te::config

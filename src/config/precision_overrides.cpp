@@ -16,22 +16,20 @@ namespace {
 
 constexpr std::string_view kSyntax =
     "SELECTOR: SETTING with a selector of linear_qkv | linear_proj | linear_fc1 | linear_fc2 | output_layer, "
-    "layers A-B, "
-    "fprop | dgrad | wgrad, input | weight | grad_output, and a setting of bf16 | e4m3 | e5m2 | delayed | "
-    "tensorwise | "
-    "rowwise | blockwise";
+    "layers A-B, fprop | dgrad | wgrad, input | weight | grad_output, and a setting of bf16 | e4m3 | e5m2 | "
+    "delayed | tensorwise | rowwise | blockwise";
 
-/// Bits of what a rule selects.
+/// Bit sets of the GEMMs and operands that a rule selects.
 enum Gemms : uint8_t { kFprop = 1, kDgrad = 2, kWgrad = 4, kAllGemms = 7 };
 enum Roles : uint8_t { kInput = 1, kWeight = 2, kGradOutput = 4 };
 
 struct LayerRange {
-  int64_t first = 0, last = 0;  ///< negative: from the end
+  int64_t first = 0, last = 0;  ///< negative: counted from the end
 };
 
 struct Rule {
   std::string text;
-  std::vector<std::string> linears;  ///< empty: those of the layers
+  std::vector<std::string> linears;  ///< empty: all linears of the layers
   std::vector<LayerRange> layers;    ///< empty: all
   uint8_t gemms = 0, roles = 0;      ///< 0: all
   bool bf16 = false;
@@ -49,7 +47,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-/// The parts of a text between any of the separators, without blanks around them; empty ones are left out.
+/// The parts of a text between any of the separators, without blanks around them and without empty parts.
 std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
   std::vector<std::string_view> parts;
   while (!text.empty()) {
@@ -65,7 +63,7 @@ bool parse_integer(std::string_view text, int64_t& value) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-/// "3", "-1", "0-3" or "-2--1"; false when it is none of them.
+/// Parses "3", "-1", "0-3" or "-2--1"; false for other texts.
 bool parse_range(std::string_view text, LayerRange& range) {
   const size_t dash = text.find('-', 1);
   if (dash == std::string_view::npos)
@@ -107,11 +105,12 @@ void parse_setting(Rule& rule, std::string_view text) {
     rule.bf16 = true;
   } else if (text == "e4m3" || text == "e5m2") {
     rule.format = text == "e4m3" ? DType::e4m3 : DType::e5m2;
-    if (rule.gemms != 0) refuse(rule, "gives a GEMM a format, which its operands have");
-    if (rule.roles == 0) refuse(rule, "gives a format to no operand");
+    if (rule.gemms != 0) refuse(rule, "sets a format for a GEMM; only operands have a format");
+    if (rule.roles == 0) refuse(rule, "sets a format, but names no operand");
   } else if (from_string(text, recipe)) {
     rule.recipe = recipe;
-    if (rule.gemms != 0 || rule.roles != 0) refuse(rule, "gives a recipe to less than a whole linear");
+    if (rule.gemms != 0 || rule.roles != 0)
+      refuse(rule, "sets a recipe for a part of a linear; a recipe applies to whole linears");
   } else {
     refuse(rule, fmt::format("has the unknown setting '{}'", one_line(text)));
   }
@@ -139,7 +138,7 @@ bool names(const Rule& rule, std::string_view linear) {
   return std::find(rule.linears.begin(), rule.linears.end(), linear) != rule.linears.end();
 }
 
-/// A rule that selects nothing, as a range from the end to the beginning does, is a mistake.
+/// Refuses layers that do not exist, and ranges that select nothing because they end before they begin.
 void check_layers(const Rule& rule, int64_t num_layers) {
   for (const LayerRange& range : rule.layers) {
     for (const int64_t i : {range.first, range.last})
@@ -149,7 +148,7 @@ void check_layers(const Rule& rule, int64_t num_layers) {
       refuse(rule, fmt::format("has the range {}-{}, which ends before it begins", range.first, range.last));
   }
   if (!rule.layers.empty() && names(rule, kOutputLayerName))
-    refuse(rule, "names layers and output_layer, which is in none of them: give it a rule of its own");
+    refuse(rule, "names layers and output_layer, which is not in a layer: give it a separate rule");
 }
 
 bool selects(const Rule& rule, std::string_view linear, int64_t layer, int64_t num_layers) {
@@ -193,12 +192,12 @@ LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule
                         std::string_view linear, int64_t layer, int64_t num_layers) {
   LinearPrecision result{.recipe = precision.fp8_recipe};
   if (precision.fp8 == Fp8Mode::off) return result;
-  const bool head = linear == kOutputLayerName;
+  const bool output_layer = linear == kOutputLayerName;
   const bool on =
-      head ? precision.fp8_output_layer
-           : layer >= precision.first_layers_bf16 && layer < num_layers - precision.last_layers_bf16;
+      output_layer ? precision.fp8_output_layer
+                   : layer >= precision.first_layers_bf16 && layer < num_layers - precision.last_layers_bf16;
   result.fprop = result.dgrad = result.wgrad = on;
-  // Hybrid: gradients have the wider range and get the wider exponent.
+  // Hybrid uses the wider exponent (E5M2) for gradients, because they have the wider range.
   if (precision.fp8 == Fp8Mode::e4m3) result.grad_output = DType::e4m3;
   for (const Rule& rule : rules)
     if (selects(rule, linear, layer, num_layers)) apply(rule, result);
@@ -233,12 +232,12 @@ std::string precision_table(const PrecisionConfig& precision, int64_t num_layers
   const std::vector<Rule> rules = parse_rules(precision.overrides);
   std::string text;
   for (const std::string_view linear : kLinearNames) {
-    const bool head = linear == kOutputLayerName;
-    for (int64_t first = 0, end = head ? 1 : num_layers; first < end;) {
+    const bool output_layer = linear == kOutputLayerName;
+    for (int64_t first = 0, end = output_layer ? 1 : num_layers; first < end;) {
       const LinearPrecision one = resolve(precision, rules, linear, first, num_layers);
       int64_t last = first;
       while (last + 1 < end && resolve(precision, rules, linear, last + 1, num_layers) == one) ++last;
-      const std::string layers = head                            ? ""
+      const std::string layers = output_layer                    ? ""
                                  : first == last                 ? fmt::format("layer {}", first)
                                  : last + 1 == end && first == 0 ? "all layers"
                                                                  : fmt::format("layers {}-{}", first, last);

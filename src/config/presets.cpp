@@ -21,9 +21,9 @@ struct Preset {
   std::string_view model;  ///< keys of the model section
 };
 
-// Sources: the models' config.json on Hugging Face. Dropout is left out of GPT-2 (0.1 there): it belongs to the
-// training. Llama 3.1, 3.2 and Mistral were trained for 128k, 128k and 32k tokens in the end; the sequences here are
-// those of most of it.
+// Sources: the models' config.json on Hugging Face. GPT-2's dropout (0.1) is omitted because it is a training setting.
+// Llama 3.1, 3.2 and Mistral were finally trained with sequences of 128k, 128k and 32k tokens; the values here are
+// those of most of their training.
 constexpr auto kPresets = std::to_array<Preset>({
     {"gpt2", "GPT-2 124M",
      "family: gpt, num_layers: 12, hidden_size: 768, num_attention_heads: 12, vocab_size: 50257, seq_length: "
@@ -76,14 +76,14 @@ constexpr auto kPresets = std::to_array<Preset>({
      "num_query_groups: 8, vocab_size: 32768, seq_length: 8192, rope_theta: 1000000.0"},
 });
 
-/// "did you mean 'llama3_8b'?", or nothing.
+/// "did you mean 'llama3_8b'? ", or an empty string.
 std::string nearest(std::string_view name) {
   NearestNames nearest;
   for (const Preset& preset : kPresets) nearest.add_if_near(name, preset.name);
   return nearest.empty() ? "" : nearest.question() + " ";
 }
 
-/// What a preset lacks to make a whole config.
+/// The required keys that a preset lacks.
 const std::vector<std::string> kSmallestRun = {"training.micro_batch_size=1", "training.global_batch_size=1",
                                                "training.train_steps=1", "data.synthetic=true"};
 

@@ -1,5 +1,5 @@
-// Shapes of published models, for `extends: preset:NAME` and --config preset:NAME. A preset holds the architecture and
-// the sequence length that the model was trained with; batches, data and optimizer are the run's.
+// Architectures of published models, for `extends: preset:NAME` and --config preset:NAME. A preset contains the
+// architecture and the sequence length of the model's training, but no batch sizes, data or optimizer.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace te::config {
 
-/// True for "preset:NAME", whether or not there is a preset of that name.
+/// True for "preset:NAME", even if there is no preset of that name.
 bool is_preset(std::string_view source);
 /// "gpt2" of "preset:gpt2".
 std::string_view preset_name(std::string_view source);
 
-/// The preset as a config file's text. UserError, beginning with `where`, that names the nearest preset when there is
-/// none of the name.
+/// The preset as the text of a config file. UserError, beginning with `where` and with the nearest name, if there is no
+/// such preset.
 std::string preset_yaml(std::string_view source, std::string_view where);
 
 /// "preset:gpt2" and the others.
 std::vector<std::string> preset_sources();
 
-/// A line per preset: name, parameters, shape.
+/// A table with one line per preset: name, parameters, shape.
 std::string describe_presets();
 
-/// Parameters of a model without the padding of its vocabulary, which is how models' sizes are published. The config's
-/// defaults are resolved.
+/// Number of parameters of a model without the padding of its vocabulary, as in published model sizes. The config's
+/// defaults must be resolved.
 int64_t parameter_count(const ModelConfig& model);
 
 }  // namespace te::config

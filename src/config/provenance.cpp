@@ -10,7 +10,7 @@
 namespace te::config {
 
 std::string to_yaml(const Config& config, const Provenance& provenance) {
-  constexpr size_t kCommentColumn = 48;  // a longer value pushes its own comment only
+  constexpr size_t kCommentColumn = 48;  // a longer value moves only its own comment
   Config copy = config;
   std::string text;
   for (const Section& section : sections()) {
@@ -21,7 +21,7 @@ std::string to_yaml(const Config& config, const Provenance& provenance) {
       const std::string line =
           fmt::format("  {}{}: {}", provenance.derived.contains(key.path) ? "# " : "", key.name(),
                       given == provenance.given.end() ? value_text(key.field(copy)) : given->second);
-      TE_CHECK(origin != provenance.origins.end(), "the origin of {} is not known", key.path);
+      TE_CHECK(origin != provenance.origins.end(), "the provenance has no origin of {}", key.path);
       text += fmt::format("{:<{}}  # {}\n", line, kCommentColumn, one_line(origin->second));
     }
   }

@@ -1,4 +1,4 @@
-// Configs of several sources, and where each of their values came from.
+// Loads configs from several sources and records the origin of every value.
 #pragma once
 
 #include <map>
@@ -11,37 +11,38 @@
 
 namespace te::config {
 
-/// For each key ("model.num_layers") the place its value came from: "run.yaml:3" (a base file too), "preset:gpt2",
-/// "--set", "default", "default: ..." with the keys that it followed from.
 struct Provenance {
+  /// For each key ("model.num_layers"), the origin of its value: "run.yaml:3" (also for a base file), "preset:gpt2",
+  /// "--set", "default", or "default: ..." with the keys that it depends on.
   std::map<std::string, std::string, std::less<>> origins;
-  std::set<std::string, std::less<>> derived;  ///< keys that are not given, and whose default follows others
-  std::map<std::string, std::string, std::less<>>
-      given;  ///< as YAML, where the run has fitted it to other keys
+  std::set<std::string, std::less<>>
+      derived;  ///< keys that are not given and whose default depends on others
+  /// The given value as YAML, for keys that the run has adjusted to other keys.
+  std::map<std::string, std::string, std::less<>> given;
 };
 
-/// load_config of several files or presets ("preset:NAME"), merged key by key: a later one wins, overrides are last.
-/// Config::name joins the files' stems by '+'. UserError as load_config.
+/// load_config for several files or presets ("preset:NAME"), merged key by key: later sources take precedence, then
+/// overrides. Config::name is the files' stems joined with '+'. UserError as load_config.
 Config load_config(const std::vector<std::string>& sources, const std::vector<std::string>& overrides,
                    Provenance* provenance = nullptr);
 
-/// A config to start a run with, or another one like it: to_yaml with the origin of each value in a comment. What was
-/// derived from other keys is a comment, too, so that a run which changes those keys derives it again; a value that the
-/// run has fitted is the one that was given. Read under any file name it gives `config`.
+/// A config file for this run and for variants of it: to_yaml with the origin of each value in a comment. Values that
+/// depend on other keys are comments, too, so that a variant which changes those keys derives them again; values that
+/// the run has adjusted are written as given. Reading the text under any file name gives `config`.
 std::string to_yaml(const Config& config, const Provenance& provenance);
 
-/// A key with what it may be set to, for shell completion.
+/// A key and its possible values, for shell completion.
 struct KeyChoices {
   std::string path;
-  std::vector<std::string> values;  ///< of names and booleans; empty for anything else
-  bool is_path = false;             ///< a string or list of paths
+  std::vector<std::string> values;  ///< for enums and booleans; empty for other types
+  bool is_path = false;             ///< whether the value is a string or a list of datasets
   std::string meaning;              ///< plain text
 };
 
 std::vector<KeyChoices> key_choices();
 
-/// "did you mean --set optimizer.lr=VALUE?" for an option, such as --lr, that is the name of a key here or in another
-/// program; empty when it is none.
+/// "did you mean --set optimizer.lr=VALUE?" for an option such as --lr that is the name of a key here or in another
+/// program; empty for other options.
 std::string set_suggestion(std::string_view option);
 
 }  // namespace te::config

@@ -1,4 +1,4 @@
-// What other programs call our keys, where the letters do not tell.
+// Names of other programs for the keys, if they are too different to be found by edit distance.
 #include <optional>
 #include <span>
 #include <string>
@@ -284,13 +284,12 @@ constexpr Synonym kSynonyms[] = {
 };
 
 constexpr std::string_view kDataParallel =
-    "data parallelism has no key, it takes the ranks that parallel.tensor, context and pipeline leave: start "
-    "that "
-    "many with mpirun -n RANKS";
+    "data parallelism has no key: its size is RANKS / (parallel.tensor * parallel.context * "
+    "parallel.pipeline); start the ranks with mpirun -n RANKS";
 constexpr std::string_view kResume =
-    "set checkpoint.resume to auto (--set checkpoint.resume=auto), to never, or to a checkpoint's path";
+    "set checkpoint.resume to auto (--set checkpoint.resume=auto), to never, or to the path of a checkpoint";
 
-/// Names for which there is no key, or whose key takes other values.
+/// Hints for names without a key, and for names whose key has different values.
 constexpr Synonym kHints[] = {
     {"dp", kDataParallel},
     {"dp_size", kDataParallel},

@@ -1,4 +1,4 @@
-// Quoting, and the nearest key to a mistyped one.
+// Quoting, and suggestions for mistyped keys.
 #include "config/text.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ std::string key_name(std::string_view path) {
 
 namespace {
 
-/// What costs more than an edit of a name, and less than two.
+/// Additional distances; an edit of a name costs more than kNearSection or kSynonym.
 constexpr int kOtherSection = 50, kNearSection = 25, kSynonym = 20;
 
 std::string_view leaf(std::string_view path) {
@@ -57,8 +57,8 @@ std::string_view section_of(std::string_view path) {
   return path.substr(0, path.find('.'));
 }
 
-/// The keys that are nearest to an unknown one: the same section first, a right name in a wrong section before a wrong
-/// name in the right one. What other programs call a key is another name of it.
+/// The keys that are nearest to an unknown one. Keys of the same section come first; a correct name in a wrong section
+/// comes before a wrong name in the correct section. Synonyms count as names of their keys.
 NearestNames nearest_keys(std::string_view unknown) {
   const std::string_view name = leaf(unknown), section = section_of(unknown);
   const bool has_section = section.size() != unknown.size();
@@ -72,7 +72,7 @@ NearestNames nearest_keys(std::string_view unknown) {
   };
   for (const Key& key : keys()) offer(key.name(), key.path, 0, kOtherSection);
   for (const Synonym& synonym : synonyms()) {
-    // A name with its section is meant there alone; another section's synonym is the last thing to be believed.
+    // A path with a section most probably means that section, so synonyms of keys in other sections come last.
     if (synonym.theirs.find('.') == std::string_view::npos)
       offer(synonym.theirs, synonym.ours, kSynonym, has_section ? 3 * kOtherSection : 0);
     else if (name_distance(unknown, synonym.theirs) == 0)
@@ -102,7 +102,7 @@ std::string set_suggestion(std::string_view option) {
   const std::string_view name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   if (const std::string_view hint = hint_of(name); !hint.empty()) return std::string(hint);
   const NearestNames nearest = nearest_keys(name.substr(0, 128));
-  // Not what may be a mistyped option.
+  // A more distant name is probably a mistyped option of the program.
   if (nearest.empty() || nearest.distance() > kOtherSection + kSynonym) return "";
   std::string text = nearest.question("");
   for (size_t at = text.find('.'); at != std::string::npos; at = text.find('.', at + 1)) {

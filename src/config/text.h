@@ -7,26 +7,26 @@
 
 namespace te::config {
 
-/// In double quotes, with YAML's escapes, so that it reads back and stays on one line.
+/// `text` in double quotes with YAML escapes, on one line.
 std::string in_quotes(std::string_view text);
 
-/// Text of a user inside a message: control characters escaped, at most 120 bytes shown.
+/// User input for a message: control characters escaped, at most 120 bytes shown.
 std::string one_line(std::string_view text);
 
-/// A key path inside a message: 'model.num_layers'.
+/// A key path for a message: 'model.num_layers'.
 std::string key_name(std::string_view path);
 
-/// What another program calls a key of ours: a name, or a path with a section where that tells what is meant.
+/// Another program's name for a key: a name, or a path if the section is needed to identify the key.
 struct Synonym {
   std::string_view theirs, ours;
 };
 std::span<const Synonym> synonyms();
 
-/// What to do instead of setting a key that other programs have and this one has not, or not so; empty for others.
+/// A hint for keys of other programs that have no equivalent, or a different one, here; empty for other paths.
 std::string_view hint_of(std::string_view path);
 
-/// "did you mean 'auto'?" for a value of checkpoint.resume that is meant for auto or never and would be taken for a
-/// path; empty for others.
+/// "did you mean 'auto'?" for a value of checkpoint.resume that probably means auto or never but would be interpreted
+/// as a path; empty for other values.
 std::string meant_resume(std::string_view value);
 
 /// "did you mean 'model.num_layers'?" for a key path that is not in the table.

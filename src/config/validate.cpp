@@ -1,5 +1,5 @@
-// Combinations of keys that cannot work, found before anything is allocated. Each message names the keys,
-// shows the arithmetic and says what would correct it. Ranges of single keys come from the table.
+// Checks the combinations of keys before anything is allocated. Each message names the keys, shows the arithmetic and
+// tells how to correct it. Ranges of single keys are in the key table.
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -15,7 +15,8 @@ namespace te::config {
 
 namespace {
 
-/// Rows and columns of FP8 operands: their leading dimensions must be whole 16-byte units.
+/// Rows and columns of FP8 operands must be multiples of this, because leading dimensions must be multiples of 16
+/// bytes.
 constexpr int64_t kFp8Multiple = 16;
 
 void check_ranges(const Config& config) {
@@ -37,9 +38,10 @@ void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int6
       to_string(p.fp8), kFp8Multiple, what, size, below / kFp8Multiple, kFp8Multiple, size - below, nearest);
 }
 
-/// Into how many equal runs of tokens the layout cuts a microbatch.
-int64_t token_pieces(const ParallelConfig& p) {
-  const bool copies = p.sequence && p.tensor_transport == Transport::copy;  // a multiple of each other
+/// Number of equal token chunks into which the layout divides a microbatch.
+int64_t token_chunks(const ParallelConfig& p) {
+  // With copy engines, tensor and tensor_overlap are multiples of each other (check_tensor_transport).
+  const bool copies = p.sequence && p.tensor_transport == Transport::copy;
   const int64_t tensor =
       copies ? std::max(p.tensor, p.tensor_overlap) : (p.sequence ? p.tensor : 1) * p.tensor_overlap;
   return tensor * p.context;
@@ -57,69 +59,67 @@ void check_fp8(const Config& c) {
   check_overrides(p, m.num_layers);
   if (p.fp8_until_step != 0 && p.fp8_until_step < p.fp8_from_step) {
     user_error(
-        "precision.fp8_until_step ({}) is below precision.fp8_from_step ({}): no step is taken in FP8; set "
+        "precision.fp8_until_step ({}) is below precision.fp8_from_step ({}): no step would run in FP8; set "
         "precision.fp8 to off, or one of them to 0",
         p.fp8_until_step, p.fp8_from_step);
   }
   if (p.fp8 == Fp8Mode::off) return;
   if (p.fp8_calibrate) {
     user_error(
-        "precision.fp8_calibrate records amaxes in a run with precision.fp8 off, but fp8 is {}: an FP8 run "
-        "records them anyway; leave fp8_calibrate out",
+        "precision.fp8_calibrate is for a run with precision.fp8 off, but fp8 is {}: an FP8 run always "
+        "records amaxes; leave fp8_calibrate out",
         to_string(p.fp8));
   }
   const int64_t ranks = c.parallel.tensor;
-  const std::string share = ranks == 1 ? "" : fmt::format(" / parallel.tensor {}", ranks);
+  const std::string per_rank = ranks == 1 ? "" : fmt::format(" / parallel.tensor {}", ranks);
   check_fp8_dimension(p, "model.hidden_size", m.hidden_size);
-  check_fp8_dimension(p, "model.ffn_hidden_size" + share, m.ffn_hidden_size / ranks);
+  check_fp8_dimension(p, "model.ffn_hidden_size" + per_rank, m.ffn_hidden_size / ranks);
   check_fp8_dimension(p,
-                      fmt::format("model.num_attention_heads * model.kv_channels{} = {} * {}", share,
+                      fmt::format("model.num_attention_heads * model.kv_channels{} = {} * {}", per_rank,
                                   m.num_attention_heads, m.kv_channels),
                       m.attention_width() / ranks);
   if (linear_precision(p, kOutputLayerName, m.num_layers, m.num_layers).quantized()) {
-    check_fp8_dimension(p, "model.vocab_size, padded," + share, m.padded_vocab_size() / ranks);
+    check_fp8_dimension(p, "model.vocab_size, padded," + per_rank, m.padded_vocab_size() / ranks);
   }
   check_fp8_dimension(
       p,
       fmt::format("the width of linear_qkv, (model.num_attention_heads + 2 * model.num_query_groups) * "
                   "model.kv_channels{} = ({} + 2 * {}) * {}",
-                  share, m.num_attention_heads, m.num_query_groups, m.kv_channels),
+                  per_rank, m.num_attention_heads, m.num_query_groups, m.kv_channels),
       m.qkv_width() / ranks);
   check_fp8_dimension(
       p,
       fmt::format("the tokens of a microbatch{}, training.micro_batch_size * model.seq_length = {} * {}",
-                  token_pieces(c.parallel) == 1 ? "" : fmt::format(" in {} pieces", token_pieces(c.parallel)),
+                  token_chunks(c.parallel) == 1 ? "" : fmt::format(" in {} chunks", token_chunks(c.parallel)),
                   c.training.micro_batch_size, m.seq_length),
-      c.training.micro_batch_size * m.seq_length / token_pieces(c.parallel));
+      c.training.micro_batch_size * m.seq_length / token_chunks(c.parallel));
 }
 
-// What rounds to or from BF16 has no FP16 form.
+// Features that convert to or from BF16 do not support FP16.
 void check_fp16(const Config& c) {
   const PrecisionConfig& p = c.precision;
   if (p.dtype != ComputeDType::fp16) return;
   if (p.fp8 != Fp8Mode::off || p.fp8_calibrate) {
     user_error(
-        "precision.{} does not go with precision.dtype fp16: operands are cast to FP8 from bf16 or fp32; set "
-        "precision.dtype to bf16, or {}",
+        "precision.{} cannot be combined with precision.dtype fp16: operands are quantized from bf16 or "
+        "fp32; set precision.dtype to bf16, or {}",
         p.fp8_calibrate ? "fp8_calibrate" : "fp8",
         p.fp8_calibrate ? "leave fp8_calibrate out" : "precision.fp8 to off");
   }
   if (c.logging.fp8_statistics_every > 0) {
     user_error(
-        "logging.fp8_statistics_every ({}) looks at casts to FP8 from bf16 or fp32, but precision.dtype is "
-        "fp16; "
-        "set it to 0",
+        "logging.fp8_statistics_every ({}) measures quantization from bf16 or fp32, but precision.dtype is "
+        "fp16; set it to 0",
         c.logging.fp8_statistics_every);
   }
   if (c.optimizer.main_grad_dtype != GradDType::fp32) {
     user_error(
-        "optimizer.main_grad_dtype bf16 does not go with precision.dtype fp16: GEMMs of FP16 matrices have "
-        "FP16 or "
-        "FP32 results; set it to fp32");
+        "optimizer.main_grad_dtype bf16 cannot be combined with precision.dtype fp16: GEMMs of FP16 matrices "
+        "have FP16 or FP32 results; set it to fp32");
   }
   if (c.optimizer.store_param_remainders) {
     user_error(
-        "optimizer.store_param_remainders adds bits to BF16 values, but precision.dtype is fp16; set it to "
+        "optimizer.store_param_remainders extends BF16 weights, but precision.dtype is fp16; set it to "
         "false");
   }
   if (p.loss_scale == 0.0 && p.min_loss_scale > p.initial_loss_scale) {
@@ -130,28 +130,28 @@ void check_fp16(const Config& c) {
 
 void check_divides(const ModelConfig& m, const char* key, int64_t value, const char* why, int64_t ranks) {
   if (value % ranks == 0) return;
-  // All three must be multiples; every size that divides their greatest common divisor fits.
+  // All three sizes must be multiples, so the valid numbers of ranks are the divisors of their common divisor.
   const int64_t common = std::gcd(std::gcd(m.num_attention_heads, m.num_query_groups), m.ffn_hidden_size);
   std::string fitting;
   for (int64_t size = 1; size <= common; ++size)
     if (common % size == 0) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", size);
-  user_error("{} ({}) is not a multiple of parallel.tensor ({}): {}; tensor sizes that fit this model: {}",
-             key, value, ranks, why, fitting);
+  user_error("{} ({}) is not a multiple of parallel.tensor ({}): {}; valid values for this model: {}", key,
+             value, ranks, why, fitting);
 }
 
-// By copies a piece is one or several ranks' tokens, or a part of one rank's.
+// With copy engines, a chunk is the tokens of one or several ranks, or a part of one rank's tokens.
 void check_tensor_transport(const ParallelConfig& p) {
   if (p.tensor_transport != Transport::copy || p.tensor == 1) return;
   if (!p.sequence) {
     user_error(
-        "parallel.tensor_transport copy carries the tokens of sequence parallelism, but parallel.sequence is "
-        "false; set "
-        "it to true, or tensor_transport to nccl");
+        "parallel.tensor_transport copy needs sequence parallelism, but parallel.sequence is false; set it "
+        "to true, or tensor_transport to nccl");
   }
   if (p.tensor % p.tensor_overlap != 0 && p.tensor_overlap % p.tensor != 0) {
     user_error(
         "parallel.tensor_overlap ({}) must divide parallel.tensor ({}) or be a multiple of it with "
-        "parallel.tensor_transport copy: a piece is one or several ranks' tokens, or a part of one rank's",
+        "parallel.tensor_transport copy: a chunk is the tokens of one or several ranks, or a part of one "
+        "rank's tokens",
         p.tensor_overlap, p.tensor);
   }
 }
@@ -160,39 +160,37 @@ void check_parallel(const Config& c) {
   const ModelConfig& m = c.model;
   const ParallelConfig& p = c.parallel;
   check_tensor_transport(p);
-  check_divides(m, "model.num_attention_heads", m.num_attention_heads, "a head is not split", p.tensor);
+  check_divides(m, "model.num_attention_heads", m.num_attention_heads, "an attention head cannot be split",
+                p.tensor);
   check_divides(m, "model.num_query_groups", m.num_query_groups,
-                "a key/value head is neither split nor copied", p.tensor);
-  check_divides(m, "model.ffn_hidden_size", m.ffn_hidden_size, "ranks hold equal parts", p.tensor);
+                "a key/value head can be neither split nor replicated", p.tensor);
+  check_divides(m, "model.ffn_hidden_size", m.ffn_hidden_size, "all ranks must have equal parts", p.tensor);
   if (p.context > 1 && m.seq_length % (2 * p.context) != 0) {
     user_error(
-        "model.seq_length ({}) is not a multiple of 2 * parallel.context = {}: each context rank holds one "
-        "chunk of the front and one of the back of every sequence; the nearest is {}",
+        "model.seq_length ({}) is not a multiple of 2 * parallel.context = {}: each context-parallel rank "
+        "has one chunk of the first half and one of the second half of every sequence; the nearest is {}",
         m.seq_length, 2 * p.context, std::max<int64_t>(1, m.seq_length / (2 * p.context)) * 2 * p.context);
   }
   const int64_t tokens = c.training.micro_batch_size * m.seq_length;
-  if (tokens % token_pieces(p) != 0) {
+  if (tokens % token_chunks(p) != 0) {
     user_error(
         "training.micro_batch_size * model.seq_length = {} * {} = {} tokens of a microbatch are not a "
-        "multiple of "
-        "the {} pieces that parallel.tensor ({}), parallel.sequence, parallel.tensor_overlap ({}) and "
-        "parallel.context ({}) make of them",
-        c.training.micro_batch_size, m.seq_length, tokens, token_pieces(p), p.tensor, p.tensor_overlap,
+        "multiple of the {} chunks into which parallel.tensor ({}), parallel.sequence, "
+        "parallel.tensor_overlap ({}) and parallel.context ({}) divide them",
+        c.training.micro_batch_size, m.seq_length, tokens, token_chunks(p), p.tensor, p.tensor_overlap,
         p.context);
   }
   if (p.schedule == PipelineSchedule::zero_bubble && c.training.recompute != Recompute::none) {
     user_error(
-        "parallel.schedule zero_bubble needs training.recompute none, but it is {}: the weights' gradients "
-        "are "
-        "made later, from saved inputs; leave training.recompute out, or take schedule 1f1b",
+        "parallel.schedule zero_bubble needs training.recompute none, but it is {}: weight gradients are "
+        "computed later, from saved inputs; leave training.recompute out, or set schedule to 1f1b",
         to_string(c.training.recompute));
   }
   const int64_t chunks = p.pipeline * p.virtual_stages;
   if (m.num_layers < chunks) {
     user_error(
         "model.num_layers ({}) is below parallel.pipeline * parallel.virtual_stages = {} * {} = {}: every "
-        "chunk "
-        "needs a layer",
+        "chunk needs a layer",
         m.num_layers, p.pipeline, p.virtual_stages, chunks);
   }
   check_pipeline_split(c);
@@ -203,23 +201,23 @@ void check_shard(const Config& c) {
   const Fp8KeptWeights kept = c.precision.fp8_keep_weights;
   if (c.precision.fp8 != Fp8Mode::off && kept != Fp8KeptWeights::automatic && kept != Fp8KeptWeights::none) {
     user_error(
-        "precision.fp8_keep_weights {} keeps FP8 weights of whole layers, which parallel.shard parameters "
-        "shares among the data ranks; leave fp8_keep_weights out, or take parallel.shard gradients",
+        "precision.fp8_keep_weights {} keeps FP8 weights of whole layers, but parallel.shard parameters "
+        "shards them across data-parallel ranks; leave fp8_keep_weights out, or set parallel.shard to "
+        "gradients",
         to_string(kept));
   }
   if (c.logging.generate_every > 0) {
     user_error(
-        "logging.generate_every ({}) reads the values of whole layers, of which parallel.shard parameters "
-        "leaves a data rank its share; set generate_every to 0 and give checkpoints to te-generate, or take "
-        "parallel.shard gradients",
+        "logging.generate_every ({}) needs the weights of whole layers, but parallel.shard parameters shards "
+        "them across data-parallel ranks; set generate_every to 0 and run te-generate with checkpoints, or "
+        "set parallel.shard to gradients",
         c.logging.generate_every);
   }
   if (c.evaluation.every > 0) {
     user_error(
-        "evaluation.every ({}) reads the values of whole layers, of which parallel.shard parameters leaves a "
-        "data rank its share; set evaluation.every to 0 and give checkpoints to te-generate evaluate, or "
-        "take "
-        "parallel.shard gradients",
+        "evaluation.every ({}) needs the weights of whole layers, but parallel.shard parameters shards them "
+        "across data-parallel ranks; set evaluation.every to 0 and run te-generate evaluate with "
+        "checkpoints, or set parallel.shard to gradients",
         c.evaluation.every);
   }
 }
@@ -251,11 +249,11 @@ void check_training(const Config& c) {
 void check_optimizer(const Config& c) {
   const OptimizerConfig& o = c.optimizer;
   if (o.min_lr > o.lr) user_error("optimizer.min_lr ({}) is above optimizer.lr ({})", o.min_lr, o.lr);
-  // A run cut short by --set training.train_steps=10 may end inside its warm-up; a decay written out may not.
+  // A run that is shortened by --set training.train_steps=10 can end during warmup; a given decay_steps cannot.
   if (o.decay_steps != c.training.train_steps && o.decay != LrDecay::constant &&
       o.warmup_steps >= o.decay_steps) {
     user_error(
-        "optimizer.warmup_steps ({}) leaves nothing of optimizer.decay_steps ({}), which counts from step 0",
+        "optimizer.warmup_steps ({}) must be below optimizer.decay_steps ({}), which includes the warmup",
         o.warmup_steps, o.decay_steps);
   }
   if (o.decay == LrDecay::wsd && o.wsd_decay_steps > o.decay_steps) {
@@ -265,15 +263,14 @@ void check_optimizer(const Config& c) {
   if (o.name == OptimizerName::muon &&
       (o.exp_avg_dtype != MomentDType::fp32 || o.exp_avg_sq_dtype != MomentDType::fp32)) {
     user_error(
-        "optimizer.{} is for optimizer.name adamw: muon keeps FP32 moments, one of each matrix instead of "
-        "two; leave it out",
+        "optimizer.{} is for optimizer.name adamw: muon keeps FP32 moments, one per matrix instead of two; "
+        "leave it out",
         o.exp_avg_dtype != MomentDType::fp32 ? "exp_avg_dtype" : "exp_avg_sq_dtype");
   }
   if (o.name == OptimizerName::muon && o.offload != Offload::none) {
     user_error(
         "optimizer.offload {} is for optimizer.name adamw: muon's update needs whole matrices; leave it out, "
-        "or "
-        "share the state among more data ranks",
+        "or shard the state across more data-parallel ranks",
         to_string(o.offload));
   }
 }
@@ -287,13 +284,13 @@ void check_sources(const std::vector<DataSource>& sources, std::string_view key)
   }
 }
 
-// What goes by the loss of a validation set needs one.
+// Checks the keys that depend on the loss of a validation set.
 void check_evaluation(const Config& c) {
   const TrainingConfig& t = c.training;
   const auto needs_evaluation = [&](std::string_view key, int64_t value) {
     if (value > 0 && t.eval_interval == 0)
-      user_error("{} ({}) goes by a validation loss, but training.eval_interval is 0; set it, or {} to 0",
-                 key, value, key);
+      user_error("{} ({}) needs a validation loss, but training.eval_interval is 0; set it, or {} to 0", key,
+                 value, key);
   };
   needs_evaluation("checkpoint.keep_best", c.checkpoint.keep_best);
   needs_evaluation("training.early_stopping_patience", t.early_stopping_patience);
@@ -303,7 +300,7 @@ void check_evaluation(const Config& c) {
     names += (names.empty() ? "" : ", ") + set.name;
   }
   if (!t.best_valid_set.empty() && !names.empty())
-    user_error("training.best_valid_set: {} is no set of data.valid, which has: {}",
+    user_error("training.best_valid_set: {} is not a set of data.valid, which has: {}",
                in_quotes(t.best_valid_set), names);
 }
 
@@ -313,23 +310,22 @@ void check_samples(const Config& c) {
   if (l.generate_prompts.empty() && l.generate_prompt_file.empty()) {
     user_error(
         "logging.generate_every ({}) needs logging.generate_prompts, a list of texts, or "
-        "logging.generate_prompt_file, a file with one a line",
+        "logging.generate_prompt_file, a file with one prompt per line",
         l.generate_every);
   }
   if (c.data.tokenizer.empty()) {
-    user_error("logging.generate_every ({}) needs data.tokenizer: prompts are texts, the model knows tokens",
+    user_error("logging.generate_every ({}) needs data.tokenizer, which encodes the prompts; set it",
                l.generate_every);
   }
   if (c.parallel.virtual_stages > 1) {
     user_error(
-        "logging.generate_every ({}) needs stages of layers that follow each other, but "
-        "parallel.virtual_stages is {}; "
-        "set generate_every to 0 and give checkpoints to te-generate",
+        "logging.generate_every ({}) needs stages of consecutive layers, but parallel.virtual_stages is {}; "
+        "set generate_every to 0 and run te-generate with checkpoints",
         l.generate_every, c.parallel.virtual_stages);
   }
   if (l.generate_temperature == 0.0 && (l.generate_top_k > 0 || l.generate_top_p < 1.0)) {
     user_error(
-        "logging.generate_temperature 0 always takes the most probable token: set it, or leave "
+        "logging.generate_temperature 0 means greedy decoding: set it above 0, or leave "
         "logging.generate_top_k and logging.generate_top_p out");
   }
 }
@@ -345,14 +341,12 @@ void check_tasks(const Config& c) {
     user_error("evaluation.every ({}) needs evaluation.data, the folder with the data of evaluation.tasks",
                e.every);
   if (c.data.tokenizer.empty()) {
-    user_error("evaluation.every ({}) needs data.tokenizer: tasks are texts, the model knows tokens",
-               e.every);
+    user_error("evaluation.every ({}) needs data.tokenizer, which encodes the tasks' texts; set it", e.every);
   }
   if (c.parallel.virtual_stages > 1) {
     user_error(
-        "evaluation.every ({}) needs stages of layers that follow each other, but parallel.virtual_stages is "
-        "{}; "
-        "set evaluation.every to 0 and give checkpoints to te-generate evaluate",
+        "evaluation.every ({}) needs stages of consecutive layers, but parallel.virtual_stages is {}; set "
+        "evaluation.every to 0 and run te-generate evaluate with checkpoints",
         e.every, c.parallel.virtual_stages);
   }
 }
@@ -370,7 +364,7 @@ void check_data(const Config& c) {
         "data.synthetic and data.valid are both given; set data.synthetic to false or data.valid to []");
   }
   if (!d.synthetic && d.train.empty()) {
-    user_error("data.train is missing; give a dataset made by te-data, or set data.synthetic to true");
+    user_error("data.train is missing; name a dataset created by te-data, or set data.synthetic to true");
   }
   if (d.synthetic && (d.format == DataFormat::instruct || d.document_mask || d.eod_mask_loss)) {
     user_error(
@@ -379,10 +373,10 @@ void check_data(const Config& c) {
   }
   if (d.format == DataFormat::instruct && d.eod_mask_loss) {
     user_error(
-        "data.eod_mask_loss is for data.format pretrain; instruct never predicts across conversations");
+        "data.eod_mask_loss is for data.format pretrain; instruct has no targets across conversations");
   }
   if (d.format == DataFormat::pretrain && d.overlong != Overlong::truncate) {
-    user_error("data.overlong is for data.format instruct; pretrain cuts documents at the end of a sample");
+    user_error("data.overlong is for data.format instruct; pretrain splits documents at the end of a sample");
   }
   if (c.training.eval_interval > 0 && d.synthetic) {
     user_error(
@@ -415,8 +409,7 @@ void check_statistics(const Config& c) {
     if (!from_string(name, recipe) || recipe == Fp8Recipe::delayed) {
       user_error(
           "logging.fp8_what_if: {} is not tensorwise, rowwise or blockwise (delayed has no scale without a "
-          "history; "
-          "tensorwise shows what it does at best)",
+          "history; tensorwise shows its best case)",
           in_quotes(name));
     }
   }
@@ -441,19 +434,18 @@ void validate_for_device(const Config& config, bool cuda) {
   if (!cuda) return;
   if (config.precision.dtype == ComputeDType::fp32 && config.optimizer.main_grad_dtype != GradDType::fp32) {
     user_error(
-        "optimizer.main_grad_dtype bf16 does not go with precision.dtype fp32 on a GPU: GEMMs of FP32 "
-        "matrices have "
-        "FP32 results; set it to fp32");
+        "optimizer.main_grad_dtype bf16 cannot be combined with precision.dtype fp32 on a GPU: GEMMs of FP32 "
+        "matrices have FP32 results; set it to fp32");
   }
-  // kernels/attention/attention.h, as the next one.
+  // This limit and the next one are those of kernels/attention/attention.h.
   const int64_t head = config.model.kv_channels;
   if (head > 256 || head % 8 != 0) {
     user_error("model.kv_channels ({}) must be a multiple of 8 and at most 256 on a GPU", head);
   }
   if (config.model.seq_length > 65535 * 64) {
     user_error(
-        "model.seq_length ({}) must be at most 4194240 on a GPU; share it among parallel.context ranks on "
-        "CPUs",
+        "model.seq_length ({}) must be at most 4194240 on a GPU; use CPUs and parallel.context for longer "
+        "sequences",
         config.model.seq_length);
   }
 }

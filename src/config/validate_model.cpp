@@ -21,7 +21,7 @@ void check_attention(const ModelConfig& m) {
   }
 }
 
-// What belongs to one family, or to one kind of positions.
+// Checks the keys of one model family or one kind of position embedding.
 void check_family(const ModelConfig& m) {
   const bool gpt = m.family == Family::gpt;
   const ModelConfig plain;
@@ -32,11 +32,11 @@ void check_family(const ModelConfig& m) {
                                  : "add_mlp_bias");
   }
   if (!gpt && !m.rotary())
-    user_error("model.position_embedding learned is for model.family gpt; llama has rope: leave it out");
+    user_error("model.position_embedding learned is for model.family gpt; llama uses rope: leave it out");
   if (gpt == m.gated()) {
     user_error(
-        "model.activation {} is not for model.family {}: gpt has gelu, gelu_exact, relu or silu, llama "
-        "swiglu or geglu",
+        "model.activation {} is not for model.family {}: gpt supports gelu, gelu_exact, relu and silu, llama "
+        "swiglu and geglu",
         to_string(m.activation), to_string(m.family));
   }
   if (m.activation != Activation::swiglu && m.swiglu_clamp != 0.0)
@@ -52,8 +52,8 @@ void check_family(const ModelConfig& m) {
   }
   if (m.tie_word_embeddings && m.embedding_init_method_std != 0.0)
     user_error(
-        "model.embedding_init_method_std ({}) is for an embedding of its own, but the output layer shares "
-        "it: give model.init_method_std, or model.tie_word_embeddings: false",
+        "model.embedding_init_method_std ({}) needs an untied embedding, but the output layer shares it: set "
+        "model.init_method_std, or model.tie_word_embeddings to false",
         m.embedding_init_method_std);
   if (!gpt && m.parallel_residual)
     user_error("model.parallel_residual is a key of model.family gpt: leave it out");
@@ -71,13 +71,13 @@ void check_family(const ModelConfig& m) {
   }
 }
 
-// What belongs to layers with a window.
+// Checks the keys of layers with a sliding window.
 void check_windows(const ModelConfig& m) {
   const std::vector<bool> layers = parse_window_pattern(m.window_pattern);
   if (m.sliding_window == 0 && !m.window_pattern.empty())
     user_error(
-        "model.window_pattern (\"{}\") needs model.sliding_window, which is 0: give it, or leave the "
-        "pattern out",
+        "model.window_pattern (\"{}\") needs model.sliding_window, which is 0: set it, or leave the pattern "
+        "out",
         m.window_pattern);
   if (m.sliding_window == 0 && m.rope_local_theta != 0.0)
     user_error(
@@ -117,7 +117,7 @@ void check_model(const ModelConfig& m) {
   if (m.max_position_embeddings < m.seq_length) {
     user_error(
         "model.max_position_embeddings ({}) is below model.seq_length ({}): the last {} positions have no "
-        "row",
+        "embedding",
         m.max_position_embeddings, m.seq_length, m.seq_length - m.max_position_embeddings);
   }
   check_family(m);

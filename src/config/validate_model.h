@@ -1,11 +1,11 @@
-// Of validate() (config.h): keys of `model` that cannot work together, whatever the rest of the config says.
+// The part of validate() (config.h) that depends only on the keys of `model`.
 #pragma once
 
 #include "config/config.h"
 
 namespace te::config {
 
-/// UserError, one line, for the first rule that is broken.
+/// UserError, in one line, for the first violated rule.
 void check_model(const ModelConfig& model);
 
 }  // namespace te::config

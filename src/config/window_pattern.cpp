@@ -9,17 +9,17 @@
 namespace te::config {
 namespace {
 
-/// No model has more layers.
+/// Upper limit of model.num_layers.
 constexpr int64_t kMaxLayers = 10000;
 
 [[noreturn]] void refuse(std::string_view pattern, const std::string& why) {
   user_error(
-      "model.window_pattern \"{}\": {}; it is runs of layers such as \"5w f\", w with the window and f with "
-      "full attention, repeated over the layers",
+      "model.window_pattern \"{}\": {}; a pattern consists of runs of layers such as \"5w f\" (w: with the "
+      "window, f: full attention), repeated over the layers",
       pattern, why);
 }
 
-/// Whether layers repeat their first `period`.
+/// Whether `layers` repeat with the given period.
 bool repeats(const std::vector<bool>& layers, size_t period) {
   for (size_t i = period; i < layers.size(); ++i)
     if (layers[i] != layers[i - period]) return false;
@@ -41,7 +41,7 @@ std::vector<bool> parse_window_pattern(std::string_view pattern) {
       count = -1;
     } else if (c != ' ' || count >= 0) {
       refuse(pattern,
-             count >= 0 ? "a count is not followed by w or f" : std::string("'") + c + "' is no run");
+             count >= 0 ? "a count is not followed by w or f" : std::string("unexpected '") + c + "'");
     }
   }
   if (count >= 0) refuse(pattern, "a count is not followed by w or f");

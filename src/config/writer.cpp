@@ -1,4 +1,4 @@
-// The table of keys, written out: as YAML with a config's values, as help, as the reference document.
+// Writes the key table as YAML with a config's values, as help, and as the reference page.
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace te::config {
 
 namespace {
 
-/// Default as shown to a reader.
+/// The default as shown in help and reference.
 std::string default_shown(const Key& key) {
   if (!key.default_text.empty()) return std::string(key.default_text);
   Config defaults;
@@ -29,7 +29,7 @@ std::string markdown_row(const Key& key) {
                      allowed_values(key), key.meaning);
 }
 
-/// The value that a key would have in `config` if it were left out, others being as they are; empty if it cannot be.
+/// The value that a key would have in `config` if it were not given; empty if the config would be invalid then.
 std::string default_of(const Key& key, Config config, Config& built_in) {
   const Field from = key.field(built_in);
   std::visit(

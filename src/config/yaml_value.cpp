@@ -1,4 +1,4 @@
-// Strict readers of scalars and of lists of datasets.
+// Strict parsers of scalars and of lists of datasets.
 #include "config/yaml_value.h"
 
 #include <spdlog/fmt/ranges.h>
@@ -17,7 +17,7 @@ namespace te::config {
 namespace {
 
 bool is_quoted(const YAML::Node& node) {
-  return node.Tag() == "!";  // yaml-cpp's tag of scalars in quotes
+  return node.Tag() == "!";  // yaml-cpp's tag for quoted scalars
 }
 
 std::string found(const YAML::Node& node) {
@@ -33,7 +33,7 @@ std::string found(const YAML::Node& node) {
   user_error("{}: expected {}, got {}", where(node), expected, found(node));
 }
 
-/// The whole text as a decimal number; no octal, hexadecimal, infinity or NaN.
+/// Parses the whole text as a decimal number; octal, hexadecimal, infinity and NaN are refused.
 template <class T>
 bool parse_number(std::string_view text, T& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -61,7 +61,7 @@ std::string read_prefix(const YAML::Node& node, const Where& where) {
 DataSource read_source(const YAML::Node& node, const Where& where) {
   double weight = 1.0;
   if (node.IsScalar()) {
-    // [0.5, path] without the outer brackets would otherwise be taken for two prefixes.
+    // [0.5, path] without the outer brackets would otherwise be interpreted as two prefixes.
     if (plain_number(node, weight))
       ill_typed("a path prefix or [weight, prefix] (is a pair of brackets missing?)", node, where);
     return {1.0, read_prefix(node, where)};
@@ -83,7 +83,7 @@ std::vector<DataSource> read_sources(const YAML::Node& node, const Where& where,
   return sources;
 }
 
-// Its name becomes a column of loss.csv and a key of metrics.jsonl.
+// The name becomes a column of loss.csv and a key of metrics.jsonl.
 std::string read_set_name(const YAML::Node& node, const Where& where) {
   const std::string name = node.IsScalar() ? node.Scalar() : "";
   const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; };

@@ -1,5 +1,5 @@
-// One YAML value into one field of a Config, strictly: a number is a plain decimal scalar, a boolean is true
-// or false, and anything else is an error that shows what was found. Private to this folder.
+// Strict parsing of a YAML value into a field of a Config: a number must be a plain decimal scalar, a boolean must be
+// true or false; errors show the value. Private to this folder.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -11,7 +11,7 @@
 
 namespace te::config {
 
-/// "FILE:LINE: key" of a node, or "--set key=value" whatever the node.
+/// "FILE:LINE: key" of a node, or "--set key=value" for an override.
 using Where = std::function<std::string(const YAML::Node&)>;
 
 /// UserError "WHERE: expected an integer, got ..." or "... is out of range ...".

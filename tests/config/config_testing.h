@@ -1,4 +1,4 @@
-// Helpers of the config tests: a small valid file, and the message of a rejected one.
+// Helpers of the config tests: a small valid config, and the error message of an invalid one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ inline Config small(const std::vector<std::string>& overrides = {}) {
   return parse_config(kSmall, "dir/small.yaml", overrides);
 }
 
-/// What parse_config says about a text; fails the test when it has no complaint. Any other exception than
-/// UserError, and any message of several lines, fails too.
+/// The error message of parse_config for a text. The test fails if the text is accepted, if another exception than
+/// UserError is thrown, or if the message has several lines.
 inline std::string complaint(const std::string& text, const std::vector<std::string>& overrides = {}) {
   try {
     parse_config(text, "dir/bad.yaml", overrides);
@@ -35,7 +35,7 @@ inline std::string complaint(const std::string& text, const std::vector<std::str
   return {};
 }
 
-/// What an override of the small config is rejected with.
+/// The error message for overrides of the small config.
 inline std::string override_complaint(const std::vector<std::string>& overrides) {
   return complaint(kSmall, overrides);
 }

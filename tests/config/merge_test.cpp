@@ -1,4 +1,4 @@
-// Configs of several files: bases, merge keys, merged --config files, and where each value came from.
+// Configs of several files: bases, merge keys, merged --config files, and the origin of each value.
 #include "config/provenance.h"
 
 #include <sstream>
@@ -19,7 +19,7 @@ class Merge : public ::testing::Test {
     for (const std::string& name : names) paths.push_back(name.starts_with("preset:") ? name : at(name));
     return load_config(paths, overrides, &provenance_);
   }
-  /// What loading is refused with, the folder's path left out.
+  /// The error message of load(), without the folder's path.
   std::string complaint(const std::vector<std::string>& names,
                         const std::vector<std::string>& overrides = {}) {
     try {
@@ -70,7 +70,7 @@ TEST_F(Merge, BasesInOrderAndEachOnce) {
   write("b.yaml", "extends: common.yaml\noptimizer: {eps: 1.0e-6}\n");
   write("run.yaml", "extends: [a.yaml, b.yaml]\n");
   const Config c = load({"run.yaml"});
-  EXPECT_EQ(c.optimizer.lr, 2e-3);  // not taken back by b's base
+  EXPECT_EQ(c.optimizer.lr, 2e-3);  // not reset by b's base
   EXPECT_EQ(c.optimizer.eps, 1e-6);
   EXPECT_EQ(origin("optimizer.lr"), "a.yaml:2");
 }
@@ -100,8 +100,8 @@ TEST_F(Merge, MergeKeysAndAnchors) {
       "        vocab_size: 100, seq_length: 32}\n"
       "training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 100}\n");
   const Config c = load({"run.yaml"});
-  EXPECT_EQ(c.optimizer.lr, 2e-3);    // what is given stands
-  EXPECT_EQ(c.optimizer.beta1, 0.7);  // of several the first
+  EXPECT_EQ(c.optimizer.lr, 2e-3);    // given values take precedence
+  EXPECT_EQ(c.optimizer.beta1, 0.7);  // then the first of several mappings
   EXPECT_EQ(c.optimizer.warmup_steps, 3);
   EXPECT_EQ(c.optimizer.eps, 1e-7);
   ASSERT_EQ(c.data.valid.size(), 1u);
@@ -116,7 +116,7 @@ TEST_F(Merge, ErrorsNameTheFileOfTheKey) {
   write("base.yaml", kSmall + "optimizer:\n\n  learning_rate: 1.0\n");
   EXPECT_EQ(complaint({"run.yaml"}),
             "base.yaml:7: key 'optimizer.learning_rate' is unknown; did you mean 'optimizer.lr'?");
-  // Rules about several keys say where each of them stands.
+  // Messages about several keys name the origin of each.
   write("base.yaml", kSmall + "optimizer:\n  lr: 1.0e-3\n");
   write("run.yaml", "extends: base.yaml\noptimizer:\n  min_lr: 1.0\n");
   EXPECT_EQ(complaint({"run.yaml"}),
@@ -191,7 +191,7 @@ TEST_F(Merge, WrongMergeKeys) {
   EXPECT_EQ(of("x-a: &a {bad: 1}\nmodel:\n  <<: *a\n").rfind("run.yaml:1: key 'model.bad' is unknown; ", 0),
             0u);
   EXPECT_NE(of("model: &a\n  <<: *a\n").find("mappings deep"), std::string::npos);
-  // Each level has ten of the one before.
+  // Each level contains ten of the previous one.
   std::string bomb = "x-0: &a0 {family: gpt}\n";
   for (int i = 1; i < 12; ++i) {
     const std::string alias = "*a" + std::to_string(i - 1);
@@ -210,7 +210,8 @@ TEST_F(Merge, TheCommentedOutputIsTheSameConfig) {
   const Config c = load({"run.yaml"}, {"parallel.tensor=3", "training.seed=7"});
   const std::string text = to_yaml(c, provenance_);
   EXPECT_EQ(to_yaml(parse_config(text, "run.yaml")), to_yaml(c)) << text;
-  EXPECT_EQ(origin("model.make_vocab_size_divisible_by"), "run.yaml:2; 30 in this run: fitted to other keys");
+  EXPECT_EQ(origin("model.make_vocab_size_divisible_by"),
+            "run.yaml:2; 30 in this run: adjusted to other keys");
   EXPECT_NE(text.find("  seed: 7 "), std::string::npos);
   EXPECT_NE(text.find("  make_vocab_size_divisible_by: 10 "), std::string::npos) << text;
   // Every value has its origin.
@@ -219,12 +220,12 @@ TEST_F(Merge, TheCommentedOutputIsTheSameConfig) {
     EXPECT_EQ(line[0] == ' ', line.find("  # ") != std::string::npos) << line;
 }
 
-// A config that was printed or saved, with other keys: what the run had derived is derived again.
-TEST_F(Merge, WhatWasDerivedFollowsTheKeysThatAreChanged) {
+// If keys of a printed or saved config are changed, values that depend on them are derived again.
+TEST_F(Merge, DerivedValuesFollowChangedKeys) {
   write("run.yaml", kSmall);
   write("saved.yaml", to_yaml(load({"run.yaml"}, {}), provenance_));
   EXPECT_NE(to_yaml(load({"saved.yaml"}, {}), provenance_).find("  # min_lr: 3.0e-05 "), std::string::npos);
-  EXPECT_EQ(load({"saved.yaml"}, {}).logging.directory, "runs/run");  // the name of a file is no key
+  EXPECT_EQ(load({"saved.yaml"}, {}).logging.directory, "runs/run");  // the name of a file is not a key
   const std::vector<std::string> changes = {"logging.directory=runs/other",
                                             "training.train_steps=1000",
                                             "optimizer.lr=1e-3",
@@ -239,7 +240,7 @@ TEST_F(Merge, WhatWasDerivedFollowsTheKeysThatAreChanged) {
   EXPECT_EQ(changed.checkpoint.directory, "runs/other/checkpoints");
   EXPECT_EQ(changed.optimizer.decay_steps, 1000);
   EXPECT_EQ(changed.optimizer.min_lr, 1e-4);
-  // What was given stays.
+  // Given values are kept.
   write("given.yaml",
         kSmall + "optimizer: {decay_steps: 100, min_lr: 3.0e-5}\ncheckpoint: {directory: kept}\n");
   write("saved.yaml", to_yaml(load({"given.yaml"}, {}), provenance_));

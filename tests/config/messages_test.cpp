@@ -1,16 +1,16 @@
-// Messages: what a wrong name is most probably meant for, and where the keys of an error come from.
+// Messages: suggestions for unknown names, and the origins of the keys that an error names.
 #include "config/provenance.h"
 #include "config_testing.h"
 
 namespace te::config {
 namespace {
 
-TEST(Messages, MessagesSayWhereEachOfTheirKeysComesFrom) {
+TEST(Messages, NameTheOriginsOfTheirKeys) {
   EXPECT_EQ(
       complaint(kSmall + "optimizer: {min_lr: 1.0}\n"),
       "optimizer.min_lr (1) is above optimizer.lr (0.0003) (optimizer.min_lr: dir/bad.yaml:5, optimizer.lr: "
       "default)");
-  // In the order of the message, however many overrides there are.
+  // In the order of the message, and only the keys that it names.
   const std::string message =
       override_complaint({"training.train_steps=7", "model.num_query_groups=3", "logging.csv=x"});
   EXPECT_EQ(message.rfind("model.num_attention_heads (4) is not a multiple of", 0), 0u) << message;
@@ -18,14 +18,14 @@ TEST(Messages, MessagesSayWhereEachOfTheirKeysComesFrom) {
             std::string::npos)
       << message;
   EXPECT_EQ(message.find("training.train_steps"), std::string::npos) << message;
-  // A key whose name begins another's is not named with it.
+  // A key whose name is a part of another key's name is not listed.
   const std::string decay =
       override_complaint({"optimizer.decay=wsd", "optimizer.decay_steps=5", "optimizer.wsd_decay_steps=9"});
   EXPECT_NE(decay.find("(optimizer.wsd_decay_steps: --set, optimizer.decay_steps: --set)"), std::string::npos)
       << decay;
 }
 
-TEST(Messages, ResumeThatIsMeantForAutoOrNever) {
+TEST(Messages, SuggestAutoOrNeverForResume) {
   for (const char* value : {"true", "Auto", "yes", "latest", "atuo"})
     EXPECT_NE(override_complaint({std::string("checkpoint.resume=") + value})
                   .find(std::string("did you mean 'auto'? (a folder of that name is ./") + value + ")"),
@@ -50,7 +50,7 @@ TEST(Messages, SuggestionsStayNear) {
   EXPECT_EQ(for_override("training.learning_rate"), "did you mean 'optimizer.lr'?");
   EXPECT_EQ(for_override("Model.Num-Layers"), "did you mean 'model.num_layers'?");
   EXPECT_EQ(for_override("every"), "did you mean 'logging.every', 'evaluation.every' or 'guard.every'?");
-  // What has no key is said, instead of one that is spelled alike.
+  // Names without an equivalent get a hint instead of a key with a similar spelling.
   EXPECT_NE(for_override("parallel.data").find("mpirun -n RANKS"), std::string::npos);
   EXPECT_NE(for_override("data_parallel_size").find("mpirun -n RANKS"), std::string::npos);
   EXPECT_NE(for_override("resume").find("checkpoint.resume=auto"), std::string::npos);

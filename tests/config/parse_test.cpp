@@ -1,4 +1,4 @@
-// Reading: values and defaults of a good file, and one exact line for each way a file can be bad.
+// Parsing: values and defaults of a valid file, and the exact message of one line for each kind of invalid file.
 #include <fstream>
 
 #include "config_testing.h"
@@ -68,7 +68,7 @@ TEST(Parse, DefaultsThatDependOnOtherKeys) {
   EXPECT_EQ(small({"logging.directory=out"}).checkpoint.directory, "out/checkpoints");
 }
 
-TEST(Parse, UnknownKeysAreReportedWithTheNearest) {
+TEST(Parse, UnknownKeysAreReportedWithTheNearestKey) {
   EXPECT_EQ(complaint("model:\n  family: gpt\n  num_layer: 4\n"),
             "dir/bad.yaml:3: key 'model.num_layer' is unknown; did you mean 'model.num_layers'?");
   EXPECT_EQ(complaint("modle: {}\n"), "dir/bad.yaml:1: key 'modle' is unknown; did you mean 'model'?");
@@ -86,7 +86,7 @@ TEST(Parse, UnknownKeysAreReportedWithTheNearest) {
   EXPECT_EQ(for_override("model.hidden"), "did you mean 'model.hidden_size'?");
   EXPECT_EQ(for_override("training.batch_size"), "did you mean 'training.micro_batch_size'?");
   EXPECT_EQ(for_override("optimizer.beat1"), "did you mean 'optimizer.beta1'?");
-  // What other programs say.
+  // Names of other programs.
   EXPECT_EQ(for_override("optimizer.learning_rate"), "did you mean 'optimizer.lr'?");
   EXPECT_EQ(for_override("checkpoint.save_interval"), "did you mean 'checkpoint.save_every'?");
   EXPECT_EQ(for_override("n_layer"), "did you mean 'model.num_layers'?");
@@ -97,7 +97,7 @@ TEST(Parse, UnknownKeysAreReportedWithTheNearest) {
   EXPECT_NE(complaint("\"a\\nb\": 1\n").find("'a\\x0ab'"), std::string::npos);
 }
 
-TEST(Parse, IllTypedValues) {
+TEST(Parse, ValuesOfWrongTypes) {
   const auto in_model = [](const std::string& value) {
     return complaint("model:\n  num_layers: " + value + "\n");
   };
@@ -169,7 +169,8 @@ TEST(Parse, DuplicatesAndStructure) {
   EXPECT_EQ(complaint("model: 5\n"), "dir/bad.yaml:1: model: expected a section with keys of its own");
   EXPECT_EQ(complaint("- 1\n"), "dir/bad.yaml:1: expected sections (model, training, ...) with their keys");
   EXPECT_EQ(complaint("[a]: 1\n"), "dir/bad.yaml:1: expected the name of a key");
-  EXPECT_NE(complaint(kSmall + "---\nmodel: {}\n").find("there is another one"), std::string::npos);
+  EXPECT_NE(complaint(kSmall + "---\nmodel: {}\n").find("dir/bad.yaml:6: a second YAML document begins here"),
+            std::string::npos);
   EXPECT_EQ(complaint(""),
             "dir/bad.yaml: required keys are missing: model.family, model.num_layers, model.hidden_size, "
             "model.num_attention_heads, model.vocab_size, model.seq_length, training.micro_batch_size, "
@@ -201,7 +202,7 @@ TEST(Parse, Overrides) {
   EXPECT_EQ(override_complaint({"data.train=[a"}).rfind("--set data.train=[a: broken YAML: ", 0), 0u);
   EXPECT_EQ(override_complaint({"modle.num_layers=4"}),
             "--set modle.num_layers=4: key 'modle.num_layers' is unknown; did you mean 'model.num_layers'?");
-  // An override supplies what the file lacks.
+  // An override can set a key that the file lacks.
   EXPECT_EQ(complaint("model: {family: llama}\n", {"model.num_layers=1"}).find("model.num_layers"),
             std::string::npos);
 }
@@ -220,13 +221,13 @@ TEST(Parse, MissingAndUnreadableFiles) {
   EXPECT_EQ(message("/"), "/: cannot open the configuration file: is a folder, not a regular file");
 }
 
-TEST(Parse, WindowsLineEndsAndByteOrderMark) {
+TEST(Parse, WindowsLineBreaksAndByteOrderMark) {
   std::string text = "\xef\xbb\xbf";
   for (const char c : kSmall) text += c == '\n' ? std::string("\r\n") : std::string(1, c);
   EXPECT_EQ(to_yaml(parse_config(text, "dir/small.yaml")), to_yaml(small()));
 }
 
-/// Any damage to a file ends in a Config or in a one-line UserError, never in another exception or a crash.
+/// A damaged file gives a Config or a UserError of one line, never another exception or a crash.
 TEST(Parse, DamagedFilesNeverCrash) {
   const std::string good = to_yaml(small());
   uint64_t state = 88172645463325252ull;

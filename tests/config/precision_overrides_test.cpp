@@ -1,4 +1,4 @@
-// The rules of precision.overrides: what they select, what they set, which of them wins, and what is refused.
+// The rules of precision.overrides: selectors, settings, precedence, and invalid rules.
 #include "config/precision_overrides.h"
 
 #include "config_testing.h"
@@ -17,7 +17,7 @@ std::string gemms(const LinearPrecision& linear) {
   return std::string(linear.fprop ? "f" : "-") + (linear.dgrad ? "d" : "-") + (linear.wgrad ? "w" : "-");
 }
 
-TEST(PrecisionOverrides, NoneAreTheModelsPrecision) {
+TEST(PrecisionOverrides, DefaultToTheModelsPrecision) {
   PrecisionConfig precision;
   EXPECT_FALSE(linear_precision(precision, "linear_qkv", 0, 4).quantized());
   precision.fp8 = Fp8Mode::e4m3;
@@ -35,7 +35,7 @@ TEST(PrecisionOverrides, SelectLinearsGemmsAndOperands) {
   EXPECT_EQ(gemms(precision_of("linear_fc2 wgrad: bf16", "linear_fc1")), "fdw");
   EXPECT_EQ(gemms(precision_of("linear_fc2, linear_proj: bf16", "linear_proj")), "---");
   EXPECT_EQ(gemms(precision_of("fprop dgrad: bf16", "linear_qkv")), "--w");
-  // An operand in high precision takes its GEMMs along.
+  // An operand in BF16 makes all GEMMs that read it run in BF16.
   EXPECT_EQ(gemms(precision_of("input: bf16", "linear_qkv")), "-d-");
   EXPECT_EQ(gemms(precision_of("weight: bf16", "linear_qkv")), "--w");
   EXPECT_EQ(gemms(precision_of("grad_output: bf16", "linear_qkv")), "f--");
@@ -64,8 +64,8 @@ TEST(PrecisionOverrides, LaterRulesWin) {
             Fp8Recipe::tensorwise);
 }
 
-// Rules about everything are about the layers; the output layer is named.
-TEST(PrecisionOverrides, TheOutputLayerIsNamed) {
+// Rules without a linear apply to the layers only; the output layer must be named.
+TEST(PrecisionOverrides, TheOutputLayerMustBeNamed) {
   EXPECT_FALSE(precision_of("linear_qkv: blockwise", kOutputLayerName).quantized());
   EXPECT_EQ(precision_of("output_layer: blockwise; wgrad: bf16", kOutputLayerName).recipe,
             Fp8Recipe::blockwise);
@@ -92,8 +92,8 @@ TEST(PrecisionOverrides, WithoutState) {
             "layers 0: tensorwise\nlinear_fc2 wgrad: bf16\n");
 }
 
-// In a block of YAML, which keeps them, comments reach the rules.
-TEST(PrecisionOverrides, MayHaveComments) {
+// A YAML block scalar keeps comments, so the rules can contain them.
+TEST(PrecisionOverrides, CanHaveComments) {
   const std::string rules =
       "linear_fc2 input: bf16     # every GEMM that reads it: fprop and wgrad; not dgrad\n"
       "# layers 0: bf16\n"
@@ -106,7 +106,7 @@ TEST(PrecisionOverrides, MayHaveComments) {
   EXPECT_EQ(stateless_overrides("linear_qkv: delayed # a: b; c"), "linear_qkv: tensorwise\n");
 }
 
-TEST(PrecisionOverrides, NonsenseIsRefused) {
+TEST(PrecisionOverrides, InvalidRulesAreRefused) {
   const auto refused = [](const std::string& rules, const std::string& piece) {
     const std::string message = override_complaint({"precision.fp8=hybrid", "precision.overrides=" + rules});
     EXPECT_NE(message.find("precision.overrides: "), std::string::npos) << message;
@@ -120,9 +120,9 @@ TEST(PrecisionOverrides, NonsenseIsRefused) {
   refused("layers 1-0: bf16", "has the range 1-0, which ends before it begins");
   refused("layers -1-0: bf16", "has the range -1-0, which ends before it begins");
   refused("output_layer layers 0: tensorwise", "names layers and output_layer");
-  refused("wgrad: blockwise", "gives a recipe to less than a whole linear");
-  refused("linear_fc1: e4m3", "gives a format to no operand");
-  refused("wgrad: e4m3", "gives a GEMM a format");
+  refused("wgrad: blockwise", "sets a recipe for a part of a linear");
+  refused("linear_fc1: e4m3", "sets a format, but names no operand");
+  refused("wgrad: e4m3", "sets a format for a GEMM");
   refused("input: e5m2", "two E5M2 operands");
 }
 

@@ -1,4 +1,4 @@
-// Presets: published shapes have the published numbers of parameters. Synonyms: they name keys that exist.
+// Presets have the published numbers of parameters. Synonyms refer to existing keys.
 #include "config/presets.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Config preset(const std::string& name) {
 }
 
 TEST(Presets, HaveThePublishedNumbersOfParameters) {
-  // What transformers counts in each model; of GPT-2 with the head tied to the embedding.
+  // Parameter counts of transformers; for GPT-2 with the output layer tied to the embedding.
   const std::vector<std::pair<std::string, int64_t>> published = {
       {"gpt2", 124439808},         {"gpt2_medium", 354823168},  {"gpt2_large", 774030080},
       {"gpt2_xl", 1557611200},     {"tinyllama", 1100048384},   {"llama2_7b", 6738415616},
@@ -36,7 +36,7 @@ TEST(Presets, HaveThePublishedNumbersOfParameters) {
     EXPECT_EQ(config.name, name);
     EXPECT_EQ(config.logging.directory, "runs/" + name);
     validate_for_device(config, true);
-    // Every preset is one of these, and each suits FP8.
+    // Every preset is in this list and is valid with FP8.
     EXPECT_NE(describe_presets().find("\n" + name + " "), std::string::npos) << name;
     Config fp8 = config;
     fp8.precision.fp8 = Fp8Mode::hybrid;
@@ -62,7 +62,7 @@ TEST(Presets, RotaryEmbeddings) {
   EXPECT_EQ(m.rope_scaling_original_max_position_embeddings, 8192);
 }
 
-TEST(Synonyms, NameKeysThatExistAndHideNone) {
+TEST(Synonyms, NameExistingKeysAndHideNone) {
   std::ifstream file(TE_SOURCE_DIR "/src/config/synonyms.cpp");
   std::ostringstream text;
   text << file.rdbuf();
@@ -75,7 +75,7 @@ TEST(Synonyms, NameKeysThatExistAndHideNone) {
     const std::string theirs = (*it)[1], ours = (*it)[2];
     EXPECT_TRUE(seen.insert(theirs).second) << theirs;
     EXPECT_TRUE(ours == "extends" || keys.find("  " + ours + " ") != std::string::npos) << ours;
-    EXPECT_EQ(keys.find("." + theirs + " "), std::string::npos) << theirs << " is a key of ours";
+    EXPECT_EQ(keys.find("." + theirs + " "), std::string::npos) << theirs << " is the name of a key";
     EXPECT_EQ(override_complaint({theirs + "=1"}),
               "--set " + theirs + "=1: key '" + theirs + "' is unknown; did you mean '" + ours + "'?");
   }
@@ -89,7 +89,7 @@ TEST(KeyChoices, AreTheKeysAndTheirValues) {
   const auto of = [&](const std::string& path) {
     for (const KeyChoices& key : choices)
       if (key.path == path) return key;
-    throw std::runtime_error(path + " is not there");
+    throw std::runtime_error(path + " is missing");
   };
   EXPECT_EQ(of("precision.fp8").values, (std::vector<std::string>{"off", "e4m3", "hybrid"}));
   EXPECT_EQ(of("logging.jsonl").values, (std::vector<std::string>{"true", "false"}));

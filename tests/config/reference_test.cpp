@@ -1,4 +1,4 @@
-// What is written from the table of keys: YAML that reads back, the names of enums, docs/reference/configuration.md.
+// Output of the key table: YAML that reads back, the names of enums, docs/reference/configuration.md.
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -53,7 +53,7 @@ TEST(ToYaml, RoundTripsEveryKindOfValue) {
 TEST(ToYaml, ShowsTheEffectiveValues) {
   const std::string text = to_yaml(small({"optimizer.eps=1e-8"}));
   EXPECT_NE(text.find("  kv_channels: 16\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("  eps: 1.0e-08\n"), std::string::npos) << text;  // YAML 1.1 needs the point
+  EXPECT_NE(text.find("  eps: 1.0e-08\n"), std::string::npos) << text;  // YAML 1.1 needs the decimal point
   EXPECT_NE(text.find("  rope_theta: 10000.0\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  directory: \"runs/small/checkpoints\"\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  fp8: off\n"), std::string::npos) << text;
@@ -156,7 +156,7 @@ TEST(Reference, MeaningsHaveAtMost25Words) {
   EXPECT_EQ(rows, 179);
 }
 
-/// docs/reference/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.
+/// docs/reference/configuration.md contains the reference between two markers. TE_UPDATE_DOCS=1 rewrites it.
 TEST(Reference, DocumentIsUpToDate) {
   const std::string path = std::string(TE_SOURCE_DIR) + "/docs/reference/configuration.md";
   const std::string begin = "<!-- begin: generated from src/config/key_rows_*.cpp -->\n";
@@ -178,8 +178,8 @@ TEST(Reference, DocumentIsUpToDate) {
          "run this test with TE_UPDATE_DOCS=1 to rewrite it";
 }
 
-// Defaults that depend on other keys are defaults, too.
-TEST(KeysThatWereSet, AreThoseWithAnotherValueAndTheRequiredOnes) {
+// Defaults that depend on other keys count as defaults, too.
+TEST(KeysThatWereSet, AreRequiredKeysAndKeysThatDifferFromTheirDefault) {
   const auto names = [](const Config& config) {
     std::string text;
     for (const SetKey& key : explicit_keys(config))
@@ -201,7 +201,7 @@ TEST(KeysThatWereSet, AreThoseWithAnotherValueAndTheRequiredOnes) {
   EXPECT_EQ(names(small({"optimizer.lr=1e-5"})).find("min_lr"), std::string::npos);
   EXPECT_NE(names(small({"optimizer.lr=1e-3", "optimizer.min_lr=3e-5"})).find("optimizer.min_lr=3.0e-05 "),
             std::string::npos);
-  // Not set, but another one than before: it follows the other key.
+  // Not set, although its value has changed: it follows another key.
   EXPECT_EQ(more.find("checkpoint.directory"), std::string::npos) << more;
 }
 

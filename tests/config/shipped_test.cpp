@@ -1,4 +1,4 @@
-// The configs that ship: all load, and each pair of _bf16 and _fp8 differs in the FP8 flag alone.
+// The configs in configs/: all load, and each pair of _bf16 and _fp8 differs only in the FP8 flag.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +20,7 @@ std::vector<std::string> lines(const std::string& text) {
   return result;
 }
 
-TEST(Shipped, EveryConfigLoadsAndSuitsAGpu) {
+TEST(Shipped, EveryConfigLoadsAndIsValidOnAGpu) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
     if (entry.is_directory()) continue;  // experiments/, which tests/apps loads
@@ -38,7 +38,7 @@ TEST(Shipped, EveryConfigLoadsAndSuitsAGpu) {
   }
 }
 
-TEST(Shipped, PairsDifferInTheFp8FlagAlone) {
+TEST(Shipped, PairsDifferOnlyInTheFp8Flag) {
   int pairs = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
     const std::string stem = entry.path().stem().string();
@@ -49,7 +49,7 @@ TEST(Shipped, PairsDifferInTheFp8FlagAlone) {
     Config fp8 = load_config((kFolder / (base + "_fp8.yaml")).string());
     EXPECT_EQ(bf16.precision.fp8, Fp8Mode::off);
     EXPECT_EQ(fp8.precision.fp8, Fp8Mode::hybrid);
-    // The run directory follows from the file's name; everything else must agree.
+    // The run folder depends on the file's name; everything else must be equal.
     EXPECT_EQ(fp8.logging.directory, "runs/" + base + "_fp8");
     EXPECT_EQ(fp8.checkpoint.directory, "runs/" + base + "_fp8/checkpoints");
     fp8.precision.fp8 = Fp8Mode::off;
@@ -60,8 +60,7 @@ TEST(Shipped, PairsDifferInTheFp8FlagAlone) {
   EXPECT_EQ(pairs, 7);
 }
 
-/// The files themselves differ in one line, so that a diff shows a reader the same thing.
-/// The _fp8 file is the _bf16 file and one key: what is changed in one of a pair changes in both.
+/// The _fp8 file extends the _bf16 file and sets one key, so a change of the _bf16 file applies to both.
 TEST(Shipped, Fp8FilesAddOneKey) {
   for (const char* base :
        {"quickstart", "gpt2_124m", "llama_1b", "llama7b", "llama3.1_8b", "llama2_13b", "llama3.1_70b"}) {
@@ -85,13 +84,13 @@ TEST(Shipped, ShapesArePublishedOnes) {
   EXPECT_TRUE(gpt2.model.tie_word_embeddings);
   const Config llama = load_config((kFolder / "llama7b_fp8.yaml").string());
   const ModelConfig& m = llama.model;
-  // Llama-2 7B has 6,738,415,616 parameters: embedding and head, four attention matrices, three of the MLP,
+  // Llama 2 7B has 6,738,415,616 parameters: embedding and output layer, four attention matrices, three MLP matrices,
   // norms.
   const int64_t layer =
       m.hidden_size * (m.qkv_width() + m.attention_width() + m.fc1_width() + m.ffn_hidden_size) +
       2 * m.hidden_size;
   EXPECT_EQ(2 * m.padded_vocab_size() * m.hidden_size + m.num_layers * layer + m.hidden_size, 6738415616);
-  // The others are presets, whose parameters presets_test counts; Llama 3's are 3.1 here.
+  // The others use presets, whose parameters presets_test counts; the Llama 3 configs use the Llama 3.1 presets.
   for (const auto& [name, vocabulary, sequence, tokens] :
        {std::tuple("llama3.1_8b_fp8", 128256, 8192, 1 << 20),
         std::tuple("llama2_13b_fp8", 32000, 4096, 1 << 19),

@@ -1,10 +1,11 @@
-// Combinations of keys that cannot work, each with the keys and the arithmetic in its message.
+// Invalid combinations of keys, each with the keys and the arithmetic in its message.
 #include "config_testing.h"
 
 namespace te::config {
 namespace {
 
-/// The overrides are rejected, and the message holds every one of the pieces, and ends with the places of its keys.
+/// Expects that the overrides are rejected with a message that contains all `pieces` and ends with the origins of its
+/// keys.
 void expect_rejected(const std::vector<std::string>& overrides, const std::vector<std::string>& pieces) {
   const std::string message = override_complaint(overrides);
   for (const std::string& piece : pieces) EXPECT_NE(message.find(piece), std::string::npos) << message;
@@ -19,16 +20,17 @@ TEST(Validate, AcceptsTheSmallConfigOnEveryDevice) {
   small({"precision.fp8=e4m3", "precision.dtype=fp32", "training.device=cpu"});
 }
 
-TEST(Validate, RanksThatTheConfigIsMadeFor) {
+TEST(Validate, IntendedRanks) {
   EXPECT_EQ(small().parallel.intended_ranks(), 1);
   EXPECT_EQ(small({"parallel.tensor=2"}).parallel.intended_ranks(), 2);
   EXPECT_EQ(small({"parallel.ranks=4"}).parallel.intended_ranks(), 4);
-  EXPECT_EQ(small({"parallel.ranks=3", "parallel.tensor=2"}).parallel.intended_ranks(), 4);  // whole copies
+  EXPECT_EQ(small({"parallel.ranks=3", "parallel.tensor=2"}).parallel.intended_ranks(),
+            4);  // whole model replicas
   EXPECT_EQ(small({"parallel.ranks=1", "parallel.tensor=4"}).parallel.intended_ranks(), 4);
 }
 
-// No key alone is refused for the sake of another one's default.
-TEST(Defaults, FollowTheKeyThatIsGivenAlone) {
+// A single given key is never refused because of the default of another one.
+TEST(Defaults, FollowASingleGivenKey) {
   EXPECT_EQ(small().optimizer.min_lr, 3e-5);
   EXPECT_EQ(small({"optimizer.lr=2e-5"}).optimizer.min_lr, 2e-6);
   EXPECT_EQ(small({"optimizer.lr=6e-4"}).optimizer.min_lr, 6e-5);
@@ -69,7 +71,8 @@ TEST(Validate, Family) {
   const auto gpt = [](std::string extra) {
     return std::vector<std::string>{"model.family=gpt", std::move(extra)};
   };
-  EXPECT_EQ(small(gpt("model.kv_channels=15")).model.kv_channels, 15);  // no RoPE, and the CPU has no rule
+  EXPECT_EQ(small(gpt("model.kv_channels=15")).model.kv_channels,
+            15);  // no RoPE, and the CPU has no restriction
   EXPECT_EQ(small(gpt("model.attention_dropout=0.5")).model.attention_dropout, 0.5);
   expect_rejected(gpt("model.add_qkv_bias=true"), {"model.add_qkv_bias", "gpt has a bias in every linear"});
   expect_rejected(gpt("model.rope_theta=5e5"), {"model.rope_theta", "it is learned"});
@@ -89,9 +92,9 @@ TEST(Validate, Family) {
                   {"model.scale_embedding is a key of model.family llama"});
   expect_rejected(gpt("model.layernorm_zero_centered_gamma=true"),
                   {"model.layernorm_zero_centered_gamma is a key of model.family llama"});
-  expect_rejected({"model.position_embedding=learned"}, {"llama has rope"});
+  expect_rejected({"model.position_embedding=learned"}, {"llama uses rope"});
   expect_rejected(gpt("model.embedding_init_method_std=1"),
-                  {"model.embedding_init_method_std (1) is for an embedding of its own"});
+                  {"model.embedding_init_method_std (1) needs an untied embedding"});
   expect_rejected({"model.parallel_residual=true"}, {"model.parallel_residual is a key of model.family gpt"});
   expect_rejected({"model.rotary_percent=0.01"}, {"model.rotary_percent (0.01) leaves no pair"});
   expect_rejected({"model.rope_scaling=yarn", "model.rope_scaling_beta_slow=32"},
@@ -111,7 +114,7 @@ TEST(Validate, Family) {
             std::string::npos);
 }
 
-TEST(Validate, WhatTheFamilyHasUnlessTheConfigSaysOtherwise) {
+TEST(Validate, FamilyDefaults) {
   const Config gpt = small({"model.family=gpt", "model.hidden_dropout=0.2"}), llama = small();
   EXPECT_EQ(gpt.model.position_embedding, PositionEmbedding::learned);
   EXPECT_EQ(gpt.model.activation, Activation::gelu);
@@ -120,12 +123,12 @@ TEST(Validate, WhatTheFamilyHasUnlessTheConfigSaysOtherwise) {
   EXPECT_EQ(llama.model.activation, Activation::swiglu);
   const Config neox = small({"model.family=gpt", "model.position_embedding=rope", "model.rotary_percent=0.25",
                              "model.embedding_dropout=0.1", "model.activation=relu"});
-  EXPECT_EQ(neox.model.rotary_pairs(), 2);  // heads of 16
+  EXPECT_EQ(neox.model.rotary_pairs(), 2);  // attention heads of width 16
   EXPECT_EQ(neox.model.embedding_dropout, 0.1);
   EXPECT_EQ(neox.model.activation, Activation::relu);
 }
 
-// A window that no sequence reaches is none.
+// A window that is not shorter than the sequences has no effect.
 TEST(Validate, SlidingWindow) {
   EXPECT_FALSE(small({"model.sliding_window=32"}).model.windowed());
   expect_rejected({"model.window_pattern=w f"},
@@ -149,16 +152,16 @@ TEST(Validate, Shard) {
   EXPECT_EQ(fp8_kept_weights(sharded), Fp8KeptWeights::none);
   EXPECT_EQ(fp8_kept_weights(small({"parallel.shard=gradients", "precision.fp8=hybrid"})),
             Fp8KeptWeights::rowwise);
-  small({"parallel.shard=parameters", "precision.fp8_keep_weights=both"});  // of no FP8 weights
-  expect_rejected(
-      {"parallel.shard=parameters", "precision.fp8=hybrid", "precision.fp8_keep_weights=rowwise"},
-      {"precision.fp8_keep_weights rowwise keeps", "leave fp8_keep_weights out", "parallel.shard gradients"});
+  small({"parallel.shard=parameters", "precision.fp8_keep_weights=both"});  // there are no FP8 weights
+  expect_rejected({"parallel.shard=parameters", "precision.fp8=hybrid", "precision.fp8_keep_weights=rowwise"},
+                  {"precision.fp8_keep_weights rowwise keeps", "leave fp8_keep_weights out",
+                   "parallel.shard to gradients"});
   expect_rejected({"parallel.shard=parameters", "logging.generate_every=10", "data.tokenizer=t",
                    "logging.generate_prompts=[a]"},
-                  {"logging.generate_every (10)", "set generate_every to 0", "parallel.shard gradients"});
+                  {"logging.generate_every (10)", "set generate_every to 0", "parallel.shard to gradients"});
   expect_rejected({"parallel.shard=parameters", "evaluation.every=10", "evaluation.tasks=[piqa]",
                    "evaluation.data=d", "data.tokenizer=t"},
-                  {"evaluation.every (10)", "set evaluation.every to 0", "parallel.shard gradients"});
+                  {"evaluation.every (10)", "set evaluation.every to 0", "parallel.shard to gradients"});
 }
 
 TEST(Validate, Batches) {
@@ -183,7 +186,7 @@ TEST(Validate, Fp8Dimensions) {
   expect_rejected(fp8({"model.ffn_hidden_size=100"}),
                   {"precision.fp8 hybrid needs", "multiples of 16",
                    "model.ffn_hidden_size = 100 (6 * 16 + 4)", "the nearest are 96 and 112"});
-  // Halves of SwiGLU: 2 * 24 = 48 fits linear_fc1, but the 24 columns of linear_fc2 do not.
+  // With SwiGLU, linear_fc1 has valid 2 * 24 = 48 rows, but the 24 columns of linear_fc2 are not valid.
   expect_rejected(fp8({"model.ffn_hidden_size=24"}), {"model.ffn_hidden_size = 24"});
   expect_rejected(fp8({"model.hidden_size=72", "model.kv_channels=16"}), {"model.hidden_size = 72"});
   expect_rejected(fp8({"model.hidden_size=8", "model.kv_channels=16"}), {"the nearest is 16"});
@@ -193,7 +196,7 @@ TEST(Validate, Fp8Dimensions) {
                   {"width of linear_qkv", "(4 + 2 * 1) * 20 = 120 (7 * 16 + 8)"});
   expect_rejected(fp8({"model.seq_length=36"}),
                   {"training.micro_batch_size * model.seq_length = 2 * 36 = 72"});
-  // Without FP8 all of these are fine.
+  // Without FP8 all of these are valid.
   small({"model.ffn_hidden_size=100", "model.seq_length=36", "model.num_query_groups=1",
          "model.kv_channels=20"});
 }
@@ -219,7 +222,7 @@ TEST(Validate, StepsInFp8) {
   EXPECT_TRUE(both({"precision.fp8=hybrid", "precision.fp8_from_step=2"}));
   EXPECT_TRUE(both({"precision.fp8=hybrid", "precision.fp8_until_step=2"}));
   EXPECT_TRUE(both({"precision.fp8=hybrid", "guard.every=5"}));
-  EXPECT_FALSE(both({"precision.fp8_from_step=2"}));  // a pair of configs differs in one key
+  EXPECT_FALSE(both({"precision.fp8_from_step=2"}));  // without precision.fp8 the key has no effect
   const PrecisionConfig window = small({"precision.fp8_from_step=3", "precision.fp8_until_step=4"}).precision;
   EXPECT_FALSE(window.fp8_in_step(2));
   EXPECT_TRUE(window.fp8_in_step(3));
@@ -252,7 +255,7 @@ TEST(Validate, Schedule) {
   expect_rejected({"optimizer.decay_steps=50", "optimizer.warmup_steps=50"},
                   {"optimizer.warmup_steps (50)", "optimizer.decay_steps (50)"});
   small({"optimizer.decay_steps=50", "optimizer.warmup_steps=50", "optimizer.decay=constant"});
-  small({"training.train_steps=10", "optimizer.warmup_steps=50"});  // a run cut short inside its warm-up
+  small({"training.train_steps=10", "optimizer.warmup_steps=50"});  // a shortened run can end during warmup
   expect_rejected({"optimizer.decay=wsd", "optimizer.wsd_decay_steps=101"},
                   {"optimizer.wsd_decay_steps (101) is above optimizer.decay_steps (100)"});
 }
@@ -266,14 +269,15 @@ TEST(Validate, Fp16) {
   EXPECT_EQ(c.precision.loss_scale_window, 2000);
   EXPECT_EQ(c.precision.hysteresis, 1);
   validate_for_device(c, true);
-  expect_rejected({"precision.dtype=fp16", "precision.fp8=hybrid"},
-                  {"precision.fp8 does not go with precision.dtype fp16", "set precision.dtype to bf16"});
+  expect_rejected(
+      {"precision.dtype=fp16", "precision.fp8=hybrid"},
+      {"precision.fp8 cannot be combined with precision.dtype fp16", "set precision.dtype to bf16"});
   expect_rejected({"precision.dtype=fp16", "precision.fp8_calibrate=true"},
-                  {"precision.fp8_calibrate does not go with", "leave fp8_calibrate out"});
+                  {"precision.fp8_calibrate cannot be combined with", "leave fp8_calibrate out"});
   expect_rejected({"precision.dtype=fp16", "logging.fp8_statistics_every=5"},
                   {"logging.fp8_statistics_every (5)", "set it to 0"});
   expect_rejected({"precision.dtype=fp16", "optimizer.main_grad_dtype=bf16"},
-                  {"optimizer.main_grad_dtype bf16 does not go with", "set it to fp32"});
+                  {"optimizer.main_grad_dtype bf16 cannot be combined with", "set it to fp32"});
   expect_rejected({"precision.dtype=fp16", "optimizer.store_param_remainders=true"},
                   {"optimizer.store_param_remainders", "set it to false"});
   expect_rejected(
@@ -317,11 +321,11 @@ TEST(Validate, Evaluation) {
   const auto rejects = [&](const std::vector<std::string>& overrides, const std::string& part) {
     EXPECT_NE(complaint(base, overrides).find(part), std::string::npos) << complaint(base, overrides);
   };
-  rejects({"training.best_valid_set=poems"}, "\"poems\" is no set of data.valid, which has: books, code");
+  rejects({"training.best_valid_set=poems"}, "\"poems\" is not a set of data.valid, which has: books, code");
   rejects({"training.eval_interval=0", "checkpoint.keep_best=2"},
-          "checkpoint.keep_best (2) goes by a validation loss");
+          "checkpoint.keep_best (2) needs a validation loss");
   rejects({"training.eval_interval=0", "training.early_stopping_patience=2"},
-          "training.early_stopping_patience (2) goes by a validation loss");
+          "training.early_stopping_patience (2) needs a validation loss");
   rejects({"data.valid={a}"},
           "data.valid={a}: expected [[weight, prefix], ...], a list of prefixes, or one prefix, got");
   rejects({"data.valid={\"a,b\": x}"}, "expected the name of a validation set (letters, digits, _, - and .)");
@@ -371,7 +375,7 @@ TEST(Validate, Data) {
   expect_rejected({"training.eval_interval=5"},
                   {"training.eval_interval (5) needs data.valid, which data.synthetic excludes"});
   EXPECT_EQ(small({"data.tokenizer=gpt2/tokenizer.json"}).data.tokenizer, "gpt2/tokenizer.json");
-  // Whether the model has the tokens that occur is checked where they are read.
+  // Whether all tokens are in the model's vocabulary is checked when they are read.
   EXPECT_EQ(small({"data.tokenizer=bytes", "model.vocab_size=100"}).data.tokenizer, "bytes");
   for (const char* key : {"data.format=instruct", "data.document_mask=true", "data.eod_mask_loss=true"}) {
     expect_rejected({key}, {"data.synthetic has no documents", "leave out"});
@@ -400,9 +404,8 @@ TEST(Validate, ParallelLayouts) {
       small({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=2"}).parallel.tensor, 2);
   refused({"parallel.tensor=3"}, "model.num_attention_heads (4) is not a multiple of parallel.tensor (3)");
   refused({"model.num_query_groups=2", "parallel.tensor=4"},
-          "model.num_query_groups (2) is not a multiple of parallel.tensor (4): a key/value head is neither "
-          "split nor "
-          "copied; tensor sizes that fit this model: 1, 2");
+          "model.num_query_groups (2) is not a multiple of parallel.tensor (4): a key/value head can be "
+          "neither split nor replicated; valid values for this model: 1, 2");
   refused({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=5"}, "2 * 32 = 64 tokens");
   const std::vector<std::string> copy = {"parallel.tensor=2", "parallel.tensor_transport=copy"};
   const auto copies = [&](std::vector<std::string> more) {
@@ -414,7 +417,7 @@ TEST(Validate, ParallelLayouts) {
           "parallel.tensor_overlap (3) must divide parallel.tensor (2) or be a multiple of it");
   EXPECT_EQ(small(copies({"parallel.sequence=true", "parallel.tensor_overlap=4"})).parallel.tensor_transport,
             Transport::copy);
-  // With one stage there is nothing to copy, and nothing to refuse; with copies all messages come early.
+  // With one stage there is no communication, so the key is accepted; with copy engines, overlap_receive has no effect.
   EXPECT_EQ(small({"parallel.pipeline=2"}).parallel.pipeline_transport, Transport::nccl);
   for (const char* stages : {"parallel.pipeline=1", "parallel.pipeline=2"}) {
     for (const char* early : {"parallel.overlap_receive=false", "parallel.overlap_receive=true"}) {
@@ -429,9 +432,9 @@ TEST(Validate, ParallelLayouts) {
     refused({"parallel.pipeline=2", std::string("parallel.pipeline_split=") + split},
             "is neither even nor balanced nor a list of layers such as 9,8,8,7");
   refused({"parallel.pipeline=2", "parallel.pipeline_split=1,1,1"},
-          "has 3 numbers, parallel.pipeline * parallel.virtual_stages = 2 * 1 = 2 pieces");
+          "has 3 numbers, but parallel.pipeline * parallel.virtual_stages = 2 * 1 = 2 chunks");
   refused({"parallel.pipeline=2", "parallel.pipeline_split=1,2"},
-          "is 3 layers in all, model.num_layers is 2");
+          "has 3 layers in total, but model.num_layers is 2");
   refused({"parallel.pipeline=4"},
           "model.num_layers (2) is below parallel.pipeline * parallel.virtual_stages");
   for (const char* recompute : {"selective", "full"}) {
@@ -440,7 +443,7 @@ TEST(Validate, ParallelLayouts) {
         {"parallel.pipeline=2", "parallel.schedule=zero_bubble", recompute_key},
         "parallel.schedule zero_bubble needs training.recompute none, but it is " + std::string(recompute));
     refused({"parallel.schedule=zero_bubble", recompute_key},
-            "zero_bubble needs");  // one stage puts wgrad off, too
+            "zero_bubble needs");  // wgrad is deferred with one stage, too
     small({"parallel.pipeline=2", "parallel.schedule=1f1b", recompute_key});
   }
   small({"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
@@ -450,23 +453,22 @@ TEST(Validate, ParallelLayouts) {
           "model.ffn_hidden_size / parallel.tensor 2 = 40");
   EXPECT_EQ(small({"parallel.context=4"}).parallel.context, 4);
   refused({"parallel.context=3"},
-          "model.seq_length (32) is not a multiple of 2 * parallel.context = 6: each context rank holds one "
-          "chunk "
-          "of the front and one of the back of every sequence; the nearest is 30");
-  refused({"parallel.context=8", "precision.fp8=hybrid"}, "in 8 pieces");
+          "model.seq_length (32) is not a multiple of 2 * parallel.context = 6: each context-parallel rank "
+          "has one chunk of the first half and one of the second half of every sequence; the nearest is 30");
+  refused({"parallel.context=8", "precision.fp8=hybrid"}, "in 8 chunks");
   refused({"cp=2"}, "parallel.context");
   for (const char* key : {"data.document_mask=true", "model.attention_dropout=0.1"})
     for (const char* device : {"training.device=cpu", "training.device=cuda"})
       for (const char* groups : {"model.num_query_groups=1", "model.num_query_groups=2"})
         small({"data.synthetic=false", "data.train=a", "parallel.context=2", key, device, groups});
-  // Padding grows until every tensor rank has as many rows of the vocabulary.
+  // The vocabulary is padded until all tensor-parallel ranks have the same number of rows.
   EXPECT_EQ(small({"model.num_attention_heads=6", "model.kv_channels=16", "parallel.tensor=3"})
                 .model.padded_vocab_size(),
             384);
 }
 
-/// Configs made in code pass through the same rules, ranges included.
-TEST(Validate, ConfigsMadeInCode) {
+/// Configs that are created in code are checked by the same rules, including ranges.
+TEST(Validate, ConfigsCreatedInCode) {
   const auto message = [](const Config& config) -> std::string {
     try {
       validate(config);

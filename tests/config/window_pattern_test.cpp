@@ -1,4 +1,4 @@
-// Patterns of layers with a window, as text and back.
+// Parsing and writing of window patterns.
 #include "config/window_pattern.h"
 
 #include "config_testing.h"
@@ -33,7 +33,7 @@ TEST(WindowPattern, IsRunsOfLayers) {
   }
 }
 
-TEST(WindowPattern, ShortestOfTheLayers) {
+TEST(WindowPattern, ShortestPatternOfTheLayers) {
   EXPECT_EQ(window_pattern_of(layers("")), "");
   EXPECT_EQ(window_pattern_of(layers("wwww")), "");
   EXPECT_EQ(window_pattern_of(layers("ffff")), "f");
@@ -61,7 +61,7 @@ TEST(WindowPattern, OfAModel) {
   EXPECT_EQ(rotated, with);
   EXPECT_EQ(model.with_local_rope().rope_theta, 500);
   EXPECT_EQ(model.with_local_rope().rope_scaling, RopeScaling::none);
-  EXPECT_EQ(model.softmax_scale(), 0.25);  // heads of 16
+  EXPECT_EQ(model.softmax_scale(), 0.25);  // attention heads of width 16
   model.query_pre_attn_scalar = 4;
   EXPECT_EQ(model.softmax_scale(), 0.5);
 }

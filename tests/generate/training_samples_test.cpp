@@ -140,7 +140,7 @@ TEST_F(TrainingSamples, RefusesWhatCannotBe) {
           "logging.generate_prompts: prompt 1: the prompt has 35 tokens");
   refused(prompts_ + Overrides{"logging.generate_prompt_file=" + file("none")}, "none: cannot be opened");
   refused(prompts_ + Overrides{"logging.generate_temperature=0", "logging.generate_top_k=4"},
-          "logging.generate_temperature 0 always takes");
+          "logging.generate_temperature 0 means greedy decoding");
 }
 
 }  // namespace

@@ -170,9 +170,9 @@ TEST_F(Evaluation, AStepInWhichNoTokenCountsHasNoLoss) {
 
 TEST_F(Evaluation, RefusesWhatHasNoLossToGoBy) {
   expect_refused(folder_.run("a", {"checkpoint.keep_best=1"}),
-                 "checkpoint.keep_best (1) goes by a validation loss");
+                 "checkpoint.keep_best (1) needs a validation loss");
   expect_refused(folder_.run("a", often_ + Overrides{both_sets(), "training.best_valid_set=poems"}),
-                 "training.best_valid_set: \"poems\" is no set of data.valid, which has: text, letters");
+                 "training.best_valid_set: \"poems\" is not a set of data.valid, which has: text, letters");
 }
 
 // --- the loss of each dataset of a blend -------------------------------------------------------------------

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Writes down once what a model's chat template (Jinja) makes of conversations, for te-generate chat.
+"""Converts a model's chat template (Jinja) to chat_turns.json, which te-generate chat reads.
 
     scripts/chat_turns.py models/Qwen3-8B              # writes models/Qwen3-8B/chat_turns.json
 
-The template is the one that transformers would take: chat_template.jinja, or chat_template of tokenizer_config.json.
-It is rendered with jinja2 as transformers renders it; from conversations of one to three turns of the user, with a
-system message and without, come the texts around the messages, whether white space is taken off a message's ends, and
-whether earlier replies lose their reasoning. te-generate, which has no Jinja, puts prompts together of these. Then
-400 random conversations of up to eight turns are written both ways. A template that one of them shows to be of
-another form is refused: then use te-generate with a prompt that is rendered elsewhere.
+The script selects the same template as transformers (chat_template.jinja, or chat_template in tokenizer_config.json)
+and renders it with jinja2 in the same way. From conversations of one to three user turns, with and without a system
+message, it derives the text around the messages, whether white space is stripped from messages, and whether reasoning
+is removed from earlier replies. te-generate, which has no Jinja engine, builds its prompts from these parts. The
+script then compares both renderings on 400 random conversations of up to eight turns. It rejects a template if they
+differ: render the prompt elsewhere and pass it to te-generate.
 
-The file names the template it was made of by its CRC-32: te-generate refuses one whose template has changed since. It
-travels with the tokenizer's files (te-convert import, checkpoints). Needs jinja2.
+The file contains the CRC-32 of the template. te-generate rejects the file if the template has changed since. It is
+copied with the tokenizer's files (te-convert import, checkpoints). Needs jinja2.
 """
 
 import argparse
@@ -41,16 +41,16 @@ def fail(message):
     sys.exit(2)
 
 
-# --- what a prompt is made of ----------------------------------------------------------------------------------------
+# --- building a prompt from its parts --------------------------------------------------------------------------------
 
 
 def written(message, part):
-    """A message as it stands in a prompt."""
+    """A message as the prompt contains it: reasoning removed and white space stripped as `part` says."""
     return TRIMS[part["trim"]](REASONINGS[part.get("reasoning", "keep")](message))
 
 
 def compose(turns, system, users, replies):
-    """The prompt: what te-generate makes of the file. A unit is of a message of the user and the reply to it."""
+    """The prompt that te-generate builds from the file. A unit is a user message and the reply to it."""
     units = turns["without_system" if system is None else "with_system"]
     text = ""
     for index, user in enumerate(users):
@@ -66,11 +66,11 @@ def compose(turns, system, users, replies):
     return text
 
 
-# --- what a template does --------------------------------------------------------------------------------------------
+# --- deriving the parts from a template ------------------------------------------------------------------------------
 
 
 class Asker:
-    """Renders conversations that end with a message of the user, with the prompt for the reply."""
+    """Renders conversations that end with a user message, with the generation prompt."""
 
     def __init__(self, template, variables):
         self.template, self.variables = template, variables
@@ -89,21 +89,21 @@ def mark(name):
 
 
 def split(ask, with_system, count):
-    """The prompt of `count` turns in parts: texts, and names of messages such as "u0", "a0" and "s"."""
+    """The prompt of `count` turns, split into texts and names of messages such as "u0", "a0" and "s"."""
     system = mark("s") if with_system else None
     text = ask(system, [mark(f"u{i}") for i in range(count)], [mark(f"a{i}") for i in range(count - 1)])
     parts = text.split("\0")
     names = parts[1::2]
     wanted = [name for i in range(count) for name in ([f"u{i}", f"a{i}"] if i + 1 < count else [f"u{i}"])]
     if [name for name in names if name != "s"] != wanted:
-        raise Refused("it leaves messages out, or changes them, or writes them in another order")
+        raise Refused("it drops, changes or reorders messages")
     if with_system and names.count("s") != 1:
         raise Refused(f"it writes the system message {names.count('s')} times")
     return parts
 
 
 def units_of(parts, count):
-    """Parts of a prompt, cut behind each reply."""
+    """The parts of a prompt, grouped into units that each end after a reply."""
     units = [[] for _ in range(count)]
     at = 0
     for index, part in enumerate(parts):
@@ -118,16 +118,16 @@ def units_of(parts, count):
 
 
 def units_for(ask, with_system):
-    """The four kinds of units."""
+    """{kind of unit: parts}, derived from conversations of one, two and three turns."""
     one, two, three = (units_of(split(ask, with_system, count), count) for count in (1, 2, 3))
     units = dict(zip(UNITS, (one[0], two[0], three[1], two[1])))
     if three[0] != units["first"] or three[2] != units["last"]:
-        raise Refused("it writes the first and last turn of three otherwise than of two")
+        raise Refused("it renders the first or last turn differently in conversations of two and three turns")
     return units
 
 
 def choose(ask, turns, role, part_names):
-    """Sets how messages of a role are written, by trying all ways on messages that tell them apart."""
+    """Sets how messages of a role are rendered: tries all combinations on messages that distinguish them."""
     parts = [p for case in turns.values() for unit in case.values() for p in unit if p.get("message") == role]
     ways = [{"trim": trim} for trim in TRIMS]
     if role == "assistant":
@@ -139,7 +139,7 @@ def choose(ask, turns, role, part_names):
         if all(agrees(ask, turns, role, probe) for probe in probes):
             return
     raise Refused(
-        f"it changes messages of the {role} in a way that is neither white space at their ends nor reasoning left out"
+        f"it changes messages of role {role} in other ways than stripping white space or removing reasoning"
     )
 
 
@@ -156,7 +156,7 @@ def agrees(ask, turns, role, probe):
 
 
 def derive(ask):
-    """The turns of a template; what it does with system messages is "" or why there are none."""
+    """(turns, no_system): the turns of a template, and why it supports no system message ("" if it does)."""
     turns, no_system = {}, ""
     for part in ("without_system", "with_system"):
         try:
@@ -165,7 +165,7 @@ def derive(ask):
             if part == "without_system":
                 raise
             no_system = str(error)
-    # A template may trim what is joined of several messages: the order of these trials is from the inside out.
+    # A template may strip text that joins several messages, so these trials go from the inside out.
     for case in turns.values():
         for unit in case.values():
             for message in unit:
@@ -227,12 +227,12 @@ def check(ask, turns):
             system = None
         if compose(turns, system, users, replies) != ask(system, users, replies):
             raise Refused(
-                f"it is of another form: a conversation of {len(users)} turns is not what the turns would make of it"
+                f"it has an unsupported form: a conversation of {len(users)} turns is rendered differently from its parts"
             )
 
 
 def end_of_reply(turns, specials, eos):
-    """The special token behind a reply, of all turns the same; else the one that ends a text."""
+    """The special token after a reply, which must be the same in all turns. Without one, the end-of-text token."""
     ends = set()
     for case in turns.values():
         for name in ("first", "middle"):
@@ -251,16 +251,16 @@ def used_tokens(turns, specials):
 
 
 def dates_matter(text, tokens, variables):
-    """Whether prompts are of their day."""
+    """Whether prompts depend on the date."""
     asks = [Asker(Template(text, tokens, datetime.datetime(2001 + day, 2 + day, 3 + day)), variables) for day in (0, 5)]
     return asks[0](None, ["x"], []) != asks[1](None, ["x"], [])
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of the model's tokenizer and template")
-    parser.add_argument("--template", type=Path, help="Jinja file to use in place of the folder's")
-    parser.add_argument("--template-name", help="one of several that a tokenizer has")
+    parser.add_argument("folder", type=Path, help="folder with the model's tokenizer and template")
+    parser.add_argument("--template", type=Path, help="Jinja file to use instead of the template in the folder")
+    parser.add_argument("--template-name", help="name of the template if the tokenizer has several")
     parser.add_argument(
         "--set",
         dest="variables",
@@ -268,19 +268,19 @@ def parse_arguments():
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="variable of the template, as in enable_thinking=false",
+        help="sets a variable of the template, for example enable_thinking=false",
     )
     parser.add_argument(
-        "--date", type=datetime.date.fromisoformat, help="what templates that write today's date get (YYYY-MM-DD)"
+        "--date", type=datetime.date.fromisoformat, help="date for templates that write today's date (YYYY-MM-DD)"
     )
-    parser.add_argument("--out", type=Path, help="file to write; FOLDER/chat_turns.json when absent")
+    parser.add_argument("--out", type=Path, help="output file (default: FOLDER/chat_turns.json)")
     return parser.parse_args()
 
 
 def main():
     arguments = parse_arguments()
     if not arguments.folder.is_dir():
-        fail(f"{arguments.folder}: is no folder; give the one with the tokenizer")
+        fail(f"{arguments.folder}: is not a folder; name the folder that contains the tokenizer")
     place, variables = arguments.template or arguments.folder, dict(arguments.variables)
     text = (
         arguments.template.read_text(encoding="utf-8")
@@ -291,7 +291,7 @@ def main():
     date = datetime.datetime.combine(arguments.date or datetime.date.today(), datetime.time())
     try:
         if not arguments.date and dates_matter(text, tokens, variables):
-            raise Refused("it writes today's date; give the date to write with --date YYYY-MM-DD")
+            raise Refused("it writes today's date; set the date with --date YYYY-MM-DD")
         ask = Asker(Template(text, tokens, date), variables)
         turns, no_system = derive(ask)
         check(ask, turns)
@@ -302,7 +302,7 @@ def main():
                 "the chat template: the chat template:", "the chat template:"
             )
         )
-    except Exception as error:  # what jinja2 raises for a template that is none
+    except Exception as error:  # jinja2 raises many types for an invalid template
         fail(f"{place}: the chat template: {type(error).__name__}: {error}")
     out = arguments.out or arguments.folder / "chat_turns.json"
     value = {
@@ -316,7 +316,7 @@ def main():
     partial.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     partial.replace(out)
     note = f"; no system message: {no_system}" if no_system else ""
-    print(f"{out}: 400 random conversations are as the template writes them; a reply ends with {end}{note}")
+    print(f"{out}: matches the template on 400 random conversations; a reply ends with {end}{note}")
 
 
 if __name__ == "__main__":

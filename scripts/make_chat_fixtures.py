@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Records what transformers' apply_chat_template makes of conversations, for the tests of scripts/render_chat.py and
-te-data instruct --rendered: tests/fixtures/chat.
+"""Records results of transformers' apply_chat_template in tests/fixtures/chat, for the tests of scripts/render_chat.py and
+te-data instruct --rendered.
 
     pip install transformers==4.57.1 jinja2
     scripts/make_chat_fixtures.py
 
-The templates are written here, in the manner of those that models come with: headers (Llama 3), ChatML, reasoning and calls
-of tools that are dropped from earlier turns (Qwen 3), instructions without a prompt of their own (Mistral), and
-{% generation %}. Text and tokens are transformers'; so is the mask of the template with {% generation %}. The segments are
-those of render_chat.py, and joined they must be transformers' text.
+The templates are defined in this script and resemble those of models: headers (Llama 3), ChatML, reasoning and tool calls
+that are dropped from earlier turns (Qwen 3), instructions without a separate generation prompt (Mistral), and
+{% generation %}. Text, tokens, and the mask of the template with {% generation %} come from transformers. The segments come
+from render_chat.py; joined, they must equal the text of transformers.
 """
 
 import json

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/chat/turns.json: what scripts/chat_turns.py makes of chat templates, and prompts that jinja2
-and Hugging Face tokenizers make of conversations with them. tests/text/chat_turns_test.cpp compares.
+"""Writes tests/fixtures/chat/turns.json for tests/text/chat_turns_test.cpp: chat templates as scripts/chat_turns.py
+converts them, and the prompts and tokens that jinja2 and Hugging Face tokenizers produce with these templates.
 
     pip install tokenizers jinja2
     scripts/make_chat_turns_fixtures.py
 
-The templates are those of tests/fixtures/chat/recorded.json without tools, and TEMPLATES: in the manner of Gemma 3
-(the system message inside of the first turn), Mistral (inside of the last one), Qwen 3 (earlier replies lose their
-reasoning) and Llama 3.1 (a system message where there is none).
+The templates are those of tests/fixtures/chat/recorded.json except "marked", and TEMPLATES, which resemble Gemma 3 (the
+system message is part of the first user turn), Mistral (part of the last user turn), Qwen 3 (reasoning is removed from
+earlier replies) and Llama 3.1 (a default system message).
 """
 
 import datetime

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/cli.md from the --help of the executables.
+"""Writes docs/reference/cli.md from the --help output of the executables.
 
     scripts/make_cli_reference.py [--apps DIR] [--check]
 
-DIR has the executables (default: build/cpu/apps). --check compares and writes nothing: exits with 1, and names the first line that
-differs, if page and programs disagree.
+DIR has the executables (default: build/cpu/apps). --check compares and writes nothing: if the page and the programs disagree, the
+script names the first line that differs and exits with 1.
 """
 
 import argparse
@@ -34,7 +34,7 @@ The page is generated. After changing options, build the executables and run `sc
 
 @dataclass
 class Help:
-    """What one --help prints."""
+    """The parsed output of one --help."""
     description: list = field(default_factory=list)
     usage: str = ""
     groups: dict = field(default_factory=dict)  # "Options": [(name and value, meaning)], also "Positionals", "Subcommands"
@@ -42,7 +42,8 @@ class Help:
 
 
 def read_help(text):
-    """Meanings begin in the column of the first one, or in the next line. Blank lines end groups; the footer follows the last one."""
+    """Parses --help output. A meaning begins in the column of the meaning of --help, or on the next line. A blank line ends a group;
+    the footer follows the last group."""
     page, group = Help(), None
     column = next(line.index("Print this help") for line in text.splitlines() if "-h,--help" in line)
     for line in text.splitlines():
@@ -95,7 +96,7 @@ def without_blank_ends(lines):
 
 
 def body(page):
-    """Usage, tables and footer of a program or command."""
+    """The usage, tables and footer of a program or command as Markdown."""
     options = [entry for entry in page.groups.get("Options", []) if not is_common(entry[0])]
     parts = [f"    {page.usage}\n", table("Argument", page.groups.get("Positionals", [])), table("Option", options)]
     footer = without_blank_ends(page.footer)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/hugging_face/*: folders of tiny models as transformers saves them, with random weights and awkward
-shapes, and beside each expected.safetensors with tokens and the logits that transformers computes in FP32.
+"""Writes tests/fixtures/hugging_face/*: tiny models with random weights and unusual shapes as transformers saves them. Each
+folder also has expected.safetensors, with tokens and the logits that transformers computes in FP32.
 
     pip install torch transformers safetensors
     scripts/make_convert_fixtures.py [--folder FOLDER]
 
-Files are those of the transformers version that runs this; tests/convert rewrites their config.json in the spelling of
-older ones.
+The files have the format of the installed transformers version; tests/convert rewrites config.json with the keys of older
+versions.
 """
 
 import argparse
@@ -67,13 +67,13 @@ ROPE_YARN = {
     "beta_fast": 16.0,
     "beta_slow": 2.0,
 }
-# Heads share the hidden size.
+# The head dimension is hidden_size / num_attention_heads.
 SQUARE = {key: value for key, value in LLAMA.items() if key != "head_dim"} | {"hidden_size": 48, "num_attention_heads": 4}
 NEOX = SQUARE | {"num_key_value_heads": None, "hidden_size": 64, "num_attention_heads": 4, "hidden_dropout": 0.1}
 
 
 def models():
-    """{name: (model, dtype of its file, size of a shard)}"""
+    """{name: (model, dtype of the saved file, maximum shard size)}"""
     return {
         "llama": (
             LlamaForCausalLM(
@@ -131,7 +131,7 @@ def models():
             torch.float32,
             "5GB",
         ),
-        # Windows in some layers.
+        # Sliding window attention in some layers.
         "qwen3_windows": (
             Qwen3ForCausalLM(
                 Qwen3Config(
@@ -175,9 +175,10 @@ def models():
 
 
 def randomize(model, seed):
-    """Weights so large that softmax and activations leave their linear range; gains and biases that are not 1 and 0."""
+    """Sets weights so large that softmax and activations leave their linear range, gains other than 1 and biases other than
+    0."""
     generator = torch.Generator().manual_seed(seed)
-    neutral = 0.0 if isinstance(model, Gemma3ForCausalLM) else 1.0  # a gain that changes nothing
+    neutral = 0.0 if isinstance(model, Gemma3ForCausalLM) else 1.0  # the gain that has no effect
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
@@ -192,8 +193,8 @@ def randomize(model, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("names", nargs="*", help="fixtures to make; default: all")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="output folder (default: tests/fixtures/hugging_face)")
+    parser.add_argument("names", nargs="*", help="fixtures to write (default: all)")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
@@ -207,7 +208,7 @@ def main():
             model.config.vocab_size, (BATCH, SEQ), generator=torch.Generator().manual_seed(100 + seed)
         )
         (folder / "generation_config.json").unlink(missing_ok=True)
-        # Loaded anew: casting the model to BF16 has rounded its rotary frequencies, too.
+        # Load the saved files again: casting the model to BF16 has also rounded its rotary frequencies.
         model = type(model).from_pretrained(folder, dtype=torch.float32)
         with torch.no_grad():
             logits = model.eval()(tokens).logits

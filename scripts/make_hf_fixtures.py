@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/*_tiny.safetensors: tiny models of Hugging Face transformers, one training step of each.
+"""Writes tests/fixtures/*_tiny.safetensors: tiny Hugging Face transformers models and one training step of each.
 
 The tests load "param/NAME" into te-train, run forward, backward and one AdamW step on "tokens" and "targets",
-and compare with what transformers and torch computed: "logits", "loss", "grad/NAME" (before clipping),
+and compare with the results of transformers and torch: "logits", "loss", "grad/NAME" (before clipping),
 "grad_norm" (before clipping) and "updated/NAME" (after the step). Metadata: "model" and "optimizer" (JSON,
 te-train's config keys) and "zero_gradient_rows" (JSON {NAME pattern: [begin, end]}: rows whose "updated"
 values FP32 cannot reproduce). Names and layouts are te-train's: weights are [out, in], linear_qkv stacks q,
-k, v, Llama's linear_fc1 stacks gate, up. output_layer.weight is absent where the head is tied.
+k, v, Llama's linear_fc1 stacks gate, up. output_layer.weight is absent if it is tied to the embedding.
 
-The numbers come from a float64 run rounded once to FP32, so that the fixture's own error is far below the
-tests' bound. transformers computes norms, softmax and RoPE in FP32 whatever the model's dtype; these three
-are replaced by float64 versions of the same formulas, and the untouched model is run in FP32 beside it and
-must agree (that run is the proof that the replacements are right).
+The values come from a float64 run and are rounded once to FP32, so that the error of the fixture is far below
+the tolerance of the tests. transformers computes norms, softmax and RoPE in FP32 for every model dtype. The
+script replaces these three by float64 versions of the same formulas. To verify the replacements, it also runs
+the unmodified model in FP32 and requires agreement.
 
     pip install torch transformers safetensors
     scripts/make_hf_fixtures.py            # writes the files
@@ -61,7 +61,7 @@ MODELS = {
         "tie_word_embeddings": False,
         "add_qkv_bias": False,
     },
-    # Llama with a tied head and q, k, v biases is what transformers calls Qwen2.
+    # Qwen2 in transformers is Llama with a tied output layer and q, k, v biases.
     "qwen2_tiny": COMMON
     | {
         "family": "llama",
@@ -95,8 +95,8 @@ MODELS = {
         "query_pre_attn_scalar": 9,
     },
 }
-# AdamW's first step is lr * sign(g) but for |g| near eps, where rounding noise of g decides. Of the first 90
-# seeds these keep the smallest gradient farthest from zero, so that the step can be compared tightly.
+# AdamW's first step is lr * sign(g), except for |g| near eps, where it depends on the rounding error of g. Among
+# the first 90 seeds, these have the largest minimum |g|, so that the step can be compared with a small tolerance.
 SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36, "gemma3_tiny": 26}
 
 
@@ -123,7 +123,7 @@ except ImportError as error:
     fail(f"{error}; pip install torch transformers safetensors")
 
 
-# ---- Float64 versions of what transformers does in FP32 ----------------------------------------------------
+# ---- Float64 versions of operations that transformers runs in FP32 -----------------------------------------
 
 
 def rmsnorm64(self, hidden):
@@ -148,8 +148,8 @@ def make_rotary64(theta, head_dim, local_theta=None):
 def attention64(
     module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **unused
 ):
-    """Causal attention to the last sliding_window tokens, or to all; query [b, heads, s, d], key and value
-    [b, groups, s, d]. Returns [b, s, heads, d]."""
+    """Causal attention, optionally limited to the last sliding_window tokens; query [b, heads, s, d], key and
+    value [b, groups, s, d]. Returns [b, s, heads, d]."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
@@ -229,14 +229,14 @@ def build_model(config, attention):
 
 
 def randomize(model, seed):
-    """FP32 values for every parameter: large enough that softmax and activations leave their linear range, and
-    gains and biases away from 1 and 0, so that a forgotten one shows."""
+    """Sets every parameter to FP32 values large enough that softmax and activations leave their linear range.
+    Gains differ from 1 and biases from 0, so that the tests notice a missing one."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
         if parameter.dim() == 1:
             gain = "norm" in name or "ln_" in name
-            neutral = 0.0 if isinstance(model, Gemma3ForCausalLM) else 1.0  # a gain that changes nothing
+            neutral = 0.0 if isinstance(model, Gemma3ForCausalLM) else 1.0  # the gain that has no effect
             value = neutral + 0.2 * noise if gain and name.endswith("weight") else 0.1 * noise
         else:
             embedding = "embed" in name or "wte" in name or "wpe" in name
@@ -318,7 +318,7 @@ def llama_names(tensors, num_layers):
 
 
 def te_tensors(prefix, tensors, config):
-    """{prefix + te-train's name: float64 array}; every tensor of the model must have found its place."""
+    """{prefix + te-train's name: float64 array}. Fails unless all tensors of the model are used."""
     names = gpt_names if config["family"] == "gpt" else llama_names
     result = {
         prefix + name: value.detach().double().numpy().copy()
@@ -326,7 +326,7 @@ def te_tensors(prefix, tensors, config):
     }
     assert sum(v.size for v in result.values()) == sum(
         t.numel() for t in tensors.values()
-    ), "a tensor was left out"
+    ), "a tensor of the model is not used"
     return result
 
 
@@ -335,7 +335,7 @@ def te_tensors(prefix, tensors, config):
 
 def train_step(model, config, tokens, targets):
     """Forward, backward, clipping and one AdamW step. Returns {fixture name: float64 array}."""
-    parameters = dict(model.named_parameters())  # a tied head is listed once, as the embedding
+    parameters = dict(model.named_parameters())  # a tied output layer is listed once, as the embedding
     out = te_tensors("param/", parameters, config)
     logits = model(tokens).logits
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -366,15 +366,15 @@ def relative_error(actual, expected):
 
 
 def zero_gradient_rows(config):
-    """{name pattern: [begin, end)}. Softmax does not see what is added to all scores of a query, so
-    without RoPE the key biases have no gradient: FP32 holds only rounding noise there, of which AdamW makes steps."""
+    """{name pattern: [begin, end)}. Softmax ignores a constant that is added to all scores of a query, so without
+    RoPE the gradient of the key bias is zero: in FP32 it is rounding noise, which AdamW turns into steps."""
     if config["family"] != "gpt":
         return {}
     return {"layers.*.self_attention.linear_qkv.bias": [config["hidden_size"], 2 * config["hidden_size"]]}
 
 
 def cross_check(name, exact, plain):
-    """The float64 run against transformers' own FP32 code."""
+    """Compares the float64 run with the unmodified FP32 run of transformers."""
     for key, value in exact.items():
         difference = plain[key] - value
         for pattern, (begin, end) in zero_gradient_rows(MODELS[name]).items():
@@ -389,7 +389,7 @@ def cross_check(name, exact, plain):
 
 
 def make_fixture(name):
-    """(tensors as stored, metadata)."""
+    """(stored tensors, metadata)."""
     config = MODELS[name]
     generator = torch.Generator().manual_seed(1000 + SEEDS[name])
     text = torch.randint(config["vocab_size"], (BATCH, SEQ + 1), generator=generator)
@@ -420,7 +420,7 @@ def make_fixture(name):
 
 
 def check_fixture(path, stored, metadata):
-    """Compares a file with a fresh run; other versions of torch may round the last bit another way."""
+    """Compares a file with a fresh run, with a tolerance because torch versions may round the last bit differently."""
     if not path.is_file():
         fail(f"{path}: is missing; run scripts/make_hf_fixtures.py")
     found = load_file(path)
@@ -429,20 +429,20 @@ def check_fixture(path, stored, metadata):
     for key in metadata.keys() - {"made_by"}:
         if found_metadata.get(key) != metadata[key]:
             fail(
-                f"{path}: metadata {key} is {found_metadata.get(key)}, should be {metadata[key]}; write the file again"
+                f"{path}: metadata {key} is {found_metadata.get(key)}, should be {metadata[key]}; regenerate the file"
             )
     if found.keys() != stored.keys():
-        fail(f"{path}: tensors differ: {sorted(found.keys() ^ stored.keys())[:4]}; write the file again")
+        fail(f"{path}: tensors differ: {sorted(found.keys() ^ stored.keys())[:4]}; regenerate the file")
     worst = 0.0
     for key, value in stored.items():
         if found[key].shape != value.shape or found[key].dtype != value.dtype:
-            fail(f"{path}: {key}: shape or dtype differs; write the file again")
+            fail(f"{path}: {key}: shape or dtype differs; regenerate the file")
         if key.startswith("param/") or value.dtype == np.int32:
             error = 0.0 if np.array_equal(found[key], value) else float("inf")
         else:
             error = relative_error(found[key].astype(np.float64), value.astype(np.float64))
         if not error < 2e-7:
-            fail(f"{path}: {key}: differs from a fresh run by {error:.2e}; write the file again")
+            fail(f"{path}: {key}: differs from a fresh run by {error:.2e}; regenerate the file")
         worst = max(worst, error)
     return worst
 
@@ -450,10 +450,10 @@ def check_fixture(path, stored, metadata):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--check", action="store_true", help="recompute and compare with the files, write nothing"
+        "--check", action="store_true", help="recompute the files and compare, write nothing"
     )
     parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help="where the files lie (default: tests/fixtures)"
+        "--folder", type=Path, default=FOLDER, help="folder of the files (default: tests/fixtures)"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/hugging_face_keys: what every key of config.json does in Hugging Face transformers.
+"""Writes tests/fixtures/hugging_face_keys: the effect of every key of config.json in Hugging Face transformers.
 
 For each model family that te-train imports there are folders of tiny models (config.json with every key of the family's
-config class, model.safetensors). In each, every key is deleted, set to null and changed, and so are the keys that
-transformers' own source reads from a config (config.KEY and getattr(config, "KEY")), the old spellings of keys, and an
-invented one. AutoModelForCausalLM loads the result. cases.json has what came of it, [[keys], {"values": [...]}, effect]:
+config class, model.safetensors). For each model, the script deletes every key, sets it to null and changes it. It does the
+same with keys that the source of transformers reads from a config (config.KEY and getattr(config, "KEY")), old names of
+keys, and an unknown key. AutoModelForCausalLM loads the result. cases.json lists the outcomes as [keys, values, effect]:
 
-    "error"    transformers refuses it
+    "error"    transformers rejects the config
     "weights"  the weights no longer fit
-    0          the logits are those of the model as it was
-    N          the logits are number N of logits.safetensors (number 0: the model as it was)
+    0          the logits equal those of the unchanged model
+    N          the logits are entry N of logits.safetensors (entry 0: the unchanged model)
 
-tests/convert/config_keys_test.cpp demands of te-train the same logits or a refusal, without transformers.
+tests/convert/config_keys_test.cpp requires the same logits or an error from te-train. It does not need transformers.
 
     pip install torch transformers==$TRANSFORMERS_VERSION safetensors     (scripts/versions.env)
     scripts/make_hf_keys_fixtures.py [--folder FOLDER] [NAME...]
@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "fixtures" / "hugging_face_keys"
 LENGTH = 12
-DELETED = "(deleted)"  # in place of a value
+DELETED = "(deleted)"  # marks a key to delete instead of a new value
 
 try:
     import torch
@@ -64,7 +64,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_f
           "original_max_position_embeddings": 8}  # fmt: skip
 ROPE = {"rope_type": "default", "rope_theta": 500.0}
 OLD = [DELETED]  # a key that the class writes and older files lack
-# {name: (model_type, keys that differ from the class's)}; the first of a family is tried with keys of other families, too.
+# {name: (model_type, keys that differ from the config class)}; the first of a family is also tested with foreign keys.
 MODELS = {
     "llama": ("llama", LLAMA | {"rope_parameters": ROPE}),
     "llama_yarn": ("llama", LLAMA | {"rope_parameters": YARN}),
@@ -139,7 +139,7 @@ ROPE_KEYS = ["rope_type", "type", "rope_theta", "factor", "original_max_position
 GENERIC_SOURCES = ["configuration_utils.py", "masking_utils.py", "modeling_utils.py", "modeling_rope_utils.py",
                    "modeling_layers.py", "cache_utils.py", "utils/generic.py", "utils/output_capturing.py",
                    "integrations/heterogeneity/configuration_utils.py", "integrations/sdpa_attention.py"]  # fmt: skip
-# What a key can be changed to that has no value to change.
+# Values to try for keys whose new values cannot be derived from the current one.
 CHOICES = {
     "hidden_act": ["silu", "swish", "gelu", "gelu_new", "relu", "quick_gelu", "no_such_function"],
     "layer_types": [
@@ -182,7 +182,7 @@ CHOICES = {
 for alias, key in (("hidden_activation", "hidden_act"), ("activation_function", "hidden_act"), ("type", "rope_type"),
                    ("torch_dtype", "dtype")):  # fmt: skip
     CHOICES[alias] = CHOICES[key]
-# Set while a model runs, or what is saved where; not the model's.
+# Keys that are set at run time or describe how the model is saved; they are not part of config.json.
 NOT_OF_A_FILE = {"attn_implementation", "experts_implementation", "distributed_config", "transformers_weights"}
 
 
@@ -213,10 +213,10 @@ def source_keys(model_type):
 
 
 def randomize(model, seed):
-    """Weights so large that softmax and activations leave their linear range; gains and biases that are not 1 and 0. F16
-    holds them."""
+    """Sets weights so large that softmax and activations leave their linear range, gains other than 1 and biases other than
+    0. All values are exact in FP16."""
     generator = torch.Generator().manual_seed(seed)
-    neutral = 0.0 if "Gemma3" in type(model).__name__ else 1.0  # a gain that changes nothing
+    neutral = 0.0 if "Gemma3" in type(model).__name__ else 1.0  # the gain that has no effect
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         gain = parameter.dim() == 1 and ("norm" in name or "ln_" in name) and name.endswith("weight")
@@ -239,7 +239,7 @@ class Trial:
         self.folder, self.tokens = folder, tokens
 
     def logits(self, config):
-        """The logits, "weights" or "error"."""
+        """The logits [seq, vocab], "weights" or "error"."""
         (self.folder / "config.json").write_text(json.dumps(config))
         try:
             model, report = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32, output_loading_info=True)
@@ -247,7 +247,7 @@ class Trial:
                 return "weights"
             with torch.no_grad():
                 return model.eval()(self.tokens).logits[0].float()
-        except Exception as error:  # whatever it is
+        except Exception as error:  # transformers raises many types
             return "weights" if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error) else "error"
 
 
@@ -300,7 +300,7 @@ def make(name, folder, foreign):
         (scratch / "config.json").write_text(json.dumps(config))
         made = AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(scratch), dtype=torch.float32)
         config["architectures"] = [type(made).__name__]
-        if model_type == "mistral":  # the class that the Auto classes make of layer_types saves its own name
+        if model_type == "mistral":  # with layer_types, the Auto classes create a class that saves its own name
             config["architectures"] = ["MistralForCausalLM"]
         randomize(made, len(name))
         made.half().save_pretrained(scratch)
@@ -338,11 +338,11 @@ def make(name, folder, foreign):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("names", nargs="*", help="folders to make; default: all")
+    parser.add_argument("names", nargs="*", help="folders to write (default: all)")
     arguments = parser.parse_args()
     wanted = re.search(r"^TRANSFORMERS_VERSION=(\S+)", (ROOT / "scripts" / "versions.env").read_text(), re.M)[1]
     if transformers.__version__ != wanted:
-        sys.exit(f"make_hf_keys_fixtures.py: error: transformers {transformers.__version__}; pip install transformers=={wanted}")
+        sys.exit(f"make_hf_keys_fixtures.py: error: transformers {transformers.__version__} is installed; pip install transformers=={wanted}")
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     transformers.utils.logging.disable_progress_bar()
     logging.disable(logging.CRITICAL)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/tokenizers: small tokenizers of each kind, and the tokens that the reference implementations
-make of hostile texts with them. tests/text/tokenizer_agreement_test.cpp compares.
+"""Writes tests/fixtures/tokenizers for tests/text/tokenizer_agreement_test.cpp: small tokenizers of each kind, and the
+tokens of hostile texts from the reference implementations.
 
     pip install tokenizers sentencepiece "transformers<5"
     scripts/make_tokenizer_fixtures.py [--components | --precompiled]      # only the tokenizers of components(), precompiled()
-    scripts/make_tokenizer_fixtures.py --folders      # only recorded_folders.json: what AutoTokenizer makes of folders
+    scripts/make_tokenizer_fixtures.py --folders      # only recorded_folders.json: tokenizers that AutoTokenizer loads from folders
 
-The tokenizers are trained on the project's own documents. Texts of more than 24 tokens are recorded as their number of
+The tokenizers are trained on the project's documentation. Texts of more than 24 tokens are recorded as the number of
 tokens and the CRC-32 of the tokens as little-endian int32.
 """
 
@@ -66,12 +66,12 @@ def llama2_style():
     words = [w for text in training_text() for w in text.split()]
     tokenizer.train_from_iterator(words, trainer)
     value = json.loads(tokenizer.to_str())
-    value["added_tokens"] = value["added_tokens"][:3]  # bytes are no tokens that a text may name
+    value["added_tokens"] = value["added_tokens"][:3]  # without the byte tokens, which must not match in text
     return Tokenizer.from_str(json.dumps(value))
 
 
 def added_tokens():
-    """Added tokens with every option, behind the GPT-2 expression."""
+    """GPT-2 style, with added tokens that have every option."""
     tokenizer = byte_level(pre_tokenizers.ByteLevel(False))
     tokenizer.add_tokens([AddedToken("the", single_word=True), AddedToken("<sep>", lstrip=True, rstrip=True), "<sep>x"])
     tokenizer.add_special_tokens([AddedToken("<|end|>", rstrip=True, special=True)])
@@ -86,7 +86,7 @@ def trained(model, trainer, normalizer, pre_tokenizer, decoder):
 
 
 def neox_style():
-    """NFC before GPT-2's words, and a vocabulary without the bytes that UTF-8 does not use."""
+    """NFC before GPT-2's pre-tokenizer, and a vocabulary without the bytes that UTF-8 never uses."""
     tokenizer = byte_level(pre_tokenizers.ByteLevel(False))
     value = json.loads(tokenizer.to_str())
     unused = {bytes_character(b) for b in (0xC0, 0xC1, *range(0xF5, 0x100))}
@@ -114,7 +114,7 @@ def unigram_style():
 
 
 def components():
-    """Those that the tokenizers above do not have."""
+    """Tokenizers with the components that the ones above do not use."""
     n, p = normalizers, pre_tokenizers
     classes = r"[[:alpha:]]+|[[:digit:][:punct:]]|[[:^graph:]]+|(?m:..)|[[:upper:]_]|\pL"
     return {
@@ -131,7 +131,8 @@ def components():
 
 
 def precompiled():
-    """A table as SentencePiece's, small, with every kind of grapheme cluster, and scripts as words."""
+    """Tokenizers with a small table like those of SentencePiece, with every kind of grapheme cluster, and with
+    UnicodeScripts."""
     n, p = normalizers, pre_tokenizers
     rules = CLUSTER_RULES | {"\t": " ", "\n": " ", "\u3000": " ", "\u00a0": " ", "\ufb01": "fi", "\u2460": "1", "e\u0301": "\u00e9", "\x01": ""}
     table, trainer = charsmap(rules), {"special_tokens": ["<unk>", "</s>"], "unk_token": "<unk>", "show_progress": False}
@@ -179,7 +180,7 @@ def texts():
 
 
 def every_code_point():
-    """All of them up to Unicode 16's last letter, and some beyond, in pieces; the C++ test makes the same texts."""
+    """Texts of all code points up to the last letter of Unicode 16, and of some beyond. The C++ test builds the same texts."""
     code_points = [chr(c) for c in (*range(0xD800), *range(0xE000, 0x33480), *range(0xE0000, 0xE0200))]
     return ["".join(code_points[i : i + 500]) for i in range(0, len(code_points), 500)]
 
@@ -236,8 +237,8 @@ def added_token(content, **options):
 
 
 def folders():
-    """Name: the tokenizer's own file (vocab: vocab.json and merges.txt), and the files next to it. Tokens of these have
-    the ids after those of the own file."""
+    """{name: (tokenizer file, or "vocab" for vocab.json and merges.txt; model_type; other files of the folder)}. The ids of
+    the tokens in the other files follow those of the tokenizer file."""
     gpt2, qwen, llama = ({"tokenizer_class": f"{name}Tokenizer"} for name in ("GPT2", "Qwen2", "Llama"))
     im = list(CHATML)
     options = {
@@ -277,7 +278,7 @@ def folders():
 
 
 def plain_model():
-    """The SentencePiece model, its user-defined piece a control symbol, which makes it plain BPE."""
+    """The SentencePiece model with its user-defined piece changed to a control symbol, which makes it plain BPE."""
     model = bytearray((FOLDER / "sentencepiece.model").read_bytes())
     model[model.index(b"<sep>") + 5 + 6] = 3
     return bytes(model)
@@ -325,7 +326,7 @@ def record_folders():
 
 
 def record(file, kinds, more, all_texts, versions=""):
-    """Saves the tokenizers, and what they and `more` make of the texts."""
+    """Saves the tokenizers, and the tokens of all texts with them and with the encoders in `more`."""
     encode = {}
     for name, tokenizer in kinds.items():
         tokenizer.save(str(FOLDER / name), pretty=False)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns Parquet and Arrow files, as Hugging Face's datasets have them, into JSON lines for te-data and te-generate evaluate.
+"""Converts Parquet and Arrow files, such as those of Hugging Face datasets, to JSON lines for te-data and te-generate evaluate.
 
     pip install pyarrow
     scripts/parquet_to_jsonl.py data/train-*.parquet | te-data tokenize --input - --format jsonl --tokenizer gpt2 --output data/web
@@ -7,9 +7,9 @@
     scripts/parquet_to_jsonl.py all/test-*.parquet --split-by subject --out 'eval/mmlu_{}.jsonl'
     scripts/parquet_to_jsonl.py all/dev-*.parquet --split-by subject --out 'eval/mmlu_{}_dev.jsonl'
 
-Rows keep their order and fields, and are read some thousand at a time. --columns reads just those: a Parquet file of long
-texts is read in a fraction of the time. --split-by writes a file per value of a field, which takes the place of {} in the
-name. Without --out the rows go to standard output.
+Rows keep their order and fields, and are read a few thousand at a time. --columns reads only the given fields, which is
+faster for Parquet files with other long fields. --split-by writes one file per value of a field; the value replaces {} in the
+name of --out. Without --out, rows are written to standard output.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def fail(message):
 
 
 def arrow_batches(file, columns):
-    """The batches of an Arrow file: of the IPC file format (Feather), or of a stream, which datasets keep in their cache."""
+    """The batches of an Arrow file in the IPC file format (Feather) or the stream format, which the cache of `datasets` uses."""
     source = pyarrow.memory_map(str(file))
     try:
         reader = pyarrow.ipc.open_file(source)
@@ -54,7 +54,7 @@ def parquet_batches(file, columns):
 def check_columns(file, columns, names):
     missing = [name for name in columns or [] if name not in names]
     if missing:
-        fail(f"--columns: {file} has no {', '.join(missing)}; it has {', '.join(names)}")
+        fail(f"--columns: {file} has no column {', '.join(missing)}; its columns are {', '.join(names)}")
 
 
 def rows(files, columns):
@@ -69,7 +69,7 @@ def rows(files, columns):
 
 
 class Outputs:
-    """Standard output, a file, or a file for each value of a field."""
+    """Standard output, one file, or one file per value of a field."""
 
     def __init__(self, out, split_by):
         self.out, self.split_by = out, split_by
@@ -79,7 +79,7 @@ class Outputs:
         if not self.out:
             return sys.stdout
         if self.split_by and self.split_by not in row:
-            fail(f"--split-by {self.split_by}: the rows have {', '.join(row)}")
+            fail(f"--split-by {self.split_by}: no such field; the rows have {', '.join(row)}")
         value = str(row[self.split_by]) if self.split_by else ""
         if value not in self.files:
             path = Path(self.out.replace("{}", value))
@@ -91,7 +91,7 @@ class Outputs:
         try:
             line = json.dumps(row, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
-            fail(f"row {sum(self.counts.values())}: {error}; JSON cannot hold it: leave the field out with --columns")
+            fail(f"row {sum(self.counts.values())}: {error}; JSON cannot represent the value: exclude the field with --columns")
         file = self.file_of(row)
         file.write(line + "\n")
         self.counts[file] = self.counts.get(file, 0) + 1
@@ -106,13 +106,13 @@ class Outputs:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="+", type=Path, help="Parquet or Arrow files, in the order of their rows")
-    parser.add_argument("--out", help="file to write; with --split-by, {} stands for the field's value")
-    parser.add_argument("--split-by", help="field whose values get a file each")
-    parser.add_argument("--columns", type=lambda text: text.split(","), help="fields to read, separated by commas; all when absent")
+    parser.add_argument("files", nargs="+", type=Path, help="Parquet or Arrow files; rows are written in this order")
+    parser.add_argument("--out", help="output file (default: standard output); with --split-by, {} is replaced by the field's value")
+    parser.add_argument("--split-by", help="write one file per value of this field")
+    parser.add_argument("--columns", type=lambda text: text.split(","), help="fields to read, separated by commas (default: all)")
     arguments = parser.parse_args()
     if bool(arguments.split_by) != ("{}" in (arguments.out or "")):
-        fail("--out needs {} in its name with --split-by, and only then")
+        fail("--out must contain {} with --split-by, and must not contain it otherwise")
     outputs = Outputs(arguments.out, arguments.split_by)
     for row in rows(arguments.files, arguments.columns):
         outputs.write(row)
@@ -122,6 +122,6 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except BrokenPipeError:  # whoever reads has seen enough, or has said why it stopped
+    except BrokenPipeError:  # the reader has closed the pipe, and reports errors of its own
         sys.stderr.close()
         sys.exit(1)

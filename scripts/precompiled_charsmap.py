@@ -1,12 +1,12 @@
-"""Makes what the normalizer Precompiled of Hugging Face tokenizers takes: a precompiled_charsmap of any rules.
+"""Builds a precompiled_charsmap from arbitrary rules, for the normalizer Precompiled of Hugging Face tokenizers.
 
-u32 size of the trie in bytes; the trie, units of u32 of a double array as Darts-clone lays them out; and the texts that
-stand for the keys, each with a NUL behind it. The value of a key is where its text begins.
+Layout: u32 size of the trie in bytes; the trie, a double array of u32 units in Darts-clone's layout; the replacement
+texts, each terminated by NUL. The value of a key is the offset of its replacement text.
 """
 
 import struct
 
-# Characters of all kinds that grapheme clusters are made of; the rules show where those of less than six bytes end.
+# Characters of all grapheme cluster classes. The rules below reveal the boundaries of clusters of less than six bytes.
 CLUSTERS = [
     "a",
     "b",
@@ -65,7 +65,7 @@ CLUSTER_RULES = {c: f"<{i}>" for i, c in enumerate(CLUSTERS) if i % 3 != 1} | {
 
 
 def charsmap(rules):
-    """`rules`: {what is replaced: by what}, strings or, on the left, bytes."""
+    """`rules`: {text to replace (str or bytes): replacement (str)}."""
     texts, values = b"", {}
     for key, text in rules.items():
         values[key if isinstance(key, bytes) else key.encode()] = len(texts)
@@ -75,7 +75,7 @@ def charsmap(rules):
 
 
 def double_array(values):
-    """Units of a double array with the keys of `values`, {bytes: number}."""
+    """The units of a double array trie with the keys of `values`, {bytes: number}."""
     items, units, taken, state = sorted(values.items()), {0: 0}, set(), {"next": 1}
 
     def free_base(labels):
@@ -88,7 +88,7 @@ def double_array(values):
         return base
 
     def place(node, low, high, depth):
-        """Children of a node: items low to high share their first `depth` bytes."""
+        """Places the children of a node: items low to high share their first `depth` bytes."""
         groups = {}
         for index in range(low, high):
             key = items[index][0]
@@ -111,7 +111,7 @@ def double_array(values):
 
 
 def fields(message):
-    """(number, value) of a message of protocol buffers; values are bytes, or numbers of the varint kind."""
+    """Yields (field number, value) of a protocol buffers message; values are bytes, or int for varints."""
     at = 0
 
     def varint():
@@ -142,7 +142,7 @@ def charsmap_of(model):
 
 
 def pieces_of(model):
-    """(text, score, type) of its pieces: pieces (1) of piece (1), score (2), type (3, 1 when absent)."""
+    """Yields (text, score, type) of a model's pieces (field 1): piece (1), score (2), type (3, default 1)."""
     for number, value in fields(model):
         if number == 1:
             piece = dict(fields(value))

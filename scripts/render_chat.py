@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Writes conversations down with a model's own chat template (Jinja), for te-data instruct --rendered.
+"""Renders conversations with a model's own chat template (Jinja), for te-data instruct --rendered.
 
     scripts/render_chat.py --tokenizer Qwen3-8B chats.jsonl |
         te-data instruct --rendered --input - --tokenizer Qwen3-8B --output data/chats
 
-The template is the one that transformers would take: chat_template.jinja, or chat_template of tokenizer_config.json, beside
-the tokenizer. Each line of the output is a conversation in segments, each in the loss or not; joined they are what
-apply_chat_template(messages, tools=tools, tokenize=False) returns. In the loss is, of each assistant's message,
+The script selects the same template as transformers: chat_template.jinja, or chat_template in tokenizer_config.json, in the
+folder of the tokenizer. Each line of the output is one conversation, split into segments that are either in the loss or not.
+The joined segments equal the result of apply_chat_template(messages, tools=tools, tokenize=False). The loss covers, for each
+assistant message:
 
-  - what the template puts between {% generation %} and {% endgeneration %}, where it has these;
-  - else what follows the prompt that apply_chat_template(messages before it, add_generation_prompt=True) returns, up to the
-    end of the message and the special token behind it. That prompt must be the beginning of the conversation: a template that
-    writes earlier messages otherwise later on (Qwen3 drops their reasoning, Mistral moves the system message) may refuse
-    conversations of several turns; --split-turns makes a conversation of each turn, as the model will see it.
+  - the text between {% generation %} and {% endgeneration %} if the template has these tags;
+  - otherwise the text after the prompt that apply_chat_template(messages before it, add_generation_prompt=True) returns, up to
+    the end of the message and the special token after it. The conversation must begin with that prompt. Templates that render
+    earlier messages differently once more turns follow (Qwen3 drops their reasoning, Mistral moves the system message) can fail
+    this for conversations of several turns; --split-turns writes one conversation per turn, as the model will see it.
 
-Messages with "weight": 0 are not in the loss. Parts of content that are text are joined. Tools, calls of tools and
-reasoning_content are handed to templates that know them. What cannot be written down is refused with file and line. Needs jinja2.
+Messages with "weight": 0 are not in the loss. Text parts of content are joined. Tools, tool calls and reasoning_content are
+passed to templates that use them. A conversation that cannot be rendered is an error with file and line. Needs jinja2.
 """
 
 import argparse
@@ -35,18 +36,18 @@ except ImportError as missing:
     print(f"render_chat.py: error: {missing}; apt install python3-jinja2, or pip install jinja2", file=sys.stderr)
     sys.exit(77)
 
-BEGIN, END = "\0{", "\0}"  # marks of {% generation %}; no message may hold a NUL
-STAND_IN = "\0message\0"  # takes the place of a message, to find where it ends
+BEGIN, END = "\0{", "\0}"  # marks of {% generation %}; messages must not contain a NUL
+STAND_IN = "\0message\0"  # replaces a message to find where it ends
 LEARNED_FIELDS = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
 MESSAGE_FIELDS = {"role", "content", "weight", "from", "value"}
 
 
 class Refused(Exception):
-    """A conversation that cannot be written down."""
+    """A conversation that cannot be rendered."""
 
 
 class GenerationTag(jinja2.ext.Extension):
-    """{% generation %}...{% endgeneration %}: what is between them, between marks."""
+    """Puts the text between {% generation %} and {% endgeneration %} between BEGIN and END."""
 
     tags = {"generation"}
 
@@ -95,36 +96,36 @@ class Template:
 
 
 class Renderer:
-    """Conversations to segments."""
+    """Converts conversations to segments."""
 
     def __init__(self, template, specials, arguments):
         self.template, self.specials, self.arguments = template, specials, arguments
         self.ignored = set()
 
-    # --- what comes in -----------------------------------------------------------------------------------------------
+    # --- input -------------------------------------------------------------------------------------------------------
 
     def text_of(self, content, place):
         if content is None or isinstance(content, str):
             return content
         if not isinstance(content, list):
-            raise Refused(f"{place} has a {type(content).__name__} as content; it must be a string, or a list of parts")
+            raise Refused(f"{place} has content of type {type(content).__name__}; it must be a string or a list of parts")
         for part in content:
             if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise Refused(f"{place} has a part of type `{kind}`; te-train learns from text alone")
+                raise Refused(f"{place} has a part of type `{kind}`; te-train trains on text only")
         return "".join(part["text"] for part in content)
 
     def message_of(self, item, place):
-        """The message as the template gets it, and whether it is in the loss."""
+        """The message as it is passed to the template, and whether it is in the loss."""
         if not isinstance(item, dict):
-            raise Refused(f"{place} is no object")
+            raise Refused(f"{place} is not an object")
         role = item.get("role", item.get("from"))
         role = {"human": "user", "gpt": "assistant"}.get(role, role)
         if not isinstance(role, str):
             raise Refused(f"{place} has no role")
         weight = item.get("weight")
         if weight not in (None, 0, 1):
-            raise Refused(f"{place} has weight {weight}; it is 0 or 1")
+            raise Refused(f"{place} has weight {weight}; it must be 0 or 1")
         content = self.text_of(item.get("content", item.get("value")), place)
         if content is None and not item.get("tool_calls"):
             raise Refused(f"{place} has no content")
@@ -135,16 +136,16 @@ class Renderer:
             if self.template.knows(field):
                 message[field] = self.calls_of(value, place) if field == "tool_calls" else value
             elif field in LEARNED_FIELDS:
-                raise Refused(f"{place} has {field}, which the chat template does not know")
+                raise Refused(f"{place} has {field}, which the chat template does not use")
             else:
                 self.ignored.add(f"{self.arguments.messages_field}[].{field}")
         return message, role == "assistant" and weight != 0
 
     @staticmethod
     def calls_of(calls, place):
-        """Arguments as objects: OpenAI's files have them as strings, which templates would quote once more."""
+        """Tool calls with their arguments as objects: OpenAI's files have strings, which templates would quote again."""
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            raise Refused(f"{place} has tool_calls that are no list of objects")
+            raise Refused(f"{place} has tool_calls that are not a list of objects")
         calls = json.loads(json.dumps(calls))
         for call in calls:
             function = call.get("function", call)
@@ -152,11 +153,11 @@ class Renderer:
                 try:
                     function["arguments"] = json.loads(function["arguments"] or "{}")
                 except json.JSONDecodeError as error:
-                    raise Refused(f"{place} has a call of a tool whose arguments are not JSON") from error
+                    raise Refused(f"{place} has a tool call whose arguments are not valid JSON") from error
         return calls
 
     def check_text(self, value):
-        """No text becomes a special token, or one of the marks."""
+        """Rejects text that contains a special token, or a NUL, which the marks use."""
         if isinstance(value, dict):
             value = [part for item in value.items() for part in item]
         if isinstance(value, (list, tuple)):
@@ -165,13 +166,13 @@ class Renderer:
         if not isinstance(value, str):
             return
         if "\0" in value:
-            raise Refused("a text holds a NUL character")
+            raise Refused("a text contains a NUL character")
         found = next((token for token in self.specials if token in value), None)
         if found and not self.arguments.match_special_tokens:
-            raise Refused(f"a text holds `{found}`, which would become that token; see --match-special-tokens")
+            raise Refused(f"a text contains `{found}`, which would become that token; see --match-special-tokens")
 
     def variables_of(self, record):
-        """What the template gets besides the messages."""
+        """The variables that are passed to the template in addition to the messages."""
         field = self.arguments.messages_field
         variables = dict(self.arguments.variables)
         for name, value in record.items():
@@ -179,7 +180,7 @@ class Renderer:
                 continue
             if name in ("tools", "documents"):
                 if not self.template.knows(name):
-                    raise Refused(f"it has {name}, which the chat template does not know")
+                    raise Refused(f"the record has {name}, which the chat template does not use")
                 variables[name] = value
             elif name == "chat_template_kwargs" and isinstance(value, dict):
                 variables.update(value)
@@ -187,7 +188,7 @@ class Renderer:
                 self.ignored.add(name)
         return variables
 
-    # --- where the loss is -------------------------------------------------------------------------------------------
+    # --- text in the loss --------------------------------------------------------------------------------------------
 
     def marked_spans(self, messages, variables):
         """[begin, end) of the text between {% generation %} tags."""
@@ -200,23 +201,23 @@ class Renderer:
         return text, spans
 
     def ends_behind(self, tail):
-        """How much of what follows a message belongs to it: white space and one special token, or nothing."""
+        """The number of characters of `tail` that belong to the message before it: white space and one special token, or 0."""
         stripped = tail.lstrip()
         token = max((token for token in self.specials if stripped.startswith(token)), key=len, default=None)
         return len(tail) - len(stripped) + len(token) if token else 0
 
     def span_of(self, messages, index, text, variables):
-        """[begin, end) of one assistant's message."""
+        """[begin, end) of one assistant message."""
         prompt = self.template.render(messages[:index], variables, prompt=True)
         if not text.startswith(prompt):
             raise Refused(
-                f"message {index}: the prompt before it is not the beginning of the conversation, because the template writes "
-                "earlier messages otherwise later on; give --split-turns"
+                f"message {index}: the conversation does not begin with the prompt for this message, because the template "
+                "renders earlier messages differently once more turns follow; use --split-turns"
             )
         stand_in = [*messages[:index], {"role": "assistant", "content": STAND_IN}, *messages[index + 1 :]]
         _, found, tail = self.template.render(stand_in, variables).rpartition(STAND_IN)
         if not found or not text.endswith(tail) or len(text) - len(tail) < len(prompt):
-            raise Refused(f"message {index}: where it ends cannot be told from the template")
+            raise Refused(f"message {index}: its end cannot be found in the rendered text")
         end = len(text) - len(tail)
         return len(prompt), end + self.ends_behind(tail)
 
@@ -224,7 +225,7 @@ class Renderer:
         if self.template.marks:
             text, spans = self.marked_spans(messages, variables)
             if len(spans) != len(learned):
-                raise Refused(f"{len(learned)} messages of the assistant, but {len(spans)} times {{% generation %}}")
+                raise Refused(f"there are {len(learned)} assistant messages, but {len(spans)} {{% generation %}} blocks")
             spans = [span for span, (_, counts) in zip(spans, learned) if counts]
         else:
             text = self.template.render(messages, variables)
@@ -232,19 +233,19 @@ class Renderer:
         parts, at = [], 0
         for begin, end in spans:
             if begin < at:
-                raise Refused("two messages of the assistant overlap in the text")
+                raise Refused("two assistant messages overlap in the rendered text")
             parts += [(text[at:begin], 0), (text[begin:end], 1)]
             at = end
         parts.append((text[at:], 0))
         return {"segments": [{"text": part, "loss": loss} for part, loss in parts if part]}
 
     def conversations(self, record):
-        """A record's conversations: one, or one of each turn."""
+        """The conversations of a record: one, or one per turn with --split-turns."""
         if not isinstance(record, dict):
-            raise Refused("it is no object")
+            raise Refused("the record is not an object")
         items = record.get(self.arguments.messages_field)
         if not isinstance(items, list):
-            raise Refused(f"it has no list of messages in `{self.arguments.messages_field}`; see --messages-field")
+            raise Refused(f"the record has no list of messages in `{self.arguments.messages_field}`; see --messages-field")
         messages = [self.message_of(item, f"message {index}") for index, item in enumerate(items)]
         learned = [(index, counts) for index, (m, counts) in enumerate(messages) if m["role"] == "assistant"]
         messages = [message for message, _ in messages]
@@ -276,7 +277,7 @@ def read_json(path):
 
 
 def find_template(folder, name):
-    """The text that transformers takes, and where it was found."""
+    """The text of the template that transformers selects. name: one of several templates, or None."""
     for path in [folder / f"additional_chat_templates/{name}.jinja"] if name else [folder / "chat_template.jinja"]:
         if path.is_file():
             return path.read_text(encoding="utf-8")
@@ -286,15 +287,15 @@ def find_template(folder, name):
             found = {item["name"]: item["template"] for item in found}
         if isinstance(found, dict):
             if (name or "default") not in found:
-                fail(f"{path}: has the chat templates {', '.join(found)}; choose one with --template-name")
+                fail(f"{path}: contains the chat templates {', '.join(found)}; choose one with --template-name")
             return found[name or "default"]
         if found and not name:
             return found
-    fail(f"{folder}: has no chat template{' ' + name if name else ''}; give --template FILE")
+    fail(f"{folder}: has no chat template{' ' + name if name else ''}; pass one with --template FILE")
 
 
 def special_tokens(folder):
-    """Named tokens for the template (bos_token, ...), and the text of all special tokens."""
+    """Named tokens for the template (bos_token, ...), and the texts of all special tokens, longest first."""
     tokens, specials = {}, set()
     path = folder / "tokenizer_config.json"
     config = read_json(path) if path.is_file() else {}
@@ -315,7 +316,7 @@ def special_tokens(folder):
 
 
 def records(path):
-    """(place, JSON text) of every object of a file: a line each, or a list (.json)."""
+    """(place, JSON text) of every object of a file: JSON lines, or a list (.json)."""
     try:
         if path == "-":
             file = sys.stdin
@@ -348,21 +349,21 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [options] FILE..."
     )
-    parser.add_argument("inputs", nargs="+", metavar="FILE", help="JSON lines, or a list (.json); .gz, .xz; - for standard input")
+    parser.add_argument("inputs", nargs="+", metavar="FILE", help="JSON lines, or a list (.json); also .gz and .xz; - reads standard input")
     parser.add_argument("--tokenizer", required=True, type=Path, help="folder of the model's tokenizer, or a file in it")
-    parser.add_argument("--template", type=Path, help="Jinja file to use in place of the tokenizer's")
-    parser.add_argument("--template-name", help="one of several that a tokenizer has, such as tool_use")
+    parser.add_argument("--template", type=Path, help="Jinja file to use instead of the template of the tokenizer")
+    parser.add_argument("--template-name", help="name of the template if the tokenizer has several, for example tool_use")
     parser.add_argument("--set", dest="variables", type=variable, action="append", default=[], metavar="NAME=VALUE",
-                        help="variable of the template, as in enable_thinking=false")
+                        help="sets a variable of the template, for example enable_thinking=false")
     parser.add_argument("--date", type=datetime.date.fromisoformat, default=None,
-                        help="what templates that ask for the date get (YYYY-MM-DD); today when absent")
-    parser.add_argument("--messages-field", default="messages", help="field with the list of messages")
+                        help="date for templates that use one (YYYY-MM-DD; default: today)")
+    parser.add_argument("--messages-field", default="messages", help="field with the list of messages (default: %(default)s)")
     parser.add_argument("--split-turns", action="store_true",
-                        help="a conversation for each message of the assistant, which alone is in the loss")
+                        help="write one conversation per assistant message, with only that message in the loss")
     parser.add_argument("--match-special-tokens", action="store_true",
-                        help="special tokens that are written out in messages become those tokens; refused otherwise")
-    parser.add_argument("--skip-bad-lines", action="store_true", help="leave out what cannot be written down, and count it")
-    parser.add_argument("--out", type=Path, help="file to write; standard output when absent")
+                        help="accept special tokens written out in messages, which then become those tokens; an error otherwise")
+    parser.add_argument("--skip-bad-lines", action="store_true", help="skip and count lines that cannot be rendered")
+    parser.add_argument("--out", type=Path, help="output file (default: standard output)")
     return parser.parse_args()
 
 
@@ -390,18 +391,18 @@ def main():
             except (Refused, json.JSONDecodeError, RecursionError) as error:
                 message = f"{place}: {error}"
                 if not arguments.skip_bad_lines:
-                    fail(message + "; correct it, or give --skip-bad-lines")
+                    fail(message + "; correct the line or use --skip-bad-lines")
                 bad += 1
                 if bad <= 5:
                     print(f"render_chat.py: skipped: {message}", file=sys.stderr)
     out.flush()
     notes = [f"{written} conversations"]
     if bad:
-        notes.append(f"{bad} bad lines left out")
+        notes.append(f"{bad} bad lines skipped")
     if renderer.ignored:
-        notes.append("fields not used: " + ", ".join(sorted(renderer.ignored)))
+        notes.append("ignored fields: " + ", ".join(sorted(renderer.ignored)))
     if "strftime_now" in text and not arguments.date:
-        notes.append(f"the template writes today's date, {now:%Y-%m-%d} (--date)")
+        notes.append(f"the template writes today's date, {now:%Y-%m-%d} (change it with --date)")
     print("render_chat.py: " + "; ".join(notes), file=sys.stderr)
 
 

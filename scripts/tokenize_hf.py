@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Text to a Megatron .bin/.idx dataset with a Hugging Face tokenizer.json.
+"""Tokenizes text with a Hugging Face tokenizer.json and writes a Megatron .bin/.idx dataset.
 
     pip install tokenizers
     scripts/tokenize_hf.py --tokenizer gpt2/tokenizer.json --input books.txt --output data/books
 
-For tokenizers that `te-data tokenize` does not have. The text is split into documents at lines equal to
---document-separator; a document is the text between two such lines, unchanged; empty ones are dropped. Every
-document ends with the end-of-document token. The files are written aside and renamed, .bin first, so an
-interrupted run leaves no half dataset. Format: 16-bit tokens below a vocabulary of 65500, else 32-bit.
+For tokenizers that `te-data tokenize` does not support. The text is split into documents at lines equal to
+--document-separator; a document is the unchanged text between two such lines; empty documents are dropped. Every
+document ends with the end-of-document token. The files are written under temporary names and renamed, .bin first,
+so that an interrupted run leaves no incomplete dataset. Tokens have 16 bits if the vocabulary has fewer than 65500
+entries, otherwise 32.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import struct
 import sys
 import time
 
-DTYPE_CODE = {"H": 8, "i": 4}  # Megatron's codes of uint16 and int32
+DTYPE_CODE = {"H": 8, "i": 4}  # Megatron's codes for uint16 and int32
 
 
 def fail(message):
@@ -26,7 +27,7 @@ def fail(message):
 
 
 def documents(paths, separator):
-    """Yields the documents of the files, in order. A file's end also ends a document."""
+    """Yields the documents of the files, in order. The end of a file also ends a document."""
     for path in paths:
         lines = []
         with open(path, encoding="utf-8", newline="") as file:
@@ -42,7 +43,7 @@ def documents(paths, separator):
 
 
 def batches(items, max_characters=4_000_000):
-    """Groups documents so that the tokenizer can use several threads without holding the whole corpus."""
+    """Groups documents, so that the tokenizer can use several threads without the whole corpus in memory."""
     batch, size = [], 0
     for item in items:
         batch.append(item)
@@ -55,7 +56,7 @@ def batches(items, max_characters=4_000_000):
 
 
 def write_index(path, typecode, lengths):
-    """One sequence per document: see src/data/indexed_dataset.h for the layout."""
+    """Writes an index with one sequence per document; see src/data/indexed_dataset.h for the layout."""
     width = array.array(typecode).itemsize
     pointers, position = array.array("q"), 0
     for length in lengths:
@@ -94,9 +95,9 @@ def tokenize(tokenizer, end_of_document, arguments):
         os.fsync(file.fileno())
     if not lengths:
         os.remove(prefix + ".bin.tmp")
-        fail("the input holds no document; give --input a file with text")
+        fail("the input has no documents; pass a file with text to --input")
     write_index(prefix + ".idx.tmp", typecode, lengths)
-    for old in (".idx", ".meta.json"):  # never an index or a record of another dataset next to a new .bin
+    for old in (".idx", ".meta.json"):  # an interruption must not combine the new .bin with an old index or record
         if os.path.exists(prefix + old):
             os.remove(prefix + old)
     os.replace(prefix + ".bin.tmp", prefix + ".bin")
@@ -115,11 +116,11 @@ def main():
                         help="name of the token that ends every document (default: %(default)s)")
     parser.add_argument("--document-separator", default="<|endoftext|>", metavar="LINE",
                         help="line that separates documents (default: %(default)s)")
-    parser.add_argument("--force", action="store_true", help="replace a dataset that has this prefix")
+    parser.add_argument("--force", action="store_true", help="replace an existing dataset with this prefix")
     arguments = parser.parse_args()
     for suffix in (".idx", ".bin"):
         if not arguments.force and os.path.lexists(arguments.output + suffix):
-            fail(f"--output: {arguments.output}{suffix} exists; give another prefix, or --force to replace the dataset")
+            fail(f"--output: {arguments.output}{suffix} exists; choose another prefix or replace the dataset with --force")
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -130,13 +131,13 @@ def main():
     try:
         tokenizer = Tokenizer.from_file(arguments.tokenizer)
     except Exception as error:  # the library raises plain Exception
-        fail(f"{arguments.tokenizer}: no Hugging Face tokenizer ({error}); name a tokenizer.json")
-    tokenizer.no_truncation()  # some tokenizer.json cut or pad what they encode
+        fail(f"{arguments.tokenizer}: is not a Hugging Face tokenizer ({error}); name a tokenizer.json")
+    tokenizer.no_truncation()  # some tokenizer.json files enable truncation or padding
     tokenizer.no_padding()
     end_of_document = tokenizer.token_to_id(arguments.end_of_document)
     if end_of_document is None:
         fail(f"{arguments.tokenizer} has no token named {arguments.end_of_document}; "
-             "name the one that ends documents with --end-of-document")
+             "name the end-of-document token with --end-of-document")
     try:
         tokenize(tokenizer, end_of_document, arguments)
     except UnicodeDecodeError as error:

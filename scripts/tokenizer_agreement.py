@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Compares the tokens of `te-data tokenize` with those of the reference implementations, and prints a table.
+"""Compares the tokens of `te-data tokenize` with those of the reference implementations and prints a table.
 
     pip install tokenizers transformers sentencepiece numpy
     scripts/tokenizer_agreement.py --te-data build/cpu/apps/te-data --tokenizers FOLDER --corpora FILE... [--limit-mb 30]
 
-FOLDER has a folder per tokenizer, with tokenizer.json, vocab.json and merges.txt (or encoder.json and vocab.bpe),
-tokenizer.model; each file that is there is compared, with
+FOLDER has one folder per tokenizer, with tokenizer.json, vocab.json and merges.txt (or encoder.json and vocab.bpe), or
+tokenizer.model. Every file that exists is compared with its reference implementation:
     tokenizer.json                  Hugging Face tokenizers
     vocab.json and merges.txt       transformers' GPT2Tokenizer
     tokenizer.model                 SentencePiece
-FILEs are text, where lines <|endoftext|> separate documents (without one, blank lines do), or .jsonl and .json, of
-which every string is a document. --limit-mb takes the beginning of each file. Hostile input is made here: every code
-point alone and in contexts, control characters, emoji, white space, words of a million characters, bytes that are no
-UTF-8. Hugging Face takes no such bytes; there, the tokens must give the same bytes back. Regular expressions are
-compared one by one on all code points. Exit code 1 when any document differs.
+A FILE is text, with documents separated by lines <|endoftext|> (or by blank lines if there is no such line), or .jsonl or
+.json, where every string is a document. --limit-mb limits the comparison to the beginning of each file. The script
+generates hostile input: every code point alone and in contexts, control characters, emoji, white space, words of a
+million characters, invalid UTF-8. Hugging Face does not accept invalid UTF-8; for those bytes, decoding the tokens must
+restore them. Each regular expression is compared on all code points. The exit code is 1 if any document differs.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from json_strings import strings
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# All code points that are assigned, and some of the private and unassigned ones above them.
+# All assigned code points, and some of the private and unassigned ones above them.
 RANGES = [(0, 0xD800), (0xE000, 0x33480), (0x3FFF0, 0x40010), (0xE0000, 0xE0200), (0xEFFF0, 0xF0010), (0x10FFF0, 0x110000)]
 CODE_POINTS = [chr(c) for begin, end in RANGES for c in range(begin, end)]
-# What pre-tokenizers are made of, each alone; those of GPT-2, Llama-3, GPT-4o and DeepSeek as a whole.
+# The elements of pre-tokenizer expressions, and the whole expressions of GPT-2, Llama 3, GPT-4o and DeepSeek.
 PATTERNS = [rf"\p{{{name}}}+" for name in
             "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn Letter "
             "Lowercase_Letter Alpha Digit Space Upper Lower Word Han Hiragana Katakana Hangul Latin Greek Cyrillic Arabic "
@@ -72,7 +72,7 @@ def read_corpus(path, limit):
 
 
 def hostile_documents():
-    """Name and documents, all UTF-8."""
+    """Yields (name, documents); all documents are valid UTF-8."""
     code_points = CODE_POINTS
     yield "every code point alone", code_points
     contexts = ["a{}b", " {} ", "{0}{0}", "1{}2", "'{}s", ".{}\n", "I'{}e x"]
@@ -102,7 +102,7 @@ def hostile_documents():
 
 
 def broken_documents():
-    """Bytes that are no UTF-8, without NUL, which ends a text file for te-data."""
+    """Invalid UTF-8 without NUL, because te-data rejects text files with NUL bytes."""
     generator = random.Random(2)
     bits = [b"\x80", b"\xff", b"\xc3", b"\xe4\xb8", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"abc", b" the",
             "\u4e2d".encode(), "\U0001f600".encode(), b"\n", b" ", b"12"]  # fmt: skip
@@ -117,7 +117,7 @@ class TeData:
         self.executable = executable
 
     def tokenize(self, spec, folder, *options):
-        """The documents' tokens, without the end of document."""
+        """The tokens of each document, without the end-of-document token."""
         command = [self.executable, "tokenize", "--tokenizer", spec, "--output", str(folder / "out"), *options]
         run = subprocess.run(command + ["--append-eod", "false"], capture_output=True, text=True)
         if run.returncode != 0:
@@ -151,7 +151,7 @@ def read_dataset(prefix):
 
 
 class HuggingFace:
-    """A tokenizer.json, or a Tokenizer that was made of one."""
+    """The reference for a tokenizers.Tokenizer."""
 
     def __init__(self, tokenizer, name="HF tokenizers " + tokenizers.__version__):
         self.tokenizer, self.name = tokenizer, name
@@ -210,7 +210,7 @@ def fallback_bytes(token):
 
 
 def references(folder):
-    """(what is given to te-data, reference) for the files of a folder."""
+    """Yields (path for te-data, reference) for the tokenizer files of a folder."""
     if (folder / "tokenizer.json").is_file():
         yield folder / "tokenizer.json", HuggingFace(Tokenizer.from_file(str(folder / "tokenizer.json")))
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
@@ -240,17 +240,17 @@ class Report:
 
 
 def compare(te, report, spec, reference, corpus, documents):
-    documents = [d for d in documents if d]  # te-data leaves empty documents out
+    documents = [d for d in documents if d]  # te-data drops empty documents
     ours, theirs = te.encode(str(spec), documents), reference.encode(documents)
     if len(ours) != len(theirs):
-        fail(f"{spec}, {corpus}: te-data made {len(ours)} documents of {len(theirs)}")
+        fail(f"{spec}, {corpus}: te-data wrote {len(ours)} documents instead of {len(theirs)}")
     differences = [(d, a, b) for d, a, b in zip(documents, ours, theirs) if not np.array_equal(a, b)]
     size = sum(len(d.encode()) for d in documents)
     report.line(spec, reference.name, corpus, len(documents), size, sum(map(len, theirs)), differences)
 
 
 def compare_broken(te, report, spec, reference):
-    """Bytes that are no UTF-8."""
+    """Compares invalid UTF-8: tokens with SentencePiece, decoded bytes with Hugging Face."""
     documents = broken_documents()
     ours = te.encode_bytes(str(spec), documents)
     documents = [d + b"\n" for d in documents]
@@ -263,11 +263,12 @@ def compare_broken(te, report, spec, reference):
             back = reference.bytes(tokens)
             if back not in (document, b" " + document):
                 differences.append((document, tokens, [back]))
-    report.line(spec, reference.name, "bytes that are no UTF-8", len(documents), sum(map(len, documents)), sum(map(len, ours)), differences)
+    report.line(spec, reference.name, "invalid UTF-8", len(documents), sum(map(len, documents)), sum(map(len, ours)), differences)
 
 
 def compare_patterns(te, report):
-    """Regular expressions on all code points; a vocabulary of bytes, and a space before every word, so that words show."""
+    """Compares regular expressions on all code points. The vocabulary has single bytes only, and ByteLevel adds a space before
+    every word, so that the tokens show the word boundaries."""
     texts = ["".join(CODE_POINTS[i : i + 500]) for i in range(0, len(CODE_POINTS), 500)] + [
              "'S'\u017f'Tk\u212aK\u00df\u1e9ess 'LLx-x x_x x\u00b2x \u0d20x.x 12345 a1 \r\n\t x"]  # fmt: skip
     different = []
@@ -287,7 +288,7 @@ def compare_patterns(te, report):
 
 
 def first_difference(ours, theirs):
-    """The tokens from where they part."""
+    """The tokens around the first difference."""
     for a, b in zip(ours, theirs):
         for i, (x, y) in enumerate(zip(a, b)):
             if x != y:
@@ -306,9 +307,9 @@ def main():
     parser.add_argument("--te-data", default="build/cpu/apps/te-data")
     parser.add_argument("--tokenizers", type=pathlib.Path, required=True)
     parser.add_argument("--corpora", type=pathlib.Path, nargs="*", default=[])
-    parser.add_argument("--limit-mb", type=float, default=30, help="characters of a file, in millions")
-    parser.add_argument("--only", help="a tokenizer's folder")
-    parser.add_argument("--skip-hostile", action="store_true")
+    parser.add_argument("--limit-mb", type=float, default=30, help="million characters to read of each file (default: %(default)s)")
+    parser.add_argument("--only", help="name of the only tokenizer folder to compare")
+    parser.add_argument("--skip-hostile", action="store_true", help="compare the corpora only")
     arguments = parser.parse_args()
     te, report = TeData(arguments.te_data), Report()
     report.header()

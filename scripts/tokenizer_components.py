@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares te-data with Hugging Face tokenizers, component by component, on all planes of Unicode; prints a table.
+"""Compares te-data with Hugging Face tokenizers, component by component, on all of Unicode, and prints a table.
 
     pip install tokenizers sentencepiece numpy   # the versions of scripts/versions.env
     scripts/tokenizer_components.py --te-data build/cpu/apps/te-data [--only NAME] [--random 20000] [--seed 1] [--quick]
 
-Every normalizer, pre-tokenizer, model and decoder of tokenizer.json stands in tokenizers that are made here (models are
-trained on the project's documents). Texts: all code points in a row and in contexts, random strings of the pieces that
-components look at, and the documents. Tokens must be equal, and so must the text that they are decoded to. Exit code 1
-when anything differs. scripts/tokenizer_agreement.py does the same with the tokenizers of real models.
+The script builds tokenizers that cover every normalizer, pre-tokenizer, model and decoder of tokenizer.json (it trains
+the models on the project's documentation). Texts: all code points in sequence and in contexts, random strings of
+characters that components treat specially, and the documentation. Tokens and decoded text must be equal. The exit code
+is 1 if anything differs. scripts/tokenizer_agreement.py compares the tokenizers of real models.
 """
 
 import argparse
@@ -43,7 +43,8 @@ def documents():
 
 
 def marked(normalizer=None, *pre):
-    """A vocabulary of bytes, and a space before every word, so that what normalizers and pre-tokenizers do shows."""
+    """A tokenizer with a vocabulary of single bytes and a space before every word, so that its tokens show the effect of the
+    normalizer and the pre-tokenizers."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)} | {"<|endoftext|>": 256}, []))
     if normalizer:
@@ -112,7 +113,7 @@ def sentencepiece_model(rule):
 
 
 def sentencepiece_unigram():
-    """A SentencePiece model as transformers makes a tokenizer.json of it (XLM-RoBERTa, T5, ALBERT)."""
+    """A SentencePiece model, converted as transformers converts it to a tokenizer.json (XLM-RoBERTa, T5, ALBERT)."""
     n, p, model = normalizers, pre_tokenizers, sentencepiece_model("nmt_nfkc")
     vocab = [(text, score) for text, score, _ in pieces_of(model)]
     tokenizer = Tokenizer(models.Unigram(vocab, 0, False))
@@ -136,7 +137,7 @@ def trained(model, trainer, normalizer=None, pre=None, decoder=None):
 
 
 def edited(tokenizer, **model):
-    """With other values in its model."""
+    """A copy with other values in the tokenizer's model."""
     value = json.loads(tokenizer.to_str())
     value["model"].update(model)
     return Tokenizer.from_str(json.dumps(value))
@@ -167,7 +168,7 @@ def unigram_tokenizers():
     yield "Unigram", unigram
     yield "Unigram of SentencePiece", sentencepiece_unigram()
     vocab = json.loads(unigram.to_str())["model"]["vocab"]
-    yield "Unigram, unknown in bytes", edited(unigram, vocab=vocab + [[b, -20.0] for b in BYTES], byte_fallback=True)
+    yield "Unigram, byte fallback", edited(unigram, vocab=vocab + [[b, -20.0] for b in BYTES], byte_fallback=True)
     whole = Tokenizer.from_str(unigram.to_str())
     whole.pre_tokenizer = p.Metaspace(split=False)
     whole.normalizer = n.Sequence([n.Prepend("\u2581"), n.Replace(" ", "\u2581")])
@@ -175,7 +176,7 @@ def unigram_tokenizers():
     yield "Unigram, no words", edited(whole, vocab=vocab + [[b, -20.0] for b in BYTES], byte_fallback=True)
     ties = [["<unk>", 0.0], ["a", -1.1], ["b", -1.3], ["ab", -2.4], ["ba", -2.4], ["aa", -2.2], ["aba", -3.5], ["<unk>x", -3.0], ["\u00e9\u00e8", -90.0], ["</s>", 0.0]]
     yield "Unigram, ties", edited(unigram, vocab=ties)
-    yield "Unigram, some bytes", edited(unigram, vocab=ties + [[b, -20.0] for b in BYTES[:0xE0]], byte_fallback=True)
+    yield "Unigram, incomplete byte fallback", edited(unigram, vocab=ties + [[b, -20.0] for b in BYTES[:0xE0]], byte_fallback=True)
 
 
 def bpe_tokenizers():
@@ -191,13 +192,13 @@ def bpe_tokenizers():
     unknown = bpe(["<unk>", "</s>"], unk_token="<unk>")
     yield "BPE, unknown", unknown
     yield "BPE, unknown fused", edited(unknown, fuse_unk=True)
-    yield "BPE, words before merges", edited(unknown, ignore_merges=True)
+    yield "BPE, ignore merges", edited(unknown, ignore_merges=True)
     fallback = bpe(["<unk>", "</s>", *BYTES], unk_token="<unk>", byte_fallback=True)
     fallback.decoder = d.Sequence([d.ByteFallback(), d.Strip("t", 1, 0), d.Fuse()])
-    yield "BPE, bytes", fallback
+    yield "BPE, byte fallback", fallback
     some = bpe(["<unk>", "</s>", *BYTES[:0xE0]], unk_token="<unk>", byte_fallback=True)
-    yield "BPE, some bytes", some
-    yield "BPE, some bytes, no unknown", edited(bpe(["</s>", *BYTES[:0xE0]], byte_fallback=True), unk_token=None)
+    yield "BPE, incomplete byte fallback", some
+    yield "BPE, incomplete byte fallback, no unknown", edited(bpe(["</s>", *BYTES[:0xE0]], byte_fallback=True), unk_token=None)
     level = trained(models.BPE(), trainers.BpeTrainer(vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False,
                                                       initial_alphabet=sorted(p.ByteLevel.alphabet())), n.NFC(), p.ByteLevel(False), d.ByteLevel())  # fmt: skip
     yield "BPE, NFC and byte level", level
@@ -215,14 +216,14 @@ def bpe_tokenizers():
     added.normalizer = n.Sequence([n.NFC(), n.Lowercase()])
     added.add_tokens([AddedToken("The", normalized=True), AddedToken("\u00c9a", normalized=True), AddedToken("Raw", normalized=False),
                       AddedToken("word", single_word=True), AddedToken("<sep>", lstrip=True, rstrip=True)])  # fmt: skip
-    yield "added tokens behind a normalizer", added
+    yield "added tokens and a normalizer", added
 
 
 # --- texts -------------------------------------------------------------------------------------------------------
 
 
 def texts(count, seed, quick):
-    """Name and texts."""
+    """Yields (name, texts)."""
     if not quick:
         yield from planes()
     yield from random_texts(count, seed)
@@ -270,14 +271,16 @@ def write_dataset(prefix, lists):
 
 
 def shown(text):
-    """As te-data inspect prints it; bytes that are no UTF-8 are U+FFFD in the reference, in varying number."""
+    """The text as te-data inspect prints it. The reference replaces invalid UTF-8 by a varying number of U+FFFD, so that runs of
+    it are reduced to one."""
     text = text.replace("\n", "\\n").replace("\t", "\\t")
     text = "".join(f"\\x{ord(c):02x}" if ord(c) < 32 or ord(c) == 127 else c for c in text)
     return re.sub("\ufffd+", "\ufffd", text)
 
 
 def whole(tokens, tokenizer):
-    """Without tokens of bytes at the end, which may be half a character: the reference makes U+FFFD of all of them."""
+    """`tokens` without byte tokens at the end: they may be part of a character, and the reference then decodes all of them to
+    U+FFFD."""
     end = len(tokens)
     while end > 0 and tokenizer.id_to_token(int(tokens[end - 1])).startswith("<0x"):
         end -= 1
@@ -285,7 +288,7 @@ def whole(tokens, tokenizer):
 
 
 def compare_decoding(te, report, name, spec, tokenizer, lists):
-    """`inspect` shows up to 160 tokens of a document."""
+    """Compares decoded text. `te-data inspect` shows at most 160 tokens of a document, so 150 are used."""
     lists = [whole(tokens[:150], tokenizer) for tokens in lists]
     lists = [tokens for tokens in lists if len(tokens) > 0]
     with tempfile.TemporaryDirectory() as folder:
@@ -296,7 +299,7 @@ def compare_decoding(te, report, name, spec, tokenizer, lists):
         fail(f"{' '.join(command)}: {run.stderr.decode().strip()}")
     lines = run.stdout.decode(errors="replace").split("\ndocument ")[1:]
     if len(lines) != len(lists):
-        fail(f"{name}: {len(lines)} of {len(lists)} documents")
+        fail(f"{name}: te-data inspect shows {len(lines)} of {len(lists)} documents")
     lines[-1] = lines[-1].rstrip("\n")
     ours = [re.sub("\ufffd+", "\ufffd", line.split(": ", 1)[1]) for line in lines]
     theirs = [shown(tokenizer.decode([int(t) for t in tokens], skip_special_tokens=False)) for tokens in lists]
@@ -313,11 +316,11 @@ def compare(te, report, name, tokenizer, all_texts):
         reference = HuggingFace(Tokenizer.from_file(str(spec)))
         lists = []
         for corpus, documents_here in all_texts:
-            documents_here = [d for d in documents_here if d]  # te-data leaves empty documents out
+            documents_here = [d for d in documents_here if d]  # te-data drops empty documents
             theirs = reference.encode(documents_here)
             ours = te.encode(str(spec), documents_here)
             if len(ours) != len(theirs):
-                fail(f"{name}, {corpus}: te-data made {len(ours)} documents of {len(theirs)}")
+                fail(f"{name}, {corpus}: te-data wrote {len(ours)} documents instead of {len(theirs)}")
             differences = [(d, a, b) for d, a, b in zip(documents_here, ours, theirs) if not np.array_equal(a, b)]
             differences = [(d, *from_difference(a, b)) for d, a, b in differences]
             report.line(name, "", corpus, len(documents_here), sum(len(d.encode()) for d in documents_here), sum(map(len, theirs)), differences)
@@ -326,7 +329,7 @@ def compare(te, report, name, tokenizer, all_texts):
 
 
 def from_difference(ours, theirs):
-    """The tokens from where they part."""
+    """The tokens from shortly before the first difference."""
     at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
     return ours[max(at - 4, 0) :], theirs[max(at - 4, 0) :]
 
@@ -334,10 +337,10 @@ def from_difference(ours, theirs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--te-data", default="build/cpu/apps/te-data")
-    parser.add_argument("--only", help="tokenizers with this in their name")
-    parser.add_argument("--random", type=int, default=20000, help="random strings of either kind")
+    parser.add_argument("--only", help="compare only tokenizers whose names contain this")
+    parser.add_argument("--random", type=int, default=20000, help="number of random strings of each kind (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="only random strings and documents")
+    parser.add_argument("--quick", action="store_true", help="compare random strings and documents only, not all code points")
     arguments = parser.parse_args()
     te, report = TeData(arguments.te_data), Report()
     report.header()

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Measures `te-data tokenize` and Hugging Face tokenizers side by side, and prints a table in Markdown.
+"""Measures the speed of `te-data tokenize` and Hugging Face tokenizers and prints a Markdown table.
 
     pip install tokenizers numpy
     scripts/tokenizer_speed.py --te-data build/cpu/apps/te-data --tokenizers FOLDER --inputs FILE... [--mb 20]
 
-FOLDER has a folder per tokenizer, with its tokenizer.json. FILEs are text, where lines <|endoftext|> separate documents,
-or .jsonl, of which every string is a document. --mb takes the beginning of each file.
+FOLDER has one folder per tokenizer, with its tokenizer.json. A FILE is text, with documents separated by lines
+<|endoftext|>, or .jsonl, where every string is a document. --mb limits the input to the beginning of each file.
 
-The two run by turns, --pairs times, on the same processors (the first N for N threads), each a process of its own, so
-that a load from elsewhere meets both. `te-data tokenize --threads N` is measured whole: loading the tokenizer, reading,
-encoding, writing. Hugging Face's runs with RAYON_NUM_THREADS=N: a Python program that loads the tokenizer, reads the same
-file, encodes all documents with encode_batch_fast (in one batch, the fastest way) and writes the tokens as u16 or i32.
-Both the whole program and encoding alone are measured. The table has medians: MB of text a second of wall time, processor
-seconds (user and system), largest resident memory. "times" is the median over the pairs of how many times faster
-te-data's whole program is than Hugging Face's encoding alone, in wall time and in processor time.
+The two programs run alternately in separate processes, --pairs times, on the same CPU cores (the first N for N threads), so
+that other load on the machine affects both. te-data is measured as a whole with `te-data tokenize --threads N`: it loads the
+tokenizer, reads, encodes and writes. Hugging Face tokenizers run with RAYON_NUM_THREADS=N in a Python program that loads the
+tokenizer, reads the same file, encodes all documents with encode_batch_fast (in one batch, the fastest way) and writes the
+tokens as u16 or i32; the whole program and encoding alone are measured. The table has medians of MB of text per second of
+wall time, CPU seconds (user and system), and peak resident memory. "speedup" is the median ratio of the time of Hugging
+Face's encoding alone to the time of the whole te-data program, in wall time and in CPU time.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def fail(message):
 
 
 def prepare(path, limit, folder):
-    """A copy of the beginning of a file, and the options with which te-data reads its documents."""
+    """(path of a copy of the beginning of a file, te-data options that split it into documents)."""
     lines, size = [], 0
     with open(path, encoding="utf-8", newline="") as file:
         for line in file:
@@ -59,11 +59,11 @@ def read_documents(path):
     return [document for document in re.split(r"^<\|endoftext\|>\r?\n", text, flags=re.M) if document]
 
 
-# --- a process of each -------------------------------------------------------------------------------------------
+# --- measured processes ------------------------------------------------------------------------------------------
 
 
 def run(command, threads, environment=None):
-    """Wall seconds, processor seconds, MB of memory and the output of a process on the first `threads` processors."""
+    """Runs a process on the first `threads` CPU cores. Returns wall seconds, CPU seconds, peak memory in MiB, and output."""
     processors = sorted(os.sched_getaffinity(0))[:threads]
     with tempfile.TemporaryFile() as output:
         start = time.monotonic()
@@ -96,7 +96,7 @@ def run_hugging_face(arguments, tokenizer, path, threads, folder):
 
 
 def encode(arguments):
-    """The process of Hugging Face's side."""
+    """The Hugging Face program, which run_hugging_face() starts as a process."""
     import numpy as np
     import tokenizers
 
@@ -118,7 +118,7 @@ def encode(arguments):
     }))  # fmt: skip
 
 
-# --- the table ---------------------------------------------------------------------------------------------------
+# --- table -------------------------------------------------------------------------------------------------------
 
 
 def measure(arguments, tokenizer, path, options, threads, folder):
@@ -128,8 +128,8 @@ def measure(arguments, tokenizer, path, options, threads, folder):
         pairs.append((te, run_hugging_face(arguments, tokenizer, path, threads, folder)))
     ours, theirs = [te for te, _ in pairs], [hf for _, hf in pairs]
     tokens = os.path.getsize(folder / "te.bin") // (os.path.getsize(folder / "hf.bin") // theirs[0]["tokens"])
-    if tokens != theirs[0]["tokens"] + theirs[0]["documents"]:  # an end of document each
-        fail(f"{tokenizer}, {path.name}: te-data made {tokens} tokens, Hugging Face {theirs[0]['tokens']}")
+    if tokens != theirs[0]["tokens"] + theirs[0]["documents"]:  # te-data adds one end-of-document token each
+        fail(f"{tokenizer}, {path.name}: te-data wrote {tokens} tokens, Hugging Face {theirs[0]['tokens']}")
 
     def median(rows, key):
         return statistics.median(row[key] for row in rows)
@@ -160,12 +160,12 @@ def main():
     if arguments.encode:
         return encode(arguments)
     if max(arguments.threads) > len(os.sched_getaffinity(0)):
-        fail(f"--threads {max(arguments.threads)}: there are {len(os.sched_getaffinity(0))} processors")
+        fail(f"--threads {max(arguments.threads)}: only {len(os.sched_getaffinity(0))} CPU cores are available")
     tokenizers = sorted(arguments.tokenizers.glob("*/tokenizer.json"))
     if not tokenizers:
-        fail(f"--tokenizers {arguments.tokenizers}: no folder in it has a tokenizer.json")
-    print("| tokenizer | input | MB | threads | te-data MB/s | HF encoding MB/s | HF program MB/s | times, wall | te-data CPU s | "
-          "HF encoding CPU s | HF program CPU s | times, CPU | te-data memory MB | HF memory MB |")  # fmt: skip
+        fail(f"--tokenizers {arguments.tokenizers}: none of its folders contains a tokenizer.json")
+    print("| tokenizer | input | MB | threads | te-data MB/s | HF encoding MB/s | HF program MB/s | speedup, wall | te-data CPU s | "
+          "HF encoding CPU s | HF program CPU s | speedup, CPU | te-data memory MB | HF memory MB |")  # fmt: skip
     print("|---" * 14 + "|")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

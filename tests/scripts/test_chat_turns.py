@@ -1,4 +1,4 @@
-"""Tests of scripts/chat_turns.py: templates that it writes down, and every refusal."""
+"""Tests of scripts/chat_turns.py: templates that it converts, and all errors."""
 
 import json
 import subprocess
@@ -108,15 +108,15 @@ class ChatTurns(InFolder):
 
     def test_refusals(self):
         self.refused("has no chat template", None)
-        self.refused("it writes today's date; give the date", "{{ strftime_now('%Y') }}" + CHATML)
+        self.refused("it writes today's date; set the date", "{{ strftime_now('%Y') }}" + CHATML)
         self.refused("TemplateSyntaxError", "{% for %}")
         self.refused(
-            "neither white space at their ends nor reasoning",
+            "it changes messages of role assistant in other ways than stripping white space or removing reasoning",
             CHATML.replace("m.content +", "m.content.replace('x', 'y') +"),
         )
-        self.refused("it is of another form", CHATML + "{% if messages | length > 7 %}!{% endif %}")
-        self.refused("the first and last turn of three otherwise", CHATML + "{{ messages | length > 3 }}")
-        self.refused("leaves messages out, or changes them", "{{ messages[0].role }}")
+        self.refused("it has an unsupported form", CHATML + "{% if messages | length > 7 %}!{% endif %}")
+        self.refused("the first or last turn differently", CHATML + "{{ messages | length > 3 }}")
+        self.refused("it drops, changes or reorders messages", "{{ messages[0].role }}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from folder_testing import InFolder
 
-# Where scripts/install_deps.sh --dev puts it; the script under test finds it there, too.
+# scripts/install_deps.sh --dev installs it here; PYTHONPATH makes it available to the script under test.
 PYARROW = str(Path(__file__).resolve().parents[2] / ".deps" / "pyarrow")
 sys.path.append(PYARROW)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), PYARROW]))
@@ -45,7 +45,7 @@ class ParquetToJsonl(InFolder):
         self.assertEqual(self.run_script("--out", self.folder / "all.jsonl").returncode, 0)
         self.assertEqual(self.read("all.jsonl"), ROWS)
 
-    def test_a_file_per_value(self):
+    def test_split_by_writes_one_file_per_value(self):
         self.assertEqual(self.run_script("--split-by", "subject", "--out", self.folder / "mmlu_{}.jsonl").returncode, 0)
         self.assertEqual(self.read("mmlu_anatomy.jsonl"), [ROWS[0], ROWS[2]])
         self.assertEqual(self.read("mmlu_virology.jsonl"), [ROWS[1]])
@@ -67,13 +67,13 @@ class ParquetToJsonl(InFolder):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual([json.loads(line) for line in result.stdout.splitlines()], ROWS)
 
-    def test_what_is_no_table_is_one_line(self):
+    def test_invalid_table_is_one_line_error(self):
         (self.folder / "rows.parquet").write_bytes(b"PAR1 and nothing more")
         result = self.run_script()
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr.count("\n"), 1)
 
-    def test_mistakes_are_one_line(self):
+    def test_wrong_options_are_one_line_errors(self):
         for arguments in (
             ["--split-by", "subject", "--out", "x"],
             ["--split-by", "x", "--out", "{}"],

@@ -1,4 +1,4 @@
-"""Tests of scripts/render_chat.py: what transformers wrote (scripts/make_chat_fixtures.py), and every refusal."""
+"""Tests of scripts/render_chat.py: agreement with transformers (scripts/make_chat_fixtures.py), and all errors."""
 
 import json
 import subprocess
@@ -27,7 +27,8 @@ class RenderChat(InFolder):
         cls.recorded = json.loads((FIXTURES / "recorded.json").read_text(encoding="utf-8"))
 
     def run_script(self, template, lines, *options, tokenizer=FIXTURES):
-        """The script on lines (objects, or text as it is); the template is one of the fixtures, a text, or the tokenizer's."""
+        """Runs the script on `lines` (objects, or text that is written unchanged). template: the name of a recorded one, a
+        template's text, or None for the one of the tokenizer."""
         if template is not None:
             (self.folder / "template.jinja").write_text(self.recorded["templates"].get(template, template), encoding="utf-8")
             options = ["--template", self.folder / "template.jinja", *options]
@@ -59,7 +60,7 @@ class RenderChat(InFolder):
                 for made, expected in zip(segments, case["expected"]):
                     self.assertEqual("".join(s["text"] for s in made), expected["text"])
 
-    def test_the_loss_is_on_what_follows_the_prompt(self):
+    def test_loss_begins_after_the_prompt(self):
         turns = [USER, ANSWER, USER, {"role": "assistant", "content": "You."}]
         line = [{"messages": turns}]
         self.assertEqual(self.learned("headers", line), [["I.<|end|>", "You.<|end|>"]])
@@ -84,22 +85,22 @@ class RenderChat(InFolder):
             self.assertEqual([s["text"] for s in segments if s["loss"]], ["You.<|end|>"])
         self.assertEqual(self.learned("chatml", [{"messages": turns}], "--split-turns"), [["You.<|end|>"]])
 
-    def test_calls_of_tools_are_learned(self):
+    def test_tool_calls_are_in_the_loss(self):
         call = {"type": "function", "function": {"name": "look", "arguments": "{\"in\": 1}"}}
         turns = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "2"}, ANSWER]
         self.assertEqual(
             self.learned("reasoning", [{"messages": turns}])[0][0],
             "<think>\n\n</think>\n\n<call>look{\"in\": 1}</call><|end|>",
         )
-        self.refused("message 1 has tool_calls, which the chat template does not know", "chatml", turns)
-        self.refused("it has tools, which the chat template", "chatml", [USER, ANSWER], tools=[{"type": "function"}])
+        self.refused("message 1 has tool_calls, which the chat template does not use", "chatml", turns)
+        self.refused("the record has tools, which the chat template", "chatml", [USER, ANSWER], tools=[{"type": "function"}])
 
     def test_variables_and_dates(self):
         template = "{{ x }}{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}{% endfor %}"
         text = self.segments(template, [{"messages": [ANSWER]}], "--set", "x=[1, 2]", "--date", "2024-07-26")
         self.assertEqual("".join(s["text"] for s in text[0]), "[1, 2]26 Jul 2024I.")
 
-    def test_templates_come_from_the_tokenizer(self):
+    def test_template_of_the_tokenizer(self):
         def answer(**files):
             folder = self.folder / "model"
             folder.mkdir(exist_ok=True)
@@ -107,7 +108,7 @@ class RenderChat(InFolder):
                 (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
             return self.run_script(None, [{"messages": [ANSWER]}], tokenizer=folder)
 
-        self.assertIn("has no chat template; give --template FILE", answer(tokenizer_config__json="{}").stderr)
+        self.assertIn("has no chat template; pass one with --template FILE", answer(tokenizer_config__json="{}").stderr)
         one = "{% for m in messages %}1{{ m.content }}{{ eos_token }}{% endfor %}"
         config = {"chat_template": one, "eos_token": {"content": "<e>"}}
         self.assertIn('"1I.<e>", "loss": 1', answer(tokenizer_config__json=json.dumps(config)).stdout)
@@ -118,28 +119,28 @@ class RenderChat(InFolder):
 
     def test_refusals(self):
         self.refused("message 0 has a part of type `image`", "chatml", [{"role": "user", "content": [{"type": "image"}]}])
-        self.refused("message 1 has weight 2; it is 0 or 1", "chatml", [USER, {**ANSWER, "weight": 2}])
+        self.refused("message 1 has weight 2; it must be 0 or 1", "chatml", [USER, {**ANSWER, "weight": 2}])
         self.refused("message 0 has no role", "chatml", [{"content": "x"}])
         self.refused("message 0 has no content", "chatml", [{"role": "user"}])
         self.refused("has reasoning_content, which the chat", "chatml", [USER, {**ANSWER, "reasoning_content": "x"}])
         self.refused("roles must alternate", "ask", [USER, USER])
-        self.refused("a text holds `<|end|>`, which would become that token", "chatml", [{"role": "user", "content": "a<|end|>"}])
-        self.refused("a text holds a NUL", "chatml", [{"role": "user", "content": "\0{"}])
-        self.refused("it has no list of messages in `chat`", "chatml", [USER], "--messages-field", "chat")
-        # The system message goes to the last turn: an earlier prompt is no beginning of the whole.
+        self.refused("a text contains `<|end|>`, which would become that token", "chatml", [{"role": "user", "content": "a<|end|>"}])
+        self.refused("a text contains a NUL", "chatml", [{"role": "user", "content": "\0{"}])
+        self.refused("the record has no list of messages in `chat`", "chatml", [USER], "--messages-field", "chat")
+        # The template writes "S" before the last turn only, so the conversation does not begin with an earlier prompt.
         last = "{% for m in messages %}{% if loop.last %}S{% endif %}{{ m.role ~ m.content }}{% endfor %}"
-        self.refused("is not the beginning of the conversation", last, [USER, ANSWER, USER, ANSWER])
+        self.refused("the conversation does not begin with the prompt", last, [USER, ANSWER, USER, ANSWER])
         result = self.run_script("{% if %}", [{"messages": [USER, ANSWER]}])
         self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
 
-    def test_bad_lines_are_skipped_and_counted_if_wanted(self):
+    def test_skip_bad_lines_counts_them(self):
         lines = ["{broken", {"messages": [USER, {**ANSWER, "name": "x"}], "id": 3}, {"messages": 3}]
         result = self.run_script("chatml", lines, "--skip-bad-lines")
         self.assertEqual(result.returncode, 0)
         self.assertEqual(result.stdout.count("\n"), 1)
         self.assertIn("in.jsonl:1: ", result.stderr)
-        self.assertIn("in.jsonl:3: it has no list of messages", result.stderr)
-        self.assertIn("1 conversations; 2 bad lines left out; fields not used: id, messages[].name", result.stderr)
+        self.assertIn("in.jsonl:3: the record has no list of messages", result.stderr)
+        self.assertIn("1 conversations; 2 bad lines skipped; ignored fields: id, messages[].name", result.stderr)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ std::string at(const YAML::Node& node, const std::string& source) {
   return origin_of(node, source).str();
 }
 
-/// "; did you mean 'configs/run.yaml'?": configs in the folder of a missing file with a similar name, or an empty string.
+/// "; did you mean 'configs/run.yaml'?": configs with a similar name in the folder of a missing file, or an empty
+/// string.
 std::string nearest_files(const std::string& source) {
   constexpr int kMaxFolderEntries = 4096;
   const fs::path missing(source);

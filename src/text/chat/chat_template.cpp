@@ -43,7 +43,8 @@ ChatTemplate ChatTemplate::parse(const std::string& name, const std::string& tex
     const size_t colon = line.find(':');
     if (colon == std::string::npos || colon == 0) {
       user_error(
-          "{}: the line is not `ROLE: text`; see docs/how-to/chat-templates.md for the syntax of chat templates",
+          "{}: the line is not `ROLE: text`; see docs/how-to/chat-templates.md for the syntax of chat "
+          "templates",
           place);
     }
     const std::string role = line.substr(0, colon);

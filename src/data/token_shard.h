@@ -1,5 +1,5 @@
-// Token shards of llm.c and modded-nanogpt: a header of 256 int32 (magic, version, number of tokens, the rest unused),
-// then the tokens, all little-endian.
+// Token shards of llm.c and modded-nanogpt: a header of 256 int32 (magic, version, number of tokens; the rest is
+// unused), followed by the tokens, all little-endian.
 //
 //   magic 20240520, version 1    uint16 tokens, GPT-2
 //   magic 20240801, version 7    uint32 tokens, Llama 3
@@ -18,14 +18,14 @@ namespace te::data {
 
 class TokenShard {
  public:
-  /// UserError for a file with another magic or version, and for one whose size is not what its header says.
+  /// UserError for an unknown magic or version, and for a file size that does not match the header.
   explicit TokenShard(const std::string& path);
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t token_bytes() const { return token_bytes_; }  ///< 2 or 4
 
-  /// Calls on_tokens for all tokens in order, in pieces. UserError for a token of `vocab_size` or above, which names
-  /// its position in the file.
+  /// Calls on_tokens for consecutive blocks of all tokens, in order. UserError with the position in the file for a
+  /// token that is not below vocab_size.
   void read(int64_t vocab_size, const std::function<void(std::span<const int32_t> tokens)>& on_tokens) const;
 
  private:

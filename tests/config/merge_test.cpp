@@ -130,7 +130,7 @@ TEST_F(Merge, ErrorsNameTheFileOfTheKey) {
   EXPECT_EQ(complaint({"run.yaml"}).rfind("run.yaml: required keys are missing: model.num_layers", 0), 0u);
 }
 
-// As of configs that were renamed.
+// A renamed config is found by its old name.
 TEST_F(Merge, AMissingFileNamesItsNeighbors) {
   for (const char* name : {"llama3.1_8b_bf16.yaml", "llama3.1_8b_fp8.yaml", "llama3.1_70b_fp8.yaml",
                            "llama7b_fp8.yaml", "llama3_8b_fp8.txt"})

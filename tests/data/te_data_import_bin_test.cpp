@@ -36,8 +36,8 @@ class TeDataImportBin : public ::testing::Test {
   TextFolder folder_;
 };
 
-// As llm.c writes them: the token in front of each document, and documents that continue in the next shard.
-TEST_F(TeDataImportBin, DocumentsEndWithTheTokenBetweenThem) {
+// The format of llm.c: the separator precedes each document, and documents continue in the next shard.
+TEST_F(TeDataImportBin, DocumentsEndWithSeparator) {
   write("0.bin", shard_file<uint16_t>(kShardGpt2, {9, 1, 2, 3, 9, 9, 4}));
   write("1.bin", shard_file<uint16_t>(kShardGpt2, {5, 9, 6, 65535}));
   const Result result = import("0.bin 1.bin");
@@ -49,7 +49,7 @@ TEST_F(TeDataImportBin, DocumentsEndWithTheTokenBetweenThem) {
   EXPECT_EQ(run_te_data(folder_, "verify " + (folder_ / "data")).code, 0);
 }
 
-TEST_F(TeDataImportBin, OrBeginWithIt) {
+TEST_F(TeDataImportBin, DocumentsBeginWithSeparator) {
   write("0.bin", shard_file<uint32_t>(kShardLlama3, {1, 128000, 2, 3, 128000, 128000}));
   write("1.bin", shard_file<uint32_t>(kShardLlama3, {4, 128000}));
   const Result result =
@@ -59,7 +59,7 @@ TEST_F(TeDataImportBin, OrBeginWithIt) {
   EXPECT_EQ(documents(), (Documents{{1}, {128000, 2, 3}, {128000, 4}}));
 }
 
-TEST_F(TeDataImportBin, TheTokenizerIsCheckedAndRecorded) {
+TEST_F(TeDataImportBin, ChecksAndRecordsTokenizer) {
   write("0.bin", shard_file<uint16_t>(kShardGpt2, {256, 'a', 'b', 256, 'c', 256, 'd', 256}));
   const Result result = import("0.bin", "--tokenizer bytes --valid-output valid --valid-fraction 0.3");
   ASSERT_EQ(result.code, 0) << result.error;
@@ -72,11 +72,11 @@ TEST_F(TeDataImportBin, TheTokenizerIsCheckedAndRecorded) {
   expect_refused(import("0.bin"), "data.idx exists; give another prefix, or --force");
   write("0.bin", shard_file<uint16_t>(kShardGpt2, {'a', 257}));
   expect_refused(import("0.bin", "--force --tokenizer bytes"),
-                 "0.bin: token 1 is 257, but the vocabulary has 257");
-  EXPECT_EQ(documents().size(), 2u);  // those of before
+                 "0.bin: token 1 is 257, but must be below the vocabulary size 257");
+  EXPECT_EQ(documents().size(), 2u);  // the first import is unchanged
 }
 
-TEST_F(TeDataImportBin, ADocumentWithoutEndIsWarnedOf) {
+TEST_F(TeDataImportBin, WarnsIfNoSeparatorOccurs) {
   write("0.bin", shard_file<uint16_t>(kShardGpt2, {1, 2}));
   const Result result = import("0.bin");
   EXPECT_EQ(result.code, 0);
@@ -84,7 +84,7 @@ TEST_F(TeDataImportBin, ADocumentWithoutEndIsWarnedOf) {
   EXPECT_EQ(documents(), (Documents{{1, 2}}));
 }
 
-TEST_F(TeDataImportBin, OtherFilesAreRefused) {
+TEST_F(TeDataImportBin, RejectsInvalidFilesAndOptions) {
   write("good.bin", shard_file<uint16_t>(kShardGpt2, {1, 9}));
   write("llama.bin", shard_file<uint32_t>(kShardLlama3, {1, 9}));
   write("empty.bin", shard_file<uint16_t>(kShardGpt2, {}));
@@ -98,14 +98,15 @@ TEST_F(TeDataImportBin, OtherFilesAreRefused) {
   write("id.bin", shard_file<uint32_t>(kShardLlama3, {1, 0x80000000U}));
   expect_refused(import("empty.bin"), "--input: no token in 1 file");
   expect_refused(import("magic.bin"),
-                 "magic.bin: is no token shard of llm.c or modded-nanogpt: begins with 20240521");
+                 "magic.bin: is not a token shard of llm.c or modded-nanogpt: the magic is 20240521");
   expect_refused(import("version.bin"), "version.bin: has version 2 of magic 20240520; only version 1");
   expect_refused(import("evaluation.bin"), "evaluation.bin: is an evaluation file of llm.c");
   for (const char* name : {"short.bin", "long.bin", "negative.bin"})
     expect_refused(import(std::string("good.bin ") + name),
-                   std::string(name) + ": has 1028 bytes, but its header says");
+                   std::string(name) + ": has 1028 bytes, but its header declares");
   expect_refused(import("header.bin"), "header.bin: has 1023 bytes, fewer than the 1024");
-  expect_refused(import("id.bin"), "id.bin: token 1 is 2147483648, but the vocabulary has 2147483648");
+  expect_refused(import("id.bin"),
+                 "id.bin: token 1 is 2147483648, but must be below the vocabulary size 2147483648");
   expect_refused(import("good.bin llama.bin"), "--input: llama.bin has tokens of 4 bytes, good.bin of 2");
   expect_refused(import("none.bin"), "none.bin");
   expect_refused(import("good.bin", ""), "--eod: give the token between documents");

@@ -1,4 +1,4 @@
-// SwiGLU, GELU and their relatives: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of the activations.
 #include "kernels/activation/activation.h"
 
 #include "core/float_types.h"
@@ -17,14 +17,13 @@ void activation_backward(const Context& context, const ActivationBackward& args)
 namespace {
 
 void check_clamp(const char* op, ActivationKind kind, float clamp) {
-  TE_CHECK(kind != ActivationKind::swiglu_clamped || clamp > 0.0f, "{}: the clamp is {}, not above 0", op,
-           clamp);
+  TE_CHECK(kind != ActivationKind::swiglu_clamped || clamp > 0.0f, "{}: clamp {} must be above 0", op, clamp);
 }
 
-/// Columns of y for an input x: x holds gate and up side by side for SwiGLU.
+/// Number of columns of y for an input x; x of a gated kind holds gate and up next to each other.
 int64_t output_cols(const char* op, ActivationKind kind, const Tensor& x) {
   if (!is_gated(kind)) return x.cols();
-  TE_CHECK(x.cols() % 2 == 0, "{}: x of SwiGLU holds gate | up, but has {} columns", op, x.cols());
+  TE_CHECK(x.cols() % 2 == 0, "{}: x has {} columns, but gate and up need an even number", op, x.cols());
   return x.cols() / 2;
 }
 
@@ -54,7 +53,7 @@ void forward_cpu(const Context& context, const ActivationForward& args, int64_t 
                        [=](int64_t r, int64_t c) { return to_float(y[r * ffn + c]); });
 }
 
-/// dx[r, c] in FP32; for SwiGLU columns below ffn are the gate's, the rest the up projection's.
+/// dx[r, c] in FP32. For gated kinds, columns below ffn belong to the gate and the others to the up projection.
 template <ActivationKind kind, class T>
 float backward_at(const T* x, const T* dy, float clamp, int64_t ffn, int64_t r, int64_t c) {
   if constexpr (!is_gated(kind)) {
@@ -70,7 +69,7 @@ float backward_at(const T* x, const T* dy, float clamp, int64_t ffn, int64_t r, 
   }
 }
 
-/// Fills dx; dx may be x, so both halves of a SwiGLU row are computed before either is written.
+/// Fills dx. dx may be x, so both halves of a gated row are computed before either is written.
 template <ActivationKind kind, class T>
 void store_gradient(const T* x, const T* dy, T* dx, float clamp, int64_t rows, int64_t ffn) {
 #pragma omp parallel for
@@ -118,7 +117,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
   check_high_precision(op, "x", args.x);
   check_clamp(op, args.kind, args.clamp);
   const int64_t rows = args.x.rows(), ffn = output_cols(op, args.kind, args.x);
-  TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: neither y nor y_fp8 is asked for", op);
+  TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: y, or y_fp8 with data, is required", op);
   if (args.y) {
     check_dtype(op, "y", args.y, args.x.dtype);
     check_shape(op, "y", args.y, {rows, ffn});
@@ -139,7 +138,7 @@ void activation_backward(const Context& context, const ActivationBackward& args)
   const int64_t rows = args.x.rows(), cols = args.x.cols(), ffn = output_cols(op, args.kind, args.x);
   check_dtype(op, "dy", args.dy, args.x.dtype);
   check_shape(op, "dy", args.dy, {rows, ffn});
-  TE_CHECK(args.dx || args.dx_fp8.wants_data(), "{}: neither dx nor dx_fp8 is asked for", op);
+  TE_CHECK(args.dx || args.dx_fp8.wants_data(), "{}: dx, or dx_fp8 with data, is required", op);
   if (args.dx) {
     check_dtype(op, "dx", args.dx, args.x.dtype);
     check_shape(op, "dx", args.dx, {rows, cols});

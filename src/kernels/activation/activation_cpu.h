@@ -1,4 +1,4 @@
-// The activations on the CPU: activation_math.h with the standard library's exponential.
+// CPU activations: activation_math.h with the standard library's exponential.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@ inline float sigmoid_cpu(float x) {
   return 1.0f / (1.0f + std::exp(-x));
 }
 
-/// s of activation_math.h.
+/// Factor s of activation_math.h.
 template <ActivationKind kind>
 float activation_factor_cpu(float x) {
   if constexpr (has_sigmoid(kind))
@@ -20,7 +20,7 @@ float activation_factor_cpu(float x) {
     return plain_factor<kind>(x);
 }
 
-/// y (`up` unused where the kind is not gated, `clamp` where it is not clamped).
+/// The activation's value. `up` is unused unless the kind is gated, `clamp` unless it is clamped.
 template <ActivationKind kind>
 float activation_cpu(float x, float up, float clamp) {
   const float in = gate_within<kind>(x, clamp);

@@ -1,4 +1,4 @@
-// The sigmoid that the activations' kernels take activation_math.h's formulas from.
+// Sigmoid for the activation kernels, which apply the formulas of activation_math.h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,8 +8,8 @@
 
 namespace te::kernels::cuda {
 
-/// FP32 tensors get the accurate exponential; for 16 bits the fast one's relative error (below 1e-5) is far
-/// inside the rounding of the result. Every kernel of one type uses the same, so fused equals unfused.
+/// FP32 tensors use the accurate exponential. For 16-bit types the relative error of the fast one (below 1e-5) is far
+/// below the rounding of the result. All kernels of a type use the same function, so fused and separate kernels agree.
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
@@ -23,7 +23,7 @@ __device__ __forceinline__ float sigmoid<__half>(float x) {
   return reciprocal_fast(1.0f + exp2_fast(x * -kLog2E));
 }
 
-/// s of activation_math.h.
+/// Factor s of activation_math.h.
 template <ActivationKind kind, class T>
 __device__ __forceinline__ float activation_factor(float x) {
   if constexpr (has_sigmoid(kind))
@@ -32,8 +32,8 @@ __device__ __forceinline__ float activation_factor(float x) {
     return plain_factor<kind>(x);
 }
 
-/// The sigmoid of several at a time, written so that their latencies overlap: left alone the compiler takes them one by
-/// one where registers are short.
+/// Sigmoids of several values, with asm volatile so that their latencies overlap. Otherwise the compiler computes them
+/// one after another when registers are scarce.
 template <int kCount>
 __device__ __forceinline__ void sigmoids(float (&x)[kCount]) {
 #pragma unroll

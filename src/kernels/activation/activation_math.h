@@ -1,9 +1,9 @@
-// The activations' formulas, one text for both backends. All are y = x s (times up), and they take the factor s from
-// the caller, because each backend has its own exponential: sigmoid(activation_argument(x)), for the exact GELU the
-// normal distribution's integral up to x, for ReLU 0 or 1. Multiply-adds are spelled out, so that no compiler chooses
-// where to fuse and the plain and the fused kernels give the same bits.
+// Formulas of the activations, shared by both backends. Every kind computes y = x * s (times up for gated kinds). The
+// caller passes the factor s, because each backend has its own exponential: sigmoid(activation_argument(x)) for most
+// kinds, the normal distribution's CDF at x for the exact GELU, and 0 or 1 for ReLU. Multiply-adds are written as fmaf,
+// so that no compiler chooses where to fuse and the separate and fused kernels give bitwise equal results.
 //
-// GELU's tanh form is written with the sigmoid: 0.5 (1 + tanh(u)) = sigmoid(2 u).
+// The tanh form of GELU is expressed with the sigmoid: 0.5 (1 + tanh(u)) = sigmoid(2 u).
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ constexpr float kGeluCubic = 0.071354816272600025f;  ///< 0.044715 * 2 sqrt(2 / 
 constexpr float kInverseSqrt2 = 0.70710678118654752f;
 constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
 
-/// What the sigmoid is taken of: 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU and GeGLU's gate, x itself for SwiGLU's and
+/// Argument of the sigmoid: 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU and the gate of GeGLU, x itself for SwiGLU and
 /// SiLU.
 template <ActivationKind kind>
 TE_HOST_DEVICE float activation_argument(float x) {
@@ -27,7 +27,7 @@ TE_HOST_DEVICE float activation_argument(float x) {
   return gelu ? x * fmaf(kGeluCubic, x * x, kGeluLinear) : x;
 }
 
-/// s of the kinds without a sigmoid.
+/// Factor s of the kinds without a sigmoid.
 template <ActivationKind kind>
 TE_HOST_DEVICE float plain_factor(float x) {
   static_assert(kind == ActivationKind::relu || kind == ActivationKind::gelu_exact);
@@ -37,8 +37,8 @@ constexpr bool has_sigmoid(ActivationKind kind) {
   return kind != ActivationKind::relu && kind != ActivationKind::gelu_exact;
 }
 
-/// What the formulas take of gate and up: for the clamped kind what is left of them, else they themselves. Written so
-/// that NaN stays NaN.
+/// Gate and up as the formulas use them: clamped for swiglu_clamped, unchanged otherwise. The comparisons keep NaN as
+/// NaN.
 template <ActivationKind kind>
 TE_HOST_DEVICE float gate_within(float gate, float clamp) {
   return kind == ActivationKind::swiglu_clamped && gate > clamp ? clamp : gate;
@@ -49,19 +49,19 @@ TE_HOST_DEVICE float up_within(float up, float clamp) {
   return up > clamp ? clamp : up < -clamp ? -clamp : up;
 }
 
-/// y (`up` unused where the kind is not gated).
+/// The activation's value y; `up` is unused unless the kind is gated.
 template <ActivationKind kind>
 TE_HOST_DEVICE float activation_value(float x, float up, float s) {
   return is_gated(kind) ? x * s * up : x * s;
 }
 
-/// d y / d x of GELU, times dy.
+/// Gradient of GELU: dy * d y / d x.
 TE_HOST_DEVICE float gelu_gradient(float x, float s, float dy) {
   const float slope = fmaf(3.0f * kGeluCubic, x * x, kGeluLinear);
   return dy * fmaf(x * (s * (1.0f - s)), slope, s);
 }
 
-/// d y / d x of a kind without gate, times dy.
+/// Gradient of a kind without a gate: dy * d y / d x.
 template <ActivationKind kind>
 TE_HOST_DEVICE float plain_gradient(float x, float s, float dy) {
   static_assert(!is_gated(kind));
@@ -72,17 +72,18 @@ TE_HOST_DEVICE float plain_gradient(float x, float s, float dy) {
   return dy * s;
 }
 
-/// d y / d gate of SwiGLU, times dy.
+/// Gradient of SwiGLU's gate: dy * d y / d gate.
 TE_HOST_DEVICE float swiglu_gate_gradient(float gate, float up, float s, float dy) {
   return dy * up * (s * fmaf(gate, 1.0f - s, 1.0f));
 }
 
-/// d y / d up of SwiGLU, times dy.
+/// Gradient of SwiGLU's up projection: dy * d y / d up.
 TE_HOST_DEVICE float swiglu_up_gradient(float gate, float s, float dy) {
   return dy * (gate * s);
 }
 
-/// Both, of a gated kind and values before the clamp: what it has cut off gets none. `s` is that of gate_within().
+/// Both gradients of a gated kind for unclamped inputs; a clamped value gets no gradient. `s` is the factor for
+/// gate_within().
 struct GatedGradient {
   float gate, up;
 };
@@ -98,7 +99,7 @@ TE_HOST_DEVICE GatedGradient gated_gradient(float gate, float up, float s, float
   return d;
 }
 
-/// Calls fn.operator()<kind>() of a kind known at run time.
+/// Calls fn.operator()<kind>() for a kind that is known only at run time.
 template <class Fn>
 void visit_activation(ActivationKind kind, Fn&& fn) {
   switch (kind) {

@@ -1,4 +1,4 @@
-// AdamW: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of AdamW.
 #include "kernels/adamw/adamw.h"
 
 #include <algorithm>
@@ -22,9 +22,10 @@ void check(const AdamW& args, int64_t n) {
   check_moment("exp_avg", args.exp_avg, DType::e4m3, args.exp_avg_exponents, n);
   check_moment("exp_avg_sq", args.exp_avg_sq, DType::u8, args.exp_avg_sq_exponents, n);
   if (args.runs) check_dtype("adamw", "runs", args.runs, DType::u8);
-  TE_CHECK(args.runs.bytes() % sizeof(MomentRun) == 0, "adamw: runs of {} bytes", args.runs.bytes());
+  TE_CHECK(args.runs.bytes() % sizeof(MomentRun) == 0,
+           "adamw: runs have {} bytes, which must be a multiple of {}", args.runs.bytes(), sizeof(MomentRun));
   if (args.remainder) {
-    TE_CHECK(!args.main_param, "adamw: main_param and remainder exclude each other");
+    TE_CHECK(!args.main_param, "adamw: main_param must be empty with remainder");
     check_dtype("adamw", "remainder", args.remainder, DType::u16);
     check_shape("adamw", "remainder", args.remainder, {n});
     check_dtype("adamw", "param", args.param, DType::bf16);
@@ -43,7 +44,7 @@ void check(const AdamW& args, int64_t n) {
   TE_CHECK(args.step >= 1, "adamw: step {} must be at least 1", args.step);
 }
 
-// A moment in memory, granule by granule. `bits` of a random word are those that round this moment.
+// Access to a moment in memory, granule by granule. `bits` extracts from a random word the bits that round this moment.
 
 template <class T>
 struct PlainMoment {
@@ -74,7 +75,7 @@ struct BlockMoment {
   }
 };
 
-/// The random words of elements [begin, begin + count), at most a granule.
+/// Random words of elements [begin, begin + count), which is at most a granule.
 void get_words(const MomentWords& random, int64_t begin, int64_t count, uint32_t* words) {
   int run = random.run_of(begin);
   for (int64_t i = 0; i < count; i += 4) {
@@ -85,7 +86,7 @@ void get_words(const MomentWords& random, int64_t begin, int64_t count, uint32_t
   }
 }
 
-/// Param is the type of the model's copy, Grad that of the main gradients.
+/// Param is the dtype of the model's weights, Grad the dtype of the main gradients.
 template <class Param, class Grad, class M, class V>
 void adamw_cpu(const AdamW& args, int64_t n, const M& exp_avg, const V& exp_avg_sq) {
   if (args.skip != nullptr && *args.skip != 0) return;
@@ -136,7 +137,7 @@ void visit_moment(const Tensor& moment, const Tensor& exponents, Fn&& fn) {
 
 void adamw(const Context& context, const AdamW& args) {
   const int64_t n = args.exp_avg.numel();
-  if (n == 0) return;  // a rank whose shard is empty
+  if (n == 0) return;  // the rank's shard is empty
   check(args, n);
   TE_DISPATCH_CUDA(context, adamw, args);
   const auto with_moments = [&](const auto& m, const auto& v) {

@@ -1,6 +1,6 @@
-// AdamW on the GPU: one launch over the flat buffers. Per element it reads and writes the main parameter (4 bytes each
-// way, whole or in halves) and both moments (4, 2 or 1 bytes each way), reads the gradient (4 or 2) and may write a
-// BF16 copy (2), so it is bound by memory; each thread takes four consecutive elements.
+// AdamW on the GPU: one launch over the flat buffers. For each element it reads and writes the FP32 master weight (4
+// bytes, one number or two halves) and both Adam moments (4, 2 or 1 bytes), reads the gradient (4 or 2 bytes) and may
+// write a BF16 weight (2 bytes). The kernel is therefore memory-bound. Each thread processes four consecutive elements.
 #include <type_traits>
 
 #include "kernels/adamw/adamw_math.h"
@@ -16,13 +16,13 @@ constexpr int kWidth = 4;
 // A thread's elements lie in one granule, because kWidth divides kAdamWGranule.
 static_assert(kAdamWGranule % kWidth == 0);
 
-// --- main parameters ---------------------------------------------------------------------------------------
+// --- FP32 master weights ----------------------------------------------------------------------------------------
 
-/// FP32 numbers, perhaps with a copy in the model's dtype.
+/// FP32 numbers, optionally with a copy in the model's dtype.
 template <class Param>
 struct WholeMain {
   float* main;
-  Param* param;  ///< or null, or main
+  Param* param;  ///< null, a separate buffer or main itself
 
   template <int N>
   __device__ void load(int64_t i, float (&w)[N]) const {
@@ -41,7 +41,7 @@ struct WholeMain {
   }
 };
 
-/// BF16 values and remainders.
+/// BF16 weights and 16-bit remainders.
 struct SplitMain {
   uint16_t* value;
   uint16_t* remainder;
@@ -68,7 +68,7 @@ struct SplitMain {
 
 // --- moments -----------------------------------------------------------------------------------------------
 
-/// FP32 or BF16 numbers.
+/// FP32 or BF16 moments.
 template <class T>
 struct PlainMoment {
   T* values;
@@ -90,7 +90,7 @@ struct PlainMoment {
   }
 };
 
-/// Codes of moment_fp8.h: a warp has a block.
+/// FP8 codes of moment_fp8.h; a warp processes one block.
 static_assert(kAdamWGranule == kWidth * kWarpSize);
 template <class Format>
 struct BlockMoment {
@@ -129,15 +129,15 @@ struct Step {
   M exp_avg;
   V exp_avg_sq;
   const uint8_t* flags;
-  const float* grad_multiplier;  ///< or null
-  const int32_t* skip;           ///< or null
+  const float* grad_multiplier;  ///< may be null
+  const int32_t* skip;           ///< may be null
   AdamWConstants c;
   MomentWords random;
   static constexpr bool kRounds = M::kRounds || V::kRounds;
-  static constexpr bool kBlocks = M::kBlocks || V::kBlocks;  ///< then all are vectors, n whole blocks
+  static constexpr bool kBlocks = M::kBlocks || V::kBlocks;  ///< then accesses are vectors, n whole blocks
 };
 
-/// The run of element i, which is the same for the whole warp: all lanes look at once, 32 runs a time.
+/// Index of the run that contains element i, which is the same for the whole warp: the lanes check 32 runs at a time.
 __device__ __forceinline__ int run_of_warp(const MomentWords& random, int64_t i) {
   const int lane = threadIdx.x % kWarpSize;
   int first = 0, count = random.num_runs;
@@ -145,7 +145,7 @@ __device__ __forceinline__ int run_of_warp(const MomentWords& random, int64_t i)
     const int step = (count + kWarpSize - 1) / kWarpSize, mine = lane * step;
     const bool before = mine < count && random.runs[first + mine].begin <= i;
     const int last = __popc(__ballot_sync(0xffffffffu, before)) - 1;
-    if (last < 0) return -1;  // only in the first round
+    if (last < 0) return -1;  // only in the first iteration
     if (step == 1) return first + last;
     first += last * step;
     count = min(step, count - last * step);
@@ -153,7 +153,7 @@ __device__ __forceinline__ int run_of_warp(const MomentWords& random, int64_t i)
   return -1;
 }
 
-/// Elements [i, i + N) of one granule; `run` is that of element i.
+/// Updates elements [i, i + N) of one granule; `run` is the run of element i.
 template <int N, class S>
 __device__ __forceinline__ void update(const S& s, float decay, float multiplier, int run, int64_t i) {
   using Grad = std::remove_cvref_t<decltype(*s.main_grad)>;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void update(const S& s, float decay, float multiplier
   s.exp_avg_sq.store(i, v, words, 16);
 }
 
-/// Elements [begin, n), at most kWidth, of a shard that is cut or not aligned.
+/// Updates elements [begin, n), at most kWidth, of a shard that is unaligned or ends within a vector.
 template <class S>
 __device__ __forceinline__ void update_singly(const S& s, float decay, float multiplier, int run,
                                               int64_t begin, int64_t n) {
@@ -219,7 +219,7 @@ void launch(const Context& context, const AdamW& args, const Main& main, const M
   const bool vectors = all_aligned(args);
   if constexpr (M::kBlocks || V::kBlocks) {
     TE_CHECK(vectors && n % kAdamWGranule == 0,
-             "adamw: {} elements with moments in FP8: whole blocks, aligned", n);
+             "adamw: FP8 moments need aligned buffers of whole blocks, not {} elements", n);
     adamw_kernel<true><<<blocks, kThreads, 0, cuda_stream(context)>>>(step, n);
   } else {
     const auto kernel =

@@ -1,6 +1,6 @@
-// The arithmetic of AdamW, shared by the CPU reference and the CUDA kernel so that both give the same bits:
-// every multiply-add is spelled fmaf, nothing is left for a compiler to contract, and division and square
-// root are IEEE on both sides.
+// Arithmetic of AdamW, shared by the CPU reference and the CUDA kernel for bitwise equal results: every multiply-add is
+// written as fmaf, so the compiler has nothing to contract, and division and square root are IEEE-rounded on both
+// sides.
 #pragma once
 
 #include <bit>
@@ -42,19 +42,19 @@ inline MomentWords moment_words(const AdamW& args) {
           static_cast<uint64_t>(args.step)};
 }
 
-/// One element; `gradient` is already multiplied by the clipping coefficient, `decay` is c.decay or 0.
+/// Updates one element. `gradient` is already multiplied by the clipping coefficient; `decay` is c.decay or 0.
 TE_HOST_DEVICE void adamw_element(const AdamWConstants& c, float decay, float gradient, float& param,
                                   float& exp_avg, float& exp_avg_sq) {
   exp_avg = fmaf(c.beta1, exp_avg, c.one_minus_beta1 * gradient);
   exp_avg_sq = fmaf(c.beta2, exp_avg_sq, c.one_minus_beta2 * gradient * gradient);
   const float denominator = fmaf(sqrtf(exp_avg_sq), c.inv_sqrt_correction2, c.eps);
   const float update = exp_avg / denominator;
-  // Decay and update are small beside param: adding them first leaves one rounding of param. The product is
-  // the addend of an fmaf, so it cannot be contracted.
+  // Decay and update are small compared with param, so adding them first leaves a single rounding of param. The
+  // multiplication is an addend of the fmaf, so it cannot be contracted.
   param = param - fmaf(decay, param, c.step_size * update);
 }
 
-/// The same on a main parameter in two halves.
+/// adamw_element() for an FP32 master weight that is stored as a BF16 weight and a 16-bit remainder.
 TE_HOST_DEVICE void adamw_split(const AdamWConstants& c, float decay, float gradient, SplitFloat& split,
                                 float& exp_avg, float& exp_avg_sq) {
   float param = std::bit_cast<float>(join_float(split));

@@ -1,17 +1,17 @@
-// Moments in FP8: blocks of 128 elements, each with codes of 8 bits and the exponent k of one power of two.
+// Adam moments in FP8: each block of 128 elements stores 8-bit codes and the exponent k of a common power-of-two scale.
 //
 //   exp_avg      E4M3: value = code * 2^k
-//   exp_avg_sq   value = (code * 2^k)^2, the code without a sign: 4 bits of exponent, 4 of mantissa. The root halves
-//                the exponents that a block spans; without it the smallest second moments of a block would become 0 and
-//                their elements take steps of exp_avg / eps.
+// exp_avg_sq   value = (code * 2^k)^2; the code is unsigned, with 4 exponent and 4 mantissa bits. Storing the square
+//                root halves the range of exponents that a block spans. Without it, the smallest second moments of
+//                a block would underflow, and their elements would take steps of exp_avg / eps.
 //
-// k is the least for which the block's largest code is finite. A power of two costs up to one bit of range, of which
-// there are 17 and more, and in return every value is a BF16 number (exp_avg) or an FP32 number (exp_avg_sq): a
-// checkpoint holds these, and rounding them again, in the same blocks, gives the same values whatever k they had.
+// k is the smallest exponent for which the block's largest code is finite. A power-of-two scale wastes up to one bit of
+// range out of at least 17, but makes every value an exact BF16 number (exp_avg) or FP32 number (exp_avg_sq).
+// Checkpoints hold these values, and encoding them again in the same blocks gives the same values for any k.
 //
-// Codes are rounded stochastically, as BF16 is (moment_rounding.h), so that the value is right on average: of
-// exp_avg_sq the square, not the root, because a bias of the square would add up over the 1 / (1 - beta2) steps of its
-// memory.
+// Codes are rounded stochastically like BF16 moments (moment_rounding.h), so that the expected value is exact. For
+// exp_avg_sq this holds for the square, not the root, because a bias of the square would accumulate over the 1 / (1 -
+// beta2) steps of its averaging window.
 #pragma once
 
 #include <bit>
@@ -30,15 +30,15 @@ TE_HOST_DEVICE float power_of_two(int k) {
 
 namespace fp8_detail {
 
-// The exponent field of a code has 4 bits and the bias 7: shifted into an FP32 number's place it is 2^120 too small,
-// for subnormal codes, too.
+// A code has 4 exponent bits with bias 7. Its bits, shifted into the position of an FP32 number, give a value that is
+// too small by 2^120, also for subnormal codes.
 constexpr int kRebias = 120;
 
 template <int kMantissa>
 TE_HOST_DEVICE float magnitude_of(uint32_t code) {
   return std::bit_cast<float>(code << (23 - kMantissa)) * power_of_two(kRebias);
 }
-/// The FP32 bits of which the upper ones are the code of the next magnitude towards zero.
+/// FP32 bits whose upper part is the code of the next magnitude towards zero.
 TE_HOST_DEVICE uint32_t code_bits(float magnitude) {
   return std::bit_cast<uint32_t>(magnitude * power_of_two(-kRebias));
 }
@@ -49,7 +49,7 @@ struct Fp8ExpAvg {
   static constexpr float kMax = 448.0f;                            ///< 1.75 * 2^8
   static constexpr int kMinScaleLog2 = -117, kMaxScaleLog2 = 100;  ///< k: all values are normal BF16 numbers
 
-  /// What a block's k is made for.
+  /// Magnitude from which the block's k is computed.
   TE_HOST_DEVICE static float magnitude(float x) { return fabsf(x); }
   TE_HOST_DEVICE static float decode(uint8_t code, int k) {
     const uint32_t bits = code & 0x7fu;
@@ -57,7 +57,7 @@ struct Fp8ExpAvg {
     const float finite = (code & 0x80u) != 0 ? -value : value;
     return bits == 0x7fu ? std::bit_cast<float>(0x7fffffffu) : finite;
   }
-  /// Rounded by 16 random bits; 0x8000 rounds to the nearest.
+  /// Rounds stochastically with 16 random bits; 0x8000 rounds to nearest.
   TE_HOST_DEVICE static uint8_t encode(float x, int k, uint32_t random) {
     const uint32_t sign = std::bit_cast<uint32_t>(x) >> 24 & 0x80u;
     const float scaled = fabsf(x) * power_of_two(-k);
@@ -80,7 +80,7 @@ struct Fp8ExpAvgSq {
     if (!(scaled <= kMax)) return 0xff;
     const uint32_t code = fp8_detail::code_bits(scaled) >> 19;
     const float lower = fp8_detail::magnitude_of<4>(code), upper = fp8_detail::magnitude_of<4>(code + 1);
-    // Squares of codes and their differences are exact, so that a contraction by the compiler changes nothing.
+    // Squares of codes and their differences are exact, so contraction by the compiler does not change the result.
     const float above = x * power_of_two(-2 * k) - lower * lower;
     const float gap = upper * upper - lower * lower;
     const bool up = code < 0xfeu && static_cast<float>(random & 0xffffu) * gap < above * 65536.0f;
@@ -88,7 +88,7 @@ struct Fp8ExpAvgSq {
   }
 };
 
-/// The k of a block whose largest magnitude (as Format::magnitude makes it) has these bits.
+/// Exponent k of a block; `largest` holds the FP32 bits of its largest Format::magnitude.
 template <class Format>
 TE_HOST_DEVICE int block_exponent(uint32_t largest) {
   const uint32_t top = std::bit_cast<uint32_t>(Format::kMax);
@@ -97,7 +97,7 @@ TE_HOST_DEVICE int block_exponent(uint32_t largest) {
   return k < Format::kMinScaleLog2 ? Format::kMinScaleLog2
                                    : (k > Format::kMaxScaleLog2 ? Format::kMaxScaleLog2 : k);
 }
-/// As it is stored, in a byte, and back.
+/// Conversions between k and the byte that stores it.
 TE_HOST_DEVICE uint8_t exponent_byte(int k) {
   return static_cast<uint8_t>(k + 127);
 }
@@ -105,7 +105,8 @@ TE_HOST_DEVICE int exponent_of(uint8_t byte) {
   return static_cast<int>(byte) - 127;
 }
 
-/// Elements of a block, on the host: `count` of at most kAdamWGranule. `random(i)` gives element i's 16 bits.
+/// Host functions for the `count` elements of a block (at most kAdamWGranule). `random(i)` returns the 16 random bits
+/// of element i.
 template <class Format>
 void decode_block(const uint8_t* codes, uint8_t exponent, int64_t count, float* values) {
   for (int64_t i = 0; i < count; ++i) values[i] = Format::decode(codes[i], exponent_of(exponent));

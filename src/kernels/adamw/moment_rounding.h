@@ -1,16 +1,17 @@
-// Moments in BF16: how AdamW rounds what it computes in FP32.
+// Adam moments in BF16: rounding of the FP32 values that AdamW computes.
 //
-// Round to nearest would lose what a moment is made of. With beta2 = 0.999 a step changes exp_avg_sq by about a
-// thousandth of itself, and two neighbours of BF16 are 1/256 to 1/128 apart: every change would be rounded away, and
-// the moment would stay where it is, however large or small the gradients become. So moments are rounded
-// stochastically: to one of the two neighbours, up with the probability (x - lower) / (upper - lower). The mean of that
-// is x, exactly, for any beta, and the errors of many steps average out. (Gupta et al., "Deep learning with limited
-// numerical precision", ICML'15, show it for weights.) exp_avg is rounded the same way, although round to nearest would
-// do for beta1 = 0.9: both moments of an element share one random word, so that it costs nothing.
+// Round to nearest would lose updates of the moments. With beta2 = 0.999, a step changes exp_avg_sq by about 0.1%,
+// while neighboring BF16 numbers are 1/256 to 1/128 apart. Every change would be rounded away, and the moment would
+// never follow the gradients. So Adam moments are rounded stochastically to one of the two neighbors, up with
+// probability (x - lower) / (upper - lower). The expected value is exactly x for any beta, and errors average out over
+// many steps. (Gupta et al., "Deep learning with limited numerical precision", ICML'15, show this for weights.) exp_avg
+// is rounded in the same way, although round to nearest would suffice for beta1 = 0.9: both moments of an element share
+// one random word, so this costs nothing.
 //
-// The random word of an element is a pure function of (training.seed, the parameter's name, Adam's step, the element's
-// index in the whole parameter). It depends neither on the device nor on the layout of ranks: data ranks, tensor ranks
-// and stages that hold the same element round it alike, and a resumed run draws what the uninterrupted one has drawn.
+// The random word of an element is a pure function of training.seed, the parameter's name, Adam's step and the
+// element's index in the full parameter. It does not depend on the device or the parallel layout: all data-parallel
+// ranks, tensor-parallel ranks and pipeline stages that hold an element round it in the same way. A resumed run draws
+// the same words as an uninterrupted one.
 #pragma once
 
 #include <bit>
@@ -22,22 +23,23 @@
 
 namespace te::kernels {
 
-/// Elements of flat buffers that belong to one parameter, from `begin` on up to the next run: element i is element
-/// region.index(i - begin) of the whole parameter. Gaps behind a parameter hold zeros, which are never rounded.
+/// Elements of a flat buffer that belong to one parameter, from `begin` to the start of the next run. Element i of the
+/// buffer is element region.index(i - begin) of the full parameter. Gaps after a parameter hold zeros, which rounding
+/// does not change.
 struct MomentRun {
   int64_t begin = 0;
   uint64_t stream = 0;  ///< stream_of the parameter's name
   ParameterRegion region;
 };
 
-/// Which random words a launch uses. A word's lower half rounds exp_avg, the upper half exp_avg_sq.
+/// Source of the random words of a launch. A word's lower half rounds exp_avg, the upper half exp_avg_sq.
 struct MomentWords {
   const MomentRun* runs = nullptr;  ///< ascending
   int num_runs = 0;
   uint64_t seed = 0;
   uint64_t step = 0;
 
-  /// The run of element i, or -1 before the first one.
+  /// Index of the run that contains element i, or -1 before the first run.
   TE_HOST_DEVICE int run_of(int64_t i) const {
     int low = -1, high = num_runs;
     while (high - low > 1) {
@@ -46,19 +48,19 @@ struct MomentWords {
     }
     return low;
   }
-  /// The run of element i, from the run of an element before it.
+  /// Index of the run that contains element i, searched from the run of an earlier element.
   TE_HOST_DEVICE int advance(int run, int64_t i) const {
     while (run + 1 < num_runs && runs[run + 1].begin <= i) ++run;
     return run;
   }
-  /// Word number index % 4 of the four that neighbours share.
+  /// Word index % 4 of the Philox block that four consecutive elements share.
   TE_HOST_DEVICE uint32_t word(const MomentRun& run, uint64_t index) const {
     const Philox4 random = philox(seed, run.stream + step, index >> 2);
     const uint32_t first = (index & 1) != 0 ? random.word[1] : random.word[0];
     const uint32_t second = (index & 1) != 0 ? random.word[3] : random.word[2];
     return (index & 2) != 0 ? second : first;
   }
-  /// Words of elements [i, i + N); `run` is that of element i. 0 before the first run.
+  /// Random words of elements [i, i + N); `run` is the run of element i. Words before the first run are 0.
   template <int N>
   TE_HOST_DEVICE void get(int run, int64_t i, uint32_t (&words)[N]) const {
     if constexpr (N == 4) {
@@ -79,7 +81,7 @@ struct MomentWords {
   }
 };
 
-/// A moment as FP32.
+/// Value of a moment in FP32.
 TE_HOST_DEVICE float moment_value(float moment) {
   return moment;
 }
@@ -87,14 +89,14 @@ TE_HOST_DEVICE float moment_value(bfloat16 moment) {
   return std::bit_cast<float>(uint32_t{moment.bits} << 16);
 }
 
-/// x rounded to the moment's type by 16 random bits. Infinities and NaN stay what they are.
+/// Rounds x to the moment's type with 16 random bits. Infinities and NaN are preserved.
 TE_HOST_DEVICE void round_moment(float x, uint32_t, float& moment) {
   moment = x;
 }
 TE_HOST_DEVICE void round_moment(float x, uint32_t random, bfloat16& moment) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  // Adding up to 65,535 carries into the upper half in just as many of 65,536 cases as the lower half says.
+  // Adding up to 65,535 carries into the upper half with a probability of (lower half) / 65,536.
   moment.bits = nan ? uint16_t{0x7fff} : static_cast<uint16_t>((bits + (random & 0xffffu)) >> 16);
 }
 

@@ -1,14 +1,14 @@
-// Attention on the CPU: blocks of 64 queries against blocks of 64 keys, so that no S x S matrix is held.
+// CPU attention: blocks of 64 queries against blocks of 64 keys, so that no S x S matrix is stored.
 //
-// Forward, per query i (Milakov and Gimelshein): the running maximum m and denominator l are updated block by
-// block, what has been summed so far is rescaled by exp(m_old - m_new), and in the end o = sum / l,
-// lse = m + log l. Backward (Dao et al.): with p = exp(s - lse) recomputed, delta_i = do_i . o_i,
+// Forward, per query i (Milakov and Gimelshein): the running maximum m and denominator l are updated block by block,
+// earlier sums are rescaled by exp(m_old - m_new), and finally o = sum / l and lse = m + log l. Backward (Dao et al.):
+// with p = exp(s - lse) recomputed, delta_i = do_i . o_i,
 //   dv_j = sum_i p~_ij do_i,  dp_ij = do_i . v_j,  ds_ij = p_ij (keep_ij dp_ij - delta_i),
 //   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i,
-// where keep is the dropout factor (0 or 1 / (1 - p)) and p~ = keep p. All of it is FP32.
+// where keep is the dropout factor (0 or 1 / (1 - p)) and p~ = keep p. Everything is computed in FP32.
 //
-// A task is one head (forward) or one query group (backward); a task's sums run in a fixed order, so the
-// results do not depend on the number of threads.
+// A task is one head (forward) or one query group (backward). Its sums run in a fixed order, so results do not depend
+// on the number of threads.
 #include "kernels/attention/attention_cpu.h"
 
 #include <algorithm>
@@ -27,8 +27,9 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-/// Where the parts of one sample's heads lie: all in the packed buffer, or with a range of queries keys and values in
-/// one of their own. The queries of a call are counted from 0; query i is at position `position` + i of the sequence.
+/// Element offsets of one sample's heads. q, k and v are in the packed buffer; with a query range, k and v are in a
+/// buffer of their own. Queries are counted from 0 within the call; query i is at position `position` + i of the
+/// sequence.
 struct Layout {
   explicit Layout(const AttentionShape& s)
       : shape(s),
@@ -42,14 +43,14 @@ struct Layout {
         o_stride(s.num_heads * s.head_dim) {}
   int64_t row(int64_t b) const { return b * shape.rows() + shape.range.first; }
   int64_t q(int64_t b, int64_t head) const { return row(b) * qkv_stride + head * dim; }
-  /// In kv with a range, else in qkv.
+  /// Offset in kv with a range, otherwise in qkv.
   int64_t k(int64_t b, int64_t group) const {
     return b * shape.seq * kv_stride + (group + (range ? 0 : shape.num_heads)) * dim;
   }
   int64_t v(int64_t b, int64_t group) const { return k(b, group + shape.num_query_groups); }
   int64_t o(int64_t b, int64_t head) const { return row(b) * o_stride + head * dim; }
   int64_t lse(int64_t b, int64_t head) const { return (b * shape.num_heads + head) * queries; }
-  /// Row of query 0 in the mask of the whole model.
+  /// Row of query 0 in the dropout mask of the whole model.
   int64_t mask_row(int64_t b, int64_t head) const {
     const int64_t heads = shape.total_heads > 0 ? shape.total_heads : shape.num_heads;
     return (b * heads + shape.first_head + head) * shape.seq + position;
@@ -60,7 +61,7 @@ struct Layout {
   int64_t queries, position, dim, heads_per_group, qkv_stride, kv_stride, o_stride;
 };
 
-/// [rows, dim] of one head as dense FP32.
+/// Copies rows of one head to a dense FP32 matrix [rows, dim].
 template <class T>
 void load(std::vector<float>& to, const T* from, int64_t stride, int64_t rows, int64_t dim) {
   to.resize(static_cast<size_t>(rows * dim));
@@ -74,9 +75,9 @@ void store(T* to, int64_t stride, const float* from, int64_t rows, int64_t dim) 
     for (int64_t d = 0; d < dim; ++d) to[i * stride + d] = from_float<T>(from[i * dim + d]);
 }
 
-/// The dropout factors of one block: word j % 4 of philox(seed, 0, (row * ceil4(seq) + j) / 4), row
-/// being (sample * heads + head) * seq + query, heads counted over the whole model; an element is kept when the word is
-/// at least dropout * 2^32.
+/// Dropout factors of one block. The word of an element is word j % 4 of philox(seed, 0, (row * ceil4(seq) + j) / 4),
+/// where row is (sample * heads + head) * seq + query, with heads counted over the whole model. The element is kept if
+/// the word is at least dropout * 2^32.
 struct DropoutMask {
   float probability;
   uint64_t seed;
@@ -97,7 +98,7 @@ struct DropoutMask {
   }
 };
 
-/// How far back the queries of one sample see.
+/// First keys that the queries of one sample see.
 struct Past {
   FirstKeys first_keys;
   int64_t sample;
@@ -105,19 +106,19 @@ struct Past {
   int64_t begin(int64_t i) const { return first_keys.of(static_cast<int>(sample), static_cast<int>(i)); }
 };
 
-/// A block of the score matrix: queries [i0, i0 + rows), the first of them at `position`, against keys [j0, j0 + cols),
-/// j0 <= position.
+/// A block of the score matrix: queries [i0, i0 + rows), the first of which is at `position`, against keys [j0, j0 +
+/// cols), with j0 <= position.
 struct Block {
   int64_t i0, rows, position, j0, cols;
   const Past& past;
 
-  /// Query i0 + r may see keys [first, end) of the block: none where end <= first.
+  /// Query i0 + r sees keys [first, end) of the block; none if end <= first.
   int64_t first(int64_t r) const { return std::clamp<int64_t>(past.begin(position + r) - j0, 0, cols); }
   int64_t end(int64_t r) const { return std::min(cols, position + r - j0 + 1); }
 };
 
-/// Calls fn(block) for the key blocks that one block of queries may see: at or below the diagonal, and not
-/// before the first key of its first query.
+/// Calls fn(block) for the key blocks that a block of queries sees: at or below the diagonal, and not before the first
+/// key of the first query.
 template <class Fn>
 void for_key_blocks(int64_t i0, int64_t rows, const Layout& layout, const Past& past, Fn&& fn) {
   const int64_t position = layout.position + i0;
@@ -131,7 +132,7 @@ Past past_of(const AttentionShape& shape, const Tensor& document_start, int64_t 
 
 // --- forward -----------------------------------------------------------------------------------------------
 
-/// What one thread keeps from head to head.
+/// Buffers that a thread reuses for all of its heads.
 struct ForwardBuffers {
   std::vector<float> q, k, v, sum;
   std::vector<float> scores = std::vector<float>(kBlock * kBlock);
@@ -139,12 +140,12 @@ struct ForwardBuffers {
   float maximum[kBlock], denominator[kBlock];
 };
 
-/// Turns a block of scores into unnormalised probabilities and rescales what was summed before it.
+/// Converts a block of scores into unnormalized probabilities and rescales the sums of earlier blocks.
 void online_softmax(const Block& block, ForwardBuffers& buffers, int64_t dim) {
   for (int64_t r = 0; r < block.rows; ++r) {
     float* row = buffers.scores.data() + r * block.cols;
     const int64_t first = block.first(r), end = block.end(r);
-    if (end <= first) {  // the query's document or window begins behind this block
+    if (end <= first) {  // the query's document or window begins after this block
       std::fill(row, row + block.cols, 0.0f);
       continue;
     }
@@ -226,7 +227,7 @@ struct BackwardBuffers {
   std::vector<float> keep = std::vector<float>(kBlock * kBlock);
 };
 
-/// From scores in p and do . v in ds: p becomes keep * p, ds becomes p * (keep * ds - delta).
+/// Input: scores in p and do . v in ds. Output: p = keep * p, ds = p * (keep * ds - delta).
 void score_gradients(const Block& block, const float* lse, bool use_keep, BackwardBuffers& buffers) {
   for (int64_t r = 0; r < block.rows; ++r) {
     float* p = buffers.p.data() + r * block.cols;
@@ -234,7 +235,7 @@ void score_gradients(const Block& block, const float* lse, bool use_keep, Backwa
     const float* keep = buffers.keep.data() + r * block.cols;
     const float delta = buffers.delta[static_cast<size_t>(block.i0 + r)], denominator = lse[block.i0 + r];
     const int64_t first = block.first(r), end = std::max(first, block.end(r));
-    // s - lse is at most 0 but for rounding.
+    // s - lse is at most 0, except for rounding.
     for (int64_t c = first; c < end; ++c) p[c] = exp_nonpositive(p[c] - denominator);
     if (use_keep) {
       for (int64_t c = first; c < end; ++c) ds[c] = p[c] * (keep[c] * ds[c] - delta);

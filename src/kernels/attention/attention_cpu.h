@@ -1,4 +1,4 @@
-// The CPU reference of attention.h; the arguments have been checked.
+// CPU reference of attention.h; callers have checked the arguments.
 #pragma once
 
 #include "kernels/attention/attention.h"

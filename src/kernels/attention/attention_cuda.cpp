@@ -1,17 +1,17 @@
-// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training in BF16 without dropout, with
-// documents and windows or without; else for 16-bit values cuDNN's fused kernels through the graph interface of
-// cudnn-frontend, which most of this file is about; tiled_attention.h for FP32 and what cuDNN lacks.
+// Attention on a GPU. Supported shapes run the kernels of flash_attention.h: BF16 without dropout, with or without
+// documents and windows. Other 16-bit shapes run cuDNN's fused kernels through the graph interface of cudnn-frontend,
+// which most of this file is about. FP32 and shapes that cuDNN lacks run tiled_attention.h.
 //
-// A plan (a graph with its compiled execution plan) is made once per shape and pass and kept for the process.
-// The graph names tensors by uid; a call binds the uids to pointers. q, k and v are strided views into the
-// packed qkv buffer, and so are their gradients, so nothing is copied around the kernels.
+// A plan (a graph with its compiled execution plan) is built once per shape and pass and kept for the life of the
+// process. The graph names tensors by uid, and a call binds uids to pointers. q, k and v and their gradients are
+// strided views into the packed qkv buffer, so no copies are needed.
 //
-// Documents of packed samples are sequences of their own to cuDNN ("ragged" tensors): a batch of
-// max_documents sequences whose lengths and offsets it reads from device memory, most of them short, the last
-// ones empty. So no mask is held in memory, and no score outside a document is computed.
+// cuDNN handles documents of packed samples as sequences of "ragged" tensors: a batch of max_documents sequences, whose
+// lengths and offsets it reads from device memory. Most are short and the last ones empty. No mask is stored, and no
+// score between documents is computed.
 //
-// Workspace: kSeedBytes for the generator's seed and offset, the arrays of attention_documents.h, then what
-// cuDNN asked for.
+// The workspace holds kSeedBytes for the generator's seed and offset, the arrays of attention_documents.h, and cuDNN's
+// own workspace.
 #include <cudnn_frontend.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ using Bindings = std::unordered_map<int64_t, void*>;
 constexpr int64_t kSeedBytes = 256;
 constexpr int64_t kElementBytes = 2;  // BF16 and FP16
 
-constexpr size_t kDocumentsVersion = 90600;  ///< of cuDNN: grouped queries and sized buffers when ragged
+constexpr size_t kDocumentsVersion = 90600;  ///< of cuDNN: first with grouped ragged queries
 
 enum Uid : int64_t {
   kQ = 1,
@@ -64,8 +64,8 @@ enum Uid : int64_t {
 };
 enum class Direction { forward, backward };
 
-/// What cuDNN is asked for, with two positions at least: not every combination of masks. Offsets into ragged tensors
-/// are 32 bits.
+/// Whether cuDNN may have kernels for a shape of at least two positions. It lacks some combinations of masks, and its
+/// offsets into ragged tensors are 32 bits.
 bool cudnn_may_support(const AttentionShape& s) {
   const int64_t row = (s.num_heads + 2 * s.num_query_groups) * s.head_dim;
   const bool documents = s.max_documents > 0, dropout = s.dropout > 0.0f;
@@ -79,7 +79,7 @@ void check(fe::error_t status, const char* what) {
 }
 
 cudnnHandle_t library(const Context& context) {
-  // Lives as long as the process, see gemm_cuda.cpp.
+  // The handle lives as long as the process, see gemm_cuda.cpp.
   static const cudnnHandle_t handle = [] {
     cudnnHandle_t created = nullptr;
     const cudnnStatus_t status = cudnnCreate(&created);
@@ -115,7 +115,7 @@ class Builder {
   std::shared_ptr<fe::graph::Graph> backward(bool deterministic) {
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward");
     set_common(options);
-    // cuDNN's deterministic algorithm would hold max_documents matrices of dP.
+    // cuDNN's deterministic algorithm would store max_documents matrices of dP.
     options.set_deterministic_algorithm(deterministic && s_.max_documents == 0);
     if (s_.max_documents > 0)
       options.set_max_total_seq_len_q(s_.batch * s_.seq).set_max_total_seq_len_kv(s_.batch * s_.seq);
@@ -131,8 +131,8 @@ class Builder {
   }
 
  private:
-  /// Dimensions [batch, heads, seq, head_dim] and their strides in elements. With documents the batch is that
-  /// of the documents, and its stride gives way to offsets.
+  /// Dimensions [batch, heads, seq, head_dim] and their strides in elements. With documents, the batch counts
+  /// documents, and offsets replace its stride.
   struct View {
     std::vector<int64_t> dims, strides;
     Uid offsets;
@@ -170,7 +170,7 @@ class Builder {
     if (s_.max_documents > 0) attributes.set_ragged_offset(integers(view.offsets, s_.max_documents + 1));
     return graph_->tensor(attributes);
   }
-  /// An int32 array, one tensor however often it is asked for.
+  /// An int32 array. Repeated calls return the same tensor.
   GraphTensor integers(Uid uid, int64_t count) {
     GraphTensor& known = integers_[uid];
     if (known == nullptr)
@@ -193,8 +193,8 @@ class Builder {
     if (s_.max_documents > 0) tensor->set_ragged_offset(integers(view.offsets, s_.max_documents + 1));
   }
 
-  /// Scale, causal mask (query i sees keys 0 to i, of a window the last ones), the documents' lengths and dropout. The
-  /// last query of a range sees all keys of the graph: the diagonal ends in the lower right corner.
+  /// Scale, causal mask (query i sees keys 0 to i, or the last ones of them with a window), document lengths and
+  /// dropout. The last query of a range sees all keys of the graph, so the diagonal ends in the lower right corner.
   template <class Options>
   void set_common(Options& options) {
     options.set_attn_scale(s_.softmax_scale)
@@ -216,15 +216,15 @@ class Builder {
 
 struct Plan {
   std::shared_ptr<fe::graph::Graph> graph;
-  int64_t workspace_bytes = 0;  ///< seed and documents included
+  int64_t workspace_bytes = 0;  ///< including seed and documents
 };
 
-/// Empty where this cuDNN has no kernel for the pass.
+/// Empty if this cuDNN has no kernel for the pass.
 std::optional<Plan> make_plan(const Context& context, const AttentionShape& shape, DType dtype,
                               Direction pass) {
   const cudnnHandle_t handle = library(context);
   if (shape.max_documents > 0 && cudnnGetVersion() < kDocumentsVersion)
-    user_error("attention within documents: cuDNN {} is too old, 9.6 is needed; install a newer one",
+    user_error("attention within documents needs cuDNN 9.6 or newer, found {}; install a newer version",
                cudnnGetVersion());
   Plan plan;
   plan.graph = pass == Direction::forward
@@ -241,7 +241,7 @@ std::optional<Plan> make_plan(const Context& context, const AttentionShape& shap
   return plan;
 }
 
-/// The plan of a pass, made once; null where cuDNN has none.
+/// The cached plan of a pass; null if cuDNN has none.
 const Plan* find_plan(const Context& context, const AttentionShape& s, DType dtype, Direction pass) {
   using Key = std::tuple<DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                          int64_t, int64_t, float, float, Direction, bool>;
@@ -257,10 +257,10 @@ const Plan* find_plan(const Context& context, const AttentionShape& s, DType dty
   return found->second ? &*found->second : nullptr;
 }
 
-/// Where kernels_of() has found that cuDNN has it.
+/// The plan of a pass; the caller knows from kernels_of() that cuDNN has it.
 const Plan& plan_of(const Context& context, const AttentionShape& s, DType dtype, Direction pass) {
   const Plan* const plan = find_plan(context, s, dtype, pass);
-  TE_CHECK(plan != nullptr, "attention: cuDNN has no kernel for heads of {}", s.head_dim);
+  TE_CHECK(plan != nullptr, "attention: cuDNN has no kernel for head_dim {}", s.head_dim);
   return *plan;
 }
 
@@ -274,12 +274,12 @@ AttentionKernels kernels_of(const Context& context, const AttentionShape& shape,
   return both ? AttentionKernels::cudnn : AttentionKernels::tiled;
 }
 
-/// Bytes from a rank's first row of a tensor to the first one of the range.
+/// Bytes from the rank's first row of a tensor to the first row of the range.
 int64_t range_bytes(const AttentionShape& s, const Tensor& rows) {
   return s.range.first * rows.cols() * kElementBytes;
 }
 
-/// Binds q, k and v (or their gradients) in a packed buffer; with a range k and v are in kv.
+/// Binds q, k and v (or their gradients) in a packed buffer; with a range, k and v are in kv.
 void bind_packed(Bindings& bindings, const AttentionShape& s, const Tensor& packed, const Tensor& kv, Uid q,
                  Uid k, Uid v) {
   const bool range = s.has_range();
@@ -289,7 +289,7 @@ void bind_packed(Bindings& bindings, const AttentionShape& s, const Tensor& pack
   bindings[v] = keys + s.num_query_groups * s.head_dim * kElementBytes;
 }
 
-/// The seed of a rank's heads; that of the first ones is the caller's.
+/// Dropout seed of a rank's heads. The rank with head 0 uses the caller's seed.
 uint64_t seed_of_heads(uint64_t seed, int64_t first_head) {
   if (first_head == 0) return seed;
   const Philox4 random = philox(seed, stream_of("attention.first_head"), static_cast<uint64_t>(first_head));
@@ -299,7 +299,7 @@ uint64_t seed_of_heads(uint64_t seed, int64_t first_head) {
 void execute(const Context& context, const AttentionShape& shape, const Plan& plan, Bindings& bindings,
              const Tensor& workspace, uint64_t seed, const Tensor& document_start) {
   TE_CHECK(static_cast<int64_t>(workspace.bytes()) >= plan.workspace_bytes,
-           "attention: workspace has {} bytes, attention_workspace_bytes asked for {}", workspace.bytes(),
+           "attention: workspace has {} bytes, but needs {} (attention_workspace_bytes)", workspace.bytes(),
            plan.workspace_bytes);
   if (shape.dropout > 0.0f) {
     auto* scalars = workspace.as<int64_t>();

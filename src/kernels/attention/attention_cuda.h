@@ -1,4 +1,4 @@
-// The GPU side of attention.h; the arguments have been checked.
+// CUDA side of attention.h; callers have checked the arguments.
 #pragma once
 
 #include "kernels/attention/attention.h"

@@ -1,5 +1,5 @@
-// Where the documents of a batch begin, from document_start: one block walks over the tokens and numbers those
-// that begin a document by a running count.
+// Finds the starts of a batch's documents from document_start: one block iterates over the tokens and numbers those
+// that begin a document with a running count.
 #include "kernels/attention/attention_documents.h"
 #include "kernels/common/cuda_common.cuh"
 
@@ -13,13 +13,13 @@ struct DocumentParams {
   const int32_t* document_start;
   DocumentArrays to;
   int tokens, seq, most;
-  int qkv_row, o_row, lse_row;  ///< elements of a token
+  int qkv_row, o_row, lse_row;  ///< elements per token
 };
 
 __global__ void __launch_bounds__(kThreads) find_documents_kernel(DocumentParams p) {
   __shared__ int counts[kWarps];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  int found = 0;  // before this round; the same in every thread
+  int found = 0;  // documents before this iteration; the same in every thread
   for (int first = 0; first < p.tokens; first += kThreads) {
     const int token = first + static_cast<int>(threadIdx.x);
     const bool begins = token < p.tokens && p.document_start[token] == token % p.seq;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) find_documents_kernel(DocumentParams
       found += counts[w];
     }
     if (begins && number <= p.most) p.to.begins[number] = token;
-    __syncthreads();  // counts are written again, and begins is read below
+    __syncthreads();  // counts is reused in the next iteration, and begins is read below
   }
   for (int d = static_cast<int>(threadIdx.x); d <= p.most; d += kThreads) {
     const int begin = d < found ? p.to.begins[d] : p.tokens;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) find_documents_kernel(DocumentParams
     p.to.o_offsets[d] = begin * p.o_row;
     p.to.lse_offsets[d] = begin * p.lse_row;
     if (d == p.most) continue;
-    // A document that ends with its sample ends where the next one begins, too.
+    // The last document of a sample ends where the next sample begins.
     p.to.lengths[d] = (d + 1 < found ? p.to.begins[d + 1] : p.tokens) - begin;
   }
 }

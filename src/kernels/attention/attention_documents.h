@@ -1,4 +1,4 @@
-// Private to the CUDA attention: how cuDNN is told where the documents of packed samples lie.
+// Private to the CUDA attention: the arrays that describe the documents of packed samples to cuDNN.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace te::kernels::cuda {
 
-/// Every document is a sequence of its own to cuDNN, a batch of max_documents of them, the last ones empty.
-/// All arrays are int32 in device memory; offsets are in elements, one more than documents.
+/// cuDNN sees every document as a sequence in a batch of max_documents sequences, the last of which are empty. All
+/// arrays are int32 in device memory. Offsets are in elements, and there is one more offset than documents.
 struct DocumentArrays {
-  int32_t* lengths;      ///< [max_documents] tokens of a document; 0 behind the last
-  int32_t* qkv_offsets;  ///< [max_documents + 1] where it begins in the packed buffer
-  int32_t* o_offsets;    ///< in o
-  int32_t* lse_offsets;  ///< in lse, which is [tokens, heads] then
-  int32_t* begins;       ///< [max_documents + 1] its first token; scratch
+  int32_t* lengths;      ///< [max_documents] tokens of each document; 0 after the last one
+  int32_t* qkv_offsets;  ///< [max_documents + 1] start of each document in the packed buffer
+  int32_t* o_offsets;    ///< the same in o
+  int32_t* lse_offsets;  ///< the same in lse, which is then [tokens, heads]
+  int32_t* begins;       ///< [max_documents + 1] first token of each document; scratch
 };
 
-/// Bytes that the arrays take, a multiple of 256; 0 without documents.
+/// Bytes of all arrays, a multiple of 256; 0 without documents.
 int64_t document_bytes(const AttentionShape& shape);
-/// The arrays in `memory`, 16-byte aligned.
+/// Places the arrays in `memory`, aligned to 16 bytes.
 DocumentArrays document_arrays(const AttentionShape& shape, void* memory);
-/// Fills them from document_start, on the stream. Documents beyond max_documents are left out.
+/// Fills the arrays from document_start on the context's CUDA stream. Documents beyond max_documents are omitted.
 void find_documents(const Context& context, const AttentionShape& shape, const Tensor& document_start,
                     const DocumentArrays& arrays);
 

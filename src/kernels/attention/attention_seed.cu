@@ -1,4 +1,4 @@
-// The two scalars of cuDNN's dropout generator, which it reads from device memory.
+// Writes the two scalars that cuDNN's dropout generator reads from device memory.
 #include "kernels/attention/attention_seed.h"
 #include "kernels/common/cuda_common.cuh"
 
@@ -13,7 +13,7 @@ __global__ void set_seed_kernel(int64_t* destination, int64_t seed) {
 }  // namespace
 
 void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed) {
-  // A kernel's arguments travel with the launch: no host buffer has to stay alive, as a copy would need.
+  // Kernel arguments are copied at launch, so unlike with a memory copy no host buffer has to stay alive.
   set_seed_kernel<<<1, 1, 0, cuda_stream(context)>>>(destination, static_cast<int64_t>(seed));
   TE_CUDA_CHECK_LAUNCH();
 }

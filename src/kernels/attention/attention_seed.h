@@ -7,7 +7,7 @@
 
 namespace te::kernels::cuda {
 
-/// Writes the seed, and 0 as the offset, to destination[0] and [1] (device memory), on the stream.
+/// Writes the seed to destination[0] and the offset 0 to destination[1] (device memory), on the context's CUDA stream.
 void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed);
 
 }  // namespace te::kernels::cuda

@@ -1,4 +1,4 @@
-// Checks, dispatch and the CPU reference of attention against a cache.
+// Checks, dispatch and CPU reference of attention against a cache.
 #include "kernels/attention/decode.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMaxHeadDimCuda = 256;
 
-/// The cache's sizes by name.
+/// The cache's dimensions by name.
 struct CacheSizes {
   explicit CacheSizes(const KeyValueCache& cache)
       : batch(cache.k.dim(0)), length(cache.k.dim(1)), groups(cache.k.dim(2)), dim(cache.k.dim(3)) {}
@@ -42,10 +42,10 @@ void check_common(const Context& context, const char* op, const Tensor& qkv, con
   const char* rule = decode_unsupported(context.device(), sizes.dim);
   TE_CHECK(rule[0] == '\0', "{}: {}", op, rule);
   const int64_t heads = heads_of(qkv, sizes);
-  TE_CHECK(
-      qkv.cols() % sizes.dim == 0 && heads > 0 && heads % sizes.groups == 0,
-      "{}: qkv has {} columns, must be (heads + 2 x groups {}) x head_dim {}, heads a multiple of the groups",
-      op, qkv.cols(), sizes.groups, sizes.dim);
+  TE_CHECK(qkv.cols() % sizes.dim == 0 && heads > 0 && heads % sizes.groups == 0,
+           "{}: qkv has {} columns, but needs (heads + 2 * groups {}) * head_dim {}, with heads a multiple "
+           "of groups",
+           op, qkv.cols(), sizes.groups, sizes.dim);
   check_dtype(op, "sequences", sequences, DType::i32);
   check_shape(op, "sequences", sequences, {qkv.rows()});
   check_dtype(op, "positions", positions, DType::i32);
@@ -54,7 +54,7 @@ void check_common(const Context& context, const char* op, const Tensor& qkv, con
   for (int64_t r = 0; r < qkv.rows(); ++r) {
     const int32_t sequence = sequences.as<int32_t>()[r], position = positions.as<int32_t>()[r];
     TE_CHECK(sequence >= 0 && sequence < sizes.batch && position >= 0 && position < sizes.length,
-             "{}: row {} is at position {} of sequence {}, the cache is {}", op, r, position, sequence,
+             "{}: row {} is at position {} of sequence {}, outside the cache {}", op, r, position, sequence,
              cache.k.shape.str());
   }
 }
@@ -72,7 +72,7 @@ void append_cpu(const CacheAppend& args) {
   }
 }
 
-/// One query against its keys: softmax(q . k * scale) v, in two passes over the scores.
+/// Attention of one query: softmax(q . k * scale) v, in two passes over the scores.
 template <class T>
 void attend(const T* query, const T* keys, const T* values, int64_t count, int64_t stride, int64_t dim,
             float scale, T* out, std::vector<float>& scores, std::vector<float>& sum) {
@@ -131,7 +131,7 @@ void check_decode(const Context& context, const AttentionDecode& args) {
   constexpr const char* op = "attention_decode";
   check_common(context, op, args.qkv, args.sequences, args.positions, args.cache);
   const CacheSizes sizes(args.cache);
-  TE_CHECK(args.window >= 0, "{}: a window of {} tokens", op, args.window);
+  TE_CHECK(args.window >= 0, "{}: window {} must not be negative", op, args.window);
   check_dtype(op, "o", args.o, args.qkv.dtype);
   check_shape(op, "o", args.o, {args.qkv.rows(), heads_of(args.qkv, sizes) * sizes.dim});
 }
@@ -170,9 +170,9 @@ void attention_step(const Context& context, const AttentionStep& args) {
 }
 
 const char* decode_unsupported(DeviceKind device, int64_t head_dim) {
-  if (head_dim <= 0) return "the head size must be positive";
+  if (head_dim <= 0) return "head_dim must be positive";
   if (device == DeviceKind::cuda && head_dim > kMaxHeadDimCuda)
-    return "attention against a cache on a GPU needs a head size of at most 256";
+    return "attention against a cache on a GPU needs a head_dim of at most 256";
   return "";
 }
 

@@ -1,12 +1,12 @@
-// Attention against a cache of keys and values: what generation runs. Every row is a token of some sequence; a pass
-// may hold one token each of many sequences, a part of one prompt, or both. Per layer
-//   1. cache_append writes the rows' keys and values at their places,
+// Attention against a key/value cache, for generation. Every row is a token of some sequence. A pass may hold one token
+// each of many sequences, a part of one prompt, or both. Per layer:
+//   1. cache_append writes the rows' keys and values to their positions in the cache,
 //   2. attention_decode lets each row's query see the cache of its sequence up to its own position.
-// With one row per position of a sequence this is the causal attention of attention.h, and any length runs without a
-// plan or a compilation of its own.
+// With one row for every position of a sequence, this equals the causal attention of attention.h; any length runs
+// without a plan or compilation of its own.
 //
-// Scores, softmax and sums are FP32; o is rounded once. Deterministic on both backends; a row's bits depend on no other
-// row. On a GPU head_dim is at most 256.
+// Scores, softmax and sums are FP32; o is rounded once. Both backends are deterministic, and a row's result does not
+// depend on the other rows. On a GPU head_dim is at most 256.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace te::kernels {
 
-/// Of one layer: [batch, max_length, query groups, head_dim] each, fp32, bf16 or fp16.
+/// Cache of one layer: [batch, max_length, query groups, head_dim] each, fp32, bf16 or fp16.
 struct KeyValueCache {
   Tensor k, v;
 };
@@ -24,8 +24,8 @@ struct KeyValueCache {
 struct CacheAppend {
   Tensor qkv;           ///< [rows, (heads + 2 groups) * head_dim], q | k | v, k rotated; dtype of the cache
   Tensor sequences;     ///< int32 [rows], below batch
-  Tensor positions;     ///< int32 [rows], below max_length; no two rows have the same place
-  KeyValueCache cache;  ///< out: the rows' places; nothing else is written
+  Tensor positions;     ///< int32 [rows], below max_length; no two rows have the same sequence and position
+  KeyValueCache cache;  ///< output: only the positions of the rows are written
 };
 void cache_append(const Context& context, const CacheAppend& args);
 
@@ -35,20 +35,20 @@ struct AttentionDecode {
   Tensor positions;     ///< int32 [rows]: row r sees keys 0 to positions[r], which must have been written
   KeyValueCache cache;  ///< head h reads group h / (heads / groups)
   float softmax_scale = 0.0f;
-  Tensor o;            ///< out [rows, heads * head_dim]
-  int64_t window = 0;  ///< row r sees the last so many of its keys; 0: all
+  Tensor o;            ///< output [rows, heads * head_dim]
+  int64_t window = 0;  ///< row r sees the last `window` of its keys; 0: all of them
 };
 void attention_decode(const Context& context, const AttentionDecode& args);
 
-/// One token of each of several sequences, none twice: the rotary embedding by positions, cache_append() and
-/// attention_decode(), bit for bit. On a GPU one launch where heads are 32, 64, 128 or 256 wide.
+/// rope, cache_append() and attention_decode() for one token of each of several different sequences, with bitwise equal
+/// results. On a GPU this is one launch for a head_dim of 32, 64, 128 or 256.
 struct AttentionStep {
-  AttentionDecode decode;  ///< qkv: q and k not yet rotated; unspecified afterwards
-  Tensor cos, sin;         ///< as in kernels/rope/rope.h; empty: nothing is rotated
+  AttentionDecode decode;  ///< qkv: q and k not yet rotated; contents unspecified afterwards
+  Tensor cos, sin;         ///< as in kernels/rope/rope.h; empty: no rotation
 };
 void attention_step(const Context& context, const AttentionStep& args);
 
-/// Why a cache of these sizes cannot be used, or "".
+/// The reason why a cache of these sizes is not supported, or "".
 const char* decode_unsupported(DeviceKind device, int64_t head_dim);
 
 }  // namespace te::kernels

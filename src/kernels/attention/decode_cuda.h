@@ -1,4 +1,4 @@
-// The CUDA side of decode.h; the arguments have been checked.
+// CUDA side of decode.h; callers have checked the arguments.
 #pragma once
 
 #include "kernels/attention/decode.h"
@@ -7,7 +7,7 @@ namespace te::kernels::cuda {
 
 void cache_append(const Context& context, const CacheAppend& args);
 void attention_decode(const Context& context, const AttentionDecode& args);
-/// True: launched. False: nothing was, because the kernel is not made for these heads or alignments.
+/// Returns false, without launching anything, if the fused kernel does not support these heads or alignments.
 bool attention_step(const Context& context, const AttentionStep& args);
 
 }  // namespace te::kernels::cuda

@@ -1,20 +1,20 @@
-// Forward pass of causal attention, for Hopper: o = softmax(scale q k^T) v, and the logarithm of the softmax's
+// Forward pass of causal attention for Hopper: o = softmax(scale q k^T) v, and the logarithm of the softmax
 // denominator.
 //
-// (Shah et al., arXiv 2407.08608.) A task is a block of 128 queries of a head, 64 for each of two warpgroups. A
-// thread loads the tiles of keys and values that they see, from the diagonal down; softmax is computed as they come,
-// with the largest score so far. Three things keep the tensor cores at work meanwhile. Scores of a tile and the
-// GEMM with v of the tile before are begun together. The last GEMM with v of a task goes with the first scores
-// of the next. And the warpgroups take turns at beginning their GEMMs, so that one computes exponentials while the
-// other's GEMMs run.
+// Follows Shah et al. (arXiv 2407.08608). A task is a block of 128 queries of one head, 64 for each of two consumer
+// warpgroups. A producer thread loads the tiles of keys and values that the queries see, from the diagonal down; the
+// consumers compute an online softmax. Three techniques keep the tensor cores busy. The scores of a tile and the GEMM
+// with v of the previous tile are issued together. The last GEMM with v of a task overlaps with the first scores of the
+// next task. And the warpgroups alternate in issuing their GEMMs (ping-pong), so that one computes exponentials while
+// the GEMMs of the other one run.
 //
-// Tasks are handed out to the blocks of the grid as they become free, the long ones first; of as many heads at a time
-// as the L2 cache has room for.
+// A tile scheduler assigns tasks to thread blocks as these become free, long tasks first, from a group of heads whose
+// keys and values fit into the L2 cache.
 //
-// With documents or a window (kBounded) a query has a first key (first_key.h). Tiles in front of the task's first keys
-// are not loaded, and in those in which some query does not see some key what is not seen is masked. With a range of
-// queries (kBounded, too) keys and values are in a tensor of their own, and blocks of queries are counted as those of
-// the keys that they end with, from the range's first one.
+// With documents or a window (kBounded), each query has a first key (first_key.h). Tiles before the task's first keys
+// are not loaded, and tiles that some queries see only in part are masked. With a query range (also kBounded), keys and
+// values are in a separate tensor, and query blocks are numbered by the key blocks in which they end, starting at the
+// range's first one.
 #include <algorithm>
 
 #include "kernels/attention/first_key.h"
@@ -28,12 +28,12 @@ namespace {
 
 using namespace hopper;
 
-constexpr int kQueries = 128;            // of a task
-constexpr int kKeys = cuda::kFlashKeys;  // of a tile
+constexpr int kQueries = 128;            // queries per task
+constexpr int kKeys = cuda::kFlashKeys;  // keys per tile
 constexpr float kInfinity = __builtin_huge_valf();
-constexpr int64_t kBytesAtOnce = int64_t{16} << 20;  // of keys and values, in the L2 cache
+constexpr int64_t kBytesAtOnce = int64_t{16} << 20;  // of keys and values in the L2 cache
 
-// Of a head the queries from block * kQueries of the sequence on.
+// Queries block * kQueries, ... of one head, as positions in the sequence.
 template <bool kBounded>
 struct Task {
   int batch, head, block;
@@ -42,22 +42,22 @@ struct Task {
 };
 template <>
 struct Task<true> : Task<false> {
-  int first;  // key of the first query, which is in the first tile
-  int clear;  // key that all queries see, and all behind it, but for causality
+  int first;  // first key of the first query; it is in the first tile
+  int clear;  // all queries see this key and later ones, except for causality
   __device__ int first_tile() const { return first / kKeys; }
 };
 
 template <int kHeadDim, bool kBounded>
 struct ForwardShared {
   static constexpr int kChunks = kHeadDim / kTileColumns;
-  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;  // tiles of keys, and of values
+  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;  // tiles of keys and of values in flight
   static constexpr int kQueryStages = kHeadDim == 64 ? 3 : 2;
 
-  __nv_bfloat16 q[kQueryStages][kChunks][kQueries * kTileColumns];  // later o
+  __nv_bfloat16 q[kQueryStages][kChunks][kQueries * kTileColumns];  // reused for o
   __nv_bfloat16 k[kStages][kChunks][kKeys * kTileColumns];
   __nv_bfloat16 v[kStages][kChunks][kKeys * kTileColumns];
-  Ring<kQueryStages> queries;  // loaded for the warpgroups, released when o is stored
-  Signal<kQueryStages, Side::consumer> o_ready[kConsumers];  // a warpgroup's o lies where its queries were
+  Ring<kQueryStages> queries;  // filled with queries, released after o is stored
+  Signal<kQueryStages, Side::consumer> o_ready[kConsumers];  // the warpgroup's o has replaced its queries
   Ring<kStages> keys, values;
   Task<kBounded> task[kQueryStages];
 
@@ -74,13 +74,13 @@ struct ForwardParams {
   float* lse;  // [batch, heads, queries]
   int* next_task;
   int queries, num_heads, num_groups, blocks, tasks;
-  int key_column;     // of the first head of keys
-  int heads;          // of all samples
-  int heads_at_once;  // of which tasks are under way at a time
+  int key_column;     // column of the first key head
+  int heads;          // of all samples together
+  int heads_at_once;  // heads whose tasks run concurrently
   float scale, scale_log2e;
   // kBounded:
   FirstKeys first_keys;
-  int first_block;  // of queries
+  int first_block;  // first block of queries
 };
 
 __device__ Task<false> task_of(const ForwardParams& p, int number, int first_block) {
@@ -90,13 +90,13 @@ __device__ Task<false> task_of(const ForwardParams& p, int number, int first_blo
   return {head / p.num_heads, head % p.num_heads, first_block + p.blocks - 1 - within / heads};
 }
 
-// Of the task's first query, among those of the call.
+// Index of the task's first query within the call.
 template <bool kBounded>
 __device__ int first_query(const ForwardParams& p, const Task<false>& task) {
   return (kBounded ? task.block - p.first_block : task.block) * kQueries;
 }
 
-// --- the threads that move data ------------------------------------------------------------------------------------
+// --- producer threads ----------------------------------------------------------------------------------------------
 
 template <int kHeadDim, bool kBounded>
 __device__ void load_tiles(ForwardShared<kHeadDim, kBounded>& s, const ForwardParams& p,
@@ -115,7 +115,7 @@ __device__ void load_tiles(ForwardShared<kHeadDim, kBounded>& s, const ForwardPa
     if (number >= p.tasks) {
       s.task[queries.stage()].batch = -1;
       s.queries.commit(queries);
-      s.keys.commit(s.keys.acquire(stage));  // as if there were some: see Forward::step
+      s.keys.commit(s.keys.acquire(stage));  // dummy stage that Forward::step waits for
       return;
     }
     Task<kBounded> task;
@@ -137,7 +137,7 @@ __device__ void load_tiles(ForwardShared<kHeadDim, kBounded>& s, const ForwardPa
   }
 }
 
-// Takes the o of a warpgroup to memory; then it has no more use for the queries' stage.
+// Stores a warpgroup's o to memory, then releases the query stage.
 template <int kHeadDim, bool kBounded>
 __device__ void store_o(ForwardShared<kHeadDim, kBounded>& s, const ForwardParams& p, const CUtensorMap* map,
                         int warpgroup) {
@@ -157,10 +157,10 @@ __device__ void store_o(ForwardShared<kHeadDim, kBounded>& s, const ForwardParam
   }
 }
 
-// --- softmax of a warpgroup's 64 queries, of which a thread has two, 8 apart ---------------------------------------
+// --- softmax of a warpgroup's 64 queries; a thread has two of them, 8 rows apart ------------------------------------
 
 struct Rows {
-  float max[2], sum[2];  // of scores, not scaled; of exponentials, this thread's part
+  float max[2], sum[2];  // of unscaled scores; of this thread's exponentials
 };
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -172,13 +172,13 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// scores -> exp(scale (scores - max)), added to rows. factor: what was summed up to now has to be multiplied by.
+// scores -> exp(scale (scores - max)), added to rows. factor: rescales the earlier sums.
 template <bool kFirst>
 __device__ __forceinline__ void softmax(float (&scores)[kKeys / 2], Rows& rows, float (&factor)[2],
                                         float scale_log2e) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // Four chains each: few warps are there to hide latencies.
+    // Four independent chains each, because few warps are available to hide latencies.
     float most[4], sum[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) most[i] = fmaxf(scores[i * 4 + h * 2], scores[i * 4 + h * 2 + 1]);
@@ -205,15 +205,15 @@ __device__ __forceinline__ void softmax(float (&scores)[kKeys / 2], Rows& rows, 
   }
 }
 
-// Keys behind the query, in the tile on the diagonal.
+// Masks the keys after the query in the tile on the diagonal.
 __device__ __forceinline__ void mask(float (&scores)[kKeys / 2], int row, int column) {
-  asm volatile("" : "+r"(row));  // or the compiler keeps the result of all comparisons for the next task
+  asm volatile("" : "+r"(row));  // keeps the compiler from saving all comparisons for the next task
 #pragma unroll
   for (int i = 0; i < kKeys / 2; ++i)
     if (i / 4 * 8 + i % 2 + column > row + i % 4 / 2 * 8) scores[i] = -kInfinity;
 }
 
-// Keys in front of the first one of each of the thread's queries.
+// Masks the keys before the first key of each of the thread's queries.
 __device__ __forceinline__ void mask_front(float (&scores)[kKeys / 2], const int (&first_key)[2],
                                            int column) {
   int first[2] = {first_key[0] - column, first_key[1] - column};
@@ -228,7 +228,7 @@ __device__ __forceinline__ void pack(const float (&scores)[kKeys / 2], uint32_t 
   for (int i = 0; i < kKeys / 4; ++i) packed[i] = pack_bf16(scores[i * 2], scores[i * 2 + 1]);
 }
 
-// --- what a warpgroup does -----------------------------------------------------------------------------------------
+// --- consumer warpgroup --------------------------------------------------------------------------------------------
 
 template <int kHeadDim, bool kBounded>
 class Forward {
@@ -271,7 +271,7 @@ class Forward {
     return task_;
   }
 
-  // The very first tile on the diagonal: no GEMM with v goes with its scores.
+  // Scores of the very first tile on the diagonal, without a GEMM with v.
   __device__ __forceinline__ void first_scores() {
     const auto keys = s_.keys.wait(tile_);
     wgmma_fence();
@@ -286,9 +286,10 @@ class Forward {
     pack(scores_, packed_);
   }
 
-  // The scores of the next tile, beside the GEMM with v of the tile before, the first of a task if `fresh`.
-  // kNewTask: the next tile is the next task's, on its diagonal. When there is none, scores are of what is there, and
-  // nobody looks at them: a branch around GEMMs would make the compiler wait for them. `tile`: the next one's number.
+  // Issues the scores of tile number `tile` together with the GEMM with v of the previous tile, which is the first one
+  // of its task if `fresh`. kNewTask: the tile is the diagonal tile of the next task. If there is no next task, the
+  // scores are computed from stale data and ignored, because a branch around the GEMMs would make the compiler wait for
+  // them.
   template <bool kNewTask>
   __device__ __forceinline__ void step(bool fresh, int tile) {
     const auto before = tile_;
@@ -322,12 +323,12 @@ class Forward {
                             sizeof(s_.k[0][0]));
   }
 
-  // What a query does not see in front of it, in a tile in which there is such.
+  // Masks keys before the first ones, if the tile contains any.
   __device__ __forceinline__ void mask_front_of(int tile) {
     if (tile * kKeys < task_.clear) mask_front(scores_, first_key_, tile * kKeys + thread_.column());
   }
 
-  // lse, and o divided by the sums.
+  // Writes lse and divides o by the sums.
   __device__ __forceinline__ void finish(const Task<false>& task, const Rows& rows) {
     const int query = first_query<kBounded>(p_, task) + thread_.warpgroup * 64 + thread_.row();
     float* const lse = p_.lse + (static_cast<int64_t>(task.batch) * p_.num_heads + task.head) * p_.queries;
@@ -342,7 +343,7 @@ class Forward {
     }
   }
 
-  // To where q was.
+  // Writes o to the shared memory of q.
   __device__ __forceinline__ void write_o(typename Queries::FullSlot queries) {
     store_accumulators<kHeadDim>(thread_, q_of(queries), sizeof(s_.q[0][0]),
                                  [&](int i) { return pack_bf16(o_[i * 2], o_[i * 2 + 1]); });
@@ -360,12 +361,12 @@ class Forward {
   const Thread thread_;
   const OrderedSequenceBarrier order_;
   Task<kBounded> task_;
-  int first_key_[2];  // of the thread's queries
+  int first_key_[2];  // first keys of the thread's queries
   typename Queries::Consumer queries_at_;
   typename Queries::FullSlot queries_ = Queries::FullSlot::none();
-  typename Ring<S::kStages>::Consumer tile_;  // of keys, and of values
+  typename Ring<S::kStages>::Consumer tile_;  // stage of both keys and values
   float scores_[kKeys / 2], o_[kHeadDim / 2];
-  uint32_t packed_[kKeys / 4];  // exponentials of the scores
+  uint32_t packed_[kKeys / 4];  // exponentials of the scores, as BF16
   Rows rows_;
 };
 
@@ -394,7 +395,7 @@ template <int kHeadDim, bool kBounded>
 void launch(const Context& context, const AttentionForward& args) {
   const AttentionShape& s = args.shape;
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= cuda::flash_forward_workspace_bytes(s),
-           "attention: workspace has {} bytes, attention_workspace_bytes asked for {}",
+           "attention: workspace has {} bytes, but needs {} (attention_workspace_bytes)",
            args.workspace.bytes(), cuda::flash_forward_workspace_bytes(s));
   const int64_t blocks = ceil_div(s.queries(), kQueries), heads = s.batch * s.num_heads;
   const int64_t head_bytes = s.keys() * s.head_dim * 2 * int64_t{sizeof(__nv_bfloat16)};

@@ -1,7 +1,7 @@
-// Causal attention by kernels of te-train's own that multiply in FP32, on the GPU's ordinary units: tiled_forward.cu,
-// tiled_backward.cu. They take what the faster ones do not: FP32, and of 16-bit values the combinations that cuDNN
-// lacks. They keep no matrix of scores in memory, and add everything in a fixed order: same
-// inputs, same bits. Probabilities stay FP32, and dropout draws the CPU's masks. The arguments as in attention.h.
+// te-train's causal attention kernels on FP32 CUDA cores: tiled_forward.cu, tiled_backward.cu. They cover what the
+// faster kernels do not: FP32, and the 16-bit combinations that cuDNN lacks. They store no score matrix and accumulate
+// in a fixed order, so results are deterministic. Probabilities stay FP32, and dropout draws the same masks as the CPU.
+// Arguments as in attention.h.
 #pragma once
 
 #include "core/device.h"
@@ -11,11 +11,11 @@ namespace te::kernels::cuda {
 
 constexpr int64_t kTiledMaxHeadDim = 256;
 
-/// fp32, bf16 and fp16; head_dim a multiple of 8, at most kTiledMaxHeadDim.
+/// Supports fp32, bf16 and fp16; head_dim must be a multiple of 8, at most kTiledMaxHeadDim.
 void tiled_forward(const Context& context, const AttentionForward& args);
 void tiled_backward(const Context& context, const AttentionBackward& args);
 
-/// Bytes of args.workspace in the backward pass: a number a query and head. The forward pass needs none.
+/// Required bytes of args.workspace in the backward pass: one number per query and head. The forward pass needs none.
 int64_t tiled_backward_workspace_bytes(const AttentionShape& shape);
 
 }  // namespace te::kernels::cuda

@@ -1,6 +1,6 @@
-// The backward pass of tiled_attention.h, by the formulas of attention_cpu.cpp: delta in a launch of its own, dq by
-// blocks that own queries and walk over keys, dk and dv by blocks that own keys and walk over the queries of all heads
-// of their group. Scores are made twice, and nobody waits for anybody.
+// Backward pass of tiled_attention.h, with the formulas of attention_cpu.cpp. One launch computes delta. A second
+// computes dq in blocks that own queries and iterate over keys. A third computes dk and dv in blocks that own keys and
+// iterate over the queries of all heads of their group. Scores are computed twice, but no block waits for another one.
 #include "kernels/attention/tiled_attention.h"
 #include "kernels/attention/tiled_device.cuh"
 
@@ -23,7 +23,7 @@ struct BackwardParams {
 
 // --- delta ---------------------------------------------------------------------------------------------------
 
-/// A warp a query and head: delta = o . d_o.
+/// One warp per query and head: delta = o . d_o.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     tiled_delta_kernel(const __grid_constant__ BackwardParams<T> p, int64_t count) {
@@ -51,12 +51,12 @@ struct QuerySide {
   uint8_t keep[G::kOwn * G::kOther];
 };
 
-/// What belongs to a query.
+/// Values of one query.
 struct QueryNumbers {
   float lse, delta;
-  int begin, end;  ///< keys that it sees
+  int begin, end;  ///< range of the keys that it sees
 
-  /// `there`: else one that sees none.
+  /// If not `there`, returns a query that sees no keys.
   template <class T>
   __device__ __forceinline__ static QueryNumbers of(const BackwardParams<T>& p, int b, int head, int i,
                                                     bool there) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
   const Layout& l = p.layout;
   const int b = static_cast<int>(blockIdx.x) / l.heads, head = static_cast<int>(blockIdx.x) % l.heads;
   const int group = head / (l.heads / l.groups);
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kOwn;  // the longest first
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kOwn;  // longest first
   const int count = min(G::kOwn, l.queries - first), last = l.position + first + count - 1;
   load_tile<G::kOwn, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
   load_tile<G::kOwn, G::kDim>(shared.d_o, p.d_o + l.o(b, head, first), l.o_row, count, l.dim);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
       }
     __syncthreads();
     dq.add(shared.ds, shared.k);
-    __syncthreads();  // keys and weights have been read
+    __syncthreads();  // keys and weights may be overwritten now
   }
 #pragma unroll
   for (int i = 0; i < G::kRows; ++i) dq.scale(i, p.scale);
@@ -127,8 +127,8 @@ struct KeySide {
   uint8_t keep[G::kOther * G::kOwn];  ///< [query][key]
 };
 
-/// Adds what `count` queries of a head, from `first` on, send to the block's keys, from `key` on. `shared` holds the
-/// keys and values.
+/// Adds the contributions of `count` queries of a head, from `first` on, to dk and dv of the block's keys, from `key`
+/// on. `shared` holds the keys and values.
 template <class T, class G>
 __device__ __forceinline__ void add_queries(const BackwardParams<T>& p, int b, int head, int first, int count,
                                             int key, RowSums<G>& dk, RowSums<G>& dv, KeySide<G>& shared) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void add_queries(const BackwardParams<T>& p, int b, i
   __syncthreads();
   dv.add(shared.p, shared.d_o);
   dk.add(shared.ds, shared.q);
-  __syncthreads();  // all has been read
+  __syncthreads();  // the tiles may be overwritten now
 }
 
 template <class T, class G>
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads) tiled_dkv_kernel(const __grid_consta
   RowSums<G> dk, dv;
   const int per_group = l.heads / l.groups;
   for (int head = group * per_group; head < (group + 1) * per_group; ++head) {
-    // Queries before the first key see none of the block's, and those whose first key is behind the last one neither.
+    // Skips queries before the block's first key, and queries whose first key is after the block's last one.
     for (int first = max(0, key - l.position) / G::kOther * G::kOther; first < l.queries;
          first += G::kOther) {
       if (p.first_keys.of(b, l.position + first) >= key + count) break;
@@ -201,7 +201,7 @@ void tiled_backward(const Context& context, const AttentionBackward& args) {
   for (const Tensor* tensor : {&args.qkv, &kv, &args.o, &args.d_o, &args.dqkv, &dkv})
     TE_CHECK(is_aligned(tensor->data, 16), "attention_backward: tensors must be aligned to 16 bytes");
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= tiled_backward_workspace_bytes(s),
-           "attention_backward: workspace has {} bytes, attention_workspace_bytes asked for {}",
+           "attention_backward: workspace has {} bytes, but needs {} (attention_workspace_bytes)",
            args.workspace.bytes(), tiled_backward_workspace_bytes(s));
   dispatch(args.qkv.dtype, s.head_dim, [&]<class T, class G>() {
     const BackwardParams<T> params{args.qkv.as<T>(),

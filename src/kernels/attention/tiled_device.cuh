@@ -1,10 +1,10 @@
-// Pieces of the tiled attention kernels (tiled_attention.h).
+// Building blocks of the tiled attention kernels (tiled_attention.h).
 //
-// A block owns 64 rows, queries or keys of one head, and walks over tiles of the others. All tiles lie in shared memory
-// as FP32. 256 threads stand in a square of 16 x 16 (ty, tx); of a tile of scores a thread has the rows ty, ty + 16,
-// ... and the columns tx, tx + 16, ..., of a sum of rows of head_dim values the same rows and four columns of every 64,
-// from 4 tx on. A row of shared memory is four floats longer than it must be, so that the 16-byte reads of neighbouring
-// rows meet different banks.
+// A block owns 64 rows (queries or keys of one head) and iterates over tiles of the other kind. All tiles are in shared
+// memory as FP32. The 256 threads form a 16 x 16 grid (ty, tx). In a tile of scores, a thread has rows ty, ty + 16, ...
+// and columns tx, tx + 16, .... In a sum of rows of head_dim values, it has the same rows and four columns of every 64,
+// starting at 4 tx. Rows in shared memory are padded by four floats, so that the 16-byte reads of neighboring rows use
+// different banks.
 #pragma once
 
 #include <climits>
@@ -21,17 +21,17 @@ constexpr int kSide = 16;
 constexpr int kThreads = kSide * kSide;
 constexpr int kPad = 4;
 
-/// Tiles of heads of up to kDimension values; zeros fill up narrower ones.
+/// Tile sizes for heads of up to kDimension values; narrower heads are padded with zeros.
 template <int kDimension>
 struct Tiles {
   static constexpr int kDim = kDimension;
   static constexpr int kOwn = 64;                      ///< rows that a block owns
-  static constexpr int kOther = kDim > 128 ? 32 : 64;  ///< rows of a tile that it walks over
-  static constexpr int kRows = kOwn / kSide;           ///< of a thread
-  static constexpr int kCols = kOther / kSide;         ///< the same of a tile of scores
-  static constexpr int kChunks = kDim / (4 * kSide);   ///< four columns each, of a thread's sums
-  static constexpr int kStride = kDim + kPad;          ///< of rows of head_dim values in shared memory
-  static constexpr int kWeightStride = kOther + kPad;  ///< of rows of scores
+  static constexpr int kOther = kDim > 128 ? 32 : 64;  ///< rows of a tile of the other kind
+  static constexpr int kRows = kOwn / kSide;           ///< rows per thread
+  static constexpr int kCols = kOther / kSide;         ///< columns per thread in a tile of scores
+  static constexpr int kChunks = kDim / (4 * kSide);   ///< groups of four columns per thread in a sum of rows
+  static constexpr int kStride = kDim + kPad;          ///< stride of rows of head_dim values in shared memory
+  static constexpr int kWeightStride = kOther + kPad;  ///< stride of rows of scores
   static_assert(kDim % (4 * kSide) == 0);
 };
 
@@ -42,18 +42,18 @@ __device__ __forceinline__ int thread_y() {
   return static_cast<int>(threadIdx.x) / kSide;
 }
 
-// --- what a call is about ------------------------------------------------------------------------------------
+// --- layout of a call's tensors ---------------------------------------------------------------------------------
 
-/// Where the parts of a head lie, in elements: all in the packed buffer, or with a range of queries keys and values in
-/// one of their own. Queries are counted from 0 in the call.
+/// Element offsets of a head's data. q, k and v are in the packed buffer; with a query range, k and v are in a buffer
+/// of their own. Queries are counted from 0 within the call.
 struct Layout {
   int heads, groups, dim;
-  int queries, keys;  ///< of a sample: that this call is about
-  int position;       ///< of query 0 in the sequence
+  int queries, keys;  ///< queries and keys per sample in this call
+  int position;       ///< position of query 0 in the sequence
   int64_t qkv_row, kv_row, o_row;
-  int64_t rows, first;       ///< of a sample in qkv and o: all, and that of query 0
-  int64_t kv_rows;           ///< of a sample in kv
-  int64_t first_k, first_v;  ///< in a row of kv
+  int64_t rows, first;       ///< rows per sample in qkv and o; row of query 0
+  int64_t kv_rows;           ///< rows per sample in kv
+  int64_t first_k, first_v;  ///< columns in a row of kv
 
   explicit Layout(const AttentionShape& s) {
     const bool range = s.has_range();
@@ -81,15 +81,15 @@ struct Layout {
   __device__ int64_t v(int b, int group, int j) const {
     return (b * kv_rows + j) * kv_row + first_v + int64_t{group} * dim;
   }
-  /// Of lse, and of what else there is one of for every query.
+  /// Offset in lse and in other arrays with one element per query and head.
   __device__ int64_t of_query(int b, int head, int i) const {
     return (int64_t{b} * heads + head) * queries + i;
   }
 };
 
-/// The masks of attention_cpu.cpp: word j % 4 of philox(seed, 0, (row * ceil4(seq) + j) / 4).
+/// Dropout masks, equal to those of attention_cpu.cpp: word j % 4 of philox(seed, 0, (row * ceil4(seq) + j) / 4).
 struct Dropout {
-  float kept;  ///< 1 / (1 - probability), or 0: no dropout
+  float kept;  ///< 1 / (1 - probability), or 0 without dropout
   uint64_t threshold, seed;
   int64_t calls_per_row, seq;
   int first_head, total_heads;
@@ -104,7 +104,7 @@ struct Dropout {
         total_heads(static_cast<int>(s.total_heads > 0 ? s.total_heads : s.num_heads)) {}
   __device__ bool wanted() const { return kept != 0.0f; }
 
-  /// keep[query][key] = 1 or 0: queries from `position` on, keys from `key` on (a multiple of 4).
+  /// keep[query][key] = 1 or 0 for queries from `position` on and keys from `key` on (a multiple of 4).
   template <int kQueries, int kKeys>
   __device__ void fill(uint8_t* keep, int b, int head, int position, int key) const {
     const int64_t row = (int64_t{b} * total_heads + first_head + head) * seq + position;
@@ -139,7 +139,7 @@ __device__ __forceinline__ void store_quad(T* p, float4 x) {
   store_vector(p, rounded);
 }
 
-/// kRows rows of a head into shared memory: `count` from `from` on, `stride` elements apart, zeros behind them.
+/// Loads kRows rows of a head into shared memory: `count` rows, `stride` elements apart, then zeros.
 template <int kRows, int kDim, class T>
 __device__ __forceinline__ void load_tile(float* to, const T* from, int64_t stride, int count, int dim) {
   constexpr int kQuads = kDim / 4;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void load_tile(float* to, const T* from, int64_t stri
   }
 }
 
-/// sums[i][j] = row ty + 16 i of a times row tx + 16 j of b.
+/// sums[i][j] = dot product of row ty + 16 i of a and row tx + 16 j of b.
 template <class G>
 __device__ __forceinline__ void multiply_rows(const float* a, const float* b,
                                               float (&sums)[G::kRows][G::kCols]) {
@@ -203,7 +203,7 @@ struct RowSums {
       at[i][c] =
           make_float4(at[i][c].x * factor, at[i][c].y * factor, at[i][c].z * factor, at[i][c].w * factor);
   }
-  /// Row r += sum over j of weights[r][j] times row j of `rows`.
+  /// Adds to row r the sum over j of weights[r][j] times row j of `rows`.
   __device__ __forceinline__ void add(const float* weights, const float* rows) {
     const float* const mine = weights + thread_y() * G::kWeightStride;
 #pragma unroll 2
@@ -226,7 +226,7 @@ struct RowSums {
       }
     }
   }
-  /// Row r, below `count`, goes to `to` + r * stride.
+  /// Stores each row r below `count` to `to` + r * stride.
   template <class T>
   __device__ __forceinline__ void store(T* to, int64_t stride, int count, int dim) const {
 #pragma unroll
@@ -242,7 +242,7 @@ struct RowSums {
   }
 };
 
-/// Over the 16 threads of one ty, which are half a warp.
+/// Reductions over the 16 threads of one ty, which are half a warp.
 __device__ __forceinline__ float side_sum(float x) {
 #pragma unroll
   for (int offset = kSide / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -265,7 +265,7 @@ void dispatch(DType dtype, int64_t head_dim, Launch&& launch) {
   });
 }
 
-/// The kernel with `Shared` as dynamic shared memory.
+/// Launches the kernel with a `Shared` in dynamic shared memory.
 template <class Shared, class Params>
 void launch_tiles(const Context& context, void (*kernel)(Params), dim3 grid, const Params& params) {
   TE_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

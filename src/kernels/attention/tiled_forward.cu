@@ -1,6 +1,6 @@
-// The forward pass of tiled_attention.h. A block owns 64 queries of one head and walks over the keys that they see,
-// with the running maximum and denominator of Milakov and Gimelshein (arXiv 1805.02867); what has been summed before a
-// tile is rescaled when the maximum grows.
+// Forward pass of tiled_attention.h. A block owns 64 queries of one head and iterates over the keys that they see, with
+// the running maximum and denominator of Milakov and Gimelshein (arXiv 1805.02867). When the maximum grows, earlier
+// sums are rescaled.
 #include "kernels/attention/tiled_attention.h"
 #include "kernels/attention/tiled_device.cuh"
 
@@ -28,11 +28,11 @@ struct ForwardShared {
   uint8_t keep[G::kOwn * G::kOther];
 };
 
-/// Where a thread's queries stand.
+/// Softmax state of a thread's queries.
 template <class G>
 struct OnlineSoftmax {
   float largest[G::kRows], sum[G::kRows];
-  int begin[G::kRows], end[G::kRows];  ///< keys that the query sees
+  int begin[G::kRows], end[G::kRows];  ///< range of keys that the query sees
 
   template <class T>
   __device__ __forceinline__ OnlineSoftmax(const ForwardParams<T>& p, int b, int first, int count) {
@@ -46,7 +46,7 @@ struct OnlineSoftmax {
     }
   }
 
-  /// Turns products into probabilities in `shared.weights`, up to the denominator, for keys from `key` on.
+  /// Converts the scores of keys from `key` on into unnormalized probabilities in `shared.weights`.
   __device__ __forceinline__ void take(const Dropout& dropout, float scale, int key,
                                        float (&s)[G::kRows][G::kCols], RowSums<G>& o,
                                        ForwardShared<G>& shared) {
@@ -61,7 +61,7 @@ struct OnlineSoftmax {
         highest = fmaxf(highest, s[i][j]);
       }
       highest = side_max(highest);
-      // Of a row that has seen no key yet there is nothing to rescale.
+      // A row that has seen no key yet has no sum to rescale.
       const float rescale = largest[i] == -INFINITY ? 1.0f : expf(largest[i] - highest);
       float total = 0.0f;
 #pragma unroll
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) tiled_forward_kernel(const __grid_co
   const Layout& l = p.layout;
   const int b = static_cast<int>(blockIdx.x) / l.heads, head = static_cast<int>(blockIdx.x) % l.heads;
   const int group = head / (l.heads / l.groups);
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kOwn;  // the longest first
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kOwn;  // longest first
   const int count = min(G::kOwn, l.queries - first), last = l.position + first + count - 1;
   load_tile<G::kOwn, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
   OnlineSoftmax<G> softmax(p, b, first, count);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) tiled_forward_kernel(const __grid_co
   for (int key = p.first_keys.of(b, l.position + first) / G::kOther * G::kOther; key <= last;
        key += G::kOther) {
     const int keys = min(G::kOther, l.keys - key);
-    // 1. Scores.
+    // 1. Scores
     load_tile<G::kOther, G::kDim>(shared.other, p.kv + l.k(b, group, key), l.kv_row, keys, l.dim);
     if (p.dropout.wanted())
       p.dropout.template fill<G::kOwn, G::kOther>(shared.keep, b, head, l.position + first, key);
@@ -102,12 +102,12 @@ __global__ void __launch_bounds__(kThreads) tiled_forward_kernel(const __grid_co
     float s[G::kRows][G::kCols];
     multiply_rows<G>(shared.q, shared.other, s);
     softmax.take(p.dropout, p.scale, key, s, o, shared);
-    __syncthreads();  // the keys have been read, the weights are there
-    // 2. Values.
+    __syncthreads();  // the keys have been read and the weights written
+    // 2. Values
     load_tile<G::kOther, G::kDim>(shared.other, p.kv + l.v(b, group, key), l.kv_row, keys, l.dim);
     __syncthreads();
     o.add(shared.weights, shared.other);
-    __syncthreads();  // values and weights have been read
+    __syncthreads();  // values and weights may be overwritten now
   }
 #pragma unroll
   for (int i = 0; i < G::kRows; ++i) {

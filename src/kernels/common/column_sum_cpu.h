@@ -1,5 +1,5 @@
-// Column sums of the CPU references (bias gradients): FP32 partial sums over blocks of rows, then over the
-// blocks in order. A thread owns columns, so the result does not depend on the number of threads.
+// Column sums (bias gradients) of the CPU reference implementations. Each block of rows is summed in FP32, then the
+// block sums are added in order. One thread owns a column, so the result does not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace te::kernels {
 /// sums[c] += sum over rows of value(r, c); sums fp32 or bf16 (rounded once).
 template <class Value>
 void add_column_sums_cpu(int64_t rows, int64_t cols, const Tensor& sums, Value&& value) {
-  constexpr int64_t kColumns = 16;  // of a thread at a time
+  constexpr int64_t kColumns = 16;  // columns that a thread sums at a time
 #pragma omp parallel for
   for (int64_t begin = 0; begin < cols; begin += kColumns) {
     const int64_t columns = std::min(kColumns, cols - begin);

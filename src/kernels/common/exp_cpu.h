@@ -1,5 +1,5 @@
-// exp() for the inner loops of the CPU references, in a form that compilers vectorise (they cannot vectorise
-// a call of std::exp).
+// exp() for the inner loops of the CPU reference implementations. Unlike a call of std::exp, compilers can vectorize
+// it.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Flags of the flat buffers of parameters: one byte per granule. Parameters start at multiples of a granule,
-// so a flag per granule is exact.
+// Per-granule flags of flat parameter buffers, one byte each. Every parameter starts at a multiple of a granule, so no
+// granule belongs to two parameters.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ constexpr int64_t kAdamWGranule = 128;
 
 /// Weight decay applies.
 constexpr uint8_t kGranuleDecays = 1;
-/// This rank counts the granule in the global gradient norm: of several ranks that hold the same parameter,
-/// one does.
+/// This rank counts the granule in the global gradient norm. Exactly one of the ranks that hold the same parameter
+/// counts it.
 constexpr uint8_t kGranuleCounted = 2;
-/// Its gradients are zeroed when a step begins: not all of them are written by a GEMM before they are read.
+/// The granule's gradients are zeroed at the start of a step, because some of them are read before a GEMM writes them.
 constexpr uint8_t kGranuleZeroed = 4;
 
-/// Granules of a buffer of n elements.
+/// Number of granules in a buffer of n elements.
 constexpr int64_t granules_of(int64_t n) {
   return (n + kAdamWGranule - 1) / kAdamWGranule;
 }

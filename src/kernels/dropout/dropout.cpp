@@ -1,4 +1,4 @@
-// Dropout: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of dropout.
 #include "kernels/dropout/dropout.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ void dropout_cpu(const Dropout& args) {
   const DropoutRule rule = dropout_rule(args);
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
-  // One Philox call serves the four indices of a group; the first and the last group may be cut.
+  // One Philox call serves the four indices of a group; the first and last groups may be partial.
   const uint64_t begin = rule.first_index, end = begin + static_cast<uint64_t>(args.x.numel());
   const int64_t first_group = static_cast<int64_t>(begin / 4);
   const int64_t last_group = static_cast<int64_t>((end + 3) / 4);

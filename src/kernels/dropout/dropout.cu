@@ -1,6 +1,6 @@
-// Dropout on the GPU. Rows are dense, so the whole tensor is one run of consecutive Philox indices: a thread
-// takes 16 bytes, which are one (fp32) or two (bf16) whole groups of four. Where the first index or a pointer
-// does not allow that, a thread takes one group element by element.
+// CUDA kernels of dropout. Rows are dense, so the tensor is one run of consecutive Philox indices. A thread processes
+// 16 bytes, which are one (fp32) or two (bf16) whole groups of four. If the first index or a pointer is not aligned, a
+// thread processes one group element by element.
 #include "core/random.h"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/dropout/dropout_rule.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One group of four indices, cut to [begin, end).
+// One group of four indices, clipped to [begin, end).
 template <class T>
 __device__ __forceinline__ void drop_group(const T* x, T* y, uint64_t group, uint64_t begin, uint64_t end,
                                            uint64_t seed, uint64_t stream, const DropoutRule& rule) {
@@ -69,7 +69,7 @@ void launch(const Context& context, const Dropout& args) {
     const unsigned blocks = ceil_div(n, int64_t{kThreads} * kVectorWidth<T>);
     dropout_vectors<<<blocks, kThreads, 0, cuda_stream(context)>>>(x, y, n, args.seed, args.stream, rule);
   } else {
-    const unsigned blocks = ceil_div(n / 4 + 2, kThreads);  // a cut group at either end
+    const unsigned blocks = ceil_div(n / 4 + 2, kThreads);  // a partial group at either end
     dropout_groups<<<blocks, kThreads, 0, cuda_stream(context)>>>(x, y, n, args.seed, args.stream, rule);
   }
   TE_CUDA_CHECK_LAUNCH();

@@ -1,4 +1,4 @@
-// What the CPU reference and the CUDA kernel of dropout must agree on to the bit: threshold and scale.
+// Threshold and scale of dropout, shared by the CPU reference and the CUDA kernel, which must agree bitwise.
 #pragma once
 
 #include <cmath>
@@ -12,10 +12,10 @@ namespace te::kernels {
 struct DropoutRule {
   uint32_t threshold = 0;    ///< keep when word >= threshold: ceil(probability * 2^32), exact in FP64
   float scale = 1.0f;        ///< 1 / (1 - probability), rounded once
-  uint64_t first_index = 0;  ///< index of element 0 in the stream of random words
+  uint64_t first_index = 0;  ///< index of element 0 in the sequence of random words
 };
 
-/// Because rows are dense, index i of the contract is first_row * cols plus the flat element number.
+/// Rows are dense, so index i of dropout.h is first_row * cols plus the flat element number.
 inline DropoutRule dropout_rule(const Dropout& args) {
   return {static_cast<uint32_t>(std::ceil(static_cast<double>(args.probability) * 4294967296.0)),
           1.0f / (1.0f - args.probability), args.first_row * static_cast<uint64_t>(args.x.cols())};

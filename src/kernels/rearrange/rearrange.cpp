@@ -1,4 +1,4 @@
-// Checks, dispatch and CPU reference of the copies that rearrange.
+// Checks, dispatch and CPU reference of the rearranging copies.
 #include "kernels/rearrange/rearrange.h"
 
 #include <cstring>
@@ -29,19 +29,19 @@ bool divides_16(const Context& context, const Tensor& tensor, int64_t elements) 
 
 void check_pieces(const Context& context, const ColumnPieces& a) {
   const char* op = "column_pieces";
-  TE_CHECK(a.full && a.parts, "{}: whole and parts must be there", op);
+  TE_CHECK(a.full && a.parts, "{}: full and parts are required", op);
   check_dtype(op, "parts", a.parts, a.full.dtype);
   TE_CHECK(a.full.shape.rank() == 2 && a.parts.shape.rank() == 3 && a.parts.dim(1) == a.full.dim(0),
-           "{}: whole {} and parts {} must be [rows, width] and [pieces, rows, part width]", op,
+           "{}: full {} and parts {} must be [rows, width] and [pieces, rows, part width]", op,
            a.full.shape.str(), a.parts.shape.str());
   TE_CHECK(a.cols > 0 && a.begin >= 0 && a.begin + a.parts.dim(0) * a.cols <= a.full.dim(1),
-           "{}: {} pieces of {} columns from column {} are not in {}", op, a.parts.dim(0), a.cols, a.begin,
-           a.full.dim(1));
+           "{}: {} pieces of {} columns from column {} exceed the {} columns of full", op, a.parts.dim(0),
+           a.cols, a.begin, a.full.dim(1));
   TE_CHECK(a.at >= 0 && a.at + a.cols <= a.parts.dim(2),
-           "{}: {} columns from column {} are not in a part of {}", op, a.cols, a.at, a.parts.dim(2));
-  TE_CHECK(!overlap(a.full, a.parts), "{}: whole and parts overlap", op);
+           "{}: {} columns from column {} exceed the {} columns of parts", op, a.cols, a.at, a.parts.dim(2));
+  TE_CHECK(!overlap(a.full, a.parts), "{}: full and parts overlap", op);
   for (const int64_t size : {a.cols, a.begin, a.at, a.full.dim(1), a.parts.dim(2)})
-    TE_CHECK(divides_16(context, a.full, size), "{}: {} columns are no multiple of 16 bytes", op, size);
+    TE_CHECK(divides_16(context, a.full, size), "{}: {} columns are not a multiple of 16 bytes", op, size);
 }
 
 void check_order(const Context& context, const RowOrder& a) {
@@ -52,7 +52,7 @@ void check_order(const Context& context, const RowOrder& a) {
   check_dtype(op, "index", a.index, DType::i32);
   check_shape(op, "index", a.index, {a.rows.dim(0)});
   TE_CHECK(!overlap(a.rows, a.ordered), "{}: rows and ordered overlap", op);
-  TE_CHECK(divides_16(context, a.rows, a.rows.dim(1)), "{}: {} columns are no multiple of 16 bytes", op,
+  TE_CHECK(divides_16(context, a.rows, a.rows.dim(1)), "{}: {} columns are not a multiple of 16 bytes", op,
            a.rows.dim(1));
 }
 
@@ -83,8 +83,8 @@ void row_order(const Context& context, const RowOrder& args) {
   const int64_t rows = args.rows.dim(0), bytes = args.rows.dim(1) * element_bytes(args.rows);
   const int32_t* index = args.index.as<int32_t>();
   for (int64_t r = 0; r < rows; ++r)
-    TE_CHECK(index[r] >= 0 && index[r] < rows, "row_order: index {} of row {} is not below {}", index[r], r,
-             rows);
+    TE_CHECK(index[r] >= 0 && index[r] < rows, "row_order: index {} of row {} must be from 0 to {}", index[r],
+             r, rows - 1);
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r)
     copy_bytes(args.rows.as<char>() + r * bytes, args.ordered.as<char>() + index[r] * bytes, bytes,

@@ -1,4 +1,4 @@
-// The copies that rearrange, on the GPU: a thread moves 16 bytes.
+// CUDA kernels of the rearranging copies: each thread moves 16 bytes.
 #include "core/cuda_check.h"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/rearrange/rearrange.h"

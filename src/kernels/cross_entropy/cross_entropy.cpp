@@ -30,11 +30,11 @@ void check_cross_entropy(const CrossEntropy& a) {
   check_dtype(op, "losses", a.losses, DType::f32);
   check_shape(op, "losses", a.losses, {rows});
   check_z_losses(op, a.z_losses, rows);
-  TE_CHECK(a.vocab > 0 && a.vocab <= a.logits.cols(), "{}: vocab {} must be in 1..{}, the logits' columns",
+  TE_CHECK(a.vocab > 0 && a.vocab <= a.logits.cols(), "{}: vocab {} must be from 1 to the logits' {} columns",
            op, a.vocab, a.logits.cols());
 }
 
-/// What the checks of the two sharded ops have in common; returns the rows.
+/// Checks that both vocabulary-parallel ops share; returns the number of rows.
 int64_t check_slice(const char* op, const Tensor& logits, const Tensor& targets, int64_t first,
                     int64_t vocab) {
   check_high_precision(op, "logits", logits);
@@ -50,24 +50,24 @@ void check_targets(const char* op, const Tensor& targets, int64_t vocab) {
   const int32_t* target = targets.as<int32_t>();
   const int64_t rows = targets.numel();
   for (int64_t r = 0; r < rows; ++r)
-    TE_CHECK(target[r] >= -1 && target[r] < vocab, "{}: target {} of row {} is not in -1..{}", op, target[r],
-             r, vocab - 1);
+    TE_CHECK(target[r] >= -1 && target[r] < vocab, "{}: target {} of row {} must be from -1 to {}", op,
+             target[r], r, vocab - 1);
 }
 
-/// Columns of a slice that are not padding.
+/// Number of columns of a slice that are not padding.
 int64_t valid_columns(const Tensor& logits, int64_t first, int64_t vocab) {
   return std::clamp<int64_t>(vocab - first, 0, logits.cols());
 }
 
 struct Softmax {
-  // A finite start, so that a logit of -inf means probability 0 rather than inf - inf.
+  // Starts from a finite maximum, so that a logit of -inf gets probability 0 instead of inf - inf.
   float largest = std::numeric_limits<float>::lowest();
   float sum = 0.0f;
 
   float log_z() const { return std::log(sum) + largest; }
 };
 
-/// Maximum and sum of exp(logit - maximum); the exponentials are left in `row`.
+/// Maximum and sum of exp(logit - maximum); writes the exponentials to `row`.
 template <class T>
 Softmax row_softmax(const T* logits, int64_t count, float* row) {
   Softmax all;
@@ -84,7 +84,8 @@ Softmax row_softmax(const T* logits, int64_t count, float* row) {
   return all;
 }
 
-/// The gradient of one row from its exponentials; `target` is a column, or any other number for none of them.
+/// Writes the gradient of one row from its exponentials. `target` is a column, or any other number if no column is the
+/// target.
 template <class T>
 void write_gradient(const float* row, const Softmax& all, int64_t target, float grad_scale, float z_loss,
                     int64_t count, int64_t columns, T* gradient) {
@@ -151,7 +152,7 @@ void statistics_cpu(const CrossEntropyStatistics& a) {
   }
 }
 
-/// The softmax of a whole row from the ranks' statistics, and the target's logit.
+/// Softmax statistics of a full row, combined from all ranks, and the target's logit.
 struct Combined {
   Softmax all;
   float target_logit = std::numeric_limits<float>::quiet_NaN();

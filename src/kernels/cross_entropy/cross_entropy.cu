@@ -1,14 +1,14 @@
-// Softmax cross-entropy and its gradient: a block per row. The row is read once from memory: while it streams
-// into shared memory (two rows of 50,304 bf16 logits fit on a Hopper multiprocessor), each thread keeps the
-// maximum and the scaled sum of its own elements; the gradient is then made from the copy. A row too long for
-// shared memory is read a second time, mostly from L2. A thread only reads back what it stored itself.
+// Softmax cross-entropy and its gradient, one block per row. The row is read from global memory once: while it is
+// copied into shared memory (two rows of 50,304 bf16 logits fit on a Hopper SM), each thread keeps the maximum and the
+// scaled sum of its elements; the gradient is computed from the copy. A row that does not fit is read a second time,
+// mostly from L2. Each thread reads back only what it stored itself.
 #include "kernels/cross_entropy/cross_entropy_device.cuh"
 
 namespace te::kernels::cuda {
 
 namespace {
 
-/// A Hopper block may have 227 KiB of shared memory; 1 KiB is left for the reductions.
+/// A block on Hopper can use 227 KiB of shared memory; 1 KiB is reserved for the reductions.
 constexpr int64_t kMaxCachedBytes = 226 * 1024;
 
 template <class T>
@@ -16,7 +16,7 @@ struct CrossEntropyParams {
   T* logits;
   const int32_t* targets;
   float* losses;
-  float* z_losses;  ///< or null
+  float* z_losses;  ///< may be null
   int64_t columns;
   int64_t vocab;
   float grad_scale;
@@ -24,7 +24,7 @@ struct CrossEntropyParams {
   bool cached;  ///< the row fits in shared memory
 };
 
-/// The device cannot throw: a target outside -1..vocab-1 gives the loss NaN, which the trainer refuses.
+/// Device code cannot throw. A target outside -1..vocab-1 gives the loss NaN, which the trainer detects.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntropyParams<T> p) {
   extern __shared__ __align__(16) unsigned char cache_bytes[];
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntrop
     if (p.grad_scale != 0.0f) clear_row<T, N>(row, p.columns);
     return;
   }
-  // Read before the row is overwritten: the barriers of the reduction lie between.
+  // Read before the row is overwritten: the barriers of the reduction are in between.
   float target_logit = __int_as_float(0x7fc00000);
   if (threadIdx.x == 0 && target >= 0 && target < p.vocab) target_logit = load_float(row + target);
 
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntrop
 template <class T, int N>
 void launch(const Context& context, CrossEntropyParams<T> p, int64_t rows) {
   const int64_t bytes = p.columns * static_cast<int64_t>(sizeof(T));
-  p.cached = p.grad_scale != 0.0f && bytes <= kMaxCachedBytes;  // a loss alone needs no second look
+  p.cached = p.grad_scale != 0.0f && bytes <= kMaxCachedBytes;  // the loss alone needs no second pass
   const int shared_bytes = p.cached ? static_cast<int>(bytes) : 0;
   if (shared_bytes > 48 * 1024)
     TE_CUDA_CHECK(cudaFuncSetAttribute(cross_entropy_rows<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -86,7 +86,7 @@ void launch_cross_entropy(const Context& context, const CrossEntropy& a) {
 
 constexpr int kSumThreads = 1024;
 
-/// One block: the order of the sum depends on the count alone.
+/// A single block, so that the summation order depends only on the count.
 __global__ void __launch_bounds__(kSumThreads) sum_values(const float* values, int64_t count, float* sum) {
   __shared__ float shared[kWarpSize];
   float mine = 0.0f;

@@ -1,4 +1,4 @@
-// The CUDA versions of the cross-entropy. Arguments are checked by the public functions.
+// CUDA side of the cross-entropy; the public functions have checked the arguments.
 #pragma once
 
 #include "kernels/cross_entropy/cross_entropy.h"

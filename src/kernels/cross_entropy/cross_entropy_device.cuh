@@ -1,5 +1,5 @@
-// The device code that the cross-entropy over a whole vocabulary and the one over a slice of it share: with
-// one slice both give the same bits.
+// Device code shared by the cross-entropy over the full vocabulary and over a slice. With a single slice both give
+// bitwise equal results.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,17 @@
 
 namespace te::kernels::cuda {
 
-/// Two such blocks, with their rows, fit on a multiprocessor: one computes while the other waits for memory.
+/// Two such blocks with their rows fit on an SM: one computes while the other waits for memory.
 constexpr int kRowThreads = 512;
-constexpr int kRowLoads = 4;  ///< vectors a thread has in flight
+constexpr int kRowLoads = 4;  ///< vectors in flight per thread
 
-/// e^x for x <= 0.
+/// Exponential for x <= 0.
 __device__ __forceinline__ float exp_of(float x) {
   return exp2_fast(x * kLog2E);
 }
 
-/// sum of exp(x - largest) over some elements. It starts from a finite maximum, so that a logit of -inf means
-/// probability 0 rather than inf - inf.
+/// Running sum of exp(x - largest). It starts from a finite maximum, so that a logit of -inf gets probability 0 instead
+/// of inf - inf.
 struct Softmax {
   float largest = -3.402823466e38f;
   float sum = 0.0f;
@@ -28,7 +28,7 @@ struct Softmax {
   __device__ __forceinline__ float log_z() const { return logf(sum) + largest; }
 };
 
-/// kWhole promises that all N are valid.
+/// kWhole: all N elements are valid.
 template <bool kWhole, class T, int N>
 __device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, int valid) {
   float value[N], largest = s.largest;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, in
     if (kWhole || i < valid) s.sum += exp_of(value[i] - largest);
 }
 
-/// The block's maximum and sum, given to all threads.
+/// Combines the maximum and sum of all threads of a block and returns them to every thread.
 __device__ __forceinline__ Softmax block_softmax(const Softmax& mine, float* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
   Softmax all;
@@ -59,7 +59,7 @@ __device__ __forceinline__ Softmax block_softmax(const Softmax& mine, float* sha
   return all;
 }
 
-/// Writes zeros over a row.
+/// Fills a row with zeros.
 template <class T, int N>
 __device__ __forceinline__ void clear_row(T* row, int64_t columns) {
   Vector<T, N> zero;
@@ -69,15 +69,15 @@ __device__ __forceinline__ void clear_row(T* row, int64_t columns) {
     store_vector<T, N>(row + c, zero);
 }
 
-/// Threads of a block that takes a row of `columns` in vectors of N.
+/// Threads of a block that processes a row of `columns` in vectors of N.
 inline unsigned row_threads(int64_t columns, int N) {
   const int64_t vectors = ceil_div(columns, N);
   return static_cast<unsigned>(
       std::min<int64_t>(kRowThreads, ceil_div(vectors, kWarpSize) * int64_t{kWarpSize}));
 }
 
-/// Maximum and sum over the first `valid` columns of a row, given to all threads of the block; the row is
-/// copied to `cache` where that is not null. A thread only reads back from there what it stored itself.
+/// Maximum and sum over the first `valid` columns of a row, returned to all threads of the block. Copies the row to
+/// `cache` unless that is null. Each thread reads back only what it stored itself.
 template <class T, int N>
 __device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, int64_t valid, T* cache,
                                                float* shared) {
@@ -104,15 +104,15 @@ __device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, in
   return block_softmax(mine, shared);
 }
 
-/// row = its gradient (cross_entropy.h) from the logits in `source` (the row itself or its copy), zeros from column
-/// `valid` on.
+/// Writes to `row` its gradient (cross_entropy.h) from the logits in `source` (the row itself or its copy), and zeros
+/// from column `valid` on.
 template <class T, int N>
 __device__ __forceinline__ void write_gradient(const T* source, T* row, int64_t columns, int64_t valid,
                                                const Softmax& all, int64_t target, float grad_scale,
                                                float z_loss) {
   const float inverse = softmax_factor(z_loss, all.log_z()) / all.sum;
   const int end = static_cast<int>(columns), real = static_cast<int>(valid);
-  // Another rank's target is out of range here.
+  // A target of another rank's slice is out of range here.
   const int hit = target >= 0 && target < columns ? static_cast<int>(target) : -N;
   for (int c = static_cast<int>(threadIdx.x) * N; c < end; c += static_cast<int>(blockDim.x) * N) {
     const Vector<T, N> x = load_vector<T, N>(source + c);

@@ -1,5 +1,5 @@
-// The cross-entropy over a slice of the vocabulary: a block per row in both kernels. The statistics read the
-// logits once; losses and gradient are made from all ranks' statistics and one more pass over the logits.
+// Vocabulary-parallel cross-entropy, one block per row in both kernels. The statistics kernel reads the logits once.
+// Losses and gradients are computed from all ranks' statistics and a second pass over the logits.
 #include <algorithm>
 #include <type_traits>
 
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) statistics_rows(SliceParams<T>
   statistics[2 * rows + r] = here ? load_float(row + target) : __int_as_float(0x7fc00000);
 }
 
-/// What a row's statistics of all ranks make together. Every thread reads all of them, in rank order.
+/// Statistics of a row, combined from all ranks. Every thread reads all of them in rank order.
 struct Combined {
   Softmax all;
   float target_logit;
@@ -52,7 +52,7 @@ __device__ __forceinline__ Combined combine(const float* statistics, int ranks, 
   return result;
 }
 
-/// A target outside -1..vocab-1 is nobody's: its loss is NaN, which the trainer refuses.
+/// A target outside -1..vocab-1 is in no rank's slice. Its loss is NaN, which the trainer detects.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads, 2)
     from_statistics_rows(SliceParams<T> p, const float* statistics, int ranks, float* losses, float* z_losses,
@@ -83,7 +83,7 @@ SliceParams<T> slice_params(const Tensor& logits, const Tensor& targets, int64_t
           std::clamp<int64_t>(vocab - first, 0, logits.cols())};
 }
 
-/// Calls fn(width) with the elements of T that one access of the kernels may take.
+/// Calls fn(width) with the number of elements of T per vector access.
 template <class T, class Fn>
 void with_width(const SliceParams<T>& p, Fn&& fn) {
   constexpr int N = kVectorWidth<T>;

@@ -1,4 +1,4 @@
-// Residual add, scaling, bias gradient, casts and fills: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of residual add, scaling, bias gradient, dtype conversion and fills.
 #include "kernels/elementwise/elementwise.h"
 
 #include <algorithm>
@@ -30,7 +30,8 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
   check_dtype("add", "b", b, a.dtype);
   check_dtype("add", "out", out, a.dtype);
   TE_CHECK(a.numel() == b.numel() && a.numel() == out.numel(),
-           "add: a, b and out have {}, {} and {} elements", a.numel(), b.numel(), out.numel());
+           "add: a, b and out must have equally many elements, not {}, {} and {}", a.numel(), b.numel(),
+           out.numel());
   TE_DISPATCH_CUDA(context, add, a, b, out);
   visit_high_precision(a.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -69,7 +70,7 @@ void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias
 void cast(const Context& context, const Tensor& x, const Tensor& out) {
   check_high_precision("cast", "x", x);
   check_high_precision("cast", "out", out);
-  TE_CHECK(x.numel() == out.numel(), "cast: x has {} elements, out {}", x.numel(), out.numel());
+  TE_CHECK(x.numel() == out.numel(), "cast: x has {} elements, but out has {}", x.numel(), out.numel());
   TE_DISPATCH_CUDA(context, cast, x, out);
   visit_high_precision(x.dtype, [&](auto from_zero) {
     visit_high_precision(out.dtype, [&](auto to_zero) {
@@ -96,12 +97,12 @@ void fill_normal(const Context& context, const Tensor& x, float std, uint64_t se
 
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
                  const ParameterRegion& region) {
-  if (x.numel() == 0) return;  // a rank whose slice is empty
+  if (x.numel() == 0) return;  // the rank's slice is empty
   check_dtype("fill_normal", "x", x, DType::f32);
   TE_CHECK(region.local_cols > 0 && region.first_local >= 0 && region.global_row >= 0 &&
                region.global_col >= 0 && region.global_col + region.local_cols <= region.global_cols,
-           "fill_normal: columns {}+{} of {} from row {}, element {} on, are no region of a parameter",
-           region.global_col, region.local_cols, region.global_cols, region.global_row, region.first_local);
+           "fill_normal: invalid region: columns {}+{} of {}, row {}, element {}", region.global_col,
+           region.local_cols, region.global_cols, region.global_row, region.first_local);
   TE_DISPATCH_CUDA(context, fill_normal, x, std, seed, stream, region);
   float* const values = x.as<float>();
   const int64_t count = x.numel();

@@ -1,4 +1,4 @@
-// Elementwise ops on the GPU: eight values per thread, moved in 16-byte pieces where alignment allows.
+// Elementwise operations on the GPU: eight elements per thread, in 16-byte accesses if the alignment allows.
 #include "core/random.h"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/granule.h"
@@ -15,7 +15,7 @@ unsigned vec8_blocks(int64_t count) {
   return ceil_div((count + 7) / 8, kThreads);
 }
 
-/// Loads, or stores, this thread's octet of a vector; the last may be short.
+/// Loads or stores this thread's Vec8 of a vector, of which the last one may be partial.
 template <bool kAligned, class T>
 __device__ __forceinline__ Vec8<T> load_piece(const T* p, int64_t valid) {
   return kAligned && valid >= 8 ? load_vec8<true>(p, valid) : load_vec8<false>(p, valid);
@@ -79,7 +79,7 @@ __global__ void fill_region_kernel(float* x, int64_t count, float std, uint64_t 
   if (i < count) x[i] = std * normal(seed, stream, region.index(i));
 }
 
-/// A warp reads the flags of 32 granules and writes those that are to be zeroed, one after the other.
+/// A warp reads the flags of 32 granules and zeroes the flagged ones one after another.
 template <class T>
 __global__ void zero_granules_kernel(T* x, const uint8_t* flags, int64_t granules) {
   constexpr int kPiece = kAdamWGranule / kWarpSize;
@@ -113,7 +113,7 @@ void launch_cast(const Context& context, const Tensor& x, const Tensor& out) {
                                                                         x.numel());
 }
 
-/// Calls fn(element) with the device's element type of an fp32, bf16 or fp16 tensor.
+/// Calls fn(element) with the device element type of an fp32, bf16 or fp16 tensor.
 template <class Fn>
 void with_type(DType type, Fn&& fn) {
   visit_high_precision(type, [&](auto zero) { fn(typename DeviceType<decltype(zero)>::type{}); });

@@ -1,4 +1,4 @@
-// Embedding: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of the embedding.
 #include "kernels/embedding/embedding.h"
 
 #include <algorithm>
@@ -44,11 +44,11 @@ void embedding_forward_cpu(const EmbeddingForward& args) {
   }
 }
 
-/// Columns one thread takes at a time.
+/// Columns that a thread processes at a time.
 constexpr int64_t kColumns = 64;
 
-// Rows are added in their order; threads own blocks of columns, so the result does not depend on their
-// number.
+// Rows are added in ascending order. Threads own blocks of columns, so the result does not depend on the number of
+// threads.
 template <class T>
 void backward_table_cpu(const EmbeddingBackward& args) {
   const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1), held = args.dtable.dim(0);
@@ -67,7 +67,7 @@ void backward_table_cpu(const EmbeddingBackward& args) {
   }
 }
 
-/// Rows whose token this slice holds, those of one token together, in their order.
+/// Rows whose tokens this slice holds, grouped by token, in ascending order within a token.
 std::vector<int64_t> rows_by_token(const EmbeddingBackward& args) {
   const int32_t* tokens = args.tokens.as<int32_t>();
   std::vector<int64_t> order;
@@ -79,7 +79,7 @@ std::vector<int64_t> rows_by_token(const EmbeddingBackward& args) {
   return order;
 }
 
-// A bf16 table must not be rounded once per row: the rows of a token are added in FP32 first.
+// A bf16 table must not be rounded once per row, so the rows of a token are first added in FP32.
 template <class T>
 void backward_rounded_table_cpu(const EmbeddingBackward& args) {
   const int64_t hidden = args.dtable.dim(1);
@@ -103,7 +103,7 @@ void backward_rounded_table_cpu(const EmbeddingBackward& args) {
   }
 }
 
-/// Grad: the type of dpositions.
+/// Grad: the dtype of dpositions.
 template <class T, class Grad>
 void backward_positions_cpu(const EmbeddingBackward& args) {
   const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1);
@@ -144,7 +144,7 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
   TE_DISPATCH_CUDA(context, embedding_forward, args);
   for (int64_t r = 0; args.positions && r < args.position_ids.numel(); ++r) {
     const int32_t position = args.position_ids.as<int32_t>()[r];
-    TE_CHECK(position >= 0 && position < args.positions.dim(0), "{}: position {} of row {} is not one of {}",
+    TE_CHECK(position >= 0 && position < args.positions.dim(0), "{}: position {} of row {} must be below {}",
              op, position, r, args.positions.dim(0));
   }
   visit_high_precision(args.table.dtype, [&](auto zero) { embedding_forward_cpu<decltype(zero)>(args); });

@@ -1,14 +1,13 @@
-// Embedding on the GPU. The forward pass and the position gradient are plain streaming kernels.
+// Embedding on the GPU. The forward pass and the position gradient are plain memory-bound kernels.
 //
-// The gradient of the table is a scatter-add. Adding atomically would be slow for frequent tokens and give
-// other bits in every run, so the (token, row) pairs are sorted first (the radix sort is stable: rows of a
-// token stay in order; tokens that another rank holds come last and are left out). Then
-//   1. a block takes a chunk of kChunk sorted pairs and a tile of columns and adds up each run of equal
-//      tokens. A run that lies inside the chunk has no other owner: its sum is added to dtable. A run that
-//      began in an earlier chunk leaves its sum in the chunk's slot 0, one that begins here and goes on in
-//      slot 1.
-//   2. for every run that crosses chunk borders, the block of the chunk in which it begins adds that chunk's
-//      slot 1 and the slots 0 of the following chunks, in a fixed order, to dtable.
+// The gradient of the table is a scatter-add. Atomic additions would be slow for frequent tokens and nondeterministic,
+// so the (token, row) pairs are sorted first. The radix sort is stable, so the rows of a token stay in order; tokens of
+// other ranks come last and are ignored. Then:
+//   1. A block sums up the runs of equal tokens in a chunk of kChunk sorted pairs, for a tile of columns. A run that
+//      lies inside the chunk is added to dtable. A run that began in an earlier chunk is stored in the chunk's slot 0,
+//      a run that continues in the next chunk in slot 1.
+//   2. For every run that crosses chunk borders, the block of the chunk in which it begins adds that chunk's slot 1
+//      and slot 0 of the following chunks to dtable, in a fixed order.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/common/cuda_common.cuh"
@@ -20,11 +19,10 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kChunk = 64;
 constexpr int kUnroll = 8;                             // rows loaded before they are added
-constexpr int64_t kMaxRows = int64_t{65535} * kChunk;  // chunks are the y axis of a grid
+constexpr int64_t kMaxRows = int64_t{65535} * kChunk;  // chunks are the grid's y dimension
 static_assert(kChunk % kUnroll == 0 && kChunk <= kThreads);
 
-/// Adds N floats to target[0, N), fp32 or bf16: accesses of up to 16 bytes where N allows (target is then
-/// aligned).
+/// Adds N floats to target[0, N), fp32 or bf16, with accesses of up to 16 bytes if N allows; target is then aligned.
 template <int N, class Grad>
 __device__ __forceinline__ void add_to(Grad* target, const float (&sum)[N]) {
   constexpr int kStep = N % 4 != 0 ? 1 : N < kVectorWidth<Grad> ? N : kVectorWidth<Grad>;
@@ -58,7 +56,7 @@ __global__ void forward_kernel(const int32_t* tokens, const T* table, int64_t fi
   const int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (r >= rows) return;
   const int64_t token = tokens[r] - first_token;
-  const T* row = token >= 0 && token < held ? table + token * hidden : nullptr;  // null: held elsewhere
+  const T* row = token >= 0 && token < held ? table + token * hidden : nullptr;  // null: held by another rank
   const T* position = nullptr;
   if (positions != nullptr)
     position = positions + (position_ids != nullptr ? position_ids[r] : r % seq) * hidden;
@@ -84,7 +82,7 @@ __global__ void forward_kernel(const int32_t* tokens, const T* table, int64_t fi
 template <class T, int width>
 void launch_forward(const Context& context, const EmbeddingForward& args) {
   const int64_t rows = args.tokens.numel(), hidden = args.table.dim(1);
-  unsigned across = 8;  // threads of one row; the others of the block take further rows
+  unsigned across = 8;  // threads per row; the block's other threads process further rows
   while (across < 256 && static_cast<int64_t>(across) * width < hidden) across *= 2;
   const dim3 block(across, 256 / across);
   forward_kernel<T, width><<<ceil_div(rows, block.y), block, 0, cuda_stream(context)>>>(
@@ -99,7 +97,7 @@ template <class T, class Grad, int width>
 __global__ void __launch_bounds__(kThreads)
     positions_kernel(const T* dout, int64_t rows, int64_t hidden, int64_t seq, Grad* dpositions) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * width;
-  const int64_t size = seq * hidden;  // of one sample
+  const int64_t size = seq * hidden;  // per sample
   if (i >= size) return;
   float sum[width] = {};
 #pragma unroll 4
@@ -113,8 +111,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- gradient of the table ---------------------------------------------------------------------------------
 
-/// The pairs to sort: row i, and its token counted from the slice's first; `held` for a token elsewhere, so
-/// that those come last.
+/// Writes the pairs to sort: row i, and its token relative to the first one of the slice. Tokens of other ranks get the
+/// key `held`, so that they come last.
 __global__ void __launch_bounds__(kThreads)
     pairs_kernel(const int32_t* tokens, int64_t first_token, uint32_t held, int n, uint32_t* keys,
                  int32_t* order) {
@@ -125,19 +123,19 @@ __global__ void __launch_bounds__(kThreads)
   order[i] = static_cast<int32_t>(i);
 }
 
-/// Sums of the runs of one chunk; see the top of the file. Grid: (column tiles, chunks).
+/// Sums the runs of one chunk; see the top of the file. Grid: (column tiles, chunks).
 template <class T, class Grad, int width>
 __global__ void __launch_bounds__(kThreads)
     chunk_kernel(const uint32_t* keys, const int32_t* order, int rows, uint32_t held, const T* dout,
                  int64_t hidden, Grad* dtable, float* partials) {
   __shared__ int32_t source[kChunk];
-  // Where the sum goes when a run ends at this pair: added to a row of dtable, or left in a slot.
+  // Destination of the sum of a run that ends at this pair: a row of dtable to add to, or a slot.
   __shared__ Grad* row[kChunk];
   __shared__ float* slot[kChunk];
   const int64_t chunk = blockIdx.y;
   const int begin = static_cast<int>(chunk * kChunk);
   int count = min(kChunk, rows - begin);
-  if (keys[begin] >= held) return;  // the same for the whole block: only tokens held elsewhere
+  if (keys[begin] >= held) return;  // uniform in the block: only other ranks' tokens follow
   if (threadIdx.x < kChunk) {
     const int k = threadIdx.x;
     source[k] = k < count ? order[begin + k] : -1;
@@ -158,7 +156,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
-  // Tokens held elsewhere are the last of the chunk.
+  // Pairs with tokens of other ranks are the last ones of the chunk.
   count = __syncthreads_count(threadIdx.x < count && keys[begin + threadIdx.x] < held);
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * width;
   if (c >= hidden) return;
@@ -186,9 +184,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kSlices = 8;  // of the chunks of a long run, added in parallel and then in order
+constexpr int kSlices = 8;  // slices of a long run's chunks: summed in parallel, then added in order
 
-/// First index of the sorted keys after the run of `key` at `i`.
+/// First index after the run of `key` that contains index `i` of the sorted keys.
 __device__ __forceinline__ int run_end(const uint32_t* keys, int rows, int i, uint32_t key) {
   int low = i + 1, high = rows;
   while (low < high) {
@@ -211,7 +209,7 @@ __global__ void __launch_bounds__(kWarpSize* kSlices)
   const int64_t chunk = blockIdx.y;
   const int begin = static_cast<int>(chunk * kChunk);
   const int last = begin + kChunk - 1;
-  // The same for the whole block: does a run begin in this chunk and go on in the next?
+  // Returns unless a run begins in this chunk and continues in the next one; uniform in the block.
   if (last + 1 >= rows) return;
   const uint32_t key = keys[last];
   if (key >= held || keys[last + 1] != key || (begin > 0 && keys[begin - 1] == key)) return;
@@ -253,9 +251,9 @@ size_t sort_bytes(int rows, int bits, cudaStream_t stream) {
   return bytes;
 }
 
-/// The contract gives no vocabulary to size the sort by, so all 32 bits are planned for; fewer need no more.
+/// The interface has no vocabulary size, so the plan covers a sort by all 32 bits; fewer bits need no more memory.
 Workspace plan_workspace(int64_t rows, int64_t hidden, cudaStream_t stream) {
-  TE_CHECK(rows <= kMaxRows, "embedding_backward: {} rows in one call, at most {}", rows, kMaxRows);
+  TE_CHECK(rows <= kMaxRows, "embedding_backward: {} rows exceed the limit of {} per call", rows, kMaxRows);
   const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
   const size_t list = aligned(static_cast<size_t>(rows) * sizeof(int32_t));
   const size_t chunks = ceil_div(rows, kChunk);
@@ -271,7 +269,7 @@ Workspace plan_workspace(int64_t rows, int64_t hidden, cudaStream_t stream) {
   return w;
 }
 
-/// Bits that tell the keys 0 .. held apart, at least 1.
+/// Number of bits, at least 1, that distinguish the keys 0 .. held.
 int key_bits(int64_t held) {
   int bits = 1;
   while (bits < 32 && (int64_t{1} << bits) <= held) ++bits;

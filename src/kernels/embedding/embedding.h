@@ -1,7 +1,7 @@
-// Token (and learned position) embedding, and its gradient: a scatter-add made deterministic by sorting the
-// tokens. A rank may hold a slice of the vocabulary: the table then has the tokens
-// [first_token, first_token + rows of the table); the sum of the ranks' outputs is the output of the whole
-// table, and each rank gets the gradient of its rows.
+// Token embedding with optional learned positions, and its gradient: a scatter-add made deterministic by sorting the
+// tokens. A tensor-parallel rank may hold a slice of the vocabulary: its table has the tokens [first_token, first_token
+// + rows of the table). The sum of all ranks' outputs equals the output with the full table, and each rank computes the
+// gradient of its own rows.
 #pragma once
 
 #include "core/device.h"
@@ -10,14 +10,13 @@
 namespace te::kernels {
 
 struct EmbeddingForward {
-  Tensor tokens;     ///< [rows] int32, 0 <= token < vocab (checked by the data loader, not here)
-  Tensor table;      ///< [vocab or a slice of it, hidden]; a token outside contributes zeros
+  Tensor tokens;     ///< [rows] int32, 0 <= token < vocab (checked by the data loader)
+  Tensor table;      ///< [vocab or a slice of it, hidden]; tokens outside the slice contribute zeros
   Tensor positions;  ///< optional [>= seq, hidden]: row r adds positions[r % seq]
   int64_t seq = 0;
   Tensor out;  ///< [rows, hidden], dtype of table; the sum is FP32, rounded once
   int64_t first_token = 0;
-  Tensor
-      position_ids;  ///< optional int32 [rows]: row r adds positions[position_ids[r]]; seq is then not read
+  Tensor position_ids;  ///< optional int32 [rows]: row r adds positions[position_ids[r]]; seq is then ignored
 };
 void embedding_forward(const Context& context, const EmbeddingForward& args);
 
@@ -25,14 +24,14 @@ struct EmbeddingBackward {
   Tensor tokens;  ///< [rows] int32
   Tensor dout;    ///< [rows, hidden] fp32, bf16 or fp16
   int64_t seq = 0;
-  /// fp32 or bf16 [vocab or a slice of it, hidden], +=; tokens outside are passed over. In bf16 the FP32 sum of
-  /// a token's rows is added and rounded once.
+  /// fp32 or bf16 [vocab or a slice of it, hidden]; the gradient is added to it. Tokens outside the slice are skipped.
+  /// In bf16, the FP32 sum of a token's rows is added and rounded once.
   Tensor dtable;
-  Tensor dpositions;  ///< optional [>= seq, hidden], dtype of dtable, +=; likewise
+  Tensor dpositions;  ///< optional [>= seq, hidden], dtype of dtable; also accumulated
   Tensor workspace;   ///< u8, embedding_backward_workspace_bytes(...)
   int64_t first_token = 0;
 };
-/// Deterministic: the same bits in every run, whatever the order of the tokens' rows in hardware.
+/// Deterministic: the order of additions does not depend on the scheduling of threads.
 void embedding_backward(const Context& context, const EmbeddingBackward& args);
 int64_t embedding_backward_workspace_bytes(const Context& context, int64_t rows, int64_t hidden);
 

@@ -1,4 +1,4 @@
-// The CUDA side of the embedding, private to this folder.
+// CUDA side of the embedding.
 #pragma once
 
 #include "kernels/embedding/embedding.h"

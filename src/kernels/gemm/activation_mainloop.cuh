@@ -1,13 +1,12 @@
-// A GEMM in BF16 or FP8 whose tiles go through an activation on their way out: what is common to all of them.
+// Main loop of BF16 and FP8 GEMMs whose output tiles go through an activation.
 //
-// Two blocks of the grid, a cluster, work on tiles of 128 x 192 below one another, so each loads half of the columns'
-// operand and sends it to both. In a block one thread loads, and two warpgroups multiply, each a tile of its own, in
-// turn: while one's GEMM runs, the other's tile goes through the epilogue. An epilogue (activation_epilogues.cuh)
-// finds in buffers of shared memory what it needs and leaves there what it makes; another thread moves these from and
-// to memory.
+// A cluster of two blocks works on vertically adjacent tiles of 128 x 192; each block loads half of the column operand
+// and multicasts it to both. In a block, one thread loads, and two warpgroups alternate (ping-pong), each with a tile
+// of its own: while one's GEMM runs, the other's tile goes through the epilogue. An epilogue (activation_epilogues.cuh)
+// reads its inputs from buffers in shared memory and writes its outputs to the same buffers; another thread moves these
+// from and to global memory.
 //
-// Blocks stay for all tiles, as many as run at a time. Buffers are handed on in the order of tiles, so epilogues take
-// turns, too.
+// Blocks are persistent. Buffers are passed on in the order of tiles, so the epilogues are ordered, too.
 #pragma once
 
 #include "kernels/hopper/hopper.cuh"
@@ -17,27 +16,27 @@ namespace te::kernels::fused {
 
 using namespace hopper;
 
-constexpr int kRows = 128;                  ///< of a tile
-constexpr int kColumns = 192;               ///< of a tile
-constexpr int kStages = 4;                  ///< of kTileRowBytes of what is summed over
-constexpr int kSteps = kTileRowBytes / 32;  ///< of a stage: an instruction sums over 32 bytes
-constexpr int kBuffers = 8;                 ///< of 64 rows of 64 values
-constexpr int kStores = 3;                  ///< under way at a time
+constexpr int kRows = 128;                  ///< per tile
+constexpr int kColumns = 192;               ///< per tile
+constexpr int kStages = 4;                  ///< of kTileRowBytes along the summed dimension
+constexpr int kSteps = kTileRowBytes / 32;  ///< per stage: one instruction sums over 32 bytes
+constexpr int kBuffers = 8;                 ///< of 64 x 64 values
+constexpr int kStores = 3;                  ///< in flight
 constexpr uint32_t kBufferBytes = 64 * 64 * sizeof(__nv_bfloat16);
 constexpr int kCluster = 2;
-constexpr int kHalves = kRows / 64;  ///< of a tile's rows, as one instruction multiplies them
+constexpr int kHalves = kRows / 64;  ///< 64-row halves of a tile, one MMA instruction each
 
-/// Named barriers, each the first of two, one for either warpgroup.
+/// Named barriers. Each is the first of two, one per warpgroup.
 constexpr int kGemmOrderBarrier = 1, kEpilogueOrderBarrier = 3, kSumsBarrier = 5;
 
-/// Operands in BF16. kB: Major::k, where b is [columns, depth]; mn, where it is [depth, columns].
+/// BF16 operands. kB: Major::k for b [columns, depth]; mn for b [depth, columns].
 template <Major kB_>
 struct Bf16Operands {
   static constexpr Major kB = kB_;
-  static constexpr int kDepth = 64;  ///< of a stage
+  static constexpr int kDepth = 64;  ///< values per stage
   static constexpr bool kScaled = false;
 
-  /// Step i of a stage.
+  /// MMA of step i of a stage.
   static __device__ __forceinline__ void multiply(float (&sums)[kColumns / 2], uint64_t a, uint64_t b,
                                                   int i) {
     constexpr uint32_t kNextStep = kB == Major::k ? 32 : 16 * kTileRowBytes;
@@ -45,7 +44,7 @@ struct Bf16Operands {
   }
 };
 
-/// Operands in E4M3, each with one inverse scale. Sums stay in the tensor cores' accumulators: fast accumulation.
+/// E4M3 operands with one inverse scale each. Sums stay in the tensor cores' accumulators (fast accumulation).
 struct E4m3Operands {
   static constexpr Major kB = Major::k;
   static constexpr int kDepth = 128;
@@ -57,7 +56,7 @@ struct E4m3Operands {
   }
 };
 
-/// Sums of a tile, of either half (wgmma.cuh).
+/// Accumulators of both halves of a tile (wgmma.cuh).
 using Accumulators = float[kHalves][kColumns / 2];
 
 struct GemmShared {
@@ -65,8 +64,8 @@ struct GemmShared {
   uint8_t b[kStages][kColumns * kTileRowBytes];
   __nv_bfloat16 buffer[kBuffers][64 * 64];
   float sums[kConsumers][kWarps][64];
-  Ring<kStages> operands;  ///< a and b, of both blocks' consumers
-  /// What an epilogue reads, and in its place what it makes, which is stored before the next fill.
+  Ring<kStages> operands;  ///< a and b; consumers of both blocks release them
+  /// Epilogue inputs, overwritten by its outputs, which are stored before the next fill.
   Ring<kBuffers> buffers;
 
   __device__ void init_barriers() {
@@ -76,20 +75,20 @@ struct GemmShared {
   }
 };
 
-/// Tensors in boxes (tensor_map.h). Blocks are the gate and the up projection of SwiGLU; GELU has one.
+/// Tensor maps (tensor_map.h). Blocks are SwiGLU's gate and up projections; GELU has one block.
 struct GemmMaps {
   CUtensorMap a;  ///< [rows, depth] in boxes of kRows x (a stage's depth)
-  /// [blocks, columns, depth] in boxes of 1 x (a cluster's share of kColumns) x (a stage's depth); or [depth, columns]
-  /// in boxes of (its share of that depth) x 64.
+  /// [blocks, columns, depth] in boxes of 1 x (a block's part of kColumns) x (a stage's depth); or [depth, columns] in
+  /// boxes of (a block's part of that depth) x 64.
   CUtensorMap b;
-  /// The activation's input [rows, blocks, columns], read or written, in boxes of 64 x 1 x (64 or 32).
+  /// Input of the activation [rows, blocks, columns], read or written, in boxes of 64 x 1 x (64 or 32).
   CUtensorMap x;
-  CUtensorMap y;          ///< the activation's result [rows, columns], written, as x
-  CUtensorMap dx;         ///< the gradient of x, written, as x
+  CUtensorMap y;          ///< result of the activation [rows, columns], written; boxes as x
+  CUtensorMap dx;         ///< gradient of x, written; boxes as x
   CUtensorMap y_columns;  ///< y in FP8, transposed: [columns, rows] in boxes of (64 or 32) x 64
 };
 
-/// What is made of a result in FP8 (fp8_output.h). Null: not wanted.
+/// FP8 outputs of a result (fp8_output.h). Null: not written.
 struct CastParams {
   const float* scale;
   float *scale_inv, *amax;
@@ -98,16 +97,16 @@ struct CastParams {
 };
 
 struct GemmParams {
-  TileGrid grid;  ///< of clusters: kCluster tiles below one another
+  TileGrid grid;  ///< of clusters: kCluster vertically adjacent tiles each
   int depth_stages;
   int rows, columns;               ///< of the activation's result
   const __nv_bfloat16* bias;       ///< [columns] or null
-  float* partial;                  ///< [ceil(rows / kRows), columns] or null: sums over the rows of a tile
+  float* partial;                  ///< [ceil(rows / kRows), columns] or null: sums over the rows of each tile
   const float *a_scale, *b_scale;  ///< inverse scales of FP8 operands
   CastParams y;
 };
 
-/// The tiles of this block, one after the other.
+/// Tiles of this block.
 class TileScheduler : public PersistentTileScheduler<kCluster> {
  public:
   explicit __device__ TileScheduler(const GemmParams& p) : PersistentTileScheduler(p.grid) {}
@@ -117,9 +116,9 @@ class TileScheduler : public PersistentTileScheduler<kCluster> {
   }
 };
 
-// --- the threads that move data ------------------------------------------------------------------------------------
+// --- producer threads ----------------------------------------------------------------------------------------------
 
-/// kBlocks of columns share a tile.
+/// Loads the operands. kBlocks blocks of columns share a tile.
 template <class Operands, int kBlocks>
 __device__ void load_operands(GemmShared& s, const GemmParams& p, const GemmMaps& maps) {
   const int rank = static_cast<int>(cluster_rank());
@@ -149,7 +148,7 @@ __device__ void load_operands(GemmShared& s, const GemmParams& p, const GemmMaps
   }
 }
 
-/// Takes what epilogues have made to memory, and brings what the next ones read.
+/// Stores the epilogues' outputs to global memory and loads their next inputs.
 template <class Epilogue>
 __device__ void move_buffers(GemmShared& s, const GemmParams& p, const GemmMaps& maps) {
   TileScheduler ahead(p);
@@ -167,7 +166,7 @@ __device__ void move_buffers(GemmShared& s, const GemmParams& p, const GemmMaps&
   };
   Ring<kBuffers>::Producer at;
   for (int i = 0; i < kBuffers; ++i, at.next()) fill(s.buffers.acquire(at));
-  Ring<kBuffers>::Producer stored = at;  // up to here, sources have been read
+  Ring<kBuffers>::Producer stored = at;  // inputs have been read up to here
   int under_way = 0;
   for (TileScheduler tiles(p); !tiles.end(); tiles.next())
     for (int part = 0; part < Epilogue::kParts; ++part, at.next()) {
@@ -175,38 +174,38 @@ __device__ void move_buffers(GemmShared& s, const GemmParams& p, const GemmMaps&
       bulk_commit();
       bulk_wait_read<kStores - 1>();
       if (++under_way < kStores) continue;
-      fill(s.buffers.acquire(stored));  // at once, as above
+      fill(s.buffers.acquire(stored));  // does not wait, as above
       stored.next();
     }
   bulk_wait_read<0>();
 }
 
-// --- what a warpgroup does -----------------------------------------------------------------------------------------
+// --- consumer warpgroup --------------------------------------------------------------------------------------------
 
-/// A buffer in the hands of a warpgroup.
+/// A buffer that a warpgroup is using.
 struct Buffer {
   Ring<kBuffers>::FullSlot slot;
   uint32_t address;
 };
 
-/// The buffers that a warpgroup's tile goes through, in order.
+/// Sequence of buffers for a warpgroup's tiles.
 class Buffers {
  public:
   __device__ Buffers(GemmShared& s, const Thread& thread) : s_(s), thread_(thread) {}
-  /// Waits for the next one.
+  /// Waits for the next buffer.
   __device__ __forceinline__ Buffer open() {
     const auto slot = s_.buffers.wait(at_);
     at_.next();
     return {slot, stage_address(s_.buffer, slot.stage())};
   }
-  /// This warp is done with them.
+  /// Releases the buffers for this warp.
   template <class... Opened>
   __device__ __forceinline__ void pass_on(const Opened&... buffers) {
     fence_proxy_async_shared();
     __syncwarp();
     if (thread_.lane == 0) (s_.buffers.release(buffers.slot), ...);
   }
-  /// The other warpgroup's.
+  /// Skips the other warpgroup's buffers.
   __device__ __forceinline__ void skip(int count) { at_.skip(count); }
 
  private:
@@ -215,7 +214,7 @@ class Buffers {
   Ring<kBuffers>::Consumer at_;
 };
 
-/// A tile's GEMM. Ends the warpgroup's turn when all of it is under way.
+/// GEMM of a tile. Lets the other warpgroup continue as soon as all MMAs have been issued.
 template <class Operands>
 __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Accumulators& sums,
                                          Ring<kStages>::Consumer& at, const Thread& thread,
@@ -228,7 +227,7 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
 #pragma unroll 1
   for (int k = 0; k < p.depth_stages; ++k, at.next()) {
     const Slot slot = s.operands.wait(at);
-    // Where b is summed over its rows, its tiles of 64 columns lie one behind the other.
+    // If b is summed over its rows, its tiles of 64 columns are stored one after another.
     constexpr uint32_t kNextTile = Operands::kB == Major::k ? 0 : Operands::kDepth * kTileRowBytes;
     const uint64_t a = descriptor(stage_address(s.a, slot.stage())),
                    b = descriptor(stage_address(s.b, slot.stage()), kNextTile);
@@ -250,7 +249,7 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
 
 template <class Epilogue, class Operands>
 __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p, const Thread& thread) {
-  // Epilogues have turns, too: buffers are used in the order of tiles.
+  // Epilogues are ordered, too, because buffers are used in the order of tiles.
   const OrderedSequenceBarrier gemms(kGemmOrderBarrier, thread.warpgroup),
       epilogues(kEpilogueOrderBarrier, thread.warpgroup);
   TileScheduler tiles(p);
@@ -268,7 +267,7 @@ __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p
     skip_others();
   }
   for (; !tiles.end(); tiles.next(kConsumers)) {
-    // Zeros rather than a first instruction that writes: what the epilogue has used up is free for it then.
+    // Starts from zeros instead of an overwriting first instruction, so that the epilogue can reuse the registers.
     Accumulators sums = {};
     gemms.wait();
     multiply<Operands>(s, p, sums, at, thread, gemms);
@@ -276,7 +275,7 @@ __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p
 #pragma unroll
       for (auto& of_half : sums)
 #pragma unroll
-        for (float& sum : of_half) sum = __fmul_rn(sum, scale);  // in no kernel contracted with what follows
+        for (float& sum : of_half) sum = __fmul_rn(sum, scale);  // never contracted with later operations
     }
     epilogues.wait();
     epilogue.run(s, p, sums, buffers, tiles.coord(), thread);
@@ -303,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     setmaxnreg_inc<232>();
     compute_tiles<Epilogue, Operands>(s, p, thread);
   }
-  sync_cluster();  // the other block may still tell this one of stages
+  sync_cluster();  // the other block may still signal this one's barriers
 }
 
 }  // namespace te::kernels::fused

@@ -5,7 +5,7 @@
 namespace te::kernels {
 namespace {
 
-/// What bulk copies want: addresses and rows of 16 bytes, and coordinates of 32 bits.
+/// Requirements of bulk copies (TMA): 16-byte addresses and rows, 32-bit coordinates.
 bool suits_bulk_copies(const Tensor& tensor) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && tensor.cols() % 16 == 0 &&

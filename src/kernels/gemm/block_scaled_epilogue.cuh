@@ -1,23 +1,23 @@
-// How the tiles of block_scaled_mainloop.cuh leave, and the kernel.
+// Epilogue of block_scaled_mainloop.cuh, and the kernel.
 //
-// A warp has 16 rows of every half to itself, from the accumulators to memory, and waits for no other: it writes them
-// to its part of a buffer in shared memory, and one of its threads asks for bulk stores of 16 rows x 128 bytes, which
-// go on while the next tile is multiplied. The first half leaves while the second one's last products are made.
-// Gradients that are added to are bulk reductions: no thread reads the old values. An element is added to once in a
-// call, so its bits do not depend on who comes first.
+// A warp owns 16 rows of every half from the accumulators to global memory and does not wait for other warps. It writes
+// them to its part of a buffer in shared memory, and one of its threads issues bulk stores of 16 rows x 128 bytes,
+// which overlap with the MMAs of the next tile. The first half is stored while the second one's last MMAs run.
+// Accumulated gradients are bulk reductions, so no thread reads the old values. Each element is accumulated only once
+// per call, so the result does not depend on the order of the reductions.
 #pragma once
 
 #include "kernels/gemm/block_scaled_mainloop.cuh"
 
 namespace te::kernels::block_scaled {
 
-constexpr int kBoxRows = 16;         ///< of a bulk store: a warp's
-constexpr int kBoxBytes = 64 * 128;  ///< of a warpgroup's 64 rows
+constexpr int kBoxRows = 16;         ///< per bulk store: one warp's rows
+constexpr int kBoxBytes = 64 * 128;  ///< 64 rows of a warpgroup
 
-/// bias[column] to every row; `first`: this thread's first column. Columns that are not there get some other's.
+/// Adds bias[column] to every row; `first`: this thread's first column. Out-of-range columns read some other value.
 template <int kColumns>
 __device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2], const Params& p, int first) {
-  uint32_t pairs[kColumns / 8];  // all loads are under way together
+  uint32_t pairs[kColumns / 8];  // so that all loads are in flight together
 #pragma unroll
   for (int g = 0; g < kColumns / 8; ++g)
     pairs[g] = __ldg(reinterpret_cast<const uint32_t*>(p.bias + min(first + g * 8, p.columns - 2)));
@@ -26,7 +26,7 @@ __device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2], const Para
     sums[i] += i % 2 == 0 ? low_bf16(pairs[i / 4]) : high_bf16(pairs[i / 4]);
 }
 
-/// Bulk stores of a warp's 16 rows of a half; `row`, `column`: the first ones. One thread calls it.
+/// Bulk stores of a warp's 16 rows of a half, from `row` and `column` on. Called by one thread.
 template <class C, class K>
 __device__ __forceinline__ void send_rows(const uint8_t* rows, const Params& p, const CUtensorMap& out,
                                           int row, int column) {
@@ -43,14 +43,15 @@ __device__ __forceinline__ void send_rows(const uint8_t* rows, const Params& p, 
   bulk_commit();
 }
 
-/// Half h of a tile.
+/// Stores half h of a tile.
 template <class C, class K>
 __device__ __forceinline__ void store_half(Shared<C, K>& s, const Params& p, const Maps& maps, TileCoord tile,
                                            int h, float (&sums)[C::kColumns / 2], const Thread& thread) {
   const int row = tile.row * C::kRows + (thread.warpgroup * C::kHalves + h) * 64 + thread.warp * kBoxRows,
             column = tile.column * C::kColumns;
   auto& buffer = s.results[thread.warpgroup][h % C::kBuffers];
-  if (thread.lane == 0) bulk_wait_read<C::kBuffers - 1>();  // what this warp left there before is on its way
+  if (thread.lane == 0)
+    bulk_wait_read<C::kBuffers - 1>();  // until the warp's earlier stores have read this buffer
   __syncwarp();
   if constexpr (K::kOut == DType::bf16) {
     if (!K::kVectors && p.bias != nullptr) add_bias<C::kColumns>(sums, p, column + thread.column());
@@ -75,7 +76,7 @@ __device__ __forceinline__ void compute_tiles(Shared<C, K>& s, const Params& p, 
     multiplier.tile(p, tile,
                     [&](int h) { store_half<C, K>(s, p, maps, tile, h, multiplier.sums[h], thread); });
   }
-  if (thread.lane == 0) bulk_wait_read();  // shared memory ends with the block
+  if (thread.lane == 0) bulk_wait_read();  // shared memory is freed when the block exits
   __syncwarp();
 }
 
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     setmaxnreg_inc<232>();
     compute_tiles(s, p, maps, thread);
   }
-  sync_cluster();  // the other block may still tell this one of stages
+  sync_cluster();  // the other block may still signal this one's barriers
 }
 
 }  // namespace te::kernels::block_scaled

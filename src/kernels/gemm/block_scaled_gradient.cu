@@ -1,4 +1,4 @@
-// GEMMs of two operands with vectors: a weight's gradient, into FP32 or BF16.
+// GEMMs in which both operands have vectors: wgrad into FP32 or BF16.
 #include "kernels/gemm/block_scaled_launch.cuh"
 
 namespace te::kernels::cuda {

@@ -1,4 +1,4 @@
-// Launches of block_scaled_epilogue.cuh's kernel: the cuts that there are, tensor maps, parameters.
+// Launches of block_scaled_epilogue.cuh's kernel: tile configurations, tensor maps, parameters.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +12,7 @@
 namespace te::kernels::block_scaled {
 
 constexpr int kClustersTogether = 8;
-constexpr size_t kSharedMemory = 227 * 1024;  ///< of a block
+constexpr size_t kSharedMemory = 227 * 1024;  ///< per block
 
 template <class C, class K>
 void launch(const Context& context, const Gemm& args) {
@@ -41,7 +41,8 @@ void launch(const Context& context, const Gemm& args) {
                                                                        params);
 }
 
-/// The kernel of this number, with E4M3 or E5M2 values in a. kLarge and kWide: stages of 256 x 128 and 128 x 192.
+/// Launches the kernel with this number for E4M3 or E5M2 values in a. kLarge, kWide and kSmall are the numbers of
+/// stages for tiles of 256 x 128, 128 x 192 and 128 x 128.
 template <ScaleLayout kScales, DType kOut, int kLarge, int kWide, int kSmall>
 void launch_kernel(const Context& context, const Gemm& args, int kernel) {
   const auto with = [&]<class C>(std::type_identity<C>) {

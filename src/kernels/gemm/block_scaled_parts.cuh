@@ -1,5 +1,5 @@
-// What the kernels of block_scaled_mainloop.cuh are made of: how they are cut, what lies in shared memory, what they
-// are told, and which tiles a block works on.
+// Building blocks of block_scaled_mainloop.cuh's kernels: tile configurations, shared memory, parameters and tile
+// scheduling.
 #pragma once
 
 #include <type_traits>
@@ -11,23 +11,23 @@ namespace te::kernels::block_scaled {
 
 using namespace hopper;
 
-constexpr int kDepth = static_cast<int>(kScaleBlock);  ///< of a stage, in values, which are bytes
+constexpr int kDepth = static_cast<int>(kScaleBlock);  ///< per stage, in values of one byte
 constexpr int kCluster = 2;
 constexpr uint16_t kAllOfCluster = (1 << kCluster) - 1;
 constexpr int kOrderBarrier = 1;  ///< and the next one
 static_assert(kDepth == kTileRowBytes, "a row of a stage is a row of a tile in the 128-byte swizzle");
 
-/// How a kernel is cut: rows of a warpgroup in halves of 64, columns, stages of operands, halves' buffers of results.
+/// Tile configuration: 64-row halves per warpgroup, columns, operand stages, result buffers of one half each.
 template <int kHalves_, int kColumns_, int kStages_, int kBuffers_, bool kOrdered_>
 struct Cut {
   static constexpr int kHalves = kHalves_, kColumns = kColumns_, kStages = kStages_, kBuffers = kBuffers_;
   static constexpr bool kOrdered = kOrdered_;
   static constexpr int kRows = kConsumers * 64 * kHalves;
   static constexpr bool kSharesA =
-      kHalves == 2;  ///< the cluster's tiles lie side by side; else below one another
+      kHalves == 2;  ///< the cluster's tiles are horizontally adjacent, otherwise vertically
 };
 
-/// What a kernel multiplies: the formats of a and b, the layout of b's scales, the result's type.
+/// Operand formats, layout of b's scales and dtype of the result.
 template <DType kA_, DType kB_, ScaleLayout kScales, DType kOut_>
 struct Kind {
   static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
@@ -36,8 +36,8 @@ struct Kind {
   static constexpr int kOutBytes = kOut == DType::f32 ? 4 : 2;
 };
 
-/// b's scales of a stage, one per column, in the order in which threads read them: those of the columns 8 g + 2 t and
-/// 8 g + 2 t + 1 for all g, for each t. The four runs begin in other banks.
+/// b's scales of a stage, one per column, in the order in which threads read them: for each t, the scales of columns 8
+/// g + 2 t and 8 g + 2 t + 1 for all g. The four runs begin in different banks.
 template <int kColumns>
 struct ColumnScales {
   static constexpr int kRun = kColumns / 4 + 4;
@@ -63,23 +63,23 @@ struct Shared {
   }
 };
 
-/// Tensors in boxes of 128 bytes' columns (tensor_map.h).
+/// Tensor maps with boxes of 128 bytes per row (tensor_map.h).
 struct Maps {
-  CUtensorMap a;    ///< [rows, depth], boxes of a block's rows, or of its share of them
-  CUtensorMap b;    ///< [columns, depth], likewise
-  CUtensorMap out;  ///< [rows, columns], boxes of 16 rows
+  CUtensorMap a;    ///< [rows, depth]; boxes of a block's rows, or of its part of shared rows
+  CUtensorMap b;    ///< [columns, depth]; boxes likewise
+  CUtensorMap out;  ///< [rows, columns]; boxes of 16 rows
 };
 
 struct Params {
   TileGrid grid;  ///< of clusters
   int depth_blocks, rows, columns;
-  const float *a_scales, *b_scales;  ///< as matrix.h lays them out
-  int64_t a_stride, b_stride;        ///< vectors: of 128 values of k; blocks: of 128 columns
-  const __nv_bfloat16* bias;         ///< [columns] or null; with a weight
-  bool accumulate;                   ///< a gradient
+  const float *a_scales, *b_scales;  ///< layouts of matrix.h
+  int64_t a_stride, b_stride;        ///< strides for 128 values of k (vectors) or 128 columns (blocks)
+  const __nv_bfloat16* bias;         ///< [columns] or null; only with blocks
+  bool accumulate;                   ///< only with vectors (wgrad)
 };
 
-/// The tiles of this block.
+/// Tiles of this block.
 template <class C>
 class BlockTileScheduler : public PersistentTileScheduler<kCluster> {
  public:

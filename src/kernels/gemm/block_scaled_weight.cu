@@ -1,4 +1,4 @@
-// GEMMs with a weight's blocks: fprop and dgrad, into BF16.
+// GEMMs with block scales of a weight: fprop and dgrad into BF16.
 #include "kernels/gemm/block_scaled_launch.cuh"
 
 namespace te::kernels::cuda {

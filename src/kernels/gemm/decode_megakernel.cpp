@@ -10,7 +10,7 @@
 namespace te::kernels {
 namespace {
 
-constexpr int64_t kTile = 16;  ///< rows of a weight
+constexpr int64_t kTile = 16;  ///< rows of a weight tile
 
 bool is_bf16(const Tensor& tensor, const Shape& shape) {
   return tensor.dtype == DType::bf16 && tensor.shape == shape;
@@ -56,7 +56,7 @@ bool has_decode_megakernel(const Context& context, const DecodeMegakernel& megak
 }
 
 void decode_megakernel(const Context& context, const DecodeMegakernel& megakernel) {
-  TE_CHECK(has_decode_megakernel(context, megakernel), "{} GEMMs of {} rows have no chain",
+  TE_CHECK(has_decode_megakernel(context, megakernel), "{} GEMMs of {} rows have no megakernel",
            megakernel.gemms.size(), megakernel.gemms.empty() ? 0 : megakernel.gemms.front().x.rows());
 #ifdef TE_WITH_CUDA
   cuda::decode_megakernel(context, megakernel);

@@ -1,19 +1,19 @@
-// Linears of a few rows one behind another in one launch: what the generation of a token runs between two attentions,
-// or behind the last,
+// Several linear layers with few rows in one launch. When a token is generated, such a launch runs all linears between
+// two attentions, or after the last one:
 //
 //   out = activation(norm(x + delta) w^T + bias)        with or without norm, delta, bias and activation
 //
-// for each, whose x or delta is another's out. The values are those of norm_forward, quantize_current_scaling, gemm and
-// the activation one after another, rounded where these round; only sums are added in another order, and those of E4M3
-// over 128 values as wgmma adds them (hopper/wgmma.cuh).
+// where x or delta of one linear is the output of another. The results equal those of norm_forward,
+// quantize_current_scaling, gemm and the activation run one after another, with the same roundings. Only the summation
+// order differs, and E4M3 products are summed over 128 values as wgmma does it (hopper/wgmma.cuh).
 //
-// Such a pass takes as long as reading the weights; what a kernel of its own costs each linear is that memory stands
-// still while it begins and ends. Here every multiprocessor knows beforehand which tiles of which weights it will
-// multiply, and reads ahead across the linears' borders (decode_megakernel.cu).
+// The time is bound by reading the weights, and with separate kernels the memory is idle while kernels start and end.
+// Here every SM knows in advance which weight tiles it will multiply, and prefetches them across the borders of the
+// linears (decode_megakernel.cu).
 //
-// On a GPU alone, in BF16, with weights in BF16 or in E4M3 with one scale; elsewhere the caller launches the ops
-// (has_decode_megakernel). Deterministic; a row's bits depend on no other row, but for those that
-// share an amax.
+// Runs only on GPUs and in BF16, with BF16 weights or E4M3 weights with one scale. In other cases the caller launches
+// the separate ops (has_decode_megakernel). Deterministic; a row's result does not depend on other rows, except through
+// a common amax.
 #pragma once
 
 #include <cstdint>
@@ -27,43 +27,42 @@
 
 namespace te::kernels {
 
-/// In front of a linear; gamma empty: none.
+/// Norm before a linear; empty gamma: none.
 struct MegakernelNorm {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
   Tensor delta;  ///< optional bf16 [rows, k]: x + delta, rounded, is normalized
-  Tensor sum;    ///< out [rows, k], with delta; not x
+  Tensor sum;    ///< output [rows, k] with delta: x + delta; must not be x
   Tensor gamma;  ///< bf16 [k]
-  Tensor beta;   ///< bf16 [k], layer only
+  Tensor beta;   ///< bf16 [k], layer norm only
 };
 
 struct MegakernelGemm {
   Tensor x;  ///< bf16 [rows, k]
   MegakernelNorm norm;
-  Matrix weight;  ///< [n, k] bf16, or E4M3 with ScaleLayout::tensor; complete before the work launched last
-  /// E4M3: how the input is cast with the scale that it asks for itself (QuantizeCurrentScaling).
+  Matrix weight;  ///< [n, k] bf16, or E4M3 with ScaleLayout::tensor; complete before the last launched work
+  /// E4M3: parameters of the input's quantization with current scaling (QuantizeCurrentScaling).
   int margin = 0;
   bool power_of_two = false;
   Tensor bias;  ///< optional bf16 [n]
   bool activated = false;
   ActivationKind kind = ActivationKind::swiglu;
   float clamp = 0;
-  Tensor out;  ///< bf16 [rows, n], of a gated activation [rows, n / 2]; or, without an activation, fp32
+  Tensor out;  ///< output bf16 [rows, n], with a gated activation [rows, n / 2]; fp32 only without activation
 };
 
 constexpr size_t kMaxMegakernelGemms = 4;
 
 struct DecodeMegakernel {
-  std::vector<MegakernelGemm> gemms;  ///< at most kMaxMegakernelGemms; a tensor is written by one of them
-  /// int32 [1], 0 before the first use; of no other chain that may run at the same time.
+  std::vector<MegakernelGemm> gemms;  ///< at most kMaxMegakernelGemms; no two write the same tensor
+  /// int32 [1], 0 before the first use. Megakernels that may run concurrently must not share it.
   Tensor barrier;
 };
 
-/// False: no kernel is made for this device, these rows (at most kFewRows, and so many that their inputs, filled up to
-/// a power of two of them, find room in shared memory), types, sizes (one row: norms of up to 8192 elements) or
-/// alignments.
+/// Whether a kernel exists for this device, number of rows (at most kFewRows; the inputs, padded to a power of two of
+/// rows, must fit into shared memory), dtypes, sizes (with one row, norms of up to 8192 elements) and alignments.
 bool has_decode_megakernel(const Context& context, const DecodeMegakernel& megakernel);
-/// InternalError without has_decode_megakernel().
+/// Throws InternalError unless has_decode_megakernel().
 void decode_megakernel(const Context& context, const DecodeMegakernel& megakernel);
 
 }  // namespace te::kernels

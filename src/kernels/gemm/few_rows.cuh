@@ -1,6 +1,6 @@
-// GEMMs of one to eight rows by mma.sync (gemm_few_rows.cu): tensor cores that multiply 16 rows of b by 8 of a, from
-// fragments of which each lane loads 16 bytes of a row. Which k an element of a fragment stands for is arbitrary as
-// long as a and b agree. And the activations of such GEMMs, decode_megakernel.cu's too.
+// Building blocks of GEMMs with one to eight rows by mma.sync (gemm_few_rows.cu and decode_megakernel.cu). Tensor cores
+// multiply 16 rows of b by 8 rows of a, from fragments of which each lane loads 16 bytes of a row. The assignment of k
+// indices to fragment elements is arbitrary, as long as a and b agree. Also the activations of such GEMMs.
 #pragma once
 
 #include "core/dtype.h"
@@ -8,10 +8,10 @@
 
 namespace te::kernels::cuda {
 
-constexpr int kFewRowsCols = 16;  ///< of a tile of the result: rows of b
+constexpr int kFewRowsCols = 16;  ///< columns of a result tile: rows of b
 
-/// sums += a tile of b [16, k] times rows of a [8, k]^T, k being 16 BF16 or 32 E4M3: element i of a lane is column
-/// group (+ 8 from i = 2 on), row 2 * member (+ 1 where i is odd); a lane is member lane % 4 of group lane / 4.
+/// sums += a tile of b [16, k] times rows of a [8, k]^T, where k is 16 in BF16 or 32 in E4M3. Element i of a lane is
+/// column group (+ 8 for i >= 2), row 2 * member (+ 1 for odd i); lane is member lane % 4 of group lane / 4.
 template <DType kType>
 __device__ __forceinline__ void multiply(float (&sums)[4], uint32_t low0, uint32_t high0, uint32_t low1,
                                          uint32_t high1, uint32_t a0, uint32_t a1) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4], uint32_t low0, uint32
   }
 }
 
-/// The same of 16 bytes each of rows `group` (low) and group + 8 (high) of b, and of row `group` of a.
+/// multiply() with 16 bytes each of rows `group` (low) and group + 8 (high) of b, and of row `group` of a.
 template <DType kType>
 __device__ __forceinline__ void multiply_runs(float (&sums)[4], const uint4& low, const uint4& high,
                                               const uint4& a) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void multiply_runs(float (&sums)[4], const uint4& low
   multiply<kType>(sums, low.z, high.z, low.w, high.w, a.z, a.w);
 }
 
-/// The activation of gate (and up), with values of 16 bits as the fast sigmoid has them.
+/// Activation of gate (and up), with the fast sigmoid for 16-bit values.
 template <ActivationKind kind, class T>
 __device__ __forceinline__ float activate(float x, float up, float clamp) {
   const float gate = gate_within<kind>(x, clamp);

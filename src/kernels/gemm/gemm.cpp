@@ -1,8 +1,8 @@
-// Checks, dispatch and the CPU reference of the GEMM.
+// Checks, dispatch and CPU reference of GEMMs.
 //
-// The reference widens the operands to FP32 (exact for BF16 and FP8), lets OpenBLAS multiply tiles of the
-// result and rounds each tile once. The tiles are of a fixed size and each is the work of one thread, so the
-// bits of the result do not depend on the number of threads.
+// The reference widens the operands to FP32 (exact for BF16 and FP8), multiplies tiles of the result with OpenBLAS and
+// rounds each tile once. Tiles have a fixed size and each is computed by one thread, so the result does not depend on
+// the number of threads.
 #include "kernels/gemm/gemm.h"
 
 #include <algorithm>
@@ -28,25 +28,27 @@ void check_scales(const char* name, const Matrix& matrix) {
            matrix.values.shape.str(), matrix.scales.numel(), count);
   const int64_t stride = matrix.scale_stride;
   TE_CHECK(stride == 0 || (matrix.layout == ScaleLayout::vectors && stride >= matrix.rows()),
-           "gemm: scales of operand {} {} have stride {}", name, matrix.values.shape.str(), stride);
+           "gemm: scales of operand {} {} have the invalid stride {}", name, matrix.values.shape.str(),
+           stride);
 }
 
-// Vectors meet vectors (wgrad) or blocks (a weight).
+// Vectors combine with vectors (wgrad) or blocks (a weight).
 void check_layouts(ScaleLayout a, ScaleLayout b) {
   const auto along_k = [](ScaleLayout layout) {
     return layout == ScaleLayout::vectors || layout == ScaleLayout::blocks;
   };
   const bool pair = along_k(a) && along_k(b) && (a == ScaleLayout::vectors || b == ScaleLayout::vectors);
-  TE_CHECK(a == b ? a != ScaleLayout::blocks : pair, "gemm: the scales of a and b have different layouts");
+  TE_CHECK(a == b ? a != ScaleLayout::blocks : pair, "gemm: the scale layouts of a and b do not go together");
 }
 
 void check_operands(const Gemm& args) {
-  TE_CHECK(args.a && args.b && args.out, "gemm: tensor a, b or out is missing");
+  TE_CHECK(args.a && args.b && args.out, "gemm: tensors a, b and out are required");
   if (is_fp8(args.a.dtype()) || is_fp8(args.b.dtype())) {
     TE_CHECK(is_fp8(args.a.dtype()) && is_fp8(args.b.dtype()),
-             "gemm: a is {}, b is {}: both or none must be FP8", dtype_name(args.a.dtype()),
+             "gemm: a is {} and b is {}, but both or neither must be FP8", dtype_name(args.a.dtype()),
              dtype_name(args.b.dtype()));
-    TE_CHECK(args.a.dtype() == DType::e4m3 || args.b.dtype() == DType::e4m3, "gemm: a and b are both E5M2");
+    TE_CHECK(args.a.dtype() == DType::e4m3 || args.b.dtype() == DType::e4m3,
+             "gemm: a and b are both E5M2; one must be E4M3");
     TE_CHECK(!args.trans_a && args.trans_b, "gemm: FP8 operands must be a [m, k] and b [n, k] with trans_b");
     check_scales("a", args.a);
     check_scales("b", args.b);
@@ -54,7 +56,7 @@ void check_operands(const Gemm& args) {
   } else {
     check_high_precision("gemm", "a", args.a.values);
     check_dtype("gemm", "b", args.b.values, args.a.dtype());
-    TE_CHECK(!args.a.scales && !args.b.scales, "gemm: scales go with FP8 operands");
+    TE_CHECK(!args.a.scales && !args.b.scales, "gemm: only FP8 operands can have scales");
   }
   check_high_precision("gemm", "out", args.out);
 }
@@ -81,7 +83,7 @@ void check_args(const Gemm& args) {
   }
 }
 
-/// The values of a tensor as FP32: the tensor itself, or a copy in the buffer.
+/// Values of a tensor in FP32: the tensor itself, or a copy in the buffer.
 const float* widen(const Tensor& tensor, std::vector<float>& buffer) {
   if (tensor.dtype == DType::f32) return tensor.as<float>();
   const int64_t count = tensor.numel();
@@ -96,12 +98,12 @@ const float* widen(const Tensor& tensor, std::vector<float>& buffer) {
   return out;
 }
 
-/// The same with the inverse scales of vectors or blocks, which stand inside the sum.
+/// Values with the inverse scales of vectors or blocks applied, which multiply within the sum over k.
 const float* widen(const Matrix& matrix, std::vector<float>& buffer) {
   const float* values = widen(matrix.values, buffer);
   const bool vectors = matrix.layout == ScaleLayout::vectors;
   if (!vectors && matrix.layout != ScaleLayout::blocks) return values;
-  TE_CHECK(is_fp8(matrix.dtype()), "gemm: scales go with FP8 operands");
+  TE_CHECK(is_fp8(matrix.dtype()), "gemm: only FP8 operands can have scales");
   const int64_t rows = matrix.rows(), cols = matrix.cols();
   const int64_t stride = !vectors                  ? matrix.scales.cols()
                          : matrix.scale_stride > 0 ? matrix.scale_stride
@@ -117,13 +119,13 @@ const float* widen(const Matrix& matrix, std::vector<float>& buffer) {
   return values;
 }
 
-/// A GEMM of FP32 matrices with what each tile of it needs.
+/// A GEMM of FP32 matrices, with the data that its tiles need.
 struct GemmTiles {
   const Gemm& args;
   GemmSize size;
   const float* a;
   const float* b;
-  float scale;  ///< of ScaleLayout::tensor, else 1
+  float scale;  ///< of ScaleLayout::tensor, otherwise 1
 
   void multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float beta, float* c,
                 int64_t ldc) const {
@@ -134,7 +136,7 @@ struct GemmTiles {
                      ldc);
   }
 
-  /// ScaleLayout::rows: sums [rows, cols] times the scales of their row of a and of b.
+  /// ScaleLayout::rows: multiplies sums [rows, cols] by the scales of their rows of a and b.
   void scale_sums(int64_t row, int64_t col, int64_t rows, int64_t cols, float* sums) const {
     const float *of_a = args.a.scales.as<float>() + row, *of_b = args.b.scales.as<float>() + col;
     for (int64_t r = 0; r < rows; ++r)
@@ -160,7 +162,7 @@ struct GemmTiles {
       for (int64_t c = 0; c < cols; ++c) out[r * size.n + c] += bias[c];
   }
 
-  /// T: the type of the result, BF16 or FP16.
+  /// T: dtype of the result, BF16 or FP16.
   template <class T>
   void rounded_tile(int64_t row, int64_t col, int64_t rows, int64_t cols) const {
     static thread_local std::vector<float> tile(kTileRows * kTileCols);
@@ -181,7 +183,7 @@ struct GemmTiles {
 
 void gemm_cpu(const Gemm& args) {
   require_openblas_memory();
-  // The copies live as long as the thread: a training step multiplies the same sizes again and again.
+  // Buffers live as long as the thread, because a training step repeats the same sizes.
   static thread_local std::vector<float> a_buffer, b_buffer;
   const GemmSize size = gemm_size(args);
   const bool whole = args.a.layout == ScaleLayout::tensor;
@@ -220,7 +222,7 @@ void gemm(const Context& context, const Gemm& args) {
            "gemm: fp32 operands need an fp32 out on a GPU");
   TE_CHECK(!context.is_cuda() || args.out.dtype == DType::f32 ||
                (args.a.dtype() == DType::f16) == (args.out.dtype == DType::f16),
-           "gemm: a GEMM of {} has no {} out on a GPU", dtype_name(args.a.dtype()),
+           "gemm: {} operands do not support an out of {} on a GPU", dtype_name(args.a.dtype()),
            dtype_name(args.out.dtype));
   TE_DISPATCH_CUDA(context, gemm, args);
   gemm_cpu(args);

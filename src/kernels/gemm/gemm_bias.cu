@@ -1,4 +1,4 @@
-// The bias of GEMMs whose epilogue cuBLASLt does not have (FP8 operands with an FP32 result and bias).
+// Bias of GEMMs for which cuBLASLt has no epilogue (FP8 operands with an FP32 result and bias).
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/gemm/gemm_cuda.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A thread keeps the bias of its column and walks down the rows; a warp's accesses are contiguous.
+/// A thread keeps the bias of its column and iterates over the rows; a warp's accesses are contiguous.
 template <class T>
 __global__ void prepare_bias_kernel(T* out, const T* bias, int64_t rows, int64_t cols, bool accumulate) {
   const int64_t col = int64_t{blockIdx.x} * kThreads + threadIdx.x;

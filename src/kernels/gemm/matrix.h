@@ -1,4 +1,4 @@
-// A matrix as a GEMM reads it: its values and, where they are FP8, the inverse scales that give them back their size.
+// A GEMM operand: values and, for FP8, the inverse scales that dequantize them.
 #pragma once
 
 #include <concepts>
@@ -8,20 +8,20 @@
 
 namespace te::kernels {
 
-/// Values of one side of a scale's block.
+/// Values along one side of a scale block.
 constexpr int64_t kScaleBlock = 128;
 
-/// Which values share an inverse scale: x = values * scales. Scales are fp32, stored as cuBLASLt reads them (its
-/// OUTER_VEC_32F, VEC128_32F and BLK128x128_32F).
+/// Which values share an inverse scale: x = values * scales. Scales are fp32 in cuBLASLt's layouts OUTER_VEC_32F,
+/// VEC128_32F and BLK128x128_32F.
 enum class ScaleLayout : uint8_t {
   none,     ///< high precision: no scales
   tensor,   ///< [1]
-  rows,     ///< [rows]: one per row, as the GEMM sees it
-  vectors,  ///< [ceil(cols / 128), rows]: one per row and 128 columns; those of 128 columns lie side by side
+  rows,     ///< [rows]: one per row of the operand as the GEMM sees it
+  vectors,  ///< [ceil(cols / 128), rows]: one per row and 128 columns
   blocks,   ///< [ceil(rows / 128), ceil(cols / 128), rounded up to a multiple of 4]: one per 128 x 128 values
 };
 
-/// The shape of the scales of a [rows, cols] matrix.
+/// Shape of the scales of a [rows, cols] matrix.
 inline Shape scale_shape(ScaleLayout layout, int64_t rows, int64_t cols) {
   const auto blocks = [](int64_t count) { return (count + kScaleBlock - 1) / kScaleBlock; };
   switch (layout) {
@@ -37,16 +37,15 @@ inline Shape scale_shape(ScaleLayout layout, int64_t rows, int64_t cols) {
 }
 
 struct Matrix {
-  Tensor values;  ///< [rows, cols] fp32, bf16, fp16 or FP8; of any rank, seen as [rows, cols]
-  Tensor
-      scales;  ///< inverse scales as the layout says; on a GPU aligned to 16 bytes (cuBLASLt refuses others)
+  Tensor values;  ///< [rows, cols] fp32, bf16, fp16 or FP8; tensors of other ranks are viewed as [rows, cols]
+  Tensor scales;  ///< inverse scales in this layout; aligned to 16 bytes on a GPU (required by cuBLASLt)
   ScaleLayout layout = ScaleLayout::none;
-  /// ScaleLayout::vectors: from the scales of 128 columns to those of the next, in elements; 0 = rows(). Larger in a
-  /// slice.
+  /// ScaleLayout::vectors: distance in elements between the scales of consecutive groups of 128 columns; 0 = rows().
+  /// Larger for a slice.
   int64_t scale_stride = 0;
 
   Matrix() = default;
-  /// High-precision values, from a tensor or what converts to one.
+  /// High-precision values from a tensor, or from a type that converts to one.
   template <std::convertible_to<Tensor> T>
   Matrix(const T& high_precision) : values(high_precision) {}  // NOLINT(google-explicit-constructor)
   Matrix(const Tensor& fp8_values, const Tensor& inverse_scales, ScaleLayout scale_layout)
@@ -68,7 +67,7 @@ struct Matrix {
       part.scales = {scales.as<float>() + first, DType::f32, scale_shape(layout, count, cols())};
     } else if (layout == ScaleLayout::blocks) {
       TE_CHECK(first % kScaleBlock == 0 && (count % kScaleBlock == 0 || first + count == rows()),
-               "rows {}+{} of a matrix with a scale per 128 rows", first, count);
+               "rows {}+{} do not align with scales of 128 rows", first, count);
       part.scales = scales.slice_rows(first / kScaleBlock, scale_shape(layout, count, cols())[0]);
     }
     return part;

@@ -1,21 +1,21 @@
-// OpenBLAS as the CPU references use it: one thread per call, called from OpenMP regions over fixed tiles.
+// OpenBLAS for the CPU reference implementations: one thread per call, called from OpenMP regions over fixed tiles.
 #pragma once
 
 #include <cstdint>
 
 namespace te::kernels {
 
-/// What OpenBLAS maps for so many threads that call it at once. It tries for ever where it cannot.
+/// Bytes that OpenBLAS maps if `threads` threads call it concurrently. It retries forever if the mapping fails.
 int64_t openblas_bytes(int threads);
 
-/// UserError unless limits of the process leave that much to OpenMP's threads. Called before the first parallel region
-/// that multiplies; later calls cost nothing.
+/// Throws UserError if process limits do not leave enough memory for OpenMP's threads. Call it before the first
+/// parallel region that multiplies; later calls cost nothing.
 void require_openblas_memory();
 
-/// c[m, n] = alpha * op(a) * op(b) + beta * c, row-major with leading dimensions (elements from row to row)
-/// lda, ldb and ldc of the stored matrices. c is not read when beta is 0. The call runs on the calling thread
-/// alone: OpenBLAS's own threads would fight with OpenMP's for the cores, and its way to split a GEMM (and
-/// so the bits of the result) depends on their number.
+/// c[m, n] = alpha * op(a) * op(b) + beta * c, row-major; lda, ldb and ldc are the row strides (in elements) of the
+/// stored matrices. c is not read if beta is 0. The call runs on the calling thread alone: OpenBLAS's own threads would
+/// compete with OpenMP's for the cores, and the way it splits a GEMM, and thus the result's bits, depends on their
+/// number.
 void sgemm_one_thread(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                       const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
                       int64_t ldc);

@@ -28,11 +28,12 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kLargestFile = 16 << 20;
 constexpr auto kLockPause = std::chrono::milliseconds(10);
-/// A choice that is not written is made again by a later process.
+/// A selection that is not written is repeated by a later process.
 constexpr auto kWriteLock = std::chrono::seconds(1);
-/// Older than any search, and than what the clocks of hosts differ by.
+/// Longer than any search and than the clock differences between hosts.
 constexpr auto kAbandoned = std::chrono::minutes(10);
-/// Of the searches of others: one takes a few seconds at most, and each rank of a host may be at one.
+/// Time limit for waiting for other processes' searches. One takes a few seconds at most, and each rank of a host may
+/// run one.
 constexpr auto kSearchLock = std::chrono::seconds(120);
 
 std::string own_host() {
@@ -47,7 +48,7 @@ uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-/// Letters, digits and '-' of a name, for a file name.
+/// Keeps letters, digits and '-' of a name, for use in a file name.
 std::string slug(const std::string& name) {
   std::string result;
   for (char c : name) {
@@ -82,7 +83,7 @@ std::string line_of(const std::string& key, const GemmCache::Entry& entry) {
   return fmt::format("{}\t{}\t{}\n", key, entry.effort, hexadecimal(entry.algorithm));
 }
 
-/// Takes the text up to the separator off the front; nothing when there is none.
+/// Removes the text up to the separator from the front and returns it; nothing if there is no separator.
 std::optional<std::string_view> take(std::string_view& text, char separator) {
   const size_t end = text.find(separator);
   if (end == std::string_view::npos) return std::nullopt;
@@ -102,7 +103,7 @@ std::optional<std::pair<std::string, GemmCache::Entry>> entry_of(std::string_vie
   return std::pair{std::string(*key), entry};
 }
 
-/// The entries of a whole file, or nothing when any part of it is not as it was written.
+/// The entries of a file, or nothing if any part of the file is invalid.
 std::optional<std::map<std::string, GemmCache::Entry>> parse(std::string_view text, std::string_view head) {
   const size_t last = text.rfind("checksum ");
   if (last == std::string_view::npos) return std::nullopt;
@@ -121,9 +122,9 @@ std::optional<std::map<std::string, GemmCache::Entry>> parse(std::string_view te
   return entries;
 }
 
-/// An exclusive lock on a file, held as long as the object lives, and not waited for longer than `patience`. Where the
-/// file system has no locks (NFS without its lock service, Lustre without its flock option), a second file, PATH.held,
-/// is the lock: creating it is atomic.
+/// An exclusive lock on a file for the lifetime of the object. The constructor waits for at most `patience`. If the
+/// file system has no locks (NFS without its lock service, Lustre without its flock option), the lock is a second file,
+/// PATH.held, whose creation is atomic.
 class FileLock {
  public:
   FileLock(const std::string& path, std::chrono::milliseconds patience)
@@ -160,7 +161,8 @@ class FileLock {
     }
     own_ = fmt::format("{} {} {}\n", own_host(), ::getpid(),
                        std::chrono::steady_clock::now().time_since_epoch().count());
-    if (::write(file, own_.data(), own_.size()) < 0) own_.clear();  // a full disk: it is abandoned later
+    if (::write(file, own_.data(), own_.size()) < 0)
+      own_.clear();  // on a full disk, others later remove it as abandoned
     ::close(file);
     return Attempt::over;
   }
@@ -171,7 +173,7 @@ class FileLock {
     return !error && fs::file_time_type::clock::now() - made > kAbandoned;
   }
 
-  // One process at a time: another may have removed the file and made its own since it was looked at.
+  // One process at a time, because another may have removed the file and created its own after it was checked.
   void remove_abandoned() const {
     const std::string guard = name_ + ".removal";
     const int file = ::open(guard.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
@@ -181,7 +183,7 @@ class FileLock {
     ::unlink(guard.c_str());
   }
 
-  /// Its process has ended, or it is older than any search takes.
+  /// Whether the lock's process has ended, or the lock is older than any search takes.
   bool is_abandoned() const {
     if (is_old(name_)) return true;
     std::istringstream text(te::read_file(name_).text);
@@ -191,7 +193,7 @@ class FileLock {
   }
 
   File file_;
-  std::string name_, own_;  ///< own_: what this object wrote into PATH.held
+  std::string name_, own_;  ///< own_: what this object wrote to PATH.held
   bool held_ = false;
 };
 
@@ -224,7 +226,7 @@ std::map<std::string, GemmCache::Entry> GemmCache::read_file() const {
   if (file.missing) return {};
   auto entries = parse(file.text, head_);
   if (entries) return std::move(*entries);
-  spdlog::warn("{}: is damaged; its choices of algorithms are made again, and the file replaced", path_);
+  spdlog::warn("{}: is damaged; GEMM algorithms are selected again and the file is replaced", path_);
   return {};
 }
 
@@ -264,15 +266,15 @@ void GemmCache::add(const std::string& key, Entry entry) {
   if (path_.empty() || !writable_) return;
   make_folder();
   const FileLock lock(path_ + ".lock", kWriteLock);
-  if (lock.opened() && !lock.held()) return;  // others are busy with it; the next add() writes this, too
+  if (lock.opened() && !lock.held()) return;  // the lock is busy; the next add() also writes this entry
   if (lock.opened()) merge(read_file());
   dropped_.clear();
   const std::string fault = lock.opened() ? write_file() : lock.error();
   writable_ = fault.empty();
   if (!writable_)
     spdlog::warn(
-        "{}: cannot be written ({}); each run and rank chooses its own algorithms of GEMMs, so bits may "
-        "differ",
+        "{}: cannot be written ({}); every run and rank selects its own GEMM algorithms, so results may "
+        "differ in rounding; set TE_GEMM_CACHE to a writable folder",
         path_, fault);
 }
 

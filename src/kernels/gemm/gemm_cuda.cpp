@@ -1,15 +1,15 @@
-// The GEMM through cuBLASLt.
+// GEMMs with cuBLASLt.
 //
-// cuBLASLt's matrices are column-major. A row-major [rows, cols] matrix is the same memory as a column-major
-// [cols, rows] one, so out = op(a) op(b) is computed as out^T = op(b)^T op(a)^T: cuBLASLt's A is our b, its B
-// our a, and its m, n, k are our n, m, k. The FP8 form (a [m, k], b [n, k] with trans_b) becomes "TN", the
-// one that Hopper has; the bias, one value a column of out, becomes one a row of out^T, as the library's
-// epilogue wants it.
+// cuBLASLt's matrices are column-major. A row-major [rows, cols] matrix has the same memory layout as a column-major
+// [cols, rows] one, so out = op(a) op(b) is computed as out^T = op(b)^T op(a)^T: cuBLASLt's A is our b, its B is our a,
+// and its m, n, k are our n, m, k. The FP8 layout (a [m, k], b [n, k] with trans_b) becomes "TN", the only one that
+// Hopper supports. The bias, one value per column of out, becomes one per row of out^T, as the library's epilogue
+// requires.
 //
-// A problem is planned at its first use: descriptors, and the algorithm, which comes from the file of earlier
-// choices (gemm_cache.h), from timing the heuristic's candidates on the device, or is the first of these.
-// Later calls look the plan up and launch. Of FP8 with scales of 128 values te-train's own kernels (block_scaled.h) can
-// be candidates beside the library's algorithms, or be asked for.
+// A problem is planned at its first use. The plan consists of descriptors and the algorithm, which is read from the
+// file of earlier selections (gemm_cache.h), selected by timing the heuristic's candidates on the device, or the first
+// candidate. Later calls look up the plan and launch. For FP8 with scales of 128 values, te-train's own kernels
+// (block_scaled.h) can compete with the library's algorithms or be requested.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -39,17 +39,17 @@
 namespace te::kernels::cuda {
 namespace {
 
-/// How far a search goes. `on` must not delay the first run on a machine by more than a few seconds in all.
+/// Limits of a search. `on` must not delay the first run on a machine by more than a few seconds in total.
 struct Search {
-  int effort;  ///< as the file of choices notes it; 0 there: taken without a search
+  int effort;  ///< as stored in the file; 0 there means selected without a search
   int candidates;
-  double problem_ms;  ///< of the host, for one problem
-  double process_ms;  ///< for all problems of the process
+  double problem_ms;  ///< host time for one problem
+  double process_ms;  ///< host time for all problems of the process
 };
 constexpr Search kQuick{1, 16, 250.0, 6000.0};
 constexpr Search kFull{3, 64, 1e9, 1e9};
 
-double spent_ms = 0.0;  ///< on searches in this process
+double spent_ms = 0.0;  ///< by searches in this process
 std::mutex plans_mutex;
 
 const Search& search(const Context& context) {
@@ -57,8 +57,8 @@ const Search& search(const Context& context) {
 }
 
 cublasLtHandle_t library() {
-  // Lives as long as the process: contexts come and go (in tests), and the driver outlives no static
-  // destructor.
+  // The handle lives as long as the process, because contexts are created and destroyed (in tests) and static
+  // destructors may run after the driver has shut down.
   static const cublasLtHandle_t handle = [] {
     cublasLtHandle_t created = nullptr;
     TE_CUBLAS_CHECK(cublasLtCreate(&created));
@@ -85,8 +85,7 @@ cudaDataType_t cuda_type(DType type) {
   }
 }
 
-/// The alignment classes that may lead to different algorithms: 256 (what planned buffers have), 16 (one
-/// vector), or less.
+/// Alignment classes that may lead to different algorithms: 256 bytes (planned buffers), 16 (one vector), or less.
 int64_t alignment_of(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   if (address % 256 == 0) return 256;
@@ -105,7 +104,7 @@ using Layout = std::unique_ptr<void, Destroy<cublasLtMatrixLayout_t, cublasLtMat
 using Preference =
     std::unique_ptr<void, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
-/// The column-major view of a row-major tensor.
+/// Column-major view of a row-major tensor.
 Layout layout_of(const Tensor& tensor) {
   cublasLtMatrixLayout_t layout = nullptr;
   TE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(tensor.dtype),
@@ -123,14 +122,15 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
   TE_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
 }
 
-/// Bytes of the dense copy of a slice's scales (ScaleLayout::vectors): cuBLASLt knows no stride.
+/// Bytes of the dense copy of a slice's scales (ScaleLayout::vectors), because cuBLASLt does not support strided
+/// scales.
 size_t slice_scale_bytes(const Gemm& args) {
   const Matrix& a = args.a;
   if (a.layout != ScaleLayout::vectors || a.scale_stride <= a.rows()) return 0;
   return (a.scales.bytes() + 255) / 256 * 256;
 }
 
-/// What the library may use: the context's workspace, but for the scales of a slice at its end.
+/// Workspace for the library: the context's workspace without its end, which holds a slice's scales.
 Tensor workspace_of(const Context& context, const Gemm& args) {
   Tensor workspace = context.gemm_workspace();
   const size_t taken = slice_scale_bytes(args);
@@ -139,7 +139,7 @@ Tensor workspace_of(const Context& context, const Gemm& args) {
   return workspace;
 }
 
-/// The same GEMM with dense scales.
+/// The same GEMM with its scales copied to a dense buffer.
 Gemm with_dense_scales(const Context& context, const Gemm& args) {
   if (slice_scale_bytes(args) == 0) return args;
   Gemm dense = args;
@@ -153,12 +153,12 @@ Gemm with_dense_scales(const Context& context, const Gemm& args) {
   return dense;
 }
 
-/// FP32 matrices are multiplied in TF32.
+/// Whether FP32 operands are rounded to TF32.
 bool in_tf32(const Context& context, const Gemm& args) {
   return context.options().tf32 && args.a.dtype() == DType::f32;
 }
 
-/// All that the choice of an algorithm depends on.
+/// Everything that the selection of an algorithm depends on.
 using Key = std::array<int64_t, 21>;
 
 Key key_of(const Context& context, const Gemm& args) {
@@ -186,7 +186,7 @@ Key key_of(const Context& context, const Gemm& args) {
           context.options().block_scaled_gemm};
 }
 
-/// cuBLASLt's name of a layout.
+/// cuBLASLt's constant for a scale layout.
 cublasLtMatmulMatrixScale_t scale_mode(ScaleLayout layout) {
   switch (layout) {
     case ScaleLayout::rows:
@@ -200,15 +200,15 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaleLayout layout) {
   }
 }
 
-/// A way to compute a problem: one of te-train's own kernels, or, where that is 0, the library's algorithm.
+/// A kernel for a problem: one of te-train's own, or if `own` is 0, the library's algorithm.
 struct Choice {
-  int own = 0;  ///< the number of a block-scaled kernel
+  int own = 0;  ///< number of a block-scaled kernel
   cublasLtMatmulAlgo_t algo{};
 };
 
 struct Plan {
   MatmulDesc desc;
-  Layout a, b, out;  ///< of our a, b and out
+  Layout a, b, out;  ///< layouts of our a, b and out
   Choice choice;
   bool separate_bias = false;  ///< no such epilogue: prepare_bias, then an accumulating GEMM
 };
@@ -235,7 +235,7 @@ void set_pointers(const MatmulDesc& desc, const Gemm& args) {
   if (is_fp8(args.a.dtype())) {
     const void *of_a = args.a.scales.data, *of_b = args.b.scales.data;
     TE_CHECK(reinterpret_cast<uintptr_t>(of_a) % 16 == 0 && reinterpret_cast<uintptr_t>(of_b) % 16 == 0,
-             "gemm: the scales of a and b must be aligned to 16 bytes");
+             "gemm: scales of a and b must be 16-byte aligned");
     set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
     set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
   }
@@ -248,7 +248,7 @@ Preference make_preference(const Context& context, const Gemm& args) {
   Preference preference(created);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<uint64_t>(workspace_of(context, args).bytes()));
-  // A sum that is split must be put together in FP32: other schemes round partial sums to the output's dtype.
+  // Split-k sums must be reduced in FP32; other schemes round partial sums to the output's dtype.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const auto align = [](const Tensor& tensor) { return static_cast<uint32_t>(alignment_of(tensor.data)); };
@@ -259,7 +259,7 @@ Preference make_preference(const Context& context, const Gemm& args) {
   return preference;
 }
 
-/// The heuristic's candidates, best guess first; none when the library cannot run the problem.
+/// The heuristic's candidates, best first; none if the library cannot compute the problem.
 std::vector<Choice> library_candidates(const Context& context, const Gemm& args, const Plan& plan, int most) {
   const Preference preference = make_preference(context, args);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
@@ -275,13 +275,13 @@ std::vector<Choice> library_candidates(const Context& context, const Gemm& args,
   return choices;
 }
 
-/// True where own kernels and the library's compete for a problem: not unless the options ask for that.
+/// Whether te-train's own kernels compete with the library's for a problem.
 bool may_be_own(const Context& context, const Gemm& args) {
   return context.options().block_scaled_gemm < 0 && is_block_scaled(args);
 }
 
-/// All candidates; the first is taken where none are timed. `most` of the library's; own kernels where they are timed,
-/// or the library has none.
+/// All candidates; without timing, the first one is used. `most` limits the library's candidates. Own kernels are
+/// included if they are timed or the library has no candidate.
 std::vector<Choice> candidates(const Context& context, const Gemm& args, const Plan& plan, int most) {
   std::vector<Choice> choices = library_candidates(context, args, plan, most);
   if (!may_be_own(context, args)) return choices;
@@ -290,7 +290,7 @@ std::vector<Choice> candidates(const Context& context, const Gemm& args, const P
   return choices;
 }
 
-/// Launches; `destination` is the result's data, or scratch while accumulating candidates are timed.
+/// Launches a candidate. `destination` is the result's data, or scratch while accumulating candidates are timed.
 cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan, const Choice& choice,
                       void* destination) {
   if (choice.own > 0) {
@@ -307,7 +307,7 @@ cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan
                         cuda_stream(context));
 }
 
-/// How the scales lie; nothing for one a tensor, of which the files of choices have always said nothing.
+/// Describes the scale layouts; empty for one scale per tensor, which keeps the keys of existing cache files valid.
 std::string scale_words(const Gemm& args) {
   const auto word = [](ScaleLayout layout) {
     return layout == ScaleLayout::rows ? "rows" : layout == ScaleLayout::vectors ? "vectors" : "blocks";
@@ -325,17 +325,17 @@ std::string describe(const Gemm& args) {
                      args.accumulate ? " accumulated" : "", args.bias ? ", bias" : "", scale_words(args));
 }
 
-/// The choices of earlier processes on this GPU.
+/// Selections of earlier processes on this GPU.
 GemmCache& cache_of(const Context& context) {
   static GemmCache& cache =
       *new GemmCache(GemmCache::default_folder(), context.info().name, cublasLtGetVersion());
   return cache;
 }
 
-/// Where own kernels are among the candidates; another number when they have become others.
+/// Part of the key if own kernels are among the candidates. Increase the number when these kernels change.
 constexpr const char* kOwnKernels = ", own kernels 1";
 
-/// The problem as a line of the file of choices: all that Key has but the way to choose.
+/// Key of the problem in the cache file: everything in Key except the search options.
 std::string cache_key(const Context& context, const Gemm& args) {
   return fmt::format("{}{}{}{}, alignment {} {} {} {}, workspace {}", describe(args),
                      args.fast_accumulation ? ", fast accumulation" : "",
@@ -345,7 +345,7 @@ std::string cache_key(const Context& context, const Gemm& args) {
                      workspace_of(context, args).bytes());
 }
 
-/// A choice as the file has it: the library's bytes, or the word "own" and a kernel's number.
+/// A selection as stored in the file: the library's bytes, or the word "own" and a kernel's number.
 std::vector<uint8_t> bytes_of(const Choice& choice) {
   if (choice.own > 0) return {'o', 'w', 'n', static_cast<uint8_t>(choice.own)};
   std::vector<uint8_t> bytes(sizeof(choice.algo));
@@ -353,13 +353,13 @@ std::vector<uint8_t> bytes_of(const Choice& choice) {
   return bytes;
 }
 
-/// The own kernel that bytes name; 0: none.
+/// Number of the own kernel that the bytes name; 0: none.
 int own_kernel_of(const std::vector<uint8_t>& bytes) {
   const bool own = bytes.size() == 4 && bytes[0] == 'o' && bytes[1] == 'w' && bytes[2] == 'n';
   return own && bytes[3] <= kBlockScaledKernels.size() ? bytes[3] : 0;
 }
 
-/// Takes an earlier choice over into the plan, if there is one of enough effort that this library can run.
+/// Copies an earlier selection to the plan, if there is one of sufficient effort that this library can run.
 bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   GemmCache& cache = cache_of(context);
   const std::string key = cache_key(context, args);
@@ -385,8 +385,8 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   return false;
 }
 
-/// The fastest candidate, and the effort that it took. An accumulating GEMM is timed into scratch memory (out stays as
-/// it is); where there is no memory for that, or the time for searches is spent, the first candidate is taken without a
+/// The fastest candidate, and the effort spent. An accumulating GEMM is timed into scratch memory, so out keeps its
+/// values. Without memory for that, or when the time for searches is spent, the first candidate is selected without a
 /// search.
 std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, const Plan& plan,
                                       const std::vector<Choice>& choices) {
@@ -408,11 +408,11 @@ std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, 
   return {choices[static_cast<size_t>(best)], search(context).effort};
 }
 
-/// Chooses for this process and for all that share the file of choices, or takes what another has chosen by now.
+/// Selects an algorithm for this process and all others that share the file, or uses another one's new selection.
 void choose(const Context& context, const Gemm& args, Plan& plan, const std::vector<Choice>& choices) {
-  // A rank that holds the lock must not wait for ranks that wait for it. A collective on any stream of this device ends
-  // only when the other ranks have launched it, and CUDA may wait for all streams when it loads a candidate's kernel.
-  // So all of the device's work ends before the lock is taken.
+  // A rank that holds the lock must not wait for ranks that wait for the lock. A collective on any CUDA stream of this
+  // device ends only after the other ranks have launched it, and CUDA may wait for all streams when it loads a
+  // candidate's kernel. So all work on the device must finish before the lock is acquired.
   TE_CUDA_CHECK(cudaDeviceSynchronize());
   const auto lock = cache_of(context).search();
   if (take_cached(context, args, plan)) return;
@@ -427,7 +427,7 @@ Plan make_plan(const Context& context, const Gemm& args) {
     plan.choice.own = context.options().block_scaled_gemm;
     return plan;
   }
-  // cuBLASLt's FP8 GEMMs take a BF16 bias only.
+  // cuBLASLt's FP8 GEMMs support only a BF16 bias.
   plan.separate_bias = args.bias && is_fp8(args.a.dtype()) && args.out.dtype == DType::f32;
   if (plan.separate_bias) return plan;
   plan.desc = make_desc(context, args);
@@ -466,7 +466,7 @@ const Plan& plan_of(const Context& context, const Gemm& args) {
 
 void gemm(const Context& context, const Gemm& args) {
   if (gemm_few_rows(context, args)) return;
-  // A plan's descriptor carries the pointers of the call, so planning and launching are one critical section.
+  // A plan's descriptor holds the pointers of the current call, so planning and launching are one critical section.
   std::unique_lock lock(plans_mutex);
   const Plan& plan = plan_of(context, args);
   if (plan.separate_bias) {

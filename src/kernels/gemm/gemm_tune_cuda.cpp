@@ -12,19 +12,21 @@ namespace te::kernels::cuda {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr float kRoundMs = 1.0f;      ///< time one candidate gets in a round
-constexpr int kMaxLaunches = 20;      ///< launches one candidate gets in a round
-constexpr float kNearTheBest = 1.1f;  ///< of a single launch: who comes into the rounds
+constexpr float kRoundMs = 1.0f;  ///< time per candidate and round
+constexpr int kMaxLaunches = 20;  ///< launches per candidate and round
+constexpr float kNearTheBest =
+    1.1f;  ///< limit for a single launch, relative to the best, to enter the rounds
 constexpr float kClearlyFaster = 0.99f;
-// Under load: long enough that the card's power limit has set the clock for this candidate and none before it.
+// Under load: long enough that the GPU's power limit has settled the clock for this candidate, not an earlier one.
 constexpr float kNearTheBestUnderLoad = 1.2f;
 constexpr float kSettleMs = 40.0f;
 constexpr float kLoadedMs = 80.0f;
 constexpr int kLoadedRounds = 2;
-static_assert(kLoadedRounds % 2 == 0,
-              "a round reverses the candidates' order, and the first one is told by its place");
-constexpr int kMaxLoadedLaunches = 400;  ///< GEMMs so short that this ends their time do not heat the card
-constexpr size_t kCacheFills = 4;        ///< a working set of so many L2 caches evicts itself
+static_assert(
+    kLoadedRounds % 2 == 0,
+    "rounds alternate the candidates' order, and the first candidate is identified by its position");
+constexpr int kMaxLoadedLaunches = 400;  ///< GEMMs that are this short do not heat the GPU
+constexpr size_t kCacheFills = 4;        ///< a working set of this many L2 caches evicts itself
 
 size_t l2_bytes() {
   int device = 0, bytes = 0;
@@ -46,7 +48,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  /// Milliseconds of a call, mean of `launches`, each of which must succeed; infinite when one does not.
+  /// Milliseconds per call, averaged over `launches` launches; infinite if any of them fails.
   float measure(int launches, int candidate, const std::function<bool(int)>& run) {
     if (other_data_.data() == nullptr) return batch(launches, candidate, run) / static_cast<float>(launches);
     float sum = 0.0f;
@@ -74,7 +76,7 @@ class Stopwatch {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// (milliseconds of one launch, index) of those that run, as far as the budget goes; candidate 0 is first.
+/// (milliseconds of one launch, index) of the candidates that run, within the time budget; candidate 0 is first.
 std::vector<std::pair<float, int>> try_all(Stopwatch& watch, int count, double budget_ms,
                                            const std::function<bool(int)>& run) {
   const auto start = std::chrono::steady_clock::now();
@@ -87,8 +89,8 @@ std::vector<std::pair<float, int>> try_all(Stopwatch& watch, int count, double b
   return tried;
 }
 
-/// Fills in the time of each (its best of several short rounds). Rounds interleave the candidates, so that a change of
-/// the clock meets them all.
+/// Measures the time of each candidate (the best of several short rounds). Rounds interleave the candidates, so that a
+/// change of the clock affects all of them.
 void race(Stopwatch& watch, float about_ms, std::vector<std::pair<float, int>>& candidates,
           const std::function<bool(int)>& run) {
   const int launches = std::clamp(static_cast<int>(kRoundMs / std::max(about_ms, 1e-3f)), 1, kMaxLaunches);
@@ -97,9 +99,9 @@ void race(Stopwatch& watch, float about_ms, std::vector<std::pair<float, int>>& 
     for (auto& [ms, i] : candidates) ms = std::min(ms, watch.measure(launches, i, run));
 }
 
-/// The same for the time that a candidate takes when it has run for a while. A card at its power limit lowers the clock
-/// until the limit is met, so what counts in training is the energy of a GEMM, and a burst does not show it. There
-/// and back again, so that what drifts (the temperature) meets all alike.
+/// Like race(), but measures each candidate after it has run for a while. A power-limited GPU lowers the clock until it
+/// meets the limit, so a GEMM's energy determines its speed in training, which a short burst does not show. Rounds
+/// alternate the order, so that drift (of the temperature) affects all candidates equally.
 void race_under_load(Stopwatch& watch, float about_ms, std::vector<std::pair<float, int>>& candidates,
                      const std::function<bool(int)>& run) {
   const auto launches = [&](float ms) {
@@ -120,7 +122,7 @@ void race_under_load(Stopwatch& watch, float about_ms, std::vector<std::pair<flo
 
 TuneScratch::TuneScratch(cudaStream_t stream, size_t bytes) : stream_(stream), bytes_(bytes) {
   if (bytes > 0 && cudaMallocAsync(&data_, bytes, stream) != cudaSuccess) {
-    cudaGetLastError();  // no memory is an answer here, not an error
+    cudaGetLastError();  // running out of memory is not an error here
     data_ = nullptr;
   }
 }

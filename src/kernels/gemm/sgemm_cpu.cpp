@@ -18,19 +18,19 @@
 namespace te::kernels {
 namespace {
 
-constexpr int64_t kBuffer = int64_t{128} << 20;  // OpenBLAS's BUFFER_SIZE on x86-64, the largest of all
+constexpr int64_t kBuffer = int64_t{128} << 20;  // BUFFER_SIZE of OpenBLAS on x86-64, its largest one
 
-// ---- a limit under which OpenBLAS cannot be loaded ----
+// ---- check of memory limits before OpenBLAS is loaded ----
 
-/// What a limit leaves of address space or data; without a limit, the largest number.
+/// Bytes of address space or data that a limit leaves; without a limit, the largest number.
 rlim_t remaining(decltype(RLIMIT_AS) resource, rlim_t used) {
   struct rlimit limit = {};
   if (::getrlimit(resource, &limit) != 0) return RLIM_INFINITY;
   return limit.rlim_cur > used ? limit.rlim_cur - used : 0;  // RLIM_INFINITY is the largest number
 }
 
-/// Fields 1 (size) and 6 (data and stack) of /proc/self/statm, in bytes: what this process has mapped. Zeros where it
-/// cannot be read.
+/// Memory that this process has mapped: fields 1 (size) and 6 (data and stack) of /proc/self/statm, in bytes. Zeros if
+/// it cannot be read.
 std::array<rlim_t, 2> mapped_bytes() {
   char text[256] = {};
   const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
@@ -51,21 +51,21 @@ void print_error(const char* text) {
   static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
 }
 
-/// OpenBLAS 0.3.29 allocates its first buffer while it is loaded, and retries for ever when the system has no memory.
-/// This function runs before the initialization of any library, so the message can still be printed. Neither the C nor
-/// the C++ library is initialized: it uses system calls only.
+/// OpenBLAS 0.3.29 allocates its first buffer while it is loaded and retries forever if the system has no memory. This
+/// function runs before any library is initialized, so it can still print a message. It uses only system calls, because
+/// the C and C++ libraries are not initialized either.
 void require_memory_to_load_openblas(int, char** arguments, char**) {
   const auto [space, data] = mapped_bytes();
   if (std::min(remaining(RLIMIT_AS, space), remaining(RLIMIT_DATA, data)) >= rlim_t{kBuffer}) return;
   const char* slash = std::strrchr(arguments[0], '/');
   print_error(slash != nullptr ? slash + 1 : arguments[0]);
   print_error(
-      ": error: limits of this process (ulimit -v, ulimit -d) leave less than the 128 MiB of memory that "
+      ": error: the process limits (ulimit -v, ulimit -d) leave less than the 128 MiB of memory that "
       "OpenBLAS needs to start; raise the limit\n");
   ::_exit(2);
 }
 
-#ifndef __SANITIZE_ADDRESS__  // whose functions are not ready yet, and which maps terabytes
+#ifndef __SANITIZE_ADDRESS__  // its functions are not ready yet, and it maps terabytes
 using Initializer = void (*)(int, char**, char**);
 [[gnu::section(".preinit_array"), gnu::used]] const Initializer openblas_check =
     require_memory_to_load_openblas;
@@ -83,8 +83,8 @@ void require_openblas_memory() {
     const int64_t free = free_address_space(), needed = openblas_bytes(threads);
     if (free < needed)
       user_error(
-          "limits of this process (ulimit -v, ulimit -d) leave {} of memory, but OpenBLAS needs {} for {} "
-          "threads; raise the limit, or set OMP_NUM_THREADS to fewer",
+          "the process limits (ulimit -v, ulimit -d) leave {} of memory, but OpenBLAS needs {} for {} "
+          "threads; raise the limit, or lower OMP_NUM_THREADS",
           human_bytes(free), human_bytes(needed), threads);
     return true;
   }();

@@ -1,4 +1,4 @@
-// Gradient norm and clipping: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of gradient norm and clipping.
 #include "kernels/grad_norm/grad_norm.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kBlock = 1024;
 
-// FP32 products; eight running sums, so that the compiler can use vectors without reordering anything.
+// FP32 squares with eight running sums, so that the compiler can vectorize without reordering.
 double add_block(const float* x, int64_t count, double total) {
   constexpr int kLanes = 8;
   float lanes[kLanes] = {};
@@ -24,7 +24,7 @@ double add_block(const float* x, int64_t count, double total) {
   return total;
 }
 
-/// Copies x[begin, end) to `block`, zeros where a granule is not counted.
+/// Copies x[begin, end) to `block`, with zeros for granules that are not counted.
 template <class T>
 void load_block(const T* x, const uint8_t* flags, int64_t begin, int64_t end, float* block) {
   if (flags == nullptr) {
@@ -38,7 +38,7 @@ void load_block(const T* x, const uint8_t* flags, int64_t begin, int64_t end, fl
   }
 }
 
-// Blocks are added up in FP64, so that rounding does not grow with n.
+// Blocks are summed in FP64, so that the rounding error does not grow with n.
 template <class T>
 double sum_range(const T* x, const uint8_t* flags, int64_t begin, int64_t end) {
   float values[kBlock];

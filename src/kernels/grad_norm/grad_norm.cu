@@ -1,5 +1,5 @@
-// Gradient norm on the GPU: a fixed grid leaves one FP64 partial sum per block, a single block adds them in a
-// fixed order. The result depends on the input and its alignment alone, not on the device or on timing.
+// Gradient norm on the GPU: a fixed grid writes one FP64 partial sum per block, and a single block adds these in a
+// fixed order. The result depends only on the input and its alignment, not on the device or on timing.
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/grad_norm/grad_norm_rule.h"
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ double warp_sum_f64(double x) {
   return x;
 }
 
-/// Sum over the block, valid in thread 0. `shared` holds 32 doubles.
+/// Sum over the block; valid in thread 0. `shared` holds 32 doubles.
 __device__ __forceinline__ double block_sum_f64(double x, double* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
   x = warp_sum_f64(x);
@@ -29,19 +29,19 @@ __device__ __forceinline__ bool is_counted(const uint8_t* flags, int64_t i) {
   return flags == nullptr || (flags[i / kAdamWGranule] & kGranuleCounted) != 0;
 }
 
-/// T is float or __nv_bfloat16; kWidth elements are one access, 16 bytes where the alignment allows.
+/// T is float or __nv_bfloat16. One access has kWidth elements, which are 16 bytes if the alignment allows.
 template <class T, bool vectors>
 __global__ void __launch_bounds__(kThreads)
     partial_sums(const T* x, const uint8_t* flags, int64_t n, double* parts) {
   constexpr int kWidth = kVectorWidth<T>;
-  // A vector lies in one granule: both begin at multiples of kWidth elements of x.
+  // A vector lies within one granule: both begin at multiples of kWidth elements of x.
   static_assert(kAdamWGranule % kWidth == 0);
   __shared__ double shared[kWarpSize];
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
   double total = 0.0;
   const int64_t whole = vectors ? n / kWidth : 0;
-  // FP32 within one round of loads, FP64 across rounds: the error does not grow with n.
+  // FP32 within one iteration, FP64 across iterations, so that the error does not grow with n.
   for (int64_t first = thread; first < whole; first += threads * kUnroll) {
     Vector<T, kWidth> values[kUnroll];
     bool counted[kUnroll];

@@ -1,5 +1,4 @@
-// What the CPU reference and the CUDA kernels of grad_norm share: the partition of the sum and the clipping
-// rule.
+// Partition of the sum and clipping rule, shared by the CPU reference and the CUDA kernels of grad_norm.
 #pragma once
 
 #include <cmath>
@@ -10,7 +9,7 @@
 
 namespace te::kernels {
 
-/// Partial sums, one FP64 number each (two elements of scratch).
+/// Number of partial sums, each an FP64 number (two elements of scratch).
 constexpr int kSumOfSquaresParts = 1024;
 
 struct ClipResult {
@@ -19,10 +18,10 @@ struct ClipResult {
 };
 
 TE_HOST_DEVICE bool is_finite_value(float x) {
-  return fabsf(x) <= 3.402823466e38f;  // false for NaN too
+  return fabsf(x) <= 3.402823466e38f;  // false for NaN, too
 }
 
-/// `unscale`: 1 / gradient_scale.
+/// Clipping rule; `unscale` is 1 / gradient_scale.
 TE_HOST_DEVICE ClipResult clip_rule(float sum_of_squares, float loss, float clip, float largest_loss,
                                     float unscale) {
   const float norm = sqrtf(sum_of_squares) * unscale;

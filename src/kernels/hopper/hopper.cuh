@@ -1,8 +1,9 @@
-// The core of the kernels for Hopper: attention (kernels/attention/flash_*) and GEMMs with activations or with
-// scales of 128 FP8 values (kernels/gemm).
+// Core of the Hopper kernels: attention (kernels/attention/flash_*) and GEMMs with activations or with scales of 128
+// FP8 values (kernels/gemm).
 //
-// A kernel on the core is persistent and warp-specialized: of a block's three warpgroups two consume, which is compute,
-// and of the third single threads produce, which is move data. Tiles pass between them through rings of shared memory.
+// Kernels built on it are persistent and warp-specialized. Two of a block's three warpgroups are consumers, which
+// compute; single threads of the third are producers, which move data. Tiles pass between them through rings of stages
+// in shared memory.
 //
 //   struct Shared {
 //     __nv_bfloat16 a[kStages][128 * 64], b[kStages][128 * 64];  // tiles as TMA writes and wgmma reads them (tile.cuh)
@@ -32,8 +33,8 @@
 //     ...                                                        // epilogue: store_accumulators, tma_store
 //   }
 //
-// The __global__ initializes the rings, moves registers to the consumers and calls the roles (roles.cuh);
-// launch_persistent (launch.h) starts as many blocks, or clusters of them, as run at a time; tensor maps: tensor_map.h.
+// The __global__ function initializes the rings, reassigns registers to the consumers and calls the roles (roles.cuh).
+// launch_persistent (launch.h) starts as many blocks or clusters as can be resident. Tensor maps: tensor_map.h.
 #pragma once
 
 #include "kernels/hopper/ring.cuh"

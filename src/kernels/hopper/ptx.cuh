@@ -1,5 +1,5 @@
-// Hopper's instructions around tensor cores, one function each: mbarriers, named barriers, bulk copies (TMA), fences,
-// matrices to and from shared memory. PTX ISA 8.1, chapters "mbarrier", "cp.async", "stmatrix". wgmma: wgmma.cuh.
+// Wrappers of Hopper's instructions around tensor cores: mbarriers, named barriers, bulk copies (TMA), fences, loads
+// and stores of matrices in shared memory. See PTX ISA 8.1, "mbarrier", "cp.async", "stmatrix". wgmma: wgmma.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,7 @@
 
 namespace te::kernels::hopper {
 
-/// The function of an instruction without operands.
+/// Defines the function of an instruction without operands.
 #define TE_INSTRUCTION(name, text)         \
   __device__ __forceinline__ void name() { \
     asm volatile(text ::: "memory");       \
@@ -19,13 +19,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// --- mbarriers: a phase ends when `count` arrivals and all announced bytes are there ---------------------------
+// --- mbarriers: a phase ends after `count` arrivals and all announced bytes ---------------------------------------
 
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
                : "memory");
 }
-/// Makes initialised barriers visible to bulk copies.
+/// Makes initialized barriers visible to bulk copies.
 TE_INSTRUCTION(fence_mbarrier_init, "fence.mbarrier_init.release.cluster;")
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -44,8 +44,8 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
       "r"(parity)
       : "memory");
 }
-/// At the barrier of another block of the cluster. (Without .release at the scope of the cluster, which would wait for
-/// all that the thread has under way: what is told here is that wgmma has read shared memory.)
+/// Arrives at the barrier of another block of the cluster. It has no .release at cluster scope, which would wait for
+/// all of the thread's outstanding accesses: it only signals that wgmma has read shared memory.
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -53,20 +53,20 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint3
       "r"(rank)
       : "memory");
 }
-/// This block's number within its cluster.
+/// Rank of this block within its cluster.
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-/// A barrier of all threads of the cluster.
+/// Barrier of all threads of the cluster.
 TE_INSTRUCTION(sync_cluster, "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
-/// In two halves, and without waiting for what a thread has written: tells that blocks have begun, and have initialised
-/// their mbarriers (fence_mbarrier_init).
+/// The cluster barrier in two halves, without waiting for the thread's writes. Signals that the blocks are running and
+/// have initialized their mbarriers (fence_mbarrier_init).
 TE_INSTRUCTION(cluster_arrive, "barrier.cluster.arrive.relaxed.aligned;")
 TE_INSTRUCTION(cluster_wait, "barrier.cluster.wait.aligned;")
-/// One FP32 value to another block's shared memory, at the place that `to` has in this one's, and its four bytes to
-/// that block's barrier.
+/// Stores one FP32 value to another block's shared memory, at the offset that `to` has in this block, and signals its
+/// four bytes to that block's barrier.
 __device__ __forceinline__ void store_async(float* to, float value, uint64_t* barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 to, barrier;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 barrier, "
@@ -76,12 +76,12 @@ __device__ __forceinline__ void store_async(float* to, float value, uint64_t* ba
       "f"(value), "r"(shared_address(barrier)), "r"(rank)
       : "memory");
 }
-/// A barrier of some of the block's warps.
+/// Barrier of some of the block's warps.
 template <int kThreads>
 __device__ __forceinline__ void named_barrier_sync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
-/// Arrives there without waiting.
+/// Arrives at a named barrier without waiting.
 template <int kThreads>
 __device__ __forceinline__ void named_barrier_arrive(int id) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
@@ -89,7 +89,7 @@ __device__ __forceinline__ void named_barrier_arrive(int id) {
 
 // --- bulk copies -------------------------------------------------------------------------------------------------
 
-/// A box of a tensor of three dimensions; elements outside of it arrive as zeros.
+/// Loads a box of a three-dimensional tensor; elements outside of the tensor are zeros.
 __device__ __forceinline__ void tma_load(void* to, const CUtensorMap* map, uint64_t* barrier, int x, int y,
                                          int z) {
   asm volatile(
@@ -98,8 +98,8 @@ __device__ __forceinline__ void tma_load(void* to, const CUtensorMap* map, uint6
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-/// The same for all blocks of the cluster in `ranks` (a bit each), at the same place of their shared memory; each is
-/// told by its own barrier.
+/// Loads a box to the same shared memory offset in all blocks of the cluster whose bits are set in `ranks`. Each
+/// block's own barrier is signaled.
 __device__ __forceinline__ void tma_load_multicast(uint16_t ranks, void* to, const CUtensorMap* map,
                                                    uint64_t* barrier, int x, int y, int z) {
   asm volatile(
@@ -108,7 +108,7 @@ __device__ __forceinline__ void tma_load_multicast(uint16_t ranks, void* to, con
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(ranks)
       : "memory");
 }
-/// A multiple of 16 bytes, both ends aligned to 16.
+/// Loads a multiple of 16 bytes; both addresses must be aligned to 16 bytes.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -116,22 +116,22 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
-/// A tensor map, so that the first copy by it need not wait for it.
+/// Prefetches a tensor map, so that the first copy does not wait for it.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/// The line of an address in global memory to the L2 cache.
+/// Prefetches the line of a global memory address to the L2 cache.
 __device__ __forceinline__ void prefetch_line(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
 }
-/// A box from shared memory to a tensor; what lies outside of it is not written. Stores belong to the thread that asks
-/// for them: it commits them, and waits until they have read their source.
+/// Stores a box from shared memory to a tensor; elements outside of the tensor are not written. Stores belong to the
+/// thread that issues them: it commits them and waits until they have read their source.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* from, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
                : "memory");
 }
-/// The same, FP32 values added to what is there.
+/// Like tma_store, but adds FP32 values to the tensor.
 __device__ __forceinline__ void tma_add(const CUtensorMap* map, const void* from, int x, int y, int z) {
   asm volatile(
       "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
@@ -139,7 +139,7 @@ __device__ __forceinline__ void tma_add(const CUtensorMap* map, const void* from
       "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-/// Bytes (a multiple of 16) to global memory, or FP32 values added to what is there.
+/// Stores bytes (a multiple of 16) to global memory, or adds FP32 values to it.
 __device__ __forceinline__ void bulk_store(void* to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)
@@ -151,31 +151,31 @@ __device__ __forceinline__ void bulk_add(float* to, const void* from, uint32_t b
                : "memory");
 }
 TE_INSTRUCTION(bulk_commit, "cp.async.bulk.commit_group;")
-/// Until all committed groups but the last kPending have read their source.
+/// Waits until all committed groups except the last kPending have read their source.
 template <int kPending = 0>
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-/// Until they are done and this thread can see them.
+/// Waits until all groups are complete and visible to this thread.
 TE_INSTRUCTION(bulk_wait, "cp.async.bulk.wait_group 0;")
 /// Orders accesses to global memory by bulk copies and by other instructions.
 TE_INSTRUCTION(fence_proxy_async_global, "fence.proxy.async.global;")
 /// Orders this thread's writes to shared memory before later reads of it by wgmma and bulk copies.
 TE_INSTRUCTION(fence_proxy_async_shared, "fence.proxy.async.shared::cta;")
 
-// --- copies of single threads ------------------------------------------------------------------------------------
+// --- copies by single threads ------------------------------------------------------------------------------------
 
-/// One FP32 value.
+/// Copies one FP32 value.
 __device__ __forceinline__ void copy_async(float* to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-/// Arrives when all copies that this thread has asked for are there.
+/// Arrives at the barrier after all earlier copies of this thread are complete.
 __device__ __forceinline__ void copy_async_arrive(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
 
-/// Moves registers between warpgroups: all of a warpgroup's warps call it.
+/// Changes the number of registers of a warpgroup; all of its warps call it.
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -185,14 +185,14 @@ __device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Four 8 x 8 matrices of BF16 in the layout of accumulators to shared memory; lane l names the address of row l % 8 of
-/// matrix l / 8.
+/// Stores four 8 x 8 BF16 matrices from the accumulator layout to shared memory. Lane l passes the address of row l % 8
+/// of matrix l / 8.
 __device__ __forceinline__ void stmatrix(uint32_t address, const uint32_t (&d)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(d[0]),
                "r"(d[1]), "r"(d[2]), "r"(d[3])
                : "memory");
 }
-/// The reverse.
+/// Loads four matrices, the reverse of stmatrix.
 __device__ __forceinline__ void ldmatrix(uint32_t address, uint32_t (&d)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

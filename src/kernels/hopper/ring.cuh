@@ -1,15 +1,16 @@
-// Rings of stages in shared memory, from a producer to its consumers and back.
+// Rings of shared-memory stages between a producer and its consumers.
 //
-//   producer   slot = ring.acquire(cursor)   waits until the stage is empty: it may be overwritten
-//              ring.commit(slot, bytes)      full when all have committed, and the bytes of their copies are there
-//   consumer   slot = ring.wait(cursor)      waits until the stage is full: it may be read
-//              ring.release(slot)            empty again when all have released it
+// producer   slot = ring.acquire(cursor)   waits until the stage is empty and may be overwritten
+//              ring.commit(slot, bytes)      stage is full after all commits and the bytes of their copies
+//   consumer   slot = ring.wait(cursor)      waits until the stage is full and may be read
+//              ring.release(slot)            stage is empty after all releases
 //
-// A wait on an mbarrier names the parity of a phase, and one for the wrong phase ends at once, or never. So nobody
-// sees parities: a cursor counts the fills of a ring, of the producer's or the consumer's side, and the ring takes the
-// phase from it. A stage is committed and released by the slot that the wait for it has returned. A barrier cannot turn
-// twice before somebody looks as long as all who wait take part in what leads to the next turn: a consumer releases, or
-// tells (Signal) somebody who does; a warp whose lane does so has met after the wait (wgmma, __syncwarp).
+// A wait on an mbarrier takes the parity of a phase; a wait for the wrong phase returns immediately or never. Parities
+// are therefore internal: a cursor counts the fills of a ring on the producer's or the consumer's side, and the ring
+// derives the phase from it. Commit and release take the slot that the wait for the stage returned. No barrier can
+// complete two phases before a waiting thread checks it, because every waiting thread contributes to the next phase: a
+// consumer releases the stage or signals (Signal) a thread that does, and the warp of the releasing lane has converged
+// after the wait (wgmma, __syncwarp).
 #pragma once
 
 #include "kernels/hopper/ptx.cuh"
@@ -18,7 +19,7 @@ namespace te::kernels::hopper {
 
 enum class Side { producer, consumer };
 
-/// At which fill of a ring a producer or a consumer is. Rings in lockstep may share one.
+/// Position of a producer or a consumer in a ring. Rings in lockstep may share a cursor.
 template <Side kSide, int kStages>
 class Cursor {
  public:
@@ -27,8 +28,8 @@ class Cursor {
     stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
     if (stage_ == 0) parity_ ^= 1;
   }
-  /// Past fills that another consumer takes. It has waited for them all before this one's next wait: see
-  /// OrderedSequenceBarrier.
+  /// Skips fills of another consumer, which has waited for them before this one's next wait (see
+  /// OrderedSequenceBarrier).
   __device__ __forceinline__ void skip(int count) {
     stage_ += count;
     parity_ ^= stage_ / kStages % 2;
@@ -43,7 +44,7 @@ class Cursor {
   int stage_ = 0, parity_ = 0;
 };
 
-/// A stage in the hands of a producer (empty) or a consumer (full).
+/// A stage that a producer (empty) or a consumer (full) may access.
 template <Side kSide, int kStages>
 class Slot {
  public:
@@ -59,15 +60,15 @@ class Slot {
   int stage_;
 };
 
-/// What consumers of a ring wait for: that a stage is full, or, beside the ring, something more about it, which is told
-/// before the stage is released. kBy: whose slots commit.
+/// Barriers that consumers of a ring wait for: that a stage is full, or an additional event that is signaled before the
+/// stage is released. kBy: the side whose slots commit.
 template <int kStages, Side kBy = Side::producer>
 class Signal {
  public:
   using Consumer = Cursor<Side::consumer, kStages>;
   using FullSlot = Slot<Side::consumer, kStages>;
 
-  /// One thread, before fence_mbarrier_init and a barrier of the block (or cluster). `commits`: for a stage.
+  /// Called by one thread, before fence_mbarrier_init and a barrier of the block (or cluster). `commits`: per stage.
   __device__ void init(int commits) {
     for (uint64_t& barrier : full_) mbarrier_init(&barrier, commits);
   }
@@ -75,9 +76,9 @@ class Signal {
   __device__ __forceinline__ void commit(Slot<kBy, kStages> slot, uint32_t bytes) {
     mbarrier_arrive_expect_tx(full(slot), bytes);
   }
-  /// When the copies that this thread has asked for (copy_async) are there.
+  /// Commits after all copy_async copies of this thread are complete.
   __device__ __forceinline__ void commit_copies(Slot<kBy, kStages> slot) { copy_async_arrive(full(slot)); }
-  /// Told by the copies that fill the stage.
+  /// Barrier for the copies that fill the stage.
   __device__ __forceinline__ uint64_t* full(Slot<kBy, kStages> slot) { return &full_[slot.stage()]; }
   __device__ __forceinline__ FullSlot wait(const Consumer& at) {
     mbarrier_wait(&full_[at.stage_], at.parity_);
@@ -100,11 +101,11 @@ class Ring : public Signal<kStages> {
     for (uint64_t& barrier : empty_) mbarrier_init(&barrier, releases);
   }
   __device__ __forceinline__ EmptySlot acquire(const Producer& at) {
-    mbarrier_wait(&empty_[at.stage_], at.parity_ ^ 1);  // the first time around at once
+    mbarrier_wait(&empty_[at.stage_], at.parity_ ^ 1);  // returns immediately in the first round
     return EmptySlot(at.stage_);
   }
   __device__ __forceinline__ void release(FullSlot slot) { mbarrier_arrive(&empty_[slot.stage()]); }
-  /// To the producer in another block of the cluster.
+  /// Releases a stage to the producer in another block of the cluster.
   __device__ __forceinline__ void release_at(FullSlot slot, int rank) {
     mbarrier_arrive_cluster(&empty_[slot.stage()], rank);
   }

@@ -1,5 +1,5 @@
-// The threads of a block: two warpgroups of consumers, which compute, and one of producers, whose single threads move
-// data.
+// Roles of a block's threads: two warpgroups are consumers, which compute; single threads of a third are producers,
+// which move data.
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
@@ -9,28 +9,29 @@ namespace te::kernels::hopper {
 
 constexpr int kWarpgroup = 128;  ///< threads
 constexpr int kWarps = kWarpgroup / kWarpSize;
-constexpr int kConsumers = 2;  ///< warpgroups; the one behind them produces
+constexpr int kConsumers = 2;  ///< consumer warpgroups; the last warpgroup is the producer
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kConsumerWarps = kConsumers * kWarps;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;
 
-/// The calling thread.
+/// Position of the calling thread in its block.
 struct Thread {
-  int warpgroup, index, warp, lane;  ///< index and warp are those within the warpgroup
+  int warpgroup, index, warp, lane;  ///< index and warp are relative to the warpgroup
   __device__ __forceinline__ Thread()
-      // By a shuffle: so the compiler knows it to be the same in the warp, and keeps what is made of it in uniform
+      // The shuffle shows the compiler that the value is uniform in the warp, so that derived values stay in uniform
       // registers.
       : warpgroup(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0)),
         index(static_cast<int>(threadIdx.x) % kWarpgroup),
         warp(index / kWarpSize),
         lane(index % kWarpSize) {}
   __device__ __forceinline__ bool is_producer() const { return warpgroup == kConsumers; }
-  /// Of its accumulators (wgmma.cuh), the first one's row in the warpgroup's 64 and column.
+  /// Row (of the warpgroup's 64) and column of the first accumulator (wgmma.cuh).
   __device__ __forceinline__ int row() const { return warp * 16 + lane / 4; }
   __device__ __forceinline__ int column() const { return lane % 4 * 2; }
 };
 
-/// The consumers do something in turn, warpgroup 0 first. Takes two named barriers: `first_barrier` and the next.
+/// Lets the consumers run a section alternately, warpgroup 0 first. Uses two named barriers: `first_barrier` and the
+/// next.
 class OrderedSequenceBarrier {
  public:
   __device__ __forceinline__ OrderedSequenceBarrier(int first_barrier, int warpgroup)

@@ -1,5 +1,5 @@
-// Tensor maps: how bulk copies (ptx.cuh) see a tensor of BF16, FP8 or FP32. CUDA driver API, "Tensor Map Object
-// Management".
+// Tensor maps: descriptions of BF16, FP8 or FP32 tensors for bulk copies (ptx.cuh). See CUDA driver API, "Tensor Map
+// Object Management".
 #pragma once
 
 #include <cudaTypedefs.h>
@@ -12,7 +12,7 @@
 
 namespace te::kernels::hopper {
 
-/// Of the driver, found through the runtime: te-train does not link to the driver's library.
+/// The driver's function, obtained from the runtime, because te-train does not link to the driver library.
 inline PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
     void* found = nullptr;
@@ -32,13 +32,12 @@ inline PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
 inline CUtensorMapDataType element_type(DType dtype) {
   if (dtype == DType::bf16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   if (dtype == DType::f32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-  TE_CHECK(is_fp8(dtype), "tensor_map: elements of {}", dtype_name(dtype));
+  TE_CHECK(is_fp8(dtype), "tensor_map: no tensor map for elements of {}", dtype_name(dtype));
   return CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }
 
-/// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two
-/// (multiples of 16 bytes), elements of a box. The innermost box dimension has 128, 64 or 32 bytes, in the swizzle of
-/// as many.
+/// A tensor of three dimensions, the innermost first: sizes, element strides (of the outer two, multiples of 16 bytes),
+/// and box sizes. The innermost box dimension has 128, 64 or 32 bytes and uses the swizzle of the same size.
 struct BoxesOf {
   std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
 };
@@ -46,8 +45,9 @@ struct BoxesOf {
 inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes, DType dtype = DType::bf16) {
   const auto size = static_cast<int64_t>(dtype_size(dtype));
   const int64_t row_bytes = boxes.box[0] * size;
-  TE_CHECK(row_bytes == 128 || row_bytes == 64 || row_bytes == 32, "tensor_map: boxes of {} columns of {}",
-           boxes.box[0], dtype_name(dtype));
+  TE_CHECK(row_bytes == 128 || row_bytes == 64 || row_bytes == 32,
+           "tensor_map: rows of a box must have 128, 64 or 32 bytes, not {} columns of {}", boxes.box[0],
+           dtype_name(dtype));
   CUtensorMap map;
   std::array<cuuint64_t, 3> dims{}, bytes{};
   std::array<cuuint32_t, 3> box{};
@@ -68,8 +68,8 @@ inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes, DType dtyp
   return map;
 }
 
-/// Of [blocks * rows, columns] the rows [first, first + count) of each block, as boxes of `box_rows` x 128 bytes that
-/// end with them: (column, row behind `first`, block).
+/// Tensor map for rows [first, first + count) of each block of [blocks * rows, columns], in boxes of `box_rows` x 128
+/// bytes that are clipped at the end of the rows. Coordinates: (column, row - first, block).
 inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_rows, int64_t first,
                             int64_t count) {
   const int64_t columns = tensor.cols(), rows = tensor.rows() / blocks;
@@ -81,7 +81,7 @@ inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_ro
                     tensor.dtype);
 }
 
-/// The same of all rows.
+/// Tensor map for all rows.
 inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_rows) {
   return boxes_of(tensor, blocks, box_rows, 0, tensor.rows() / blocks);
 }

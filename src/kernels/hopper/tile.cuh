@@ -1,7 +1,7 @@
-// Tiles in shared memory: rows of 64 BF16 values (or 128 of FP8, or 32 of FP32: 128 bytes) in TMA's 128-byte swizzle,
-// which spreads the rows of a column over the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that
-// row. A tile starts at a multiple of 1024 bytes. Wider matrices are several tiles. (Rows of 32 BF16 values, 64
-// bytes, have the 64-byte swizzle: unit u ^ (r / 2 % 4); rows of 32 bytes u ^ (r / 4 % 2).)
+// Tiles in shared memory: rows of 128 bytes (64 BF16, 128 FP8 or 32 FP32 values) in TMA's 128-byte swizzle, which
+// spreads the rows of a column over the banks: the 16-byte unit u of row r is stored at unit u ^ (r % 8) of that row. A
+// tile starts at a multiple of 1024 bytes. Wider matrices consist of several tiles. (Rows of 64 bytes use the 64-byte
+// swizzle: unit u ^ (r / 2 % 4); rows of 32 bytes use u ^ (r / 4 % 2).)
 #pragma once
 
 #include "kernels/hopper/roles.cuh"
@@ -10,22 +10,22 @@ namespace te::kernels::hopper {
 
 constexpr int kTileColumns = 64;
 constexpr uint32_t kTileRowBytes = kTileColumns * sizeof(__nv_bfloat16);
-constexpr uint32_t kWarpgroupTileBytes = 64 * kTileRowBytes;  ///< of the 64 rows of a wgmma
+constexpr uint32_t kWarpgroupTileBytes = 64 * kTileRowBytes;  ///< 64 rows of a wgmma
 
-/// The shared address of an array's element, computed in 32 bits.
+/// Shared memory address of an array's element, in 32 bits.
 template <class T, int kCount>
 __device__ __forceinline__ uint32_t stage_address(const T (&array)[kCount], int stage) {
   return shared_address(array) + static_cast<uint32_t>(stage) * static_cast<uint32_t>(sizeof(T));
 }
 
-/// Bytes by which a row of kColumns values has its units exchanged: to be XORed to what lies in it.
+/// Byte offsets within a row of kColumns values are XORed with this to apply the swizzle.
 template <int kColumns = kTileColumns>
 __device__ __forceinline__ uint32_t swizzle(uint32_t row) {
   static_assert(kColumns == 64 || kColumns == 32 || kColumns == 16);
   return (kColumns == 64 ? row % 8 : kColumns == 32 ? row / 2 % 4 : row / 4 % 2) * 16;
 }
 
-/// The address that a thread names to stmatrix and ldmatrix for its warp's 16 of a warpgroup's 64 rows, and for 16
+/// Address that a thread passes to stmatrix and ldmatrix for its warp's 16 of a warpgroup's 64 rows, and for 16
 /// columns.
 template <int kColumns = kTileColumns>
 __device__ __forceinline__ uint32_t matrices_at(const Thread& thread, uint32_t tile, int column) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t matrices_at(const Thread& thread, uint32_t t
   return (tile + row * (kColumns * 2) + (thread.lane / 16 * 16 ^ swizzle<kColumns>(row))) ^ (column * 2);
 }
 
-/// Accumulators (wgmma.cuh) to a warpgroup's 64 rows, BF16: word(i) has the values 2 i and 2 i + 1.
+/// Stores accumulators (wgmma.cuh) to a warpgroup's 64 rows in BF16; word(i) returns the values 2 i and 2 i + 1.
 template <int kColumns, class Word>
 __device__ __forceinline__ void store_accumulators(const Thread& thread, uint32_t tile,
                                                    uint32_t next_tile_bytes, const Word& word) {
@@ -43,8 +43,8 @@ __device__ __forceinline__ void store_accumulators(const Thread& thread, uint32_
              {word(k * 4), word(k * 4 + 1), word(k * 4 + 2), word(k * 4 + 3)});
 }
 
-/// The same in FP32: tiles of 32 columns. Odd rows store a pair of groups of columns in the other order, so that the
-/// threads that store together meet all banks.
+/// Stores accumulators in FP32, in tiles of 32 columns. Odd rows store each pair of column groups in reverse order, so
+/// that threads that store at the same time use all banks.
 template <int kColumns>
 __device__ __forceinline__ void store_accumulators_fp32(const Thread& thread, uint32_t tile,
                                                         uint32_t next_tile_bytes,
@@ -53,14 +53,14 @@ __device__ __forceinline__ void store_accumulators_fp32(const Thread& thread, ui
   const bool odd = row % 2 == 1;
   const uint32_t at = tile + row * kTileRowBytes + (quad / 2 * 16 ^ swizzle(row)) + quad % 2 * 8;
 #pragma unroll
-  for (int g = 0; g < kColumns / 8; ++g) {  // a tile has groups 0 to 3; together 0 and 2, 1 and 3
+  for (int g = 0; g < kColumns / 8; ++g) {  // a tile has groups 0 to 3, stored in the pairs 0 and 2, 1 and 3
     if (g % 4 >= 2) continue;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const bool second = odd != (part == 1);
       const uint32_t to = ((at ^ (g % 4 * 32)) ^ (second ? 64 : 0)) + g / 4 * next_tile_bytes;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {  // rows 8 apart
+      for (int i = 0; i < 2; ++i) {  // rows are 8 apart
         const int one = 4 * g + 2 * i, other = one + 8;
         store_shared(to + i * 8 * kTileRowBytes, second ? d[other] : d[one],
                      second ? d[other + 1] : d[one + 1]);
@@ -69,19 +69,19 @@ __device__ __forceinline__ void store_accumulators_fp32(const Thread& thread, ui
   }
 }
 
-/// wgmma's descriptor of an operand. `next_tile_bytes` is the distance of the tiles that hold the next 64 columns, of
-/// use only where the rows are the dimension that is summed over and the operand is wider than a tile.
+/// wgmma descriptor of an operand. `next_tile_bytes` is the distance to the tile with the next 64 columns; it is used
+/// only if rows are the summed dimension and the operand is wider than a tile.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next_tile_bytes = 0) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{8 * kTileRowBytes / 16} << 32;
   return kSwizzle128 | kEightRows | (uint64_t{next_tile_bytes / 16} << 16) | ((address & 0x3ffff) >> 4);
 }
-/// Of an operand whose groups of eight rows lie `group_bytes` apart instead of side by side.
+/// Descriptor of an operand whose groups of eight rows are `group_bytes` apart instead of contiguous.
 __device__ __forceinline__ uint64_t descriptor_of_groups(uint32_t address, uint32_t group_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return kSwizzle128 | (uint64_t{group_bytes / 16} << 32) | ((address & 0x3ffff) >> 4);
 }
-/// Of what lies `bytes` further on: cheaper than another descriptor.
+/// Descriptor of an address `bytes` further on; cheaper than a new descriptor.
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }

@@ -1,14 +1,14 @@
-// The order in which the blocks of a persistent grid, or its clusters, work on the tiles of a result.
+// Order in which the blocks or clusters of a persistent grid work on the tiles of a result.
 #pragma once
 
 #include "kernels/hopper/ptx.cuh"
 
 namespace te::kernels::hopper {
 
-/// The tiles of a result, each the work of a cluster.
+/// Tiles of a result; a cluster computes each of them.
 struct TileGrid {
   int rows, columns;
-  int group_rows;  ///< rows that take turns at a column, so that operands are found in the L2 cache
+  int group_rows;  ///< consecutive rows of tiles per column, so that operands are reused from the L2 cache
   int count;
 
   TileGrid(int rows_, int columns_, int group_rows_)
@@ -19,7 +19,7 @@ struct TileCoord {
   int row, column;
 };
 
-/// The tiles of this cluster, one after the other.
+/// Iterates over the tiles of this cluster.
 template <int kCluster>
 class PersistentTileScheduler {
  public:

@@ -1,8 +1,7 @@
-// GEMMs of a warpgroup (wgmma): 64 rows of the result, whose accumulators lie in its registers. Thread t holds rows t
-// / 32 * 16 + t % 32 / 4 (+ 8) and columns 8 g + t % 4 * 2 (+ 1): d[4 g + 2 * (row + 8) + (column + 1)]. PTX ISA 8.1,
-// "wgmma".
+// Warpgroup GEMMs (wgmma) for 64 rows of the result, with accumulators in registers. Thread t holds rows t / 32 * 16 +
+// t % 32 / 4 (+ 8) and columns 8 g + t % 4 * 2 (+ 1): d[4 g + 2 * (row + 8) + (column + 1)]. See PTX ISA 8.1, "wgmma".
 //
-// They run beside other instructions: wgmma_fence, GEMMs, wgmma_commit, something else, wgmma_wait.
+// GEMMs run asynchronously: wgmma_fence, GEMMs, wgmma_commit, other instructions, wgmma_wait.
 #pragma once
 
 #include "core/dtype.h"
@@ -10,16 +9,17 @@
 
 namespace te::kernels::hopper {
 
-/// Before the first GEMM whose registers were written by other instructions.
+/// Required before the first GEMM whose registers were written by other instructions.
 TE_INSTRUCTION(wgmma_fence, "wgmma.fence.sync.aligned;")
 TE_INSTRUCTION(wgmma_commit, "wgmma.commit_group.sync.aligned;")
-/// Keeps the compiler from reading accumulators earlier.
+/// Keeps the compiler from reading accumulators before this point.
 template <int kCount>
 __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-/// Waits until at most kPending committed groups are under way. Accumulators that are complete then are named.
+/// Waits until at most kPending committed groups are in flight. The arguments are the accumulators that are then
+/// complete.
 template <int kPending, int... kCounts>
 __device__ __forceinline__ void wgmma_wait(float (&... d)[kCounts]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -50,10 +50,10 @@ __device__ __forceinline__ void wgmma_wait(float (&... d)[kCounts]) {
 #define TE_WGMMA(N, D, OPERANDS, ADD, MAJORS) \
   TE_WGMMA_OF(N "k16.f32.bf16.bf16", D, OPERANDS, ADD, ", " MAJORS)
 
-/// Which dimension of an operand is contiguous in shared memory: the one that is summed over (k), or the other (mn).
+/// The contiguous dimension of an operand in shared memory: the summed one (k) or the other one (mn).
 enum class Major : int { k = 0, mn = 1 };
 
-/// d[64 x kN] (+)= a[64 x 16] b[16 x kN], both from shared memory; `add` false: d is written.
+/// d[64 x kN] (+)= a[64 x 16] b[16 x kN], both in shared memory; if `add` is false, d is overwritten.
 template <int kN, Major kA, Major kB>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
   static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 192);
@@ -78,8 +78,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b
 #undef TE_OPERANDS
 }
 
-/// The same with a from registers: a[0], a[1] hold columns t % 4 * 2 (+ 1) of the two rows, a[2], a[3] columns 8
-/// further on, as accumulators lie.
+/// The same with a in registers: a[0] and a[1] hold columns t % 4 * 2 (+ 1) of the two rows, a[2] and a[3] the columns
+/// 8 further on, as in the accumulator layout.
 template <int kN, Major kB>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool add) {
   static_assert(kN == 64 || kN == 128);
@@ -96,8 +96,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t* a, uin
 #undef TE_OPERANDS
 }
 
-/// FP8: d[64 x kN] (+)= a[64 x 32] b[32 x kN], both from shared memory, where the dimension that is summed over is
-/// contiguous (Hopper has no other form). Sums have 13 to 14 bits below the largest product of a group.
+/// FP8: d[64 x kN] (+)= a[64 x 32] b[32 x kN], both in shared memory with the summed dimension contiguous (the only
+/// layout that Hopper supports). Sums keep 13 to 14 bits below the largest product of a group.
 template <int kN, DType kA, DType kB>
 __device__ __forceinline__ void wgmma_fp8(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
   static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 192);
@@ -145,8 +145,7 @@ __device__ __forceinline__ void wgmma_fp8(float (&d)[kN / 2], uint64_t a, uint64
 #undef TE_WGMMA
 #undef TE_WGMMA_OF
 
-/// d (+)= a b^T, [64 x kN], summed over kDepth columns of both: tiles side by side, a_tile_bytes and b_tile_bytes
-/// apart.
+/// d (+)= a b^T, [64 x kN], summed over kDepth columns of both. Column tiles are a_tile_bytes and b_tile_bytes apart.
 template <int kN, int kDepth>
 __device__ __forceinline__ void mma_nt(float (&d)[kN / 2], uint32_t a, uint32_t a_tile_bytes, uint32_t b,
                                        uint32_t b_tile_bytes, bool add = false) {
@@ -157,7 +156,7 @@ __device__ __forceinline__ void mma_nt(float (&d)[kN / 2], uint32_t a, uint32_t 
       wgmma<kN, Major::k, Major::k>(d, advance(descriptor(a), c * a_tile_bytes + i * 32),
                                     advance(descriptor(b), c * b_tile_bytes + i * 32), add || c + i > 0);
 }
-/// d (+)= a b, [64 x kN], summed over kDepth rows of b; a from registers (packed accumulators), b_tile_bytes as above.
+/// d (+)= a b, [64 x kN], summed over kDepth rows of b; a is in registers (packed accumulators), b_tile_bytes as above.
 template <int kN, int kDepth>
 __device__ __forceinline__ void mma_nn(float (&d)[kN / 2], const uint32_t (&a)[kDepth / 4], uint32_t b,
                                        uint32_t b_tile_bytes, bool add) {

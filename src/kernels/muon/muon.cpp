@@ -1,4 +1,4 @@
-// Muon's elementwise steps: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of Muon's elementwise steps.
 #include "kernels/muon/muon.h"
 
 #include "core/float_types.h"
@@ -11,7 +11,7 @@ namespace {
 void check_update(const MuonUpdate& args, int64_t n) {
   const char* op = "muon_update";
   if (args.remainder) {
-    TE_CHECK(!args.main_param, "{}: main_param and remainder exclude each other", op);
+    TE_CHECK(!args.main_param, "{}: main_param must be empty with remainder", op);
     check_dtype(op, "remainder", args.remainder, DType::u16);
     check_shape(op, "remainder", args.remainder, {n});
     check_dtype(op, "param", args.param, DType::bf16);
@@ -26,10 +26,10 @@ void check_update(const MuonUpdate& args, int64_t n) {
   check_high_precision(op, "orthogonal", args.orthogonal);
 }
 
-/// The region's last element is one of the matrix.
+/// Checks that the region's last element lies in the matrix.
 void check_region(const char* op, const ParameterRegion& region, int64_t n, const Tensor& matrix) {
   TE_CHECK(region.local_cols > 0 && region.index(n - 1) < static_cast<uint64_t>(matrix.numel()),
-           "{}: {} elements from {} of a region of {} columns are not in a matrix {}", op, n,
+           "{}: {} elements from {} of a region of {} columns exceed the matrix {}", op, n,
            region.first_local, region.local_cols, matrix.shape.str());
 }
 
@@ -90,7 +90,7 @@ void muon_place(const Context& context, const MuonPlace& args) {
   const int64_t n = args.part.numel();
   if (n == 0) return;
   check_high_precision("muon_place", "part", args.part);
-  check_dtype("muon_place", "whole", args.full, args.part.dtype);
+  check_dtype("muon_place", "full", args.full, args.part.dtype);
   check_region("muon_place", args.region, n, args.full);
   TE_DISPATCH_CUDA(context, muon_place, args);
   visit_high_precision(args.part.dtype, [&](auto zero) {

@@ -1,5 +1,5 @@
-// Muon's elementwise steps on the GPU. Neighbouring threads take neighbouring elements, whatever the alignment: runs
-// begin anywhere in a matrix, and beside the GEMMs of an update these passes are short.
+// Muon's elementwise steps on the GPU. Consecutive threads process consecutive elements, without vector accesses,
+// because runs may begin at any element of a matrix; compared with the GEMMs of an update these passes are short.
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/muon/muon_math.h"
 
@@ -7,7 +7,7 @@ namespace te::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-/// Elements of a thread, kThreads apart, so that several loads are in flight.
+/// Elements per thread, kThreads apart, so that several loads are in flight.
 constexpr int kPerThread = 4;
 
 template <class Body>
@@ -82,7 +82,7 @@ struct Combine : Always {
 template <class Param, class Orthogonal>
 struct Update : Skippable {
   float* main;
-  Param* param;  ///< or null, or main
+  Param* param;  ///< null, a separate buffer or main itself
   const Orthogonal* orthogonal;
   ParameterRegion region;
   MuonConstants c;
@@ -107,7 +107,7 @@ struct UpdateSplit : Skippable {
   }
 };
 
-/// fn(zero of the device's type).
+/// Calls fn with a zero of the device's element type.
 template <class Fn>
 void with_type(DType dtype, Fn&& fn) {
   visit_high_precision(dtype, [&](auto zero) { fn(typename DeviceType<decltype(zero)>::type{}); });

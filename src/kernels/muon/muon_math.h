@@ -1,5 +1,5 @@
-// The arithmetic of muon.h, shared by the CPU reference and the CUDA kernels: every multiply-add is spelled fmaf, so
-// that nothing is left for a compiler to contract.
+// Arithmetic of muon.h, shared by the CPU reference and the CUDA kernels. Every multiply-add is written as fmaf, so the
+// compiler has nothing to contract.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace te::kernels {
 
-/// What is added to the norm of a matrix before it is divided by it, as published.
+/// Added to a matrix norm before dividing by it, as published.
 constexpr float kMuonEpsilon = 1e-7f;
 
 TE_HOST_DEVICE float muon_momentum_element(float decay, bool nesterov, float gradient, float& momentum) {
@@ -34,7 +34,7 @@ inline MuonConstants muon_constants(const MuonUpdate& args) {
           static_cast<float>(lr * args.scale)};
 }
 
-/// The same of a main parameter in two halves.
+/// muon_update_element() for an FP32 master weight that is stored as a BF16 weight and a 16-bit remainder.
 TE_HOST_DEVICE SplitFloat muon_update_split(float decay, float step_size, float orthogonal,
                                             SplitFloat split) {
   const float param = std::bit_cast<float>(join_float(split));

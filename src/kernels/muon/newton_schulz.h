@@ -1,14 +1,14 @@
-// The orthogonalization of Muon: a quintic Newton-Schulz iteration, made of GEMMs.
+// Orthogonalization of Muon: a quintic Newton-Schulz iteration built from GEMMs.
 //
-// With X = U S V^T, n = min(rows, cols) and (a, b, c) = (3.4445, -4.7750, 2.0315), from X = x / (|x| + 1e-7), |x| the
-// Frobenius norm:
+// With X = U S V^T, n = min(rows, cols), (a, b, c) = (3.4445, -4.7750, 2.0315), and X initialized to x / (|x| + 1e-7),
+// where |x| is the Frobenius norm:
 //   rows <= cols   A = X X^T,  B = b A + c A A,  X = a X + B X
-//   rows >  cols   A = X^T X,  B = b A + c A A,  X = a X + X B      (the same of the transpose, without making it)
-// Five iterations bring singular values that are not tiny into [0.7, 1.2], not to 1: the coefficients (Jordan et al.,
-// 2024; arXiv 2502.16982) buy speed with that.
+// rows >  cols   A = X^T X,  B = b A + c A A,  X = a X + X B      (equals the iteration on the transpose)
+// Five iterations bring all but tiny singular values into [0.7, 1.2]; the coefficients (Jordan et al., 2024; arXiv
+// 2502.16982) trade convergence to 1 for speed.
 //
-// Everything is kept in x's dtype, BF16 in training as published; each product, each B and each X is rounded once, from
-// FP32. On the CPU the same values are rounded alike; an FP32 model iterates in FP32.
+// Intermediate results have x's dtype, in training BF16 as published. Each GEMM result, each B and each X is rounded
+// once from FP32, on the CPU as on the GPU. An FP32 model iterates in FP32.
 #pragma once
 
 #include "core/device.h"
@@ -18,10 +18,10 @@ namespace te::kernels {
 
 struct NewtonSchulz {
   Tensor x;                   ///< fp32, bf16 or fp16 [rows, cols], in/out
-  Tensor product;             ///< scratch of x's shape and dtype
-  Tensor gram, gram_squared;  ///< scratch [n, n] of x's dtype
+  Tensor product;             ///< scratch with the shape and dtype of x
+  Tensor gram, gram_squared;  ///< scratch [n, n], dtype of x
   Tensor sum;                 ///< scratch fp32 [1]
-  Tensor scratch;             ///< of sum_of_squares (kernels/grad_norm)
+  Tensor scratch;             ///< scratch of sum_of_squares (kernels/grad_norm)
   int64_t iterations = 5;
 };
 void newton_schulz(const Context& context, const NewtonSchulz& args);

@@ -15,10 +15,10 @@ namespace te::kernels {
 
 namespace {
 
-/// Column sums over rows are made of FP32 sums of this many rows: error grows with the number of groups, not
-/// of rows.
+/// Column sums combine FP32 sums of this many rows each, so that the error grows with the number of groups instead of
+/// rows.
 constexpr int64_t kRowGroup = 64;
-/// Columns one thread sums at a time.
+/// Columns that a thread sums at a time.
 constexpr int64_t kColumnGroup = 64;
 
 void check_forward(const NormForward& a) {
@@ -41,7 +41,7 @@ void check_forward(const NormForward& a) {
     check("beta", a.beta, type, {hidden});
     check("mean", a.mean, DType::f32, {rows});
   }
-  TE_CHECK(a.y || a.y_fp8.wants_data(), "{}: neither y nor an FP8 output is asked for", op);
+  TE_CHECK(a.y || a.y_fp8.wants_data(), "{}: y, or y_fp8 with data, is required", op);
   if (a.y) check("y", a.y, type, a.x.shape);
   check_fp8_output(op, a.y_fp8, rows, hidden);
 }
@@ -75,7 +75,7 @@ void check_backward(const NormBackward& a) {
            norm_backward_scratch_elements(hidden));
 }
 
-/// The one formula for an element, in the order of operations of the CUDA version.
+/// Formula of an element, with the order of operations of the CUDA kernels.
 inline float normalized(bool layer, float x, float mean, float rstd, float gamma, float beta) {
   return layer ? (x - mean) * rstd * gamma + beta : x * rstd * gamma;
 }
@@ -87,7 +87,7 @@ std::vector<float> as_floats(const Tensor& tensor) {
   return values;
 }
 
-/// What values are multiplied by.
+/// Factors of the normalized values.
 template <class T>
 std::vector<float> gains(NormKind kind, const Tensor& gamma) {
   std::vector<float> values = as_floats<T>(gamma);
@@ -101,8 +101,8 @@ struct RowStatistics {
   float rstd;
 };
 
-/// Sum of value(0) ... value(count - 1) in 16 partial sums of every 16th value: smaller errors,
-/// loops that vectorize, and bits that do not depend on whether they were.
+/// Sum of value(0) ... value(count - 1) in 16 partial sums of every 16th value. This reduces the error, lets the
+/// compiler vectorize the loop, and gives the same bits whether or not it does.
 template <class Value>
 float sum_of(int64_t count, Value value) {
   constexpr int64_t kLanes = 16;
@@ -164,8 +164,8 @@ void forward_cpu(const Context& context, const NormForward& a) {
   });
 }
 
-/// dgamma += sum over rows of dy * x_hat, dbeta += sum over rows of dy. A thread owns columns, so the order
-/// of each sum is that of the rows whatever the number of threads. Grad: the type of dgamma and dbeta.
+/// dgamma += sum over rows of dy * x_hat, dbeta += sum over rows of dy. A thread owns columns and adds rows in
+/// ascending order, so the result does not depend on the number of threads. Grad: dtype of dgamma and dbeta.
 template <class T, class Grad>
 void parameter_gradients_cpu(const NormBackward& a) {
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
@@ -250,7 +250,7 @@ void norm_backward(const Context& context, const NormBackward& args) {
   check_backward(args);
   TE_DISPATCH_CUDA(context, norm_backward, args);
   visit_high_precision(args.x.dtype, [&](auto zero) {
-    visit_grad(args.dgamma.dtype, [&](auto grad_zero) {  // first: dx may be dy itself
+    visit_grad(args.dgamma.dtype, [&](auto grad_zero) {  // first, because dx may be dy itself
       parameter_gradients_cpu<decltype(zero), decltype(grad_zero)>(args);
     });
     input_gradient_cpu<decltype(zero)>(args);

@@ -1,4 +1,5 @@
-// What the fast kernels of the norms' backward pass share: a thread's part of all rows of its block (norm_rows.cuh).
+// Code shared by the fast kernels of the norms' backward pass: a thread's part of all rows of its block
+// (norm_rows.cuh).
 #pragma once
 
 #include "kernels/norm/norm_cuda.h"
@@ -7,7 +8,7 @@
 
 namespace te::kernels::cuda {
 
-/// Blocks of at most so many threads have registers for two rows a turn and the loads of the next two.
+/// Blocks of at most this many threads have registers for two rows per iteration and the loads of the next two.
 constexpr int kAheadThreads = 512;
 
 template <class T>
@@ -29,25 +30,25 @@ struct BackwardParams {
   bool layer, zero_centered;
 };
 
-/// dx of one element before the residual's gradient, from means over the row. g is rounded on its own, as in
-/// the sums: where g and its mean cancel (one column), they do so exactly.
+/// dx of one element before the residual's gradient is added, from means over the row. g is rounded separately, as in
+/// the sums, so that g and its mean cancel exactly if they are equal (a single column).
 __device__ __forceinline__ float dx_element(float dy, float gain, float x_hat, float rstd, float mean_g,
                                             float mean_gx) {
   return rstd * (__fmul_rn(dy, gain) - mean_g - x_hat * mean_gx);
 }
 
-/// The means over the row of g = dy * gain (zero for RMSNorm) and of g * x_hat, from their sums.
+/// Means over the row of g = dy * gain (zero for RMSNorm) and of g * x_hat, computed from their sums.
 template <class T>
 __device__ __forceinline__ float2 row_means(const BackwardParams<T>& p, float2 sums) {
   const float count = static_cast<float>(p.hidden);
   return {p.layer ? sums.x / count : 0.0f, sums.y / count};
 }
 
-/// One thread's sums of eight columns of dx, in the block's shared memory: the first four of all threads, then the
-/// others, so that no bank is met twice.
+/// A thread's sums of eight columns of dx in shared memory: first the first four of all threads, then the other four,
+/// to avoid bank conflicts.
 class DxSums {
  public:
-  static constexpr size_t kBytes = 2 * sizeof(float4);  ///< a thread
+  static constexpr size_t kBytes = 2 * sizeof(float4);  ///< per thread
   __device__ explicit DxSums(float4* block) : own_(block + threadIdx.x) {}
   __device__ __forceinline__ void clear() const { own_[0] = own_[blockDim.x] = {}; }
   template <class T>
@@ -69,7 +70,7 @@ class DxSums {
   float4* const own_;
 };
 
-/// One thread's part: eight columns of all rows of its block (norm_rows.cuh), and these columns' sums.
+/// A thread's part: eight columns of all rows of its block (norm_rows.cuh), and the sums of these columns.
 template <class T, NormKind kKind, int kRows, bool kBias>
 class BackwardThread {
  public:
@@ -104,7 +105,7 @@ class BackwardThread {
     }
   }
 
-  /// Adds to the columns' sums, and finds the sums over each row that its dx needs.
+  /// Adds to the column sums, and computes the sums over each row that its dx needs.
   __device__ __forceinline__ void sum(Rows& rows) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -127,7 +128,7 @@ class BackwardThread {
     block.sum(sums);
   }
 
-  /// also(r, dx): what else is to be done with the part of row r that exists.
+  /// Writes dx. Calls also(r, dx) for the thread's part of each existing row r.
   template <class Also>
   __device__ __forceinline__ void write(int64_t row, Rows& rows, Also&& also) {
 #pragma unroll
@@ -146,7 +147,7 @@ class BackwardThread {
         }
         dx.set_pair(j, value[0], value[1]);
       }
-      if constexpr (kBias) dx_sums.add(dx);  // zeros where no row is
+      if constexpr (kBias) dx_sums.add(dx);  // zeros for missing rows
       if (!owns || row + r >= p.rows) continue;
       dx.store_aligned(p.dx + (row + r) * p.hidden + column);
       also(r, dx);
@@ -198,8 +199,8 @@ BackwardParams<T> backward_params(const NormBackward& a) {
   return p;
 }
 
-/// The whole of it but for the addition of the blocks' sums, if the kernel that writes FP8 takes the problem: then the
-/// number of blocks, else 0, and nothing is done.
+/// Runs the backward pass except for the addition of the blocks' sums, if the FP8 kernel supports the problem, and
+/// returns the number of blocks. Otherwise does nothing and returns 0.
 int norm_backward_fp8(const Context& context, const NormBackward& args);
 
 }  // namespace te::kernels::cuda

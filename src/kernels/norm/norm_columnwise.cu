@@ -1,6 +1,6 @@
-// The transposed FP8 output of the norm: tiles of 128 x 128 bytes through shared memory, read along rows and
-// written along columns in full 128-byte lines. Four rows by four columns are transposed in registers; the
-// tile's words are swizzled so that neither side meets a bank twice.
+// Transposed FP8 output of the norm: tiles of 128 x 128 bytes go through shared memory; they are read along rows and
+// written along columns in full 128-byte lines. Blocks of four rows by four columns are transposed in registers, and
+// the tile's words are swizzled to avoid bank conflicts on both sides.
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
 
@@ -11,7 +11,7 @@ namespace {
 constexpr int kTile = 128;
 constexpr int kThreads = 256;
 
-/// Four FP8 bytes of a row, from the rowwise output.
+/// Four FP8 bytes of a row, read from the rowwise output.
 struct RowwiseBytes {
   const uint8_t* data;
   int64_t rows, cols;
@@ -27,8 +27,7 @@ struct RowwiseBytes {
   }
 };
 
-/// Four FP8 bytes of a row, computed again from what was normalized and its statistics: the same formula on
-/// the same numbers, so the same bytes.
+/// Four FP8 bytes of a row, recomputed from the norm's input and statistics with the same formula, so bitwise equal.
 template <class T>
 struct NormedBytes {
   const T* x;
@@ -66,7 +65,7 @@ struct NormedBytes {
   }
 };
 
-/// out[col, row] = bytes(row, col). Blocks: x over tiles of rows, y over tiles of columns.
+/// out[col, row] = bytes(row, col). Grid: x for tiles of rows, y for tiles of columns.
 template <class Bytes>
 __global__ void __launch_bounds__(kThreads)
     transpose_bytes(Bytes bytes, uint8_t* out, int64_t rows, int64_t cols, bool aligned) {

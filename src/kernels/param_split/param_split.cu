@@ -1,4 +1,4 @@
-// Runs when parameters are initialized: never within a step.
+// Splits master weights on the GPU. Runs only when parameters are initialized, not in a step.
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/param_split/param_split.h"
 

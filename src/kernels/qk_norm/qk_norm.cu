@@ -1,5 +1,5 @@
-// The norm of queries and keys: a warp per piece of a row. The gains' gradients are sums over the tokens in
-// kQkNormParts parts, which are added in a fixed order.
+// RMSNorm of queries and keys: one warp per piece of a row. Gain gradients are summed over the tokens in kQkNormParts
+// parts, which are then added in a fixed order.
 #include <algorithm>
 
 #include "kernels/common/cuda_common.cuh"
@@ -10,12 +10,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kVector = 4;  // elements: a warp takes a head of 128 at once
+constexpr int kVector = 4;  // elements: a warp processes a head of 128 at a time
 
 template <class T>
 struct Params {
   T* packed;  ///< qkv or dqkv
-  T* raw;     ///< null: not kept
+  T* raw;     ///< null: not stored
   float* rstd;
   const T* q_gain;
   const T* k_gain;
@@ -23,16 +23,17 @@ struct Params {
   int64_t work;  ///< rows * pieces
   int pieces, q_pieces, q_width, k_width;
   float eps;
-  float* sums;  ///< null: a warp sums the piece up itself; else of all ranks, or where the sums kernels write
+  float*
+      sums;  ///< null: a warp sums its piece; otherwise summed over all ranks, or output of the sums kernels
   int ranks;
-  float shift;  ///< of the gains
+  float shift;  ///< added to the gains
 
-  /// Columns of a norm, those of other ranks included.
+  /// Columns of a norm, including those of other ranks.
   __device__ float norm_width(int width) const {
     return static_cast<float>(width) * static_cast<float>(ranks);
   }
 
-  /// A piece: the column where it begins, its width and gain.
+  /// A piece of a row: first column, width and gain.
   struct Piece {
     int64_t row;
     int begin, width;
@@ -50,7 +51,7 @@ __device__ __forceinline__ int64_t item_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
 }
 
-/// Of a lane's columns; raw, if there is one, gets a copy.
+/// Sum of squares of a lane's columns; also copies them to raw, if it is given.
 template <class T, int N>
 __device__ __forceinline__ float squares_of_lane(const T* x, T* raw, int width, int lane) {
   float squares = 0.0f;
@@ -63,7 +64,7 @@ __device__ __forceinline__ float squares_of_lane(const T* x, T* raw, int width, 
   return squares;
 }
 
-/// The part of dy gain that lies along the normalized x, of a lane's columns.
+/// Dot product of dy * gain and the normalized x over a lane's columns.
 template <class T, int N>
 __device__ __forceinline__ float along_of_lane(const T* dy, const T* x, const T* gains, float shift,
                                                float rstd, int width, int lane) {
@@ -147,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
   }
 }
 
-/// scratch[part, column of q's gain | k's gain] = sum over the part's tokens and pieces of dy x rstd. blockIdx: 32
-/// columns, part, q or k.
+/// scratch[part, column of q's gain | k's gain] = sum over the part's tokens and pieces of dy x rstd. Grid: 32 columns,
+/// part, q or k.
 template <class T>
 __global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64_t rows, float* scratch) {
   __shared__ float sums[kWarps][kWarpSize];
@@ -212,7 +213,7 @@ Params<T> params_of(const Args& a, const Tensor& packed) {
   return p;
 }
 
-/// Pieces that begin and end at whole vectors.
+/// Whether all pieces begin and end at whole vectors.
 template <class T>
 bool in_vectors(const Params<T>& p) {
   constexpr size_t kBytes = kVector * sizeof(T);
@@ -268,7 +269,7 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
   const cudaStream_t stream = cuda_stream(context);
   auto* const scratch = a.scratch.as<float>();
   const int width = p.q_width + p.k_width;
-  // The gains first: they read the gradients that the second kernel overwrites.
+  // Gain gradients are computed first, because they read the gradients that the second kernel overwrites.
   const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize), kQkNormParts, 2);
   gain_parts_kernel<T><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
   TE_CUDA_CHECK_LAUNCH();

@@ -1,11 +1,11 @@
-// CUDA launchers of qk_norm.h, and how both backends cut a row.
+// CUDA launchers of qk_norm.h, and the partition of token sums that both backends use.
 #pragma once
 
 #include "kernels/qk_norm/qk_norm.h"
 
 namespace te::kernels {
 
-/// Parts of the rows in which sums over tokens are made.
+/// Number of parts into which tokens are divided for sums over tokens.
 constexpr int64_t kQkNormParts = 64;
 
 namespace cuda {

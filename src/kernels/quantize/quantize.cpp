@@ -1,4 +1,4 @@
-// Quantize and transpose: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of quantization and FP8 transposition.
 #include "kernels/quantize/quantize.h"
 
 #include "core/float_types.h"
@@ -15,7 +15,7 @@ void check_quantize(const Quantize& args) {
   check_high_precision("quantize", "x", args.x);
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   check_fp8_output("quantize", args.out, rows, cols);
-  TE_CHECK(args.out || args.dbias, "quantize: nothing is asked for");
+  TE_CHECK(args.out || args.dbias, "quantize: out or dbias is required");
   if (args.dbias) check_column_sums("quantize", args.dbias, args.scratch, rows, cols);
 }
 
@@ -45,7 +45,7 @@ bool quantize_current_scaling([[maybe_unused]] const Context& context, const Qua
   check_high_precision("quantize_current_scaling", "x", args.x);
   TE_CHECK(is_fp8(args.out.dtype) && args.out.numel() == args.x.numel() && args.amax && args.scale &&
                args.scale_inv,
-           "quantize_current_scaling: out must be FP8 {}, with memory for amax and scales",
+           "quantize_current_scaling: out must be FP8 {}, and amax, scale and scale_inv are required",
            args.x.shape.str());
 #ifdef TE_WITH_CUDA
   if (context.is_cuda()) return cuda::quantize_current_scaling(context, args);

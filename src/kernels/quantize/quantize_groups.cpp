@@ -1,5 +1,5 @@
-// Quantize with scales of groups: checks, dispatch and the CPU reference, which works on either form as on a matrix of
-// its own, row by row or block row by block row.
+// Checks, dispatch and CPU reference of quantization with group scales. The reference processes each layout as a matrix
+// of its own, by rows or rows of blocks.
 #include "kernels/quantize/quantize_groups.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@ void check_form(const char* name, const Matrix& form, int64_t rows, int64_t cols
   TE_CHECK(is_fp8(form.dtype()), "quantize_groups: {} is {}, must be FP8", name, dtype_name(form.dtype()));
   check_shape("quantize_groups", name, form.values, {rows, cols});
   TE_CHECK(form.layout != ScaleLayout::none && form.layout != ScaleLayout::tensor,
-           "quantize_groups: {} has no scales of groups", name);
-  TE_CHECK(form.scale_stride == 0, "quantize_groups: {} is a slice", name);
+           "quantize_groups: {} must have a scale layout of rows, vectors or blocks", name);
+  TE_CHECK(form.scale_stride == 0, "quantize_groups: {} must not be a slice", name);
   check_dtype("quantize_groups", "scales", form.scales, DType::f32);
   check_shape("quantize_groups", "scales", form.scales, scale_shape(form.layout, rows, cols));
 }
@@ -32,22 +32,22 @@ void check_args(const QuantizeGroups& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   TE_CHECK(rows % kMultiple == 0 && cols % kMultiple == 0,
            "quantize_groups: rows and columns of x {} must be multiples of 16", args.x.shape.str());
-  TE_CHECK(args.rowwise || args.columnwise, "quantize_groups: nothing is asked for");
+  TE_CHECK(args.rowwise || args.columnwise, "quantize_groups: rowwise or columnwise output is required");
   check_form("rowwise", args.rowwise, rows, cols);
   check_form("columnwise", args.columnwise, cols, rows);
   if (args.rowwise && args.columnwise)
     TE_CHECK(args.rowwise.layout == args.columnwise.layout && args.rowwise.dtype() == args.columnwise.dtype(),
-             "quantize_groups: the forms differ in layout or format");
+             "quantize_groups: rowwise and columnwise outputs differ in scale layout or format");
 }
 
-/// Rows of values that are scaled together: one, or those of a row of blocks.
+/// Rows of values that are scaled together: a single row, or a row of blocks.
 struct RowGroup {
   const Matrix& form;
   const QuantizeGroups& args;
   const float* x;  ///< [count, cols]
   int64_t first, count;
 
-  /// Where the scale of the columns from `col` on goes.
+  /// Address of the scale for the columns from `col` on.
   float* scale_at(int64_t col) const {
     float* scales = form.scales.as<float>();
     const int64_t block = col / kScaleBlock;
@@ -77,7 +77,7 @@ struct RowGroup {
   }
 };
 
-/// `value(row, col)` of the form's own rows and columns. Returns the amax's bits.
+/// Quantizes one output; `value(row, col)` uses the output's rows and columns. Returns the bits of the amax.
 template <class Value>
 uint32_t write_form(const QuantizeGroups& args, const Matrix& form, Fp8Counters* counters, Value&& value) {
   const int64_t rows = form.rows(), cols = form.cols();

@@ -28,7 +28,7 @@ void check_rope(const Rope& a) {
     check_dtype(op, "positions", a.positions, DType::i32);
     check_shape(op, "positions", a.positions, {a.qkv.rows()});
   } else {
-    TE_CHECK(a.seq > 0 && a.qkv.rows() % a.seq == 0, "{}: {} rows of qkv are not a multiple of seq {}", op,
+    TE_CHECK(a.seq > 0 && a.qkv.rows() % a.seq == 0, "{}: {} rows of qkv must be a multiple of seq {}", op,
              a.qkv.rows(), a.seq);
   }
   check_dtype(op, "cos", a.cos, DType::f32);
@@ -38,7 +38,7 @@ void check_rope(const Rope& a) {
            "{}: cos has shape {}, must be [>= {}, {}]", op, a.cos.shape.str(), least, a.head_dim / 2);
   check_shape(op, "sin", a.sin, a.cos.shape);
   if (a.out) check_fp8_output(op, a.out, a.qkv.rows(), a.qkv.cols());
-  TE_CHECK(a.out || !a.dbias, "{}: dbias without out", op);
+  TE_CHECK(a.out || !a.dbias, "{}: dbias requires out", op);
 }
 
 template <class T>
@@ -71,7 +71,7 @@ void rope(const Context& context, const Rope& args) {
   for (int64_t r = 0; r < args.positions.numel(); ++r) {
     const int32_t position = args.positions.as<int32_t>()[r];
     TE_CHECK(position >= 0 && position < args.cos.dim(0),
-             "rope: position {} of row {} is not in the tables of {}", position, r, args.cos.dim(0));
+             "rope: position {} of row {} exceeds the tables of {} positions", position, r, args.cos.dim(0));
   }
   visit_high_precision(args.qkv.dtype, [&](auto zero) { rope_cpu<decltype(zero)>(args); });
   if (args.out)
@@ -83,7 +83,7 @@ namespace {
 double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double slow = frequency / scaling.factor;
   const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
-  // Turns within the sequence length of the first training.
+  // Rotations within the sequence length of the original training.
   const double turns =
       static_cast<double>(scaling.original_max_position_embeddings) * frequency / (2.0 * std::numbers::pi);
   if (turns > high) return frequency;
@@ -92,7 +92,7 @@ double llama3_frequency(double frequency, const RopeScaling& scaling) {
   return (1.0 - share) * slow + share * frequency;
 }
 
-/// The share of the unchanged frequency in YaRN's frequency of pair i.
+/// Weight of the unscaled frequency in YaRN's frequency of pair i.
 class YarnRamp {
  public:
   YarnRamp(const RopeScaling& scaling, double channels, double theta) {
@@ -111,7 +111,7 @@ class YarnRamp {
   double low_, high_;
 };
 
-/// Of the first `pairs` pairs of a head.
+/// Frequencies of the first `pairs` pairs of a head.
 std::vector<double> rope_frequencies(int64_t pairs, double theta, const RopeScaling& scaling) {
   const double channels = 2.0 * static_cast<double>(pairs);
   const YarnRamp ramp(scaling, channels, theta);
@@ -166,7 +166,7 @@ void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float*
                  const RopeScaling& scaling, int64_t rotary_pairs) {
   check_scaling(scaling);
   const int64_t half = head_dim / 2, pairs = rotary_pairs == 0 ? half : rotary_pairs;
-  TE_CHECK(pairs <= half, "rope_tables: {} pairs turn, a head has {}", pairs, half);
+  TE_CHECK(pairs <= half, "rope_tables: rotary_pairs {} exceeds the {} pairs of a head", pairs, half);
   const std::vector<double> frequencies = rope_frequencies(pairs, theta, scaling);
   const double amplitude = attention_factor_of(scaling);
   for (int64_t position = 0; position < seq; ++position) {

@@ -1,5 +1,5 @@
-// Rotary embedding in place: a thread rotates one vector of pairs (16 bytes from each half of a head), so the
-// two halves are read and written once. The products are rounded one by one, as on the CPU: the same bits.
+// Rotary embedding in place: a thread rotates one vector of pairs (16 bytes from each half of a head), so that both
+// halves are read and written once. Multiplications are rounded separately, for bitwise equal results on the CPU.
 #include <limits>
 
 #include "kernels/common/cuda_common.cuh"
@@ -19,14 +19,14 @@ struct RopeParams {
   const float* sin;
   const int32_t* positions;  ///< null: row % seq
   int64_t columns;           ///< of qkv
-  int64_t work;              ///< vectors to rotate: rows * heads * vectors of a half head
+  int64_t work;              ///< number of vectors to rotate: rows * heads * vectors per half head
   unsigned seq;
-  unsigned heads;  ///< that rotate: q and k
+  unsigned heads;  ///< heads to rotate: q and k
   unsigned half;
   float sign;
 };
 
-/// Index is unsigned where the work fits in 32 bits: its divisions are several times cheaper.
+/// Index is unsigned if the work fits into 32 bits, because 32-bit division is several times faster.
 template <class T, int N, class Index>
 __global__ void __launch_bounds__(kThreads) rope_vectors(RopeParams<T> p) {
   const Index item = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) rope_vectors(RopeParams<T> p) {
   const int64_t position = p.positions != nullptr ? p.positions[row] : static_cast<int64_t>(row % p.seq);
   const int64_t angle = position * p.half + offset;
   Vector<T, N> a = load_vector<T, N>(first), b = load_vector<T, N>(second);
-  constexpr int kQuad = N < 4 ? N : 4;  // floats of a table in one access
+  constexpr int kQuad = N < 4 ? N : 4;  // floats of a table per access
 #pragma unroll
   for (int i = 0; i < N; i += kQuad) {
     const Vector<float, kQuad> cos = load_vector<float, kQuad>(p.cos + angle + i);
@@ -84,7 +84,7 @@ void launch_rope(const Context& context, const Rope& a) {
   p.half = static_cast<unsigned>(a.head_dim / 2);
   p.sign = a.backward ? -1.0f : 1.0f;
   const int64_t pairs = a.qkv.rows() * p.heads * p.half;
-  // half % N == 0 makes every head, and so every row, a multiple of 16 bytes.
+  // half % N == 0 makes every head, and thus every row, a multiple of 16 bytes.
   const bool vectors =
       p.half % N == 0 && is_aligned(p.qkv, 16) && is_aligned(p.cos, 16) && is_aligned(p.sin, 16);
   p.work = vectors ? pairs / N : pairs;

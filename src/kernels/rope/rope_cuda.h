@@ -1,10 +1,11 @@
-// The CUDA version of the rotary embedding. Arguments are checked by the public function.
+// CUDA side of the rotary embedding; the public function has checked the arguments.
 #pragma once
 
 #include "kernels/rope/rope.h"
 
 namespace te::kernels::cuda {
 void rope(const Context& context, const Rope& args);
-/// Rotates and casts in one pass; false where the shape or the alignment does not allow it, and nothing was done.
+/// Rotates and quantizes in one pass. Returns false, without doing anything, if the shape or alignment is not
+/// supported.
 bool rope_cast(const Context& context, const Rope& args);
 }  // namespace te::kernels::cuda

@@ -1,4 +1,4 @@
-// From amax to scale: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of the computation of scales from amax values.
 #include "kernels/scale_update/scale_update.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args
   check_dtype(op, "scale", args.scale, DType::f32);
   check_dtype(op, "fp8_max", args.fp8_max, DType::f32);
   TE_CHECK(args.position.numel() == 1 && args.scale.numel() == n && args.fp8_max.numel() == n,
-           "{}: position has 1 element, scale and fp8_max as many as amax ({})", op, n);
+           "{}: position must have 1 element, scale and fp8_max as many as amax ({})", op, n);
   TE_DISPATCH_CUDA(context, delayed_scale_update, args);
 
   float* const amax = args.amax.as<float>();
@@ -55,7 +55,7 @@ void current_scale(const Context& context, const CurrentScale& args) {
   const char* op = "current_scale";
   check_dtype(op, "amax", args.amax, DType::f32);
   check_dtype(op, "scale", args.scale, DType::f32);
-  TE_CHECK(args.scale.numel() == args.amax.numel(), "{}: scale has {} elements, amax {}", op,
+  TE_CHECK(args.scale.numel() == args.amax.numel(), "{}: scale has {} elements, but amax has {}", op,
            args.scale.numel(), args.amax.numel());
   TE_DISPATCH_CUDA(context, current_scale, args);
   for (int64_t i = 0; i < args.amax.numel(); ++i)
@@ -71,7 +71,7 @@ void own_scales(const Context& context, const OwnScales& args) {
   check_dtype(op, "power_of_two", args.power_of_two, DType::u8);
   check_dtype(op, "scale", args.scale, DType::f32);
   TE_CHECK(args.fp8_max.numel() == n && args.power_of_two.numel() == n && args.scale.numel() == n,
-           "{}: fp8_max, power_of_two and scale have as many elements as amax ({})", op, n);
+           "{}: fp8_max, power_of_two and scale must have as many elements as amax ({})", op, n);
   TE_DISPATCH_CUDA(context, own_scales, args);
   for (int64_t i = 0; i < n; ++i)
     args.scale.as<float>()[i] =

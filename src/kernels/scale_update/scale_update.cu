@@ -1,4 +1,5 @@
-// Scale updates on the GPU: a warp's lanes are neighbouring tensors, its strides walk the history.
+// Scale updates on the GPU: the lanes of a warp process consecutive tensors, and its warps divide the rows of the
+// history.
 #include <cmath>
 
 #include "kernels/common/cuda_common.cuh"
@@ -8,7 +9,7 @@
 namespace te::kernels::cuda {
 namespace {
 
-constexpr int kStrands = 16;  // rows of the history read side by side
+constexpr int kStrands = 16;  // rows of the history that are read in parallel
 
 struct DelayedArgs {
   float* amax;
@@ -49,7 +50,7 @@ __global__ void delayed_scale_kernel(DelayedArgs args) {
   args.scale[i] = scale_of(reference, args.fp8_max[i], args.margin_factor, args.scale[i]);
 }
 
-/// After the update, in a launch of its own: every block of the update reads the position.
+/// Separate launch after the update, because every block of the update reads the position.
 __global__ void advance_position_kernel(int32_t* position, int64_t len, const int32_t* skip) {
   if (skip == nullptr || *skip == 0) *position = static_cast<int32_t>((*position + 1) % len);
 }
@@ -66,10 +67,10 @@ __global__ void own_scales_kernel(const float* amax, const float* fp8_max, const
   if (i < n) scale[i] = group_scale(amax[i], fp8_max[i], margin_factor, power_of_two[i] != 0);
 }
 
-/// One thread. The state's other writers are earlier launches.
+/// A single thread. All other writers of the state are earlier launches.
 __global__ void enter_own_scale_kernel(EnterOwnScale args) {
   const float amax = *args.found_amax, scale = *args.found_scale;
-  // Non-negative floats are ordered like their bits, and so are infinity and NaN above them.
+  // Non-negative floats are ordered like their bits, with infinity and NaN above the finite values.
   if (args.amax != nullptr)
     *args.amax = __uint_as_float(max(__float_as_uint(*args.amax), __float_as_uint(amax) & 0x7fffffffu));
   if (args.current_amax != nullptr) *args.current_amax = amax;

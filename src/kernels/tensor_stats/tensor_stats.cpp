@@ -1,4 +1,4 @@
-// Statistics of casts: checks, dispatch and the CPU reference.
+// Checks, dispatch and CPU reference of quantization statistics.
 #include "kernels/tensor_stats/tensor_stats.h"
 
 #include <bit>
@@ -17,17 +17,18 @@ namespace {
 
 void check_args(const TensorStats& args) {
   check_high_precision("tensor_stats", "x", args.x);
-  TE_CHECK(args.into != nullptr, "tensor_stats: nowhere to put the sums");
+  TE_CHECK(args.into != nullptr, "tensor_stats: `into` is required");
   check_dtype("tensor_stats", "scratch", args.scratch, DType::u8);
   TE_CHECK(args.scratch.numel() >= tensor_stats_scratch_bytes(),
-           "tensor_stats: scratch of {} bytes, needs {}", args.scratch.numel(), tensor_stats_scratch_bytes());
+           "tensor_stats: scratch has {} bytes, needs {}", args.scratch.numel(),
+           tensor_stats_scratch_bytes());
   TE_CHECK(args.layout == ScaleLayout::none || is_fp8(args.format), "tensor_stats: {} is not FP8",
            dtype_name(args.format));
   TE_CHECK((args.layout == ScaleLayout::tensor) == (args.scale != nullptr),
-           "tensor_stats: a scale is given with one scale of the tensor, and only then");
+           "tensor_stats: `scale` is required with ScaleLayout::tensor, and only then");
 }
 
-/// One group: its scale, then what its values add.
+/// Adds one group: computes its scale, then adds its values.
 template <class T, class Q>
 void add_tile(const TensorStats& args, const StatsTiles& tiles, const StatsTiles::Tile& tile,
               TensorSums& sums) {
@@ -110,7 +111,7 @@ void tensor_stats(const Context& context, const TensorStats& args) {
 
 void row_alignment(const Context& context, const RowAlignment& args) {
   check_high_precision("row_alignment", "x", args.x);
-  TE_CHECK(args.x.rows() % 2 == 0, "row_alignment: x has {} rows, must be two halves", args.x.rows());
+  TE_CHECK(args.x.rows() % 2 == 0, "row_alignment: x has {} rows, must have an even number", args.x.rows());
   check_dtype("row_alignment", "out", args.out, DType::f32);
   check_shape("row_alignment", "out", args.out, {args.x.rows() / 2});
   TE_DISPATCH_CUDA(context, row_alignment, args);

@@ -1,7 +1,7 @@
-// Statistics of casts on the GPU: kStatsParts blocks whatever the device, so that the order of all sums is a function
-// of the shape. A block walks its groups: their largest magnitude first where scales are the values' own, then the
-// sums, which each thread keeps in registers (FP64) to the end. Partial sums meet in a tree, those of the blocks in a
-// second launch.
+// Quantization statistics on the GPU: kStatsParts blocks on any device, so that the order of all sums depends only on
+// the shape. A block iterates over its groups. With current scaling it first computes a group's amax, then the sums,
+// which each thread keeps in FP64 registers until the end. A tree reduction combines the threads' sums, and a second
+// launch those of the blocks.
 #include <cuda_fp16.h>
 
 #include <cmath>
@@ -18,17 +18,17 @@ constexpr int kThreads = 128;
 
 struct StatsArgs {
   StatsTiles tiles;
-  const float* scale;  // null: own scales, or no cast
+  const float* scale;  // null: current scaling, or no quantization
   float margin_factor;
   bool casts, power_of_two;
   TensorSums* partial;
 };
 
-/// The block's largest, given to all threads. `shared`: a word a warp.
+/// Maximum over the block, returned to all threads. `shared`: one word per warp.
 __device__ uint32_t block_max(uint32_t bits, uint32_t* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   bits = __reduce_max_sync(0xffffffffu, bits);
-  __syncthreads();  // of the group before all have read
+  __syncthreads();  // the previous group's maximum has been read
   if (lane == 0) shared[warp] = bits;
   __syncthreads();
   bits = 0;
@@ -36,7 +36,7 @@ __device__ uint32_t block_max(uint32_t bits, uint32_t* shared) {
   return bits;
 }
 
-/// The sums of all threads, in shared[0] for thread 0.
+/// Sums over all threads, in shared[0] for thread 0.
 __device__ void block_add(const TensorSums& own, TensorSums* shared) {
   shared[threadIdx.x] = own;
   for (int half = kThreads / 2; half > 0; half /= 2) {
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) add_parts_kernel(const TensorSums* p
   if (threadIdx.x == 0) add_sums(*into, shared[0]);
 }
 
-/// A block per pair of rows.
+/// One block per pair of rows.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     alignment_kernel(const T* x, float* out, int64_t n, int64_t cols) {

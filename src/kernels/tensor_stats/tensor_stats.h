@@ -1,12 +1,13 @@
-// What a cast to FP8 does to a tensor, and how its values are spread, as sums from which all else follows: how many
-// values saturate or become zero, the error of what comes back, moments, largest and smallest magnitude. A diagnosis,
-// run now and then on tensors that training has made; it writes nothing but its sums.
+// Statistics of a tensor and of its quantization to FP8, as sums from which others are derived: saturated and
+// underflowed values, quantization error, moments, largest and smallest magnitude. A diagnostic op that runs
+// occasionally on tensors of a training run; it writes only its sums.
 //
-// The cast is that of kernels/quantize: with a given scale of the whole tensor, or with scales of groups of the values'
-// own, of the row-wise or of the column-wise form. The same formulas (scale_update/scale_formula.h), the same rounding.
+// The quantization is that of kernels/quantize, with a given scale of the whole tensor, or with current scaling per
+// group, rowwise or columnwise. It uses the same formulas (scale_update/scale_formula.h) and the same rounding.
 //
-// Values that are not finite are counted and enter nothing else but their group's scale. Sums are FP64, in an order
-// that depends on the shape alone: an op repeats bit for bit on one backend; two backends add in different orders.
+// Values that are not finite are counted and otherwise only affect the scale of their group. Sums are FP64, in an order
+// that depends only on the shape. An op is therefore deterministic on one backend, but backends add in different
+// orders.
 #pragma once
 
 #include <cstdint>
@@ -17,39 +18,40 @@
 
 namespace te::kernels {
 
-/// As it lies in device memory. All zero: nothing yet.
+/// Layout in device memory. All zero means empty.
 struct TensorSums {
-  double sum1, sum2, sum3, sum4;      ///< of x, x^2, x^3, x^4
-  double squared_error;               ///< of what comes back of the cast, against x
+  double sum1, sum2, sum3, sum4;      ///< sums of x, x^2, x^3, x^4
+  double squared_error;               ///< of the dequantized values, against x
   unsigned long long count;           ///< values, finite or not
   unsigned long long nonfinite;       ///< of these: infinities and NaN
   unsigned long long saturated;       ///< |x * scale| > the format's largest number
-  unsigned long long flushed;         ///< x is not 0, and what comes back is
+  unsigned long long flushed;         ///< x is not 0 but underflows in FP8
   float amax;                         ///< largest magnitude
-  float smallest;                     ///< smallest magnitude that is not 0; 0: there is none
-  float lowest_scale, highest_scale;  ///< of the groups; 0: nothing was cast
+  float smallest;                     ///< smallest nonzero magnitude; 0 if there is none
+  float lowest_scale, highest_scale;  ///< over all groups; 0: nothing was quantized
 };
 static_assert(sizeof(TensorSums) == 88);
 
-/// The sums of two sets of values from those of each.
+/// Sums of the union of two sets of values.
 TensorSums merged(const TensorSums& a, const TensorSums& b);
 
 struct TensorStats {
-  Tensor x;  ///< [rows, cols] fp32 or bf16, of any rank, seen as such
-  /// none: no cast. tensor: with `scale`. Else groups of own scales; the end of a dimension may be a smaller group.
+  Tensor x;  ///< [rows, cols] fp32 or bf16; tensors of other ranks are viewed as [rows, cols]
+  /// none: no quantization. tensor: uses `scale`. Other layouts: current scaling per group; the last group of a
+  /// dimension may be smaller.
   ScaleLayout layout = ScaleLayout::none;
   DType format = DType::e4m3;
-  bool columnwise = false;       ///< groups of the column-wise form (rows, vectors)
+  bool columnwise = false;       ///< columnwise groups (for rows and vectors)
   const float* scale = nullptr;  ///< device memory; layout tensor only
-  bool power_of_two = true;      ///< of own scales
+  bool power_of_two = true;      ///< for current scaling
   int margin = 0;
   Tensor scratch;              ///< u8 [tensor_stats_scratch_bytes()]
-  TensorSums* into = nullptr;  ///< device memory: the tensor's sums are merged into it
+  TensorSums* into = nullptr;  ///< device memory; the tensor's sums are merged into it
 };
 void tensor_stats(const Context& context, const TensorStats& args);
 int64_t tensor_stats_scratch_bytes();
 
-/// SwiGLU's two weights: out[i] = cosine of rows i and n + i of x, 0 where one of them is zero.
+/// Alignment of SwiGLU's two weights: out[i] = cosine of rows i and n + i of x, or 0 if one of them is zero.
 struct RowAlignment {
   Tensor x;    ///< [2 n, cols] fp32 or bf16: gate, then up
   Tensor out;  ///< [n] fp32

@@ -1,4 +1,4 @@
-// The CUDA launchers of tensor_stats. Private to the kernels room.
+// CUDA launchers of tensor_stats.
 #pragma once
 
 #include "kernels/tensor_stats/tensor_stats.h"

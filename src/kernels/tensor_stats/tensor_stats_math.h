@@ -1,5 +1,4 @@
-// The formulas of tensor_stats, one text for both backends: which values are a group, and what a value adds to the
-// sums.
+// Formulas of tensor_stats, shared by both backends: the groups of values, and what a value adds to the sums.
 #pragma once
 
 #include <cfloat>
@@ -10,14 +9,14 @@
 
 namespace te::kernels {
 
-/// Independent partial sums; part p has the groups p, p + kStatsParts, ...
+/// Number of independent partial sums; part p has the groups p, p + kStatsParts, ...
 constexpr int64_t kStatsParts = 512;
 
-/// How x is cut into groups of equal scale: a grid of tiles.
+/// Partition of x into groups with a common scale: a grid of tiles.
 struct StatsTiles {
   int64_t rows, cols;     ///< of x
   int64_t height, width;  ///< of a tile
-  int64_t across;         ///< tiles side by side
+  int64_t across;         ///< tiles per row of tiles
   int64_t count;
   bool current_scaling;
 
@@ -50,16 +49,16 @@ inline StatsTiles stats_tiles(const TensorStats& args) {
     case ScaleLayout::blocks:
       tiles.height = tiles.width = kScaleBlock;
       break;
-    default:  // any cut will do
+    default:  // any partition works
       tiles.current_scaling = false;
   }
   tiles.across = (cols + tiles.width - 1) / tiles.width;
-  // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): an x without rows is refused before this
+  // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): callers have rejected an x without rows
   tiles.count = (rows + tiles.height - 1) / tiles.height * tiles.across;
   return tiles;
 }
 
-/// A finite value's part of the moments.
+/// Adds a finite value to the moments.
 TE_HOST_DEVICE void add_moments(TensorSums& sums, float x) {
   const double value = x, square = value * value;
   const float magnitude = fabsf(x);
@@ -71,7 +70,7 @@ TE_HOST_DEVICE void add_moments(TensorSums& sums, float x) {
   if (magnitude > 0.0f && (sums.smallest == 0.0f || magnitude < sums.smallest)) sums.smallest = magnitude;
 }
 
-/// A finite value's part of the cast's sums; q: what the FP8 number is.
+/// Adds a finite value to the quantization sums; q: value of the FP8 number.
 TE_HOST_DEVICE void add_cast(TensorSums& sums, float x, float scale, float q, float largest) {
   const double error = static_cast<double>(q) * static_cast<double>(1.0f / scale) - static_cast<double>(x);
   sums.squared_error += error * error;

@@ -5,7 +5,7 @@
 //           power of two (then quantization rounds only once, and the inverse is exact)
 // q     = sat_cast(x * scale); the group's inverse scale is 1 / scale
 //
-// XX
+// The rowwise and columnwise layouts have separate groups: within rows of x for rowwise, within its columns for
 // columnwise. Blocks are the same in both. Sources: DeepSeek-V3 (arXiv 2412.19437, section 3.3) for vectors and blocks;
 // PyTorch's torch._scaled_mm for rows.
 #pragma once

@@ -1,5 +1,5 @@
-// SwiGLU, GELU and their relatives on the GPU. A cast of values that are stored is made again from there; one of others
-// is another file's (activation_requantize.cu).
+// SwiGLU, GELU and related activations on the GPU. If stored values overflow the scale, they are requantized from
+// memory; values that are not stored are recomputed by activation_requantize.cu.
 #include "kernels/activation/activation_tiles.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/quantize/quantize_cuda.h"
@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
   forward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
 }
 
-/// SwiGLU's gradient holds three packed tensors, so it gets more registers.
+/// The gradient of a gated activation holds three packed tensors, so it gets more registers.
 template <ActivationKind kind, class T, bool kAligned>
 constexpr int kBackwardBlocks = is_gated(kind) && kAligned && sizeof(T) == 2 ? 3 : kTileBlocks<T, kAligned>;
 

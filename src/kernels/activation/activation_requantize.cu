@@ -1,4 +1,4 @@
-// The second launch of the activations' casts (kernels/quantize/fp8_output.h, Fp8Requantize).
+// Second quantization launch of the activations (kernels/quantize/fp8_output.h, Fp8Requantize).
 #include "kernels/activation/activation_tiles.cuh"
 
 namespace te::kernels::cuda {
@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kTileThreads, kRequantizeBlocks<T, kAligned>)
                   [&](unsigned tile) { forward_tile<kind, T, kFormat, kAligned, true>(args, tile, shared); });
 }
 
-/// Three packed tensors are enough loads in flight for fewer blocks, which then keep their registers.
+/// Three packed tensors give enough loads in flight with fewer blocks, which then keep their registers.
 template <ActivationKind kind, class T, bool kAligned>
 constexpr int kBackwardBlocks = is_gated(kind) ? 2 : kRequantizeBlocks<T, kAligned>;
 
@@ -25,10 +25,10 @@ __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligne
   });
 }
 
-/// FP8 models are BF16: of FP32 one kernel serves all alignments.
+/// FP8 models use BF16, so FP32 needs only one kernel for all alignments.
 template <class Launch>
 void dispatch(ActivationKind kind, DType type, DType format, bool aligned, Launch&& launch) {
-  TE_CHECK(type != DType::f16, "activation: FP16 values are not cast to FP8");
+  TE_CHECK(type != DType::f16, "activation: FP16 values cannot be quantized to FP8");
   dispatch_tile(type, format, aligned && type == DType::bf16, [&]<class T, DType kFormat, bool kAligned>() {
     if constexpr (std::is_same_v<T, __nv_bfloat16> || (std::is_same_v<T, float> && !kAligned))
       visit_activation(

@@ -1,5 +1,5 @@
-// SwiGLU, GELU and their relatives, a tile at a time, in the tiles of fp8_tile.cuh, so that FP8 output costs no second
-// pass: what the kernels of both launches of a cast have in common.
+// SwiGLU, GELU and related activations on the tiles of fp8_tile.cuh, so that FP8 output needs no second pass over
+// memory. Shared by the kernels of both quantization launches.
 #pragma once
 
 #include "kernels/activation/activation.h"
@@ -53,8 +53,8 @@ __device__ __forceinline__ void forward_tile(const ForwardArgs<T>& args, unsigne
   writer.finish(index == 0);
 }
 
-/// x becomes dx (SwiGLU: x the gate's, up the up projection's); dx may share memory with x, as each thread
-/// writes only what it alone has read.
+/// Computes dx from x (of gated activations: from the gate's x and up). dx may share memory with x, because each thread
+/// writes only elements that no other thread reads.
 template <ActivationKind kind, class T, DType kFormat, bool kAligned, bool kRequantize>
 __device__ __forceinline__ void backward_tile(const BackwardArgs<T>& args, unsigned index,
                                               Fp8TileShared& shared) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void backward_tile(const BackwardArgs<T>& args, unsig
   writer.finish(index == 0);
 }
 
-/// The arguments as the kernels see them.
+/// Arguments in the form that the kernels use.
 template <class T>
 ForwardArgs<T> device_args(const ActivationForward& args, const Fp8TileTarget& target) {
   return {args.x.as<T>(), args.y.as<T>(), target, args.clamp};
@@ -114,7 +114,7 @@ inline bool is_aligned_for(const ActivationBackward& args, const Fp8TileTarget& 
          is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
 }
 
-/// The second launch of a cast whose values are not stored: they are computed again from x and dy.
+/// Second quantization launch for values that are not stored: recomputes them from x and dy.
 void requantize_activation(const Context& context, const ActivationForward& args,
                            const Fp8TileTarget& target);
 void requantize_activation(const Context& context, const ActivationBackward& args,

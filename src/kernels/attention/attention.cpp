@@ -1,5 +1,4 @@
-// Checks and dispatch of attention. The CPU reference is attention_cpu.cpp, the CUDA version
-// attention_cuda.cpp.
+// Checks and dispatch of attention. The CPU reference is in attention_cpu.cpp, the CUDA version in attention_cuda.cpp.
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 namespace te::kernels {
 namespace {
 
-// Of the kernels of tiled_attention.h, which take what the others do not.
+// Limits of tiled_attention.h's kernels, which compute every shape that the other kernels do not support.
 constexpr int64_t kCudaMaxHeadDim = 256;
 constexpr int64_t kCudaHeadDimMultiple = 8;
 constexpr int64_t kCudaMaxSeq = 65535 * 64;
@@ -20,18 +19,18 @@ constexpr int64_t kCudaMaxSeq = 65535 * 64;
 const char* broken_rule(const AttentionShape& shape) {
   if (shape.batch <= 0 || shape.seq <= 0 || shape.num_heads <= 0 || shape.num_query_groups <= 0 ||
       shape.head_dim <= 0)
-    return "batch, sequence, heads, query groups and head size must be positive";
+    return "batch, seq, num_heads, num_query_groups and head_dim must be positive";
   if (shape.num_heads % shape.num_query_groups != 0) return "the query groups must divide the heads";
   if (shape.first_head < 0 ||
       (shape.total_heads != 0 && shape.first_head + shape.num_heads > shape.total_heads))
-    return "the heads of this rank must be among the model's";
+    return "the heads of this rank must be among those of the model";
   if (shape.max_documents < 0) return "max_documents must not be negative";
   if (shape.window < 0 || shape.window >= std::max<int64_t>(shape.seq, 1))
     return "a sliding window must be shorter than the sequence";
   const QueryRange& range = shape.range;
   if (range.count < 0 || range.position < 0 || range.keys() > shape.seq || range.first < 0 ||
       (range.count > 0 && range.first + range.count > range.rows))
-    return "a range of queries must be among the rank's tokens, and in the sequence";
+    return "a range of queries must lie within the rank's tokens and the sequence";
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f)) return "dropout must be in [0, 1)";
   return "";
 }
@@ -53,14 +52,14 @@ void check_common(const Context& context, const char* op, const AttentionShape& 
   check_shape(op, "o", o, {rows, shape.num_heads * shape.head_dim});
   check_dtype(op, "lse", lse, DType::f32);
   check_shape(op, "lse", lse, {shape.batch, shape.num_heads, shape.queries()});
-  TE_CHECK(static_cast<bool>(kv) == range, "{}: kv and a range of queries go together", op);
+  TE_CHECK(static_cast<bool>(kv) == range, "{}: kv must be given with a range of queries, and only then", op);
   if (range) check_kv(op, "kv", shape, kv, qkv.dtype);
 }
 
 void check_documents(const Context& context, const char* op, const AttentionShape& shape,
                      const Tensor& document_start) {
   TE_CHECK(static_cast<bool>(document_start) == (shape.max_documents > 0),
-           "{}: document_start and max_documents go together", op);
+           "{}: document_start must be given with max_documents, and only then", op);
   if (!document_start) return;
   check_dtype(op, "document_start", document_start, DType::i32);
   check_shape(op, "document_start", document_start, {shape.batch * shape.seq});
@@ -73,7 +72,7 @@ void check_documents(const Context& context, const char* op, const AttentionShap
              position);
   }
   const int64_t documents = count_documents(start, shape.batch, shape.seq);
-  TE_CHECK(documents <= shape.max_documents, "{}: {} documents, max_documents is {}", op, documents,
+  TE_CHECK(documents <= shape.max_documents, "{}: {} documents exceed max_documents {}", op, documents,
            shape.max_documents);
 }
 
@@ -123,8 +122,8 @@ const char* attention_unsupported(DeviceKind device, const AttentionShape& shape
   if (!is_high_precision(dtype)) return "attention needs fp32, bf16 or fp16";
   if (device == DeviceKind::cpu) return "";
   if (shape.head_dim % kCudaHeadDimMultiple != 0 || shape.head_dim > kCudaMaxHeadDim)
-    return "attention on a GPU needs a head size that is a multiple of 8 and at most 256";
-  if (shape.seq > kCudaMaxSeq) return "attention on a GPU needs a sequence of at most 4194240";
+    return "attention on a GPU needs a head_dim that is a multiple of 8 and at most 256";
+  if (shape.seq > kCudaMaxSeq) return "attention on a GPU needs a sequence length of at most 4194240";
   return "";
 }
 

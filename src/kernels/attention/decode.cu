@@ -1,16 +1,16 @@
-// Attention against a cache on the GPU. The keys of one head of one row are dealt to kParts warps, kKeys at a time; a
-// lane holds some elements of the head, so a warp reads a key or a value as one run of memory. Every part keeps a
-// running softmax of its keys; in the end the parts are put together in a fixed order.
+// Attention against a key/value cache on the GPU. The keys of one row and head are assigned to kParts warps, kKeys at a
+// time. Each lane holds some elements of the head, so a warp reads a key or a value as one contiguous run. Every part
+// keeps a running softmax of its keys; finally the parts are merged in a fixed order (split-KV decoding).
 //
-// The parts of a head are the warps of a cluster of kSplits blocks where there are few rows, so that one sequence fills
-// the device, too; with many rows one block makes them one after another. The bits are the same.
+// With few rows, the parts of a head are the warps of a cluster of kSplits blocks, so that a single sequence also fills
+// the device. With many rows, one block computes the parts one after another. Both give bitwise equal results.
 //
-// A step (AttentionStep) begins while the kernel in front of it makes its queries: keys and values of earlier tokens
-// are there since the pass before, and a warp asks for its first kKeys of them before it waits. What comes behind may
-// begin as soon as the queries are there; it reads ahead. To stand beside a block of decode_megakernel.cu, in front and
-// behind, a block has kThreads of up to 72 registers, and the shared memory that a chain leaves. No fence in it waits
-// for memory while that streams weights: blocks of a cluster send each other values that count as bytes at a barrier of
-// the receiver.
+// A step (AttentionStep) starts while the preceding kernel still computes its queries. Keys and values of earlier
+// tokens are complete since the previous pass, so each warp loads its first kKeys of them before it waits. The
+// following kernel may start, and prefetch, as soon as the queries are complete. To share an SM with the preceding and
+// the following block of decode_megakernel.cu, a block has kThreads threads of up to 72 registers and uses only the
+// shared memory that the megakernel leaves. Its fences do not wait for memory while weights are streaming: blocks of a
+// cluster send values to each other with st.async, which the receiver's mbarrier counts in bytes.
 #include <algorithm>
 
 #include "kernels/attention/decode_cuda.h"
@@ -35,7 +35,7 @@ struct AppendParams {
   int64_t first_key;  ///< column of the first key
   int64_t width;      ///< groups * head_dim
   int64_t length;
-  int64_t work;  ///< vectors: rows * 2 * width / N
+  int64_t work;  ///< vectors to copy: rows * 2 * width / N
 };
 
 template <class T, int N>
@@ -77,13 +77,13 @@ void launch_append(const Context& context, const CacheAppend& a) {
 
 // --- attention ---------------------------------------------------------------------------------------------
 
-/// Of a thread: beside a chain's block (decode_megakernel.cu) where keys are small enough.
+/// Registers per thread. If keys are small enough, they leave room for a block of decode_megakernel.cu on the same SM.
 template <class T, int E>
 constexpr int most_registers() {
   return E * sizeof(T) <= 8 ? 72 : 255;
 }
 
-/// kBlocks: kSplits (a cluster a head) or 1. Part w * kSplits + c is that of warp w in block c.
+/// kBlocks: kSplits (a cluster per head) or 1. Part w * kSplits + c is computed by warp w of block c.
 template <class T, int E, bool kVectors, int kBlocks, bool kStep>
 __global__ void __maxnreg__((most_registers<T, E>()))
     decode_kernel(const __grid_constant__ DecodeParams<T> p) {
@@ -97,7 +97,7 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   const int item = static_cast<int>(blockIdx.x) / kBlocks, row = item / p.heads, head = item % p.heads;
   const int in_group = p.heads / p.groups, group = head / in_group;
   const int block = static_cast<int>(blockIdx.x) % kBlocks, warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  // One warp of the group.
+  // One warp per group.
   const bool enters = kStep && block == 0 && warp == 0 && head % in_group == 0;
   if constexpr (kBlocks > 1) begin_cluster(slice, &arrived, block);
   if constexpr (!kStep) {
@@ -133,7 +133,7 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   float asked[E];
 #pragma unroll
   for (int e = 0; e < E; ++e) asked[e] = query[e];
-    // 1. The parts of this block.
+    // 1. The parts of this block
 #pragma unroll 1
   for (int iteration = 0; iteration < kIterations; ++iteration) {
     const int begin = begin_of(iteration), slot = warp * kIterations + iteration;
@@ -145,14 +145,14 @@ __global__ void __maxnreg__((most_registers<T, E>()))
     if (threadIdx.x % kWarpSize == 0) own.largest[slot] = of.largest, own.total[slot] = of.total;
   }
   __syncthreads();
-  // 2. Together: of the warps of a block, or of a turn of one block; then of the blocks (turns).
+  // 2. Merge the parts of a block's warps, or of one iteration of a single block; then merge blocks (or iterations)
   T* const o = p.o + (static_cast<int64_t>(row) * p.heads + head) * dim;
   if constexpr (kBlocks > 1) {
     merge_cluster<T, kIterations>(own, slice, &arrived, block, o);
   } else {
     merge_iterations<T, kIterations>(own, dim, o);
   }
-  // 3. The row's own key and value to the cache.
+  // 3. Write the row's own key and value to the cache
   if constexpr (kStep) {
     if (!enters) return;
     token.key.store(p.new_k + first + last * stride);
@@ -184,7 +184,7 @@ void launch_blocks(const Context& context, const DecodeParams<T>& p, int64_t row
   TE_CUDA_CHECK_LAUNCH();
 }
 
-// One block a head as soon as those fill the device.
+// Uses one block per head as soon as those fill the device.
 template <class T, int E, bool kVectors, bool kStep>
 void launch_split(const Context& context, const DecodeParams<T>& p, int64_t rows) {
   static const int num_sms = sm_count(context);
@@ -192,7 +192,7 @@ void launch_split(const Context& context, const DecodeParams<T>& p, int64_t rows
   launch_blocks<T, E, kVectors, 1, kStep>(context, p, rows);
 }
 
-/// The head as vectors of E elements a lane.
+/// Whether heads can be read as vectors of E elements per lane.
 template <class T>
 bool has_vectors(const DecodeParams<T>& p, int elements) {
   const size_t bytes = static_cast<size_t>(elements) * sizeof(T);
@@ -205,7 +205,7 @@ void launch_decode(const Context& context, const DecodeParams<T>& p, int64_t row
   has_vectors(p, E) ? launch_split<T, E, true, false>(context, p, rows)
                     : launch_split<T, E, false, false>(context, p, rows);
 }
-/// False: not for these heads.
+/// Returns false if these heads are not supported.
 template <class T, int E>
 bool launch_step(const Context& context, const DecodeParams<T>& p, int64_t rows) {
   if (!has_vectors(p, E)) return false;
@@ -230,12 +230,12 @@ DecodeParams<T> params_of(const AttentionDecode& a) {
   p.heads = static_cast<int>(a.o.cols() / k.dim(3));
   p.scale = a.softmax_scale;
   TE_CHECK(a.qkv.rows() * p.heads * kSplits <= INT32_MAX,
-           "attention_decode: {} rows of {} heads are too many for a launch", a.qkv.rows(), p.heads);
+           "attention_decode: {} rows of {} heads are too many for one launch", a.qkv.rows(), p.heads);
   p.window = static_cast<int>(std::min<int64_t>(a.window, INT32_MAX));
   return p;
 }
 
-/// fn.operator()<E>() with the elements of a lane.
+/// Calls fn.operator()<E>() with the number of elements per lane.
 template <class Fn>
 auto visit_dim(int64_t dim, Fn&& fn) {
   if (dim <= 32) return fn.template operator()<1>();

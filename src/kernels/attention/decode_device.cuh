@@ -1,5 +1,5 @@
-// The parts of attention against a cache (decode.cu): elements as they lie in memory, what a warp finds of its keys,
-// and how parts are put together over the warps of a block and over the blocks of a cluster.
+// Building blocks of attention against a cache (decode.cu): elements in their memory format, a warp's partial results
+// over its keys, and their merging over the warps of a block and the blocks of a cluster.
 #pragma once
 
 #include <type_traits>
@@ -11,9 +11,9 @@ namespace te::kernels::cuda::decode {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kSplits = 4;  // blocks of a cluster
+constexpr int kSplits = 4;  // blocks per cluster
 constexpr int kParts = kSplits * kWarps;
-constexpr int kKeys = 8;  // of a warp at once: independent loads and sums in flight
+constexpr int kKeys = 8;  // per warp and iteration: independent loads and sums in flight
 
 template <class T>
 struct DecodeParams {
@@ -28,15 +28,15 @@ struct DecodeParams {
   int heads, groups, dim;
   float scale;
   int window;  ///< 0: none
-  // Of a step (AttentionStep): a row's own key and value come from qkv and enter the cache.
-  const float* cos;  ///< null: nothing is rotated
+  // Only for a step (AttentionStep): a row's own key and value are read from qkv and written to the cache.
+  const float* cos;  ///< null: no rotation
   const float* sin;
   T* new_k;
   T* new_v;
 };
 
-/// E elements of a head in a lane, as they lie in memory: neighbours, moved at once (kVectors, dim = 32 E), or every
-/// 32nd one, those beyond dim being 0. As words, since elements of two bytes would take a register each.
+/// A lane's E elements of a head in their memory format: consecutive elements in one access (kVectors, dim = 32 E), or
+/// every 32nd element, with zeros beyond dim. Stored as words, because 2-byte elements would take a register each.
 template <class T, int E, bool kVectors>
 class Packed {
  public:
@@ -64,7 +64,7 @@ class Packed {
     if constexpr (std::is_same_v<T, __half>) return __half2float(__ushort_as_half(bits));
     return __uint_as_float(uint32_t{bits} << 16);
   }
-  /// Rounded.
+  /// Sets an element, rounded to T.
   __device__ __forceinline__ void set(int e, float x) {
     T value;
     store_float(&value, x);
@@ -90,7 +90,7 @@ class Packed {
   Words words_;
 };
 
-/// Cosines and sines of a position for the elements of a lane (Packed with kVectors).
+/// Cosines and sines of a position for a lane's elements (Packed with kVectors).
 template <int E>
 struct Angles {
   float cos[E], sin[E];
@@ -102,7 +102,8 @@ struct Angles {
 #pragma unroll
     for (int e = 0; e < E; ++e) cos[e] = p.cos[angle + e], sin[e] = p.sin[angle + e];
   }
-  /// As kernels/rope does it, rounded likewise. The partner of an element is half a head, and so half a warp, away.
+  /// Rotates like kernels/rope, with the same rounding. An element's partner is half a head, and thus half a warp,
+  /// away.
   template <class T>
   __device__ __forceinline__ void rotate(Packed<T, E, true>& head) const {
     const int lane = threadIdx.x % kWarpSize;
@@ -116,24 +117,24 @@ struct Angles {
   }
 };
 
-/// What a part has found: sums of values weighed by exp(score - largest), and of these weights.
+/// Partial result: sums of values weighted by exp(score - largest), and the sum of these weights.
 template <int E>
 struct Softmax {
   float largest = -INFINITY, total = 0.0f, sum[E] = {};
 };
 
-/// A row's own key and value.
+/// Key and value of a row's own token.
 template <class T, int E, bool kVectors>
 struct OwnToken {
   Packed<T, E, kVectors> key, value;
 };
 
-/// kKeys keys and their values.
+/// kKeys keys with their values.
 template <class T, int E, bool kVectors>
 struct Keys {
   Packed<T, E, kVectors> key[kKeys], value[kKeys];
 
-  /// From `begin` on; beyond the last key it is read again and counts nothing.
+  /// Loads keys from `begin` on. Beyond the last key, the last one is read again with weight 0.
   __device__ __forceinline__ void load(const T* keys, const T* values, int64_t stride, int dim, int begin,
                                        int last) {
 #pragma unroll
@@ -144,7 +145,7 @@ struct Keys {
   }
 };
 
-/// kKeys keys from `begin` on, of which `some` has been loaded, then those kParts * kKeys further on, up to `last`.
+/// Attends to kKeys keys from `begin` on, which `some` holds, then to those kParts * kKeys further on, up to `last`.
 /// kStep: the last one is `own`.
 template <class T, int E, bool kVectors, bool kStep>
 __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const float (&query)[E],
@@ -159,7 +160,7 @@ __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const flo
       for (int u = 0; u < kKeys; ++u)
         if (begin + u >= last) some.key[u] = own.key, some.value[u] = own.value;
     }
-    // 1. Scores.
+    // 1. Scores
     float score[kKeys], highest = of.largest;
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
@@ -168,7 +169,8 @@ __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const flo
       for (int e = 0; e < E; ++e) score[u] += query[e] * some.key[u][e];
     }
 #pragma unroll
-    for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {  // beside each other, not one key after another
+    for (int lanes = kWarpSize / 2; lanes > 0;
+         lanes /= 2) {  // interleaved over the keys, not one key after another
 #pragma unroll
       for (int u = 0; u < kKeys; ++u) score[u] += __shfl_xor_sync(0xffffffffu, score[u], lanes);
     }
@@ -177,13 +179,13 @@ __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const flo
       score[u] = begin + u <= last ? score[u] * p.scale : -INFINITY;
       highest = fmaxf(highest, score[u]);
     }
-    // 2. What was summed so far, to the new maximum (finite: the first key always counts).
+    // 2. Rescale earlier sums to the new maximum (finite, because the first key always counts)
     const float rescale = __expf(of.largest - highest);
     of.largest = highest;
     of.total *= rescale;
 #pragma unroll
     for (int e = 0; e < E; ++e) of.sum[e] *= rescale;
-      // 3. Their values.
+      // 3. Values
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
       const float weight = __expf(score[u] - highest);
@@ -197,7 +199,7 @@ __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const flo
   return of;
 }
 
-/// Shared memory of `parts` parts: their maxima, totals and sums [parts, dim].
+/// Shared memory for `parts` parts: their maxima, totals and sums [parts, dim].
 struct PartsMemory {
   float *largest, *total, *sum;
   __device__ __forceinline__ PartsMemory(float* memory, int parts)
@@ -205,12 +207,12 @@ struct PartsMemory {
   static __host__ __device__ constexpr int floats(int parts, int dim) { return parts * (dim + 2); }
 };
 
-/// An element of a head over some keys.
+/// Partial result for one element of a head over some keys.
 struct Merged {
   float largest = -INFINITY, total = 0.0f, sum = 0.0f;
 };
 
-/// Of `kCount` of them, in order; those without keys count nothing.
+/// Merges `kCount` partial results in order; those without keys are ignored.
 template <int kCount>
 __device__ __forceinline__ Merged merge(const Merged (&parts)[kCount]) {
   Merged all;
@@ -225,7 +227,8 @@ __device__ __forceinline__ Merged merge(const Merged (&parts)[kCount]) {
   return all;
 }
 
-/// Element d of the parts of block c of a cluster, or of turn c of one block: slots w * stride + offset.
+/// Merges element d over the parts of block c of a cluster, or of iteration c of a single block: slots w * stride +
+/// offset.
 __device__ __forceinline__ Merged merge_warps(const PartsMemory& m, int stride, int offset, int dim, int d) {
   Merged warps[kWarps];
 #pragma unroll
@@ -236,16 +239,16 @@ __device__ __forceinline__ Merged merge_warps(const PartsMemory& m, int stride, 
   return merge(warps);
 }
 
-/// A block's share of a head, in its shared memory: from each block of the cluster its maximum, total and sums.
+/// A block's slice of a head in its shared memory: maximum, total and sums from each block of the cluster.
 struct ClusterSlice {
   float* const memory;
-  const int dim, width;  ///< of the head, of a share; the last ones may be smaller, or empty
+  const int dim, width;  ///< of the head, of a slice; the last slices may be smaller or empty
   __device__ __forceinline__ ClusterSlice(float* at, int head_dim)
       : memory(at), dim(head_dim), width(width_of(head_dim)) {}
   __device__ __forceinline__ float* largest(int c) const { return memory + c; }
   __device__ __forceinline__ float* total(int c) const { return memory + kSplits + c; }
   __device__ __forceinline__ float* sum(int c) const { return memory + 2 * kSplits + c * width; }
-  /// Elements of block c's.
+  /// Number of elements of block c's slice.
   __device__ __forceinline__ int count(int c) const { return max(min(width, dim - c * width), 0); }
   __device__ __forceinline__ uint32_t bytes(int c) const {
     return static_cast<uint32_t>(count(c) > 0 ? kSplits * (2 + count(c)) * sizeof(float) : 0);
@@ -254,8 +257,8 @@ struct ClusterSlice {
   static __host__ __device__ constexpr int floats(int dim) { return kSplits * (2 + width_of(dim)); }
 };
 
-/// The parts of all blocks of a cluster to one, each block making its share of the head. `arrived` counts the bytes of
-/// it. Behind begin_cluster().
+/// Merges the parts of all blocks of a cluster; each block computes its slice of the head. `arrived` counts the bytes
+/// of the slice. Call begin_cluster() first.
 template <class T, int kIterations>
 __device__ __forceinline__ void merge_cluster(const PartsMemory& own, const ClusterSlice& slice,
                                               uint64_t* arrived, int block, T* o) {
@@ -276,7 +279,7 @@ __device__ __forceinline__ void merge_cluster(const PartsMemory& own, const Clus
   const Merged all = merge(splits);
   store_float(o + block * slice.width + thread, all.sum / all.total);
 }
-/// At the start of a block: others may write to its memory when they have waited for the cluster.
+/// Called at the start of a block. Other blocks may write to its memory after they have waited for the cluster.
 __device__ __forceinline__ void begin_cluster(const ClusterSlice& slice, uint64_t* arrived, int block) {
   if (threadIdx.x == 0) {
     hopper::mbarrier_init(arrived, 1);
@@ -287,7 +290,7 @@ __device__ __forceinline__ void begin_cluster(const ClusterSlice& slice, uint64_
   hopper::cluster_arrive();
 }
 
-/// The turns of one block to one.
+/// Merges the iterations of a single block.
 template <class T, int kIterations>
 __device__ __forceinline__ void merge_iterations(const PartsMemory& own, int dim, T* o) {
   const int thread = static_cast<int>(threadIdx.x);

@@ -1,7 +1,7 @@
-// Which keys a query of causal attention does not see in front of it: those of earlier documents, and those beyond its
-// window. Its first key never decreases along a sample, and never passes the query; so a block of queries sees a run of
-// blocks of keys, and a block of keys is seen by a run of blocks of queries. The CPU's attention and all kernels of
-// te-train's own have it from here.
+// First key that each query of causal attention sees, given its document and the sliding window. Along a sample, first
+// keys never decrease, and they never exceed the query's position. A block of queries therefore sees a contiguous run
+// of key blocks, and a block of keys is seen by a contiguous run of query blocks. Used by the CPU attention and all of
+// te-train's own kernels.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace te::kernels {
 
 struct FirstKeys {
-  /// [batch * seq] as in attention.h, or null: one document a sample.
+  /// [batch * seq] as in attention.h; null if every sample is one document.
   const int32_t* document_start = nullptr;
   int seq = 0;
   int window = 0;  ///< 0: none
@@ -22,23 +22,23 @@ struct FirstKeys {
     const int document = document_start == nullptr ? 0 : document_start[int64_t{batch} * seq + query];
     return window == 0 ? document : std::max(document, query - window + 1);
   }
-  /// Also of queries that fill up the last block: that of the last query.
+  /// Also accepts queries that pad the last block; they get the first key of the last query.
   TE_HOST_DEVICE int of_padded(int batch, int query) const { return of(batch, std::min(query, seq - 1)); }
 };
 
-/// document_start: there with shape.max_documents.
+/// document_start is required if shape.max_documents > 0.
 inline FirstKeys first_keys_of(const AttentionShape& shape, const Tensor& document_start) {
   return {document_start.as<int32_t>(), static_cast<int>(shape.seq), static_cast<int>(shape.window)};
 }
 
-/// Of a block of keys: blocks of queries, from the first one that is not in front of the keys.
+/// Query blocks that see a block of keys, starting with the first one that is not entirely before the keys.
 struct VisibleQueries {
-  int end;        ///< from there on nobody sees any of the keys; at most the first one: nobody at all
-  int clear_end;  ///< up to there everybody sees them all, but for causality
-  int end_below;  ///< end of the block of keys in front; 0: there is none
+  int end;  ///< no query from this block on sees any of the keys; if at most the first block, no query does
+  int clear_end;  ///< all queries before this block see all of the keys, except for causality
+  int end_below;  ///< `end` of the preceding block of keys; 0 if there is none
 };
 
-/// The first block of queries, of those in [begin, end), of which query `offset` has a first key of `least` or more.
+/// First block of queries in [begin, end) whose query `offset` has a first key of at least `least`.
 template <int kQueries>
 TE_HOST_DEVICE int first_block_with(const FirstKeys& first, int batch, int begin, int end, int offset,
                                     int least) {
@@ -53,7 +53,7 @@ TE_HOST_DEVICE int first_block_with(const FirstKeys& first, int batch, int begin
   return begin;
 }
 
-/// Of the blocks of queries [first_block, end_block) of the sequence.
+/// Restricted to blocks of queries [first_block, end_block) of the sequence.
 template <int kKeys, int kQueries>
 TE_HOST_DEVICE VisibleQueries visible_queries(const FirstKeys& first, int batch, int keys, int first_block,
                                               int end_block) {

@@ -1,27 +1,26 @@
-// Backward pass of causal attention, for Hopper.
+// Backward pass of causal attention for Hopper.
 //
 //   S = q k^T   P = exp(scale S - lse)   dP = do v^T   dS = P (dP - delta)   delta = rowsum(do o)
 //   dv = P^T do   dk = scale dS^T q   dq = scale dS k
+// Follows Dao (arXiv 2307.08691) and Shah et al. (arXiv 2407.08608). A task is a block of 128 keys of one head; dk and
+// dv stay in registers while the kernel iterates over the query blocks that see these keys. Two consumer warpgroups
+// compute 64 keys each, on tiles that a producer thread prefetches. S and dP are computed transposed, so that P^T and
+// dS^T are register operands, and only dq needs dS in shared memory. The GEMMs of the next S are issued before dq is
+// stored.
 //
-// (Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608). A task is a block of 128 keys of a head; dk and dv stay in
-// registers while the blocks of queries that see these keys pass by. Two warpgroups compute, 64 keys each, on tiles
-// that a thread loads ahead of them; S and dP are computed transposed, so that P^T and dS^T are operands from
-// registers, and dS goes through shared memory for dq alone. The GEMMs of the next S are begun before dq is taken
-// away.
+// dq is a sum over tasks, kept in FP32 in global memory. A separate thread adds a task's part with a bulk reduction,
+// after the tasks of all later keys have added theirs. The order is fixed, so results are deterministic. Tasks of a
+// head start with the last keys, and every task starts at its diagonal. The concurrent tasks of a head are therefore at
+// different queries, each at those that the previous task has just left, and rarely wait. The task of the first keys,
+// which sees all queries, adds the accumulated sum to its own part and writes dq. The tile scheduler assigns tasks in
+// this order to the blocks of the grid, so a task only waits for running tasks. The tasks in flight belong to few
+// enough heads that their sums, queries and gradients stay in the L2 cache.
 //
-// dq is a sum over tasks, kept in FP32 in memory. A thread of its own adds a task's part there (a bulk copy that
-// adds), when the tasks of all keys behind have added theirs: the order is fixed, so the result repeats bit for bit.
-// Of a head, the last keys come first, and every task starts at its diagonal: at a time, the tasks of a head are at
-// different queries, each one where the task before it has just been, and hardly ever waits. The task of the first
-// keys, which sees all queries, adds what it finds there to its own part and writes dq. Tasks are handed out in that
-// order to the blocks of the grid, so a task waits for running ones alone. About sixteen heads of 1,024 (or four of
-// 4,096) queries are under way at a time, which keeps their sums, queries and gradients in the L2 cache.
-//
-// With documents or a window (kBounded) a query has a first key (first_key.h). A task then ends with the last queries
-// that see some of its keys, the last task of a block of queries is that of their first keys, and in tiles in which
-// some query does not see some key what is not seen is masked. With a range of queries (kBounded, too) keys, values and
-// their gradients are in tensors of their own, tasks begin with the range's first queries where they see all keys, and
-// blocks of keys that none of the range sees are no tasks: a kernel of its own sets their gradients to 0.
+// With documents or a window (kBounded), each query has a first key (first_key.h). A task then ends with the last
+// queries that see some of its keys, the last task of a query block is that of its first keys, and tiles that some
+// queries see only in part are masked. With a query range (also kBounded), keys, values and their gradients are in
+// separate tensors, and tasks begin with the range's first queries if those see all keys. Key blocks that no query of
+// the range sees are not tasks; a separate kernel zeroes their gradients.
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
@@ -34,7 +33,7 @@ namespace {
 
 using namespace flash;
 
-/// A warpgroup that computes.
+/// A consumer warpgroup.
 template <int kHeadDim, bool kBounded>
 class Backward {
   using G = Geometry<kHeadDim>;
@@ -52,28 +51,30 @@ class Backward {
     begin_scores();
     bool first_of_keys = true, more = true;
     while (true) {
-      // After the last tile, of what is there: a branch around GEMMs would make the compiler wait for them.
+      // After the last tile, this computes on stale data, because a branch around the GEMMs would make the compiler
+      // wait for them.
       float dp[G::kQueries / 2];
       begin_d_probabilities(dp);
       wgmma_wait<1>(scores_);
       probabilities();
       if constexpr (kHeadDim == 128) {
-        // Here, too: a wait that has ended long ago, so that the compiler does not wait for the GEMM before the
-        // exponentials.
+        // These accesses and a wait that returns immediately are here so that the compiler does not wait for the GEMM
+        // before the exponentials.
         warpgroup_fence_operand(scores_);
         s_.keys.wait(keys_at_);
       }
       wgmma_wait<0>(dp);
-      // Here, where no GEMM is under way: leaving while one is lets it read what is no longer there.
+      // The loop ends here, where no GEMM is in flight: a GEMM in flight would read shared memory that is no longer
+      // valid.
       if (!more) break;
       begin_gradients(dp, first_of_keys);
       float dq[kSumElements / kWarpgroup];
       begin_dq(dq);
       wgmma_wait<1>();
-      s_.sums_ready.wait(queries_at_);  // before the stage is free for the next tile
+      s_.sums_ready.wait(queries_at_);  // before the stage is released for the next tile
       if (thread_.lane == 0) s_.queries.release(queries_);
 
-      // The next tile's scores are begun before dq is taken away.
+      // The scores of the next tile are issued before dq is stored.
       const TileScheduler done = scheduler_;
       first_of_keys = !scheduler_.next(p_);
       if (first_of_keys) {
@@ -92,7 +93,7 @@ class Backward {
   }
 
  private:
-  /// False when there are no more.
+  /// Returns false if there are no more tasks.
   __device__ __forceinline__ bool start_task() {
     keys_ = s_.keys.wait(keys_at_);
     const int task = s_.task[keys_.stage()];
@@ -101,17 +102,17 @@ class Backward {
     return true;
   }
 
-  /// scores^T = k q^T
+  /// Issues scores^T = k q^T.
   __device__ __forceinline__ void begin_scores() {
     queries_ = s_.queries.wait(queries_at_);
     multiply(scores_, stage_address(s_.k, keys_.stage()), stage_address(s_.q, queries_.stage()));
   }
-  /// dP^T = v do^T
+  /// Issues dP^T = v do^T.
   __device__ __forceinline__ void begin_d_probabilities(float (&dp)[G::kQueries / 2]) {
     s_.d_o_ready.wait(queries_at_);
     multiply(dp, stage_address(s_.v, keys_.stage()), stage_address(s_.d_o, queries_.stage()));
   }
-  /// d = a b^T, a the warpgroup's keys.
+  /// d = a b^T, where a holds the warpgroup's keys.
   __device__ __forceinline__ void multiply(float (&d)[G::kQueries / 2], uint32_t a, uint32_t b) {
     wgmma_fence();
     mma_nt<G::kQueries, kHeadDim>(d, a + thread_.warpgroup * kWarpgroupTileBytes, kKeyTileBytes, b,
@@ -119,7 +120,7 @@ class Backward {
     wgmma_commit();
   }
 
-  /// dS^T, to shared memory for both warpgroups; dv += P^T do; dk += dS^T q.
+  /// Writes dS^T to shared memory for both warpgroups, and issues dv += P^T do and dk += dS^T q.
   __device__ __forceinline__ void begin_gradients(const float (&dp)[G::kQueries / 2], bool first_of_keys) {
     const int stage = queries_.stage();
     uint32_t p_packed[G::kQueries / 4], ds_packed[G::kQueries / 4];
@@ -138,8 +139,8 @@ class Backward {
     wgmma_commit();
   }
 
-  /// scores^T becomes P^T = exp(scale * scores - lse), 0 where the query does not see the key. Accumulator 4 g + 2 h
-  /// + e has the thread's key + 8 h and its query + 8 g + e.
+  /// Converts scores^T to P^T = exp(scale * scores - lse), with 0 for keys that the query does not see. Accumulator 4 g
+  /// + 2 h + e belongs to the thread's key + 8 h and its query + 8 g + e.
   __device__ __forceinline__ void probabilities() {
     if (scheduler_.on_diagonal()) {
       const int query = scheduler_.queries * G::kQueries + thread_.column(),
@@ -164,7 +165,7 @@ class Backward {
       }
     }
   }
-  /// Keys in front of a query's first one.
+  /// Masks the keys before a query's first one.
   __device__ __forceinline__ void mask_front() {
     const int key = scheduler_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
     const int block = scheduler_.batch(p_) * p_.query_blocks + scheduler_.block_of_call(p_);
@@ -193,13 +194,13 @@ class Backward {
       }
     }
   }
-  /// Those of the thread's queries + 8 g (+ 1), and 8 further on.
+  /// Statistics of the thread's queries + 8 g (+ 1), and 8 further on.
   __device__ __forceinline__ float4 statistics(const float (&of)[kStages][G::kStatistics], int g) const {
     const float* const mine = of[queries_.stage()] + thread_.lane % 4 * G::kLineOfC;
     return *reinterpret_cast<const float4*>(mine + g * 2);
   }
 
-  /// dq = dS k: 64 queries (head_dim 64) or 64 columns (128) for each warpgroup.
+  /// Issues dq = dS k: 64 queries (head_dim 64) or 64 columns (128) per warpgroup.
   __device__ __forceinline__ void begin_dq(float (&dq)[kSumElements / kWarpgroup]) {
     named_barrier_sync<kConsumerThreads>(1);
     mma_tn<kKeys>(
@@ -208,7 +209,7 @@ class Backward {
     wgmma_commit();
   }
 
-  /// dk and dv of a finished block of keys.
+  /// Writes dk and dv of a finished block of keys.
   __device__ __forceinline__ void write_keys(const TileScheduler& done) {
     const auto slot = claim_out();
     write_rounded<kHeadDim>(dk_, p_.scale, 0);
@@ -217,7 +218,7 @@ class Backward {
                 done.keys * kKeys + thread_.warpgroup * 64, done.batch(p_), 0});
   }
 
-  /// dq, or the part of it.
+  /// Writes dq, or a partial sum of it.
   __device__ __forceinline__ void write_dq(float (&dq)[kSumElements / kWarpgroup],
                                            const TileScheduler& done) {
     const int block = done.query_block(p_) * kConsumers + thread_.warpgroup;
@@ -251,13 +252,13 @@ class Backward {
     }
   }
 
-  /// Accumulators of 64 x kN times a factor to a half of the warpgroup's part of s.out.
+  /// Writes accumulators of 64 x kN, times a factor, to a half of the warpgroup's part of s.out.
   template <int kN>
   __device__ __forceinline__ void write_rounded(const float (&d)[kN / 2], float factor, int half) {
     store_accumulators<kN>(thread_, shared_address(s_.out[thread_.warpgroup][half]), kWarpgroupTileBytes,
                            [&](int i) { return pack_bf16(d[i * 2] * factor, d[i * 2 + 1] * factor); });
   }
-  /// Before and after the warpgroup writes its part of s.out.
+  /// Called before and after the warpgroup writes its part of s.out.
   __device__ __forceinline__ Ring<1>::EmptySlot claim_out() {
     return s_.results[thread_.warpgroup].acquire(out_at_);
   }
@@ -308,15 +309,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-/// delta, lse in base 2, and counts at 0. A query past the end of them has the probability 0. o, d_o: of the first
-/// query, `rows` from one sample to the next.
+/// Computes delta and lse in base 2, and zeroes the counters. Padding queries get the probability 0. o and d_o point to
+/// the first query; samples are `rows` rows apart.
 template <int kHeadDim>
 __global__ void __launch_bounds__(256)
     flash_backward_prepare(const __nv_bfloat16* o, const __nv_bfloat16* d_o, const float* lse, float* lse2,
                            float* delta, int* counts, int64_t num_counts, int rows, int queries,
                            int padded_queries, int heads) {
   using G = Geometry<kHeadDim>;
-  constexpr int kLanes = kHeadDim / 8;  // of a query
+  constexpr int kLanes = kHeadDim / 8;  // per query
   const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
   const int64_t blocks = static_cast<int64_t>(gridDim.x) * gridDim.y * gridDim.z;
   const int64_t block = (static_cast<int64_t>(batch) * gridDim.y + head) * gridDim.x + blockIdx.x;
@@ -343,7 +344,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// Params::visible_queries and first_keys: a block of the grid for each sample.
+/// Computes Params::visible_queries and first_keys, with one block of the grid per sample.
 template <int kHeadDim>
 __global__ void __launch_bounds__(256)
     flash_backward_bounds(const FirstKeys first, int key_blocks, int first_block, int query_blocks,
@@ -361,7 +362,7 @@ __global__ void __launch_bounds__(256)
     first_keys[int64_t{batch} * queries + query] = first.of_padded(batch, first_block * kQueries + query);
 }
 
-/// Gradients of keys and values, [batch, seq, columns]: 0 in blocks of keys in front of the first query's first key.
+/// Zeroes gradients of keys and values [batch, seq, columns] in key blocks before the first query's first key.
 __global__ void __launch_bounds__(256)
     flash_backward_unseen(const FirstKeys first, int first_query, int columns, __nv_bfloat16* dkv) {
   const int batch = static_cast<int>(blockIdx.y);
@@ -372,11 +373,11 @@ __global__ void __launch_bounds__(256)
     *reinterpret_cast<uint4*>(of_sample + i) = make_uint4(0, 0, 0, 0);
 }
 
-/// Elements of the parts of the workspace, in this order; 4 bytes each.
+/// Number of 4-byte elements of the parts of the workspace, in this order.
 struct Workspace {
   int64_t visible_queries,
-      first_keys;  ///< 0 unless queries have first keys; visible_queries: four for each block of keys
-  int64_t statistics, sums, counts;  ///< statistics twice; of counts the last is next_task
+      first_keys;                    ///< 0 without first keys; visible_queries: four per block of keys
+  int64_t statistics, sums, counts;  ///< statistics twice; the last count is next_task
   template <int kHeadDim>
   static Workspace of(const AttentionShape& s) {
     using G = Geometry<kHeadDim>;
@@ -397,7 +398,7 @@ void launch(const Context& context, const AttentionBackward& args) {
   const AttentionShape& s = args.shape;
   const Workspace sizes = Workspace::of<kHeadDim>(s);
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= sizes.bytes(),
-           "attention: workspace has {} bytes, attention_workspace_bytes asked for {}",
+           "attention: workspace has {} bytes, but needs {} (attention_workspace_bytes)",
            args.workspace.bytes(), sizes.bytes());
   int4* const visible_queries = args.workspace.as<int4>();
   int* const first_keys = args.workspace.as<int>() + sizes.visible_queries;

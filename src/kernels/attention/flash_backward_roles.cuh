@@ -1,5 +1,5 @@
-// The parts of flash_backward.cu that move data: what lies in shared memory, the order of the work, and the four
-// threads that load tiles and take results away while two warpgroups compute.
+// Data movement of flash_backward.cu: layout of shared memory, order of the tasks, and the four producer threads that
+// load tiles and store results while two warpgroups compute.
 #pragma once
 
 #include "kernels/attention/flash_attention.h"
@@ -10,37 +10,37 @@ namespace te::kernels::flash {
 using namespace hopper;
 
 constexpr float kInfinity = __builtin_huge_valf();
-constexpr int kKeys = cuda::kFlashKeys;                   ///< of a block of keys and values
+constexpr int kKeys = cuda::kFlashKeys;                   ///< keys and values per block
 constexpr int kStages = 2;                                ///< tiles of queries in shared memory
-constexpr int kTileElements = 8192;                       ///< of a block of queries: queries x head_dim
-constexpr int kSumElements = kTileElements / kConsumers;  ///< of dq, of one warpgroup
+constexpr int kTileElements = 8192;                       ///< per block of queries: queries x head_dim
+constexpr int kSumElements = kTileElements / kConsumers;  ///< of dq, per warpgroup
 
 template <int kHeadDim>
 struct Geometry {
-  static constexpr int kQueries = kTileElements / kHeadDim;   ///< of a block of them
-  static constexpr int kChunks = kHeadDim / kTileColumns;     ///< tiles side by side
+  static constexpr int kQueries = kTileElements / kHeadDim;   ///< queries per block
+  static constexpr int kChunks = kHeadDim / kTileColumns;     ///< tiles per row
   static constexpr int kKeyTile = kKeys * kTileColumns;       ///< elements of a tile of keys
   static constexpr int kQueryTile = kQueries * kTileColumns;  ///< elements of a tile of queries
   static constexpr int kKeyStages = kHeadDim == 64 ? 2 : 1;   ///< blocks of keys in shared memory
-  /// Of the 65,536 of a multiprocessor, for each thread that computes or moves data. With 24 of them those spill.
+  /// Registers per consumer and producer thread, out of 65,536 per SM. With 24, producers spill for head_dim 64.
   static constexpr int kConsumerRegisters = kHeadDim == 64 ? 232 : 240;
   static constexpr int kProducerRegisters = kHeadDim == 64 ? 40 : 24;
-  /// Statistics of a block of queries. A thread needs queries 8 g + 2 c (+ 1) of its c = lane % 4 for all g: they lie
-  /// together, and those of another c in other banks.
+  /// Statistics of a block of queries. For its c = lane % 4, a thread needs queries 8 g + 2 c (+ 1) for all g; these
+  /// are contiguous, and those of another c are in different banks.
   static constexpr int kLineOfC = kQueries / 4 + 4;
   static constexpr int kStatistics = 4 * kLineOfC;
 };
 
-/// What a warpgroup has put into its part of Shared::out.
+/// Describes what a warpgroup has written to its part of Shared::out.
 struct Message {
   enum Kind : int {
     kEnd,
-    kSum,      ///< FP32, to be added to dq's sums
+    kSum,      ///< FP32, to be added to the sums of dq
     kQueries,  ///< BF16, dq
     kKeys      ///< BF16, dk and dv
   } kind;
-  int x, y, z;  ///< of the box; kSum: z blocks of keys add before
-  int block;    ///< kSum: of Params::dq_sums and added
+  int x, y, z;  ///< of the box; kSum: z blocks of keys add before this one
+  int block;    ///< kSum: index in Params::dq_sums and added
 };
 
 template <int kHeadDim>
@@ -55,7 +55,7 @@ struct Shared {
   float lse2[kStages][G::kStatistics];
   float delta[kStages][G::kStatistics];
   Ring<G::kKeyStages> keys;  ///< k, v and task
-  Ring<kStages> queries;     ///< q and lse2, and what the signals tell of
+  Ring<kStages> queries;     ///< q and lse2, and the tensors of the signals
   Signal<kStages> d_o_ready, sums_ready;
   Ring<1> results[kConsumers];  ///< out and message
   Message message[kConsumers];
@@ -74,18 +74,18 @@ struct Shared {
 struct Params {
   const float* lse2;   ///< [batch, heads, query blocks, kStatistics], base 2
   const float* delta;  ///< the same
-  /// [batch, heads, query blocks, kConsumers, kSumElements], in the order of the threads' registers
+  /// [batch, heads, query blocks, kConsumers, kSumElements], in the order of the threads' registers.
   float* dq_sums;
-  int* added;  ///< [batch, heads, query blocks, kConsumers]: blocks of keys whose part is in dq_sums
+  int* added;  ///< [batch, heads, query blocks, kConsumers]: blocks of keys that dq_sums contains
   int* next_task;
   int num_groups, heads_per_group, tasks;
   int key_blocks, query_blocks;
-  int key_column;  ///< of the first head of keys
+  int key_column;  ///< column of the first key head
   float scale, scale_log2e;
-  // Where queries have first keys or are a range (kBounded):
-  const int4* visible_queries;  ///< [batch, key blocks]: VisibleQueries and 0
+  // Only if queries have first keys or form a range (kBounded):
+  const int4* visible_queries;  ///< [batch, key blocks]: a VisibleQueries and a 0
   const int* first_keys;        ///< [batch, query blocks x their queries]
-  int first_block;              ///< of queries, in the sequence
+  int first_block;              ///< first block of queries in the sequence
 };
 
 __device__ __forceinline__ void wait_for_count(const int* count, int least) {
@@ -98,13 +98,13 @@ __device__ __forceinline__ void count_one(int* count) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
 }
 
-/// A task is a block of keys of a (sample, group); the blocks of the grid take tasks in order: of a group, the last
-/// keys first. Its tiles: for the heads of the group, the blocks of queries that see these keys. Blocks of queries are
-/// counted in the sequence, of which the call may have a range.
+/// A task is a block of keys of a (sample, group). The blocks of the grid process tasks in order; those of a group
+/// start with the last keys. A task's tiles are the query blocks that see its keys, for all heads of the group. Query
+/// blocks are numbered in the sequence, of which the call may compute a range.
 template <int kHeadDim, bool kBounded>
 struct TileScheduler {
   static constexpr int kQueries = Geometry<kHeadDim>::kQueries;
-  int sample_group, keys, head, queries;  ///< head: of the group
+  int sample_group, keys, head, queries;  ///< head: within the group
   VisibleQueries visible_queries;         ///< kBounded
 
   __device__ int first_queries(const Params& p) const {
@@ -121,37 +121,37 @@ struct TileScheduler {
       visible_queries = {seen.x, seen.y, seen.z};
     }
   }
-  /// Just started: no query of the range sees the keys. Without a range their own ones do.
+  /// Whether a task that has just started has no queries: with a range, possibly none of its queries sees the keys.
   __device__ bool is_empty() const { return kBounded && queries >= visible_queries.end; }
-  /// False after the task's last tile.
+  /// Returns false after the task's last tile.
   __device__ bool next(const Params& p) {
     if (++queries < (kBounded ? visible_queries.end : p.query_blocks)) return true;
     queries = first_queries(p);
     return ++head < p.heads_per_group;
   }
   __device__ bool first_of_queries() const { return before() == 0; }
-  /// No block of keys in front of this one is seen.
+  /// Whether the tile's queries see no earlier block of keys.
   __device__ bool last_of_queries() const {
     return kBounded ? queries >= visible_queries.end_below : keys == 0;
   }
-  /// Some of its queries do not see some of its keys.
+  /// Whether causality hides some of the keys from some of the queries.
   __device__ bool on_diagonal() const { return queries * kQueries < (keys + 1) * kKeys; }
-  /// The same, of keys in front of a query's first one.
+  /// Whether first keys hide some of the keys from some of the queries.
   __device__ bool on_bound() const { return queries >= visible_queries.clear_end; }
   __device__ int batch(const Params& p) const { return sample_group / p.num_groups; }
   __device__ int group(const Params& p) const { return sample_group % p.num_groups; }
   __device__ int head_of_model(const Params& p) const { return group(p) * p.heads_per_group + head; }
-  /// Of the tile's queries, among those of the call.
+  /// Index of the tile's queries within the call.
   __device__ int block_of_call(const Params& p) const { return kBounded ? queries - p.first_block : queries; }
-  /// The same, of all heads of the batch.
+  /// Index of the tile's queries over all heads of the batch.
   __device__ int query_block(const Params& p) const {
     return (sample_group * p.heads_per_group + head) * p.query_blocks + block_of_call(p);
   }
-  /// Blocks of keys that add to this dq before this one does: those behind it.
+  /// Number of key blocks that add to this dq earlier: those after this one.
   __device__ int before() const { return queries * kQueries / kKeys - keys; }
 };
 
-/// One thread: takes tasks and loads their tiles.
+/// Producer thread: fetches tasks and loads their tiles.
 template <int kHeadDim, bool kBounded>
 __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorMap* keys_map,
                            const CUtensorMap* queries_map, const CUtensorMap* d_o_map) {
@@ -188,7 +188,7 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
     s.task[keys.stage()] = task;
     if (task >= p.tasks) {
       s.keys.commit(keys);
-      const auto queries = s.queries.acquire(tile);  // as if there were some: see Backward::run
+      const auto queries = s.queries.acquire(tile);  // dummy stage that Backward::run waits for
       s.queries.commit(queries);
       s.d_o_ready.commit(queries);
       return;
@@ -203,7 +203,7 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
   }
 }
 
-/// One thread: waits until the sums of dq that a last tile completes hold all others.
+/// Producer thread: waits until the sums of dq that a last tile completes contain all other parts.
 template <int kHeadDim, bool kBounded>
 __device__ void watch_sums(Shared<kHeadDim>& s, const Params& p) {
   TileScheduler<kHeadDim, kBounded> w;
@@ -225,8 +225,8 @@ __device__ void watch_sums(Shared<kHeadDim>& s, const Params& p) {
   }
 }
 
-/// One thread for each of the warpgroups that compute: takes its results from shared memory to where they belong.
-/// Sums are added in the order of the keys, from the last: the count tells whose turn it is.
+/// Producer thread for one consumer warpgroup: stores its results from shared memory. Sums are added in the order of
+/// the keys, from the last one; a counter tracks the order.
 template <int kHeadDim>
 __device__ void store_results(Shared<kHeadDim>& s, const Params& p, const CUtensorMap* queries_map,
                               const CUtensorMap* keys_map, int warpgroup) {

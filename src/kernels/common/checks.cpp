@@ -29,12 +29,11 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, Shape s
 }
 
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols) {
-  TE_CHECK(out.wants_data() || out.requantize.state == nullptr, "{}: a cast of two launches without FP8 data",
-           op);
+  TE_CHECK(out.wants_data() || out.requantize.state == nullptr, "{}: requantization requires FP8 data", op);
   TE_CHECK(out.requantize.state == nullptr || out.requantize.num_casts != nullptr,
-           "{}: a cast of two launches without turns", op);
+           "{}: requantization requires num_casts", op);
   TE_CHECK(out.requantize.predicted_scales == nullptr || out.requantize.current_scale != nullptr,
-           "{}: guesses of a scale that is not the tensor's own", op);
+           "{}: predicted_scales require current_scale", op);
   if (!out.wants_data()) return;
   TE_CHECK(out.scale != nullptr, "{}: an FP8 output needs a scale", op);
   if (out.rowwise) {
@@ -44,7 +43,8 @@ void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_
   if (out.columnwise) {
     TE_CHECK(is_fp8(out.columnwise.dtype), "{}: columnwise must be FP8", op);
     check_shape(op, "columnwise", out.columnwise, {cols, rows});
-    TE_CHECK(!out.rowwise || out.rowwise.dtype == out.columnwise.dtype, "{}: one FP8 format per output", op);
+    TE_CHECK(!out.rowwise || out.rowwise.dtype == out.columnwise.dtype,
+             "{}: rowwise and columnwise must have the same FP8 format", op);
   }
 }
 
@@ -63,7 +63,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 }
 
 void no_cuda(const char* op) {
-  internal_error(std::string(op) + ": this build has no CUDA", std::source_location::current());
+  internal_error(std::string(op) + ": this is a CPU-only build", std::source_location::current());
 }
 
 }  // namespace te::kernels

@@ -1,4 +1,4 @@
-// Argument checks shared by the ops. Each names the op, the tensor and the rule.
+// Argument checks shared by the ops. Messages name the op, the tensor and the rule.
 #pragma once
 
 #include "core/device.h"
@@ -8,27 +8,29 @@
 
 namespace te::kernels {
 
-/// The tensor is present and fp32, bf16 or fp16.
+/// The tensor must be present and fp32, bf16 or fp16.
 void check_high_precision(const char* op, const char* name, const Tensor& tensor);
-/// ... and fp32 or bf16, as main gradients and moments are, and what is cast to FP8.
+/// The tensor must be present and fp32 or bf16, like main gradients, Adam moments and inputs of quantization.
 void check_grad(const char* op, const char* name, const Tensor& tensor);
 void check_dtype(const char* op, const char* name, const Tensor& tensor, DType dtype);
 void check_shape(const char* op, const char* name, const Tensor& tensor, Shape shape);
-/// rowwise is [rows, cols], columnwise [cols, rows], one FP8 format, a scale present when data is wanted.
+/// rowwise must be [rows, cols] and columnwise [cols, rows] in one FP8 format; data requires a scale.
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols);
-/// dbias, which column sums of a [rows, cols] tensor are added to, and the scratch of their partial sums (quantize.h).
+/// Checks dbias, to which the column sums of a [rows, cols] tensor are added, and the scratch for partial sums
+/// (quantize.h).
 void check_column_sums(const char* op, const Tensor& dbias, const Tensor& scratch, int64_t rows,
                        int64_t cols);
 
-/// Whether two tensors share memory; one that is absent shares none.
+/// Whether two tensors share memory; an empty tensor shares none.
 bool overlap(const Tensor& a, const Tensor& b);
 
-/// A CPU build meets a CUDA context only through a bug: says so.
+/// Reports a CUDA context in a CPU-only build, which is an internal error.
 [[noreturn]] void no_cuda(const char* op);
 
 }  // namespace te::kernels
 
-/// Hands a question (a workspace's size) to its CUDA version in a CUDA build; the CPU's answer follows it.
+/// In a CUDA build, returns the result of the CUDA version of a query (such as a workspace size) for a CUDA context.
+/// The CPU result follows the macro.
 #ifdef TE_WITH_CUDA
 #define TE_ASK_CUDA(context, op, ...) \
   if ((context).is_cuda()) return cuda::op(context, __VA_ARGS__)
@@ -37,8 +39,9 @@ bool overlap(const Tensor& a, const Tensor& b);
   if ((context).is_cuda()) ::te::kernels::no_cuda(#op)
 #endif
 
-/// Dispatches to the CUDA launcher `cuda::op(context, args)` in a CUDA build; the CPU reference follows it.
-/// To the end of the function the op is under the eyes of a profiler, if there is one, which may want it told only.
+/// In a CUDA build, dispatches to the CUDA launcher `cuda::op(context, args)` for a CUDA context. The CPU reference
+/// follows the macro. Until the end of the function the op is reported to a profiler, if there is one, which may only
+/// record it without execution.
 #define TE_DISPATCH_CUDA(context, op, ...)                                  \
   const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
   if (te_profiled.traced_only()) return;                                    \

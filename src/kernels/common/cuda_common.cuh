@@ -1,4 +1,4 @@
-// Pieces shared by the CUDA kernels: 16-byte vectors, reductions, FP8 casts, amax and counters.
+// Shared code of the CUDA kernels: 16-byte vectors, reductions, FP8 conversions, amax and counters.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -51,7 +51,7 @@ __device__ __forceinline__ void store_float(__nv_bfloat16* p, float v) {
 __device__ __forceinline__ void store_float(__half* p, float v) {
   *p = __float2half_rn(v);
 }
-/// x rounded to T and back: what a later reader of the stored value would see.
+/// x rounded to T and converted back: the value that a reader of the stored element gets.
 template <class T>
 __device__ __forceinline__ float round_to(float x);
 template <>
@@ -67,7 +67,7 @@ __device__ __forceinline__ float round_to<__half>(float x) {
   return __half2float(__float2half_rn(x));
 }
 
-/// N elements moved as one access (N * sizeof(T) of 2, 4, 8 or 16 bytes, aligned to that size).
+/// N elements that are accessed together (N * sizeof(T) is 2, 4, 8 or 16 bytes, aligned to that size).
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
   T v[N];
@@ -92,13 +92,13 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-/// 2^x; what is below the normal numbers becomes 0, which saves the instructions that keep it.
+/// 2^x. Subnormal results become 0, which saves the instructions that preserve them.
 __device__ __forceinline__ float exp2_fast(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-/// 1 / x; 0 where that is below the normal numbers.
+/// 1 / x; subnormal results become 0.
 __device__ __forceinline__ float reciprocal_fast(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -118,7 +118,7 @@ __device__ __forceinline__ float warp_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
-/// Sum over the block, given to all threads. `shared` holds 32 floats; blockDim.x is a multiple of 32.
+/// Sum over the block, returned to all threads. `shared` holds 32 floats; blockDim.x is a multiple of 32.
 __device__ __forceinline__ float block_sum(float x, float* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
   x = warp_sum(x);
@@ -131,11 +131,11 @@ __device__ __forceinline__ float block_sum(float x, float* shared) {
 
 // --- amax --------------------------------------------------------------------------------------------------
 
-/// |x| as bits: ordered as integers, NaN > inf > finite, so an integer max never loses a NaN.
+/// Bits of |x|. As integers they are ordered NaN > inf > finite, so an integer max never loses a NaN.
 __device__ __forceinline__ uint32_t abs_bits(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
-/// Raises *amax by the block's largest abs_bits; every thread of the block calls it. `shared` holds 32 words.
+/// Updates *amax with the block's largest abs_bits. All threads of the block must call it. `shared` holds 32 words.
 __device__ __forceinline__ void block_update_amax(uint32_t bits, float* amax, uint32_t* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
   bits = __reduce_max_sync(0xffffffffu, bits);
@@ -143,7 +143,7 @@ __device__ __forceinline__ void block_update_amax(uint32_t bits, float* amax, ui
   __syncthreads();
   if (warp == 0) {
     bits = __reduce_max_sync(0xffffffffu, lane < warps ? shared[lane] : 0u);
-    // The plain read skips most atomics: amax only grows within a step.
+    // The plain read avoids most atomics, because amax only grows within a step.
     if (lane == 0 && bits > __float_as_uint(*reinterpret_cast<volatile float*>(amax)))
       atomicMax(reinterpret_cast<unsigned int*>(amax), bits);
   }
@@ -155,7 +155,7 @@ __device__ __forceinline__ void block_update_amax(uint32_t bits, float* amax, ui
 template <DType type>
 constexpr __nv_fp8_interpretation_t kInterpretation = type == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;
 
-/// sat_cast, round to nearest even: one byte, or two in the order they lie in memory (low byte first).
+/// Saturating conversion with round to nearest even: one byte, or two in memory order (low byte first).
 template <DType type>
 __device__ __forceinline__ uint8_t to_fp8(float x) {
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, kInterpretation<type>);
@@ -165,7 +165,7 @@ __device__ __forceinline__ uint16_t to_fp8x2(float x, float y) {
   return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, kInterpretation<type>);
 }
 
-/// A 4 x 4 transpose of bytes: column[j] has byte j of the four rows, the first row's lowest.
+/// Transposes 4 x 4 bytes: column[j] holds byte j of the four rows, that of the first row in its lowest byte.
 __device__ __forceinline__ void transpose_4x4(const uint32_t (&row)[4], uint32_t (&column)[4]) {
   const uint32_t low01 = __byte_perm(row[0], row[1], 0x5140), low23 = __byte_perm(row[2], row[3], 0x5140);
   const uint32_t high01 = __byte_perm(row[0], row[1], 0x7362), high23 = __byte_perm(row[2], row[3], 0x7362);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void transpose_4x4(const uint32_t (&row)[4], uint32_t
   column[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-/// Running statistics of one thread; see Fp8Counters.
+/// Counters of one thread; see Fp8Counters.
 struct ThreadCounters {
   unsigned saturated = 0;
   unsigned flushed = 0;
@@ -185,7 +185,8 @@ __device__ __forceinline__ void count_value(float x, float scaled, uint8_t q, Th
   counters.saturated += isfinite(x) && fabsf(scaled) > fp8_max(type) ? 1u : 0u;
   counters.flushed += x != 0.0f && (q & 0x7f) == 0 ? 1u : 0u;
 }
-/// Adds the warp's counts; every thread of the warp calls it. `elements` is what the calling thread handled.
+/// Adds the warp's counters. All threads of the warp must call it. `elements`: elements that the calling thread
+/// processed.
 __device__ __forceinline__ void add_counters(const ThreadCounters& counters, unsigned elements,
                                              Fp8Counters* out) {
   const unsigned saturated = __reduce_add_sync(0xffffffffu, counters.saturated);

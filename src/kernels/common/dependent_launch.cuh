@@ -1,10 +1,10 @@
-// Programmatic dependent launch (CUDA C++ programming guide): a kernel that is launched with launch_dependent() may
-// start while the one before it on the stream still runs, and waits at wait_on_dependent_grids() for its end. Until
-// then it may read only what was complete before that kernel began. It starts when every block of the earlier kernel
-// has ended or called launch_dependent_grids().
+// Programmatic dependent launch (CUDA C++ programming guide). A kernel launched with launch_dependent() may start while
+// the preceding kernel on the CUDA stream still runs, and waits for its end at wait_on_dependent_grids(). Before that
+// it may read only what was complete before the preceding kernel began. It starts when every block of the preceding
+// kernel has exited or called launch_dependent_grids().
 //
-// Kernels launched as usual wait for the end of all earlier ones in any case; launch_dependent_grids() in them does
-// nothing unless a kernel of the first kind follows.
+// Kernels that are launched normally always wait for the end of all earlier ones. In such a kernel,
+// launch_dependent_grids() has no effect unless a kernel launched with launch_dependent() follows.
 #pragma once
 
 #include "core/cuda_check.h"
@@ -17,16 +17,16 @@ __device__ __forceinline__ void wait_on_dependent_grids() {
 __device__ __forceinline__ void launch_dependent_grids() {
   asm volatile("griddepcontrol.launch_dependents;");
 }
-/// When a value that was loaded is there.
+/// Launches dependent grids after a loaded value has arrived.
 __device__ __forceinline__ void launch_dependent_grids_after(uint32_t loaded) {
   asm volatile("{\n.reg .b32 there;\nmov.b32 there, %0;\ngriddepcontrol.launch_dependents;\n}\n" ::"r"(loaded)
                : "memory");
 }
 
-/// What generation works on: rows so few that launching a kernel takes as long as its work.
+/// Up to this number of rows, as in generation, launching a kernel takes as long as its work.
 constexpr int64_t kLaunchBoundRows = 8;
 
-/// `early`: before the kernel in front of it has ended.
+/// `early`: the kernel may start before the preceding kernel has ended.
 template <class... Params, class... Args>
 void launch_dependent(const Context& context, void (*kernel)(Params...), dim3 grid, dim3 block,
                       size_t shared_bytes, bool early, const Args&... args) {

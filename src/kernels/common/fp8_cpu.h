@@ -1,5 +1,5 @@
-// The FP8 side of the CPU references, in the definition's words. Rows are shared out to threads in blocks;
-// a maximum and integer counts do not depend on how.
+// FP8 outputs of the CPU reference implementations. Blocks of rows are distributed to threads; maxima and integer
+// counts do not depend on the distribution.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace te::kernels {
 
-/// max(a, |b|) in the order NaN > inf > finite, as the GPU's integer atomic max on the bits gives it.
+/// max(a, |b|) with NaN > inf > finite, like the GPU's integer atomic max on the bits.
 inline float amax_of(float amax, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value) & 0x7fffffffu;
   return bits > std::bit_cast<uint32_t>(amax) ? std::bit_cast<float>(bits) : amax;
@@ -43,7 +43,7 @@ void count_row(const float* x, float scale, const T* q, int64_t cols, unsigned l
   flushed += zeroed;
 }
 
-/// Rows handled together, so that the transposed output is written in runs of this many bytes.
+/// Rows per block. The transposed output is written in runs of this many bytes.
 constexpr int64_t kRowBlock = 32;
 
 template <class T, class Value>
@@ -82,7 +82,7 @@ void write_data(const Fp8Output& out, int64_t rows, int64_t cols, float scale, u
   }
 }
 
-/// One cast, with a scale of its caller's.
+/// Quantizes once with the given scale.
 template <class Value>
 void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& value) {
   if (out.scale_inv != nullptr) *out.scale_inv = 1.0f / scale;
@@ -100,7 +100,7 @@ void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& 
   if (out.amax != nullptr) *out.amax = amax_of(*out.amax, std::bit_cast<float>(amax_bits));
 }
 
-/// The scale to cast with now, or 0; the tensor's own state is settled (requantize.h).
+/// Returns the scale for requantization, or 0, and finalizes the tensor's scale state (requantize.h).
 inline float finalize_scale(const Fp8ScaleFinalization& s) {
   const float amax = *s.found_amax, first = s.scale != nullptr ? *s.scale : 0.0f,
               scale = second_scale(s, amax, first);
@@ -111,9 +111,9 @@ inline float finalize_scale(const Fp8ScaleFinalization& s) {
 
 }  // namespace fp8_detail
 
-/// Writes a whole [rows, cols] output from `value(row, col)`, which returns the high-precision value already
-/// rounded to its dtype: data in both layouts, scale_inv, amax and counters. `value` is called by several
-/// threads at once, and once more for every element where the cast has a second launch that casts (fp8_output.h).
+/// Writes a [rows, cols] FP8 output: data in both layouts, scale_inv, amax and counters. `value(row, col)` returns a
+/// high-precision value, already rounded to its dtype. Several threads call it concurrently, and a second time for each
+/// element if the tensor is requantized (fp8_output.h).
 template <class Value>
 void write_fp8_output_cpu(const Context& context, const Fp8Output& out, int64_t rows, int64_t cols,
                           Value&& value) {

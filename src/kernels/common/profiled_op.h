@@ -1,5 +1,5 @@
-// What a profiler is told of an op (core/profile.h): its name and arguments. What these cost it looks up itself
-// (cost/op_cost.h), since that needs to know all ops.
+// Reports an op to the profiler (core/profile.h) by its name and arguments. The profiler derives the cost itself
+// (cost/op_cost.h), since that requires knowledge of all ops.
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@
 
 namespace te::kernels {
 
-/// The ProfileScope of a dispatched op. An op with a struct of arguments hands that over; one whose arguments are
-/// tensors, each read or written once, has said what it moves.
+/// ProfileScope of a dispatched op. It passes on the argument struct if there is one. For ops whose arguments are
+/// tensors, each read or written once, it reports the bytes moved.
 class ProfiledOp {
  public:
   template <class... Args>

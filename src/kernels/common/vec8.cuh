@@ -1,5 +1,5 @@
-// Eight neighbouring values of a row in registers: the unit in which the memory-bound kernels work. FP32 is
-// moved as two 16-byte accesses, BF16 and FP16 as one and kept packed.
+// Eight consecutive values of a row in registers, the unit of work of the memory-bound kernels. FP32 is loaded and
+// stored with two 16-byte accesses, BF16 and FP16 with one, and the latter stay packed.
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
@@ -25,7 +25,7 @@ struct Vec8<float> {
     reinterpret_cast<float4*>(p)[0] = make_float4(value[0], value[1], value[2], value[3]);
     reinterpret_cast<float4*>(p)[1] = make_float4(value[4], value[5], value[6], value[7]);
   }
-  /// Raises the running maximum of the magnitudes; amax_bits() gives its abs_bits.
+  /// Updates the running maximum of the magnitudes; amax_bits() converts it to abs_bits.
   __device__ __forceinline__ void update_amax(uint32_t& largest) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) largest = max(largest, abs_bits(value[j]));
@@ -38,7 +38,7 @@ struct Vec8<float> {
 
 template <>
 struct Vec8<__nv_bfloat16> {
-  uint32_t word[4];  // two values each, the first in the low half
+  uint32_t word[4];  // two values each, the first one in the low half
 
   __device__ __forceinline__ float get(int j) const {
     return __uint_as_float(j % 2 == 0 ? word[j / 2] << 16 : word[j / 2] & 0xffff0000u);
@@ -54,7 +54,7 @@ struct Vec8<__nv_bfloat16> {
   __device__ __forceinline__ void store_aligned(__nv_bfloat16* p) const {
     *reinterpret_cast<uint4*>(p) = make_uint4(word[0], word[1], word[2], word[3]);
   }
-  // BF16 bits without the sign are ordered as integers, so both halves are compared at once.
+  // BF16 bits without the sign are ordered like integers, so both halves are compared at once.
   __device__ __forceinline__ void update_amax(uint32_t& largest) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) largest = __vmaxu2(largest, word[k] & 0x7fff7fffu);
@@ -62,8 +62,8 @@ struct Vec8<__nv_bfloat16> {
   static __device__ __forceinline__ uint32_t amax_bits(uint32_t largest) {
     return max(largest & 0xffff0000u, largest << 16);
   }
-  /// Makes the compiler unpack again instead of keeping the unpacked values of one phase for the next: eight
-  /// registers for the price of four are what limits the loads in flight.
+  /// Makes the compiler unpack the values again instead of keeping the unpacked values of an earlier phase: eight
+  /// registers instead of four would limit the loads in flight.
   __device__ __forceinline__ void clobber_registers() {
 #pragma unroll
     for (int k = 0; k < 4; ++k) asm volatile("" : "+r"(word[k]));
@@ -72,7 +72,7 @@ struct Vec8<__nv_bfloat16> {
 
 template <>
 struct Vec8<__half> {
-  uint32_t word[4];  // two values each, the first in the low half
+  uint32_t word[4];  // two values each, the first one in the low half
 
   __device__ __forceinline__ float get(int j) const {
     return __half2float(__ushort_as_half(static_cast<unsigned short>(word[j / 2] >> (j % 2 * 16))));
@@ -88,7 +88,7 @@ struct Vec8<__half> {
   __device__ __forceinline__ void store_aligned(__half* p) const {
     *reinterpret_cast<uint4*>(p) = make_uint4(word[0], word[1], word[2], word[3]);
   }
-  // As with BF16; the maximum is widened at the end.
+  // As in BF16; the maximum is converted at the end.
   __device__ __forceinline__ void update_amax(uint32_t& largest) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) largest = __vmaxu2(largest, word[k] & 0x7fff7fffu);
@@ -113,8 +113,8 @@ __device__ __forceinline__ Vec8<T> zero_vec8() {
   return result;
 }
 
-/// The first `valid` elements from p (none when <= 0), zeros behind them. kAligned promises 16-byte alignment
-/// and that `valid` is at least 8 or at most 0.
+/// Loads the first `valid` elements from p (none if <= 0) and fills up with zeros. kAligned requires 16-byte alignment
+/// and `valid` to be at least 8 or at most 0.
 template <bool kAligned, class T>
 __device__ __forceinline__ Vec8<T> load_vec8(const T* p, int64_t valid) {
   Vec8<T> result = zero_vec8<T>();

@@ -1,17 +1,17 @@
-// How y leaves an activation's epilogue (activation_epilogues.cuh) in FP8: the first launch of a cast (fp8_output.h),
-// of values rounded to BF16 first, as if they had been stored and cast by a pass of their own.
+// FP8 output y of an activation's epilogue (activation_epilogues.cuh): the first quantization launch (fp8_output.h), of
+// values that are first rounded to BF16, as if they had been stored and quantized by a separate kernel.
 //
-// A thread has pairs of neighbouring columns of rows eight apart. Row-wise bytes leave two at a time. For the
-// transposed form threads of neighbouring rows exchange a column, so that each has two rows of one column. In a buffer
-// the row-wise bytes lie first, 64 rows of kWidth bytes, and the transposed ones, kWidth rows of 64, kTransposed bytes
-// behind, either in TMA's swizzle of as many bytes: no two threads of a store meet in a bank.
+// A thread has pairs of adjacent columns in rows that are eight apart. Rowwise bytes are stored two at a time. For the
+// transposed layout, threads of adjacent rows exchange a column, so that each has two rows of one column. In a buffer,
+// the rowwise bytes come first, as 64 rows of kWidth bytes. The transposed bytes, kWidth rows of 64, start at offset
+// kTransposed. Both use the TMA swizzle of their row size, so stores have no bank conflicts.
 #pragma once
 
 #include "kernels/gemm/activation_epilogues.cuh"
 
 namespace te::kernels::fused {
 
-/// kTransposes: the column-wise form is wanted, too. kCounts: and the counters.
+/// kTransposes: also write the columnwise layout. kCounts: also count saturated and underflowed values.
 template <bool kTransposes, bool kCounts>
 class CastResult {
  public:
@@ -28,7 +28,7 @@ class CastResult {
   __device__ __forceinline__ void write(const Thread& thread, uint32_t buffer, int i, Values y, bool exist) {
     if (!exist) y = {};
     y.update_amax(largest_);
-    uint32_t pairs[4];  // of columns: this row, eight rows on; the same eight columns on
+    uint32_t pairs[4];  // pairs of columns: this row, eight rows on; the same for eight columns on
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       pairs[j] = to_fp8x2<DType::e4m3>(y.get(2 * j) * scale_, y.get(2 * j + 1) * scale_);
@@ -65,7 +65,7 @@ class CastResult {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<uint16_t>(pair)) : "memory");
   }
 
-  /// Even rows' threads take the first of two columns, odd ones the second.
+  /// Threads of even rows take the first of two columns, those of odd rows the second.
   static __device__ __forceinline__ void write_transposed(const Thread& thread, uint32_t buffer, int i,
                                                           const uint32_t (&pairs)[4]) {
     const uint32_t row = thread.lane / 4, odd = row % 2;
@@ -74,7 +74,7 @@ class CastResult {
       const uint32_t mine = pairs[2 * group] | pairs[2 * group + 1] << 16;
       const uint32_t theirs = __shfl_xor_sync(0xffffffffu, mine, 4);
       const uint32_t rows =
-          __byte_perm(mine, theirs, odd ? 0x3715 : 0x6240);  // two, and two eight further on
+          __byte_perm(mine, theirs, odd ? 0x3715 : 0x6240);  // two rows, and two rows eight columns on
       const uint32_t column = i * 16 + group * 8 + thread.column() + odd;
       const uint32_t at = buffer + column * 64 + (thread.warp * 16 ^ swizzle<32>(column)) + (row - odd);
       store_shared_2(at, rows);

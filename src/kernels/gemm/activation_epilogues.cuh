@@ -1,8 +1,8 @@
-// What happens to a tile of a GEMM (activation_mainloop.cuh): the activation after linear_fc1, and its gradient after
-// the dgrad of linear_fc2. A warpgroup takes a tile through kParts buffers of 64 rows; a thread finds in them what
-// belongs to its accumulators (ldmatrix, stmatrix).
+// Epilogues for the tiles of a GEMM (activation_mainloop.cuh): the activation after linear_fc1, and its gradient after
+// the dgrad of linear_fc2. A warpgroup processes a tile in kParts buffers of 64 rows; a thread accesses the elements
+// that belong to its accumulators (ldmatrix, stmatrix).
 //
-// The forward pass's epilogues have a Result, which is how y leaves: as it is (StoredResult), or in FP8
+// Epilogues of the forward pass have a Result parameter, which writes y: unchanged (StoredResult), or in FP8
 // (activation_cast.cuh).
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace te::kernels::fused {
 
-/// Eight values of a thread, in two groups of columns eight apart: [row, row + 8][column, column + 1].
+/// Eight values of a thread, in two groups of columns that are eight apart: [row, row + 8][column, column + 1].
 using Values = Vec8<__nv_bfloat16>;
 
 __device__ __forceinline__ Values load_values(uint32_t address) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ Values load_values(uint32_t address) {
   ldmatrix(address, x.word);
   return x;
 }
-/// Rounded to BF16: value(i) of eight.
+/// Rounds value(i), i = 0 to 7, to BF16.
 template <class Value>
 __device__ __forceinline__ Values rounded(Value&& value) {
   Values x;
@@ -29,7 +29,7 @@ __device__ __forceinline__ Values rounded(Value&& value) {
   return x;
 }
 
-/// A thread's bias of 64 columns, from `column` on: two of every eight.
+/// A thread's bias for 64 columns, from `column` on: two of every eight.
 struct Bias {
   uint32_t packed[8];
   __device__ __forceinline__ Bias(const GemmParams& p, int column, const Thread& thread) {
@@ -41,7 +41,7 @@ struct Bias {
                       ? *reinterpret_cast<const uint32_t*>(from + i * 8)
                       : 0u;
   }
-  /// Sums + bias of the `i`th 16 columns, rounded: what is stored, and what the activation is taken of.
+  /// Sums + bias of the i-th 16 columns, rounded to BF16: the stored values, to which the activation is applied.
   __device__ __forceinline__ Values add(const float* sums, int i) const {
     Values x;
 #pragma unroll
@@ -53,7 +53,7 @@ struct Bias {
   }
 };
 
-/// The sigmoids that the activation of eight values needs.
+/// Sigmoids that the activation of eight values needs.
 template <ActivationKind kKind>
 struct Sigmoids {
   float of[8];
@@ -70,22 +70,22 @@ __device__ __forceinline__ Values swiglu(const Values& gate, const Values& up,
       [&](int j) { return activation_value<ActivationKind::swiglu>(gate.get(j), up.get(j), s.of[j]); });
 }
 
-/// Of what keeps nothing from tile to tile.
+/// Base of epilogues that keep no state between tiles.
 struct Stateless {
   explicit __device__ Stateless(const GemmParams&) {}
-  /// Behind the last tile.
+  /// Called after the last tile.
   __device__ void finish(const GemmParams&, const Thread&) const {}
 };
 
 /// y in BF16.
 struct StoredResult : Stateless {
   using Stateless::Stateless;
-  /// A buffer's 64 rows from `row` on, and its columns.
+  /// Stores a buffer of 64 rows from `row` on.
   static __device__ void store(const GemmParams&, const GemmMaps& maps, const __nv_bfloat16* buffer,
                                int column, int row) {
     tma_store(&maps.y, buffer, column, 0, row);
   }
-  /// The `i`th 16 columns of a buffer of kWidth. `exist`: the warp's rows are not behind the last one.
+  /// Writes the i-th 16 columns of a buffer with kWidth columns. `exist`: whether the warp's rows exist.
   template <int kWidth>
   __device__ __forceinline__ void write(const Thread& thread, uint32_t buffer, int i, const Values& y,
                                         bool /*exist*/) const {
@@ -93,7 +93,7 @@ struct StoredResult : Stateless {
   }
 };
 
-/// Of the forward pass: buffers are written, and y leaves as Result says.
+/// Forward pass: buffers are only written, and Result writes y.
 template <class Result>
 struct ForwardEpilogue {
   static constexpr bool kReads = false;
@@ -103,12 +103,12 @@ struct ForwardEpilogue {
   __device__ void finish(const GemmParams& p, const Thread& thread) { result.finish(p, thread); }
 };
 
-/// Of half h of a tile.
+/// Whether the warp's rows in half h of a tile exist.
 __device__ __forceinline__ bool rows_exist(const GemmParams& p, TileCoord tile, int h, const Thread& thread) {
   return tile.row * kRows + h * 64 + thread.warp * 16 < p.rows;
 }
 
-/// Buffers: 64 columns of x, the same of y, of either half of the rows; then the next columns.
+/// Buffers: 64 columns of x, then the same columns of y, for each half of the rows; then the next columns.
 template <class Result>
 struct GeluForward : ForwardEpilogue<Result> {
   static constexpr int kBlocks = 1, kParts = 2 * kHalves * kColumns / 64;
@@ -144,8 +144,8 @@ struct GeluForward : ForwardEpilogue<Result> {
   }
 };
 
-/// The first half of a tile's columns is the gate's, the second the up projection's. Buffers: 32 columns of both, 32
-/// of y, of either half of the rows; then the next columns.
+/// The first half of a tile's columns belongs to the gate, the second to the up projection. Buffers: 32 columns of
+/// both, then 32 of y, for each half of the rows; then the next columns.
 template <class Result>
 struct SwigluForward : ForwardEpilogue<Result> {
   static constexpr int kBlocks = 2, kOfBlock = kColumns / kBlocks, kParts = 2 * kHalves * kOfBlock / 32;
@@ -182,7 +182,7 @@ struct SwigluForward : ForwardEpilogue<Result> {
   }
 };
 
-/// Buffers: 64 columns of x, overwritten with dx, of either half of the rows; then the next columns.
+/// Buffers: 64 columns of x, overwritten with dx, for each half of the rows; then the next columns.
 struct GeluBackward : Stateless {
   using Stateless::Stateless;
   static constexpr int kBlocks = 1, kParts = kHalves * kColumns / 64;
@@ -223,7 +223,7 @@ struct GeluBackward : Stateless {
   }
 
  private:
-  /// Adds the warp's 16 rows up, of the two columns that are this lane's.
+  /// Adds up the warp's 16 rows in the two columns of this lane.
   static __device__ __forceinline__ void add_rows(const Thread& thread, uint32_t buffer, float2& sum) {
     const uint32_t rows = buffer + thread.warp * 16 * kTileRowBytes + thread.lane % 4 * 4;
     __syncwarp();
@@ -238,7 +238,7 @@ struct GeluBackward : Stateless {
       sum.y += high_bf16(pair);
     }
   }
-  /// And the warps' sums: those of a tile's rows, of 64 columns.
+  /// Adds the sums of the warps, which gives the sums over a tile's rows for 64 columns.
   static __device__ __forceinline__ void add_warps(GemmShared& s, const GemmParams& p, float2 sum,
                                                    TileCoord tile, int c, const Thread& thread) {
     float(&of)[kWarps][64] = s.sums[thread.warpgroup];
@@ -253,7 +253,7 @@ struct GeluBackward : Stateless {
 };
 
 /// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with
-/// kRecomputeOutput 64 of the activation's result, of either half of the rows; then the next columns.
+/// kRecomputeOutput 64 columns of the activation's result, for each half of the rows; then the next columns.
 template <bool kRecomputeOutput>
 struct SwigluBackward : Stateless {
   using Stateless::Stateless;

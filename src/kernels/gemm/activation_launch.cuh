@@ -1,4 +1,4 @@
-// Launches of activation_mainloop.cuh's kernels: which tensors suit them, tensor maps, parameters.
+// Launches of activation_mainloop.cuh's kernels: supported tensors, tensor maps, parameters.
 #pragma once
 
 #include <limits>
@@ -13,14 +13,14 @@ namespace te::kernels::fused {
 
 constexpr int kClustersTogether = 8;
 
-/// Bulk copies want 16 bytes: addresses, and the distance of rows. Coordinates are 32-bit.
+/// TMA requires addresses and row strides in multiples of 16 bytes, and 32-bit coordinates.
 inline bool fits_tma_boxes(const Tensor& tensor, DType dtype = DType::bf16) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   return tensor.dtype == dtype && tensor.cols() * static_cast<int64_t>(dtype_size(dtype)) % 16 == 0 &&
          is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
 }
 
-/// [rows, blocks * columns] as boxes of `rows` x `width`.
+/// Boxes of `rows` x `width` of a [rows, blocks * columns] tensor.
 inline CUtensorMap activation_boxes(const Tensor& tensor, int64_t blocks, int64_t width, int64_t rows = 64) {
   const int64_t columns = tensor.cols() / blocks;
   return tensor_map(tensor.data,
@@ -29,7 +29,7 @@ inline CUtensorMap activation_boxes(const Tensor& tensor, int64_t blocks, int64_
                      .box = {width, 1, rows}},
                     tensor.dtype);
 }
-/// m x ffn is the shape of the activation's result, k what is summed over, in stages of so many values.
+/// m x ffn is the shape of the activation's result; k is the summed dimension, in stages of `depth_of_stage` values.
 inline GemmParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t depth_of_stage,
                             int64_t columns_of_tile) {
   const int clusters = static_cast<int>(ceil_div(m, kRows * kCluster)),
@@ -46,8 +46,8 @@ void launch(const Context& context, const GemmMaps& maps, const GemmParams& para
                                                                            params);
 }
 
-/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand,
-/// so a last round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
+/// Whether there are enough tiles for all SMs; for smaller problems, cuBLASLt has other tile shapes. Tiles are assigned
+/// statically, so a mostly empty last wave, or SMs occupied by kernels on another CUDA stream, cost up to one wave.
 inline bool is_large(const Context& context, int64_t m, int64_t ffn) {
   return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= sm_count(context);
 }
@@ -56,7 +56,7 @@ inline bool has_epilogue(ActivationKind kind) {
   return kind == ActivationKind::swiglu || kind == ActivationKind::gelu;
 }
 
-/// Operands of this dtype, `out` and the bias are what the forward kernels are made for, and there are enough tiles.
+/// Whether the forward kernels support operands of this dtype, `out` and the bias, and there are enough tiles.
 inline bool supports_forward(const Context& context, const GemmActivationForward& args, DType dtype) {
   if (!has_epilogue(args.kind)) return false;
   const bool gated = is_gated(args.kind);
@@ -64,12 +64,12 @@ inline bool supports_forward(const Context& context, const GemmActivationForward
   if (!fits_tma_boxes(args.a.values, dtype) || !fits_tma_boxes(args.b.values, dtype) ||
       !fits_tma_boxes(args.out))
     return false;
-  // No model has a bias in front of SwiGLU.
+  // No model has a bias before SwiGLU.
   if (args.bias && (gated || !is_aligned(args.bias.data, 4))) return false;
   return ffn % 8 == 0 && is_large(context, args.a.rows(), ffn);
 }
 
-/// y, and in FP8 its transpose; either may be empty then.
+/// y, and its transposed copy in FP8; then either may be empty.
 struct ResultTensors {
   Tensor y, y_columns;
   CastParams cast{};

@@ -1,41 +1,41 @@
-// GEMMs of FP8 matrices whose scales each serve 128 values of the dimension that is summed over.
+// GEMMs of FP8 matrices with one scale per 128 values of the summed dimension.
 //
-// A scale of 128 values of k cannot wait for the end of the sum. So tensor cores add up 128 values of k at a time,
-// from zero, in registers of their own (`partial`), and ordinary multiply-adds bring each such sum, times the scales
-// of its row and its column, into the result's sums (`sums`). That takes a multiply-add for every 128 of the tensor
-// cores', and time in which the warpgroup that does it multiplies nothing: the other warpgroup's tensor work hides
-// it. In steady state
+// A scale per 128 values of k must be applied before the end of the sum. So tensor cores accumulate 128 values of k at
+// a time, from zero, in separate registers (`partial`), and FMA instructions on CUDA cores add each such sum, times the
+// scales of its row and column, to the accumulators (`sums`) (two-level accumulation). During these additions the
+// warpgroup issues no MMAs, so the other warpgroup's MMAs must hide them. In steady state
 //
-//   warpgroup 0   multiply k0 | add k0 ..... | multiply k1 | add k1 ....
-//   warpgroup 1               | multiply k0  | add k0 .... | multiply k1
+// warpgroup 0   MMA k0 | add k0 ..... | MMA k1 | add k1 ....
+// warpgroup 1          | MMA k0       | add k0 .... | MMA k1
 //
-// Left to themselves the two may fall into step, and then tensor cores rest while both add. `kOrdered` has them start
-// their multiplications one after the other by barriers. Whether that pays, and which cut is the fastest, has not been
-// measured yet (te-bench gemm --recipe blockwise).
+// Without synchronization the two may fall into step, and then the tensor cores are idle while both add. With
+// `kOrdered`, an ordered barrier makes them alternate. Which tile shape is the fastest, and whether the barrier pays
+// off, depends on the problem; the algorithm search measures it (gemm_cuda.cpp), and so does te-bench gemm --recipe
+// blockwise.
 //
-// A tile of 64 kHalves rows a warpgroup and kColumns columns needs registers for its sums and for a half's partial
-// sums. Either 2 halves of 128 columns or 1 of 192 are what fits. Large tiles matter more than elsewhere: a block of
-// 128 x 128 reads more from the L2 cache and from shared memory than these give while it multiplies. A cluster of two
-// blocks works on neighbouring tiles and shares an operand: each block loads half of it and sends it to both (of
-// kHalves = 2, whose rows are the longer side, a; else b).
+// A tile of 64 kHalves rows per warpgroup and kColumns columns needs registers for its sums and for the partial sums of
+// one half; 2 halves of 128 columns or 1 half of 192 columns fit. Large tiles matter more than usual, because a tile of
+// 128 x 128 needs more L2 and shared-memory bandwidth than is available while it multiplies. A cluster of two blocks
+// works on adjacent tiles and shares one operand: each block loads half of it and multicasts it to both (a for kHalves
+// = 2, whose rows are the longer side; otherwise b).
 //
-// Where the scales are: of a, one per row and 128 values, in registers, loaded one step ahead. Of b, either one of
-// the whole tile's 128 columns (a weight's blocks), likewise; or one per column (a gradient: both operands have
-// vectors), which every thread needs for a quarter of the columns: these come into shared memory with the stage, 16
-// bytes of them what a thread reads at a time.
+// Scales of a (one per row and 128 values) are in registers, loaded one step ahead. If b has blocks (a weight), there
+// is one scale for the tile's 128 columns, also in registers. If b has vectors (wgrad), there is one scale per column,
+// and every thread needs those of a quarter of the columns. These scales are loaded into shared memory with the stage,
+// and threads read 16 bytes at a time.
 //
-// Results leave through shared memory and bulk stores, each warp's 16 rows by themselves, beside the next tile's
-// multiplications (block_scaled_epilogue.cuh). What is outside of the matrices is loaded as zeros and not stored;
-// scales of the last row or column stand in for those that there are not.
+// Results are stored through shared memory with bulk stores, separately for each warp's 16 rows, while the MMAs of the
+// next tile run (block_scaled_epilogue.cuh). Elements outside of the matrices are loaded as zeros and not stored;
+// scales of the last row or column replace missing ones.
 #pragma once
 
 #include "kernels/gemm/block_scaled_parts.cuh"
 
 namespace te::kernels::block_scaled {
 
-// --- the threads that move data ------------------------------------------------------------------------------------
+// --- producer threads ----------------------------------------------------------------------------------------------
 
-/// kCount rows from `first` on: this block's, or, shared with the cluster, from this block one part.
+/// Loads kCount rows from `first` on: this block's rows, or if kShared, one part of the rows that the cluster shares.
 template <int kCount, bool kShared>
 __device__ __forceinline__ void load_rows(uint8_t* to, const CUtensorMap* map, uint64_t* full, int k,
                                           int first) {
@@ -63,7 +63,7 @@ __device__ void load_operands(Shared<C, K>& s, const Params& p, const Maps& maps
   }
 }
 
-/// A warp's: b's scales of every stage.
+/// Called by one warp: loads b's scales of every stage.
 template <class C, class K>
 __device__ void load_column_scales(Shared<C, K>& s, const Params& p, int lane) {
   typename Ring<C::kStages>::Producer at;
@@ -74,16 +74,16 @@ __device__ void load_column_scales(Shared<C, K>& s, const Params& p, int lane) {
       const float* const from = p.b_scales + k * p.b_stride;
       float* const to = &s.b_scales[slot.stage()].values[ColumnScales<C::kColumns>::place(lane)];
 #pragma unroll
-      for (int i = 0; i < C::kColumns / kWarpSize; ++i)  // 32 columns further on is 8 places
+      for (int i = 0; i < C::kColumns / kWarpSize; ++i)  // 32 columns correspond to 8 places
         copy_async(to + 8 * i, from + min(first + lane + i * kWarpSize, p.columns - 1));
       s.operands.commit_copies(slot);
     }
   }
 }
 
-// --- what a warpgroup does -----------------------------------------------------------------------------------------
+// --- consumer warpgroup --------------------------------------------------------------------------------------------
 
-/// Of a thread's rows and, blocks, of runs of the tile's columns, for 128 values of k.
+/// Scales of a thread's rows and, with blocks, of runs of the tile's columns, for 128 values of k.
 template <class C>
 struct StepScales {
   static constexpr int kRuns = C::kColumns == 128 ? 1 : C::kColumns / 64;  ///< a block may begin at any run
@@ -91,7 +91,7 @@ struct StepScales {
   float b[kRuns];
 };
 
-/// Loads them, step after step; a tile's.
+/// Loads the scales of a tile, one step after another.
 template <class C, class K>
 class ScaleReader {
  public:
@@ -111,7 +111,7 @@ class ScaleReader {
       b_ = p.b_scales + block(0) * p.b_stride;
 #pragma unroll
       for (int r = 0; r < kRuns; ++r)
-        blocks_[r] = (block(r) - block(0)) * static_cast<int>(p.b_stride);  // of at most two blocks
+        blocks_[r] = (block(r) - block(0)) * static_cast<int>(p.b_stride);  // at most two blocks
     }
   }
   __device__ __forceinline__ StepScales<C> next() {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const fl
     for (int i = r * kOfRun; i < (r + 1) * kOfRun; ++i) sums[i] = fmaf(partial[i], scale[i / 2 % 2], sums[i]);
   }
 }
-/// sums += partial * (scale of the row * scale of the column); those of the columns lie at `of_columns`.
+/// sums += partial * (scale of the row * scale of the column); `of_columns` points to the column scales.
 template <int kColumns>
 __device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const float (&partial)[kColumns / 2],
                                            const float (&a)[2], uint32_t of_columns) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const fl
   }
 }
 
-/// Where warpgroups start as they come.
+/// For kernels whose warpgroups run without an ordered barrier.
 struct NoSequenceBarrier {
   __device__ __forceinline__ NoSequenceBarrier(int, int) {}
   __device__ __forceinline__ void wait() const {}
@@ -172,7 +172,7 @@ struct NoSequenceBarrier {
 template <class C>
 using SequenceBarrierOf = std::conditional_t<C::kOrdered, OrderedSequenceBarrier, NoSequenceBarrier>;
 
-/// What a warpgroup multiplies with: the sums of its 64 rows of every half, and the partial sums of 128 values of k.
+/// A warpgroup's accumulators: sums for its 64 rows of every half, and partial sums over 128 values of k.
 template <class C, class K>
 struct Multiplier {
   using Slot = typename Ring<C::kStages>::FullSlot;
@@ -187,7 +187,7 @@ struct Multiplier {
     if (thread.lane < kCluster) s.operands.release_at(slot, thread.lane);
   }
 
-  /// partial = the products of a stage, of one half; under way.
+  /// Issues partial = products of a stage, for one half.
   __device__ __forceinline__ void start(uint64_t a, uint64_t b) {
     order.wait();
     wgmma_fence();
@@ -198,7 +198,7 @@ struct Multiplier {
     order.arrive();
   }
 
-  /// A stage's part of all sums. `overlapped(h)` is called while half h is multiplied.
+  /// Adds a stage's contribution to all sums. `overlapped(h)` is called while the MMAs of half h run.
   template <class Overlapped>
   __device__ __forceinline__ void step(const StepScales<C>& scales, const Overlapped& overlapped) {
     const Slot slot = s.operands.wait(at);
@@ -226,7 +226,7 @@ struct Multiplier {
     }
   }
 
-  /// A tile. `store(h)` is called when the sums of half h are complete.
+  /// Computes a tile. `store(h)` is called when the sums of half h are complete.
   template <class Store>
   __device__ __forceinline__ void tile(const Params& p, TileCoord coord, const Store& store) {
 #pragma unroll

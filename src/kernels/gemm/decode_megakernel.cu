@@ -1,28 +1,28 @@
-// A chain of GEMMs of one to eight rows as one launch of a block on every multiprocessor.
+// Several GEMMs with one to eight rows in one persistent launch, with one block per SM.
 //
-//   tiles      16 columns of a result take 16 rows of a weight, 8 columns of a gated activation 8 of the gate and the
-//              8 of `up` that meet them. The tiles of all linears, one linear behind another, go round the blocks, so
-//              a block knows its tiles, and the weights it will read, before anything else is known.
-//   producer   one thread reads these weights, 1 KiB of each of 16 rows at a time, into a ring that fills shared
-//              memory. It knows no borders between linears: while the others wait for a linear's input, it reads on.
-//   workers    two warpgroups. Per linear: 1. its input to shared memory, every block all of it
-//   (decode_megakernel_input.cuh);
-//              2. one multiplies tiles and hands sums on; the other adds those of each element up in a fixed order,
-//              with bias and activation, and writes the result; 3. a barrier of the grid.
+// tiles      16 columns of a result need 16 rows of a weight; 8 columns of a gated activation need 8 rows of the gate
+//              and the corresponding 8 of `up`. The tiles of all linears, in order, are assigned round-robin to the
+//              blocks, so a block knows its tiles and weights in advance.
+//   producer   One thread loads these weights, 1 KiB of each of 16 rows at a time, into a ring that fills shared
+//              memory. It ignores borders between linears: while the workers wait for a linear's input, it prefetches.
+//   workers    Two warpgroups. For each linear: 1. Every block copies the whole input to shared memory
+//              (decode_megakernel_input.cuh). 2. One warpgroup multiplies tiles; the other one adds the partial sums of
+//              each element in a fixed order, applies bias and activation, and writes the result. 3. Grid barrier.
 //
-// Weights never pass through registers: Hopper's mma.sync has E4M3 only by conversions, which take longer than memory,
-// and each of its instructions stands for a load. wgmma reads shared memory, but multiplies 64 rows, and a tile has two
-// runs of 8. So a run's eight pieces of 128 bytes lie below each other as the 64 rows of one operand, and the eight
-// pieces of the input beside each other as eight columns of the other. Of the product
+// Weights never pass through registers: Hopper's mma.sync supports E4M3 only by conversion, which is slower than
+// memory, and each instruction depends on a load. wgmma reads shared memory, but multiplies 64 rows, while a tile has
+// two runs of 8. So a run's eight pieces of 128 bytes are stacked as the 64 rows of one operand, and the eight pieces
+// of the input are the columns of the other operand. Of the product
 //
 //   d[piece p of row m, piece q of input row n] = sum over 128 bytes of w[m, p] x[n, q]
 //
-// the elements p = q are what is looked for, an eighth; the rest costs nothing, for the tensor cores are idle.
+// only the elements with p = q, an eighth of all, are used. The unused rest costs nothing, because the tensor cores are
+// idle otherwise.
 //
-// What is to make it as fast as memory: around attention, and between two linears, everybody waits for some
-// microseconds, and meanwhile the ring takes what memory delivers in five. The blocks are all resident, one a
-// multiprocessor, so the barrier may spin; the kernel in front may still run beside the first reads
-// (dependent_launch.cuh), since it waits for nobody here.
+// Why this approaches memory bandwidth: around attention and between two linears, all blocks wait for some
+// microseconds; meanwhile the producers fill the rings. All blocks are resident, one per SM, so the grid barrier can
+// spin. The preceding kernel may still run during the first loads (dependent_launch.cuh), because it waits for no block
+// of this kernel.
 #include <algorithm>
 #include <bit>
 
@@ -36,14 +36,14 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr int kMaxSharedBytes = 227 * 1024;
-/// Of a thread: for one row what leaves room for a block of attention (attention/decode.cu) beside a chain's.
+/// Registers per thread. With one row, they leave room for a block of attention (attention/decode.cu) on the same SM.
 template <int kRows>
 constexpr int kMegakernelRegisters = kRows == 1 ? 120 : 168;
 
-// --- the producer --------------------------------------------------------------------------------------------------
+// --- producer ------------------------------------------------------------------------------------------------------
 
-/// One thread. A slot is two boxes of the weight, in pieces of 128 bytes of 8 rows, swizzled (hopper/tile.cuh).
-/// Boxes and not rows: each copy takes some 50 ns to ask for, however small.
+/// Called by one thread. A slot holds two boxes of the weight, in pieces of 128 bytes of 8 rows, swizzled
+/// (hopper/tile.cuh). Boxes are used instead of rows, because issuing a copy takes the same time for any size.
 template <int kSlots>
 __device__ void produce(const MegakernelParams& p, MegakernelShared<kSlots>& shared) {
   typename hopper::Ring<kSlots>::Producer at;
@@ -75,9 +75,9 @@ __device__ void produce(const MegakernelParams& p, MegakernelShared<kSlots>& sha
   }
 }
 
-// --- the workers ---------------------------------------------------------------------------------------------------
+// --- workers -------------------------------------------------------------------------------------------------------
 
-/// Norms' vectors, which all blocks will ask for at once, into the L2 cache.
+/// Prefetches the norms' vectors, which all blocks read at the same time, to the L2 cache.
 __device__ void prefetch_vectors(const MegakernelParams& p) {
   constexpr int kLine = 64;  // elements
   const int line =
@@ -90,8 +90,8 @@ __device__ void prefetch_vectors(const MegakernelParams& p) {
   }
 }
 
-/// The warpgroup that multiplies. Products are summed over one slot by the tensor cores, whose sums of FP8 are short,
-/// and over slots by FP32 additions.
+/// The multiplying warpgroup. Tensor cores sum the products of one slot (in FP8 with reduced precision), and FP32
+/// additions sum over slots.
 template <int kSlots, int kRows>
 class Multiplier {
  public:
@@ -104,13 +104,13 @@ class Multiplier {
         warp(static_cast<int>(threadIdx.x) / kWarpSize),
         lane(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
-  /// This block's tiles of a linear.
+  /// Multiplies this block's tiles of a linear.
   template <DType kType>
   __device__ __forceinline__ void run(const GemmDesc& desc, int before) {
     const int row_bytes = desc.row_bytes, tiles = desc.tiles, step = static_cast<int>(gridDim.x);
     const uint64_t x = hopper::descriptor_of_groups(input, input_stride(row_bytes));
     for (int tile = first_tile(before); tile < tiles; tile += step) {
-#pragma unroll 1  // several slots' wgmmas are more than ptxas lets run beside other instructions (C7511)
+#pragma unroll 1  // ptxas cannot overlap the wgmmas of several slots with other instructions (C7511)
       for (int begin = 0; begin < row_bytes; begin += kReadBytes, at.next()) {
         const auto slot = shared.ring.wait(at);
         multiply<kType>(hopper::descriptor(hopper::stage_address(shared.slots, slot.stage())),
@@ -124,13 +124,13 @@ class Multiplier {
  private:
   using Ring = hopper::Ring<kSlots>;
   static constexpr int kColumns = kRows * kPieces;
-  /// Of input row r: of 8 rows of a run in the lanes that have the elements p = q of the warp's two pieces.
+  /// Sums of input row r over the 8 rows of a run, in the lanes that hold the elements p = q of the warp's two pieces.
   using Sums = float[kRows];
 
-  /// The two runs of a slot, 64 rows each, times the input.
+  /// Multiplies the two runs of a slot, 64 rows each, by the input.
   template <DType kType>
   __device__ __forceinline__ void multiply(uint64_t w, uint64_t x) {
-    constexpr int kAtOnce = kRows < kMegakernelRows ? 2 : 1;  // for which there are registers
+    constexpr int kAtOnce = kRows < kMegakernelRows ? 2 : 1;  // limited by registers
 #pragma unroll
     for (int first = 0; first < 2; first += kAtOnce) {
       float d[kAtOnce][kColumns / 2];
@@ -157,8 +157,8 @@ class Multiplier {
       hopper::wgmma_fp8<kColumns, DType::e4m3, DType::e4m3>(d, w, x, add);
     }
   }
-  /// Lane l has elements (l / 4, 2 (l % 4)) and (l / 4 + 8, 2 (l % 4) + 1) of the warp's 16 rows: its pieces 2 warp and
-  /// 2 warp + 1 meet those of the input where l % 4 = warp.
+  /// Lane l has elements (l / 4, 2 (l % 4)) and (l / 4 + 8, 2 (l % 4) + 1) of the warp's 16 rows. The warp's pieces 2
+  /// warp and 2 warp + 1 meet the same pieces of the input where l % 4 = warp.
   static __device__ __forceinline__ void add(const float (&d)[kColumns / 2], Sums& to) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) to[r] += d[4 * r] + d[4 * r + 3];
@@ -206,7 +206,7 @@ __device__ float activated(const GemmDesc& desc, float x, float up) {
   return 0.0f;
 }
 
-/// The warpgroup that finishes: a thread for each element of a tile; of a gated activation half of them.
+/// The finishing warpgroup: one thread per element of a tile; with a gated activation half of them.
 template <int kSlots, int kRows>
 class Finisher {
  public:
@@ -218,7 +218,7 @@ class Finisher {
         row((static_cast<int>(threadIdx.x) - kMultipliers) / kMegakernelCols),
         col(static_cast<int>(threadIdx.x) % kMegakernelCols) {}
 
-  /// This block's tiles of a linear, whose products are multiplied by `scale`.
+  /// Finishes this block's tiles of a linear, whose sums are multiplied by `scale`.
   __device__ __forceinline__ void run(const GemmDesc& desc, int before, float scale) {
     const bool mine = row < rows && col < desc.tile_cols;
     for (int tile = first_tile(before); tile < desc.tiles; tile += static_cast<int>(gridDim.x), at.next()) {
@@ -239,7 +239,8 @@ class Finisher {
   }
 
  private:
-  /// Sums of a tile to an element of the result; of a gated activation from those of the gate and of `up`.
+  /// Computes an element of the result from the sums of a tile; with a gated activation from those of the gate and of
+  /// `up`.
   __device__ __forceinline__ void write(const GemmDesc& desc, int column, float (&value)[2],
                                         float scale) const {
 #pragma unroll
@@ -278,13 +279,13 @@ __device__ void work(const MegakernelParams& p, MegakernelShared<kSlots>& shared
   for (int i = 0; i < p.count; ++i) {
     const GemmDesc& desc = p.descs[i];
     const bool fp8 = desc.weight_scale_inv != nullptr;
-    // 1. The input.
+    // 1. Input
     const float scale_inv =
         fp8 ? input.template prepare<DType::e4m3>(desc) : input.template prepare<DType::bf16>(desc);
     hopper::fence_proxy_async_shared();
     sync_workers();
     if (i + 1 == p.count) launch_dependent_grids();
-    // 2. Tiles.
+    // 2. Tiles
     if (multiplies) {
       fp8 ? multiplier.template run<DType::e4m3>(desc, before)
           : multiplier.template run<DType::bf16>(desc, before);
@@ -292,7 +293,7 @@ __device__ void work(const MegakernelParams& p, MegakernelShared<kSlots>& shared
       if (leads && i == 0) barrier.begin();
       finisher.run(desc, before, fp8 ? scale_inv * *desc.weight_scale_inv : 1.0f);
     }
-    // 3. All of them.
+    // 3. Grid barrier
     before += desc.tiles;
     if (i + 1 == p.count) break;
     if (!multiplies) {
@@ -332,7 +333,7 @@ int weight_row_bytes(const MegakernelGemm& g) {
   return static_cast<int>(g.weight.cols()) * (g.weight.dtype() == DType::e4m3 ? 1 : 2);
 }
 
-/// 128 bytes of 8 rows, eight times side by side. Behind the last piece of a row come zeros.
+/// Boxes of 128 bytes of 8 rows, eight of them next to each other. After the last piece of a row come zeros.
 CUtensorMap map_of(const MegakernelGemm& g) {
   const int64_t bytes = weight_row_bytes(g);
   return hopper::tensor_map(g.weight.values.data,
@@ -379,13 +380,12 @@ bool possible(const GemmDesc& desc, const Tensor& weight, int rows) {
          is_aligned(desc.beta, 16) && is_aligned(desc.sum, 16);
 }
 
-/// Those that a kernel is made for.
+/// Number of rows that a kernel is compiled for.
 int padded_rows(int rows) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
 }
 
-/// Shared memory for a linear's input: wgmma reads padded_rows(rows), of which it needs no more than that they are
-/// there.
+/// Shared memory for a linear's input. wgmma reads padded_rows(rows) rows; the contents of the padding do not matter.
 int input_bytes(const GemmDesc& desc, int rows) {
   const bool kept = rows > 1 && desc.weight_scale_inv != nullptr && desc.gamma != nullptr;
   const int read = padded_rows(rows) * input_stride(desc.row_bytes);
@@ -432,7 +432,7 @@ struct Megakernel {
   template <int kSlots, int kRows>
   void launch(const Context& context) const {
     constexpr auto kKernel = megakernel_kernel<kSlots, kRows>;
-    // All there is: a smaller chain must not take it from a larger one that has been recorded.
+    // Requests the maximum, because a smaller megakernel must not reduce the limit of a larger one in a captured graph.
     TE_CUDA_CHECK(
         cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
     launch_dependent(context, kKernel, sm_count(context), kMegakernelThreads,
@@ -440,7 +440,7 @@ struct Megakernel {
   }
 };
 
-/// Slots of the ring: as many as find room beside the inputs, and not fewer than the last.
+/// Slots of the ring: as many as fit next to the inputs, but at least kFewSlots.
 constexpr int kMaxSlots = 12, kManySlots = 10, kSomeSlots = 8, kFewSlots = 6;
 
 }  // namespace

@@ -1,5 +1,4 @@
-// What the parts of the chain's kernel (decode_megakernel.cu) share: its parameters, its shared memory, the grid's
-// barrier.
+// Shared by the parts of the megakernel (decode_megakernel.cu): parameters, shared memory, and the grid barrier.
 #pragma once
 
 #include "kernels/gemm/decode_megakernel.h"
@@ -11,36 +10,36 @@
 
 namespace te::kernels::cuda {
 
-// A warpgroup that multiplies, one that adds its sums up and writes the result, and a warp that reads weights. The two
-// warpgroups prepare inputs together. Of a multiprocessor's four partitions one has three of these warps: with
-// kMegakernelRegisters (decode_megakernel.cu) there is room for two warps of attention in each (attention/decode.cu).
+// One warpgroup multiplies, one adds the partial sums and writes the result, and one warp loads weights. Both
+// warpgroups prepare inputs together. Each of an SM's four partitions has at most three of these warps; with
+// kMegakernelRegisters (decode_megakernel.cu) this leaves room for two warps of attention in each
+// (attention/decode.cu).
 constexpr int kMultipliers = 128, kFinishers = 128, kMegakernelWorkers = kMultipliers + kFinishers;
 constexpr int kMegakernelThreads = kMegakernelWorkers + kWarpSize;
 constexpr int kWorkerWarps = kMegakernelWorkers / kWarpSize, kMultiplyingWarps = kMultipliers / kWarpSize;
 constexpr int kMegakernelCols = 16, kMegakernelRows = static_cast<int>(kFewRows);
-constexpr int kRunRows = kMegakernelCols / 2;      ///< neighbouring rows of a tile
-constexpr int kPieceBytes = 128, kPieces = 8;      ///< of a row; pieces of it in a slot
-constexpr int kReadBytes = kPieces * kPieceBytes;  ///< of a row at a time
-constexpr int kRunBytes = kRunRows * kReadBytes;   ///< of a run at a time: wgmma's 64 rows of 128 bytes
+constexpr int kRunRows = kMegakernelCols / 2;      ///< adjacent rows of a tile
+constexpr int kPieceBytes = 128, kPieces = 8;      ///< bytes of a piece of a row; pieces of a row per slot
+constexpr int kReadBytes = kPieces * kPieceBytes;  ///< bytes of a row at a time
+constexpr int kRunBytes = kRunRows * kReadBytes;   ///< bytes of a run at a time: wgmma's 64 rows of 128 bytes
 constexpr int kSlotBytes = 2 * kRunBytes;
 static_assert(kFinishers == kMegakernelRows * kMegakernelCols && kRunBytes == hopper::kWarpgroupTileBytes);
-constexpr int kMaxNormed =
-    4 * 8 * kMegakernelWorkers;  ///< elements of the row of a chain of one row, normalized
+constexpr int kMaxNormed = 4 * 8 * kMegakernelWorkers;  ///< elements of a normalized row, if there is one row
 
-/// Slots that may be under way to a block: what memory's latency asks for at its rate, with some to spare. The ring
-/// holds four times as much. If all of it were asked for at once, requests of 25 MB would queue in front of memory, and
-/// whatever else the blocks read or write for each other, behind them.
+/// Slots in flight per block: enough to cover the memory latency at full bandwidth, with some reserve. The ring holds
+/// four times as much. If all of it were requested at once, the requests would fill the memory queues, and all other
+/// accesses of the blocks would queue after them.
 constexpr int kMaxInFlight = 3;
 
-/// A MegakernelGemm. A tile of its weight is two runs of 8 rows: 16 neighbours, or, of a gated activation, 8 of the
-/// gate and the 8 of `up` that meet them, `cols` rows further on.
+/// Device form of a MegakernelGemm. A tile of its weight is two runs of 8 rows: 16 adjacent rows, or with a gated
+/// activation 8 rows of the gate and the corresponding 8 rows of `up`, `cols` rows further on.
 struct GemmDesc {
-  const float* weight_scale_inv;  ///< E4M3, else null
+  const float* weight_scale_inv;  ///< E4M3, otherwise null
   const __nv_bfloat16 *bias, *x, *delta, *gamma, *beta;
   __nv_bfloat16* sum;
-  void* out;                      ///< bf16, or fp32
+  void* out;                      ///< bf16 or fp32
   int k, row_bytes, tiles, cols;  ///< row_bytes: of the weight; cols: of out
-  int tile_cols, second_run;      ///< columns of out that a tile makes; rows from its first run to its second
+  int tile_cols, second_run;      ///< columns of out per tile; row distance between its runs
   bool out_fp32, gated, activated, layer, zero_centered, power_of_two;
   ActivationKind kind;
   float eps, clamp, margin_factor;
@@ -48,47 +47,47 @@ struct GemmDesc {
 
 struct MegakernelParams {
   GemmDesc descs[kMaxMegakernelGemms];
-  CUtensorMap weights[kMaxMegakernelGemms];  ///< the links': (byte of a piece, row, piece)
+  CUtensorMap weights[kMaxMegakernelGemms];  ///< coordinates (byte in a piece, row, piece)
   int count, rows;
-  int input_bytes;  ///< of shared memory, for the largest input
+  int input_bytes;  ///< shared memory for the largest input
   uint32_t* barrier;
 };
 
-/// Bytes between rows of an input in shared memory. Behind a row come zeros up to there.
+/// Bytes between rows of an input in shared memory; the gap after a row is zeroed.
 __host__ __device__ constexpr int input_stride(int row_bytes) {
   return (row_bytes + kReadBytes - 1) / kReadBytes * kReadBytes;
 }
-/// Where byte `at` of a row of the input lies: pieces are rows of a swizzled tile (hopper/tile.cuh).
+/// Offset of byte `at` of a row of the input: pieces are rows of a swizzled tile (hopper/tile.cuh).
 __device__ __forceinline__ int input_place(int at) {
   return at ^ (at / kPieceBytes % kPieces * 16);
 }
 
-/// Sums of a tile by warps, rows and columns: two tiles in turn.
+/// Partial sums of tiles by warps, rows and columns; double-buffered.
 constexpr int kSumSlots = 2;
 __host__ __device__ constexpr int sums_bytes(int rows) {
   return kSumSlots * kMultiplyingWarps * rows * kMegakernelCols * static_cast<int>(sizeof(float));
 }
-/// Where a row's 16 sums begin.
+/// Index of the first of a row's 16 sums.
 __device__ __forceinline__ int sum_index(int slot, int warp, int row, int rows) {
   return ((slot * kMultiplyingWarps + warp) * rows + row) * kMegakernelCols;
 }
 
-/// The shared memory's head; the input lies behind it, then the sums.
+/// Start of shared memory; the input and then the sums follow it.
 template <int kSlots>
 struct MegakernelShared {
   hopper::Ring<kSlots> ring;
   hopper::Ring<kSumSlots> sums_ring;
-  float partial[2][kWorkerWarps][kMegakernelRows];  ///< in turn: of rows, by warps
+  float partial[2][kWorkerWarps][kMegakernelRows];  ///< double-buffered partial sums of rows, by warps
   alignas(1024) uint8_t slots[kSlots][kSlotBytes];
 };
 
-/// The first of this block's tiles of a linear; `before`: tiles of those in front.
+/// First of this block's tiles of a linear; `before`: number of tiles of earlier linears.
 __device__ __forceinline__ int first_tile(int before) {
   const int blocks = static_cast<int>(gridDim.x);
   return (static_cast<int>(blockIdx.x) + blocks - before % blocks) % blocks;
 }
 
-// Barriers of a block: all but the producer, and those who finish.
+// Barriers of a block: all threads except the producer; the finishing warpgroup.
 __device__ __forceinline__ void sync_workers() {
   hopper::named_barrier_sync<kMegakernelWorkers>(1);
 }
@@ -96,15 +95,15 @@ __device__ __forceinline__ void sync_finishers() {
   hopper::named_barrier_sync<kFinishers>(2);
 }
 
-/// A barrier of all blocks, by one thread of each: what a block has written before it arrives is seen by all who have
-/// waited. The upper bit of the state turns when all have arrived, and the rest returns to zero.
+/// Barrier of all blocks, called by one thread of each. Writes of a block before it arrives are visible to all that
+/// have waited. The upper bit of the state flips when all blocks have arrived, and the other bits return to zero.
 class GridBarrier {
  public:
   __device__ explicit GridBarrier(uint32_t* state) : state_(state) {}
 
-  /// Once, before the block arrives for the first time, when no launch that uses the state is under way any more.
+  /// Called once, before the block's first arrival, when no other launch that uses the state is running.
   __device__ void begin() { phase_ = load() & kPhaseBit; }
-  /// Between barriers of the threads that have written and of those that will read.
+  /// Must be called between block barriers with the writing and with the reading threads.
   __device__ void arrive_and_wait() {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(state_),
                  "r"(blockIdx.x == 0 ? kPhaseBit - (gridDim.x - 1) : 1u)

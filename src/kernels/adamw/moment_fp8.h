@@ -1,7 +1,7 @@
 // Adam moments in FP8: each block of 128 elements stores 8-bit codes and the exponent k of a common power-of-two scale.
 //
 //   exp_avg      E4M3: value = code * 2^k
-// exp_avg_sq   value = (code * 2^k)^2; the code is unsigned, with 4 exponent and 4 mantissa bits. Storing the square
+//   exp_avg_sq   value = (code * 2^k)^2; the code is unsigned, with 4 exponent and 4 mantissa bits. Storing the square
 //                root halves the range of exponents that a block spans. Without it, the smallest second moments of
 //                a block would underflow, and their elements would take steps of exp_avg / eps.
 //

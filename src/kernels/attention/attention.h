@@ -1,7 +1,7 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, without storing
 // the score matrix. On a GPU (head_dim a multiple of 8, at most 256), attention_kernels() selects one of:
 //
-// te-train's Hopper kernels  BF16 heads of 64 and 128 without dropout, with any documents, window and query range
+//   te-train's Hopper kernels  BF16 heads of 64 and 128 without dropout, with any documents, window and query range
 //                              (flash_attention.h)
 //   cuDNN                      other 16-bit heads, if cuDNN has kernels for both passes
 //   te-train's FP32 kernels    FP32, and combinations that cuDNN lacks, such as a window or a query range with

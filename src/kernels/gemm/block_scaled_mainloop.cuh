@@ -5,8 +5,8 @@
 // scales of its row and column, to the accumulators (`sums`) (two-level accumulation). During these additions the
 // warpgroup issues no MMAs, so the other warpgroup's MMAs must hide them. In steady state
 //
-// warpgroup 0   MMA k0 | add k0 ..... | MMA k1 | add k1 ....
-// warpgroup 1          | MMA k0       | add k0 .... | MMA k1
+//   warpgroup 0   MMA k0 | add k0 ..... | MMA k1 | add k1 ....
+//   warpgroup 1          | MMA k0       | add k0 .... | MMA k1
 //
 // Without synchronization the two may fall into step, and then the tensor cores are idle while both add. With
 // `kOrdered`, an ordered barrier makes them alternate. Which tile shape is the fastest, and whether the barrier pays

@@ -1,6 +1,6 @@
 // Several GEMMs with one to eight rows in one persistent launch, with one block per SM.
 //
-// tiles      16 columns of a result need 16 rows of a weight; 8 columns of a gated activation need 8 rows of the gate
+//   tiles      16 columns of a result need 16 rows of a weight; 8 columns of a gated activation need 8 rows of the gate
 //              and the corresponding 8 of `up`. The tiles of all linears, in order, are assigned round-robin to the
 //              blocks, so a block knows its tiles and weights in advance.
 //   producer   One thread loads these weights, 1 KiB of each of 16 rows at a time, into a ring that fills shared

@@ -1,6 +1,6 @@
-// The input of a linear of a chain (decode_megakernel.cu), put into shared memory by both warpgroups, every block all
-// of it: norm(x + delta), and a cast where the weight is E4M3. Memory answers in about a microsecond, for which all
-// blocks wait, so whatever a phase reads is asked for at once.
+// Input of a linear in the megakernel (decode_megakernel.cu). In every block, both warpgroups compute norm(x + delta)
+// completely, quantize it if the weight is E4M3, and write it to shared memory. All blocks wait for the memory latency,
+// so each phase issues all of its loads at once.
 #pragma once
 
 #include "kernels/gemm/decode_megakernel_device.cuh"
@@ -9,7 +9,7 @@
 
 namespace te::kernels::cuda {
 
-/// Eight values of a row.
+/// Eight consecutive values of a row.
 struct FloatVec8 {
   float v[8];
 
@@ -39,7 +39,7 @@ struct FloatVec8 {
   }
 };
 
-/// Of up to kRows rows.
+/// Input of up to kRows rows.
 template <int kRows>
 class MegakernelInput {
  public:
@@ -53,7 +53,7 @@ class MegakernelInput {
         warp_(static_cast<int>(threadIdx.x) / kWarpSize),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
-  /// As wgmma reads it; returns the inverse of the scale that it is cast with.
+  /// Prepares the input in wgmma's layout; returns its inverse scale.
   template <DType kType>
   __device__ __forceinline__ float prepare(const GemmDesc& desc) {
     const int stride = input_stride(desc.row_bytes);
@@ -76,7 +76,7 @@ class MegakernelInput {
   static constexpr int kBatch = 6;
   static constexpr int kStep = kMegakernelWorkers * 8;
 
-  /// What another block may have written in this launch: not from the L1 cache.
+  /// Loads values that another block may have written in this launch, bypassing the L1 cache.
   static __device__ __forceinline__ Packed fresh(const bf16* p) {
     return __ldcg(reinterpret_cast<const Packed*>(p));
   }
@@ -89,24 +89,24 @@ class MegakernelInput {
   __device__ __forceinline__ uint2* cast_at(int stride, int row, int column) const {
     return reinterpret_cast<uint2*>(input_ + row * stride + input_place(column));
   }
-  /// fn(row, first column) of this thread's eights, always the same.
+  /// Calls fn(row, first column) for each vector of eight that this thread owns; the assignment is fixed.
   template <class Fn>
   __device__ __forceinline__ void for_own(const GemmDesc& desc, Fn&& fn) const {
     for (int row = 0; row < rows_; ++row)
       for (int c = static_cast<int>(threadIdx.x) * 8; c < desc.k; c += kStep) fn(row, c);
   }
 
-  /// Behind the rows, where weights come as zeros, which nothing but a number may be multiplied by.
+  /// Zeroes the gaps after the rows. Weights are zero there, but zero times NaN or infinity would not be.
   __device__ __forceinline__ void clear_tails(int row_bytes, int stride) const {
     const int each = (stride - row_bytes) / 16;
     for (int i = static_cast<int>(threadIdx.x); i < rows_ * each; i += kMegakernelWorkers)
       *reinterpret_cast<uint4*>(input_ + i / each * stride + input_place(row_bytes + i % each * 16)) = {};
   }
 
-  // --- inputs without a norm, whose eights are dealt out over all rows as one
+  // --- inputs without a norm: the vectors of all rows are distributed over the threads
 
   __device__ __forceinline__ int num_vec8(const GemmDesc& desc) const { return rows_ * (desc.k / 8); }
-  /// This thread's eights from `first` on; 0 behind the last.
+  /// Loads this thread's vectors from `first` on, with zeros after the last one.
   __device__ __forceinline__ void load_batch(const GemmDesc& desc, int first, Packed (&x)[kBatch]) const {
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
@@ -114,7 +114,7 @@ class MegakernelInput {
       x[j] = i < num_vec8(desc) ? fresh(desc.x + int64_t{i} * 8) : Packed{};
     }
   }
-  /// fn(eight, row, first column)
+  /// Calls fn(vector, row, first column).
   template <class Fn>
   __device__ __forceinline__ void for_batch(const GemmDesc& desc, int first, const Packed (&x)[kBatch],
                                             Fn&& fn) const {
@@ -135,7 +135,7 @@ class MegakernelInput {
     }
   }
 
-  /// A thread keeps a batch of what it has read for the amax, and reads more than that again.
+  /// For the amax pass a thread keeps one batch in registers; it reads longer inputs again.
   __device__ __forceinline__ float cast(const GemmDesc& desc, int stride) {
     constexpr int kBatchStep = kBatch * kMegakernelWorkers;
     Packed x[kBatch];
@@ -157,7 +157,7 @@ class MegakernelInput {
 
   // --- norms
 
-  /// The norm's result waits behind the input for the amax.
+  /// Stores the norm's result after the input in shared memory until the amax is known.
   __device__ __forceinline__ float normalize_and_cast(const GemmDesc& desc, int stride) {
     uint8_t* const kept = input_ + rows_ * stride;
     const int kept_stride = input_stride(2 * desc.k);
@@ -173,7 +173,7 @@ class MegakernelInput {
     return 1.0f / scale;
   }
 
-  /// x + delta, rounded; to global memory, too, which one block is enough for.
+  /// x + delta, rounded. One block also writes it to global memory.
   __device__ __forceinline__ Packed add_to_stream(const GemmDesc& desc, const Packed& x, const Packed& delta,
                                                   int row, int c) const {
     FloatVec8 sum(x);
@@ -185,11 +185,11 @@ class MegakernelInput {
     return packed;
   }
 
-  /// norm(x + delta) to shared memory; the sum to global memory.
+  /// Writes norm(x + delta) to shared memory and the sum to global memory.
   __device__ __forceinline__ void normalize(const GemmDesc& desc, uint8_t* rows, int stride) {
     constexpr int kAtOnce = kRows < 4 ? kRows : 4;
     float mean[kRows] = {}, rstd[kRows] = {};
-    // 1. The sum, and what its mean and its square's add up to.
+    // 1. Residual add, sums for mean and mean square
 #pragma unroll
     for (int first = 0; first < kRows; first += kAtOnce) {
       if (first >= rows_) break;
@@ -214,9 +214,9 @@ class MegakernelInput {
       }
     }
     if (desc.layer) centered_squares(desc, rows, stride, mean, rstd);
-    // 2. Its standard deviation.
+    // 2. Standard deviation
     add_over_block(rstd);
-    // 3. Normalized.
+    // 3. Normalization
     const float size = static_cast<float>(desc.k);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -235,7 +235,7 @@ class MegakernelInput {
     }
   }
 
-  /// Sums to means, over the block; squares of what is left without them.
+  /// Converts sums to means over the block, and computes squared deviations from the means.
   __device__ __forceinline__ void centered_squares(const GemmDesc& desc, uint8_t* rows, int stride,
                                                    float (&mean)[kRows], float (&squares)[kRows]) {
     add_over_block(mean);
@@ -251,11 +251,11 @@ class MegakernelInput {
     }
   }
 
-  // --- norms of one row, which stays in registers: kHeld eights a thread. What is normalized has the bits that
-  // normalize() makes.
+  // --- norms of one row, which stays in registers: kHeld vectors per thread. Results are bitwise equal to those of
+  // normalize().
 
   static constexpr int kMaxHeld = kMaxNormed / kStep;
-  /// Where there are registers for it.
+  /// Whether there are registers to load gamma early.
   template <int kHeld>
   static constexpr bool kEarlyGamma = kHeld <= 2;
 
@@ -263,7 +263,7 @@ class MegakernelInput {
   __device__ __forceinline__ float one_row(const GemmDesc& desc) {
     Packed x[kHeld], gamma[kHeld];
     load_sum(desc, x, gamma);
-    // 1. Mean and standard deviation.
+    // 1. Mean and standard deviation
     float mean[1] = {}, squares[1] = {};
     if (desc.layer) {
       for_held<kHeld>(desc, [&](int u, int) {
@@ -277,7 +277,7 @@ class MegakernelInput {
     });
     add_over_block(squares);
     const float factor = 1.0f / sqrtf(squares[0] / static_cast<float>(desc.k) + desc.eps);
-    // 2. Normalized.
+    // 2. Normalization
     for_held<kHeld>(desc, [&](int u, int c) {
       FloatVec8 of(x[u]);
       const FloatVec8 gain(kEarlyGamma<kHeld> ? gamma[u] : constant(desc.gamma + c)),
@@ -288,7 +288,7 @@ class MegakernelInput {
                                beta.v[j]);
       x[u] = of.packed();
     });
-    // 3. To shared memory, cast or not.
+    // 3. Write to shared memory, quantized or not
     if constexpr (kType == DType::bf16) {
       for_held<kHeld>(desc, [&](int u, int c) { *at(input_, 0, 0, c) = x[u]; });
       return 1.0f;
@@ -301,7 +301,7 @@ class MegakernelInput {
     }
   }
 
-  /// x + delta, which goes to global memory too, and maybe gamma, all asked for at once.
+  /// Loads x + delta, which is also written to global memory, and optionally gamma, with all loads issued at once.
   template <int kHeld>
   __device__ __forceinline__ void load_sum(const GemmDesc& desc, Packed (&x)[kHeld],
                                            Packed (&gamma)[kHeld]) const {
@@ -315,7 +315,7 @@ class MegakernelInput {
     for_held<kHeld>(desc, [&](int u, int c) { x[u] = add_to_stream(desc, x[u], delta[u], 0, c); });
   }
 
-  /// fn(which, first column) of the eights of a row that this thread holds.
+  /// Calls fn(index, first column) for each vector of a row that this thread holds.
   template <int kHeld, class Fn>
   __device__ __forceinline__ void for_held(const GemmDesc& desc, Fn&& fn) const {
 #pragma unroll
@@ -325,8 +325,8 @@ class MegakernelInput {
     }
   }
 
-  // --- over the block. One barrier each: a warp that writes one of two buffers has passed the barrier behind which all
-  // have read it.
+  // --- reductions over the block. One barrier each: two buffers alternate, so a warp that writes one has passed a
+  // barrier that all warps reach after reading it.
 
   __device__ __forceinline__ void add_over_block(float (&values)[kRows]) {
     auto& buffer = partial_[buffer_index_];

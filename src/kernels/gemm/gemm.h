@@ -40,10 +40,9 @@ struct Gemm {
   Tensor out;  ///< [m, n]; fp32, bf16 or fp16
   bool trans_a = false;
   bool trans_b = false;
-  bool accumulate = false;  ///< add to out instead of overwriting it
-  Tensor bias;              ///< optional [n], dtype of out (fp32, bf16 or fp16)
-  bool fast_accumulation =
-      false;  ///< FP8 on Hopper: accumulate in the tensor cores' reduced precision; for fprop only
+  bool accumulate = false;         ///< add to out instead of overwriting it
+  Tensor bias;                     ///< optional [n], dtype of out (fp32, bf16 or fp16)
+  bool fast_accumulation = false;  ///< FP8 on Hopper: tensor cores' reduced-precision sums; for fprop
   /// b is complete before the last work launched on the CUDA stream, so a GPU may read b before that work ends.
   bool early_b = false;
 };

@@ -1,5 +1,5 @@
-// Checks of the GEMMs with an activation, and the two steps that each is where no kernel fuses them: everywhere on
-// the CPU, whose reference they are.
+// Checks of GEMMs with an activation, and their unfused computation in two steps: for cases that no kernel fuses, and
+// as the reference on the CPU.
 #include "kernels/gemm/gemm_activation.h"
 
 #include <initializer_list>
@@ -16,10 +16,11 @@ using NamedTensor = std::pair<const char*, Tensor>;
 
 void check_apart(const char* op, const NamedTensor& written, std::initializer_list<NamedTensor> others) {
   for (const auto& [name, tensor] : others)
-    TE_CHECK(!overlap(written.second, tensor), "{}: {} and {} share memory", op, written.first, name);
+    TE_CHECK(!overlap(written.second, tensor), "{}: {} and {} must not overlap in memory", op, written.first,
+             name);
 }
 
-/// Columns of the activation's input.
+/// Number of columns of the activation's input.
 int64_t input_cols(ActivationKind kind, int64_t ffn) {
   return is_gated(kind) ? 2 * ffn : ffn;
 }
@@ -33,8 +34,8 @@ void check_args(const char* op, const GemmActivationForward& args) {
   const int64_t m = args.a.rows(), n = args.b.rows(), ffn = is_gated(args.kind) ? n / 2 : n;
   check_shape(op, "b", args.b.values, {input_cols(args.kind, ffn), args.a.cols()});
   check_shape(op, "out", args.out, {m, n});
-  TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: neither y nor y_fp8 is wanted", op);
-  TE_CHECK(fp8 || !args.y_fp8, "{}: {} operands and a result in FP8", op, dtype_name(dtype));
+  TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: y, or y_fp8 with data, is required", op);
+  TE_CHECK(fp8 || !args.y_fp8, "{}: a result in FP8 requires FP8 operands, not {}", op, dtype_name(dtype));
   if (args.y) check_dtype(op, "y", args.y, dtype);
   if (args.y) check_shape(op, "y", args.y, {m, ffn});
   if (args.bias) {

@@ -1,6 +1,6 @@
-// FP8 GEMMs with an activation behind them on Hopper, which casts what it makes. Both operands are E4M3 with one
-// inverse scale each; y is stored, or cast to E4M3 by the first launch of a cast (fp8_output.h), whose second launch is
-// that of activation_forward: it makes y again from `out`.
+// FP8 GEMMs with an activation after them on Hopper, fused with the quantization of the result. Both operands are E4M3
+// with one inverse scale each. y is stored, or quantized to E4M3 by the first quantization launch (fp8_output.h). The
+// second launch is that of activation_forward, which recomputes y from `out`.
 #include "kernels/activation/activation_tiles.cuh"
 #include "kernels/gemm/activation_cast.cuh"
 #include "kernels/gemm/activation_launch.cuh"
@@ -44,7 +44,7 @@ void launch_cast(const Context& context, const GemmActivationForward& args, cons
 }  // namespace
 
 bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args) {
-  // Other sizes are gemm's to refuse; a warp's 16 rows exist all or none.
+  // gemm rejects other sizes with an error; a warp's 16 rows exist completely or not at all.
   if (args.a.rows() % 16 != 0 || args.b.rows() % 16 != 0) return false;
   if (!has_one_scale(args.a) || !has_one_scale(args.b) || !args.fast_accumulation ||
       !supports_forward(context, args, DType::e4m3))

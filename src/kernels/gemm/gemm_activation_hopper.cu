@@ -1,4 +1,4 @@
-// BF16 GEMMs with an activation behind them on Hopper: which shapes, and how they are launched.
+// BF16 GEMMs with an activation after them on Hopper: supported shapes, and launches.
 #include "kernels/gemm/activation_launch.cuh"
 #include "kernels/gemm/gemm_activation_cuda.h"
 #include "kernels/quantize/quantize_cuda.h"
@@ -22,7 +22,7 @@ bool gemm_activation_backward(const Context& context, const GemmActivationBackwa
   const bool gated = is_gated(args.kind);
   for (const Tensor& tensor : {args.a, args.b, args.x, args.dx, args.y ? args.y : args.dx})
     if (!fits_tma_boxes(tensor)) return false;
-  // A bias in front of SwiGLU is rare: its sums are left to a pass of their own.
+  // A bias before SwiGLU is rare, so its gradient is summed in a separate pass.
   if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
   using Operands = Bf16Operands<Major::mn>;
   GemmParams params = params_of(m, ffn, k, Operands::kDepth, kColumns);
@@ -40,7 +40,7 @@ bool gemm_activation_backward(const Context& context, const GemmActivationBackwa
     launch<SwigluBackward<false>, Operands>(context, maps, params);
   }
   if (args.dbias) add_partial_sums(context, args.scratch.as<float>(), ceil_div(m, kRows), ffn, args.dbias);
-  // GELU's result has no buffer in the same kernel.
+  // The kernel has no buffer for GELU's result.
   if (args.y && !gated) kernels::activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y});
   return true;
 }

@@ -4,7 +4,7 @@
 //   te-train gemm algorithms 1
 //   gpu NVIDIA H200
 //   library 130101
-// KEY<tab>EFFORT<tab>ALGORITHM in hexadecimal       one line per problem, sorted
+//   KEY<tab>EFFORT<tab>ALGORITHM in hexadecimal       one line per problem, sorted
 //   checksum FNV-1A (64 bits) OF ALL LINES ABOVE
 //
 // Processes that share the file compute bitwise equal results. The first process to encounter a problem selects for

@@ -1,12 +1,13 @@
-// GEMMs of one to eight rows: what generation multiplies. Their time is that of reading b, so b is read once, with as
-// many bytes in flight as the memory's latency asks for; the first of them, where early_b allows it, before the kernel
-// in front has ended. An activation behind the GEMM costs no pass of its own.
+// GEMMs with one to eight rows, as in generation. Their time is bound by reading b, so b is read once, with enough
+// bytes in flight to cover the memory latency. If early_b allows it, the first loads start before the preceding kernel
+// has ended. An activation after the GEMM is fused.
 //
-// A block makes 16 columns of the result (of a gated activation: 16 of the gate and the 16 of `up` that meet them); its
-// warps share k, 128 bytes of a row at a time. The tensor cores multiply 16 rows of b by 8 of a (mma.m16n8k16, or k32
-// for E4M3), so eight rows cost what one costs. Which k an element of a fragment stands for is arbitrary as long as a
-// and b agree: a lane loads 16 bytes of a row and takes them as the fragments of two instructions. The warps' sums are
-// added in a fixed order, the same for every row: a row's bits depend on no other row.
+// A block computes 16 columns of the result (with a gated activation: 16 of the gate and the corresponding 16 of `up`).
+// Its warps divide k among them, 128 bytes of a row at a time. The tensor cores multiply 16 rows of b by 8 rows of a
+// (mma.m16n8k16, or k32 for E4M3), so eight rows cost as much as one. The assignment of k indices to fragment elements
+// is arbitrary as long as a and b agree, so a lane loads 16 bytes of a row and uses them as the fragments of two
+// instructions. The warps' sums are added in a fixed order that does not depend on the row, so a row's result does not
+// depend on other rows.
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/gemm/few_rows.cuh"
 #include "kernels/gemm/gemm_activation_cuda.h"
@@ -17,30 +18,29 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kCols = kFewRowsCols;  ///< of a block
-constexpr int kStepRuns = 8;         ///< runs of 16 bytes of a row that a warp takes in a step
-constexpr int kAheadRuns =
-    8;  ///< 16-byte loads of a lane under way, of each row of a tile: kStepRuns / 4 a step
+constexpr int kCols = kFewRowsCols;  ///< per block
+constexpr int kStepRuns = 8;         ///< 16-byte runs of a row per warp and step
+constexpr int kAheadRuns = 8;  ///< 16-byte loads in flight per lane and row of a tile: kStepRuns / 4 per step
 
 struct FewRowsParams {
   const uint4* a;
   const uint4* b;
   void* out;
-  void* y;                ///< the activation's result
-  const void* bias;       ///< of out's type, or null
-  const float* a_scales;  ///< FP8, as the layouts say
+  void* y;                ///< result of the activation
+  const void* bias;       ///< dtype of out; may be null
+  const float* a_scales;  ///< FP8, in the layouts of matrix.h
   const float* b_scales;
   int rows;
-  int64_t cols;                ///< n, or with a gated activation half of it
-  int64_t runs;                ///< of a row of a and of b
-  int64_t a_stride, b_stride;  ///< vectors: between the scales of blocks of a; of row blocks of b
-  bool scales_by_row;          ///< ScaleLayout::rows, else ::tensor
-  bool scales_b_by_vectors;    ///< b's, with a's: vectors, else blocks
+  int64_t cols;                ///< n, or half of it with a gated activation
+  int64_t runs;                ///< 16-byte runs per row of a and of b
+  int64_t a_stride, b_stride;  ///< vectors: strides of the scales of a and b
+  bool scales_by_row;          ///< ScaleLayout::rows, otherwise ::tensor
+  bool scales_b_by_vectors;    ///< layout of b's scales if a has vectors: vectors, otherwise blocks
   bool early_b;
   float clamp;
 };
 
-/// b is read once: not into the L1 cache, which has a.
+/// Loads b, which is read once, without L1 allocation, because the L1 cache holds a.
 __device__ __forceinline__ uint4 load_run(const uint4* p) {
   uint4 run;
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -61,7 +61,7 @@ struct Activation {
   }
 };
 
-/// kBlockScales: of every 128 values along k, which are a step of E4M3.
+/// kBlockScales: scales per 128 values of k, which are one step in E4M3.
 template <DType kType, class Out, bool kBlockScales, class Act>
 class FewRowsWarp {
  public:
@@ -77,7 +77,7 @@ class FewRowsWarp {
         warp(threadIdx.x / kWarpSize),
         first(int64_t{blockIdx.x} * kCols) {}
 
-  /// Asks for the runs of a step. A column beyond the last is the last one again; runs beyond the last are zeros.
+  /// Loads the runs of a step. Beyond the last column the last one is repeated; beyond the last run are zeros.
   __device__ __forceinline__ void load_b(int64_t first_run, int s) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -180,9 +180,9 @@ class FewRowsWarp {
   }
 
   const FewRowsParams& p;
-  const int group, member;  ///< of the fragments: a row of a tile of b and of a, a quarter of their 64 bytes
+  const int group, member;  ///< in fragments: row of a tile of b and of a; quarter of their 64 bytes
   const int warp;
-  const int64_t first;  ///< column of the result
+  const int64_t first;  ///< first column of the result
   float sums[kTiles][4] = {};
   Runs b[kAhead];
 };
@@ -192,13 +192,13 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const __grid_cons
   using Warp = FewRowsWarp<kType, Out, kBlockScales, Act>;
   __shared__ typename Warp::Shared shared;
   Warp warp(p);
-  // 1. The first runs of b, then the end of the kernel in front: a is there.
+  // 1. The first runs of b, then the end of the preceding kernel, after which a is complete
   if (!p.early_b) wait_on_dependent_grids();
 #pragma unroll
   for (int s = 0; s < Warp::kAhead; ++s) warp.load_b(0, s);
   if (p.early_b) wait_on_dependent_grids();
   launch_dependent_grids();
-  // 2. Step by step; the registers of one take the runs that are kAhead steps further on.
+  // 2. Step by step; a step's registers are refilled with the runs of kAhead steps later
   for (int64_t first_run = 0; first_run < p.runs; first_run += Warp::kRunsPerIteration) {
 #pragma unroll
     for (int s = 0; s < Warp::kAhead; ++s) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const __grid_cons
       warp.load_b(first_run + Warp::kRunsPerIteration, s);
     }
   }
-  // 3. The warps' sums together.
+  // 3. Add the warps' sums
   warp.write(shared);
 }
 

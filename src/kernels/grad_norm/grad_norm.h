@@ -21,7 +21,7 @@ int64_t sum_of_squares_scratch_elements();
 
 /// grad_norm  = sqrt(sum_of_squares) / gradient_scale
 /// multiplier = (clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1) / gradient_scale
-/// (as in Megatron-LM and torch.nn.utils.clip_grad_norm_)
+///              (as in Megatron-LM and torch.nn.utils.clip_grad_norm_)
 /// skip       = 1, with multiplier = 0, if the norm or *loss is not finite or *loss is above largest_loss; otherwise 0
 struct ClipCoefficient {
   Tensor sum_of_squares;  ///< [1] fp32

@@ -1,4 +1,4 @@
-// Launches of persistent kernels: dynamic shared memory, clusters, as many blocks as run at a time.
+// Launches of persistent kernels: dynamic shared memory, clusters, number of resident blocks.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace te::kernels::hopper {
 
-/// Launches kKernel, whose dynamic shared memory is a Shared, with `most` clusters of kCluster blocks, or as many as
-/// run at a time if that is less. What is asked of the driver is asked once: a process computes on one device.
+/// Launches kKernel, whose dynamic shared memory is a `Shared`, with at most `most` clusters of kCluster blocks, and at
+/// most as many as can be resident. The driver is queried only once, because a process uses one device.
 template <auto kKernel, class Shared, int kCluster = 1, class... Args>
 void launch_persistent(const Context& context, int most, const Args&... args) {
   cudaLaunchAttribute cluster{};
@@ -24,11 +24,11 @@ void launch_persistent(const Context& context, int most, const Args&... args) {
   static const int at_once = [&] {
     TE_CUDA_CHECK(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)));
     if (kCluster == 1) return sm_count(context);
-    // Fewer than there are multiprocessors for, where these are not grouped in whole clusters.
+    // May be fewer than the SMs would allow, if these are not grouped into whole clusters.
     int count = 0;
     TE_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kKernel, &config));
-    TE_CHECK(count > 0, "no cluster of {} blocks with {} bytes of shared memory fits this device", kCluster,
-             sizeof(Shared));
+    TE_CHECK(count > 0, "this device cannot run a cluster of {} blocks with {} bytes of shared memory",
+             kCluster, sizeof(Shared));
     return count;
   }();
   config.gridDim = dim3(std::min(at_once, most) * kCluster);

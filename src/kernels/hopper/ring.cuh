@@ -1,6 +1,6 @@
 // Rings of shared-memory stages between a producer and its consumers.
 //
-// producer   slot = ring.acquire(cursor)   waits until the stage is empty and may be overwritten
+//   producer   slot = ring.acquire(cursor)   waits until the stage is empty and may be overwritten
 //              ring.commit(slot, bytes)      stage is full after all commits and the bytes of their copies
 //   consumer   slot = ring.wait(cursor)      waits until the stage is full and may be read
 //              ring.release(slot)            stage is empty after all releases

@@ -3,7 +3,7 @@
 // With X = U S V^T, n = min(rows, cols), (a, b, c) = (3.4445, -4.7750, 2.0315), and X initialized to x / (|x| + 1e-7),
 // where |x| is the Frobenius norm:
 //   rows <= cols   A = X X^T,  B = b A + c A A,  X = a X + B X
-// rows >  cols   A = X^T X,  B = b A + c A A,  X = a X + X B      (equals the iteration on the transpose)
+//   rows >  cols   A = X^T X,  B = b A + c A A,  X = a X + X B      (equals the iteration on the transpose)
 // Five iterations bring all but tiny singular values into [0.7, 1.2]; the coefficients (Jordan et al., 2024; arXiv
 // 2502.16982) trade convergence to 1 for speed.
 //

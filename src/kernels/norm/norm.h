@@ -1,7 +1,7 @@
 // RMSNorm (Zhang and Sennrich, arXiv 1910.07467) and LayerNorm (Ba et al., arXiv 1607.06450), optionally fused with the
 // preceding residual add and the quantization of the result to FP8.
 //   rms    y = x * rstd * gamma,                 rstd = 1 / sqrt(mean(x^2) + eps)
-// rms_zero_centered  the same with 1 + gamma instead of gamma (Gemma)
+//   rms_zero_centered  the same with 1 + gamma instead of gamma (Gemma)
 //   layer  y = (x - mean) * rstd * gamma + beta, rstd = 1 / sqrt(var(x) + eps), var biased
 // Statistics and sums are FP32; x and y are rounded to the tensors' dtype (fp32, bf16 or fp16).
 #pragma once

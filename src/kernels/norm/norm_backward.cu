@@ -1,8 +1,8 @@
-// RMSNorm and LayerNorm backward. A block takes a row or two at a time and a thread the same columns of every row, so
-// one pass over dy and x gives dx and the block's sums for dgamma, dbeta (in registers) and dbias (in shared memory,
-// because no registers are left). The number of blocks and their rows depend on the shape alone; a second kernel adds
-// the blocks' sums in their order, so the gradients have the same bits in every run. dx in FP8 is another kernel's
-// (norm_backward_fp8.cu), or that of a cast behind this one.
+// Backward pass of RMSNorm and LayerNorm. A block processes one or two rows at a time, and a thread the same columns of
+// every row, so one pass over dy and x gives dx and the block's sums for dgamma, dbeta (in registers) and dbias (in
+// shared memory, because no registers are left). The number of blocks and their rows depend only on the shape, and a
+// second kernel adds the blocks' sums in order, so gradients are deterministic. norm_backward_fp8.cu, or a quantization
+// after this kernel, writes dx in FP8.
 #include <algorithm>
 
 #include "kernels/common/dependent_launch.cuh"
@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-/// kAhead: two rows a turn, and the loads of the next turn are under way during this one. FP32, and rows of more than
-/// 512 threads, leave registers for a row at a time. dx may be dy or dresidual: a row is written only after it was
-/// read. kAmax: of dx.
+/// kAhead: two rows per iteration, and the next iteration's loads are in flight during the current one. FP32, and rows
+/// of more than 512 threads, have registers for only one row at a time. dx may be dy or dresidual, because a row is
+/// written only after it was read. kAmax: also record the amax of dx.
 template <class T, NormKind kKind, bool kAhead, bool kBias, bool kAmax>
 __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
   if constexpr (kAmax) block_update_amax(Vec8<T>::amax_bits(largest), p.fp8.amax, words);
 }
 
-/// Any width and alignment; the block's sums grow in memory, where each column has one thread.
+/// Any width and alignment. The block's sums accumulate in global memory, where each column belongs to one thread.
 template <class T>
 __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T> p) {
   __shared__ BlockReducer::Shared shared;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T>
   }
 }
 
-/// Up to three gradients with the blocks' sums of their columns.
+/// Up to three gradients with the blocks' column sums.
 template <class Grad>
 struct PartialSums {
   const float* partial[3];
@@ -91,8 +91,8 @@ struct PartialSums {
   }
 };
 
-/// gradient[column] += the blocks' sums of a column: 32 threads take every 32nd block in order, then their
-/// sums are added in order. blockIdx.y: which gradient.
+/// gradient[column] += the blocks' sums of a column: 32 threads each add every 32nd block in order, then their sums are
+/// added in order. blockIdx.y: index of the gradient.
 template <class Grad>
 __global__ void __launch_bounds__(1024)
     add_partials(const __grid_constant__ PartialSums<Grad> all, int blocks, int64_t hidden) {
@@ -133,13 +133,13 @@ RowsKernel<T> rows_kernel(const BackwardParams<T>& p, bool ahead, bool bias, boo
                          : rows_kernel<T, NormKind::rms>(ahead, bias, amax);
 }
 
-/// What launch_rows() has done: the number of blocks, and whether dx's amax has been recorded.
+/// Result of launch_rows(): number of blocks, and whether the amax of dx has been recorded.
 struct RowsLaunch {
   int blocks = 0;
   bool amax = false;
 };
 
-/// dx and the blocks' sums. Of an FP8 output at most the amax, where that is all that is asked for.
+/// Computes dx and the blocks' sums. If an FP8 output requests only the amax, the kernel may record that as well.
 template <class T>
 RowsLaunch launch_rows(const Context& context, const BackwardParams<T>& p) {
   const int blocks = static_cast<int>(std::min(norm_partial_blocks(p.hidden), p.rows));
@@ -165,7 +165,7 @@ RowsLaunch launch_rows(const Context& context, const BackwardParams<T>& p) {
 
 template <class T>
 void launch_backward(const Context& context, const NormBackward& a) {
-  NormBackward first = a;  // stored, dx is there for a second launch
+  NormBackward first = a;  // dx is stored for a second launch
   first.dx_fp8 = first_cast(a.dx_fp8);
   const BackwardParams<T> p = backward_params<T>(first);
   int blocks = a.dx_fp8 ? norm_backward_fp8(context, first) : 0;

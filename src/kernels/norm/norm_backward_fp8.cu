@@ -1,8 +1,8 @@
-// The norms' backward pass with dx in FP8, too, by rows and transposed, in the same pass over memory.
+// Backward pass of the norms that also writes dx in FP8, rowwise and transposed, in the same pass over memory.
 //
-// A block takes tiles of 32 rows, two rows a turn. The bytes of a tile gather in shared memory as they are, row by row;
-// when it is full, a thread takes four columns of sixteen rows from there, turns them in registers and writes 16 bytes
-// a column. Its neighbour writes the next sixteen rows: a whole sector of the memory.
+// A block processes tiles of 32 rows, two rows per iteration. The bytes of a tile are collected in shared memory row by
+// row. When the tile is full, a thread reads four columns of sixteen rows, transposes them in registers and writes 16
+// bytes per column. The adjacent thread writes the next sixteen rows, so that together they write whole memory sectors.
 #include <algorithm>
 
 #include "kernels/common/dependent_launch.cuh"
@@ -15,16 +15,16 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr DType kFormat = DType::e5m2;
-constexpr int kRows = 2;  ///< of a turn
+constexpr int kRows = 2;  ///< per iteration
 constexpr int kIterations = 16;
 constexpr int kTileRows = kRows * kIterations;
-constexpr int kRun = 16;  ///< rows whose bytes leave at once
+constexpr int kRun = 16;  ///< rows whose bytes are written at once
 static_assert(kTileRows == 2 * kRun);
 
-/// A tile's bytes in shared memory.
+/// Bytes of a tile in shared memory.
 class ByteTile {
  public:
-  /// Between the two runs of rows, so that neighbours, who read from both, meet no bank twice.
+  /// Padding between the two runs of rows, so that adjacent threads, which read from both, have no bank conflicts.
   static constexpr int kGap = 64;
   static size_t bytes(int64_t hidden) { return static_cast<size_t>(kTileRows * hidden + kGap); }
 
@@ -35,7 +35,8 @@ class ByteTile {
     *reinterpret_cast<uint2*>(bytes_ + offset(row) + column) = eight;
   }
 
-  /// Every thread of the block calls it; the rows of the tile begin at `first` of `rows`. out: [hidden, rows].
+  /// Writes the tile, whose rows begin at `first` of `rows`, to out [hidden, rows]. All threads of the block must call
+  /// it.
   __device__ __forceinline__ void write_columns(uint8_t* out, int64_t first, int64_t rows) const {
     __syncthreads();
     for (int unit = static_cast<int>(threadIdx.x); unit < hidden_ / 2; unit += static_cast<int>(blockDim.x)) {
@@ -67,7 +68,7 @@ class ByteTile {
   const int hidden_;
 };
 
-/// The k-th turn of a block: tiles are dealt to the blocks in turn.
+/// First row of a block's iteration: tiles are assigned to the blocks round-robin.
 __device__ __forceinline__ int64_t row_of_iteration(int64_t iteration) {
   return (blockIdx.x + iteration / kIterations * gridDim.x) * kTileRows + iteration % kIterations * kRows;
 }
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kAheadThreads, 1)
   using Thread = BackwardThread<bf16, kKind, kRows, kBias>;
   launch_dependent_grids();
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
-  extern __shared__ float4 dynamic[];  // the sums of dx, then the tile
+  extern __shared__ float4 dynamic[];  // sums of dx, then the tile
   Thread thread(p, shared, dynamic);
   const ByteTile tile(dynamic + (kBias ? 2 * blockDim.x : 0), p.hidden);
   NormFp8Sums sums;
@@ -123,7 +124,8 @@ Kernel kernel_of(NormKind kind, bool bias) {
   return kernel_of<NormKind::rms>(bias);
 }
 
-/// 16-byte runs of rows want whole ones; a wider row leaves neither registers for two rows nor memory for a tile.
+/// Writing 16-byte runs requires whole runs of rows. Wider rows have neither registers for two rows nor shared memory
+/// for a tile.
 bool fits(const NormBackward& a) {
   const Fp8Output& out = a.dx_fp8;
   const auto is_format = [](const Tensor& tensor) { return !tensor || tensor.dtype == kFormat; };
@@ -144,7 +146,7 @@ int norm_backward_fp8(const Context& context, const NormBackward& a) {
   const unsigned threads = ceil_div(p.hidden, 8 * kWarpSize) * kWarpSize;
   const size_t shared =
       (bias ? threads * DxSums::kBytes : 0) + (p.columnwise != nullptr ? ByteTile::bytes(p.hidden) : 0);
-  // Blocks that all have the same number of tiles, or nearly.
+  // Number of blocks for which all blocks have (almost) the same number of tiles.
   const int64_t tiles = ceil_div(p.rows, kTileRows), most = norm_partial_blocks(p.hidden);
   const auto blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, most)));
   TE_CUDA_CHECK(

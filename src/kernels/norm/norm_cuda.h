@@ -1,13 +1,13 @@
-// The CUDA versions of the norms. Arguments are checked by the public functions.
+// CUDA side of the norms; the public functions have checked the arguments.
 #pragma once
 
 #include "kernels/norm/norm.h"
 
 namespace te::kernels {
 
-/// Most blocks that norm_backward's CUDA version gives partial sums of dgamma, dbeta and dbias. A function of the
-/// width alone, so that the assignment of rows to blocks, and with it every bit of the sums, does not depend
-/// on the device: enough blocks to give each of Hopper's 132 multiprocessors about 512 threads of eight columns.
+/// Maximum number of blocks for which norm_backward's CUDA version stores partial sums of dgamma, dbeta and dbias. It
+/// depends only on the width, so that the assignment of rows to blocks, and thus every bit of the sums, does not depend
+/// on the device. It is chosen to give each of the H100's 132 SMs about 512 threads of eight columns.
 inline int64_t norm_partial_blocks(int64_t hidden) {
   const int64_t per_sm = 4096 / (hidden > 768 ? hidden : 768);
   return 132 * (per_sm > 1 ? per_sm : 1);

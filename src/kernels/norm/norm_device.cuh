@@ -1,4 +1,4 @@
-// Device pieces shared by the CUDA versions of the norms.
+// Device code shared by the CUDA kernels of the norms.
 #pragma once
 
 #include <initializer_list>
@@ -10,15 +10,15 @@
 
 namespace te::kernels::cuda {
 
-/// One element of y. Spelled out without fused multiply-adds, so that every kernel (and the CPU reference)
-/// that starts from the same statistics gets the same bits.
+/// One element of y, written without fused multiply-adds, so that all kernels and the CPU reference get bitwise equal
+/// results from the same statistics.
 __device__ __forceinline__ float norm_element(bool layer, float x, float mean, float rstd, float gamma,
                                               float beta) {
   if (!layer) return __fmul_rn(__fmul_rn(x, rstd), gamma);
   return __fadd_rn(__fmul_rn(__fmul_rn(__fsub_rn(x, mean), rstd), gamma), beta);
 }
 
-/// What a normalized value is multiplied by.
+/// Factor of the normalized values.
 __device__ __forceinline__ float norm_gain(bool zero_centered, float gamma) {
   return zero_centered ? 1.0f + gamma : gamma;
 }
@@ -27,7 +27,7 @@ __device__ __forceinline__ float norm_gain(float gamma) {
   return norm_gain(kKind == NormKind::rms_zero_centered, gamma);
 }
 
-/// Sums over the block, given to all its threads.
+/// Sums over the block, returned to all threads.
 class BlockReducer {
  public:
   using Shared = float2[2][kWarpSize];
@@ -35,8 +35,8 @@ class BlockReducer {
 
   __device__ __forceinline__ float2 sum(float2 value) {
     value = {warp_sum(value.x), warp_sum(value.y)};
-    // Two buffers in turn: a warp that writes one has passed the barrier behind which all warps have read it,
-    // so one barrier a sum is enough.
+    // The two buffers alternate, so one barrier per sum is enough: a warp that writes a buffer has passed a barrier
+    // that all warps reach after reading it.
     float2* buffer = shared_[buffer_index_];
     buffer_index_ ^= 1;
     const int lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
@@ -52,7 +52,7 @@ class BlockReducer {
   int buffer_index_ = 0;
 };
 
-/// What the kernels need of an Fp8Output.
+/// The parts of an Fp8Output that the kernels need.
 struct NormFp8 {
   bool wanted = false;  ///< amax or data
   bool data = false;
@@ -78,12 +78,12 @@ inline NormFp8 norm_fp8(const Fp8Output& out) {
   return fp8;
 }
 
-/// Statistics of one thread over all its rows, and their way to memory once per block.
+/// Amax and counters of one thread over all of its rows, written to memory once per block.
 struct NormFp8Sums {
   ThreadCounters counters;
   uint32_t amax = 0;
 
-  /// One value, already rounded to the high-precision dtype, which is cast and stored at `offset` of the rows.
+  /// Adds one value, already rounded to the high-precision dtype; quantizes it and stores it at `offset` of the rows.
   __device__ __forceinline__ void add(const NormFp8& fp8, float y, float scale, int64_t offset) {
     amax = max(amax, abs_bits(y));
     if (!fp8.data) return;
@@ -95,7 +95,7 @@ struct NormFp8Sums {
              : count_value<DType::e4m3>(y, scaled, q, counters);
   }
 
-  /// The bytes of eight values, of which only the maximum is kept if no data is wanted; amax is then packed, see Vec8.
+  /// Returns the bytes of eight values. Without data only the maximum is updated. amax is then packed, see Vec8.
   template <DType kFormat>
   __device__ __forceinline__ uint2 cast(const NormFp8& fp8, const Vec8<__nv_bfloat16>& y, float scale) {
     y.update_amax(amax);
@@ -117,12 +117,12 @@ struct NormFp8Sums {
     }
     return {word[0], word[1]};
   }
-  /// After the last cast(): amax as finish() wants it.
+  /// Called after the last cast(): converts amax to the form that finish() expects.
   __device__ __forceinline__ void unpack_amax() {
     amax = Vec8<__nv_bfloat16>::amax_bits(amax);
   }
 
-  /// Every thread of the block calls it. `elements` is the size of the whole output.
+  /// All threads of the block must call it. `elements` is the size of the whole output.
   __device__ __forceinline__ void finish(const NormFp8& fp8, float scale, int64_t elements) {
     __shared__ uint32_t words[kWarpSize];
     __shared__ unsigned counts[2];
@@ -147,7 +147,7 @@ struct NormFp8Sums {
   }
 };
 
-/// A NormForward as the kernels see it; null pointers ask for nothing.
+/// A NormForward in the form that the kernels use; null pointers mean that an output is not requested.
 template <class T>
 struct NormForwardParams {
   const T* x;
@@ -190,11 +190,11 @@ inline bool all_aligned(size_t bytes, std::initializer_list<const void*> pointer
   return true;
 }
 
-/// The whole forward pass, if the fast kernel takes the problem; otherwise false, and nothing is done.
+/// Runs the forward pass with the fast kernel if that supports the problem; otherwise does nothing and returns false.
 bool norm_forward_rows(const Context& context, const NormForward& args);
-/// The columnwise FP8 output, from the rowwise one or else from x and the statistics just written.
+/// Writes the columnwise FP8 output, from the rowwise one if there is one, or from x and the statistics just written.
 void norm_columnwise(const Context& context, const NormForward& args);
-/// The end of a cast that may have to be made again (Fp8Requantize), when all else has been written.
+/// Second launch of quantization (Fp8Requantize), called after all other outputs have been written.
 void norm_requantize(const Context& context, const NormForward& args);
 
 }  // namespace te::kernels::cuda

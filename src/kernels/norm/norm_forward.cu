@@ -1,6 +1,6 @@
-// RMSNorm and LayerNorm forward for what the fast kernel (norm_forward_rows.cu) does not take: FP32, rows that are
-// unaligned or too long, E5M2. A block has a row at a time, which it reads again from the cache for each step; amax and
-// counters reach memory once per block.
+// Forward pass of RMSNorm and LayerNorm where the fast kernel (norm_forward_rows.cu) does not apply: FP32, unaligned or
+// very long rows, E5M2. A block processes one row at a time and reads it from the cache again in each phase. Amax and
+// counters are written to memory once per block.
 #include <algorithm>
 
 #include "kernels/common/dependent_launch.cuh"
@@ -12,7 +12,7 @@ namespace te::kernels::cuda {
 
 namespace {
 
-/// x of one element; plus delta, which is stored to sum.
+/// One element of x; with delta, of x + delta, which is also stored to sum.
 template <class T>
 __device__ __forceinline__ float load_input(const NormForwardParams<T>& p, int64_t offset) {
   const float x = load_float(p.x + offset);

@@ -1,10 +1,10 @@
-// The norms' forward pass in one pass over memory, whatever is asked for: the residual add, y, and y in FP8 by rows and
+// Forward pass of the norms in one pass over memory for all outputs: the residual add, y, and y in FP8 rowwise and
 // transposed.
 //
-// Blocks stay: a block takes four rows at a time (norm_rows.cuh) and asks for the next four before it works on these,
-// so that memory is never idle while a row is summed up. For the transposed output it takes tiles of 32 rows: a
-// thread's four rows of a column are one word of shared memory, and when eight turns have filled the tile, it leaves as
-// 32 bytes a column, a whole sector of the memory.
+// Blocks are persistent. A block processes four rows at a time (norm_rows.cuh) and loads the next four before it works
+// on the current ones, so that memory stays busy during the reductions. For the transposed output it processes tiles of
+// 32 rows: a thread's four rows of a column form one word in shared memory, and after eight iterations the full tile is
+// stored as 32 bytes per column, a whole memory sector.
 #include <algorithm>
 
 #include "kernels/common/dependent_launch.cuh"
@@ -18,18 +18,19 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kRows = 4;  ///< of a turn
+constexpr int kRows = 4;  ///< per iteration
 constexpr int kIterations = 8;
 constexpr int kTileRows = kRows * kIterations;
-/// Words of shared memory for 8 columns of a tile: 8 words each, and 4 that move the next 8 columns to other banks.
+/// Words of shared memory for 8 columns of a tile: 8 words each, and 4 words of padding that move the next 8 columns to
+/// other banks.
 constexpr int kColumnsWords = 8 * kIterations + 4;
 
 constexpr int64_t kMaxHidden = 1024 * 8;
-constexpr size_t kMaxTileBytes = 220 * 1024;  ///< of a block's 227 KiB
+constexpr size_t kMaxTileBytes = 220 * 1024;  ///< of the 227 KiB per block
 
 using RowsParams = NormForwardParams<bf16>;
 
-/// One thread's part: eight columns of all rows of its block.
+/// A thread's part: eight columns of all rows of its block.
 template <NormKind kKind, bool kFp8, bool kDelta>
 class RowsThread {
  public:
@@ -55,7 +56,7 @@ class RowsThread {
     }
   }
 
-  /// The residual add; its result, rounded, is what is normalized.
+  /// Residual add; its rounded result is normalized.
   __device__ __forceinline__ void add(int64_t row, Rows& rows) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -89,7 +90,7 @@ class RowsThread {
         const float deviation = kLayer ? rows.x[i].get(j) - mean[i] : rows.x[i].get(j);
         rstd[i] += deviation * deviation;
       }
-      if (!owns) rstd[i] = 0.0f;  // zeros deviate, too
+      if (!owns) rstd[i] = 0.0f;  // zeros also deviate from the mean
       rows.x[i].clobber_registers();
     }
     block.sum(rstd);
@@ -102,7 +103,8 @@ class RowsThread {
     }
   }
 
-  /// Normalizes the rows and writes what is wanted; transposed bytes go to shared memory, as word `turn` of a column.
+  /// Normalizes the rows and writes the requested outputs. Transposed bytes go to shared memory, as word `iteration` of
+  /// each column.
   __device__ __forceinline__ void write(int64_t row, Rows& rows, float scale, NormFp8Sums& sums,
                                         uint32_t* columns, int iteration) {
     uint2 bytes[kRows] = {};
@@ -135,8 +137,8 @@ class RowsThread {
     }
   }
 
-  /// The tile at `row` from shared memory to the transposed output, 16 bytes a thread. Every thread of the block calls
-  /// it.
+  /// Stores the tile at `row` from shared memory to the transposed output, 16 bytes per thread. All threads of the
+  /// block must call it.
   __device__ __forceinline__ void write_columns(int64_t row, const uint32_t* columns) const {
     __syncthreads();
     for (int64_t unit = threadIdx.x; unit < 2 * p.hidden; unit += blockDim.x) {
@@ -152,8 +154,8 @@ class RowsThread {
   }
 
  private:
-  /// Bytes of four rows and eight columns as eight words of four rows. Which word of a column is permuted by the
-  /// thread, so that neither side of the exchange meets a bank twice.
+  /// Writes the bytes of four rows and eight columns as eight words of four rows each. The index of the word within a
+  /// column is permuted by thread, to avoid bank conflicts on both sides of the exchange.
   __device__ __forceinline__ void put_columns(const uint2 (&bytes)[kRows], uint32_t* to,
                                               int iteration) const {
     const int place = (iteration & 4) + ((iteration ^ static_cast<int>(threadIdx.x / 8)) & 3);
@@ -178,13 +180,13 @@ class RowsThread {
   float mean[kRows], rstd[kRows];
 };
 
-/// The k-th turn of a block: tiles of kTileRows are dealt to the blocks in turn.
+/// First row of a block's iteration: tiles of kTileRows are assigned to the blocks round-robin.
 __device__ __forceinline__ int64_t row_of_iteration(int64_t iteration) {
   return (blockIdx.x + iteration / kIterations * gridDim.x) * kTileRows + iteration % kIterations * kRows;
 }
 
-/// kAhead: the loads of the next turn are under way during this one. Rows of more than 512 threads leave no registers
-/// for it.
+/// kAhead: the next iteration's loads are in flight during the current one. Rows of more than 512 threads have too few
+/// registers for that.
 template <NormKind kKind, bool kFp8, bool kDelta, bool kAhead>
 __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
     norm_forward_rows_kernel(const __grid_constant__ RowsParams p) {
@@ -236,7 +238,7 @@ size_t tile_bytes(int64_t hidden) {
   return static_cast<size_t>(hidden / 8 * kColumnsWords) * sizeof(uint32_t);
 }
 
-/// As many blocks as run at once, so that each has several tiles.
+/// Launches as many blocks as can be resident, so that each processes several tiles.
 void launch(const Context& context, const RowsParams& p, int num_sms) {
   const int threads = static_cast<int>(ceil_div(p.hidden, 8 * kWarpSize)) * kWarpSize;
   const bool fp8 = p.fp8.wanted, delta = p.delta != nullptr, ahead = threads <= 512;
@@ -265,8 +267,8 @@ bool norm_forward_rows(const Context& context, const NormForward& a) {
       (!out.rowwise || (out.rowwise.dtype == DType::e4m3 && is_aligned(out.rowwise.data, 8))) &&
       (!out.columnwise || (out.columnwise.dtype == DType::e4m3 && is_aligned(out.columnwise.data, 16)));
   if (!fits || !fits_fp8) return false;
-  // A tile that shared memory cannot hold, and 16-byte runs that would not be aligned, leave the transposed output to
-  // a kernel of its own.
+  // If the tile does not fit into shared memory, or its 16-byte runs would be unaligned, a separate kernel writes the
+  // transposed output.
   const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= kMaxTileBytes;
   RowsParams p = norm_forward_params<bf16>(a);
   if (!fused) p.columnwise = nullptr;

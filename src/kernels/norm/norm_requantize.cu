@@ -1,6 +1,6 @@
-// The second launch of the norms' cast (kernels/quantize/fp8_output.h, Fp8Requantize), in the tiles of fp8_tile.cuh: y
-// as it is stored, or once more from what was normalized and the statistics just written. The same formula on the same
-// numbers, so the same values.
+// Second quantization launch of the norms (kernels/quantize/fp8_output.h, Fp8Requantize), on the tiles of fp8_tile.cuh.
+// It reads y if y is stored; otherwise it recomputes y from the norm's input and statistics with the same formula, so
+// bitwise equal.
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
 #include "kernels/quantize/fp8_tile.cuh"
@@ -32,7 +32,7 @@ __device__ __forceinline__ void cast_tile(const RequantizeArgs<T>& args, unsigne
   const Vec8<T> beta = load_vec8<kAligned>(args.beta + col, args.layer ? cols - col : 0);
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    if (row + i >= rows || col >= cols) continue;  // zeros, which count for nothing
+    if (row + i >= rows || col >= cols) continue;  // zeros do not affect the counters
     const float rstd = args.rstd[row + i], mean = args.layer ? args.mean[row + i] : 0.0f;
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {

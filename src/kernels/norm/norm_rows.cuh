@@ -1,7 +1,7 @@
-// What the norms' fast kernels share: how a block of threads owns rows.
+// Shared by the fast kernels of the norms: the assignment of rows to threads.
 //
-// A block has whole rows, and a thread the same eight columns (kVectors times) of each of them. It takes several rows
-// at a time, so that their loads are under way together and one barrier serves the sums of all.
+// A block owns whole rows, and each thread the same eight columns (times kVectors) of each row. It processes several
+// rows at a time, so that their loads are in flight together and one barrier serves all of their sums.
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
@@ -9,8 +9,9 @@
 
 namespace te::kernels::cuda {
 
-/// Sums over the block of kCount values a thread (a power of two, at most 8), each given to all threads. One barrier:
-/// of two buffers in turn, a warp that writes one has passed the barrier behind which all warps have read it.
+/// Sums over the block of kCount values per thread (a power of two, at most 8), returned to all threads. The two
+/// buffers alternate, so one barrier is enough: a warp that writes a buffer has passed a barrier that all warps reach
+/// after reading it.
 template <int kCount>
 class BlockSums {
  public:
@@ -21,9 +22,9 @@ class BlockSums {
     const int lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
     auto& buffer = shared_[buffer_index_];
     buffer_index_ ^= 1;
-    // 1. In the warp: while a lane has several values, it gives half of them to its partner and takes the partner's
-    // part of the other half; then lanes that have the same value add.
-    int own = 0;  // which value this lane ends up with
+    // 1. Within the warp: while a lane has several values, it gives half of them to its partner and receives the
+    // partner's part of the other half; then lanes with the same value add them
+    int own = 0;  // index of the value that this lane ends up with
 #pragma unroll
     for (int count = kCount, offset = kWarpSize / 2; offset > 0; offset /= 2) {
       if (count > 1) {
@@ -42,7 +43,7 @@ class BlockSums {
     }
     if (lane % (kWarpSize / kCount) == 0) buffer[threadIdx.x / kWarpSize][own] = value[0];
     __syncthreads();
-    // 2. Over the warps: lanes that share a value take every 32 / kCount-th warp.
+    // 2. Over the warps: of the lanes that share a value, each adds every 32 / kCount-th warp
     float total = 0.0f;
     for (int warp = lane / kCount; warp < warps; warp += kWarpSize / kCount)
       total += buffer[warp][lane % kCount];

@@ -2,7 +2,7 @@
 // weights anyway, master weights then need 2 instead of 4 bytes per parameter. (Like `store_param_remainders` in
 // NVIDIA's Apex and Transformer Engine.)
 //
-// value      master weight rounded to nearest even
+//   value      master weight rounded to nearest even
 //   remainder  lower 16 bits of the master weight; if it is 0x8000 or more, the value was rounded away from zero, so
 //   the
 //              upper half of the master weight is value - 1

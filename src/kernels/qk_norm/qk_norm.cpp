@@ -1,4 +1,4 @@
-// Checks, dispatch and CPU reference of the norm of queries and keys.
+// Checks, dispatch and CPU reference of the RMSNorm of queries and keys.
 #include "kernels/qk_norm/qk_norm.h"
 
 #include <algorithm>
@@ -24,15 +24,15 @@ void check_common(const char* op, const Args& a, const Tensor& packed) {
   const QkShape& s = a.shape;
   TE_CHECK(s.num_heads > 0 && s.num_query_groups > 0 && s.head_dim > 0 &&
                packed.cols() == s.q_width() + 2 * s.k_width(),
-           "{}: {} columns, must be (heads {} + 2 x groups {}) x head_dim {}", op, packed.cols(), s.num_heads,
+           "{}: {} columns, must be (heads {} + 2 * groups {}) * head_dim {}", op, packed.cols(), s.num_heads,
            s.num_query_groups, s.head_dim);
   check_gain(op, "q_gain", a.q_gain, packed, s.q_width());
   check_gain(op, "k_gain", a.k_gain, packed, s.k_width());
   const Shape statistics{packed.rows(), qk_norm_pieces(s, a.q_gain.numel(), a.k_gain.numel())};
-  TE_CHECK(a.ranks > 0, "{}: {} ranks", op, a.ranks);
+  TE_CHECK(a.ranks > 0, "{}: ranks {} must be positive", op, a.ranks);
   if (a.ranks > 1) {
     TE_CHECK(a.q_gain.numel() == s.q_width() && a.k_gain.numel() == s.k_width(),
-             "{}: {} ranks share norms of {} of {} columns, must be of all heads", op, a.ranks,
+             "{}: {} ranks share norms of {} of {} columns; shared norms must cover all heads", op, a.ranks,
              a.q_gain.numel(), s.q_width());
     check_dtype(op, "sums", a.sums, DType::f32);
     check_shape(op, "sums", a.sums, statistics);
@@ -44,17 +44,17 @@ void check_common(const char* op, const Args& a, const Tensor& packed) {
   check_shape(op, "rstd", a.rstd, statistics);
 }
 
-/// What the sums read of a packed buffer, for a profile's count of bytes.
+/// The part of a packed buffer that the sums read, for the profiler's count of bytes.
 Tensor queries_and_keys(const Tensor& packed, const QkShape& shape) {
   return {packed.data, packed.dtype, {packed.rows(), shape.q_width() + shape.k_width()}};
 }
 
-/// Of a row: where a piece begins, and its gain.
+/// A piece of a row: first column, width and gain.
 struct Piece {
   int64_t begin, width;
   const Tensor& gain;
   bool query;
-  float shift;  ///< of the gain
+  float shift;  ///< added to the gain
 
   template <class T>
   float gain_at(int64_t c) const {
@@ -137,7 +137,7 @@ void forward_cpu(const QkNormForward& a) {
   }
 }
 
-/// Adds the gains' gradients of rows [first, end) to sums: q's, then k's.
+/// Adds the gain gradients of rows [first, end) to sums: those of q, then those of k.
 template <class T>
 void sum_gains(const QkNormBackward& a, const std::vector<Piece>& pieces, int64_t first, int64_t end,
                float* sums) {
@@ -206,7 +206,7 @@ void qk_norm_forward(const Context& context, const QkNormForward& args) {
 
 void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
   constexpr const char* op = "qk_norm_forward_sums";
-  TE_CHECK(args.ranks > 1, "{}: one rank needs no sums", op);
+  TE_CHECK(args.ranks > 1, "{}: sums are only used with ranks > 1", op);
   check_common(op, args, args.qkv);
   const ProfiledOp profiled(context, op, queries_and_keys(args.qkv, args.shape), args.sums);
   if (profiled.traced_only()) return;
@@ -220,7 +220,7 @@ void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
 
 void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
   constexpr const char* op = "qk_norm_backward_sums";
-  TE_CHECK(args.ranks > 1 && args.raw, "{}: one rank needs no sums, and several need raw", op);
+  TE_CHECK(args.ranks > 1 && args.raw, "{}: sums are only used with ranks > 1 and require raw", op);
   check_common(op, args, args.dqkv);
   const ProfiledOp profiled(context, op, queries_and_keys(args.dqkv, args.shape), args.raw, args.rstd,
                             args.sums);
@@ -235,7 +235,7 @@ void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
 
 void qk_norm_backward(const Context& context, const QkNormBackward& args) {
   constexpr const char* op = "qk_norm_backward";
-  TE_CHECK(args.raw, "{}: raw is missing", op);
+  TE_CHECK(args.raw, "{}: raw is required", op);
   check_common(op, args, args.dqkv);
   check_grad(op, "dq_gain", args.dq_gain);
   check_shape(op, "dq_gain", args.dq_gain, args.q_gain.shape);

@@ -7,9 +7,9 @@
 //
 // A norm of all heads may be sharded across tensor-parallel ranks, each with an equal part of the heads and gains
 // (`ranks`). Each pass then consists of two calls with an all-reduce of one number per token and norm in between:
-// qk_norm_forward_sums   sums = sum(x^2) over this rank's columns           (then all-reduced)
+//   qk_norm_forward_sums   sums = sum(x^2) over this rank's columns           (then all-reduced)
 //   qk_norm_forward        rstd = 1 / sqrt(sums / columns of all ranks + eps)
-// qk_norm_backward_sums  sums = sum(dy * gain * x * rstd), likewise         (then all-reduced)
+//   qk_norm_backward_sums  sums = sum(dy * gain * x * rstd), likewise         (then all-reduced)
 //   qk_norm_backward
 #pragma once
 

@@ -1,5 +1,5 @@
-// What a kernel is asked to write when its output is (also) wanted in FP8. Every kernel that produces an
-// operand of a GEMM takes one; an empty one asks for nothing.
+// FP8 output of a kernel, in addition to or instead of a high-precision one. Every kernel that produces an operand of a
+// GEMM takes an Fp8Output; an empty one requests nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,70 +10,72 @@
 
 namespace te::kernels {
 
-/// Counts of one tensor role, added to with integer atomics (so the order does not matter).
+/// Counters of one tensor role, updated with integer atomics (so the order does not matter).
 struct Fp8Counters {
   unsigned long long saturated;  ///< finite values with |x * scale| > fp8_max
-  unsigned long long flushed;    ///< non-zero values that became zero
+  unsigned long long flushed;    ///< non-zero values that underflow to zero
   unsigned long long total;
 };
 
-/// What a cast of two launches learns of its own tensor, in device memory. All is zero at first; the counters and the
-/// next cast's amax are zero again behind every cast.
+/// Device state of a tensor that is quantized in two launches. Initially all zero; after each quantization the counters
+/// and the amax slot for the next one are zero again.
 struct Fp8CastState {
-  float amax[2];  ///< of this tensor alone: casts take one and the other in turns (Fp8Requantize::num_casts)
-  float scale;    ///< of the last cast
-  unsigned requantized;  ///< casts that were made again, whether they count or not
-  Fp8Counters counters;  ///< of the first launch, which count if that is not made again
+  float amax[2];         ///< of this tensor only; double-buffered (Fp8Requantize::num_casts)
+  float scale;           ///< of the last quantization
+  unsigned requantized;  ///< number of requantizations, counted in the two fields below or not
+  Fp8Counters counters;  ///< of the first launch; discarded if the tensor is requantized
   unsigned long long casts,
-      counted_requantized;  ///< of those that count: how many there were, and how many were made twice
+      counted_requantized;  ///< with counters only: quantizations, and those that were requantized
 };
 
-/// A cast of two launches, which find the scale or correct it. Between them lies the tensor's own amax; the second one
-/// decides on the device, and writes nothing but FP8, scale_inv and counters.
+/// Quantization in two launches, which compute or correct the scale. The first launch finds the tensor's own amax; the
+/// second decides on the device and writes only FP8 data, scale_inv and counters.
 ///
-/// A scale that was found before the values (current_scale is null): where these have outgrown it, max |x| * scale >
-/// fp8_max with max |x| finite, the whole tensor is cast once more, with the scale that its own amax asks for:
-///   scale' = fp8_max * margin_factor / max |x|    as current_scale() finds it (kernels/scale_update)
-/// Else the second launch ends at once. An infinity or a NaN among the values leaves the first cast as it is.
+/// Predetermined scale (current_scale is null), as with delayed scaling: if the values overflow the scale (max |x| is
+/// finite, max |x| * scale > fp8_max), the second launch requantizes the whole tensor with a scale from its own amax:
+///   scale' = fp8_max * margin_factor / max |x|    as computed by current_scale() (kernels/scale_update)
+/// Otherwise the second launch ends immediately. If a value is infinite or NaN, the first quantization is kept.
 ///
-/// A scale of the tensor's own (current_scale is not null): the first launch writes all but FP8, the second casts with
-/// scale', 1 where max |x| is 0, infinite or NaN. The values come from where they are stored or are computed again.
-/// Rounded down to a power of two, scale' is as a rule that of the cast before: then the first launch casts with that,
-/// and the second one where it has changed. The bytes do not depend on the guess.
+/// Current scaling (current_scale is not null): the first launch writes everything except FP8 data, and the second one
+/// quantizes with scale', or with 1 if max |x| is 0, infinite or NaN. Values are read from memory or recomputed. If
+/// scale' is rounded down to a power of two, it usually equals that of the previous quantization. The first launch then
+/// quantizes with the previous scale as a prediction, and the second one only if the scale has changed. The result does
+/// not depend on the prediction.
 struct Fp8Requantize {
-  Fp8CastState* state = nullptr;  ///< null: one launch; values beyond the scale saturate
-  /// In host memory: the casts of this state so far. While one is under way, nobody but it may ask for the state.
+  Fp8CastState* state = nullptr;  ///< null: a single launch; values beyond the scale saturate
+  /// In host memory: number of quantizations with this state. Only one may be in progress at a time.
   unsigned* num_casts = nullptr;
   float margin_factor = 1.0f;
-  float* current_scale = nullptr;  ///< receives scale'; may be where Fp8Output::scale points to
-  /// [2], at first 0, or null. With them current_scale is a power of two, rounded as by group_scale(); casts take one
-  /// and the other in turns, and find the scale of the cast before there.
+  float* current_scale = nullptr;  ///< receives scale'; may equal Fp8Output::scale
+  /// [2], initially 0, or null. With it current_scale is a power of two, rounded like group_scale(). Double-buffered:
+  /// the slot of each quantization holds the scale of the previous one.
   float* predicted_scales = nullptr;
-  float* current_amax =
-      nullptr;                  ///< with current_scale: receives max |x| (Fp8Output::amax is raised); or null
-  float* used_scale = nullptr;  ///< receives the scale that the bytes have in the end; or null
-  /// Of a tensor that several ranks cast with one scale: raises *amax() to that of the whole tensor. Called between the
-  /// launches. Empty: the tensor is whole.
+  /// With current_scale: receives max |x|, while Fp8Output::amax is updated; may be null.
+  float* current_amax = nullptr;
+  float* used_scale = nullptr;  ///< receives the scale of the final bytes; may be null
+  /// For a tensor that is sharded across ranks with a common scale: all-reduces *amax() to the amax of the full tensor.
+  /// Called between the launches. Empty if the tensor is not sharded.
   std::function<void(const Context&)> all_reduce_amax;
 
-  /// Of the cast that is under way.
+  /// Slots of the current quantization.
   float* amax() const { return &state->amax[*num_casts % 2]; }
   float* predicted_scale() const { return predicted_scales + *num_casts % 2; }
 };
 
 /// For an output seen as [rows, cols]:
-///   q = sat_cast(x * scale), x first rounded to the high-precision dtype of the op, so that a fused kernel
-///   and a separate quantize of the stored output give the same bits.
-/// All pointers are to memory of the context's device.
+///   q = sat_cast(x * scale), where x is first rounded to the op's high-precision dtype, so that a fused kernel gives
+///       the same bits as a separate quantization of the stored output.
+/// All pointers refer to memory of the context's device.
 struct Fp8Output {
   Tensor rowwise;     ///< [rows, cols] FP8, or empty
   Tensor columnwise;  ///< [cols, rows] FP8, the physical transpose of rowwise, or empty
-  const float* scale =
-      nullptr;  ///< required when rowwise or columnwise is asked for; not read with a current_scale
-  float* scale_inv = nullptr;  ///< receives 1 / scale, or null
-  float* amax = nullptr;       ///< raised to max(*amax, max |x|), x unscaled; NaN > inf > finite; or null
-  Fp8Counters* counters = nullptr;  ///< added to, or null: of what is left behind, also by a cast made again
-  Fp8Requantize requantize;         ///< with data only
+  /// Required with rowwise or columnwise data; ignored with a current_scale.
+  const float* scale = nullptr;
+  float* scale_inv = nullptr;  ///< receives 1 / scale; may be null
+  /// Updated to max(*amax, max |x|) with unscaled x, where NaN > inf > finite; may be null.
+  float* amax = nullptr;
+  Fp8Counters* counters = nullptr;  ///< updated with the counts of the final bytes; may be null
+  Fp8Requantize requantize;         ///< only with data
 
   bool wants_data() const { return rowwise || columnwise; }
   explicit operator bool() const { return wants_data() || amax != nullptr; }

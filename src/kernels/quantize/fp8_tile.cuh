@@ -1,21 +1,22 @@
-// Writing FP8 output tile by tile: shared by quantize and by the kernels that fuse it.
+// FP8 output in tiles, shared by quantize and by the kernels that fuse quantization.
 //
-// A block of 256 threads owns a tile of 128 rows and 64 columns; thread (tx = tid % 8, ty = tid / 8) holds
-// the 4 x 8 values at row 4 ty, column 8 tx, as four Octets. Values outside the matrix are zeros, which
-// change neither amax nor counts nor sums. Row-wise bytes leave from registers, 8 at a time. For the
-// transposed output each thread transposes its 4 x 8 bytes into words of four rows, which meet in shared
-// memory and leave as 16-byte runs of rows, 128 bytes per column. The 16-byte units of a column are permuted
-// (xor with the column's group of eight), so neither side of the exchange has bank conflicts.
+// A block of 256 threads processes a tile of 128 rows and 64 columns; thread (tx = tid % 8, ty = tid / 8) holds the 4 x
+// 8 values at row 4 ty, column 8 tx, as four Vec8. Values outside of the matrix are zeros, which affect neither amax
+// nor counters nor sums. Rowwise bytes are stored from registers, 8 at a time. For the transposed output, each thread
+// transposes its 4 x 8 bytes into words of four rows; these are exchanged through shared memory and stored as 16-byte
+// runs of rows, 128 bytes per column. The 16-byte units of a column are permuted (xor with the column's group of
+// eight), so that neither side of the exchange has bank conflicts.
 //
-// A cast that finds or corrects its scale (fp8_output.h, Fp8Requantize) is launched twice, see cast_tiles(). The kernel
-// of the second launch is that of the first one with kRequantize. It has about as many blocks as run at once: each of
-// them reads the amax that the first launch found, and either ends there or goes through its share of the tiles, the
-// last ones first, which may still be in the cache. It is a kernel of its own because a loop and a choice of scales
-// would cost the first one registers.
+// A quantization that computes or corrects its scale (fp8_output.h, Fp8Requantize) is launched twice, see cast_tiles().
+// The second launch's kernel is the first one's with kRequantize. It has about as many blocks as can be resident; each
+// reads the amax that the first launch found, and either exits or processes its share of the tiles, starting with the
+// last ones, which may still be cached. It is a separate instantiation because a loop and a choice of scales would cost
+// the first one registers.
 //
-// A second launch that only looks should cost as little as a launch can. So its blocks take their places while the
-// first launch ends (programmatic dependent launch: launch_dependent_grids(), finalize_scale(), launch_requantize()),
-// they read one word and meet no other block: the amax that they read is nobody's to write, as casts use two in turns.
+// The second launch should be as cheap as possible when no requantization is needed. Its blocks therefore start while
+// the first launch ends (programmatic dependent launch: launch_dependent_grids(), finalize_scale(),
+// launch_requantize()), read one word and synchronize with no other block. The amax is double-buffered, so no block
+// writes the slot that is being read.
 #pragma once
 
 #include <algorithm>
@@ -33,17 +34,19 @@ constexpr int kTileCols = 64;
 constexpr int kTileThreads = 256;
 constexpr int kThreadRows = 4;
 constexpr int kTileWarps = kTileThreads / kWarpSize;
-/// Blocks to keep on a multiprocessor. Unasked, the compiler keeps every unpacked value in a register of its
-/// own, and too few loads are in flight to fill the memory's bandwidth.
+/// Blocks per SM to keep resident. Without this bound, the compiler keeps every unpacked value in its own register, and
+/// too few loads are in flight to saturate memory bandwidth.
 template <class T, bool kAligned>
 constexpr int kTileBlocks = !kAligned        ? 1
                             : sizeof(T) == 2 ? 4
                                              : 2;
-/// Of a second launch. A block more is next to nothing for a launch that only looks, and bandwidth for one that casts.
+/// Blocks per SM of the second launch. An additional block costs little if the launch exits, and adds bandwidth if it
+/// requantizes.
 template <class T, bool kAligned>
 constexpr int kRequantizeBlocks = kAligned && sizeof(T) == 2 ? 3 : 2;
 
-/// An Fp8Output (and partial column sums) as a kernel sees it; null pointers ask for nothing.
+/// An Fp8Output (and partial column sums) in the form that kernels use; null pointers mean that an output is not
+/// requested.
 struct Fp8TileTarget {
   uint8_t* rowwise;
   uint8_t* columnwise;
@@ -54,7 +57,7 @@ struct Fp8TileTarget {
   float* partial_sums;  ///< [ceil(rows / kTileRows), cols]
   int64_t rows;
   int64_t cols;
-  unsigned tiles;                     ///< that the launch goes through, see for_tiles()
+  unsigned tiles;                     ///< tiles that the launch processes, see for_tiles()
   Fp8ScaleFinalization finalization;  ///< of the second launch, which finds its scale there
 };
 
@@ -72,22 +75,22 @@ inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int6
           tiles,
           {}};
 }
-/// Of the second launch: FP8, scale_inv and counters alone.
+/// Target of the second launch: only FP8 data, scale_inv and counters.
 inline Fp8TileTarget requantize_target(const Fp8Output& out, int64_t rows, int64_t cols, unsigned tiles) {
   Fp8TileTarget target = tile_target(out, nullptr, rows, cols, tiles);
   target.amax = nullptr;
   target.finalization = finalization_of(out);
   return target;
 }
-/// The format of an output's bytes; any when it has none.
+/// FP8 format of an output; arbitrary if it has no data.
 inline DType tile_format(const Fp8Output& out) {
   return out.rowwise ? out.rowwise.dtype : out.columnwise ? out.columnwise.dtype : DType::e4m3;
 }
-/// The tiles of a [rows, cols] matrix.
+/// Number of tiles of a [rows, cols] matrix.
 inline unsigned tile_count(int64_t rows, int64_t cols) {
   return ceil_div(rows, kTileRows) * ceil_div(cols, kTileCols);
 }
-/// Where a tile of a matrix of so many columns begins.
+/// First row and column of a tile in a matrix with the given number of columns.
 struct TileCoords {
   int64_t row, col;
 };
@@ -95,7 +98,7 @@ __device__ __forceinline__ TileCoords tile_coords(unsigned tile, int64_t cols) {
   const unsigned across = static_cast<unsigned>((cols + kTileCols - 1) / kTileCols);
   return {int64_t{tile / across} * kTileRows, int64_t{tile % across} * kTileCols};
 }
-/// True when the wide stores of the aligned kernels may be used for this target.
+/// Whether the aligned kernels' wide stores may be used for this target.
 inline bool is_tile_aligned(const Fp8TileTarget& target) {
   return target.cols % 8 == 0 && is_aligned(target.rowwise, 8) &&
          (target.columnwise == nullptr || (target.rows % 16 == 0 && is_aligned(target.columnwise, 16)));
@@ -105,10 +108,10 @@ struct Fp8TileShared {
   uint4 transposed[kTileCols * kTileRows / 16];
   float sums[kTileWarps][kTileCols];
   uint32_t words[kWarpSize];
-  float scale;  ///< of a second launch
+  float scale;  ///< of the second launch
 };
 
-/// The scale with which the second launch casts, or 0. Every thread of every block calls it, before it reads anything
+/// Scale with which the second launch quantizes, or 0. All threads of all blocks must call it before they read anything
 /// that was written on the device.
 __device__ __forceinline__ float finalize_scale(const Fp8ScaleFinalization& s) {
   wait_on_dependent_grids();
@@ -121,7 +124,8 @@ __device__ __forceinline__ float finalize_scale(const Fp8ScaleFinalization& s) {
   return scale;
 }
 
-/// A whole kernel: work(tile) for the block's tiles, of which the first launch has one a block. Every thread calls it.
+/// Body of a kernel: calls work(tile) for the block's tiles; the first launch has one tile per block. All threads must
+/// call it.
 template <bool kRequantize, class Work>
 __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileShared& shared, Work&& work) {
   if constexpr (!kRequantize) {
@@ -135,12 +139,12 @@ __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileSh
   for (unsigned index = blockIdx.x; index < target.tiles;) {
     work(target.tiles - 1 - index);
     index += gridDim.x;
-    if (index < target.tiles) __syncthreads();  // what is shared may be written again
+    if (index < target.tiles) __syncthreads();  // shared memory may be overwritten now
   }
 }
 
-/// Stores a tile's bytes transposed: bytes[i] holds row 4 ty + i, columns 8 tx ... 8 tx + 7. Every thread of
-/// the block calls it. out is [cols, rows]; columns from col_end on are not written.
+/// Stores a tile's bytes transposed: bytes[i] holds row 4 ty + i, columns 8 tx ... 8 tx + 7. out is [cols, rows];
+/// columns from col_end on are not written. All threads of the block must call it.
 template <bool kAligned>
 __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRows], uint8_t* out,
                                                  int64_t rows, int64_t tile_row, int64_t tile_col,
@@ -181,8 +185,8 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
   __syncthreads();  // the buffer may be filled again
 }
 
-/// Launches a second launch's kernel, of which kResident blocks run on a multiprocessor at once. They take their places
-/// as those of the first launch, the stream's last kernel, leave theirs; not behind an exchange with other ranks.
+/// Launches the kernel of the second launch, of which kResident blocks are resident per SM. Its blocks start as those
+/// of the first launch, the CUDA stream's preceding kernel, exit; after a collective that is not possible.
 template <int kResident, class... Params, class... Args>
 void launch_requantize(const Context& context, const Fp8Output& out, unsigned tiles,
                        void (*kernel)(Params...), Args&&... args) {
@@ -191,8 +195,8 @@ void launch_requantize(const Context& context, const Fp8Output& out, unsigned ti
                    std::forward<Args>(args)...);
 }
 
-/// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for
-/// each tile and finish() once.
+/// Writes a thread's part of tiles to a target. All threads of the block must construct one, call write() for each tile
+/// and finish() once.
 template <class T, DType kFormat, bool kAligned, bool kRequantize>
 class Fp8TileWriter {
  public:
@@ -225,7 +229,7 @@ class Fp8TileWriter {
                                  shared_);
   }
 
-  /// `first` is true in exactly one block of the launch.
+  /// `first` must be true in exactly one block of the launch.
   __device__ __forceinline__ void finish(bool first) {
     if (target_.amax != nullptr) block_update_amax(Vec8<T>::amax_bits(largest_), target_.amax, shared_.words);
     if (target_.counters != nullptr) add_counts(first);
@@ -281,7 +285,7 @@ class Fp8TileWriter {
     }
   }
 
-  /// The tile's column sums, in a fixed order: a thread's rows, a warp's, the block's.
+  /// Writes the tile's column sums, in a fixed order: over a thread's rows, the warp, and the block.
   __device__ __forceinline__ void write_sums(const Vec8<T> (&values)[kThreadRows], int64_t tile_row,
                                              int64_t tile_col, int64_t col_end) {
     const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
@@ -304,7 +308,7 @@ class Fp8TileWriter {
     __syncthreads();
   }
 
-  /// One atomic per block and kind: thousands of blocks share the three addresses.
+  /// One atomic per block and counter, because thousands of blocks share the three addresses.
   __device__ __forceinline__ void add_counts(bool first) {
     const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
     const unsigned saturated = __reduce_add_sync(0xffffffffu, counters_.saturated);
@@ -330,7 +334,7 @@ class Fp8TileWriter {
   ThreadCounters counters_;
 };
 
-/// This thread's four rows of the tile at (tile_row, tile_col) of a matrix whose rows are `stride` elements
+/// Loads this thread's four rows of the tile at (tile_row, tile_col) of a matrix whose rows are `stride` elements
 /// apart; columns from col_end on and rows from `rows` on are zeros.
 template <bool kAligned, class T>
 __device__ __forceinline__ void load_tile(const T* x, int64_t stride, int64_t rows, int64_t tile_row,
@@ -351,8 +355,8 @@ __device__ __forceinline__ void store_tile(const Vec8<T> (&values)[kThreadRows],
     store_vec8<kAligned>(values[i], out + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
 }
 
-/// Launches the kernels that cast `tiles` tiles, each a for_tiles(): launch(target, blocks), and again(target), by
-/// launch_requantize(), which is to write nothing but its target.
+/// Launches the kernels that quantize `tiles` tiles, each built on for_tiles(): launch(target, blocks), and with
+/// launch_requantize() the second one, which must write nothing but its target.
 template <class Launch, class Requantize>
 void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
                 unsigned tiles, Launch&& launch, Requantize&& requantize) {
@@ -362,7 +366,7 @@ void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sum
   requantize(requantize_target(out, rows, cols, tiles));
 }
 
-/// Calls launch.template operator()<T, kFormat, kAligned>() for the run-time choice.
+/// Calls launch.template operator()<T, kFormat, kAligned>() for run-time values.
 template <class T, class Launch>
 void dispatch_tile(DType format, bool aligned, Launch&& launch) {
   if (format == DType::e4m3) {

@@ -1,4 +1,4 @@
-// Quantize on the GPU: one pass over x by tiles (fp8_tile.cuh).
+// Quantization on the GPU: one pass over x in tiles (fp8_tile.cuh).
 #include "kernels/quantize/fp8_tile.cuh"
 #include "kernels/quantize/quantize_cuda.h"
 
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kTileThreads,
   });
 }
 
-/// 32 columns per block, 8 strands of rows each.
+/// 32 columns per block, with the rows divided among 8 groups of threads.
 template <class T>
 __global__ void add_partial_sums_kernel(const float* partial, int64_t blocks, int64_t cols, T* sums) {
   __shared__ float strand[8][kWarpSize];
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kTileThreads)
   store_transposed<kAligned>(bytes, out, rows, tile_row, tile_col, cols, shared);
 }
 
-/// The same of matrices whose rows are multiples of 16 bytes, which moves more bytes at a time: a tile has 128 x 128
-/// bytes, a thread 4 x 16 of them, and both sides read and write whole lines of 128.
+/// Transposes matrices whose rows are multiples of 16 bytes with wider accesses: a tile has 128 x 128 bytes, of which a
+/// thread has 4 x 16, and both sides access full 128-byte lines.
 __global__ void __launch_bounds__(kTileThreads, 4)
     transpose_wide_kernel(const uint8_t* x, int64_t rows, int64_t cols, uint8_t* out) {
   constexpr int kWideCols = 128, kUnits = kTileRows / 16;

@@ -1,4 +1,4 @@
-// The CUDA launchers of quantize, and the pieces that the fused kernels share. Private to the kernels room.
+// CUDA launchers of quantization, and functions that other kernels share.
 #pragma once
 
 #include "kernels/quantize/quantize.h"
@@ -11,8 +11,8 @@ bool quantize_current_scaling(const Context& context, const QuantizeCurrentScali
 void quantize_groups(const Context& context, const QuantizeGroups& args);
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 
-/// The end of a cast of two launches (fp8_output.h, Fp8Requantize), from the values as they are stored: x [rows, cols],
-/// of which the first one has been launched with first_cast(out). Nothing for other outputs.
+/// Second launch of quantization (fp8_output.h, Fp8Requantize) from stored values x [rows, cols], whose first launch
+/// was that of first_cast(out). Does nothing for other outputs.
 void requantize(const Context& context, const Tensor& x, const Fp8Output& out);
 
 /// sums[c] += sum over the `blocks` rows of partial [blocks, cols], in a fixed order. sums: fp32 or bf16.

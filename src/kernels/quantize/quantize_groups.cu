@@ -1,9 +1,9 @@
-// Quantize with scales of groups on the GPU. A block of 256 threads owns a tile of 128 x 128 values, which is what a
-// scale of a vector or block covers: it reads the tile once into registers, finds the largest magnitudes of its rows,
-// columns or whole, and writes both forms. A warp holds 16 rows, a lane 4 columns of them.
+// Quantization with group scales on the GPU. A block of 256 threads processes a tile of 128 x 128 values, the extent of
+// a vector's or block's scale: it reads the tile once into registers, computes the amax of its rows, its columns or the
+// whole tile, and writes both layouts. A warp holds 16 rows, and a lane 4 columns of them.
 //
-// Rows (ScaleLayout::rows) are longer than a tile: a pass of its own over x leaves the amax of every row and column
-// where their scales will be, the cast reads them there, and a last launch turns them into inverse scales.
+// Rows (ScaleLayout::rows) are longer than a tile: a separate pass over x stores the amax of every row and column where
+// their scales will be, the quantization kernel reads it there, and a final launch converts it to inverse scales.
 #include <type_traits>
 
 #include "kernels/common/cuda_common.cuh"
@@ -16,16 +16,16 @@ namespace {
 constexpr int kSide = static_cast<int>(kScaleBlock);  ///< of a tile
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kRows = kSide / kWarps;     ///< of a warp
-constexpr int kCols = kSide / kWarpSize;  ///< of a lane
-constexpr int kUnits = kSide / 16;        ///< 16-byte units of a column of the tile's bytes
+constexpr int kRows = kSide / kWarps;     ///< per warp
+constexpr int kCols = kSide / kWarpSize;  ///< per lane
+constexpr int kUnits = kSide / 16;        ///< 16-byte units per column of the tile's bytes
 static_assert(kRows == 16 && kCols == 4, "a lane's rows of one column are one 16-byte unit");
 
-/// One form of the output; null pointers ask for nothing.
+/// One layout of the output; null pointers mean that it is not requested.
 struct Form {
   uint8_t* values;
   float* scales;
-  int64_t stride;  ///< vectors: from one 128 columns' scales to the next; blocks: likewise of rows
+  int64_t stride;  ///< vectors: stride between groups of 128 columns; blocks: between rows of scales
 };
 
 struct Target {
@@ -67,7 +67,7 @@ struct Quad<__nv_bfloat16> {
   }
 };
 
-/// Where a thread stands: its rows and columns, which lie in the matrix as a whole or not at all (multiples of 16).
+/// Rows and columns of a thread. They lie completely inside or outside of the matrix (multiples of 16).
 struct ThreadPosition {
   int warp, lane;
   int64_t tile_row, tile_col, row, col;
@@ -100,7 +100,7 @@ __device__ uint32_t amax_of(const Quad<T>& values) {
   return largest;
 }
 
-/// The largest magnitudes of the tile's columns, over the block; column_amax[0] has them. Every thread calls it.
+/// Computes the amax of the tile's columns over the block, in column_amax[0]. All threads must call it.
 template <class T>
 __device__ void reduce_columns(const Quad<T> (&values)[kRows], const ThreadPosition& place, Shared& shared) {
 #pragma unroll
@@ -120,7 +120,7 @@ __device__ void reduce_columns(const Quad<T> (&values)[kRows], const ThreadPosit
   __syncthreads();
 }
 
-/// The largest magnitude of the tile, from those of its columns. Every thread calls it.
+/// Amax of the tile, from those of its columns. All threads must call it.
 __device__ uint32_t reduce_tile(const ThreadPosition& place, Shared& shared) {
   uint32_t largest = 0;
 #pragma unroll
@@ -137,7 +137,7 @@ __device__ uint32_t pack(float a, float b, float c, float d) {
   return uint32_t{to_fp8x2<kFormat>(a, b)} | uint32_t{to_fp8x2<kFormat>(c, d)} << 16;
 }
 
-/// The row-wise form of a thread's rows; the scale of a row is the same in all lanes of its warp.
+/// Writes the rowwise layout of a thread's rows; the scale of a row is the same in all lanes of its warp.
 template <class T, DType kFormat>
 __device__ void write_rows(const Quad<T> (&values)[kRows], const float (&scale)[kRows], const Target& target,
                            const ThreadPosition& place, ThreadCounters& counters) {
@@ -156,9 +156,9 @@ __device__ void write_rows(const Quad<T> (&values)[kRows], const float (&scale)[
   }
 }
 
-/// The column-wise form: a lane's 16 rows of a column are a unit of shared memory, and a column of 128 bytes leaves in
-/// eight of them. Units are permuted (xor with the lane that wrote them), against bank conflicts. Every thread calls
-/// it.
+/// Writes the columnwise layout: a lane's 16 rows of a column are one unit in shared memory, and a column of 128 bytes
+/// is stored in eight units. Units are permuted (xor with the lane that wrote them) to avoid bank conflicts. All
+/// threads must call it.
 template <class T, DType kFormat>
 __device__ void write_columns(const Quad<T> (&values)[kRows], const Target& target,
                               const ThreadPosition& place, Shared& shared, bool counts,
@@ -195,7 +195,7 @@ __device__ void write_columns(const Quad<T> (&values)[kRows], const Target& targ
   }
 }
 
-/// The scales of a thread's 16 rows; those of vectors are also written.
+/// Computes the scales of a thread's 16 rows; with vectors, also stores them.
 template <class T, ScaleLayout kLayout>
 __device__ void row_scales(const Quad<T> (&values)[kRows], uint32_t tile_amax, const Target& target,
                            const ThreadPosition& place, float (&scale)[kRows]) {
@@ -208,13 +208,14 @@ __device__ void row_scales(const Quad<T> (&values)[kRows], uint32_t tile_amax, c
         target.rowwise.scales[place.tile_col / kSide * target.rowwise.stride + row] = 1.0f / scale[i];
     } else if constexpr (kLayout == ScaleLayout::blocks) {
       scale[i] = scale_for(tile_amax, target);
-    } else {  // rows: the amax lies where the scale will be
+    } else {  // rows: the amax is stored in place of the scale
       scale[i] = row < target.rows ? scale_for(__float_as_uint(target.rowwise.scales[row]), target) : 1.0f;
     }
   }
 }
 
-/// The scales of the tile's columns, into shared memory; those of vectors are also written. Every thread calls it.
+/// Computes the scales of the tile's columns in shared memory; with vectors, also stores them. All threads must call
+/// it.
 template <ScaleLayout kLayout>
 __device__ void column_scales(uint32_t tile_amax, const Target& target, const ThreadPosition& place,
                               Shared& shared) {
@@ -235,7 +236,7 @@ __device__ void column_scales(uint32_t tile_amax, const Target& target, const Th
   __syncthreads();
 }
 
-/// Blocks: one scale of the tile in either form.
+/// Blocks: stores the tile's scale for both layouts.
 __device__ void write_block_scale(uint32_t tile_amax, const Target& target, const ThreadPosition& place) {
   if (threadIdx.x != 0) return;
   const int64_t down = place.tile_row / kSide, across = place.tile_col / kSide;
@@ -253,14 +254,14 @@ __global__ void __launch_bounds__(kThreads)
   const ThreadPosition place(target.rows, target.cols);
   Quad<T> values[kRows];
   load_tile(x, target.cols, place, values);
-  // 1. What the groups need to know of the tile; whole rows and columns are known from amax_kernel.
+  // 1. Amax of the groups in the tile; that of whole rows and columns was computed by amax_kernel
   uint32_t tile_amax = 0;
   if (kLayout != ScaleLayout::rows || target.amax != nullptr) {
     reduce_columns(values, place, shared);
     tile_amax = reduce_tile(place, shared);
   }
   if constexpr (kLayout == ScaleLayout::blocks) write_block_scale(tile_amax, target, place);
-  // 2. The forms.
+  // 2. Quantization to both layouts
   ThreadCounters counters;
   const bool both = target.rowwise.values != nullptr;
   if (both) {
@@ -272,12 +273,12 @@ __global__ void __launch_bounds__(kThreads)
     column_scales<kLayout>(tile_amax, target, place, shared);
     write_columns<T, kFormat>(values, target, place, shared, !both && target.counters != nullptr, counters);
   }
-  // 3. Statistics.
+  // 3. Counters and amax
   if (target.counters != nullptr) add_counters(counters, place.inside ? kRows * kCols : 0, target.counters);
   if (target.amax != nullptr) block_update_amax(tile_amax, target.amax, shared.words);
 }
 
-/// The amaxes of whole rows and columns, into memory that was zero: integer maxima, in any order.
+/// Amax of whole rows and columns, in memory that was zeroed, with integer maxima in any order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) amax_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ Shared shared;
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(const T* x, const __grid
               shared.column_amax[0][threadIdx.x]);
 }
 
-/// Amaxes become inverse scales, in place.
+/// Converts amax values to inverse scales, in place.
 __global__ void invert_kernel(const __grid_constant__ Target target) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const auto invert = [&](float* amax) { *amax = 1.0f / scale_for(__float_as_uint(*amax), target); };
@@ -339,7 +340,7 @@ void quantize_groups(const Context& context, const QuantizeGroups& args) {
                       .cols = args.x.cols()};
   TE_CHECK(is_aligned(args.x.data, 16) && is_aligned(target.rowwise.values, 4) &&
                is_aligned(target.columnwise.values, 16),
-           "quantize_groups: x and its forms must be aligned to 16 bytes");
+           "quantize_groups: x, rowwise and columnwise must be aligned to 16 bytes");
   const unsigned tiles = ceil_div(target.rows, kSide) * ceil_div(target.cols, kSide);
   const cudaStream_t stream = cuda_stream(context);
   dispatch(args.x.dtype, some.dtype(), [&]<class T, DType kFormat>() {

@@ -1,9 +1,9 @@
 // Quantization to FP8 with current scaling per group of values (a row, 128 values of a row, or 128 x 128 values:
 // ScaleLayout). Each group's scale is computed from its own amax, so nothing saturates.
 //
-// scale = fp8_max * 2^-margin / amax(group), or 1 if that amax is 0, infinite or NaN; optionally rounded down to a
+//   scale = fp8_max * 2^-margin / amax(group), or 1 if that amax is 0, infinite or NaN; optionally rounded down to a
 //           power of two (then quantization rounds only once, and the inverse is exact)
-// q     = sat_cast(x * scale); the group's inverse scale is 1 / scale
+//   q     = sat_cast(x * scale); the group's inverse scale is 1 / scale
 //
 // The rowwise and columnwise layouts have separate groups: within rows of x for rowwise, within its columns for
 // columnwise. Blocks are the same in both. Sources: DeepSeek-V3 (arXiv 2412.19437, section 3.3) for vectors and blocks;

@@ -1,6 +1,6 @@
-// Casts of small tensors with the scale that they ask for themselves: amax, scale and cast in one launch of one block
-// or of one cluster, whose blocks tell one another what they have found. What generation casts is a few rows; there the
-// two launches of the general way each take longer than the work.
+// Current scaling of small tensors: amax, scale and quantization in one launch of a single block, or of one cluster
+// whose blocks exchange their amax. Generation quantizes only a few rows, for which each of the general kernel's two
+// launches takes longer than the work.
 #include <cooperative_groups.h>
 
 #include "kernels/common/cuda_common.cuh"
@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kCluster = 8;
 constexpr int64_t kOfOneBlock = int64_t{32} * 1024;  ///< elements
-constexpr int kWidth = 8;                            ///< elements of a thread at a time
+constexpr int kWidth = 8;                            ///< elements per thread and access
 
 struct SmallCast {
   uint8_t* out;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
   launch_dependent_grids();
   constexpr int64_t kStep = int64_t{kBlocks} * kThreads * kWidth;
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
-  // 1. The largest magnitude; NaN > inf > finite.
+  // 1. Amax; NaN > inf > finite
   uint32_t largest = 0;
   for (int64_t i = first; i < p.elements; i += kStep) {
     const Vector<T, kWidth> values = load_vector<T, kWidth>(x + i);
@@ -49,13 +49,13 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
     cluster.sync();
     const int block = static_cast<int>(threadIdx.x) % kBlocks;
     largest = __reduce_max_sync(0xffffffffu, *cluster.map_shared_rank(&of_block, block));
-    cluster.sync();  // nobody leaves whose memory is still read
+    cluster.sync();  // a block must not exit while others read its shared memory
   }
-  // 2. The scale.
+  // 2. Scale
   const float amax = __uint_as_float(largest);
   const float scale = group_scale(amax, fp8_max(kFormat), p.margin_factor, p.power_of_two);
   if (first == 0) *p.amax = amax, *p.scale = scale, *p.scale_inv = 1.0f / scale;
-  // 3. The cast.
+  // 3. Quantization
   for (int64_t i = first; i < p.elements; i += kStep) {
     const Vector<T, kWidth> values = load_vector<T, kWidth>(x + i);
     Vector<uint8_t, kWidth> bytes;

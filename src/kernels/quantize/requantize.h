@@ -1,5 +1,4 @@
-// The two launches of a cast that finds or corrects its scale (fp8_output.h, Fp8Requantize), as their kernels are given
-// them.
+// Arguments of the two launches of a quantization that computes or corrects its scale (fp8_output.h, Fp8Requantize).
 #pragma once
 
 #include "kernels/quantize/fp8_output.h"
@@ -7,14 +6,14 @@
 
 namespace te::kernels {
 
-/// With which the first launch casts; null: it does not.
+/// Scale of the first launch; null if it does not quantize.
 inline const float* first_scale(const Fp8Output& out) {
   if (out.requantize.current_scale == nullptr) return out.scale;
   return out.requantize.predicted_scales != nullptr ? out.requantize.predicted_scale() : nullptr;
 }
 
-/// What the first launch writes: its amax and counts are its own until it is known whether it stays. Where the scale is
-/// the tensor's own and cannot be guessed, the amax alone.
+/// Output of the first launch, with the state's own amax and counters until it is known whether the result is kept.
+/// With current scaling and without a prediction, the first launch only finds the amax.
 inline Fp8Output first_cast(const Fp8Output& out) {
   if (out.requantize.state == nullptr) return out;
   Fp8Output first;
@@ -28,21 +27,21 @@ inline Fp8Output first_cast(const Fp8Output& out) {
   return first;
 }
 
-/// The end of a cast: what the second launch decides from, and what is left to settle then.
+/// Inputs of the second launch's decision, and the results that it writes then.
 struct Fp8ScaleFinalization {
   Fp8CastState* state = nullptr;          ///< null: no second launch
-  const float* found_amax = nullptr;      ///< by the first launch
-  float* next_amax = nullptr;             ///< of the state's next cast, made zero
-  float* next_predicted_scale = nullptr;  ///< of the same; null: the scale is not guessed
-  const float* scale = nullptr;           ///< of the first launch; null: it has none
+  const float* found_amax = nullptr;      ///< of the first launch
+  float* next_amax = nullptr;             ///< of the state's next quantization; zeroed
+  float* next_predicted_scale = nullptr;  ///< of the state's next quantization; null: no prediction
+  const float* scale = nullptr;           ///< of the first launch; null: it did not quantize
   float fp8_max = 0.0f;
   float margin_factor = 1.0f;
   float *current_scale = nullptr, *current_amax = nullptr, *used_scale = nullptr;  ///< as in Fp8Requantize
-  float* amax = nullptr;            ///< raised by the tensor's own; or null
-  Fp8Counters* counters = nullptr;  ///< get the first launch's counts if that stays; or null
+  float* amax = nullptr;            ///< updated with the tensor's amax; may be null
+  Fp8Counters* counters = nullptr;  ///< receive the first launch's counts if its result is kept; may be null
 };
 
-/// The state's next cast has the next turn: of each cast it is called once, on the host, for the second launch.
+/// Arguments of the second launch. Call it exactly once per quantization, on the host, because it advances num_casts.
 inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
   const Fp8Requantize& cast = out.requantize;
   if (cast.state == nullptr) return {};
@@ -63,14 +62,15 @@ inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
   return s;
 }
 
-/// The scale with which the second launch casts, or 0: nothing is left to do. `first`: *s.scale, or 0.
+/// Scale with which the second launch quantizes, or 0 if nothing is left to do. `first`: *s.scale, or 0.
 TE_HOST_DEVICE float second_scale(const Fp8ScaleFinalization& s, float amax, float first) {
   if (s.current_scale == nullptr) return requantize_scale(amax, first, s.fp8_max, s.margin_factor);
   const float scale = group_scale(amax, s.fp8_max, s.margin_factor, s.next_predicted_scale != nullptr);
   return scale == first ? 0.0f : scale;
 }
 
-/// What the second launch leaves in the state and elsewhere, but for s.amax; by one thread. `scale`: second_scale().
+/// Writes the state and other results of the second launch, except s.amax; called by one thread. `scale`:
+/// second_scale().
 TE_HOST_DEVICE void finalize_state(const Fp8ScaleFinalization& s, float amax, float first, float scale) {
   Fp8CastState& state = *s.state;
   *s.next_amax = 0.0f;
@@ -79,13 +79,13 @@ TE_HOST_DEVICE void finalize_state(const Fp8ScaleFinalization& s, float amax, fl
   if (s.current_scale != nullptr) *s.current_scale = state.scale;
   if (s.current_amax != nullptr) *s.current_amax = amax;
   if (s.next_predicted_scale != nullptr) *s.next_predicted_scale = state.scale;
-  if (s.scale == nullptr) return;  // there was nothing to make again
+  if (s.scale == nullptr) return;  // the first launch did not quantize
   if (scale > 0.0f) ++state.requantized;
   if (s.counters == nullptr) return;
   ++state.casts;
   if (scale > 0.0f) {
     ++state.counted_requantized;
-  } else {  // nobody else adds to the counters now
+  } else {  // no other thread updates the counters now
     s.counters->saturated += state.counters.saturated;
     s.counters->flushed += state.counters.flushed;
     s.counters->total += state.counters.total;

@@ -37,7 +37,7 @@ void rope(const Context& context, const Rope& args);
 ///             wavelength > L / low_freq_factor    frequency / factor
 ///             between: (1 - s) frequency / factor + s frequency,
 ///             s = (L / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
-/// yarn    (Peng et al., arXiv 2309.00071) pair i rotates r times within L at i = D ln(L / (2 pi r)) / (2 ln theta),
+///   yarn    (Peng et al., arXiv 2309.00071) pair i rotates r times within L at i = D ln(L / (2 pi r)) / (2 ln theta),
 ///           where D is the number of rotated channels. With low and high the i of beta_fast and beta_slow rotations
 ///           (with truncate rounded down and up, within 0 and D - 1): s frequency + (1 - s) frequency / factor,
 ///           s = 1 - clamp((i - low) / (high - low)); cosine and sine are multiplied by attention_factor

@@ -1,6 +1,6 @@
-// Rotary embedding and the FP8 cast of its result in one pass, in the tiles of fp8_tile.cuh: a head of 128 channels is
-// two tiles, one per half, which a block rotates in registers. The same products and roundings as rope.cu, so the same
-// bytes as rotating first and casting after.
+// Rotary embedding fused with quantization of its result to FP8, on the tiles of fp8_tile.cuh: a head of 128 channels
+// is two tiles, one per half, which a block rotates in registers. Multiplications and roundings are those of rope.cu,
+// so the result equals that of separate rotation and quantization.
 #include "kernels/quantize/fp8_tile.cuh"
 #include "kernels/quantize/quantize_cuda.h"
 #include "kernels/rope/rope_cuda.h"
@@ -18,7 +18,7 @@ struct RopeCastArgs {
   const int32_t* positions;  ///< null: row % seq
   Fp8TileTarget target;      ///< [rows, columns of qkv]
   unsigned seq;
-  unsigned rotated;  ///< heads of q and k
+  unsigned rotated;  ///< heads to rotate: q and k
   float sign;
 };
 
@@ -64,7 +64,7 @@ __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned 
   writer.finish(index == 0);
 }
 
-/// The target's tiles are heads of kTileRows rows.
+/// Iterates over heads of kTileRows rows instead of tiles.
 template <class T, DType kFormat, bool kRequantize>
 __global__ void __launch_bounds__(kTileThreads, kRequantize      ? kRequantizeBlocks<T, true>
                                                 : sizeof(T) == 2 ? 3
@@ -87,7 +87,7 @@ RopeCastArgs<T> device_args(const Rope& args, const Fp8TileTarget& target) {
           args.backward ? -1.0f : 1.0f};
 }
 
-/// Calls launch.template operator()<T, kFormat>() for the run-time choice.
+/// Calls launch.template operator()<T, kFormat>() for run-time values.
 template <class Launch>
 void dispatch(const Rope& args, Launch&& launch) {
   dispatch_tile(args.qkv.dtype, tile_format(args.out), true, [&]<class T, DType kFormat, bool kAligned>() {

@@ -1,5 +1,4 @@
-// Activations and the shapes that their tests run them on, and what holds on every backend: a cast in the kernel is the
-// cast of a kernel of its own.
+// Test cases of activations, and checks for every backend that fused quantization equals separate quantization.
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +12,7 @@
 
 namespace te::kernels {
 
-constexpr float kActivationClamp = 1.3f;  // cuts off many; no BF16 number lies on it
+constexpr float kActivationClamp = 1.3f;  // clamps many values; no BF16 number equals it
 
 struct ActivationCase {
   ActivationKind kind;
@@ -26,7 +25,7 @@ struct ActivationCase {
   }
 };
 
-/// Every kind, dtype and shape {rows, ffn}.
+/// All combinations of kind, dtype and shape {rows, ffn}.
 inline std::vector<ActivationCase> activation_cases(std::initializer_list<DType> dtypes,
                                                     const std::vector<std::pair<int64_t, int64_t>>& shapes) {
   std::vector<ActivationCase> list;
@@ -42,7 +41,7 @@ inline void expect_same_tensor(const testing::TestTensor& actual, const testing:
   EXPECT_EQ(testing::count_different(actual.raw(), expected.raw(), dtype_size(expected.get().dtype)), 0);
 }
 
-/// With y and without.
+/// With and without y.
 inline void fused_forward_equals_forward_then_quantize(const Context& context, const ActivationCase& c) {
   SCOPED_TRACE(c.name());
   using testing::TestTensor;
@@ -63,7 +62,7 @@ inline void fused_forward_equals_forward_then_quantize(const Context& context, c
   EXPECT_EQ(plain.read().columnwise, transposed(plain.read().rowwise, c.rows, c.ffn));
 }
 
-/// With dx, in the place of x, and without; the bias gradient with both.
+/// With dx in place of x, and without dx; the bias gradient in both cases.
 inline void fused_backward_equals_backward_then_quantize(const Context& context, const ActivationCase& c) {
   SCOPED_TRACE(c.name());
   using testing::TestTensor;

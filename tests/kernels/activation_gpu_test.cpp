@@ -1,5 +1,5 @@
-// Activations on the GPU: close to the CPU reference, and fused FP8 output equal bit for bit to a separate
-// quantize on the same device.
+// Activations on the GPU: close to the CPU reference; fused FP8 output bitwise equal to separate quantization on the
+// GPU.
 #include <cmath>
 #include <initializer_list>
 
@@ -10,14 +10,14 @@ namespace {
 
 using testing::TestTensor;
 
-// Aligned tiles, partial tiles of the aligned kernel, ragged shapes, an odd half of SwiGLU.
+// Aligned tiles, partial tiles of the aligned kernel, unaligned shapes, an odd half of SwiGLU.
 std::vector<ActivationCase> gpu_cases(std::initializer_list<DType> dtypes = {DType::f32, DType::bf16}) {
   return activation_cases(
       dtypes, {{1, 1}, {128, 64}, {256, 1024}, {144, 88}, {131, 64}, {160, 37}, {1000, 100}, {2048, 688}});
 }
 
-// 16 bits: the backends' exponentials may round a result to the neighbouring value (2^-7 relative at most), and
-// few do. FP32: a few units in the last place. Where a gradient crosses zero the error is absolute.
+// 16 bits: the backends' exponentials may round a few results to the adjacent value (at most 2^-7 relative). FP32: a
+// few units in the last place. Where a gradient crosses zero the error is absolute.
 void expect_close(const TestTensor& actual, const TestTensor& expected) {
   const bool rounded = actual.get().dtype != DType::f32;
   const std::vector<float> a = actual.floats(), b = expected.floats();

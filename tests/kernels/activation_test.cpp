@@ -1,5 +1,5 @@
-// Activations on the CPU: values against the definitions in double, gradients against finite differences of
-// those definitions, fused FP8 outputs against a separate quantize (bit for bit).
+// Activations on the CPU: values against the definitions in double precision, gradients against finite differences of
+// those definitions, fused FP8 outputs bitwise against separate quantization.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,14 +18,14 @@ double gelu(double x) {
 double swiglu(double gate, double up) {
   return gate / (1 + std::exp(-gate)) * up;
 }
-/// A gated kind.
+/// Definition of the gated kinds.
 double gated(ActivationKind kind, double gate, double up) {
   const double clamp = kActivationClamp;
   if (kind == ActivationKind::swiglu) return swiglu(gate, up);
   if (kind == ActivationKind::geglu) return gelu(gate) * up;
   return swiglu(std::min(gate, clamp), std::clamp(up, -clamp, clamp));
 }
-/// A kind without gate.
+/// Definition of the kinds without a gate.
 double plain(ActivationKind kind, double x) {
   switch (kind) {
     case ActivationKind::gelu:
@@ -53,7 +53,7 @@ TEST(Activation, ForwardIsTheDefinition) {
     x.fill_normal(1, 3.0f);
     activation_forward(context, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
     const auto in = x.floats(), out = y.floats();
-    // BF16: half a unit in the last of 8 bits; FP32: a few units, the cubic's rounding grows with |x|.
+    // BF16: half a unit in the last of 8 bits. FP32: a few units, because the cubic's rounding error grows with |x|.
     const double bound = c.dtype == DType::bf16 ? 1.0 / 256 : 3e-6;
     for (int64_t r = 0; r < c.rows; ++r) {
       for (int64_t i = 0; i < c.ffn; ++i) {
@@ -87,10 +87,10 @@ TEST(Activation, TheClampCutsOffOneSideOfTheGateAndBothOfUpAndKeepsNan) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   struct Point {
-    float gate, up, same_gate, same_up;  ///< what they count as
+    float gate, up, same_gate, same_up;  ///< values after clamping
     bool gate_learns, up_learns;
   };
-  // On the bound nothing is cut off.
+  // A value exactly on the bound is not clamped.
   const std::vector<Point> points = {{3, 1, 2, 1, false, true},    {2, 2, 2, 2, true, true},
                                      {-5, 3, -5, 2, true, false},  {1, -2, 1, -2, true, true},
                                      {1, -3, 1, -2, true, false},  {inf, -inf, 2, -2, false, false},

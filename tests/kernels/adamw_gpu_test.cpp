@@ -1,5 +1,5 @@
-// CUDA AdamW has the bits of the CPU reference over several steps, with and without a bf16 copy, with moments in either
-// format, for cut tails and unaligned shards; the skip flag leaves every bit.
+// CUDA AdamW against the CPU reference, bitwise over several steps: with and without a BF16 copy, with Adam moments in
+// all formats, for partial tails and unaligned shards. The skip flag leaves every bit unchanged.
 #include "kernels/adamw/adamw.h"
 #include "kernels/adamw/moment_rounding.h"
 #include "kernels/param_split/param_split.h"
@@ -16,12 +16,13 @@ struct Shard {
   int64_t offset;  ///< elements by which every buffer is shifted, to break its alignment
   bool copy;       ///< with a bf16 copy
   int32_t skip;
-  bool split = false;  ///< main parameters in two halves
+  bool split = false;  ///< master weights as BF16 weights and remainders
   DType exp_avg = DType::f32, exp_avg_sq = DType::f32;
   int num_runs = 1;
 };
 
-/// `count` runs of about equal, mostly odd lengths: whole rows and parts of rows by turns, with a gap before the first.
+/// `count` runs of about equal, mostly odd lengths: alternately whole rows and parts of rows, with a gap before the
+/// first.
 std::vector<MomentRun> runs_of(int64_t n, int count) {
   std::vector<MomentRun> runs;
   for (int64_t k = 0; k < count; ++k) {
@@ -37,7 +38,7 @@ std::vector<MomentRun> runs_of(int64_t n, int count) {
   return runs;
 }
 
-// Everything the optimizer holds after `steps` steps. The first `offset` elements are guards.
+// Complete optimizer state after `steps` steps. The first `offset` elements are guards.
 Bits run(const Context& context, const Shard& s, int steps) {
   const int64_t size = s.n + s.offset;
   TestTensor w(context, DType::f32, {size}), g(context, DType::f32, {size}), m(context, s.exp_avg, {size});
@@ -83,7 +84,8 @@ Bits run(const Context& context, const Shard& s, int steps) {
   args.grad_multiplier = multiplier.get().as<float>();
   args.skip = skip.get().as<int32_t>();
   for (int step = 1; step <= steps; ++step) {
-    g.fill_normal(static_cast<uint64_t>(10 + step), step == 2 ? 1e-22f : 0.1f);  // squares below normal range
+    g.fill_normal(static_cast<uint64_t>(10 + step),
+                  step == 2 ? 1e-22f : 0.1f);  // squares below the normal range
     args.step = step;
     adamw(context, args);
   }

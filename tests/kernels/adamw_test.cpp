@@ -1,4 +1,4 @@
-// AdamW's CPU reference: one step by hand, a hundred steps against double precision, the skip flag, decay
+// CPU reference of AdamW: one step computed by hand, a hundred steps against double precision, the skip flag, decay
 // flags.
 #include "kernels/adamw/adamw.h"
 
@@ -15,7 +15,7 @@ namespace {
 using testing::cpu;
 using testing::TestTensor;
 
-// All buffers of one optimizer, filled with small numbers; decay on granules whose number is even.
+// All buffers of one optimizer, filled with small numbers; granules with even indices have weight decay.
 struct Buffers {
   explicit Buffers(int64_t n)
       : main_param(cpu(), DType::f32, {n}),
@@ -60,7 +60,7 @@ TEST(AdamW, OneStepByHand) {
   EXPECT_EQ(b.param.floats(), (std::vector<float>{0.84375f, -1.8125f}));
 }
 
-// In two halves the parameter is the same number, but for the one case that param_split.h names.
+// With remainders the parameter is the same number, except for the one case described in param_split.h.
 TEST(AdamW, RemaindersGiveTheSameParameters) {
   const int64_t n = 20'000;
   Buffers whole(n), halves(n);
@@ -79,7 +79,7 @@ TEST(AdamW, RemaindersGiveTheSameParameters) {
     const std::vector<float> expected = whole.main_param.floats();
     for (size_t i = 0; i < joined.size(); ++i) {
       const auto bits = std::bit_cast<uint32_t>(expected[i]), actual = std::bit_cast<uint32_t>(joined[i]);
-      ASSERT_LE(bits - actual, step) << i;  // one unit towards zero each time
+      ASSERT_LE(bits - actual, step) << i;  // one unit towards zero per step
     }
     EXPECT_EQ(halves.exp_avg.floats(), whole.exp_avg.floats());
   }
@@ -134,7 +134,7 @@ TEST(AdamW, HundredStepsAgainstDoublePrecision) {
                  (std::sqrt(v[i] / (1 - std::pow(b2, step))) + static_cast<double>(args.eps));
     }
   }
-  // Each step rounds a parameter of magnitude ~1 once (6e-8); a hundred roundings walk to about 6e-7.
+  // Each step rounds a parameter of magnitude ~1 once (6e-8); the errors of a hundred roundings add up to about 6e-7.
   EXPECT_LT(testing::relative_error(b.main_param.floats(), {w.begin(), w.end()}), 1e-6);
   EXPECT_LT(testing::relative_error(b.exp_avg.floats(), {m.begin(), m.end()}), 1e-6);
   EXPECT_LT(testing::relative_error(b.exp_avg_sq.floats(), {v.begin(), v.end()}), 1e-6);
@@ -143,7 +143,7 @@ TEST(AdamW, HundredStepsAgainstDoublePrecision) {
 }
 
 TEST(AdamW, SmallDecayIsNotLostInRounding) {
-  // lr * weight_decay = 1e-6: a factor 1 - 1e-6 rounded to FP32 would be off by 3 % of the decay.
+  // lr * weight_decay = 1e-6: a factor 1 - 1e-6 rounded to FP32 would change the decay by 3%.
   const int64_t n = 4 * kAdamWGranule;
   Buffers b(n);
   b.main_grad.fill_value(0.0f);
@@ -162,7 +162,7 @@ TEST(AdamW, SmallDecayIsNotLostInRounding) {
 }
 
 TEST(AdamW, DecayFlagsSelectGranules) {
-  const int64_t n = 2 * kAdamWGranule + 40;  // the last granule is cut
+  const int64_t n = 2 * kAdamWGranule + 40;  // the last granule is partial
   Buffers b(n);
   b.main_grad.fill_value(0.0f);
   b.main_param.fill_value(1.0f);

@@ -8,7 +8,7 @@
 
 namespace te::kernels {
 
-/// Documents of the lengths 1, 70, 3, 64, 2, ... one after the other, cut at the end of a sample.
+/// Documents of lengths 1, 70, 3, 64, 2, ... one after another, truncated at the end of a sample.
 inline std::vector<int32_t> some_documents(int64_t batch, int64_t seq) {
   constexpr int64_t kLengths[] = {1, 70, 3, 64, 2, 129, 61};
   std::vector<int32_t> start(static_cast<size_t>(batch * seq));

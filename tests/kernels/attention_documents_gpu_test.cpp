@@ -1,5 +1,5 @@
-// Attention that stays inside documents against the CPU reference: te-train's own kernels for heads of 64 and 128
-// without dropout (flash_bounds_gpu_test.cpp has more of them), for others cuDNN's ragged sequences.
+// Attention within documents against the CPU reference: te-train's own kernels for heads of 64 and 128 without dropout
+// (more tests in flash_bounds_gpu_test.cpp), cuDNN's ragged sequences for others.
 #include <cmath>
 
 #include "kernels/attention_documents.h"
@@ -29,7 +29,7 @@ TEST(AttentionDocumentsGpu, AgainstReference) {
   struct Case {
     int64_t batch, seq, heads, groups, dim, spare;
   };
-  // Grouped and plain heads; sequences on and off 128; no spare documents and many.
+  // Grouped and ungrouped heads; sequence lengths that are and are not multiples of 128; max_documents exact or larger.
   for (const Case& c : {Case{2, 256, 4, 4, 64, 0}, Case{2, 256, 4, 2, 128, 9}, Case{1, 1024, 8, 8, 128, 40},
                         Case{4, 64, 2, 2, 80, 3}, Case{2, 256, 4, 4, 32, 0}, Case{3, 200, 6, 2, 80, 1},
                         Case{1, 1024, 8, 8, 96, 40}, Case{2, 330, 4, 1, 112, 0}}) {
@@ -40,16 +40,16 @@ TEST(AttentionDocumentsGpu, AgainstReference) {
     PackedProblem expected(cpu, shape, documents), actual(gpu, shape, documents);
     expected.run();
     actual.run();
-    // The bounds of attention_gpu_test.cpp; the backward pass starts from each side's own o, so delta differs
-    // by its rounding, too.
+    // Bounds of attention_gpu_test.cpp. The backward pass starts from each backend's own o, so delta differs by its
+    // rounding, too.
     EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
     const int64_t q = c.heads * c.dim, kv = c.groups * c.dim, bounds[] = {0, q, q + kv, q + 2 * kv};
     for (int part = 0; part < 3; ++part)
       EXPECT_LT(relative_error(actual.gradients(bounds[part], bounds[part + 1]),
                                expected.gradients(bounds[part], bounds[part + 1])),
                 1.6e-2)
-          << "dq, dk, dv number " << part;
-    // cuDNN's lse lies as [tokens, heads].
+          << "index of dq, dk, dv: " << part;
+    // cuDNN's lse is [tokens, heads].
     const bool own = c.dim == 64 || c.dim == 128;
     const std::vector<float> gpu_lse = actual.lse.floats(), cpu_lse = expected.lse.floats();
     for (int64_t row = 0; row < actual.rows; ++row)
@@ -62,7 +62,7 @@ TEST(AttentionDocumentsGpu, AgainstReference) {
   }
 }
 
-// Of both passes by te-train's own kernels; cuDNN adds dq with atomics.
+// Both passes by te-train's own kernels; cuDNN adds dq with atomics.
 TEST(AttentionDocumentsGpu, OtherDocumentsChangeNoBit) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -93,8 +93,8 @@ TEST(AttentionDocumentsGpu, OtherDocumentsChangeNoBit) {
 
 TEST(AttentionDocumentsGpu, DropoutKeepsItsShareInsideTheDocument) {
   TE_REQUIRE_GPU();
-  // q = 0 and v_j the unit vector of j: o holds what query i kept of each key, over the keys it may see and
-  // 1 - dropout. With d_o of query i the unit vector of i, dv is o transposed.
+  // With q = 0 and v_j the unit vector of j, o holds the mask of query i for each key, divided by the number of visible
+  // keys and 1 - dropout. With d_o of query i the unit vector of i, dv is the transpose of o.
   const Context gpu = Context::cuda(0);
   constexpr double kDropout = 0.25;
   const int64_t batch = 4, seq = 128, heads = 4, dim = 128;
@@ -119,7 +119,7 @@ TEST(AttentionDocumentsGpu, DropoutKeepsItsShareInsideTheDocument) {
         const float value = o[(row * heads + head) * dim + key];
         ASSERT_NEAR(dv[((row - query + key) * heads + head) * dim + query], value, 1e-2 * value);
         if (key > query || key < first) {
-          ASSERT_EQ(value, 0.0f) << "query " << query << " saw key " << key;
+          ASSERT_EQ(value, 0.0f) << "query " << query << " attends to key " << key;
           continue;
         }
         ++total;

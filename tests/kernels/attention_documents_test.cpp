@@ -1,4 +1,4 @@
-// Attention that stays inside the documents of packed samples, on the CPU.
+// Attention within the documents of packed samples on the CPU.
 #include "kernels/attention_naive.h"
 
 namespace te::kernels {
@@ -23,7 +23,7 @@ TEST(Attention, ADocumentDoesNotSeeOthers) {
   ASSERT_EQ(start[end], end);
   Problem one(context, shape, DType::bf16), other(context, shape, DType::bf16);
   for (Problem* problem : {&one, &other}) problem->document_start = {start.data(), DType::i32, {seq}};
-  // All that lies outside the two documents changes; inside, every bit of both passes stays.
+  // Everything outside the two documents changes; inside, both passes keep every bit.
   const auto change = [&](TestTensor& tensor) {
     std::vector<float> values = tensor.floats();
     const int64_t cols = tensor.get().cols();
@@ -62,7 +62,7 @@ TEST(Attention, WrongDocumentsAreNamed) {
   AttentionShape shape = shape_of(1, 4, 2, 2, 8);
   shape.max_documents = 2;
   Problem problem(context, shape, DType::f32);
-  EXPECT_THROW(problem.forward(), InternalError);  // none given
+  EXPECT_THROW(problem.forward(), InternalError);  // document_start is missing
   std::vector<int32_t> start;
   problem.document_start = {nullptr, DType::i32, {4}};
   const auto forward = [&](std::vector<int32_t> values) {
@@ -72,7 +72,7 @@ TEST(Attention, WrongDocumentsAreNamed) {
   };
   forward({0, 0, 2, 2});
   EXPECT_THROW(forward({0, 1, 2, 2}), InternalError);  // three documents
-  EXPECT_THROW(forward({0, 0, 3, 3}), InternalError);  // begins behind its token
+  EXPECT_THROW(forward({0, 0, 3, 3}), InternalError);  // begins after its token
   EXPECT_THROW(forward({0, 1, 0, 0}), InternalError);  // decreases
   EXPECT_THROW(forward({0, 0, -1, 0}), InternalError);
 }

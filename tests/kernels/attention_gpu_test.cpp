@@ -1,5 +1,5 @@
-// Attention on a GPU against the CPU reference on the same BF16 inputs; dropout by its statistics. head_dim 64 and 128
-// without dropout run te-train's own kernels, all others cuDNN's.
+// Attention on a GPU against the CPU reference with the same BF16 inputs; dropout by its statistics. head_dim 64 and
+// 128 without dropout run te-train's own kernels, all others cuDNN's.
 #include <cmath>
 #include <initializer_list>
 #include <vector>
@@ -19,7 +19,7 @@ AttentionShape shape_of(int64_t batch, int64_t seq, int64_t heads, int64_t group
   return {batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), dropout};
 }
 
-/// The tensors of one attention on one device.
+/// Tensors of one attention on one device.
 struct Problem {
   Problem(const Context& context, const AttentionShape& shape, float spread = 1.5f)
       : context(context),
@@ -68,10 +68,10 @@ void check_against_reference(const Context& gpu, const AttentionShape& shape, fl
   Problem expected(cpu, shape, spread), actual(gpu, shape, spread);
   expected.forward();
   actual.forward();
-  // A GPU rounds the probabilities to BF16 before they meet v (2^-9 each, averaged over the keys), then o.
+  // A GPU rounds the probabilities to BF16 before the GEMM with v (2^-9 each, averaged over the keys), then rounds o.
   EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
   EXPECT_LT(relative_error(actual.lse.floats(), expected.lse.floats()), 1e-5);
-  // The backward pass from the same o and lse.
+  // The backward pass starts from the same o and lse.
   actual.o.fill_raw(expected.o.raw().data());
   actual.lse.fill_raw(expected.lse.raw().data());
   expected.backward();
@@ -81,18 +81,18 @@ void check_against_reference(const Context& gpu, const AttentionShape& shape, fl
   for (int part = 0; part < 3; ++part) {
     const std::vector<float> want = columns(expected.dqkv, bounds[part], bounds[part + 1]);
     const std::vector<float> got = columns(actual.dqkv, bounds[part], bounds[part + 1]);
-    // A softmax of one key has no gradient: what is left of dq and dk is the rounding of sums that cancel.
+    // A softmax of one key has no gradient: dq and dk contain only the rounding errors of sums that cancel.
     if (shape.window == 1 && part < 2) {
       EXPECT_LT(length(got), 1e-3 * length(columns(expected.dqkv, q + kv, q + 2 * kv)))
-          << "dq, dk number " << part;
+          << "index of dq, dk: " << part;
       continue;
     }
-    // p and ds are rounded to BF16 before the three GEMMs, with groups the heads' dk and dv too.
-    EXPECT_LT(relative_error(got, want), 1.2e-2) << "dq, dk, dv number " << part;
+    // p and ds are rounded to BF16 before the three GEMMs; with groups also each head's dk and dv.
+    EXPECT_LT(relative_error(got, want), 1.2e-2) << "index of dq, dk, dv: " << part;
   }
 }
 
-// At head sizes of te-train's own kernels, and cuDNN's band.
+// With head_dim of te-train's own kernels, and of cuDNN's banded mask.
 TEST(AttentionGpu, SlidingWindowAgainstTheReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -125,7 +125,8 @@ TEST(AttentionGpu, RaggedSequencesAndSmallHeads) {
   check_against_reference(gpu, shape_of(1, 128, 4, 1, 128));
 }
 
-// cuDNN computes heads wider than those of te-train's own kernels, unless its deterministic backward pass cannot.
+// cuDNN computes heads wider than those of te-train's own kernels, unless its deterministic backward pass does not
+// support them.
 TEST(AttentionGpu, WideHeads) {
   TE_REQUIRE_GPU();
   for (const bool deterministic : {false, true}) {
@@ -137,7 +138,7 @@ TEST(AttentionGpu, WideHeads) {
         RecordProperty(fmt::format("kernels_{}_{}", dim, deterministic ? "deterministic" : "fastest"),
                        static_cast<int>(kernels));
         if (!deterministic) {
-          EXPECT_EQ(kernels, AttentionKernels::cudnn) << "heads of " << dim;
+          EXPECT_EQ(kernels, AttentionKernels::cudnn) << "head_dim " << dim;
         }
         check_against_reference(gpu, shape);
       }
@@ -147,7 +148,7 @@ TEST(AttentionGpu, WideHeads) {
   }
 }
 
-// What cuDNN does not combine is said to run on FP32 units, so that a run can warn of it.
+// attention_kernels() reports FP32 kernels for combinations that cuDNN lacks, so that a run can warn about it.
 TEST(AttentionGpu, TellsWhichKernels) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -160,7 +161,7 @@ TEST(AttentionGpu, TellsWhichKernels) {
   EXPECT_EQ(attention_kernels(Context::cpu(), windowed, DType::bf16), AttentionKernels::cpu);
 }
 
-// More blocks of queries than the device runs at a time, of more heads than are under way at a time.
+// More query blocks than can be resident, from more heads than are in flight at a time.
 TEST(AttentionGpu, ManyHeads) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -168,21 +169,21 @@ TEST(AttentionGpu, ManyHeads) {
   check_against_reference(gpu, shape_of(4, 512, 20, 10, 128));
 }
 
-// Scores of several hundred: the largest one grows from tile to tile, and most probabilities are 0.
+// Scores of several hundred: the maximum grows from tile to tile, and most probabilities are 0.
 TEST(AttentionGpu, LargeScores) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (int64_t dim : {64, 128}) check_against_reference(gpu, shape_of(2, 700, 4, 2, dim), 8.0f);
 }
 
-// Every output is written, whatever was there before; nothing is read that this call has not written.
+// Every output is written regardless of earlier contents, and nothing is read that the call has not written.
 TEST(AttentionGpu, DoesNotSeeWhatWasInItsBuffers) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (int64_t dim : {64, 128}) {
     SCOPED_TRACE(fmt::format("head_dim {}", dim));
     Problem problem(gpu, shape_of(2, 600, 4, 2, dim));
-    // Runs a pass again, with NaN in its outputs and its workspace.
+    // Repeats a pass with NaN in its outputs and its workspace.
     const auto expect_same_again = [&](const auto& pass, std::initializer_list<const TestTensor*> outputs) {
       pass();
       std::vector<std::vector<uint8_t>> expected;
@@ -200,7 +201,7 @@ TEST(AttentionGpu, DoesNotSeeWhatWasInItsBuffers) {
   }
 }
 
-// More blocks of keys than the device runs at a time, so that sums of dq wait for each other.
+// More key blocks than can be resident, so that sums of dq wait for each other.
 TEST(AttentionGpu, BackwardOfManyHeadsRepeats) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -230,8 +231,8 @@ TEST(AttentionGpu, RepeatedCallsGiveTheSameBits) {
   }
 }
 
-/// q = 0, so that every visible key has the probability 1 / (i + 1), and v_j = the unit vector of j % dim:
-/// with dim equal to seq, o holds the dropout mask of query i, scaled by 1 / ((i + 1)(1 - dropout)).
+/// q = 0, so that every visible key has the probability 1 / (i + 1), and v_j is the unit vector of j % dim. If dim
+/// equals seq, o holds the dropout mask of query i, scaled by 1 / ((i + 1)(1 - dropout)).
 void fill_identity_values(Problem& problem) {
   const AttentionShape& s = problem.shape;
   std::vector<float> qkv(static_cast<size_t>(problem.qkv.get().numel()), 0.0f);
@@ -257,7 +258,7 @@ TEST(AttentionGpu, DropoutKeepsTheStatedShareAndFollowsTheSeed) {
       for (int64_t key = 0; key < 128; ++key) {
         const float value = o[static_cast<size_t>((row * 8 + head) * 128 + key)];
         if (key > query) {
-          ASSERT_EQ(value, 0.0f) << "a masked key was seen";
+          ASSERT_EQ(value, 0.0f) << "a masked key has weight";
           continue;
         }
         ++total;
@@ -307,8 +308,8 @@ TEST(AttentionGpu, DropoutBackwardUsesTheForwardMask) {
   Problem problem(gpu, shape_of(2, seq, heads, heads, 128, kDropout));
   fill_identity_values(problem);
   problem.forward(9);
-  // With d_o of query i the unit vector of i, dv_j holds in column i what query i kept of key j: o
-  // transposed.
+  // With d_o of query i the unit vector of i, column i of dv_j holds the mask of query i for key j, so dv is the
+  // transpose of o.
   std::vector<float> d_o(static_cast<size_t>(problem.d_o.get().numel()), 0.0f);
   for (int64_t row = 0; row < problem.rows; ++row)
     for (int64_t head = 0; head < heads; ++head)
@@ -327,7 +328,7 @@ TEST(AttentionGpu, DropoutBackwardUsesTheForwardMask) {
         }
 }
 
-// cuDNN's two, at a head size that is left to it.
+// Both of cuDNN's algorithms, with a head_dim that te-train's own kernels do not support.
 TEST(AttentionGpu, AtomicAlgorithmAgreesWithTheDeterministicOne) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -1,4 +1,4 @@
-// The definition of attention in double precision, and the tensors of both passes, shared by the CPU tests.
+// Definition of attention in double precision, and the tensors of both passes, shared by the CPU tests.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Naive {
   int64_t qkv_cols() const { return (s_.num_heads + 2 * s_.num_query_groups) * s_.head_dim; }
   int64_t o_cols() const { return s_.num_heads * s_.head_dim; }
 
-  /// Fills o and lse from qkv, and dqkv too where d_o is given.
+  /// Computes o and lse from qkv, and also dqkv if d_o is given.
   void run(const Values& qkv, Values& o, Values& lse, const Values* d_o = nullptr,
            Values* dqkv = nullptr) const {
     o.assign(static_cast<size_t>(s_.batch * s_.seq * o_cols()), 0.0);
@@ -109,7 +109,7 @@ inline AttentionShape shape_of(int64_t batch, int64_t seq, int64_t heads, int64_
   return {batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), dropout};
 }
 
-/// The tensors of one attention and both passes over them.
+/// Tensors of one attention, and both passes over them.
 struct Problem {
   Problem(const Context& context, const AttentionShape& shape, DType dtype)
       : context(context),
@@ -148,12 +148,11 @@ inline void check_against_naive(AttentionShape shape, DType dtype, bool document
   Values o, lse, dqkv;
   const Values d_o = widen(problem.d_o.floats());
   Naive(shape, start).run(widen(problem.qkv.floats()), o, lse, &d_o, &dqkv);
-  // BF16: results are rounded once (relative 2^-9 at most, rms about 2^-10), and delta is made from the
-  // rounded o.
+  // BF16: results are rounded once (relative 2^-9 at most, rms about 2^-10), and delta is computed from the rounded o.
   EXPECT_LT(relative_error(problem.o.floats(), narrow(o)), dtype == DType::f32 ? 1e-6 : 2.5e-3);
   EXPECT_LT(relative_error(problem.lse.floats(), narrow(lse)), 1e-6);
   EXPECT_LT(relative_error(problem.dqkv.floats(), narrow(dqkv)), dtype == DType::f32 ? 4e-6 : 8e-3);
-  // No element is left out: each is near its own value, in units of the typical one.
+  // Every element is close to its own value, in units of the typical one.
   const std::vector<float> actual = problem.dqkv.floats();
   for (size_t i = 0; i < actual.size(); ++i)
     ASSERT_NEAR(actual[i], dqkv[i], (dtype == DType::f32 ? 1e-5 : 5e-2) * (1.0 + std::abs(dqkv[i]))) << i;

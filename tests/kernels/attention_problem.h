@@ -1,4 +1,4 @@
-// The tensors of both passes of attention on one device, with or without documents: for tests on both backends.
+// Tensors of both passes of attention on one device, with or without documents, for the tests of both backends.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace te::kernels {
 struct AttentionProblem {
   using TestTensor = te::testing::TestTensor;
 
-  /// `documents`: read if the shape has any.
+  /// `documents` is read only if the shape has any.
   AttentionProblem(const Context& on, const AttentionShape& of, const std::vector<int32_t>& documents,
                    int64_t workspace_bytes)
       : context(on),

@@ -1,5 +1,5 @@
-// Attention of ranges of queries, for both backends: the tokens of every sample are dealt out to ranks as context
-// parallelism does it, each rank attends with its own queries and all keys, and what comes out is put together again.
+// Attention of query ranges on both backends: the tokens of every sample are distributed to ranks as in context
+// parallelism, each rank attends with its own queries and all keys, and the results are joined.
 #pragma once
 
 #include <cmath>
@@ -14,16 +14,16 @@ namespace te::kernels {
 
 using te::testing::TestTensor;
 
-/// o, lse and dqkv of whole samples, in FP32.
+/// o, lse and dqkv of full samples, in FP32.
 struct AttentionResults {
   std::vector<float> o, lse, dqkv;
 };
 
 struct RangeProblem {
-  AttentionShape shape;  ///< of whole samples, without a range
+  AttentionShape shape;  ///< of full samples, without a range
   DType dtype = DType::f32;
   std::vector<float> qkv, d_o;
-  std::vector<int32_t> document_start{};  ///< or empty
+  std::vector<int32_t> document_start{};  ///< may be empty
   uint64_t seed = 5;
 
   RangeProblem(const AttentionShape& whole, DType type) : shape(whole), dtype(type) {
@@ -50,7 +50,7 @@ inline std::vector<float> last_columns(const std::vector<float>& values, int64_t
   return part;
 }
 
-/// Documents live in the device's memory.
+/// Document starts in device memory.
 class Starts {
  public:
   Starts(const Context& context, const std::vector<int32_t>& starts)
@@ -66,7 +66,7 @@ class Starts {
 
 }  // namespace attention_ranges
 
-/// One call for everything.
+/// Computes everything in one call.
 inline AttentionResults attend_whole(const Context& context, const RangeProblem& p) {
   const AttentionShape& s = p.shape;
   const int64_t rows = s.batch * s.seq;
@@ -90,7 +90,7 @@ struct Chunk {
 
 namespace attention_ranges {
 
-/// Of every sample the chunks' rows.
+/// Rows of the chunks in every sample.
 inline std::vector<float> rows_of(const std::vector<float>& values, int64_t cols, const AttentionShape& s,
                                   const std::vector<Chunk>& chunks) {
   std::vector<float> own;
@@ -102,7 +102,7 @@ inline std::vector<float> rows_of(const std::vector<float>& values, int64_t cols
   return own;
 }
 
-/// What a rank has, and one call for one of its chunks.
+/// Tensors of a rank, and calls for its chunks.
 class Rank {
  public:
   Rank(const Context& context, const RangeProblem& p, const std::vector<Chunk>& chunks)
@@ -120,7 +120,8 @@ class Rank {
     kv_.fill(last_columns(p.qkv, p.qkv_cols(), p.o_cols()));
   }
 
-  /// Adds to `all`; checks that the call writes its own rows alone. `first`: of the chunk among the rank's tokens.
+  /// Adds the results to `all`; checks that the call writes only its own rows. `first`: index of the chunk's first
+  /// token among the rank's tokens.
   void attend(const Chunk& chunk, int64_t first, AttentionResults& all) {
     const AttentionShape& s = p_.shape;
     AttentionShape shape = s;
@@ -199,7 +200,8 @@ class Rank {
 
 }  // namespace attention_ranges
 
-/// Each rank has some chunks; what none has stays 0. Gradients of keys and values are added up here.
+/// Each rank has some chunks; results for tokens of no rank stay 0. Gradients of keys and values are summed over the
+/// calls.
 inline AttentionResults attend_in_chunks(const Context& context, const RangeProblem& p,
                                          const std::vector<std::vector<Chunk>>& ranks) {
   const AttentionShape& s = p.shape;
@@ -218,7 +220,7 @@ inline AttentionResults attend_in_chunks(const Context& context, const RangeProb
   return all;
 }
 
-/// Two ranges for each of `ranks` ranks: chunk r and chunk 2 ranks - 1 - r of every sample.
+/// Two ranges for each of `ranks` ranks: chunks r and 2 ranks - 1 - r of every sample.
 inline AttentionResults attend_in_ranges(const Context& context, const RangeProblem& p, int ranks) {
   const int64_t count = p.shape.seq / (2 * ranks);
   std::vector<std::vector<Chunk>> all;

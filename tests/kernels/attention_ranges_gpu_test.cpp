@@ -1,5 +1,5 @@
-// Attention of ranges of queries on a GPU against the CPU reference of the whole: by te-train's own kernels for Hopper
-// (flash_bounds_gpu_test.cpp has more of them), by cuDNN, and by the kernels that multiply in FP32.
+// Attention of query ranges on a GPU against the CPU reference of the full sequence: by te-train's own Hopper kernels
+// (more tests in flash_bounds_gpu_test.cpp), by cuDNN, and by the FP32 kernels.
 #include "attention_ranges.h"
 #include "kernels/attention_documents.h"
 
@@ -11,7 +11,8 @@ using te::testing::relative_error;
 TEST(AttentionRangesGpu, AreTheWholeOfTheReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  // Ranges of 1,024 tokens begin at blocks of keys, those of 1,040 do not; te-train's for Hopper have no heads of 80.
+  // Ranges of 1,024 tokens begin at key blocks, those of 1,040 do not; te-train's Hopper kernels do not support heads
+  // of 80.
   for (const int64_t dim : {64, 128, 80}) {
     for (const int64_t seq : {1024, 1040}) {
       for (const int64_t window : {0, 300}) {
@@ -26,7 +27,7 @@ TEST(AttentionRangesGpu, AreTheWholeOfTheReference) {
             SCOPED_TRACE(fmt::format("{} wide, {} tokens, window {}, documents {}, {} ranks", dim, seq,
                                      window, documents, ranks));
             const AttentionResults ranges = attend_in_ranges(gpu, problem, ranks);
-            // As in attention_gpu_test.cpp: the probabilities are rounded to BF16, too.
+            // As in attention_gpu_test.cpp, the probabilities are also rounded to BF16.
             EXPECT_LT(relative_error(ranges.o, whole.o), 6e-3);
             EXPECT_LT(relative_error(ranges.lse, whole.lse), 1e-4);
             EXPECT_LT(relative_error(ranges.dqkv, whole.dqkv), 1.5e-2);

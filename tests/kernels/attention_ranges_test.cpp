@@ -1,4 +1,5 @@
-// Attention of ranges of queries is attention of the whole: every query sees what it sees there, with the same dropout.
+// Attention of query ranges against attention of the full sequence: every query sees the same keys with the same
+// dropout.
 #include "attention_ranges.h"
 
 namespace te::kernels {
@@ -16,7 +17,7 @@ void check(const RangeProblem& problem, int ranks) {
                                     << dtype_name(problem.dtype));
   const Context cpu = Context::cpu();
   const AttentionResults whole = attend_whole(cpu, problem), ranges = attend_in_ranges(cpu, problem, ranks);
-  // Blocks of keys and queries begin elsewhere, so sums have another order; BF16 gradients of keys are rounded once a
+  // Blocks of keys and queries begin elsewhere, so sums have another order. BF16 gradients of keys are rounded once per
   // range.
   const bool fp32 = problem.dtype == DType::f32;
   EXPECT_LT(relative_error(ranges.o, whole.o), fp32 ? 1e-6 : 1e-3);

@@ -1,5 +1,5 @@
-// Attention on the CPU against the definition in double precision (a full score matrix, no blocks), whose own
-// gradient is checked against finite differences.
+// CPU attention against the definition in double precision (full score matrix, no blocks), whose own gradient is
+// checked against finite differences.
 #include <omp.h>
 
 #include <cmath>
@@ -67,7 +67,7 @@ TEST(Attention, AgainstNaiveInFp32AndBf16) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (int64_t seq : {1, 7, 64, 200}) {
       check_against_naive(shape_of(2, seq, 2, 2, 32), dtype);
-      check_against_naive(shape_of(1, seq, 6, 2, 20), dtype);  // three heads a group
+      check_against_naive(shape_of(1, seq, 6, 2, 20), dtype);  // three heads per group
       check_against_naive(shape_of(2, seq, 4, 1, 8), dtype);
     }
   }
@@ -78,7 +78,7 @@ TEST(Attention, DropoutAgainstNaiveWithTheSameMask) {
     for (int64_t seq : {1, 7, 66, 130}) check_against_naive(shape_of(2, seq, 4, 2, 16, 0.3f), dtype);
 }
 
-// Windows that end within a block of keys, at its border, and far behind the first blocks.
+// Windows that end within a key block, at its border, and far after the first blocks.
 TEST(Attention, SlidingWindowAgainstNaive) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& [seq, window] :
@@ -87,7 +87,7 @@ TEST(Attention, SlidingWindowAgainstNaive) {
       shape.window = window;
       check_against_naive(shape, dtype);
       check_against_naive(shape, dtype, true);
-      if (dtype == DType::bf16) continue;  // one key a query: a gradient of rounding errors alone
+      if (dtype == DType::bf16) continue;  // one key per query: the gradient consists of rounding errors
       shape.dropout = 0.3f;
       check_against_naive(shape, dtype);
     }
@@ -106,7 +106,7 @@ TEST(Attention, ASliceOfTheHeadsDropsWhatTheWholeDrops) {
   };
   const std::vector<float> qkv = whole.qkv.floats(), d_o = whole.d_o.floats();
   const std::vector<float> o = whole.o.floats(), dqkv = whole.dqkv.floats();
-  for (int64_t group = 0; group < groups; ++group) {  // one query group and its two heads a rank
+  for (int64_t group = 0; group < groups; ++group) {  // each rank has one query group and its two heads
     AttentionShape shape = shape_of(batch, seq, 2, 1, dim, 0.3f);
     shape.first_head = 2 * group, shape.total_heads = heads;
     Problem part(context, shape, DType::f32);
@@ -131,7 +131,7 @@ TEST(Attention, ASliceOfTheHeadsDropsWhatTheWholeDrops) {
 }
 
 TEST(Attention, DropoutKeepsTheStatedShare) {
-  // With q = 0 all probabilities of query i are 1 / (i + 1); with v = 1, o is the kept share / (1 - dropout).
+  // With q = 0 all probabilities of query i are 1 / (i + 1); with v = 1, o is the kept fraction / (1 - dropout).
   const Context context = Context::cpu();
   constexpr float kDropout = 0.2f;
   Problem problem(context, shape_of(2, 256, 4, 4, 8, kDropout), DType::f32);
@@ -172,7 +172,8 @@ TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
 TEST(Attention, LargeScoresStayFinite) {
   const Context context = Context::cpu();
   Problem problem(context, shape_of(1, 100, 2, 2, 16), DType::f32);
-  problem.qkv.fill_normal(3, 60.0f);  // scores of some thousands: exp() of one alone overflows
+  problem.qkv.fill_normal(
+      3, 60.0f);  // scores of some thousands: exp() without subtracting the maximum overflows
   problem.forward();
   problem.backward();
   for (float x : problem.o.floats()) ASSERT_TRUE(std::isfinite(x));

@@ -1,5 +1,5 @@
-// The attention kernels that multiply in FP32 (kernels/attention/tiled_attention.h) against the CPU reference on the
-// same inputs: FP32 of all shapes, and what the other kernels do not take of 16-bit values.
+// FP32 attention kernels (kernels/attention/tiled_attention.h) against the CPU reference with the same inputs: FP32 for
+// all shapes, and 16-bit cases that the other kernels do not support.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -12,7 +12,7 @@ namespace {
 
 using te::testing::relative_error;
 
-/// One sample's worth of awkwardness.
+/// A shape that is not a multiple of any tile by default.
 struct TiledCase {
   int64_t batch = 2, seq = 200, heads = 4, groups = 2, dim = 64, window = 0;
   bool documents = false;
@@ -35,9 +35,9 @@ struct TiledCase {
   }
 };
 
-/// Both backends keep everything FP32 between the inputs and the one rounding of each result, and drop the same
-/// elements. In FP32 they differ by the order of sums and the last bits of exp; with 16 bits a few results fall on the
-/// other side of a rounding, and o is read rounded in the backward pass.
+/// Both backends compute in FP32 from the inputs to the single rounding of each result, and drop the same elements. In
+/// FP32 they differ by the order of sums and the last bits of exp. With 16 bits a few results are rounded differently,
+/// and the backward pass reads the rounded o.
 struct Bounds {
   double o, lse, dqkv;
 };
@@ -79,7 +79,7 @@ TEST(AttentionTiledGpu, Fp32MasksAgainstTheReference) {
           check(gpu, {.dim = dim, .window = window, .documents = documents, .dropout = dropout}, DType::f32);
 }
 
-// One position, and masks that neither cuDNN nor the other kernels combine, at every width of heads.
+// One position, and masks that neither cuDNN nor the other kernels combine, for every width of heads.
 TEST(AttentionTiledGpu, SixteenBitsAgainstTheReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -94,7 +94,7 @@ TEST(AttentionTiledGpu, SixteenBitsAgainstTheReference) {
   }
 }
 
-// Probabilities of one, and of nothing: scores of several hundred.
+// Probabilities of 1 and 0: scores of several hundred.
 TEST(AttentionTiledGpu, LargeScores) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -103,7 +103,7 @@ TEST(AttentionTiledGpu, LargeScores) {
   for (float& value : problem.qkv) value *= 6.0f;
   const AttentionResults actual = attend_whole(gpu, problem),
                          expected = attend_whole(Context::cpu(), problem);
-  // A score of 500 is known to 3e-5, and so is the logarithm of its probability.
+  // A score of 500 is accurate to 3e-5, and so is the logarithm of its probability.
   EXPECT_LT(relative_error(actual.o, expected.o), 1e-4);
   EXPECT_LT(relative_error(actual.lse, expected.lse), 1e-6);
   EXPECT_LT(relative_error(actual.dqkv, expected.dqkv), 3e-4);
@@ -140,8 +140,8 @@ TEST(AttentionTiledGpu, RepeatedCallsGiveTheSameBits) {
   }
 }
 
-// d (o . w) along a random direction of q, k and v, by central differences of the GPU's own forward pass. Sums of 10^5
-// products of size one are known to about 1e-4; a step of 1e-2 leaves an error of the order of its square.
+// d (o . w) along a random direction of q, k and v, by central differences of the GPU's forward pass. Sums of 10^5
+// products of size one are accurate to about 1e-4; a step of 1e-2 causes an error of the order of its square.
 TEST(AttentionTiledGpu, GradientsAgreeWithFiniteDifferences) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -1,5 +1,5 @@
-// te-train's own kernels for FP8 with scales of 128 values (kernels/gemm/block_scaled.h), each of them forced,
-// against the CPU reference and against products of dequantized operands in double precision.
+// te-train's own kernels for FP8 with scales of 128 values (kernels/gemm/block_scaled.h), each of them forced, against
+// the CPU reference and against GEMMs of dequantized operands in double precision.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -17,7 +17,7 @@ using te::testing::count_different;
 using te::testing::normal_values;
 using te::testing::TestTensor;
 
-/// fprop and dgrad, with a bias; wgrad into FP32 and BF16.
+/// fprop and dgrad (weight), with a bias; wgrad into FP32 and BF16, overwritten or accumulated.
 enum class BlockGemm { weight, bias, gradient, added_gradient, bf16_gradient, added_bf16_gradient };
 constexpr BlockGemm kBlockGemms[] = {BlockGemm::weight,        BlockGemm::bias,
                                      BlockGemm::gradient,      BlockGemm::added_gradient,
@@ -42,7 +42,7 @@ struct BlockCase {
   }
 };
 
-/// Operands that quantize_groups has made, as the recipe has them: values whose magnitudes differ from group to group.
+/// Operands from quantize_groups, as in the blockwise recipe, with magnitudes that differ from group to group.
 struct BlockOperands {
   BlockOperands(const Context& context, const BlockCase& c)
       : a(context, c.a, {c.m, c.k}),
@@ -58,17 +58,17 @@ struct BlockOperands {
     args.accumulate = c.accumulates();
     bias.fill_normal(3, 4.0f);
     if (c.gemm == BlockGemm::bias) args.bias = bias;
-    if (args.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
-    b_scales.fill_value(0.0f);                       // blocks are rounded up to four in a row
+    if (args.accumulate) out.fill_normal(4, 10.0f);  // otherwise it keeps its NaN
+    b_scales.fill_value(0.0f);                       // blocks are padded to a multiple of four per row
     cast(context, args.a, c, 1);
     cast(context, args.b, c, 2);
   }
   static void cast(const Context& context, const Matrix& to, const BlockCase& c, uint64_t seed) {
-    const std::vector<float> some = normal_values(65521, seed);  // a prime: no row is another's copy
+    const std::vector<float> some = normal_values(65521, seed);  // a prime, so that no two rows are equal
     std::vector<float> values(static_cast<size_t>(to.rows() * to.cols()));
     for (int64_t i = 0; i < to.rows() * to.cols(); ++i) {
       const int64_t row = i / to.cols(), block = i % to.cols() / kScaleBlock;
-      // A group of zeros here and there; the others' sizes differ by powers of two and by 3.
+      // Some groups are all zero; the magnitudes of the others differ by powers of two and by 3.
       const int64_t size = (row / 5 + block * 3 + static_cast<int64_t>(seed)) % 7;
       values[static_cast<size_t>(i)] = some[static_cast<size_t>(i) % some.size()] *
                                        (size == 6 ? 0.0f : std::exp2(static_cast<float>(size)) / 3.0f);
@@ -82,7 +82,7 @@ struct BlockOperands {
   Gemm args;
 };
 
-/// A context for each of the kernels.
+/// One context per kernel.
 std::vector<Context> contexts() {
   std::vector<Context> all;
   for (int kernel = 1; kernel <= static_cast<int>(kBlockScaledKernels.size()); ++kernel)
@@ -91,23 +91,23 @@ std::vector<Context> contexts() {
 }
 std::string name_of(const Context& context) {
   const int kernel = context.options().block_scaled_gemm;
-  if (kernel < 0) return "chosen";
+  if (kernel < 0) return "selected";
   return kernel == 0 ? "cuBLASLt" : kBlockScaledKernels[static_cast<size_t>(kernel) - 1];
 }
 
-/// An element of the result: exact, and how far it may be off.
+/// An element of the result: exact value and error bound.
 struct Exact {
   size_t at;
   double value, bound;
 };
 
-/// Of every so many elements, in double precision.
+/// Exact values of every kStep-th element, in double precision.
 std::vector<Exact> exact_elements(const BlockCase& c, const BlockOperands& operands) {
   const std::vector<float> a = operands.a.floats(), b = operands.b.floats(), bias = operands.bias.floats(),
                            sa = operands.a_scales.floats(), sb = operands.b_scales.floats(),
                            old = operands.out.floats();
   const int64_t stride = operands.args.b.scales.cols();
-  constexpr int64_t kStep = 37;  // no multiple of 2: all columns of all threads, in some row
+  constexpr int64_t kStep = 37;  // no multiple of 2: covers all columns of all threads in some row
   std::vector<Exact> all;
   for (int64_t i = 0; i < c.m * c.n; i += kStep) {
     const int64_t row = i / c.n, column = i % c.n;
@@ -125,15 +125,15 @@ std::vector<Exact> exact_elements(const BlockCase& c, const BlockOperands& opera
     if (c.gemm == BlockGemm::bias) sum += bias[static_cast<size_t>(column)];
     const double product = sum;
     if (c.accumulates()) sum += old[at];
-    // Tensor cores add a group's products with 13 bits below the largest: 2^-13 of the terms' sizes at worst, and
-    // FP32 sums' rounding beside; a BF16 result is rounded once, and where it is added to, before that, too.
+    // Tensor cores accumulate a group's products with 13 bits below the largest: an error of at most 2^-13 of the
+    // terms' sizes. FP32 sums add their rounding, and a BF16 result is rounded once, plus once before an accumulation.
     const double rounding = c.out() == DType::bf16 ? 1.0 / 256.0 : 1e-6;
     all.push_back({at, sum, std::exp2(-12.0) * size + rounding * (std::abs(sum) + std::abs(product)) + 1e-6});
   }
   return all;
 }
 
-/// All kernels on the same operands.
+/// Runs all kernels on the same operands.
 void check(std::span<const Context> choices, const BlockCase& c) {
   BlockOperands operands(choices.front(), c);
   ASSERT_TRUE(is_block_scaled(operands.args));
@@ -152,8 +152,8 @@ void check(std::span<const Context> choices, const BlockCase& c) {
   }
 }
 
-// Whole tiles and parts of them; depths of a step, of a part of one, of more than the stages there are; one row of
-// tiles; few and many of them; more than run at a time.
+// Full and partial tiles; depths of one step, of a partial step, and of more than the ring's stages; one row of tiles;
+// few and many tiles, also more than can be resident.
 constexpr int64_t kBlockSizes[][3] = {{128, 128, 128},  {16, 16, 16},     {256, 256, 512},  {144, 272, 256},
                                       {16, 400, 384},   {272, 144, 144},  {640, 576, 1040}, {528, 1008, 272},
                                       {1024, 128, 336}, {128, 1344, 2048}};
@@ -172,7 +172,7 @@ TEST(BlockScaledGpu, ScalesInFp32) {
   for (const BlockGemm gemm : kBlockGemms) check(all, {gemm, DType::e4m3, 400, 336, 656, false});
 }
 
-// More tiles than multiprocessors: blocks go from tile to tile, buffers are used again.
+// More tiles than SMs, so that blocks process several tiles and reuse buffers.
 TEST(BlockScaledGpu, ManyTilesAgainstTheCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu();
@@ -186,7 +186,8 @@ TEST(BlockScaledGpu, ManyTilesAgainstTheCpu) {
       BlockOperands actual(context, c);
       kernels::gemm(context, actual.args);
       const std::vector<float> got = actual.out.floats();
-      // Terms are some 30 in size where groups are largest, and 528 of them; of tensor cores' sums 2^-13 are lost.
+      // Terms have sizes up to about 30 in the largest groups, and there are 528 of them; tensor cores lose 2^-13 of
+      // the sums.
       const double unit = 30.0 * std::sqrt(528.0) * 4.0;
       for (size_t i = 0; i < got.size(); ++i)
         ASSERT_NEAR(got[i], want[i], unit * std::exp2(-13.0) * 8 + std::abs(want[i]) / 128.0) << i;
@@ -194,7 +195,7 @@ TEST(BlockScaledGpu, ManyTilesAgainstTheCpu) {
   }
 }
 
-// The sums' order is that of k whatever the tile: the kernels agree to the bit, and calls repeat themselves.
+// Sums are in the order of k for every tile shape, so kernels and repeated calls agree bitwise.
 TEST(BlockScaledGpu, KernelsAndCallsGiveTheSameBits) {
   TE_REQUIRE_GPU();
   const std::vector<Context> all = contexts();
@@ -218,7 +219,7 @@ TEST(BlockScaledGpu, KernelsAndCallsGiveTheSameBits) {
   }
 }
 
-// A slice of a's rows has scales that are further apart than it has rows.
+// The scales of a slice of a's rows have a larger stride than the slice has rows.
 TEST(BlockScaledGpu, RowsOfALargerMatrix) {
   TE_REQUIRE_GPU();
   const BlockCase c{BlockGemm::weight, DType::e4m3, 512, 384, 640};
@@ -236,7 +237,7 @@ TEST(BlockScaledGpu, RowsOfALargerMatrix) {
   }
 }
 
-// A scale that is infinite or NaN reaches the elements that it is a factor of, and no others.
+// An infinite or NaN scale affects exactly the elements that it multiplies.
 TEST(BlockScaledGpu, ScalesThatAreNoNumbersReachTheirOwnElements) {
   TE_REQUIRE_GPU();
   constexpr float kInfinity = std::numeric_limits<float>::infinity(),
@@ -245,7 +246,7 @@ TEST(BlockScaledGpu, ScalesThatAreNoNumbersReachTheirOwnElements) {
     for (const BlockGemm gemm : {BlockGemm::weight, BlockGemm::added_gradient}) {
       const BlockCase c{gemm, DType::e4m3, 272, 400, 400};
       BlockOperands clean(context, c), spoilt(context, c);
-      // a: row 19 at k block 1, row 271 at block 3 (the last, ragged one); b: column 300's at block 2.
+      // a: row 19 in k block 1, row 271 in block 3 (the last, partial one); b: the scale of column 300 in block 2.
       std::vector<float> sa = spoilt.a_scales.floats(), sb = spoilt.b_scales.floats();
       sa[static_cast<size_t>(1 * c.m + 19)] = kNan, sa[static_cast<size_t>(3 * c.m + 271)] = kInfinity;
       const int64_t stride = spoilt.args.b.scales.cols();
@@ -266,7 +267,7 @@ TEST(BlockScaledGpu, ScalesThatAreNoNumbersReachTheirOwnElements) {
   }
 }
 
-// Nothing is written beside the result: rows in front of it and behind it keep their poison.
+// Rows before and after the result are not written.
 TEST(BlockScaledGpu, WritesNothingElse) {
   TE_REQUIRE_GPU();
   for (const Context& context : contexts()) {
@@ -284,7 +285,7 @@ TEST(BlockScaledGpu, WritesNothingElse) {
   }
 }
 
-// What the kernels do not take goes to cuBLASLt though they are asked for: a weight into FP32.
+// Unsupported GEMMs run cuBLASLt even if the kernels are requested: a weight into FP32.
 TEST(BlockScaledGpu, OthersAreLeftToTheLibrary) {
   TE_REQUIRE_GPU();
   const Context own = Context::cuda(0, {.block_scaled_gemm = 1}),
@@ -302,7 +303,7 @@ TEST(BlockScaledGpu, OthersAreLeftToTheLibrary) {
   EXPECT_EQ(count_different(bits[0], bits[1], 4), 0);
 }
 
-// Asked to choose, gemm() takes one of them and stays with it, and an accumulating GEMM that is timed adds once.
+// With the search enabled, gemm() selects one kernel and keeps it, and timing an accumulating GEMM adds only once.
 TEST(BlockScaledGpu, TheChoiceIsKept) {
   TE_REQUIRE_GPU();
   for (const GemmAutotune autotune : {GemmAutotune::off, GemmAutotune::on, GemmAutotune::cached}) {

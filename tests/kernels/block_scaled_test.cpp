@@ -1,4 +1,4 @@
-// Which GEMMs te-train's own kernels for scales of 128 values take; what they compute is tested on a GPU.
+// Which GEMMs te-train's own kernels for scales of 128 values support; their results are tested on a GPU.
 #include "kernels/gemm/block_scaled.h"
 
 #include "testing/testing.h"
@@ -36,7 +36,7 @@ TEST(BlockScaled, TakesAWeightsGradient) {
 TEST(BlockScaled, TakesAWeightIntoBf16) {
   Candidate c;
   c.args.b = {c.b, c.blocks, ScaleLayout::blocks};
-  EXPECT_FALSE(is_block_scaled(c.args));  // into FP32
+  EXPECT_FALSE(is_block_scaled(c.args));  // FP32 result
   c.args.out = c.bf16;
   EXPECT_TRUE(is_block_scaled(c.args));
   c.args.bias = c.bias;

@@ -1,4 +1,4 @@
-// CUDA cross-entropy against the CPU reference on the same inputs.
+// CUDA cross-entropy against the CPU reference with the same inputs.
 #include "kernels/cross_entropy/cross_entropy.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ using kernels::cross_entropy;
 struct GpuVocab {
   int64_t rows, vocab, padded;
 };
-/// Widths off and on 16 bytes, rows that fit in shared memory and rows that do not.
+/// Widths that are and are not multiples of 16 bytes; rows that fit into shared memory and rows that do not.
 const GpuVocab kVocabs[] = {{3, 1, 1},           {3, 1, 8},           {3, 7, 7},
                             {5, 257, 257},       {5, 257, 264},       {9, 50257, 50257},
                             {300, 50257, 50304}, {4, 128256, 128256}, {4, 128250, 128251}};
@@ -71,11 +71,11 @@ TEST(CrossEntropyGpuTest, MatchesCpu) {
       EXPECT_EQ(count_different(actual.logits_after_loss_only, actual.logits_before, 1), 0);
       EXPECT_LT(max_relative_error(actual.losses, expected.losses, 1.0), 1e-5);
       EXPECT_EQ(actual.losses[1], 0.0f);
-      // FP32: exponentials and sums of two libraries, and p - 1 cancels. bf16: a whole ulp, 2^-7, where that
-      // crosses a rounding; fp16: as much, of numbers that are as small as its smallest.
+      // FP32: exponentials and sums differ between libraries, and p - 1 cancels. BF16: a full unit in the last place,
+      // 2^-7, where rounding differs. FP16: likewise, for numbers as small as its smallest.
       EXPECT_LT(max_relative_error(actual.gradient, expected.gradient, dtype != DType::f32 ? 1e-5 : 1e-3),
                 dtype != DType::f32 ? 8e-3 : 1e-4);
-      // The FP32 sum of 128,256 exponentials alone differs by some 1e-5 when it is taken in another order.
+      // The FP32 sum of 128,256 exponentials alone changes by some 1e-5 with the summation order.
       EXPECT_LT(relative_error(actual.gradient, expected.gradient), dtype != DType::f32 ? 5e-4 : 3e-5);
       for (int64_t r = 0; r < shape.rows; ++r)
         for (int64_t c = r == 1 ? 0 : shape.vocab; c < shape.padded; ++c)
@@ -94,12 +94,13 @@ TEST(CrossEntropyGpuTest, ZLossMatchesCpu) {
                    std::to_string(shape.padded));
       const CrossEntropyRun expected = run(cpu, dtype, shape, 0.02f), actual = run(gpu, dtype, shape, 0.02f);
       const CrossEntropyRun without = run(gpu, dtype, shape);
-      // The cross entropy has the bits that it has without; log Z has the error of the loss, its square twice that.
+      // The cross-entropy is bitwise equal to that without z-loss; log Z has the error of the loss, and its square
+      // twice that.
       EXPECT_EQ(actual.losses, without.losses);
       EXPECT_LT(max_relative_error(actual.z_losses, expected.z_losses, 0.1), 2e-5);
       EXPECT_EQ(actual.z_losses[1], 0.0f);
       EXPECT_EQ(without.z_losses, std::vector<float>(static_cast<size_t>(shape.rows), 0.0f));
-      // The bounds of MatchesCpu.
+      // Bounds of MatchesCpu.
       EXPECT_LT(max_relative_error(actual.gradient, expected.gradient, dtype == DType::bf16 ? 1e-5 : 1e-3),
                 dtype == DType::bf16 ? 8e-3 : 1e-4);
       EXPECT_LT(relative_error(actual.gradient, expected.gradient), dtype == DType::bf16 ? 5e-4 : 3e-5);

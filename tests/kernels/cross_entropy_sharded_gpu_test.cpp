@@ -1,4 +1,4 @@
-// The CUDA cross-entropy over a sliced vocabulary against the CPU reference, and against the whole one.
+// CUDA vocabulary-parallel cross-entropy against the CPU reference, and against the unsharded one.
 #include "kernels/cross_entropy_slices.h"
 
 namespace te::testing {
@@ -30,7 +30,7 @@ TEST(ShardedCrossEntropyGpu, MatchesCpu) {
         EXPECT_EQ(actual.z_losses[rank].raw(), actual.z_losses[0].raw());
         EXPECT_EQ(actual.losses[rank].floats()[1], 0.0f);
       }
-      // The bounds of cross_entropy_gpu_test.cpp.
+      // Bounds of cross_entropy_gpu_test.cpp.
       EXPECT_LT(max_relative_error(actual.joined(), expected.joined(), dtype == DType::bf16 ? 1e-5 : 1e-3),
                 dtype == DType::bf16 ? 8e-3 : 1e-4);
       EXPECT_LT(relative_error(actual.joined(), expected.joined()), dtype == DType::bf16 ? 5e-4 : 3e-5);
@@ -46,7 +46,7 @@ TEST(ShardedCrossEntropyGpu, OneSliceHasTheBitsOfTheWhole) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const int64_t rows = 9;
-  // Rows that fit in shared memory and rows that do not, on and off 16 bytes.
+  // Rows that fit into shared memory and rows that do not; widths that are and are not multiples of 16 bytes.
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const SlicedVocabulary v :
          {SlicedVocabulary{7, 7, 1}, SlicedVocabulary{257, 264, 1}, SlicedVocabulary{50257, 50304, 1},

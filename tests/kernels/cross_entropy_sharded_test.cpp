@@ -1,4 +1,4 @@
-// The cross-entropy over a sliced vocabulary against the one over the whole, on the CPU.
+// Vocabulary-parallel cross-entropy against the unsharded one, on the CPU.
 #include <cmath>
 #include <limits>
 
@@ -26,9 +26,9 @@ TEST(ShardedCrossEntropy, EqualsTheWhole) {
         cross_entropy(context, {logits, targets, losses, v.vocab, grad_scale});
         sliced.run(grad_scale);
         for (int64_t rank = 0; rank < v.slices; ++rank) {
-          // An FP32 sum of n exponentials in another order. A build that does not vectorize adds them one by one, and
-          // n roundings of half an ulp wander sqrt(n) of them: 1.3e-5 at 50,257 (3.6e-6 seen), of which the loss, their
-          // logarithm, has no more.
+          // An FP32 sum of n exponentials in another order. Without vectorization they are added one by one, and n
+          // roundings of half a unit add up to about sqrt(n) of them: 1.3e-5 at 50,257. The loss, their logarithm, has
+          // no larger error.
           const double bound = 1e-6 + std::sqrt(static_cast<double>(v.vocab)) * 0x1p-24;
           EXPECT_LT(max_relative_error(sliced.losses[rank].floats(), losses.floats(), 1.0), bound);
           EXPECT_EQ(sliced.losses[rank].raw(), sliced.losses[0].raw());
@@ -41,8 +41,8 @@ TEST(ShardedCrossEntropy, EqualsTheWhole) {
       if (v.slices == 1) {
         EXPECT_EQ(sliced.logits[0].raw(), logits.raw());
       }
-      // p - 1 cancels for a target of high probability: absolute errors of 1e-7 of grad_scale; bf16 may fall
-      // on the other side of a rounding, 2^-7.
+      // p - 1 cancels for a target of high probability: absolute errors of 1e-7 of grad_scale. BF16 results may be
+      // rounded differently, 2^-7.
       EXPECT_LT(max_relative_error(sliced.joined(), logits.floats(), 1e-3),
                 dtype == DType::bf16 ? 8e-3 : 1e-4);
       EXPECT_LT(relative_error(sliced.joined(), logits.floats()),
@@ -76,7 +76,7 @@ TEST(ShardedCrossEntropy, ZLossEqualsThatOfTheWhole) {
                               .z_loss = z_loss,
                               .z_losses = z_losses});
       sliced.run(grad_scale, z_loss);
-      // The bound of the loss in EqualsTheWhole, doubled by the square.
+      // The bound of the loss in the test above, doubled by the square.
       const double bound = 2e-6 + std::sqrt(static_cast<double>(v.vocab)) * 0x1p-23;
       for (int64_t rank = 0; rank < v.slices; ++rank) {
         EXPECT_LT(max_relative_error(sliced.z_losses[rank].floats(), z_losses.floats(), 0.1), bound);
@@ -87,7 +87,7 @@ TEST(ShardedCrossEntropy, ZLossEqualsThatOfTheWhole) {
         EXPECT_EQ(sliced.z_losses[0].raw(), z_losses.raw());
         EXPECT_EQ(sliced.logits[0].raw(), logits.raw());
       }
-      // The bounds of EqualsTheWhole.
+      // Bounds of the test above.
       EXPECT_LT(max_relative_error(sliced.joined(), logits.floats(), 1e-3),
                 dtype == DType::bf16 ? 8e-3 : 1e-4);
       EXPECT_LT(relative_error(sliced.joined(), logits.floats()),
@@ -102,7 +102,7 @@ TEST(ShardedCrossEntropy, StatisticsByHand) {
   TestTensor logits(context, DType::f32, {3, 2}), targets(context, DType::i32, {3});
   TestTensor statistics(context, DType::f32, {3, 3});
   logits.fill({1, 1, 5, -inf, -inf, -inf});
-  targets.fill_ints({5, 3, -1});  // the second column; the rank before; not counted
+  targets.fill_ints({5, 3, -1});  // the second column; the preceding rank; ignored
   kernels::cross_entropy_statistics(
       context, {.logits = logits, .targets = targets, .first = 4, .vocab = 6, .statistics = statistics});
   const std::vector<float> s = statistics.floats();
@@ -113,7 +113,7 @@ TEST(ShardedCrossEntropy, StatisticsByHand) {
 }
 
 TEST(ShardedCrossEntropy, ExtremeLogitsOnDifferentRanks) {
-  // Rank 0 holds 1e4 twice, rank 1 only -inf, rank 2 numbers whose exponentials vanish.
+  // Rank 0 holds 1e4 twice, rank 1 only -inf, rank 2 numbers whose exponentials underflow.
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity();
   SlicedCrossEntropy sliced(context, DType::f32, {6, 2, 3}, 2,

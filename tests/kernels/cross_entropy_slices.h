@@ -1,4 +1,4 @@
-// A vocabulary in slices, as tensor-parallel ranks hold it, for the tests of the sharded cross-entropy.
+// A vocabulary divided into slices, as with tensor parallelism, for the tests of the vocabulary-parallel cross-entropy.
 #pragma once
 
 #include <deque>
@@ -15,12 +15,12 @@ struct SlicedVocabulary {
   int64_t vocab, local, slices;
 };
 
-/// Ragged and aligned slices; padding over more than one rank; a rank of padding only; one column a rank.
+/// Unaligned and aligned slices; padding over more than one rank; a rank with padding only; one column per rank.
 inline const SlicedVocabulary kSlicedVocabularies[] = {{7, 7, 1},    {257, 264, 1},    {256, 64, 4},
                                                        {250, 64, 4}, {130, 64, 4},     {3, 1, 3},
                                                        {33, 11, 3},  {50257, 12576, 4}};
 
-/// Logits of standard deviation 4, some of them -inf; the padding holds NaN, which must not matter.
+/// Logits with standard deviation 4, some of them -inf; the padding holds NaN, which must not have any effect.
 inline std::vector<float> whole_logits(const SlicedVocabulary& v, int64_t rows) {
   const int64_t columns = v.local * v.slices;
   std::vector<float> logits = normal_values(rows * columns, 11, 4.0f);
@@ -32,7 +32,7 @@ inline std::vector<float> whole_logits(const SlicedVocabulary& v, int64_t rows) 
   return logits;
 }
 
-/// Row 1 is not counted; the last row of the vocabulary is row 0's.
+/// The target of row 1 is ignored; that of row 0 is the last row of the vocabulary.
 inline std::vector<int32_t> slice_targets(const SlicedVocabulary& v, int64_t rows) {
   std::vector<int32_t> targets(rows);
   for (int64_t r = 0; r < rows; ++r) targets[r] = static_cast<int32_t>((r * 7919 + v.vocab - 1) % v.vocab);
@@ -40,7 +40,7 @@ inline std::vector<int32_t> slice_targets(const SlicedVocabulary& v, int64_t row
   return targets;
 }
 
-/// Runs the two ops rank by rank on one device, with the gather between them done on the host.
+/// Runs both ops for all ranks on one device, with the all-gather between them done on the host.
 class SlicedCrossEntropy {
  public:
   SlicedCrossEntropy(const Context& context, DType dtype, const SlicedVocabulary& v, int64_t rows,
@@ -84,7 +84,7 @@ class SlicedCrossEntropy {
                                                         .z_losses = z_losses[rank]});
   }
 
-  /// The ranks' logits (or gradients) side by side.
+  /// All ranks' logits (or gradients), joined by columns.
   std::vector<float> joined() const {
     const int64_t columns = v_.local * v_.slices;
     std::vector<float> all(static_cast<size_t>(rows_ * columns));

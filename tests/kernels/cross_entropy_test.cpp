@@ -1,4 +1,4 @@
-// CPU reference of the cross-entropy against double precision and finite differences.
+// CPU reference of cross-entropy against double precision and finite differences.
 #include "kernels/cross_entropy/cross_entropy.h"
 
 #include <cmath>
@@ -25,7 +25,7 @@ std::vector<int32_t> spread_targets(int64_t rows, int64_t vocab) {
   return targets;
 }
 
-/// Logits of standard deviation 4; the padding holds NaN, which must not matter.
+/// Logits with standard deviation 4; the padding holds NaN, which must not have any effect.
 std::vector<float> padded_logits(int64_t rows, const Shape2& shape) {
   std::vector<float> logits = normal_values(rows * shape.padded, 11, 4.0f);
   for (int64_t r = 0; r < rows; ++r)
@@ -34,7 +34,7 @@ std::vector<float> padded_logits(int64_t rows, const Shape2& shape) {
   return logits;
 }
 
-/// The gradient that the kernel leaves in the logits is that of the sum of `losses`, within 1e-3.
+/// Checks that the gradient written to the logits is that of the sum of `losses`, within 1e-3.
 void expect_finite_differences(const Context& context, CrossEntropy args, TestTensor& logits,
                                const std::vector<const TestTensor*>& losses, std::vector<float> values) {
   const float step = 1e-2f, grad_scale = 0.5f;
@@ -115,7 +115,7 @@ TEST(CrossEntropyTest, GradientMatchesFiniteDifferences) {
   expect_finite_differences(context, args, logits, {&losses}, std::move(values));
 }
 
-// log Z of a few logits by hand, and of large ones in double precision.
+// log Z of a few logits by hand, and of large logits in double precision.
 TEST(ZLossTest, MatchesDoublePrecision) {
   const Context context = Context::cpu();
   const int64_t rows = 5;
@@ -150,11 +150,11 @@ TEST(ZLossTest, MatchesDoublePrecision) {
                               .grad_scale = grad_scale,
                               .z_loss = z_loss,
                               .z_losses = z_losses});
-      // The loss is the cross entropy alone.
+      // The loss is the cross-entropy without the z-loss.
       EXPECT_LT(max_relative_error(losses.floats(), expected_losses, 1.0), 1e-5);
-      // log Z is off by some 1e-6; squared, by twice as much.
+      // log Z has an error of some 1e-6; its square has twice that.
       EXPECT_LT(max_relative_error(z_losses.floats(), expected_z, 0.01), 1e-5);
-      // As in MatchesDoublePrecision; where p (1 + 2 z log Z) - 1 cancels, floors as there.
+      // As in MatchesDoublePrecision, with the same absolute bounds where p (1 + 2 z log Z) - 1 cancels.
       EXPECT_LT(max_relative_error(logits.floats(), expected, 1e-5), dtype == DType::bf16 ? 4e-3 : 2e-4);
       EXPECT_EQ(z_losses.floats()[1], 0.0f);
     }
@@ -165,7 +165,7 @@ TEST(ZLossTest, ByHand) {
   const Context context = Context::cpu();
   TestTensor logits(context, DType::f32, {2, 2}), losses(context, DType::f32, {2});
   TestTensor z_losses(context, DType::f32, {2}), targets(context, DType::i32, {2});
-  // Z = 4 + 4 = 8 and Z = 1/2 + 1/2 = 1, whose logarithm is 0: nothing is added there.
+  // Z = 4 + 4 = 8 and Z = 1/2 + 1/2 = 1, whose logarithm is 0, so its z-loss is 0.
   const float log4 = std::log(4.0f), log_half = std::log(0.5f);
   logits.fill({log4, log4, log_half, log_half});
   targets.fill_ints({0, 1});

@@ -1,4 +1,5 @@
-// A cache, rows of several sequences, and attention against it in double precision: for the tests of both backends.
+// A cache, rows of several sequences, and attention against the cache in double precision, for the tests of both
+// backends.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ struct DecodeCase {
   int64_t window = 0;
 };
 
-/// Ragged and aligned heads, grouped queries, one row and many, first and last places of the cache.
+/// Unaligned and aligned heads, grouped queries, one row and many, first and last positions of the cache.
 inline std::vector<DecodeCase> decode_cases() {
   std::vector<int32_t> prompt(70), zeros(70, 0);
   for (int32_t i = 0; i < 70; ++i) prompt[static_cast<size_t>(i)] = i;
@@ -33,7 +34,7 @@ inline std::vector<DecodeCase> decode_cases() {
           {2, 50, 4, 4, 80, {1, 1, 0}, {49, 48, 0}, 1}};
 }
 
-/// Filled with random values in every place.
+/// All tensors are filled with random values.
 struct DecodeData {
   DecodeData(const Context& context, const DecodeCase& c, DType dtype)
       : qkv(context, dtype, {static_cast<int64_t>(c.positions.size()), (c.heads + 2 * c.groups) * c.dim}),
@@ -49,7 +50,7 @@ struct DecodeData {
   kernels::CacheAppend append() { return {qkv, sequences, positions, {k, v}}; }
   kernels::AttentionDecode decode() { return {qkv, sequences, positions, {k, v}, kScale, o, window}; }
 
-  /// Of one row alone.
+  /// Arguments for one row alone.
   kernels::AttentionDecode decode_row(int64_t r) {
     kernels::AttentionDecode args = decode();
     const auto row = [&](const Tensor& ids) { return Tensor{ids.as<int32_t>() + r, DType::i32, {1}}; };

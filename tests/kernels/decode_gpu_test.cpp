@@ -1,12 +1,12 @@
-// CUDA attention against a cache, against the CPU reference.
+// CUDA attention against a cache, compared with the CPU reference.
 #include "kernels/decode_cases.h"
 #include "kernels/rope/rope.h"
 
 namespace te::testing {
 namespace {
 
-// FP32: other orders of the sums and __expf (2 ulp and more for large arguments); BF16: both round once, so outputs may
-// lie one step of 2^-8 apart.
+// FP32: the summation order differs, and __expf has errors of 2 ulp and more for large arguments. BF16: both round
+// once, so outputs may differ by one step of 2^-8.
 TEST(DecodeGpuTest, MatchesCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
@@ -21,12 +21,12 @@ TEST(DecodeGpuTest, MatchesCpu) {
       kernels::attention_decode(gpu, actual.decode());
       EXPECT_LT(max_relative_error(actual.o.floats(), expected.o.floats(), 0.1),
                 dtype == DType::f32 ? 2e-5 : 1e-2)
-          << c.heads << " heads of " << c.dim;
+          << c.heads << " heads, head_dim " << c.dim;
     }
   }
 }
 
-// A row's bits depend on no other row.
+// A row's result does not depend on other rows.
 TEST(DecodeGpuTest, RowsAloneGiveTheSameBits) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -37,7 +37,7 @@ TEST(DecodeGpuTest, RowsAloneGiveTheSameBits) {
   EXPECT_EQ(count_different(alone.o.raw(), all.o.raw(), 2), 0);
 }
 
-// A step in one launch against the three ops: the same bits in o and in the cache, rotated or not.
+// A step in one launch against the three ops: bitwise equal o and cache, with and without rotation.
 TEST(DecodeGpuTest, StepsGiveTheBitsOfThreeOps) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -62,7 +62,7 @@ TEST(DecodeGpuTest, StepsGiveTheBitsOfThreeOps) {
                                 .positions = three.positions});
           kernels::cache_append(gpu, three.append());
           kernels::attention_decode(gpu, three.decode());
-          SCOPED_TRACE(fmt::format("{} heads of {}, window {}", dtype_name(dtype), dim, window));
+          SCOPED_TRACE(fmt::format("{}, head_dim {}, window {}", dtype_name(dtype), dim, window));
           EXPECT_EQ(count_different(step.o.raw(), three.o.raw(), dtype_size(dtype)), 0);
           EXPECT_EQ(count_different(step.k.raw(), three.k.raw(), dtype_size(dtype)), 0);
           EXPECT_EQ(count_different(step.v.raw(), three.v.raw(), dtype_size(dtype)), 0);
@@ -72,7 +72,7 @@ TEST(DecodeGpuTest, StepsGiveTheBitsOfThreeOps) {
   }
 }
 
-// Few rows are spread over several blocks a head, many are not: the same bits.
+// Few rows are divided among several blocks per head, many rows are not; results are bitwise equal.
 TEST(DecodeGpuTest, ManyRowsGiveTheBitsOfOne) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -1,4 +1,4 @@
-// A chain of GEMMs against the same ops launched one by one, and against chains of one.
+// Megakernels against the same ops launched one by one, and against megakernels with one GEMM each.
 #include "kernels/gemm/decode_megakernel.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string text(const MegakernelCase& c) {
                      c.bias ? ", biases" : "");
 }
 
-/// Normal values that come again, but in no two rows at the same place: many are made quickly.
+/// Fills the tensor quickly with repeated normal values, shifted from row to row.
 void fill_quickly(TestTensor& tensor, uint64_t seed, float size) {
   const std::vector<float> some = testing::normal_values(65521, seed, size);  // a prime
   std::vector<float> values(static_cast<size_t>(tensor.get().numel()));
@@ -44,7 +44,7 @@ struct Weight {
       : values(gpu, c.fp8 ? DType::e4m3 : DType::bf16, {n, k}),
         scale_inv(gpu, DType::f32, {1}),
         bias(gpu, DType::bf16, {n}) {
-    // So that sums have the size of what they are made of.
+    // Scaled so that sums have the magnitude of their terms.
     const float size = 1.0f / std::sqrt(static_cast<float>(k));
     fill_quickly(values, seed, c.fp8 ? 16.0f : size);
     scale_inv.fill_value(size / 16.0f);
@@ -104,7 +104,7 @@ struct Layer {
   void run_apart() {
     for (const MegakernelGemm& gemm : gemms) decode_megakernel(gpu, {{gemm}, barrier});
   }
-  /// With the ops of decode_megakernel.h's first sentence.
+  /// Runs the ops that decode_megakernel.h lists.
   void run_ops() {
     for (const MegakernelGemm& gemm : gemms) run_op(gemm);
   }
@@ -169,8 +169,8 @@ std::vector<MegakernelCase> megakernel_cases() {
   return all;
 }
 
-// Sums in another order round single results the other way (2^-9), and such an input may be cast the other way (2^-4);
-// each op is given the same input, so nothing adds up.
+// Another summation order changes the rounding of single results (2^-9), and such an input may be quantized differently
+// (2^-4). Each op gets the same input, so errors do not accumulate.
 TEST(DecodeMegakernelGpu, EachIsWhatTheOpsMake) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -193,7 +193,7 @@ TEST(DecodeMegakernelGpu, EachIsWhatTheOpsMake) {
   }
 }
 
-// Logits. What is cast or normalized before them may have been rounded the other way here and there.
+// Logits. Values that are quantized or normalized before them may be rounded differently in some places.
 TEST(DecodeMegakernelGpu, Fp32ResultsAreNotRounded) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -222,7 +222,7 @@ TEST(DecodeMegakernelGpu, Fp32ResultsAreNotRounded) {
   EXPECT_FALSE(has_decode_megakernel(gpu, {{activated}, layer.barrier}));
 }
 
-// The barrier between them: each reads what all blocks have written.
+// The barrier between GEMMs: each reads what all blocks have written.
 TEST(DecodeMegakernelGpu, AChainIsItsLinks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -242,7 +242,7 @@ TEST(DecodeMegakernelGpu, AChainIsItsLinks) {
       layer.run_as_megakernel();
       for (size_t i = 0; i < expected.size(); ++i)
         ASSERT_EQ(testing::count_different(layer.results()[i]->raw(), expected[i], 2), 0)
-            << text(c) << ", turn " << iteration << ", result " << i;
+            << text(c) << ", iteration " << iteration << ", result " << i;
     }
   }
 }
@@ -275,7 +275,7 @@ TEST(DecodeMegakernelGpu, WhatDoesNotFitIsLeftToOps) {
   EXPECT_FALSE(has_decode_megakernel(gpu, {wide.gemms, wide.barrier}));
   Layer odd(gpu, {1, 144, 384, false, ActivationKind::swiglu, NormKind::rms, false});
   EXPECT_FALSE(has_decode_megakernel(gpu, {odd.gemms, odd.barrier}));
-  // Rows of 192 are one and a half pieces of 128 bytes in FP8, and three in BF16.
+  // In FP8, rows of 192 are one and a half pieces of 128 bytes, in BF16 three.
   for (const bool fp8 : {false, true}) {
     Layer pieces(gpu, {1, 192, 384, fp8, ActivationKind::swiglu, NormKind::rms, false});
     EXPECT_EQ(has_decode_megakernel(gpu, {pieces.gemms, pieces.barrier}), !fp8);

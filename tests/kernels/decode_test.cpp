@@ -1,4 +1,4 @@
-// CPU reference of attention against a cache: double precision, and the causal attention of training.
+// CPU reference of attention against a cache, compared with double precision and with the causal attention of training.
 #include "kernels/attention/attention.h"
 #include "kernels/decode_cases.h"
 #include "kernels/rope/rope.h"
@@ -19,7 +19,7 @@ TEST(DecodeTest, MatchesDoublePrecision) {
           decode_expected(c, data.qkv.floats(), data.k.floats(), data.v.floats());
       // FP32: scores of up to 256 products and sums of up to 333 terms. BF16: one rounding of the output, 2^-9.
       EXPECT_LT(max_relative_error(data.o.floats(), expected, 0.1), dtype == DType::f32 ? 2e-5 : 5e-3)
-          << c.heads << " heads of " << c.dim;
+          << c.heads << " heads, head_dim " << c.dim;
     }
   }
 }
@@ -67,7 +67,7 @@ TEST(DecodeTest, AppendWritesTheRowsPlacesAlone) {
   }
 }
 
-// Two sequences as training sees them, and row by row against the cache; also with a sliding window.
+// Two sequences as in training, and row by row against the cache; also with a sliding window.
 TEST(DecodeTest, EqualsCausalAttention) {
   const Context context = Context::cpu();
   for (const int64_t window : {0, 1, 4}) {

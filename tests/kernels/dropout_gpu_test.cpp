@@ -1,4 +1,4 @@
-// CUDA dropout has the bits of the CPU reference: vectors, cut tails, groups that rows or pointers cut.
+// CUDA dropout against the CPU reference, bitwise: vectors, partial tails, and groups divided by rows or pointers.
 #include "kernels/dropout/dropout.h"
 #include "testing/testing.h"
 
@@ -56,7 +56,7 @@ TEST(DropoutGpu, UnalignedRowsOfALargerTensor) {
                       .probability = 0.5f,
                       .seed = 3,
                       .first_row = 3});
-    return y.raw();  // the rows outside keep their poison
+    return y.raw();  // rows outside of the view keep their NaN
   };
   EXPECT_EQ(slice(gpu), slice(cpu));
 }

@@ -1,5 +1,5 @@
-// Dropout's CPU reference: the definition word by word, the share of kept elements, and the mask's
-// independence of how rows are split.
+// CPU reference of dropout: the definition word by word, the fraction of kept elements, and the independence of the
+// mask from the partition of rows.
 #include "kernels/dropout/dropout.h"
 
 #include <cmath>
@@ -94,7 +94,7 @@ TEST(Dropout, InPlaceEqualsOutOfPlaceAndZeroProbabilityCopies) {
 }
 
 TEST(Dropout, DroppedElementsAreZeroEvenWhereTheInputIsNot) {
-  TestTensor x(cpu(), DType::f32, {8, 8});  // poisoned: all NaN
+  TestTensor x(cpu(), DType::f32, {8, 8});  // all NaN
   dropout(cpu(), {.x = x, .y = x, .probability = 0.5f, .seed = 1});
   int zeros = 0, nans = 0;
   for (float value : x.floats()) zeros += value == 0.0f, nans += std::isnan(value);

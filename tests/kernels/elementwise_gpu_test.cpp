@@ -1,4 +1,4 @@
-// Elementwise ops on the GPU against the CPU: the same bits, but for the order of the column sums.
+// Elementwise ops on the GPU against the CPU: bitwise equal, except for the summation order of column sums.
 #include "kernels/elementwise/elementwise.h"
 
 #include <cmath>
@@ -119,7 +119,7 @@ TEST(ElementwiseGpu, BiasGradientIsCloseToTheCpu) {
         return dbias.floats();
       };
       const auto actual = run(gpu), expected = run(cpu);
-      // Sums of `rows` unit normals: the rounding of each addition is below 2^-24 of the partial sums.
+      // Sums of `rows` unit normals: the rounding error of each addition is below 2^-24 of the partial sum.
       for (int64_t c = 0; c < cols; ++c) ASSERT_NEAR(actual[c], expected[c], 1e-6 * rows) << rows << " " << c;
     }
   }

@@ -1,4 +1,4 @@
-// The elementwise CPU ops against plain host arithmetic.
+// Elementwise CPU ops against plain host arithmetic.
 #include "kernels/elementwise/elementwise.h"
 
 #include <cmath>

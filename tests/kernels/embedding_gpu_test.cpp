@@ -1,5 +1,5 @@
-// The CUDA embedding against the CPU reference: bits of the forward pass and of the position gradient, the
-// table gradient within the rounding of another order of addition, and the same bits in every run.
+// CUDA embedding against the CPU reference: bitwise for the forward pass and the position gradient, within the rounding
+// of another summation order for the table gradient, and deterministic.
 #include "core/random.h"
 #include "kernels/embedding/embedding.h"
 #include "testing/testing.h"
@@ -13,8 +13,7 @@ struct EmbeddingCase {
   int64_t rows, hidden, vocab, seq;
   int frequent;  ///< of ten tokens, how many are token vocab / 2
 };
-// One chunk of sorted pairs is 64 rows: whole chunks, cut chunks, runs over many chunks, a single token, few
-// bits.
+// One chunk of sorted pairs has 64 rows: full and partial chunks, runs over many chunks, a single token, few key bits.
 const EmbeddingCase kEmbeddingCases[] = {
     {1, 8, 3, 1, 0},           {64, 128, 50, 64, 0},       {65, 136, 7, 13, 5},
     {1000, 131, 1, 250, 0},    {1024, 1032, 3001, 512, 3}, {4096, 72, 1000, 1024, 9},
@@ -53,7 +52,7 @@ Gradients backward(const Context& context, const EmbeddingCase& c, DType dtype, 
   TestTensor tokens(context, DType::i32, {c.rows}), dout(context, dtype, {c.rows, c.hidden});
   TestTensor dtable(context, DType::f32, {c.vocab, c.hidden}),
       dpositions(context, DType::f32, {c.seq + 1, c.hidden});
-  // Poisoned, so a partial sum that is read but was never written shows as NaN.
+  // Filled with NaN, so that a partial sum that is read before it is written shows as NaN.
   TestTensor workspace(context, DType::u8,
                        {std::max<int64_t>(1, embedding_backward_workspace_bytes(context, c.rows, c.hidden))});
   tokens.fill_ints(tokens_of(c));
@@ -86,10 +85,9 @@ TEST(EmbeddingGpu, BackwardMatchesTheReference) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       const Gradients expected = backward(cpu, c, dtype), actual = backward(gpu, c, dtype);
       SCOPED_TRACE(fmt::format("{}x{} vocab {} {}", c.rows, c.hidden, c.vocab, dtype_name(dtype)));
-      // Sums of up to 18,000 values in another order: FP32 rounding walks to sqrt(18000) * 6e-8 = 8e-6 at
-      // most.
+      // Sums of up to 18,000 values in another order: FP32 rounding errors add up to at most sqrt(18000) * 6e-8 = 8e-6.
       EXPECT_LT(testing::relative_error(actual.table, expected.table), 1e-5);
-      // Over the batch both add in order and then to dpositions: the same bits.
+      // Both backends add over the batch in order and then to dpositions, so the results are bitwise equal.
       EXPECT_EQ(actual.position_bits, expected.position_bits);
       EXPECT_EQ(backward(gpu, c, dtype).table_bits, actual.table_bits) << "not deterministic";
     }
@@ -107,7 +105,7 @@ TEST(EmbeddingGpu, BackwardWithoutPositionsLeavesThem) {
 
 TEST(EmbeddingGpu, EveryRowIsAddedOnce) {
   TE_REQUIRE_GPU();
-  // Ones are added exactly, so each row of the gradient is the count of its token, bit for bit.
+  // Ones are added exactly, so each row of the gradient is exactly the count of its token.
   const Context gpu = Context::cuda(0);
   for (const EmbeddingCase& c : kEmbeddingCases) {
     TestTensor tokens(gpu, DType::i32, {c.rows}), dout(gpu, DType::bf16, {c.rows, c.hidden});

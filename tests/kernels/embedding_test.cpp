@@ -1,4 +1,4 @@
-// The embedding's CPU reference against hand-computed values and a double-precision scatter-add.
+// CPU reference of the embedding against hand-computed values and a double-precision scatter-add.
 #include "kernels/embedding/embedding.h"
 
 #include <omp.h>
@@ -20,8 +20,8 @@ TEST(EmbeddingForward, CopiesRowsWithoutPositions) {
 }
 
 TEST(EmbeddingForward, AddsPositionsModuloSeqAndRoundsOnce) {
-  // Two samples of three tokens; the positions table is longer than seq. 256 + 1 is a tie in bf16 and goes to
-  // the even 256, 258 + 1 to 260.
+  // Two samples of three tokens; the positions table is longer than seq. In BF16, 256 + 1 is a tie and rounds to the
+  // even 256, 258 + 1 to 260.
   TestTensor table(cpu(), DType::bf16, {2, 2}), positions(cpu(), DType::bf16, {4, 2});
   TestTensor tokens(cpu(), DType::i32, {6}), out(cpu(), DType::bf16, {6, 2});
   table.fill({256, 258, 10, 20});
@@ -90,10 +90,10 @@ TEST(EmbeddingBackward, MatchesDoublePrecisionForEachDtype) {
     }
     embedding_backward(
         cpu(), {.tokens = tokens, .dout = dout, .seq = seq, .dtable = dtable, .dpositions = dpositions});
-    // At most 118 FP32 additions per element: far below 118 roundings of 6e-8 of a sum of magnitude ~10.
+    // At most 118 FP32 additions per element: far less than 118 roundings of 6e-8 of a sum of magnitude ~10.
     EXPECT_LT(testing::relative_error(dtable.floats(), {table.begin(), table.end()}), 1e-6);
     EXPECT_LT(testing::relative_error(dpositions.floats(), {positions.begin(), positions.end()}), 1e-6);
-    // Token 16 never occurs: its row keeps its bits.
+    // Token 16 does not occur, so its row keeps its bits.
     const std::vector<float> after = dtable.floats();
     for (int64_t c = 0; c < hidden; ++c) EXPECT_EQ(after[16 * hidden + c], table0[16 * hidden + c]);
   }
@@ -135,7 +135,7 @@ TEST(EmbeddingForward, SlicesOfTheVocabularyAddUp) {
       tokens.fill_ints(ids);
       EmbeddingForward args{.tokens = tokens, .table = table, .seq = seq, .out = whole};
       embedding_forward(cpu(), args);
-      // The positions are given to the first rank alone.
+      // Only the first rank adds the positions.
       std::vector<float> sum(rows * hidden, 0.0f), expected = whole.floats();
       const std::vector<float> shift = positions.floats();
       for (size_t slice = 0; slice + 1 < std::size(kFirstTokens); ++slice) {

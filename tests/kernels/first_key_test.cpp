@@ -1,4 +1,4 @@
-// What queries with a first key see, block by block, against every pair of a query and a key; and ranges of queries.
+// Blocks of queries and keys with first keys against every pair of a query and a key; also for query ranges.
 #include "kernels/attention/first_key.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Sample {
   int batch;
 
   bool sees(int query, int key) const { return key <= query && key >= first.of(batch, query); }
-  /// Whether fn(query, key) holds for any pair of the two blocks, of queries that there are.
+  /// Whether fn(query, key) holds for any pair of existing queries and keys of the two blocks.
   template <class Fn>
   bool any(int query_block, int queries, int key_block, Fn&& fn) const {
     for (int q = query_block * queries; q < std::min(first.seq, (query_block + 1) * queries); ++q)
@@ -49,7 +49,7 @@ void check(const Sample& sample) {
     ASSERT_EQ(seen.end_below, keys == 0 ? 0 : all.back().end);
     all.push_back(seen);
   }
-  // The backward pass adds the parts of dq from the diagonal to the last block that is seen, and none is left out.
+  // The backward pass adds the parts of dq from the diagonal to the last visible block, and omits none.
   for (int queries = 0; queries < query_blocks; ++queries) {
     int last = -1;
     for (int keys = queries * kQueries / kKeys; keys >= 0; --keys) {
@@ -61,7 +61,7 @@ void check(const Sample& sample) {
   }
 }
 
-/// A range of queries has of the whole what lies in it.
+/// The result for a query range equals the part of the full result within the range.
 template <int kQueries>
 void check_ranges(const Sample& sample) {
   const int key_blocks = (sample.first.seq + kKeys - 1) / kKeys,

@@ -1,4 +1,4 @@
-// Documents, windows and ranges of queries by te-train's own kernels for Hopper, against the CPU reference, and against
+// Documents, windows and query ranges with te-train's own Hopper kernels, against the CPU reference and against
 // themselves.
 #include <algorithm>
 #include <optional>
@@ -57,7 +57,7 @@ std::vector<FlashCase> flash_cases() {
   return all;
 }
 
-// The bounds of attention_gpu_test.cpp.
+// Bounds of attention_gpu_test.cpp.
 TEST(FlashBoundsGpu, AgainstReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
@@ -70,16 +70,16 @@ TEST(FlashBoundsGpu, AgainstReference) {
     EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
     EXPECT_LT(relative_error(actual.lse.floats(), expected.lse.floats()), 1e-5);
     const int64_t q = c.heads * c.dim, kv = c.groups * c.dim, bounds[] = {0, q, q + kv, q + 2 * kv};
-    // A softmax of one key has no gradient: what is left of dq and dk is the rounding of sums that cancel.
+    // A softmax of one key has no gradient: dq and dk contain only the rounding errors of sums that cancel.
     for (int part = c.window == 1 ? 2 : 0; part < 3; ++part)
       EXPECT_LT(relative_error(actual.gradients(bounds[part], bounds[part + 1]),
                                expected.gradients(bounds[part], bounds[part + 1])),
                 1.6e-2)
-          << "dq, dk, dv number " << part;
+          << "index of dq, dk, dv: " << part;
   }
 }
 
-// Whatever was in the outputs and in the workspace: NaN, here.
+// Outputs and workspace are filled with NaN before, which must not have any effect.
 TEST(FlashBoundsGpu, Repeats) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -100,7 +100,7 @@ TEST(FlashBoundsGpu, Repeats) {
   }
 }
 
-// A document, or a window, that is the whole sequence bounds nothing: the bits are those without.
+// A document or window that covers the whole sequence restricts nothing: bitwise equal results.
 TEST(FlashBoundsGpu, BoundsThatBoundNothingChangeNoBit) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -131,7 +131,7 @@ std::vector<FlashCase> range_cases() {
   return all;
 }
 
-// A range begins at a block of keys, and ends where it likes: on a block of queries, off it, behind one query.
+// A range begins at a key block and may end anywhere: on or off a query block, or after one query.
 TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
@@ -140,7 +140,8 @@ TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
     for (const std::vector<Chunk>& chunks :
          {std::vector<Chunk>{{0, 1}, {128, 1}}, std::vector<Chunk>{{0, 200}, {512, 63}},
           std::vector<Chunk>{{896, 128}}, std::vector<Chunk>{{384, 640}, {0, 384}}}) {
-      SCOPED_TRACE(fmt::format("{}, {} at {} first", text(c), chunks[0].count, chunks[0].position));
+      SCOPED_TRACE(
+          fmt::format("{}, first range: {} queries at {}", text(c), chunks[0].count, chunks[0].position));
       const AttentionResults expected = attend_in_chunks(cpu, problem, {chunks}),
                              actual = attend_in_chunks(gpu, problem, {chunks});
       EXPECT_LT(relative_error(actual.o, expected.o), 5e-3);
@@ -150,7 +151,7 @@ TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
                                               problem.o_cols() + problem.kv_cols() / 2);
       };
       EXPECT_LT(relative_error(d_values(actual), d_values(expected)), 1.6e-2);
-      // A softmax of one key has no gradient: what is left of dq and dk is the rounding of sums that cancel.
+      // A softmax of one key has no gradient: dq and dk contain only the rounding errors of sums that cancel.
       if (c.window != 1 && chunks[0].count > 1) {
         EXPECT_LT(relative_error(actual.dqkv, expected.dqkv), 1.6e-2);
       }
@@ -158,7 +159,7 @@ TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
   }
 }
 
-// A query sees what it sees in the whole sequence, in the same order: o, lse and dq have the same bits.
+// A query sees the same keys as in the full sequence, in the same order: o, lse and dq are bitwise equal.
 TEST(FlashBoundsGpu, QueriesOfARangeHaveTheBitsOfTheWhole) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

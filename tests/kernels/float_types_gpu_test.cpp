@@ -1,4 +1,4 @@
-// The CPU's FP8, BF16 and FP16 conversions and random numbers against the GPU's, bit for bit.
+// FP8, BF16 and FP16 conversions and random numbers of the CPU against those of the GPU, bitwise.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,7 @@ std::vector<uint16_t> all_bf16() {
   return bits;
 }
 
-// FP32 values of every exponent, ties included: each BF16 value, and its neighbours halfway to the next.
+// FP32 values of every exponent, including ties: each BF16 value, and values around the midpoint to the next one.
 std::vector<float> many_floats() {
   std::vector<float> values;
   for (uint32_t high = 0; high < 65536; ++high)
@@ -29,7 +29,7 @@ std::vector<float> many_floats() {
   return values;
 }
 
-// FP8 bytes by the GPU, quantized with scale 1 through the aligned and the ragged kernel.
+// FP8 bytes from the GPU, quantized with scale 1 by the aligned and the unaligned kernel.
 std::vector<uint8_t> gpu_codes(const Context& gpu, const Tensor& x, DType format) {
   Fp8Storage storage(gpu, format, x.rows(), x.cols(), 1.0f);
   quantize(gpu, {.x = x, .out = storage.output()});
@@ -55,7 +55,7 @@ TEST(FloatTypesGpu, EveryBf16ValueToFp8) {
   const std::vector<uint16_t> bits = all_bf16();
   std::vector<float> values;
   for (const uint16_t b : bits) values.push_back(to_float(bfloat16{b}));
-  for (const Shape shape : {Shape{256, 256}, Shape{65536, 1}}) {  // aligned and ragged kernel
+  for (const Shape shape : {Shape{256, 256}, Shape{65536, 1}}) {  // aligned and unaligned kernel
     TestTensor x(gpu, DType::bf16, shape);
     x.fill_raw(bits.data());
     expect_codes<float8_e4m3>(gpu_codes(gpu, x, DType::e4m3), values);
@@ -100,7 +100,7 @@ TEST(FloatTypesGpu, EveryBf16ValueToFp32) {
 TEST(FloatTypesGpu, EveryFp16ValueToFp32) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  const std::vector<uint16_t> bits = all_bf16();  // all there are of 16
+  const std::vector<uint16_t> bits = all_bf16();  // all 16-bit patterns
   TestTensor x(gpu, DType::f16, {65536}), out(gpu, DType::f32, {65536});
   x.fill_raw(bits.data());
   cast(gpu, x, out);
@@ -114,7 +114,7 @@ TEST(FloatTypesGpu, EveryFp16ValueToFp32) {
   }
 }
 
-// Every FP32 value with 16 of its bits, and ties of FP16, whose mantissa ends within the lower 16.
+// FP32 values with every pattern of the upper 16 bits, and ties of FP16, whose mantissa ends within the lower 16.
 TEST(FloatTypesGpu, ManyFp32ValuesToFp16) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -1,4 +1,4 @@
-// Memory for one Fp8Output of a test, on either backend, and its read-out.
+// Memory for an Fp8Output in tests, on either backend, and its read-out.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace te::kernels {
 
-/// What an Fp8Output received, as host data.
+/// Contents of an Fp8Output as host data.
 struct Fp8Result {
   std::vector<uint8_t> rowwise, columnwise;
   float scale_inv = 0, amax = 0;
@@ -31,7 +31,7 @@ class Fp8Storage {
     context.zero(counters_);
   }
 
-  /// Everything asked for.
+  /// All outputs.
   Fp8Output output() const {
     return {.rowwise = rowwise_.get(),
             .columnwise = columnwise_.get(),
@@ -55,7 +55,7 @@ class Fp8Storage {
   testing::TestTensor rowwise_, columnwise_, scale_, scale_inv_, amax_, counters_;
 };
 
-/// The bytes of an FP8 [rows, cols] matrix, transposed on the host.
+/// Transposes the bytes of an FP8 [rows, cols] matrix on the host.
 inline std::vector<uint8_t> transposed(const std::vector<uint8_t>& bytes, int64_t rows, int64_t cols) {
   std::vector<uint8_t> result(bytes.size());
   for (int64_t r = 0; r < rows; ++r)

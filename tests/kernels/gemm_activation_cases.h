@@ -1,4 +1,4 @@
-// Problems of kernels/gemm/gemm_activation.h: operands of the order of 1, where activations bend, equal on every
+// Problems of kernels/gemm/gemm_activation.h: operands of magnitude 1, where activations are nonlinear, equal on every
 // device.
 #pragma once
 
@@ -17,7 +17,7 @@ struct GemmActivationCase {
   kernels::ActivationKind kind;
   DType dtype;
   int64_t m, ffn, k;
-  bool bias;  ///< and its gradient
+  bool bias;  ///< with its gradient
   DType main_grad = DType::f32;
 
   int64_t n() const { return kernels::is_gated(kind) ? 2 * ffn : ffn; }
@@ -33,7 +33,7 @@ struct GemmActivationCase {
   }
 };
 
-/// Both passes' tensors. What the ops write is NaN before.
+/// Tensors of both passes. Outputs are NaN initially.
 struct GemmActivationOperands {
   GemmActivationOperands(const Context& context, const GemmActivationCase& problem)
       : c(problem),
@@ -61,7 +61,7 @@ struct GemmActivationOperands {
   kernels::GemmActivationForward forward() const {
     return {.kind = c.kind, .a = a, .b = b, .bias = optional(bias), .out = out, .y = y, .clamp = c.clamp()};
   }
-  /// After the forward pass.
+  /// Call after the forward pass.
   kernels::GemmActivationBackward backward() const {
     return {.kind = c.kind,
             .a = dy,
@@ -74,7 +74,7 @@ struct GemmActivationOperands {
             .clamp = c.clamp()};
   }
 
-  /// With the activation's result again.
+  /// Also recomputes the activation's result.
   kernels::GemmActivationBackward backward_and_y() const {
     kernels::GemmActivationBackward args = backward();
     args.y = y_again;

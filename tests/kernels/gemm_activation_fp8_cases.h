@@ -1,4 +1,4 @@
-// FP8 problems of kernels/gemm/gemm_activation.h: operands of one scale each, equal on every device.
+// FP8 problems of kernels/gemm/gemm_activation.h: operands with one scale each, equal on every device.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace te::testing {
 
-/// Normal values in FP8 with one inverse scale, which is no power of two.
+/// Normal values in FP8 with one inverse scale, which is not a power of two.
 class ScaledMatrix {
  public:
   ScaledMatrix(const Context& context, DType format, int64_t rows, int64_t cols, uint64_t seed, float std)
@@ -27,7 +27,7 @@ class ScaledMatrix {
     kernels::quantize(context, {.x = x, .out = out});
   }
   kernels::Matrix get() const { return {values_.get(), inverse_.get(), kernels::ScaleLayout::tensor}; }
-  /// On the host.
+  /// Dequantized on the host.
   std::vector<float> dequantized() const {
     std::vector<float> values = values_.floats();
     const float inverse = inverse_.floats()[0];
@@ -52,7 +52,7 @@ struct Fp8ActivationCase {
   }
 };
 
-/// What the ops write is NaN before.
+/// Outputs are NaN initially.
 struct Fp8ActivationOperands {
   Fp8ActivationOperands(const Context& context, const Fp8ActivationCase& problem)
       : c(problem),
@@ -63,7 +63,7 @@ struct Fp8ActivationOperands {
         y(context, DType::bf16, {c.m, c.ffn}) {
     bias.fill_normal(3, 0.5f);
   }
-  /// Without a result: y or y_fp8 is the caller's.
+  /// Without a result: the caller sets y or y_fp8.
   kernels::GemmActivationForward args() const {
     return {.kind = c.kind,
             .a = a.get(),

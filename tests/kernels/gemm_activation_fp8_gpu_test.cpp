@@ -1,5 +1,5 @@
-// FP8 GEMMs with an activation on the GPU: against FP32 on the CPU, their casts against those of the activation by
-// itself, and that the fused kernel takes what it is made for. Casts of two launches: recast_gpu_test.cpp.
+// FP8 GEMMs with an activation on the GPU: against FP32 on the CPU, their quantization against that of the separate
+// activation, and coverage of the fused kernel. Quantization in two launches: requantize_gpu_test.cpp.
 #include <array>
 #include <cmath>
 #include <vector>
@@ -18,8 +18,7 @@ using te::testing::Fp8ActivationCase;
 using te::testing::Fp8ActivationOperands;
 using te::testing::TestTensor;
 
-/// Whole tiles of 128 x 192 and parts of them, k in whole stages of 128 and not; all with more tiles than an H200 has
-/// multiprocessors.
+/// Full and partial tiles of 128 x 192, k in full stages of 128 and not; all with more tiles than an H200 has SMs.
 std::vector<Fp8ActivationCase> fused_fp8_cases() {
   std::vector<Fp8ActivationCase> all;
   using Size = std::array<int64_t, 3>;
@@ -36,7 +35,7 @@ std::vector<Fp8ActivationCase> fused_fp8_cases() {
   return all;
 }
 
-/// Few tiles, a bias in front of SwiGLU, another format.
+/// Few tiles, a bias before SwiGLU, another format.
 std::vector<Fp8ActivationCase> other_fp8_cases() {
   return {{ActivationKind::gelu, 256, 384, 512, true},
           {ActivationKind::swiglu, 256, 384, 512, false},
@@ -57,7 +56,7 @@ TEST(GemmActivationFp8Gpu, TheFusedKernelTakesWhatItIsMadeFor) {
     const Fp8Storage storage(gpu, DType::e4m3, c.m, c.ffn, 1.0f);
     EXPECT_TRUE(takes(operands.stored()));
     EXPECT_TRUE(takes(operands.cast(storage.output())));
-    GemmActivationForward slow = operands.stored();  // sums that are promoted
+    GemmActivationForward slow = operands.stored();  // promoted sums
     slow.fast_accumulation = false;
     EXPECT_FALSE(takes(slow));
     GemmActivationForward rows = operands.stored();
@@ -70,13 +69,13 @@ TEST(GemmActivationFp8Gpu, TheFusedKernelTakesWhatItIsMadeFor) {
     SCOPED_TRACE(c.name());
     EXPECT_FALSE(takes(Fp8ActivationOperands(gpu, c).stored()));
   }
-  // Sizes that FP8 GEMMs do not have are left to gemm, which names them.
+  // Sizes that FP8 GEMMs do not support are left to gemm, whose error names them.
   EXPECT_FALSE(takes(Fp8ActivationOperands(gpu, {ActivationKind::gelu, 4088, 768, 128, true}).stored()));
 }
 #endif
 
-// Sums are of the size of 1.5. They keep 13 to 14 bits below the largest product, and at every 32 products drop what is
-// below 2^-14 of the sum so far, which may be three times as large as usual and cancel (gemm_gpu_test.cpp); `out` is
+// Sums have magnitude 1.5. They keep 13 to 14 bits below the largest product, and after every 32 products drop bits
+// below 2^-14 of the running sum, which may be three times as large as usual and cancel (gemm_gpu_test.cpp); `out` is
 // rounded once.
 TEST(GemmActivationFp8Gpu, AgreesWithFp32OnTheCpu) {
   TE_REQUIRE_GPU();
@@ -104,17 +103,17 @@ TEST(GemmActivationFp8Gpu, AgreesWithFp32OnTheCpu) {
     for (size_t i = 0; i < got.size(); ++i) {
       const double bound = rounding * std::abs(want[i]) + absolute;
       if (std::abs(got[i] - want[i]) <= bound) continue;
-      FAIL() << "out, element " << i << ": " << got[i] << ", must be " << want[i] << " +- " << bound;
+      FAIL() << "out, element " << i << ": " << got[i] << ", expected " << want[i] << " +- " << bound;
     }
     EXPECT_LT(te::testing::relative_error(got, want), 4e-3);
-    // y is that of `out` as it is stored.
+    // y is computed from `out` as stored.
     TestTensor expected(gpu, DType::bf16, {c.m, c.ffn});
     activation_forward(gpu, {.kind = c.kind, .x = operands.out, .y = expected});
     EXPECT_EQ(count_different(operands.y.raw(), expected.raw(), 2), 0);
   }
 }
 
-/// The forms that may be asked for, with counters and without: those of `storage`.
+/// All combinations of layouts and counters that may be requested from `storage`.
 std::vector<Fp8Output> outputs_of(const Fp8Storage& storage) {
   std::vector<Fp8Output> all;
   for (const bool counts : {false, true})
@@ -129,7 +128,7 @@ std::vector<Fp8Output> outputs_of(const Fp8Storage& storage) {
   return all;
 }
 
-// Every form bit for bit, some values beyond the scale; what is not asked for stays as it was, and so does `out`.
+// All layouts bitwise, with some values beyond the scale; `out` and outputs that are not requested keep their values.
 TEST(GemmActivationFp8Gpu, CastsAsTheActivationByItselfDoes) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -1,5 +1,5 @@
-// GEMMs with an activation on the GPU: against FP32 on the CPU, against the two steps on the device, and that the
-// fused kernel takes what it is made for.
+// GEMMs with an activation on the GPU: against FP32 on the CPU, against two separate steps on the GPU, and coverage of
+// the fused kernel.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -20,8 +20,7 @@ using te::testing::TestTensor;
 constexpr ActivationKind kKinds[] = {ActivationKind::gelu, ActivationKind::swiglu};
 using Size = std::array<int64_t, 3>;  ///< m, ffn, k
 
-/// Whole tiles of 128 x 192 and parts of them, k in whole steps of 64 and not; all with more tiles than an H200 has
-/// multiprocessors.
+/// Full and partial tiles of 128 x 192, k in full steps of 64 and not; all with more tiles than an H200 has SMs.
 std::vector<GemmActivationCase> fused_cases() {
   std::vector<GemmActivationCase> all;
   for (const ActivationKind kind : kKinds) {
@@ -39,7 +38,7 @@ std::vector<GemmActivationCase> fused_cases() {
   return all;
 }
 
-/// Rows that are not made of whole vectors, few tiles, FP32, a clamp: two steps.
+/// Rows that do not consist of full vectors, few tiles, FP32, a clamp: two steps.
 std::vector<GemmActivationCase> other_cases() {
   std::vector<GemmActivationCase> all;
   for (const ActivationKind kind : kKinds) {
@@ -55,7 +54,7 @@ std::vector<GemmActivationCase> other_cases() {
   return all;
 }
 
-/// What generation runs: forward a kernel of its own, for all kinds.
+/// Sizes of generation: the forward pass has a kernel of its own for all kinds.
 std::vector<GemmActivationCase> few_rows_cases() {
   std::vector<GemmActivationCase> all;
   for (const ActivationKind kind :
@@ -73,28 +72,27 @@ std::vector<GemmActivationCase> all_cases() {
   return all;
 }
 
-/// |actual - expected| <= relative |expected| + absolute; NaN is not.
+/// |actual - expected| <= relative |expected| + absolute; false for NaN.
 void expect_close(const char* what, const std::vector<float>& actual, const std::vector<float>& expected,
                   double relative, double absolute) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     const double bound = relative * std::abs(expected[i]) + absolute;
     if (std::abs(actual[i] - expected[i]) <= bound) continue;  // ASSERT_NEAR is slow for millions
-    FAIL() << what << ", element " << i << ": " << actual[i] << ", must be " << expected[i] << " +- "
+    FAIL() << what << ", element " << i << ": " << actual[i] << ", expected " << expected[i] << " +- "
            << bound;
   }
 }
 
 #ifdef TE_WITH_CUDA
-// Whatever else the kernel refuses goes through the ops to the two steps; that it refuses nothing of this list is what
-// its speed in training depends on.
+// Problems that the kernel does not support run as two steps. Speed in training depends on its support of this list.
 TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const GemmActivationCase& c : fused_cases()) {
     SCOPED_TRACE(c.name());
     const GemmActivationOperands operands(gpu, c);
-    // No model has a bias in front of SwiGLU.
+    // No model has a bias before SwiGLU.
     const bool is_fused = !c.bias || c.kind == ActivationKind::gelu;
     EXPECT_EQ(cuda::gemm_activation_forward(gpu, operands.forward()), is_fused);
     EXPECT_EQ(cuda::gemm_activation_backward(gpu, operands.backward()), is_fused);
@@ -112,7 +110,7 @@ TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
   }
 }
 
-// Bulk copies need addresses that are multiples of 16 bytes, pairs of bias values multiples of 4.
+// TMA needs addresses that are multiples of 16 bytes; pairs of bias values need multiples of 4.
 TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -138,9 +136,9 @@ TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
 }
 #endif
 
-// All sums are FP32 and of the order of 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp`
-// allows the next neighbour); in two steps cuBLASLt may round the GEMM's result before the bias is added (2^-9 of a sum
-// below 8), and d_y is rounded. A factor of SwiGLU's gradients is below 10.
+// All sums are FP32 and of magnitude 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp`
+// allows the adjacent value). In two steps cuBLASLt may round the GEMM's result before it adds the bias (2^-9 of a sum
+// below 8), and d_y is rounded. Factors in SwiGLU's gradients are below 10.
 TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
@@ -162,7 +160,7 @@ TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
     gemm_activation_forward(gpu, got.forward());
     const double bias_rounding = c.bias && c.dtype == DType::bf16 ? 8.0 / 512.0 : 0.0;
     expect_close("out", got.out.floats(), want.out.floats(), ulp, absolute + bias_rounding);
-    // The rest from `out` as the device has stored it.
+    // The remaining results start from `out` as the GPU stored it.
     want.out.fill(got.out.floats());
     activation_forward(cpu, {.kind = c.kind, .x = want.out, .y = want.y, .clamp = c.clamp()});
     expect_close("y", got.y.floats(), want.y.floats(), ulp, 0.1 * absolute);
@@ -172,7 +170,7 @@ TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
     expect_close("dx", dx, want.dx.floats(), ulp, absolute);
     EXPECT_LT(te::testing::relative_error(dx, want.dx.floats()), 0.5 * ulp);
     if (!c.bias) continue;
-    // Column sums of dx as it is stored.
+    // Column sums of dx as stored.
     const GemmActivationOperands old(cpu, c);
     want.dx.fill(dx);
     want.dbias.fill(old.dbias.floats());
@@ -182,7 +180,7 @@ TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
   }
 }
 
-// y bit for bit, as selective recomputation needs it; the rest within roundings.
+// y is bitwise equal, as selective recomputation requires; other results agree within rounding.
 TEST(GemmActivationGpu, AgreesWithAGemmThenAnActivation) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -202,7 +200,7 @@ TEST(GemmActivationGpu, AgreesWithAGemmThenAnActivation) {
     two.backward_in_two_steps(gpu);
     expect_close("dx", one.dx.floats(), two.dx.floats(), 1.5 * ulp, absolute);
     EXPECT_LT(te::testing::relative_error(one.dx.floats(), two.dx.floats()), 0.6 * ulp);
-    // With the activation made again: the same gradient, and the same bits as in the forward pass.
+    // Also with a recomputed activation: the same gradient, and y bitwise equal to the forward pass.
     const std::vector<uint8_t> dx = one.dx.raw();
     gemm_activation_backward(gpu, one.backward_and_y());
     EXPECT_EQ(count_different(one.y_again.raw(), one.y.raw(), dtype_size(c.dtype)), 0);
@@ -228,8 +226,8 @@ TEST(GemmActivationGpu, RepeatedCallsGiveTheSameBits) {
   }
 }
 
-// Rows of larger tensors, as a tensor-parallel layer passes them: nothing in front of them or behind is touched, and
-// values are those of the rows by themselves.
+// Rows of larger tensors, as in a tensor-parallel layer: rows before and after are not written, and values equal those
+// of separate tensors.
 TEST(GemmActivationGpu, RowsOfLargerTensors) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -1,4 +1,4 @@
-// A GEMM with an activation against the GEMM and the activation by themselves.
+// A GEMM with an activation against a separate GEMM and activation.
 #include "kernels/gemm/gemm_activation.h"
 
 #include "kernels/fp8_storage.h"
@@ -69,7 +69,7 @@ TEST(GemmActivation, OfFp8OperandsIsAGemmThenAnActivationThatCasts) {
   }
 }
 
-// What a tensor-parallel layer does: pieces of the rows, each as it arrives.
+// As in a tensor-parallel layer: chunks of rows, each when it arrives.
 TEST(GemmActivation, RowsMayComeInPieces) {
   const Context context = Context::cpu();
   const GemmActivationCase c{ActivationKind::swiglu, DType::bf16, 256, 24, 40, true};
@@ -122,7 +122,7 @@ TEST(GemmActivation, ForwardRejectsWhatTheContractExcludes) {
     rejects([](auto& args) { args.bias.shape = {args.bias.numel() - 1}; });
     rejects([](auto& args) { args.y.data = args.out.data; });
     rejects([](auto& args) { args.out.data = static_cast<char*>(args.y.data) + args.y.bytes() - 2; });
-    // The other activation's shapes.
+    // Shapes of the other activation.
     rejects([&](auto& args) {
       args.kind = kind == ActivationKind::gelu ? ActivationKind::swiglu : ActivationKind::gelu;
     });

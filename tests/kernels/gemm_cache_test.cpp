@@ -1,4 +1,4 @@
-// The file of chosen algorithms: what is kept, shared between processes, and not trusted.
+// The file of selected algorithms: persistence, sharing between processes, and validation.
 #include "kernels/gemm/gemm_cache.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 
 static bool locks_are_missing = false;
 
-/// The system's, or that of a file system without locks.
+/// The system's flock, or that of a file system without locks.
 extern "C" int flock(int file, int operation) noexcept {
   if (!locks_are_missing) return static_cast<int>(::syscall(SYS_flock, file, operation));
   errno = ENOLCK;
@@ -62,7 +62,7 @@ class GemmCacheShared : public GemmCacheFile, public ::testing::WithParamInterfa
 INSTANTIATE_TEST_SUITE_P(Locks, GemmCacheShared, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "missing" : "there"; });
 
-/// Runs `body` in so many processes at once; what each returned, which is a byte.
+/// Runs `body` in `count` concurrent processes; returns each one's result, a byte.
 std::vector<int> in_processes(int count, const std::function<int(int process)>& body) {
   std::vector<pid_t> children;
   for (int process = 0; process < count; ++process) {
@@ -97,7 +97,7 @@ TEST_F(GemmCacheFile, IsOneOfAGpuAndALibrary) {
   open().add("a", {1, {1}});
   EXPECT_EQ(open("NVIDIA H100").find("a"), nullptr);
   EXPECT_EQ(open("NVIDIA H200", 130200).find("a"), nullptr);
-  // A file that was copied to another name is another GPU's all the same.
+  // A file that was copied to another name still belongs to the first GPU.
   fs::copy_file(open().path(), open("NVIDIA H100").path());
   EXPECT_EQ(open("NVIDIA H100").find("a"), nullptr);
 }

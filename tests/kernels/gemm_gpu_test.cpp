@@ -1,4 +1,4 @@
-// The GEMM through cuBLASLt against the CPU reference on the same inputs.
+// GEMMs with cuBLASLt against the CPU reference with the same inputs.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -25,7 +25,7 @@ struct GemmCase {
   bool one_scale() const { return a_layout == ScaleLayout::tensor; }
 };
 
-/// The operands of a case on one device; the seeds make both devices' the same.
+/// Operands of a case on one device; the seeds make them equal on all devices.
 struct Operands {
   Operands(const Context& context, const GemmCase& c)
       : a(context, c.a, c.trans_a ? Shape{c.k, c.m} : Shape{c.m, c.k}),
@@ -43,7 +43,7 @@ struct Operands {
     } else {
       a_scale.fill_value(0.03f), b_scale.fill_value(0.07f);
     }
-    if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
+    if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it keeps its NaN
     if (c.bias) args.bias = bias;
     if (is_fp8(c.a)) {
       args.a = {a, a_scale, c.a_layout};
@@ -65,20 +65,18 @@ void check(const Context& gpu, const GemmCase& c) {
   gemm(cpu, expected.args);
   gemm(gpu, actual.args);
   const std::vector<float> want = expected.out.floats(), got = actual.out.floats();
-  // Typical size of a sum of k products of the operands (FP8: values of 30 times the scales), bias and old
-  // value.
-  // Scales of many values reach 0.05 and 0.11.
+  // Typical magnitude of a sum of k products of the operands (FP8: values of 30 times the scales), bias and old value.
+  // Scales of groups reach 0.05 and 0.11.
   const double scales = c.one_scale() ? 0.03 * 0.07 : 0.05 * 0.11;
   const double unit = (is_fp8(c.a) ? 900.0 * scales : 1.0) * std::sqrt(static_cast<double>(c.k)) +
                       (c.accumulate ? 10.0 : 0.0) + (c.bias ? 5.0 : 0.0);
-  // FP32 sums in another order differ by some 1e-7 of the unit, but tensor cores drop bits instead of
-  // rounding, so their error grows with the number of partial sums: some 1e-5 of the unit. FP8 on Hopper adds
-  // products with 13 to 14 bits below the largest of a group: 2^-13 a group, with fast accumulation 2^-13
-  // every 32 products.
+  // FP32 sums in another order differ by some 1e-7 of the unit. Tensor cores, however, truncate instead of rounding, so
+  // their error grows with the number of partial sums, to some 1e-5 of the unit. FP8 on Hopper adds products with 13 to
+  // 14 bits below the largest of a group: an error of 2^-13 per group, with fast accumulation 2^-13 per 32 products.
   const double sum_error = is_fp8(c.a) ? (c.fast ? 3e-3 : 1e-3) : c.a != DType::f32 ? 2e-5 : 3e-6;
-  // A BF16 result may be rounded to the other neighbour, 2^-7 of the value; and cuBLASLt rounds the sum
-  // to BF16 before it adds the old value or the bias, so where those cancel the error is theirs. Fast
-  // accumulation drops bits of the running sum at every group: half of 2^-13 each, if all go the same way.
+  // A BF16 result may be rounded to the adjacent value, 2^-7 of the value. cuBLASLt also rounds the sum to BF16 before
+  // it adds the old value or the bias, so if these cancel, the error is relative to them. Fast accumulation drops bits
+  // of the running sum in every group: half of 2^-13 each, if all errors have the same sign.
   const double groups = c.fast ? static_cast<double>(c.k) / 32.0 : 0.0;
   const double rounding = (c.out != DType::f32 ? 1.0 / 128.0 : 1e-6) + groups * std::exp2(-14.0);
   for (size_t i = 0; i < got.size(); ++i) {
@@ -89,7 +87,7 @@ void check(const Context& gpu, const GemmCase& c) {
   }
 }
 
-/// The choices of these tests go to a folder of their own, and are made anew in each run.
+/// Selections of these tests go to a folder of their own, so every run searches again.
 class OwnCacheFolder : public ::testing::Environment {
  public:
   void SetUp() override { ::setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1); }
@@ -140,7 +138,7 @@ TEST(GemmGpu, Fp8WithAScalePerRowAgainstReference) {
                       ScaleLayout::rows, ScaleLayout::rows});
 }
 
-// As fprop and dgrad (a weight in blocks), and as wgrad, which adds to FP32.
+// Operands as in fprop and dgrad (a weight in blocks), and as in wgrad, which accumulates in FP32.
 TEST(GemmGpu, Fp8WithScalesOf128ValuesAgainstReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -158,7 +156,7 @@ TEST(GemmGpu, Fp8WithScalesOf128ValuesAgainstReference) {
   }
 }
 
-// Contractions that end inside a block of 128.
+// The summed dimension ends within a block of 128.
 TEST(GemmGpu, Fp8WithScalesOf128ValuesAndARaggedEdge) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -167,7 +165,7 @@ TEST(GemmGpu, Fp8WithScalesOf128ValuesAndARaggedEdge) {
                 ScaleLayout::vectors, ScaleLayout::blocks});
 }
 
-// One to eight rows: the kernel of generation, also where columns and runs do not fill its warps.
+// One to eight rows: the kernel of generation, also if columns and runs do not fill its warps.
 TEST(GemmGpu, FewRowsAgainstReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -189,7 +187,8 @@ TEST(GemmGpu, FewRowsAgainstReference) {
   }
 }
 
-// A row's bits depend on no other row, and reading b early changes nothing: x is still being made when the GEMM starts.
+// A row's result does not depend on other rows, and reading b early changes nothing: x is still being written when the
+// GEMM starts.
 TEST(GemmGpu, FewRowsThatStartEarly) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -200,7 +199,7 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
       TestTensor wide(gpu, DType::bf16, {rows, 4096}), one(gpu, DType::f32, {1});
       one.fill_value(1.0f);
       for (int i = 0; i < 20; ++i) {
-        // The activation writes what the GEMM reads: the same way both times.
+        // The activation writes the GEMM's input, with the same values both times.
         wide.fill_normal(uint64_t{100} + static_cast<uint64_t>(i));
         for (Operands* operands : {&late, &early}) {
           Gemm args = operands->args;
@@ -214,7 +213,7 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
           }
           gemm(gpu, args);
         }
-        ASSERT_EQ(count_different(early.out.raw(), late.out.raw(), 2), 0) << rows << " rows, turn " << i;
+        ASSERT_EQ(count_different(early.out.raw(), late.out.raw(), 2), 0) << rows << " rows, iteration " << i;
       }
     }
   }
@@ -240,7 +239,7 @@ TEST(GemmGpu, RowsOfAMatrixWithScalesOf128Values) {
 
 TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {
   TE_REQUIRE_GPU();
-  // Integers whose products and sums fit 13 bits: every accumulator holds them, so every bit must agree.
+  // Integers whose products and sums fit into 13 bits are exact in every accumulator, so all bits must agree.
   const Context gpu = Context::cuda(0);
   const Context cpu = Context::cpu();
   const GemmCase c{64, 96, 128, DType::e4m3, DType::e5m2, DType::f32, false, true, false, false};
@@ -261,7 +260,7 @@ TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {
 
 TEST(GemmGpu, UnalignedViews) {
   TE_REQUIRE_GPU();
-  // Rows 1.. of tensors with an odd row length: pointers aligned to 2 bytes only.
+  // Rows from 1 on of tensors with an odd row length: pointers are aligned to 2 bytes only.
   const Context gpu = Context::cuda(0);
   const Context cpu = Context::cpu();
   std::vector<std::vector<float>> results;
@@ -288,7 +287,7 @@ TEST(GemmGpu, TuningAnAccumulatingGemmAddsOnce) {
   const GemmCase c{1024, 768, 2048, DType::bf16, DType::bf16, DType::f32, true, false, true, false};
   Operands first(gpu, c), second(gpu, c);
   gemm(gpu, first.args);   // tunes
-  gemm(gpu, second.args);  // looks the plan up
+  gemm(gpu, second.args);  // finds the plan
   EXPECT_EQ(count_different(first.out.raw(), second.out.raw(), 4), 0);
   check(gpu, c);
 }
@@ -307,7 +306,7 @@ TEST(GemmGpu, AChoiceIsTakenFromTheFile) {
 TEST(GemmGpu, RepeatedCallsGiveTheSameBits) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  // Long sums with few tiles: the shape in which the library splits k.
+  // Long sums with few tiles, for which the library splits k.
   for (DType out : {DType::bf16, DType::f32}) {
     const GemmCase c{128, 128, 16384, DType::bf16, DType::bf16, out, true, false, false, false};
     Operands one(gpu, c), two(gpu, c);

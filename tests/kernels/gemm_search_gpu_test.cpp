@@ -1,4 +1,4 @@
-// The search for a GEMM's algorithm next to work on other streams.
+// The search for a GEMM's algorithm during work on other CUDA streams.
 #ifdef TE_WITH_CUDA
 #include <cuda_runtime.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-/// True when no process holds a search lock of the folder's caches.
+/// Whether no process holds a search lock of the folder's caches.
 bool lock_is_free(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".search") continue;
@@ -34,8 +34,9 @@ bool lock_is_free(const fs::path& folder) {
   return true;
 }
 
-// A collective on another stream ends only when other ranks have launched theirs, and these may wait for the lock. So a
-// rank that holds it must have nothing left on its device: loading a candidate's kernel may wait for all streams.
+// A collective on another CUDA stream ends only after other ranks have launched theirs, and these may wait for the
+// lock. A rank that holds it must have no outstanding work on its device, because loading a candidate's kernel may wait
+// for all CUDA streams.
 TEST(GemmSearchGpu, EndsTheDevicesWorkBeforeItTakesTheLock) {
   TE_REQUIRE_GPU();
   const testing::TemporaryFolder folder;
@@ -58,11 +59,11 @@ TEST(GemmSearchGpu, EndsTheDevicesWorkBeforeItTakesTheLock) {
       searched = true;
     });
     EXPECT_FALSE(testing::eventually([&] { return searched.load(); }, 3s))
-        << "the search did not wait for the other stream";
+        << "the search did not wait for the other CUDA stream";
     EXPECT_TRUE(lock_is_free(folder.path())) << "the lock is held while the device waits";
     ended = true;
   }
-  other.synchronize();  // nothing reads the flag after it
+  other.synchronize();  // nothing reads the flag after this
   EXPECT_TRUE(searched);
 }
 

@@ -1,5 +1,4 @@
-// The CPU GEMM against double precision: every layout, dtype and epilogue, ragged and aligned
-// sizes.
+// CPU GEMM against double precision: every layout, dtype and epilogue, aligned and unaligned sizes.
 #include "kernels/gemm/gemm.h"
 
 #include <omp.h>
@@ -22,7 +21,7 @@ struct GemmCase {
   bool trans_a, trans_b, accumulate, bias;
 };
 
-/// What gemm.h promises, in double precision and unrounded; `magnitude` is the same with absolute values.
+/// Definition of gemm.h in double precision and without rounding; `magnitude` is the same with absolute values.
 void reference(const GemmCase& c, const std::vector<float>& a, const std::vector<float>& b,
                const std::vector<float>& old, const std::vector<float>& bias, double scale,
                std::vector<double>& sum, std::vector<double>& magnitude) {
@@ -58,7 +57,7 @@ void check(const Context& context, const GemmCase& c) {
   bias.fill_normal(3, 5.0f);
   a_scale.fill({0.03f});
   b_scale.fill({0.07f});
-  if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
+  if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it keeps its NaN
   const std::vector<float> old = out.floats();
 
   Gemm args{a, b, out, c.trans_a, c.trans_b, c.accumulate};
@@ -74,7 +73,7 @@ void check(const Context& context, const GemmCase& c) {
   std::vector<double> sum, magnitude;
   reference(c, a.floats(), b.floats(), old, bias.floats(), scale, sum, magnitude);
   const std::vector<float> actual = out.floats();
-  // FP32 sums: k roundings of partial sums, far fewer in practice; then one rounding to the output's dtype
+  // FP32 sums: at most k roundings of partial sums, in practice far fewer; then one rounding to the output's dtype
   // (half a unit of the 8th significant bit for BF16).
   const double sum_error = 4e-7 * std::sqrt(static_cast<double>(c.k) + 4.0);
   const double rounding = c.out == DType::bf16 ? 1.0 / 256.0 : 1.2e-7;
@@ -106,7 +105,7 @@ TEST(Gemm, Fp8AgainstTheExactProductOfTheDecodedValues) {
           check(context, {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0});
 }
 
-// A scale per row of each operand: as the GEMM of the operands that have been multiplied by them.
+// A scale per row of each operand: equals the GEMM of the dequantized operands.
 TEST(Gemm, Fp8WithAScalePerRow) {
   const Context context = Context::cpu();
   constexpr int64_t kM = 144, kN = 272, kK = 48;
@@ -141,14 +140,13 @@ TEST(Gemm, Fp8WithAScalePerRow) {
   }
 }
 
-/// The inverse scale of element (r, c), as the layout's definition has it.
+/// Inverse scale of element (r, c) according to the layout.
 float inverse_scale(const Matrix& matrix, const std::vector<float>& scales, int64_t r, int64_t c) {
   if (matrix.layout == ScaleLayout::vectors) return scales[c / 128 * matrix.rows() + r];
   return scales[r / 128 * matrix.scales.cols() + c / 128];
 }
 
-// Scales of 128 values of the contraction, whose end is ragged: as the GEMM of the matrices that they are taken
-// from.
+// Scales of 128 values of the summed dimension, which ends within a block: equals the GEMM of the dequantized operands.
 TEST(Gemm, Fp8WithScalesOf128Values) {
   const Context context = Context::cpu();
   constexpr int64_t kM = 144, kN = 272, kK = 304;
@@ -174,7 +172,7 @@ TEST(Gemm, Fp8WithScalesOf128Values) {
         ASSERT_NEAR(actual[r * kN + c], sum, 1e-6 * size) << r << " " << c;
       }
     }
-    // Rows of it, with scales that lie apart.
+    // A slice of rows, whose scales have a larger stride.
     TestTensor part(context, DType::f32, {48, kN});
     gemm(context, {.a = am.slice_rows(64, 48), .b = bm, .out = part, .trans_b = true});
     const std::vector<float> rows = part.floats();
@@ -196,8 +194,8 @@ TEST(Gemm, SlicesTakeTheirScalesAlong) {
 
 TEST(Gemm, Bf16ResultIsRoundedOnce) {
   const Context context = Context::cpu();
-  // 256 + 1 + 2^-7 is just above the tie of 256 and 258 in BF16; rounding the sum (to 256) before the
-  // bias and the old value are added would give 256.
+  // 256 + 1 + 2^-7 is just above the midpoint of 256 and 258 in BF16. Rounding the sum (to 256) before adding the bias
+  // and the old value would give 256.
   TestTensor a(context, DType::bf16, {1, 2}), b(context, DType::bf16, {2, 1});
   TestTensor out(context, DType::bf16, {1, 1}), bias(context, DType::bf16, {1});
   a.fill({256.0f, 1.0f});
@@ -247,7 +245,7 @@ TEST(Gemm, RejectsWhatTheContractExcludes) {
   EXPECT_THROW(gemm(context, {Matrix{x, scale, ScaleLayout::tensor}, w, y, false, true}), InternalError);
   TestTensor blocks(context, DType::f32, {1, 4}), vectors(context, DType::f32, {1, 48});
   const Matrix a_blocks{x8, blocks, ScaleLayout::blocks}, w_blocks{w8, blocks, ScaleLayout::blocks};
-  EXPECT_THROW(gemm(context, {a_blocks, w_blocks, y, false, true}), InternalError);  // a weight by a weight
+  EXPECT_THROW(gemm(context, {a_blocks, w_blocks, y, false, true}), InternalError);  // weight by weight
   EXPECT_THROW(gemm(context, {by_tensor(x8), w_blocks, y, false, true}), InternalError);
   EXPECT_THROW(gemm(context, {a_blocks, Matrix{w8, vectors, ScaleLayout::rows}, y, false, true}),
                InternalError);

@@ -1,5 +1,4 @@
-// The CUDA gradient norm: exact sums of integers, double precision, repeatable bits; the clipping rule equals
-// the CPU reference.
+// CUDA gradient norm: exact sums of integers, double precision, determinism; clipping equals the CPU reference.
 #include "kernels/grad_norm/grad_norm.h"
 
 #include <cmath>
@@ -25,8 +24,8 @@ float sum(const Context& context, const std::vector<float>& values, float start 
 TEST(SumOfSquaresGpu, CountsEveryElementOnce) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  // Sizes around one vector, one block, one round of the grid (1024 * 256 * 16 elements) and two; below 2^24,
-  // so every sum is exact.
+  // Sizes around one vector, one block, one iteration of the grid (1024 * 256 * 16 elements) and two; below 2^24, so
+  // that every sum is exact.
   for (int64_t n : {1, 3, 5, 1023, 4096, 100'003, 1'048'577, 4'194'304 + 7, 8'388'608 + 5}) {
     std::vector<float> values(static_cast<size_t>(n), 1.0f);
     EXPECT_EQ(sum(gpu, values), static_cast<float>(n));
@@ -43,7 +42,7 @@ TEST(SumOfSquaresGpu, MatchesDoublePrecisionAndRepeats) {
   double expected = 0;
   for (float x : values) expected += static_cast<double>(x) * static_cast<double>(x);
   const float first = sum(gpu, values);
-  EXPECT_NEAR(first / expected, 1.0, 2e-7);  // the rounding of the total to FP32, and little more
+  EXPECT_NEAR(first / expected, 1.0, 2e-7);  // little more than the rounding of the total to FP32
   for (int repeat = 0; repeat < 5; ++repeat) EXPECT_EQ(sum(gpu, values), first);
 }
 
@@ -65,7 +64,7 @@ TEST(SumOfSquaresGpu, NonFiniteReachesTheSum) {
 TEST(SumOfSquaresGpu, AddsCountedGranulesOnly) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  // Integers: exact sums. Offsets break the alignment; flags count from the part's own start.
+  // Sums of integers are exact. Offsets break the alignment; flags are relative to the start of the part.
   for (int64_t n : {1, 127, 129, 100'003, 4'194'304 + 7}) {
     for (int64_t offset : {0, 1}) {
       TestTensor x(gpu, DType::f32, {n + offset, 1}), out(gpu, DType::f32, {1});
@@ -87,7 +86,7 @@ TEST(SumOfSquaresGpu, AddsCountedGranulesOnly) {
       EXPECT_EQ(out.floats()[0], static_cast<float>(expected)) << n << " " << offset;
     }
   }
-  // All counted: the bits of a call without flags.
+  // With all granules counted, the result is bitwise equal to a call without flags.
   const std::vector<float> values = testing::normal_values(300'001, 5);
   TestTensor x(gpu, DType::f32, {300'001}), out(gpu, DType::f32, {1});
   TestTensor scratch(gpu, DType::f32, {sum_of_squares_scratch_elements()});
@@ -115,7 +114,7 @@ TEST(ClipCoefficientGpu, EqualsTheReference) {
                                .grad_norm = norm,
                                .multiplier = multiplier,
                                .skip = skip});
-    // A NaN norm has no agreed payload, so it is compared as a NaN; everything else by value.
+    // The payload of a NaN norm is unspecified, so NaN is only compared as NaN; everything else by value.
     const float value = norm.floats()[0];
     return std::vector{std::isnan(value) ? -1.0f : value, multiplier.floats()[0], skip.floats()[0]};
   };

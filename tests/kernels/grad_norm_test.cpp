@@ -1,4 +1,4 @@
-// Gradient norm and clipping on the CPU: hand-computed values, non-finite input, independence of threads.
+// Gradient norm and clipping on the CPU: hand-computed values, non-finite input, independence of the number of threads.
 #include "kernels/grad_norm/grad_norm.h"
 
 #include <omp.h>
@@ -56,7 +56,7 @@ TEST(SumOfSquares, EmptyInputAddsNothing) {
 }
 
 TEST(SumOfSquares, CountsEveryElementOnce) {
-  // Integers: every partial sum is exact, so a lost or doubled element shows.
+  // Integers: every partial sum is exact, so a missing or repeated element is detected.
   for (int64_t n : {7, 1023, 1024, 1025, 100003}) {
     std::vector<float> values(static_cast<size_t>(n), 1.0f);
     EXPECT_EQ(sum(values), static_cast<float>(n));
@@ -69,7 +69,7 @@ TEST(SumOfSquares, MatchesDoublePrecision) {
   const std::vector<float> values = testing::normal_values(3'000'001, 5, 0.01f);
   double expected = 0;
   for (float x : values) expected += static_cast<double>(x) * static_cast<double>(x);
-  EXPECT_NEAR(sum(values) / expected, 1.0, 2e-7);  // two roundings to FP32 of the total
+  EXPECT_NEAR(sum(values) / expected, 1.0, 2e-7);  // two roundings of the total to FP32
 }
 
 TEST(SumOfSquares, NonFiniteReachesTheSum) {
@@ -79,7 +79,7 @@ TEST(SumOfSquares, NonFiniteReachesTheSum) {
   EXPECT_EQ(sum(values), infinity);
   values[17] = std::nanf("");
   EXPECT_TRUE(std::isnan(sum(values)));
-  EXPECT_EQ(sum({1e30f}), infinity);  // the FP32 product overflows
+  EXPECT_EQ(sum({1e30f}), infinity);  // the FP32 square overflows
 }
 
 TEST(SumOfSquares, DoesNotDependOnTheNumberOfThreads) {
@@ -106,13 +106,13 @@ TEST(SumOfSquares, AddsCountedGranulesOnly) {
     TestTensor scratch(cpu(), DType::f32, {sum_of_squares_scratch_elements()});
     TestTensor flag_tensor(cpu(), DType::u8, {granules_of(n)});
     std::vector<float> poisoned = values;
-    poisoned[0] = std::nanf("");  // lies in a granule that is not counted
+    poisoned[0] = std::nanf("");  // in a granule that is not counted
     x.fill(poisoned);
     flag_tensor.fill_raw(flags.data());
     out.fill({0.5f});
     sum_of_squares(cpu(), x, out, scratch, flag_tensor);
     EXPECT_EQ(out.floats()[0], sum(kept, 0.5f)) << n;
-    // All counted: the bits of a call without flags.
+    // With all granules counted, the result is bitwise equal to a call without flags.
     std::fill(flags.begin(), flags.end(), kGranuleCounted);
     flag_tensor.fill_raw(flags.data());
     x.fill(values);
@@ -136,10 +136,10 @@ TEST(SumOfSquares, AddsUpOverSegments) {
     begin += count;
   }
   ASSERT_EQ(begin, 5000);
-  EXPECT_NEAR(out.floats()[0] / expected, 1.0, 5e-7);  // a rounding of the total per segment
+  EXPECT_NEAR(out.floats()[0] / expected, 1.0, 5e-7);  // one rounding of the total per segment
 }
 
-// Gradients times 8: norm and limit are of the gradients, the multiplier undoes the scale, too.
+// Gradients times 8: norm and limit refer to the unscaled gradients, and the multiplier also removes the scale.
 TEST(ClipCoefficient, IsOfUnscaledGradients) {
   const auto clip_scaled = [](float sum_of_squares, float limit, float scale) {
     TestTensor total(cpu(), DType::f32, {1}), norm(cpu(), DType::f32, {1}),

@@ -1,5 +1,5 @@
-// The core of the Hopper kernels: rings whose parties are late in all ways, turns, and the GEMM that
-// docs/how-to/add-a-kernel.md names.
+// Core of the Hopper kernels: rings with delays on every side, ordered barriers, and the GEMM of
+// docs/how-to/add-a-kernel.md.
 #include <cmath>
 #include <vector>
 
@@ -14,7 +14,7 @@ namespace {
 
 using te::testing::TestTensor;
 
-// --- a ring has no place for the wrong wait ------------------------------------------------------------------------
+// --- a ring does not accept the wrong kind of wait -------------------------------------------------------------------
 
 template <class R, class At>
 concept CanAcquire = requires(R ring, At at) {
@@ -41,13 +41,13 @@ static_assert(CanCommit<Two, Two::EmptySlot> && !CanCommit<Two, Two::FullSlot> &
 static_assert(CanRelease<Two, Two::FullSlot> && !CanRelease<Two, Two::EmptySlot> && !CanRelease<Two, int>);
 static_assert(CanWait<Signal<2>, Two::Consumer> && !CanWait<Signal<2>, Ring<3>::Consumer>);
 
-// --- rings: numbers go from a loader through both warpgroups, which change theirs, to a storer for each -------------
+// --- rings: a loader sends numbers through both warpgroups, which change them, to one storer each -------------------
 
 constexpr int kFills = 600;
 
 enum class Late { nobody, loader, one_warpgroup, storers, everybody };
 
-/// Sleeps up to two microseconds if `late`, for another time at each fill.
+/// Sleeps up to two microseconds if `late`, with a duration that differs from fill to fill.
 __device__ void be_late(bool late, int fill) {
   if (late) __nanosleep(static_cast<uint32_t>(fill) * 2654435761u % 2048);
 }
@@ -141,7 +141,7 @@ TEST(HopperRing, PassesEveryFillOnWhoeverIsLate) {
   expect_relayed<4>(gpu);
 }
 
-// --- turns, and a consumer that skips the other's fills ------------------------------------------------------------
+// --- alternating warpgroups, where each consumer skips the other's fills ---------------------------------------------
 
 constexpr int kSteps = 200, kFillsPerStep = 5;
 
@@ -222,7 +222,7 @@ __device__ void load_operands(GemmShared& s, const GemmMaps& maps, int tiles, in
 __device__ void store_tile(GemmShared& s, const GemmMaps& maps, const float (&d)[64], int tile,
                            const Thread& thread) {
   auto& rows = s.out[thread.warpgroup];
-  if (thread.index == 0) bulk_wait_read();  // the tile before has left its place
+  if (thread.index == 0) bulk_wait_read();  // the previous tile has been read
   named_barrier_sync<kWarpgroup>(1 + thread.warpgroup);
   store_accumulators<128>(thread, shared_address(rows), sizeof(rows[0]),
                           [&](int i) { return pack_bf16(d[i * 2], d[i * 2 + 1]); });
@@ -268,7 +268,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 TEST(HopperGemm, IsExactOnSmallIntegers) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  constexpr int64_t kRows = 128 * 300 - 40, kDepth = 328;  // more tiles than blocks, ragged rows and depth
+  constexpr int64_t kRows = 128 * 300 - 40,
+                    kDepth = 328;  // more tiles than blocks, partial tiles in rows and depth
   const auto small_integers = [](int64_t count, uint64_t seed) {
     std::vector<float> values = te::testing::normal_values(count, seed);
     for (float& x : values) x = std::round(x / 1.5f);

@@ -1,6 +1,6 @@
-// The ops that are linear in each of their inputs (GEMMs, embedding, rotation, dropout, bias, residual add) against
-// finite differences, in FP32. A linear map has no higher-order error, so the difference quotient with a step of 1 is
-// exact up to rounding: gradient . direction = L(x + direction) - L(x), with L = output . weights for random weights.
+// Ops that are linear in each of their inputs (GEMMs, embedding, rope, dropout, bias, residual add) against finite
+// differences in FP32. A linear map has no higher-order error, so the difference quotient with a step of 1 is exact up
+// to rounding: gradient . direction = L(x + direction) - L(x), with L = output . weights for random weights.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ double dot(const std::vector<float>& a, const std::vector<float>& b) {
   return sum;
 }
 
-// `run` maps the values of `input` to the op's output; `gradient` is what the backward pass gave for `weights`.
+// `run` maps the values of `input` to the op's output; `gradient` is the backward pass's result for `weights`.
 template <class Run>
 void check(TestTensor& input, const std::vector<float>& weights, const std::vector<float>& gradient,
            Run&& run) {

@@ -1,5 +1,5 @@
-// Every op that adds to a main gradient, run into an fp32 or a bf16 one. What bf16 must hold follows from the
-// fp32 result: the old value plus the same FP32 sum, rounded once.
+// All ops that accumulate into a main gradient, with fp32 and bf16 gradients. The expected bf16 result follows from the
+// fp32 one: the old value plus the same FP32 sum, rounded once.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace te::testing {
 
-/// Gradients of one op after it was added to `old` (a value per element, taken in turn; zeros when empty).
+/// Gradients of one op after it was added to `old` (whose values repeat over the elements; zeros if empty).
 using GradientRun = std::function<std::vector<float>(const Context&, DType input, DType gradient,
                                                      const std::vector<float>& old)>;
 
@@ -101,7 +101,7 @@ inline std::vector<float> run_embedding(const Context& context, DType input, DTy
       context, DType::u8,
       {std::max<int64_t>(1, kernels::embedding_backward_workspace_bytes(context, rows, hidden))});
   std::vector<int32_t> ids(static_cast<size_t>(rows));
-  for (int64_t r = 0; r < rows; ++r)  // half of them one token: runs over many chunks
+  for (int64_t r = 0; r < rows; ++r)  // half of the rows have the same token: runs over many chunks
     ids[r] = static_cast<int32_t>(r % 2 == 0 ? first + vocab / 2 : r * 7919 % (first + vocab + 3));
   tokens.fill_ints(ids);
   dout.fill_normal(1);
@@ -118,7 +118,7 @@ inline std::vector<float> run_embedding(const Context& context, DType input, DTy
   return all;
 }
 
-/// Ragged and aligned shapes of every op.
+/// Unaligned and aligned shapes of every op.
 inline std::vector<GradientCase> gradient_cases() {
   std::vector<GradientCase> cases;
   const auto add = [&](std::string name, GradientRun run) {
@@ -143,7 +143,7 @@ inline std::vector<GradientCase> gradient_cases() {
   return cases;
 }
 
-/// Representable in bf16, of the size of a sum and far larger, so that rounding twice would show.
+/// Representable in bf16, with sizes from that of a sum to far larger ones, so that double rounding is detected.
 inline const std::vector<float> kOldGradients = {0.0f, 1.0f, -2.5f, 0.0078125f, 256.0f, -1024.0f, 31.0f};
 
 }  // namespace te::testing

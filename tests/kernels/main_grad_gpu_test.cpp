@@ -1,5 +1,5 @@
-// BF16 main gradients on the GPU: the old value plus the FP32 sum that the same kernel adds to an fp32
-// gradient, rounded once; the gradient norm and AdamW read them.
+// BF16 main gradients on the GPU: the old value plus the FP32 sum that the same kernel adds to an fp32 gradient,
+// rounded once. The gradient norm and AdamW also read them.
 #include <cmath>
 
 #include "kernels/adamw/adamw.h"
@@ -32,8 +32,8 @@ TEST(MainGradGpu, Bf16MatchesTheCpu) {
   for (const GradientCase& c : gradient_cases()) {
     for (const DType input : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(c.name + " " + std::string(dtype_name(input)));
-      // Sums in another order (and the activations' gradients, which the GPU rounds to bf16 from a faster
-      // exponential) may fall on the other side of a rounding: one unit of bf16, 2^-7 of the value.
+      // Sums in another order (and the activations' gradients, which the GPU rounds to bf16 from a faster exponential)
+      // may be rounded differently: by one unit of bf16, 2^-7 of the value.
       const std::vector<float> expected = c.run(cpu, input, DType::bf16, kOldGradients);
       const std::vector<float> actual = c.run(gpu, input, DType::bf16, kOldGradients);
       EXPECT_LT(max_relative_error(actual, expected, 1.0), 8e-3);

@@ -1,5 +1,5 @@
-// BF16 main gradients on the CPU: every op adds its FP32 sum to the widened old value and rounds once; the
-// gradient norm and AdamW read them.
+// BF16 main gradients on the CPU: every op adds its FP32 sum to the widened old value and rounds once. The gradient
+// norm and AdamW also read them.
 #include <cmath>
 
 #include "kernels/adamw/adamw.h"

@@ -1,5 +1,4 @@
-// Moments in FP8: the codes' values, blocks that come back unchanged, values that are right on average, and AdamW with
-// them.
+// Adam moments in FP8: values of the codes, blocks that survive re-encoding, unbiased rounding, and AdamW with them.
 #include "kernels/adamw/moment_fp8.h"
 
 #include <algorithm>
@@ -64,8 +63,8 @@ TEST(MomentFp8, CodesOfExpAvgSqAreRootsWithFourBits) {
   EXPECT_TRUE(std::isnan(Fp8ExpAvgSq::decode(0xff, 0)));
 }
 
-// What a checkpoint relies on: values of a block are BF16 numbers (exp_avg), and encoding them again gives them again,
-// with any random numbers and any exponent that the block had.
+// Checkpoints rely on this: values of a block are BF16 numbers (exp_avg), and encoding them again gives the same
+// values, for any random numbers and any exponent that the block had.
 template <class Format>
 void expect_comes_back(float scale) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
@@ -80,7 +79,7 @@ void expect_comes_back(float scale) {
     if (std::is_same_v<Format, Fp8ExpAvg>) {
       for (const float x : rounded) ASSERT_EQ(to_float(to_bf16(x)), x);
     }
-    // The largest is off by an eighth of its root, at most.
+    // The error of the largest value is at most an eighth of its root.
     const size_t most = std::max_element(values.begin(), values.end()) - values.begin();
     EXPECT_NEAR(rounded[most], values[most], values[most] / 4);
   }
@@ -100,7 +99,7 @@ TEST(MomentFp8, ZeroTinyAndNonFiniteBlocks) {
     for (const float x : decode<Fp8ExpAvgSq>(encode<Fp8ExpAvgSq>(values), 2)) EXPECT_TRUE(std::isfinite(x));
   }
   EXPECT_EQ(decode<Fp8ExpAvg>(encode<Fp8ExpAvg>({0, -0.0f, 1e-45f}), 3), (std::vector<float>{0, 0, 0}));
-  // What is not a number stays none, so that no such moment is ever saved; its neighbours stay finite.
+  // Non-finite values stay non-finite, so that such moments are never saved; other elements stay finite.
   for (const float bad : {inf, nan}) {
     const std::vector<float> m = decode<Fp8ExpAvg>(encode<Fp8ExpAvg>({bad, -bad, 1.0f}), 3);
     EXPECT_TRUE(std::isnan(m[0]) && std::isnan(m[1]) && std::isfinite(m[2]));
@@ -110,7 +109,7 @@ TEST(MomentFp8, ZeroTinyAndNonFiniteBlocks) {
   EXPECT_TRUE(std::isnan(decode<Fp8ExpAvg>(encode<Fp8ExpAvg>({std::numeric_limits<float>::max()}), 1)[0]));
 }
 
-// The mean over all random numbers is the value itself, of exp_avg_sq the square's.
+// The mean over all random numbers is the value itself; for exp_avg_sq that of the square.
 template <class Format>
 void expect_right_on_average(float x, float largest) {
   const int k = block_exponent<Format>(std::bit_cast<uint32_t>(Format::magnitude(largest)));
@@ -130,7 +129,7 @@ TEST(MomentFp8, ValuesAreRightOnAverage) {
   }
 }
 
-/// AdamW on n elements whose gradients are noise of one size, both moments in FP8 or both in FP32.
+/// AdamW on n elements whose gradients are noise of constant magnitude, with both Adam moments in FP8 or FP32.
 struct Fp8AdamW {
   Fp8AdamW(int64_t n, bool fp8)
       : main_param(cpu(), DType::f32, {n}),
@@ -161,9 +160,9 @@ struct Fp8AdamW {
   MomentRun run;
 };
 
-// Second moments of FP8 neither stand still nor run away: their mean follows that of FP32, and so do the parameters.
+// Second moments in FP8 neither stall nor drift: their mean and the parameters follow FP32.
 TEST(MomentFp8, FollowsFp32OverManySteps) {
-  const int64_t n = 4000;  // the last block is cut
+  const int64_t n = 4000;  // the last block is partial
   Fp8AdamW exact(n, false), fp8(n, true);
   AdamW a = exact.args(), b = fp8.args();
   for (int step = 1; step <= 300; ++step) {

@@ -1,5 +1,5 @@
-// Moments in BF16: rounded to a neighbour, right on average, so that small changes are not lost, and alike however the
-// parameter is cut over ranks.
+// Adam moments in BF16: rounded to an adjacent number without bias, so that small changes are not lost, and independent
+// of how the parameter is sharded.
 #include "kernels/adamw/moment_rounding.h"
 
 #include <cmath>
@@ -13,12 +13,12 @@ namespace {
 using testing::cpu;
 using testing::TestTensor;
 
-/// A whole parameter with rows of this length.
+/// A full parameter with rows of `cols` elements.
 MomentRun whole(int64_t cols) {
   return {.begin = 0, .stream = 7, .region = {.local_cols = cols, .global_cols = cols}};
 }
 
-/// An optimizer of one parameter, or of a rank's part of it.
+/// Optimizer of one parameter, or of a rank's part of it.
 struct Moments {
   Moments(int64_t n, std::vector<MomentRun> where, DType m = DType::bf16, DType v = DType::bf16)
       : main_param(cpu(), DType::f32, {n}),
@@ -80,7 +80,7 @@ TEST(MomentRounding, KeepsInfinitiesAndNan) {
   }
 }
 
-// The first update is made of the moments before they are rounded; they are then the neighbours of the FP32 ones.
+// The first update uses the moments before rounding; the rounded moments are adjacent to those in FP32.
 TEST(MomentRounding, AStepMatchesFp32) {
   const int64_t n = 20'000;
   Moments exact(n, {}, DType::f32, DType::f32), rounded(n, {whole(n)});
@@ -95,15 +95,16 @@ TEST(MomentRounding, AStepMatchesFp32) {
       ASSERT_LE(std::abs(actual[i] - expected[i]), std::abs(expected[i]) / 128);
       error += static_cast<double>((actual[i] - expected[i]) / expected[i]);
     }
-    // A relative error of at most 2^-8 each way, whose mean over n elements has a deviation below 2^-8 / sqrt(n).
+    // A relative error of at most 2^-8 in each direction, whose mean over n elements has a deviation below 2^-8 /
+    // sqrt(n).
     EXPECT_LT(std::abs(error) / static_cast<double>(actual.size()), 4.0 / 256 / std::sqrt(actual.size()));
   };
   compare(rounded.exp_avg.floats(), exact.exp_avg.floats());
   compare(rounded.exp_avg_sq.floats(), exact.exp_avg_sq.floats());
 }
 
-// Without gradients exp_avg_sq falls by a thousandth a step, a quarter of the distance to the next number at most:
-// round to nearest would leave it at 1 for ever.
+// Without gradients exp_avg_sq decreases by a thousandth per step, which is at most a quarter of the distance to the
+// next number. Round to nearest would leave it at 1 forever.
 TEST(MomentRounding, SmallChangesAreNotLost) {
   const int64_t n = 4096;
   Moments b(n, {whole(n)});
@@ -134,7 +135,7 @@ TEST(MomentRounding, DependsOnSeedStepAndParameterAlone) {
   EXPECT_NE(once(5, 1, 9), first);
 }
 
-// A parameter [24, 31], cut into blocks of rows and columns of odd sizes, with gaps between the runs.
+// A parameter [24, 31], partitioned into blocks of odd numbers of rows and columns, with gaps between the runs.
 TEST(MomentRounding, IsTheSameHoweverTheParameterIsCut) {
   const int64_t rows = 24, cols = 31, n = rows * cols;
   const std::vector<float> gradient = testing::normal_values(n, 3);
@@ -148,7 +149,7 @@ TEST(MomentRounding, IsTheSameHoweverTheParameterIsCut) {
     int64_t first, count;
   };
   std::vector<MomentRun> runs;
-  std::vector<int64_t> index;  // of every element of the part; -1 in gaps
+  std::vector<int64_t> index;  // index of every element of the part; -1 in gaps
   for (const Rows block : {Rows{0, 5}, Rows{11, 1}, Rows{12, 7}}) {
     for (int64_t gap = 0; gap < block.count % 4; ++gap) index.push_back(-1);
     runs.push_back({static_cast<int64_t>(index.size()),

@@ -1,4 +1,4 @@
-// Matrices for the tests of Newton-Schulz, and the published algorithm in double precision, written for clarity.
+// Matrices for the tests of Newton-Schulz, and the published algorithm in double precision.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace te::testing {
 struct MatrixShape {
   int64_t rows, cols;
 };
-/// Wide, tall and square; aligned and not; a row, a column, an element.
+/// Wide, tall and square; aligned and unaligned; a row, a column, an element.
 inline const MatrixShape kMatrixShapes[] = {{4, 6},   {6, 4},   {64, 64}, {48, 160}, {160, 48},
                                             {13, 77}, {77, 13}, {1, 9},   {9, 1},    {1, 1}};
 
@@ -34,7 +34,7 @@ inline DoubleMatrix transposed(const DoubleMatrix& a) {
   return t;
 }
 
-/// As Moonlight's code has it (arXiv 2502.16982): of a tall matrix the transpose is iterated.
+/// As in Moonlight's code (arXiv 2502.16982): tall matrices are transposed for the iteration.
 inline std::vector<float> orthogonalized_in_double(const std::vector<float>& values, MatrixShape shape,
                                                    int iterations = 5) {
   const double a = 3.4445, b = -4.7750, c = 2.0315;

@@ -1,5 +1,4 @@
-// Muon's steps on the GPU against the CPU: the elementwise ones bit for bit, Newton-Schulz within the rounding of its
-// products.
+// Muon's steps on the GPU against the CPU: elementwise steps bitwise, Newton-Schulz within the rounding of its GEMMs.
 #include "kernels/muon/muon.h"
 
 #include "kernels/muon_cases.h"
@@ -10,7 +9,7 @@ namespace {
 
 using namespace kernels;
 
-/// Momentum, update of the parameters and what lies between, on one device; the bytes of all results.
+/// Momentum, parameter update and the steps in between on one device; holds the bytes of all results.
 struct MuonRun {
   std::vector<uint8_t> momentum, update, full, normalized, combined, main, param, value, remainder;
 
@@ -83,8 +82,8 @@ TEST(MuonGpu, ElementwiseStepsHaveTheBitsOfTheCpu) {
   }
 }
 
-// The bounds of muon_test.cpp, against the same double precision; and large matrices against the CPU, twice as far off
-// because both round.
+// Bounds of muon_test.cpp against the same double-precision results. Large matrices are compared with the CPU, with
+// twice the bound because both round.
 TEST(NewtonSchulzGpu, MatchesDoublePrecision) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

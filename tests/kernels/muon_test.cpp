@@ -1,5 +1,4 @@
-// Muon's steps on the CPU: by hand, against the published algorithm in double precision, and the cases in which nothing
-// may happen.
+// Muon's steps on the CPU: by hand, against the published algorithm in double precision, and with the skip flag.
 #include "kernels/muon/muon.h"
 
 #include <bit>
@@ -37,7 +36,7 @@ TEST(Muon, MomentumByHand) {
   }
 }
 
-// Two rows of a part of two columns, from its second element on, in a matrix of five columns.
+// Two rows of a part with two columns, starting at its second element, in a matrix of five columns.
 TEST(Muon, PlacesAPartInAMatrix) {
   TestTensor part(cpu(), DType::f32, {3}), full(cpu(), DType::f32, {3, 5});
   part.fill({1, 2, 3});
@@ -76,7 +75,7 @@ TEST(Muon, UpdateByHand) {
   }
 }
 
-// In two halves the parameter is the same number, but for the one case that param_split.h names.
+// With remainders the parameter is the same number, except for the one case described in param_split.h.
 TEST(Muon, RemaindersGiveTheSameParameters) {
   const int64_t n = 5000;
   TestTensor main(cpu(), DType::f32, {n}), param(cpu(), DType::bf16, {n}), o(cpu(), DType::bf16, {50, 100});
@@ -107,10 +106,10 @@ TEST(NewtonSchulz, MatchesDoublePrecision) {
     SCOPED_TRACE(fmt::format("{} x {}", shape.rows, shape.cols));
     const std::vector<float> values = normal_values(shape.rows * shape.cols, 3, 0.2f);
     const std::vector<float> expected = orthogonalized_in_double(values, shape);
-    // Small singular values grow by 3.4445 an iteration, and roundings of 6e-8 with them; 1.4e-6 seen.
+    // Small singular values grow by 3.4445 per iteration, and rounding errors of 6e-8 with them; observed: 1.4e-6.
     EXPECT_LT(relative_error(orthogonalized(cpu(), DType::f32, shape, values), expected), 1e-5);
-    // BF16: an X, a B or a product is off by up to 2^-9, and three of these make an iteration, whose slope at 1 is not
-    // small: what the last iterations round stays. 0.013 to 0.032 seen.
+    // BF16: each X, B and GEMM result has an error of up to 2^-9, three of these make an iteration, and its slope at 1
+    // is not small, so the rounding errors of the last iterations remain. Observed: 0.013 to 0.032.
     EXPECT_LT(relative_error(orthogonalized(cpu(), DType::bf16, shape, values), expected), 0.06);
   }
 }
@@ -125,8 +124,8 @@ TEST(NewtonSchulz, IterationsAreCounted) {
   }
 }
 
-// Rows of the result are of about unit length and at right angles: Jordan's coefficients leave singular values between
-// 0.68 and 1.13, so the squares of the rows' lengths lie between 0.46 and 1.28 and the products of two rows within half
+// Rows of the result have about unit length and are orthogonal: Jordan's coefficients leave singular values between
+// 0.68 and 1.13, so the squared lengths of rows are between 0.46 and 1.28, and dot products of two rows are within half
 // their difference.
 TEST(NewtonSchulz, MakesRowsOrthogonal) {
   const MatrixShape shape{16, 256};
@@ -145,13 +144,13 @@ TEST(NewtonSchulz, MakesRowsOrthogonal) {
   }
 }
 
-// The size of a gradient does not matter, nor that there is none.
+// The magnitude of a gradient does not matter; a zero gradient is allowed.
 TEST(NewtonSchulz, ScaleDoesNotMatter) {
   const MatrixShape shape{12, 20};
   std::vector<float> values = normal_values(240, 6), small = values;
   for (float& value : small) value *= 0x1p-40f;
   for (float& value : values) value *= 0x1p20f;
-  // The norm of the small ones, 1.4e-11, is far below the 1e-7 that is added to it: they stay small. As published.
+  // The norm of the small values, 1.4e-11, is far below the 1e-7 that is added to it, so they stay small, as published.
   const std::vector<float> big = orthogonalized(cpu(), DType::f32, shape, values);
   EXPECT_LT(relative_error(big, orthogonalized_in_double(values, shape)), 1e-5);
   EXPECT_LT(

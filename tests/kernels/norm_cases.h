@@ -1,4 +1,4 @@
-// Tensors of a norm test and double-precision references, shared by the CPU and the GPU tests.
+// Tensors of a norm test and double-precision references, shared by the CPU and GPU tests.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ inline const char* norm_kind_name(NormKind kind) {
   return kind == NormKind::layer ? "layer" : kind == NormKind::rms ? "rms" : "rms zero-centered";
 }
 
-/// All tensors of a forward and a backward pass; inputs filled from fixed seeds, outputs poisoned.
+/// All tensors of a forward and a backward pass; inputs are filled from fixed seeds, outputs with NaN.
 struct NormCase {
   const Context& context;
   NormKind kind;
@@ -44,7 +44,7 @@ struct NormCase {
     beta.fill_normal(4, 0.2f);
     dy.fill_normal(5);
     dresidual.fill_normal(6);
-    dgamma.fill_normal(7);  // what the sums are added to
+    dgamma.fill_normal(7);  // initial values of the sums
     dbeta.fill_normal(8);
     dbias.fill_normal(9);
   }
@@ -91,7 +91,7 @@ struct NormCase {
   }
 };
 
-/// One FP8 output with all its parts, in device memory; scale 8, amax 0, counters 0.
+/// One FP8 output with all its parts in device memory; scale 8, amax 0, counters 0.
 struct Fp8Case {
   TestTensor rowwise, columnwise, numbers, counters;
 
@@ -121,7 +121,7 @@ struct NormReference {
   std::vector<float> y, mean, rstd, dx, dgamma, dbeta;
 };
 
-/// The formulas in double precision, from the values as stored. Pass empty vectors for what is not needed.
+/// The formulas in double precision, from the values as stored. Pass empty vectors for results that are not needed.
 inline NormReference norm_reference(NormKind kind, int64_t rows, int64_t hidden, double eps,
                                     const std::vector<float>& x, const std::vector<float>& gamma,
                                     const std::vector<float>& beta, const std::vector<float>& dy,

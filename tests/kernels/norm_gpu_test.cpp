@@ -1,4 +1,4 @@
-// CUDA norms against the CPU reference on the same inputs.
+// CUDA norms against the CPU reference with the same inputs.
 #include <cstring>
 #include <initializer_list>
 
@@ -13,9 +13,9 @@ using kernels::norm_forward;
 struct GpuShape {
   int64_t rows, hidden;
 };
-/// One element, odd widths, blocks of one to sixteen warps, widths that leave no registers for loads ahead, that no
-/// tile of shared memory holds, and beyond the fast kernels; whole tiles of rows, half ones (16 rows) and others;
-/// more rows than the blocks of partial sums.
+/// One element, odd widths, blocks of one to sixteen warps, widths that leave no registers for prefetching, whose tiles
+/// exceed shared memory, and beyond the fast kernels; full tiles of rows, half tiles (16 rows) and others; more rows
+/// than blocks of partial sums.
 const GpuShape kShapes[] = {{3, 1},     {5, 7},     {9, 130},   {4500, 35}, {7, 128},   {300, 512},
                             {37, 1024}, {96, 1024}, {200, 768}, {208, 768}, {19, 2048}, {270, 4096},
                             {48, 4096}, {20, 5120}, {80, 5120}, {32, 8192}, {17, 8192}, {1700, 1032},
@@ -34,7 +34,7 @@ void each_case(Body&& body, std::initializer_list<DType> dtypes = {DType::f32, D
   }
 }
 
-/// With the formats, too: E4M3 is the fast kernel's.
+/// Also for both formats: the fast kernel supports E4M3.
 template <class Body>
 void each_format(Body&& body) {
   each_case([&](NormKind kind, DType dtype, const GpuShape& shape) {
@@ -45,7 +45,7 @@ void each_format(Body&& body) {
   });
 }
 
-/// Statistics differ by the order of FP32 sums; y by that and one rounding, a whole ulp of bf16 at most (f16: less).
+/// Statistics differ by the order of FP32 sums; y by that and one rounding, at most one ulp of bf16 (f16: less).
 double tolerance(DType dtype) {
   return dtype != DType::f32 ? 8e-3 : 1e-5;
 }
@@ -90,7 +90,7 @@ TEST(NormGpuTest, SumMayReplaceX) {
   });
 }
 
-/// The bytes, amax and counters that a separate cast of the GPU's own y would give.
+/// Bytes, amax and counters of a separate quantization of the GPU's own y.
 struct ExpectedFp8 {
   std::vector<uint8_t> rowwise, columnwise;
   float amax = 0.0f;
@@ -117,7 +117,7 @@ TEST(NormGpuTest, FusedFp8EqualsNormThenCast) {
   const float scale = 300.0f;
   each_format([&](NormKind kind, DType dtype, GpuShape shape, DType fp8) {
     NormCase t(gpu, kind, dtype, shape.rows, shape.hidden);
-    // The format decides which kernel runs, and with it the order of the sums.
+    // The format selects the kernel, and thus the order of the sums.
     Fp8Case same_kernel(gpu, fp8, shape.rows, shape.hidden, scale);
     NormForward reference = t.forward_with_delta();
     reference.y_fp8 = same_kernel.output(true, false);
@@ -150,7 +150,7 @@ TEST(NormGpuTest, FusedFp8EqualsNormThenCast) {
   });
 }
 
-// More tiles than blocks: a block has two, the second of which asked for its rows while the first was written.
+// More tiles than blocks: a block has two, and prefetches the rows of the second while it writes the first.
 TEST(NormGpuTest, BlocksTakeSeveralTiles) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -178,7 +178,7 @@ TEST(NormGpuTest, BackwardMatchesCpu) {
           NormCase expected(cpu, kind, dtype, shape.rows, shape.hidden);
           NormCase actual(gpu, kind, dtype, shape.rows, shape.hidden);
           norm_forward(cpu, expected.forward());
-          // The same statistics on both sides, so that only the backward pass is compared.
+          // Both sides use the same statistics, so that only the backward pass is compared.
           actual.rstd.fill(expected.rstd.floats());
           if (kind == NormKind::layer) actual.mean.fill(expected.mean.floats());
           NormBackward expected_args = expected.backward(), actual_args = actual.backward();
@@ -188,7 +188,7 @@ TEST(NormGpuTest, BackwardMatchesCpu) {
           }
           norm_backward(cpu, expected_args);
           norm_backward(gpu, actual_args);
-          // With one column the terms of dx cancel nearly to nothing, so the error is that of the terms.
+          // With one column the terms of dx cancel almost completely, so the error is relative to the terms.
           const double floor = shape.hidden == 1 ? 1.0 : 0.1;
           EXPECT_LT(max_relative_error(actual.dx.floats(), expected.dx.floats(), floor),
                     dtype != DType::f32 ? 8e-3 : 5e-5);
@@ -226,7 +226,7 @@ TEST(NormGpuTest, BackwardIsDeterministicAndMayOverwriteItsInputs) {
   });
 }
 
-// dx and the other sums have the same bits with and without dbias, which is the sum of the dx that is stored.
+// dx and the other sums are bitwise equal with and without dbias, which is the sum of dx as stored.
 TEST(NormGpuTest, ColumnSumsOfDxAreThoseOfWhatIsStored) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -260,7 +260,7 @@ TEST(NormGpuTest, ColumnSumsOfDxAreThoseOfWhatIsStored) {
   });
 }
 
-// The bytes are those of the dx that is stored, which is the same as without them.
+// The FP8 bytes correspond to dx as stored, and dx does not depend on the FP8 output.
 TEST(NormGpuTest, BackwardInFp8EqualsBackwardThenCast) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -297,7 +297,7 @@ TEST(NormGpuTest, BackwardInFp8EqualsBackwardThenCast) {
       }
       EXPECT_EQ(out.numbers.floats(), (std::vector<float>{scale, 1.0f / scale, expected.amax}));
       EXPECT_EQ(std::memcmp(out.counters.raw().data(), &expected.counters, sizeof expected.counters), 0);
-      // The same sums, of rows in another order.
+      // The same sums, with rows in another order.
       EXPECT_LT(max_relative_error(t.dgamma.floats(), plain.dgamma.floats(), 1.0), 2e-4);
       if (kind == NormKind::layer) {
         EXPECT_LT(max_relative_error(t.dbeta.floats(), plain.dbeta.floats(), 1.0), 2e-4);
@@ -309,7 +309,7 @@ TEST(NormGpuTest, BackwardInFp8EqualsBackwardThenCast) {
   });
 }
 
-// More tiles than blocks, and a last one that is half: the same bits in every run, and where dx replaces dy.
+// More tiles than blocks, and a partial last tile: deterministic, also if dx replaces dy.
 TEST(NormGpuTest, BackwardTakesSeveralTilesABlock) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -19,7 +19,7 @@ class NormTest : public ::testing::TestWithParam<std::tuple<NormKind, DType, int
   DType dtype = std::get<1>(GetParam());
   int64_t hidden = std::get<2>(GetParam());
   bool layer = kind == NormKind::layer;
-  /// One rounding to bf16 is at most 2^-8 relative; FP32 sums of a few thousand terms stay below 1e-5.
+  /// One rounding to bf16 is at most 2^-8 relative; errors of FP32 sums of a few thousand terms stay below 1e-5.
   double tolerance = dtype == DType::bf16 ? 5e-3 : 1e-5;
 };
 
@@ -46,7 +46,7 @@ TEST_P(NormTest, DeltaIsAddedRoundedAndNormalized) {
   EXPECT_EQ(t.sum.raw(), rounded.raw());
   EXPECT_EQ(t.x.floats(), x);
 
-  // The sum may replace x, and y is that of a norm of the sum.
+  // The sum may replace x, and y is the norm of the sum.
   const std::vector<uint8_t> y = t.y.raw();
   NormForward in_place = t.forward_with_delta();
   in_place.sum = t.x;
@@ -107,7 +107,7 @@ TEST_P(NormTest, BackwardMatchesDoublePrecision) {
     NormBackward args = t.backward();
     if (residual) args.dresidual = t.dresidual;
     norm_backward(context, args);
-    // With one column the terms of dx cancel nearly to nothing, so the error is that of the terms.
+    // With one column the terms of dx cancel almost completely, so the error is relative to the terms.
     EXPECT_LT(max_relative_error(t.dx.floats(), expected.dx, hidden == 1 ? 1.0 : 0.1), tolerance);
     EXPECT_LT(max_relative_error(t.dgamma.floats(), expected.dgamma, 1.0), 1e-5);
     if (layer) {
@@ -143,7 +143,7 @@ TEST_P(NormTest, BackwardMayOverwriteItsInputs) {
 }
 
 TEST_P(NormTest, ColumnSumsOfDxAreThoseOfASeparatePass) {
-  const int64_t rows = 150;  // more than a block of a separate pass
+  const int64_t rows = 150;  // more than one block of the separate pass
   NormCase plain(context, kind, dtype, rows, hidden);
   norm_forward(context, plain.forward());
   norm_backward(context, plain.backward_with_residual());
@@ -225,7 +225,7 @@ TEST(NormGradientTest, MatchesFiniteDifferences) {
       const std::vector<float> dgamma = finite_differences(context, t, t.gamma, w);
       norm_forward(context, t.forward());
       norm_backward(context, t.backward());
-      // The error of a central difference is of order step^2 times the third derivative.
+      // The error of a central difference is of the order of step^2 times the third derivative.
       if (hidden > 2) {
         EXPECT_LT(relative_error(t.dx.floats(), dx), 2e-3);
       }
@@ -238,7 +238,7 @@ TEST(NormGradientTest, MatchesFiniteDifferences) {
   }
 }
 
-// 1 + gain is formed in FP32: next to it a small gain of BF16 keeps bits that a gain near 1 has not.
+// 1 + gain is computed in FP32, so a small BF16 gain keeps bits that a BF16 gain near 1 does not have.
 TEST(NormZeroCentered, KeepsTheBitsOfSmallGains) {
   const Context context = Context::cpu();
   NormCase t(context, NormKind::rms_zero_centered, DType::bf16, 4, 64);
@@ -248,7 +248,7 @@ TEST(NormZeroCentered, KeepsTheBitsOfSmallGains) {
   norm_forward(context, t.forward());
   norm_forward(context, whole.forward());
   EXPECT_EQ(t.y.raw(), whole.y.raw());
-  t.gamma.fill_value(0x1.8p-8f);  // 1 and this make none
+  t.gamma.fill_value(0x1.8p-8f);  // its sum with 1 is not a BF16 number
   norm_forward(context, t.forward());
   EXPECT_NE(t.y.raw(), whole.y.raw());
   t.gamma.fill_value(0.0f), whole.gamma.fill_value(1.0f);

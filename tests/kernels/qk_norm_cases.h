@@ -13,7 +13,7 @@ namespace te::testing {
 
 struct QkNormCase {
   int64_t rows, heads, groups, dim;
-  bool whole;  ///< one norm of all heads instead of one in each
+  bool whole;  ///< one norm of all heads instead of one per head
   bool zero_centered = false;
   int64_t q_gain() const { return whole ? heads * dim : dim; }
   int64_t k_gain() const { return whole ? groups * dim : dim; }
@@ -24,7 +24,7 @@ struct QkNormCase {
   }
 };
 
-/// One element, odd widths, heads of a warp's vectors, more rows than parts of the sums.
+/// One element, odd widths, heads of one warp's vectors, more rows than parts of the sums.
 inline std::vector<QkNormCase> qk_norm_cases() {
   return {{1, 1, 1, 1, false},   {3, 2, 1, 5, false}, {70, 4, 2, 16, false}, {130, 3, 3, 128, false},
           {33, 8, 2, 96, false}, {5, 2, 1, 7, true},  {200, 4, 2, 64, true}, {70, 4, 2, 16, false, true}};
@@ -63,7 +63,7 @@ struct QkNormData {
   TestTensor qkv, dqkv, raw, rstd, q_gain, k_gain, dq_gain, dk_gain, scratch;
 };
 
-/// The norms of a whole case, shared by ranks: each has its part of heads, groups and gains, and all run on one device.
+/// A norm of all heads, sharded across ranks: each has its part of heads, groups and gains, and all run on one device.
 class SharedQkNorm {
  public:
   SharedQkNorm(const Context& context, const QkNormData& whole, int64_t ranks) : ranks_(ranks) {
@@ -81,7 +81,7 @@ class SharedQkNorm {
     }
   }
 
-  /// Both passes; then every rank has its part of what the whole norm has.
+  /// Runs both passes. Afterwards every rank has its part of the unsharded results.
   void run(const Context& context) {
     const auto forward = [&](size_t i) { return with_sums(parts_[i].forward(), i); };
     const auto backward = [&](size_t i) { return with_sums(parts_[i].backward(), i); };
@@ -94,7 +94,8 @@ class SharedQkNorm {
   }
   std::deque<QkNormData>& parts() { return parts_; }
 
-  /// Of rows that hold blocks of columns, each cut among the ranks: one rank's part. `blocks`: the widths of a part's.
+  /// One rank's part of rows that consist of blocks of columns, each sharded across ranks. `blocks`: widths within a
+  /// part.
   std::vector<float> slice(const TestTensor& tensor, const std::vector<int64_t>& blocks, int64_t rank) const {
     int64_t columns = 0;
     for (const int64_t width : blocks) columns += width * ranks_;
@@ -117,7 +118,7 @@ class SharedQkNorm {
     args.sums = sums_[rank];
     return args;
   }
-  /// What an all-reduce does.
+  /// Simulates an all-reduce.
   void add_up() {
     std::vector<float> total(sums_[0].floats().size());
     for (const TestTensor& sums : sums_) {
@@ -132,7 +133,7 @@ class SharedQkNorm {
   std::deque<TestTensor> sums_;
 };
 
-/// Runs the whole norm on the CPU and the shared one on `context`; parts are compared with it, in relative terms.
+/// Runs the unsharded norm on the CPU and the sharded one on `context`, and compares the parts in relative terms.
 inline void expect_shared_qk_norm(const Context& context, const QkNormCase& c, int64_t ranks, DType dtype,
                                   double bound) {
   const Context cpu = Context::cpu();
@@ -151,14 +152,14 @@ inline void expect_shared_qk_norm(const Context& context, const QkNormCase& c, i
     };
     expect("qkv", part.qkv, whole.qkv, {q, k, k}, bound);
     expect("dqkv", part.dqkv, whole.dqkv, {q, k, k}, bound);
-    // Sums over the tokens of FP32 products: the statistics' rounding alone, whatever the tensors' dtype.
+    // Sums over tokens of FP32 products: only the statistics are rounded, for all dtypes of the tensors.
     expect("dq_gain", part.dq_gain, whole.dq_gain, {q}, 1e-4);
     expect("dk_gain", part.dk_gain, whole.dk_gain, {k}, 1e-4);
     EXPECT_EQ(part.raw.floats(), shared.slice(whole.raw, {q, k}, rank));
   }
 }
 
-/// Cases and numbers of ranks: a scalar's width a head, vectors, four ranks.
+/// Cases and numbers of ranks: an odd head_dim, vectors, four ranks.
 inline std::vector<std::pair<QkNormCase, int64_t>> shared_qk_norm_cases() {
   return {{{5, 2, 2, 7, true}, 2}, {{70, 8, 4, 16, true}, 4}, {{33, 8, 2, 64, true}, 2}};
 }

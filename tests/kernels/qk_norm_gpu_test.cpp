@@ -1,4 +1,4 @@
-// CUDA norm of queries and keys against the CPU reference.
+// CUDA RMSNorm of queries and keys against the CPU reference.
 #include "kernels/qk_norm_cases.h"
 
 namespace te::testing {
@@ -7,7 +7,7 @@ namespace {
 using kernels::qk_norm_backward;
 using kernels::qk_norm_forward;
 
-// Statistics and sums differ by the order of FP32 additions; what is stored by that and one rounding, a unit of BF16.
+// Statistics and sums differ by the order of FP32 additions; stored values by that and one rounding, a unit of BF16.
 TEST(QkNormGpu, MatchesTheCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
@@ -30,7 +30,7 @@ TEST(QkNormGpu, MatchesTheCpu) {
   }
 }
 
-// As MatchesTheCpu, and the sums of the ranks have another order than those of the whole.
+// As in MatchesTheCpu; the sums over ranks also have another order.
 TEST(QkNormGpu, RanksShareANormOfAllHeads) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

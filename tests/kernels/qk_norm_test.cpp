@@ -1,5 +1,5 @@
-// CPU reference of the norm of queries and keys against its definition in double precision, the gradients against
-// finite differences of that definition.
+// CPU reference of the RMSNorm of queries and keys against its definition in double precision, and the gradients
+// against finite differences of that definition.
 #include "kernels/qk_norm/qk_norm.h"
 
 #include <cmath>
@@ -13,7 +13,7 @@ using kernels::qk_norm_backward;
 using kernels::qk_norm_forward;
 using Values = std::vector<double>;
 
-/// The definition: all rows, values untouched.
+/// The definition: normalizes q and k in all rows and leaves v unchanged.
 Values normalized(const QkNormCase& c, const Values& qkv, const Values& q_gain, const Values& k_gain) {
   Values out = qkv;
   const int64_t columns = (c.heads + 2 * c.groups) * c.dim;
@@ -70,7 +70,7 @@ TEST(QkNorm, WithoutABackwardPassNothingIsKept) {
   EXPECT_EQ(plain.qkv.raw(), kept.qkv.raw());
 }
 
-// Central differences of sum(dy y) in double precision: error of step^2, 1e-9.
+// Central differences of sum(dy y) in double precision: an error of the order of step^2, 1e-9.
 TEST(QkNorm, BackwardMatchesFiniteDifferences) {
   const Context context = Context::cpu();
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -104,15 +104,15 @@ TEST(QkNorm, BackwardMatchesFiniteDifferences) {
         const double expected = slope(x[i]);
         ASSERT_NEAR(dx[i], expected, bound * (1 + std::abs(expected))) << i;
       }
-      // What was there before is added to. Sums of up to 140 products.
+      // The results are accumulated. Sums of up to 140 products.
       for (size_t i = 0; i < q.size(); ++i) EXPECT_NEAR(dq[i] - 0.5, slope(q[i]), 10 * bound) << i;
       for (size_t i = 0; i < k.size(); ++i) EXPECT_NEAR(dk[i] + 0.5, slope(k[i]), 10 * bound) << i;
     }
   }
 }
 
-// Two sums of half the columns each are another order of one sum: 2^-24 a few times in FP32, or a unit of BF16 where
-// that crosses a rounding boundary.
+// Adding two sums of half the columns each is another order of one sum: an error of a few 2^-24 in FP32, or of a unit
+// of BF16 where rounding differs.
 TEST(QkNorm, RanksShareANormOfAllHeads) {
   const Context context = Context::cpu();
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -141,7 +141,7 @@ TEST(QkNorm, WrongArgumentsAreNamed) {
   args.ranks = 2;
   const TestTensor sums(context, DType::f32, {c.rows, kernels::qk_norm_pieces(c.shape(), 6, 6)});
   args.sums = sums;
-  EXPECT_THROW(qk_norm_forward_sums(context, args), InternalError);  // norms of heads, which no rank shares
+  EXPECT_THROW(qk_norm_forward_sums(context, args), InternalError);  // norms per head, which are not sharded
   back = data.backward();
   back.ranks = 2;
   EXPECT_THROW(qk_norm_backward(context, back), InternalError);  // without sums

@@ -1,4 +1,4 @@
-// Quantize on the GPU against the CPU reference: the bytes, amax and counts are equal bit for bit.
+// Quantization on the GPU against the CPU reference: bytes, amax and counters are bitwise equal.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,11 +16,11 @@ using testing::TestTensor;
 struct MatrixSize {
   int64_t rows, cols;
 };
-// Ragged in rows, in columns, in both, whole tiles, one element, more columns than a tile is wide.
+// Partial tiles in rows, in columns, in both; full tiles, one element, more columns than a tile is wide.
 const MatrixSize kSizes[] = {{1, 1},    {1, 64},   {128, 64},   {16, 8},     {144, 72},   {256, 1024},
                              {131, 64}, {128, 67}, {1000, 333}, {2048, 520}, {8192, 256}, {48, 4096}};
 
-// The same values on both backends; the column sums differ in the order of additions alone.
+// Both backends get the same values; the column sums differ only in the order of additions.
 void compare(DType input, DType format, MatrixSize size, const std::vector<float>& values) {
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   const auto run = [&](const Context& context, std::vector<float>& bias) {
@@ -124,7 +124,7 @@ TEST(QuantizeGpu, RepeatsBitForBit) {
 TEST(QuantizeGpu, UnalignedPointersTakeTheRaggedPath) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  // The shape would allow the aligned kernel; the base, off by 2 bytes, does not.
+  // The shape would allow the aligned kernel, but the base pointer is offset by 2 bytes.
   TestTensor buffer(gpu, DType::bf16, {128 * 64 + 1});
   buffer.fill_normal(6);
   const Tensor x{buffer.get().as<char>() + 2, DType::bf16, {128, 64}};
@@ -139,7 +139,7 @@ TEST(QuantizeGpu, UnalignedPointersTakeTheRaggedPath) {
 TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  // Rows of 20 bytes (FP8) and 40 bytes (bf16): most slices begin off every alignment; others are aligned.
+  // Rows of 20 bytes (FP8) and 40 bytes (bf16): most slices are unaligned, others are aligned.
   for (const MatrixSize size : {MatrixSize{40, 20}, MatrixSize{96, 64}}) {
     for (const int64_t first : {0, 1, 3, 16}) {
       const int64_t rows = 16;
@@ -163,7 +163,7 @@ TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
   }
 }
 
-// One launch against amax pass, scale and cast, on the CPU: the same bits, whatever the values. The larger size takes a
+// One launch against amax pass, scale and quantization on the CPU: bitwise equal for all values. The larger size uses a
 // cluster.
 TEST(QuantizeGpu, WithOwnScaleInOneLaunch) {
   TE_REQUIRE_GPU();
@@ -198,7 +198,7 @@ TEST(QuantizeGpu, WithOwnScaleInOneLaunch) {
                                                .scale_inv = part(found, 2).as<float>(),
                                                .margin = 1}));
     EXPECT_EQ(testing::count_different(out.raw(), expected.raw(), 1), 0);
-    for (const size_t i : {0u, 1u, 2u}) {  // a NaN's bits are its backend's
+    for (const size_t i : {0u, 1u, 2u}) {  // the bits of a NaN depend on the backend
       const float want = expected_found.floats()[i], got = found.floats()[i];
       EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
           << i << ": " << got << ", not " << want;

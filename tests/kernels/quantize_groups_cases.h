@@ -1,5 +1,4 @@
-// Casts with scales of groups: the storage of both forms, what a test reads back of it, and the definition in double
-// loops.
+// Quantization with group scales: storage of both layouts, its read-out, and the definition as plain loops.
 #pragma once
 
 #include <cmath>
@@ -25,7 +24,7 @@ struct GroupCase {
   }
 };
 
-/// What a cast has written. Scales are those of the groups alone, without the padding of blocks.
+/// Results of a quantization. Scales exclude the padding of blocks.
 struct GroupResult {
   std::vector<uint8_t> rowwise, columnwise;
   std::vector<float> row_values, column_values, row_scales, column_scales;
@@ -86,7 +85,7 @@ class GroupStorage {
   testing::TestTensor rowwise_, columnwise_, row_scales_, column_scales_, amax_, counters_;
 };
 
-/// The inverse scale of element (r, c) of a form [rows, cols], among the groups as GroupResult has them.
+/// Inverse scale of element (r, c) of a layout [rows, cols], from the scales of a GroupResult.
 inline float scale_at(const GroupCase& c, const std::vector<float>& scales, int64_t rows, int64_t cols,
                       int64_t row, int64_t col) {
   const int64_t blocks = (cols + kScaleBlock - 1) / kScaleBlock;
@@ -95,7 +94,7 @@ inline float scale_at(const GroupCase& c, const std::vector<float>& scales, int6
   return scales[row / kScaleBlock * blocks + col / kScaleBlock];
 }
 
-/// Sizes that are ragged against 128 in rows, columns and both, and one of whole tiles.
+/// Sizes with partial groups of 128 in rows, columns and both, and one of full tiles.
 inline std::vector<GroupCase> group_cases() {
   std::vector<GroupCase> cases;
   for (const auto& [rows, cols] : {std::pair{16, 16}, {128, 128}, {144, 400}, {384, 256}, {32, 1040}})
@@ -107,14 +106,14 @@ inline std::vector<GroupCase> group_cases() {
   return cases;
 }
 
-/// Values whose size changes from group to group, with zeros among them.
+/// Values whose magnitude changes from group to group, some of them zero.
 inline std::vector<float> group_values(int64_t rows, int64_t cols) {
   std::vector<float> values = testing::normal_values(rows * cols, 5);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < cols; ++c) {
       float& value = values[static_cast<size_t>(r * cols + c)];
       value *= std::ldexp(1.0f, static_cast<int>((r / 7 + c / 96) % 23) - 11);
-      if (c % 128 == 3 || (r >= 8 && r < 16 && c < 128)) value = 0.0f;  // also whole groups of zeros
+      if (c % 128 == 3 || (r >= 8 && r < 16 && c < 128)) value = 0.0f;  // also full groups of zeros
     }
   return values;
 }

@@ -1,5 +1,5 @@
-// Casts with scales of groups on the GPU against the CPU reference: bytes, scales, amax and counts are equal bit for
-// bit.
+// Quantization with group scales on the GPU against the CPU reference: bytes, scales, amax and counters are bitwise
+// equal.
 #include "kernels/quantize/quantize_groups.h"
 
 #include <cstring>

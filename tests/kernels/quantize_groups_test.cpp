@@ -1,4 +1,4 @@
-// Casts with scales of groups, against the definition.
+// Quantization with group scales, against the definition.
 #include "kernels/quantize/quantize_groups.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace {
 
 using testing::TestTensor;
 
-/// Checks one form [rows, cols] of values x(r, c): scales, and every value within half a step of its own.
+/// Checks one layout [rows, cols] of values x(r, c): its scales, and that every value has an error of at most half a
+/// step.
 template <class Value>
 void check_form(const GroupCase& c, int64_t rows, int64_t cols, const std::vector<float>& values,
                 const std::vector<float>& scales, Value&& x) {
@@ -61,7 +62,7 @@ TEST(QuantizeGroups, FollowsTheDefinition) {
   }
 }
 
-// Each form is the same whether or not the other is asked for, and blocks are the same in both.
+// Each layout is the same whether or not the other one is requested, and blocks are the same in both.
 TEST(QuantizeGroups, EachFormAlone) {
   const Context context = Context::cpu();
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks}) {
@@ -95,7 +96,7 @@ TEST(QuantizeGroups, PowersOfTwoAreThoseBelow) {
   EXPECT_EQ(group_scale(300.0f, 448.0f, 1.0f, false), 448.0f / 300.0f);
 }
 
-// Zeros, infinities and NaN stay what they are, and touch no group but their own.
+// Zeros, infinities and NaN keep their values and affect only their own group.
 TEST(QuantizeGroups, StrangeValues) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();

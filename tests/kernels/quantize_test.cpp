@@ -1,4 +1,4 @@
-// The CPU's quantize against its definition: nearest FP8 code of the clamped product, found by search.
+// CPU quantization against its definition: the nearest FP8 code of the clamped product, found by search.
 #include "kernels/quantize/quantize.h"
 
 #include <omp.h>
@@ -19,7 +19,7 @@ struct Size {
 };
 const Size kSizes[] = {{1, 1}, {33, 17}, {64, 128}, {130, 70}, {257, 48}};
 
-// Nearest finite code by search, ties to the even code.
+// Nearest finite code, found by search; ties go to the even code.
 template <class T>
 uint8_t nearest_code(double scaled) {
   constexpr int kMaxCode = dtype_of<T>() == DType::e4m3 ? 0x7e : 0x7b;
@@ -84,13 +84,13 @@ TEST(Quantize, CountsSaturationAndFlushes) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   TestTensor x(context, DType::f32, {1, 8});
-  // Scale 2, E4M3: 224 -> 448 fits; 225 -> 450 saturates; 2^-11 -> 2^-10 is half a step: ties to zero.
+  // Scale 2, E4M3: 224 -> 448 fits; 225 -> 450 saturates; 2^-11 -> 2^-10 is half a step and rounds to zero.
   x.fill({224.0f, 225.0f, -1e30f, std::ldexp(1.0f, -11), -std::ldexp(1.0f, -10), 0.0f, inf, nan});
   Fp8Storage storage(context, DType::e4m3, 1, 8, 2.0f, 3.0f);
   quantize(context, {.x = x, .out = storage.output()});
   const Fp8Result result = storage.read();
   EXPECT_EQ(result.rowwise, (std::vector<uint8_t>{0x7e, 0x7e, 0xfe, 0x00, 0x81, 0x00, 0x7e, 0x7f}));
-  EXPECT_EQ(result.counters.saturated, 2u);  // finite ones alone
+  EXPECT_EQ(result.counters.saturated, 2u);  // only finite values count
   EXPECT_EQ(result.counters.flushed, 1u);
   EXPECT_EQ(result.counters.total, 8u);
   EXPECT_TRUE(std::isnan(result.amax));
@@ -103,7 +103,7 @@ TEST(Quantize, AmaxIsRaisedAndOrdersNanAboveInf) {
     TestTensor x(context, DType::bf16, {2, 2});
     x.fill(values);
     Fp8Storage storage(context, DType::e4m3, 2, 2, 1.0f, before);
-    quantize(context, {.x = x, .out = {.amax = storage.output().amax}});  // an amax pass
+    quantize(context, {.x = x, .out = {.amax = storage.output().amax}});  // only an amax pass
     return storage.read().amax;
   };
   EXPECT_EQ(amax_after({1, -3, 2, 0}, 0), 3.0f);
@@ -149,7 +149,7 @@ TEST(Quantize, OneLayoutAloneEqualsBoth) {
   quantize(context, {.x = x, .out = column_output});
   EXPECT_EQ(rows.read().rowwise, both.read().rowwise);
   EXPECT_EQ(columns.read().columnwise, both.read().columnwise);
-  EXPECT_EQ(columns.read().rowwise, std::vector<uint8_t>(37 * 21, 0xff));  // left alone
+  EXPECT_EQ(columns.read().rowwise, std::vector<uint8_t>(37 * 21, 0xff));  // not written
 }
 
 TEST(Quantize, TransposeKeepsTheBytes) {

@@ -1,4 +1,4 @@
-// Inputs of the copies that rearrange, and what they must give, for both backends.
+// Inputs and expected results of the rearranging copies, for both backends.
 #pragma once
 
 #include <numeric>
@@ -64,7 +64,7 @@ inline void check_row_order(const Context& context, DType dtype, int64_t rows, i
   EXPECT_EQ((inverse ? a : b).floats(), expected);
 }
 
-/// Numbers of rows that have no factor 7, so that the order holds each row once.
+/// Numbers of rows are not multiples of 7, so that the order holds each row once.
 inline void check_rearrangements(const Context& context) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool back : {false, true}) {

@@ -1,6 +1,6 @@
-// Casts of two launches (kernels/quantize/fp8_output.h, Fp8Requantize), by every kernel that produces an operand:
-// shared by the CPU and the GPU tests. What is expected comes from the values that the same kernel stores in high
-// precision, cast on the CPU with one scale of their own.
+// Quantization in two launches (kernels/quantize/fp8_output.h, Fp8Requantize) by every kernel that produces an operand,
+// shared by the CPU and GPU tests. Expected results come from the values that the same kernel stores in high precision,
+// quantized on the CPU with current scaling.
 #pragma once
 
 #include <cmath>
@@ -26,18 +26,18 @@ using kernels::Fp8Output;
 using kernels::Fp8Result;
 
 using Bytes = std::vector<uint8_t>;
-/// What a kernel has written besides its FP8 output.
+/// Outputs of a kernel other than its FP8 output.
 using SideOutputs = std::map<std::string, Bytes>;
 
-/// A kernel that produces an operand, on inputs that are the same at each call.
+/// A kernel that produces an operand, with the same inputs in each call.
 struct Producer {
   std::string name;
   DType dtype, format;
   int64_t rows, cols;
-  /// Runs it for this output. An empty one asks for high-precision values, which come back as "values", of the very
-  /// kernel that writes FP8 where it can store both.
+  /// Runs the kernel with this output. An empty one requests high-precision values, which are returned as "values",
+  /// from the same kernel that writes FP8 if it can store both.
   std::function<SideOutputs(const Context&, const Fp8Output&)> run;
-  /// The same without FP8, where that is another kernel whose sums round otherwise.
+  /// The same without FP8, if that is a different kernel with other roundings.
   std::function<SideOutputs(const Context&)> run_plain{};
 };
 
@@ -52,7 +52,7 @@ inline Producer cast_producer(DType dtype, DType format, int64_t rows, int64_t c
           }};
 }
 
-/// With a residual add, of which the sum may replace x.
+/// With a residual add, whose sum may replace x.
 inline Producer norm_producer(NormKind kind, DType dtype, DType format, int64_t rows, int64_t cols,
                               bool in_place) {
   const auto run = [=](const Context& context, const Fp8Output& out, bool keeps_values) {
@@ -72,13 +72,13 @@ inline Producer norm_producer(NormKind kind, DType dtype, DType format, int64_t 
         const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
         return run(context, out ? out : unread.output(), !out);
       }};
-  // E5M2 is left to the kernel for all that is rare; the amax alone is not.
+  // The general kernel computes E5M2, but not the amax alone.
   if (format == DType::e5m2)
     producer.run_plain = [=](const Context& context) { return run(context, {}, true); };
   return producer;
 }
 
-/// In place on the residual's gradient.
+/// In place of the residual's gradient.
 inline Producer norm_backward_producer(NormKind kind, DType dtype, DType format, int64_t rows, int64_t cols) {
   const auto run = [=](const Context& context, const Fp8Output& out) {
     NormCase c(context, kind, dtype, rows, cols);
@@ -121,7 +121,7 @@ inline Producer activation_producer(kernels::ActivationKind kind, DType dtype, D
           }};
 }
 
-/// Behind an FP8 GEMM, with a bias in front of GELU.
+/// Fused with an FP8 GEMM, with a bias before GELU.
 inline Producer gemm_activation_producer(kernels::ActivationKind kind, int64_t rows, int64_t cols,
                                          int64_t k) {
   return {"gemm_activation_forward",
@@ -138,7 +138,7 @@ inline Producer gemm_activation_producer(kernels::ActivationKind kind, int64_t r
           }};
 }
 
-/// `stored`: dx is x.
+/// `stored`: dx replaces x.
 inline Producer activation_gradient_producer(kernels::ActivationKind kind, DType dtype, DType format,
                                              int64_t rows, int64_t cols, bool stored) {
   const std::string name = stored ? "activation_backward, stored" : "activation_backward";
@@ -181,7 +181,7 @@ inline Producer rope_producer(DType dtype, DType format, int64_t seq, int64_t he
       }};
 }
 
-/// Whole tiles and ragged ones; both ways of every kernel.
+/// Full and partial tiles; both variants of every kernel.
 inline std::vector<Producer> requantize_producers() {
   using kernels::ActivationKind;
   std::vector<Producer> all;
@@ -212,7 +212,7 @@ inline std::vector<Producer> requantize_producers() {
   return all;
 }
 
-/// An FP8 output that is cast again where its scale is too large, or that has a scale of its own.
+/// An FP8 output that is requantized if its scale overflows, or that uses current scaling.
 class RequantizeStorage {
  public:
   RequantizeStorage(const Context& context, const Producer& producer, float scale)
@@ -240,7 +240,7 @@ class RequantizeStorage {
     out.requantize.current_amax = found_.get().as<float>() + 2;
     return out;
   }
-  /// The same with a scale that is a power of two, and guessed.
+  /// Current scaling with a power-of-two scale and its prediction.
   Fp8Output guessed_output(float margin_factor = 1.0f) {
     Fp8Output out = own_output(margin_factor);
     out.requantize.predicted_scales = guesses_.get().as<float>();
@@ -252,9 +252,9 @@ class RequantizeStorage {
     std::memcpy(&state, state_.raw().data(), sizeof(state));
     return state;
   }
-  /// The scale that was used, and with own_output() the scale and the amax of the tensor.
+  /// Scale that was used; with current scaling also the tensor's scale and amax.
   std::vector<float> found() const { return found_.floats(); }
-  /// What the next cast will find its own amax in.
+  /// Initial amax of the next quantization.
   float next_amax() const { return state().amax[num_casts_ % 2]; }
 
  private:
@@ -263,7 +263,7 @@ class RequantizeStorage {
   unsigned num_casts_ = 0;
 };
 
-/// `values` cast on the CPU with a scale of their own; the amax is at least amax0.
+/// `values` quantized on the CPU with current scaling; the amax is at least amax0.
 struct OwnCast {
   float amax = 0, scale = 0;
   Fp8Result result;
@@ -298,14 +298,14 @@ inline void expect_settled(const RequantizeStorage& storage, float scale, unsign
   EXPECT_EQ(state.counted_requantized, requantized);
 }
 
-/// The same but for the counters.
+/// Compares everything except the counters.
 inline void expect_same_cast(const Fp8Result& actual, const Fp8Result& expected) {
   Fp8Result counted = actual;
   counted.counters = expected.counters;
   expect_same(counted, expected);
 }
 
-/// All that a re-cast promises, of one producer.
+/// Checks requantization with one producer.
 inline void check_requantize(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
@@ -314,8 +314,8 @@ inline void check_requantize(const Context& context, const Producer& p) {
   const auto run = [&](RequantizeStorage& storage, bool requantize, float margin_factor = 1.0f) {
     return p.run(context, storage.output(requantize, margin_factor));
   };
-  // 1. Values that outgrow the scale, by a little or by far: the cast of `tensorwise`, and nothing else is touched. The
-  // second time too, since the first has left its state clean.
+  // 1. Values that overflow the scale, by little or by much: the result of `tensorwise`, and nothing else changes.
+  // Repeated, because the first call must have reset its state.
   for (const float factor : {1.01f, 64.0f}) {
     const float scale = own.scale * factor;
     RequantizeStorage off(context, p, scale), on(context, p, scale);
@@ -331,7 +331,7 @@ inline void check_requantize(const Context& context, const Producer& p) {
       expect_settled(on, own.scale, times, times);
     }
   }
-  // 2. Values within: as if there were no second launch. The largest one may land on the largest FP8 number.
+  // 2. Values within the range: as without a second launch. The largest value may equal the largest FP8 number.
   for (const float factor : {1.0f, 0.25f}) {
     const float scale = own.scale * factor;
     RequantizeStorage off(context, p, scale), on(context, p, scale);
@@ -348,8 +348,8 @@ inline void check_requantize(const Context& context, const Producer& p) {
   expect_settled(none, own.scale, 1, 0);
 }
 
-/// All that a cast with a scale of its own promises, of one producer: the cast that two passes over the stored values
-/// make, and all else as without FP8.
+/// Checks current scaling with one producer: the result of two passes over the stored values, and all else as without
+/// FP8.
 inline void check_current_scaling(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
@@ -357,10 +357,10 @@ inline void check_current_scaling(const Context& context, const Producer& p) {
   const SideOutputs given_side = p.run(context, off.output(false));
   SideOutputs expected_side = p.run_plain ? p.run_plain(context) : given_side;
   const Bytes values = p.run_plain ? expected_side.at("values") : p.run(context, {}).at("values");
-  if (!given_side.contains("values")) expected_side.erase("values");  // FP8 alone is written
+  if (!given_side.contains("values")) expected_side.erase("values");  // only FP8 is written
   for (const int margin : {0, 2}) {
     const OwnCast own = own_cast(p, values, margin);
-    // The scale that is given is not read: infinity would leave nothing.
+    // The given scale is not read: with infinity all values would saturate.
     RequantizeStorage storage(context, p, std::numeric_limits<float>::infinity());
     for (unsigned times = 1; times <= 3; ++times) {
       EXPECT_EQ(p.run(context, storage.own_output(margin == 0 ? 1.0f : 0.25f)), expected_side);
@@ -375,8 +375,8 @@ inline void check_current_scaling(const Context& context, const Producer& p) {
   }
 }
 
-/// And one that is guessed: right from the second time on, and wrong where `other` values came between. Whatever the
-/// guess, the bytes are those of the tensor's own power of two.
+/// Checks predicted scales: correct from the second quantization on, and wrong after `other` values. The result always
+/// has the tensor's own power-of-two scale.
 inline void check_guessed_scale(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
@@ -396,7 +396,7 @@ inline void check_guessed_scale(const Context& context, const Producer& p) {
   cast(1, 1);
   cast(2, 1);
   cast(3, 1);
-  // Another margin is another scale, which the next cast takes for a guess.
+  // Another margin gives another scale, which the next quantization takes as its prediction.
   for (const float margin_factor : {0.25f, 4.0f}) {
     RequantizeStorage moved(context, p, 1.0f);
     p.run(context, moved.guessed_output(margin_factor));

@@ -1,4 +1,4 @@
-// Casts that are made again on the device, against the CPU's cast of the same values with a scale of their own.
+// Requantization on the GPU, against quantization of the same values on the CPU with current scaling.
 #include <bit>
 #include <limits>
 
@@ -27,7 +27,7 @@ std::vector<Producer> large_producers() {
     }
     all.push_back(rope_producer(DType::bf16, format, 4096, 3, 128));
   }
-  // In one kernel with the GEMM.
+  // Fused with the GEMM.
   for (const kernels::ActivationKind kind : {kernels::ActivationKind::swiglu, kernels::ActivationKind::gelu})
     all.push_back(gemm_activation_producer(kind, 4000, 1040, 272));
   return all;
@@ -57,8 +57,8 @@ TEST(CurrentScalingGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
   }
 }
 
-// Many casts behind one another, with nothing between them that would wait: each second launch begins while its first
-// one ends, and the next cast must not meet what this one has left.
+// Many quantizations one after another without synchronization: each second launch starts while its first launch ends,
+// and must not interfere with the next quantization.
 TEST(RequantizeGpu, ManyInARow) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -74,7 +74,7 @@ TEST(RequantizeGpu, ManyInARow) {
   }
   for (const bool current_scaling : {false, true}) {
     std::vector<std::unique_ptr<RequantizeStorage>> storages;
-    // Every second tensor outgrows the scale of the one before it.
+    // Every second tensor overflows the scale of the one before it.
     for (int i = 0; i < kTensors; ++i)
       storages.push_back(
           std::make_unique<RequantizeStorage>(gpu, shape, own[static_cast<size_t>(i / 2 * 2)].scale));

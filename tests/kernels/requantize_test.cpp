@@ -1,4 +1,4 @@
-// Casts whose scale was found before the values: what outgrows it is cast again (CPU reference).
+// Quantization with predetermined scales: tensors that overflow are requantized (CPU reference).
 #include <bit>
 #include <limits>
 
@@ -13,7 +13,7 @@ using kernels::requantize_scale;
 
 TEST(Requantize, DecidesByTheLargestValue) {
   const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(requantize_scale(7.0f, 64.0f, 448.0f, 1.0f), 0.0f);  // 448 itself is no saturation
+  EXPECT_EQ(requantize_scale(7.0f, 64.0f, 448.0f, 1.0f), 0.0f);  // 448 itself does not saturate
   EXPECT_EQ(requantize_scale(7.125f, 64.0f, 448.0f, 1.0f), 448.0f / 7.125f);
   EXPECT_EQ(requantize_scale(14.0f, 64.0f, 448.0f, 1.0f), 32.0f);
   EXPECT_EQ(requantize_scale(14.0f, 64.0f, 448.0f, 0.5f), 16.0f);
@@ -27,7 +27,7 @@ TEST(Requantize, OfEveryProducer) {
   for (const Producer& producer : requantize_producers()) check_requantize(cpu, producer);
 }
 
-// By hand: at scale 64 the value 14 saturates, 448 / 14 = 32.
+// By hand: at scale 64 the value 14 saturates, so the scale becomes 448 / 14 = 32.
 TEST(Requantize, ByHand) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::f32, {1, 4});
@@ -41,7 +41,7 @@ TEST(Requantize, ByHand) {
   EXPECT_EQ(result.amax, 14.0f);
 }
 
-// An infinity or a NaN would make a scale of nothing: the cast stays what it was, and so do its counts.
+// Infinity or NaN would give a useless scale: the first result and its counts are kept.
 TEST(Requantize, LeavesNonFiniteValuesAsTheyWere) {
   const Context cpu = Context::cpu();
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
@@ -60,7 +60,7 @@ TEST(Requantize, LeavesNonFiniteValuesAsTheyWere) {
   }
 }
 
-// Shares of one tensor take the scale of its largest value, wherever that is.
+// Shards of one tensor use the scale of the tensor's largest value, in whichever shard it is.
 TEST(Requantize, SharesAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
@@ -74,7 +74,7 @@ TEST(Requantize, SharesAgree) {
   };
   p.run(cpu, out);
   Fp8Result expected = whole.result;
-  expected.amax = 10 * own.amax;  // what is recorded is the tensor's
+  expected.amax = 10 * own.amax;  // the amax of the full tensor is recorded
   expect_same_cast(storage.result(), expected);
   expect_settled(storage, whole.scale, 1, 1);
 }
@@ -89,7 +89,7 @@ TEST(CurrentScaling, GuessedByEveryProducer) {
   for (const Producer& producer : requantize_producers()) check_guessed_scale(cpu, producer);
 }
 
-// By hand: 448 / 10 = 44.8, so 32; 448 / 20 is 22.4, so 16, and 448 / 13 again 32 as guessed.
+// By hand: 448 / 10 = 44.8, so 32; 448 / 20 = 22.4, so 16; and 448 / 13 gives 32 again, as predicted.
 TEST(CurrentScaling, GuessedByHand) {
   const Context cpu = Context::cpu();
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
@@ -102,7 +102,7 @@ TEST(CurrentScaling, GuessedByHand) {
     EXPECT_EQ(storage.found(), (std::vector<float>{scale, scale, largest}));
     expect_settled(storage, scale, times, requantized);
   };
-  cast(10.0f, 32.0f, 1, 1);                                              // there was nothing to guess from
+  cast(10.0f, 32.0f, 1, 1);                                              // there is no prediction yet
   EXPECT_EQ(storage.result().rowwise, (Bytes{0x7a, 0xe0, 0x58, 0x00}));  // 320, -32, 16, 0
   cast(13.0f, 32.0f, 2, 1);
   cast(20.0f, 16.0f, 3, 2);
@@ -111,7 +111,7 @@ TEST(CurrentScaling, GuessedByHand) {
   cast(13.0f, 32.0f, 5, 4);
 }
 
-// By hand: 448 / 14 = 32. Nothing to scale by leaves 1.
+// By hand: 448 / 14 = 32. All zeros give the scale 1.
 TEST(CurrentScaling, ByHand) {
   const Context cpu = Context::cpu();
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
@@ -130,7 +130,7 @@ TEST(CurrentScaling, ByHand) {
   }
 }
 
-// Shares of one tensor take the scale of its largest value, wherever that is.
+// Shards of one tensor use the scale of the tensor's largest value, in whichever shard it is.
 TEST(CurrentScaling, SharesAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);

@@ -1,4 +1,4 @@
-// CUDA rotary embedding against the CPU reference: the same bits.
+// CUDA rotary embedding against the CPU reference, bitwise.
 #include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
 #include "testing/testing.h"
@@ -39,8 +39,8 @@ TEST(RopeGpuTest, SameBitsAsCpu) {
   }
 }
 
-// Rotating and casting at once gives the bytes, the amax and the column sums of the CPU's two passes, also where the
-// kernel that does both in one (heads of 128) does not apply.
+// Rotation and quantization in one op give the bytes, amax and column sums of the CPU's two passes, also if the fused
+// kernel (heads of 128) does not apply.
 TEST(RopeGpuTest, CastsWhatItRotates) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);

@@ -38,7 +38,7 @@ TEST(RopeTest, TablesHoldTheAngles) {
   EXPECT_FLOAT_EQ(sin[2 * 2 + 1], static_cast<float>(std::sin(0.02)));
 }
 
-/// Frequencies of Llama 3.1 as its publishers wrote them: by wavelength.
+/// Frequencies of Llama 3.1 as its authors define them: by wavelength.
 long double llama3_frequency(long double frequency, long double factor, long double low, long double high,
                              long double length) {
   const long double wavelength = 2.0L * 3.14159265358979323846264338327950288L / frequency;
@@ -53,7 +53,7 @@ TEST(RopeTest, ScaledTables) {
   using kernels::RopeScalingKind;
   const int64_t seq = 40, dim = 128, half = dim / 2;
   std::vector<float> cos(seq * half), sin(seq * half);
-  // Llama 3.1's own numbers, then odd ones whose bands lie elsewhere.
+  // Llama 3.1's own parameters, then odd ones with other bands.
   struct Case {
     double theta, factor, low, high;
     int64_t length;
@@ -124,7 +124,7 @@ TEST(RopeTest, YarnTables) {
   EXPECT_THROW(rope_tables(seq, dim, 20000.0, cos.data(), sin.data(), exact), InternalError);
 }
 
-// Of 8 pairs the first 3 turn, with the frequencies of a head of 6 channels.
+// Of 8 pairs only the first 3 are rotated, with the frequencies of a head of 6 channels.
 TEST(RopeTest, PartialTables) {
   const int64_t half = 8;
   std::vector<float> cos(4 * half), sin(4 * half), narrow_cos(4 * 3), narrow_sin(4 * 3);
@@ -193,7 +193,7 @@ TEST(RopeTest, BackwardIsTheTranspose) {
   EXPECT_GT(relative_error(x1, x0), 0.1);
 }
 
-// Rows in any order of positions: each as in a sequence that holds it at its place.
+// Rows with positions in any order are rotated as in a sequence that has them at these positions.
 TEST(RopeTest, PositionsOfTheirOwn) {
   const Context context = Context::cpu();
   const std::vector<int32_t> positions = {7, 0, 3, 3, 9};

@@ -1,4 +1,4 @@
-// Scale updates on the GPU against the CPU over many steps with good and bad amaxes: the same bits.
+// Scale updates on the GPU against the CPU over many steps with finite and non-finite amax values, bitwise.
 #include "kernels/scale_update/scale_update.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 using testing::TestTensor;
 
-// Zeros, tiny values (whose scale overflows), infinities and NaNs among ordinary amaxes.
+// Zeros, tiny values (whose scale overflows), infinities and NaN among ordinary amax values.
 std::vector<float> amaxes(int64_t n, int step) {
   std::vector<float> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
@@ -37,7 +37,7 @@ std::vector<float> amaxes(int64_t n, int step) {
   return values;
 }
 
-// The bytes of the whole state after 12 steps, the sixth of them skipped.
+// Bytes of the whole state after 12 steps, of which the sixth is skipped.
 std::vector<uint8_t> state_after_steps(const Context& context, int64_t n, int64_t len, AmaxCompute compute,
                                        int margin) {
   TestTensor amax(context, DType::f32, {n}), history(context, DType::f32, {len, n});
@@ -96,7 +96,7 @@ TEST(ScaleUpdateGpu, CurrentEqualsTheCpu) {
   }
 }
 
-// Each tensor's scale by its own amax, and then one of them after the other into the same state.
+// Each tensor's scale from its own amax, then written one after another to the same state.
 TEST(ScaleUpdateGpu, OwnScalesEqualTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();

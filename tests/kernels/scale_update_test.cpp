@@ -1,4 +1,4 @@
-// The scale state machine against its formulas, on bad and good amaxes.
+// Scale state machine against its formulas, for finite and non-finite amax values.
 #include "kernels/scale_update/scale_update.h"
 
 #include <cfloat>
@@ -14,7 +14,7 @@ using testing::TestTensor;
 const float kInf = std::numeric_limits<float>::infinity();
 const float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// State of n tensors with a ring of `len` entries, all E4M3 unless said otherwise.
+// State of n tensors with a ring buffer of `len` entries, all E4M3 by default.
 struct State {
   State(const Context& context, int64_t n, int64_t len)
       : context(context),
@@ -65,8 +65,8 @@ TEST(ScaleUpdate, DelayedMaxLooksBackOverTheRingAndMostRecentDoesNot) {
   const Context context = Context::cpu();
   State longest(context, 1, 3), recent(context, 1, 3);
   const float amaxes[] = {8, 2, 4, 1, 0.5f, kNan, 0.25f};
-  const float maxima[] = {8, 8, 8, 4, 4, 1, 0.5f};         // of the last three, a NaN counts as 0
-  const float latest[] = {8, 2, 4, 1, 0.5f, 0.5f, 0.25f};  // a NaN leaves the scale as it was
+  const float maxima[] = {8, 8, 8, 4, 4, 1, 0.5f};         // of the last three, where NaN counts as 0
+  const float latest[] = {8, 2, 4, 1, 0.5f, 0.5f, 0.25f};  // NaN keeps the scale
   for (int step = 0; step < 7; ++step) {
     longest.update({amaxes[step]});
     recent.update({amaxes[step]}, AmaxCompute::most_recent);
@@ -82,7 +82,7 @@ TEST(ScaleUpdate, DelayedInfKeepsTheHistoryFinite) {
   state.update({4});
   state.update({kInf});  // the maximum is still 4
   EXPECT_EQ(state.scale.floats()[0], 112.0f);
-  state.update({0});  // the ring holds 0 and 0: the old scale stays
+  state.update({0});  // the ring holds 0 and 0: the old scale is kept
   EXPECT_EQ(state.scale.floats()[0], 112.0f);
 }
 
@@ -152,7 +152,7 @@ TEST(ScaleUpdate, AnOwnScaleEntersTheState) {
   };
   state.fill_value(0.0f);
   EXPECT_EQ(enter(3.0f, 128.0f), (std::vector<float>{3, 3, 128, 0x1p-7f}));
-  EXPECT_EQ(enter(2.0f, 3.0f), (std::vector<float>{3, 2, 3, 1.0f / 3.0f}));  // the amax is that of both
+  EXPECT_EQ(enter(2.0f, 3.0f), (std::vector<float>{3, 2, 3, 1.0f / 3.0f}));  // maximum of both amax values
   EXPECT_EQ(enter(kInf, 1.0f)[0], kInf);
   EXPECT_TRUE(std::isnan(enter(kNan, 1.0f)[0]));
   EXPECT_TRUE(std::isnan(enter(5.0f, 1.0f)[0]));

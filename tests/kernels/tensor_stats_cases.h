@@ -1,4 +1,4 @@
-// Statistics of casts: shapes and layouts, and an op run on a context.
+// Quantization statistics: shapes and layouts, and a run of the op on a context.
 #pragma once
 
 #include <cstring>
@@ -40,7 +40,7 @@ inline std::vector<StatsCase> stats_cases() {
           {1040, 48, vectors, true, DType::bf16, DType::e5m2}};
 }
 
-/// The sums of x, with a given scale of 37.5 where the layout wants one, merged into what is there.
+/// The sums of x, with a scale of 37.5 if the layout needs one, merged into `before`.
 inline TensorSums run_stats(const Context& context, const StatsCase& c, const std::vector<float>& values,
                             const TensorSums& before = {}) {
   testing::TestTensor x(context, c.input, {c.rows, c.cols}), scale(context, DType::f32, {1}),
@@ -64,7 +64,7 @@ inline TensorSums run_stats(const Context& context, const StatsCase& c, const st
   return sums;
 }
 
-/// Of many sizes, with zeros, so that all counters move.
+/// Values of many magnitudes, with zeros, so that all counters change.
 inline std::vector<float> stats_values(int64_t count) {
   std::vector<float> values = testing::normal_values(count, 11, 1.0f);
   for (size_t i = 0; i < values.size(); ++i) {

@@ -1,4 +1,4 @@
-// Statistics of casts against hand-computed values, and against what kernels/quantize really writes.
+// Quantization statistics against hand-computed values, and against the results of kernels/quantize.
 #include <cmath>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace {
 using testing::TestTensor;
 const Context kCpu = Context::cpu();
 
-// Scale 1 is given as 37.5 by run_stats, so values are chosen in units of 1 / 37.5: 448 / 37.5 is the largest.
+// run_stats uses the scale 37.5, so values are chosen in units of 1 / 37.5: 448 / 37.5 is the largest.
 TEST(TensorStats, ByHand) {
   std::vector<float> x = {1.0f,
                           -2.0f,
@@ -35,13 +35,13 @@ TEST(TensorStats, ByHand) {
   EXPECT_NEAR(sums.sum2, 1 + 4 + 0.25 + 400, 1e-5);
   EXPECT_NEAR(sums.sum3, 1 - 8 + 0.125 + 8000, 1e-4);
   EXPECT_NEAR(sums.sum4, 1 + 16 + 0.0625 + 160000, 1e-3);
-  // 37.5 lies between 36 and 40: both 1 and 0.5 (18.75: 18, 20) and 2 (75: 72, 80) lose 1.5/37.5 of themselves; 20
+  // 37.5 lies between 36 and 40: 1, 0.5 (18.75: 18, 20) and 2 (75: 72, 80) each have the relative error 1.5/37.5; 20
   // becomes 448.
   const double lost = 1.5 / 37.5, saturated = 20 - 448 / 37.5;
   EXPECT_NEAR(sums.squared_error, lost * lost * (1 + 0.25 + 4) + saturated * saturated, 1e-4);
 }
 
-/// The values that come back of the form, and counts, of the real cast.
+/// Dequantized values and counts of kernels/quantize.
 TensorSums of_real_cast(const StatsCase& c, const std::vector<float>& values) {
   GroupCase group{c.rows, c.cols, c.layout, c.input, c.format, c.power_of_two};
   TestTensor x(kCpu, c.input, {c.rows, c.cols});
@@ -102,7 +102,7 @@ TEST(TensorStats, MergesIntoWhatIsThere) {
   EXPECT_EQ(sum.squared_error, 2 * once.squared_error);
   EXPECT_EQ(sum.smallest, once.smallest);
   EXPECT_EQ(sum.highest_scale, once.highest_scale);
-  // Of nothing, nothing.
+  // Merging empty sums changes nothing.
   EXPECT_EQ(merged(TensorSums{}, once).smallest, once.smallest);
 }
 

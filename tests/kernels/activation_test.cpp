@@ -46,7 +46,7 @@ std::vector<ActivationCase> cpu_cases() {
   return activation_cases({DType::f32, DType::bf16}, shapes);
 }
 
-TEST(Activation, ForwardIsTheDefinition) {
+TEST(Activation, ForwardMatchesDefinition) {
   const Context context = Context::cpu();
   for (const ActivationCase& c : cpu_cases()) {
     TestTensor x(context, c.dtype, {c.rows, c.cols()}), y(context, c.dtype, {c.rows, c.ffn});
@@ -83,7 +83,7 @@ TEST(Activation, ExtremeInputsGiveFiniteValuesAndGradients) {
   }
 }
 
-TEST(Activation, TheClampCutsOffOneSideOfTheGateAndBothOfUpAndKeepsNan) {
+TEST(Activation, ClampBoundsGateAboveAndUpOnBothSidesAndKeepsNan) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   struct Point {

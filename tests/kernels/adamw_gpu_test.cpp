@@ -98,7 +98,7 @@ Bits run(const Context& context, const Shard& s, int steps) {
           v_exponents.raw()};
 }
 
-TEST(AdamWGpu, HasTheBitsOfTheReference) {
+TEST(AdamWGpu, MatchesReferenceBitwise) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (int64_t n : {1, 3, 4, 128, 1000, 1024, 100'003})
@@ -126,7 +126,7 @@ TEST(AdamWGpu, RoundsMomentsLikeTheReference) {
           }
 }
 
-TEST(AdamWGpu, MomentsInFp8HaveTheBitsOfTheReference) {
+TEST(AdamWGpu, Fp8MomentsMatchReferenceBitwise) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const int64_t n : {128, 1024, 1152, 128 * 1001})
@@ -143,7 +143,7 @@ TEST(AdamWGpu, MomentsInFp8HaveTheBitsOfTheReference) {
   EXPECT_THROW(run(gpu, {1000, 0, true, 0, false, DType::e4m3, DType::u8}, 1), InternalError);
 }
 
-TEST(AdamWGpu, ModelCopyMayBeFp32AndTheMainParameters) {
+TEST(AdamWGpu, ModelWeightsMayBeFp32OrTheMasterWeights) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (int64_t n : {5, 300, 100'003}) {
@@ -189,7 +189,7 @@ TEST(AdamWGpu, NoMultiplierMeansOne) {
   EXPECT_EQ(once(gpu), once(cpu));
 }
 
-TEST(AdamWGpu, SkipLeavesEveryBit) {
+TEST(AdamWGpu, SkipKeepsAllBits) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (bool copy : {false, true}) {

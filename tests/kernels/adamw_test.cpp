@@ -86,7 +86,7 @@ TEST(AdamW, RemaindersGiveTheSameParameters) {
   EXPECT_NE(joined, std::vector<float>(joined.size(), 0.0f));
 }
 
-TEST(ParamSplit, ComesBackWholeAndRoundsLikeBf16) {
+TEST(ParamSplit, RoundTripsExactlyAndRoundsLikeBf16) {
   const uint32_t uppers[] = {0x0000, 0x0001, 0x3f80, 0x3f81, 0x3fff, 0x7f7e, 0xbf80, 0xc0ff, 0x807f};
   for (const uint32_t upper : uppers) {
     for (uint32_t lower = 0; lower <= 0xffff; ++lower) {
@@ -173,7 +173,7 @@ TEST(AdamW, DecayFlagsSelectGranules) {
   for (int64_t i = 0; i < n; ++i) EXPECT_EQ(after[i], i / kAdamWGranule == 1 ? 1.0f : 0.75f) << i;
 }
 
-TEST(AdamW, SkipLeavesEveryBit) {
+TEST(AdamW, SkipKeepsAllBits) {
   Buffers b(300);
   AdamW args = b.args();
   const auto state = [&] {
@@ -191,7 +191,7 @@ TEST(AdamW, SkipLeavesEveryBit) {
   EXPECT_NE(before, state());
 }
 
-TEST(AdamW, NonFiniteGradientsStayInTheirElement) {
+TEST(AdamW, NonFiniteGradientsAffectOnlyTheirElement) {
   Buffers b(3);
   b.main_grad.fill({1.0f, std::nanf(""), INFINITY});
   adamw(cpu(), b.args());
@@ -201,7 +201,7 @@ TEST(AdamW, NonFiniteGradientsStayInTheirElement) {
   EXPECT_TRUE(std::isnan(after[2]));
 }
 
-TEST(AdamW, WorksWithoutAModelCopyAndOnAnEmptyShard) {
+TEST(AdamW, WorksWithoutModelWeightsAndOnAnEmptyShard) {
   Buffers b(5), with(5);
   AdamW args = b.args();
   args.param = {};
@@ -211,7 +211,7 @@ TEST(AdamW, WorksWithoutAModelCopyAndOnAnEmptyShard) {
   adamw(cpu(), AdamW{});
 }
 
-TEST(AdamW, ModelCopyMayBeFp32AndTheMainParameters) {
+TEST(AdamW, ModelWeightsMayBeFp32OrTheMasterWeights) {
   Buffers bf16(300), fp32(300), same(300);
   TestTensor copy(cpu(), DType::f32, {300});
   adamw(cpu(), bf16.args());

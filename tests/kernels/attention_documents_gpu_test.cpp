@@ -63,7 +63,7 @@ TEST(AttentionDocumentsGpu, AgainstReference) {
 }
 
 // Both passes by te-train's own kernels; cuDNN adds dq with atomics.
-TEST(AttentionDocumentsGpu, OtherDocumentsChangeNoBit) {
+TEST(AttentionDocumentsGpu, OtherDocumentsDoNotChangeResults) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const int64_t seq = 512, begin = 71, end = 74 + 64;
@@ -91,7 +91,7 @@ TEST(AttentionDocumentsGpu, OtherDocumentsChangeNoBit) {
   }
 }
 
-TEST(AttentionDocumentsGpu, DropoutKeepsItsShareInsideTheDocument) {
+TEST(AttentionDocumentsGpu, DropoutKeepsExpectedFractionWithinDocuments) {
   TE_REQUIRE_GPU();
   // With q = 0 and v_j the unit vector of j, o holds the mask of query i for each key, divided by the number of visible
   // keys and 1 - dropout. With d_o of query i the unit vector of i, dv is the transpose of o.

@@ -13,7 +13,7 @@ TEST(Attention, DocumentsAgainstNaive) {
   }
 }
 
-TEST(Attention, ADocumentDoesNotSeeOthers) {
+TEST(Attention, DocumentsDoNotAttendToOthers) {
   const Context context = Context::cpu();
   const int64_t seq = 200, begin = 71, end = 74 + 64;  // two documents in the middle
   AttentionShape shape = shape_of(1, seq, 2, 1, 16);
@@ -43,7 +43,7 @@ TEST(Attention, ADocumentDoesNotSeeOthers) {
   }
 }
 
-TEST(Attention, OneDocumentIsNoMask) {
+TEST(Attention, OneDocumentEqualsNoMask) {
   const Context context = Context::cpu();
   AttentionShape shape = shape_of(2, 150, 4, 2, 16, 0.1f);
   Problem plain(context, shape, DType::f32);
@@ -57,7 +57,7 @@ TEST(Attention, OneDocumentIsNoMask) {
   EXPECT_EQ(masked.dqkv.raw(), plain.dqkv.raw());
 }
 
-TEST(Attention, WrongDocumentsAreNamed) {
+TEST(Attention, RejectsWrongDocuments) {
   const Context context = Context::cpu();
   AttentionShape shape = shape_of(1, 4, 2, 2, 8);
   shape.max_documents = 2;

@@ -149,7 +149,7 @@ TEST(AttentionGpu, WideHeads) {
 }
 
 // attention_kernels() reports FP32 kernels for combinations that cuDNN lacks, so that a run can warn about it.
-TEST(AttentionGpu, TellsWhichKernels) {
+TEST(AttentionGpu, ReportsKernels) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   EXPECT_EQ(attention_kernels(gpu, shape_of(2, 256, 4, 2, 128), DType::bf16), AttentionKernels::flash);
@@ -177,7 +177,7 @@ TEST(AttentionGpu, LargeScores) {
 }
 
 // Every output is written regardless of earlier contents, and nothing is read that the call has not written.
-TEST(AttentionGpu, DoesNotSeeWhatWasInItsBuffers) {
+TEST(AttentionGpu, IgnoresOldBufferContents) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (int64_t dim : {64, 128}) {
@@ -202,7 +202,7 @@ TEST(AttentionGpu, DoesNotSeeWhatWasInItsBuffers) {
 }
 
 // More key blocks than can be resident, so that sums of dq wait for each other.
-TEST(AttentionGpu, BackwardOfManyHeadsRepeats) {
+TEST(AttentionGpu, BackwardOfManyHeadsIsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (int64_t dim : {64, 128}) {
@@ -217,7 +217,7 @@ TEST(AttentionGpu, BackwardOfManyHeadsRepeats) {
   }
 }
 
-TEST(AttentionGpu, RepeatedCallsGiveTheSameBits) {
+TEST(AttentionGpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (int64_t groups : {2, 8}) {
@@ -243,7 +243,7 @@ void fill_identity_values(Problem& problem) {
   problem.qkv.fill(qkv);
 }
 
-TEST(AttentionGpu, DropoutKeepsTheStatedShareAndFollowsTheSeed) {
+TEST(AttentionGpu, DropoutKeepsExpectedFractionAndFollowsSeed) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   constexpr double kDropout = 0.25;

@@ -8,7 +8,7 @@ namespace {
 
 using te::testing::relative_error;
 
-TEST(AttentionRangesGpu, AreTheWholeOfTheReference) {
+TEST(AttentionRangesGpu, MatchFullSequenceReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   // Ranges of 1,024 tokens begin at key blocks, those of 1,040 do not; te-train's Hopper kernels do not support heads

@@ -25,7 +25,7 @@ void check(const RangeProblem& problem, int ranks) {
   EXPECT_LT(relative_error(ranges.dqkv, whole.dqkv), fp32 ? 2e-6 : 5e-3);
 }
 
-TEST(AttentionRanges, AreTheWhole) {
+TEST(AttentionRanges, MatchFullSequence) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int ranks : {1, 2, 4}) {
       check(RangeProblem(shape_of_ranges(2, 16, 4, 1, 8), dtype), ranks);
@@ -35,7 +35,7 @@ TEST(AttentionRanges, AreTheWhole) {
   }
 }
 
-TEST(AttentionRanges, SeeTheirWindowTheirDocumentsAndTheirDropout) {
+TEST(AttentionRanges, ApplyWindowDocumentsAndDropout) {
   for (const int64_t window : {0, 1, 40, 130}) {
     for (const float dropout : {0.0f, 0.3f}) {
       AttentionShape shape = shape_of_ranges(2, 200, 4, 2, 8);
@@ -55,7 +55,7 @@ TEST(AttentionRanges, SeeTheirWindowTheirDocumentsAndTheirDropout) {
   }
 }
 
-TEST(AttentionRanges, WhatIsNoRunIsRefused) {
+TEST(AttentionRanges, RejectsInvalidRanges) {
   AttentionShape shape = shape_of_ranges(1, 16, 2, 2, 8);
   const auto refused = [&](QueryRange range) {
     shape.range = range;

@@ -94,7 +94,7 @@ TEST(Attention, SlidingWindowAgainstNaive) {
   }
 }
 
-TEST(Attention, ASliceOfTheHeadsDropsWhatTheWholeDrops) {
+TEST(Attention, SliceOfHeadsDropsTheSameElements) {
   const Context context = Context::cpu();
   const int64_t batch = 2, seq = 70, heads = 6, groups = 3, dim = 8;
   Problem whole(context, shape_of(batch, seq, heads, groups, dim, 0.3f), DType::f32);
@@ -130,7 +130,7 @@ TEST(Attention, ASliceOfTheHeadsDropsWhatTheWholeDrops) {
   }
 }
 
-TEST(Attention, DropoutKeepsTheStatedShare) {
+TEST(Attention, DropoutKeepsExpectedFraction) {
   // With q = 0 all probabilities of query i are 1 / (i + 1); with v = 1, o is the kept fraction / (1 - dropout).
   const Context context = Context::cpu();
   constexpr float kDropout = 0.2f;
@@ -155,7 +155,7 @@ TEST(Attention, DropoutKeepsTheStatedShare) {
   EXPECT_NEAR(kept / total, 1.0 - kDropout, 0.0024);
 }
 
-TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
   const Context context = Context::cpu();
   const AttentionShape shape = shape_of(2, 130, 4, 2, 32, 0.1f);
   Problem one(context, shape, DType::bf16), many(context, shape, DType::bf16);
@@ -180,7 +180,7 @@ TEST(Attention, LargeScoresStayFinite) {
   for (float x : problem.dqkv.floats()) ASSERT_TRUE(std::isfinite(x));
 }
 
-TEST(Attention, StatesWhatABackendCannotRun) {
+TEST(Attention, ReportsUnsupportedShapes) {
   const AttentionShape good = shape_of(1, 16, 4, 2, 64);
   EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, good, DType::f32), "");
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {

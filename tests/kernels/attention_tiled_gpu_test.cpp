@@ -109,7 +109,7 @@ TEST(AttentionTiledGpu, LargeScores) {
   EXPECT_LT(relative_error(actual.dqkv, expected.dqkv), 3e-4);
 }
 
-TEST(AttentionTiledGpu, RangesAreTheWholeOfTheReference) {
+TEST(AttentionTiledGpu, RangesMatchFullSequenceReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const TiledCase& c :
@@ -123,7 +123,7 @@ TEST(AttentionTiledGpu, RangesAreTheWholeOfTheReference) {
   }
 }
 
-TEST(AttentionTiledGpu, RepeatedCallsGiveTheSameBits) {
+TEST(AttentionTiledGpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 256}) {

@@ -196,7 +196,7 @@ TEST(BlockScaledGpu, ManyTilesAgainstTheCpu) {
 }
 
 // Sums are in the order of k for every tile shape, so kernels and repeated calls agree bitwise.
-TEST(BlockScaledGpu, KernelsAndCallsGiveTheSameBits) {
+TEST(BlockScaledGpu, KernelsAgreeBitwiseAndAreDeterministic) {
   TE_REQUIRE_GPU();
   const std::vector<Context> all = contexts();
   for (const BlockGemm gemm : kBlockGemms) {
@@ -238,7 +238,7 @@ TEST(BlockScaledGpu, RowsOfALargerMatrix) {
 }
 
 // An infinite or NaN scale affects exactly the elements that it multiplies.
-TEST(BlockScaledGpu, ScalesThatAreNoNumbersReachTheirOwnElements) {
+TEST(BlockScaledGpu, NonFiniteScalesAffectOnlyTheirElements) {
   TE_REQUIRE_GPU();
   constexpr float kInfinity = std::numeric_limits<float>::infinity(),
                   kNan = std::numeric_limits<float>::quiet_NaN();
@@ -268,7 +268,7 @@ TEST(BlockScaledGpu, ScalesThatAreNoNumbersReachTheirOwnElements) {
 }
 
 // Rows before and after the result are not written.
-TEST(BlockScaledGpu, WritesNothingElse) {
+TEST(BlockScaledGpu, WritesOnlyItsRows) {
   TE_REQUIRE_GPU();
   for (const Context& context : contexts()) {
     for (const BlockGemm gemm : {BlockGemm::weight, BlockGemm::gradient}) {
@@ -286,7 +286,7 @@ TEST(BlockScaledGpu, WritesNothingElse) {
 }
 
 // Unsupported GEMMs run cuBLASLt even if the kernels are requested: a weight into FP32.
-TEST(BlockScaledGpu, OthersAreLeftToTheLibrary) {
+TEST(BlockScaledGpu, UnsupportedGemmsRunTheLibrary) {
   TE_REQUIRE_GPU();
   const Context own = Context::cuda(0, {.block_scaled_gemm = 1}),
                 library = Context::cuda(0, {.block_scaled_gemm = 0});
@@ -304,7 +304,7 @@ TEST(BlockScaledGpu, OthersAreLeftToTheLibrary) {
 }
 
 // With the search enabled, gemm() selects one kernel and keeps it, and timing an accumulating GEMM adds only once.
-TEST(BlockScaledGpu, TheChoiceIsKept) {
+TEST(BlockScaledGpu, SelectionIsKept) {
   TE_REQUIRE_GPU();
   for (const GemmAutotune autotune : {GemmAutotune::off, GemmAutotune::on, GemmAutotune::cached}) {
     const Context context = Context::cuda(0, {.gemm_autotune = autotune, .block_scaled_gemm = -1});

@@ -22,7 +22,7 @@ struct Candidate {
   Gemm args;
 };
 
-TEST(BlockScaled, TakesAWeightsGradient) {
+TEST(BlockScaled, SupportsWgrad) {
   Candidate c;
   EXPECT_TRUE(is_block_scaled(c.args));
   c.args.accumulate = true;
@@ -33,7 +33,7 @@ TEST(BlockScaled, TakesAWeightsGradient) {
   EXPECT_FALSE(is_block_scaled(c.args));
 }
 
-TEST(BlockScaled, TakesAWeightIntoBf16) {
+TEST(BlockScaled, SupportsWeightsIntoBf16) {
   Candidate c;
   c.args.b = {c.b, c.blocks, ScaleLayout::blocks};
   EXPECT_FALSE(is_block_scaled(c.args));  // FP32 result
@@ -45,7 +45,7 @@ TEST(BlockScaled, TakesAWeightIntoBf16) {
   EXPECT_FALSE(is_block_scaled(c.args));
 }
 
-TEST(BlockScaled, LeavesOtherScalesFormatsAndAlignments) {
+TEST(BlockScaled, RejectsOtherScalesFormatsAndAlignments) {
   Candidate c;
   Gemm other = c.args;
   other.b.values = c.e5m2;

@@ -42,7 +42,7 @@ TEST(ShardedCrossEntropyGpu, MatchesCpu) {
   }
 }
 
-TEST(ShardedCrossEntropyGpu, OneSliceHasTheBitsOfTheWhole) {
+TEST(ShardedCrossEntropyGpu, OneSliceEqualsUnshardedBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const int64_t rows = 9;

@@ -9,7 +9,7 @@ namespace {
 
 using kernels::cross_entropy;
 
-TEST(ShardedCrossEntropy, EqualsTheWhole) {
+TEST(ShardedCrossEntropy, MatchesUnsharded) {
   const Context context = Context::cpu();
   const int64_t rows = 6;
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -55,7 +55,7 @@ TEST(ShardedCrossEntropy, EqualsTheWhole) {
   }
 }
 
-TEST(ShardedCrossEntropy, ZLossEqualsThatOfTheWhole) {
+TEST(ShardedCrossEntropy, ZLossMatchesUnsharded) {
   const Context context = Context::cpu();
   const int64_t rows = 6;
   const float grad_scale = 0.125f, z_loss = 0.02f;
@@ -126,7 +126,7 @@ TEST(ShardedCrossEntropy, ExtremeLogitsOnDifferentRanks) {
   EXPECT_EQ(sliced.joined(), (std::vector<float>{-0.5f, 0.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST(ShardedCrossEntropy, ANaNLogitReachesTheLossOfItsRowOnEveryRank) {
+TEST(ShardedCrossEntropy, NaNLogitReachesTheLossOfItsRowOnEveryRank) {
   const Context context = Context::cpu();
   SlicedCrossEntropy sliced(context, DType::f32, {4, 2, 2}, 2, {1, 2, std::nanf(""), 3, 1, 2, 3, 4}, {0, 0});
   sliced.run(1.0f);
@@ -136,7 +136,7 @@ TEST(ShardedCrossEntropy, ANaNLogitReachesTheLossOfItsRowOnEveryRank) {
   }
 }
 
-TEST(ShardedCrossEntropy, WrongArgumentsAreNamed) {
+TEST(ShardedCrossEntropy, RejectsWrongArguments) {
   const Context context = Context::cpu();
   TestTensor logits(context, DType::f32, {2, 4}), losses(context, DType::f32, {2});
   TestTensor targets(context, DType::i32, {2}), two(context, DType::f32, {2, 2});

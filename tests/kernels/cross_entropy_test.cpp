@@ -202,7 +202,7 @@ TEST(ZLossTest, GradientMatchesFiniteDifferences) {
   expect_finite_differences(context, args, logits, {&losses, &z_losses}, std::move(values));
 }
 
-TEST(ZLossTest, OfZeroChangesNoBit) {
+TEST(ZLossTest, ZeroKeepsAllBits) {
   const Context context = Context::cpu();
   const int64_t rows = 5;
   const Shape2 shape{257, 264};
@@ -240,7 +240,7 @@ TEST(CrossEntropyTest, LargeAndInfiniteLogits) {
   EXPECT_EQ(logits.floats(), (std::vector<float>{-0.5f, 0.5f, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST(CrossEntropyTest, WrongArgumentsAreNamed) {
+TEST(CrossEntropyTest, RejectsWrongArguments) {
   const Context context = Context::cpu();
   TestTensor logits(context, DType::f32, {2, 4}), losses(context, DType::f32, {2});
   TestTensor targets(context, DType::i32, {2});

@@ -27,7 +27,7 @@ TEST(DecodeGpuTest, MatchesCpu) {
 }
 
 // A row's result does not depend on other rows.
-TEST(DecodeGpuTest, RowsAloneGiveTheSameBits) {
+TEST(DecodeGpuTest, RowsDoNotDependOnOtherRows) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const DecodeCase c{3, 100, 8, 2, 64, {2, 0, 1}, {99, 3, 50}};
@@ -38,7 +38,7 @@ TEST(DecodeGpuTest, RowsAloneGiveTheSameBits) {
 }
 
 // A step in one launch against the three ops: bitwise equal o and cache, with and without rotation.
-TEST(DecodeGpuTest, StepsGiveTheBitsOfThreeOps) {
+TEST(DecodeGpuTest, StepEqualsThreeOpsBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -73,7 +73,7 @@ TEST(DecodeGpuTest, StepsGiveTheBitsOfThreeOps) {
 }
 
 // Few rows are divided among several blocks per head, many rows are not; results are bitwise equal.
-TEST(DecodeGpuTest, ManyRowsGiveTheBitsOfOne) {
+TEST(DecodeGpuTest, ManyRowsEqualSingleRowsBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 80, 128, 256}) {

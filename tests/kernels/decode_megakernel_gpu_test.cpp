@@ -171,7 +171,7 @@ std::vector<MegakernelCase> megakernel_cases() {
 
 // Another summation order changes the rounding of single results (2^-9), and such an input may be quantized differently
 // (2^-4). Each op gets the same input, so errors do not accumulate.
-TEST(DecodeMegakernelGpu, EachIsWhatTheOpsMake) {
+TEST(DecodeMegakernelGpu, EachGemmMatchesSeparateOps) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const MegakernelCase& c : megakernel_cases()) {
@@ -223,7 +223,7 @@ TEST(DecodeMegakernelGpu, Fp32ResultsAreNotRounded) {
 }
 
 // The barrier between GEMMs: each reads what all blocks have written.
-TEST(DecodeMegakernelGpu, AChainIsItsLinks) {
+TEST(DecodeMegakernelGpu, EqualsSeparateMegakernelsBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const MegakernelCase& c : megakernel_cases()) {
@@ -247,7 +247,7 @@ TEST(DecodeMegakernelGpu, AChainIsItsLinks) {
   }
 }
 
-TEST(DecodeMegakernelGpu, RowsDependOnNoOtherRow) {
+TEST(DecodeMegakernelGpu, RowsDoNotDependOnOtherRows) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const MegakernelCase one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
@@ -266,7 +266,7 @@ TEST(DecodeMegakernelGpu, RowsDependOnNoOtherRow) {
   }
 }
 
-TEST(DecodeMegakernelGpu, WhatDoesNotFitIsLeftToOps) {
+TEST(DecodeMegakernelGpu, RejectsUnsupportedSizes) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   Layer nine(gpu, {9, 128, 384, false, ActivationKind::swiglu, NormKind::rms, false});

@@ -46,7 +46,7 @@ TEST(DecodeTest, AStepRotatesAppendsAndAttends) {
   EXPECT_EQ(step.v.floats(), three.v.floats());
 }
 
-TEST(DecodeTest, AppendWritesTheRowsPlacesAlone) {
+TEST(DecodeTest, AppendWritesOnlyTheRowsPositions) {
   const Context context = Context::cpu();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const DecodeCase& c : decode_cases()) {
@@ -89,7 +89,7 @@ TEST(DecodeTest, EqualsCausalAttention) {
   }
 }
 
-TEST(DecodeTest, WrongArgumentsAreNamed) {
+TEST(DecodeTest, RejectsWrongArguments) {
   const Context context = Context::cpu();
   const DecodeCase good{2, 9, 4, 2, 8, {1, 0}, {8, 0}};
   DecodeData data(context, good, DType::f32);

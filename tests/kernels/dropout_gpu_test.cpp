@@ -29,7 +29,7 @@ std::vector<uint8_t> run(const Context& context, const DropoutCase& c, DType dty
   return out.raw();
 }
 
-TEST(DropoutGpu, HasTheBitsOfTheReference) {
+TEST(DropoutGpu, MatchesReferenceBitwise) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const DropoutCase& c : kDropoutCases) {

@@ -32,7 +32,7 @@ TEST(Dropout, FollowsTheDefinition) {
   EXPECT_LT(kept, rows * cols);
 }
 
-TEST(Dropout, KeepsTheRightShareAndTheMean) {
+TEST(Dropout, KeepsExpectedFractionAndMean) {
   const int64_t rows = 1000, cols = 1000;
   TestTensor x(cpu(), DType::f32, {rows, cols}), y(cpu(), DType::f32, {rows, cols});
   x.fill_value(1.0f);

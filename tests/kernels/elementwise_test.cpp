@@ -117,7 +117,7 @@ TEST(Elementwise, ZeroGranulesTouchesNoOthers) {
   EXPECT_THROW(zero_granules(context, {.x = ragged, .flags = marks}), InternalError);
 }
 
-TEST(Elementwise, FillNormalOfARegionIsThatOfTheWhole) {
+TEST(Elementwise, FillNormalOfARegionEqualsTheFullParameter) {
   const Context context = Context::cpu();
   const int64_t rows = 13, cols = 21;
   TestTensor whole(context, DType::f32, {rows, cols});

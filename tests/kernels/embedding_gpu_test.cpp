@@ -68,7 +68,7 @@ Gradients backward(const Context& context, const EmbeddingCase& c, DType dtype, 
   return {dtable.floats(), dpositions.floats(), dtable.raw(), dpositions.raw()};
 }
 
-TEST(EmbeddingGpu, ForwardHasTheBitsOfTheReference) {
+TEST(EmbeddingGpu, ForwardMatchesReferenceBitwise) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const EmbeddingCase& c : kEmbeddingCases)
@@ -94,7 +94,7 @@ TEST(EmbeddingGpu, BackwardMatchesTheReference) {
   }
 }
 
-TEST(EmbeddingGpu, BackwardWithoutPositionsLeavesThem) {
+TEST(EmbeddingGpu, BackwardWithoutPositionsKeepsTheirGradient) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   const Gradients expected = backward(cpu, kEmbeddingCases[2], DType::f32, false);
@@ -170,7 +170,7 @@ TEST(EmbeddingGpu, SlicesOfTheVocabularyMatchTheReference) {
   }
 }
 
-TEST(EmbeddingGpu, PositionsThatAreNamed) {
+TEST(EmbeddingGpu, ExplicitPositions) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -31,7 +31,7 @@ TEST(EmbeddingForward, AddsPositionsModuloSeqAndRoundsOnce) {
   EXPECT_EQ(out.floats(), (std::vector<float>{256, 260, 12, 24, 10.5, 19, 11, 21, 258, 262, 256, 256}));
 }
 
-TEST(EmbeddingForward, AddsThePositionsThatAreNamed) {
+TEST(EmbeddingForward, AddsExplicitPositions) {
   TestTensor table(cpu(), DType::f32, {2, 2}), positions(cpu(), DType::f32, {4, 2}),
       ids(cpu(), DType::i32, {3});
   TestTensor tokens(cpu(), DType::i32, {3}), out(cpu(), DType::f32, {3, 2});
@@ -160,7 +160,7 @@ TEST(EmbeddingForward, SlicesOfTheVocabularyAddUp) {
   }
 }
 
-TEST(EmbeddingBackward, ASliceGetsItsRowsAndNothingElse) {
+TEST(EmbeddingBackward, SliceGetsOnlyItsRows) {
   const int64_t rows = 90, hidden = 70, vocab = 17, seq = 30;
   TestTensor tokens(cpu(), DType::i32, {rows}), dout(cpu(), DType::bf16, {rows, hidden});
   TestTensor whole(cpu(), DType::f32, {vocab, hidden}), sliced(cpu(), DType::f32, {vocab, hidden});

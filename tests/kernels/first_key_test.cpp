@@ -110,7 +110,7 @@ TEST(FirstKey, BlocksAgainstEveryPair) {
   }
 }
 
-TEST(FirstKey, IsThatOfDocumentOrWindow) {
+TEST(FirstKey, IsMaximumOfDocumentAndWindow) {
   const std::vector<int32_t> start{0, 0, 2, 2, 2};
   const FirstKeys both{start.data(), 5, 2};
   EXPECT_EQ(both.of(0, 1), 0);

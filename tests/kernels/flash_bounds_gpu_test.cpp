@@ -80,7 +80,7 @@ TEST(FlashBoundsGpu, AgainstReference) {
 }
 
 // Outputs and workspace are filled with NaN before, which must not have any effect.
-TEST(FlashBoundsGpu, Repeats) {
+TEST(FlashBoundsGpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
@@ -101,7 +101,7 @@ TEST(FlashBoundsGpu, Repeats) {
 }
 
 // A document or window that covers the whole sequence restricts nothing: bitwise equal results.
-TEST(FlashBoundsGpu, BoundsThatBoundNothingChangeNoBit) {
+TEST(FlashBoundsGpu, UnrestrictiveBoundsKeepAllBits) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
@@ -160,7 +160,7 @@ TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
 }
 
 // A query sees the same keys as in the full sequence, in the same order: o, lse and dq are bitwise equal.
-TEST(FlashBoundsGpu, QueriesOfARangeHaveTheBitsOfTheWhole) {
+TEST(FlashBoundsGpu, QueriesOfARangeEqualFullSequenceBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const FlashCase& c : range_cases()) {

@@ -141,7 +141,7 @@ TEST(FloatTypesGpu, ManyFp32ValuesToFp16) {
   }
 }
 
-TEST(FloatTypesGpu, FillNormalHasTheSameBits) {
+TEST(FloatTypesGpu, FillNormalMatchesBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const Context cpu = Context::cpu();
@@ -154,7 +154,7 @@ TEST(FloatTypesGpu, FillNormalHasTheSameBits) {
   }
 }
 
-TEST(FloatTypesGpu, FillNormalOfARegionHasTheSameBits) {
+TEST(FloatTypesGpu, FillNormalOfARegionMatchesBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const Context cpu = Context::cpu();

@@ -44,7 +44,7 @@ std::vector<Fp8ActivationCase> other_fp8_cases() {
 }
 
 #ifdef TE_WITH_CUDA
-TEST(GemmActivationFp8Gpu, TheFusedKernelTakesWhatItIsMadeFor) {
+TEST(GemmActivationFp8Gpu, FusedKernelSupportsItsProblems) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const auto takes = [&](const GemmActivationForward& args) {
@@ -129,7 +129,7 @@ std::vector<Fp8Output> outputs_of(const Fp8Storage& storage) {
 }
 
 // All layouts bitwise, with some values beyond the scale; `out` and outputs that are not requested keep their values.
-TEST(GemmActivationFp8Gpu, CastsAsTheActivationByItselfDoes) {
+TEST(GemmActivationFp8Gpu, QuantizesLikeTheSeparateActivation) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Fp8ActivationCase& c : fused_fp8_cases()) {
@@ -150,7 +150,7 @@ TEST(GemmActivationFp8Gpu, CastsAsTheActivationByItselfDoes) {
   }
 }
 
-TEST(GemmActivationFp8Gpu, RepeatedCallsGiveTheSameBits) {
+TEST(GemmActivationFp8Gpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Fp8ActivationCase& c : fused_fp8_cases()) {

@@ -86,7 +86,7 @@ void expect_close(const char* what, const std::vector<float>& actual, const std:
 
 #ifdef TE_WITH_CUDA
 // Problems that the kernel does not support run as two steps. Speed in training depends on its support of this list.
-TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
+TEST(GemmActivationGpu, FusedKernelSupportsItsProblems) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const GemmActivationCase& c : fused_cases()) {
@@ -111,7 +111,7 @@ TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
 }
 
 // TMA needs addresses that are multiples of 16 bytes; pairs of bias values need multiples of 4.
-TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
+TEST(GemmActivationGpu, UnalignedTensorsUseTwoSteps) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const GemmActivationCase c{ActivationKind::gelu, DType::bf16, 4096, 768, 136, true};
@@ -181,7 +181,7 @@ TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
 }
 
 // y is bitwise equal, as selective recomputation requires; other results agree within rounding.
-TEST(GemmActivationGpu, AgreesWithAGemmThenAnActivation) {
+TEST(GemmActivationGpu, MatchesSeparateGemmAndActivation) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const GemmActivationCase& c : all_cases()) {
@@ -208,7 +208,7 @@ TEST(GemmActivationGpu, AgreesWithAGemmThenAnActivation) {
   }
 }
 
-TEST(GemmActivationGpu, RepeatedCallsGiveTheSameBits) {
+TEST(GemmActivationGpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const GemmActivationCase& c : fused_cases()) {

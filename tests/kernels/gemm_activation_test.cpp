@@ -24,7 +24,7 @@ std::vector<GemmActivationCase> cases() {
   return all;
 }
 
-TEST(GemmActivation, IsAGemmThenAnActivation) {
+TEST(GemmActivation, MatchesSeparateGemmAndActivation) {
   const Context context = Context::cpu();
   for (const GemmActivationCase& c : cases()) {
     SCOPED_TRACE(c.name());
@@ -42,7 +42,7 @@ TEST(GemmActivation, IsAGemmThenAnActivation) {
   }
 }
 
-TEST(GemmActivation, OfFp8OperandsIsAGemmThenAnActivationThatCasts) {
+TEST(GemmActivation, Fp8MatchesSeparateGemmAndQuantizingActivation) {
   const Context context = Context::cpu();
   for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::swiglu}) {
     for (const bool bias : {false, true}) {
@@ -70,7 +70,7 @@ TEST(GemmActivation, OfFp8OperandsIsAGemmThenAnActivationThatCasts) {
 }
 
 // As in a tensor-parallel layer: chunks of rows, each when it arrives.
-TEST(GemmActivation, RowsMayComeInPieces) {
+TEST(GemmActivation, RowsMayComeInChunks) {
   const Context context = Context::cpu();
   const GemmActivationCase c{ActivationKind::swiglu, DType::bf16, 256, 24, 40, true};
   GemmActivationOperands whole(context, c), pieces(context, c);
@@ -98,7 +98,7 @@ TEST(GemmActivation, RowsMayComeInPieces) {
   EXPECT_LT(te::testing::relative_error(pieces.dbias.floats(), whole.dbias.floats()), 1e-6);
 }
 
-TEST(GemmActivation, ForwardRejectsWhatTheContractExcludes) {
+TEST(GemmActivation, ForwardRejectsInvalidArguments) {
   const Context context = Context::cpu();
   for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::swiglu}) {
     const GemmActivationCase c{kind, DType::bf16, 16, 24, 32, true};
@@ -129,7 +129,7 @@ TEST(GemmActivation, ForwardRejectsWhatTheContractExcludes) {
   }
 }
 
-TEST(GemmActivation, BackwardRejectsWhatTheContractExcludes) {
+TEST(GemmActivation, BackwardRejectsInvalidArguments) {
   const Context context = Context::cpu();
   for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::swiglu}) {
     const GemmActivationCase c{kind, DType::bf16, 16, 24, 32, true};

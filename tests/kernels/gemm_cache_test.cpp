@@ -93,7 +93,7 @@ TEST_F(GemmCacheFile, KeepsWhatWasAdded) {
   EXPECT_EQ(second.path(), (folder_ / "gemm_NVIDIA-H200_cublaslt130101.txt").string());
 }
 
-TEST_F(GemmCacheFile, IsOneOfAGpuAndALibrary) {
+TEST_F(GemmCacheFile, BelongsToOneGpuAndLibrary) {
   open().add("a", {1, {1}});
   EXPECT_EQ(open("NVIDIA H100").find("a"), nullptr);
   EXPECT_EQ(open("NVIDIA H200", 130200).find("a"), nullptr);
@@ -125,7 +125,7 @@ TEST_F(GemmCacheFile, ADamagedFileIsReplaced) {
   EXPECT_NE(open().find("a"), nullptr);
 }
 
-TEST_F(GemmCacheFile, TheGreaterEffortWinsElseTheFirst) {
+TEST_F(GemmCacheFile, GreaterEffortWinsOtherwiseTheFirst) {
   GemmCache early = open(), late = open();
   early.add("a", {1, {1}});
   late.add("a", {1, {2}});  // chosen at the same time by another process
@@ -166,7 +166,7 @@ TEST_P(GemmCacheShared, ProcessesThatWriteAtOnceLoseNothing) {
     EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
 }
 
-TEST_P(GemmCacheShared, WhoeverMeetsAProblemFirstChoosesForAllThatMeetItMeanwhile) {
+TEST_P(GemmCacheShared, FirstProcessSelectsForAllConcurrentOnes) {
   const std::vector<int> taken = in_processes(4, [&](int process) {
     GemmCache cache = open();
     const auto lock = cache.search();
@@ -180,7 +180,7 @@ TEST_P(GemmCacheShared, WhoeverMeetsAProblemFirstChoosesForAllThatMeetItMeanwhil
   EXPECT_EQ(open().find("a")->algorithm, std::vector<uint8_t>{static_cast<uint8_t>(taken[0])});
 }
 
-TEST_P(GemmCacheShared, ASearchThatDiesHoldsNobodyUp) {
+TEST_P(GemmCacheShared, DeadSearchDoesNotBlockOthers) {
   EXPECT_EQ(in_processes(1,
                          [&](int) {
                            GemmCache cache = open();
@@ -196,7 +196,7 @@ TEST_P(GemmCacheShared, ASearchThatDiesHoldsNobodyUp) {
   EXPECT_EQ(cache.find("a"), nullptr);
 }
 
-TEST_F(GemmCacheFile, APipeInItsPlaceIsReplaced) {
+TEST_F(GemmCacheFile, PipeInItsPlaceIsReplaced) {
   GemmCache cache = open();
   ASSERT_EQ(::mkfifo(cache.path().c_str(), 0600), 0);
   EXPECT_EQ(open().find("a"), nullptr);
@@ -204,7 +204,7 @@ TEST_F(GemmCacheFile, APipeInItsPlaceIsReplaced) {
   EXPECT_NE(open().find("a"), nullptr);
 }
 
-TEST_F(GemmCacheFile, LiesWhereItsVariablesSay) {
+TEST_F(GemmCacheFile, FolderFollowsEnvironmentVariables) {
   const std::map<std::string, std::string> before = [] {
     std::map<std::string, std::string> values;
     for (const char* name : {"TE_GEMM_CACHE", "XDG_CACHE_HOME", "HOME"})
@@ -225,7 +225,7 @@ TEST_F(GemmCacheFile, LiesWhereItsVariablesSay) {
     before.contains(name) ? ::setenv(name, before.at(name).c_str(), 1) : ::unsetenv(name);
 }
 
-TEST_F(GemmCacheFile, WorksWithoutAPlaceToWrite) {
+TEST_F(GemmCacheFile, WorksWithoutAWritableFolder) {
   GemmCache nowhere("", "NVIDIA H200", 1);
   nowhere.add("a", {1, {1}});
   EXPECT_NE(nowhere.find("a"), nullptr);

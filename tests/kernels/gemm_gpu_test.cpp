@@ -292,7 +292,7 @@ TEST(GemmGpu, TuningAnAccumulatingGemmAddsOnce) {
   check(gpu, c);
 }
 
-TEST(GemmGpu, AChoiceIsTakenFromTheFile) {
+TEST(GemmGpu, SelectionIsReadFromTheFile) {
   TE_REQUIRE_GPU();
   const Context full = Context::cuda(0, {.gemm_autotune = GemmAutotune::full});
   const Context later = Context::cuda(0, {.gemm_autotune = GemmAutotune::cached});
@@ -303,7 +303,7 @@ TEST(GemmGpu, AChoiceIsTakenFromTheFile) {
   EXPECT_EQ(count_different(tuned.out.raw(), cached.out.raw(), 2), 0);
 }
 
-TEST(GemmGpu, RepeatedCallsGiveTheSameBits) {
+TEST(GemmGpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   // Long sums with few tiles, for which the library splits k.

@@ -37,7 +37,7 @@ bool lock_is_free(const fs::path& folder) {
 // A collective on another CUDA stream ends only after other ranks have launched theirs, and these may wait for the
 // lock. A rank that holds it must have no outstanding work on its device, because loading a candidate's kernel may wait
 // for all CUDA streams.
-TEST(GemmSearchGpu, EndsTheDevicesWorkBeforeItTakesTheLock) {
+TEST(GemmSearchGpu, FinishesDeviceWorkBeforeAcquiringTheLock) {
   TE_REQUIRE_GPU();
   const testing::TemporaryFolder folder;
   ASSERT_EQ(::setenv("TE_GEMM_CACHE", folder.path().c_str(), 1), 0);  // before the process's first GEMM

@@ -181,7 +181,7 @@ TEST(Gemm, Fp8WithScalesOf128Values) {
   }
 }
 
-TEST(Gemm, SlicesTakeTheirScalesAlong) {
+TEST(Gemm, SlicesKeepTheirScales) {
   const Context context = Context::cpu();
   TestTensor values(context, DType::e4m3, {32, 16}), scales(context, DType::f32, {32}),
       one(context, DType::f32, {1});
@@ -209,7 +209,7 @@ TEST(Gemm, Bf16ResultIsRoundedOnce) {
   EXPECT_EQ(out.floats()[0], 258.0f);
 }
 
-TEST(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(Gemm, DoesNotDependOnTheNumberOfThreads) {
   const Context context = Context::cpu();
   TestTensor a(context, DType::bf16, {300, 200}), b(context, DType::bf16, {530, 200});
   TestTensor one(context, DType::f32, {300, 530}), many(context, DType::f32, {300, 530});
@@ -224,7 +224,7 @@ TEST(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(count_different(one.raw(), many.raw(), 4), 0);
 }
 
-TEST(Gemm, RejectsWhatTheContractExcludes) {
+TEST(Gemm, RejectsInvalidArguments) {
   const Context context = Context::cpu();
   TestTensor x(context, DType::bf16, {16, 32}), w(context, DType::bf16, {48, 32}),
       y(context, DType::bf16, {16, 48});

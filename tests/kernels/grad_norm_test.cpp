@@ -140,7 +140,7 @@ TEST(SumOfSquares, AddsUpOverSegments) {
 }
 
 // Gradients times 8: norm and limit refer to the unscaled gradients, and the multiplier also removes the scale.
-TEST(ClipCoefficient, IsOfUnscaledGradients) {
+TEST(ClipCoefficient, RefersToUnscaledGradients) {
   const auto clip_scaled = [](float sum_of_squares, float limit, float scale) {
     TestTensor total(cpu(), DType::f32, {1}), norm(cpu(), DType::f32, {1}),
         multiplier(cpu(), DType::f32, {1}), skip(cpu(), DType::i32, {1});

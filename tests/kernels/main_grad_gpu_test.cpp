@@ -67,7 +67,7 @@ TEST(MainGradGpu, NormCountsEveryBf16ElementOnce) {
   }
 }
 
-TEST(MainGradGpu, AdamWHasTheBitsOfTheReference) {
+TEST(MainGradGpu, AdamWMatchesReferenceBitwise) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const int64_t n : {1, 5, 300, 100'003}) {

@@ -26,7 +26,7 @@ TEST(MainGrad, Bf16HoldsTheOldValuePlusTheFp32SumRoundedOnce) {
   }
 }
 
-TEST(MainGrad, AGemmIsAddedToBf16InFp32) {
+TEST(MainGrad, GemmAccumulatesInFp32IntoBf16) {
   const Context context = Context::cpu();
   const int64_t m = 130, n = 70, k = 300;
   for (const DType input : {DType::f32, DType::bf16}) {

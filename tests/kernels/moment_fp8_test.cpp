@@ -37,7 +37,7 @@ std::vector<float> decode(const Block& block, size_t count) {
   return values;
 }
 
-TEST(MomentFp8, CodesOfExpAvgAreThoseOfE4m3) {
+TEST(MomentFp8, ExpAvgCodesAreE4m3) {
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<uint8_t>(code);
     const float expected = to_float(float8_e4m3{byte}), value = Fp8ExpAvg::decode(byte, 0);
@@ -51,7 +51,7 @@ TEST(MomentFp8, CodesOfExpAvgAreThoseOfE4m3) {
   }
 }
 
-TEST(MomentFp8, CodesOfExpAvgSqAreRootsWithFourBits) {
+TEST(MomentFp8, ExpAvgSqCodesAreRootsWithFourMantissaBits) {
   for (int code = 0; code < 255; ++code) {
     const int exponent = code >> 4, mantissa = code & 15;
     const double root = exponent == 0 ? std::ldexp(mantissa, -10) : std::ldexp(16 + mantissa, exponent - 11);
@@ -85,7 +85,7 @@ void expect_comes_back(float scale) {
   }
 }
 
-TEST(MomentFp8, RoundedValuesComeBack) {
+TEST(MomentFp8, RoundedValuesRoundTrip) {
   for (const float scale : {1.0f, 1e-3f, 1e-9f, 1e-16f, 1e9f}) {
     expect_comes_back<Fp8ExpAvg>(scale);
     expect_comes_back<Fp8ExpAvgSq>(scale);
@@ -119,7 +119,7 @@ void expect_right_on_average(float x, float largest) {
   EXPECT_NEAR(sum / 65536 / static_cast<double>(x), 1.0, 3e-5) << x << " " << largest;
 }
 
-TEST(MomentFp8, ValuesAreRightOnAverage) {
+TEST(MomentFp8, RoundingIsUnbiased) {
   for (const float x : {1.0f, 0.7f, 0.0123f, 3e-3f}) {
     for (const float largest : {1.0f, 3.3f, 17.0f}) {
       expect_right_on_average<Fp8ExpAvg>(x, largest);

@@ -52,7 +52,7 @@ double mean(const std::vector<float>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-TEST(MomentRounding, GoesToANeighbourAndUpAsOftenAsItShould) {
+TEST(MomentRounding, RoundsToAdjacentNumbersWithoutBias) {
   for (const float x : {1.0f, 1.001f, -3.14159f, 1e-30f, 1e-40f, 0.0f}) {
     const bfloat16 toward_zero{static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16)};
     int away = 0;
@@ -117,7 +117,7 @@ TEST(MomentRounding, SmallChangesAreNotLost) {
   EXPECT_EQ(mean(b.exp_avg.floats()), 0.0);
 }
 
-TEST(MomentRounding, DependsOnSeedStepAndParameterAlone) {
+TEST(MomentRounding, DependsOnlyOnSeedStepAndParameter) {
   const int64_t n = 1000;
   const auto once = [&](uint64_t seed, int64_t step, uint64_t stream) {
     Moments b(n, {whole(n)});
@@ -136,7 +136,7 @@ TEST(MomentRounding, DependsOnSeedStepAndParameterAlone) {
 }
 
 // A parameter [24, 31], partitioned into blocks of odd numbers of rows and columns, with gaps between the runs.
-TEST(MomentRounding, IsTheSameHoweverTheParameterIsCut) {
+TEST(MomentRounding, DoesNotDependOnSharding) {
   const int64_t rows = 24, cols = 31, n = rows * cols;
   const std::vector<float> gradient = testing::normal_values(n, 3);
   Moments reference(n, {whole(cols)});
@@ -186,7 +186,7 @@ TEST(MomentRounding, OneMomentMayStayInFp32) {
   EXPECT_EQ(second.exp_avg_sq.raw(), both.exp_avg_sq.raw());
 }
 
-TEST(MomentRounding, RejectsATableThatIsCut) {
+TEST(MomentRounding, RejectsATruncatedTable) {
   Moments b(8, {whole(8)});
   b.main_grad.fill_value(0);
   AdamW args = b.args();

@@ -59,7 +59,7 @@ struct MuonRun {
   bool operator==(const MuonRun&) const = default;
 };
 
-TEST(MuonGpu, ElementwiseStepsHaveTheBitsOfTheCpu) {
+TEST(MuonGpu, ElementwiseStepsMatchCpuBitwise) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const DType dtype : {DType::f32, DType::bf16}) {

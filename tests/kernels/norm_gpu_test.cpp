@@ -111,7 +111,7 @@ struct ExpectedFp8 {
   }
 };
 
-TEST(NormGpuTest, FusedFp8EqualsNormThenCast) {
+TEST(NormGpuTest, FusedFp8EqualsNormThenQuantize) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const float scale = 300.0f;
@@ -151,7 +151,7 @@ TEST(NormGpuTest, FusedFp8EqualsNormThenCast) {
 }
 
 // More tiles than blocks: a block has two, and prefetches the rows of the second while it writes the first.
-TEST(NormGpuTest, BlocksTakeSeveralTiles) {
+TEST(NormGpuTest, BlocksProcessSeveralTiles) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const int64_t rows = 132 * 32 + 48, hidden = 4096;
@@ -227,7 +227,7 @@ TEST(NormGpuTest, BackwardIsDeterministicAndMayOverwriteItsInputs) {
 }
 
 // dx and the other sums are bitwise equal with and without dbias, which is the sum of dx as stored.
-TEST(NormGpuTest, ColumnSumsOfDxAreThoseOfWhatIsStored) {
+TEST(NormGpuTest, ColumnSumsAreThoseOfStoredDx) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   each_case([&](NormKind kind, DType dtype, GpuShape shape) {
@@ -261,7 +261,7 @@ TEST(NormGpuTest, ColumnSumsOfDxAreThoseOfWhatIsStored) {
 }
 
 // The FP8 bytes correspond to dx as stored, and dx does not depend on the FP8 output.
-TEST(NormGpuTest, BackwardInFp8EqualsBackwardThenCast) {
+TEST(NormGpuTest, BackwardInFp8EqualsBackwardThenQuantize) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const float scale = 300.0f;
@@ -310,7 +310,7 @@ TEST(NormGpuTest, BackwardInFp8EqualsBackwardThenCast) {
 }
 
 // More tiles than blocks, and a partial last tile: deterministic, also if dx replaces dy.
-TEST(NormGpuTest, BackwardTakesSeveralTilesABlock) {
+TEST(NormGpuTest, BackwardBlocksProcessSeveralTiles) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const int64_t rows = 132 * 32 + 48, hidden = 4096;
@@ -344,7 +344,7 @@ TEST(NormGpuTest, BackwardTakesSeveralTilesABlock) {
   }
 }
 
-TEST(NormGpuTest, UnalignedTensorsTakeTheSlowPath) {
+TEST(NormGpuTest, UnalignedTensorsUseTheSlowPath) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const int64_t rows = 6, hidden = 256;

@@ -58,7 +58,7 @@ TEST_P(NormTest, DeltaIsAddedRoundedAndNormalized) {
   EXPECT_EQ(t.y.raw(), y);
 }
 
-TEST_P(NormTest, FusedFp8EqualsNormThenCast) {
+TEST_P(NormTest, FusedFp8EqualsNormThenQuantize) {
   const int64_t rows = 6;
   for (const DType fp8 : {DType::e4m3, DType::e5m2}) {
     NormCase t(context, kind, dtype, rows, hidden);
@@ -142,7 +142,7 @@ TEST_P(NormTest, BackwardMayOverwriteItsInputs) {
   EXPECT_EQ(t.dgamma.raw(), expected_dgamma);
 }
 
-TEST_P(NormTest, ColumnSumsOfDxAreThoseOfASeparatePass) {
+TEST_P(NormTest, ColumnSumsOfDxMatchASeparatePass) {
   const int64_t rows = 150;  // more than one block of the separate pass
   NormCase plain(context, kind, dtype, rows, hidden);
   norm_forward(context, plain.forward());
@@ -162,7 +162,7 @@ TEST_P(NormTest, ColumnSumsOfDxAreThoseOfASeparatePass) {
   EXPECT_EQ(fused.dbeta.raw(), plain.dbeta.raw());
 }
 
-TEST_P(NormTest, BackwardInFp8EqualsBackwardThenCast) {
+TEST_P(NormTest, BackwardInFp8EqualsBackwardThenQuantize) {
   const int64_t rows = 6;
   const float scale = 300.0f;
   for (const DType fp8 : {DType::e4m3, DType::e5m2}) {
@@ -257,7 +257,7 @@ TEST(NormZeroCentered, KeepsTheBitsOfSmallGains) {
   EXPECT_EQ(t.y.raw(), whole.y.raw());
 }
 
-TEST(NormCheckTest, WrongArgumentsAreNamed) {
+TEST(NormCheckTest, RejectsWrongArguments) {
   const Context context = Context::cpu();
   NormCase t(context, NormKind::rms, DType::bf16, 3, 16);
   NormForward args = t.forward();

@@ -31,7 +31,7 @@ TEST(QkNormGpu, MatchesTheCpu) {
 }
 
 // As in MatchesTheCpu; the sums over ranks also have another order.
-TEST(QkNormGpu, RanksShareANormOfAllHeads) {
+TEST(QkNormGpu, ShardedNormMatchesUnsharded) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -41,7 +41,7 @@ TEST(QkNormGpu, RanksShareANormOfAllHeads) {
     }
 }
 
-TEST(QkNormGpu, TheSameBitsEveryTime) {
+TEST(QkNormGpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const QkNormCase c{1000, 8, 2, 128, false};

@@ -38,7 +38,7 @@ Values widen(const std::vector<float>& values) {
   return {values.begin(), values.end()};
 }
 
-TEST(QkNorm, ForwardIsTheDefinition) {
+TEST(QkNorm, ForwardMatchesDefinition) {
   const Context context = Context::cpu();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const QkNormCase& c : qk_norm_cases()) {
@@ -59,7 +59,7 @@ TEST(QkNorm, ForwardIsTheDefinition) {
   }
 }
 
-TEST(QkNorm, WithoutABackwardPassNothingIsKept) {
+TEST(QkNorm, StoresNothingWithoutABackwardPass) {
   const Context context = Context::cpu();
   const QkNormCase c{9, 4, 2, 8, false};
   QkNormData kept(context, c, DType::f32), plain(context, c, DType::f32);
@@ -113,7 +113,7 @@ TEST(QkNorm, BackwardMatchesFiniteDifferences) {
 
 // Adding two sums of half the columns each is another order of one sum: an error of a few 2^-24 in FP32, or of a unit
 // of BF16 where rounding differs.
-TEST(QkNorm, RanksShareANormOfAllHeads) {
+TEST(QkNorm, ShardedNormMatchesUnsharded) {
   const Context context = Context::cpu();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [c, ranks] : shared_qk_norm_cases()) {
@@ -122,7 +122,7 @@ TEST(QkNorm, RanksShareANormOfAllHeads) {
     }
 }
 
-TEST(QkNorm, WrongArgumentsAreNamed) {
+TEST(QkNorm, RejectsWrongArguments) {
   const Context context = Context::cpu();
   const QkNormCase c{4, 2, 1, 6, false};
   QkNormData data(context, c, DType::f32);

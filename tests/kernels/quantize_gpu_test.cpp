@@ -105,7 +105,7 @@ TEST(QuantizeGpu, AmaxOrdersNanAboveInf) {
   }
 }
 
-TEST(QuantizeGpu, RepeatsBitForBit) {
+TEST(QuantizeGpu, IsDeterministic) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   TestTensor x(gpu, DType::bf16, {4096, 320}),
@@ -121,7 +121,7 @@ TEST(QuantizeGpu, RepeatsBitForBit) {
   }
 }
 
-TEST(QuantizeGpu, UnalignedPointersTakeTheRaggedPath) {
+TEST(QuantizeGpu, UnalignedPointersUseTheUnalignedKernel) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   // The shape would allow the aligned kernel, but the base pointer is offset by 2 bytes.
@@ -165,7 +165,7 @@ TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
 
 // One launch against amax pass, scale and quantization on the CPU: bitwise equal for all values. The larger size uses a
 // cluster.
-TEST(QuantizeGpu, WithOwnScaleInOneLaunch) {
+TEST(QuantizeGpu, CurrentScalingInOneLaunch) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   const auto check = [&](DType dtype, DType format, Shape shape, float special) {

@@ -46,7 +46,7 @@ TEST(QuantizeGroupsGpu, EqualsTheCpu) {
     compare_groups({2048, 1392, layout}, group_values(2048, 1392));
 }
 
-TEST(QuantizeGroupsGpu, EachFormAlone) {
+TEST(QuantizeGroupsGpu, EachLayoutAlone) {
   TE_REQUIRE_GPU();
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks}) {
     compare_groups({144, 272, layout}, group_values(144, 272), true, false);
@@ -54,7 +54,7 @@ TEST(QuantizeGroupsGpu, EachFormAlone) {
   }
 }
 
-TEST(QuantizeGroupsGpu, StrangeValues) {
+TEST(QuantizeGroupsGpu, SpecialValues) {
   TE_REQUIRE_GPU();
   std::vector<float> values = group_values(160, 160);
   values[7] = std::numeric_limits<float>::infinity();

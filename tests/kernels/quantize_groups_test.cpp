@@ -63,7 +63,7 @@ TEST(QuantizeGroups, FollowsTheDefinition) {
 }
 
 // Each layout is the same whether or not the other one is requested, and blocks are the same in both.
-TEST(QuantizeGroups, EachFormAlone) {
+TEST(QuantizeGroups, EachLayoutAlone) {
   const Context context = Context::cpu();
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks}) {
     const GroupCase c{144, 272, layout};
@@ -85,7 +85,7 @@ TEST(QuantizeGroups, EachFormAlone) {
   }
 }
 
-TEST(QuantizeGroups, PowersOfTwoAreThoseBelow) {
+TEST(QuantizeGroups, PowersOfTwoAreRoundedDown) {
   EXPECT_EQ(group_scale(448.0f, 448.0f, 1.0f, true), 1.0f);
   EXPECT_EQ(group_scale(449.0f, 448.0f, 1.0f, true), 0.5f);
   EXPECT_EQ(group_scale(224.0f, 448.0f, 1.0f, true), 2.0f);
@@ -97,7 +97,7 @@ TEST(QuantizeGroups, PowersOfTwoAreThoseBelow) {
 }
 
 // Zeros, infinities and NaN keep their values and affect only their own group.
-TEST(QuantizeGroups, StrangeValues) {
+TEST(QuantizeGroups, SpecialValues) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors}) {
@@ -124,7 +124,7 @@ TEST(QuantizeGroups, StrangeValues) {
   }
 }
 
-TEST(QuantizeGroups, RejectsWhatTheContractExcludes) {
+TEST(QuantizeGroups, RejectsInvalidArguments) {
   const Context context = Context::cpu();
   const GroupCase c{16, 32, ScaleLayout::vectors};
   TestTensor x(context, DType::bf16, {16, 32}), odd(context, DType::bf16, {8, 32});

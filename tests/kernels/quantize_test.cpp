@@ -71,7 +71,7 @@ void check_against_search(DType input, Size size) {
   for (int64_t c = 0; c < size.cols; ++c) EXPECT_NEAR(bias[c], sums[c], 2e-6 * absolute[c]);
 }
 
-TEST(Quantize, IsTheNearestCodeOfTheScaledValue) {
+TEST(Quantize, GivesNearestCodeOfScaledValue) {
   for (const Size size : kSizes) {
     for (const DType input : {DType::f32, DType::bf16}) {
       check_against_search<float8_e4m3>(input, size);
@@ -96,7 +96,7 @@ TEST(Quantize, CountsSaturationAndFlushes) {
   EXPECT_TRUE(std::isnan(result.amax));
 }
 
-TEST(Quantize, AmaxIsRaisedAndOrdersNanAboveInf) {
+TEST(Quantize, AmaxIsUpdatedAndOrdersNanAboveInf) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity();
   const auto amax_after = [&](std::vector<float> values, float before) {

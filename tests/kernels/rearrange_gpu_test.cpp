@@ -3,7 +3,7 @@
 namespace te::kernels {
 namespace {
 
-TEST(RearrangeGpu, MovesWhatItShouldAndNothingElse) {
+TEST(RearrangeGpu, MovesOnlyTheGivenElements) {
   TE_REQUIRE_GPU();
   check_rearrangements(Context::cuda(0));
 }

@@ -3,11 +3,11 @@
 namespace te::kernels {
 namespace {
 
-TEST(Rearrange, MovesWhatItShouldAndNothingElse) {
+TEST(Rearrange, MovesOnlyTheGivenElements) {
   check_rearrangements(Context::cpu());
 }
 
-TEST(Rearrange, RefusesWhatDoesNotFit) {
+TEST(Rearrange, RejectsInvalidArguments) {
   const Context cpu = Context::cpu();
   TestTensor full(cpu, DType::f32, {4, 24}), parts(cpu, DType::f32, {2, 4, 8}), index(cpu, DType::i32, {4});
   TestTensor other(cpu, DType::f32, {4, 24});

@@ -7,7 +7,7 @@
 namespace te::testing {
 namespace {
 
-TEST(RequantizeGpu, OfEveryProducer) {
+TEST(RequantizeGpu, WorksForEveryProducer) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : requantize_producers()) check_requantize(gpu, producer);
@@ -33,13 +33,13 @@ std::vector<Producer> large_producers() {
   return all;
 }
 
-TEST(RequantizeGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
+TEST(RequantizeGpu, WorksWithMoreTilesThanBlocks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : large_producers()) check_requantize(gpu, producer);
 }
 
-TEST(CurrentScalingGpu, OfEveryProducer) {
+TEST(CurrentScalingGpu, WorksForEveryProducer) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : requantize_producers()) {
@@ -48,7 +48,7 @@ TEST(CurrentScalingGpu, OfEveryProducer) {
   }
 }
 
-TEST(CurrentScalingGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
+TEST(CurrentScalingGpu, WorksWithMoreTilesThanBlocks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : large_producers()) {
@@ -59,7 +59,7 @@ TEST(CurrentScalingGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
 
 // Many quantizations one after another without synchronization: each second launch starts while its first launch ends,
 // and must not interfere with the next quantization.
-TEST(RequantizeGpu, ManyInARow) {
+TEST(RequantizeGpu, ManyConsecutiveQuantizations) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   constexpr int64_t kRows = 2048, kCols = 1024;
@@ -90,7 +90,7 @@ TEST(RequantizeGpu, ManyInARow) {
   }
 }
 
-TEST(RequantizeGpu, LeavesNonFiniteValuesAsTheyWere) {
+TEST(RequantizeGpu, KeepsTheFirstResultWithNonFiniteValues) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
@@ -110,7 +110,7 @@ TEST(RequantizeGpu, LeavesNonFiniteValuesAsTheyWere) {
   }
 }
 
-TEST(RequantizeGpu, SharesAgree) {
+TEST(RequantizeGpu, ShardsAgree) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const Producer& p : {cast_producer(DType::bf16, DType::e4m3, 256, 128),

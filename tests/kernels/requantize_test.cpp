@@ -11,7 +11,7 @@ namespace {
 
 using kernels::requantize_scale;
 
-TEST(Requantize, DecidesByTheLargestValue) {
+TEST(Requantize, DependsOnTheAmax) {
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(requantize_scale(7.0f, 64.0f, 448.0f, 1.0f), 0.0f);  // 448 itself does not saturate
   EXPECT_EQ(requantize_scale(7.125f, 64.0f, 448.0f, 1.0f), 448.0f / 7.125f);
@@ -22,7 +22,7 @@ TEST(Requantize, DecidesByTheLargestValue) {
   for (const float amax : {inf, std::nanf("")}) EXPECT_EQ(requantize_scale(amax, 64.0f, 448.0f, 1.0f), 0.0f);
 }
 
-TEST(Requantize, OfEveryProducer) {
+TEST(Requantize, WorksForEveryProducer) {
   const Context cpu = Context::cpu();
   for (const Producer& producer : requantize_producers()) check_requantize(cpu, producer);
 }
@@ -42,7 +42,7 @@ TEST(Requantize, ByHand) {
 }
 
 // Infinity or NaN would give a useless scale: the first result and its counts are kept.
-TEST(Requantize, LeavesNonFiniteValuesAsTheyWere) {
+TEST(Requantize, KeepsTheFirstResultWithNonFiniteValues) {
   const Context cpu = Context::cpu();
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     TestTensor x(cpu, DType::f32, {2, 2});
@@ -61,7 +61,7 @@ TEST(Requantize, LeavesNonFiniteValuesAsTheyWere) {
 }
 
 // Shards of one tensor use the scale of the tensor's largest value, in whichever shard it is.
-TEST(Requantize, SharesAgree) {
+TEST(Requantize, ShardsAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
@@ -79,18 +79,18 @@ TEST(Requantize, SharesAgree) {
   expect_settled(storage, whole.scale, 1, 1);
 }
 
-TEST(CurrentScaling, OfEveryProducer) {
+TEST(CurrentScaling, WorksForEveryProducer) {
   const Context cpu = Context::cpu();
   for (const Producer& producer : requantize_producers()) check_current_scaling(cpu, producer);
 }
 
-TEST(CurrentScaling, GuessedByEveryProducer) {
+TEST(CurrentScaling, PredictionWorksForEveryProducer) {
   const Context cpu = Context::cpu();
   for (const Producer& producer : requantize_producers()) check_guessed_scale(cpu, producer);
 }
 
 // By hand: 448 / 10 = 44.8, so 32; 448 / 20 = 22.4, so 16; and 448 / 13 gives 32 again, as predicted.
-TEST(CurrentScaling, GuessedByHand) {
+TEST(CurrentScaling, PredictionByHand) {
   const Context cpu = Context::cpu();
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
   RequantizeStorage storage(cpu, shape, 64.0f);
@@ -131,7 +131,7 @@ TEST(CurrentScaling, ByHand) {
 }
 
 // Shards of one tensor use the scale of the tensor's largest value, in whichever shard it is.
-TEST(CurrentScaling, SharesAgree) {
+TEST(CurrentScaling, ShardsAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");

@@ -12,7 +12,7 @@ struct GpuRopeCase {
   int64_t batch, seq, heads, groups, head_dim;
 };
 
-TEST(RopeGpuTest, SameBitsAsCpu) {
+TEST(RopeGpuTest, MatchesCpuBitwise) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   const GpuRopeCase cases[] = {{1, 1, 1, 1, 2},   {2, 5, 3, 1, 6},    {2, 33, 4, 2, 64},
@@ -41,7 +41,7 @@ TEST(RopeGpuTest, SameBitsAsCpu) {
 
 // Rotation and quantization in one op give the bytes, amax and column sums of the CPU's two passes, also if the fused
 // kernel (heads of 128) does not apply.
-TEST(RopeGpuTest, CastsWhatItRotates) {
+TEST(RopeGpuTest, QuantizesRotatedValues) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   const GpuRopeCase cases[] = {
@@ -80,7 +80,7 @@ TEST(RopeGpuTest, CastsWhatItRotates) {
   }
 }
 
-TEST(RopeGpuTest, PositionsOfTheirOwn) {
+TEST(RopeGpuTest, ExplicitPositions) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const DType dtype : {DType::f32, DType::bf16}) {

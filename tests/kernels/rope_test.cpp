@@ -194,7 +194,7 @@ TEST(RopeTest, BackwardIsTheTranspose) {
 }
 
 // Rows with positions in any order are rotated as in a sequence that has them at these positions.
-TEST(RopeTest, PositionsOfTheirOwn) {
+TEST(RopeTest, ExplicitPositions) {
   const Context context = Context::cpu();
   const std::vector<int32_t> positions = {7, 0, 3, 3, 9};
   RopeTables tables(context, 7, 6, 500.0);
@@ -217,7 +217,7 @@ TEST(RopeTest, PositionsOfTheirOwn) {
   EXPECT_THROW(rope(context, {rows, tables.cos, tables.sin, 0, 2, 1, 6, false, ids}), InternalError);
 }
 
-TEST(RopeTest, WrongArgumentsAreNamed) {
+TEST(RopeTest, RejectsWrongArguments) {
   const Context context = Context::cpu();
   TestTensor qkv(context, DType::f32, {6, 3 * 4});
   RopeTables tables(context, 3, 4, 10000.0);

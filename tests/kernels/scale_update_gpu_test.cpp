@@ -97,7 +97,7 @@ TEST(ScaleUpdateGpu, CurrentEqualsTheCpu) {
 }
 
 // Each tensor's scale from its own amax, then written one after another to the same state.
-TEST(ScaleUpdateGpu, OwnScalesEqualTheCpu) {
+TEST(ScaleUpdateGpu, CurrentScalesEqualTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   for (const int64_t n : {1, 333}) {

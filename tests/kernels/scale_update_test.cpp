@@ -61,7 +61,7 @@ TEST(ScaleUpdate, DelayedHandlesZeroTinyInfAndNan) {
   }
 }
 
-TEST(ScaleUpdate, DelayedMaxLooksBackOverTheRingAndMostRecentDoesNot) {
+TEST(ScaleUpdate, DelayedMaxUsesTheHistoryAndMostRecentDoesNot) {
   const Context context = Context::cpu();
   State longest(context, 1, 3), recent(context, 1, 3);
   const float amaxes[] = {8, 2, 4, 1, 0.5f, kNan, 0.25f};
@@ -118,7 +118,7 @@ TEST(ScaleUpdate, CurrentScale) {
   EXPECT_EQ(scale.floats()[4], 28672.0f / 3.0f);
 }
 
-TEST(ScaleUpdate, OwnScalesAreRoundedDownWhereTheyShallBePowersOfTwo) {
+TEST(ScaleUpdate, CurrentScalesAreRoundedDownToPowersOfTwo) {
   const Context context = Context::cpu();
   TestTensor amax(context, DType::f32, {8}), fp8_max(context, DType::f32, {8});
   TestTensor rounded(context, DType::u8, {8}), scale(context, DType::f32, {8});
@@ -135,7 +135,7 @@ TEST(ScaleUpdate, OwnScalesAreRoundedDownWhereTheyShallBePowersOfTwo) {
             (std::vector<float>{1, 1, 1, 112.0f / 3.0f, 32, 4096, std::ldexp(1.0f, 126), 16}));
 }
 
-TEST(ScaleUpdate, AnOwnScaleEntersTheState) {
+TEST(ScaleUpdate, CurrentScaleIsStoredInTheState) {
   const Context context = Context::cpu();
   TestTensor found(context, DType::f32, {2}), state(context, DType::f32, {4});
   const auto enter = [&](float amax, float scale) {

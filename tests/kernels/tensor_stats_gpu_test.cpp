@@ -38,7 +38,7 @@ TEST(TensorStatsGpu, EqualsTheCpu) {
   compare_stats({2048, 1392, ScaleLayout::vectors, true}, stats_values(2048 * 1392));
 }
 
-TEST(TensorStatsGpu, StrangeValues) {
+TEST(TensorStatsGpu, SpecialValues) {
   TE_REQUIRE_GPU();
   std::vector<float> values = stats_values(160 * 160);
   values[7] = std::numeric_limits<float>::infinity();

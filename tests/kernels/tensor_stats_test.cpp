@@ -72,7 +72,7 @@ TensorSums of_real_cast(const StatsCase& c, const std::vector<float>& values) {
   return sums;
 }
 
-TEST(TensorStats, IsWhatTheCastDoes) {
+TEST(TensorStats, MatchesQuantization) {
   for (const StatsCase& c : stats_cases()) {
     if (c.layout == ScaleLayout::none || c.layout == ScaleLayout::tensor) continue;
     SCOPED_TRACE(c.name());
@@ -86,7 +86,7 @@ TEST(TensorStats, IsWhatTheCastDoes) {
   }
 }
 
-TEST(TensorStats, MergesIntoWhatIsThere) {
+TEST(TensorStats, MergesIntoExistingSums) {
   const StatsCase c{48, 272, ScaleLayout::rows};
   const std::vector<float> values = stats_values(c.rows * c.cols);
   const TensorSums once = run_stats(kCpu, c, values), twice = run_stats(kCpu, c, values, once);
@@ -106,7 +106,7 @@ TEST(TensorStats, MergesIntoWhatIsThere) {
   EXPECT_EQ(merged(TensorSums{}, once).smallest, once.smallest);
 }
 
-TEST(TensorStats, NothingIsCastWithoutALayout) {
+TEST(TensorStats, NothingIsQuantizedWithoutALayout) {
   const TensorSums sums = run_stats(kCpu, {16, 16, ScaleLayout::none}, stats_values(256));
   EXPECT_EQ(sums.squared_error, 0.0);
   EXPECT_EQ(sums.lowest_scale, 0.0f);

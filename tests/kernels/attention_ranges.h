@@ -55,19 +55,19 @@ class Starts {
  public:
   Starts(const Context& context, const std::vector<int32_t>& starts)
       : tensor_(context, DType::i32, {std::max<int64_t>(1, static_cast<int64_t>(starts.size()))}) {
-    if (!starts.empty()) tensor_.fill_ints(starts), there_ = true;
+    if (!starts.empty()) tensor_.fill_ints(starts), has_starts_ = true;
   }
-  Tensor get() const { return there_ ? tensor_.get() : Tensor{}; }
+  Tensor get() const { return has_starts_ ? tensor_.get() : Tensor{}; }
 
  private:
   TestTensor tensor_;
-  bool there_ = false;
+  bool has_starts_ = false;
 };
 
 }  // namespace attention_ranges
 
 /// Computes everything in one call.
-inline AttentionResults attend_whole(const Context& context, const RangeProblem& p) {
+inline AttentionResults attend_full(const Context& context, const RangeProblem& p) {
   const AttentionShape& s = p.shape;
   const int64_t rows = s.batch * s.seq;
   TestTensor qkv(context, p.dtype, {rows, p.qkv_cols()}), o(context, p.dtype, {rows, p.o_cols()});

@@ -22,7 +22,7 @@ TEST(AttentionRangesGpu, MatchFullSequenceReference) {
           shape.max_documents = documents ? 2 * seq : 0;
           RangeProblem problem(shape, DType::bf16);
           if (documents) problem.document_start = some_documents(2, seq);
-          const AttentionResults whole = attend_whole(cpu, problem);
+          const AttentionResults whole = attend_full(cpu, problem);
           for (const int ranks : {2, 4}) {
             SCOPED_TRACE(fmt::format("{} wide, {} tokens, window {}, documents {}, {} ranks", dim, seq,
                                      window, documents, ranks));

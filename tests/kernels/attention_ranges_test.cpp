@@ -16,7 +16,7 @@ void check(const RangeProblem& problem, int ranks) {
                                     << problem.shape.window << ", dropout " << problem.shape.dropout << ", "
                                     << dtype_name(problem.dtype));
   const Context cpu = Context::cpu();
-  const AttentionResults whole = attend_whole(cpu, problem), ranges = attend_in_ranges(cpu, problem, ranks);
+  const AttentionResults whole = attend_full(cpu, problem), ranges = attend_in_ranges(cpu, problem, ranks);
   // Blocks of keys and queries begin elsewhere, so sums have another order. BF16 gradients of keys are rounded once per
   // range.
   const bool fp32 = problem.dtype == DType::f32;

@@ -56,7 +56,7 @@ void expect_close(const AttentionResults& actual, const AttentionResults& expect
 void check(const Context& gpu, const TiledCase& c, DType dtype) {
   SCOPED_TRACE(c.label(dtype));
   const RangeProblem problem = c.problem(dtype);
-  expect_close(attend_whole(gpu, problem), attend_whole(Context::cpu(), problem), dtype);
+  expect_close(attend_full(gpu, problem), attend_full(Context::cpu(), problem), dtype);
 }
 
 TEST(AttentionTiledGpu, Fp32AgainstTheReference) {
@@ -101,8 +101,7 @@ TEST(AttentionTiledGpu, LargeScores) {
   const TiledCase c{.seq = 300, .dim = 128};
   RangeProblem problem = c.problem(DType::f32);
   for (float& value : problem.qkv) value *= 6.0f;
-  const AttentionResults actual = attend_whole(gpu, problem),
-                         expected = attend_whole(Context::cpu(), problem);
+  const AttentionResults actual = attend_full(gpu, problem), expected = attend_full(Context::cpu(), problem);
   // A score of 500 is accurate to 3e-5, and so is the logarithm of its probability.
   EXPECT_LT(relative_error(actual.o, expected.o), 1e-4);
   EXPECT_LT(relative_error(actual.lse, expected.lse), 1e-6);
@@ -118,7 +117,7 @@ TEST(AttentionTiledGpu, RangesMatchFullSequenceReference) {
         TiledCase{.seq = 520, .groups = 1, .dim = 128, .window = 70, .documents = true}}) {
     SCOPED_TRACE(c.label(DType::f32));
     const RangeProblem problem = c.problem(DType::f32);
-    const AttentionResults whole = attend_whole(Context::cpu(), problem);
+    const AttentionResults whole = attend_full(Context::cpu(), problem);
     for (const int ranks : {2, 4}) expect_close(attend_in_ranges(gpu, problem, ranks), whole, DType::f32);
   }
 }
@@ -130,9 +129,9 @@ TEST(AttentionTiledGpu, IsDeterministic) {
     const TiledCase c{
         .batch = 4, .seq = 1000, .heads = 8, .dim = dim, .window = 300, .documents = true, .dropout = 0.1f};
     const RangeProblem problem = c.problem(DType::f32);
-    const AttentionResults first = attend_whole(gpu, problem);
+    const AttentionResults first = attend_full(gpu, problem);
     for (int i = 0; i < 5; ++i) {
-      const AttentionResults again = attend_whole(gpu, problem);
+      const AttentionResults again = attend_full(gpu, problem);
       EXPECT_EQ(again.o, first.o);
       EXPECT_EQ(again.lse, first.lse);
       EXPECT_EQ(again.dqkv, first.dqkv);
@@ -149,13 +148,13 @@ TEST(AttentionTiledGpu, GradientsAgreeWithFiniteDifferences) {
        {TiledCase{}, TiledCase{.dim = 256, .window = 33}, TiledCase{.documents = true, .dropout = 0.3f}}) {
     SCOPED_TRACE(c.label(DType::f32));
     const RangeProblem problem = c.problem(DType::f32);
-    const AttentionResults at = attend_whole(gpu, problem);
+    const AttentionResults at = attend_full(gpu, problem);
     const std::vector<float> direction =
         te::testing::normal_values(static_cast<int64_t>(problem.qkv.size()), 11);
     const auto objective = [&](double step) {
       RangeProblem moved = problem;
       for (size_t i = 0; i < direction.size(); ++i) moved.qkv[i] += static_cast<float>(step) * direction[i];
-      const AttentionResults result = attend_whole(gpu, moved);
+      const AttentionResults result = attend_full(gpu, moved);
       double sum = 0;
       for (size_t i = 0; i < result.o.size(); ++i) sum += double{result.o[i]} * problem.d_o[i];
       return sum;

@@ -166,7 +166,7 @@ TEST(FlashBoundsGpu, QueriesOfARangeEqualFullSequenceBitwise) {
   for (const FlashCase& c : range_cases()) {
     SCOPED_TRACE(text(c));
     const RangeProblem problem = range_problem(c);
-    const AttentionResults whole = attend_whole(gpu, problem);
+    const AttentionResults whole = attend_full(gpu, problem);
     for (const int ranks : {1, 2, 4}) {
       const AttentionResults ranges = attend_in_ranges(gpu, problem, ranks);
       EXPECT_EQ(ranges.o, whole.o);

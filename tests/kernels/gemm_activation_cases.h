@@ -46,7 +46,7 @@ struct GemmActivationOperands {
         w(context, c.dtype, {c.k, c.ffn}),
         dx(context, c.dtype, {c.m, c.n()}),
         d_y(context, c.dtype, {c.m, c.ffn}),
-        y_again(context, c.dtype, {c.m, c.ffn}),
+        recomputed_y(context, c.dtype, {c.m, c.ffn}),
         dbias(context, c.main_grad, {c.n()}),
         scratch(context, DType::f32, {kernels::quantize_scratch_elements(c.m, c.n())}) {
     const float std = 1.5f / std::sqrt(static_cast<float>(c.k));
@@ -77,7 +77,7 @@ struct GemmActivationOperands {
   /// Also recomputes the activation's result.
   kernels::GemmActivationBackward backward_and_y() const {
     kernels::GemmActivationBackward args = backward();
-    args.y = y_again;
+    args.y = recomputed_y;
     return args;
   }
 
@@ -97,8 +97,8 @@ struct GemmActivationOperands {
   }
 
   GemmActivationCase c;
-  TestTensor a, b, bias, out, y;                       ///< forward
-  TestTensor dy, w, dx, d_y, y_again, dbias, scratch;  ///< backward; its x is out
+  TestTensor a, b, bias, out, y;                            ///< forward
+  TestTensor dy, w, dx, d_y, recomputed_y, dbias, scratch;  ///< backward; its x is out
 
  private:
   Tensor optional(const TestTensor& tensor) const { return c.bias ? tensor.get() : Tensor{}; }

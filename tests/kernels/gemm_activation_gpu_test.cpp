@@ -203,7 +203,7 @@ TEST(GemmActivationGpu, MatchesSeparateGemmAndActivation) {
     // Also with a recomputed activation: the same gradient, and y bitwise equal to the forward pass.
     const std::vector<uint8_t> dx = one.dx.raw();
     gemm_activation_backward(gpu, one.backward_and_y());
-    EXPECT_EQ(count_different(one.y_again.raw(), one.y.raw(), dtype_size(c.dtype)), 0);
+    EXPECT_EQ(count_different(one.recomputed_y.raw(), one.y.raw(), dtype_size(c.dtype)), 0);
     EXPECT_EQ(count_different(one.dx.raw(), dx, dtype_size(c.dtype)), 0);
   }
 }

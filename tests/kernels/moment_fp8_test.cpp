@@ -66,7 +66,7 @@ TEST(MomentFp8, ExpAvgSqCodesAreRootsWithFourMantissaBits) {
 // Checkpoints rely on this: values of a block are BF16 numbers (exp_avg), and encoding them again gives the same
 // values, for any random numbers and any exponent that the block had.
 template <class Format>
-void expect_comes_back(float scale) {
+void expect_round_trip(float scale) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     std::vector<float> values = testing::normal_values(kAdamWGranule, seed, scale);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -87,8 +87,8 @@ void expect_comes_back(float scale) {
 
 TEST(MomentFp8, RoundedValuesRoundTrip) {
   for (const float scale : {1.0f, 1e-3f, 1e-9f, 1e-16f, 1e9f}) {
-    expect_comes_back<Fp8ExpAvg>(scale);
-    expect_comes_back<Fp8ExpAvgSq>(scale);
+    expect_round_trip<Fp8ExpAvg>(scale);
+    expect_round_trip<Fp8ExpAvgSq>(scale);
   }
 }
 
@@ -111,7 +111,7 @@ TEST(MomentFp8, ZeroTinyAndNonFiniteBlocks) {
 
 // The mean over all random numbers is the value itself; for exp_avg_sq that of the square.
 template <class Format>
-void expect_right_on_average(float x, float largest) {
+void expect_unbiased(float x, float largest) {
   const int k = block_exponent<Format>(std::bit_cast<uint32_t>(Format::magnitude(largest)));
   double sum = 0;
   for (uint32_t random = 0; random < 65536; ++random)
@@ -122,9 +122,9 @@ void expect_right_on_average(float x, float largest) {
 TEST(MomentFp8, RoundingIsUnbiased) {
   for (const float x : {1.0f, 0.7f, 0.0123f, 3e-3f}) {
     for (const float largest : {1.0f, 3.3f, 17.0f}) {
-      expect_right_on_average<Fp8ExpAvg>(x, largest);
-      expect_right_on_average<Fp8ExpAvg>(-x, largest);
-      expect_right_on_average<Fp8ExpAvgSq>(x * x, largest * largest);
+      expect_unbiased<Fp8ExpAvg>(x, largest);
+      expect_unbiased<Fp8ExpAvg>(-x, largest);
+      expect_unbiased<Fp8ExpAvgSq>(x * x, largest * largest);
     }
   }
 }

@@ -15,8 +15,8 @@ using testing::TestTensor;
 /// Checks one layout [rows, cols] of values x(r, c): its scales, and that every value has an error of at most half a
 /// step.
 template <class Value>
-void check_form(const GroupCase& c, int64_t rows, int64_t cols, const std::vector<float>& values,
-                const std::vector<float>& scales, Value&& x) {
+void check_layout(const GroupCase& c, int64_t rows, int64_t cols, const std::vector<float>& values,
+                  const std::vector<float>& scales, Value&& x) {
   const int64_t height = c.layout == ScaleLayout::blocks ? kScaleBlock : 1,
                 width = c.layout == ScaleLayout::rows ? cols : kScaleBlock;
   const float mantissa = c.format == DType::e4m3 ? 0.0625f : 0.125f;
@@ -49,10 +49,10 @@ TEST(QuantizeGroups, FollowsTheDefinition) {
     const GroupStorage storage(context, c);
     quantize_groups(context, storage.args(x));
     const GroupResult result = storage.read();
-    check_form(c, c.rows, c.cols, result.row_values, result.row_scales,
-               [&](int64_t r, int64_t k) { return values[static_cast<size_t>(r * c.cols + k)]; });
-    check_form(c, c.cols, c.rows, result.column_values, result.column_scales,
-               [&](int64_t r, int64_t k) { return values[static_cast<size_t>(k * c.cols + r)]; });
+    check_layout(c, c.rows, c.cols, result.row_values, result.row_scales,
+                 [&](int64_t r, int64_t k) { return values[static_cast<size_t>(r * c.cols + k)]; });
+    check_layout(c, c.cols, c.rows, result.column_values, result.column_scales,
+                 [&](int64_t r, int64_t k) { return values[static_cast<size_t>(k * c.cols + r)]; });
     float amax = 0.25f;
     for (const float value : values) amax = std::max(amax, std::abs(value));
     EXPECT_EQ(result.amax, amax);

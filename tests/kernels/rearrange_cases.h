@@ -13,7 +13,7 @@ using te::testing::TestTensor;
 
 struct PiecesCase {
   int64_t rows, pieces, cols, begin, after, at,
-      beside;  ///< widths: begin + pieces * cols + after, at + cols + beside
+      padding;  ///< widths: begin + pieces * cols + after, at + cols + padding
 };
 // Multiples of 8 elements: 16 bytes in BF16.
 inline const PiecesCase kPieces[] = {{1, 1, 8, 0, 0, 0, 0},
@@ -25,7 +25,7 @@ inline const PiecesCase kPieces[] = {{1, 1, 8, 0, 0, 0, 0},
 inline void check_column_pieces(const Context& context, DType dtype, const PiecesCase& c, bool join) {
   SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.pieces << " pieces of " << c.cols
                                     << (join ? ", joined, " : ", ") << dtype_name(dtype));
-  const int64_t width = c.begin + c.pieces * c.cols + c.after, part_width = c.at + c.cols + c.beside;
+  const int64_t width = c.begin + c.pieces * c.cols + c.after, part_width = c.at + c.cols + c.padding;
   TestTensor full(context, dtype, {c.rows, width}), parts(context, dtype, {c.pieces, c.rows, part_width});
   full.fill_normal(1), parts.fill_normal(2);
   std::vector<float> w = full.floats(), p = parts.floats();

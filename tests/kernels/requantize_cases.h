@@ -219,10 +219,10 @@ class RequantizeStorage {
       : fp8_(context, producer.format, producer.rows, producer.cols, scale),
         state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8CastState))}),
         found_(context, DType::f32, {3}),
-        guesses_(context, DType::f32, {2}) {
+        predicted_scales_(context, DType::f32, {2}) {
     context.zero(state_);
     context.zero(found_);
-    context.zero(guesses_);
+    context.zero(predicted_scales_);
   }
   Fp8Output output(bool requantize, float margin_factor = 1.0f) {
     Fp8Output out = fp8_.output();
@@ -234,16 +234,16 @@ class RequantizeStorage {
                         .all_reduce_amax = {}};
     return out;
   }
-  Fp8Output own_output(float margin_factor = 1.0f) {
+  Fp8Output current_scaling_output(float margin_factor = 1.0f) {
     Fp8Output out = output(true, margin_factor);
     out.requantize.current_scale = found_.get().as<float>() + 1;
     out.requantize.current_amax = found_.get().as<float>() + 2;
     return out;
   }
   /// Current scaling with a power-of-two scale and its prediction.
-  Fp8Output guessed_output(float margin_factor = 1.0f) {
-    Fp8Output out = own_output(margin_factor);
-    out.requantize.predicted_scales = guesses_.get().as<float>();
+  Fp8Output predicted_scale_output(float margin_factor = 1.0f) {
+    Fp8Output out = current_scaling_output(margin_factor);
+    out.requantize.predicted_scales = predicted_scales_.get().as<float>();
     return out;
   }
   Fp8Result result() const { return fp8_.read(); }
@@ -259,17 +259,18 @@ class RequantizeStorage {
 
  private:
   kernels::Fp8Storage fp8_;
-  TestTensor state_, found_, guesses_;
+  TestTensor state_, found_, predicted_scales_;
   unsigned num_casts_ = 0;
 };
 
 /// `values` quantized on the CPU with current scaling; the amax is at least amax0.
-struct OwnCast {
+struct CurrentScalingResult {
   float amax = 0, scale = 0;
   Fp8Result result;
 };
-inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, float amax0 = 0.0f,
-                        bool power_of_two = false) {
+inline CurrentScalingResult quantize_with_current_scaling(const Producer& p, const Bytes& values,
+                                                          int margin = 0, float amax0 = 0.0f,
+                                                          bool power_of_two = false) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, p.dtype, {p.rows, p.cols}), amax(cpu, DType::f32, {1}), scale(cpu, DType::f32, {1});
   x.fill_raw(values.data());
@@ -278,7 +279,7 @@ inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, 
   amax_only.amax = amax.get().as<float>();
   kernels::quantize(cpu, {.x = x, .out = amax_only});
   kernels::current_scale(cpu, {.amax = amax, .scale = scale, .fp8_max = fp8_max(p.format), .margin = margin});
-  OwnCast own{amax.floats()[0], scale.floats()[0], {}};
+  CurrentScalingResult own{amax.floats()[0], scale.floats()[0], {}};
   if (power_of_two) own.scale = std::ldexp(1.0f, std::ilogb(own.scale));
   kernels::Fp8Storage storage(cpu, p.format, p.rows, p.cols, own.scale);
   kernels::quantize(cpu, {.x = x, .out = storage.output()});
@@ -286,8 +287,8 @@ inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, 
   return own;
 }
 
-inline void expect_settled(const RequantizeStorage& storage, float scale, unsigned casts,
-                           unsigned requantized) {
+inline void expect_finalized(const RequantizeStorage& storage, float scale, unsigned casts,
+                             unsigned requantized) {
   const Fp8CastState state = storage.state();
   EXPECT_EQ(storage.next_amax(), 0.0f);
   EXPECT_EQ(storage.found()[0], scale);
@@ -309,7 +310,7 @@ inline void expect_same_cast(const Fp8Result& actual, const Fp8Result& expected)
 inline void check_requantize(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
-  const OwnCast own = own_cast(p, p.run(context, {}).at("values"));
+  const CurrentScalingResult own = quantize_with_current_scaling(p, p.run(context, {}).at("values"));
   ASSERT_GT(own.amax, 0.0f);
   const auto run = [&](RequantizeStorage& storage, bool requantize, float margin_factor = 1.0f) {
     return p.run(context, storage.output(requantize, margin_factor));
@@ -328,7 +329,7 @@ inline void check_requantize(const Context& context, const Producer& p) {
       EXPECT_EQ(result.counters.saturated, 0u);
       EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
       EXPECT_EQ(result.counters.total, times * own.result.counters.total);
-      expect_settled(on, own.scale, times, times);
+      expect_finalized(on, own.scale, times, times);
     }
   }
   // 2. Values within the range: as without a second launch. The largest value may equal the largest FP8 number.
@@ -338,14 +339,15 @@ inline void check_requantize(const Context& context, const Producer& p) {
     const SideOutputs expected_side = run(off, false);
     EXPECT_EQ(run(on, true), expected_side);
     expect_same(on.result(), off.result());
-    expect_settled(on, scale, 1, 0);
+    expect_finalized(on, scale, 1, 0);
   }
   // 3. A margin lowers the new scale, not the limit.
   RequantizeStorage margin(context, p, own.scale * 2.0f), none(context, p, own.scale);
   run(margin, true, 0.25f);
-  expect_same_cast(margin.result(), own_cast(p, p.run(context, {}).at("values"), 2).result);
+  expect_same_cast(margin.result(),
+                   quantize_with_current_scaling(p, p.run(context, {}).at("values"), 2).result);
   run(none, true, 0.25f);
-  expect_settled(none, own.scale, 1, 0);
+  expect_finalized(none, own.scale, 1, 0);
 }
 
 /// Checks current scaling with one producer: the result of two passes over the stored values, and all else as without
@@ -359,39 +361,40 @@ inline void check_current_scaling(const Context& context, const Producer& p) {
   const Bytes values = p.run_plain ? expected_side.at("values") : p.run(context, {}).at("values");
   if (!given_side.contains("values")) expected_side.erase("values");  // only FP8 is written
   for (const int margin : {0, 2}) {
-    const OwnCast own = own_cast(p, values, margin);
+    const CurrentScalingResult own = quantize_with_current_scaling(p, values, margin);
     // The given scale is not read: with infinity all values would saturate.
     RequantizeStorage storage(context, p, std::numeric_limits<float>::infinity());
     for (unsigned times = 1; times <= 3; ++times) {
-      EXPECT_EQ(p.run(context, storage.own_output(margin == 0 ? 1.0f : 0.25f)), expected_side);
+      EXPECT_EQ(p.run(context, storage.current_scaling_output(margin == 0 ? 1.0f : 0.25f)), expected_side);
       const Fp8Result result = storage.result();
       expect_same_cast(result, own.result);
       EXPECT_EQ(result.counters.saturated, 0u);
       EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
       EXPECT_EQ(result.counters.total, times * own.result.counters.total);
       EXPECT_EQ(storage.found(), (std::vector<float>{own.scale, own.scale, own.amax}));
-      expect_settled(storage, own.scale, 0, 0);
+      expect_finalized(storage, own.scale, 0, 0);
     }
   }
 }
 
 /// Checks predicted scales: correct from the second quantization on, and wrong after `other` values. The result always
 /// has the tensor's own power-of-two scale.
-inline void check_guessed_scale(const Context& context, const Producer& p) {
+inline void check_predicted_scale(const Context& context, const Producer& p) {
   SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
                            p.rows, p.cols));
-  const OwnCast own = own_cast(p, p.run(context, {}).at("values"), 0, 0.0f, true);
+  const CurrentScalingResult own =
+      quantize_with_current_scaling(p, p.run(context, {}).at("values"), 0, 0.0f, true);
   RequantizeStorage off(context, p, own.scale), storage(context, p, std::numeric_limits<float>::infinity());
   const SideOutputs expected_side = p.run(context, off.output(false));
   const auto cast = [&](unsigned times, unsigned requantized) {
-    EXPECT_EQ(p.run(context, storage.guessed_output()), expected_side);
+    EXPECT_EQ(p.run(context, storage.predicted_scale_output()), expected_side);
     const Fp8Result result = storage.result();
     expect_same_cast(result, own.result);
     EXPECT_EQ(result.counters.saturated, 0u);
     EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
     EXPECT_EQ(result.counters.total, times * own.result.counters.total);
     EXPECT_EQ(storage.found(), (std::vector<float>{own.scale, own.scale, own.amax}));
-    expect_settled(storage, own.scale, times, requantized);
+    expect_finalized(storage, own.scale, times, requantized);
   };
   cast(1, 1);
   cast(2, 1);
@@ -399,10 +402,10 @@ inline void check_guessed_scale(const Context& context, const Producer& p) {
   // Another margin gives another scale, which the next quantization takes as its prediction.
   for (const float margin_factor : {0.25f, 4.0f}) {
     RequantizeStorage moved(context, p, 1.0f);
-    p.run(context, moved.guessed_output(margin_factor));
-    p.run(context, moved.guessed_output());
+    p.run(context, moved.predicted_scale_output(margin_factor));
+    p.run(context, moved.predicted_scale_output());
     expect_same_cast(moved.result(), own.result);
-    expect_settled(moved, own.scale, 2, 2);
+    expect_finalized(moved, own.scale, 2, 2);
   }
 }
 

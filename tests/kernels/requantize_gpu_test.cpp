@@ -44,7 +44,7 @@ TEST(CurrentScalingGpu, WorksForEveryProducer) {
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : requantize_producers()) {
     check_current_scaling(gpu, producer);
-    check_guessed_scale(gpu, producer);
+    check_predicted_scale(gpu, producer);
   }
 }
 
@@ -53,7 +53,7 @@ TEST(CurrentScalingGpu, WorksWithMoreTilesThanBlocks) {
   const Context gpu = Context::cuda(0);
   for (const Producer& producer : large_producers()) {
     check_current_scaling(gpu, producer);
-    check_guessed_scale(gpu, producer);
+    check_predicted_scale(gpu, producer);
   }
 }
 
@@ -66,11 +66,11 @@ TEST(RequantizeGpu, ManyConsecutiveQuantizations) {
   constexpr int kTensors = 8, kRounds = 25;
   const Producer shape{"many", DType::bf16, DType::e4m3, kRows, kCols, {}};
   std::vector<TestTensor> x;
-  std::vector<OwnCast> own;
+  std::vector<CurrentScalingResult> own;
   for (int i = 0; i < kTensors; ++i) {
     x.emplace_back(gpu, DType::bf16, Shape{kRows, kCols});
     x.back().fill_normal(30 + i, i % 2 == 0 ? 1.0f : 100.0f);
-    own.push_back(own_cast(shape, x.back().raw()));
+    own.push_back(quantize_with_current_scaling(shape, x.back().raw()));
   }
   for (const bool current_scaling : {false, true}) {
     std::vector<std::unique_ptr<RequantizeStorage>> storages;
@@ -80,12 +80,13 @@ TEST(RequantizeGpu, ManyConsecutiveQuantizations) {
           std::make_unique<RequantizeStorage>(gpu, shape, own[static_cast<size_t>(i / 2 * 2)].scale));
     for (int round = 0; round < kRounds; ++round)
       for (size_t i = 0; i < kTensors; ++i)
-        kernels::quantize(
-            gpu, {.x = x[i], .out = current_scaling ? storages[i]->own_output() : storages[i]->output(true)});
+        kernels::quantize(gpu, {.x = x[i],
+                                .out = current_scaling ? storages[i]->current_scaling_output()
+                                                       : storages[i]->output(true)});
     for (size_t i = 0; i < kTensors; ++i) {
       expect_same_cast(storages[i]->result(), own[i].result);
-      expect_settled(*storages[i], own[i].scale, current_scaling ? 0 : kRounds,
-                     !current_scaling && i % 2 == 1 ? kRounds : 0);
+      expect_finalized(*storages[i], own[i].scale, current_scaling ? 0 : kRounds,
+                       !current_scaling && i % 2 == 1 ? kRounds : 0);
     }
   }
 }
@@ -106,7 +107,7 @@ TEST(RequantizeGpu, KeepsTheFirstResultWithNonFiniteValues) {
     EXPECT_EQ(std::bit_cast<uint32_t>(actual.amax), std::bit_cast<uint32_t>(expected.amax));
     actual.amax = expected.amax = 0.0f;
     expect_same(actual, expected);
-    expect_settled(on, 64.0f, 1, 0);
+    expect_finalized(on, 64.0f, 1, 0);
   }
 }
 
@@ -117,7 +118,8 @@ TEST(RequantizeGpu, ShardsAgree) {
                             norm_producer(NormKind::rms, DType::bf16, DType::e4m3, 256, 128, true),
                             rope_producer(DType::bf16, DType::e5m2, 64, 3, 128)}) {
     const Bytes values = p.run(gpu, {}).at("values");
-    const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
+    const CurrentScalingResult own = quantize_with_current_scaling(p, values),
+                               whole = quantize_with_current_scaling(p, values, 0, 10 * own.amax);
     TestTensor larger(gpu, DType::f32, {1});
     larger.fill_value(10 * own.amax);
     RequantizeStorage storage(gpu, p, own.scale);
@@ -129,7 +131,7 @@ TEST(RequantizeGpu, ShardsAgree) {
     Fp8Result expected = whole.result;
     expected.amax = 10 * own.amax;
     expect_same_cast(storage.result(), expected);
-    expect_settled(storage, whole.scale, 1, 1);
+    expect_finalized(storage, whole.scale, 1, 1);
   }
 }
 

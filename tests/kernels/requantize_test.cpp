@@ -56,7 +56,7 @@ TEST(Requantize, KeepsTheFirstResultWithNonFiniteValues) {
     actual.amax = expected.amax = 0.0f;
     expect_same(actual, expected);
     EXPECT_EQ(actual.counters.saturated, 1u);
-    expect_settled(on, 64.0f, 1, 0);
+    expect_finalized(on, 64.0f, 1, 0);
   }
 }
 
@@ -65,7 +65,8 @@ TEST(Requantize, ShardsAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
-  const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
+  const CurrentScalingResult own = quantize_with_current_scaling(p, values),
+                             whole = quantize_with_current_scaling(p, values, 0, 10 * own.amax);
   RequantizeStorage storage(cpu, p, own.scale);
   Fp8Output out = storage.output(true);
   out.requantize.all_reduce_amax = [&](const Context&) {
@@ -76,7 +77,7 @@ TEST(Requantize, ShardsAgree) {
   Fp8Result expected = whole.result;
   expected.amax = 10 * own.amax;  // the amax of the full tensor is recorded
   expect_same_cast(storage.result(), expected);
-  expect_settled(storage, whole.scale, 1, 1);
+  expect_finalized(storage, whole.scale, 1, 1);
 }
 
 TEST(CurrentScaling, WorksForEveryProducer) {
@@ -86,7 +87,7 @@ TEST(CurrentScaling, WorksForEveryProducer) {
 
 TEST(CurrentScaling, PredictionWorksForEveryProducer) {
   const Context cpu = Context::cpu();
-  for (const Producer& producer : requantize_producers()) check_guessed_scale(cpu, producer);
+  for (const Producer& producer : requantize_producers()) check_predicted_scale(cpu, producer);
 }
 
 // By hand: 448 / 10 = 44.8, so 32; 448 / 20 = 22.4, so 16; and 448 / 13 gives 32 again, as predicted.
@@ -97,10 +98,10 @@ TEST(CurrentScaling, PredictionByHand) {
   const auto cast = [&](float largest, float scale, unsigned times, unsigned requantized) {
     TestTensor x(cpu, DType::f32, {1, 4});
     x.fill({largest, -1.0f, 0.5f, 0.0f});
-    kernels::quantize(cpu, {.x = x, .out = storage.guessed_output()});
+    kernels::quantize(cpu, {.x = x, .out = storage.predicted_scale_output()});
     EXPECT_EQ(storage.result().scale_inv, 1.0f / scale) << largest;
     EXPECT_EQ(storage.found(), (std::vector<float>{scale, scale, largest}));
-    expect_settled(storage, scale, times, requantized);
+    expect_finalized(storage, scale, times, requantized);
   };
   cast(10.0f, 32.0f, 1, 1);                                              // there is no prediction yet
   EXPECT_EQ(storage.result().rowwise, (Bytes{0x7a, 0xe0, 0x58, 0x00}));  // 320, -32, 16, 0
@@ -122,7 +123,7 @@ TEST(CurrentScaling, ByHand) {
   for (const auto& [largest, bytes] : cases) {
     TestTensor x(cpu, DType::f32, {1, 4});
     x.fill(largest == 0.0f ? std::vector<float>(4) : std::vector<float>{largest, -1.0f, 0.5f, 0.0f});
-    kernels::quantize(cpu, {.x = x, .out = storage.own_output()});
+    kernels::quantize(cpu, {.x = x, .out = storage.current_scaling_output()});
     const float scale = largest == 14.0f ? 32.0f : 1.0f;
     EXPECT_EQ(storage.result().rowwise, bytes) << largest;
     EXPECT_EQ(storage.result().scale_inv, 1.0f / scale);
@@ -135,9 +136,10 @@ TEST(CurrentScaling, ShardsAgree) {
   const Context cpu = Context::cpu();
   const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
-  const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
+  const CurrentScalingResult own = quantize_with_current_scaling(p, values),
+                             whole = quantize_with_current_scaling(p, values, 0, 10 * own.amax);
   RequantizeStorage storage(cpu, p, 1.0f);
-  Fp8Output out = storage.own_output();
+  Fp8Output out = storage.current_scaling_output();
   out.requantize.all_reduce_amax = [&](const Context&) {
     EXPECT_EQ(*out.requantize.amax(), own.amax);
     *out.requantize.amax() = 10 * own.amax;

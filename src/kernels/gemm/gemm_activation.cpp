@@ -14,7 +14,7 @@ namespace {
 
 using NamedTensor = std::pair<const char*, Tensor>;
 
-void check_apart(const char* op, const NamedTensor& written, std::initializer_list<NamedTensor> others) {
+void check_no_overlap(const char* op, const NamedTensor& written, std::initializer_list<NamedTensor> others) {
   for (const auto& [name, tensor] : others)
     TE_CHECK(!overlap(written.second, tensor), "{}: {} and {} must not overlap in memory", op, written.first,
              name);
@@ -44,8 +44,8 @@ void check_args(const char* op, const GemmActivationForward& args) {
   }
   const NamedTensor a{"a", args.a.values}, b{"b", args.b.values}, bias{"bias", args.bias}, y{"y", args.y},
       rowwise{"y_fp8.rowwise", args.y_fp8.rowwise}, columnwise{"y_fp8.columnwise", args.y_fp8.columnwise};
-  check_apart(op, {"out", args.out}, {a, b, bias, y, rowwise, columnwise});
-  for (const NamedTensor& written : {y, rowwise, columnwise}) check_apart(op, written, {a, b, bias});
+  check_no_overlap(op, {"out", args.out}, {a, b, bias, y, rowwise, columnwise});
+  for (const NamedTensor& written : {y, rowwise, columnwise}) check_no_overlap(op, written, {a, b, bias});
 }
 
 void check_args(const char* op, const GemmActivationBackward& args) {
@@ -64,9 +64,9 @@ void check_args(const char* op, const GemmActivationBackward& args) {
     check_shape(op, "y", args.y, {m, ffn});
   }
   const NamedTensor a{"a", args.a}, b{"b", args.b}, x{"x", args.x}, d_y{"d_y", args.d_y}, y{"y", args.y};
-  check_apart(op, {"dx", args.dx}, {a, b, x, d_y, y});
-  check_apart(op, d_y, {a, b, x, y});
-  check_apart(op, y, {a, b, x});
+  check_no_overlap(op, {"dx", args.dx}, {a, b, x, d_y, y});
+  check_no_overlap(op, d_y, {a, b, x, y});
+  check_no_overlap(op, y, {a, b, x});
 }
 
 }  // namespace

@@ -26,17 +26,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uintmax_t kLargestFile = 16 << 20;
+constexpr uintmax_t kMaxFileBytes = 16 << 20;
 constexpr auto kLockPause = std::chrono::milliseconds(10);
 /// A selection that is not written is repeated by a later process.
 constexpr auto kWriteLock = std::chrono::seconds(1);
 /// Longer than any search and than the clock differences between hosts.
-constexpr auto kAbandoned = std::chrono::minutes(10);
+constexpr auto kAbandonedAge = std::chrono::minutes(10);
 /// Time limit for waiting for other processes' searches. One takes a few seconds at most, and each rank of a host may
 /// run one.
 constexpr auto kSearchLock = std::chrono::seconds(120);
 
-std::string own_host() {
+std::string host_name() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return name.data();
@@ -49,7 +49,7 @@ uint64_t fnv1a(std::string_view text) {
 }
 
 /// Keeps letters, digits and '-' of a name, for use in a file name.
-std::string slug(const std::string& name) {
+std::string file_name_of(const std::string& name) {
   std::string result;
   for (char c : name) {
     const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -84,7 +84,7 @@ std::string line_of(const std::string& key, const GemmCache::Entry& entry) {
 }
 
 /// Removes the text up to the separator from the front and returns it; nothing if there is no separator.
-std::optional<std::string_view> take(std::string_view& text, char separator) {
+std::optional<std::string_view> split_front(std::string_view& text, char separator) {
   const size_t end = text.find(separator);
   if (end == std::string_view::npos) return std::nullopt;
   const std::string_view piece = text.substr(0, end);
@@ -93,7 +93,7 @@ std::optional<std::string_view> take(std::string_view& text, char separator) {
 }
 
 std::optional<std::pair<std::string, GemmCache::Entry>> entry_of(std::string_view line) {
-  const auto key = take(line, '\t'), effort = take(line, '\t');
+  const auto key = split_front(line, '\t'), effort = split_front(line, '\t');
   const auto algorithm = bytes_of(line);
   if (!key || !effort || !algorithm) return std::nullopt;
   GemmCache::Entry entry{0, *algorithm};
@@ -114,7 +114,7 @@ std::optional<std::map<std::string, GemmCache::Entry>> parse(std::string_view te
   text.remove_prefix(head.size());
   std::map<std::string, GemmCache::Entry> entries;
   while (!text.empty()) {
-    const auto line = take(text, '\n');
+    const auto line = split_front(text, '\n');
     auto entry = line ? entry_of(*line) : std::nullopt;
     if (!entry) return std::nullopt;
     entries.insert(std::move(*entry));
@@ -134,7 +134,7 @@ class FileLock {
       std::this_thread::sleep_for(kLockPause);
   }
   ~FileLock() {
-    if (!own_.empty() && te::read_file(name_).text == own_) ::unlink(name_.c_str());
+    if (!owner_.empty() && te::read_file(name_).text == owner_) ::unlink(name_.c_str());
   }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
@@ -159,10 +159,10 @@ class FileLock {
       if (is_abandoned()) remove_abandoned();
       return Attempt::busy;
     }
-    own_ = fmt::format("{} {} {}\n", own_host(), ::getpid(),
-                       std::chrono::steady_clock::now().time_since_epoch().count());
-    if (::write(file, own_.data(), own_.size()) < 0)
-      own_.clear();  // on a full disk, others later remove it as abandoned
+    owner_ = fmt::format("{} {} {}\n", host_name(), ::getpid(),
+                         std::chrono::steady_clock::now().time_since_epoch().count());
+    if (::write(file, owner_.data(), owner_.size()) < 0)
+      owner_.clear();  // on a full disk, others later remove it as abandoned
     ::close(file);
     return Attempt::over;
   }
@@ -170,7 +170,7 @@ class FileLock {
   static bool is_old(const std::string& file) {
     std::error_code error;
     const auto made = fs::last_write_time(file, error);
-    return !error && fs::file_time_type::clock::now() - made > kAbandoned;
+    return !error && fs::file_time_type::clock::now() - made > kAbandonedAge;
   }
 
   // One process at a time, because another may have removed the file and created its own after it was checked.
@@ -189,11 +189,11 @@ class FileLock {
     std::istringstream text(te::read_file(name_).text);
     std::string host;
     pid_t process = 0;
-    return text >> host >> process && host == own_host() && ::kill(process, 0) != 0 && errno == ESRCH;
+    return text >> host >> process && host == host_name() && ::kill(process, 0) != 0 && errno == ESRCH;
   }
 
   File file_;
-  std::string name_, own_;  ///< own_: what this object wrote to PATH.held
+  std::string name_, owner_;  ///< owner_: what this object wrote to PATH.held
   bool held_ = false;
 };
 
@@ -217,12 +217,12 @@ std::string GemmCache::default_folder() {
 GemmCache::GemmCache(const std::string& folder, const std::string& gpu, uint64_t library)
     : head_(fmt::format("te-train gemm algorithms 1\ngpu {}\nlibrary {}\n", gpu, library)) {
   if (folder.empty()) return;
-  path_ = fmt::format("{}/gemm_{}_cublaslt{}.txt", folder, slug(gpu), library);
+  path_ = fmt::format("{}/gemm_{}_cublaslt{}.txt", folder, file_name_of(gpu), library);
   entries_ = read_file();
 }
 
 std::map<std::string, GemmCache::Entry> GemmCache::read_file() const {
-  const FileText file = te::read_file(path_, kLargestFile);
+  const FileText file = te::read_file(path_, kMaxFileBytes);
   if (file.missing) return {};
   auto entries = parse(file.text, head_);
   if (entries) return std::move(*entries);
@@ -282,7 +282,7 @@ std::string GemmCache::write_file() const {
   std::string text = head_;
   for (const auto& [key, entry] : entries_) text += line_of(key, entry);
   text += fmt::format("checksum {:016x}\n", fnv1a(text));
-  const std::string temporary = fmt::format("{}.{}.{}.tmp", path_, own_host(), ::getpid());
+  const std::string temporary = fmt::format("{}.{}.{}.tmp", path_, host_name(), ::getpid());
   std::string fault;
   {
     File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);

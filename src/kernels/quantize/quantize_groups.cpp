@@ -16,15 +16,16 @@ namespace {
 
 constexpr int64_t kMultiple = 16;
 
-void check_form(const char* name, const Matrix& form, int64_t rows, int64_t cols) {
-  if (!form) return;
-  TE_CHECK(is_fp8(form.dtype()), "quantize_groups: {} is {}, must be FP8", name, dtype_name(form.dtype()));
-  check_shape("quantize_groups", name, form.values, {rows, cols});
-  TE_CHECK(form.layout != ScaleLayout::none && form.layout != ScaleLayout::tensor,
+void check_output(const char* name, const Matrix& output, int64_t rows, int64_t cols) {
+  if (!output) return;
+  TE_CHECK(is_fp8(output.dtype()), "quantize_groups: {} is {}, must be FP8", name,
+           dtype_name(output.dtype()));
+  check_shape("quantize_groups", name, output.values, {rows, cols});
+  TE_CHECK(output.layout != ScaleLayout::none && output.layout != ScaleLayout::tensor,
            "quantize_groups: {} must have a scale layout of rows, vectors or blocks", name);
-  TE_CHECK(form.scale_stride == 0, "quantize_groups: {} must not be a slice", name);
-  check_dtype("quantize_groups", "scales", form.scales, DType::f32);
-  check_shape("quantize_groups", "scales", form.scales, scale_shape(form.layout, rows, cols));
+  TE_CHECK(output.scale_stride == 0, "quantize_groups: {} must not be a slice", name);
+  check_dtype("quantize_groups", "scales", output.scales, DType::f32);
+  check_shape("quantize_groups", "scales", output.scales, scale_shape(output.layout, rows, cols));
 }
 
 void check_args(const QuantizeGroups& args) {
@@ -33,8 +34,8 @@ void check_args(const QuantizeGroups& args) {
   TE_CHECK(rows % kMultiple == 0 && cols % kMultiple == 0,
            "quantize_groups: rows and columns of x {} must be multiples of 16", args.x.shape.str());
   TE_CHECK(args.rowwise || args.columnwise, "quantize_groups: rowwise or columnwise output is required");
-  check_form("rowwise", args.rowwise, rows, cols);
-  check_form("columnwise", args.columnwise, cols, rows);
+  check_output("rowwise", args.rowwise, rows, cols);
+  check_output("columnwise", args.columnwise, cols, rows);
   if (args.rowwise && args.columnwise)
     TE_CHECK(args.rowwise.layout == args.columnwise.layout && args.rowwise.dtype() == args.columnwise.dtype(),
              "quantize_groups: rowwise and columnwise outputs differ in scale layout or format");
@@ -42,23 +43,23 @@ void check_args(const QuantizeGroups& args) {
 
 /// Rows of values that are scaled together: a single row, or a row of blocks.
 struct RowGroup {
-  const Matrix& form;
+  const Matrix& output;
   const QuantizeGroups& args;
   const float* x;  ///< [count, cols]
   int64_t first, count;
 
   /// Address of the scale for the columns from `col` on.
   float* scale_at(int64_t col) const {
-    float* scales = form.scales.as<float>();
+    float* scales = output.scales.as<float>();
     const int64_t block = col / kScaleBlock;
-    if (form.layout == ScaleLayout::rows) return scales + first;
-    if (form.layout == ScaleLayout::vectors) return scales + block * form.rows() + first;
-    return scales + first / kScaleBlock * form.scales.cols() + block;
+    if (output.layout == ScaleLayout::rows) return scales + first;
+    if (output.layout == ScaleLayout::vectors) return scales + block * output.rows() + first;
+    return scales + first / kScaleBlock * output.scales.cols() + block;
   }
 
   template <class T>
   void write(T* q, unsigned long long& saturated, unsigned long long& flushed) const {
-    const int64_t cols = form.cols(), width = form.layout == ScaleLayout::rows ? cols : kScaleBlock;
+    const int64_t cols = output.cols(), width = output.layout == ScaleLayout::rows ? cols : kScaleBlock;
     const float margin = std::ldexp(1.0f, -args.margin);
     for (int64_t col = 0; col < cols; col += width) {
       const int64_t n = std::min(width, cols - col);
@@ -66,7 +67,7 @@ struct RowGroup {
       for (int64_t r = 0; r < count; ++r)
         amax = std::max(amax, fp8_detail::row_amax_bits(x + r * cols + col, n));
       const float scale =
-          group_scale(std::bit_cast<float>(amax), fp8_max(form.dtype()), margin, args.power_of_two);
+          group_scale(std::bit_cast<float>(amax), fp8_max(output.dtype()), margin, args.power_of_two);
       *scale_at(col) = 1.0f / scale;
       for (int64_t r = 0; r < count; ++r) {
         const int64_t at = r * cols + col;
@@ -79,9 +80,10 @@ struct RowGroup {
 
 /// Quantizes one output; `value(row, col)` uses the output's rows and columns. Returns the bits of the amax.
 template <class Value>
-uint32_t write_form(const QuantizeGroups& args, const Matrix& form, Fp8Counters* counters, Value&& value) {
-  const int64_t rows = form.rows(), cols = form.cols();
-  const int64_t height = form.layout == ScaleLayout::blocks ? kScaleBlock : 1;
+uint32_t write_output(const QuantizeGroups& args, const Matrix& output, Fp8Counters* counters,
+                      Value&& value) {
+  const int64_t rows = output.rows(), cols = output.cols();
+  const int64_t height = output.layout == ScaleLayout::blocks ? kScaleBlock : 1;
   unsigned long long saturated = 0, flushed = 0;
   uint32_t largest = 0;
 #pragma omp parallel reduction(+ : saturated, flushed) reduction(max : largest)
@@ -93,9 +95,9 @@ uint32_t write_form(const QuantizeGroups& args, const Matrix& form, Fp8Counters*
       for (int64_t r = 0; r < count; ++r)
         for (int64_t c = 0; c < cols; ++c) x[r * cols + c] = value(first + r, c);
       largest = std::max(largest, fp8_detail::row_amax_bits(x.data(), count * cols));
-      const RowGroup group{form, args, x.data(), first, count};
-      visit_fp8(form.dtype(), [&](auto zero) {
-        group.write(form.values.as<decltype(zero)>() + first * cols, saturated, flushed);
+      const RowGroup group{output, args, x.data(), first, count};
+      visit_fp8(output.dtype(), [&](auto zero) {
+        group.write(output.values.as<decltype(zero)>() + first * cols, saturated, flushed);
       });
     }
   }
@@ -113,11 +115,11 @@ void quantize_groups_cpu(const QuantizeGroups& args) {
     const auto* x = args.x.as<decltype(zero)>();
     uint32_t amax = 0;
     if (args.rowwise)
-      amax = write_form(args, args.rowwise, args.counters,
-                        [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+      amax = write_output(args, args.rowwise, args.counters,
+                          [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
     if (args.columnwise)
-      amax = write_form(args, args.columnwise, args.rowwise ? nullptr : args.counters,
-                        [x, cols](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
+      amax = write_output(args, args.columnwise, args.rowwise ? nullptr : args.counters,
+                          [x, cols](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
     if (args.amax != nullptr) *args.amax = amax_of(*args.amax, std::bit_cast<float>(amax));
   });
 }

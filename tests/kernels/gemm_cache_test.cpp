@@ -211,10 +211,10 @@ TEST_F(GemmCacheFile, FolderFollowsEnvironmentVariables) {
       if (const char* value = std::getenv(name)) values[name] = value;
     return values;
   }();
-  ::setenv("HOME", "/home/somebody", 1);
+  ::setenv("HOME", "/home/user", 1);
   ::setenv("XDG_CACHE_HOME", "relative", 1);
   ::unsetenv("TE_GEMM_CACHE");
-  EXPECT_EQ(GemmCache::default_folder(), "/home/somebody/.cache/te-train");
+  EXPECT_EQ(GemmCache::default_folder(), "/home/user/.cache/te-train");
   ::setenv("XDG_CACHE_HOME", "/caches", 1);
   EXPECT_EQ(GemmCache::default_folder(), "/caches/te-train");
   ::setenv("TE_GEMM_CACHE", "/experiment/gemm_algorithms", 1);

@@ -47,7 +47,7 @@ OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
   return cost;
 }
 
-/// One causal GEMM over the scores: twice the area between the diagonal and the window's end.
+/// FLOPs of one causal score GEMM: twice the area between the diagonal and the window's end.
 double causal_flops(const AttentionShape& shape) {
   const auto area_up_to = [&](int64_t position) {
     const int64_t window = shape.window == 0 ? position : std::min(shape.window, position);
@@ -72,7 +72,7 @@ OpCost cost_of(const AdamW& args) {
       moves({args.exp_avg, args.exp_avg, args.exp_avg_sq, args.exp_avg_sq, args.main_grad, args.main_param,
              args.main_param, args.remainder, args.remainder, args.flags, args.exp_avg_exponents,
              args.exp_avg_exponents, args.exp_avg_sq_exponents, args.exp_avg_sq_exponents});
-  // Main parameters that are split into values and remainders are read from the values, too.
+  // FP32 master weights that are split into values and remainders are also read from the values.
   if (args.param.data != args.main_param.data) cost.bytes += tensor_bytes(args.param);
   if (args.remainder) cost.bytes += tensor_bytes(args.param);
   return cost;
@@ -128,7 +128,7 @@ OpCost cost_of(const EmbeddingForward& args) {
 
 OpCost cost_of(const EmbeddingBackward& args) {
   OpCost cost = moves({args.tokens, args.dout});
-  // Rows of the table that change, each read and written: at most one a token.
+  // Rows of the table that change, each read and written: at most one per token.
   const double rows = static_cast<double>(std::min(args.dout.rows(), args.dtable.rows()));
   cost.bytes += 2.0 * rows * static_cast<double>(args.dtable.cols()) *
                 static_cast<double>(dtype_size(args.dtable.dtype));
@@ -191,7 +191,7 @@ OpCost cost_of(const ParamSplit& args) {
   return moves({args.main_param, args.value, args.remainder});
 }
 
-/// q and k of the packed buffer, read and written, and what is kept of them.
+/// q and k of the packed buffer, read and written, and what is stored for the backward pass.
 OpCost cost_of(const QkNormForward& args) {
   OpCost cost = moves({args.raw, args.rstd});
   cost.bytes += 2.0 * static_cast<double>(args.qkv.rows() * (args.shape.q_width() + args.shape.k_width())) *
@@ -199,7 +199,7 @@ OpCost cost_of(const QkNormForward& args) {
   return cost;
 }
 
-/// The gains' pass reads gradients and inputs, the other one reads them again and writes.
+/// The pass for the norm weights reads gradients and inputs; the other one reads them again and writes.
 OpCost cost_of(const QkNormBackward& args) {
   OpCost cost = moves({args.raw, args.rstd, args.raw, args.rstd});
   cost.bytes += 3.0 * tensor_bytes(args.raw);
@@ -235,7 +235,7 @@ OpCost cost_of(const CacheAppend& args) {
 }
 
 OpCost cost_of(const AttentionDecode& args) {
-  // How much of the cache is read only the device knows: all of it at most.
+  // Only the device knows how much of the cache is read: at most all of it.
   return moves({args.qkv, args.cache.k, args.cache.v, args.o});
 }
 
@@ -281,7 +281,7 @@ OpCost op_cost(const std::any& args) {
                   GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize, MuonPlace, MuonUpdate,
                   NormForward, NormBackward, OwnScales, ParamSplit, QkNormForward, QkNormBackward, Quantize,
                   QuantizeGroups, Rope, ZeroGranules>(args, cost);
-  TE_CHECK(known, "cost/op_cost.cpp does not know what an op of arguments {} costs", args.type().name());
+  TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }
 

@@ -1,4 +1,4 @@
-// What an observer of the ops is told: names, labels, operations and bytes.
+// What an observer of ops receives: names, labels, FLOPs and bytes.
 #include "cost/op_cost.h"
 
 #include "kernels/attention/attention.h"
@@ -53,7 +53,7 @@ TEST(OpCost, OfAGemm) {
   EXPECT_EQ(listener.open, 0);
 }
 
-// Five iterations of 4 n^2 m + 2 n^3 operations (docs/explanation/architecture.md), whichever side is the longer one.
+// Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/explanation/architecture.md), whichever side is longer.
 TEST(OpCost, OfNewtonSchulzAndTheStepsAroundIt) {
   const Context cpu = Context::cpu();
   for (const testing::MatrixShape& shape : {testing::MatrixShape{12, 20}, {20, 12}}) {
@@ -77,7 +77,7 @@ TEST(OpCost, OfNewtonSchulzAndTheStepsAroundIt) {
   EXPECT_EQ(op_cost(listener.calls[2]).bytes, 10.0 * (4 + 4 + 2 + 2));
 }
 
-// One operation each, however many it is made of.
+// One operation each, regardless of how many kernels it uses.
 TEST(OpCost, OfAGemmWithAnActivation) {
   const Context cpu = Context::cpu();
   const testing::GemmActivationOperands tensors(cpu, {ActivationKind::swiglu, DType::bf16, 32, 24, 16, true});
@@ -96,7 +96,7 @@ TEST(OpCost, OfAGemmWithAnActivation) {
   EXPECT_EQ(listener.open, 0);
 }
 
-TEST(OpCost, OfTensorsAndOfCasts) {
+TEST(OpCost, OfTensorsAndQuantization) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::bf16, {32, 16}), y(cpu, DType::bf16, {32, 16}), scale(cpu, DType::f32, {1});
   TestTensor rows(cpu, DType::e4m3, {32, 16}), columns(cpu, DType::e4m3, {16, 32});
@@ -137,7 +137,7 @@ TEST(OpCost, OfCausalAttention) {
   EXPECT_EQ(op_cost(std::any(backward)).flops, 2.5 * op_cost(std::any(forward)).flops);
 }
 
-TEST(OpCost, OfRunsOfQueriesThatAreTheWhole) {
+TEST(OpCost, OfQueryRangesAddsUpToTheWhole) {
   for (const int64_t window : {0, 10, 40}) {
     AttentionForward args;
     args.shape = {
@@ -160,8 +160,8 @@ TEST(OpCost, OfCopiesThatRearrange) {
   EXPECT_EQ(op_cost(std::any(RowOrder{whole, index, whole})).bytes, 2.0 * 8 * 64 * 2 + 8 * 4);
 }
 
-// Two forms of 64 x 256 values with their scales, one per row and 128 columns of each form.
-TEST(OpCost, OfACastWithScalesOfGroups) {
+// Two layouts of 64 x 256 values with their scales, one per row and 128 columns of each layout.
+TEST(OpCost, OfQuantizationWithGroupScales) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::bf16, {64, 256}), rows(cpu, DType::e4m3, {64, 256}),
       columns(cpu, DType::e4m3, {256, 64});
@@ -172,13 +172,13 @@ TEST(OpCost, OfACastWithScalesOfGroups) {
   EXPECT_EQ(op_cost(std::any(args)).bytes, 64 * 256 * (2 + 1 + 1) + 4 * (2 * 64 + 256));
 }
 
-TEST(OpCost, OfArgumentsItDoesNotKnow) {
+TEST(OpCost, OfUnknownArguments) {
   EXPECT_THROW(op_cost(std::any(3)), InternalError);
   EXPECT_EQ(op_cost(OpCall{.name = "copy", .label = "", .cost = {.bytes = 8}, .args = {}}).bytes, 8);
 }
 
-// An observer that has a step rehearsed is told of every operation, and none is done: the tensors may be anywhere.
-TEST(OpObserver, ARehearsalTellsAndDoesNothing) {
+// A tracing observer receives every operation, and none is executed: tensors may have fake addresses.
+TEST(OpObserver, TracingReportsOperationsWithoutExecution) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::f32, {16}), y(cpu, DType::f32, {16});
   x.fill_value(1.0f);
@@ -209,7 +209,7 @@ TEST(OpObserver, ARehearsalTellsAndDoesNothing) {
 TEST(ProfileLabel, NestsAndKeepsTheLastPartOfAName) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::f32, {16});
-  const ProfileLabel before("nobody listens");
+  const ProfileLabel before("no observer");
   Listener listener;
   {
     const ProfileLabel outer("layers.3.mlp.linear_fc1", "fprop");
@@ -224,7 +224,7 @@ TEST(ProfileLabel, NestsAndKeepsTheLastPartOfAName) {
   EXPECT_EQ(listener.calls[2].label, "");
 }
 
-TEST(ProfileScope, TellsOnlyTheOutermostOperation) {
+TEST(ProfileScope, ReportsOnlyTheOutermostOperation) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::f32, {16});
   Listener listener;

@@ -33,7 +33,7 @@ void MainParams::write(const Context& context, const float* host, void* halves) 
     context.copy_to_device(value, upper);
     context.copy_to_device(remainder, upper + count());
   }
-  context.synchronize();  // the host memory may be used again
+  context.synchronize();  // the host memory may be reused
 }
 
 }  // namespace te::parameters

@@ -1,5 +1,5 @@
-// Which part of a parameter of the whole model a rank holds. Initial weights, checkpoints and conversions speak of
-// whole parameters by global index; this is the map between the two.
+// The part of a full parameter that a rank holds. Initial weights, checkpoints and conversions use full parameters with
+// global indices; this maps between the two.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace te::parameters {
 
-/// Runs of rows, and of each row one run of columns. A vector [n] counts as [n, 1].
+/// Ranges of rows, and one range of columns for all of them. A vector [n] counts as [n, 1].
 struct ParameterShard {
   struct Rows {
-    int64_t first = 0;  ///< row of the whole parameter
+    int64_t first = 0;  ///< row of the full parameter
     int64_t count = 0;
   };
-  Shape global;            ///< of the whole parameter
+  Shape global;            ///< shape of the full parameter
   std::vector<Rows> rows;  ///< in the order in which the rank stores them
   int64_t first_col = 0;
   int64_t cols = 1;
 
   static ParameterShard full(Shape shape);
-  /// Part `rank` of `ranks` equal parts of every block of rows; `blocks` are the heights of the blocks (q, k and v of
-  /// linear_qkv; gate and up of linear_fc1), from the top.
+  /// Part `rank` of `ranks` equal parts of every block of rows. `blocks`: number of rows per block, from the top (q, k
+  /// and v of linear_qkv; gate and up of linear_fc1).
   static ParameterShard of_rows(Shape global, const std::vector<int64_t>& blocks, int rank, int ranks);
   static ParameterShard of_columns(Shape global, int rank, int ranks);
 
@@ -31,15 +31,14 @@ struct ParameterShard {
   Shape local() const;
   bool is_full() const { return local() == global; }
 
-  /// Elements that are neighbours here and in one row range of the whole parameter.
+  /// Contiguous local elements that belong to one row range of the full parameter.
   struct Extent {
     int64_t local = 0;  ///< flat index of the first element in the shard
     int64_t count = 0;
-    int64_t row = 0;  ///< global row of the row range's first row
-    int64_t in_range =
-        0;  ///< flat index of the first element within the row range (its rows are `cols` long)
+    int64_t row = 0;       ///< global row of the row range's first row
+    int64_t in_range = 0;  ///< flat index of the first element within the row range (rows of `cols`)
   };
-  /// The part [begin, end) of the shard's flat elements, as one extent per row range that it touches.
+  /// Elements [begin, end) of the shard, flat, as one extent per row range that they touch.
   std::vector<Extent> extents(int64_t begin, int64_t end) const;
 };
 

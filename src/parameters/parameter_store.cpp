@@ -14,8 +14,8 @@ namespace te::parameters {
 namespace {
 
 constexpr int64_t kGranule = kernels::kAdamWGranule;
-/// Of buckets of bytes: then weights behind vectors of multiples of so many lie as if planned alone, and GEMMs are
-/// chosen for them alike (kernels/gemm).
+/// Alignment of buckets of FP8 bytes. Weights after vectors of multiples of this size are then aligned as if planned
+/// alone, so that GEMM selection is the same (kernels/gemm).
 constexpr int64_t kByteAlignment = 256;
 
 int64_t round_up(int64_t value, int64_t multiple) {
@@ -35,7 +35,7 @@ Parameter* ParameterStore::add(ParameterSpec spec) {
 
 // --- layout ------------------------------------------------------------------------------------------------
 
-// Offsets, buckets and segments. One data rank needs no cuts: everything is one bucket.
+// Sets offsets, buckets and segments. One data-parallel rank has a single bucket.
 void ParameterStore::lay_out() {
   int64_t end = 0, begin = 0;
   auto layer = layer_ends_.cbegin();
@@ -51,8 +51,8 @@ void ParameterStore::lay_out() {
   flat_size_ = end;
 }
 
-/// `elements`: of the bucket up to here; `layer`: the parameter's. The same cuts whether buckets are sharded or not:
-/// then norms of gradients have the same bits.
+/// `elements`: of the bucket so far; `layer`: the parameter's. Buckets are the same whether they are sharded or not, so
+/// that gradient norms are bitwise equal.
 bool ParameterStore::ends_bucket(size_t parameter, int64_t elements,
                                  std::vector<LayerEnd>::const_iterator layer) const {
   const size_t behind = parameter + 1;
@@ -76,7 +76,7 @@ void ParameterStore::end_bucket(int64_t begin, int64_t end, const LayerEnd& laye
   largest_sharded_ = std::max(largest_sharded_, bucket.size());
 }
 
-// Elements of the buffer of values.
+// Assigns positions in `values`; returns its size in elements.
 int64_t ParameterStore::lay_out_values() {
   int64_t end = 0;
   if (!flat_values()) {
@@ -102,7 +102,8 @@ int64_t ParameterStore::lay_out_values() {
   return end + unquantized_size_;
 }
 
-/// A byte for each element, and the sum of the others' 16-bit values, which sends them twice: against values.
+/// Whether gathering FP8 is smaller: one byte per element, plus an all-reduce of the other 16-bit values, which counts
+/// twice.
 bool ParameterStore::sends_fewer_bytes(const Bucket& bucket) const {
   int64_t others = bucket.size();
   bool any = false;
@@ -118,11 +119,11 @@ bool ParameterStore::is_unquantized(const Parameter& parameter) const {
   return !parameter.has_bytes && gathers_bytes(buckets_[bucket_at(parameter.offset)]);
 }
 
-// Elements of the buffer of bytes.
+// Assigns positions in `bytes`; returns its size in elements.
 int64_t ParameterStore::lay_out_bytes() {
   if (!layout_.gather_quantized || layout_.data_size == 1) return 0;
   TE_CHECK(layout_.training && dtype_size(layout_.dtype) == 2,
-           "quantized weights travel in place of 16-bit values");
+           "FP8 weights are gathered instead of 16-bit values only");
   int64_t end = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
@@ -141,7 +142,7 @@ int64_t ParameterStore::lay_out_bytes() {
   return end;
 }
 
-// Elements of slots.
+// Sets the sizes of the slots, in elements.
 void ParameterStore::lay_out_slots() {
   for (const Bucket& bucket : buckets_) {
     if (!shards_values(bucket)) continue;
@@ -151,7 +152,8 @@ void ParameterStore::lay_out_slots() {
   largest_of_bytes_ = round_up(largest_of_bytes_, kByteAlignment);
 }
 
-// Elements of the buffer of gradients: whole buckets, segments, and behind them sharded layers' vectors.
+// Assigns positions in `grads`: full buckets, segments, then the vectors of sharded layers. Returns its size in
+// elements.
 int64_t ParameterStore::lay_out_grads() {
   int64_t end = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -173,9 +175,10 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   layout_ = layout;
   TE_CHECK(
       (layout.value_slots == 0 || layout.grad_slots > 0) && (layout.grad_slots == 0 || layout.data_size > 1),
-      "{} slots of gradients and {} of values of {} data ranks", layout.grad_slots, layout.value_slots,
-      layout.data_size);
-  TE_CHECK(!layout.offload_mains || !layout.drop_values, "passes read main parameters that are on the host");
+      "{} slots of gradients and {} of values with {} data-parallel ranks", layout.grad_slots,
+      layout.value_slots, layout.data_size);
+  TE_CHECK(!layout.offload_mains || !layout.drop_values,
+           "passes cannot read FP32 master weights in host memory");
   lay_out();
   const int64_t num_bytes = lay_out_bytes();
   lay_out_slots();
@@ -203,7 +206,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
-  int64_t dense_value = 0, vector = vectors_;  // where values are dropped, and where gradients are sharded
+  int64_t dense_value = 0, vector = vectors_;  // with dropped values, and with sharded gradients
   int64_t loose = unquantized_;
   for (Parameter& parameter : parameters_) {
     const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
@@ -239,7 +242,7 @@ void ParameterStore::bind(const Context& context) {
   if (!OpObserver::is_tracing()) write_flags(context);
 }
 
-// A GEMM writes the parameter and not the gap behind it, so a last granule that has both is zeroed.
+// A GEMM writes the parameter but not the gap after it, so the last granule is zeroed if it has a gap.
 int64_t ParameterStore::granules_written(const Parameter& parameter) {
   return parameter.linear ? parameter.shape.numel() / kGranule : 0;
 }
@@ -345,13 +348,13 @@ std::vector<Tensor> ParameterStore::kept_values(const Parameter& parameter) cons
   return result;
 }
 
-// Of a bucket that is not whole here.
+// For a bucket that is sharded or gathers bytes.
 Tensor ParameterStore::own_values(const Parameter& parameter, const Piece& piece) const {
   const Segment& segment = segments_[bucket_at(parameter.offset)];
   return part(values, segment.value + piece.shard - segment.shard, piece.count);
 }
 
-// Of a bucket that gathers bytes.
+// For a bucket that gathers bytes.
 Tensor ParameterStore::own_bytes(const Parameter& parameter, const Piece& piece) const {
   const Segment& segment = segments_[bucket_at(parameter.offset)];
   return part(bytes, segment.bytes + piece.shard - segment.shard, piece.count);
@@ -379,8 +382,8 @@ std::vector<ParameterStore::Part> ParameterStore::unquantized_parts() const {
 
 // --- gradients ---------------------------------------------------------------------------------------------
 
-// Of sharded buckets nothing but the vectors adds up before it is reduced: GEMMs write their slot anew, its gaps are
-// zeroed with each reduction (comm/gradient_reducer.h), and a segment's first sum is written.
+// In sharded buckets only vectors accumulate before they are reduced: GEMMs overwrite their slot, its gaps are zeroed
+// with each reduction (comm/gradient_reducer.h), and the first sum of a segment is written.
 void ParameterStore::reset_gradients(const Context& context) {
   for (Parameter& parameter : parameters_) parameter.grad_stale = parameter.linear;
   if (layout_.grad_slots == 0) {
@@ -426,7 +429,7 @@ void ParameterStore::initialize(const Context& context, uint64_t seed, const Par
                                 const Piece& piece) const {
   const MainParams main = main_of(parameter, piece);
   const ParameterShard& shard = parameter.shard;
-  // Halves are made from FP32 numbers, which pass through the gradients' memory: it is not in use yet.
+  // Halves are computed from FP32 values, which use the gradients' memory: it is not in use yet.
   const int64_t most = main.fp32 ? piece.count : static_cast<int64_t>(grads.bytes() / sizeof(float));
   for (const ParameterShard::Extent& extent : shard.extents(piece.local, piece.local + piece.count)) {
     for (int64_t at = 0; at < extent.count; at += most) {

@@ -11,14 +11,14 @@ namespace {
 
 using kernels::kAdamWGranule;
 
-/// visit(first element, elements, number) of every block of n elements.
+/// Calls visit(first element, number of elements, block index) for every block of n elements.
 template <class Visit>
 void for_each_block(int64_t n, Visit&& visit) {
   for (int64_t first = 0; first < n; first += kAdamWGranule)
     visit(first, std::min(kAdamWGranule, n - first), first / kAdamWGranule);
 }
 
-/// Rounded to the nearest.
+/// Rounds to nearest.
 template <class Format>
 void encode(const float* values, int64_t n, uint8_t* codes, uint8_t* exponents) {
   for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
@@ -27,7 +27,7 @@ void encode(const float* values, int64_t n, uint8_t* codes, uint8_t* exponents) 
   });
 }
 
-/// T holds the values exactly.
+/// T represents all decoded values exactly.
 template <class Format, class T>
 void decode(const uint8_t* codes, const uint8_t* exponents, int64_t n, T* out) {
   for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
@@ -57,10 +57,10 @@ int64_t Moments::offset_of(int64_t first, int64_t count) const {
 
 Moments Moments::part(int64_t shard_first, int64_t count) const {
   const int64_t first = offset_of(shard_first, count);
-  TE_CHECK(first >= 0, "elements {}+{} of the shard have no such moment", shard_first, count);
+  TE_CHECK(first >= 0, "elements {}+{} of the shard have no moment", shard_first, count);
   Moments result{.values = parameters::ParameterStore::part(values, first, count)};
   if (!blocks()) return result;
-  TE_CHECK(first % kAdamWGranule == 0, "moments from element {} on, within a block", first);
+  TE_CHECK(first % kAdamWGranule == 0, "moments start at element {}, inside a block", first);
   result.exponents =
       parameters::ParameterStore::part(exponents, first / kAdamWGranule, kernels::granules_of(count));
   return result;
@@ -103,7 +103,7 @@ void Moments::write(const Context& context, const float* host, void* rounded) co
     context.copy_to_device(values, codes);
     context.copy_to_device(exponents, codes + n);
   }
-  context.synchronize();  // the host memory may be used again
+  context.synchronize();  // the host memory may be reused
 }
 
 void Moments::zero(const Context& context) const {

@@ -62,7 +62,7 @@ void Muon::plan_scratch(MemoryPlan& plan, Lifetime update, int64_t window, int64
   const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
     plan.add(slot, name, MemoryKind::scratch, dtype, shape, update);
   };
-  // U is not scaled as losses are: FP16 would lose it.
+  // U is not multiplied by the loss scale, so FP16 would underflow.
   const DType values = parameters_.layout().dtype, dtype = values == DType::f16 ? DType::bf16 : values;
   add(update_, "muon.update", dtype, {window});
   if (shared > 0) add(parts_, "muon.parts", dtype, {groups_.tensor().size(), shared});
@@ -85,7 +85,7 @@ void Muon::update(const Context& context, const MuonStep& step) const {
     if (shared) {
       const Segment& segment = parameters_.segments()[number];
       const Tensor own = ParameterStore::part(update_, segment.begin - bucket.begin, segment.count);
-      context.zero(own);  // what is not a matrix, and gaps, travel as zeros
+      context.zero(own);  // gaps and other parameters are gathered as zeros
       for (const Parameter* parameter : buckets_[number])
         make_update(context, step, number, bucket.begin, parameter->offset, parameter->end());
       groups_.data().all_gather(context, own, ParameterStore::part(update_, 0, bucket.size()));
@@ -116,7 +116,7 @@ void Muon::make_update(const Context& context, const MuonStep& step, size_t buck
 
 void Muon::update_parameter(const Context& context, const MuonStep& step, const Parameter& parameter,
                             const Tensor& mine) const {
-  // One piece at most: a bucket has one segment of this rank.
+  // At most one piece, as this rank has one segment per bucket.
   const std::vector<ParameterStore::Piece> pieces = parameters_.pieces(parameter);
   if (pieces.empty()) return;
   const int64_t begin = pieces[0].local, end = begin + pieces[0].count;
@@ -136,7 +136,7 @@ void Muon::update_parameter(const Context& context, const MuonStep& step, const 
 
 namespace {
 
-/// Where the part of a matrix that tensor rank `rank` holds lies in it.
+/// The region of a matrix that tensor-parallel rank `rank` holds.
 kernels::ParameterRegion region_of(const Parameter& parameter, int64_t local_rows, int rank) {
   const bool columns = parameter.shard.cols < parameter.shard.global_cols();
   return {.local_cols = parameter.shard.cols,
@@ -170,7 +170,8 @@ Tensor Muon::orthogonalized(const Context& context, const Parameter& parameter, 
   return x;
 }
 
-/// Elements [begin, end) of this rank's part of the parameter, all of the matrix and of this rank's segment.
+/// Applies the update to elements [begin, end) of this rank's part of the parameter, all within the matrix and the
+/// segment.
 void Muon::apply(const Context& context, const MuonStep& step, const Parameter& parameter,
                  const Matrix& matrix, const Tensor& orthogonal, int64_t begin, int64_t end) const {
   const size_t number = parameters_.bucket_at(parameter.offset);

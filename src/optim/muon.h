@@ -1,23 +1,23 @@
-// Muon (Jordan et al., 2024) in the form of Moonlight (Liu et al., arXiv 2502.16982): the update of the matrices inside
-// the layers. All other parameters are AdamW's (optimizer.h), and so are learning rate, weight decay, clipping and the
-// decision to skip a step.
+// Muon (Jordan et al., 2024) in the form of Moonlight (Liu et al., arXiv 2502.16982): updates the weight matrices of
+// the layers. All other parameters use AdamW (optimizer.h). Learning rate, weight decay, clipping and skipped steps are
+// shared with it.
 //
-// For each logical matrix W [rows, cols] (of linear_qkv q, k and v, of linear_fc1 gate and up, each by itself), with
+// For each logical matrix W [rows, cols] (q, k and v of linear_qkv, gate and up of linear_fc1, each separately), with
 // its gradient G after clipping:
 //   M = muon_momentum M + G
 //   U = muon_nesterov ? G + muon_momentum M : M
 //   W = W (1 - lr weight_decay) - lr muon_scale sqrt(max(rows, cols)) newton_schulz(U)
 //
-// M is kept where AdamW keeps exp_avg; there is no second moment. Where ranks share a matrix, it is orthogonalized
-// whole. Per bucket (parameters/parameter_store.h) that has matrices:
-//   1. Each data rank makes its segment of U, from its segments of G and M, in the model's dtype (of FP16 models in
-//      BF16, whose range U needs).
-//   2. all_gather of U over the data group: 2 bytes a parameter in BF16, as many as the gather of the values sends.
-//   3. all_gather over the tensor group of those parameters that this rank's segment touches.
+// M is stored in exp_avg; there is no second moment. A matrix that is sharded across ranks is orthogonalized as a
+// whole. For each bucket (parameters/parameter_store.h) with matrices:
+//   1. Each data-parallel rank computes its segment of U from its segments of G and M, in the model's dtype (BF16 for
+//      FP16 models, whose range is too small for U).
+//   2. all_gather of U over the data-parallel group: 2 bytes per parameter in BF16, like the gather of the weights.
+//   3. all_gather over the tensor-parallel group of the parameters that this rank's segment touches.
 //   4. Newton-Schulz of the matrices that the segment touches, and the update of the segment's elements. A matrix that
-//      a segment's end cuts is orthogonalized by both data ranks that have a part of it, and by all its tensor ranks.
-// All ranks take a matrix through the same GEMMs. So on the CPU every layout makes the same bits of the same gradients;
-// on a GPU ranks do whose GEMMs have the same algorithms.
+//      crosses a segment's end is orthogonalized by both data-parallel ranks, and by all its tensor-parallel ranks.
+// All ranks use the same GEMMs for a matrix. On the CPU, every layout therefore gives bitwise equal updates for equal
+// gradients; on a GPU, ranks whose GEMMs use the same algorithms do.
 #pragma once
 
 #include <vector>
@@ -30,10 +30,10 @@
 
 namespace te::optim {
 
-/// The parameter is a matrix of a layer, and the optimizer is Muon: it has one moment instead of two.
+/// Whether the optimizer is Muon and the parameter is a matrix of a layer, with one moment instead of two.
 bool has_one_moment(config::OptimizerName optimizer, const parameters::Parameter& parameter);
 
-/// What changes from step to step.
+/// Arguments that change from step to step.
 struct MuonStep {
   Tensor momentum;  ///< fp32 [shard_size]; elements of other parameters are not touched
   float lr = 0.0f;
@@ -47,26 +47,27 @@ class Muon {
        const parallel::Groups& groups)
       : config_(config), parameters_(parameters), groups_(groups) {}
 
-  /// After the store's plan(). `update`: when the scratch of an update is alive; empty: always.
+  /// After the store's plan(). `update`: lifetime of the update's scratch; empty: always.
   void plan(MemoryPlan& plan, Lifetime update);
-  /// Momentum, main parameters and values of this rank's segments. Values of others are gathered by the caller.
+  /// Updates momentum, FP32 master weights and BF16 weights of this rank's segments. The caller gathers other ranks'
+  /// weights.
   void update(const Context& context, const MuonStep& step) const;
 
  private:
-  /// A matrix within a parameter: of the rank's part rows [first_row, first_row + local_rows).
+  /// A matrix within a parameter: rows [first_row, first_row + local_rows) of the rank's part.
   struct Matrix {
-    int64_t rows = 0, cols = 0;  ///< of the whole
+    int64_t rows = 0, cols = 0;  ///< of the full matrix
     int64_t first_row = 0, local_rows = 0;
   };
   std::vector<Matrix> matrices_of(const parameters::Parameter& parameter) const;
-  /// All of the parameter's rows and columns are on every tensor rank, or there is one.
+  /// Whether every tensor-parallel rank has all rows and columns of the parameter.
   bool is_full(const parameters::Parameter& parameter) const;
   void plan_scratch(MemoryPlan& plan, Lifetime update, int64_t window, int64_t shared, int64_t elements,
                     int64_t side);
-  /// U of this rank's elements [begin, end) of the flat buffers, at `begin` - `origin` in update_.
+  /// Computes U of this rank's elements [begin, end) of the flat buffers, stored at `begin` - `origin` in update_.
   void make_update(const Context& context, const MuonStep& step, size_t bucket, int64_t origin, int64_t begin,
                    int64_t end) const;
-  /// `mine`: U of this rank's part of the parameter, complete.
+  /// `mine`: complete U of this rank's part of the parameter.
   void update_parameter(const Context& context, const MuonStep& step, const parameters::Parameter& parameter,
                         const Tensor& mine) const;
   Tensor orthogonalized(const Context& context, const parameters::Parameter& parameter, const Matrix& matrix,
@@ -77,10 +78,10 @@ class Muon {
   const config::OptimizerConfig config_;
   const parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
-  std::vector<std::vector<const parameters::Parameter*>> buckets_;  ///< the matrices of each
+  std::vector<std::vector<const parameters::Parameter*>> buckets_;  ///< matrices per bucket
   // Scratch of an update, in the model's dtype:
-  Tensor update_;               ///< U of a bucket, or with one data rank of a parameter
-  Tensor parts_;                ///< [tensor ranks, part of a parameter], only with several tensor ranks
+  Tensor update_;               ///< U of a bucket; with one data-parallel rank, of a parameter
+  Tensor parts_;                ///< [TP ranks, part of a parameter]; only with several TP ranks
   Tensor x_, product_;          ///< the largest matrix
   Tensor gram_, gram_squared_;  ///< the largest [min(rows, cols), min(rows, cols)]
   Tensor sum_, sum_scratch_;    ///< fp32: of the norm

@@ -11,9 +11,9 @@ namespace te::optim {
 
 namespace {
 
-constexpr int kSlots = 4;  ///< of the ring: fetched, waiting, updated, written back
+constexpr int kSlots = 4;  ///< slots of the ring: fetched, waiting, updated, written back
 
-/// `codes`: what the values of FP8 are.
+/// `codes`: the dtype of FP8 codes.
 DType dtype_of(config::MomentDType dtype, DType codes) {
   if (dtype == config::MomentDType::fp8) return codes;
   return dtype == config::MomentDType::fp32 ? DType::f32 : DType::bf16;
@@ -39,7 +39,7 @@ Tensor Optimizer::field(int index, DType dtype) const {
   return {static_cast<char*>(status_.data) + index * sizeof(float), dtype, {1}};
 }
 
-// What is not Muon's, as few runs as possible: gaps between parameters go with the elements before them.
+// Elements that Muon does not update, in as few runs as possible: gaps after a parameter belong to its run.
 void Optimizer::find_adamw_runs() {
   const std::vector<parameters::Segment>& segments = parameters_.segments();
   int64_t held = 0;
@@ -88,7 +88,7 @@ void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
   reducer_.plan(plan);
 }
 
-// As large as the buffer allows. A small shard is cut, too, so that the slots are a fraction of it.
+// As large as the buffer allows. A small shard is divided, too, so that the slots are a fraction of it.
 int64_t Optimizer::slot_elements(bool mains) const {
   constexpr int64_t kGranule = kernels::kAdamWGranule, kMinChunks = 16;
   const auto granule_bytes = [](const Moments& moments) {
@@ -105,7 +105,7 @@ void Optimizer::plan_ring(MemoryPlan& plan) {
   constexpr int64_t kGranule = kernels::kAdamWGranule;
   const bool mains = parameters_.layout().offload_mains && !parameters_.fp32();
   TE_CHECK(parameters_.layout().offload_mains == (config_.offload == config::Offload::state),
-           "optimizer.offload {}: the store's main parameters are elsewhere",
+           "optimizer.offload {}: the store's FP32 master weights are in other memory",
            config::to_string(config_.offload));
   const int64_t slot = slot_elements(mains);
   split_adamw_runs(slot);
@@ -151,7 +151,7 @@ void Optimizer::bind(const Context& context) {
 }
 
 void Optimizer::begin_step(const Context& context) {
-  TE_CHECK(!reducer_.in_flight(), "a step begins while the last one's gradients are being reduced");
+  TE_CHECK(!reducer_.in_flight(), "a step begins while gradients of the previous one are being reduced");
   parameters_.reset_gradients(context);
   context.zero(status_);
 }
@@ -159,10 +159,10 @@ void Optimizer::begin_step(const Context& context) {
 void Optimizer::step(const Context& context, float lr, float largest_loss_sum, float gradient_scale) {
   // 1. Gradients of this rank's segments, summed over the ranks.
   reducer_.finish(context);
-  // 2. Global gradient norm, the clipping coefficient, and whether the step counts at all.
+  // 2. Global gradient norm, the clipping coefficient, and whether the step is skipped.
   update_status(context, largest_loss_sum, gradient_scale);
-  // 3. Moments, main parameters, values. The last step's gathers read and write the values, and a caller that
-  //    ran no pass since then has not waited for them.
+  // 3. Moments, FP32 master weights, BF16 weights. The gathers of the previous step access the weights; if no pass has
+  // run since then, they may not have been waited for.
   gatherer_.wait_all(context);
 #ifndef NDEBUG
   comm::check_replicas(context, parameters_, groups_);
@@ -173,7 +173,7 @@ void Optimizer::step(const Context& context, float lr, float largest_loss_sum, f
                          .grad_multiplier = field(4, DType::f32).as<float>(),
                          .skip = skip_flag()});
   if (!parameters_.flat_values()) parameters_.cast_values(context);
-  // 4. The other data ranks' values.
+  // 4. Gather the BF16 weights of the other data-parallel ranks.
   gatherer_.start(context);
 }
 

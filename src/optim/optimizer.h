@@ -1,17 +1,17 @@
-// The optimizer step: gradient norm, clipping, AdamW on the main parameters (or Muon on those of the layers' matrices,
-// muon.h), new parameter values. All of it runs on the device; the host learns the outcome from StepStatus, which is
-// copied back once per step.
+// The optimizer step: gradient norm, clipping, AdamW on the FP32 master weights (or Muon on the layers' matrices,
+// muon.h), new BF16 weights. All of it runs on the device; the host reads the outcome from StepStatus, which is copied
+// once per step.
 //
-// Several data ranks share the work (ZeRO-1): each keeps main parameters and moments of its own segments
-// only, updates these, and gathers the others' values. A step, as the caller sees it:
+// Data-parallel ranks shard the optimizer state (ZeRO-1): each stores FP32 master weights and Adam moments of its own
+// segments only, updates these, and gathers the weights of the others. A step, as seen by the caller:
 //
 //   begin_step()
-//   all microbatches' passes; before the last one's backward pass reducer().begin(), in it reducer().ready()
+//   passes of all microbatches; reducer().begin() before the last backward pass, reducer().ready() in it
 //   step()
-//   ... the next step's forward pass, with gatherer().wait() before values are read
+//   ... the next step's forward pass, with gatherer().wait() before weights are read
 //
-// With optimizer.offload moments, or these and main parameters, are in host memory, and pass the device in each step
-// (state_ring.h). AdamW is what it is without.
+// With optimizer.offload, the Adam moments, and optionally the FP32 master weights, are in host memory and pass through
+// device memory in each step (state_ring.h). AdamW computes the same as without offload.
 #pragma once
 
 #include <limits>
@@ -30,21 +30,21 @@
 
 namespace te::optim {
 
-/// What a step leaves for the host; the same on every rank.
+/// The result of a step for the host; the same on every rank.
 struct StepStatus {
   float loss_sum = 0.0f;        ///< cross entropy, over the tokens of the global batch
-  float sum_of_squares = 0.0f;  ///< of all gradients, scaled as they are
-  float z_loss_sum = 0.0f;      ///< as loss_sum, with a z-loss
+  float sum_of_squares = 0.0f;  ///< of all gradients, including the loss scale
+  float z_loss_sum = 0.0f;      ///< like loss_sum, for the z-loss
   float grad_norm = 0.0f;       ///< before clipping, of unscaled gradients
-  float multiplier = 0.0f;      ///< the clipping coefficient, and what undoes the scale
-  int32_t skipped = 0;          ///< non-finite loss or gradient: nothing was updated
+  float multiplier = 0.0f;      ///< clipping coefficient, divided by the loss scale
+  int32_t skipped = 0;          ///< no update: loss or gradient not finite, or a loss spike
 };
 
-/// What it needs of a run's config.
+/// The parts of a run's config that the optimizer uses.
 struct OptimizerOptions {
   config::OptimizerConfig optimizer;
   config::ParallelConfig parallel;
-  uint64_t seed = 0;             ///< of stochastic rounding: training.seed
+  uint64_t seed = 0;             ///< training.seed, for stochastic rounding
   bool tied_embeddings = false;  ///< model.tie_word_embeddings
   bool z_loss = false;           ///< training.z_loss_coefficient is not 0
 };
@@ -55,30 +55,29 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, parameters::ParameterStore& parameters,
             const parallel::Groups& groups);
 
-  /// After the store's plan(). `update`: when the scratch of step() is alive; empty: memory of its own.
+  /// After the store's plan(). `update`: lifetime of the scratch of step(); empty: separate memory.
   void plan(MemoryPlan& plan, Lifetime update = {});
-  /// After the plan's allocation.
+  /// After the plan's memory is allocated.
   void bind(const Context& context);
-  /// Resets the gradients and zeroes the loss sum: the start of a step. InternalError while gradients are being
-  /// reduced.
+  /// Starts a step: resets the gradients and zeroes the loss sum. InternalError while gradients are being reduced.
   void begin_step(const Context& context);
-  /// With optimizer.offload: begins to fetch state, beside the step's passes. Optional, before step().
+  /// With optimizer.offload: starts to fetch state, overlapped with the passes. Optional, before step().
   void prefetch(const Context& context) { ring_.begin(context); }
-  /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
-  /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and
-  /// values unless the step must be skipped (also because the loss sum is above `largest_loss_sum`), and starts the
-  /// gather of the values. All ranks skip, or none. The gradients have been multiplied by `gradient_scale`, too.
+  /// Finishes the reduction of gradients, updates FP32 master weights and BF16 weights unless the step is skipped, and
+  /// starts the gather of the weights. This rank's gradients must be complete and divided by the number of tokens of
+  /// the global batch; each loss must have been added to the loss sum of one rank. A step is skipped on all ranks or
+  /// none; also if the loss sum is above `largest_loss_sum`. `gradient_scale`: factor that the gradients contain, the
+  /// loss scale.
   void step(const Context& context, float lr, float largest_loss_sum = std::numeric_limits<float>::infinity(),
             float gradient_scale = 1.0f);
-  /// Before main parameters or moments are read or written by anybody else: waits until they are those of the last
-  /// step. With optimizer.offload they may still be on their way to the host.
+  /// Waits until FP32 master weights and Adam moments in host memory are those of the last step: with optimizer.offload
+  /// their copies may still be running. Call before other code reads or writes them.
   void wait_offload() const { ring_.wait_offload(); }
   /// Copies the status to page-locked memory; valid after the next synchronize of the context.
   void fetch_status(const Context& context);
   StepStatus status() const { return *host_status_.as<StepStatus>(); }
 
-  /// Tells the optimizer what the host has learned: a step that was not skipped counts for the bias
-  /// correction.
+  /// Reports the result of a step: a step that was not skipped counts for the bias correction.
   void finish_step(bool skipped) { updates_ += skipped ? 0 : 1; }
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
@@ -87,19 +86,19 @@ class Optimizer {
   comm::ParameterGatherer& gatherer() { return gatherer_; }
   const LrSchedule& schedule() const { return schedule_; }
   Tensor loss_sum() const { return field(0, DType::f32); }
-  Tensor z_loss_sum() const { return z_loss_ ? field(2, DType::f32) : Tensor{}; }  ///< empty without a z-loss
+  Tensor z_loss_sum() const { return z_loss_ ? field(2, DType::f32) : Tensor{}; }  ///< empty without z-loss
   const int32_t* skip_flag() const { return field(5, DType::i32).as<int32_t>(); }
 
-  Moments exp_avg;     ///< [shard_size]; of Muon's matrices the momentum
-  Moments exp_avg_sq;  ///< the same, without Muon's matrices
+  Moments exp_avg;     ///< [shard_size]; momentum for matrices of Muon
+  Moments exp_avg_sq;  ///< likewise, without matrices of Muon
 
  private:
-  /// Elements of a segment that AdamW updates in one launch.
+  /// Elements of a segment that one AdamW launch updates.
   struct AdamWRun {
     size_t segment = 0;
     int64_t begin = 0, count = 0;  ///< within the segment
   };
-  /// What AdamW changes of a run, on the device.
+  /// The state of a run that AdamW updates, on the device.
   struct State {
     parameters::MainParams main;
     Moments exp_avg, exp_avg_sq;
@@ -112,7 +111,7 @@ class Optimizer {
   State fetch(const Context& context, size_t number);
   void update(const Context& context, size_t number, float lr);
   Tensor flags_of(const AdamWRun& run) const;
-  Tensor field(int index, DType dtype) const;  ///< member number `index` of the device's StepStatus
+  Tensor field(int index, DType dtype) const;  ///< word `index` of the device's StepStatus
 
   config::OptimizerConfig config_;
   uint64_t seed_;
@@ -125,13 +124,13 @@ class Optimizer {
   Muon muon_;
   std::vector<AdamWRun> adamw_runs_;
   int64_t updates_ = 0;
-  StateRing ring_;     ///< a chunk is one of adamw_runs_; without optimizer.offload empty
-  Tensor slot_mains_;  ///< of the ring's slots
-  Moments slot_exp_avg_, slot_exp_avg_sq_;  ///< the same
-  std::vector<MomentRuns> runs_;            ///< of each of adamw_runs_; empty: both moments are FP32
-  Tensor run_table_;                        ///< u8, the same on the device
+  StateRing ring_;     ///< one chunk per entry of adamw_runs_; empty without optimizer.offload
+  Tensor slot_mains_;  ///< in the ring's slots
+  Moments slot_exp_avg_, slot_exp_avg_sq_;  ///< likewise
+  std::vector<MomentRuns> runs_;            ///< per entry of adamw_runs_; empty if both moments are FP32
+  Tensor run_table_;                        ///< u8, runs_ on the device
   Tensor status_;                           ///< u8 [sizeof(StepStatus)]
-  Tensor scratch_;                          ///< of the gradient norm
+  Tensor scratch_;                          ///< for the gradient norm
   HostBuffer host_status_;
 };
 

@@ -27,7 +27,7 @@ void StateRing::lay_out(std::vector<Chunk> chunks, int slots, int64_t slot_eleme
   }
 }
 
-// A shard's end may cut what the last value stands for.
+// Rounds up: a shard may end in the middle of the elements that one value stands for.
 Tensor StateRing::Buffer::of_host(const Chunk& chunk) const {
   return ParameterStore::part(*host, chunk.first / elements, (chunk.count + elements - 1) / elements);
 }
@@ -47,7 +47,7 @@ void StateRing::make_streams(const Context& context) {
 void StateRing::start_fetch(size_t chunk) {
   TE_CHECK(chunk == started_, "chunk {} is fetched, but {} is next", chunk, started_);
   const ProfileLabel label("offload");
-  written_[slot_of(chunk)].wait(*fetching_);  // by the chunk before it, perhaps in the last step
+  written_[slot_of(chunk)].wait(*fetching_);  // by the slot's previous chunk, perhaps in the last step
   for (const Buffer& buffer : buffers_) {
     fetching_->copy_to_device(buffer.of_slots(first_of_slot(chunk), chunks_[chunk].count),
                               buffer.of_host(chunks_[chunk]).data);
@@ -56,7 +56,7 @@ void StateRing::start_fetch(size_t chunk) {
   ++started_;
 }
 
-// What was launched on the context may have written the host memory: a load, initial weights.
+// Work launched on the context may still write the host memory: a checkpoint load, initial weights.
 void StateRing::begin(const Context& context) {
   if (empty() || started_ > 0) return;
   make_streams(context);
@@ -84,11 +84,11 @@ void StateRing::write_back(const Context& context, size_t chunk) {
   }
   written_[slot_of(chunk)].record(*writing_);
   if (started_ < chunks_.size()) start_fetch(started_);
-  if (chunk + 1 == chunks_.size()) started_ = 0;  // the next step begins anew
+  if (chunk + 1 == chunks_.size()) started_ = 0;  // reset for the next step
 }
 
 void StateRing::wait_offload() const {
-  TE_CHECK(started_ == 0, "the optimizer's state is read while a step is using it");
+  TE_CHECK(started_ == 0, "the optimizer state is read while a step is using it");
   if (writing_) writing_->synchronize();
 }
 

@@ -1,14 +1,13 @@
-// State of an optimizer that is in host memory, and how it passes the device: in chunks through a ring of slots, each
-// fetched, updated there, and written back.
+// Optimizer state in host memory: in each step it passes through device memory in chunks, in a ring of slots. Each
+// chunk is fetched, updated in its slot, and written back.
 //
-//   fetching stream   | fetch 0 | fetch 1 | fetch 2 | fetch 3 |     fetch 4       | fetch 5 | ...
+//   fetch stream      | fetch 0 | fetch 1 | fetch 2 | fetch 3 |     fetch 4       | fetch 5 | ...
 //   the step's stream                        norm   | update 0 | update 1 | update 2 | ...
-//   writing stream                                             | write 0  | write 1  | write 2 | ...
+//   write stream                                               | write 0  | write 1  | write 2 | ...
 //
-// With four slots chunk 4 comes into the slot that chunk 0 has left. A link carries both directions at once, so a step
-// takes about the time of one of them. The first chunks are fetched while the step's passes run (begin()), the last
-// ones written while those of the next step do: nobody else reads or writes the host memory then without
-// wait_offload().
+// With four slots, chunk 4 uses the slot of chunk 0. A host link transfers in both directions at once, so a step takes
+// about the time of one direction. The first chunks are fetched during the step's passes (begin()), and the last ones
+// are written during those of the next step. Other code must call wait_offload() before it accesses the host memory.
 #pragma once
 
 #include <optional>
@@ -21,29 +20,29 @@ namespace te::optim {
 
 class StateRing {
  public:
-  /// Elements of a shard that are in a slot together.
+  /// Elements of a shard that share a slot.
   struct Chunk {
     int64_t first = 0, count = 0;
   };
 
-  /// Host memory of a whole shard and the slots' memory of it: a value for each `elements` elements. Both must stay
-  /// where they are.
+  /// Adds a buffer: host memory of the whole shard, and the slots' memory, with one value per `elements` elements. Both
+  /// tensors must stay at their addresses.
   void pass(const Tensor& host, const Tensor& slots, int64_t elements);
   bool empty() const { return buffers_.empty(); }
 
-  /// `slots` slots of `slot_elements` elements.
+  /// Sets `slots` slots of `slot_elements` elements each.
   void lay_out(std::vector<Chunk> chunks, int slots, int64_t slot_elements);
 
-  /// Launches the fetches of the first chunks, behind the work that has been launched on the context so far. Once a
-  /// step; fetch() does it where nobody has.
+  /// Starts to fetch the first chunks, after the work launched on the context so far. Once per step; fetch() calls it
+  /// if needed.
   void begin(const Context& context);
-  /// Work launched on the context from now on sees the chunk in its slot. Chunks in their order, each followed by its
-  /// write_back(). Returns the first element in the slots' memory.
+  /// Makes later work on the context wait until the chunk is in its slot. Chunks are fetched in order, each followed by
+  /// its write_back(). Returns the first element in the slots' memory.
   int64_t fetch(const Context& context, size_t chunk);
-  /// The slot goes back to the host, behind the work that has been launched on the context so far.
+  /// Writes the slot back to the host, after the work launched on the context so far.
   void write_back(const Context& context, size_t chunk);
 
-  /// Waits until the host memory holds what the last step has made. Not between begin() and the last write_back().
+  /// Waits until the host memory has the result of the last step. Not between begin() and the last write_back().
   void wait_offload() const;
 
  private:
@@ -53,7 +52,7 @@ class StateRing {
     Tensor of_host(const Chunk& chunk) const;
     Tensor of_slots(int64_t first, int64_t count) const;
   };
-  /// A point in a stream's work, for each slot.
+  /// One event per slot.
   using Events = std::vector<Event>;
 
   void make_streams(const Context& context);

@@ -1,6 +1,6 @@
-// A model of parameters alone, cut over any grid of ranks, with made-up gradients: what the tests of the
-// distributed optimizer on the CPU and on GPUs share. The sums that the ranks must find are known, so a
-// one-rank optimizer that is fed with them is the reference.
+// A model of parameters only, divided over any grid of ranks, with synthetic gradients; shared by the tests of the
+// distributed optimizer on the CPU and on GPUs. The expected sums over ranks are known, so a one-rank optimizer that
+// receives them is the reference.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +36,9 @@ struct Case {
   bool overlap = true;
   ReadyOrder order = ReadyOrder::descending;
   double clip = 0.0;
-  /// Gradients are few-bit multiples of a power of two: their sums are exact, whatever the order.
+  /// Gradients are few-bit multiples of a power of two: their sums are exact in any order.
   bool exact = false;
-  bool muon = false;  ///< of the weights of fc1 (two matrices in one) and fc2
+  bool muon = false;  ///< for the weights of fc1 (two matrices in one) and fc2
   config::Offload offload = config::Offload::none;
 
   std::string str() const {
@@ -55,14 +55,14 @@ enum class Cut { whole, rows, two_blocks, columns };
 
 struct Definition {
   std::string name;
-  Shape shape;  ///< of the whole parameter
+  Shape shape;  ///< of the full parameter
   Cut cut = Cut::whole;
   Sharing sharing = Sharing::sharded;
   bool decay = false;
   bool tied = false;
 };
 
-/// Layers of sizes that are multiples of nothing but of the tensor ranks (up to 4).
+/// Layers whose sizes are divisible only by the number of tensor-parallel ranks (up to 4).
 inline std::vector<std::vector<Definition>> model_layers() {
   std::vector<std::vector<Definition>> layers;
   layers.push_back({{"words", {28, 13}, Cut::rows, Sharing::sharded, true, true},
@@ -121,8 +121,8 @@ inline float rounded(float value, DType dtype) {
   return dtype == DType::bf16 ? to_float(to_bf16(value)) : value;
 }
 
-/// What one rank's backward pass finds of a whole parameter. `tensor` matters where each rank finds a part,
-/// `stage` where two stages do.
+/// The gradient of a full parameter in one rank's backward pass. `tensor` matters if each rank computes a part, `stage`
+/// if two stages do.
 inline std::vector<float> found_gradient(const Case& c, const Definition& definition, int step, int data,
                                          int tensor, int stage) {
   const uint64_t seed = stream_of(fmt::format("{} {} {} {} {}", definition.name, step, data,
@@ -137,7 +137,7 @@ inline std::vector<float> found_gradient(const Case& c, const Definition& defini
   return values;
 }
 
-/// acc = round(sum of what `part` gives for 0..count-1), added in this order in FP32.
+/// The rounded FP32 sum of part(0), ..., part(count - 1), in this order.
 template <class Part>
 std::vector<float> sum_of(int count, DType dtype, Part&& part) {
   std::vector<float> total = part(0);
@@ -149,8 +149,8 @@ std::vector<float> sum_of(int count, DType dtype, Part&& part) {
   return total;
 }
 
-/// The sum over all ranks: data, then the two stages of a tied parameter, then the tensor ranks of a partial
-/// one.
+/// The sum over all ranks: data-parallel ranks, then both stages of a tied parameter, then the tensor-parallel ranks of
+/// a partial one.
 inline std::vector<float> summed_gradient(const Case& c, const Definition& definition, int step,
                                           const ProcessGrid& grid) {
   const int stages = definition.tied && grid.pipeline > 1 ? 2 : 1;
@@ -164,7 +164,7 @@ inline std::vector<float> summed_gradient(const Case& c, const Definition& defin
   });
 }
 
-/// The loss that the last stage of a data rank adds; exact in FP32.
+/// The loss that the last stage of a data-parallel rank adds; exact in FP32.
 inline float found_loss(int step, int data) {
   return 0.5f * static_cast<float>(step) + static_cast<float>(data);
 }
@@ -214,11 +214,11 @@ class Rank {
     return options;
   }
 
-  /// A whole step of a rank of a grid: a backward pass that finds its gradients layer by layer.
+  /// A full step of a rank of a grid, with a backward pass that writes gradients layer by layer.
   void step(int step, int poisoned_data = -1, bool poisoned_loss = false) {
-    if (step % 2 == 0) optimizer_.prefetch(context_);  // which is no duty
+    if (step % 2 == 0) optimizer_.prefetch(context_);  // optional
     optimizer_.begin_step(context_);
-    // What earlier microbatches have left: a reduction that runs too early would add this.
+    // Gradients of earlier microbatches, which a premature reduction would add.
     for (const Held& held : held_) {
       write(held.parameter->grad, std::vector<float>(held.global.size(), 1000.0f));
     }
@@ -331,7 +331,7 @@ class Rank {
     if (case_.order == ReadyOrder::descending || case_.order == ReadyOrder::halves) {
       std::reverse(order.begin(), order.end());
     }
-    if (case_.order == ReadyOrder::shuffled) {  // another order on every rank, in every step
+    if (case_.order == ReadyOrder::shuffled) {  // a different order on every rank and in every step
       for (size_t i = order.size(); i > 1; --i) {
         const Philox4 random = philox(static_cast<uint64_t>(groups_.rank()), static_cast<uint64_t>(step), i);
         std::swap(order[i - 1], order[random.word[0] % i]);
@@ -342,7 +342,7 @@ class Rank {
 
   void announce(size_t layer) {
     const int64_t begin = layer_begin(layer), end = held_[layer_begin_[layer + 1] - 1].parameter->end();
-    // In two pieces, cut in the middle of a parameter.
+    // In two parts, divided within a parameter.
     const int64_t middle = case_.order == ReadyOrder::halves ? begin + (end - begin) / 3 : begin;
     optimizer_.reducer().ready(context_, middle, end);
     if (middle > begin) optimizer_.reducer().ready(context_, begin, middle);
@@ -376,8 +376,8 @@ class Rank {
   const Groups& groups_;
   ParameterStore store_;
   std::vector<Held> held_;
-  std::vector<size_t> layer_begin_;  ///< of each layer and the end: a number of held_
-  bool poisoned_ = false;            ///< this rank finds a NaN in this step
+  std::vector<size_t> layer_begin_;  ///< index into held_ per layer, and the end
+  bool poisoned_ = false;            ///< this rank's gradient has a NaN in this step
   bool add_parameters_;
   optim::Optimizer optimizer_;
   MemoryPlan plan_;
@@ -387,7 +387,7 @@ class Rank {
 
 // --- comparison --------------------------------------------------------------------------------------------
 
-/// The reference's whole tensors, by name.
+/// The reference's full tensors, by name.
 struct Expected {
   std::map<std::string, std::vector<float>> main, exp_avg, exp_avg_sq, value;
 
@@ -406,8 +406,7 @@ struct Expected {
   }
 };
 
-/// Largest |actual - expected| over elements [local, local + actual.size()) of what a rank holds; NaN counts
-/// as infinite.
+/// Largest |actual - expected| over elements [local, local + actual.size()) of a rank's part; NaN counts as infinite.
 inline float largest_difference(const std::vector<float>& actual, const std::vector<float>& expected,
                                 const Rank::Held& held, int64_t local) {
   float largest = 0;
@@ -420,7 +419,7 @@ inline float largest_difference(const std::vector<float>& actual, const std::vec
 }
 
 struct Tolerance {
-  float main = 0, exp_avg = 0, exp_avg_sq = 0, value = 0;  ///< absolute; 0: the same number
+  float main = 0, exp_avg = 0, exp_avg_sq = 0, value = 0;  ///< absolute; 0: equal
 };
 
 inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& tolerance) {
@@ -448,7 +447,7 @@ inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& 
   }
 }
 
-/// Whatever lies between parameters is zero.
+/// Checks that gaps between parameters are zero.
 inline void expect_padding_zero(Rank& rank) {
   ParameterStore& store = rank.store();
   std::vector<float> values = rank.read(store.values), grads = rank.read(store.grads);
@@ -479,7 +478,7 @@ inline void expect_padding_zero(Rank& rank) {
   }
 }
 
-/// Grids of a world: tensor and pipeline 1 and 2, data what is left.
+/// Grids of a world: tensor and pipeline 1 and 2, the remaining ranks data-parallel.
 inline std::vector<ProcessGrid> grids(int world) {
   std::vector<ProcessGrid> result;
   for (const int tensor : {1, 2}) {

@@ -74,7 +74,7 @@ TEST(LrSchedule, WarmupAsLongAsTheRunOrLonger) {
   for (LrDecay decay : {LrDecay::linear, LrDecay::cosine, LrDecay::wsd}) {
     LrSchedule s = schedule(decay);
     s.decay_steps = 10;
-    EXPECT_EQ(s.at(10), 1.0f);  // warm-up wins at the common step
+    EXPECT_EQ(s.at(10), 1.0f);  // warmup takes precedence at the common step
     EXPECT_EQ(s.at(11), 0.25f);
     s.decay_steps = 5;
     EXPECT_EQ(s.at(7), 0.7f);
@@ -88,7 +88,7 @@ TEST(LrSchedule, WarmupAsLongAsTheRunOrLonger) {
 
 TEST(LrSchedule, WsdDecayLongerThanTheStablePhaseOrZero) {
   LrSchedule s = schedule(LrDecay::wsd);
-  s.wsd_decay_steps = 1000;  // then the decay starts right after the warm-up
+  s.wsd_decay_steps = 1000;  // the decay starts right after the warmup
   EXPECT_EQ(s.at(10), 1.0f);
   EXPECT_EQ(s.at(60), 0.625f);
   s.wsd_decay_steps = 0;  // a step down at the end

@@ -1,5 +1,5 @@
-// The optimizer with Muon on one rank: against PyTorch's Muon, and against the published algorithm in double precision;
-// which parameters it takes, and what a skipped step leaves.
+// The optimizer with Muon on one rank, compared with PyTorch's Muon and the published algorithm in double precision;
+// which parameters it updates, and skipped steps.
 #include <cmath>
 
 #include "kernels/muon_cases.h"
@@ -10,7 +10,7 @@ namespace {
 
 using parameters::ParameterShard;
 
-/// Few-bit numbers without a pattern that a matrix of low rank would have.
+/// Few-bit numbers without a pattern that would make the matrix low-rank.
 std::vector<float> gradient_of(int64_t n, int64_t step) {
   std::vector<float> values;
   for (int64_t i = 0; i < n; ++i)
@@ -81,7 +81,7 @@ class OneLayer {
 };
 
 // torch.optim.Muon of PyTorch 2.15 with lr 0.05, weight_decay 0.1, momentum 0.9, adjust_lr_fn "match_rms_adamw", three
-// steps. It iterates in BF16: the same in double precision differs from it by up to 1.3e-3 (of steps of 0.02 to 0.05).
+// steps. It iterates in BF16: the same in double precision differs by up to 1.3e-3 (with steps of 0.02 to 0.05).
 TEST(MuonOptimizer, AgreesWithPyTorch) {
   struct {
     MatrixShape shape;
@@ -134,7 +134,7 @@ std::vector<float> expected_rows(const config::OptimizerConfig& config, MatrixSh
   return weights;
 }
 
-// Of a fused parameter each matrix is orthogonalized, and scaled, by itself.
+// Each matrix of a fused parameter is orthogonalized and scaled separately.
 TEST(MuonOptimizer, MatchesDoublePrecision) {
   const MatrixShape shape{20, 9};
   for (const bool nesterov : {true, false}) {
@@ -159,20 +159,20 @@ TEST(MuonOptimizer, MatchesDoublePrecision) {
   }
 }
 
-// The rest is AdamW's: the bits of a run with AdamW alone.
-TEST(MuonOptimizer, LeavesTheRestToAdamW) {
+// All other parameters are updated by AdamW, bitwise equal to a run with only AdamW.
+TEST(MuonOptimizer, UsesAdamWForOtherParameters) {
   config::OptimizerConfig adamw = muon_config();
   adamw.name = config::OptimizerName::adamw;
   OneLayer with(muon_config(), {16, 9}, {16}), without(adamw, {16, 9}, {16});
   for (int64_t step = 0; step < 4; ++step) with.step(step, 0.02f), without.step(step, 0.02f);
   EXPECT_EQ(OneLayer::read(with.vector().main), OneLayer::read(without.vector().main));
   EXPECT_NE(OneLayer::read(with.matrix().main), OneLayer::read(without.matrix().main));
-  // One moment instead of two, which is what is left of the second: the vector's granule.
+  // One moment instead of two; the second moment has only the vector's granule.
   EXPECT_EQ(without.optimizer().exp_avg_sq.count(), 256 + 128);
   EXPECT_EQ(with.optimizer().exp_avg_sq.count(), 128);
 }
 
-TEST(MuonOptimizer, ASkippedStepLeavesEverything) {
+TEST(MuonOptimizer, SkippedStepChangesNothing) {
   OneLayer layer(muon_config(), {6, 4}, {6});
   layer.step(0, 0.05f);
   const std::vector<float> weights = OneLayer::read(layer.matrix().main);
@@ -183,7 +183,7 @@ TEST(MuonOptimizer, ASkippedStepLeavesEverything) {
   EXPECT_EQ(OneLayer::read(layer.optimizer().exp_avg.values), momentum);
 }
 
-// The gradient that the momentum takes up is the clipped one.
+// The momentum accumulates the clipped gradient.
 TEST(MuonOptimizer, GradientsAreClipped) {
   config::OptimizerConfig config = muon_config();
   config.clip_grad = 0.5;

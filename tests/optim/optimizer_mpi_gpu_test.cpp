@@ -1,6 +1,6 @@
-// The distributed optimizer on GPUs, with real streams and NCCL. NCCL adds in an order of its own, so the
-// gradients are such that every order gives the same sum; then all numbers must be those of the one-rank
-// optimizer on the CPU, whose AdamW has the bits of the GPU's.
+// The distributed optimizer on GPUs, with CUDA streams and NCCL. NCCL has its own summation order, so the gradients
+// have the same sum in any order; all numbers must then equal those of the one-rank optimizer on the CPU, whose AdamW
+// is bitwise equal to the GPU's.
 #include "comm/replica_check.h"
 #include "data_parallel_cases.h"
 #include "kernels/adamw/adamw_math.h"
@@ -21,7 +21,7 @@ class DistributedOptimizerGpu : public ::testing::Test {
       rank.step(step);
       reference.step_with_sums(step, groups.grid());
       const optim::StepStatus actual = rank.optimizer().status(), expected = reference.optimizer().status();
-      // FP64 sums of FP32 squares in another order, rounded to FP32 a few times per rank and bucket.
+      // FP64 sums of FP32 squares in a different order, rounded to FP32 a few times per rank and bucket.
       EXPECT_NEAR(actual.grad_norm, expected.grad_norm, 1e-5f * expected.grad_norm);
       EXPECT_EQ(actual.loss_sum, expected.loss_sum);
       EXPECT_EQ(actual.skipped, 0);
@@ -54,13 +54,13 @@ TEST_F(DistributedOptimizerGpu, EqualsOneRank) {
     compare(groups, {.dtype = DType::f32, .bucket_size = 700, .exact = true});
     compare(groups, {.dtype = DType::bf16, .grad_dtype = DType::bf16, .bucket_size = 700, .exact = true});
     for (const auto moments : {config::MomentDType::bf16, config::MomentDType::fp8}) {
-      if (moments == config::MomentDType::fp8 && grid.tensor > 1) continue;  // which cuts other blocks
+      if (moments == config::MomentDType::fp8 && grid.tensor > 1) continue;  // its blocks differ
       compare(groups, {.dtype = DType::bf16, .moment_dtype = moments, .bucket_size = 700, .exact = true});
     }
   }
 }
 
-// What is on the host is copied, updated and copied back by three streams.
+// State on the host is fetched, updated and written back on three CUDA streams.
 TEST_F(DistributedOptimizerGpu, EqualsOneRankWithOffload) {
   using config::MomentDType;
   for (const ProcessGrid& grid : grids(world().size())) {
@@ -81,10 +81,10 @@ TEST_F(DistributedOptimizerGpu, EqualsOneRankWithOffload) {
   }
 }
 
-// The GEMMs of Newton-Schulz are not those of the CPU. An element of an orthogonalized matrix with n = max(rows, cols)
-// is about n^-1/2 and off by a few hundredths of that in BF16 (muon_gpu_test.cpp), which lr 0.2 n^1/2 makes a few
-// hundredths of lr 0.2 = 2e-3 a step; a value may round to another BF16 number, the largest of which are 2^-6 apart.
-// Momenta are made of the gradients alone, and have the bits of the CPU's.
+// The GEMMs of Newton-Schulz differ from those of the CPU. An element of an orthogonalized matrix with n = max(rows,
+// cols) is about n^-1/2 and off by a few hundredths of that in BF16 (muon_gpu_test.cpp); times lr 0.2 n^1/2 that is a
+// few hundredths of lr 0.2 = 2e-3 per step. A value may round to another BF16 number, and the largest ones are 2^-6
+// apart. Momenta depend only on the gradients, and are bitwise equal to the CPU's.
 TEST_F(DistributedOptimizerGpu, MuonEqualsOneRank) {
   for (const ProcessGrid& grid : grids(world().size())) {
     SCOPED_TRACE(grid.str());
@@ -96,9 +96,8 @@ TEST_F(DistributedOptimizerGpu, MuonEqualsOneRank) {
   }
 }
 
-// Several steps are launched at once, over large buckets, and the host waits only at the end: a missing order
-// between the streams would show as gradients reduced too early or zeroed too soon, or as values gathered too
-// early.
+// Several steps are launched at once, over large buckets, and the host waits only at the end: missing synchronization
+// between the CUDA streams would reduce gradients too early, zero them too early, or gather values too early.
 TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
   constexpr int64_t kLayers = 6, kRows = 4099, kCols = 1024, kManySteps = 8;
   constexpr float kLr = 0.01f;
@@ -141,8 +140,7 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
     optimizer.finish_step(false);
   }
 
-  // All weights begin at 0 and rank r of R finds the gradient r + 1, so each element goes the way of this
-  // one.
+  // All weights start at 0 and rank r of R has the gradient r + 1, so every element follows this one.
   std::vector<uint16_t> bits(static_cast<size_t>(kRows * kCols));
   float main = 0, exp_avg = 0, exp_avg_sq = 0;
   for (int64_t step = 0; step < kManySteps; ++step) {

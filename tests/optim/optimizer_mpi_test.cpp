@@ -1,6 +1,6 @@
-// The distributed optimizer on CPU ranks against a one-rank optimizer that is fed with the sums of all ranks'
-// gradients. MPI adds in rank order in FP32 and rounds once, and so does the test: without clipping every
-// number must be the same. With clipping the norm is summed in another order.
+// The distributed optimizer on CPU ranks, compared with a one-rank optimizer that receives the sums of all ranks'
+// gradients. MPI sums in rank order in FP32 and rounds once, and so does the test: without clipping every number must
+// be equal. With clipping the norm has a different summation order.
 #include "comm/replica_check.h"
 #include "data_parallel_cases.h"
 #include "kernels/common/granule.h"
@@ -21,8 +21,7 @@ class DistributedOptimizer : public ::testing::Test {
     }
   }
 
-  /// Five steps of the ranks and of the reference; returns the largest relative difference of the gradient
-  /// norms.
+  /// Runs five steps of the ranks and of the reference; returns the largest relative difference of the gradient norms.
   double compare(const Groups& groups, const Case& c, const Tolerance& tolerance) {
     SCOPED_TRACE(c.str());
     Rank rank(cpu_, groups, c), reference(cpu_, single_, c);
@@ -42,7 +41,7 @@ class DistributedOptimizer : public ::testing::Test {
     return difference;
   }
 
-  /// StepStatus has the same bits on every rank.
+  /// Checks that StepStatus is bitwise equal on every rank.
   void expect_same_status(Rank& rank) {
     const optim::StepStatus status = rank.optimizer().status();
     const std::string bytes(reinterpret_cast<const char*>(&status), sizeof(status));
@@ -56,8 +55,8 @@ class DistributedOptimizer : public ::testing::Test {
 constexpr ReadyOrder kOrders[] = {ReadyOrder::nothing, ReadyOrder::descending, ReadyOrder::ascending,
                                   ReadyOrder::shuffled, ReadyOrder::halves};
 
-// A norm of n FP32 squares: FP64 sums of FP32 rounding per rank and bucket, FP32 sums over both; with at most
-// 8 ranks and 7 buckets of at most 15 roundings in a row, each 2^-24 of the sum. The root halves it.
+// A norm of n FP32 squares: FP64 sums are rounded to FP32 per rank and bucket, then summed in FP32; with at most 8
+// ranks and 7 buckets at most 15 consecutive roundings, each 2^-24 of the sum. The square root halves it.
 constexpr double kNormBound = 15.0 / (1 << 24);
 
 TEST_F(DistributedOptimizer, EqualsOneRank) {
@@ -91,7 +90,7 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithGradientsInBf16) {
   });
 }
 
-// Every layout draws the same random numbers for an element. Tensor ranks cut other blocks of FP8.
+// Every layout draws the same random numbers for an element. Tensor-parallel ranks have different FP8 blocks.
 TEST_F(DistributedOptimizer, EqualsOneRankWithMomentsInFewerBits) {
   using config::MomentDType;
   on_every_grid([&](const Groups& groups) {
@@ -108,7 +107,7 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithMomentsInFewerBits) {
   });
 }
 
-// The same numbers, though each element passes a slot. The reference has its state at hand.
+// The same numbers, though each element passes through a slot. The reference has its state on the device.
 TEST_F(DistributedOptimizer, EqualsOneRankWithOffload) {
   using config::MomentDType;
   on_every_grid([&](const Groups& groups) {
@@ -116,7 +115,7 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithOffload) {
       for (const auto& [moments, bucket_size] : {std::pair{MomentDType::fp32, int64_t{1} << 40},
                                                  {MomentDType::bf16, int64_t{1}},
                                                  {MomentDType::fp8, int64_t{700}}}) {
-        if (moments == MomentDType::fp8 && groups.tensor().size() > 1) continue;  // which cuts other blocks
+        if (moments == MomentDType::fp8 && groups.tensor().size() > 1) continue;  // its blocks differ
         const Case c{.dtype = DType::bf16,
                      .moment_dtype = moments,
                      .bucket_size = bucket_size,
@@ -129,7 +128,7 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithOffload) {
   });
 }
 
-// A matrix that ranks share is orthogonalized whole, by the same GEMMs as on one rank.
+// A sharded matrix is orthogonalized as a whole, with the same GEMMs as on one rank.
 TEST_F(DistributedOptimizer, MuonEqualsOneRank) {
   on_every_grid([&](const Groups& groups) {
     for (const int64_t bucket_size : {int64_t{1}, int64_t{700}, int64_t{1} << 40}) {
@@ -148,7 +147,7 @@ TEST_F(DistributedOptimizer, MuonEqualsOneRank) {
   });
 }
 
-// Each moment that Muon does not need is not there, whatever part of it a rank would have.
+// Second moments that Muon does not need are not allocated, whatever part of them a rank would have.
 TEST_F(DistributedOptimizer, MuonHasOneMomentOfAMatrix) {
   on_every_grid([&](const Groups& groups) {
     Rank adamw(cpu_, groups, {.bucket_size = 700}), muon(cpu_, groups, {.bucket_size = 700, .muon = true});
@@ -171,11 +170,10 @@ TEST_F(DistributedOptimizer, MuonHasOneMomentOfAMatrix) {
 
 TEST_F(DistributedOptimizer, EqualsOneRankWithClipping) {
   on_every_grid([&](const Groups& groups) {
-    // The multiplier, and with it each step's gradient, is off by e <= kNormBound plus the rounding of its
-    // own division. exp_avg and the root of exp_avg_sq are then off by e times the largest gradient seen; an
-    // element's update, lr exp_avg / sqrt(exp_avg_sq), by at most 5 e lr (exp_avg_sq after 5 steps is at
-    // least 0.05 / 0.23 of the largest squared gradient). Main parameters, below 4, round at 2^-23 a step on
-    // top of that.
+    // The multiplier, and thus each step's gradient, is off by e <= kNormBound plus the rounding of its division.
+    // exp_avg and the root of exp_avg_sq are then off by e times the largest gradient so far; an element's update, lr
+    // exp_avg / sqrt(exp_avg_sq), by at most 5 e lr (exp_avg_sq after 5 steps is at least 0.05 / 0.23 of the largest
+    // squared gradient). FP32 master weights, below 4, round by 2^-23 per step in addition.
     const float e = static_cast<float>(kNormBound) + 4.0f / (1 << 24);
     const float main = kSteps * (5e-2f * e + 2.4e-7f);
     const Tolerance tolerance{.main = main, .exp_avg = e, .exp_avg_sq = e, .value = main};
@@ -184,13 +182,13 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithClipping) {
   });
 }
 
-TEST_F(DistributedOptimizer, EachDataRankKeepsItsShare) {
+TEST_F(DistributedOptimizer, EachDataParallelRankKeepsItsShard) {
   on_every_grid([&](const Groups& groups) {
     Rank rank(cpu_, groups, {.dtype = DType::bf16, .bucket_size = 700});
     const int64_t size = groups.data().size();
     EXPECT_EQ(rank.optimizer().exp_avg.count() * size, rank.store().flat_size());
     EXPECT_EQ(rank.store().mains.numel() * size, rank.store().flat_size());
-    // Every element has one owner in the data group.
+    // Every element has exactly one owner in the data-parallel group.
     for (const Rank::Held& held : rank.held()) {
       int64_t count = 0;
       for (const ParameterStore::Piece& piece : rank.store().pieces(*held.parameter)) count += piece.count;
@@ -228,7 +226,7 @@ TEST_F(DistributedOptimizer, ReplicasAreCompared) {
     rank.step(1);
     comm::check_replicas(cpu_, rank.store(), groups);
     if (groups.tensor().size() == 1) return;
-    // A gain that one tensor rank has wrong in its last bit, on every data rank.
+    // A norm weight differs in the last bit on one tensor-parallel rank, on every data-parallel rank.
     const Rank::Held& held = *std::find_if(rank.held().begin(), rank.held().end(), [](const Rank::Held& h) {
       return h.definition.sharing == Sharing::partial;
     });
@@ -237,7 +235,7 @@ TEST_F(DistributedOptimizer, ReplicasAreCompared) {
     rank.write(held.parameter->value, values);
     try {
       comm::check_replicas(cpu_, rank.store(), groups);
-      ADD_FAILURE() << "a difference went unnoticed";
+      ADD_FAILURE() << "the difference was not detected";
     } catch (const InternalError& error) {
       EXPECT_NE(std::string(error.what()).find(held.parameter->name), std::string::npos) << error.what();
     }
@@ -254,7 +252,7 @@ TEST_F(DistributedOptimizer, MisuseIsAnError) {
   EXPECT_THROW(rank.optimizer().begin_step(cpu_), InternalError);
   if (world().size() > 1) {
     reducer.ready(cpu_, 0, rank.layer_begin(1));
-    // The first layer is missing nothing any more; the one bucket counts, so twice the rest shows.
+    // The single bucket counts elements: announcing the rest twice must be detected.
     reducer.ready(cpu_, rank.layer_begin(1), rank.store().flat_size());
     EXPECT_THROW(reducer.ready(cpu_, 0, 1), InternalError);
   }
@@ -262,7 +260,7 @@ TEST_F(DistributedOptimizer, MisuseIsAnError) {
   rank.step(1);
 }
 
-TEST_F(DistributedOptimizer, ATiedParameterWithoutAMarkIsAnError) {
+TEST_F(DistributedOptimizer, UnmarkedTiedParameterIsAnError) {
   const Groups planned = Groups::dry_run(ProcessGrid::of(2, 1, 1, 2), 0);
   ParameterStore store;
   store.add({.name = "words", .shard = ParameterShard::full({5, 3})});

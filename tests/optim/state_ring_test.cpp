@@ -1,5 +1,5 @@
-// The ring through which offloaded state passes: which chunk is in which slot, what comes back, and misuse. The order
-// of its streams shows on a GPU alone (optimizer_mpi_gpu_test.cpp, offload_gpu_test.cpp).
+// The ring of slots for offloaded state: which chunk is in which slot, the results, and misuse. Only GPU tests check
+// its stream order (optimizer_mpi_gpu_test.cpp, offload_gpu_test.cpp).
 #include "optim/state_ring.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using Chunks = std::vector<optim::StateRing::Chunk>;
 
-/// A shard of floats with a byte for each 4 of them, and the slots' memory.
+/// A shard of floats with one byte per 4 of them, and the slots' memory.
 class Ring : public ::testing::Test {
  protected:
   static constexpr int64_t kPart = 4, kElements = 21, kSlot = 8;
@@ -28,7 +28,7 @@ class Ring : public ::testing::Test {
     ring_.lay_out(chunks_, kSlots, kSlot);
   }
 
-  /// One step: every element of a chunk becomes 10 times itself, every byte one more.
+  /// One step: multiplies every element of a chunk by 10 and increments every byte.
   void take_step() {
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
       const int64_t at = ring_.fetch(context_, chunk);
@@ -51,7 +51,7 @@ class Ring : public ::testing::Test {
   optim::StateRing ring_;
 };
 
-TEST_F(Ring, EveryElementPassesOnce) {
+TEST_F(Ring, EveryElementIsUpdatedOnce) {
   for (int step = 1; step <= 3; ++step) {
     if (step == 2) ring_.begin(context_), ring_.begin(context_);
     take_step();
@@ -62,8 +62,8 @@ TEST_F(Ring, EveryElementPassesOnce) {
   }
 }
 
-// The first slots are filled before the step, and nothing more.
-TEST_F(Ring, FetchesAheadWhatFits) {
+// Only the first slots are filled before the step.
+TEST_F(Ring, PrefetchesWhatFits) {
   ring_.begin(context_);
   EXPECT_EQ(slots_, (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 0, 0}));
   EXPECT_EQ(part_slots_, (std::vector<uint8_t>{100, 101, 102, 0}));
@@ -72,7 +72,7 @@ TEST_F(Ring, FetchesAheadWhatFits) {
   EXPECT_EQ(slots_[1], 1);
   ring_.write_back(context_, 0);
   EXPECT_EQ(values_[1], 1);
-  EXPECT_EQ(slots_[0], 12);  // the slot has its next chunk
+  EXPECT_EQ(slots_[0], 12);  // the slot has the next chunk
 }
 
 TEST_F(Ring, MisuseIsAnError) {

@@ -17,7 +17,7 @@
 namespace te::planner {
 namespace {
 
-/// Hands every operation to a function, has none done, and is the observer for as long as it lives.
+/// Reports every operation to a function instead of executing it. Installed as the observer during its lifetime.
 class CostTrace final : public OpObserver {
  public:
   explicit CostTrace(std::function<void(const OpCall&)> listener)
@@ -36,16 +36,16 @@ class CostTrace final : public OpObserver {
   OpObserver* before_;
 };
 
-/// No rule of the config tells layers apart.
+/// Whether no rule of the config distinguishes layers.
 bool layers_are_alike(const config::Config& config) {
   return config.precision.first_layers_bf16 == 0 && config.precision.last_layers_bf16 == 0 &&
          config.precision.overrides.empty() &&
          !(config.model.windowed() && !config.model.window_pattern.empty());
 }
 
-constexpr int64_t kLayersThatStandForAll = 3;  ///< the middle one has a neighbour on either side
+constexpr int64_t kLayersThatStandForAll = 3;  ///< the middle one has neighbors on both sides
 
-/// All of the model on one stage, as few layers as show what each of them does, one sample per microbatch and rank.
+/// The whole model on one stage, with as few layers as are needed for the cost per layer, and one microbatch per rank.
 config::Config stage_config(config::Config config, int data) {
   if (layers_are_alike(config))
     config.model.num_layers = std::min(config.model.num_layers, kLayersThatStandForAll);
@@ -63,7 +63,7 @@ parallel::Groups planned_groups(const config::Config& config, int data) {
                                    train::connect_options(config));
 }
 
-/// Where the ranks of tensor and context groups are.
+/// Placement of the tensor-parallel and context-parallel groups.
 class GroupTopology {
  public:
   GroupTopology(const config::ParallelConfig& layout, const Cluster& cluster)
@@ -79,7 +79,7 @@ class GroupTopology {
   GroupPlacement tensor_, context_, microbatch_;
 };
 
-/// A message of tensor ranks by copy engines, beside GEMMs that are cut into pieces. Nothing for others.
+/// Cost of tensor-parallel communication with copy engines, overlapped with chunked GEMMs; empty for other operations.
 std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& layout,
                            const GroupPlacement& place, const Gpu& gpu) {
   const std::string_view name = call.name;
@@ -108,7 +108,7 @@ Work work_of(const OpCall& call, const config::ParallelConfig& layout, const Gro
   return work;
 }
 
-/// Which unit a pass is in, by the values that it is about to read.
+/// Assigns operations to layers, by the weights that the pass is about to read.
 class CostsByLayer {
  public:
   CostsByLayer(const parameters::ParameterStore& store, int64_t layers)
@@ -125,7 +125,7 @@ class CostsByLayer {
     for (const auto& [begin, unit] : starts_)
       if (begin == offset) current_ = unit;
   }
-  /// The embedding's backward pass comes behind the first layer's and reads no values.
+  /// The embedding's backward pass follows that of the first layer and reads no weights.
   LayerCost& of(const OpCall& call) {
     return std::string_view(call.name).starts_with("embedding") || current_ == nullptr ? embedding_
                                                                                        : *current_;
@@ -143,7 +143,7 @@ class CostsByLayer {
   LayerCost* current_ = nullptr;
 };
 
-/// Inputs of passes that nobody reads.
+/// Inputs of traced passes, which are never read.
 struct Inputs {
   Inputs(MemoryPlan& plan, const model::Dimensions& dims) {
     plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {dims.tokens});
@@ -210,7 +210,7 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
         config.model.num_layers;
     passes.activation_bytes -= passes.deferred_wgrad_bytes;
   }
-  // The head keeps two more tensors of the stream's size.
+  // The output layer keeps two more tensors of the residual stream's size.
   passes.activation_bytes -= 2 * stage.dims().residual_rows * stage.dims().hidden *
                              static_cast<int64_t>(dtype_size(stage.dims().dtype)) / config.model.num_layers;
   if (layers_are_alike(config)) passes.layers = {passes.layers[passes.layers.size() / 2]};
@@ -236,12 +236,13 @@ UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int
   double muon = 0, others = 0;
   const CostTrace trace([&](const OpCall& call) {
     const bool of_muon = call.label.starts_with("muon");
-    if (is_message(call) && call.group != "tensor") return;  // those of the data ranks are counted elsewhere
-    if (call.label.starts_with("offload")) return;           // streams of their own, and the host's link
+    if (is_message(call) && call.group != "tensor")
+      return;                                       // data-parallel communication is counted elsewhere
+    if (call.label.starts_with("offload")) return;  // other CUDA streams, and the host link
     (of_muon ? muon : others) += work_of(call, config.parallel, topology, cluster.gpu).total();
   });
   stage.parameters().bind(context);
-  muon = others = 0;  // what bind() copies is no step's
+  muon = others = 0;  // copies of bind() are not part of a step
   optimizer.begin_step(context);
   for (parameters::Parameter& parameter : stage.parameters().parameters()) parameter.grad_stale = false;
   optimizer.step(context, 0.0f);

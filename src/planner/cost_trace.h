@@ -1,7 +1,7 @@
-// What the passes of one microbatch and the update do, unit by unit, found by a rehearsal: the program's own model and
-// optimizer run with an observer that is told every operation, in order, while none is done and no memory is there
-// (OpObserver::executes). So the operations, their shapes and what travels are those of the program, under every
-// recipe, layout and way to recompute; op_time.h says how long each takes.
+// The cost of one microbatch's passes and of the update, per layer, by tracing: the program's model and optimizer run
+// with an observer that records every operation in order, while none is executed and no memory is allocated
+// (OpObserver::executes). Operations, shapes and communication are thus those of the program, for every recipe, layout
+// and recompute setting; op_time.h predicts the time of each.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace te::planner {
 
-/// Seconds of one rank.
+/// Seconds on one rank.
 struct Work {
   double compute = 0;
-  double messages = 0;  ///< over tensor and context ranks, which nothing hides (docs/log/benchmarks.md)
+  double messages = 0;  ///< tensor-parallel and context-parallel communication, not overlapped
   double total() const { return compute + messages; }
   Work& operator+=(const Work& other);
 };
@@ -23,35 +23,35 @@ struct Work {
 /// A layer, or an end of the model: the embedding, or final norm, output layer and loss.
 struct LayerCost {
   Work forward;
-  Work backward;               ///< with wgrad, unless that is put off
-  Work wgrad;                  ///< where it is put off
-  Work first_forward;          ///< of a step's first microbatch: casts of the weights come before it
+  Work backward;               ///< with wgrad, unless deferred
+  Work wgrad;                  ///< deferred wgrad
+  Work first_forward;          ///< of a step's first microbatch, with quantization of weights
   int64_t parameters = 0;      ///< of this rank
-  int64_t fp8_parameters = 0;  ///< of these: weights that travel in FP8 where data ranks gather them so
+  int64_t fp8_parameters = 0;  ///< of these, weights that may be gathered in FP8
 };
 
 struct MicrobatchCost {
   LayerCost embedding, head;
-  std::vector<LayerCost> layers;  ///< of all layers; one element where they are alike
+  std::vector<LayerCost> layers;  ///< of all layers; one element if they are alike
   const LayerCost& layer(int64_t index) const {
     return layers[layers.size() == 1 ? 0 : static_cast<size_t>(index)];
   }
-  int64_t activation_bytes = 0;      ///< of a layer, at least, on average: what a microbatch keeps of it
-  int64_t deferred_wgrad_bytes = 0;  ///< likewise, and besides: for a weight gradient that is put off
+  int64_t activation_bytes = 0;      ///< kept per layer and microbatch: lower bound, average
+  int64_t deferred_wgrad_bytes = 0;  ///< likewise, in addition, for a deferred wgrad
 };
 
-/// Of parallel.tensor x context ranks; `deferred_wgrad`: weight gradients are (zero_bubble). The layout's other axes
-/// are not looked at. The config is valid.
+/// Traces parallel.tensor x context ranks. `deferred_wgrad`: weight gradients are deferred (zero_bubble). Other
+/// dimensions of the layout are ignored. The config must be valid.
 MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad);
 
-/// Seconds of the update without messages over data ranks: norm of the gradients, moments, parameters. In proportion to
-/// what a rank has of each.
+/// Seconds of the update (gradient norm, moments, parameters) without data-parallel communication, in proportion to
+/// what a rank holds.
 struct UpdateWork {
-  double per_parameter = 0;  ///< of this rank, before the data ranks share them
-  double per_layer = 0;      ///< Muon's
-  double host_bytes = 0;     ///< of a parameter, likewise shared: what optimizer.offload moves, each way
+  double per_parameter = 0;  ///< of this rank, before sharding across data-parallel ranks
+  double per_layer = 0;      ///< of Muon
+  double host_bytes = 0;     ///< per parameter, likewise: optimizer.offload's transfers in each direction
 };
-/// Of parallel.tensor x context ranks and `data` data ranks.
+/// Traces parallel.tensor x context ranks with `data` data-parallel ranks.
 UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int data);
 
 }  // namespace te::planner

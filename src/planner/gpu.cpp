@@ -7,8 +7,8 @@
 namespace te::planner {
 
 const std::vector<Gpu>& gpus() {
-  // Memory as nvidia-smi shows it; copies: 4.23 TB/s of the H200's 4.8 measured (docs/log/benchmarks.md), the
-  // H100's 3.35 TB/s (data sheet) at the same share.
+  // Memory as nvidia-smi shows it. Copies: measured on the H200 (docs/log/benchmarks.md); for the H100, the same
+  // fraction of its 3.35 TB/s (data sheet).
   static const std::vector<Gpu> all{
       {.name = "h100",
        .title = "NVIDIA H100 80GB SXM",
@@ -28,7 +28,7 @@ const Gpu& gpu_named(std::string_view name) {
     if (gpu.name == name) return gpu;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", gpu.name);
   }
-  user_error("--gpu {}: there are numbers of {} only; take the one that is nearest", name, names);
+  user_error("--gpu {}: unknown GPU; known are {}; choose the most similar one", name, names);
 }
 
 GroupPlacement place_of(const Cluster& cluster, int ranks, int stride) {

@@ -22,16 +22,16 @@ std::vector<int64_t> divisors(int64_t n) {
   return all;
 }
 
-constexpr int64_t kMaxTokens = 131072;  ///< of a microbatch of several samples on a rank
+constexpr int64_t kMaxTokens = 131072;  ///< per microbatch and rank, if it has several samples
 constexpr int64_t kMaxVirtualStages = 4;
 
-/// How layers are dealt out to so many stages.
+/// Ways to assign layers to stages.
 std::vector<const char*> splits(int64_t stages) {
   if (stages == 1) return {"even"};
   return {"even", "balanced"};
 }
 
-/// Schedules of a pipeline of so many stages, with their virtual stages.
+/// Schedules of a pipeline with this number of stages, with their virtual stages.
 std::vector<std::pair<PipelineSchedule, int64_t>> schedules(int64_t stages) {
   std::vector<std::pair<PipelineSchedule, int64_t>> all{{PipelineSchedule::one_f_one_b, 1}};
   if (stages == 1) return all;
@@ -48,9 +48,9 @@ std::vector<config::Shard> shards(int64_t ranks) {
   return {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters};
 }
 
-/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule: as many as ranks,
-/// of which the first needs no other rank's tokens, or two, whose GEMMs are larger. The stream between stages of one
-/// host likewise.
+/// The config's transport of tensor-parallel activations, and copy engines with chunked GEMMs, which are usually
+/// faster: either one chunk per rank, of which the first needs no communication, or two chunks, which are larger GEMMs.
+/// On one host, pipeline activations likewise.
 std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout, bool one_host) {
   config::ParallelConfig copying = layout;
   copying.tensor_transport = config::Transport::copy;
@@ -70,7 +70,7 @@ std::vector<config::ParallelConfig> transports(const config::ParallelConfig& lay
   return all;
 }
 
-/// What keeps less in memory, and takes longer.
+/// Variants that save memory and take more time.
 void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all) {
   for (const config::Recompute recompute :
        {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
@@ -82,7 +82,7 @@ void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all
   }
 }
 
-/// All ways to run a cut into ranks, legal or not.
+/// All variants of a layout of ranks, valid or not.
 std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid, bool one_host) {
   std::vector<Config> all;
   Config way = config;
@@ -112,7 +112,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
   return all;
 }
 
-/// "" where the rules accept the config for a GPU, else why they do not.
+/// Empty if the rules accept the config for a GPU, else the reason.
 std::string refusal(const Config& config, const parallel::ProcessGrid& grid) {
   try {
     config::validate(config);
@@ -124,12 +124,12 @@ std::string refusal(const Config& config, const parallel::ProcessGrid& grid) {
   return "";
 }
 
-/// The keys of a layout, where they are others than in the config that was given.
+/// The keys of a layout that differ from the given config, as --set options.
 std::string settings_of(const Config& config, const Config& given) {
   std::string text;
   for (const config::ChangedKey& key : config::changed_keys(config::to_yaml(given), config)) {
-    if (key.path == "model.make_vocab_size_divisible_by") continue;    // follows from parallel.tensor
-    const bool quoted = key.now.size() > 1 && key.now.front() == '"';  // single words all of them
+    if (key.path == "model.make_vocab_size_divisible_by") continue;    // derived from parallel.tensor
+    const bool quoted = key.now.size() > 1 && key.now.front() == '"';  // all are single words
     text += fmt::format("{}--set {}={}", text.empty() ? "" : " ", key.path,
                         quoted ? key.now.substr(1, key.now.size() - 2) : key.now);
   }
@@ -146,15 +146,15 @@ class Search {
   SearchResult run() {
     const Cluster& cluster = model_.cluster();
     for (const int64_t tensor : divisors(cluster.gpus)) {
-      if (tensor > cluster.per_host) continue;  // a group of tensor ranks stays on a host
+      if (tensor > cluster.per_host) continue;  // tensor parallelism stays within a host
       for (const int64_t context : divisors(cluster.gpus / tensor))
         for (const int64_t pipeline : divisors(cluster.gpus / tensor / context))
           add_cut(parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(tensor), static_cast<int>(context),
                                             static_cast<int>(pipeline)));
     }
     if (result_.legal == 0)
-      user_error("no layout of {} GPUs is legal for this config; the last one tried: {}", cluster.gpus,
-                 refusal_);
+      user_error("no layout of {} GPUs is valid for this config; reason for the last one tried: {}",
+                 cluster.gpus, refusal_);
     if (result_.layouts.empty()) report_misfit();
     std::stable_sort(result_.layouts.begin(), result_.layouts.end(),
                      [](const Layout& a, const Layout& b) { return a.time.total() < b.time.total(); });
@@ -170,13 +170,13 @@ class Search {
     return layout;
   }
 
-  /// The fastest way that fits.
+  /// Adds the fastest variant of a layout of ranks that fits.
   void add_cut(const parallel::ProcessGrid& grid) {
-    std::vector<std::pair<double, Config>> candidates;  // by the least that they take
+    std::vector<std::pair<double, Config>> candidates;  // by the lower bound of their time
     const Cluster& cluster = model_.cluster();
     std::vector<Config> all = ways(config_, grid, cluster.gpus <= cluster.per_host);
     if (all.empty())
-      refusal_ = fmt::format("training.global_batch_size ({}) is no multiple of {} data-parallel ranks",
+      refusal_ = fmt::format("training.global_batch_size ({}) is not a multiple of {} data-parallel ranks",
                              config_.training.global_batch_size, grid.data);
     for (Config& way : all) {
       std::string why = refusal(way, grid);
@@ -216,17 +216,16 @@ class Search {
     ++result_.too_large;
     if (nearest_bytes_ != 0 && bytes >= nearest_bytes_) return;
     nearest_bytes_ = bytes;
-    nearest_ = fmt::format("{}, micro batch {}, recompute {}, shard {}", grid.str(),
-                           config.training.micro_batch_size, to_string(config.training.recompute),
-                           to_string(config.parallel.shard));
+    nearest_ =
+        fmt::format("{}, microbatch {}, recompute {}, shard {}", grid.str(), config.training.micro_batch_size,
+                    to_string(config.training.recompute), to_string(config.parallel.shard));
   }
 
   [[noreturn]] void report_misfit() const {
     user_error(
-        "no layout of {} GPUs fits into the {} that a plan may take of an {}; the nearest needs {} ({}); "
-        "what helps: "
-        "more GPUs, optimizer.main_grad_dtype: bf16, exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8, "
-        "store_param_remainders: true",
+        "no layout of {} GPUs fits into the {} that a plan may use on an {}; the nearest one needs {} ({}); "
+        "options: more GPUs, optimizer.main_grad_dtype: bf16, exp_avg_dtype and exp_avg_sq_dtype: bf16 or "
+        "fp8, store_param_remainders: true",
         model_.cluster().gpus, human_bytes(result_.capacity_bytes), model_.cluster().gpu.title,
         human_bytes(nearest_bytes_), nearest_);
   }
@@ -236,7 +235,7 @@ class Search {
     const int64_t ranks = own.tensor * own.context * own.pipeline;
     if (model_.cluster().gpus % ranks != 0) {
       result_.configured_refusal =
-          fmt::format("{} GPUs are no multiple of parallel.tensor x context x pipeline = {}",
+          fmt::format("{} GPUs are not a multiple of parallel.tensor x context x pipeline = {}",
                       model_.cluster().gpus, ranks);
       return;
     }
@@ -267,9 +266,8 @@ int64_t SearchResult::configured_rank() const {
 
 SearchResult search(const Config& config, const Cluster& cluster, const PlannedBytes& planned_bytes) {
   if (config.precision.dtype != config::ComputeDType::bf16)
-    user_error(
-        "precision.dtype {}: --plan knows the times of BF16 and FP8 alone; set precision.dtype to bf16",
-        config::to_string(config.precision.dtype));
+    user_error("precision.dtype {}: --plan predicts only BF16 and FP8; set precision.dtype to bf16",
+               config::to_string(config.precision.dtype));
   return Search(config, cluster, planned_bytes).run();
 }
 

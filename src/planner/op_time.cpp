@@ -36,11 +36,11 @@ double rate_of(const kernels::Matrix& a, const Gpu& gpu) {
   return a.layout == kernels::ScaleLayout::rows ? gpu.fp8_rows : gpu.fp8_blocks;
 }
 
-/// With the sum over k cut into so many parts, which are then added up in FP32.
+/// Time with split-K into `cuts` parts, which are then summed in FP32.
 double cut_gemm_seconds(const GemmShape& shape, int cuts, const Gpu& gpu) {
   const double tiles = std::ceil(shape.m / kTileRows) * std::ceil(shape.n / kTileColumns) * cuts;
   const double depth = shape.k / cuts;
-  // What a tile costs besides its own is time, which is more k where that is faster.
+  // The overhead of a tile is constant in time, so it counts as more k at a higher rate.
   const double share =
       depth / (depth + gpu.tile_depth * shape.rate / gpu.fp8) * tiles / (tiles + gpu.lost_tiles);
   const double parts = cuts == 1 ? 0 : 2 * sizeof(float) * shape.m * shape.n * cuts;
@@ -53,7 +53,7 @@ double gemm_seconds(const GemmShape& shape, double bytes, const Gpu& gpu) {
   return std::max(seconds, bytes / gpu.copy);
 }
 
-/// With an activation within: what it moves besides the GEMM comes on top.
+/// A GEMM with fused activation: the bytes that it moves in addition to the GEMM are added.
 double gemm_seconds(const OpCall& call, const Gpu& gpu) {
   const double bytes = cost::op_cost(call).bytes;
   if (const auto* gemm = as<kernels::Gemm>(call)) {
@@ -109,7 +109,7 @@ double bandwidth_share(std::string_view name, const Gpu& gpu) {
   return gpu.others;
 }
 
-/// What the op casts to FP8, or null.
+/// The FP8 output of an operation, or null.
 const kernels::Fp8Output* cast_of(const OpCall& call) {
   if (const auto* norm = as<kernels::NormForward>(call)) return &norm->y_fp8;
   if (const auto* norm = as<kernels::NormBackward>(call)) return &norm->dx_fp8;

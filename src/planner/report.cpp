@@ -49,7 +49,7 @@ Row row_of(const std::string& number, const Layout& layout) {
   return row;
 }
 
-/// Columns of equal width; text to the left, numbers to the right.
+/// Columns of equal width; text aligned left, numbers right.
 std::string aligned(const std::vector<Row>& rows) {
   constexpr size_t kTextColumns = 6;
   std::vector<size_t> widths(rows.front().size());
@@ -70,16 +70,17 @@ std::string aligned(const std::vector<Row>& rows) {
 
 std::string configured_line(const SearchResult& result) {
   if (!result.configured)
-    return fmt::format("the config's own layout is refused: {}\n", result.configured_refusal);
+    return fmt::format("the config's own layout is not valid: {}\n", result.configured_refusal);
   if (!result.configured_fits())
-    return fmt::format("the config's own layout needs {}, more than fits\n",
+    return fmt::format("the config's own layout does not fit: it needs {}\n",
                        human_bytes(result.configured->memory_bytes));
   const double best = result.layouts.front().tokens_per_gpu;
   const int64_t rank = result.configured_rank();
   if (rank == 1)
     return fmt::format("the config's own layout is as fast as the best of {}\n", result.layouts.size());
-  return fmt::format("the config's own layout would be number {} in this list: {:.1f} % behind the best\n",
-                     rank, 100.0 * (1.0 - result.configured->tokens_per_gpu / best));
+  return fmt::format(
+      "the config's own layout would be number {} in this list: {:.1f}% slower than the best\n", rank,
+      100.0 * (1.0 - result.configured->tokens_per_gpu / best));
 }
 
 nlohmann::json json_of(const Layout& layout) {
@@ -114,15 +115,15 @@ size_t shown(const SearchResult& result, int rows) {
 std::string report(const SearchResult& result, const config::Config& config, const Cluster& cluster,
                    int rows) {
   const int hosts = (cluster.gpus + cluster.per_host - 1) / cluster.per_host;
-  std::string text =
-      fmt::format("predicted for {} x {}{}, {} of {} a step: {} legal layouts, {} do not fit into {}\n",
-                  cluster.gpus, cluster.gpu.title, hosts == 1 ? "" : fmt::format(" on {} hosts", hosts),
-                  config.training.global_batch_size, config.model.seq_length, result.legal, result.too_large,
-                  human_bytes(result.capacity_bytes));
+  std::string text = fmt::format(
+      "predicted for {} x {}{}, {} x {} tokens per step: {} valid layouts, {} do not fit into {}\n",
+      cluster.gpus, cluster.gpu.title, hosts == 1 ? "" : fmt::format(" on {} hosts", hosts),
+      config.training.global_batch_size, config.model.seq_length, result.legal, result.too_large,
+      human_bytes(result.capacity_bytes));
   text +=
-      "the fastest way of each cut into tensor x context x data x pipeline ranks; shares of the step in "
-      "%\n\n";
-  std::vector<Row> table{{"", "ranks", "schedule", "micro batch", "recompute", "shard", "s/step",
+      "the fastest variant of each division into tensor x context x data x pipeline ranks; step time by part "
+      "in %\n\n";
+  std::vector<Row> table{{"", "ranks", "schedule", "microbatch", "recompute", "shard", "s/step",
                           "tokens/s/GPU", "compute", "tensor", "pipeline", "data", "update", "memory"}};
   for (size_t i = 0; i < shown(result, rows); ++i)
     table.push_back(row_of(std::to_string(i + 1), result.layouts[i]));
@@ -130,7 +131,7 @@ std::string report(const SearchResult& result, const config::Config& config, con
   text += aligned(table) + '\n' + configured_line(result) + '\n';
   for (size_t i = 0; i < shown(result, rows); ++i) {
     const std::string& settings = result.layouts[i].settings;
-    text += fmt::format("{:>2}  {}\n", i + 1, settings.empty() ? "the config as it is" : settings);
+    text += fmt::format("{:>2}  {}\n", i + 1, settings.empty() ? "the given config" : settings);
   }
   return text;
 }

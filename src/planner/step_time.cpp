@@ -25,9 +25,9 @@ bool puts_off(const config::Config& config) {
   return config.parallel.schedule == config::PipelineSchedule::zero_bubble && config.parallel.pipeline > 1;
 }
 
-/// Of one stage.
+/// Cost of one stage.
 struct StageWork {
-  Work forward, backward, wgrad;  ///< of a microbatch
+  Work forward, backward, wgrad;  ///< per microbatch
   double casts = 0;
   int64_t parameters = 0;
   int64_t layer_parameters = 0;
@@ -35,7 +35,7 @@ struct StageWork {
   int64_t layers = 0;
 };
 
-/// The pieces of the pipeline in the model's order, and the stages made of them.
+/// The pieces of the pipeline in model order, and the stages made of them.
 struct Cut {
   std::vector<StageWork> pieces, stages;
 };
@@ -75,7 +75,7 @@ Cut cut(const config::Config& config, const MicrobatchCost& passes) {
   return result;
 }
 
-/// Messages of the data ranks of one stage.
+/// Communication of the data-parallel ranks of one stage.
 class DataMessages {
  public:
   DataMessages(const config::Config& config, const parallel::ProcessGrid& grid, const Cluster& cluster,
@@ -89,7 +89,7 @@ class DataMessages {
                                                     static_cast<double>(stage.layer_parameters) /
                                                         static_cast<double>(stage.layers)))) {}
 
-  /// Seconds that each pass of each microbatch is longer for them.
+  /// Seconds that this communication adds to each pass of each microbatch.
   double every_forward() const {
     if (config_.parallel.shard != config::Shard::parameters || place_.ranks == 1) return 0;
     return exposed(gather(stage_.layer_parameters, in_fp8()), stage_.forward.total(),
@@ -98,7 +98,7 @@ class DataMessages {
   double every_backward() const {
     if (config_.parallel.shard == config::Shard::optimizer || place_.ranks == 1) return 0;
     const double backward = stage_.backward.total() + stage_.wgrad.total();
-    // What has been reduced is added to this rank's sums; what has been copied, with the ranks' parts.
+    // Reduced gradients are added to this rank's sums; with copy engines, the parts of all ranks are added.
     const double passes = copies() ? place_.ranks + 2.0 : 3.0;
     const double sums =
         passes * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
@@ -109,7 +109,7 @@ class DataMessages {
           exposed(gather(stage_.layer_parameters, in_fp8()), backward, config_.parallel.overlap_param_gather);
     return seconds;
   }
-  /// Once a step.
+  /// Seconds per step.
   double once() const {
     if (place_.ranks == 1) return 0;
     const config::Shard shard = config_.parallel.shard;
@@ -152,8 +152,8 @@ class DataMessages {
   double buckets_;
 };
 
-/// How a microbatch's stream gets from one stage to the next: the slowest link counts. By copies it arrives as early as
-/// it is sent, in a landing buffer, which the receiver copies (parallel/peer_links.h).
+/// Time to send a microbatch's activations to the next stage, over the slowest link. With copy engines they arrive as
+/// soon as they are sent, in a landing buffer that the receiver copies (parallel/peer_links.h).
 parallel::Costs message_costs(const config::Config& config, const parallel::ProcessGrid& grid,
                               const Cluster& cluster) {
   const double tokens = static_cast<double>(config.training.micro_batch_size * config.model.seq_length) /
@@ -169,7 +169,7 @@ parallel::Costs message_costs(const config::Config& config, const parallel::Proc
           .receipt = copies ? 2 * bytes / (cluster.gpu.copy * cluster.gpu.others) : 0.0};
 }
 
-/// Seconds that the passes of all microbatches take on the stage that has the most to do.
+/// Seconds of all microbatches' passes on the stage with the most work.
 double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
                              const std::vector<DataMessages>& data, const parallel::Costs&) {
   double most = 0;
@@ -181,7 +181,7 @@ double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cu
   return shape.microbatches * most;
 }
 
-/// Seconds from the first pass to the last.
+/// Seconds from the first pass to the last one.
 double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
                         const std::vector<DataMessages>& data, parallel::Costs costs) {
   if (shape.stages == 1) return slowest_stage_seconds(shape, cut, data, costs);
@@ -196,8 +196,8 @@ double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
   return parallel::simulate(parallel::make_schedule(shape), shape, costs).makespan;
 }
 
-/// Seconds of a stage's update. With offload the link to the host may take longer, in both directions at once; what the
-/// slots hold, a quarter of the state at most (optim/optimizer.cpp), travels beside the passes.
+/// Seconds of a stage's update. With offload the host link may take longer, in both directions at once; transfers of
+/// what the slots hold, at most a quarter of the state (optim/optimizer.cpp), overlap with the passes.
 double update_seconds(const UpdateWork& update, const StageWork& stage, const config::OptimizerConfig& keys) {
   const auto parameters = static_cast<double>(stage.parameters);
   const double moved = update.host_bytes * parameters;
@@ -248,7 +248,7 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
     step.compute += mean * all.compute;
     step.messages += mean * all.messages;
     step.data += mean * (messages.every_forward() + messages.every_backward());
-    casts += stage.casts;  // one stage after the other, before its first pass
+    casts += stage.casts;  // one stage after the other, before their first passes
     once = std::max(once, messages.once());
     step.update = std::max(step.update, update_seconds(updates, stage, config.optimizer));
   }
@@ -286,7 +286,7 @@ double StepModel::min_bytes(const config::Config& config) {
   const double mains = optimizer.offload == config::Offload::state ? 0.0 : 2.0;
   const double state =
       values + grads + (mains + (optimizer.offload == config::Offload::none ? moments : 0.0)) / shares;
-  // Microbatches in flight on the first stage: as many as there are stages.
+  // Microbatches in flight on the first stage: at most one per stage.
   const double in_flight = std::min(shape.microbatches, shape.stages);
   const auto bytes_of_stage = [&](size_t stage, double deferred_wgrad) {
     const StageWork& part = parts.stages[stage];
@@ -296,7 +296,7 @@ double StepModel::min_bytes(const config::Config& config) {
                 deferred_wgrad * static_cast<double>(all.deferred_wgrad_bytes));
   };
   if (!puts_off(config)) return bytes_of_stage(0, 0);
-  // zero_bubble: on every stage, and the later the stage, the more chunks wait for their weight gradients.
+  // zero_bubble: later stages have more chunks with deferred weight gradients, so all stages are compared.
   double most = 0;
   for (int stage = 0; stage < shape.stages; ++stage) {
     const double waiting = std::min(shape.microbatches * shape.chunks, stage + 1);

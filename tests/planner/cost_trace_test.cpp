@@ -1,5 +1,5 @@
-// A rehearsal tells the operations that the program does: the same passes of the same models, once performed on the CPU
-// and once only told, tell the same operations, one by one; and what units are made of adds up.
+// A trace reports the operations that the program executes: the same passes of the same models, once executed on the
+// CPU and once only traced, report the same operations one by one; and the cost per layer adds up.
 #include "planner/cost_trace.h"
 
 #include <spdlog/fmt/ranges.h>
@@ -50,7 +50,7 @@ config::Config small_config(const Settings& settings) {
       "small", settings);
 }
 
-/// What a step on one rank tells: two passes and the update. `flops`: of the passes.
+/// The operations of a step on one rank: two passes and the update. `flops`: of the passes.
 std::vector<std::string> told(const config::Config& config, bool executes, double* flops = nullptr) {
   const parallel::Groups groups = parallel::Groups::single();
   const Context context = Context::cpu(train::execution_options(config));
@@ -87,7 +87,7 @@ std::vector<std::string> told(const config::Config& config, bool executes, doubl
   return listener.told;
 }
 
-TEST(CostTrace, TellsWhatIsDone) {
+TEST(CostTrace, MatchesExecution) {
   const std::vector<Settings> all{
       {},
       {"precision.fp8=hybrid"},
@@ -115,19 +115,20 @@ TEST(CostTrace, TellsWhatIsDone) {
   }
 }
 
-// Models whose memory no machine here has are rehearsed like small ones.
+// Models that do not fit into the memory of this machine can be traced.
 TEST(CostTrace, NeedsNoMemory) {
   const auto config = testing::shipped_config("llama3.1_70b_fp8");
   const MicrobatchCost passes = trace_microbatch(config, testing::h200s(8), false);
   EXPECT_EQ(passes.layers.size(), 1u);
-  // 8192 x (8192 + 2 x 1024) + 8192 x 8192 + 3 x 8192 x 28672, and two gains, of which a rank of four has a quarter.
+  // 8192 x (8192 + 2 x 1024) + 8192 x 8192 + 3 x 8192 x 28672, of which one of four ranks has a quarter, and two norm
+  // weights.
   EXPECT_EQ(passes.layer(79).parameters,
             (8192 * 10240 + 8192 * 8192 + 3 * int64_t{8192} * 28672) / 4 + 2 * 8192);
   EXPECT_EQ(passes.embedding.parameters, int64_t{128256} * 8192 / 4);
   EXPECT_EQ(passes.head.parameters, int64_t{128256} * 8192 / 4 + 8192);
 }
 
-// Where documents begin is not looked at either.
+// Tracing does not read document starts either.
 TEST(CostTrace, OfDocuments) {
   const config::Config config =
       small_config({"data.synthetic=false", "data.train=[x]", "data.document_mask=true"});
@@ -136,14 +137,14 @@ TEST(CostTrace, OfDocuments) {
   EXPECT_GT(passes.layer(0).backward.compute, passes.layer(0).forward.compute);
 }
 
-// One source of FLOPs: those of the operations are those of the formula, plus the scores that attention's backward pass
-// makes anew (docs/how-to/profile.md).
+// The FLOPs of the operations equal those of the formula, plus the scores that the backward pass of attention
+// recomputes (docs/how-to/profile.md).
 TEST(CostTrace, HasTheFlopsOfTheFormula) {
   const config::Config config = small_config({});
   double flops = 0;
   told(config, false, &flops);
   const double tokens = 2 * 32,
-               again = 3 * 32.0 * 64;  // layers x sequence x width, 2 FLOPs of half of the scores
+               again = 3 * 32.0 * 64;  // layers x sequence x width, 2 FLOPs for half of the scores
   EXPECT_NEAR(flops / tokens / (train::flops_per_token(config.model) + again), 1.0, 1e-12);
 }
 
@@ -154,8 +155,8 @@ Work sum(const MicrobatchCost& passes) {
   return all;
 }
 
-// The middle one of three layers stands for all; where a rule tells them apart each is looked at.
-TEST(CostTrace, LayersThatDifferAreAllLookedAt) {
+// The middle of three layers represents all; if a rule distinguishes layers, each one is traced.
+TEST(CostTrace, DifferentLayersAreAllTraced) {
   const auto cluster = testing::h200s(1);
   const auto mixed = testing::shipped_config("llama7b_fp8", {"precision.first_layers_bf16=2"});
   const MicrobatchCost passes = trace_microbatch(mixed, cluster, false);
@@ -166,8 +167,8 @@ TEST(CostTrace, LayersThatDifferAreAllLookedAt) {
   EXPECT_NEAR(alike.layer(5).backward.total() / passes.layer(16).backward.total(), 1.0, 1e-9);
 }
 
-// What a balanced split goes by (config/pipeline_split.h) is near what the rehearsal finds.
-TEST(CostTrace, TheHeadTakesTheTimeOfSoManyLayers) {
+// The ratio that a balanced split uses (config/pipeline_split.h) is close to that of the trace.
+TEST(CostTrace, OutputLayerTakesTheExpectedTime) {
   for (const char* name :
        {"llama7b_bf16", "llama7b_fp8", "llama3.1_8b_fp8", "llama2_13b_fp8", "llama3.1_70b_fp8"}) {
     const auto config = testing::shipped_config(name, {"parallel.tensor=1", "parallel.pipeline=1",
@@ -179,8 +180,8 @@ TEST(CostTrace, TheHeadTakesTheTimeOfSoManyLayers) {
   }
 }
 
-// Weight gradients that are put off are the same work at another time.
-TEST(CostTrace, PuttingOffMovesWork) {
+// Deferred weight gradients are the same work at another time.
+TEST(CostTrace, DeferredWgradMovesWork) {
   const auto config = testing::shipped_config("llama7b_bf16", {"training.recompute=none"});
   const MicrobatchCost now = trace_microbatch(config, testing::h200s(1), false),
                        later = trace_microbatch(config, testing::h200s(1), true);
@@ -203,8 +204,8 @@ TEST(CostTrace, RecomputationCostsAForwardPass) {
   EXPECT_LT(selective.backward.total(), 1.05 * none.backward.total());
 }
 
-// Sequence parallelism: four gathers and four reduce-scatters of a layer, FP8 bytes and BF16, by hand.
-TEST(CostTrace, MessagesOfTensorRanks) {
+// Sequence parallelism: four all-gathers and four reduce-scatters per layer, in FP8 and BF16, computed by hand.
+TEST(CostTrace, TensorParallelCommunication) {
   const Cluster cluster = testing::h200s(4);
   const auto config =
       testing::shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true",
@@ -215,7 +216,7 @@ TEST(CostTrace, MessagesOfTensorRanks) {
   EXPECT_NEAR(layer.forward.messages + layer.backward.messages, expected, 1e-9);
 }
 
-// What is on the host is counted by its bytes, and the update on the device stays what it is.
+// State on the host is counted by its bytes, and the update on the device does not change.
 TEST(CostTrace, UpdateOfOffloadedState) {
   const Cluster cluster = testing::h200s(4);
   const UpdateWork plain = trace_update(testing::shipped_config("llama7b_bf16"), cluster, 4);
@@ -228,7 +229,7 @@ TEST(CostTrace, UpdateOfOffloadedState) {
   EXPECT_NEAR(state.per_parameter / plain.per_parameter, 1.0, 0.05);
 }
 
-// AdamW reads and writes two moments, the remainder and the value, and reads the gradient, also for its norm.
+// AdamW reads and writes two moments, the remainder and the weight, and reads the gradient, also for its norm.
 TEST(CostTrace, UpdateOfAParameter) {
   const Cluster cluster = testing::h200s(4);
   const auto config = testing::shipped_config("llama7b_bf16");
@@ -240,7 +241,7 @@ TEST(CostTrace, UpdateOfAParameter) {
   EXPECT_EQ(one.host_bytes, 0);
   const UpdateWork muon =
       trace_update(testing::shipped_config("llama7b_bf16", {"optimizer.name=muon"}), cluster, 1);
-  // Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/explanation/architecture.md) of q, k, v, proj, and gate, up, down.
+  // Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/explanation/architecture.md) for q, k, v, proj, and gate, up, down.
   const double n = 4096, flops = 5 * (4 * (6 * n * n * n) + 3 * (4 * n * n * 11008 + 2 * n * n * n));
   EXPECT_NEAR(muon.per_layer / (flops / cluster.gpu.bf16), 1.2, 0.2);
 }

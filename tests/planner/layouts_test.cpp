@@ -1,4 +1,4 @@
-// The search: what is legal, what fits, in what order, and what is said of the config's own layout.
+// The layout search: which layouts are valid and fit, their order, and the report on the config's own layout.
 #include "planner/layouts.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::Settings;
 using testing::shipped_config;
 using testing::user_error_of;
 
-/// The plan of the rank of each stage.
+/// The largest memory plan among the stages.
 int64_t planned(const config::Config& config, const parallel::ProcessGrid& grid) {
   const Context context = Context::cpu(train::execution_options(config));
   int64_t most = 0;
@@ -42,7 +42,7 @@ Settings words(const std::string& settings) {
   return all;
 }
 
-TEST(Search, LayoutsAreLegalDistinctOrderedAndReproducible) {
+TEST(Search, LayoutsAreValidDistinctOrderedAndReproducible) {
   const config::Config config = shipped_config("llama7b_fp8");
   const Cluster cluster = testing::h200s(8);
   const SearchResult result = search(config, cluster, planned);
@@ -56,7 +56,7 @@ TEST(Search, LayoutsAreLegalDistinctOrderedAndReproducible) {
     EXPECT_GE(layout.time.total(), before);
     before = layout.time.total();
     EXPECT_LE(layout.memory_bytes, result.capacity_bytes);
-    // The line to paste makes this layout of the config.
+    // The line to paste turns the config into this layout.
     const config::Config pasted = shipped_config("llama7b_fp8", words(layout.settings));
     EXPECT_EQ(config::to_yaml(pasted), config::to_yaml(layout.config));
     EXPECT_DOUBLE_EQ(StepModel(cluster).predict(pasted).total(), layout.time.total());
@@ -64,8 +64,8 @@ TEST(Search, LayoutsAreLegalDistinctOrderedAndReproducible) {
   }
 }
 
-// A few layouts by hand: no other way of the same cut is faster and fits.
-TEST(Search, TakesTheFastestWayThatFits) {
+// For a few layouts: no other variant of the same division into ranks is faster and fits.
+TEST(Search, ChoosesTheFastestVariantThatFits) {
   const config::Config config = shipped_config("llama7b_fp8");
   const SearchResult result = search(config, testing::h200s(4), planned);
   StepModel model(testing::h200s(4));
@@ -84,10 +84,10 @@ TEST(Search, TakesTheFastestWayThatFits) {
   }
 }
 
-// Four stages: p microbatches' activations of a stage whatever the chunks; operands of put-off weight gradients for
-// stage + 1 passes, of a chunk where there are chunks; and where the ring of chunks closes, room for ceil(2 p / 3)
-// messages on their way and one to be filled, elsewhere for one and one, in each direction.
-TEST(Search, PlansWhatInterleavedZeroBubbleKeeps) {
+// Four stages: activations of p microbatches of a stage for any number of chunks; operands of deferred weight gradients
+// for stage + 1 passes, of one chunk each; and where the cycle of chunks closes, buffers for ceil(2 p / 3) sends in
+// flight and one being filled, elsewhere for one and one, per direction.
+TEST(Search, PlansTheMemoryOfInterleavedZeroBubble) {
   const auto plan_of = [](int chunks, int stage) {
     const config::Config config = shipped_config(
         "llama7b_fp8", {"parallel.pipeline=4", "parallel.schedule=zero_bubble", "training.recompute=none",
@@ -104,10 +104,10 @@ TEST(Search, PlansWhatInterleavedZeroBubbleKeeps) {
     return std::pair{runner.plan().bytes(MemoryKind::activations), messages};
   };
   const auto [one, two] = std::pair{plan_of(1, 0).first, plan_of(1, 1).first};
-  const int64_t operands = two - one;  // of a stage's eight layers, one microbatch
+  const int64_t operands = two - one;  // eight layers of a stage, one microbatch
   EXPECT_GT(operands, 0);
   for (const int chunks : {2, 4}) {
-    for (int stage = 0; stage < 3; ++stage) {  // the last has the head's activations besides
+    for (int stage = 0; stage < 3; ++stage) {  // the last stage has activations of the output layer, too
       EXPECT_EQ(plan_of(chunks, stage).first, one - operands + (stage + 1) * operands / chunks)
           << chunks << " chunks, stage " << stage;
     }
@@ -117,7 +117,7 @@ TEST(Search, PlansWhatInterleavedZeroBubbleKeeps) {
   EXPECT_EQ(plan_of(1, 0).second, 2 + 2);
 }
 
-TEST(Search, BoundsAreBounds) {
+TEST(Search, LowerBoundsHold) {
   StepModel model(testing::h200s(8));
   for (const Settings& layout : std::vector<Settings>{
            {},
@@ -143,7 +143,7 @@ TEST(Search, BoundsAreBounds) {
   }
 }
 
-TEST(Search, OwnLayoutHasItsPlace) {
+TEST(Search, OwnLayoutIsRanked) {
   const config::Config config =
       shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true"});
   const SearchResult result = search(config, testing::h200s(4), planned);
@@ -151,26 +151,26 @@ TEST(Search, OwnLayoutHasItsPlace) {
   EXPECT_EQ(result.configured->grid.tensor, 4);
   EXPECT_EQ(result.configured->time.total(), StepModel(testing::h200s(4)).predict(config).total());
   EXPECT_GT(result.configured_rank(), 1);
-  // The best one, asked for itself, is the first.
+  // The best layout, given as the config, is ranked first.
   const config::Config best = result.layouts.front().config;
   const SearchResult again = search(best, testing::h200s(4), planned);
   EXPECT_EQ(again.configured_rank(), 1);
   EXPECT_EQ(again.layouts.front().settings, "");
   const SearchResult three = search(config, testing::h200s(6), planned);
   EXPECT_FALSE(three.configured);
-  TE_EXPECT_CONTAINS(three.configured_refusal, "no multiple of");
+  TE_EXPECT_CONTAINS(three.configured_refusal, "not a multiple of");
 }
 
-TEST(Search, RefusesWhatCannotBe) {
+TEST(Search, RefusesImpossibleJobs) {
   const config::Config large = shipped_config("llama3.1_70b_fp8");
   const std::string misfit = user_error_of([&] { search(large, testing::h200s(2), planned); });
   TE_EXPECT_CONTAINS(misfit, "no layout of 2 GPUs fits into the 137.40 GiB");
-  TE_EXPECT_CONTAINS(misfit, "the nearest needs");
+  TE_EXPECT_CONTAINS(misfit, "the nearest one needs");
   const std::string illegal = user_error_of([&] { search(large, testing::h200s(97), planned); });
-  TE_EXPECT_CONTAINS(illegal, "no layout of 97 GPUs is legal");
+  TE_EXPECT_CONTAINS(illegal, "no layout of 97 GPUs is valid");
 }
 
-// Every number of tensor ranks pads the vocabulary for itself.
+// Each tensor-parallel size pads the vocabulary differently.
 TEST(Search, PadsAVocabularyThatIsNotDivisible) {
   const config::Config config =
       shipped_config("llama_1b_bf16", {"model.vocab_size=32001", "model.make_vocab_size_divisible_by=1"});
@@ -183,15 +183,15 @@ TEST(Search, PadsAVocabularyThatIsNotDivisible) {
   EXPECT_TRUE(split);
 }
 
-// A sample that has more tokens than microbatches of several are tried with.
-TEST(Search, TakesLongSequencesOneAtATime) {
+// A single sample has more tokens than the limit for microbatches of several samples.
+TEST(Search, RunsLongSequencesOneAtATime) {
   const config::Config config = shipped_config("llama_1b_fp8", {"model.seq_length=1048576"});
   const SearchResult result = search(config, testing::h200s(4), planned);
   ASSERT_FALSE(result.layouts.empty());
   EXPECT_EQ(result.layouts.front().config.training.micro_batch_size, 1);
 }
 
-/// What to set for the fastest way of a cut of llama7b_fp8 with so many tensor and pipeline ranks; empty where the
+/// Settings of the fastest variant of llama7b_fp8 with these tensor-parallel and pipeline-parallel sizes; empty if the
 /// search has none.
 std::string settings_of_cut(const Cluster& cluster, int tensor, int pipeline) {
   const SearchResult result = search(shipped_config("llama7b_fp8"), cluster, planned);
@@ -201,8 +201,8 @@ std::string settings_of_cut(const Cluster& cluster, int tensor, int pipeline) {
   return cut == result.layouts.end() ? std::string() : cut->settings;
 }
 
-// Where GEMMs are cut, copies are beside them, and their sums are not.
-TEST(Search, TensorRanksTakeCopies) {
+// With chunked GEMMs, copies overlap with them, but sums do not.
+TEST(Search, TensorParallelismUsesCopyEngines) {
   const Settings tensor{"parallel.tensor=2", "parallel.sequence=true"};
   const auto with = [&](Settings more) {
     more.insert(more.end(), tensor.begin(), tensor.end());
@@ -210,7 +210,7 @@ TEST(Search, TensorRanksTakeCopies) {
   };
   const StepTime nccl = with({}),
                  copies = with({"parallel.tensor_transport=copy", "parallel.tensor_overlap=2"});
-  EXPECT_LT(copies.messages, 0.35 * nccl.messages);  // 19 % of those that copies carry, and others
+  EXPECT_LT(copies.messages, 0.35 * nccl.messages);  // 19% of those with copy engines, and others
   EXPECT_GT(copies.compute, nccl.compute);
   EXPECT_LT(copies.total(), 0.97 * nccl.total());
   const std::string cut = settings_of_cut(testing::h200s(2), 2, 1);
@@ -218,8 +218,8 @@ TEST(Search, TensorRanksTakeCopies) {
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=2");
 }
 
-// The first of as many pieces as ranks needs no other rank's tokens.
-TEST(Search, FourTensorRanksTakeFourPieces) {
+// With one chunk per rank, the first chunk needs no communication.
+TEST(Search, FourTensorParallelRanksUseFourChunks) {
   const auto messages = [](const char* pieces) {
     return StepModel(testing::h200s(4))
         .predict(shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true",
@@ -232,7 +232,7 @@ TEST(Search, FourTensorRanksTakeFourPieces) {
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=4");
 }
 
-TEST(Search, StagesOfOneHostTakeCopies) {
+TEST(Search, StagesOnOneHostUseCopyEngines) {
   const std::string copy = "--set parallel.pipeline_transport=copy";
   Cluster cluster = testing::h200s(2);
   TE_EXPECT_CONTAINS(settings_of_cut(cluster, 1, 2), copy);
@@ -242,8 +242,8 @@ TEST(Search, StagesOfOneHostTakeCopies) {
   EXPECT_EQ(apart.find(copy), std::string::npos) << apart;
 }
 
-// What is on the host takes no room, and its way to the GPU takes time.
-TEST(Search, OffloadedStateMakesRoom) {
+// State on the host needs no GPU memory, but its transfer takes time.
+TEST(Search, OffloadSavesMemory) {
   const Settings offload{"optimizer.offload=state"};
   const SearchResult result = search(shipped_config("llama2_13b_fp8", offload), testing::h200s(1), planned);
   ASSERT_TRUE(result.configured_fits());
@@ -251,13 +251,13 @@ TEST(Search, OffloadedStateMakesRoom) {
   StepModel model(testing::h200s(1));
   const StepTime with = model.predict(shipped_config("llama7b_fp8", offload));
   const StepTime without = StepModel(testing::h200s(1)).predict(shipped_config("llama7b_fp8"));
-  // 10 bytes each way of 6.74 billion parameters, of which 0.5 GiB travel beside the passes.
+  // 10 bytes in each direction for 6.74 billion parameters, of which 0.5 GiB overlap with the passes.
   const double link = (10 * 6.74e9 - 0x1p29) / train::kAssumedHostLink;
   EXPECT_NEAR(with.update - without.update, link - 28 * 6.74e9 / model.cluster().gpu.copy, 0.1);
   EXPECT_EQ(with.compute, without.compute);
 }
 
-TEST(Report, SharesAddUpAndJsonIsTheSame) {
+TEST(Report, PartsAddUpAndJsonIsEqual) {
   const config::Config config = shipped_config("llama7b_fp8");
   const Cluster cluster = testing::h200s(4);
   const SearchResult result = search(config, cluster, planned);
@@ -277,8 +277,8 @@ TEST(Report, SharesAddUpAndJsonIsTheSame) {
   EXPECT_EQ(json.at("cuts").get<size_t>(), result.layouts.size());
 }
 
-// More GPUs are not slower in all, hosts' networks cost something, and a GPU with less memory bandwidth is slower.
-TEST(Prediction, MovesTheRightWay) {
+// More GPUs take less time, networks between hosts cost time, and a GPU with less memory bandwidth is slower.
+TEST(Prediction, ChangesInTheRightDirection) {
   const config::Config config = shipped_config("llama7b_fp8");
   const auto seconds = [&](const Cluster& cluster) { return StepModel(cluster).predict(config).total(); };
   EXPECT_LT(seconds(testing::h200s(8)), 0.6 * seconds(testing::h200s(4)));

@@ -1,9 +1,8 @@
-// The predictions beside what was measured, on H200s if nothing else is said: every row of the
-// layouts and of the current tables of one H200 in docs/log/benchmarks.md, and the rows of
-// docs/log/ that name their config.
+// Predictions compared with measurements, on H200s unless stated otherwise: every row of the layouts and of the current
+// tables of one H200 in docs/log/benchmarks.md, and the rows in docs/log/ that name their config.
 //
-// Bound: 10 % of each number. Cards differ by 3 %, calls on one card by 1 to 2 %, and rows that are older than the
-// present kernels were measured up to 5 % slower (DP4: 20,277 then, 21,354 now).
+// Bound: 10% of each number. GPUs differ by 3%, sessions on one GPU by 1 to 2%, and rows older than the present kernels
+// were measured up to 5% slower (DP4: 20,277 then, 21,354 now).
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -47,7 +46,7 @@ const Settings kTensor2{"parallel.tensor=2", "parallel.sequence=true"};
 const Settings kTensor4{"parallel.tensor=4", "parallel.sequence=true"};
 const Settings kPipeline2{"parallel.pipeline=2"}, kPipeline4{"parallel.pipeline=4"};
 const Settings kZeroBubble{"parallel.schedule=zero_bubble"};
-/// As all rows of several GPUs were measured, but for those that say otherwise.
+/// The rows of several GPUs were measured with this, unless they say otherwise.
 const Settings kValuesGathered{"parallel.fp8_param_gather=false"};
 const Settings kDataCopies{"parallel.data_transport=copy"};
 const Settings kTensorCopies{"parallel.tensor_transport=copy", "parallel.tensor_overlap=2"};
@@ -128,7 +127,7 @@ std::vector<Row> two_gpus() {
       row("TP2, both forms", kTensor2 + kBothForms, 131072 / 3.670 / 2),
       row("PP2 zero_bubble, both forms", kPipeline2 + kZeroBubble + kKeepAll + kBothForms,
           131072 / 3.142 / 2),
-      // One call, 16 microbatches of 2 x 4096 a step in all; FP8 weights gathered as bytes.
+      // One benchmark session, 16 microbatches of 2 x 4096 per step in total; FP8 weights gathered as bytes.
       later("DP2", {}, 21145),
       later("DP2, data_transport copy", kDataCopies, 21078),
       later("DP2, shard gradients", Settings{"parallel.shard=gradients"}, 19780),
@@ -148,7 +147,7 @@ std::vector<Row> two_gpus() {
   };
 }
 
-/// Of 7B's shape with 16 layers, 16 microbatches of 2 x 4096, in one call.
+/// The shape of 7B with 16 layers, 16 microbatches of 2 x 4096, in one benchmark session.
 std::vector<Row> two_h100() {
   const Settings kOfAll = batch(2, 32) + kKeepAll + kPipeline2 + Settings{"model.num_layers=16"};
   const Settings kInterleaved{"parallel.schedule=interleaved"}, kTwoChunks{"parallel.virtual_stages=2"},
@@ -177,7 +176,7 @@ std::vector<Row> four_gpus() {
       row("TP4, micro batch 8", batch(8, 32) + kTensor4 + kKeepAll, 17240),
       row("PP4 zero_bubble, 64 microbatches", kPipeline4 + kZeroBubble + kKeepAll, 18970),
       row("PP4 1f1b, 64 microbatches", kPipeline4 + kKeepAll, 18465),
-      // The table of that document, older.
+      // Older rows of that document's table.
       row("DP4, 4 microbatches", batch(2, 32) + kKeepAll, 20277),
       row("DP4, 1 microbatch", batch(2, 8) + kKeepAll, 17461),
       row("DP4, 1 microbatch, BF16 gradients",
@@ -194,8 +193,8 @@ std::vector<Row> four_gpus() {
   };
 }
 
-/// On four H200 of one host, one behind the other: 7B's shape with 12 layers, which one GPU holds, 131,072 tokens a
-/// step unless more is said; and the 8B config.
+/// Four H200 of one host, measured one after the other: the shape of 7B with 12 layers, which one GPU holds, 131,072
+/// tokens per step unless stated otherwise; and the 8B config.
 std::vector<Row> twelve_layers_and_8b() {
   const Settings kStageCopies{"parallel.pipeline_transport=copy"};
   const auto row = [](const char* what, int gpus, int micro, const Settings& settings, double measured) {
@@ -210,7 +209,7 @@ std::vector<Row> twelve_layers_and_8b() {
       row("TP4, micro batch 8", 4, 8, kTensor4, 42583),
       row("TP4, copies in 2 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopies, 41469),
       row("TP4, copies in 2 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopies, 44643),
-      // In another call, on another host: with 2 pieces 41055 and 43885 there.
+      // In another session on another host, where 2 chunks gave 41055 and 43885.
       row("TP4, copies in 4 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopies + kFourPieces, 43510),
       row("TP4, copies in 4 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopies + kFourPieces, 47076),
       row("TP2 x PP2 zero_bubble, copies", 4, 2,
@@ -253,10 +252,10 @@ INSTANTIATE_TEST_SUITE_P(TwelveLayersAnd8B, Measured, ::testing::ValuesIn(twelve
 struct LayerRow {
   const char* model;
   const char* recipe;
-  double ms;  ///< forward and backward of one layer, 8,192 tokens, sustained
+  double ms;  ///< forward and backward of one layer, 8,192 tokens, power-limited
 };
 
-/// te-bench layer's models; weights are cast outside of what it times.
+/// The models of te-bench layer; quantization of weights is outside of what it times.
 config::Config layer_config(const LayerRow& row) {
   const bool gpt = std::string(row.model) == "gpt";
   Settings settings{"model.num_layers=3", "precision.fp8_keep_weights=both", "training.recompute=none",

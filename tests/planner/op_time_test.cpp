@@ -1,4 +1,4 @@
-// Seconds of single operations and messages, beside numbers found by hand.
+// Predicted times of single operations and collectives, compared with values computed by hand.
 #include "planner/op_time.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace te::planner {
 namespace {
 
-/// Only its shape is looked at.
+/// Only the shape is read.
 Tensor tensor(DType dtype, Shape shape) {
   static char somewhere;
   return {&somewhere, dtype, shape};
@@ -32,29 +32,29 @@ double gemm_tflops(const Gpu& gpu, DType dtype, int64_t m, int64_t n, int64_t k)
   return 2.0 * static_cast<double>(m * n * k) / seconds / 1e12;
 }
 
-TEST(OpTime, LargeGemmsComeNearTheirRates) {
+TEST(OpTime, LargeGemmsApproachTheirRates) {
   const Gpu& gpu = gpu_named("h200");
   EXPECT_NEAR(gemm_tflops(gpu, DType::bf16, 65536, 65536, 65536), gpu.bf16 / 1e12, 0.005 * gpu.bf16 / 1e12);
   EXPECT_NEAR(gemm_tflops(gpu, DType::e4m3, 65536, 65536, 65536), gpu.fp8 / 1e12, 0.005 * gpu.fp8 / 1e12);
 }
 
-// 64 x 16 tiles, of which 44 are lost: 1024 / 1068; of k 4096 / 4156.
-TEST(OpTime, AGemmByHand) {
+// 64 x 16 tiles plus an overhead of 44: 1024 / 1068; for k, 4096 / 4156.
+TEST(OpTime, GemmMatchesHandComputation) {
   const Gpu& gpu = gpu_named("h200");
   EXPECT_NEAR(gemm_tflops(gpu, DType::e4m3, 8192, 4096, 4096), 1385 * (1024 / 1068.0) * (4096 / 4156.0),
               0.01);
 }
 
-// What reads and writes more than it computes takes as long as that.
-TEST(OpTime, AGemmOfFewColumnsIsBoundByMemory) {
+// Such a GEMM takes as long as its memory traffic.
+TEST(OpTime, GemmWithFewColumnsIsMemoryBound) {
   const Gpu& gpu = gpu_named("h200");
   const double bytes = 2.0 * (65536.0 * 4096 + 16.0 * 4096 + 65536.0 * 16);
   EXPECT_NEAR(gemm_tflops(gpu, DType::bf16, 65536, 16, 4096),
               2.0 * 65536 * 16 * 4096 / (bytes / gpu.copy) / 1e12, 0.01);
 }
 
-// A weight gradient has few tiles and a long sum, which is shared.
-TEST(OpTime, LongSumsAreCut) {
+// A weight gradient has few tiles and a long sum, so split-K is used.
+TEST(OpTime, LongSumsUseSplitK) {
   const Gpu& gpu = gpu_named("h200");
   EXPECT_GT(gemm_tflops(gpu, DType::bf16, 768, 768, 65536), 0.6 * gpu.bf16 / 1e12);
   EXPECT_LT(gemm_tflops(gpu, DType::bf16, 768, 768, 768), 0.4 * gpu.bf16 / 1e12);
@@ -77,7 +77,7 @@ TEST(OpTime, AttentionOfLongSequencesIsFaster) {
   EXPECT_NEAR(tflops(4096), 519, 0.03 * 519);
 }
 
-TEST(OpTime, PassesOverMemoryGoByTheirBytes) {
+TEST(OpTime, MemoryBoundOpsDependOnTheirBytes) {
   const Gpu& gpu = gpu_named("h100");
   const OpCall add{.name = "add", .label = "", .cost = {.bytes = 1e9}, .args = {}};
   EXPECT_DOUBLE_EQ(op_seconds(add, gpu), gpu.launch + 1e9 / (0.8 * 2.95e12));
@@ -87,7 +87,7 @@ TEST(OpTime, PassesOverMemoryGoByTheirBytes) {
                    gpu.launch + 3.0 * 1024 * 1024 / (0.8 * 2.95e12));
 }
 
-TEST(OpTime, MessagesOfAHost) {
+TEST(OpTime, CollectivesWithinAHost) {
   const Gpu& gpu = gpu_named("h200");
   const GroupPlacement four{.ranks = 4, .per_host = 4};
   EXPECT_DOUBLE_EQ(message_seconds("all_gather", 1e9, four, gpu), 12e-6 + 0.75e9 / 338e9);
@@ -96,8 +96,8 @@ TEST(OpTime, MessagesOfAHost) {
   EXPECT_EQ(message_seconds("all_reduce", 1e9, {1, 1}, gpu), 0);
 }
 
-// Each rank of a host brings an adapter.
-TEST(OpTime, MessagesBetweenHosts) {
+// Each rank of a host has an adapter.
+TEST(OpTime, CollectivesBetweenHosts) {
   const Gpu& gpu = gpu_named("h200");
   EXPECT_DOUBLE_EQ(message_seconds("all_gather", 8e9, {.ranks = 8, .per_host = 1}, gpu), 25e-6 + 7e9 / 42e9);
   EXPECT_DOUBLE_EQ(message_seconds("all_gather", 8e9, {.ranks = 8, .per_host = 2}, gpu), 25e-6 + 7e9 / 84e9);
@@ -105,10 +105,11 @@ TEST(OpTime, MessagesBetweenHosts) {
                    25e-6 + 15e9 / 336e9);
 }
 
-TEST(OpTime, PlacesOfGroups) {
+TEST(OpTime, PlacementOfGroups) {
   const Cluster cluster{.gpu = gpu_named("h200"), .gpus = 64, .per_host = 8};
-  EXPECT_EQ(place_of(cluster, 4, 1).per_host, 4);   // tensor ranks are neighbours
-  EXPECT_EQ(place_of(cluster, 16, 4).per_host, 2);  // data ranks behind four tensor ranks
+  EXPECT_EQ(place_of(cluster, 4, 1).per_host, 4);  // tensor-parallel ranks are neighbors
+  EXPECT_EQ(place_of(cluster, 16, 4).per_host,
+            2);  // data-parallel ranks are four tensor-parallel ranks apart
   EXPECT_EQ(place_of(cluster, 8, 8).per_host, 1);
   EXPECT_EQ(place_of(cluster, 4, 16).per_host, 1);
 }

@@ -1,4 +1,4 @@
-// te-train --plan from the outside: what it prints and writes, and what it refuses.
+// te-train --plan end to end: its output and files, and errors.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -44,7 +44,7 @@ TEST_F(PlanCommand, PrintsLayoutsToPaste) {
   ASSERT_EQ(json.at("layouts").size(), 2u);
   const std::string settings = json.at("layouts")[1].at("settings");
   TE_EXPECT_CONTAINS(out_, " 2  " + settings + "\n");
-  // Its memory is that of a dry run.
+  // Its memory equals that of a dry run.
   ASSERT_EQ(run("llama7b_fp8.yaml " + settings + " --ranks 4 --dry-run"), 0) << error_;
   const double gib = json.at("layouts")[1].at("memory_bytes").get<double>() / (1 << 30);
   char text[32];
@@ -52,20 +52,20 @@ TEST_F(PlanCommand, PrintsLayoutsToPaste) {
   TE_EXPECT_CONTAINS(out_, text);
 }
 
-// Nearly 20,000 legal layouts. Unoptimized and under sanitizers that takes minutes.
-TEST_F(PlanCommand, A70BOn64GpusTakesSeconds) {
+// Nearly 20,000 valid layouts, which takes minutes in unoptimized builds and with sanitizers.
+TEST_F(PlanCommand, Plans70BOn64GpusInSeconds) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "under sanitizers";
 #endif
   ASSERT_EQ(run("llama3.1_70b_fp8.yaml --plan 64 --gpu h100"), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "64 x NVIDIA H100 80GB SXM on 8 hosts");
-  TE_EXPECT_CONTAINS(out_, "the config's own layout needs 82.74 GiB, more than fits");
+  TE_EXPECT_CONTAINS(out_, "the config's own layout does not fit: it needs 82.74 GiB");
   ASSERT_EQ(run("llama3.1_70b_fp8.yaml --plan 64 --set parallel.pipeline=4 --rows 1"), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "the config's own layout would be number ");
 }
 
-// How the stages are cut, in a dry run: 80 layers, and an output layer that takes the time of 1.7.
-TEST_F(PlanCommand, ADryRunSaysHowTheStagesAreCut) {
+// A dry run reports the split into stages: 80 layers, and an output layer that takes the time of 1.7 layers.
+TEST_F(PlanCommand, DryRunReportsThePipelineSplit) {
   const std::string four = "llama3.1_70b_fp8.yaml --dry-run --set parallel.pipeline=4";
   ASSERT_EQ(run(four + " --set parallel.pipeline_split=balanced"), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "pipeline: stages of 21, 20, 20, 19 layers (parallel.pipeline_split balanced)");
@@ -84,10 +84,10 @@ TEST_F(PlanCommand, RefusesInOneLine) {
   expect_refused("llama7b_fp8.yaml --plan 4 --rows 0", "--rows");
   expect_refused("llama7b_fp8.yaml --plan 4 --gpus-per-host 0", "--gpus-per-host");
   expect_refused("llama7b_fp8.yaml --dry-run --rows 3", "--rows goes with --plan");
-  expect_refused("llama7b_fp8.yaml --plan 97", "no layout of 97 GPUs is legal");
+  expect_refused("llama7b_fp8.yaml --plan 97", "no layout of 97 GPUs is valid");
   expect_refused("llama3.1_70b_bf16.yaml --plan 1", "no layout of 1 GPUs fits");
   expect_refused("llama7b_fp8.yaml --plan 4 --set precision.fp8=off --set precision.dtype=fp32",
-                 "precision.dtype fp32: --plan knows the times of BF16 and FP8 alone");
+                 "precision.dtype fp32: --plan predicts only BF16 and FP8");
   expect_refused("llama7b_fp8.yaml --plan 4 --json /nowhere/plan.json",
                  "/nowhere/plan.json: cannot be written");
   expect_refused("missing.yaml --plan 4", "missing.yaml");

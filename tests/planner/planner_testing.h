@@ -1,4 +1,4 @@
-// What tests of the planner share: configs that ship, with synthetic data, and clusters.
+// Shared by tests of the planner: shipped configs with synthetic data, and clusters.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace te::testing {
 
 using Settings = std::vector<std::string>;
 
-/// configs/NAME.yaml as te-bench step takes it.
+/// configs/NAME.yaml, as used by te-bench step.
 inline config::Config shipped_config(const std::string& name, const Settings& settings = {}) {
   Settings all{"data.synthetic=true", "data.train=[]", "data.valid=[]", "training.eval_interval=0"};
   all.insert(all.end(), settings.begin(), settings.end());

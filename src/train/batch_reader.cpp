@@ -14,7 +14,7 @@ void BatchReader::read(int64_t first_sample, HostBatch& batch) {
   batch.counted = world_.sum_i64(counted, runner_.groups().data().world_ranks());
 }
 
-// Only some of the ranks may have read what is wrong.
+// A read error may have occurred on some of the ranks only.
 void BatchReader::throw_pending_data_error() {
   world_.run_collectively([&] {
     if (!bad_data_.empty()) user_error("{}", bad_data_);

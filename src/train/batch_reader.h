@@ -1,5 +1,5 @@
-// Reads what this rank trains on of each global batch, and keeps the ranks together when a dataset fails in the middle
-// of a run: what cannot be read is noted here, and ends the run on all of them, behind a checkpoint.
+// Reads this rank's samples of each global batch. A read error during a run is stored here; the run then saves a
+// checkpoint and ends on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ class BatchReader {
   BatchReader(const Batches& batches, const StepRunner& runner, parallel::World& world)
       : batches_(batches), runner_(runner), world_(world) {}
 
-  /// This rank's samples of the global batch that begins with `first_sample`, on all ranks at once. `batch.counted`
-  /// becomes that of the whole global batch.
+  /// Reads this rank's samples of the global batch that starts at `first_sample`; collective. Sets `batch.counted` to
+  /// the count of the whole global batch. A read error is stored, not thrown.
   void read(int64_t first_sample, HostBatch& batch);
-  /// UserError on all ranks where one of them has noted something.
+  /// Throws UserError on all ranks if any rank has stored a read error. Collective.
   void throw_pending_data_error();
 
-  /// What this rank has to say of its data; empty mostly.
+  /// The stored read error of this rank; empty if there is none.
   std::string& bad_data() { return bad_data_; }
 
  private:

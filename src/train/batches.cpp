@@ -39,7 +39,7 @@ Batches::Batches(BatchOptions options)
     try {
       return instruct ? data::make_instruction_source(datasets_of(sources), source)
                       : data::make_indexed_source(datasets_of(sources), source);
-    } catch (const UserError& error) {  // a dataset knows its path, not the key that has named it
+    } catch (const UserError& error) {  // datasets do not know the config key
       const std::string message = error.what();
       if (message.starts_with(source.key)) throw;
       user_error("{}: {}", source.key, message);
@@ -57,14 +57,14 @@ Batches::Batches(BatchOptions options)
   }
 }
 
-// As a rule the first sample has one, and nothing more is read.
+// Usually the first sample has such a token, and no more samples are read.
 void Batches::check_has_loss(const data::BatchSource& set, const std::string& key) const {
   for (int64_t sample = 0; sample < set.num_samples(); ++sample) {
     const data::Batch batch = set.batch(sample, 1, false);
     if (counted(batch.targets.data(), options_.seq_length) > 0) return;
   }
   user_error(
-      "{}: no token counts in the loss: data.eod_mask_loss leaves none of the {} samples that are evaluated "
+      "{}: no token counts in the loss: data.eod_mask_loss masks all tokens of the {} evaluated samples "
       "(training.eval_microbatches * training.micro_batch_size, at most); use other data, or set "
       "data.eod_mask_loss to false",
       key, set.num_samples());
@@ -96,7 +96,7 @@ int64_t Batches::counted(const int32_t* targets, int64_t size) {
   return size - std::count(targets, targets + size, data::BatchSource::kIgnoredTarget);
 }
 
-// Attention's memory is planned for so many.
+// Attention's memory is planned for max_documents per sample.
 void Batches::check_documents(const int32_t* starts) const {
   const int64_t micro = options_.micro_batch_size, most = micro * options_.data.max_documents;
   const int64_t count = kernels::count_documents(starts, micro, options_.seq_length);

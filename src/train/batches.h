@@ -1,5 +1,5 @@
-// The data of a run: opens the training and validation sets and reads what a data rank trains and validates on, and of
-// its sequences the tokens of one context rank. Knows neither devices nor other ranks.
+// The training and validation datasets of a run, and the samples that a data-parallel rank reads from them. With
+// context parallelism only this rank's tokens of each sequence are read. Independent of devices and of the other ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct BatchOptions {
   int64_t seq_length = 0, vocab_size = 0;
   uint64_t seed = 0;
   int64_t micro_batch_size = 0;   ///< sequences
-  int64_t eval_microbatches = 0;  ///< of one evaluation; 0: no validation
+  int64_t eval_microbatches = 0;  ///< per evaluation; 0: no validation
   int context_rank = 0, context_ranks = 1;
 };
 
-/// How messages name a validation set of data.valid.
+/// The name of a data.valid set in messages.
 std::string key_of(const config::ValidationSet& set);
 
 class Batches {
@@ -31,18 +31,18 @@ class Batches {
   /// Opens the datasets. UserError when one cannot be read or is too small.
   explicit Batches(BatchOptions options);
 
-  /// What the training and validation sets are, a line each.
+  /// One line per training and validation set.
   std::vector<std::string> describe() const;
 
-  // Tokens and targets of a sequence are those of the context rank, document starts those of all tokens.
+  // Tokens and targets hold this context-parallel rank's tokens; document starts cover all tokens of a sequence.
 
-  /// Training samples [first_sample, first_sample + samples) into `batch`, whose buffers hold so many. Returns how many
-  /// targets in them count in the loss. UserError as microbatch().
+  /// Reads training samples [first_sample, first_sample + samples) into `batch`, whose buffers must be large enough.
+  /// Returns the number of targets that count in the loss. Throws UserError like microbatch().
   int64_t read(int64_t first_sample, int64_t samples, HostBatch& batch) const;
-  /// The training microbatch from `first_sample` on.
+  /// The training microbatch that starts at `first_sample`.
   data::Batch training(int64_t first_sample) const { return microbatch(*train_, first_sample); }
 
-  /// The datasets of training samples, and which of them each of so many samples is from.
+  /// Names of the training datasets, and the dataset index of each sample.
   std::vector<std::string> training_sources() const { return train_->sources(); }
   std::vector<int32_t> sources_of(int64_t first_sample, int64_t samples) const {
     return train_->sources_of(first_sample, samples);
@@ -52,16 +52,17 @@ class Batches {
   size_t validation_sets() const { return valid_.size(); }
   const std::string& validation_name(size_t set) const { return options_.data.valid.at(set).name; }
   int64_t validation_samples(size_t set) const { return valid_.at(set)->num_samples(); }
-  /// The microbatch of a validation set from `first_sample` on; samples beyond the last one count for nothing.
+  /// The microbatch of a validation set that starts at `first_sample`; samples after the last one do not count in the
+  /// loss.
   data::Batch validation(size_t set, int64_t first_sample) const {
     return microbatch(*valid_.at(set), first_sample);
   }
 
-  /// A microbatch that counts for nothing.
+  /// A microbatch without targets that count in the loss.
   data::Batch nothing() const;
 
   static HostMicrobatch view(const data::Batch& batch);
-  /// Targets that count in the loss.
+  /// Number of targets that count in the loss.
   static int64_t counted(const int32_t* targets, int64_t size);
 
  private:

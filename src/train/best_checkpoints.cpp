@@ -31,11 +31,11 @@ BestCheckpoints::BestCheckpoints(const config::TrainingConfig& training,
 void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
   if (!state.set.empty() && state.set != set_) {
     spdlog::warn(
-        "the best losses so far are of the validation set {}: {} (training.best_valid_set) begins anew",
-        state.set, set_.empty() ? "none" : set_);
+        "the best losses so far are of validation set {}; best losses of {} (training.best_valid_set) start",
+        state.set, set_.empty() ? "no set" : set_);
     state = {};
   }
-  // One rank looks: the others might see something else a moment later.
+  // Only one rank checks, so that all ranks get the same answer.
   std::string there;
   world.run_collectively([&] {
     if (!world.leader()) return;
@@ -73,7 +73,7 @@ bool BestCheckpoints::among_best(const Validation& state, double loss) const {
 std::vector<int64_t> BestCheckpoints::add(Validation& state, int64_t step, double loss, bool extra) const {
   // A run that was resumed before this step saves it again.
   std::erase_if(state.best, [&](const Validation::Best& item) { return item.step == step; });
-  // Of equal losses the earlier one comes first.
+  // On equal losses the earlier checkpoint comes first.
   const auto place = std::find_if(state.best.begin(), state.best.end(),
                                   [&](const Validation::Best& item) { return item.loss > loss; });
   state.best.insert(place, {step, loss, extra});
@@ -91,10 +91,10 @@ bool BestCheckpoints::exhausted(const Validation& state) const {
 
 std::string BestCheckpoints::describe(const Validation& state) const {
   return fmt::format(
-      "the loss of validation set {} has not fallen by more than {} in {} evaluations "
+      "the loss of validation set {} has not improved by more than {} in {} evaluations "
       "(training.early_stopping_patience); {}",
       set_, min_delta_, state.without_gain,
-      state.lowest ? fmt::format("the last gain was {:.4f}", *state.lowest) : "there was no gain");
+      state.lowest ? fmt::format("the lowest loss is {:.4f}", *state.lowest) : "it never improved");
 }
 
 }  // namespace te::train

@@ -1,5 +1,5 @@
-// What an evaluation means for the run: is this one of its best checkpoints, and has it stopped to get better? What is
-// remembered for it is part of the run's state (checkpoint::Validation), so that a resumed run goes on counting.
+// Tracks the best checkpoints by validation loss and decides on early stopping. Its state is part of the run's state
+// (checkpoint::Validation), so a resumed run continues the count.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@
 
 namespace te::train {
 
-/// The loss of the set (training.best_valid_set); empty when it was not evaluated.
+/// The loss of `set` (training.best_valid_set); empty if that set was not evaluated.
 std::optional<double> deciding_loss(const std::string& set, const std::vector<SetLoss>& losses);
 
 class BestCheckpoints {
  public:
   BestCheckpoints(const config::TrainingConfig& training, const config::CheckpointConfig& checkpoint);
 
-  /// Before the first step: the state that a checkpoint had is for another set, or the best checkpoints of it are no
-  /// longer there, or more than keep_best: then it is forgotten. Collective.
+  /// Call before the first step. Resets the loaded state if it belongs to another validation set, lists best
+  /// checkpoints that no longer exist, or lists more than keep_best. Collective.
   void resume(checkpoint::Validation& state, parallel::World& world) const;
 
-  /// Takes the loss of an evaluation after `step`. A loss that is not finite is no gain.
+  /// Records the loss of an evaluation. A loss that is not finite is not an improvement.
   void evaluated(checkpoint::Validation& state, double loss) const;
-  /// Whether a checkpoint of this loss would be among the best.
+  /// Whether a checkpoint with this loss would be among the best.
   bool among_best(const checkpoint::Validation& state, double loss) const;
-  /// Puts it there; returns the steps of those that are no longer among them and were saved for nothing else. `extra`:
-  /// so is this one.
+  /// Adds a checkpoint to the best ones. Returns the steps of those that drop out and were saved only for being among
+  /// the best. `extra`: the same is true of this checkpoint.
   std::vector<int64_t> add(checkpoint::Validation& state, int64_t step, double loss, bool extra) const;
 
-  /// The run has waited long enough for a gain.
+  /// Whether early stopping is due: no improvement for `patience` evaluations.
   bool exhausted(const checkpoint::Validation& state) const;
-  /// Why it ends, for the log.
+  /// Reason for early stopping, for the log.
   std::string describe(const checkpoint::Validation& state) const;
 
  private:

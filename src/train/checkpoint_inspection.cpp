@@ -16,7 +16,8 @@
 namespace te::train {
 namespace {
 
-/// What only a run needs, or several ranks. Moments are never read: they take as little as they can.
+/// Removes what only a training run, or several ranks, need. Adam moments are never read, so they get the smallest
+/// dtype.
 void leave_out(config::Config& config) {
   config.parallel = {};
   config.training.eval_interval = config.training.early_stopping_patience = 0;
@@ -32,7 +33,7 @@ void leave_out(config::Config& config) {
   config.guard.every = 0;
 }
 
-/// Opens the data; its mistakes are those of the option that names it, or could.
+/// Opens the data. Errors name the option that sets, or could set, the dataset.
 Batches open_batches(const config::Config& config, const checkpoint::Reader& reader,
                      const InspectionOptions& options) {
   try {
@@ -41,18 +42,18 @@ Batches open_batches(const config::Config& config, const checkpoint::Reader& rea
                                  .vocab_size = config.model.vocab_size,
                                  .seed = config.training.seed,
                                  .micro_batch_size = config.training.micro_batch_size});
-    // The tokenizer is kept beside the checkpoint.
+    // The tokenizer is kept next to the checkpoint.
     check_data(config.data, config.model.vocab_size, reader.folder().parent_path().string());
     return batches;
   } catch (const UserError& error) {
     const std::string message = error.what(), key = "data.train";
-    if (options.data.empty()) user_error("{}; --data PREFIX names another dataset", message);
+    if (options.data.empty()) user_error("{}; use --data PREFIX to select another dataset", message);
     if (message.starts_with(key)) user_error("--data{}", message.substr(key.size()));
     throw;
   }
 }
 
-/// Whether the checkpoint has the scales of all operands that the model casts.
+/// Whether the checkpoint has the scales of all operands that the model quantizes.
 bool has_scales(const checkpoint::Reader& reader, const fp8::ScaleTable& table) {
   const checkpoint::Fp8State state = reader.fp8();
   if (state.rows.empty() || state.history_len != table.history.dim(0)) return false;
@@ -63,13 +64,13 @@ bool has_scales(const checkpoint::Reader& reader, const fp8::ScaleTable& table) 
   return true;
 }
 
-/// The operands of every pass are the same, in the same order.
+/// Adds the statistics of a pass. The operands of every pass are the same, in the same order.
 void add(Fp8Statistics& sum, Fp8Statistics part) {
   if (sum.operands.empty()) {
     sum = std::move(part);
     return;
   }
-  TE_CHECK(sum.operands.size() == part.operands.size(), "{} casts in one pass, {} in another",
+  TE_CHECK(sum.operands.size() == part.operands.size(), "{} operands in one pass, {} in another",
            sum.operands.size(), part.operands.size());
   for (size_t i = 0; i < sum.operands.size(); ++i)
     sum.operands[i].sums = kernels::merged(sum.operands[i].sums, part.operands[i].sums);
@@ -92,11 +93,11 @@ InspectionSetup inspection_setup(const checkpoint::Reader& reader, const Inspect
   config.logging.fp8_what_if = options.recipes;
   config::resolve_defaults(config);
   const config::ComputeDType run_dtype = config.precision.dtype;
-  // Nothing is cast to FP8 from FP16.
+  // FP16 runs do not quantize to FP8.
   if (config.precision.dtype == config::ComputeDType::fp16)
     config.precision.dtype = config::ComputeDType::bf16;
   config::validate(config);
-  if (config.precision.fp8 == config::Fp8Mode::off) {  // what would be advised must be possible
+  if (config.precision.fp8 == config::Fp8Mode::off) {  // what may be advised must be valid
     config::Config quantized = config;
     quantized.precision.fp8 = config::Fp8Mode::hybrid;
     config::validate(quantized);
@@ -112,7 +113,7 @@ Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& 
   const std::string shortage = memory_shortage(runner.plan(), config, context, 1, free_memory(context, 1));
   if (!shortage.empty()) user_error("{}", shortage);
   runner.allocate();
-  // 1. Weights, and scales where the recipe's are those of past steps.
+  // 1. Weights, and scales if the recipe takes them from past steps.
   Inspection result;
   const fp8::Recipe& recipe = runner.model().recipe();
   const bool from_history = recipe.needs_calibration();
@@ -122,7 +123,7 @@ Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& 
   HostBatch batch = runner.make_host_batch();
   const int64_t samples = config.training.micro_batch_size;
   const auto read = [&](int64_t microbatch) {
-    // Gradients are divided by the tokens of a whole step, and scales go by that.
+    // Gradients are divided by the tokens of a whole step, which affects their scales.
     batch.counted = batches.read(microbatch * samples, samples, batch) * setup.microbatches_of_step;
   };
   if (from_history && !loads) {

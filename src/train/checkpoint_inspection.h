@@ -1,5 +1,5 @@
-// Forward and backward passes from a checkpoint, for what casting to FP8 does to its operands, and for nothing else: no
-// weight, scale or file changes. One rank holds the whole model, whatever layout saved it.
+// Runs forward and backward passes from a checkpoint to measure how FP8 quantization changes the operands. Weights,
+// scales and files stay unchanged. One rank holds the whole model, whatever layout saved it.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 namespace te::train {
 
 struct InspectionOptions {
-  std::string data;                    ///< a dataset's prefix; empty: the run's own training data
-  std::vector<std::string> overrides;  ///< KEY=VALUE over the checkpoint's config
-  std::vector<std::string> recipes;    ///< what is tried besides the run's own recipe
+  std::string data;                    ///< dataset prefix; empty: the run's own training data
+  std::vector<std::string> overrides;  ///< KEY=VALUE applied to the checkpoint's config
+  std::vector<std::string> recipes;    ///< compared with the run's own recipe
   int64_t microbatches = 1;
 };
 
 struct InspectionSetup {
-  config::Config
-      config;  ///< the checkpoint's with the overrides, for one rank and without what only a run needs
-  config::ComputeDType run_dtype = config::ComputeDType::bf16;  ///< `config` has BF16 where this is FP16
-  int64_t microbatches_of_step = 1;  ///< of a step of the run: what its gradients are divided by
+  /// The checkpoint's config with the overrides, for one rank and without what only a training run needs.
+  config::Config config;
+  config::ComputeDType run_dtype = config::ComputeDType::bf16;  ///< FP16 runs are inspected in BF16
+  int64_t microbatches_of_step = 1;  ///< per step of the run; divides the gradients
 };
-/// UserError when config and overrides do not go together, or there is no dataset.
+/// UserError when the overrides contradict the config, or there is no dataset.
 InspectionSetup inspection_setup(const checkpoint::Reader& reader, const InspectionOptions& options);
 
 struct Inspection {
-  Fp8Statistics statistics;  ///< of all microbatches together
-  int64_t tokens = 0;        ///< looked at
-  bool calibrated = false;   ///< scales were found on the data: the checkpoint has none for this precision
+  Fp8Statistics statistics;  ///< over all microbatches
+  int64_t tokens = 0;        ///< number of tokens inspected
+  bool calibrated = false;   ///< scales come from calibration, as the checkpoint has none
 };
 
 /// `context` has the config's execution_options(). UserError when the data cannot be used, a file is damaged, or memory
-/// is short.
+/// is insufficient.
 Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& reader,
                               const InspectionSetup& setup, const InspectionOptions& options);
 

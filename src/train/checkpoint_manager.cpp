@@ -12,21 +12,21 @@ namespace te::train {
 CheckpointManager::CheckpointManager(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world,
                                      std::filesystem::path resumed, const checkpoint::KeptCheckpoints& kept)
     : saver_(std::move(saver)), world_(world), newest_(std::move(resumed)) {
-  if (!own(newest_)) return;  // another run's checkpoints are not this one's to delete
+  if (!own(newest_)) return;  // never delete another run's checkpoints
   drop_ = kept.drop;
   const std::filesystem::path last_verified = newest_.parent_path() / kept.last_verified;
   if (!kept.last_verified.empty() && std::filesystem::exists(last_verified / "manifest.json"))
     last_verified_ = last_verified;
 }
 
-/// The checkpoint is in the directory that this run saves to.
+/// Whether the checkpoint is in the directory that this run saves to.
 bool CheckpointManager::own(const std::filesystem::path& folder) const {
   std::error_code error;
   return !folder.empty() &&
          std::filesystem::equivalent(folder.parent_path(), saver_->folder_of(0).parent_path(), error);
 }
 
-// Rank 0 learns of the failures of all ranks.
+// Rank 0 receives the failures of all ranks.
 void CheckpointManager::report_result(const std::function<std::optional<checkpoint::Saved>()>& ask) {
   try {
     const std::optional<checkpoint::Saved> saved = ask();
@@ -34,7 +34,7 @@ void CheckpointManager::report_result(const std::function<std::optional<checkpoi
     newest_ = saved->folder;
     if (verified_since_) last_verified_ = newest_;
     failure_.clear();
-    // What could not go now (the last good one) goes with a later save.
+    // What cannot be deleted yet (the last verified checkpoint) is deleted after a later save.
     std::erase_if(drop_, [&](int64_t step) { return !std::filesystem::exists(saver_->folder_of(step)); });
     if (world_.leader()) {
       spdlog::info("saved {}{} ({:.1f} MB{} in {:.2f} s, training waited for {:.2f} s)",
@@ -46,7 +46,7 @@ void CheckpointManager::report_result(const std::function<std::optional<checkpoi
   } catch (const checkpoint::WriteError& error) {
     failure_ = error.what();
     if (world_.leader()) {
-      spdlog::warn("NOT SAVED: {}; the run goes on, the next save tries again; the newest checkpoint is {}",
+      spdlog::warn("NOT SAVED: {}; training continues, and the next save tries again; newest checkpoint: {}",
                    failure_, newest_.empty() ? "none" : newest_.string());
     }
   }
@@ -95,7 +95,7 @@ std::filesystem::path CheckpointManager::broadcast_last_verified() {
   return world_.broadcast_string(last_verified_.string());
 }
 
-// A checkpoint of another run stays that run's latest whatever this one does.
+// A checkpoint of another run stays the latest of that run.
 void CheckpointManager::rollback_to(int64_t step) {
   wait();
   std::erase_if(drop_, [&](int64_t dropped) { return dropped > step; });

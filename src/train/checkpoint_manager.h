@@ -1,5 +1,5 @@
-// The checkpoints of a run as the loop sees them: which is the newest, which is good, and what a failed save means. The
-// writing itself is checkpoint::Saver's.
+// Tracks the checkpoints of a run for the training loop: the newest, the last verified one, and failed saves.
+// checkpoint::Saver writes them.
 #pragma once
 
 #include <filesystem>
@@ -16,37 +16,37 @@ namespace te::train {
 
 class CheckpointManager {
  public:
-  /// `resumed`: the checkpoint that the run resumes from, empty in a fresh run, and `kept`: what it says of the others.
-  /// All ranks; the arguments must outlive it.
+  /// `resumed`: the checkpoint that the run resumes from, empty in a new run. `kept`: the other checkpoints that it
+  /// lists. Created on all ranks; the arguments must outlive it.
   CheckpointManager(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world,
                     std::filesystem::path resumed, const checkpoint::KeptCheckpoints& kept);
 
-  /// Saves, all ranks between two steps. A disk that cannot be written is reported, and the run goes on: the next save
-  /// tries again. With `blocking` returns when the checkpoint is complete. UserError when the state must not be saved,
-  /// or ranks are missing.
+  /// Saves between two steps, on all ranks. A write error is reported and the run continues; the next save tries again.
+  /// With `blocking`, returns when the checkpoint is complete. UserError when the state must not be saved, or ranks are
+  /// missing.
   void save(const checkpoint::Progress& progress, bool blocking);
-  /// The same of a checkpoint that is among the best, with this loss. It makes others of them superfluous: those of the
-  /// steps in `drop` go once it is complete.
+  /// Like save(), for a checkpoint that is among the best, with this loss. The checkpoints of the steps in `drop` are
+  /// deleted once it is complete.
   void save_best(const checkpoint::Progress& progress, bool blocking, double loss,
                  const std::vector<int64_t>& drop);
-  /// Reports a save that has been completed, or has failed, in the background.
+  /// Reports a background save that has completed or failed.
   void poll();
-  /// Waits for a save that is under way, and reports it.
+  /// Waits for a background save and reports it.
   void wait();
-  /// The same after the last save. UserError (on all ranks) when it could not be written.
+  /// Like wait(), after the last save. UserError on all ranks when it could not be written.
   void finish();
-  /// After each step: a checkpoint is good once a step from it was finite, and its loss no spike.
+  /// Call after each good step. A checkpoint is verified once a step after it had a finite loss without a spike.
   void confirm_checkpoint();
 
-  /// All ranks: waits for a save that is under way, and returns the last good checkpoint, the same one on every rank;
-  /// empty where there is none.
+  /// Waits for a background save and returns the last verified checkpoint, the same on every rank; empty if there is
+  /// none. Collective.
   std::filesystem::path broadcast_last_verified();
-  /// All ranks: the run goes back to this step. Later checkpoints are no longer its own, and a resumed run shall not
-  /// find them first.
+  /// Returns the run to this step: later checkpoints are discarded, so that a resumed run does not pick them up.
+  /// Collective.
   void rollback_to(int64_t step);
 
-  // What the leader knows: it alone learns whether all ranks have written their part, so the others' answers must not
-  // decide anything (broadcast_last_verified() does).
+  // Known on rank 0 only, which alone learns whether all ranks have written their part. Decisions must use
+  // broadcast_last_verified().
   const std::filesystem::path& newest() const { return newest_; }  ///< complete on disk
   const std::filesystem::path& last_verified() const { return last_verified_; }
 
@@ -57,11 +57,11 @@ class CheckpointManager {
   std::unique_ptr<checkpoint::Saver> saver_;
   parallel::World& world_;
   std::filesystem::path newest_, last_verified_;
-  std::vector<int64_t> drop_;        ///< steps of checkpoints that shall go with the next save
-  std::optional<double> best_loss_;  ///< of the save that is under way, where it is among the best
+  std::vector<int64_t> drop_;        ///< steps of checkpoints to delete after the next save
+  std::optional<double> best_loss_;  ///< of the save in progress, if it is among the best
   bool under_way_ = false;
-  bool verified_since_ = false;  ///< a good step was taken after the save that is under way
-  std::string failure_;          ///< of the last save; empty when it went well
+  bool verified_since_ = false;  ///< a good step followed the save in progress
+  std::string failure_;          ///< of the last save; empty on success
 };
 
 }  // namespace te::train

@@ -28,28 +28,25 @@ bool changes_training(const std::string& path) {
               "data.check_tokenizer", "data.check_fingerprint", "model.make_vocab_size_divisible_by"});
 }
 
-/// What a key does; empty where its name says it.
+/// The effect of changing a key; empty if its name says it.
 std::string_view effect_of(const std::string& path) {
   if (path == "model.seq_length")
-    return "samples are cut anew: some data is seen twice, or not at all; consumed_tokens counts as if all "
-           "samples had had the "
-           "new length";
-  if (path == "training.global_batch_size") return "each step takes so many samples from here on";
-  if (path == "model.max_position_embeddings") return "how long a sequence may be";
+    return "samples are split differently: some data is repeated or skipped; consumed_tokens counts as if "
+           "all samples had had the new length";
+  if (path == "training.global_batch_size") return "samples per step from here on";
+  if (path == "model.max_position_embeddings") return "maximum sequence length";
   if (path == "training.train_steps") return "the run's last step";
-  if (path == "optimizer.decay_steps")
-    return "the step at which the learning rate has reached optimizer.min_lr";
-  if (path == "optimizer.wsd_decay_steps") return "so many steps before decay_steps its decay begins";
-  if (path == "optimizer.warmup_steps") return "the learning rate rises up to this step";
+  if (path == "optimizer.decay_steps") return "the step at which the learning rate reaches optimizer.min_lr";
+  if (path == "optimizer.wsd_decay_steps") return "the decay starts this many steps before decay_steps";
+  if (path == "optimizer.warmup_steps") return "the learning rate increases until this step";
   if (is_among(path, {"optimizer.lr", "optimizer.min_lr", "optimizer.decay"}))
-    return "the learning rate of the steps from here on";
-  if (path == "training.seed")
-    return "other order of the data and other dropout: some data is seen twice, or not at all";
+    return "learning rate from here on";
+  if (path == "training.seed") return "other data order and dropout masks: some data is repeated or skipped";
   if (is_among(path, {"data.train", "data.format", "data.synthetic", "data.overlong"}))
-    return "other samples in another order: some data is seen twice, or not at all";
+    return "other samples in a different order: some data is repeated or skipped";
   if (path.starts_with("parallel.") || path == "training.micro_batch_size")
-    return "sums in another order: equal within rounding";
-  if (path.starts_with("precision.")) return "number formats of the steps from here on";
+    return "different summation order: equal within rounding";
+  if (path.starts_with("precision.")) return "number formats from here on";
   if (path.starts_with("optimizer.") || path.starts_with("training.")) return "from the next step on";
   return "";
 }
@@ -59,7 +56,7 @@ bool shapes_schedule(const std::string& path) {
                          "optimizer.decay_steps", "optimizer.wsd_decay_steps"});
 }
 
-/// The learning rate of a step by the checkpoint's config, where this version understands it.
+/// The learning rate of a step by the checkpoint's config; empty if this version cannot parse that.
 std::optional<float> lr_before(const std::string& before, int64_t step) {
   try {
     return optim::schedule_of(config::parse_config(before, "checkpoint").optimizer).at(step);

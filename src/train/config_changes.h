@@ -1,4 +1,4 @@
-// What a resumed run does differently from the run that saved its checkpoint.
+// Differences between a resumed run and the run that saved its checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace te::train {
 
-/// The keys of `now` that differ from the checkpoint's config (`before`, YAML), a line each with what the change does
-/// to a run that goes on after `step`; empty when none differs. Keys that say where a run writes, when it saves and on
-/// what device it runs do not count.
+/// Lists the keys of `now` that differ from the checkpoint's config (`before`, YAML), one per line with the effect of
+/// the change on a run that resumes after `step`. Empty when none differs. Keys for output folders, saving and the
+/// device are left out.
 std::string describe_config_changes(const std::string& before, const config::Config& now, int64_t step);
 
 }  // namespace te::train

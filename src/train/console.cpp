@@ -12,7 +12,7 @@
 namespace te::train {
 namespace {
 
-/// Four decimals as long as they fit.
+/// Four decimals if they fit.
 std::string short_number(double value) {
   if (!std::isfinite(value)) return fmt::format("{}", value);
   return std::abs(value) < 1000 ? fmt::format("{:.4f}", value) : fmt::format("{:.5g}", value);
@@ -26,14 +26,14 @@ std::string short_count(double value) {
   return value < 1e12 ? fmt::format("{:.2f}B", value / 1e9) : fmt::format("{:.3f}T", value / 1e12);
 }
 
-/// A loss scale: "2^16", or the number where it is no power of two.
+/// A loss scale: "2^16", or a number if it is not a power of two.
 std::string short_scale(double scale) {
   int exponent = 0;
   return std::frexp(scale, &exponent) == 0.5 ? fmt::format("2^{}", exponent - 1)
                                              : fmt::format("{:.4g}", scale);
 }
 
-/// Of the operands of which values were counted; null where there is none.
+/// The operand with the highest saturated fraction; null if no values were counted.
 const Fp8Health* most_saturated(const std::vector<Fp8Health>& fp8) {
   const Fp8Health* worst = nullptr;
   for (const Fp8Health& item : fp8)
@@ -71,7 +71,7 @@ std::vector<Cell> step_cells(const StepMetrics& m, const MetricsOptions& options
   cells.push_back({"ms/step", 8, 4, fmt::format("{:.1f}", m.seconds * 1e3)});
   if (options.show_tflops) {
     cells.push_back({"TFLOP/s", 7, 5, fmt::format("{:.0f}", m.tflops)});
-    // A share of the BF16 peak says nothing about a step whose GEMMs run in FP8.
+    // MFU relates to the BF16 peak, which is meaningless for FP8 GEMMs.
     if (!options.fp8)
       cells.push_back({"MFU %", 5, 7, fmt::format("{:.1f}", m.tflops * 1e12 / kHopperBf16Peak * 100)});
   }
@@ -121,7 +121,7 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
   }
   ++lines_;
   spdlog::info("{}", joined(cells, gap, false));
-  // A set that is alone needs no name.
+  // A single set needs no name.
   for (const SetLoss& set : m.valid) {
     spdlog::info("step {}: valid{} loss {:.4f} (ppl {:.4g})", m.step,
                  m.valid.size() > 1 ? " " + set.name : "", set.loss, std::exp(set.loss));
@@ -136,17 +136,17 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
   if (m.spike) {
     spdlog::warn("step {}: LOSS SPIKE ({} so far{})", m.step, m.spikes_total, m.skipped ? ", SKIPPED" : "");
   } else if (m.overflow) {
-    spdlog::info("step {}: gradients outgrew FP16, no update; the loss scale goes from {} to {}", m.step,
-                 short_scale(*m.loss_scale), short_scale(m.next_loss_scale));
+    spdlog::info("step {}: gradients overflow FP16, update skipped; the loss scale changes from {} to {}",
+                 m.step, short_scale(*m.loss_scale), short_scale(m.next_loss_scale));
   } else if (m.skipped) {
     spdlog::warn("step {}: SKIPPED, loss or gradient not finite ({} so far)", m.step, m.skipped_total);
   } else if (std::isnan(m.loss)) {
-    spdlog::warn("step {}: no token of its samples counts in the loss", m.step);
+    spdlog::warn("step {}: none of its tokens counts in the loss", m.step);
   }
   if (options_.fp8 && !fp8.empty()) warn_of_saturation(m.step, fp8);
 }
 
-// Once in ten records, unless it has become much worse.
+// Warns at most once in ten records, unless the fraction has become ten times larger.
 void Console::warn_of_saturation(int64_t step, const std::vector<Fp8Health>& fp8) {
   constexpr int64_t kRecords = 10;
   ++records_;
@@ -158,8 +158,8 @@ void Console::warn_of_saturation(int64_t step, const std::vector<Fp8Health>& fp8
   warned_at_ = records_;
   const auto many = std::count_if(fp8.begin(), fp8.end(),
                                   [](const Fp8Health& item) { return item.saturated >= kWarnSaturated; });
-  spdlog::warn("step {}: FP8 saturated {:.2g} % of the values of {} {} ({} of {} operands above {:g} %)",
-               step, 100 * worst.saturated, worst.name, role_name(worst.role), many, fp8.size(),
+  spdlog::warn("step {}: FP8 saturated {:.2g}% of the values of {} {} ({} of {} operands above {:g}%)", step,
+               100 * worst.saturated, worst.name, role_name(worst.role), many, fp8.size(),
                100 * kWarnSaturated);
 }
 

@@ -1,6 +1,5 @@
-// A run on the console: a table with a line per step, and lines of their own for what is seldom (validation, FP8 values
-// out of range, skipped steps). The table has as many columns as the terminal is wide, the less important ones go
-// first.
+// Console output of a run: a table with one line per step, and separate lines for rare events (validation, FP8
+// saturation, skipped steps). Columns that do not fit the terminal's width are left out, the least important first.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +11,18 @@
 
 namespace te::train {
 
-/// A column of the table.
+/// A cell of the table, with its column's heading.
 struct Cell {
-  const char* heading;  ///< with its unit
+  const char* heading;  ///< with the unit
   int width;
-  int rank;  ///< of importance: 0 is always shown, the highest goes first
+  int rank;  ///< 0 is always shown; the highest is left out first
   std::string text;
 };
 
-/// The cells of a step, all that there are.
+/// All cells of a step.
 std::vector<Cell> step_cells(const StepMetrics& metrics, const MetricsOptions& options,
                              const std::vector<Fp8Health>& fp8, double eta_seconds);
-/// Those that fit into `columns`; blanks between two cells in `gap`.
+/// The cells that fit into `columns`; sets `gap` to the number of blanks between two cells.
 std::vector<Cell> fitting(std::vector<Cell> cells, int columns, int& gap);
 std::string joined(const std::vector<Cell>& cells, int gap, bool headings);
 
@@ -32,9 +31,9 @@ class Console {
   explicit Console(const MetricsOptions& options) : options_(options) {}
   void step(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds);
 
-  static constexpr int kHeadingEvery = 25;  ///< lines of steps
-  /// Share of an operand's values beyond the largest FP8 number from which on a line warns. Delayed scaling saturates
-  /// a few values now and then: one of a thousand is far more than that.
+  static constexpr int kHeadingEvery = 25;  ///< steps between two headings
+  /// Fraction of an operand's values beyond the largest FP8 number from which a warning is printed. Delayed scaling
+  /// saturates a few values now and then; 0.1% is well above that.
   static constexpr double kWarnSaturated = 1e-3;
 
  private:
@@ -42,10 +41,10 @@ class Console {
 
   MetricsOptions options_;
   int lines_ = 0;          ///< since the last heading
-  std::string headings_;   ///< as last shown
-  double warned_of_ = 0;   ///< share of the last warning
-  int64_t warned_at_ = 0;  ///< its record
-  int64_t records_ = 0;    ///< with FP8 health
+  std::string headings_;   ///< last printed
+  double warned_of_ = 0;   ///< fraction in the last warning
+  int64_t warned_at_ = 0;  ///< record of the last warning
+  int64_t records_ = 0;    ///< records with FP8 health so far
 };
 
 }  // namespace te::train

@@ -36,15 +36,16 @@ std::string content_of(const checkpoint::Dataset& dataset) {
                      dataset.hash);
 }
 
-/// Takes out what is not on this machine, and appends a line for each.
+/// Removes sources that do not exist on this machine, and appends a line for each.
 void leave_out_missing(const std::string& key, std::vector<config::DataSource>& sources,
                        std::vector<std::string>& lines) {
   std::erase_if(sources, [&](const config::DataSource& source) {
     std::error_code error;
-    // One of the two files alone is a mistake.
+    // If only one of the two files is missing, check_data() reports it.
     for (const char* suffix : {".idx", ".bin"})
       if (fs::symlink_status(source.prefix + suffix, error).type() != fs::file_type::not_found) return false;
-    lines.push_back(fmt::format("{}: {}.idx does not exist here: not checked", key, source.prefix));
+    lines.push_back(
+        fmt::format("{}: {}.idx does not exist on this machine: not checked", key, source.prefix));
     return true;
   });
 }
@@ -73,7 +74,7 @@ std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int6
     if (data.format != config::DataFormat::instruct) return;
     std::vector<data::DatasetFingerprint> fingerprints;
     for (const std::string& prefix : prefixes) {
-      if (!data::has_loss_mask(prefix)) continue;  // a validation set that is not opened may have none
+      if (!data::has_loss_mask(prefix)) continue;  // validation sets that are not opened may lack one
       masks.push_back(data::loss_mask_prefix(prefix));
       fingerprints.push_back(data::fingerprint_of(data::IndexedDataset(masks.back())));
     }
@@ -96,7 +97,7 @@ void check_same_data(const std::string& checkpoint, const std::vector<checkpoint
                     content_of(*before), content_of(dataset));
     if (refuse) {
       user_error(
-          "{}; put the earlier dataset back, give the new one a prefix of its own, or set "
+          "{}; restore the earlier dataset, give the new one another prefix, or set "
           "data.check_fingerprint to false",
           difference);
     }
@@ -114,7 +115,8 @@ std::vector<std::string> check_planned_data(const config::Config& config) {
   std::error_code error;
   if (!data.tokenizer.empty() && data.tokenizer != "bytes" && !fs::exists(data.tokenizer, error) &&
       checkpoint::kept_beside(config.checkpoint.directory).empty()) {
-    lines.push_back(fmt::format("data.tokenizer: {} does not exist here: not checked", data.tokenizer));
+    lines.push_back(
+        fmt::format("data.tokenizer: {} does not exist on this machine: not checked", data.tokenizer));
     data.tokenizer.clear();
   }
   check_data(data, config.model.vocab_size, config.checkpoint.directory);

@@ -52,7 +52,7 @@ ProtoMessage event(int64_t step) {
   return ProtoMessage().number(1, now).integer(2, step);  // wall_time, step
 }
 
-// Readers take the files of a folder in the order of their names.
+// Readers process the files of a folder in the order of their names.
 fs::path new_file(const fs::path& directory) {
   int64_t seconds = unix_seconds();
   for (const fs::path& file : event_files(directory)) {
@@ -207,14 +207,13 @@ void EventFile::append(const ProtoMessage& event) {
   pending_.push_back(std::move(record));
   if (!write_pending()) {
     if (!failing_) {
-      spdlog::warn(
-          "{}: could not be written: {}; the run goes on, and its records wait in memory until there is room",
-          path_.string(), std::strerror(errno));
+      spdlog::warn("{}: cannot be written: {}; training continues, and records wait in memory for disk space",
+                   path_.string(), std::strerror(errno));
     }
     failing_ = true;
     drop_oldest();
   } else if (failing_) {
-    spdlog::info("{}: is written again; {} records are missing", path_.string(), dropped_);
+    spdlog::info("{}: writing again; {} records are missing", path_.string(), dropped_);
     failing_ = false;
     dropped_ = 0;
   }
@@ -236,7 +235,7 @@ bool EventFile::write_pending() {
   return true;
 }
 
-// A record that is partly in the file stays: what follows could not be read without its rest.
+// A partly written record must stay: without its rest, readers cannot read what follows.
 void EventFile::drop_oldest() {
   const size_t keep = written_of_first_ > 0 ? 1 : 0;
   while (pending_bytes_ > kMaxPending && pending_.size() > keep + 1) {

@@ -1,11 +1,10 @@
-// TensorBoard's event files, written without TensorFlow or protobuf: a run needs two dozen fields of three kinds of
-// that format, which are the hundred lines below, where libprotobuf would be one more library and code generator to
-// install on every machine that builds te-train, and its ABI one more to match. Tested against TensorBoard's own
-// reader.
+// Writes TensorBoard event files without TensorFlow or protobuf. te-train needs some two dozen fields of the format,
+// and libprotobuf would add a build dependency with its own ABI. Tested against TensorBoard's reader.
 //
-// A file is a row of records: length (uint64), its check sum, payload, its check sum. The check sum is CRC-32C
-// (Castagnoli), rotated and offset as in TensorFlow's core/lib/io/record_writer and core/lib/hash/crc32c.h. A payload
-// is a message Event of core/util/event.proto (field numbers beside their use below).
+// A file is a sequence of records: length (uint64), checksum of the length, payload, checksum of the payload. The
+// checksum is CRC-32C (Castagnoli), rotated and offset as in TensorFlow's core/lib/io/record_writer and
+// core/lib/hash/crc32c.h. A payload is an Event message of core/util/event.proto; the field numbers stand next to their
+// use.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace te::train {
 
-/// A protobuf message in its wire format. Fields must have their numbers of the .proto.
+/// A protobuf message in wire format. Field numbers are those of the .proto file.
 class ProtoMessage {
  public:
   ProtoMessage& integer(int field, int64_t value);
@@ -34,12 +33,12 @@ class ProtoMessage {
   std::string text_;
 };
 
-/// As TFRecord wants it.
+/// CRC-32C masked as in TFRecord.
 uint32_t masked_crc32c(std::string_view data);
 
-/// One value of a Summary: a number, a distribution, or text (Markdown) under a tag.
+/// One value of a Summary: a number, a histogram, or text (Markdown), with a tag.
 ProtoMessage scalar_value(std::string_view tag, double value);
-/// Values that are not finite do not count; of none the histogram is empty.
+/// Values that are not finite are ignored; without finite values the histogram is empty.
 ProtoMessage histogram_value(std::string_view tag, const std::vector<double>& values);
 ProtoMessage text_value(std::string_view tag, std::string_view markdown);
 
@@ -48,19 +47,19 @@ std::vector<std::filesystem::path> event_files(const std::filesystem::path& dire
 
 class EventFile {
  public:
-  /// A new file, behind those that are there by its name. UserError when it cannot be made.
+  /// Creates a new file whose name sorts after the existing ones. UserError when it cannot be created.
   explicit EventFile(const std::filesystem::path& directory);
-  /// Tries once more to write what is still in memory; what cannot be written is lost, with a warning.
+  /// Tries once more to write pending records; those that cannot be written are lost, with a warning.
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// What the folder's files hold of this step and later ones is void: they are taken (again) from here on.
+  /// Marks events of this step and later ones in the folder's files as void, as these steps are repeated from here.
   void start_at(int64_t step);
   void add(int64_t step, const std::vector<ProtoMessage>& values);
 
   const std::filesystem::path& path() const { return path_; }
-  /// Where the disk takes no more, records wait in memory, the newest that fit into so many bytes.
+  /// When the disk is full, records are kept in memory: the newest ones, up to this many bytes.
   static constexpr size_t kMaxPending = 16 << 20;
 
  private:
@@ -72,7 +71,7 @@ class EventFile {
   int file_ = -1;
   std::deque<std::string> pending_;
   size_t pending_bytes_ = 0;
-  size_t written_of_first_ = 0;  ///< bytes of the first pending record that are in the file
+  size_t written_of_first_ = 0;  ///< bytes of the first pending record already in the file
   int64_t dropped_ = 0;
   bool failing_ = false;
 };

@@ -1,4 +1,4 @@
-// What a config's names mean to kernels and schedules: the one place where its enums become theirs.
+// Maps the config's enums to the options of kernels and schedules.
 #pragma once
 
 #include "config/config.h"
@@ -8,10 +8,10 @@
 
 namespace te::train {
 
-/// Of the context that a run is to be given. Whole: keys of several sections say how a device computes.
+/// Options of the run's context. Takes the whole config, as keys of several sections matter.
 ExecutionOptions execution_options(const config::Config& config);
 
-/// Of the groups that a run is to be given.
+/// Options of the run's groups.
 parallel::ConnectOptions connect_options(const config::Config& config);
 
 parallel::ScheduleKind schedule_kind(config::PipelineSchedule schedule);

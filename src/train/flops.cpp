@@ -3,7 +3,7 @@
 namespace te::train {
 namespace {
 
-/// Of all layers. Keys of a token on average: half of the sequence, less with a sliding window.
+/// Attention FLOPs of all layers. A token attends to half of the sequence on average, less with a sliding window.
 double attention_flops(const config::ModelConfig& model) {
   const double seq = static_cast<double>(model.seq_length);
   double keys = 0.0;

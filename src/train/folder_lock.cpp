@@ -31,7 +31,7 @@ std::string own_host() {
   return name.data();
 }
 
-/// What the file says: "host node12 pid 4711 since 2026-05-01 12:00:00".
+/// Content of the file: "host node12 pid 4711 since 2026-05-01 12:00:00".
 struct Holder {
   std::string host;
   long pid = 0;
@@ -67,19 +67,19 @@ bool runs_here(const Holder& holder) {
 
 enum class Attempt : uint8_t { taken, held, replaced };
 
-/// One attempt on the open file.
+/// Tries once to lock the open file.
 Attempt try_lock(int file, const fs::path& path) {
   if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return Attempt::held;
     const std::optional<Holder> holder = read_holder(file);  // no locks on this file system
     if (holder && holder->pid != ::getpid() && runs_here(*holder)) return Attempt::held;
     if (holder && holder->host != own_host()) {
-      spdlog::warn("{}: the file system has no locks, so nobody knows whether {} still runs; going on",
+      spdlog::warn("{}: the file system has no locks: cannot check whether {} still runs; continuing",
                    path.string(), holder->text());
     }
     return Attempt::taken;
   }
-  // Its holder may have removed the file since it was opened.
+  // The previous holder may have removed the file after it was opened here.
   struct stat opened = {}, named = {};
   const bool same = ::fstat(file, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
                     opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
@@ -103,16 +103,16 @@ FolderLock::FolderLock(const std::string& key, const fs::path& folder, double pa
     ::close(std::exchange(file_, -1));
     if (attempt == Attempt::held && Clock::now() > patience) {
       user_error("{}: {}: another run writes there ({}); wait for it, stop it, or choose another folder", key,
-                 folder.string(), holder ? holder->text() : "its start is not over");
+                 folder.string(), holder ? holder->text() : "it is starting");
     }
     if (attempt == Attempt::held) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   if (const std::optional<Holder> holder = read_holder(file_))
     spdlog::info("{}: left by a run that has ended ({})", path_.string(), holder->text());
   const std::string text = own_holder().text() + "\n";
-  // A full disk is no reason not to start: the lock holds without its text.
+  // Start even if the disk is full: the lock works without its text.
   if (::ftruncate(file_, 0) != 0 || ::pwrite(file_, text.data(), text.size(), 0) < 0)
-    spdlog::warn("{}: could not be written: {}", path_.string(), std::strerror(errno));
+    spdlog::warn("{}: cannot be written: {}", path_.string(), std::strerror(errno));
 }
 
 FolderLock::FolderLock(FolderLock&& other) noexcept
@@ -120,7 +120,7 @@ FolderLock::FolderLock(FolderLock&& other) noexcept
 
 FolderLock::~FolderLock() {
   if (file_ < 0) return;
-  ::unlink(path_.c_str());  // before the lock goes, so that nobody locks a file about to be removed
+  ::unlink(path_.c_str());  // before unlocking, so that no process locks a file about to be removed
   ::close(file_);
 }
 

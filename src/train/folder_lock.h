@@ -1,5 +1,5 @@
-// One run at a time in a folder: FOLDER/run.lock names the process that writes there (host, process id, start), and is
-// locked by it.
+// Locks a folder for one run at a time. FOLDER/run.lock is locked and names the process that writes there (host,
+// process ID, start time).
 #pragma once
 
 #include <filesystem>
@@ -7,14 +7,13 @@
 
 namespace te::train {
 
-/// Holds the lock while it lives; removes the file at its end. The lock is the file system's (flock), which lets go
-/// when the process ends, however it ends: a file that a killed run has left is recognised and replaced. A file system
-/// without locks is asked less: there the file counts while the process that it names runs, and one of another host is
-/// taken over with a warning.
+/// Holds the lock (flock) during its lifetime and removes the file at the end. The kernel releases the lock when the
+/// process ends in any way, so the file of a killed run is recognized and replaced. On a file system without locks, the
+/// file counts while the process it names runs; a file of another host is taken over with a warning.
 class FolderLock {
  public:
-  /// Waits up to `patience_seconds` for a run that is just ending. UserError, with `key` before it, when another
-  /// process holds the lock or the file cannot be written.
+  /// Waits up to `patience_seconds` for a run that is just ending. UserError, prefixed with `key`, when another process
+  /// holds the lock or the file cannot be written.
   FolderLock(const std::string& key, const std::filesystem::path& folder, double patience_seconds = 2);
   ~FolderLock();
   FolderLock(FolderLock&& other) noexcept;

@@ -11,7 +11,7 @@ namespace te::train {
 
 namespace {
 
-// Shares count by how many values they are of: of a weight that data ranks cast together each rank has cast its part.
+// Fractions are weighted by their number of values: each rank has counted only its shard of a sharded weight.
 Fp8Health merged_operand(const std::vector<Fp8Health>& holders) {
   Fp8Health merged = holders.front();
   merged.saturated = merged.flushed = merged.values = 0;
@@ -21,12 +21,12 @@ Fp8Health merged_operand(const std::vector<Fp8Health>& holders) {
     merged.amax = std::max(merged.amax, h.amax);
     if (h.requantized)
       merged.requantized = merged.requantized.value_or(0) + *h.requantized, ++num_requantized;
-    if (h.values == 0) continue;  // a share of nothing
+    if (h.values == 0) continue;  // no fractions
     merged.saturated += h.values * h.saturated;
     merged.flushed += h.values * h.flushed;
     merged.values += h.values;
   }
-  merged.saturated /= merged.values;  // NaN where no rank has counted one
+  merged.saturated /= merged.values;  // NaN if no rank has counted values
   merged.flushed /= merged.values;
   if (merged.requantized) *merged.requantized /= num_requantized;
   return merged;
@@ -44,7 +44,7 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
                     std::bit_cast<uint64_t>(h.saturated), std::bit_cast<uint64_t>(h.flushed),
                     h.requantized.value_or(-1), h.values});
   }
-  std::vector<std::vector<Fp8Health>> operands;  // as their holders have them
+  std::vector<std::vector<Fp8Health>> operands;  // each as reported by its ranks
   std::map<std::pair<std::string, int>, size_t> index;
   for (const std::string& rank : world.gather_strings(text.dump())) {
     for (const nlohmann::json& item : nlohmann::json::parse(rank)) {

@@ -1,4 +1,4 @@
-// FP8 health of a whole job: each rank knows the operands of its stage, and of these its own share.
+// FP8 health of the whole job: each rank knows its shard of the operands of its stage.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace te::train {
 
-/// The operands of all stages in the order of the ranks; per operand the largest amax and the shares of all values that
-/// its ranks have counted. Collective; every rank gets the result.
+/// Merges the operands of all stages, in rank order: per operand the largest amax, and the fractions over all values
+/// that its ranks have counted. Collective; every rank gets the result.
 std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vector<Fp8Health>& own);
 
 }  // namespace te::train

@@ -28,13 +28,13 @@ CastQuality quality_of(const CastStatistics& s) {
   return {fp8::sqnr_db(s.sums), fp8::saturated_fraction(s.sums), fp8::underflow_fraction(s.sums)};
 }
 
-/// A NaN says nothing and gives way.
+/// Combines two results; a NaN is ignored.
 CastQuality worse(const CastQuality& a, const CastQuality& b) {
   return {std::fmin(a.sqnr_db, b.sqnr_db), std::fmax(a.saturated, b.saturated),
           std::fmax(a.flushed, b.flushed)};
 }
 
-/// The GEMMs that read an operand in a form, of those that run in FP8.
+/// The FP8 GEMMs that read an operand in a layout.
 std::vector<std::string> gemms_of(OperandRole role, const std::string& form,
                                   const config::LinearPrecision& linear) {
   const bool rowwise = form != "columnwise", columnwise = form != "rowwise";
@@ -47,12 +47,12 @@ std::vector<std::string> gemms_of(OperandRole role, const std::string& form,
   return gemms;
 }
 
-/// The casts of one operand.
+/// The quantizations of one operand.
 struct Group {
   std::vector<const CastStatistics*> own, what_if;
 };
 
-/// In the order in which the operands were seen.
+/// In the order of first appearance.
 std::vector<Group> groups_of(const Fp8Statistics& statistics) {
   std::map<std::pair<std::string, OperandRole>, size_t> index;
   std::vector<Group> groups;
@@ -65,7 +65,7 @@ std::vector<Group> groups_of(const Fp8Statistics& statistics) {
   return groups;
 }
 
-/// The recipe of a rule, where it was tried; delayed never is.
+/// The recipe of an override rule if it was measured, else the reference; delayed is never measured.
 std::string_view recipe_that_was_tried(const Group& group, config::Fp8Recipe wanted,
                                        config::Fp8Recipe reference) {
   const bool tried = std::any_of(group.what_if.begin(), group.what_if.end(),

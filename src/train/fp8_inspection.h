@@ -1,6 +1,6 @@
-// What casting to FP8 does to each operand of a model, seen cast by cast: the run's own recipe beside others that might
-// have been, worst first, and which of them do harm. What te-train inspect-fp8 shows is made here, of statistics that
-// StepRunner::observe() has collected; override_advice.h says what would help.
+// Measures the effect of FP8 quantization on each operand: the run's own recipe and alternatives, worst first, and
+// which ones are harmful. te-train inspect-fp8 shows the result. The input is the statistics that StepRunner::observe()
+// collects; override_advice.h derives advice from them.
 #pragma once
 
 #include <map>
@@ -13,41 +13,40 @@
 
 namespace te::train {
 
-/// What one cast makes of its values. NaN where there is nothing to tell, as of a tensor of zeros.
+/// Error of one quantization. NaN where undefined, for example for a tensor of zeros.
 struct CastQuality {
-  double sqnr_db = 0;    ///< signal over error; infinite without an error
-  double saturated = 0;  ///< share of values beyond the largest number
-  double flushed = 0;    ///< share of values that became zero
+  double sqnr_db = 0;    ///< signal to quantization noise; infinite without an error
+  double saturated = 0;  ///< fraction of values beyond the largest number
+  double flushed = 0;    ///< fraction of values that underflowed to zero
   bool operator==(const CastQuality&) const = default;
 };
 
-/// A cast that a run in FP8 makes: an operand in a form, for the GEMMs that read this form.
+/// A quantization that an FP8 run makes: an operand in one layout, for the GEMMs that read this layout.
 struct InspectedCast {
   fp8::OperandInfo operand;
   std::string recipe;              ///< the run's own
-  std::vector<std::string> gemms;  ///< of fprop, dgrad, wgrad
+  std::vector<std::string> gemms;  ///< out of fprop, dgrad, wgrad
   double amax = 0;
   CastQuality own;
-  /// By recipe. Where the run casts once what another recipe casts in two forms: the worse of these.
+  /// By recipe. If another recipe quantizes two layouts where the run's recipe quantizes once, the worse of the two.
   std::map<std::string, CastQuality> others;
 };
 
-/// When a cast does harm.
+/// Thresholds beyond which a quantization counts as harmful.
 struct CastLimits {
-  double tolerance_db =
-      3.0;  ///< SQNR below that of a normal distribution in the same format by more than this
+  double tolerance_db = 3.0;  ///< largest SQNR shortfall against a normal distribution in the same format
   double saturated = 1e-3;
   double flushed = 0.05;
 };
 
-/// SQNR of normally distributed values in a format, cast with a scale of their own: 31.5 dB (E4M3), 25.5 dB (E5M2).
+/// SQNR of normally distributed values quantized with current scaling: 31.5 dB (E4M3), 25.5 dB (E5M2).
 double normal_sqnr_db(DType format);
-/// How far the SQNR is below normal_sqnr_db(); negative above it, -infinity where there is no error to tell of.
+/// normal_sqnr_db() minus the SQNR; negative if the SQNR is higher, -infinity without an error.
 double shortfall_db(const CastQuality& quality, DType format);
 bool harmful(const CastQuality& quality, DType format, const CastLimits& limits);
 
-/// The casts of a run with this precision, in the order of the linears. With precision.fp8 off: those of a run in
-/// `reference` (one of the recipes that were tried), hybrid.
+/// The quantizations of a run with this precision, in the order of the linears. With precision.fp8 off: those of a
+/// hybrid run with `reference`, one of the measured recipes.
 std::vector<InspectedCast> inspected_casts(const Fp8Statistics& statistics,
                                            const config::PrecisionConfig& precision, int64_t num_layers,
                                            config::Fp8Recipe reference);
@@ -58,7 +57,7 @@ void sort_worst_first(std::vector<InspectedCast>& casts, const CastLimits& limit
 /// "layers.3.mlp.linear_fc2" -> "linear_fc2".
 std::string linear_kind(const std::string& name);
 
-/// A line for each of the first `rows` casts, with a heading; "!" marks harmful ones. `recipes`: columns of SQNR.
+/// A heading, and one line for each of the first `rows` entries; "!" marks harmful ones. `recipes`: columns of SQNR.
 std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
                        const std::vector<std::string>& recipes, const CastLimits& limits);
 

@@ -48,7 +48,7 @@ void add_operand(Fp8Statistics& all, std::map<std::string, size_t>& index, const
   sums = kernels::merged(sums, s.sums);
 }
 
-// Data ranks have the same weights: channels that are counted twice change neither mean nor maximum.
+// Data-parallel ranks have the same weights; counting channels twice changes neither mean nor maximum.
 void add_alignment(Fp8Statistics& all, const json& item) {
   const LayerAlignment part{item[0].get<int64_t>(), item[1].get<double>(), item[2].get<double>(),
                             item[3].get<int64_t>()};
@@ -87,7 +87,7 @@ json operand_record(const CastStatistics& s) {
   return record;
 }
 
-/// The run's own cast with the lowest SQNR; null where nothing is cast.
+/// The run's own quantization with the lowest SQNR; null if nothing is quantized.
 const CastStatistics* worst(const Fp8Statistics& statistics) {
   const CastStatistics* result = nullptr;
   for (const CastStatistics& s : statistics.operands) {
@@ -148,7 +148,7 @@ std::string describe(const Fp8Statistics& statistics) {
                         operand->operand.name, fp8::role_name(operand->operand.role), operand->recipe);
   }
   for (const auto& [name, value] : summary(statistics))
-    if (name == "fc2_input_amax") text += fmt::format("largest input of a linear_fc2 {:.4g}", value);
+    if (name == "fc2_input_amax") text += fmt::format("largest linear_fc2 input {:.4g}", value);
   return text;
 }
 

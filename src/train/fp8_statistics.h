@@ -1,6 +1,6 @@
-// What casting to FP8 does to every operand, while training (logging.fp8_statistics_every): the sums of all ranks put
-// together, fp8_statistics.jsonl, and what of it stands in metrics.jsonl and TensorBoard. docs/how-to/debug-fp8.md has
-// the format.
+// Statistics of FP8 quantization of every operand during training (logging.fp8_statistics_every): merges the sums of
+// all ranks, writes fp8_statistics.jsonl, and selects what metrics.jsonl and TensorBoard show. docs/how-to/debug-fp8.md
+// has the format.
 #pragma once
 
 #include <filesystem>
@@ -21,18 +21,18 @@ struct Fp8Statistics {
   std::vector<LayerAlignment> swiglu;  ///< empty without SwiGLU
 };
 
-/// Of the whole model, in the order of the ranks' stages: parts of one tensor and microbatches of several data ranks
-/// are put together. Collective; every rank gets the result.
+/// Merges the statistics of the whole model, in the order of the ranks' stages: shards of one tensor and microbatches
+/// of several data-parallel ranks are combined. Collective; every rank gets the result.
 Fp8Statistics merge_fp8_statistics(parallel::World& world, const Fp8Statistics& own);
 
-/// A line of fp8_statistics.jsonl.
+/// One line of fp8_statistics.jsonl.
 nlohmann::json to_json(int64_t step, const Fp8Statistics& statistics);
 
-/// The numbers that are worth a curve: the lowest SQNR and the largest shares of the run's own casts, the largest amax
-/// among the inputs of linear_fc2, the alignment of SwiGLU's weights. Those that are not there are left out.
+/// Numbers to plot: the lowest SQNR and the largest fractions of the run's own quantizations, the largest amax among
+/// the inputs of linear_fc2, and the alignment of SwiGLU's weights. Missing values are left out.
 std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statistics);
 
-/// In one line, with the operand that comes off worst.
+/// One line, with the worst operand.
 std::string describe(const Fp8Statistics& statistics);
 
 inline constexpr const char* kFp8StatisticsName = "fp8_statistics.jsonl";

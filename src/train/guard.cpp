@@ -45,7 +45,7 @@ Guard::Guard(const config::Config& config, const Context& context, StepRunner& r
       copy_(context, runner),
       batch_(runner.make_host_batch()) {
   spdlog::info(
-      "guard: FP8 is compared with BF16 every {} steps; a copy of the state takes {} of host memory on a "
+      "guard: FP8 is compared with BF16 every {} steps; a copy of the state takes {} of host memory per "
       "rank",
       config.guard.every, human_bytes(state_copy_bytes(runner)));
 }
@@ -74,7 +74,8 @@ void Guard::before_step(checkpoint::Progress& progress) {
   if (due) compare(progress);
 }
 
-// The BF16 steps come first: what follows is the run itself. They leave out the updates of loss spikes if the run does.
+// The BF16 steps come first, as the FP8 steps after them are the run itself. Updates of loss spikes are skipped if the
+// run skips them.
 void Guard::compare(checkpoint::Progress& progress) {
   const double before = now_seconds();
   checkpoint::Guard& guard = progress.guard;
@@ -118,7 +119,7 @@ Guard::Verdict Guard::after_step(checkpoint::Progress& progress, double loss) {
   if (verdict != Verdict::roll_back) copy_.drop();
   if (verdict == Verdict::bf16) guard.bf16_until = progress.step + config_.guard.bf16_steps;
   if (verdict != Verdict::roll_back) return verdict;
-  // What is known stays; the steps are taken again.
+  // Steps are repeated, but the collected gaps are kept.
   const checkpoint::Guard known = guard;
   start_.guard = known;
   start_.guard.bf16_until = start_.step + config_.guard.bf16_steps;
@@ -138,7 +139,7 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
     }
   }
   if (!gap) {
-    spdlog::warn("guard: nothing to compare in steps {} to {}: losses in BF16 are not finite either",
+    spdlog::warn("guard: no comparison in steps {} to {}: the BF16 losses are not finite either",
                  guard.began + 1, progress.step);
     return Verdict::none;
   }
@@ -148,8 +149,8 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
   if (!excess) {
     guard.gaps.push_back(*gap);
     if (guard.gaps.size() > kGaps) guard.gaps.erase(guard.gaps.begin());
-    spdlog::info("guard: steps {} to {}: FP8 {:+.4f} % against BF16 (limit {:.4f} %), {:.1f} s",
-                 guard.began + 1, progress.step, 100 * *gap, 100 * limit, seconds_);
+    spdlog::info("guard: steps {} to {}: FP8 {:+.4f}% versus BF16 (limit {:.4f}%), {:.1f} s", guard.began + 1,
+                 progress.step, 100 * *gap, 100 * limit, seconds_);
     return Verdict::fine;
   }
   ++guard.excesses;
@@ -157,11 +158,11 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
   const bool back = action == config::GuardAction::rollback && copy_.has_copy();
   const std::string then =
       action == config::GuardAction::warn
-          ? "the run goes on (guard.action warn)"
-          : fmt::format("{} {} steps are taken in BF16",
-                        back ? fmt::format("back to step {}; from there", guard.began) : "the next",
+          ? "training continues (guard.action warn)"
+          : fmt::format("{} {} steps run in BF16",
+                        back ? fmt::format("back to step {}; from there,", guard.began) : "the next",
                         config_.guard.bf16_steps);
-  spdlog::warn("guard: steps {} to {}: FP8 {:+.4f} % against BF16, above the limit of {:.4f} %: {}",
+  spdlog::warn("guard: steps {} to {}: FP8 {:+.4f}% versus BF16, above the limit of {:.4f}%: {}",
                guard.began + 1, progress.step, 100 * *gap, 100 * limit, then);
   if (action == config::GuardAction::warn) return Verdict::warn;
   return back ? Verdict::roll_back : Verdict::bf16;

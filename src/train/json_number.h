@@ -6,7 +6,7 @@
 
 namespace te::train {
 
-/// JSON has no NaN and no infinity; a record that says null is better than one that no reader can parse.
+/// JSON has no NaN or infinity: such a number becomes null, so that parsers accept the record.
 inline nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }

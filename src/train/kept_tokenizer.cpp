@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A path, as opposed to nothing or `bytes`.
+/// Whether the spec is a path, not empty or `bytes`.
 bool names_files(const std::string& tokenizer) {
   return !tokenizer.empty() && tokenizer != "bytes";
 }
@@ -27,9 +27,8 @@ std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const 
       return text::make_tokenizer(kept.string());
     if (!kept.empty()) return nullptr;
     user_error(
-        "data.tokenizer: {}: is no tokenizer's file or folder; name the one of the datasets, or leave the "
-        "key "
-        "out",
+        "data.tokenizer: {}: not a tokenizer file or folder; name the tokenizer of the datasets, or remove "
+        "the key",
         spec);
   }
   return text::make_tokenizer(spec);
@@ -47,7 +46,7 @@ void keep_tokenizer(const std::string& spec, const fs::path& directory,
     if (!kept.empty()) files = checkpoint::kept_files(kept);
   }
   if (!files.empty() && checkpoint::keep_files(files, directory))
-    spdlog::info("checkpoints keep the tokenizer of {}", files.front().source.parent_path().string());
+    spdlog::info("checkpoints include the tokenizer of {}", files.front().source.parent_path().string());
 }
 
 }  // namespace te::train

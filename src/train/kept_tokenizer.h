@@ -1,4 +1,4 @@
-// The tokenizer that a run's checkpoints keep beside them, so that te-generate and te-convert export find it.
+// The tokenizer that is kept next to a run's checkpoints, where te-generate and te-convert export find it.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace te::train {
 
-/// UserError when data.tokenizer (`spec`) names a path without a tokenizer (unless `directory`, that of the
-/// checkpoints, keeps one already), or a tokenizer that te-data cannot read. Returns the tokenizer; null where none is
-/// named. It may have tokens that the model does not have: those that occur are checked where they are read.
+/// Reads data.tokenizer (`spec`); null when it is not set. UserError when the path has no tokenizer (unless
+/// `directory`, the checkpoint folder, already keeps one) or te-data cannot read it. The tokenizer may have tokens
+/// beyond the model's vocabulary: token IDs are checked when data is read.
 std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec,
                                                  const std::filesystem::path& directory);
 
-/// Copies to `directory` what data.tokenizer (`spec`) names, else what is kept beside the first of `origins` that has a
-/// tokenizer (checkpoints that the weights came from; may be empty). One rank, before the first step. UserError when it
-/// cannot be written.
+/// Copies the tokenizer of data.tokenizer (`spec`) to `directory`. Without one, copies the tokenizer kept next to the
+/// first of `origins` that has one (checkpoints that the weights came from; may be empty). Called on one rank before
+/// the first step. UserError when it cannot be written.
 void keep_tokenizer(const std::string& spec, const std::filesystem::path& directory,
                     const std::vector<std::filesystem::path>& origins);
 

@@ -26,13 +26,13 @@ constexpr int64_t kBlock = 64 << 10;
   refuse(path, std::strerror(errno));
 }
 
-/// Whole lines of a file, the last one first.
+/// Reads the complete lines of a file backward.
 class LinesFromEnd {
  public:
   LinesFromEnd(const File& file, const fs::path& path)
       : file_(file.descriptor()), path_(path), begin_(static_cast<int64_t>(file.bytes())) {}
-  /// The line before the last one that was returned, without newline; false at the file's beginning. What stands behind
-  /// the last newline is no line.
+  /// Returns the previous line without its newline; false at the start of the file. Text after the last newline is
+  /// ignored.
   bool next(std::string_view& line, int64_t& end) {
     const size_t newline = find_newline();
     if (newline == std::string::npos) return false;
@@ -62,12 +62,12 @@ class LinesFromEnd {
 
   int file_;
   const fs::path& path_;
-  int64_t begin_;     ///< where text_ begins in the file
+  int64_t begin_;     ///< position of text_ in the file
   std::string text_;  ///< up to the end of the line before the last one returned
   std::string line_;
 };
 
-/// Writes all, or as much as goes; returns the bytes written.
+/// Writes as much as possible; returns the number of bytes written.
 size_t write_some(int file, std::string_view text) {
   size_t done = 0;
   while (done < text.size()) {
@@ -79,7 +79,7 @@ size_t write_some(int file, std::string_view text) {
   return done;
 }
 
-/// The log anew, with its header before it.
+/// Rewrites the log with a header.
 void add_header(const fs::path& path, std::string_view header) {
   const fs::path aside = path.string() + ".tmp";
   {
@@ -167,7 +167,7 @@ bool LogFile::write_pending() {
   return pending_.empty();
 }
 
-// Whole lines go, and all that follows the last newline; the rest of a line that is half written stays.
+// Drops complete lines, and what follows the last newline; the rest of a partly written line stays.
 void LogFile::drop_oldest() {
   const auto end_of_line = [&](size_t from) {
     return std::min(pending_.find('\n', from), pending_.size() - 1) + 1;
@@ -186,15 +186,14 @@ void LogFile::append(std::string_view lines) {
   if (!write_pending()) {
     const int error = errno;
     if (failing_++ == 0) {
-      spdlog::warn(
-          "{}: could not be written: {}; the run goes on, and its lines wait in memory until there is room",
-          path_.string(), std::strerror(error));
+      spdlog::warn("{}: cannot be written: {}; training continues, and lines wait in memory for disk space",
+                   path_.string(), std::strerror(error));
     }
     drop_oldest();
     return;
   }
   if (failing_ > 0) {
-    spdlog::info("{}: is written again; {} lines are missing", path_.string(), dropped_);
+    spdlog::info("{}: writing again; {} lines are missing", path_.string(), dropped_);
     failing_ = dropped_ = 0;
   }
 }

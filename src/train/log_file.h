@@ -1,6 +1,5 @@
-// A log of one record per line: loss.csv, metrics.jsonl. What a run has logged stays, whatever happens to the disk or
-// to the run: lines are only ever appended, a resumed run cuts off what it will write again, and where the disk is full
-// lines wait in memory.
+// A log with one record per line (loss.csv, metrics.jsonl). Records survive crashes and full disks: lines are only
+// appended, a resumed run truncates the lines that it repeats, and lines wait in memory while the disk is full.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +9,32 @@
 
 namespace te::train {
 
-/// The step of a line without its newline; 0 for a header, -1 for what is no line of this log.
+/// Returns the step of a line without its newline: 0 for a header, -1 if it is not a line of this log.
 using StepOf = int64_t (*)(std::string_view line);
 
-/// The step of the log's last whole record; 0 when it has none or does not exist. Reads its end only.
+/// The step of the last complete record; 0 if there is none. Reads only the end of the file.
 int64_t last_logged_step(const std::filesystem::path& path, StepOf step_of);
 
-/// Ends the log behind its last whole record of a step up to `last_step`, at one instant, by truncating it; returns how
-/// many lines went. Lines of a log are in the order of their steps, so only those behind that record are read.
-/// UserError when the file cannot be changed.
+/// Truncates the log after the last complete record of a step up to `last_step`, atomically; returns the number of
+/// lines removed. Lines are in the order of their steps, so only those after that record are read. UserError when the
+/// file cannot be changed.
 int64_t truncate_log(const std::filesystem::path& path, int64_t last_step, StepOf step_of);
 
-/// Moves a log to the first free of PATH.1, PATH.2, ... and returns the new name.
+/// Renames a log to the first free name of PATH.1, PATH.2, ... and returns it.
 std::filesystem::path rotate_log(const std::filesystem::path& path);
 
 class LogFile {
  public:
-  /// Opens the log to append to it, making it if it is not there. One without the header gets it (written aside, and
-  /// renamed). UserError when it cannot be opened.
+  /// Opens the log for appending, creating it if needed. A log without the header gets one, through a temporary file
+  /// and a rename. UserError when it cannot be opened.
   LogFile(const std::filesystem::path& path, std::string_view header);
-  /// Tries once more to write what is still in memory; what cannot be written is lost, with a warning.
+  /// Tries once more to write pending lines; those that cannot be written are lost, with a warning.
   ~LogFile();
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  /// Appends lines. Where the disk takes no more they stay in memory (the newest kMaxPending bytes), are tried again
-  /// with the next ones, and a warning says so once.
+  /// Appends lines. While the disk is full they stay in memory (the newest kMaxPending bytes) and are retried at the
+  /// next call; one warning is printed.
   void append(std::string_view lines);
 
   static constexpr size_t kMaxPending = 16 << 20;
@@ -46,10 +45,10 @@ class LogFile {
 
   std::filesystem::path path_;
   int file_ = -1;
-  std::string pending_;   ///< begins within a line when a part of that has been written
+  std::string pending_;   ///< starts within a line if part of it has been written
   bool complete_ = true;  ///< the file ends with a whole line
-  int64_t failing_ = 0;   ///< calls in a row after which lines were left in memory
-  int64_t dropped_ = 0;   ///< lines
+  int64_t failing_ = 0;   ///< consecutive calls that left lines in memory
+  int64_t dropped_ = 0;   ///< lines dropped
 };
 
 }  // namespace te::train

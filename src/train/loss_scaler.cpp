@@ -7,7 +7,7 @@ namespace te::train {
 namespace {
 
 constexpr double kGrowth = 2.0, kBackoff = 0.5;
-/// So far below the largest FP32 number that a scaled loss is finite. FP16 gradients overflow long before.
+/// Keeps a scaled loss far below the largest FP32 number. FP16 gradients overflow long before.
 constexpr double kMaxScale = 0x1p64;
 
 }  // namespace

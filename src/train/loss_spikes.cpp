@@ -9,7 +9,7 @@
 
 namespace te::train {
 
-// Guessing costs the logarithm of the vocabulary.
+// A uniform predictor has the loss log(vocab_size).
 LossSpikes::LossSpikes(const config::Config& config, checkpoint::SpikeHistory& history)
     : threshold_(config.training.loss_spike_threshold),
       unknown_limit_(2 * std::log(static_cast<double>(config.model.vocab_size))),
@@ -23,7 +23,7 @@ double LossSpikes::median() const {
 double LossSpikes::limit() const {
   if (history_.accepted.size() < kMinAccepted) return unknown_limit_;
   const double center = median();
-  // A loss that hardly moves has a spread of one percent all the same.
+  // The spread is at least one percent, for losses that hardly change.
   const double spread = std::max(robust_deviation(history_.accepted, center), 0.01 * std::abs(center));
   return center + threshold_ * spread;
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kLimit = "the limit of this process (ulimit -v, ulimit -d)";
 constexpr const char* kHigher = "a higher limit; ";
 
-/// What would help, by the bytes that it saves at most; nothing that is set already.
+/// Suggestions that are not in use yet, in the order of the bytes that they save at most.
 std::string remedies(const MemoryPlan& plan, const config::Config& config, const Context& context,
                      int data_ranks) {
   const config::OptimizerConfig& optimizer = config.optimizer;
@@ -32,7 +32,7 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, const
        optimizer.exp_avg_sq_dtype == config::MomentDType::fp32))
     all.emplace_back(plan.bytes(MemoryKind::optimizer) / 2,
                      "optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8");
-  // On the CPU it is the same memory.
+  // Offload does not help on the CPU.
   if (context.is_cuda() && optimizer.name == config::OptimizerName::adamw &&
       optimizer.offload == config::Offload::none)
     all.emplace_back(plan.bytes(MemoryKind::optimizer), "optimizer.offload: moments");
@@ -52,11 +52,11 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, const
     if (bytes > plan.total_bytes() / 50) text += remedy + "; ";
   const config::ParallelConfig& parallel = config.parallel;
   if (const int64_t intended = parallel.intended_ranks(); data_ranks * parallel.model_ranks() < intended)
-    return text + fmt::format("the {} ranks that the config is made for (mpirun -n {})", intended, intended);
+    return text + fmt::format("the {} ranks that the config is for (mpirun -n {})", intended, intended);
   return text + "more ranks (parallel.tensor, parallel.context, parallel.pipeline)";
 }
 
-/// The same of host memory.
+/// Suggestions for host memory.
 std::string host_remedies(const MemoryPlan& plan, const config::Config& config, int64_t guard_bytes) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   std::string text;
@@ -65,7 +65,7 @@ std::string host_remedies(const MemoryPlan& plan, const config::Config& config, 
   if (plan.host_bytes(MemoryKind::optimizer) > 0 && (optimizer.exp_avg_dtype == config::MomentDType::fp32 ||
                                                      optimizer.exp_avg_sq_dtype == config::MomentDType::fp32))
     text += "optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8; ";
-  return text + "fewer ranks on this host, or more of it";
+  return text + "fewer ranks on this host, or more host memory";
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ std::string memory_shortage(const MemoryPlan& plan, const config::Config& config
   const int64_t on_host = plan.total_host_bytes() + guard_bytes;
   const int64_t on_device = plan.total_bytes() + (context.is_cuda() ? 0 : on_host);
   if (on_device > free.device) {
-    return fmt::format("the memory plan needs {}, {} has {} free for a rank; what helps: {}{}",
+    return fmt::format("the memory plan needs {}, but {} has {} free per rank; options: {}{}",
                        human_bytes(on_device),
                        context.is_cuda() ? fmt::format("cuda:{}", context.ordinal())
                                          : std::string(free.by_limit ? kLimit : "this host"),
@@ -93,7 +93,7 @@ std::string memory_shortage(const MemoryPlan& plan, const config::Config& config
   }
   if (on_host <= free.host) return "";
   return fmt::format(
-      "the memory plan needs {} of page-locked host memory, {} has {} free for a rank; what helps: {}{}",
+      "the memory plan needs {} of page-locked host memory, but {} has {} free per rank; options: {}{}",
       human_bytes(on_host), free.by_limit ? kLimit : "this host (or the limit of its control group)",
       human_bytes(free.host), free.by_limit ? kHigher : "", host_remedies(plan, config, guard_bytes));
 }

@@ -42,7 +42,7 @@ std::vector<std::string> split(std::string_view line) {
   return parts;
 }
 
-// A log that a resumed run goes on with keeps its columns.
+// A log that a resumed run continues keeps its columns.
 std::string header_for(const std::filesystem::path& path, const std::vector<std::string>& sets,
                        const std::vector<TaskResult>& tasks) {
   std::string own = kCsvHeader, found;
@@ -53,8 +53,7 @@ std::string header_for(const std::filesystem::path& path, const std::vector<std:
   if (File file(path); file.is_open()) found = file.read_at(0, kLongest);
   found.resize(std::min(found.find('\n'), found.size()));
   if (found.empty() || csv_step(found) != 0 || found == own) return own;
-  spdlog::warn("{}: goes on with the columns that it has; the validation sets or tasks were others",
-               path.string());
+  spdlog::warn("{}: keeps its columns; validation sets or tasks have changed", path.string());
   return found;
 }
 

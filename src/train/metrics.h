@@ -1,5 +1,5 @@
-// What a step tells the world, and the writers that tell it: console (console.h), loss.csv, metrics.jsonl and
-// TensorBoard (tensorboard.h).
+// The metrics of a step and their writers: console (console.h), loss.csv, metrics.jsonl and TensorBoard
+// (tensorboard.h).
 #pragma once
 
 #include <filesystem>
@@ -18,20 +18,20 @@
 
 namespace te::train {
 
-/// Of so many counted tokens; NaN where there is none: the mean over nothing is not 0, which would be the best loss.
+/// Mean over `counted` tokens; NaN without tokens, as 0 would look like the best loss.
 double mean_loss(double sum, int64_t counted);
 
-/// The mean loss over the counted tokens of a validation set.
+/// Mean loss over the counted tokens of a validation set.
 struct SetLoss {
   std::string name;
   double loss = 0;
 };
 
-/// The same over the training samples of one dataset of a blend.
+/// Mean loss over the training samples of one dataset of a blend.
 struct SourceLoss {
   std::string source;
   double loss = 0;     ///< NaN without tokens
-  int64_t tokens = 0;  ///< that count in the loss
+  int64_t tokens = 0;  ///< counted in the loss
 };
 
 struct StepMetrics {
@@ -39,11 +39,11 @@ struct StepMetrics {
   int64_t consumed_samples = 0;  ///< after the step
   int64_t consumed_tokens = 0;
   double loss = 0;                   ///< cross entropy: mean_loss() of the global batch
-  std::optional<double> z_loss;      ///< the same of the z-loss, where there is one
+  std::optional<double> z_loss;      ///< mean z-loss, if enabled
   std::optional<double> valid_loss;  ///< of training.best_valid_set
   std::vector<SetLoss> valid;        ///< of all validation sets, in the config's order
-  std::vector<TaskResult> tasks;     ///< where the model is judged by them
-  std::vector<SourceLoss> sources;   ///< since the last record, with logging.loss_by_source
+  std::vector<TaskResult> tasks;     ///< results of tasks, if evaluated
+  std::vector<SourceLoss> sources;   ///< since the last record (logging.loss_by_source)
   double grad_norm = 0;              ///< before clipping
   double lr = 0;
   double seconds = 0;  ///< wall time of the step
@@ -51,17 +51,17 @@ struct StepMetrics {
   double tflops = 0;  ///< model TFLOP/s, see flops.h
   bool skipped = false;
   std::optional<double> loss_scale;  ///< of the step, in an FP16 run (loss_scaler.h)
-  double next_loss_scale = 0;        ///< of the step after it
-  bool overflow = false;             ///< skipped, and the loss scale takes care of it
-  std::optional<bool> in_fp8;        ///< the step's precision, in an FP8 run; else it was in BF16
+  double next_loss_scale = 0;        ///< of the next step
+  bool overflow = false;             ///< skipped, and the loss scale was lowered
+  std::optional<bool> in_fp8;        ///< FP8 runs: whether the step ran in FP8 or BF16
   int64_t skipped_total = 0;
-  bool spike = false;  ///< the loss is far above those before it (loss_spikes.h)
+  bool spike = false;  ///< the loss is far above earlier ones (loss_spikes.h)
   int64_t spikes_total = 0, rollbacks_total = 0;
-  std::vector<std::pair<std::string, double>> fp8_statistics;  ///< summary(), where they are recorded
+  std::vector<std::pair<std::string, double>> fp8_statistics;  ///< summary(), if recorded
   std::vector<std::pair<std::string, double>> guard;           ///< Guard::record()
 };
 
-/// FP8 health of one operand in the step just taken. The shares are NaN where no value was counted.
+/// FP8 health of one operand in the last step. The fractions are NaN if no value was counted.
 struct Fp8Health {
   std::string name;
   int layer = 0;
@@ -69,19 +69,19 @@ struct Fp8Health {
   DType format = DType::e4m3;
   double amax = 0;       ///< of this step
   double scale = 0;      ///< in use for the next step
-  double saturated = 0;  ///< share of values beyond the largest FP8 number
-  double flushed = 0;    ///< share of non-zero values that became zero
-  /// Of an operand whose casts may have to be made again: the share of those that were.
+  double saturated = 0;  ///< fraction of values beyond the largest FP8 number
+  double flushed = 0;    ///< fraction of non-zero values that underflowed to zero
+  /// For an operand that may be requantized: the fraction of its quantizations that were repeated.
   std::optional<double> requantized;
-  double values = 0;  ///< that the shares are of; 0 in a step that does not count
+  double values = 0;  ///< number of values counted; 0 in a step without counts
 };
-/// Copies the table's state to the host beside a step's status, so that looking at it costs no wait of its own.
+/// Copies the scale table's state to the host together with a step's status, so that reading it needs no extra wait.
 class Fp8HealthReader {
  public:
   Fp8HealthReader(const Context& context, const fp8::ScaleTable& table);
   /// Launches the copies; read() is valid after the next synchronize of the context.
   void fetch();
-  /// Empty when the recipe keeps no table.
+  /// Empty if the recipe has no scale table.
   std::vector<Fp8Health> read() const;
 
  private:
@@ -93,23 +93,23 @@ class Fp8HealthReader {
 /// fetch, wait, read.
 std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleTable& table);
 
-/// Of the two logs: the step of a line, 0 for a header, -1 for what is no line of the log.
+/// The step of a line of loss.csv or metrics.jsonl: 0 for a header, -1 if it is not a line of the log.
 int64_t csv_step(std::string_view line);
 int64_t json_step(std::string_view line);
 inline constexpr const char* kJsonlName = "metrics.jsonl";
 
 struct MetricsOptions {
   std::filesystem::path directory;
-  std::string csv;           ///< empty: none
-  bool jsonl = true;         ///< kJsonlName
-  bool tensorboard = false;  ///< an event file
-  int64_t first_step = 1;  ///< that is taken now: events of it and later ones, of an earlier start, are void
-  std::string config;      ///< YAML, for the event file
-  std::vector<std::string> valid_sets;  ///< with columns of their own in the CSV
-  std::vector<TaskResult> tasks;        ///< the same: Evaluator::names()
+  std::string csv;                      ///< empty: none
+  bool jsonl = true;                    ///< kJsonlName
+  bool tensorboard = false;             ///< an event file
+  int64_t first_step = 1;               ///< of this start: events of an earlier start from it on are void
+  std::string config;                   ///< YAML, for the event file
+  std::vector<std::string> valid_sets;  ///< each has a column in the CSV
+  std::vector<TaskResult> tasks;        ///< likewise; Evaluator::names()
   int64_t train_steps = 0;
   bool show_tflops = false;  ///< on the console
-  bool fp8 = false;          ///< GEMMs run in FP8: its health is shown instead of a share of the BF16 peak
+  bool fp8 = false;          ///< GEMMs run in FP8: show FP8 health instead of MFU
 };
 
 class Console;
@@ -117,21 +117,21 @@ class TensorBoard;
 
 class MetricsWriter {
  public:
-  /// Opens the files to append to them: what they hold is of earlier steps of this run (RunFolder). UserError when one
-  /// cannot be opened.
+  /// Opens the files for appending. Their records must be of earlier steps of this run (RunFolder ensures it).
+  /// UserError when one cannot be opened.
   explicit MetricsWriter(MetricsOptions options);
   ~MetricsWriter();
 
   void step(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds);
-  /// For TensorBoard: a record of fp8_statistics.jsonl.
+  /// Adds a record of fp8_statistics.jsonl to TensorBoard.
   void fp8_statistics(const nlohmann::json& record);
-  /// The run has gone back and takes this step and later ones again.
+  /// The run has rolled back and repeats steps from this one on.
   void start_at(int64_t step);
 
  private:
   void append_csv(const StepMetrics& metrics);
   MetricsOptions options_;
-  std::vector<std::string> columns_;  ///< of the CSV: what its header says
+  std::vector<std::string> columns_;  ///< of the CSV's header
   std::unique_ptr<Console> console_;
   std::unique_ptr<LogFile> csv_, jsonl_;
   std::unique_ptr<TensorBoard> tensorboard_;

@@ -28,16 +28,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A pause of the watching thread beyond this means that the process was stopped: it then saw SIGCONT as it should.
+// If the watching thread sleeps longer than this, the process was stopped, and the SIGCONT was meant for it.
 constexpr milliseconds kTick(50), kStopped(400);
 
 std::atomic<pid_t> mpirun = 0;
 std::atomic<bool> may_hold = false, held = false, asked_to_stop = false;
-std::atomic<int64_t> last_tick = 0, last_stop = 0;  ///< of the watching thread, in milliseconds
+std::atomic<int64_t> last_tick = 0, last_stop = 0;  ///< ticks of the watching thread, in ms
 static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<int64_t>::is_always_lock_free);
-std::vector<std::pair<int, pid_t>>
-    peers;  ///< ranks of this host and their processes; changed while mpirun is 0
+/// Ranks of this host and their processes; changes only while `mpirun` is 0.
+std::vector<std::pair<int, pid_t>> peers;
 Requests* told = nullptr;
 
 int64_t now() {
@@ -45,7 +45,7 @@ int64_t now() {
       .count();
 }
 
-/// A rank of this host that mpirun has seen end; -1: none has.
+/// A rank of this host that mpirun has seen end, or -1.
 int ended_rank() {
   for (const auto& [rank, process] : peers)
     if (::kill(process, 0) != 0 && errno == ESRCH) return rank;
@@ -56,7 +56,7 @@ void let_go() {
   if (held.exchange(false)) ::kill(mpirun, SIGCONT);
 }
 
-// mpirun asks for the end of its ranks, in a signal handler.
+// Called in a signal handler when mpirun asks its ranks to end.
 void ask_to_stop() {
   const int error = errno;
   if (!asked_to_stop.exchange(true) && may_hold && !parallel::job_is_ending() && ended_rank() < 0) {
@@ -72,7 +72,7 @@ void on_continue(int /*signal*/, siginfo_t* info, void* /*context*/) {
   if (time - last_tick < kStopped.count() && time - last_stop >= kStopped.count()) ask_to_stop();
 }
 
-/// The value of "NAME = value" in a file of Open MPI's parameters; empty when it is not there.
+/// The value of "NAME = value" in an Open MPI parameter file; empty if there is none.
 std::string parameter_in(const std::string& path, const std::string& name) {
   std::istringstream lines(read_file(path).text);
   for (std::string line; std::getline(lines, line);) {
@@ -85,7 +85,7 @@ std::string parameter_in(const std::string& path, const std::string& name) {
   return "";
 }
 
-/// What mpirun sleeps between two signals, in seconds.
+/// Seconds that mpirun sleeps between two signals.
 double sigkill_timeout() {
   const std::string name = "odls_base_sigkill_timeout";
   std::string value;
@@ -97,7 +97,7 @@ double sigkill_timeout() {
   return value.empty() ? 1.0 : std::atof(value.c_str());
 }
 
-/// A stopped mpirun has been sent SIGINT: Ctrl-C again.
+/// Whether a stopped mpirun has received SIGINT (a second Ctrl-C).
 bool interrupted_again() {
   std::ifstream file("/proc/" + std::to_string(mpirun) + "/status");
   const std::string key = "ShdPnd:";
@@ -107,9 +107,9 @@ bool interrupted_again() {
   return false;
 }
 
-// Lets mpirun continue when one of the ranks has ended: a process of its own, so that no end of a rank is missed, and a
-// group of its own, so that mpirun does not kill it with the ranks. An ended process that mpirun has not yet heard of
-// has no executable any more.
+// Starts a process that continues mpirun when a rank ends. As a separate process it notices the end of any rank, and in
+// its own process group it survives when mpirun kills the ranks. An ended process that mpirun has not reaped yet has no
+// executable in /proc.
 void let_go_at_the_end_of_a_rank() {
   std::string script =
       "mpirun=$1; shift; while :; do for rank; do [ -e /proc/$rank/exe ] || break 2; done; sleep 0.2; done; "
@@ -132,7 +132,7 @@ void let_go_at_the_end_of_a_rank() {
   ::posix_spawnattr_destroy(&attributes);
 }
 
-// mpirun prints nothing while it is stopped; the terminal that it was started from may still be there.
+// mpirun forwards no output while it is stopped, but its terminal may still be there.
 void say_on_terminal(std::string_view text) {
   const int terminal = ::open("/dev/tty", O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
   if (terminal < 0) return;
@@ -140,7 +140,7 @@ void say_on_terminal(std::string_view text) {
   ::close(terminal);
 }
 
-// What the request of mpirun means, once it has been heard.
+// Handles the request of mpirun, once the watching thread sees it.
 void act() {
   if (const int rank = ended_rank(); rank >= 0) {
     told->over = 1;
@@ -155,15 +155,15 @@ void act() {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     return;
   }
-  if (parallel::job_is_ending()) {  // it says why
+  if (parallel::job_is_ending()) {  // the job reports the reason
     told->over = 1;
     return restore_default_signals();
   }
   if (held) {
     let_go_at_the_end_of_a_rank();
     say_on_terminal(
-        "\nfinishing this step and saving a checkpoint; until then mpirun is held, which a shell may call "
-        "stopped (fg, or Ctrl-C again, stops at once)\n");
+        "\nfinishing this step and saving a checkpoint; until then mpirun is paused, and a shell may report "
+        "it as stopped (fg, or Ctrl-C again, ends the job at once)\n");
   }
   ::kill(::getpid(), SIGTERM);
 }
@@ -192,7 +192,7 @@ Mpirun parent_mpirun() {
                                                       "orted",  "prte",    "prted"};
   constexpr ptrdiff_t kLaunchers = 4;  // then daemons
   for (pid_t process = ::getppid(); process > 1;) {
-    // pid (name) state parent ...: the name may hold blanks and parentheses.
+    // Format: pid (name) state parent ...; the name may contain blanks and parentheses.
     std::ifstream file("/proc/" + std::to_string(process) + "/stat");
     std::string stat;
     std::getline(file, stat);
@@ -225,7 +225,7 @@ MpirunWatch::MpirunWatch(parallel::World& world, Requests& requests) {
     const std::string& text = processes[static_cast<size_t>(rank)];
     if (std::atoi(text.c_str()) != world.first_local()) continue;
     peers.emplace_back(rank, std::atoi(text.c_str() + text.find(' ')));
-    // In a container of its own it is not.
+    // A process in another container is not visible.
     seen = seen && ::kill(peers.back().second, 0) == 0;
   }
   if (!seen) peers.clear();
@@ -252,8 +252,8 @@ MpirunWatch::~MpirunWatch() {
   mpirun = 0;
 }
 
-// mpirun sleeps in a loop, which goes on with the whole seconds that are left when a signal has interrupted it.
-// SIGCHLD, which it expects, does nothing else to it.
+// mpirun's sleep continues for the remaining whole seconds after a signal has interrupted it, so signals shorten it.
+// mpirun expects SIGCHLD, which has no other effect.
 void MpirunWatch::end_waits() const {
   if (!asked_to_stop) return;
   let_go();

@@ -19,22 +19,22 @@ namespace {
 
 const std::vector<std::string> kGemms = {"fprop", "dgrad", "wgrad"};
 
-/// What is done about one linear of one layer.
+/// The advice for one linear of one layer.
 struct Choice {
-  std::string recipe;          ///< empty: stays
+  std::string recipe;          ///< empty: unchanged
   std::set<std::string> bf16;  ///< GEMMs
 };
 
 using Casts = std::vector<const InspectedCast*>;
 
-/// The cast under another recipe, or (empty) its own; null where this recipe was not tried on it.
+/// The quality under another recipe, or the run's own for an empty one; null if that recipe was not measured.
 const CastQuality* under(const InspectedCast& cast, const std::string& recipe) {
   if (recipe.empty() || recipe == cast.recipe) return &cast.own;
   const auto found = cast.others.find(recipe);
   return found == cast.others.end() ? nullptr : &found->second;
 }
 
-/// The casts that do harm under a recipe.
+/// The quantizations that are harmful under a recipe.
 Casts harmful_casts(const Casts& casts, const std::string& recipe, const CastLimits& limits) {
   Casts result;
   for (const InspectedCast* cast : casts)
@@ -42,7 +42,7 @@ Casts harmful_casts(const Casts& casts, const std::string& recipe, const CastLim
   return result;
 }
 
-/// A recipe's rule turns FP8 on for the whole linear: GEMMs that were BF16 must be named again.
+/// A recipe rule enables FP8 for the whole linear, so GEMMs that were BF16 must be listed again.
 Choice choose(const Casts& casts, const config::LinearPrecision& linear,
               const std::vector<std::string>& recipes, const CastLimits& limits) {
   Choice choice;
@@ -79,7 +79,7 @@ std::string ranges(const std::vector<int64_t>& layers) {
   return text;
 }
 
-/// What stands behind the linears of a rule, and the layers of each kind of linear that have it.
+/// Rule text after the linears -> kind of linear -> its layers.
 using Settings = std::map<std::string, std::map<std::string, std::vector<int64_t>>>;
 
 size_t place_of(const std::string& kind) {
@@ -87,12 +87,12 @@ size_t place_of(const std::string& kind) {
   return static_cast<size_t>(std::find(names.begin(), names.end(), kind) - names.begin());
 }
 
-/// Kinds of linears with the same layers stand in one rule.
+/// Kinds of linears with the same layers share a rule.
 void add_rules(std::vector<std::string>& rules, const Settings& settings, int64_t num_layers) {
   for (const auto& [setting, layers_of] : settings) {
     std::map<std::vector<int64_t>, std::vector<std::string>> kinds_of;
     for (const auto& [kind, layers] : layers_of) {
-      if (kind == config::kOutputLayerName) {  // it is in no layer
+      if (kind == config::kOutputLayerName) {  // not part of a layer
         rules.push_back(kind + setting);
         continue;
       }
@@ -129,7 +129,7 @@ std::string yaml_of(const std::vector<std::string>& lines, const config::Precisi
   return yaml;
 }
 
-/// The lowest SQNR of a linear's casts under a choice: of those that a GEMM in FP8 still reads.
+/// The lowest SQNR among a linear's operands that FP8 GEMMs still read under a choice.
 double worst_under(const Casts& casts, const Choice& choice) {
   double worst = std::numeric_limits<double>::infinity();
   for (const InspectedCast* cast : casts) {

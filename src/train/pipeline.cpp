@@ -41,16 +41,16 @@ namespace {
 constexpr std::array kAllChannels{Channel::forward_from_previous, Channel::forward_to_next,
                                   Channel::backward_from_next, Channel::backward_to_previous};
 
-/// Messages that may be on a link, beside the one that its sender makes, before the stages could wait for each other.
+/// Sends that may be in flight on a link, in addition to the one being produced, before stages could wait for each
+/// other.
 int messages_on_the_way(const parallel::ScheduleShape& shape, int stage, Channel to) {
   return shape.channel_messages(
       stage, to == Channel::forward_to_next ? ActionKind::send_forward : ActionKind::send_backward);
 }
 
-/// Landing buffers of each direction on every stage: what any stage needs to be sent, so that memories are laid out
-/// alike. With a link of m messages (schedule.h, 4) the send of message k - 1 waits until message k - 1 - m has been
-/// received. With m + 1 buffers the pass that makes message k waits for that same message, after that send: no longer
-/// than the schedule has been simulated with.
+/// Landing buffers per direction: the maximum over the stages, so that all stages have the same memory layout. On a
+/// link with m sends in flight (schedule.h, 4), send k - 1 waits until send k - 1 - m has been received. With m + 1
+/// buffers, the pass that produces send k waits for the same receive, so the timing equals the simulated schedule.
 int landing_buffers(const parallel::ScheduleShape& shape) {
   int most = 0;
   for (int stage = 0; stage < shape.stages; ++stage) {
@@ -73,7 +73,7 @@ Pipeline::Pipeline(const config::TrainingConfig& training, const config::Paralle
   for (const Channel channel : kAllChannels) {
     const bool early = layout.overlap_receive && !copies();
     int buffers = early ? 1 : 0;
-    // A copy ends by itself: while one buffer's runs, the other is filled.
+    // Copy engines need no progress by the receiver: one buffer is copied while the other is filled.
     if (parallel::sends(channel)) buffers = copies() ? 2 : messages_on_the_way(shape, at, channel) + 1;
     links_.emplace_back(context, static_cast<size_t>(buffers));
   }
@@ -98,7 +98,7 @@ std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> Pipeline::register_buffe
   return peer_links()->register_buffers(context, arriving_, landing_buffers_);
 }
 
-// --- messages ----------------------------------------------------------------------------------------------
+// --- communication -----------------------------------------------------------------------------------------
 
 void Pipeline::receive(const Context& context, Channel channel, const Tensor& into) {
   if (peer_links() != nullptr) return peer_links()->receive(context, into, channel);
@@ -108,7 +108,7 @@ void Pipeline::receive(const Context& context, Channel channel, const Tensor& in
 void Pipeline::receive_by_channel(const Context& context, Channel channel, const Tensor& into) {
   Link& from = link(channel);
   const bool early = !from.buffers.empty();
-  // A first message waits for the work so far in either case: the buffer's memory has been zeroed by it.
+  // The first receive always waits for earlier work, which zeroes the buffer's memory.
   if (!early || !from.used) from.start.record(context);
   from.start.wait(from.stream);
   groups_.receive(from.stream, early ? from.buffers[0] : into, channel);
@@ -196,7 +196,7 @@ void Pipeline::run_one(const Context& context, const DeviceBatch& batch, float g
   const parallel::ScopedActivity activity(pass.evaluating() ? "evaluation" : "FP8 calibration");
   const int chunks = stage_.num_chunks();
   const int wgrad_slot = schedule_.wgrad_slots > 0 ? 0 : -1;
-  // Chunks that share slots have one each: all of them go forward before the first goes back.
+  // Chunks that share slots have one each: all chunks run forward before the first one runs backward.
   const bool shared = schedule_.slots.size() == 1;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const MicrobatchSlot place{chunk, shared ? chunk : 0};

@@ -1,16 +1,15 @@
-// Walks this rank's pipeline schedule: the passes of all microbatches of a step in the schedule's order, with the
-// stream and its gradient travelling between the stages. One rank's schedule has no messages in it, and the walk is
-// forward, backward, forward, backward.
+// Executes this rank's pipeline schedule: forward and backward passes of a step's microbatches in the schedule's order,
+// sending the residual stream and its gradient between the stages. Without pipeline parallelism there is no
+// communication, and the order is forward, backward, forward, backward.
 //
-// A message goes on a stream of its own. What is sent is put into a buffer of its direction, of which there is one more
-// than the messages that the schedule needs to be on their way, mostly two in all: the next pass need not wait for the
-// neighbour. What is received goes straight to its place, after all passes launched before:
-// whatever they do with the place, they have done. With parallel.overlap_receive it goes to a buffer as soon as the
-// message before has been copied out of it, beside the pass that runs then, and from there to its place.
+// Each link has a CUDA stream. Sends go through buffers: one more than the number of sends that the schedule may have
+// in flight, usually two in all, so that the next pass need not wait for the neighbor. A receive writes directly to its
+// destination after all passes launched earlier, which may still read it. With parallel.overlap_receive it writes to a
+// buffer as soon as the previous one has been copied out, overlapped with the running pass, and is copied from there.
 //
-// With parallel.pipeline_transport copy, on GPUs, messages travel by PeerLinks (parallel/peer_links.h): what is sent
-// goes from its buffer to one of several landing buffers of the receiver at once, and from there to its place when the
-// receiver comes to it.
+// With parallel.pipeline_transport copy, on GPUs, PeerLinks (parallel/peer_links.h) transfers the data with copy
+// engines: from the send buffer to one of several landing buffers of the receiver at once, and from there to the
+// destination when the receiver needs it.
 #pragma once
 
 #include <deque>
@@ -27,13 +26,13 @@
 
 namespace te::train {
 
-/// parallel.* and the batch sizes as a schedule's shape. UserError when the global batch is no multiple of what the
-/// data ranks take at once.
+/// The schedule's shape from parallel.* and the batch sizes. UserError when the global batch is not a multiple of the
+/// microbatches that the data-parallel ranks process at once.
 parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,
                                        const config::ParallelConfig& layout,
                                        const parallel::ProcessGrid& grid);
 
-/// The device data of one step's microbatches, each int32 [num_microbatches, tokens of a microbatch].
+/// Device data of one step's microbatches, each int32 [num_microbatches, tokens of a microbatch].
 struct DeviceBatch {
   Tensor tokens, targets;
   Tensor document_start;  ///< only with data.document_mask
@@ -56,38 +55,37 @@ class Pipeline {
   model::StageSlots slots() const { return {schedule_.slots, schedule_.wgrad_slots}; }
   /// After the stage's plan.
   void plan(MemoryPlan& plan);
-  /// Once the plan's memory is there: what must live while messages may arrive, and end before the memory does. Null
-  /// where nothing has to be shared. Collective.
+  /// After the plan's memory is allocated: registers the buffers of the copy engines. The result must be destroyed
+  /// before the memory; null if nothing is registered. Collective.
   std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> register_buffers(const Context& context);
 
-  /// Gives the pass of a microbatch (which samples, what to count).
+  /// Returns the pass of a microbatch (which samples, what to count).
   using PassOf = std::function<model::Pass(int64_t microbatch)>;
-  /// All microbatches of a step, forward and backward.
+  /// Runs all microbatches of a step, forward and backward.
   void run(const Context& context, const DeviceBatch& batch, float grad_scale, const Tensor& loss_sum,
            const PassOf& pass_of);
-  /// One microbatch through all stages: forward, and backward unless the pass evaluates.
+  /// Runs one microbatch through all stages: forward, and backward unless the pass evaluates.
   void run_one(const Context& context, const DeviceBatch& batch, float grad_scale, const Tensor& loss_sum,
                const model::Pass& pass);
 
  private:
-  /// One way to a neighbour or from it.
+  /// One direction of communication with a neighbor stage.
   struct Link {
     Link(const Context& context, size_t num_buffers);
     Context stream;
-    Event start;              ///< what the message must wait for
-    std::vector<Event> done;  ///< per buffer; of a receive without one, the first
-    std::vector<Tensor>
-        buffers;        ///< of a send two or more, of a receive through a channel one with overlap_receive
-    size_t next = 0;    ///< buffer of the next send
-    bool used = false;  ///< a receive's buffer has held a message
+    Event start;                  ///< what the communication must wait for
+    std::vector<Event> done;      ///< per buffer; the first for a receive without buffer
+    std::vector<Tensor> buffers;  ///< sends: two or more; receives by channel: one with overlap_receive
+    size_t next = 0;              ///< buffer of the next send
+    bool used = false;            ///< a receive's buffer has been used
   };
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
   bool copies() const { return landing_buffers_ > 0; }
-  /// What carries the messages; null: the channels.
+  /// Transport of the copy engines; null: point-to-point channels.
   parallel::PeerLinks* peer_links() const { return copies() ? groups_.pipeline_peer_links() : nullptr; }
   void receive(const Context& context, parallel::Channel channel, const Tensor& into);
   void receive_by_channel(const Context& context, parallel::Channel channel, const Tensor& into);
-  /// The next buffer to fill for a send; waits until what it held last has gone, and its message may follow.
+  /// The next send buffer; waits until its previous content has been sent.
   Tensor buffer(const Context& context, parallel::Channel channel);
   void send(const Context& context, parallel::Channel channel);
   void forward(const Context& context, const model::MicrobatchSlot& place, const DeviceBatch& batch,
@@ -98,10 +96,9 @@ class Pipeline {
   model::ModelStage& stage_;
   const parallel::Groups& groups_;
   parallel::StageSchedule schedule_;
-  std::deque<Link> links_;  ///< by Channel; empty without a pipeline
-  int landing_buffers_ =
-      0;             ///< of each direction, the same on all stages; 0: messages travel by the channels
-  Tensor arriving_;  ///< the landing buffers: forward ones, then backward ones, each [stream, hidden]
+  std::deque<Link> links_;   ///< by Channel; empty without a pipeline
+  int landing_buffers_ = 0;  ///< per direction, the same on all stages; 0: point-to-point channels
+  Tensor arriving_;          ///< landing buffers: forward, then backward, each [tokens, hidden]
 };
 
 }  // namespace te::train

@@ -17,19 +17,19 @@ void RemainingTime::add(Recent& recent, double seconds) {
   if (recent.size() > kWindow) recent.pop_front();
 }
 
-// The mean without the upper and the lower eighth: a first step that chooses algorithms, or one that waited for a disk,
-// does not stretch all that are still to come, and steps that differ in length count with their mean.
+// The mean without the upper and lower eighth: outliers (a first step with autotuning, a wait for the disk) are
+// ignored, and steps of different length count with their mean.
 double RemainingTime::typical(const Recent& recent) {
   if (recent.empty()) return 0;
   std::vector<double> sorted(recent.begin(), recent.end());
   std::sort(sorted.begin(), sorted.end());
-  const size_t out = (sorted.size() + 5) / 8;  // of three, one at each end
+  const size_t out = (sorted.size() + 5) / 8;  // with three values, one at each end
   const auto begin = sorted.begin() + static_cast<std::ptrdiff_t>(out),
              end = sorted.end() - (begin - sorted.begin());
   return begin < end ? std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin) : sorted.front();
 }
 
-// The run's last step has them, whatever the interval is.
+// The last step always validates and saves, whatever the interval.
 int64_t RemainingTime::times_after(int64_t step, int64_t every) const {
   if (every == 0 || step >= intervals_.train_steps) return 0;
   const int64_t last = intervals_.train_steps;

@@ -1,5 +1,5 @@
-// How long a run has still to go: remaining steps at the pace of the recent ones, and the validations, evaluations on
-// tasks and saves among them.
+// Estimates a run's remaining time: the remaining steps at the pace of recent ones, plus validations, task evaluations
+// and saves.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class RemainingTime {
  public:
   explicit RemainingTime(const Intervals& intervals) : intervals_(intervals) {}
 
-  // Seconds that the loop has spent. A save's are those for which training waited.
+  // Seconds that the loop has spent. For a save, the time during which training waited.
   void step(double seconds) { add(steps_, seconds); }
   void validation(double seconds) { add(validations_, seconds); }
   void tasks(double seconds) { add(tasks_, seconds); }
@@ -28,7 +28,7 @@ class RemainingTime {
   /// Seconds from the end of `step` to the end of the run.
   double after(int64_t step) const;
 
-  static constexpr size_t kWindow = 64;  ///< of each kind; older ones are forgotten
+  static constexpr size_t kWindow = 64;  ///< entries kept of each kind
 
  private:
   using Recent = std::deque<double>;
@@ -40,7 +40,7 @@ class RemainingTime {
   Recent steps_, validations_, tasks_, saves_;
 };
 
-/// "04:05", "1:02:03", from two days on "4d 04h".
+/// "04:05", "1:02:03"; from two days on "4d 04h".
 std::string time_left(double seconds);
 
 }  // namespace te::train

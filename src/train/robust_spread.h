@@ -1,4 +1,4 @@
-// Center and spread of numbers of which a few may be far off: a median is not moved by them, a mean is.
+// Robust center and spread of numbers with outliers: outliers change the mean, but not the median.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace te::train {
 
-/// The mean of the middle two where their number is even; 0 of none.
+/// The mean of the middle two for an even count; 0 for an empty vector.
 inline double median_of(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -17,7 +17,7 @@ inline double median_of(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-/// The median absolute deviation from `center`, times 1.4826: of normal numbers that is their standard deviation.
+/// The median absolute deviation from `center`, times 1.4826: the standard deviation for normally distributed numbers.
 inline double robust_deviation(std::vector<double> values, double center) {
   for (double& value : values) value = std::abs(value - center);
   return 1.4826 * median_of(std::move(values));

@@ -1,4 +1,4 @@
-// Small files of a run folder that are written whole, at the start: run.json, start.txt, effective_config.yaml.
+// Small files of a run folder that are written once, at the start: run.json, start.txt, effective_config.yaml.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,8 @@
 
 namespace te::train {
 
-/// Writes the file aside and renames it, so that it is never half there. A disk that takes no more is warned of, and
-/// the run goes on without the file, or with the one of an earlier start. UserError when the file cannot be replaced.
+/// Writes a temporary file and renames it, so that the file is never incomplete. A full disk causes a warning, and the
+/// run continues without the file or with that of an earlier start. UserError when the file cannot be replaced.
 void write_run_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace te::train

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Hours of training must not end at a folder that cannot be written.
+// Called before training, which must not fail after hours because a folder cannot be written.
 void make_writable(const char* key, const fs::path& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
@@ -43,7 +43,7 @@ RunFolder::RunFolder(RunFolderOptions options) : options_(std::move(options)) {
   make_writable("logging.directory", options_.logs);
   if (options_.saves) make_writable("checkpoint.directory", options_.checkpoints);
   locks_.emplace_back("logging.directory", options_.logs);
-  // Its own folder, since two runs may log apart and save together.
+  // A separate lock, as two runs may log to different folders and save to the same one.
   if (options_.saves && !same_folder(options_.logs, options_.checkpoints))
     locks_.emplace_back("checkpoint.directory", options_.checkpoints);
 }
@@ -78,7 +78,7 @@ void RunFolder::refuse_earlier_run() const {
   const fs::path& checkpoints = options_.checkpoints;
   const bool separate = !saved.empty() && has_own_checkpoint_directory();
   user_error(
-      "{}: holds an earlier run ({}): go on from it with --set checkpoint.resume=auto, replace it with "
+      "{}: holds an earlier run ({}): resume it with --set checkpoint.resume=auto, replace it with "
       "--overwrite, or choose another {}",
       (separate && !logged ? checkpoints : options_.logs).string(), found,
       !separate ? "logging.directory"
@@ -101,7 +101,7 @@ std::string RunFolder::other_run() const {
     try {
       const std::string logs = config::string_in(checkpoint::Reader(folder).config(), "logging.directory");
       if (!logs.empty() && fs::weakly_canonical(logs, ignored) != own) return logs;
-    } catch (const UserError&) {  // damaged: another one says it
+    } catch (const UserError&) {  // damaged checkpoints are reported when they are read
     }
   }
   return "";
@@ -111,9 +111,8 @@ void RunFolder::refuse_other_run() const {
   const std::string other = other_run();
   if (other.empty()) return;
   user_error(
-      "checkpoint.directory: {}: holds checkpoints of the run that logs to {}, and --overwrite removes those "
-      "of "
-      "this run alone, which logs to {}: choose another checkpoint.directory, or remove them yourself",
+      "checkpoint.directory: {}: holds checkpoints of the run that logs to {}; --overwrite removes only "
+      "those of this run, which logs to {}: choose another checkpoint.directory, or remove them yourself",
       options_.checkpoints.string(), other, options_.logs.string());
 }
 
@@ -155,7 +154,7 @@ void RunFolder::rotate_logs() const {
     const int64_t step = last_logged_step(log.path, log.step_of);
     if (step == 0) continue;
     const fs::path aside = rotate_log(log.path);
-    spdlog::warn("{}: the log of an earlier start, up to step {}, is kept as {}", log.path.string(), step,
+    spdlog::warn("{}: renamed the log of an earlier start, up to step {}, to {}", log.path.string(), step,
                  aside.filename().string());
   }
 }
@@ -164,8 +163,8 @@ void RunFolder::truncate_logs(int64_t step) const {
   for (const Log& log : logs()) {
     const int64_t dropped = truncate_log(log.path, step, log.step_of);
     if (dropped > 0 && step > 0) {
-      spdlog::info("{}: {} lines after step {} are cut off: those steps are taken again", log.path.string(),
-                   dropped, step);
+      spdlog::info("{}: removed {} lines after step {}: those steps run again", log.path.string(), dropped,
+                   step);
     }
   }
 }
@@ -173,11 +172,10 @@ void RunFolder::truncate_logs(int64_t step) const {
 void RunFolder::warn_of_later_checkpoints(int64_t step, int64_t keep) const {
   const std::vector<fs::path> later = saved_checkpoints(step);
   if (later.empty()) return;
-  spdlog::warn(
-      "{}: {} checkpoint{} of later steps than {}, up to {}: replaced when this run saves the same steps{}",
-      options_.checkpoints.string(), later.size(), later.size() == 1 ? " is" : "s are", step,
-      later.back().filename().string(),
-      keep > 0 ? fmt::format(", and deleted first as checkpoint.keep ({}) makes room", keep) : "");
+  spdlog::warn("{}: {} checkpoint{} after step {}, up to {}: replaced when this run saves the same steps{}",
+               options_.checkpoints.string(), later.size(), later.size() == 1 ? "" : "s", step,
+               later.back().filename().string(),
+               keep > 0 ? fmt::format(", and deleted first due to checkpoint.keep ({})", keep) : "");
 }
 
 }  // namespace te::train

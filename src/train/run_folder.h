@@ -1,4 +1,5 @@
-// The folders of a run, logs and checkpoints: one run at a time writes there, and none over an earlier one unasked.
+// The log and checkpoint folders of a run: one run at a time writes there, and an earlier run is not overwritten
+// unasked.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +21,25 @@ struct RunFolderOptions {
 
 class RunFolder {
  public:
-  /// Makes and locks the folders. UserError when one cannot be written, or another run is there.
+  /// Creates and locks the folders. UserError when one cannot be written, or another run uses it.
   explicit RunFolder(RunFolderOptions options);
 
   /// UserError when the folders hold an earlier run: logged steps, or checkpoints of a step.
   void refuse_earlier_run() const;
-  /// UserError when checkpoints that --overwrite would remove are another run's.
+  /// UserError when checkpoints that --overwrite would remove belong to another run.
   void refuse_other_run() const;
-  /// Before a run that resumes from a checkpoint of checkpoint.directory, unnamed: warns when it is another run's.
+  /// For a run that resumes from checkpoint.directory without naming a checkpoint: warns if the checkpoint belongs to
+  /// another run.
   void warn_of_other_run() const;
-  /// Before a run from step 1 on: removes logs and checkpoints of an earlier run, and says so. Checkpoints of step 0,
-  /// which no run has saved, and `source` (the weights that the run starts with) stay.
+  /// For a run from step 1: removes logs and checkpoints of an earlier run, with a message. Keeps checkpoints of step
+  /// 0, which no run has saved, and `source` (the weights that the run starts with).
   void remove_earlier_run(const std::filesystem::path& source) const;
-  /// Before a run from step 1 on that nobody wanted to be resumed from nothing: keeps the logs under other names.
+  /// For a run from step 1 that did not find a checkpoint to resume: renames the old logs to keep them.
   void rotate_logs() const;
-  /// Before a run that goes on after `step`: cuts off what the logs say of later steps.
+  /// For a run that resumes after `step`: removes the log lines of later steps.
   void truncate_logs(int64_t step) const;
-  /// Warns of checkpoints of steps after `step`: the run will save those steps anew, and `keep` (checkpoint.keep) may
-  /// delete them sooner.
+  /// Warns of checkpoints after `step`: the run will save those steps again, and `keep` (checkpoint.keep) may delete
+  /// them earlier.
   void warn_of_later_checkpoints(int64_t step, int64_t keep) const;
 
  private:
@@ -47,10 +49,10 @@ class RunFolder {
   };
   std::vector<Log> logs() const;
   std::vector<std::filesystem::path> saved_checkpoints(int64_t after) const;
-  /// The checkpoints lie outside the folder of the logs.
+  /// Whether the checkpoint folder is outside the log folder.
   bool has_own_checkpoint_directory() const;
-  /// logging.directory of a run that has saved checkpoints here, and is not this one; empty where there is none. What
-  /// lies in the folder of the logs is this run's.
+  /// logging.directory of another run that has saved checkpoints here; empty if there is none. Checkpoints inside the
+  /// log folder belong to this run.
   std::string other_run() const;
 
   RunFolderOptions options_;

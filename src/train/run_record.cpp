@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// to_yaml writes one "key: value" a line below its section.
+// to_yaml writes one "key: value" per line below its section.
 json flat_config(const config::Config& config) {
   json flat = json::object();
   std::string section;
@@ -71,7 +71,7 @@ json command_line() {
   return words;
 }
 
-// The files behind the libraries that decide about speed and bits; their names end in the version.
+// Files of the libraries that affect speed and numerics; their names end in the version.
 json loaded_libraries() {
   constexpr std::array kNames = {"libcublas", "libcudnn",    "libnccl.", "libcudart", "libcuda.",
                                  "libmpi.",   "libopenblas", "libgomp.", "libstdc++"};
@@ -87,7 +87,7 @@ json loaded_libraries() {
   return found;
 }
 
-// Only what is known to matter: an environment also holds secrets.
+// Only an explicit list of variables, as an environment may hold secrets.
 json environment() {
   constexpr std::array<std::string_view, 13> kPrefixes = {
       "TE_",  "CUDA_", "CUBLAS",       "CUDNN_",       "NCCL_",     "OMP_",           "OPENBLAS_",
@@ -103,7 +103,7 @@ json environment() {
   return found;
 }
 
-/// Every host of the job: its name, ranks ("0-7"), devices, and the link between its GPUs (empty below two).
+/// Every host of the job: name, ranks ("0-7"), devices, and the link between its GPUs (empty for one GPU).
 json hosts(const parallel::Placement& placement) {
   json list = json::array();
   for (const parallel::HostPlacement& host : placement)
@@ -136,7 +136,7 @@ json this_start(const Context& context, const parallel::Placement& placement, co
           {"environment", environment()}};
 }
 
-// Those of the run that this one may go on with.
+// The starts recorded by the run that this one may resume.
 json earlier_starts(const fs::path& path) {
   const FileText file = read_file(path);
   const json record = json::parse(file.text, nullptr, false);

@@ -1,5 +1,5 @@
-// run.json: what a run was, so that its folder explains itself. The effective config key by key, and for every start
-// its time, program, command line, hosts with their ranks, device, libraries and the environment that matters.
+// run.json: the record of a run. It has the effective config key by key, and for every start the time, program, command
+// line, hosts with their ranks, device, libraries and relevant environment variables.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace te::train {
 
-/// Which program wrote a record: version of the project, commit of the build ("-dirty" with changes, "unknown" without
-/// git).
+/// The program that wrote a record: version of the project, commit of the build ("-dirty" with changes, "unknown"
+/// without git).
 struct ProgramVersion {
   std::string version, commit;
 };
 
-/// Writes logging.directory/run.json, in which the whole config is. A run with checkpoint.resume other than `never`
-/// adds its start to those of the file that is there. UserError when the folder cannot be written.
+/// Writes logging.directory/run.json with the whole config. With checkpoint.resume other than `never`, adds this start
+/// to those already in the file. UserError when the folder cannot be written.
 void write_run_record(const config::Config& config, const Context& context,
                       const parallel::Placement& placement, const MemoryPlan& plan,
                       const ProgramVersion& program);

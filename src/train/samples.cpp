@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-/// On one line, in quotes.
+/// The text on one line, in quotes.
 std::string shown(const std::string& text) {
   return printable(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
 }

@@ -1,7 +1,7 @@
-// Texts that the model makes while it trains: samples.jsonl, a line per prompt, and the console.
+// Texts that the model generates during training, for samples.jsonl (one line per prompt) and the console.
 //
-// This room knows no decoder. te-train, which sees both rooms, gives the trainer a SampleMaker (apps/train/samples.h);
-// its memory is part of the run's plan, and the weights are the run's own.
+// The train library does not depend on the decoder: te-train gives the trainer a SampleMaker (apps/train/samples.h).
+// Its memory is part of the run's plan, and it uses the run's weights.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace te::train {
 
-/// A prompt and what the model made of it. Valid UTF-8.
+/// A prompt and the model's completion. Valid UTF-8.
 struct Sample {
   std::string prompt, text;
   std::string finish_reason;  ///< why the text ends
@@ -26,10 +26,10 @@ class SampleMaker {
  public:
   virtual ~SampleMaker() = default;
   virtual void plan(MemoryPlan& plan) = 0;
-  /// After the plan's allocation, once.
+  /// Call once, after the plan's memory is allocated.
   virtual void bind(const parameters::ParameterStore& weights) = 0;
-  /// With the weights as they are, between two steps. The ranks of one replica of the model call it, all of them. A
-  /// model whose logits are not finite gives texts that say so, as their endings.
+  /// Generates with the current weights, between two steps. Collective over the ranks of one model replica. A model
+  /// with non-finite logits gives texts whose finish_reason says so.
   virtual std::vector<Sample> make() = 0;
 };
 

@@ -17,8 +17,8 @@ Requests* asked = nullptr;
 bool speaking = false, read_by_mpirun = false, several = false;
 constexpr std::initializer_list<int> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
-// From the moment on that mpirun is asked to end its ranks, it reads nothing of what they print: a rank that waits for
-// room in that terminal would never save. What finds no room is lost; the logs have it.
+// While mpirun ends its ranks, it does not read their output: a rank that waits to write to the pipe would never save.
+// Output that does not fit is lost; the logs have it.
 void never_wait_for_mpirun() {
   if (!read_by_mpirun) return;
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
@@ -27,7 +27,7 @@ void never_wait_for_mpirun() {
   }
 }
 
-// Handlers may call little more than write.
+// Signal handlers may call little more than write.
 void say(const char* text) {
   if (!speaking) return;
   const int error = errno;
@@ -54,7 +54,7 @@ void on_signal(int signal, siginfo_t* info, void* /*context*/) {
                    ? "\nCtrl-C: finishing this step and saving a checkpoint; Ctrl-C again stops at once\n"
                    : "\nstop signal: finishing this step and saving a checkpoint\n");
   }
-  if (signal != SIGINT) return;  // batch systems send theirs repeatedly
+  if (signal != SIGINT) return;  // batch systems send signals repeatedly
   say("\nCtrl-C again: stopped, the current step is lost\n");
   ::_exit(130);
 }

@@ -1,5 +1,5 @@
-// The loss of each dataset of a blend: sums over the samples that came from it, since the last time somebody asked.
-// Exact, since a sample is cut from one dataset, and the output layer adds up the losses of each sequence by itself.
+// The loss of each dataset of a blend, summed over its samples since the last call of take(). Exact: each sample comes
+// from one dataset, and the output layer sums the losses per sequence.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace te::train {
 
 class SourceLosses {
  public:
-  /// `names`: of the sources, by number; those of equal names are one.
+  /// `names`: of the sources, by index; sources of the same name are merged.
   explicit SourceLosses(const std::vector<std::string>& names);
 
-  /// A step's samples of this rank: the source and the loss (sum over counted targets) of each, and their targets,
-  /// [samples, seq]. Ranks that hold the same samples must not all add them.
+  /// Adds this rank's samples of a step: source and loss (sum over counted targets) of each, and their targets,
+  /// [samples, seq]. Of ranks that hold the same samples only one may add them.
   void add(std::span<const int32_t> sources, std::span<const float> losses, const int32_t* targets,
            int64_t seq_length);
-  /// The means of all ranks since the last call; collective.
+  /// The means over all ranks since the last call; collective.
   std::vector<SourceLoss> take(parallel::World& world);
-  /// Forgets what was added: those steps never were.
+  /// Discards what was added, after a rollback.
   void clear();
 
  private:
@@ -31,8 +31,8 @@ class SourceLosses {
     double loss = 0;
     int64_t tokens = 0;
   };
-  std::vector<std::string> names_;  ///< without repetitions
-  std::vector<size_t> place_;       ///< of a source among them
+  std::vector<std::string> names_;  ///< unique
+  std::vector<size_t> place_;       ///< index into names_, per source
   std::vector<Sum> sums_;
 };
 

@@ -17,7 +17,7 @@ namespace te::train {
 namespace {
 
 constexpr int kLabel = 11;    ///< columns of the labels
-constexpr int kMaxRanks = 8;  ///< of which the screen has a line each
+constexpr int kMaxRanks = 8;  ///< jobs of up to this size have a line per rank
 constexpr size_t kMaxHostLines = 4;
 
 std::string now_text() {
@@ -33,7 +33,7 @@ std::string row(const std::string& label, const std::string& text, int columns) 
   return wrapped(fmt::format("{:<{}}{}", label, kLabel, printable(text)), columns, kLabel);
 }
 
-/// The lines of "label: text\n  more\n" as rows.
+/// Formats "label: text\n  more\n" as rows.
 std::string rows_of(const std::string& text, int columns) {
   std::istringstream lines(text);
   std::string all;
@@ -66,7 +66,7 @@ std::string batch_line(const StartInfo& info) {
   const config::TrainingConfig& training = info.config.training;
   const int64_t batch = training.global_batch_size, tokens = batch * info.config.model.seq_length;
   return fmt::format(
-      "{} tokens a step: {} sequences of {}, {} at once on each rank; {:.3g} GFLOP a token; {} steps",
+      "{} tokens per step: {} sequences of {}, microbatches of {}; {:.3g} GFLOP per token; {} steps",
       with_separators(tokens), batch, info.config.model.seq_length, training.micro_batch_size,
       flops_per_token(info.config.model) / 1e9, with_separators(training.train_steps));
 }
@@ -82,22 +82,22 @@ std::string memory_line(const StartInfo& info) {
     separator = ", ";
   }
   if (!info.context.is_cuda()) return text;
-  return text + fmt::format("; {} with CUDA's own, of {}",
+  return text + fmt::format("; {} with CUDA's own memory, of {}",
                             human_bytes(info.plan.total_bytes() + kCudaOverheadBytes),
                             human_bytes(info.context.info().memory_bytes));
 }
 
-/// What is not carried by NCCL.
+/// Communication that does not use NCCL.
 std::string transport_line(const StartInfo& info) {
   if (!info.context.is_cuda()) return "";
   const parallel::ConnectOptions options = connect_options(info.config);
   std::string copied;
   const auto add = [&](const char* what) { copied += (copied.empty() ? "" : ", and ") + std::string(what); };
-  if (info.grid.tensor > 1 && options.use_tensor_copy_engines) add("tensor ranks' tokens");
+  if (info.grid.tensor > 1 && options.use_tensor_copy_engines) add("tensor-parallel activations");
   if (info.grid.data * info.grid.context > 1 && options.use_data_copy_engines)
-    add("data ranks' gradients and values");
-  if (info.grid.pipeline > 1 && options.use_pipeline_copy_engines) add("the stream between stages");
-  return copied.empty() ? "" : copied + " by copy engines, everything else by NCCL";
+    add("data-parallel gradients and weights");
+  if (info.grid.pipeline > 1 && options.use_pipeline_copy_engines) add("pipeline activations");
+  return copied.empty() ? "" : copied + " with copy engines, everything else with NCCL";
 }
 
 std::string ranks_rows(const StartInfo& info, int columns) {
@@ -110,21 +110,21 @@ std::string ranks_rows(const StartInfo& info, int columns) {
     text += row(label, line, columns);
     label = "";
   }
-  if (const std::string line = transport_line(info); !line.empty()) text += row("messages", line, columns);
+  if (const std::string line = transport_line(info); !line.empty()) text += row("transport", line, columns);
   if (info.grid.world > kMaxRanks) return text;
   std::istringstream lines(info.ranks);
   for (std::string line; std::getline(lines, line);) text += row("", line, columns);
   return text;
 }
 
-/// A note where the job has another number of ranks than the config is made for.
+/// A note if the number of ranks differs from the one that the config is for.
 std::string ranks_note(const StartInfo& info) {
   const config::ParallelConfig& parallel = info.config.parallel;
   const int64_t ranks = info.grid.world;
   if (parallel.ranks == 0 || ranks == parallel.intended_ranks()) return "";
   return fmt::format(
-      "  note: the config is made for {} ranks (parallel.ranks), this job has {}: memory and time per rank "
-      "are not those that it was made for\n",
+      "  note: the config is for {} ranks (parallel.ranks), but this job has {}: memory and time per rank "
+      "differ\n",
       parallel.intended_ranks(), ranks);
 }
 
@@ -149,7 +149,7 @@ std::string keys_rows(const config::Config& config, int columns) {
 std::string start_screen(const StartInfo& info, int columns) {
   const std::string& folder = info.config.logging.directory;
   return fmt::format("{}, {}\n", info.program, now_text()) +
-         row("run", folder + " (this in full: start.txt)", columns) + ranks_rows(info, columns) +
+         row("run", folder + " (complete tables: start.txt)", columns) + ranks_rows(info, columns) +
          rows_of(device_summary(info.context), columns) + row("model", model_line(info), columns) +
          row("batch", batch_line(info), columns) + rows_of(model::pipeline_summary(info.config), columns) +
          rows_of(precision_summary(info.config, info.context), columns) +
@@ -168,7 +168,7 @@ std::string start_tables(const StartInfo& info) {
   std::string hosts;
   for (const std::string& line : parallel::host_lines(info.placement, info.placement.size()))
     hosts += "host " + line + "\n";
-  if (const std::string line = transport_line(info); !line.empty()) hosts += "messages: " + line + "\n";
+  if (const std::string line = transport_line(info); !line.empty()) hosts += "transport: " + line + "\n";
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
          model_summary(info.config) + shard_summary(info.config, info.parameters) +
          model::pipeline_summary(info.config) + precision_summary(info.config, info.context) +

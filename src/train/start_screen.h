@@ -1,4 +1,4 @@
-// What te-train says before the first step: a screen for people, and in full the files start.txt and
+// The output of te-train before the first step: a screen for people, and the complete files start.txt and
 // effective_config.yaml.
 #pragma once
 
@@ -25,17 +25,17 @@ struct StartInfo {
   kernels::AttentionKernels attention = kernels::AttentionKernels::cpu;  ///< of this rank's stage
   std::string program;                                                   ///< "te-train 0.1.0 (commit)"
   std::string config_path;                                               ///< as on the command line
-  std::string ranks;  ///< a line per rank with a heading; empty for one rank
+  std::string ranks;  ///< heading and one line per rank; empty for one rank
 };
 
-/// Device, model, precision and memory in a line or two each, and the keys that were set, in lines of at most
-/// `columns`.
+/// One or two lines each for device, model, precision and memory, and the keys that were set, with at most `columns`
+/// columns.
 std::string start_screen(const StartInfo& info, int columns);
-/// The same in full, with a line per part of the model, kind of memory and rank. Without the config.
+/// The complete version, with one line per part of the model, kind of memory and rank. Without the config.
 std::string start_tables(const StartInfo& info);
 
-/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (every key, and
-/// where its value is from) to logging.directory, which must be there. UserError when they cannot be written.
+/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (every key with its source) to
+/// logging.directory, which must exist. UserError when they cannot be written.
 void write_start_files(const StartInfo& info);
 
 }  // namespace te::train

@@ -34,7 +34,7 @@ StartPoint Startup::run() {
 
 StartPoint Startup::load_weights() {
   const std::string& path = config_.checkpoint.init_from;
-  fs::path found = path;  // or the step folder in it
+  fs::path found = path;  // or the step folder inside
   world_.run_collectively([&] {
     try {
       const std::unique_ptr<checkpoint::WeightSource> source = convert::open_weights(path);
@@ -55,17 +55,16 @@ fs::path Startup::find() {
   if (options.resume == "never") return {};
   if (options.resume != "auto") return options.resume;
   std::string found;
-  world_.run_collectively([&] {  // one rank decides: the others might find something else a moment later
+  world_.run_collectively([&] {  // only one rank searches, so that all agree
     if (world_.leader()) found = checkpoint::find_latest(options.directory).value_or("").string();
   });
   found = world_.broadcast_string(found);
   if (found.empty())
-    spdlog::info("checkpoint.resume auto: {} holds no checkpoint; the run starts at step 1",
-                 options.directory);
+    spdlog::info("checkpoint.resume auto: no checkpoint in {}; the run starts at step 1", options.directory);
   return found;
 }
 
-// With `auto`, a damaged checkpoint gives way to the one before it.
+// With `auto`, falls back from a damaged checkpoint to the one before it.
 StartPoint Startup::resume(fs::path folder) {
   const config::CheckpointConfig& options = config_.checkpoint;
   for (;;) {
@@ -78,14 +77,13 @@ StartPoint Startup::resume(fs::path folder) {
       if (!damaged || options.resume != "auto" || !options.resume_fallback) throw;
       const fs::path older = previous(folder);
       if (older.empty()) throw;
-      // A job of several ranks says "error: ..." of each.
+      // The error of a job with several ranks starts with "error: ".
       std::string_view reason = error.what();
       reason.remove_prefix(reason.starts_with("error: ") ? std::string_view("error: ").size() : 0);
       spdlog::warn("{}", reason);
       spdlog::warn(
-          "{} is damaged: going on with {}, the checkpoint before it (checkpoint.resume_fallback: false "
-          "stops "
-          "here)",
+          "{} is damaged: resuming from {}, the checkpoint before it (set checkpoint.resume_fallback to "
+          "false to stop here)",
           folder.string(), older.filename().string());
       folder = older;
     }
@@ -105,7 +103,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
                .weights = reader.folder(),
                .scales = loaded.scales,
                .datasets = reader.manifest().datasets};
-      if (!loaded.optimizer) spdlog::info("the optimizer's moments are not loaded and start at zero");
+      if (!loaded.optimizer) spdlog::info("Adam moments are not loaded and start at zero");
       report_changes(reader.config(), point.progress.step);
     } catch (const UserError& error) {
       damaged_here = dynamic_cast<const checkpoint::Damaged*>(&error) != nullptr;
@@ -115,7 +113,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
   try {
     world_.run_collectively(read);
   } catch (...) {
-    // In a job all ranks get here, whichever of them has failed.
+    // In a job, all ranks get here, whichever of them failed.
     damaged = world_.max_i64(damaged_here ? 1 : 0) != 0;
     throw;
   }

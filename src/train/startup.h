@@ -1,4 +1,4 @@
-// What stands between planned memory and the first step: the weights and the state that a run starts with.
+// Sets up the weights and the state that a run starts with, after its memory is planned and allocated.
 #pragma once
 
 #include <filesystem>
@@ -13,51 +13,50 @@
 namespace te::train {
 
 struct StartPoint {
-  checkpoint::Progress progress;     ///< step 0 in a run that is not resumed
-  std::filesystem::path checkpoint;  ///< that is resumed; empty in a run that is not
-  std::filesystem::path weights;     ///< where the weights come from: that, or checkpoint.init_from, or empty
-  bool scales = false;               ///< the checkpoint had FP8 state
-  std::vector<checkpoint::Dataset> datasets = {};  ///< that the checkpoint was trained on, as far as it says
+  checkpoint::Progress progress;                   ///< step 0 in a new run
+  std::filesystem::path checkpoint;                ///< the resumed checkpoint; empty in a new run
+  std::filesystem::path weights;                   ///< source of the weights: checkpoint, init_from or empty
+  bool scales = false;                             ///< the checkpoint had FP8 state
+  std::vector<checkpoint::Dataset> datasets = {};  ///< that the checkpoint records
 };
 
-/// The state of the runner as a checkpoint sees it.
+/// The runner's state in the form that checkpoints store.
 checkpoint::TrainingState training_state(StepRunner& runner);
 
-/// Gives a runner, whose memory is allocated, the weights and the state to start with, on all ranks alike: those of a
-/// checkpoint (checkpoint.resume), else the weights of another run (init_from), else initial ones. The runner is then
-/// ready for a step, but for FP8 scales that no checkpoint had: calibrate().
-/// UserError (JobFailure in a job) when there is no such checkpoint, or it does not fit.
+/// Loads the initial weights and state into an allocated runner, on all ranks: a checkpoint (checkpoint.resume), the
+/// weights of another run (init_from), or newly initialized weights. The runner is then ready for a step, except for
+/// FP8 scales that no checkpoint had: calibrate(). UserError (JobFailure in a job) when the checkpoint does not exist
+/// or does not fit.
 class Startup {
  public:
   Startup(const config::Config& config, const Context& context, parallel::World& world, StepRunner& runner);
   StartPoint run();
-  /// In the middle of a run: the state of this checkpoint, which the run has saved.
+  /// Rolls a running job back to a checkpoint that it has saved.
   StartPoint rollback_to(const std::filesystem::path& folder);
 
  private:
-  /// The checkpoint to be resumed; empty where there is none.
+  /// The checkpoint to resume from; empty if there is none.
   std::filesystem::path find();
   StartPoint resume(std::filesystem::path folder);
   /// The weights of checkpoint.init_from.
   StartPoint load_weights();
-  /// Reads a checkpoint into the runner. `damaged` tells, when it throws, whether the checkpoint is damaged on any
-  /// rank.
+  /// Reads a checkpoint into the runner. When it throws, `damaged` is true if the checkpoint is damaged on any rank.
   StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);
   void report_changes(const std::string& before, int64_t step) const;
-  /// The checkpoint before a damaged one; empty where there is none.
+  /// The checkpoint before a damaged one; empty if there is none.
   std::filesystem::path previous(const std::filesystem::path& damaged);
 
-  const config::Config& config_;  ///< whole: a checkpoint's config is compared with it
+  const config::Config& config_;  ///< whole, to compare it with a checkpoint's config
   const Context& context_;
   parallel::World& world_;
   StepRunner& runner_;
 };
 
-/// A fresh delayed recipe knows no amax, and at scale 1 every gradient below 2^-17 becomes zero in E5M2. How many that
-/// are depends on the batch, whose size divides every gradient: in GPT-2 124M with 0.26 million tokens a step, all of
-/// them in linear_qkv and linear_fc1 (docs/log/numerics.md). So the first `microbatches` of the first step in FP8, the
-/// same on all data ranks, run before it for their amaxes alone; their gradients are dropped. The step's global batch
-/// begins with `first_sample` and has `counted` targets.
+/// Calibrates the scales of a delayed recipe before its first FP8 step. Without an amax history the scale is 1, and
+/// gradients below 2^-17 underflow in E5M2. Every gradient is divided by the global batch size, so in GPT-2 124M with
+/// 0.26M tokens per step all gradients of linear_qkv and linear_fc1 underflow (docs/log/numerics.md). The first
+/// `microbatches` of the first FP8 step, the same on all data-parallel ranks, therefore run once only for their amaxes;
+/// their gradients are discarded. The step's global batch starts at `first_sample` and has `counted` targets.
 void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,
                int64_t first_sample, int64_t counted);
 

@@ -1,6 +1,6 @@
-// All that a step changes and the next one reads, copied to host memory and put back bit for bit: values and main
-// parameters, moments, the FP8 scale table. Gradients and FP8 weights are not among it: a step voids the ones and casts
-// the others.
+// A copy in host memory of everything that a step changes and the next step reads, restored bitwise: BF16 weights and
+// FP32 master weights, Adam moments, and the FP8 scale table. Gradients and FP8 weights are left out, as each step
+// overwrites the former and requantizes the latter.
 #pragma once
 
 #include <vector>
@@ -10,17 +10,17 @@
 
 namespace te::train {
 
-/// What a copy of this runner's state takes on this rank; without memory, for plans.
+/// Bytes of such a copy on this rank; allocates nothing, for plans.
 int64_t state_copy_bytes(StepRunner& runner);
 
 class StateCopy {
  public:
-  /// Takes the host memory, page-locked beside a GPU. The runner must be allocated, and outlive it.
+  /// Allocates the host memory, page-locked with a GPU. The runner must be allocated, and outlive this object.
   StateCopy(const Context& context, StepRunner& runner);
 
-  /// Between two steps. Waits for the device.
+  /// Copies the state, between two steps. Waits for the device.
   void save();
-  /// The runner is as it was when save() was called. Waits for the device.
+  /// Restores the state of the last save(). Waits for the device.
   void restore();
   bool has_copy() const { return has_copy_; }
   void drop() { has_copy_ = false; }

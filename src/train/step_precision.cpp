@@ -14,7 +14,7 @@ StepPrecision::StepPrecision(const config::PrecisionConfig& precision, bool guar
       runner_(runner),
       history_(world.max_i64(runner.model().recipe().needs_calibration() ? 1 : 0) != 0) {}
 
-// What a guard of an earlier start has asked for is void where this one has none, nor the memory for it.
+// BF16 steps that the guard of an earlier start asked for count only if this run has a guard.
 bool StepPrecision::bf16(const checkpoint::Progress& progress, int64_t step) const {
   return step_in_bf16(config_, guarded_ ? progress.guard.bf16_until : 0, step);
 }
@@ -32,7 +32,7 @@ void StepPrecision::set(bool bf16) {
   if (recipe.high_precision() == bf16) return;
   runner_.optimizer().gatherer().wait_all(context_);
   recipe.set_high_precision(bf16);
-  // Between steps these are of the weights alone, which are looked at again: by recipes that look at them in this
+  // Between steps the table only has amaxes of weights. They are computed again by the recipes that need them in this
   // precision.
   if (recipe.table().size() > 0) context_.zero(recipe.table().amax);
   runner_.model().weights_changed(false);

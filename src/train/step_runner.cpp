@@ -58,7 +58,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
   optimizer_.gatherer().before_gather(
       [this](const Context& stream) { model_.quantize_sharded_weights(stream, counts_casts_); });
-  // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
+  // Weights of a bucket are waited for where they are first read; gradients are reduced when they are complete.
   model_.set_hooks({.before_parameters =
                         [this](const Context& stream, int64_t begin, int64_t end, int direction) {
                           optimizer_.gatherer().wait(stream, begin, end, direction);
@@ -72,7 +72,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
                         }});
 }
 
-// --- life --------------------------------------------------------------------------------------------------
+// --- setup -------------------------------------------------------------------------------------------------
 
 void StepRunner::allocate() {
   host_memory_ = plan_.allocate_host(context_);
@@ -109,7 +109,7 @@ HostBatch StepRunner::make_host_batch() const {
   return batch;
 }
 
-// Counting casts must happen in the step that reports them; else each layer is cast when it is next used.
+// Counting quantization must happen in the step that reports it; otherwise each layer is quantized at its next use.
 void StepRunner::weights_changed(bool count_fp8) {
   if (!count_fp8) return model_.weights_changed();
   optimizer_.gatherer().wait_all(context_);
@@ -141,7 +141,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   const auto gradient_scale = static_cast<float>(loss_scale);
   const float grad_scale = gradient_scale / static_cast<float>(std::max<int64_t>(1, batch.counted));
   optimizer_.prefetch(context_);
-  // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
+  // 2. Microbatches: gradients accumulate, and their reduction starts in the last backward pass.
   optimizer_.begin_step(context_);
   if (count_fp8) model_.recipe().table().zero_counters(context_);
   if (sample_losses_) context_.zero(sample_losses_);
@@ -172,10 +172,10 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
                   static_cast<float>(largest_loss * static_cast<double>(std::max<int64_t>(1, batch.counted))),
                   gradient_scale);
   counts_casts_ = false;
-  // 4. FP8 scales from this step's amaxes, then the weights in FP8 for the next step.
+  // 4. FP8 scales from this step's amaxes, then quantize the weights for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
   weights_changed(count_fp8);
-  // 5. What the host wants to know.
+  // 5. Status for the host.
   optimizer_.fetch_status(context_);
   if (sample_losses_) context_.copy_to_host(host_sample_losses_.as<void>(), sample_losses_);
 }
@@ -195,7 +195,7 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
   const parallel::Watchdog::Guard guard(context_, "FP8 calibration");
   const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
   optimizer_.begin_step(context_);
-  // 1. All operands, weights too, are cast with scales of their own.
+  // 1. All operands, including weights, are quantized with current scaling.
   model_.recipe().begin_calibration();
   weights_changed(false);
   for (const HostMicrobatch& microbatch : microbatches) {
@@ -207,14 +207,14 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
     context_.synchronize();  // the host arrays must outlive their copies
   }
   model_.recipe().end_calibration();
-  // 2. Their amaxes make the first scales, with which the weights are cast.
+  // 2. Their amaxes give the first delayed scales, with which the weights are quantized.
   model_.recipe().update(context_, nullptr);
   weights_changed(false);
   context_.synchronize();
 }
 
-// The gradients of the pass are dropped: the step's begin_step() voids them. Weights are cast anew before and after,
-// since the observer wants to see them, and the step shall find their amaxes as it would have.
+// The gradients of the pass are discarded by the step's begin_step(). Weights are quantized again before and after:
+// before for the observer, and after so that the step finds their amaxes unchanged.
 Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) {
   const parallel::Watchdog::Guard guard(context_, "FP8 statistics");
   fp8::Observer& observer = model_.recipe().observer();
@@ -234,7 +234,7 @@ Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) 
   return statistics;
 }
 
-// The second time gradients are added to, by other variants of GEMMs. Weights are cast anew, as in observe().
+// The second pass accumulates gradients, which uses other GEMM variants. Weights are quantized again, as in observe().
 void StepRunner::warm_up(const HostBatch& batch) {
   const parallel::Watchdog::Guard guard(context_, "the first passes");
   std::vector<std::pair<Tensor, DeviceBuffer>> kept;

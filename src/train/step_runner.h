@@ -1,5 +1,5 @@
-// One optimizer step on the device: model, optimizer and all their memory. The trainer drives it with real
-// data; te-bench times it.
+// One optimizer step on the device: model, optimizer and all their memory. The trainer runs it on real data; te-bench
+// times it.
 #pragma once
 
 #include <limits>
@@ -17,14 +17,15 @@
 
 namespace te::train {
 
-/// This data rank's samples of one optimizer step in page-locked memory; of their tokens those of its context rank.
+/// This data-parallel rank's samples of one optimizer step in page-locked memory, reduced to its context-parallel
+/// rank's tokens.
 struct HostBatch {
-  HostBuffer tokens, targets;  ///< int32 [samples of this data rank, tokens of a sequence here]
+  HostBuffer tokens, targets;  ///< int32 [samples of this data rank, local tokens of a sequence]
   HostBuffer document_start;   ///< int32 [samples of this data rank, seq], with data.document_mask
   int64_t counted = 0;         ///< targets of the global batch that are not -1
 };
 
-/// One microbatch on the host, int32 [micro batch, tokens of a sequence here]; document_start [micro batch, seq], with
+/// One microbatch on the host, int32 [microbatch, local tokens of a sequence]; document_start [microbatch, seq], with
 /// data.document_mask.
 struct HostMicrobatch {
   const int32_t *tokens = nullptr, *targets = nullptr, *document_start = nullptr;
@@ -32,53 +33,54 @@ struct HostMicrobatch {
 
 class StepRunner {
  public:
-  /// Plans all memory; allocates none. The whole config: every part of a step is made here, and given its sections. The
-  /// groups must outlive it. The context has the config's execution_options().
+  /// Plans all memory and allocates none. Takes the whole config, and passes its sections on to the parts of a step.
+  /// The groups must outlive it. The context has the config's execution_options().
   StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups);
-  /// All on one rank.
+  /// For one rank.
   StepRunner(const config::Config& config, const Context& context);
 
   const MemoryPlan& plan() const { return plan_; }
-  MemoryPlan& plan() { return plan_; }  ///< for what else shall be allocated with it
+  MemoryPlan& plan() { return plan_; }  ///< to add what is allocated with it
   model::ModelStage& model() { return model_; }
   optim::Optimizer& optimizer() { return optimizer_; }
   const parallel::Groups& groups() const { return model_.groups(); }
 
   void allocate();
-  /// Initial weights, a function of the seed, on all ranks.
+  /// Initializes the weights on all ranks, as a function of the seed.
   void initialize();
-  /// After main parameters were loaded: values and FP8 copies.
+  /// Call after FP32 master weights were loaded: writes the BF16 weights and FP8 copies.
   void publish_weights();
 
-  /// Samples of a step that this data rank trains on, and the first of them in the global batch.
+  /// Number of this data-parallel rank's samples per step, and the index of the first one in the global batch.
   int64_t local_samples() const { return local_samples_; }
   int64_t first_local_sample() const { return local_samples_ * groups().at().data; }
-  /// Which tokens of its samples this rank holds.
+  /// The tokens of each sequence that this rank holds.
   const parallel::SequenceSplit& split() const { return model_.context_ranks().split(); }
   HostBatch make_host_batch() const;
 
-  /// Launches optimizer step `step` (from 1: the learning rate depends on it) on the global batch from `first_sample`
-  /// (the dropout masks depend on it), and the copy of its status to the host; returns before the device is done.
-  /// `batch` must stay as it is until the context has been synchronized. Nothing is updated by a step whose mean loss
-  /// is above `largest_loss`. `loss_scale`: of FP16, train/loss_scaler.h.
+  /// Launches optimizer step `step` (1-based; sets the learning rate) on the global batch that starts at `first_sample`
+  /// (which seeds dropout), and the copy of its status to the host; does not wait for the device. `batch` must not
+  /// change until the context has been synchronized. The update is skipped if the mean loss is above `largest_loss`.
+  /// `loss_scale`: of FP16, train/loss_scaler.h.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
               double largest_loss = std::numeric_limits<double>::infinity(), double loss_scale = 1.0);
-  /// Forward and backward of the first microbatch, twice, one stage after the other, whose results are dropped: it
-  /// leaves the state as it was, bit for bit. On GPUs the first launch() of a pipeline begins with it; elsewhere for
-  /// tests alone, between steps. A kernel's first use, or the search for a GEMM's algorithm, makes the host wait for
-  /// all that has been launched, and messages to stages whose hosts wait likewise never arrive: in a schedule whose
-  /// messages go around in a ring (virtual stages) that has no end.
+  /// Runs forward and backward of the first microbatch twice, one stage after the other, and discards the results; the
+  /// state does not change. On GPUs the first launch() of a pipeline starts with it; otherwise only tests call it,
+  /// between steps. The first use of a kernel, and GEMM autotuning, make the host wait for all launched work. If the
+  /// hosts of several stages wait like this, each for communication that another has yet to launch, schedules with a
+  /// cycle of stages (virtual stages) deadlock.
   void warm_up(const HostBatch& batch);
-  /// With logging.loss_by_source and a blend, and once the context has been synchronized: the loss of each of this data
-  /// rank's samples in the last step, sums over their counted tokens. Zeros on all but one of its ranks. Else empty.
+  /// With logging.loss_by_source and a blend, after the context has been synchronized: the loss of each of this
+  /// data-parallel rank's samples in the last step, summed over counted tokens. Zero on all but one of the ranks with
+  /// the same samples. Otherwise empty.
   std::span<const float> sample_losses() const;
-  /// Forward and backward of microbatches, the same on all data ranks, each operand cast with its own scale, and an
-  /// update of the FP8 scales from the amaxes: no weight changes. `counted`: targets of a global batch. Waits for the
-  /// device, under a watchdog's guard, as evaluation does.
+  /// Runs forward and backward of microbatches, the same on all data-parallel ranks, with current scaling of each
+  /// operand, then updates the FP8 scales from the amaxes. Weights do not change. `counted`: targets of a global batch.
+  /// Waits for the device, under the watchdog, like evaluation.
   void calibrate(std::span<const HostMicrobatch> microbatches, int64_t counted);
-  /// With logging.fp8_statistics_every: what is cast in a forward and a backward pass of the step's first microbatch,
-  /// with the weights and scales that the step is going to use. Right before launch() with the same arguments; it
-  /// leaves the state as it was, bit for bit. Of this rank; waits for the device.
+  /// With logging.fp8_statistics_every: statistics of the quantizations in a forward and a backward pass of the step's
+  /// first microbatch, with the weights and scales of the coming step. Call right before launch() with the same
+  /// arguments. The state does not change. Covers this rank; waits for the device.
   Fp8Statistics observe(const HostBatch& batch, int64_t first_sample);
   /// Adds the loss of one microbatch to this rank's sum; waits for the device.
   void evaluate(const HostMicrobatch& microbatch);
@@ -99,15 +101,16 @@ class StepRunner {
   optim::Optimizer optimizer_;
   Pipeline pipeline_;
   SwigluAlignment swiglu_;
-  bool warm_ = false;          ///< every kernel of the passes has run
-  bool counts_casts_ = false;  ///< of weights that are cast before they travel
+  bool warm_ = false;          ///< warm_up() has run
+  bool counts_casts_ = false;  ///< count FP8 values of weights quantized before the gather
   int64_t local_samples_;
   MemoryPlan plan_;
-  HostBuffer host_memory_;  ///< outlives the device's, which is freed when all copies are done
+  HostBuffer host_memory_;  ///< freed after the device memory, whose copies it serves
   DeviceBuffer memory_;
-  /// With the tensor and the data ranks; ends before the memory does.
+  /// Memory registered with the tensor-parallel and data-parallel ranks; destroyed before the memory.
   std::vector<std::unique_ptr<parallel::PeerTransport::RegisteredMemory>> registered_;
-  std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> registered_buffers_;  ///< likewise with the stages
+  std::unique_ptr<parallel::PeerLinks::RegisteredBuffers>
+      registered_buffers_;  ///< registered with pipeline stages
   DeviceBatch batch_;
   Tensor valid_loss_;     ///< [1] fp32
   Tensor sample_losses_;  ///< [local samples] fp32, or not there

@@ -19,17 +19,17 @@ std::string part_of(const std::string& name) {
   return "norms";
 }
 
-/// Of the whole model, however ranks share it.
+/// Parameters of the whole model, independent of how ranks shard it.
 std::map<std::string, int64_t> parameters_by_part(config::Config config) {
   config.parallel = {};
-  model::ModelStage model(config);  // describes its parameters; nothing is planned or allocated
+  model::ModelStage model(config);  // only describes its parameters
   std::map<std::string, int64_t> parts;
   for (const parameters::Parameter& parameter : model.parameters().parameters())
     parts[part_of(parameter.name)] += parameter.shape.numel();
   return parts;
 }
 
-/// Which steps are taken in FP8, where not all are.
+/// The steps in FP8, unless all are.
 std::string schedule_line(const config::PrecisionConfig& precision) {
   const int64_t from = precision.fp8_from_step, until = precision.fp8_until_step;
   if (from <= 1 && until == 0) return "";
@@ -68,7 +68,7 @@ int64_t total_parameters(const config::Config& config) {
 std::string shard_summary(const config::Config& config, const parameters::ParameterStore& parameters) {
   const int64_t whole = total_parameters(config), held = parameters.num_parameters();
   if (held == whole) return "";
-  return fmt::format("share: this rank holds {} of the model's {} parameters\n", with_separators(held),
+  return fmt::format("this rank: {} of the model's {} parameters\n", with_separators(held),
                      with_separators(whole));
 }
 
@@ -95,7 +95,7 @@ namespace {
 
 std::string loss_scale_text(const config::PrecisionConfig& precision) {
   if (precision.dtype != config::ComputeDType::fp16) return "";
-  if (precision.loss_scale != 0.0) return fmt::format(", losses times {}", precision.loss_scale);
+  if (precision.loss_scale != 0.0) return fmt::format(", static loss scale {}", precision.loss_scale);
   return fmt::format(", dynamic loss scale from {}", precision.initial_loss_scale);
 }
 
@@ -107,7 +107,7 @@ bool anything_in_fp8(const config::Config& config) {
   return false;
 }
 
-/// By the schedule some comparison is of FP8 steps alone, and ends within the run.
+/// Whether at least one comparison covers only FP8 steps and ends within the run.
 bool guard_compares(const config::Config& config) {
   const config::GuardConfig& guard = config.guard;
   const config::PrecisionConfig& precision = config.precision;
@@ -117,7 +117,7 @@ bool guard_compares(const config::Config& config) {
   return false;
 }
 
-// A run that is called FP8 and is none would be compared with BF16 as if it were.
+// Warns about configs that claim FP8 but run none, whose results would be misread as FP8.
 std::string fp8_notes(const config::Config& config) {
   const config::PrecisionConfig& precision = config.precision;
   const int64_t steps = config.training.train_steps;
@@ -130,12 +130,12 @@ std::string fp8_notes(const config::Config& config) {
         to_string(precision.fp8), to_string(precision.dtype));
   } else if (precision.fp8_from_step > steps) {
     text += fmt::format(
-        "  note: precision.fp8_from_step ({}) is above training.train_steps ({}): no step is taken in FP8\n",
+        "  note: precision.fp8_from_step ({}) is above training.train_steps ({}): no step runs in FP8\n",
         precision.fp8_from_step, steps);
   } else if (config.guard.every > 0 && !guard_compares(config)) {
     text += fmt::format(
-        "  note: guard.every ({}) leaves no step of this run to compare: comparisons are of {} steps in FP8 "
-        "behind a multiple of it, up to training.train_steps ({})\n",
+        "  note: guard.every ({}) leaves no step of this run to compare: a comparison takes {} FP8 steps "
+        "after a multiple of it, up to training.train_steps ({})\n",
         config.guard.every, config.guard.compare_steps, steps);
   }
   return text;
@@ -159,38 +159,42 @@ std::string gather_summary(const parameters::ParameterStore& parameters) {
   }
   const auto text_of = [](const Sizes& sizes) {
     const std::string weights = sizes.fp8 > 0 ? human_bytes(sizes.fp8) + " of FP8 weights" : "";
-    const std::string values = sizes.values > 0 ? human_bytes(sizes.values) + " of values" : "";
+    const std::string values =
+        sizes.values == 0
+            ? ""
+            : human_bytes(sizes.values) + (sizes.fp8 > 0 ? " of other parameters" : " of parameters");
     return weights + (!weights.empty() && !values.empty() ? " and " : "") + values;
   };
   std::string text = "gather: " + text_of(whole);
   if (sharded.fp8 + sharded.values > 0)
-    text += fmt::format(" once a step, {} twice a microbatch, over {} data ranks\n", text_of(sharded), ranks);
+    text += fmt::format(" once per step, {} twice per microbatch, over {} data-parallel ranks\n",
+                        text_of(sharded), ranks);
   else
-    text += fmt::format(" over {} data ranks, once a step\n", ranks);
+    text += fmt::format(" over {} data-parallel ranks, once per step\n", ranks);
   return text;
 }
 
 std::string precision_summary(const config::Config& config, const Context& context) {
   const config::PrecisionConfig& precision = config.precision;
   const bool tf32 = precision.dtype == config::ComputeDType::fp32 && precision.tf32 && context.is_cuda();
-  const std::string dtype = std::string(to_string(precision.dtype)) + (tf32 ? " with TF32 products" : "") +
-                            loss_scale_text(precision);
+  const std::string dtype =
+      std::string(to_string(precision.dtype)) + (tf32 ? " with TF32 GEMMs" : "") + loss_scale_text(precision);
   const config::OptimizerConfig& optimizer = config.optimizer;
   const bool fp32_moments = optimizer.exp_avg_dtype == config::MomentDType::fp32 &&
                             optimizer.exp_avg_sq_dtype == config::MomentDType::fp32;
   const std::string moments =
       fp32_moments ? ""
-                   : fmt::format("  moments: exp_avg {}, exp_avg_sq {}\n", to_string(optimizer.exp_avg_dtype),
-                                 to_string(optimizer.exp_avg_sq_dtype));
+                   : fmt::format("  Adam moments: exp_avg {}, exp_avg_sq {}\n",
+                                 to_string(optimizer.exp_avg_dtype), to_string(optimizer.exp_avg_sq_dtype));
   if (precision.fp8 == config::Fp8Mode::off) {
-    return fmt::format("precision: {}, FP32 main parameters, FP8 off{}\n{}", dtype,
+    return fmt::format("precision: {}, FP32 master weights, FP8 off{}\n{}", dtype,
                        precision.fp8_calibrate ? " (calibrating)" : "", moments);
   }
   std::string text = fmt::format(
-      "precision: {}, FP32 main parameters; FP8 {} ({}): inputs and weights of the four linears of a layer "
+      "precision: {}, FP32 master weights; FP8 {} ({}): inputs and weights of the four linears of a layer "
       "E4M3, gradients {}, recipe {}\n",
       dtype, to_string(precision.fp8),
-      precision.fp8 == config::Fp8Mode::hybrid ? "E4M3 and E5M2" : "E4M3 alone",
+      precision.fp8 == config::Fp8Mode::hybrid ? "E4M3 and E5M2" : "E4M3 only",
       precision.fp8 == config::Fp8Mode::hybrid ? "E5M2" : "E4M3", to_string(precision.fp8_recipe));
   text += schedule_line(precision);
   if (precision.first_layers_bf16 + precision.last_layers_bf16 > 0) {
@@ -200,12 +204,12 @@ std::string precision_summary(const config::Config& config, const Context& conte
   if (!precision.overrides.empty())
     text += "  with precision.overrides:\n" + config::precision_table(precision, config.model.num_layers);
   text += moments;
-  // Casting grows with the width, what it wins with its square. Measured on an H200: hidden 768 (GPT-2 124M)
-  // ran 1.18 times as fast as in BF16, a layer 4096 wide 1.5 times; narrower models were not measured.
+  // The cost of quantization grows with the hidden size, the savings of FP8 GEMMs with its square. FP8 is faster at
+  // hidden size 768 (GPT-2 124M) on an H200; narrower models were not measured.
   if (context.is_cuda() && config.model.hidden_size < 768) {
     text += fmt::format(
-        "  note: at hidden size {} the casts may cost what FP8 GEMMs save; compare with precision.fp8 "
-        "off\n",
+        "  note: at hidden size {} quantization may take the time that FP8 GEMMs save; compare with "
+        "precision.fp8 off\n",
         config.model.hidden_size);
   }
   return text;
@@ -227,13 +231,12 @@ std::string attention_summary(const config::Config& config, kernels::AttentionKe
   if (model.attention_dropout > 0.0) what += ", attention dropout";
   if (model.sliding_window > 0) what += ", a sliding window";
   if (config.data.document_mask) what += ", documents";
-  if (config.parallel.context > 1) what += ", context ranks";
+  if (config.parallel.context > 1) what += ", context parallelism";
   if (config.training.deterministic) what += ", training.deterministic";
   return fmt::format(
       "attention: kernels on FP32 units\n"
-      "  note: attention runs at a fifteenth of the tensor cores' speed or less: neither te-train nor cuDNN "
-      "has "
-      "a kernel for all of {}\n",
+      "  note: attention does not run on tensor cores, which are many times faster: neither te-train nor "
+      "cuDNN has a kernel for all of {}\n",
       what);
 }
 
@@ -244,23 +247,22 @@ std::string config_notes(const config::Config& config) {
   if (optimizer.warmup_steps > steps) {
     text += fmt::format(
         "  note: optimizer.warmup_steps ({}) is above training.train_steps ({}): the run ends within the "
-        "warm-up, at a "
-        "learning rate of {:.3g}\n",
+        "warmup, at a learning rate of {:.3g}\n",
         optimizer.warmup_steps, steps, optim::schedule_of(optimizer).at(steps));
   }
   return text + fp8_notes(config);
 }
 
-// Fetches and write-backs run at once. What fits into the slots is fetched beside the passes.
+// Transfers in both directions overlap. What fits into the slots is prefetched during the passes.
 std::string offload_summary(const MemoryPlan& plan, const config::Config& config) {
   if (config.optimizer.offload == config::Offload::none) return "";
   const auto moved = static_cast<double>(plan.total_host_bytes());
   const auto hidden = std::min(moved, static_cast<double>(plan.bytes(MemoryKind::offload_slots)));
   return fmt::format(
-      "offload: {} in host memory, {} a rank; on a GPU about {:.2g} s a step, at {:.0f} GB/s each way at "
-      "once (PCIe "
-      "5.0 x16, assumed)\n",
-      config.optimizer.offload == config::Offload::moments ? "moments" : "main parameters and moments",
+      "offload: {} in host memory, {} per rank; on a GPU about {:.2g} s per step, at {:.0f} GB/s in each "
+      "direction (PCIe 5.0 x16, assumed)\n",
+      config.optimizer.offload == config::Offload::moments ? "Adam moments"
+                                                           : "FP32 master weights and Adam moments",
       human_bytes(plan.total_host_bytes()), (moved - hidden) / kAssumedHostLink, kAssumedHostLink / 1e9);
 }
 

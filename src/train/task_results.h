@@ -1,8 +1,8 @@
-// What tasks say of the model while it trains (evaluation.*): results like those of te-generate evaluate, in the logs
-// of the step.
+// Results of evaluations on tasks during training (evaluation.*), like those of te-generate evaluate, in the step's
+// logs.
 //
-// This room knows neither tasks nor decoders. te-train, which sees both rooms, gives the trainer a Evaluator
-// (apps/train/decoded_tasks.h); its memory is part of the run's plan, and the weights are the run's own.
+// The train library does not depend on tasks or decoders: te-train gives the trainer an Evaluator
+// (apps/train/decoded_tasks.h). Its memory is part of the run's plan, and it uses the run's weights.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ namespace te::train {
 
 struct TaskMetric {
   std::string name;             ///< acc, acc_norm, perplexity, ...
-  double value = 0;             ///< NaN: the model's logits were not finite
-  std::optional<double> error;  ///< standard error of the mean, where there is one
+  double value = 0;             ///< NaN if the model's logits are not finite
+  std::optional<double> error;  ///< standard error of the mean, if known
 };
 
 struct TaskResult {
@@ -29,11 +29,11 @@ class Evaluator {
  public:
   virtual ~Evaluator() = default;
   virtual void plan(MemoryPlan& plan) = 0;
-  /// After the plan's allocation, once.
+  /// Call once, after the plan's memory is allocated.
   virtual void bind(const parameters::ParameterStore& weights) = 0;
-  /// Tasks and metrics in the order of evaluate(), which do not change.
+  /// Tasks and metrics in the order of evaluate(); constant.
   virtual std::vector<TaskResult> names() const = 0;
-  /// With the weights as they are, between two steps. All ranks of the job call it and get the same.
+  /// Evaluates the current weights, between two steps. Collective over all ranks; all get the same result.
   virtual std::vector<TaskResult> evaluate() = 0;
 };
 

@@ -24,7 +24,7 @@ std::string tag_of(const std::string& key) {
   return key.starts_with(kValid) ? "valid/" + key.substr(kValid.size()) : "train/" + key;
 }
 
-/// As a code block of Markdown.
+/// Formats text as a Markdown code block.
 std::string code(const std::string& text) {
   std::string block = "    ";
   for (size_t i = 0; i < text.size(); ++i) {
@@ -51,7 +51,7 @@ void add_value(Values& values, const std::string& tag, const json& value) {
   }
 }
 
-/// A quantity of an operand's record; NaN, which no histogram counts, where it has none.
+/// A quantity of an operand's record; NaN if it has none, which histograms ignore.
 double quantity(const json& operand, const char* name) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const auto found = operand.find(name);
@@ -65,7 +65,7 @@ void add_fp8(Values& values, const json& operands) {
     const std::string role = operand.value("role", "operand");
     for (const char* name : {"amax", "scale"}) {
       const double value = quantity(operand, name);
-      // Nothing but zeros has no logarithm.
+      // A tensor of zeros has no logarithm.
       if (value > 0) of_tag[std::string("fp8/log2_") + name + "/" + role].push_back(std::log2(value));
     }
     for (const char* name : {"saturated", "flushed", "recast"}) {
@@ -80,7 +80,7 @@ void add_fp8(Values& values, const json& operands) {
   for (const auto& [tag, share] : largest) values.push_back(scalar_value(tag, share));
 }
 
-/// A histogram under each tag.
+/// Adds one histogram per tag.
 void add_statistics_of(Values& values, const json& operands) {
   std::map<std::string, std::vector<double>> of_tag;
   for (const json& operand : operands) {

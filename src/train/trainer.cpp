@@ -52,7 +52,7 @@ void Trainer::open_data() {
   reader_.emplace(*batches_, runner_, world_);
 }
 
-// Before memory is allocated: mistakes shall show at once.
+// Called before memory is allocated, so that mistakes show at once.
 void Trainer::lock_folders() {
   world_.run_collectively([&] {
     if (!world_.leader()) return;
@@ -66,7 +66,7 @@ void Trainer::lock_folders() {
   });
 }
 
-// All ranks write checkpoints, so all see to it that they can.
+// All ranks write checkpoints, so each checks that it can.
 std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
   const config::CheckpointConfig& options = config_.checkpoint;
   std::unique_ptr<checkpoint::Saver> saver;
@@ -106,7 +106,7 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
   best_checkpoints_.resume(start.progress.validation, world_);
 }
 
-// Locking the pages of much host memory takes its time.
+// Page-locking much host memory takes some time, so it is reported.
 void Trainer::allocate() {
   const double before = now_seconds();
   runner_.allocate();
@@ -141,8 +141,10 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
     return Outcome::finished;
   }
   if (best_checkpoints_.exhausted(progress.validation)) {
-    spdlog::info("nothing to do: the run stopped early after step {}: {}; a larger patience goes on",
-                 progress.step, best_checkpoints_.describe(progress.validation));
+    spdlog::info(
+        "nothing to do: the run stopped early after step {}: {}; increase training.early_stopping_patience "
+        "to continue",
+        progress.step, best_checkpoints_.describe(progress.validation));
     return Outcome::finished;
   }
   prepare_folders(start, record);

@@ -1,8 +1,8 @@
-// A run of te-train: start-up, then the loop (training_loop.h). Start-up checks data, folders and memory before it
-// takes any, so that mistakes show at once:
+// A run of te-train: startup, then the loop (training_loop.h). Startup checks data, folders and memory before it
+// allocates, so that mistakes show at once:
 //
-//   batches.h       what is read from the datasets      run_folder.h     whose folders these are
-//   memory_check.h  does the plan fit                 startup.h        weights and state to start with
+//   batches.h       datasets of the run               run_folder.h   locks and earlier runs
+//   memory_check.h  whether the plan fits             startup.h      initial weights and state
 #pragma once
 
 #include <functional>
@@ -27,26 +27,26 @@ namespace te::train {
 
 class Trainer {
  public:
-  /// Plans all memory; allocates none. World and groups are the job's, and must outlive the trainer. With `overwrite`
-  /// an earlier run in the same folders is removed; without, a run that would lose it is refused.
+  /// Plans all memory and allocates none. World and groups must outlive the trainer. With `overwrite` an earlier run in
+  /// the same folders is removed; otherwise a run that would overwrite it is refused.
   Trainer(const config::Config& config, Context& context, parallel::World& world,
           const parallel::Groups& groups, bool overwrite);
 
-  /// Before run(): texts are made every logging.generate_every steps. Its memory becomes part of the plan.
+  /// Call before run(): generates texts every logging.generate_every steps. Its memory becomes part of the plan.
   void make_samples_with(std::unique_ptr<SampleMaker> maker);
 
-  /// The same of evaluations on tasks, every evaluation.every steps.
+  /// Call before run(): evaluates on tasks every evaluation.every steps. Its memory becomes part of the plan.
   void set_evaluator(std::unique_ptr<Evaluator> evaluator);
 
   const MemoryPlan& plan() const { return runner_.plan(); }
   model::ModelStage& model() { return runner_.model(); }
 
-  /// Opens the data, allocates, initializes or resumes, and trains as TrainingLoop::run() says. It calls `record` once
-  /// the folders are this run's.
+  /// Opens the data, allocates, initializes or resumes, and trains as TrainingLoop::run() describes. Calls `record`
+  /// once the folders are locked for this run.
   Outcome run(Requests& requests, const std::function<void()>& record = {});
 
  private:
-  // Start-up, in this order.
+  // The phases of startup, in order.
   void open_data();
   void lock_folders();
   void allocate();
@@ -63,7 +63,7 @@ class Trainer {
   const bool overwrite_;
   StepRunner runner_;
   std::unique_ptr<Batches> batches_;
-  std::vector<checkpoint::Dataset> datasets_;  // that are read; rank 0
+  std::vector<checkpoint::Dataset> datasets_;  // the datasets in use; rank 0
   std::optional<BatchReader> reader_;
   std::optional<RunFolder> folder_;  ///< rank 0
   std::optional<CheckpointManager> checkpoint_manager_;

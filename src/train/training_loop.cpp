@@ -119,22 +119,22 @@ void TrainingLoop::make_guard() {
                       }});
 }
 
-// Decisions may differ from those of a run that was not interrupted.
+// Reports that decisions may differ from those of an uninterrupted run.
 void TrainingLoop::warn_about_missing_state(bool resumed) const {
   if (!resumed) return;
   const checkpoint::SpikeHistory& spikes = progress_.spikes;
   if (config_.training.loss_spikes != config::LossSpikes::off && spikes.accepted.empty() &&
       spikes.row.empty()) {
     spdlog::info(
-        "the checkpoint has no history of losses: until {} steps are taken, only a loss above {:.4f} counts "
-        "as a spike (training.loss_spikes: {})",
+        "the checkpoint has no loss history: for the next {} steps, only a loss above {:.4f} counts as a "
+        "spike (training.loss_spikes: {})",
         LossSpikes::kMinAccepted, spikes_.limit(), to_string(config_.training.loss_spikes));
   }
   if (config_.guard.every > 0 && config_.guard.action == config::GuardAction::rollback &&
       progress_.guard.began >= 0) {
     spdlog::info(
-        "resumed within a comparison of the guard, whose first state is not in the checkpoint: should FP8 be "
-        "worse, guard.action is bf16 this once, not rollback");
+        "resumed within a guard comparison, whose initial state is not in the checkpoint: if FP8 is worse, "
+        "guard.action is bf16 this time, not rollback");
   }
 }
 
@@ -183,7 +183,7 @@ StepMetrics TrainingLoop::run_step(const Due& due) {
   return metrics;
 }
 
-// Steps in BF16 leave amaxes, but those of the first step in FP8 may have outgrown them.
+// BF16 steps record amaxes, but the values of the first FP8 step may exceed them.
 void TrainingLoop::set_step_precision(const HostBatch& batch) {
   precision_.enter(progress_);
   if (precision_.calibrates(progress_, scales_)) {
@@ -193,13 +193,13 @@ void TrainingLoop::set_step_precision(const HostBatch& batch) {
   scales_ = true;
 }
 
-// A rank that does not come is missed here, on a GPU; on the CPU, in the operation that needs it.
+// Missing ranks are detected here on a GPU; on the CPU, in the collective that needs them.
 void TrainingLoop::wait_for_device(int64_t step) {
   const parallel::Watchdog::Guard guard(context_, fmt::format("step {}", step));
   context_.synchronize();
 }
 
-// What the host learns from a finished step; advances progress_.
+// Reads the results of a finished step; advances progress_.
 StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   optim::Optimizer& optimizer = runner_.optimizer();
   const optim::StepStatus status = optimizer.status();
@@ -235,23 +235,24 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   return metrics;
 }
 
-// The same on all ranks: they have the same loss, bit for bit.
+// The same decision on all ranks, as their losses are bitwise equal.
 void TrainingLoop::detect_spike(StepMetrics& metrics) {
   if (config_.training.loss_spikes == config::LossSpikes::off) return;
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) return;
   const double limit = spikes_.limit(), median = spikes_.median();
-  // What the device has skipped is a spike, though its limit was rounded.
+  // A step that the device has skipped is a spike, even if rounding of its limit hides it.
   metrics.spike = spikes_.add(metrics.loss) || metrics.skipped;
   metrics.spikes_total = spikes_.total();
   metrics.rollbacks_total = progress_.faults.rollbacks;
   if (!metrics.spike || spikes_.consecutive() > 1) return;
-  spdlog::warn("loss spike in step {}: {:.4f} is above {:.4f} ({}; training.loss_spikes: {})", metrics.step,
-               metrics.loss, limit,
-               median > 0 ? fmt::format("the median was {:.4f}", median) : "twice that of guessing",
-               to_string(config_.training.loss_spikes));
+  spdlog::warn(
+      "loss spike in step {}: {:.4f} is above {:.4f} ({}; training.loss_spikes: {})", metrics.step,
+      metrics.loss, limit,
+      median > 0 ? fmt::format("the median was {:.4f}", median) : "twice the loss of a uniform predictor",
+      to_string(config_.training.loss_spikes));
 }
 
-// A step whose loss is no number is no matter of the scale, though it lowers it.
+// A non-finite loss is not a loss-scale overflow, although it lowers the scale.
 void TrainingLoop::adapt_loss_scale(StepMetrics& metrics) {
   if (!scaler_.active()) return;
   metrics.loss_scale = progress_.loss_scale.scale;
@@ -260,7 +261,7 @@ void TrainingLoop::adapt_loss_scale(StepMetrics& metrics) {
   metrics.next_loss_scale = progress_.loss_scale.scale;
 }
 
-// Of a skipped step the losses may be no numbers.
+// The losses of a skipped step may be NaN.
 void TrainingLoop::add_source_losses(const HostBatch& batch, int64_t first_sample,
                                      const StepMetrics& metrics) {
   const parallel::Coordinates& at = runner_.groups().at();
@@ -293,7 +294,7 @@ bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
   return true;
 }
 
-// All replicas of the model share the documents.
+// All replicas of the model share the evaluation.
 bool TrainingLoop::evaluate_tasks(const Due& due, StepMetrics& metrics) {
   if (evaluator_ == nullptr || (due.step % config_.evaluation.every != 0 && !due.last)) return false;
   const double before = now_seconds();
@@ -308,7 +309,7 @@ void TrainingLoop::write_logs(const Due& due, StepMetrics& metrics) {
   if (sources_) metrics.sources = sources_->take(world_);
   std::vector<Fp8Health> health =
       due.fp8_health ? merge_fp8_health(world_, fp8_health_.read()) : std::vector<Fp8Health>{};
-  // Without a history, nothing looks at the operands of a step in BF16, and their scales are of an earlier one.
+  // Recipes without a history do not record amaxes in BF16 steps, and their scales are old.
   if (!metrics.in_fp8.value_or(true))
     std::erase_if(health, [](const Fp8Health& operand) { return operand.amax == 0; });
   if (writer_) writer_->step(metrics, health, remaining_.after(due.step));
@@ -323,12 +324,13 @@ TrainingLoop::StepDecision TrainingLoop::decide(const StepMetrics& metrics) {
   checkpoint::Faults& faults = progress_.faults;
   if (faults.consecutive_skipped >= training.max_nonfinite_steps) {
     return diverged(
-        fmt::format("loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps)",
+        fmt::format("loss or gradient was not finite in {} consecutive steps (training.max_nonfinite_steps)",
                     faults.consecutive_skipped));
   }
   if (training.loss_spikes == config::LossSpikes::skip && spikes_.has_diverged()) {
     return diverged(
-        fmt::format("{} loss spikes in a row, each worse than guessing (training.loss_spikes: skip)",
+        fmt::format("{} consecutive loss spikes, whose median is above twice the loss of a uniform predictor "
+                    "(training.loss_spikes: skip)",
                     spikes_.consecutive()));
   }
   if (!metrics.spike || training.loss_spikes != config::LossSpikes::rollback) return StepDecision::proceed;
@@ -344,7 +346,7 @@ TrainingLoop::StepDecision TrainingLoop::decide(const StepMetrics& metrics) {
 
 TrainingLoop::StepDecision TrainingLoop::diverged(const std::string& why) const {
   checkpoint_manager_.wait();
-  if (!world_.leader()) return StepDecision::diverged;  // all ranks come here, and rank 0 says so
+  if (!world_.leader()) return StepDecision::diverged;  // rank 0 reports
   spdlog::error("stopped: {}; {}", why,
                 checkpoint_manager_.last_verified().empty()
                     ? "no good checkpoint was saved"
@@ -352,7 +354,7 @@ TrainingLoop::StepDecision TrainingLoop::diverged(const std::string& why) const 
   return StepDecision::diverged;
 }
 
-// Checkpoints of the steps that are taken again are written again. What is counted stays counted.
+// Repeated steps write their checkpoints again. Counters keep their values.
 void TrainingLoop::restore_progress(const checkpoint::Progress& progress) {
   checkpoint_manager_.rollback_to(progress.step);
   const checkpoint::Progress undone = std::exchange(progress_, progress);
@@ -370,7 +372,7 @@ void TrainingLoop::restore_progress(const checkpoint::Progress& progress) {
   reader_.throw_pending_data_error();
 }
 
-// The samples since the checkpoint are left out: consumed_samples stays.
+// The samples since the checkpoint are skipped: consumed_samples is kept.
 void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_checkpoint) {
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(progress_.step);
@@ -381,11 +383,11 @@ void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_ch
   resumed.consumed_samples = progress_.consumed_samples;
   if (guard_) guard_->discard(resumed);
   restore_progress(resumed);
-  spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
+  spdlog::warn("rolled back from step {} to {}; the samples since then are skipped ({} rollbacks so far)",
                spiked, point.checkpoint.string(), progress_.faults.rollbacks);
 }
 
-// One replica of the model does it; the others wait for it in the next step.
+// One model replica generates; the others wait for it in the next step.
 void TrainingLoop::make_samples(int64_t step) {
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(step);
@@ -396,8 +398,8 @@ void TrainingLoop::make_samples(int64_t step) {
 
 // --- checkpoints -------------------------------------------------------------------------------------------
 
-// A skipped step saves none on its way: if the weights are the reason, `latest` would move farther from the last good
-// one. One that only lowers the loss scale is none of those.
+// A skipped step does not save a periodic checkpoint: if damaged weights are the cause, `latest` would move further
+// away from the last good one. A step that only lowers the loss scale does save.
 bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Requests& requests) {
   const config::CheckpointConfig& options = config_.checkpoint;
   const StepRequest request = reduce_requests(requests);
@@ -427,7 +429,7 @@ bool TrainingLoop::save(const StepMetrics& metrics, bool anyway, bool blocking) 
   return best || anyway;
 }
 
-// The flags are read once a step, so that no signal can end the loop unsaved.
+// Reads the flags once per step, so that a signal cannot end the loop without saving.
 TrainingLoop::StepRequest TrainingLoop::reduce_requests(Requests& requests) {
   StepRequest own = requests.stop != 0   ? StepRequest::stop
                     : requests.save != 0 ? StepRequest::save
@@ -445,14 +447,15 @@ Outcome TrainingLoop::report(double in_loop) const {
                static_cast<double>(steps_taken_ * training.global_batch_size * config_.model.seq_length) /
                    std::max(in_steps_, 1e-9));
   if (spikes_.total() > 0) {
-    spdlog::warn("{} steps had a loss spike{}; {}", spikes_.total(),
-                 spikes_.probably_diverged()
-                     ? fmt::format(", the last {} too: the run has probably diverged", spikes_.consecutive())
-                 : spikes_.consecutive() > 0 ? ", the last one too"
-                                             : "",
-                 checkpoint_manager_.last_verified().empty()
-                     ? "no checkpoint was saved and trained on without one"
-                     : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
+    spdlog::warn(
+        "{} steps had a loss spike{}; {}", spikes_.total(),
+        spikes_.probably_diverged()
+            ? fmt::format(", including the last {}: the run has probably diverged", spikes_.consecutive())
+        : spikes_.consecutive() > 0 ? ", including the last one"
+                                    : "",
+        checkpoint_manager_.last_verified().empty()
+            ? "no checkpoint is followed by a step without a spike"
+            : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
   }
   const Outcome end = spikes_.probably_diverged() ? Outcome::diverged : Outcome::finished;
   if (progress_.step >= training.train_steps) return end;

@@ -1,15 +1,15 @@
-// The loop of a run: a step, validation, logs and checkpoints, over and over. Its parts have files of their own:
+// The training loop: steps, validation, logs and checkpoints. Its parts:
 //
-//   batch_reader.h  this rank's samples of a step        step_runner.h    what a step does on the device
-//   validation.h    the loss on the validation sets      metrics.h        console and logs
-//   saves.h         checkpoints                          signals.h        what is asked of the run from outside
-//   best.h          the best checkpoint, early stopping  samples.h        texts of the model
-//   loss_spikes.h   losses that are too high             guard.h          FP8 compared with BF16
-//   source_losses.h the loss of each dataset of a blend  fp8_statistics.h what casts do to tensors
-//   step_precision.h FP8 or BF16, step by step
-//   task_results.h  what tasks say of the model          loss_scaler.h    the loss scale of FP16
+//   batch_reader.h       this rank's samples of a step        step_runner.h    a step on the device
+//   validation.h         loss on the validation sets          metrics.h        console and logs
+//   checkpoint_manager.h checkpoints                          signals.h        requests by signals
+//   best_checkpoints.h   best checkpoint, early stopping      samples.h        generated texts
+//   loss_spikes.h        loss spikes and divergence           guard.h          FP8 compared with BF16
+//   source_losses.h      loss per dataset of a blend          fp8_statistics.h FP8 quantization statistics
+//   step_precision.h     FP8 or BF16, step by step            loss_scaler.h    loss scale of FP16
+//   task_results.h       evaluation on tasks
 //
-// While the device works on a step, the loop reads the next one's samples, and then waits for the device once.
+// While the device runs a step, the loop reads the samples of the next one, and then waits once for the device.
 #pragma once
 
 #include <memory>
@@ -42,9 +42,9 @@ namespace te::train {
 
 enum class Outcome : uint8_t { finished, interrupted, diverged };
 
-/// What start-up has made for the loop, which it must outlive.
+/// What startup has created for the loop; must outlive it.
 struct LoopParts {
-  const config::Config& config;  ///< whole: a line of every section concerns the loop
+  const config::Config& config;  ///< whole, as the loop reads keys of every section
   const Context& context;
   parallel::World& world;
   StepRunner& runner;
@@ -53,26 +53,26 @@ struct LoopParts {
   CheckpointManager& checkpoint_manager;
   BestCheckpoints& best_checkpoints;
   RunFolder* folder = nullptr;     ///< of rank 0; else null
-  SampleMaker* samples = nullptr;  ///< where texts are asked for; else null
-  Evaluator* tasks = nullptr;      ///< where tasks are asked for; else null
+  SampleMaker* samples = nullptr;  ///< null unless texts are generated
+  Evaluator* tasks = nullptr;      ///< null unless tasks are evaluated
 };
 
 class TrainingLoop {
  public:
-  /// `start`: where the run stands.
+  /// `start`: the state that the run starts from.
   TrainingLoop(const LoopParts& parts, const StartPoint& start);
 
-  /// Trains to the last step, or until a signal asks it to stop: then the step in work is finished and a checkpoint
-  /// saved, whatever checkpoint.save_last says. All ranks take the same steps and have the same outcome; rank 0 writes
-  /// the logs.
+  /// Trains to the last step, or until a signal asks it to stop: it then finishes the current step and saves a
+  /// checkpoint, regardless of checkpoint.save_last. All ranks take the same steps and return the same outcome; rank 0
+  /// writes the logs.
   Outcome run(Requests& requests);
 
  private:
   /// What the ranks agree to do after a step.
   enum class StepRequest : uint8_t { none, save, stop, data_error };
-  /// What a step's losses say of the run.
+  /// What follows from the losses of a step.
   enum class StepDecision : uint8_t { proceed, rolled_back, diverged };
-  /// A step that is due.
+  /// The next step, and what is due after it.
   struct Due {
     int64_t step = 0;
     bool last = false, log = false, fp8_health = false, fp8_statistics = false;
@@ -83,9 +83,9 @@ class TrainingLoop {
   void make_guard();
   Due next_step() const;
 
-  // A step, in this order.
+  // The phases of a step, in order.
   StepMetrics run_step(const Due& due);
-  /// The precision of the next step, that of `batch`, and where its scales have to be found, those.
+  /// Sets the precision of the next step, that of `batch`, and calibrates its scales if needed.
   void set_step_precision(const HostBatch& batch);
   void wait_for_device(int64_t step);
   StepMetrics finish_step(const HostBatch& batch, double seconds);
@@ -98,21 +98,21 @@ class TrainingLoop {
   void write_logs(const Due& due, StepMetrics& metrics);
   StepDecision decide(const StepMetrics& metrics);
   void make_samples(int64_t step);
-  /// True when the run shall stop.
+  /// Returns true if the run must stop.
   bool checkpoint(const Due& due, const StepMetrics& metrics, Requests& requests);
 
-  /// To a step that was taken before; the state is already that of then.
+  /// Sets the progress to that of an earlier step; the training state has been restored already.
   void restore_progress(const checkpoint::Progress& progress);
   void rollback_to_verified(const std::filesystem::path& verified_checkpoint);
   StepDecision diverged(const std::string& why) const;
-  /// `anyway`: a checkpoint is due, whether it is among the best or not; `blocking`: before the run goes on. True when
-  /// it saved.
+  /// `anyway`: a checkpoint is due even if it is not among the best. `blocking`: wait until it is complete. Returns
+  /// whether it saved.
   bool save(const StepMetrics& metrics, bool anyway, bool blocking);
   StepRequest reduce_requests(Requests& requests);
   void warn_about_missing_state(bool resumed) const;
   Outcome report(double in_loop) const;
 
-  /// The samples of the next step, which are read while the device works on the one before it.
+  /// Buffer for the next step's samples, which are read while the device runs the current step.
   HostBatch& next_batch() { return host_batches_[steps_taken_ % 2]; }
 
   const config::Config& config_;
@@ -127,8 +127,8 @@ class TrainingLoop {
   SampleMaker* sample_maker_;
   Evaluator* evaluator_;
 
-  checkpoint::Progress progress_;  ///< all that decides later steps; a policy keeps no state elsewhere
-  bool scales_;                    ///< the FP8 state knows amaxes, of a checkpoint or of this run
+  checkpoint::Progress progress_;  ///< everything that determines later steps
+  bool scales_;                    ///< the FP8 state has amaxes, of a checkpoint or of this run
   StepPrecision precision_;
   LossScaler scaler_;
   const int64_t first_step_;
@@ -142,7 +142,7 @@ class TrainingLoop {
   std::unique_ptr<MetricsWriter> writer_;           ///< rank 0
   std::optional<SampleLog> sample_log_;             ///< rank 0
   std::optional<Fp8StatisticsLog> statistics_log_;  ///< rank 0
-  int64_t steps_taken_ = 0;                         ///< steps, those included from which the run went back
+  int64_t steps_taken_ = 0;                         ///< including steps undone by rollbacks
   double in_steps_ = 0;                             ///< seconds, without validation, logs and checkpoints
 };
 

@@ -8,9 +8,9 @@ namespace te::train {
 
 namespace {
 
-/// The mean of one set; none, on all ranks, when one of them cannot use what it has read. A pass may hold collectives
-/// of all data-parallel ranks (parallel.shard: parameters), so each of them makes as many passes as the others: a rank
-/// whose share has ended evaluates samples beyond the last one, which count for nothing.
+/// The mean loss over one set; empty on all ranks after a read error on one of them. With parallel.shard: parameters a
+/// pass has collectives over all data-parallel ranks, so all make the same number of passes: a rank whose samples have
+/// ended evaluates samples after the last one, which do not count.
 std::optional<double> validation_loss(StepRunner& runner, const Batches& batches, size_t set,
                                       int64_t micro_batch_size, parallel::World& world,
                                       std::string& bad_data) {
@@ -22,7 +22,7 @@ std::optional<double> validation_loss(StepRunner& runner, const Batches& batches
     data::Batch data;
     try {
       data = batches.validation(set, first + own);
-    } catch (const UserError& error) {  // the other ranks wait for this one
+    } catch (const UserError& error) {  // keep running, as the other ranks wait
       bad_data = error.what();
       data = batches.nothing();
     }

@@ -1,5 +1,5 @@
-// Validation: the mean loss of the model over a validation set, by all ranks of a job. No weight changes, and neither
-// does the state of the training data.
+// Validation: the mean loss over a validation set, computed by all ranks. Neither weights nor the state of the training
+// data change.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace te::train {
 
-/// All ranks, between two steps. The mean over the counted tokens of each validation set, the same on every rank; waits
-/// for the device. The data ranks take turns with the microbatches, which context
-/// ranks share. All sets, in the config's order; none, on all ranks, when
-/// one of them cannot use what it has read: `bad_data` tells there why.
+/// The mean loss over the counted tokens of each validation set in the config's order, the same on every rank.
+/// Data-parallel ranks evaluate different microbatches; context-parallel ranks share each one. Collective, between two
+/// steps; waits for the device. Returns an empty vector on all ranks after a read error on one of them, whose
+/// `bad_data` has the message.
 std::vector<SetLoss> validation_losses(StepRunner& runner, const Batches& batches, int64_t micro_batch_size,
                                        parallel::World& world, std::string& bad_data);
 

@@ -1,4 +1,4 @@
-// Which checkpoints are the best, and when a run has waited long enough.
+// Selection of the best checkpoints, and early stopping.
 #include "train/best_checkpoints.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ BestCheckpoints best_of(int64_t keep, int64_t patience, double min_delta = 0.0) 
   return {training, checkpoint};
 }
 
-TEST(BestCheckpoints, TheLowestLossesFirst) {
+TEST(BestCheckpoints, KeepsTheLowestLosses) {
   const BestCheckpoints best = best_of(2, 0);
   Validation state;
   EXPECT_TRUE(best.among_best(state, 3.0));
@@ -34,16 +34,16 @@ TEST(BestCheckpoints, TheLowestLossesFirst) {
   EXPECT_FALSE(best.among_best(state, std::numeric_limits<double>::quiet_NaN()));
   EXPECT_FALSE(best.among_best(state, -std::numeric_limits<double>::infinity()));
   ASSERT_TRUE(best.among_best(state, 2.5));
-  // Step 10 was saved for this alone, so it goes.
+  // Step 10 was saved only for being among the best, so it is dropped.
   EXPECT_EQ(best.add(state, 30, 2.5, true), std::vector<int64_t>{10});
   const std::vector<Validation::Best> expected = {{20, 2.0, false}, {30, 2.5, true}};
   EXPECT_EQ(state.best, expected);
-  // Step 30 goes, and step 20, which was saved for its step, stays when its turn comes.
+  // Step 30 is dropped. Step 20, which was also saved periodically, stays.
   EXPECT_EQ(best.add(state, 40, 1.0, true), std::vector<int64_t>{30});
   EXPECT_EQ(best.add(state, 50, 0.5, true), std::vector<int64_t>{});
 }
 
-TEST(BestCheckpoints, AStepThatIsSavedAgainIsThereOnce) {
+TEST(BestCheckpoints, RepeatedStepIsListedOnce) {
   const BestCheckpoints best = best_of(2, 0);
   Validation state;
   best.add(state, 10, 3.0, true);
@@ -53,15 +53,15 @@ TEST(BestCheckpoints, AStepThatIsSavedAgainIsThereOnce) {
   EXPECT_EQ(state.best, expected);
 }
 
-TEST(BestCheckpoints, NoneAreKeptUnasked) {
+TEST(BestCheckpoints, KeepsNoneByDefault) {
   EXPECT_FALSE(best_of(0, 0).among_best({}, 1.0));
 }
 
-TEST(EarlyStopping, AfterSoManyEvaluationsWithoutAGain) {
+TEST(EarlyStopping, StopsAfterPatience) {
   const BestCheckpoints best = best_of(0, 2, 0.1);
   Validation state;
   best.evaluated(state, 3.0);
-  best.evaluated(state, 2.95);  // lower, and not by more than 0.1
+  best.evaluated(state, 2.95);  // lower, but not by more than 0.1
   EXPECT_EQ(state.lowest, 3.0);
   EXPECT_FALSE(best.exhausted(state));
   best.evaluated(state, 2.85);
@@ -74,11 +74,11 @@ TEST(EarlyStopping, AfterSoManyEvaluationsWithoutAGain) {
   EXPECT_FALSE(best_of(0, 3, 0.1).exhausted(state));
   EXPECT_FALSE(best_of(0, 0, 0.1).exhausted(state));
   EXPECT_EQ(best.describe(state),
-            "the loss of validation set books has not fallen by more than 0.1 in 2 evaluations "
-            "(training.early_stopping_patience); the last gain was 2.8500");
+            "the loss of validation set books has not improved by more than 0.1 in 2 evaluations "
+            "(training.early_stopping_patience); the lowest loss is 2.8500");
 }
 
-TEST(DecidingLoss, OfTheNamedSet) {
+TEST(DecidingLoss, IsThatOfTheNamedSet) {
   EXPECT_EQ(train::deciding_loss("books", {{"code", 1.0}, {"books", 2.0}}), 2.0);
   EXPECT_EQ(train::deciding_loss("books", {}), std::nullopt);
 }

@@ -1,5 +1,5 @@
-// The first step of a run with delayed scaling, in a model that is deep enough for scales to be wrong far from the
-// loss: nothing saturates, and each layer's gradient is as near to BF16's as with scales from the tensors themselves.
+// The first step of a run with delayed scaling, in a deep model, where wrong scales would show far from the loss:
+// nothing saturates, and each layer's gradient is as close to the BF16 gradient as with current scaling.
 #include <cmath>
 #include <map>
 
@@ -24,7 +24,7 @@ config::Config deep(config::Fp8Mode mode, config::Fp8Recipe recipe) {
   config.precision.dtype = config::ComputeDType::bf16;
   config.precision.fp8 = mode;
   config.precision.fp8_recipe = recipe;
-  config.precision.fp8_recast = false;  // or no scale would be wrong
+  config.precision.fp8_recast = false;  // otherwise no scale would be wrong
   config.training.global_batch_size = config.training.micro_batch_size;
   config::validate(config);
   return config;
@@ -32,10 +32,10 @@ config::Config deep(config::Fp8Mode mode, config::Fp8Recipe recipe) {
 
 struct FirstStep {
   std::map<std::string, std::vector<float>> gradients;  ///< by layer
-  double saturated = 0;                                 ///< the largest share of any operand
+  double saturated = 0;                                 ///< largest fraction of any operand
 };
 
-/// One microbatch of a step of many: the gradients are as small as a large batch makes them.
+/// Runs one microbatch of a step with many, so that gradients are as small as with a large batch.
 FirstStep first_step(const config::Config& config) {
   const Context context = Context::cpu();
   train::StepRunner runner(config, context);
@@ -65,25 +65,25 @@ FirstStep first_step(const config::Config& config) {
   return step;
 }
 
-/// |a - b| / |b|, of the gradients of one layer.
+/// |a - b| / |b|, for the gradients of one layer.
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, size = 0;
   for (size_t i = 0; i < a.size(); ++i) difference += std::pow(a[i] - b[i], 2), size += std::pow(b[i], 2);
   return std::sqrt(difference / size);
 }
 
-TEST(Calibration, TheFirstStepIsRightAtAnyDepth) {
-  // With scales in FP32, as those of delayed are.
+TEST(Calibration, FirstStepIsAccurateInDeepModels) {
+  // FP32 scales, like those of delayed scaling.
   config::Config tensorwise = deep(config::Fp8Mode::hybrid, config::Fp8Recipe::tensorwise);
   tensorwise.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;
   const FirstStep exact = first_step(deep(config::Fp8Mode::off, config::Fp8Recipe::delayed)),
-                  usual = first_step(tensorwise),
+                  current = first_step(tensorwise),
                   delayed = first_step(deep(config::Fp8Mode::hybrid, config::Fp8Recipe::delayed));
   EXPECT_EQ(delayed.saturated, 0.0);
   for (const auto& [layer, gradient] : exact.gradients) {
     const double error = distance(delayed.gradients.at(layer), gradient),
-                 of_own_scales = distance(usual.gradients.at(layer), gradient);
-    EXPECT_LT(error, 1.25 * of_own_scales + 1e-6) << layer;
+                 current_error = distance(current.gradients.at(layer), gradient);
+    EXPECT_LT(error, 1.25 * current_error + 1e-6) << layer;
   }
 }
 

@@ -1,4 +1,4 @@
-// The command line of te-train: what it prints without training, and how it refuses.
+// The command line of te-train: output without training, and errors.
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
@@ -33,7 +33,7 @@ TEST_F(CommandLine, HelpNamesOptionsAndExitCodes) {
   TE_EXPECT_CONTAINS(keys.out, "integer: 1 to ");
 }
 
-TEST_F(CommandLine, WhatIsUnknownNamesWhatIsMeant) {
+TEST_F(CommandLine, UnknownArgumentsGetSuggestions) {
   const std::string yaml = folder_ / "base.yaml";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {yaml, "unknown argument " + yaml + "; did you mean --config " + yaml + "?"},
@@ -75,7 +75,7 @@ TEST_F(CommandLine, SeveralConfigsAreMergedInOrder) {
   TE_EXPECT_CONTAINS(both.out, "# " + (folder_ / "fp8.yaml") + ":1\n");
   TE_EXPECT_CONTAINS(both.out, "  train_steps: 2 ");
   TE_EXPECT_CONTAINS(both.out, "  directory: \"runs/base+fp8\" ");
-  // What a checkpoint and run.json hold is the effective config.
+  // Checkpoints and run.json store the effective config.
   const Result run = folder_.run_raw(base + fp8 + " --set logging.directory=" + folder_.run_folder("a"));
   ASSERT_EQ(run.code, 0) << run.error;
   const auto record = nlohmann::json::parse(read_file(folder_.run_folder("a") + "/run.json"));
@@ -94,7 +94,7 @@ TEST_F(CommandLine, PresetsAreListedAndTrained) {
   TE_EXPECT_CONTAINS(shape.out, "# default: seq_length\n");
 }
 
-// GNU's OpenMP shows the variables that it has read: no spinning, unless the user says otherwise.
+// GNU OpenMP prints the variables that it has read: threads do not spin unless the user asks for it.
 TEST_F(CommandLine, WaitingThreadsSleepUnlessTheUserSaysOtherwise) {
   const std::string show = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; export OMP_DISPLAY_ENV=verbose; ";
   const Result chosen = folder_.wait(folder_.start_raw("--help", show));
@@ -108,7 +108,7 @@ TEST_F(CommandLine, WaitingThreadsSleepUnlessTheUserSaysOtherwise) {
   TE_EXPECT_CONTAINS(active, "OMP_WAIT_POLICY = 'ACTIVE'");
 }
 
-// A mask of one CPU, of which OpenMP must not make more threads; the number is what the device line shows.
+// With an affinity mask of one CPU, OpenMP must use one thread; the device line shows the number.
 TEST_F(CommandLine, UsesAThreadForEachUsableCpu) {
   const std::string arguments = "--dry-run --config " + (folder_ / "base.yaml");
   TE_EXPECT_CONTAINS(folder_.wait(folder_.start_raw(arguments, "TEST_THREADS=3;")).out, ", 3 threads");
@@ -132,8 +132,8 @@ TEST_F(CommandLine, DryRunPlansALargeModelWithoutItsMemory) {
   EXPECT_FALSE(std::filesystem::exists("runs/llama7b_fp8"));
 }
 
-// The shipped configs of several GPUs are shown on those, and what is the whole model's is said to be.
-TEST_F(CommandLine, DryRunTakesTheRanksThatTheConfigIsMadeFor) {
+// Dry runs of multi-GPU configs show their number of ranks, and which numbers are those of the whole model.
+TEST_F(CommandLine, DryRunUsesTheRanksOfTheConfig) {
   const auto dry = [&](const std::string& arguments) {
     const Result result = folder_.run_raw("--dry-run --config " TE_SOURCE_DIR "/configs/" + arguments);
     EXPECT_EQ(result.code, 0) << result.error;
@@ -142,30 +142,30 @@ TEST_F(CommandLine, DryRunTakesTheRanksThatTheConfigIsMadeFor) {
   const std::string one_host = dry("llama3.1_8b_fp8.yaml");
   TE_EXPECT_CONTAINS(one_host, "a job of 4 ranks, which the config is made for (parallel.ranks)");
   TE_EXPECT_CONTAINS(one_host, "85.63 GiB");  // README
-  EXPECT_EQ(one_host.find("share:"), std::string::npos) << one_host;
+  EXPECT_EQ(one_host.find("this rank: "), std::string::npos) << one_host;
   const std::string pipeline = dry("llama3.1_70b_fp8.yaml");
   for (const char* part :
        {"rank 16 of 32 ranks", "95.00 GiB", "80.98 GiB", "  parameters                  70,553,706,496\n",
-        "this rank holds 8,819,703,808 of the model's 70,553,706,496 parameters"})
+        "this rank: 8,819,703,808 of the model's 70,553,706,496 parameters"})
     TE_EXPECT_CONTAINS(pipeline, part);
   EXPECT_EQ(pipeline.find("\n  parameters                   8,819"), std::string::npos) << pipeline;
   TE_EXPECT_CONTAINS(dry("llama3.1_8b_fp8.yaml --ranks 1"), "144.97 GiB");
-  // Without a number in the config: as few as the layout needs.
+  // Without parallel.ranks: the minimum that the layout needs.
   const std::string few = dry("llama7b_fp8.yaml --set parallel.tensor=2");
   TE_EXPECT_CONTAINS(few, "a job of 2 ranks, the fewest that the layout needs");
   TE_EXPECT_CONTAINS(few, "of the model's 6,738,415,616 parameters");
 }
 
-TEST_F(CommandLine, AJobOfOtherRanksThanTheConfigIsMadeForSaysSo) {
+TEST_F(CommandLine, NotesADifferentNumberOfRanks) {
   const Result other = folder_.run("a", {"parallel.ranks=2"});
   EXPECT_EQ(other.code, 0) << other.error;
-  TE_EXPECT_CONTAINS(other.out, "the config is made for 2 ranks (parallel.ranks), this job has 1");
+  TE_EXPECT_CONTAINS(other.out, "the config is for 2 ranks (parallel.ranks), but this job has 1");
   const Result same = folder_.run("b", {"parallel.ranks=1"});
-  EXPECT_EQ(same.out.find("is made for"), std::string::npos) << same.out;
+  EXPECT_EQ(same.out.find("but this job has"), std::string::npos) << same.out;
 }
 
-// A petabyte, on any machine.
-TEST_F(CommandLine, APlanThatDoesNotFitIsRefusedWithTheKeysThatHelp) {
+// A petabyte does not fit on any machine.
+TEST_F(CommandLine, PlanThatDoesNotFitIsRefusedWithSuggestions) {
   const std::vector<std::string> large = {"model.hidden_size=1000000", "model.ffn_hidden_size=1000000",
                                           "model.num_layers=20", "model.kv_channels=8"};
   const Result run = folder_.run("a", large);
@@ -179,21 +179,21 @@ TEST_F(CommandLine, APlanThatDoesNotFitIsRefusedWithTheKeysThatHelp) {
     return folder_.run_raw(arguments);
   };
   expect_refused(dry("cpu"), "the memory plan needs ");
-  // Such a plan may be meant for another machine.
+  // The plan may be for another machine.
   const Result other = dry("auto");
   if (other.code == 0) {
     TE_EXPECT_CONTAINS(other.out, "on the CPU of this machine it would not fit");
   }
 }
 
-TEST_F(CommandLine, NotesOfWhatIsSeldomMeant) {
+TEST_F(CommandLine, NotesUnusualSettings) {
   const Result result =
       folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml") + " --set optimizer.warmup_steps=12");
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out,
                      "optimizer.warmup_steps (12) is above training.train_steps (6): the run ends within "
-                     "the warm-up, at a learning rate of 0.0025");
-  // An FP8 run that is none, and a guard with nothing to compare.
+                     "the warmup, at a learning rate of 0.0025");
+  // An FP8 run without FP8 steps, and a guard with nothing to compare.
   const auto dry = [&](const std::string& sets) {
     const Result found = folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml") +
                                          " --set precision.fp8=hybrid " + sets);
@@ -219,8 +219,8 @@ TEST_F(CommandLine, NumbersOutOfRange) {
   }
 }
 
-// A run has the ranks that mpirun starts: not one rank with a layout of four.
-TEST_F(CommandLine, RanksAreOfWhatIsShown) {
+// mpirun sets the ranks of a run: one rank cannot train a layout of four.
+TEST_F(CommandLine, RanksOptionIsForDryRunsOnly) {
   expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --ranks 4"),
                  "--ranks goes with --dry-run and --print-schedule");
   for (const char* own : {"--dry-run", "--dry-run --ranks 2", "--print-schedule"})
@@ -229,7 +229,7 @@ TEST_F(CommandLine, RanksAreOfWhatIsShown) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
 }
 
-// What is printed must not land in the first file that is opened.
+// Output to a closed file descriptor must not end up in the first file that is opened.
 TEST_F(CommandLine, AClosedConsoleLeavesTheLogsAlone) {
   for (const char* name : {"stdout", "stderr"}) write_file(folder_ / name, "");
   const Result result = folder_.run_raw("--config " + (folder_ / "base.yaml") + " --set logging.directory=" +
@@ -238,7 +238,7 @@ TEST_F(CommandLine, AClosedConsoleLeavesTheLogsAlone) {
   EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
 }
 
-// What a program prints is its result; a run's results are files.
+// Lost output is an error if it is the result of the command; the results of a run are files.
 TEST_F(CommandLine, LostOutputIsNoSuccess) {
   write_file(folder_ / "stdout", "");
   const auto run = [&](const std::string& arguments) {
@@ -254,11 +254,11 @@ TEST_F(CommandLine, LostOutputIsNoSuccess) {
   EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
 }
 
-// OpenBLAS tries for ever to get memory that a limit of the process keeps from it.
-TEST_F(CommandLine, ALimitOfAddressSpaceIsSaid) {
+// OpenBLAS retries forever if a limit of the process denies it memory.
+TEST_F(CommandLine, AddressSpaceLimitIsReported) {
   if (testing::kSanitized) GTEST_SKIP() << "a sanitizer maps terabytes";
-  // The least limit, in KiB, under which the loader can map the program's libraries (CUDA's take gigabytes). It leaves
-  // less than a step, which is less than OpenBLAS's first buffer.
+  // The smallest limit, in KiB, under which the loader can map the program's libraries (CUDA's need gigabytes). It
+  // leaves less than OpenBLAS's first buffer.
   const auto limited = [&](int limit) {
     return folder_.run("a", {}, "base", fmt::format("ulimit -v {};", limit));
   };
@@ -275,20 +275,20 @@ TEST_F(CommandLine, AnEndlessConfigIsRefused) {
   folder_.write_config("extends", "extends: pipe.yaml\n");
   expect_refused(folder_.run_raw("--dry-run --config " + (folder_ / "extends.yaml")),
                  "pipe.yaml: cannot open the configuration file: is a pipe, not a regular file");
-  // A pipe as an option is read.
+  // A pipe as a command-line argument is read.
   EXPECT_EQ(folder_.run_raw("--dry-run --config /dev/stdin <" + (folder_ / "base.yaml")).code, 0);
   const Result piped = folder_.wait(
       folder_.start_raw("--dry-run --config /dev/stdin", "cat " + (folder_ / "base.yaml") + " |"));
   EXPECT_EQ(piped.code, 0) << piped.error;
 }
 
-TEST_F(CommandLine, DryRunLeavesNoTrace) {
+TEST_F(CommandLine, DryRunWritesNoFiles) {
   EXPECT_EQ(folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml")).code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
 }
 
-// Names and texts of files are quoted in errors, logs and tables.
-TEST_F(CommandLine, NothingThatItPrintsCommandsTheTerminal) {
+// Errors, logs and tables quote names and texts of files.
+TEST_F(CommandLine, OutputHasNoTerminalEscapesOfNames) {
   const Result refused = folder_.run_raw("--config '" + (folder_ / "\x1b[2J.yaml") + "'");
   expect_refused(refused, "\\x1b[2J.yaml: cannot open");
   const Result result = folder_.run(
@@ -317,18 +317,18 @@ TEST_F(CommandLine, WrongData) {
                  "data.train: " + (folder_ / "none.idx"));
   expect_refused(folder_.run("a", {"training.eval_interval=2", "data.valid=" + (folder_ / "none")}),
                  "none.idx: cannot be opened");
-  // A .bin that lost its end.
+  // A truncated .bin file.
   std::filesystem::resize_file(folder_ / "train.bin", 1001);
   expect_refused(folder_.run("a"), "train.bin");
 }
 
 TEST_F(CommandLine, WrongFolders) {
-  // A file where a folder should be: no user can write into it, root neither.
+  // A file instead of a folder: not even root can write into it.
   write_file(folder_ / "file", "");
   expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") +
                                  " --set logging.directory=" + (folder_ / "file/run")),
                  "logging.directory: ");
-  // Found before the first step, not after the hours until the first checkpoint.
+  // Reported before the first step, not hours later at the first checkpoint.
   const Result result = folder_.run("a", {"checkpoint.directory=" + (folder_ / "file/saved")});
   expect_refused(result, "checkpoint.directory: ");
   EXPECT_EQ(result.out.find("grad norm"), std::string::npos) << result.out;
@@ -352,7 +352,7 @@ class Resuming : public CommandLine {
   std::string folder_checkpoint_;
 };
 
-TEST_F(Resuming, ARunsFolderIsTakenForItsCheckpoints) {
+TEST_F(Resuming, RunFolderStandsForItsCheckpoints) {
   const std::string run = folder_.run_folder("a");
   EXPECT_EQ(folder_.run("b", {"checkpoint.resume=" + run}).code, 0);
   EXPECT_EQ(folder_.column("b", "step").front(), 3);
@@ -365,7 +365,7 @@ TEST_F(Resuming, ARunsFolderIsTakenForItsCheckpoints) {
   expect_refused(folder_.run("d", {"checkpoint.resume=true"}), "did you mean 'auto'?");
 }
 
-TEST_F(Resuming, ACheckpointOfAnotherModel) {
+TEST_F(Resuming, CheckpointOfAnotherModelIsRefused) {
   expect_refused(resume({"model.num_layers=3"}), "model.num_layers is 2, this config has 3");
   expect_refused(resume({"model.ffn_hidden_size=64"}), "model.ffn_hidden_size");
   expect_refused(resume({"model.family=gpt", "model.num_query_groups=4"}), "model.family is llama");
@@ -373,7 +373,7 @@ TEST_F(Resuming, ACheckpointOfAnotherModel) {
   EXPECT_EQ(resume().code, 0);
 }
 
-// As many scales, but of another layer.
+// The same number of scales, but of another layer.
 TEST_F(Resuming, Fp8ScalesOfOtherLayers) {
   EXPECT_EQ(
       folder_.run("f", {"training.train_steps=2", "precision.fp8=hybrid", "precision.first_layers_bf16=1"})
@@ -385,7 +385,7 @@ TEST_F(Resuming, Fp8ScalesOfOtherLayers) {
   EXPECT_EQ(folder_.run("g", {saved, "precision.fp8=hybrid", "precision.first_layers_bf16=1"}).code, 0);
 }
 
-TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
+TEST_F(Resuming, MissingOrDamagedCheckpointIsRefused) {
   const std::string manifest = folder_checkpoint_ + "/manifest.json", good = read_file(manifest);
   expect_refused(folder_.run("b", {"checkpoint.resume=" + (folder_ / "nowhere")}), "manifest.json");
   const std::string weights = read_file(folder_checkpoint_ + "/model.safetensors");
@@ -404,14 +404,14 @@ TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
   edited.replace(edited.find("\"step\": 2"), 9, "\"step\": 1");
   write_file(manifest, edited);
   expect_refused(resume(), "manifest_checksum");
-  // `latest` that names what is not there, and no other checkpoint is whole.
+  // `latest` names a missing checkpoint, and there is no other complete one.
   write_file(folder_.run_folder("a") + "/checkpoints/latest", "step_00000099\n");
   expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "step_00000099");
   write_file(folder_.run_folder("a") + "/checkpoints/latest", "");
   expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "checkpoints/latest");
 }
 
-TEST_F(Resuming, ChangedKeysAreNamedWithWhatTheyDo) {
+TEST_F(Resuming, ChangedKeysAreListedWithTheirEffect) {
   const Result same = resume({"training.train_steps=2"});
   EXPECT_EQ(same.out.find("the config differs"), std::string::npos) << same.out;
   const Result result =
@@ -419,38 +419,39 @@ TEST_F(Resuming, ChangedKeysAreNamedWithWhatTheyDo) {
                         "training.seed=5", "optimizer.decay_steps=8", "model.seq_length=8"});
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "the config differs from the checkpoint's:\n");
-  TE_EXPECT_CONTAINS(result.out, "  training.seed: 1234 -> 5  (other order of the data");
-  TE_EXPECT_CONTAINS(result.out, "  model.seq_length: 16 -> 8  (samples are cut anew");
+  TE_EXPECT_CONTAINS(result.out, "  training.seed: 1234 -> 5  (other data order");
+  TE_EXPECT_CONTAINS(result.out, "  model.seq_length: 16 -> 8  (samples are split differently");
   TE_EXPECT_CONTAINS(result.out,
-                     "  optimizer.decay_steps: 6 -> 8  (the step at which the learning rate has reached "
+                     "  optimizer.decay_steps: 6 -> 8  (the step at which the learning rate reaches "
                      "optimizer.min_lr)\n");
   TE_EXPECT_CONTAINS(result.out, "  learning rate of step 3: ");
 }
 
-TEST_F(Resuming, WithoutLatestTheNewestWholeCheckpointServes) {
+TEST_F(Resuming, WithoutLatestUsesTheNewestCompleteCheckpoint) {
   std::filesystem::remove(folder_.run_folder("a") + "/checkpoints/latest");
   const Result result = folder_.run("a", {"checkpoint.resume=auto"});
   EXPECT_EQ(result.code, 0);
   TE_EXPECT_CONTAINS(result.out, "latest: not found; going on with step_00000002");
   EXPECT_EQ(folder_.csv("a").size(), 6u);
-  // A checkpoint directory will do for a path, too.
+  // A checkpoint directory is accepted as a path, too.
   EXPECT_EQ(folder_.run("b", {"checkpoint.resume=" + folder_.run_folder("a") + "/checkpoints"}).code, 0);
 }
 
 TEST_F(Resuming, WithoutMoments) {
   const Result result = resume({"checkpoint.load_optimizer=false"});
   EXPECT_EQ(result.code, 0) << result.error;
-  TE_EXPECT_CONTAINS(result.out, "the optimizer's moments are not loaded and start at zero");
+  TE_EXPECT_CONTAINS(result.out, "Adam moments are not loaded and start at zero");
   EXPECT_EQ(folder_.run("c", {"checkpoint.save_optimizer=false"}).code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("c", 6) + "/optimizer.safetensors"));
   const Result more = folder_.run("c", {"checkpoint.resume=auto", "training.train_steps=8"});
   EXPECT_EQ(more.code, 0) << more.error;
-  TE_EXPECT_CONTAINS(more.out, "the optimizer's moments are not loaded and start at zero");
+  TE_EXPECT_CONTAINS(more.out, "Adam moments are not loaded and start at zero");
   EXPECT_EQ(folder_.csv("c").size(), 8u);
 }
 
-// Fine-tuning: the weights of another run, at step 1; killed and resumed, its own checkpoint comes first.
-TEST_F(Resuming, ANewRunMayStartWithTheWeightsOfAnother) {
+// Fine-tuning starts with the weights of another run at step 1; when it is killed and resumed, its own checkpoint is
+// used.
+TEST_F(Resuming, NewRunMayStartWithWeightsOfAnother) {
   const std::vector<std::string> tune = {"checkpoint.init_from=" + folder_checkpoint_,
                                          "checkpoint.resume=auto", "precision.fp8=hybrid"};
   const Result result = folder_.run("t", tune);
@@ -471,9 +472,9 @@ TEST_F(Resuming, ANewRunMayStartWithTheWeightsOfAnother) {
       "is a Hugging Face folder, not a checkpoint; start a new run from it with checkpoint.init_from");
 }
 
-// The logs of a crashed run may go beyond its checkpoint and end in half a line; resumed, they hold each step
-// once.
-TEST_F(Resuming, LogsGoOnBehindTheCheckpoint) {
+// The logs of a crashed run may extend past its checkpoint and end with half a line; after the resume they have each
+// step once.
+TEST_F(Resuming, LogsContinueAfterTheCheckpoint) {
   const std::string csv = folder_.run_folder("a") + "/loss.csv",
                     jsonl = folder_.run_folder("a") + "/metrics.jsonl";
   const std::string rows = read_file(csv), records = read_file(jsonl);
@@ -487,7 +488,7 @@ TEST_F(Resuming, LogsGoOnBehindTheCheckpoint) {
   for (const std::string& line : testing::split(read_file(jsonl), '\n'))
     EXPECT_EQ(nlohmann::json::parse(line)["step"], ++step);
   EXPECT_EQ(step, 6);
-  // A log whose header is lost gets it back.
+  // A missing header is restored.
   write_file(csv, rows.substr(rows.find('\n') + 1));
   EXPECT_EQ(folder_.run("a", {"checkpoint.resume=" + folder_checkpoint_}).code, 0);
   EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));

@@ -1,4 +1,4 @@
-// The console: a step is one line at any width, colours are for terminals, and the start fits on a screen.
+// The console: one line per step at any width, colors only on terminals, and a start screen that fits.
 #include "train/console.h"
 
 #include <pty.h>
@@ -37,12 +37,12 @@ TEST(StepTable, ALineFitsAtEveryWidth) {
       const std::string line = joined(cells, gap, false), heading = joined(cells, gap, true);
       EXPECT_LE(line.size(), static_cast<size_t>(columns));
       EXPECT_EQ(line.size(), heading.size());
-      EXPECT_GE(cells.size(), most) << "a wider terminal shows no less";
+      EXPECT_GE(cells.size(), most) << "a wider terminal shows at least as many cells";
       most = cells.size();
       for (const char* name : {"step", "loss", "ETA"}) EXPECT_NE(heading.find(name), std::string::npos);
     }
     EXPECT_EQ(most, all.size());
-    // 80 columns, of which the time has 11.
+    // 80 columns, 11 of them for the time.
     int gap = 0;
     const std::string narrow = joined(fitting(all, 69, gap), gap, true);
     for (const char* name : {"grad norm", "lr", "tokens/s", "ms/step"})
@@ -62,7 +62,7 @@ TEST(StepTable, NumbersOfAnySize) {
   TE_EXPECT_CONTAINS(line(), " nan ");
 }
 
-/// All that a command says to a pseudo-terminal of so many columns.
+/// Everything that a command prints to a pseudo-terminal of this width.
 std::string on_terminal(const std::string& command, unsigned short columns, int& code) {
   struct winsize window = {};
   window.ws_col = columns;
@@ -106,7 +106,7 @@ TEST_F(ConsoleOfARun, FitsTheTerminal) {
     EXPECT_NE(shown.find("\x1b["), std::string::npos) << shown;
     const std::string text = without_colours(shown);
     std::vector<std::string> lines = split(text, '\n');
-    // A word that is longer than a line, such as a temporary folder's path, is not broken.
+    // A word longer than a line, such as the path of a temporary folder, is not broken.
     for (const std::string& line : lines) {
       if (line.find(folder_ / "") == std::string::npos) {
         EXPECT_LE(line.size(), columns) << line;
@@ -126,12 +126,12 @@ TEST_F(ConsoleOfARun, FitsTheTerminal) {
       EXPECT_EQ(line->size(), heading->size()) << *line << "\n" << *heading;
     }
     TE_EXPECT_CONTAINS(text, "step 3: valid loss ");
-    // The date is somewhere, whatever the width.
+    // The date is shown at any width.
     EXPECT_TRUE(std::regex_search(*heading + *(heading + 1), std::regex("20[0-9]{2}-[0-9]{2}-[0-9]{2}")));
   }
 }
 
-TEST_F(ConsoleOfARun, ColoursAreForTerminalsAndThoseWhoWantThem) {
+TEST_F(ConsoleOfARun, ColorsOnlyOnTerminals) {
   int code = -1;
   const std::string plain = on_terminal(command("a", "NO_COLOR=1"), 80, code);
   EXPECT_EQ(code, 0) << plain;
@@ -160,8 +160,8 @@ TEST_F(ConsoleOfARun, LevelsAndFullTables) {
   TE_EXPECT_CONTAINS(full.out, "  linear_qkv  ");
 }
 
-// What the screen leaves out is in the folder; the config there is the whole one, and makes the same run.
-TEST_F(ConsoleOfARun, TheFolderHasAllInFull) {
+// The run folder has what the screen leaves out; its config is complete and gives the same run.
+TEST_F(ConsoleOfARun, RunFolderHasCompleteTables) {
   const Result result = folder_.run("a", {"optimizer.clip_grad=0.5"});
   EXPECT_EQ(result.code, 0);
   TE_EXPECT_CONTAINS(result.out, "clip_grad: 0.5");
@@ -172,7 +172,7 @@ TEST_F(ConsoleOfARun, TheFolderHasAllInFull) {
   TE_EXPECT_CONTAINS(yaml, "  # kv_channels: 8 ");
   const Result again =
       folder_.run_raw("--print-config --config " + folder_.run_folder("a") + "/effective_config.yaml");
-  const auto values = [](const std::string& text) {  // less their origins
+  const auto values = [](const std::string& text) {  // without their origins
     return std::regex_replace(text, std::regex(" +# .*"), "");
   };
   EXPECT_EQ(values(again.out), values(yaml));

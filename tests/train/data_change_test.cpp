@@ -1,4 +1,4 @@
-// Data that changes under a run: its checkpoints know what the run was trained on.
+// Datasets that change during a run: checkpoints record what the run was trained on.
 #include "checkpoint/manifest.h"
 #include "data/loss_mask.h"
 #include "te_train_testing.h"
@@ -21,7 +21,7 @@ class DataChange : public ::testing::Test {
   Result resume(const Overrides& overrides) const {
     return folder_.run("a", overrides + Overrides{"checkpoint.resume=auto", "training.train_steps=4"});
   }
-  /// The run resumes with another dataset under `prefix` if asked for only, and with the first one again.
+  /// The run resumes with another dataset under `prefix` only if asked to, and with the first one without asking.
   void expect_noticed(const std::string& prefix, const std::string& key,
                       const Overrides& overrides = {}) const {
     write_dataset(prefix, documents(65));
@@ -37,30 +37,30 @@ class DataChange : public ::testing::Test {
         resume(overrides + Overrides{"data.check_fingerprint=false", "training.train_steps=3"});
     EXPECT_EQ(wanted.code, 0) << wanted.error;
     TE_EXPECT_CONTAINS(wanted.out + wanted.error, key + ": " + prefix + " is not the data of ");
-    // Now the new dataset is the run's.
+    // From now on the run uses the new dataset.
     EXPECT_EQ(resume(overrides).code, 0);
     std::filesystem::remove_all(folder_.run_folder("a"));
   }
   TrainFolder folder_;
 };
 
-TEST_F(DataChange, OfTheTrainingSetIsRefusedUnlessWanted) {
+TEST_F(DataChange, OfTrainingSetIsRefusedUnlessAllowed) {
   expect_noticed(folder_ / "train", "data.train");
 }
 
-TEST_F(DataChange, OfAnyDatasetOfABlendIsNoticed) {
+TEST_F(DataChange, OfAnyDatasetOfABlendIsDetected) {
   expect_noticed(folder_ / "second", "data.train",
                  {"data.train=[[0.5, " + (folder_ / "train") + "], [0.5, " + (folder_ / "second") + "]]"});
 }
 
-TEST_F(DataChange, OfAValidationSetIsNoticed) {
+TEST_F(DataChange, OfValidationSetIsDetected) {
   expect_noticed(folder_ / "valid", "data.valid", {"training.eval_interval=2"});
   expect_noticed(folder_ / "other", "data.valid: b",
                  {"training.eval_interval=2",
                   "data.valid={a: " + (folder_ / "valid") + ", b: " + (folder_ / "other") + "}"});
 }
 
-TEST_F(DataChange, OfLossMasksIsNoticed) {
+TEST_F(DataChange, OfLossMasksIsDetected) {
   const Overrides overrides = {"data.format=instruct"};
   const std::string mask = data::loss_mask_prefix(folder_ / "train");
   const auto write_mask = [&](int32_t first) {
@@ -75,7 +75,7 @@ TEST_F(DataChange, OfLossMasksIsNoticed) {
   expect_refused(resume(overrides), "data.train: " + mask + " is not the data of ");
 }
 
-TEST_F(DataChange, UnderAnotherPrefixIsAChangeOfTheConfig) {
+TEST_F(DataChange, UnderAnotherPrefixIsAConfigChange) {
   write_dataset(folder_ / "other", documents(66));
   testing::run(folder_, "a", {"training.train_steps=2"});
   const Result result = resume({"data.train=" + (folder_ / "other")});
@@ -86,14 +86,14 @@ TEST_F(DataChange, UnderAnotherPrefixIsAChangeOfTheConfig) {
 TEST_F(DataChange, CheckpointsWithoutFingerprintsResume) {
   testing::run(folder_, "a", {"training.train_steps=2"});
   checkpoint::Manifest manifest = checkpoint::read_manifest(folder_.checkpoint("a", 2));
-  EXPECT_EQ(manifest.datasets.size(), 2u);  // the validation set, too, though nothing was evaluated
+  EXPECT_EQ(manifest.datasets.size(), 2u);  // includes the validation set, although it was not evaluated
   manifest.datasets.clear();
   testing::write_file(folder_.checkpoint("a", 2) + "/manifest.json", checkpoint::to_text(manifest));
   write_dataset(folder_ / "train", documents(66));
   EXPECT_EQ(resume({}).code, 0);
 }
 
-/// What --dry-run says of data.
+/// What --dry-run prints about data.
 class PlannedData : public ::testing::Test {
  protected:
   Result plan(const std::string& overrides) const {
@@ -115,18 +115,18 @@ TEST_F(PlannedData, MayBeOnAnotherMachine) {
   const std::string none = folder_ / "none";
   Result result = plan("--set data.train=" + none + " --set data.tokenizer=" + (folder_ / "none.json"));
   EXPECT_EQ(result.code, 0) << result.error;
-  TE_EXPECT_CONTAINS(result.out, "data.train: " + none + ".idx does not exist here: not checked");
-  TE_EXPECT_CONTAINS(result.out,
-                     "data.tokenizer: " + (folder_ / "none.json") + " does not exist here: not checked");
+  TE_EXPECT_CONTAINS(result.out, "data.train: " + none + ".idx does not exist on this machine: not checked");
+  TE_EXPECT_CONTAINS(result.out, "data.tokenizer: " + (folder_ / "none.json") +
+                                     " does not exist on this machine: not checked");
   TE_EXPECT_CONTAINS(result.out, "validation data: ");
   EXPECT_EQ(result.out.find("synthetic"), std::string::npos);
   result = plan("--set 'data.train=[" + (folder_ / "train") + ", " + none + "]' --set data.valid=" + none);
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "training data: ");
-  TE_EXPECT_CONTAINS(result.out, "data.valid: " + none + ".idx does not exist here: not checked");
+  TE_EXPECT_CONTAINS(result.out, "data.valid: " + none + ".idx does not exist on this machine: not checked");
 }
 
-TEST_F(PlannedData, ThatCannotBeUsedIsRefusedAsInARun) {
+TEST_F(PlannedData, UnusableIsRefusedAsInARun) {
   write_dataset(folder_ / "large", Documents(3, std::vector<int32_t>(90, 300)));
   expect_refused(plan("--set data.train=" + (folder_ / "large")),
                  "data.train: " + (folder_ / "large") + ".bin: token 0");

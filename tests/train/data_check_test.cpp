@@ -1,4 +1,4 @@
-// Datasets that are not the model's: made with another tokenizer, or with tokens that the model does not have.
+// Datasets that do not fit the model: made with another tokenizer, or with token IDs beyond the vocabulary.
 #include "data/dataset_record.h"
 #include "te_train_testing.h"
 #include "text/tokenizer.h"
@@ -25,7 +25,7 @@ class DataCheck : public ::testing::Test {
   static data::TokenizerRecord other() {
     return {.name = "other/tokenizer.json", .hash = "xxh3:0", .vocab_size = 200, .end_of_document = 3};
   }
-  /// A dataset of this folder, with a record.
+  /// A dataset in this folder, with a record.
   std::string described(const std::string& name, const Documents& documents,
                         const data::TokenizerRecord& tokenizer) const {
     data::IndexedDatasetWriter writer(folder_ / name, data::TokenType::kU16);
@@ -34,7 +34,7 @@ class DataCheck : public ::testing::Test {
     writer.finish();
     return folder_ / name;
   }
-  /// Its record says what is not so: how a dataset comes to hold a token that nobody expects.
+  /// A dataset with a wrong record, so that the run meets an unexpected token.
   std::string with_hidden_token(const std::string& name, int64_t documents, int32_t token) const {
     Documents all(static_cast<size_t>(documents), std::vector<int32_t>(150, 7));
     all.push_back(std::vector<int32_t>(150, token));
@@ -49,7 +49,7 @@ class DataCheck : public ::testing::Test {
   const Documents documents_ = Documents(20, std::vector<int32_t>(50, 9));
 };
 
-TEST_F(DataCheck, AnotherTokenizersDatasetIsRefusedUnlessWanted) {
+TEST_F(DataCheck, DatasetOfAnotherTokenizerIsRefusedUnlessAllowed) {
   const std::string train = described("other", documents_, other());
   const std::vector<std::string> overrides = {"data.train=" + train, "data.tokenizer=bytes"};
   const Result result = folder_.run("a", overrides);
@@ -62,14 +62,14 @@ TEST_F(DataCheck, AnotherTokenizersDatasetIsRefusedUnlessWanted) {
   EXPECT_EQ(folder_.run("a", {overrides[0], overrides[1], "data.check_tokenizer=false"}).code, 0);
 }
 
-TEST_F(DataCheck, TheRightTokenizerAndDatasetsWithoutARecordTrain) {
+TEST_F(DataCheck, MatchingTokenizerAndDatasetsWithoutRecordTrain) {
   const Result result =
       folder_.run("a", {"data.train=" + described("mine", documents_, bytes()), "data.tokenizer=bytes"});
-  EXPECT_EQ(result.code, 0) << result.error;  // and valid has no record
+  EXPECT_EQ(result.code, 0) << result.error;  // `valid` has no record
   EXPECT_EQ(result.error, "");
 }
 
-TEST_F(DataCheck, DatasetsOfTwoTokenizersAreRefusedWithoutAKey) {
+TEST_F(DataCheck, DatasetsOfTwoTokenizersAreRefusedWithoutTokenizerKey) {
   const std::string a = described("a", documents_, other()), b = described("b", documents_, bytes());
   expect_refused(folder_.run("a", {"data.train=" + a, "data.valid=" + b, "training.eval_interval=2"}),
                  "data.valid: " + b + " was created with the tokenizer bytes");
@@ -93,8 +93,8 @@ TEST_F(DataCheck, TokensOutOfRangeAreFoundBeforeTheFirstStep) {
   EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/loss.csv"));
 }
 
-// More tokens than are looked through: the ends are, and pieces between them.
-TEST_F(DataCheck, ALargeDatasetIsLookedThroughInPieces) {
+// A dataset too large to be checked completely: both ends and samples between them are checked.
+TEST_F(DataCheck, LargeDatasetIsCheckedInParts) {
   constexpr int64_t kTokens = int64_t{20} << 20;
   Documents one(1, std::vector<int32_t>(kTokens, 7));
   for (const int64_t at : {int64_t{0}, kTokens - 1, (kTokens - 65536) / 255 * 128 + 200}) {
@@ -106,7 +106,7 @@ TEST_F(DataCheck, ALargeDatasetIsLookedThroughInPieces) {
   }
 }
 
-TEST_F(DataCheck, ATokenOutOfRangeEndsTheRunBehindACheckpoint) {
+TEST_F(DataCheck, TokenOutOfRangeEndsTheRunAfterACheckpoint) {
   const std::string train = with_hidden_token("hidden", 100, 300);
   expect_refused(
       folder_.run("a", {"data.train=" + train, "training.train_steps=300"}),
@@ -116,8 +116,8 @@ TEST_F(DataCheck, ATokenOutOfRangeEndsTheRunBehindACheckpoint) {
   EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", steps) + "/manifest.json")) << steps;
 }
 
-// Of two data ranks one reads it.
-TEST_F(DataCheck, SoDoesOneInTheValidationSet) {
+// One of two data-parallel ranks reads the token.
+TEST_F(DataCheck, TokenOutOfRangeInTheValidationSetDoes) {
   folder_.use_ranks(2);
   const std::string valid = with_hidden_token("hidden", 1, 300);
   const Result result = folder_.run("a", {"data.valid=" + valid, "training.eval_interval=3"});
@@ -127,10 +127,10 @@ TEST_F(DataCheck, SoDoesOneInTheValidationSet) {
   EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", 3) + "/manifest.json"));
 }
 
-TEST_F(DataCheck, ARecordThatIsNotTheDatasetsIsLeftAside) {
+TEST_F(DataCheck, RecordOfAnotherDatasetIsIgnored) {
   const std::string train = described("made_again", {{1, 2, 3}}, other());
   const std::string record = testing::read_file(data::dataset_record_path(train));
-  write_dataset(train, documents_);  // takes the record away
+  write_dataset(train, documents_);  // deletes the record
   EXPECT_FALSE(std::filesystem::exists(data::dataset_record_path(train)));
   testing::write_file(data::dataset_record_path(train), record);
   const Result result = folder_.run("a", {"data.train=" + train, "data.tokenizer=bytes"});

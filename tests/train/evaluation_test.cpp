@@ -1,6 +1,5 @@
 // Whole runs of te-train: several validation sets, the best checkpoints, early stopping, and the loss of each dataset
-// of a blend. The CPU computes a loss in the same way whoever asks for it, so losses are compared bit for bit where
-// nothing but the way to them differs.
+// of a blend. On the CPU losses are deterministic, so runs that compute the same loss are compared bitwise.
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -23,7 +22,7 @@ using testing::write_dataset;
 class Evaluation : public ::testing::Test {
  protected:
   Evaluation() {
-    // A second text, which has nothing of the first: a single letter again and again.
+    // A second text with nothing in common with the first: a repeated letter.
     testing::Documents documents(8, std::vector<int32_t>(120, 'x'));
     for (std::vector<int32_t>& document : documents) document.push_back(256);
     write_dataset(folder_ / "letters", documents);
@@ -54,7 +53,7 @@ class Evaluation : public ::testing::Test {
   TrainFolder folder_;
 };
 
-TEST_F(Evaluation, EachSetHasItsOwnLoss) {
+TEST_F(Evaluation, EachSetHasASeparateLoss) {
   run("text", often_);
   run("letters", often_ + Overrides{"data.valid=" + (folder_ / "letters")});
   const Result result = run("both", often_ + Overrides{both_sets(), "training.best_valid_set=letters"});
@@ -73,8 +72,8 @@ TEST_F(Evaluation, EachSetHasItsOwnLoss) {
   EXPECT_EQ(record["valid_loss"], record["valid"]["letters"]["loss"]);
 }
 
-// The columns of a log stay what they are, whatever sets a resumed run has.
-TEST_F(Evaluation, ALogKeepsItsColumns) {
+// A resumed run with other validation sets does not change the columns of a log.
+TEST_F(Evaluation, LogKeepsItsColumns) {
   run("a", often_ + Overrides{both_sets(), "training.train_steps=2"});
   run("a", often_ + Overrides{"data.valid={letters: " + (folder_ / "letters") +
                                   ", more: " + (folder_ / "valid") + "}",
@@ -87,7 +86,7 @@ TEST_F(Evaluation, ALogKeepsItsColumns) {
 }
 
 TEST_F(Evaluation, TheBestCheckpointsAreKept) {
-  // Trained on words, the model gets ever worse at letters: the first evaluation is the best one.
+  // Trained on words, the model becomes worse at letters: the first evaluation is the best.
   const Overrides common = {
       "training.eval_interval=1",        "training.eval_microbatches=3", both_sets(),
       "training.best_valid_set=letters", "checkpoint.keep_best=2",       "optimizer.lr=0.02"};
@@ -105,12 +104,12 @@ TEST_F(Evaluation, TheBestCheckpointsAreKept) {
                                "checkpoint.init_from=" + folder_.run_folder("a") + "/checkpoints/best"})
                 .code,
             0);
-  // The same run, interrupted: the same checkpoints are the best ones.
+  // The same run, interrupted, has the same best checkpoints.
   run("b", common + Overrides{"training.train_steps=3", "optimizer.decay_steps=6"});
   run("b", common + Overrides{"checkpoint.resume=auto"});
   EXPECT_EQ(folder_.column("b", "valid_loss.letters"), losses);
   EXPECT_EQ(best("b"), best("a"));
-  // Those that were saved for being the best alone have gone: what is left are two of these, and the ends of the two
+  // Checkpoints saved only for being the best have been deleted; left are two of the best, and the last ones of both
   // parts.
   for (const std::string& name : split(saved("b"), ' '))
     EXPECT_TRUE(name == std::to_string(step(0)) || name == std::to_string(step(1)) || name == "3" ||
@@ -118,17 +117,17 @@ TEST_F(Evaluation, TheBestCheckpointsAreKept) {
         << saved("b");
 }
 
-TEST_F(Evaluation, ARunThatGetsNoBetterStops) {
+TEST_F(Evaluation, RunWithoutImprovementStops) {
   const Overrides common =
       often_ + Overrides{"training.train_steps=40", "training.early_stopping_patience=2",
                          "training.early_stopping_min_delta=100", "checkpoint.save_every=4"};
   const Result result = run("a", common);
   EXPECT_EQ(folder_.csv("a").size(), 6u);
   TE_EXPECT_CONTAINS(result.out,
-                     "stopped early after step 6: the loss of validation set valid has not fallen by more "
+                     "stopped early after step 6: the loss of validation set valid has not improved by more "
                      "than 100 in 2 evaluations (training.early_stopping_patience)");
   EXPECT_TRUE(fs::exists(folder_.checkpoint("a", 6)));
-  // Resumed from step 4, after one evaluation without a gain, it stops at the same step.
+  // Resumed from step 4, after one evaluation without improvement, it stops at the same step.
   const Overrides from_4 = {"checkpoint.resume=" + folder_.checkpoint("a", 4)};
   run("a", common + from_4);
   EXPECT_EQ(folder_.csv("a").size(), 6u);
@@ -138,8 +137,8 @@ TEST_F(Evaluation, ARunThatGetsNoBetterStops) {
   EXPECT_EQ(folder_.csv("a").size(), 8u);
 }
 
-// The mean over nothing is not 0, which would be the best of all losses.
-TEST_F(Evaluation, ASetInWhichNoTokenCountsIsRefused) {
+// The mean over no tokens must not be 0, which would be the best loss.
+TEST_F(Evaluation, SetWithoutCountedTokensIsRefused) {
   write_dataset(folder_ / "single", testing::Documents(40, std::vector<int32_t>(1, 'x')));
   const Overrides set = often_ + Overrides{"data.eod_mask_loss=true", "checkpoint.keep_best=1",
                                            "data.valid={text: " + (folder_ / "valid") +
@@ -148,8 +147,8 @@ TEST_F(Evaluation, ASetInWhichNoTokenCountsIsRefused) {
   EXPECT_FALSE(fs::exists(folder_.run_folder("a") + "/loss.csv"));
 }
 
-TEST_F(Evaluation, AStepInWhichNoTokenCountsHasNoLoss) {
-  // 31 documents of one token for each of 120: as a rule no sample of a step has two tokens of one document.
+TEST_F(Evaluation, StepWithoutCountedTokensHasNoLoss) {
+  // 31 documents of one token for each one of 20: usually no sample has two tokens of one document.
   testing::Documents documents(31 * 8, std::vector<int32_t>(1, 'x'));
   for (int i = 0; i < 8; ++i) documents.push_back(std::vector<int32_t>(20, 'x'));
   write_dataset(folder_ / "sparse", documents);
@@ -165,10 +164,10 @@ TEST_F(Evaluation, AStepInWhichNoTokenCountsHasNoLoss) {
   }
   EXPECT_GT(without, 0);
   EXPECT_LT(without, 20);
-  TE_EXPECT_CONTAINS(result.out, ": no token of its samples counts in the loss");
+  TE_EXPECT_CONTAINS(result.out, ": none of its tokens counts in the loss");
 }
 
-TEST_F(Evaluation, RefusesWhatHasNoLossToGoBy) {
+TEST_F(Evaluation, RefusesSettingsWithoutValidationLoss) {
   expect_refused(folder_.run("a", {"checkpoint.keep_best=1"}),
                  "checkpoint.keep_best (1) needs a validation loss");
   expect_refused(folder_.run("a", often_ + Overrides{both_sets(), "training.best_valid_set=poems"}),
@@ -183,7 +182,7 @@ class Blends : public Evaluation {
     return {"data.train=[[3, " + (folder_ / "train") + "], [1, " + (folder_ / "letters") + "]]",
             "data.valid=[]", "logging.every=2"};
   }
-  /// The mean loss of the steps of each record, from those of the datasets.
+  /// Compares the mean loss of each record's steps with the losses of the datasets.
   void expect_sources_make_up_the_loss(const std::string& run) {
     const std::vector<double> losses = folder_.column(run + "_every_step", "loss");
     const std::vector<nlohmann::json> all = records(run);
@@ -212,7 +211,7 @@ class Blends : public Evaluation {
   }
 };
 
-TEST_F(Blends, TheLossesOfTheDatasetsMakeUpTheLoss) {
+TEST_F(Blends, LossesOfDatasetsAddUpToTheLoss) {
   run("a_every_step", blend() + Overrides{"logging.every=1"});
   run("a", blend() + Overrides{"logging.loss_by_source=true"});
   expect_sources_make_up_the_loss("a");
@@ -220,7 +219,7 @@ TEST_F(Blends, TheLossesOfTheDatasetsMakeUpTheLoss) {
   EXPECT_EQ(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("a_every_step", 6));
 }
 
-TEST_F(Blends, OnRanksThatShareTheSamplesAndTheModel) {
+TEST_F(Blends, WorkInDataTensorAndPipelineParallelRuns) {
   const std::pair<int, Overrides> jobs[] = {
       {2, {}}, {4, {"parallel.tensor=2"}}, {4, {"parallel.pipeline=2", "parallel.schedule=1f1b"}}};
   folder_.use_ranks(1);

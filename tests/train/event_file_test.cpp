@@ -1,4 +1,4 @@
-// Event files: bytes of the format, a full disk, names. tensorboard_test.py has TensorBoard read a run's.
+// Event files: the binary format, a full disk, names. tensorboard_test.py reads a run's file with TensorBoard.
 #include "train/event_file.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::read_file;
 using testing::TextFolder;
 
-/// The payloads of a file's records; a failure where lengths or check sums do not fit.
+/// The payloads of a file's records; fails if lengths or checksums do not match.
 std::vector<std::string> records(const std::string& path) {
   const std::string data = read_file(path);
   std::vector<std::string> found;
@@ -36,13 +36,13 @@ std::vector<std::string> records(const std::string& path) {
   return found;
 }
 
-// The check value of CRC-32C (RFC 3720), masked by hand.
+// The check value of CRC-32C (RFC 3720), masked by the formula.
 TEST(EventFormat, CheckSum) {
   const uint32_t crc = 0xE3069283u;
   EXPECT_EQ(masked_crc32c("123456789"), ((crc >> 15) | (crc << 17)) + 0xa282ead8u);
 }
 
-// As `protoc --encode` writes them.
+// As written by `protoc --encode`.
 TEST(EventFormat, Fields) {
   EXPECT_EQ(ProtoMessage().integer(2, 300).text(), std::string("\x10\xac\x02", 3));
   EXPECT_EQ(ProtoMessage().integer(1, -1).text(), "\x08" + std::string(9, '\xff') + "\x01");
@@ -66,8 +66,8 @@ class Events : public ::testing::Test {
   TextFolder folder_;
 };
 
-// Three starts within a second; other files are left alone.
-TEST_F(Events, FilesAreInTheOrderOfTheStarts) {
+// Three starts within one second; other files are ignored.
+TEST_F(Events, FilesAreInStartOrder) {
   std::vector<std::filesystem::path> paths;
   for (int i = 0; i < 3; ++i) paths.push_back(EventFile(directory()).path());
   testing::write_file(folder_ / "events.out.tfevents.9999999999.host.1.other", "");
@@ -75,7 +75,7 @@ TEST_F(Events, FilesAreInTheOrderOfTheStarts) {
   EXPECT_THROW(EventFile(folder_ / "none"), UserError);
 }
 
-TEST_F(Events, RecordsWaitForRoomOnTheDisk) {
+TEST_F(Events, RecordsWaitForDiskSpace) {
   std::string path;
   {
     EventFile file(directory());
@@ -92,10 +92,10 @@ TEST_F(Events, RecordsWaitForRoomOnTheDisk) {
     file.add(6, {scalar_value("a", 3)});
     limit(RLIM_INFINITY);
   }
-  EXPECT_EQ(records(path).size(), 7u);  // at the end all is written
+  EXPECT_EQ(records(path).size(), 7u);  // everything is written at the end
 }
 
-TEST_F(Events, TheOldestRecordsGo) {
+TEST_F(Events, OldestRecordsAreDropped) {
   const std::string text(1 << 20, 'z');
   std::string path;
   {

@@ -1,4 +1,4 @@
-// FLOPs of a token against numbers worked out by hand.
+// FLOPs per token compared with values computed by hand.
 #include "train/flops.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(Flops, Llama2_7B) {
   model.vocab_size = 32000;
   model.seq_length = 4096;
   // A layer: q, k, v and the projection 4 * 4096^2 = 67,108,864; gate, up and down 3 * 4096 * 11008 =
-  // 135,266,304. 32 layers: 6,476,005,376. Head: 4096 * 32000 = 131,072,000. Together 6,607,077,376, times 6.
+  // 135,266,304. 32 layers: 6,476,005,376. Output layer: 4096 * 32000 = 131,072,000. Together 6,607,077,376, times 6.
   // Attention: 6 * 4096 * 4096 * 32 = 3,221,225,472.
   EXPECT_EQ(train::flops_per_token(model), 39'642'464'256.0 + 3'221'225'472.0);
 }
@@ -32,14 +32,14 @@ TEST(Flops, Gpt2_124M) {
   model.kv_channels = 64;
   model.vocab_size = 50257;
   model.seq_length = 1024;
-  // A layer: 12 * 768^2 = 7,077,888, twelve of them 84,934,656. Head, with the padded vocabulary: 768 * 50304
+  // A layer: 12 * 768^2 = 7,077,888, twelve of them 84,934,656. Output layer, with the padded vocabulary: 768 * 50304
   // = 38,633,472. Together 123,568,128, times 6. Attention: 6 * 1024 * 768 * 12 = 56,623,104.
   EXPECT_EQ(train::flops_per_token(model), 741'408'768.0 + 56'623'104.0);
 }
 
-// A window of 2 in sequences of 8: 1 + 7 * 2 = 15 scores of 36, or 2 (16 - 2) = 28 of 64 by areas. One that is not
-// shorter than the sequence changes nothing.
-TEST(Flops, ASlidingWindowShrinksAttentionAlone) {
+// A window of 2 in sequences of 8: 1 + 7 * 2 = 15 scores instead of 36, or 2 (16 - 2) = 28 instead of 64 by area. A
+// window that is not shorter than the sequence has no effect.
+TEST(Flops, SlidingWindowReducesOnlyAttention) {
   config::ModelConfig model;
   model.num_layers = 3;
   model.hidden_size = model.ffn_hidden_size = 16;
@@ -56,7 +56,7 @@ TEST(Flops, ASlidingWindowShrinksAttentionAlone) {
   EXPECT_EQ(full - train::flops_per_token(model), 2 * 6.0 * (8.0 - 28.0 / 8) * 16);
 }
 
-TEST(Flops, GroupedQueriesShrinkKeysAndValuesAlone) {
+TEST(Flops, GroupedQueriesReduceOnlyKeysAndValues) {
   config::ModelConfig model;
   model.num_layers = 1;
   model.hidden_size = 8;
@@ -67,7 +67,7 @@ TEST(Flops, GroupedQueriesShrinkKeysAndValuesAlone) {
   model.vocab_size = 10;
   model.make_vocab_size_divisible_by = 1;
   model.seq_length = 3;
-  // qkv 8 * 32, projection 16 * 8, fc1 8 * 32, fc2 16 * 8, head 8 * 10: 256 + 128 + 256 + 128 + 80 = 848.
+  // qkv 8 * 32, projection 16 * 8, fc1 8 * 32, fc2 16 * 8, output layer 8 * 10: 256 + 128 + 256 + 128 + 80 = 848.
   EXPECT_EQ(train::flops_per_token(model), 6.0 * 848 + 6.0 * 3 * 16);
 }
 

@@ -1,4 +1,4 @@
-// Steps of FP16 and FP32 models on a GPU, with a loss scale, beside those of the CPU.
+// Steps of FP16 and FP32 models with a loss scale on a GPU, compared with those on the CPU.
 #include <cmath>
 #include <limits>
 
@@ -58,7 +58,7 @@ Context gpu_for(const config::Config& config) {
   return Context::cuda(0, train::execution_options(config));
 }
 
-// A power of two is divided out without a rounding, on a GPU, too.
+// Dividing by a power of two is exact, on a GPU, too.
 TEST(LossScaleGpu, ChangesNoBitOfAnFp32Run) {
   TE_REQUIRE_GPU();
   config::Config config = small_config(config::ComputeDType::fp32);
@@ -72,8 +72,8 @@ TEST(LossScaleGpu, ChangesNoBitOfAnFp32Run) {
   EXPECT_EQ(scaled.weights, plain.weights);
 }
 
-// Both backends round at the same places to FP16, 2^-11 relative; a loss of the whole batch differs by far less.
-TEST(Fp16Gpu, StepsAreThoseOfTheCpu) {
+// Both backends round to FP16 at the same places, 2^-11 relative; the loss of the whole batch differs far less.
+TEST(Fp16Gpu, StepsMatchTheCpu) {
   TE_REQUIRE_GPU();
   const config::Config config = small_config(config::ComputeDType::fp16);
   const Context gpu = gpu_for(config);
@@ -87,7 +87,7 @@ TEST(Fp16Gpu, StepsAreThoseOfTheCpu) {
   }
 }
 
-TEST(Fp16Gpu, GradientsThatOutgrowFp16UpdateNothing) {
+TEST(Fp16Gpu, OverflowingGradientsSkipTheUpdate) {
   TE_REQUIRE_GPU();
   const config::Config config = small_config(config::ComputeDType::fp16);
   const Context gpu = gpu_for(config);

@@ -1,5 +1,4 @@
-// FP16 runs: what a scaled loss changes and what it does not, steps whose gradients outgrow FP16, and whole runs of
-// te-train with their logs.
+// FP16 runs: the effect of the loss scale, steps whose gradients overflow FP16, and whole runs of te-train with logs.
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -26,7 +25,7 @@ config::Config small_config(ComputeDType dtype) {
   return config;
 }
 
-/// A runner that has taken steps on random tokens, with this loss scale.
+/// A runner that has taken steps on random tokens with this loss scale.
 struct Steps {
   Steps(const config::Config& config, double loss_scale, int steps)
       : context(Context::cpu()), runner(config, context) {
@@ -58,7 +57,7 @@ struct Steps {
   std::vector<float> norms, losses;
 };
 
-// A power of two changes no bit of a product or a sum, and is divided out again.
+// A power of two does not change rounding, and is divided out exactly.
 TEST(LossScale, ChangesNoBitOfAnFp32Run) {
   for (const double clip : {0.0, 1e-3, 1.0}) {
     config::Config config = small_config(ComputeDType::fp32);
@@ -70,7 +69,7 @@ TEST(LossScale, ChangesNoBitOfAnFp32Run) {
   }
 }
 
-// One that is none is divided out but for rounding.
+// Other scales are divided out up to rounding.
 TEST(LossScale, IsDividedOutOfNormAndUpdate) {
   const config::Config config = small_config(ComputeDType::fp32);
   Steps plain(config, 1.0, 3), scaled(config, 1000.0, 3);
@@ -79,8 +78,8 @@ TEST(LossScale, IsDividedOutOfNormAndUpdate) {
   EXPECT_LT(testing::relative_error(scaled.weights(), plain.weights()), 1e-4);
 }
 
-// Gradients of 1e-9 are nothing in FP16, whose smallest number is 6e-8, unless they are scaled: a batch so large is
-// stood in for by a loss scale so small.
+// Gradients of 1e-9 underflow in FP16, whose smallest number is 6e-8, unless they are scaled. A small loss scale stands
+// for a large batch.
 TEST(LossScale, KeepsSmallGradientsOfAnFp16Run) {
   const config::Config fp16 = small_config(ComputeDType::fp16);
   Steps exact(small_config(ComputeDType::fp32), 1.0, 1);
@@ -89,7 +88,7 @@ TEST(LossScale, KeepsSmallGradientsOfAnFp16Run) {
   EXPECT_GT(std::abs(tiny.norms[0] / exact.norms[0] - 1), 0.05);
 }
 
-TEST(LossScale, GradientsThatOutgrowFp16UpdateNothing) {
+TEST(LossScale, OverflowingGradientsSkipTheUpdate) {
   const config::Config config = small_config(ComputeDType::fp16);
   Steps none(config, 0x1p6, 0), overflow(config, 0x1p40, 1);
   EXPECT_EQ(overflow.status.skipped, 1);
@@ -98,8 +97,8 @@ TEST(LossScale, GradientsThatOutgrowFp16UpdateNothing) {
   EXPECT_EQ(overflow.weights(), none.weights());
 }
 
-// FP16 has three bits more than BF16: gradients are some eight times as near to those of FP32.
-TEST(Fp16, GradientsAreNearerToFp32ThanThoseOfBf16) {
+// FP16 has three more mantissa bits than BF16: gradients are about eight times closer to FP32.
+TEST(Fp16, GradientsAreCloserToFp32ThanInBf16) {
   for (const config::Family family : {config::Family::gpt, config::Family::llama}) {
     const auto gradients = [&](ComputeDType dtype) {
       config::Config config = testing::tiny_config(family);
@@ -116,8 +115,8 @@ TEST(Fp16, GradientsAreNearerToFp32ThanThoseOfBf16) {
   }
 }
 
-// Muon's update does not depend on the size of the gradients, which clipping here makes as small as 1e-8. FP16 would
-// make nothing of them.
+// Muon's update does not depend on the size of the gradients, which clipping reduces to 1e-8 here. They would underflow
+// in FP16.
 TEST(Fp16, MuonUpdatesByTheSmallestGradients) {
   const auto update = [](ComputeDType dtype) {
     config::Config config = small_config(dtype);
@@ -142,8 +141,8 @@ TEST(Fp16, MuonUpdatesByTheSmallestGradients) {
 
 const Overrides kFp16 = {"precision.dtype=fp16"};
 
-// Begins far too high, so that the first steps lower the scale, more of them than max_nonfinite_steps allows for what
-// is wrong; then it goes up and down as the rule says.
+// The initial scale is far too high, so the first steps lower it; more of them are skipped than max_nonfinite_steps
+// allows for other reasons. Then the scale changes by the rule.
 TEST(Fp16Training, FindsItsScaleAndLearns) {
   const TrainFolder folder;
   const testing::Result result =
@@ -169,15 +168,16 @@ TEST(Fp16Training, FindsItsScaleAndLearns) {
   EXPECT_GT(skipped, 6);
   EXPECT_GT(grown, 3);
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>() - 1.0);
-  TE_EXPECT_CONTAINS(result.out, "gradients outgrew FP16, no update; the loss scale goes from 2^40 to 2^39");
+  TE_EXPECT_CONTAINS(result.out,
+                     "gradients overflow FP16, update skipped; the loss scale changes from 2^40 to 2^39");
   TE_EXPECT_CONTAINS(result.out, "fp16, dynamic loss scale from 1099511627776");
   // A run in another dtype has no scale.
   ASSERT_EQ(folder.run("b").code, 0);
   EXPECT_FALSE(folder.records("b").front().contains("loss_scale"));
 }
 
-// The scale cannot fall, so the gradients are as wrong as in any other run.
-TEST(Fp16Training, StopsWhereTheScaleCannotHelp) {
+// The scale cannot decrease, so non-finite gradients count as in any other run.
+TEST(Fp16Training, StopsIfTheScaleCannotDecrease) {
   const TrainFolder folder;
   for (const Overrides& scale : {Overrides{"precision.loss_scale=1.099511627776e12"},
                                  Overrides{"precision.initial_loss_scale=2.199023255552e12",
@@ -188,24 +188,25 @@ TEST(Fp16Training, StopsWhereTheScaleCannotHelp) {
                             Overrides{"training.max_nonfinite_steps=3", "training.train_steps=60",
                                       "checkpoint.save_every=1"});
     EXPECT_EQ(result.code, 3) << result.out;
-    TE_EXPECT_CONTAINS(result.out, "not finite in 3 steps in a row");
+    TE_EXPECT_CONTAINS(result.out, "not finite in 3 consecutive steps");
     EXPECT_EQ(folder.records(run).size(), 2 + scale.size());
   }
 }
 
-// Losses that are no numbers count at once, whatever the scale could do.
-TEST(Fp16Training, StopsWhenTheLossIsNoNumber) {
+// Non-finite losses count at once, whatever the scale is.
+TEST(Fp16Training, StopsIfTheLossIsNotFinite) {
   const TrainFolder folder;
   const testing::Result result = folder.run(
       "a", kFp16 + Overrides{"training.train_steps=50", "optimizer.decay=constant", "optimizer.lr=1e30",
                              "optimizer.clip_grad=0", "training.max_nonfinite_steps=4"});
   EXPECT_EQ(result.code, 3) << result.out;
-  TE_EXPECT_CONTAINS(result.out, "not finite in 4 steps in a row");
+  TE_EXPECT_CONTAINS(result.out, "not finite in 4 consecutive steps");
   EXPECT_LT(folder.records("a").size(), 10u);
 }
 
-// The scale of a checkpoint is that of the step after it; another dtype leaves it, and finds none.
-TEST(Fp16Training, AnotherDtypeGoesOnFromTheSameCheckpoint) {
+// A checkpoint has the scale of the next step; a run in another dtype drops it, and a resumed FP16 run then starts
+// without one.
+TEST(Fp16Training, AnotherDtypeResumesFromTheSameCheckpoint) {
   const TrainFolder folder;
   ASSERT_EQ(folder.run("a", kFp16 + Overrides{"training.train_steps=3"}).code, 0);
   const auto manifest = [&](int64_t step) {
@@ -218,7 +219,7 @@ TEST(Fp16Training, AnotherDtypeGoesOnFromTheSameCheckpoint) {
   TE_EXPECT_CONTAINS(manifest(5), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":1,\"hysteresis\":1}");
 }
 
-// Both ranks lower their scale together, and have the steps of one rank but for the order of sums.
+// Both ranks lower the scale together, and take the same steps as one rank up to summation order.
 TEST(Fp16Training, RanksAgree) {
   TrainFolder folder;
   const Overrides overrides = kFp16 + Overrides{"precision.initial_loss_scale=1.099511627776e12",
@@ -231,7 +232,7 @@ TEST(Fp16Training, RanksAgree) {
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_EQ(two[i]["loss_scale"], one[i]["loss_scale"]) << i;
     EXPECT_EQ(two[i]["skipped"], one[i]["skipped"]) << i;
-    // Roundings fall otherwise here and there.
+    // Rounding differs occasionally.
     EXPECT_NEAR(two[i]["loss"].get<double>(), one[i]["loss"].get<double>(), 1e-2) << i;
   }
 }

@@ -1,6 +1,6 @@
-// parallel.fp8_param_gather on GPUs, where gathers and sums really run beside the passes: weights that a pass reads, or
-// a step casts anew, while they travel would change losses. The messages of gradients are the same with and without, so
-// all runs of a recipe have the same bits.
+// parallel.fp8_param_gather on GPUs, where gathers and reductions overlap with the passes: weights that a pass reads,
+// or a step quantizes, during their gather would change losses. Gradient communication is the same with and without it,
+// so all runs of a recipe are bitwise equal.
 #include <vector>
 
 #include "layout_cases.h"
@@ -16,7 +16,7 @@ using config::Shard;
 using parallel::Groups;
 using parallel::ProcessGrid;
 
-/// Layers that are large enough for messages and passes to overlap in time.
+/// Layers large enough for communication to overlap with passes.
 config::Config make_gathered_config(Precision precision) {
   config::Config config = make_config({.family = Family::llama, .precision = precision, .layers = 6});
   config::ModelConfig& m = config.model;
@@ -46,18 +46,18 @@ void expect_same_losses(config::Config config) {
   }
 }
 
-TEST(Fp8GatherGpu, HasTheBitsOfARunWithout) {
+TEST(Fp8GatherGpu, IsBitwiseEqualToARunWithout) {
   TE_REQUIRE_GPU();
-  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     const config::Config config = make_gathered_config(precision);
     {
-      SCOPED_TRACE("a form kept");
+      SCOPED_TRACE("one layout kept");
       expect_same_losses(config);
     }
     {
-      SCOPED_TRACE("both kept, of remainders");
+      SCOPED_TRACE("both layouts kept, with remainders");
       config::Config both = config;
       both.optimizer.store_param_remainders = true;
       both.precision.fp8_keep_weights = config::Fp8KeptWeights::both;
@@ -72,10 +72,10 @@ TEST(Fp8GatherGpu, HasTheBitsOfARunWithout) {
   }
 }
 
-// Slots of bytes that the layers of a pass share.
-TEST(Fp8GatherGpu, OfShardedParametersHasTheBitsOfARunWithout) {
+// With slots of bytes that the layers of a pass reuse.
+TEST(Fp8GatherGpu, OfShardedParametersIsBitwiseEqualToARunWithout) {
   TE_REQUIRE_GPU();
-  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   for (const Recompute recompute : {Recompute::none, Recompute::full}) {
     SCOPED_TRACE(to_string(recompute));
     config::Config config = make_gathered_config(Precision::delayed);
@@ -85,10 +85,10 @@ TEST(Fp8GatherGpu, OfShardedParametersHasTheBitsOfARunWithout) {
   }
 }
 
-// Their ranks share every weight, and its scale.
-TEST(Fp8GatherGpu, OfTensorRanksHasTheBitsOfARunWithout) {
+// Tensor-parallel ranks divide every weight, and have one scale for it.
+TEST(Fp8GatherGpu, WithTensorParallelismIsBitwiseEqualToARunWithout) {
   TE_REQUIRE_GPU();
-  if (world().size() < 4) GTEST_SKIP() << "two tensor ranks of two data ranks are four";
+  if (world().size() < 4) GTEST_SKIP() << "needs TP2 x DP2";
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     config::Config config = make_gathered_config(precision);

@@ -1,5 +1,5 @@
-// parallel.fp8_param_gather changes what travels between the data ranks, and nothing else: a run whose FP8 weights
-// travel in FP8 has the bits of the run in which their BF16 values do, and sends half as many bytes of them.
+// parallel.fp8_param_gather changes only what data-parallel ranks gather: a run that gathers FP8 weights is bitwise
+// equal to one that gathers their BF16 values, and sends half as many bytes for them.
 #include <limits>
 
 #include "comm/replica_check.h"
@@ -21,7 +21,7 @@ struct Bytes {
   int64_t gathered = 0, summed = 0;
 };
 
-/// Of what the data ranks gather, and of sums, which go with it.
+/// Counts the bytes of data-parallel gathers, and of the all-reduces that go with them.
 class DataMessages final : public OpObserver {
  public:
   DataMessages() { install(this); }
@@ -61,11 +61,11 @@ class Fp8Gather : public ::testing::TestWithParam<Case> {
   Groups groups_;
 };
 
-TEST_P(Fp8Gather, HasTheBitsOfARunWithout) {
+TEST_P(Fp8Gather, IsBitwiseEqualToARunWithout) {
   const auto [with, in_fp8] = run(true);
   const auto [without, in_bf16] = run(false);
   expect_same_bits(with, without);
-  // Of each gather of a bucket whose weights are FP8 half the bytes are left, and the sum of what else it holds.
+  // The gather of a bucket with FP8 weights has half the bytes, plus an all-reduce of its other parameters.
   const Context context = Context::cpu();
   train::StepRunner runner(config(true), context, groups_);
   runner.allocate();
@@ -83,7 +83,7 @@ TEST_P(Fp8Gather, HasTheBitsOfARunWithout) {
     EXPECT_EQ(in_bf16.gathered, kGathers * 2 * all);
     EXPECT_EQ(in_fp8.gathered, kGathers * (2 * all - fp8));
   } else {
-    // Behind what is gathered once a step: the layers, for every pass.
+    // In addition to what is gathered once per step: the layers, for every pass.
     const int64_t passes_bf16 = in_bf16.gathered - kGathers * 2 * all;
     const int64_t passes_fp8 = in_fp8.gathered - kGathers * 2 * all;
     EXPECT_GE(passes_bf16, 4 * 2 * sharded);
@@ -109,7 +109,7 @@ std::vector<Case> gather_cases() {
           named("gpt_sharded_gradients", {.precision = Precision::delayed}),
           named("llama_tensorwise_grads_of_two_bytes", {.bf16_grads = true}),
           named("llama_fp8_head", {.precision = Precision::delayed, .fp8_head = true}),
-          // A recipe in a linear, the format of a weight, a linear and a layer that stay in BF16.
+          // A recipe for a linear, a format for a weight, a linear and a layer in BF16.
           named("llama_overrides",
                 {.precision = Precision::delayed,
                  .overrides = "linear_fc1: tensorwise; linear_qkv grad_output: e4m3; linear_qkv weight: "
@@ -119,7 +119,7 @@ std::vector<Case> gather_cases() {
           named("llama_sharded_parameters", {.precision = Precision::delayed}),
           named("gpt_sharded_parameters_blocking",
                 {.precision = Precision::tensorwise, .recompute = Recompute::full, .dropout = true}),
-          // Buckets in bytes and in values in turn, some of several layers.
+          // Buckets gathered alternately as bytes and values, some with several layers.
           named("llama_sharded_parameters_overrides",
                 {.precision = Precision::delayed,
                  .layers = 6,
@@ -177,15 +177,15 @@ Weights weights_of(const config::Config& config, const Groups& groups) {
   return weights;
 }
 
-TEST(Fp8GatherOf, WeightsWhoseBf16ValuesNobodyReads) {
-  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+TEST(Fp8GatherOf, WeightsWithUnusedBf16Values) {
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
   const auto count = [&](Precision precision, const auto& change) {
     config::Config config = llama(precision);
     config.parallel.fp8_param_gather = true;
     change(config);
     const Weights weights = weights_of(config, groups);
-    EXPECT_EQ(weights.in_fp8 + weights.in_bf16, 17);  // 4 layers of 4, and the head
+    EXPECT_EQ(weights.in_fp8 + weights.in_bf16, 17);  // 4 linears in 4 layers, and the output layer
     return weights.in_fp8;
   };
   const auto nothing = [](config::Config&) {};
@@ -209,16 +209,16 @@ TEST(Fp8GatherOf, WeightsWhoseBf16ValuesNobodyReads) {
   EXPECT_EQ(delayed([](config::Config& c) { c.logging.fp8_statistics_every = 3; }), 0);
   EXPECT_EQ(delayed([](config::Config& c) { c.logging.generate_every = 3; }), 0);
   EXPECT_EQ(delayed([](config::Config& c) { c.evaluation.every = 3; }), 0);
-  // A GEMM in BF16; and a bucket of which so much is BF16 that its values are the smaller message.
+  // A GEMM in BF16; and a bucket with so much BF16 that gathering its values is smaller.
   EXPECT_EQ(delayed([](config::Config& c) { c.precision.overrides = "linear_proj dgrad: bf16"; }), 12);
   EXPECT_EQ(delayed([](config::Config& c) { c.precision.overrides = "linear_fc1: bf16"; }), 0);
   EXPECT_EQ(delayed([](config::Config& c) { c.precision.overrides = "layers 1 linear_fc1: bf16"; }), 12);
 }
 
-// BF16 values of this rank's share and a byte of all, in place of BF16 values of all: and the row-wise byte is what was
-// kept besides, or scratch.
-TEST(Fp8GatherOf, ManyRanksTakesLessMemory) {
-  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+// BF16 values of this rank's shard and one byte of all elements replace BF16 values of all elements; the row-wise byte
+// replaces what was kept in addition, or scratch.
+TEST(Fp8GatherOf, ManyRanksNeedsLessMemory) {
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
   config::Config config = llama(Precision::delayed);
   config.parallel.fp8_param_gather = false;
@@ -227,12 +227,12 @@ TEST(Fp8GatherOf, ManyRanksTakesLessMemory) {
   const int64_t with = weights_of(config, groups).planned;
   const int64_t weights = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128);
   const double saved = 2.0 * static_cast<double>(weights) * (1.0 - 1.0 / world().size());
-  EXPECT_NEAR(static_cast<double>(without - with), saved, 0.04 * saved);  // gains, scales
+  EXPECT_NEAR(static_cast<double>(without - with), saved, 0.04 * saved);  // norm weights, scales
 }
 
-// A step that is not taken leaves the weights, which are cast and gathered again, and the scales' history.
-TEST(Fp8GatherOf, ASkippedStepIsTheSame) {
-  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+// A skipped step leaves the weights, which are quantized and gathered again, and the amax history unchanged.
+TEST(Fp8GatherOf, SkippedStepIsBitwiseEqual) {
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));

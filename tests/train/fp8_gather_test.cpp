@@ -1,5 +1,5 @@
-// parallel.fp8_param_gather in whole runs of two data ranks: all that a run writes is bit for bit what it is where BF16
-// values travel, whatever else reads or changes the weights.
+// parallel.fp8_param_gather in whole runs with two data-parallel ranks: all output is bitwise equal to that of a run
+// that gathers BF16 values, whatever else reads or changes the weights.
 #include <nlohmann/json.hpp>
 
 #include "core/memory_plan.h"
@@ -18,7 +18,7 @@ const Overrides kWithout = {"parallel.fp8_param_gather=false"};
 const Overrides kFp32Scales = {"precision.fp8_recipe=tensorwise",
                                "precision.fp8_tensorwise_scale_format=fp32"};
 
-/// The FP8 records of metrics.jsonl, and the steps' losses.
+/// Losses, gradient norms and FP8 records of metrics.jsonl.
 json kept_records(const TrainFolder& folder, const std::string& run) {
   json result = json::array();
   for (const json& record : folder.records(run)) {
@@ -63,36 +63,38 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
   }
 }
 
-// At the start and in a dry run: half the bytes of the layers' weights.
-TEST(Fp8GatherOfARun, SaysWhatTravels) {
+// In dry runs: half the bytes for the weights of layers.
+TEST(Fp8GatherOfARun, ReportsWhatIsGathered) {
   TrainFolder folder;
   const std::string plan = "--config " + (folder / "base.yaml") +
                            " --ranks 2 --dry-run --set precision.fp8=hybrid --set model.ffn_hidden_size=64 "
                            "--set parallel.fp8_param_gather=true";
-  // Two layers of 32 x (32 + 2 * 16 + 32 + 3 * 64) weights and two gains, each in whole granules, of 128; embedding,
-  // final norm and head, of 384 rows.
+  // Two layers of 32 x (32 + 2 * 16 + 32 + 3 * 64) weights and two norm weights, each in full granules of 128;
+  // embedding, final norm and output layer with 384 rows.
   const int64_t layers = 2 * (32 * (32 + 2 * 16 + 32 + 3 * 64) + 2 * 128), ends = 2 * 384 * 32 + 128;
-  const int64_t padded_ends = ends + 128;  // the head's bucket has two equal segments of whole granules
-  TE_EXPECT_CONTAINS(folder.run_raw(plan).out,
-                     fmt::format("gather: {} of FP8 weights and {} of values over 2 data ranks, once a step",
-                                 human_bytes(layers), human_bytes(2 * padded_ends)));
+  const int64_t padded_ends = ends + 128;  // two equal segments of full granules
+  TE_EXPECT_CONTAINS(
+      folder.run_raw(plan).out,
+      fmt::format(
+          "gather: {} of FP8 weights and {} of other parameters over 2 data-parallel ranks, once per step",
+          human_bytes(layers), human_bytes(2 * padded_ends)));
   TE_EXPECT_CONTAINS(folder.run_raw(plan + " --set parallel.fp8_param_gather=false").out,
-                     fmt::format("gather: {} of values over 2 data ranks, once a step",
+                     fmt::format("gather: {} of parameters over 2 data-parallel ranks, once per step",
                                  human_bytes(2 * (layers + padded_ends))));
   const std::string sharded = plan + " --set parallel.shard=parameters";
-  TE_EXPECT_CONTAINS(
-      folder.run_raw(sharded).out,
-      fmt::format("gather: {} of values once a step, {} of FP8 weights twice a microbatch, over 2 data ranks",
-                  human_bytes(2 * padded_ends), human_bytes(layers)));
-  TE_EXPECT_CONTAINS(
-      folder.run_raw(sharded + " --set parallel.fp8_param_gather=false").out,
-      fmt::format("gather: {} of values once a step, {} of values twice a microbatch, over 2 data ranks",
-                  human_bytes(2 * padded_ends), human_bytes(2 * layers)));
+  TE_EXPECT_CONTAINS(folder.run_raw(sharded).out,
+                     fmt::format("gather: {} of parameters once per step, {} of FP8 weights twice per "
+                                 "microbatch, over 2 data-parallel ranks",
+                                 human_bytes(2 * padded_ends), human_bytes(layers)));
+  TE_EXPECT_CONTAINS(folder.run_raw(sharded + " --set parallel.fp8_param_gather=false").out,
+                     fmt::format("gather: {} of parameters once per step, {} of parameters twice per "
+                                 "microbatch, over 2 data-parallel ranks",
+                                 human_bytes(2 * padded_ends), human_bytes(2 * layers)));
 }
 
-// Such scales are guessed where a rank casts whole weights: then their records say how often in vain, which nobody
-// guesses here.
-TEST(Fp8GatherOfARun, NeedsNoGuessOfScalesThatArePowersOfTwo) {
+// A rank that quantizes full weights predicts such scales, and its records count the requantizations. Sharded weights
+// need no prediction.
+TEST(Fp8GatherOfARun, NeedsNoPredictionOfPowerOfTwoScales) {
   TrainFolder folder;
   folder.use_ranks(2);
   const Overrides powers = kGatherFp8 + Overrides{"precision.fp8_recipe=tensorwise",
@@ -104,17 +106,17 @@ TEST(Fp8GatherOfARun, NeedsNoGuessOfScalesThatArePowersOfTwo) {
   EXPECT_EQ(folder.checkpoint_bytes("fp8", 6), folder.checkpoint_bytes("bf16", 6));
 }
 
-// The key may change in between: checkpoints have main parameters, and no FP8 weights.
-TEST(Fp8GatherOfARun, GoesOnFromACheckpointWithTheSameBits) {
+// The key may change at a resume: checkpoints have FP32 master weights and no FP8 weights.
+TEST(Fp8GatherOfARun, ResumesBitwiseEqual) {
   TrainFolder folder;
   folder.use_ranks(2);
   run(folder, "whole", kGatherFp8);
   for (const Overrides& before : {Overrides{}, kWithout}) {
-    for (const Overrides& behind : {Overrides{}, kWithout}) {
+    for (const Overrides& after : {Overrides{}, kWithout}) {
       const std::string name =
-          std::string("resumed") + (before.empty() ? "_fp8" : "_bf16") + (behind.empty() ? "_fp8" : "_bf16");
+          std::string("resumed") + (before.empty() ? "_fp8" : "_bf16") + (after.empty() ? "_fp8" : "_bf16");
       run(folder, name, kGatherFp8 + before + Overrides{"training.train_steps=3", "optimizer.decay_steps=6"});
-      run(folder, name, kGatherFp8 + behind + Overrides{"checkpoint.resume=auto"});
+      run(folder, name, kGatherFp8 + after + Overrides{"checkpoint.resume=auto"});
       SCOPED_TRACE(name);
       EXPECT_EQ(folder.column(name, "loss"), folder.column("whole", "loss"));
       EXPECT_EQ(folder.checkpoint_bytes(name, 6), folder.checkpoint_bytes("whole", 6));
@@ -122,8 +124,8 @@ TEST(Fp8GatherOfARun, GoesOnFromACheckpointWithTheSameBits) {
   }
 }
 
-// A BF16 checkpoint goes on in FP8: scales are calibrated, whose passes record the weights' amaxes.
-TEST(Fp8GatherOfARun, CalibratesAsWithout) {
+// A BF16 checkpoint resumes in FP8: scales are calibrated, and those passes record the weights' amaxes.
+TEST(Fp8GatherOfARun, CalibratesLikeARunWithout) {
   TrainFolder folder;
   folder.use_ranks(2);
   for (const std::string name : {"a", "b"}) {

@@ -1,4 +1,4 @@
-// Shares of the values that the ranks have counted of an operand, each as many as it has.
+// Merged FP8 health is weighted by the number of values that each rank has counted.
 #include "train/fp8_health.h"
 
 #include <cmath>
@@ -9,14 +9,14 @@
 namespace te::testing {
 namespace {
 
-TEST(Fp8HealthOfAJob, CountsWhatTheRanksHaveCounted) {
+TEST(Fp8HealthOfAJob, WeightsRanksByTheirCounts) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const int rank = world().rank(), ranks = world().size();
   train::Fp8Health own, uncounted;
   own.name = "counted";
   uncounted.name = "in BF16";
   own.amax = uncounted.amax = 1.0 + rank;
-  // The last rank has counted nothing where there are several.
+  // With several ranks the last one has counted nothing.
   const bool counts = rank == 0 || rank + 1 < ranks;
   own.values = counts ? 100.0 * (rank + 1) : 0.0;
   own.saturated = counts ? 0.25 : kNone;

@@ -1,4 +1,5 @@
-// Casts of made-up statistics: which there are, in which order, which do harm, and the overrides that are advised.
+// Inspection of synthetic statistics: which quantizations are listed, in which order, which are harmful, and which
+// overrides are advised.
 #include "train/fp8_inspection.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ config::PrecisionConfig hybrid(const std::string& overrides = "") {
   return precision;
 }
 
-/// A cast of 1000 values with this SQNR.
+/// A quantization of 1000 values with this SQNR.
 fp8::CastStatistics cast(int layer, const std::string& linear, OperandRole role, const std::string& recipe,
                          bool what_if, const std::string& form, double sqnr, unsigned long long saturated = 0,
                          unsigned long long flushed = 0) {
@@ -46,7 +47,7 @@ fp8::CastStatistics cast(int layer, const std::string& linear, OperandRole role,
   return s;
 }
 
-/// An operand under `own` and what every other recipe would do; rowwise alone casts in two forms.
+/// An operand under `recipe`, and the results of the other recipes; only rowwise quantizes two layouts.
 void add(Fp8Statistics& statistics, int layer, const std::string& linear, OperandRole role, double own,
          double tensorwise, double rowwise, double columnwise, double blockwise,
          const std::string& recipe = "delayed") {
@@ -70,7 +71,7 @@ OverrideAdvice advice(const Fp8Statistics& statistics, const config::PrecisionCo
   return advise(casts, precision, kLayers, kRecipes, {}, Fp8Recipe::tensorwise);
 }
 
-TEST(Fp8Inspection, ACastIsComparedWithTheWorseOfTwoForms) {
+TEST(Fp8Inspection, ComparesWithTheWorseOfTwoLayouts) {
   Fp8Statistics statistics;
   add(statistics, 1, "linear_fc2", OperandRole::input, 20, 30, 29, 11, 31);
   const auto casts = inspected_casts(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
@@ -83,7 +84,7 @@ TEST(Fp8Inspection, ACastIsComparedWithTheWorseOfTwoForms) {
   EXPECT_NEAR(shortfall_db(casts[0].own, DType::e4m3), 11.5, 1e-9);
 }
 
-TEST(Fp8Inspection, FormsAreTheGemmsThatReadThem) {
+TEST(Fp8Inspection, LayoutsDetermineTheGemms) {
   Fp8Statistics statistics;
   for (const char* form : {"rowwise", "columnwise"})
     for (const OperandRole role : {OperandRole::input, OperandRole::weight, OperandRole::grad_output})
@@ -93,11 +94,11 @@ TEST(Fp8Inspection, FormsAreTheGemmsThatReadThem) {
   std::string text;
   for (const InspectedCast& c : inspected_casts(statistics, precision, kLayers, Fp8Recipe::tensorwise))
     text += std::string(fp8::role_name(c.operand.role)) + " " + c.gemms.at(0) + "; ";
-  // Of the forms for the GEMM in BF16 there is no cast.
+  // The layouts for the BF16 GEMM are not quantized.
   EXPECT_EQ(text, "input fprop; weight fprop; weight dgrad; grad_output dgrad; ");
 }
 
-TEST(Fp8Inspection, ABf16ModelIsJudgedByTheReference) {
+TEST(Fp8Inspection, Bf16ModelIsJudgedByTheReference) {
   Fp8Statistics statistics;
   add(statistics, 0, "linear_qkv", OperandRole::input, 0, 22, 30, 31, 32, "none");
   config::PrecisionConfig precision;
@@ -107,12 +108,12 @@ TEST(Fp8Inspection, ABf16ModelIsJudgedByTheReference) {
   EXPECT_NEAR(casts[0].own.sqnr_db, 22, 1e-9);
   EXPECT_FALSE(casts[0].others.contains("tensorwise"));
   EXPECT_EQ(inspected_casts(statistics, precision, kLayers, Fp8Recipe::rowwise).size(), 2u);
-  // A layer that stays in BF16 is not cast.
+  // A layer that stays in BF16 is not quantized.
   precision.first_layers_bf16 = 1;
   EXPECT_TRUE(inspected_casts(statistics, precision, kLayers, Fp8Recipe::tensorwise).empty());
 }
 
-TEST(Fp8Inspection, HarmIsLittleSqnrOrManyLostValues) {
+TEST(Fp8Inspection, LowSqnrAndLostValuesAreHarmful) {
   const CastLimits limits;
   EXPECT_FALSE(harmful({28.6, 0, 0}, DType::e4m3, limits));
   EXPECT_TRUE(harmful({28.4, 0, 0}, DType::e4m3, limits));
@@ -123,11 +124,11 @@ TEST(Fp8Inspection, HarmIsLittleSqnrOrManyLostValues) {
   EXPECT_FALSE(harmful({INFINITY, 0, 0}, DType::e4m3, limits));
 }
 
-TEST(Fp8Inspection, WorstComeFirstAndAreMarked) {
+TEST(Fp8Inspection, WorstAreFirstAndMarked) {
   Fp8Statistics statistics;
   add_good(statistics, 0, "linear_qkv");
   add(statistics, 3, "linear_fc2", OperandRole::input, 12.34, 31, 31, 31, 31);
-  // Fewer decibels than the inputs above, and as many as E5M2 has.
+  // A lower SQNR than the inputs above, but normal for E5M2.
   add(statistics, 2, "linear_fc1", OperandRole::grad_output, 25.6, 25, 25, 25, 25);
   auto casts = inspected_casts(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
   sort_worst_first(casts, {});
@@ -143,7 +144,7 @@ TEST(Fp8Inspection, WorstComeFirstAndAreMarked) {
   EXPECT_NEAR(record["what_if"]["blockwise"]["sqnr_db"].get<double>(), 31, 1e-9);
 }
 
-TEST(OverrideAdvice, NothingIsAdvisedWhereNothingIsWrong) {
+TEST(OverrideAdvice, IsEmptyIfNothingIsHarmful) {
   Fp8Statistics statistics;
   for (int layer = 0; layer < kLayers; ++layer) add_good(statistics, layer, "linear_fc2");
   const OverrideAdvice found = advice(statistics, hybrid("linear_qkv: bf16"));
@@ -152,11 +153,11 @@ TEST(OverrideAdvice, NothingIsAdvisedWhereNothingIsWrong) {
   EXPECT_EQ(found.overrides, "linear_qkv: bf16");
 }
 
-TEST(OverrideAdvice, TakesTheFirstRecipeThatMendsAllOfALinear) {
+TEST(OverrideAdvice, ChoosesTheFirstRecipeThatFixesTheWholeLinear) {
   Fp8Statistics statistics;
   for (const int layer : {0, 1, 3}) {
     add_good(statistics, layer, "linear_fc2");
-    // tensorwise mends the input and not the gradient.
+    // tensorwise fixes the input, but not the gradient.
     add(statistics, layer, "linear_fc1", OperandRole::input, 10, 31, 31, 31, 31);
     add(statistics, layer, "linear_fc1", OperandRole::weight, 31, 31, 31, 31, 31);
     add(statistics, layer, "linear_fc1", OperandRole::grad_output, 10, 12, 25, 9, 25);
@@ -172,7 +173,7 @@ TEST(OverrideAdvice, TakesTheFirstRecipeThatMendsAllOfALinear) {
             "linear_proj: tensorwise\n");
 }
 
-TEST(OverrideAdvice, WhatNoRecipeMendsGoesToBf16) {
+TEST(OverrideAdvice, UsesBf16IfNoRecipeHelps) {
   Fp8Statistics statistics;
   for (int layer = 0; layer < kLayers; ++layer) {
     add(statistics, layer, "linear_fc2", OperandRole::input, 10, 11, 12, 13, 12);
@@ -180,7 +181,7 @@ TEST(OverrideAdvice, WhatNoRecipeMendsGoesToBf16) {
   }
   OverrideAdvice found = advice(statistics, hybrid());
   EXPECT_EQ(found.rules, std::vector<std::string>{"linear_fc2 fprop, wgrad: bf16"});
-  EXPECT_NEAR(found.worst_then_db, 31, 1e-9);  // the weight, which dgrad still reads
+  EXPECT_NEAR(found.worst_then_db, 31, 1e-9);  // the weight, which dgrad still reads in FP8
   for (int layer = 0; layer < kLayers; ++layer)
     add(statistics, layer, "linear_fc2", OperandRole::grad_output, 1, 1, 1, 1, 1);
   found = advice(statistics, hybrid());
@@ -188,12 +189,12 @@ TEST(OverrideAdvice, WhatNoRecipeMendsGoesToBf16) {
   EXPECT_TRUE(std::isinf(found.worst_then_db));
 }
 
-TEST(OverrideAdvice, KeepsTheRulesThatThereAre) {
+TEST(OverrideAdvice, KeepsExistingRules) {
   Fp8Statistics statistics;
   add(statistics, 2, "linear_fc2", OperandRole::input, 10, 31, 31, 31, 31);
   const config::PrecisionConfig precision = hybrid(" linear_fc2 wgrad: bf16 ;; layers 0: bf16\n");
   const OverrideAdvice found = advice(statistics, precision);
-  // A recipe's rule alone would turn FP8 on for wgrad.
+  // A recipe rule alone would enable FP8 for wgrad.
   EXPECT_EQ(found.overrides,
             "linear_fc2 wgrad: bf16\nlayers 0: bf16\nlayers 2 linear_fc2: tensorwise\nlayers 2 linear_fc2 "
             "wgrad: bf16");
@@ -227,7 +228,7 @@ TEST(OverrideAdvice, TurnsFp8OnForABf16Model) {
       "precision:\n  fp8: hybrid\n  fp8_recipe: tensorwise\n  fp8_calibrate: false\n  overrides: |\n    "
       "layers 0 linear_qkv: rowwise\n");
   precision.fp8_calibrate = false;
-  precision.dtype = config::ComputeDType::fp16;  // which does not go with FP8
+  precision.dtype = config::ComputeDType::fp16;  // not valid with FP8
   TE_EXPECT_CONTAINS(advice(statistics, precision).yaml,
                      "precision:\n  dtype: bf16\n  fp8: hybrid\n  fp8_recipe: tensorwise\n");
 }

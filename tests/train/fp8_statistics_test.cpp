@@ -1,5 +1,5 @@
-// FP8 statistics of a run: what is written, and that collecting it changes no bit of the run, whatever the recipe and
-// the layout.
+// FP8 statistics of a run: their content, and that collecting them changes no bit of the run, for any recipe and
+// layout.
 #include <nlohmann/json.hpp>
 
 #include "te_train_testing.h"
@@ -47,7 +47,7 @@ TEST(Fp8Statistics, ChangeNoBitOfAnyLayout) {
   expect_same_bits(
       folder, "tp_sp_blockwise",
       kTinyFp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true", "precision.fp8_recipe=blockwise"});
-  expect_same_bits(folder, "tp_sp_blockwise_groups",  // a rank's 128 tokens, which it casts itself
+  expect_same_bits(folder, "tp_sp_blockwise_groups",  // 128 tokens per rank, quantized locally
                    kTinyFp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true",
                                         "precision.fp8_recipe=blockwise", "model.seq_length=128"});
   expect_same_bits(folder, "pp",
@@ -66,9 +66,9 @@ const json* find(const json& record, const std::string& linear, const std::strin
   return nullptr;
 }
 
-TEST(Fp8Statistics, SayWhatTheRunDoes) {
+TEST(Fp8Statistics, MatchTheRun) {
   const TrainFolder folder;
-  // One microbatch a step: what is looked at is what the step does.
+  // With one microbatch per step, the statistics cover exactly what the step computes.
   Overrides overrides = kWatching + Overrides{"precision.fp8=hybrid", "training.global_batch_size=2",
                                               "logging.fp8_stats_every=1", "precision.fp8_recast=false"};
   ASSERT_EQ(folder.run("run", overrides).code, 0);
@@ -76,22 +76,22 @@ TEST(Fp8Statistics, SayWhatTheRunDoes) {
                           metrics = folder.records("run", "metrics.jsonl");
   ASSERT_EQ(statistics.size(), 3u);
   EXPECT_EQ(statistics[0]["step"], 2);
-  // 2 layers of 4 linears with 3 operands; the output layer is not cast.
+  // 2 layers of 4 linears with 3 operands; the output layer is not quantized.
   size_t own = 0;
   for (const json& operand : statistics[0]["operands"]) own += operand.value("what_if", true) ? 0 : 1;
   EXPECT_EQ(own, 24u);
-  // The amaxes and shares of the step's own record.
+  // They match the amaxes and fractions of the step's FP8 health.
   for (const json& health : metrics[1]["fp8"]) {
     const json* operand = find(statistics[0], health.at("linear"), health.at("role"), "delayed", "both");
     ASSERT_NE(operand, nullptr) << health;
-    if (health.at("role") == "weight") continue;  // that record has the weights of the step's end
+    if (health.at("role") == "weight") continue;  // FP8 health has the weights after the step
     EXPECT_EQ((*operand)["amax"].get<float>(), health.at("amax").get<float>()) << health;
     EXPECT_EQ((*operand)["saturated"].get<double>(), health.at("saturated").get<double>()) << health;
     EXPECT_EQ((*operand)["flushed"].get<double>(), health.at("flushed").get<double>()) << health;
   }
-  // Rounding to 3 bits behind the point loses at most 1/16 of a value: 24 dB; with 2 bits 1/8: 18 dB.
+  // Rounding to 3 mantissa bits changes a value by at most 1/16 (24 dB), to 2 bits by at most 1/8 (18 dB).
   for (const json& operand : statistics[2]["operands"]) {
-    if (operand.at("recipe") == "none") continue;  // not cast
+    if (operand.at("recipe") == "none") continue;  // not quantized
     EXPECT_TRUE(operand.at("saturated") == 0.0 || operand.at("what_if") == false) << operand;
     if (operand.at("saturated") != 0.0) continue;
     EXPECT_GT(operand.at("sqnr_db").get<double>(), operand.at("format") == "fp8_e5m2" ? 18 : 24) << operand;
@@ -104,15 +104,15 @@ TEST(Fp8Statistics, SayWhatTheRunDoes) {
   ASSERT_EQ(statistics[2]["swiglu"].size(), 2u);
   EXPECT_GT(statistics[2]["swiglu"][1]["max"].get<double>(),
             statistics[2]["swiglu"][1]["mean"].get<double>());
-  // The curves.
+  // The summary in metrics.jsonl.
   EXPECT_FALSE(metrics[0].contains("fp8_statistics"));
   EXPECT_GT(metrics[1]["fp8_statistics"]["sqnr_db_min"].get<double>(), 10);
   EXPECT_GT(metrics[1]["fp8_statistics"]["fc2_input_amax"].get<double>(), 0);
   EXPECT_GT(metrics[1]["fp8_statistics"]["swiglu_alignment"].get<double>(), 0);
 }
 
-// A tensor's parts and a step's samples are put together: the statistics of two ranks are those of one.
-TEST(Fp8Statistics, OfSeveralRanksAreThoseOfTheWhole) {
+// Parts of tensors and samples of a step are merged: the statistics of two ranks equal those of one.
+TEST(Fp8Statistics, OfSeveralRanksAreMerged) {
   TrainFolder folder;
   const Overrides overrides = {"precision.fp8=hybrid",   "precision.fp8_recipe=tensorwise",
                                "training.train_steps=1", "logging.fp8_statistics_every=1",
@@ -136,7 +136,7 @@ TEST(Fp8Statistics, OfSeveralRanksAreThoseOfTheWhole) {
       const json* operand =
           find(other, expected["linear"], expected["role"], expected["recipe"], expected.value("form", ""));
       ASSERT_NE(operand, nullptr) << expected;
-      // Data ranks have scales of their own, and their own values.
+      // Data-parallel ranks have different scales and values.
       const double bound = 0.05 * expected["rms"].get<double>();
       EXPECT_NEAR((*operand)["rms"].get<double>(), expected["rms"].get<double>(), bound)
           << *operand << expected;
@@ -147,7 +147,7 @@ TEST(Fp8Statistics, OfSeveralRanksAreThoseOfTheWhole) {
   }
 }
 
-TEST(Fp8Statistics, MistakesAreNamed) {
+TEST(Fp8Statistics, InvalidKeysAreRefused) {
   const TrainFolder folder;
   expect_refused(folder.run("delayed", {"logging.fp8_what_if=[delayed]"}),
                  "logging.fp8_what_if: \"delayed\"");

@@ -1,5 +1,5 @@
-// The guard: its rule, that a run which it only observes keeps its bits under every recipe and layout and over a
-// resume, and a run that is made to fail, caught and recovered.
+// The guard: its rule; that observing keeps a run bitwise equal with every recipe and layout and across a resume; and a
+// run that is made to fail, detected and recovered.
 #include "train/guard.h"
 
 #include <cmath>
@@ -51,7 +51,7 @@ void expect_unchanged(const TrainFolder& folder, const std::string& name, const 
   ASSERT_EQ(records.size(), 2u);  // of steps 3 and 5
   for (const json& record : records) {
     const double gap = record["guard"]["gap"].get<double>();
-    EXPECT_NE(gap, 0.0);  // the other precision it was
+    EXPECT_NE(gap, 0.0);  // the other precision was used
     EXPECT_LT(std::abs(gap), 0.1);
   }
 }
@@ -87,12 +87,12 @@ TEST(Guard, ObservingChangesNoBitOfAnyLayout) {
                    kTinyFp8 + Overrides{"parallel.bucket_size=1000", "optimizer.name=muon"});
 }
 
-TEST(Guard, IsResumedInsideOfAComparison) {
+TEST(Guard, IsResumedWithinAComparison) {
   const TrainFolder folder;
   const Overrides longer =
       kTinyFp8 + Overrides{"guard.every=3", "guard.compare_steps=2", "checkpoint.save_every=1"};
   ASSERT_EQ(folder.run("whole", longer).code, 0);
-  // Step 4 is the first of the two: the rest is compared after the resume.
+  // Step 4 is the first of the two: the comparison is completed after the resume.
   ASSERT_EQ(folder.run("cut", longer + Overrides{"checkpoint.resume=" + folder.checkpoint("whole", 4)}).code,
             0);
   const std::vector<json> whole = guard_records(folder, "whole"), cut = guard_records(folder, "cut");
@@ -103,8 +103,8 @@ TEST(Guard, IsResumedInsideOfAComparison) {
   EXPECT_EQ(folder.checkpoint_bytes("cut", 6), folder.checkpoint_bytes("whole", 6));
 }
 
-// Step 6 is the first one in FP8 behind two in BF16, and calibrates: with the outlier that the run has.
-TEST(Guard, IsResumedBehindTheStepsInBf16) {
+// Step 6 is the first FP8 step after two in BF16, and is calibrated, with the run's outlier.
+TEST(Guard, IsResumedAfterBf16Steps) {
   const TrainFolder folder;
   const Overrides failing = kTinyFp8 + Overrides{"guard.every=2",
                                                  "guard.compare_steps=1",
@@ -131,7 +131,7 @@ double last_loss(const TrainFolder& folder, const std::string& run) {
   return sum;
 }
 
-TEST(Guard, MendsARunThatFails) {
+TEST(Guard, RecoversAFailingRun) {
   for (const char* recipe : {"delayed", "tensorwise", "blockwise"}) {
     SCOPED_TRACE(recipe);
     if (testing::kSanitized && recipe != std::string("delayed")) continue;  // the guard's code is the same
@@ -151,20 +151,20 @@ TEST(Guard, MendsARunThatFails) {
     ASSERT_EQ(back.code, 0) << back.error;
     const double good = last_loss(folder, "good"), warned = last_loss(folder, "warned");
     EXPECT_GT(warned, 1.01 * good);
-    // It goes on from weights that the failure has moved.
+    // Without rollback it continues from weights that the failure has changed.
     EXPECT_LT(last_loss(folder, "bf16") - good, 0.9 * (warned - good));
     EXPECT_LT(last_loss(folder, "back") - good, 0.6 * (warned - good));
-    // An excess is found, and the record stands where the steps are taken again, in BF16.
+    // An excess is found, and is recorded in the step that is repeated in BF16.
     int64_t caught = 0;
     for (const json& record : guard_records(folder, "back"))
       if (caught == 0 && record["guard"].value("excess", 0.0) == 1.0) caught = record["step"].get<int64_t>();
     EXPECT_EQ(caught % 20, 1) << caught;
     EXPECT_GT(caught, 20);
-    EXPECT_EQ(folder.csv("back").size(), 100u);  // no step twice
+    EXPECT_EQ(folder.csv("back").size(), 100u);  // each step once
   }
 }
 
-TEST(Guard, MistakesAreNamed) {
+TEST(Guard, InvalidKeysAreRefused) {
   const TrainFolder folder;
   expect_refused(folder.run("off", {"guard.every=2"}), "precision.fp8 is off");
   expect_refused(folder.run("long", kTinyFp8 + Overrides{"guard.every=2", "guard.compare_steps=2"}),

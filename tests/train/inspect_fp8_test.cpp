@@ -1,5 +1,5 @@
-// te-train inspect-fp8 on checkpoints of runs: what it finds, that it changes nothing, and that what it advises can be
-// pasted and helps.
+// te-train inspect-fp8 on checkpoints of runs: its results, that it changes nothing, and that its advice can be pasted
+// and helps.
 #include <nlohmann/json.hpp>
 
 #include "te_train_testing.h"
@@ -18,7 +18,7 @@ json report(const TrainFolder& folder) {
   return json::parse(read_file(folder / "report.json"));
 }
 
-/// The lowest SQNR of the run's own casts in a step's record.
+/// The lowest SQNR of the run's own quantizations in a step's record.
 double lowest_sqnr(const TrainFolder& folder, const std::string& run) {
   double lowest = 1e9;
   const json record =
@@ -29,8 +29,8 @@ double lowest_sqnr(const TrainFolder& folder, const std::string& run) {
   return lowest;
 }
 
-/// A run whose weights have just moved far, so that delayed scales, which know the steps before, are too large; and
-/// whose casts are made once.
+/// Makes a run whose weights have just changed a lot, so that delayed scales, which come from earlier steps, are too
+/// large; without requantization.
 void make_stale(const TrainFolder& folder) {
   ASSERT_EQ(folder
                 .run("calm", {"precision.fp8=hybrid", "precision.fp8_recast=false", "training.train_steps=3",
@@ -54,7 +54,7 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   EXPECT_EQ(folder.checkpoint_bytes("stale", 4), before);
   TE_EXPECT_CONTAINS(found.out, "precision   FP8 hybrid, delayed");
   TE_EXPECT_CONTAINS(found.out, "2 microbatches, 64 tokens");
-  // 1. The worst cast leads the table, and a recipe of current scales would mend it.
+  // 1. The worst quantization is first in the table, and a recipe with current scaling would fix it.
   const json all = report(folder);
   EXPECT_EQ(all["step"], 4);
   ASSERT_EQ(all["casts"].size(), 24u);
@@ -63,7 +63,7 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   EXPECT_LT(worst["sqnr_db"].get<double>(), 15);
   EXPECT_GT(worst["what_if"]["tensorwise"]["sqnr_db"].get<double>(), 24);
   TE_EXPECT_CONTAINS(found.out, "\n! ");
-  // 2. The YAML goes behind the run's own config, and te-train takes it.
+  // 2. The YAML is appended to the run's config, and te-train accepts it.
   const std::string yaml = all["yaml"];
   TE_EXPECT_CONTAINS(found.out, yaml);
   folder.write_config("paste", yaml);
@@ -79,13 +79,13 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   ASSERT_EQ(with.code, 0) << with.error;
   EXPECT_LT(lowest_sqnr(folder, "without"), 15);
   EXPECT_GT(lowest_sqnr(folder, "with"), lowest_sqnr(folder, "without") + 5);
-  // 3. So it says itself.
+  // 3. The inspection with these rules confirms it.
   std::string rules = all["overrides"];
   std::replace(rules.begin(), rules.end(), '\n', ';');
   ASSERT_EQ(inspect(folder, "stale", "--set 'precision.overrides=" + rules + "'").code, 0);
   EXPECT_GT(report(folder)["casts"][0]["sqnr_db"].get<double>(), 22);
   EXPECT_EQ(report(folder)["yaml"], "");
-  // 4. Nothing is too large for a scale that gives way.
+  // 4. With requantization nothing saturates.
   ASSERT_EQ(inspect(folder, "stale", "--set precision.fp8_recast=true").code, 0);
   const json requantized = report(folder);
   for (const json& cast : requantized["casts"]) EXPECT_EQ(cast["saturated"].get<double>(), 0.0) << cast;
@@ -98,7 +98,7 @@ TEST(InspectFp8, FindsWhatTheRunFinds) {
   Overrides first = overrides;
   first.insert(first.end(), {"training.train_steps=2", "optimizer.decay_steps=6"});
   ASSERT_EQ(folder.run("run", first).code, 0);
-  // A new run from these weights: its first step's passes are those of the inspection.
+  // A new run from these weights: its first step runs the same passes as the inspection.
   Overrides again = overrides;
   again.insert(again.end(), {"training.train_steps=1", "precision.fp8_recipe=tensorwise",
                              "checkpoint.init_from=" + folder.checkpoint("run", 2)});
@@ -123,7 +123,7 @@ TEST(InspectFp8, FindsWhatTheRunFinds) {
   EXPECT_EQ(compared, 24);
 }
 
-TEST(InspectFp8, TakesBf16AndAnyLayout) {
+TEST(InspectFp8, AcceptsBf16AndAnyLayout) {
   TrainFolder folder;
   ASSERT_EQ(folder.run("bf16", {"training.train_steps=1"}).code, 0);
   Result found = inspect(folder, "bf16");
@@ -131,10 +131,10 @@ TEST(InspectFp8, TakesBf16AndAnyLayout) {
   TE_EXPECT_CONTAINS(found.out, "BF16: the table shows what an FP8 run (hybrid, tensorwise) would cast");
   EXPECT_EQ(report(folder)["casts"].size(), 24u);
   EXPECT_TRUE(report(folder)["casts"][0]["what_if"].contains("blockwise"));
-  // Under FP8 with delayed scales, which this checkpoint does not have.
+  // With FP8 and delayed scales, which this checkpoint does not have.
   ASSERT_EQ(inspect(folder, "bf16", "--set precision.fp8=hybrid").code, 0);
   EXPECT_EQ(report(folder)["calibrated"], true);
-  // What is advised for a run in FP16 can be pasted into its config.
+  // Advice for an FP16 run can be pasted into its config.
   ASSERT_EQ(folder.run("fp16", {"training.train_steps=1", "precision.dtype=fp16"}).code, 0);
   found = inspect(folder, "fp16", "--tolerance 0");
   ASSERT_EQ(found.code, 0) << found.error;
@@ -154,7 +154,7 @@ TEST(InspectFp8, TakesBf16AndAnyLayout) {
   EXPECT_EQ(report(folder)["calibrated"], false);
 }
 
-TEST(InspectFp8, MistakesAreNamed) {
+TEST(InspectFp8, InvalidArgumentsAreRefused) {
   const TrainFolder folder;
   ASSERT_EQ(folder.run("run", {"training.train_steps=1"}).code, 0);
   const std::string good =
@@ -173,7 +173,7 @@ TEST(InspectFp8, MistakesAreNamed) {
   ASSERT_EQ(folder.run("odd", {"training.train_steps=1", "model.ffn_hidden_size=44"}).code, 0);
   expect_refused(inspect(folder, "odd"), "model.ffn_hidden_size = 44");
   std::filesystem::rename(folder / "train.bin", folder / "moved.bin");
-  expect_refused(folder.run_raw(good), "--data PREFIX names another dataset");
+  expect_refused(folder.run_raw(good), "use --data PREFIX to select another dataset");
 }
 
 }  // namespace

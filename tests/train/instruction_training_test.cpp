@@ -1,5 +1,4 @@
-// Runs on instruction data: the loss is that of the responses, and with data.document_mask packing does not
-// change it.
+// Runs on instruction data: the loss covers the responses, and with data.document_mask packing does not change it.
 #include "data/loss_mask.h"
 #include "te_train_testing.h"
 
@@ -27,7 +26,7 @@ void write_conversations(const TrainFolder& folder) {
   write_dataset(folder / "chats_mask", masks, data::TokenType::kU8);
 }
 
-/// An epoch in each step, in FP32. seq_length 16 packs two conversations into a sample, 8 one.
+/// One epoch per step, in FP32. seq_length 16 packs two conversations into a sample, 8 has one.
 double first_loss(const TrainFolder& folder, const std::string& run, int seq_length, bool document_mask) {
   const std::string samples = std::to_string(64 / seq_length);
   const Result result =
@@ -40,15 +39,15 @@ double first_loss(const TrainFolder& folder, const std::string& run, int seq_len
   return folder.column(run, "loss").at(0);
 }
 
-TEST(InstructionTraining, PackingChangesNoLossWhenAttentionStaysInsideConversations) {
+TEST(InstructionTraining, PackingDoesNotChangeTheLossWithDocumentMask) {
   const TrainFolder folder;
   write_conversations(folder);
   const double alone = first_loss(folder, "alone", 8, false);
   const double packed = first_loss(folder, "packed", 16, true);
   const double mixed = first_loss(folder, "mixed", 16, false);
-  // RoPE sees distances only. FP32 sums of 40 losses near 5.5 in another order, printed with 6 digits.
+  // RoPE depends on distances only. FP32 sums of 40 losses near 5.5 in a different order, printed with 6 digits.
   EXPECT_NEAR(packed, alone, 3e-5);
-  EXPECT_GT(std::abs(mixed - alone), 1e-4);  // so the mask does something
+  EXPECT_GT(std::abs(mixed - alone), 1e-4);  // the mask has an effect
 }
 
 TEST(InstructionTraining, NeedsAMask) {

@@ -1,5 +1,4 @@
-// Runs that do not end well: a signal, divergence, a full disk. Whatever happens, the last checkpoint is
-// good.
+// Runs that end early: a signal, divergence, a full disk. The last checkpoint is good in every case.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -35,7 +34,7 @@ class Interruption : public ::testing::Test {
     ::kill(child, signal);
     return folder_.wait(child);
   }
-  /// Until loss.csv has so many.
+  /// Waits until loss.csv has this many lines.
   void wait_for_lines(int64_t lines) {
     const std::string csv = folder_.run_folder("a") + "/loss.csv";
     const bool there = eventually([&] {
@@ -61,7 +60,7 @@ class Interruption : public ::testing::Test {
       }
     }
   }
-  /// Writes the latest checkpoint again, with NaN in one weight of the head.
+  /// Rewrites the latest checkpoint with NaN in one weight of the output layer.
   void poison(const std::string& directory) {
     const checkpoint::Reader reader(directory);
     std::vector<checkpoint::TensorSpec> specs;
@@ -81,7 +80,7 @@ class Interruption : public ::testing::Test {
   TrainFolder folder_;
 };
 
-TEST_F(Interruption, ASignalFinishesTheStepSavesAndCanBeResumed) {
+TEST_F(Interruption, SignalFinishesTheStepAndSaves) {
   for (const char* save_last : {"checkpoint.save_last=true", "checkpoint.save_last=false"}) {
     const Result result = run_until_signal({"training.train_steps=1000000", save_last});
     EXPECT_EQ(result.code, 130) << result.error;
@@ -115,7 +114,7 @@ TEST_F(Interruption, OtherSignalsSaveAsWell) {
   }
 }
 
-TEST_F(Interruption, Sigusr1SavesAndGoesOn) {
+TEST_F(Interruption, Sigusr1SavesAndContinues) {
   const pid_t child = folder_.start(
       "a", {"training.train_steps=1000000", "checkpoint.save_last=false", "checkpoint.save_every=1000000"});
   wait_for_lines(4);
@@ -127,8 +126,8 @@ TEST_F(Interruption, Sigusr1SavesAndGoesOn) {
   EXPECT_EQ(folder_.wait(child).code, 130);
 }
 
-// One step takes minutes here.
-TEST_F(Interruption, ASecondCtrlCStopsWithoutFinishingTheStep) {
+// One step takes minutes in this test.
+TEST_F(Interruption, SecondCtrlCStopsAtOnce) {
   const pid_t child = folder_.start("a", {"training.global_batch_size=800000", "logging.fp8_stats_every=0"});
   wait_for_lines(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -152,12 +151,12 @@ TEST_F(Interruption, ResumingAFinishedRunDoesNothing) {
   EXPECT_EQ(folder_.checkpoint_bytes("a", 6), before);
 }
 
-// No number becomes infinite, and the run is lost all the same.
-TEST_F(Interruption, FiniteDivergenceIsNoticed) {
+// All losses are finite, but the run has diverged.
+TEST_F(Interruption, FiniteDivergenceIsDetected) {
   const Result result = folder_.run("a", {"optimizer.lr=30", "optimizer.decay=constant",
                                           "training.train_steps=8", "checkpoint.save_every=1"});
   EXPECT_EQ(result.code, 3) << result.error;
-  TE_EXPECT_CONTAINS(result.out, " too: the run has probably diverged; ");
+  TE_EXPECT_CONTAINS(result.out, ": the run has probably diverged; ");
   TE_EXPECT_CONTAINS(result.out, "loss spike in step ");
   TE_EXPECT_CONTAINS(result.out, "is above 11.0982 (");
   TE_EXPECT_CONTAINS(result.out, " steps had a loss spike");
@@ -166,7 +165,7 @@ TEST_F(Interruption, FiniteDivergenceIsNoticed) {
   EXPECT_EQ(silent.out.find("spike in step"), std::string::npos);
 }
 
-/// A document of tokens that no other has.
+/// Training data with one document of tokens that occur nowhere else.
 class Spikes : public Interruption {
  protected:
   Spikes() {
@@ -183,7 +182,7 @@ class Spikes : public Interruption {
                        "training.loss_spikes=" + policy} +
                  more);
   }
-  /// All steps once, in order.
+  /// Every step once, in order.
   void expect_steps(const std::string& run) {
     const std::vector<double> steps = folder_.column(run, "step");
     ASSERT_EQ(steps.size(), 230u);
@@ -191,7 +190,7 @@ class Spikes : public Interruption {
   }
 };
 
-TEST_F(Spikes, AreSkippedIfWanted) {
+TEST_F(Spikes, AreSkipped) {
   const Result warned = run("warn", "warn");
   EXPECT_EQ(warned.code, 0) << warned.error;
   TE_EXPECT_CONTAINS(warned.out, "training.loss_spikes: warn)");
@@ -209,14 +208,14 @@ TEST_F(Spikes, AreSkippedIfWanted) {
   TE_EXPECT_CONTAINS(read_file(folder_.run_folder("skip") + "/metrics.jsonl"), "\"spikes_total\":1");
 }
 
-TEST_F(Spikes, AreRolledBackIfWantedAndTheirDataLeftOut) {
+TEST_F(Spikes, AreRolledBackAndTheirDataSkipped) {
   const Result result = run("back", "rollback");
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "rolled back from step ");
-  TE_EXPECT_CONTAINS(result.out, "the samples since then are left out (1 rollbacks so far)");
+  TE_EXPECT_CONTAINS(result.out, "the samples since then are skipped (1 rollbacks so far)");
   expect_steps("back");
   EXPECT_GT(folder_.column("back", "consumed_samples").back(), 4 * 230);
-  // Going on from a later checkpoint is the same run.
+  // Resuming from a later checkpoint gives the same run.
   const std::string weights = folder_.checkpoint_bytes("back", 230);
   std::filesystem::remove_all(folder_.checkpoint("back", 230));
   write_file(folder_.run_folder("back") + "/checkpoints/latest", "step_00000220\n");
@@ -226,8 +225,8 @@ TEST_F(Spikes, AreRolledBackIfWantedAndTheirDataLeftOut) {
   expect_steps("back");
 }
 
-// A skipped step writes back what it has fetched, and a rollback what the checkpoint had.
-TEST_F(Spikes, AreTheSameWithAnOptimizerOnTheHost) {
+// A skipped step writes back unchanged state, and a rollback restores that of the checkpoint.
+TEST_F(Spikes, AreTheSameWithOffload) {
   for (const std::string policy : {"skip", "rollback"}) {
     const testing::Overrides offload = {"optimizer.offload=state", "optimizer.exp_avg_dtype=bf16"};
     const Result plain = run(policy, policy, {offload[1]}),
@@ -239,8 +238,8 @@ TEST_F(Spikes, AreTheSameWithAnOptimizerOnTheHost) {
   }
 }
 
-// A learning rate that throws the weights to 1e30: the step is finite, everything after it is not. The
-// checkpoints saved up to then are the only ones that may be recommended or left.
+// A learning rate that moves the weights to 1e30: the step is finite, and all later ones are not. Only earlier
+// checkpoints may be kept or recommended.
 TEST_F(Interruption, DivergenceStopsTheRunAndNamesTheLastGoodCheckpoint) {
   EXPECT_EQ(folder_.run("a", {"training.train_steps=3", "checkpoint.save_every=1"}).code, 0);
   const Result result =
@@ -249,7 +248,7 @@ TEST_F(Interruption, DivergenceStopsTheRunAndNamesTheLastGoodCheckpoint) {
                         "training.max_nonfinite_steps=4"});
   EXPECT_EQ(result.code, 3) << result.out << result.error;
   EXPECT_EQ(result.error, "");
-  TE_EXPECT_CONTAINS(result.out, "4 steps in a row");
+  TE_EXPECT_CONTAINS(result.out, "4 consecutive steps");
   const auto rows = folder_.csv("a");
   ASSERT_GT(rows.size(), 7u);
   int64_t last_finite = 0;
@@ -258,14 +257,14 @@ TEST_F(Interruption, DivergenceStopsTheRunAndNamesTheLastGoodCheckpoint) {
     EXPECT_EQ(skipped, i + 4 >= rows.size()) << i + 1;
     if (!skipped) last_finite = std::stoll(rows[i].at("step"));
   }
-  // The checkpoint behind the last finite step holds the weights that gave the first non-finite one.
+  // The checkpoint after the last finite step has the weights that led to the first non-finite one.
   TE_EXPECT_CONTAINS(result.out, "the last good checkpoint is " + folder_.checkpoint("a", last_finite - 1));
   EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("a", last_finite + 1)));
   for (int64_t step = 1; step <= last_finite; ++step) expect_all_finite(folder_.checkpoint("a", step));
 }
 
-// What saving would refuse is refused when it is read.
-TEST_F(Interruption, APoisonedCheckpointIsRefusedAndNeverSavedAgain) {
+// Weights that saving would refuse are refused when they are read.
+TEST_F(Interruption, PoisonedCheckpointIsRefusedAndNotSaved) {
   EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);
   poison(folder_.run_folder("a") + "/checkpoints");
   expect_refused(folder_.run("a", {"training.train_steps=50", "checkpoint.resume=auto",
@@ -276,7 +275,7 @@ TEST_F(Interruption, APoisonedCheckpointIsRefusedAndNeverSavedAgain) {
   EXPECT_EQ(latest("a"), "step_00000003\n");
 }
 
-// One finite step whose update leaves FP32: 1e38 * 1e38 of weight decay.
+// A finite step whose update overflows FP32: 1e38 * 1e38 of weight decay.
 TEST_F(Interruption, WeightsThatAreNotFiniteAreNotSaved) {
   EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);
   const std::vector<std::string> overflow = {"checkpoint.resume=auto", "checkpoint.save_every=1",
@@ -289,26 +288,26 @@ TEST_F(Interruption, WeightsThatAreNotFiniteAreNotSaved) {
   expect_all_finite(folder_.checkpoint("a", 3));
 }
 
-TEST_F(Interruption, AFileSizeLimitBelowACheckpointIsRefusedAtTheStart) {
+TEST_F(Interruption, FileSizeLimitBelowACheckpointIsRefusedAtTheStart) {
   const Result result = folder_.run("a", {"checkpoint.save_every=2"}, "base", "ulimit -f 64;");
   expect_refused(result, "this process may write 32768 (ulimit -f)");
   EXPECT_EQ(result.out.find("grad norm"), std::string::npos) << result.out;
 }
 
-// metrics.jsonl reaches the limit, which the console's file does not: its lines wait in memory, and the run goes on.
+// metrics.jsonl reaches the limit, but the console's file does not: its lines wait in memory, and training continues.
 TEST_F(Interruption, LogsThatCannotBeWrittenDoNotEndTheRun) {
   const Result result = folder_.run("a", {"training.train_steps=150", "checkpoint.save_last=false"}, "base",
                                     "ulimit -f 64;");  // 32 KiB
   EXPECT_EQ(result.code, 0) << result.out;
   EXPECT_EQ(result.error, "");
-  TE_EXPECT_CONTAINS(result.out, "metrics.jsonl: could not be written: File too large; the run goes on");
+  TE_EXPECT_CONTAINS(result.out, "metrics.jsonl: cannot be written: File too large; training continues");
   TE_EXPECT_CONTAINS(result.out, "] 150/150 ");
   TE_EXPECT_CONTAINS(result.out, "lines are lost");
   EXPECT_EQ(folder_.csv("a").size(), 150u);
 }
 
-// A file size limit that is lowered for a while stands for a disk that is full for a while.
-TEST_F(Interruption, AFullDiskDoesNotEndTheRunAndTheNextSaveTriesAgain) {
+// A file size limit that is lowered temporarily stands for a disk that is full temporarily.
+TEST_F(Interruption, FullDiskDoesNotEndTheRunAndSavesAreRetried) {
   const pid_t child = folder_.start("a", {"training.train_steps=1000000", "checkpoint.save_every=20"});
   wait_for_lines(200);
   const auto limit = [child](rlim_t bytes) {
@@ -318,9 +317,9 @@ TEST_F(Interruption, AFullDiskDoesNotEndTheRunAndTheNextSaveTriesAgain) {
   // The console's file is smaller.
   limit(static_cast<rlim_t>(std::filesystem::file_size(folder_.run_folder("a") + "/metrics.jsonl")));
   wait_for_output("NOT SAVED: ");
-  wait_for_output("metrics.jsonl: could not be written: File too large");
+  wait_for_output("metrics.jsonl: cannot be written: File too large");
   limit(RLIM_INFINITY);
-  wait_for_output("metrics.jsonl: is written again; 0 lines are missing");
+  wait_for_output("metrics.jsonl: writing again; 0 lines are missing");
   ::kill(child, SIGTERM);
   const Result result = folder_.wait(child);
   EXPECT_EQ(result.code, 130) << result.error;
@@ -332,15 +331,15 @@ TEST_F(Interruption, AFullDiskDoesNotEndTheRunAndTheNextSaveTriesAgain) {
   EXPECT_EQ(latest("a"), checkpoint::step_name(static_cast<int64_t>(steps.size())) + "\n");
 }
 
-TEST_F(Interruption, ADatasetThatShrinksEndsTheRunInOneLine) {
+TEST_F(Interruption, ShrinkingDatasetEndsTheRunWithOneLine) {
   const pid_t child = folder_.start("a", {"training.train_steps=1000000"});
   wait_for_lines(4);
   std::filesystem::resize_file(folder_ / "train.bin", 0);
   expect_refused(folder_.wait(child), "train.bin: became shorter while it was in use");
 }
 
-// The last save is not made good by another one.
-TEST_F(Interruption, ASaveThatFailsLeavesThePreviousCheckpoint) {
+// There is no later save that could succeed.
+TEST_F(Interruption, FailedSaveLeavesThePreviousCheckpoint) {
   EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);
   const std::string before = folder_.checkpoint_bytes("a", 3);
   const pid_t child = folder_.start(
@@ -351,7 +350,7 @@ TEST_F(Interruption, ASaveThatFailsLeavesThePreviousCheckpoint) {
   ::kill(child, SIGTERM);
   const Result result = folder_.wait(child);
   expect_refused(result, "model.safetensors.tmp: writing failed: File too large");
-  TE_EXPECT_CONTAINS(result.out, "the newest checkpoint is " + folder_.checkpoint("a", 3));
+  TE_EXPECT_CONTAINS(result.out, "newest checkpoint: " + folder_.checkpoint("a", 3));
   EXPECT_EQ(latest("a"), "step_00000003\n");
   EXPECT_EQ(folder_.checkpoint_bytes("a", 3), before);
   int64_t entries = 0;

@@ -1,4 +1,4 @@
-// A layout and what it is run with, and the config of it: what the tests of layouts have in common.
+// A test case of a parallel layout, and its config; shared by the tests of layouts.
 #pragma once
 
 #include <ostream>
@@ -17,7 +17,7 @@ using config::Fp8Recipe;
 using config::PipelineSchedule;
 using config::Recompute;
 
-/// fp32_wide, bf16_wide: without FP8, but with the sizes of the FP8 cases, whose rounding they measure.
+/// fp32_wide, bf16_wide: without FP8, but with the sizes of the FP8 cases, as a reference for rounding.
 enum class Precision : uint8_t {
   fp32,
   bf16,
@@ -32,30 +32,29 @@ enum class Precision : uint8_t {
   blockwise
 };
 
-/// The learning rate of layouts that add up in another order, of forms with norms on the sublayers' outputs. There a
-/// change of the weights, and so what rounding makes of them in two steps, moves the gradients some ten times as much.
+/// Learning rate for layouts with a different summation order and norms on the sublayers' outputs. There, changes of
+/// the weights, and so rounding in two steps, change the gradients about ten times as much.
 constexpr double kSmallSteps = 2e-4;
 
-/// Other forms of a layer; plain: none of them.
+/// Variants of a layer; plain: none.
 enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window, window_pattern, gemma3 };
 
 struct Case {
   std::string name;
   Family family = Family::gpt;
   Precision precision = Precision::fp32;
-  int tensor = 1, pipeline = 1;  ///< with context the rest of the world is data parallelism
+  int tensor = 1, pipeline = 1;  ///< the remaining ranks, without context, are data-parallel
   bool sequence = false;
   int overlap = 1;  ///< parallel.tensor_overlap
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   Recompute recompute = Recompute::none;
   int layers = 4;
   bool dropout = false;  ///< gpt: hidden and attention dropout
-  bool variant =
-      false;  ///< llama: biases of qkv and tied embeddings; gpt: an output matrix of its own (tied otherwise)
+  bool variant = false;  ///< llama: qkv biases and tied embeddings; gpt: untied output layer
   bool data_overlap = true;
-  bool late_reduce = false;  ///< without overlap_grad_reduce alone
-  int bucket_size = 1;       ///< elements: a bucket a layer
-  bool bf16_grads = false;   ///< main gradients
+  bool late_reduce = false;  ///< only overlap_grad_reduce is off
+  int bucket_size = 1;       ///< in elements; 1: one bucket per layer
+  bool bf16_grads = false;   ///< of the main gradients
   bool fp8_head = false;     ///< precision.fp8_output_layer
   std::string overrides{};   ///< precision.overrides
   Form form = Form::plain;
@@ -67,7 +66,7 @@ struct Case {
   double lr = 5e-3;
   std::string split = "even";  ///< parallel.pipeline_split
   bool copies = false;         ///< parallel.tensor_transport, data_transport and pipeline_transport copy
-  int chunks = 0;              ///< parallel.virtual_stages; 0: 2 of interleaved, 1 of any other schedule
+  int chunks = 0;              ///< parallel.virtual_stages; 0: 2 if interleaved, else 1
   int seq = 0;                 ///< model.seq_length; 0: by width
 
   bool norms_on_outputs() const { return form == Form::olmo2 || form == Form::gemma3; }
@@ -131,12 +130,12 @@ inline config::Config make_config(const Case& c) {
   m.num_layers = c.layers;
   m.hidden_size = c.wide() ? 64 : 32;
   m.num_attention_heads = c.wide() ? 4 : 8;
-  // Grouped queries, in as many groups as the largest tensor size needs.
+  // Grouped queries, with as many groups as the largest tensor-parallel size needs.
   m.num_query_groups =
       llama && !(c.wide() && c.tensor == 4) ? (c.tensor == 4 ? 4 : 2) : m.num_attention_heads;
   if (c.groups > 0) m.num_query_groups = c.groups;
   m.ffn_hidden_size = c.wide() ? 128 : 48;
-  m.vocab_size = 101;  // 3 of 104 rows are padding, on the last tensor rank
+  m.vocab_size = 101;  // 3 of 104 rows are padding, on the last tensor-parallel rank
   m.make_vocab_size_divisible_by = c.fp8_head ? 64 : 8;
   m.seq_length = c.seq > 0 ? c.seq : c.wide() ? 32 : 16;
   m.tie_word_embeddings = c.tied();
@@ -150,7 +149,7 @@ inline config::Config make_config(const Case& c) {
   if (c.fp8()) {
     config.precision.fp8 = Fp8Mode::hybrid;
     config.precision.fp8_recipe = c.recipe();
-    // tensorwise in both of its formats: in FP32 where overrides ask for it.
+    // Both scale formats of tensorwise: FP32 if there are overrides.
     if (!c.overrides.empty()) config.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;
     config.precision.amax_history_len = 8;
     config.precision.fp8_output_layer = c.fp8_head;
@@ -177,12 +176,11 @@ inline config::Config make_config(const Case& c) {
   config.training.device = config::DeviceChoice::cpu;
   config.optimizer.lr = c.lr;
   config.optimizer.min_lr = c.lr / 5;
-  // Adam divides a gradient by its own size. Where a gradient is zero but for rounding (a bias of keys shifts all
-  // scores of a softmax alike), that would make full steps of the rounding, unless eps is well above it.
+  // Adam divides a gradient by its own size. A gradient that is zero up to rounding (a bias of keys shifts all scores
+  // of a softmax alike) would thus cause full steps from rounding, unless eps is well above it.
   config.optimizer.eps = 1e-4;
-  // Clipping scales by the norm, whose sum depends on the layout. FP8 runs go without, so that what else is equal stays
-  // equal bit for bit.
-  // So do runs whose norm, behind norms on every output, moves most with the weights.
+  // Clipping scales by the norm, whose sum depends on the layout. FP8 runs do not clip, so that other values stay
+  // bitwise equal; nor do runs with norms on every output, whose gradient norm depends most on the weights.
   if (c.wide() || c.norms_on_outputs()) config.optimizer.clip_grad = 0;
   config.training.z_loss_coefficient = c.z_loss;
   if (c.muon) config.optimizer.name = config::OptimizerName::muon;
@@ -192,14 +190,14 @@ inline config::Config make_config(const Case& c) {
   return config;
 }
 
-/// On a GPU: layers that are large enough for messages and passes to overlap in time.
+/// For GPUs: layers large enough for communication to overlap with passes.
 inline void enlarge(config::Config& config) {
   config::ModelConfig& m = config.model;
   m.hidden_size = 1024, m.ffn_hidden_size = 2048, m.num_attention_heads = 8, m.num_query_groups = 8;
   m.kv_channels = 128;
   m.seq_length = m.max_position_embeddings = 256;
-  // Smaller models take more. Of this one the first loss would be twice that of guessing, and a last bit of a gradient
-  // would be two thousandths of the loss four steps later (on the CPU, too).
+  // Smaller models use a larger std. With it, the first loss of this one would be twice that of a uniform predictor,
+  // and the last bit of a gradient would change the loss four steps later by two thousandths (on the CPU, too).
   m.init_method_std = 0.02;
   config.optimizer.lr = 2e-4, config.optimizer.min_lr = 0;
   config.training.device = config::DeviceChoice::cuda;

@@ -1,23 +1,24 @@
-// Any layout gives what one rank gives: one rank runs the model alone and then all as a part of the layout, and each
-// compares what it holds, element by element, at the elements' places in the whole parameters.
+// Every layout gives the results of one rank: one rank runs the model alone, then all ranks run it as a layout, and
+// each compares what it holds, element by element, with the full parameters.
 //
-// Bounds, all relative (gradients and main parameters: per parameter, |x - x'| / |x'| in the Euclidean norm).
+// Bounds, all relative (gradients and FP32 master weights: per parameter, |x - x'| / |x'| in the Euclidean norm).
 //
-// FP32. Layouts differ in the order of sums only. A sum of n numbers in another order moves by about sqrt(n) * 2^-24 of
-//   their norm; n <= 128 tokens * 4 microbatches, so 1.4e-6, less where products are summed in blocks; at most 8e-7 was
-//   measured in any gradient of step 1. Later gradients are taken at weights that differ themselves (2e-6), and Adam
-//   divides by the gradient's size, which makes more of the difference where that is small (7e-6 in a bias). The bounds
-//   leave a factor of 5 or more for other machines' GEMMs. Anything that is summed twice, not at all, or in the
-//   wrong place is off by 0.1 and more.
-// Pipelines alone, without clipping and without tied embeddings, add up in the same order as one rank: the same bits.
-// BF16, FP16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a
-//   boundary when it is rounded, which moves it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's
-//   operands of that token then move by about a hundredth, a tenth of them across a boundary: after a few layers the
-//   token has rounding errors of its own. So two layouts differ like two draws of the rounding error, sqrt(2) times
-//   what rounding costs at all, which is measured here too: by a run on one rank, one precision up (FP8 against none,
-//   BF16 and FP16 against FP32). The bound is kRoundings times that, per parameter. Until the first value has moved,
-//   that is at step 1 of layouts whose ranks have whole microbatches and all columns (a GEMM of other rows may add up
-//   in another order), the FP32 bounds hold, and scales and amax histories have the same bits.
+// FP32. Layouts differ only in the summation order. Reordering a sum of n numbers changes it by about sqrt(n) * 2^-24
+// of
+//   their norm; n <= 128 tokens * 4 microbatches, so 1.4e-6, less in GEMMs that sum in blocks; the largest change
+//   measured in any gradient of step 1 was 8e-7. Later gradients are taken at weights that differ (2e-6), and Adam
+//   divides by the gradient's size, which amplifies the difference of small ones (7e-6 in a bias). The bounds leave a
+//   factor of 5 or more for the GEMMs of other machines. Anything that is summed twice, not at all, or in the wrong
+//   place is off by 0.1 or more.
+// Pipelines alone, without clipping and tied embeddings, sum in the same order as one rank: bitwise equal.
+// BF16, FP16 and FP8. A value that differs in its last FP32 or BF16 bit sometimes falls on the other side of a rounding
+//   boundary, which changes it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's operands of that
+//   token then change by about a hundredth, and a tenth of them cross a boundary: after a few layers the token has
+//   independent rounding errors. So two layouts differ like two samples of the rounding error, by sqrt(2) times the
+//   rounding error itself. A run on one rank with higher precision measures that error (FP8 versus none, BF16 and FP16
+//   versus FP32). The bound is kRoundings times that, per parameter. Before the first value has crossed a boundary, at
+//   step 1 of layouts whose ranks have full microbatches and all columns (a GEMM with other rows may sum in a different
+//   order), the FP32 bounds hold, and scales and amax histories are bitwise equal.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -39,7 +40,7 @@ namespace {
 using parallel::Groups;
 using parallel::ProcessGrid;
 
-// Sanitizers make a step about ten times as slow. Every case still runs.
+// Sanitizers make a step about ten times slower. Every case still runs.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kSteps = 4;
 #else
@@ -55,17 +56,17 @@ struct Bounds {
   double norm = 0;   ///< of all gradients, at every step
 };
 constexpr Bounds kFp32Bounds{.first = 5e-6, .later = 2e-5, .mains = 5e-5, .loss = 2e-6, .norm = 5e-6};
-constexpr double kRoundings = 6.0;  // 4.2 seen in a build that does not vectorize
-/// What BF16 alone may do to a loss, relative: half a unit in the last place, as if no two roundings cancelled. The
-/// measured cost of rounding is one number per step, now and then near zero by chance.
+constexpr double kRoundings = 6.0;  // 4.2 was measured in a build without vectorization
+/// Relative change of a loss due to BF16 alone: half a unit in the last place, as if no two roundings cancelled. The
+/// measured rounding error is one number per step, sometimes near zero by chance.
 constexpr double kBf16Loss = 0x1p-9;
-/// What FP8 alone may do to the norm of the gradients, for the same reasons: half a unit in the last place of E4M3.
+/// Relative change of the gradient norm due to FP8 alone, for the same reasons: half a unit in the last place of E4M3.
 constexpr double kFp8Norm = 0x1p-4;
-/// An amax is one value, with the rounding error of one.
+/// An amax is a single value, with the rounding error of one.
 constexpr double kAmaxBound = 0.25;
 
-/// The same run on one rank. Cases that differ in the layout alone share it, and in what is recomputed: that changes no
-/// bit on one rank (recompute_test.cpp).
+/// The same run on one rank. Cases that differ only in the layout share it, and those that differ in recompute, which
+/// changes no bit on one rank (recompute_test.cpp).
 config::Config on_one_rank(const Case& layout) {
   Case c = layout;
   c.recompute = config::Recompute::none;
@@ -75,7 +76,7 @@ config::Config on_one_rank(const Case& layout) {
   return config;
 }
 
-/// The same case one precision up.
+/// The same case with higher precision.
 Case more_precise(Case c) {
   if (c.fp8()) {
     c.precision = c.fp32() ? Precision::fp32_wide : Precision::bf16_wide;
@@ -98,9 +99,9 @@ Whole full_parameters(const Parts& parts) {
   return whole;
 }
 
-// --- among all ranks -----------------------------------------------------------------------------------------
+// --- over all ranks ------------------------------------------------------------------------------------------
 
-/// The elementwise sum over all ranks, in their order.
+/// The elementwise sum over all ranks, in rank order.
 template <class T>
 std::vector<T> sum_over_ranks(const std::vector<T>& values) {
   std::string bytes(values.size() * sizeof(T), '\0');
@@ -117,7 +118,7 @@ std::vector<T> sum_over_ranks(const std::vector<T>& values) {
   return sum;
 }
 
-/// Relative error of every parameter, over all ranks' parts of it.
+/// Relative error of every parameter, over all ranks' parts.
 using Errors = std::map<std::string, double>;
 Errors compare(const Parts& actual, const Whole& expected) {
   std::vector<double> sums;  // per parameter: squared differences, squared reference
@@ -148,7 +149,7 @@ Errors compare(const Parts& actual, const Whole& expected) {
   return errors;
 }
 
-/// How many ranks hold each element of a parameter: known from its name.
+/// Number of ranks that hold each element of a parameter, from its name.
 int holders_of(const std::string& name, const config::Config& config) {
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
   const bool projection =
@@ -160,7 +161,7 @@ int holders_of(const std::string& name, const config::Config& config) {
   return (sharded ? 1 : static_cast<int>(config.parallel.tensor)) * (tied ? 2 : 1);
 }
 
-/// The ranks together hold every element of every parameter as often as they should: none is skipped.
+/// Checks that together the ranks hold every element of every parameter, as often as they should.
 void expect_cover(const Parts& parts, const Whole& expected, const config::Config& config) {
   std::vector<uint8_t> holders;
   std::map<std::string, size_t> place;
@@ -207,12 +208,12 @@ Difference difference(const Trace& actual, const Trace& expected) {
           compare(actual.mains, full_parameters(expected.mains))};
 }
 
-/// `floor`, or what rounding costs where that is more.
+/// `floor`, or the rounding error if that is larger.
 double allowed(double floor, const double* rounding) {
   return rounding == nullptr ? floor : std::max(floor, kRoundings * *rounding);
 }
 
-/// Prints the worst of them for the table in docs/explanation/determinism.md.
+/// Prints the worst parameter for the table in docs/explanation/determinism.md.
 std::string expect_within(const char* what, const Errors& actual, double floor, const Errors* rounding) {
   std::string worst;
   double largest = -1;
@@ -227,7 +228,7 @@ std::string expect_within(const char* what, const Errors& actual, double floor, 
 
 class Layout : public ::testing::TestWithParam<Case> {
  protected:
-  /// The bits of the FP8 state are the same on all these ranks.
+  /// Checks that the FP8 state is bitwise equal on all these ranks.
   static void expect_same_fp8(const Trace& trace, const std::vector<int>& ranks) {
     for (const auto& [step, operands] : trace.fp8) {
       std::string bytes;
@@ -238,14 +239,14 @@ class Layout : public ::testing::TestWithParam<Case> {
                                     << " ranks";
     }
   }
-  /// The largest relative difference of the state after step 1, all of whose operands one rank has.
+  /// The largest relative difference of the FP8 state after step 1; one rank has all operands.
   static double fp8_difference(const Trace& actual, const Trace& expected) {
     double largest = 0;
     for (const auto& [name, values] : actual.fp8.at(1)) {
       const std::vector<float>& whole = expected.fp8.at(1).at(name);
       EXPECT_EQ(values.size(), whole.size()) << name;
       for (size_t i = 0; i < values.size(); ++i) {
-        if (values[i] == whole[i]) continue;  // zeros, too: the rows of the history to come
+        if (values[i] == whole[i]) continue;  // includes zeros: unused rows of the history
         const double difference = std::abs(values[i] / whole[i] - 1);
         if (!(difference <= largest)) largest = difference;
       }
@@ -271,9 +272,9 @@ TEST_P(Layout, EqualsOneRank) {
   const Trace& one = *by_itself[0];
   const Groups groups = Groups::connect(world(), Context::cpu(), grid, train::connect_options(config));
   const Trace ranks = train_small(config, groups, options);
-  EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket tests no order of buckets";
+  EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket does not test the order of buckets";
 
-  // 1. Everybody holds what he should, and nothing is left out.
+  // 1. Every rank holds what it should, and nothing is missing.
   expect_cover(ranks.grads.at(1), full_parameters(one.grads.at(1)), config);
   expect_cover(ranks.mains, full_parameters(one.mains), config);
   // 2. The bounds.
@@ -289,24 +290,24 @@ TEST_P(Layout, EqualsOneRank) {
   measured += " " + expect_within("grads3", actual.later, floor.later, rounded ? &rounding->later : nullptr);
   measured += " " + expect_within("mains", actual.mains, floor.mains, rounded ? &rounding->mains : nullptr);
   const double loss_floor = rounded && !c.fp32() ? kBf16Loss : floor.loss;
-  // Validation comes after the last update, where two runs have drifted apart the furthest: what rounding costs is
-  // looked for there too, or the few steps of a sanitizer's run say too little about it.
+  // Validation follows the last update, where two runs have drifted apart most: its rounding error counts, too, as the
+  // few steps of a sanitizer's run underestimate it.
   const double loss_cost = rounded ? std::max(rounding->loss, rounding->valid) : 0.0;
   EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &loss_cost : nullptr));
   EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &loss_cost : nullptr));
-  // The square of a logarithm: twice its relative difference, and that is below the loss's.
+  // z-loss is the square of a logarithm: twice its relative difference, which is below that of the loss.
   EXPECT_EQ(ranks.z_loss.size(), c.z_loss > 0 ? one.loss.size() : 0);
   EXPECT_LE(largest_difference(ranks.z_loss, one.z_loss),
             2 * allowed(loss_floor, rounded ? &loss_cost : nullptr));
-  // Behind norms on every output a rounding of the weights moves the norm of the gradients more.
+  // With norms on every output, rounding of the weights changes the gradient norm more.
   const double norm_floor = rounded && c.fp8() ? kFp8Norm : (c.norms_on_outputs() ? 4 : 1) * kFp32Bounds.norm;
   EXPECT_LE(actual.norm, allowed(norm_floor, rounded ? &rounding->norm : nullptr));
-  // 3. The state of FP8.
+  // 3. The FP8 state.
   if (c.fp8()) {
     expect_same_fp8(ranks, c.delayed() ? groups.stage().world_ranks() : groups.microbatch().world_ranks());
     if (c.delayed() || grid.data == 1) {
       const double scales = fp8_difference(ranks, one);
-      // A power of two halves where the amax passes one by however little.
+      // A power-of-two scale halves as soon as the amax passes a power of two.
       const double bound = c.recipe() == Fp8Recipe::tensorwise ? 1.0 : kAmaxBound;
       EXPECT_LE(scales, c.tensor == 1 && c.context == 1 ? 0.0 : bound);
       measured += fmt::format(" fp8 state {:.1e}", scales);
@@ -318,8 +319,8 @@ TEST_P(Layout, EqualsOneRank) {
   }
 }
 
-/// Whether a message waits in a buffer for its pass changes no bit, under any schedule.
-TEST(Receives, EarlyOnesChangeNoBit) {
+/// Buffering received data before its pass changes no bit, with any schedule.
+TEST(Receives, OverlapChangesNoBit) {
   if (world().size() == 1) GTEST_SKIP() << "no pipeline";
   const RunOptions options{.steps = 3, .grads_at = {2}, .valid_microbatches = 2};
   for (const PipelineSchedule schedule : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,

@@ -39,7 +39,7 @@ class Unpacker {
   size_t at_ = 0;
 };
 
-// One description for both directions: containers are of as many elements as the archive says.
+// One description for both directions: containers get the number of elements in the archive.
 template <class Archive, class T>
 requires std::is_arithmetic_v<T>
 void visit(Archive& archive, T& value) {
@@ -111,7 +111,7 @@ std::vector<const Trace*> LayoutReferences::of(const std::vector<config::Config>
     for (size_t i = first; i < end; ++i) {
       const int root = static_cast<int>(i - first);
       const std::string failed = world().broadcast_string(failure, {}, root);
-      if (!failed.empty()) throw std::runtime_error("one rank by itself: " + failed);
+      if (!failed.empty()) throw std::runtime_error("reference run on one rank: " + failed);
       const std::string sent = world().broadcast_string(bytes, {}, root);
       if (world().rank() == root) continue;
       Unpacker unpacker(sent);

@@ -1,5 +1,5 @@
-// Runs on one rank with which layouts are compared. The ranks of a job find them out together: each is made by one
-// rank, as many at a time as there are ranks, and the others are given its bits.
+// Reference runs on one rank, with which layouts are compared. Each reference is computed by one rank, several ranks
+// work in parallel, and every rank receives the results.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace te::testing {
 class LayoutReferences {
  public:
   explicit LayoutReferences(RunOptions options) : options_(std::move(options)) {}
-  /// The runs of these configs, which are of one rank. Collective; throws on all ranks where one has failed.
+  /// Returns the runs of these one-rank configs. Collective; throws on all ranks if one has failed.
   std::vector<const Trace*> of(const std::vector<config::Config>& configs);
 
  private:

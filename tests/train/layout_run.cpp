@@ -18,7 +18,7 @@ constexpr uint64_t kValidSamples = 1 << 20;  ///< validation samples are numbere
 
 // --- data --------------------------------------------------------------------------------------------------
 
-/// A rule that the model can learn (the next token follows from the last one), with a few targets left out, more of
+/// A rule that the model can learn (the next token is a function of the last one), with a few targets left out, more of
 /// them in some samples than in others. Returns the number of counted targets.
 int64_t fill_sample(const config::ModelConfig& model, uint64_t sample, int32_t* tokens, int32_t* targets) {
   int64_t counted = 0;
@@ -52,7 +52,7 @@ Samples samples(const config::ModelConfig& model, uint64_t first, int64_t count)
   return result;
 }
 
-/// The tokens of whole samples that this rank holds.
+/// The tokens of full samples that this context-parallel rank holds.
 Samples of_context_rank(const StepRunner& runner, const Samples& whole) {
   const parallel::SequenceSplit& split = runner.split();
   const int64_t count = static_cast<int64_t>(whole.tokens.size()) / split.seq();
@@ -102,7 +102,7 @@ Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& t
   return parts;
 }
 
-/// Without the loss scale that they were made with.
+/// Gradients divided by the loss scale.
 Parts gradients(const Context& context, StepRunner& runner, double loss_scale) {
   const ParameterStore& store = runner.model().parameters();
   Parts parts = parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
@@ -139,8 +139,8 @@ std::map<std::string, std::vector<float>> fp8_state(const Context& context, Step
 
 // --- the run -------------------------------------------------------------------------------------------------
 
-/// NaN in all gradients: a step that does not write, or zero, each of them before it adds to it or reads it shows. And
-/// in the slots of sharded layers, which hold nothing then.
+/// Fills all gradients with NaN, so that a step fails visibly if it reads or accumulates one without writing or zeroing
+/// it first; also the slots of sharded layers, which are unused between steps.
 void spoil_gradients(const Context& context, StepRunner& runner) {
   const ParameterStore& store = runner.model().parameters();
   runner.optimizer().gatherer().wait_all(context);

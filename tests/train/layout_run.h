@@ -1,6 +1,6 @@
-// One training run of a small model through StepRunner, on one rank or as a rank of a layout, and what it leaves to be
-// compared: losses, gradient norms, and every gradient and main parameter that the rank holds, with the global index of
-// each element.
+// One training run of a small model through StepRunner, on one rank or as a rank of a layout, and its results for
+// comparison: losses, gradient norms, and every gradient and master weight that the rank holds, with the global index
+// of each element.
 #pragma once
 
 #include <map>
@@ -14,10 +14,10 @@
 
 namespace te::testing {
 
-/// What a rank holds of a parameter: value[i] is element index[i] of the whole parameter's flat form.
+/// This rank's part of a parameter: value[i] is element index[i] of the full, flattened parameter.
 struct Part {
   std::string name;
-  int64_t numel = 0;  ///< of the whole parameter
+  int64_t numel = 0;  ///< of the full parameter
   std::vector<int64_t> index;
   std::vector<float> value;
 };
@@ -25,7 +25,7 @@ using Parts = std::vector<Part>;
 
 struct Trace {
   std::vector<double> loss, grad_norm;  ///< of every step
-  std::vector<double> z_loss;           ///< the same, with a z-loss
+  std::vector<double> z_loss;           ///< likewise, with z-loss
   double valid_loss = 0;                ///< after the last step
   std::map<int, Parts> grads;           ///< of the steps in `grads_at`, summed over the ranks
   Parts mains;                          ///< after the last step
@@ -41,7 +41,7 @@ struct RunOptions {
   int valid_microbatches = 4;
 };
 
-/// Collective over the groups' ranks. Batches are a pure function of the sample's number.
+/// Collective over the groups' ranks. Batches are a pure function of the sample index.
 Trace train_small(const config::Config& config, const parallel::Groups& groups, const RunOptions& options);
 
 }  // namespace te::testing

@@ -1,4 +1,4 @@
-// The words that names of cases are made of, and the cases of layout_mpi_test.cpp.
+// The words that make up case names, and the cases of layout_mpi_test.cpp.
 #include "layout_table.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"tensorwise", [](Case& c) { c.precision = Precision::tensorwise; }},
       {"rowwise", [](Case& c) { c.precision = Precision::rowwise; }},
       {"blockwise", [](Case& c) { c.precision = Precision::blockwise; }},
-      {"fp32",  // behind the recipe
+      {"fp32",  // must follow the recipe
        [](Case& c) { c.precision = c.delayed() ? Precision::delayed_fp32 : Precision::tensorwise_fp32; }},
       {"1f1b", [](Case& c) { c.schedule = PipelineSchedule::one_f_one_b; }},
       {"gpipe", [](Case& c) { c.schedule = PipelineSchedule::gpipe; }},
@@ -54,8 +54,8 @@ const std::map<std::string_view, Setting>& settings_of_words() {
   return words;
 }
 
-/// Words for what follows from others, or stands beside the name.
-bool says_nothing(std::string_view word) {
+/// Words without effect: implied by other words, or set in `rest`.
+bool has_no_effect(std::string_view word) {
   static const std::set<std::string_view> words = {
       "dp2",     "dp4",     "bubble", "sharded",   "window",    "one",   "rank",   "keys",
       "tied",    "variant", "split",  "chunks",    "groups",    "large", "shared", "share",
@@ -75,7 +75,7 @@ Case named(std::string_view name, Case rest) {
     const auto found = settings_of_words().find(word);
     if (found != settings_of_words().end()) {
       found->second(c);
-    } else if (!says_nothing(word)) {
+    } else if (!has_no_effect(word)) {
       throw std::logic_error(c.name + ": unknown word " + std::string(word));
     }
   }
@@ -142,7 +142,7 @@ std::vector<Case> two_ranks() {
       named("pp2_gpt_overrides_zero_bubble",
             {.precision = Precision::delayed,
              .overrides = "linear_fc2 wgrad: bf16; linear_proj dgrad: bf16; layers -1: rowwise"}),
-      // A rank's tokens are a group, or two: its FP8 values travel with their scales.
+      // One or two groups per rank: FP8 values are gathered with their scales.
       named("tp2_sp_gpt_blockwise_groups", {.recompute = selective, .layers = 2, .seq = 128}),
       named("tp2_sp_llama_blockwise_groups_overlap", {.layers = 2, .variant = true, .seq = 256}),
       named("dp2_gpt_blockwise", {.recompute = full}),
@@ -159,17 +159,18 @@ std::vector<Case> two_ranks() {
       named("tp2_sp_gemma3_delayed"),
       named("cp2_gemma3", {.recompute = selective, .lr = kSmallSteps}),
       named("cp2_gemma3_keys", {.groups = 1, .lr = kSmallSteps}),
-      // The norm of queries and keys is over the heads of all tensor ranks.
+      // The norm of queries and keys covers the heads of all tensor-parallel ranks.
       named("tp2_olmo2", {.recompute = full, .lr = kSmallSteps}),
       named("tp2_sp_olmo2_overlap", {.recompute = selective, .lr = kSmallSteps}),
       named("tp2_sp_olmo2_delayed"),
       named("tp2_olmo2_tensorwise", {.recompute = selective}),
       named("tp2_sp_olmo2_blockwise", {.recompute = full}),
-      // Sharded gradients and values; sharding_mpi_test.cpp compares these settings with each other.
+      // Sharded gradients and weights; sharding_mpi_test.cpp compares these settings with each other.
       named("dp2_gpt_sharded_gradients_dropout", {.recompute = selective}),
       named("dp2_llama_sharded_parameters_delayed", {.recompute = full}),
       named("cp2_llama_sharded_parameters"),
-      // Context parallelism: heads are exchanged, or, with fewer query groups than ranks, keys and values.
+      // Context parallelism: all-to-all of heads, or all-gather of keys and values if there are fewer query groups than
+      // ranks.
       named("cp2_gpt_dropout", {.recompute = selective}),
       named("cp2_llama", {.recompute = full, .variant = true}),
       named("cp2_llama_keys", {.recompute = full, .groups = 1}),
@@ -318,7 +319,7 @@ std::vector<Case> with_copies(std::vector<Case> cases) {
     Case c = cases[i];
     c.name += "_copies";
     c.copies = true;
-    // FP8 wants pieces of 16 tokens, of which there are 64.
+    // FP8 needs chunks of at least 16 tokens, out of 64.
     c.overlap = multiple == 0 ? 1 : std::min(multiple * c.tensor, c.wide() ? 4 / c.context : 8);
     multiple = (multiple + 1) % 3;
     cases.push_back(c);

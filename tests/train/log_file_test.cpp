@@ -1,4 +1,4 @@
-// Logs: cut at a step in place, added to, and kept in memory while the disk is full.
+// Logs: truncated in place, appended to, and kept in memory while the disk is full.
 #include "train/log_file.h"
 
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ class Log : public ::testing::Test {
   TextFolder folder_;
 };
 
-// Lines that are longer than what may wait: the first may be half written, the others are dropped whole.
-TEST_F(Log, ALineLongerThanWhatMayWaitIsDropped) {
+// Lines longer than the pending limit: the first may be half written, the others are dropped completely.
+TEST_F(Log, LineLongerThanThePendingLimitIsDropped) {
   struct rlimit before = {};
   ::getrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, SIG_IGN);
@@ -50,7 +50,7 @@ TEST_F(Log, ALineLongerThanWhatMayWaitIsDropped) {
   EXPECT_LT(text.size(), size_t{17} << 20);
 }
 
-TEST_F(Log, IsCutBehindAStep) {
+TEST_F(Log, IsTruncatedAfterAStep) {
   struct Case {
     std::string before, after;
     int64_t step, dropped;
@@ -76,7 +76,7 @@ TEST_F(Log, IsCutBehindAStep) {
   EXPECT_EQ(last_logged_step(path_of(), csv_step), 30);
 }
 
-// A log of a week is cut as fast as a short one.
+// Truncation reads only the end, so it is fast for long logs, too.
 TEST_F(Log, OnlyTheEndIsRead) {
   write_file(path_of(), lines(1, 3) + std::string(300 << 20, '\0') + "\n" + lines(5, 9));
   struct rusage before = {}, after = {};
@@ -95,7 +95,7 @@ TEST_F(Log, StepsOfLines) {
     EXPECT_EQ(json_step(line), -1) << line;
 }
 
-TEST_F(Log, AHeaderIsWrittenOnceAndRestored) {
+TEST_F(Log, HeaderIsWrittenOnceAndRestored) {
   for (int i = 0; i < 2; ++i) LogFile(path_of(), "head\n").append(lines(i, i));
   EXPECT_EQ(read_file(path_of()), "head\n" + lines(0, 1));
   write_file(path_of(), lines(0, 1));
@@ -128,8 +128,8 @@ TEST_F(FullDisk, LinesWaitInMemory) {
   EXPECT_EQ(read_file(path_of()), lines(1, 9));
 }
 
-// Beyond so much memory the oldest lines go, whole ones.
-TEST_F(FullDisk, TheOldestLinesGo) {
+// Beyond the pending limit the oldest complete lines are dropped.
+TEST_F(FullDisk, OldestLinesAreDropped) {
   const std::string text(1 << 20, 'z');
   {
     LogFile log(path_of(), "");

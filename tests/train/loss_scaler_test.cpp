@@ -1,4 +1,4 @@
-// The loss scale of FP16 runs against its rule, written out step by step.
+// The loss scale of FP16 runs compared with its rule, step by step.
 #include "train/loss_scaler.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ config::PrecisionConfig fp16() {
 
 struct Step {
   bool finite;
-  double scale;  ///< after it
-  bool adapts;   ///< what update() says
+  double scale;  ///< after the step
+  bool adapts;   ///< result of update()
 };
 
 void expect_steps(const LossScaler& scaler, checkpoint::LossScale state, const std::vector<Step>& steps) {
@@ -39,10 +39,10 @@ TEST(LossScaler, HalvesAtOnceAndDoublesAfterAWindow) {
   expect_steps(scaler, state,
                {{true, 64, false},
                 {true, 64, false},
-                {true, 128, false},  // three in a row
+                {true, 128, false},  // three consecutive
                 {true, 128, false},
                 {true, 128, false},
-                {false, 64, true},  // starts the count anew
+                {false, 64, true},  // restarts the count
                 {true, 64, false},
                 {true, 64, false},
                 {true, 128, false},
@@ -50,14 +50,14 @@ TEST(LossScaler, HalvesAtOnceAndDoublesAfterAWindow) {
                 {false, 32, true},
                 {false, 16, true},
                 {false, 8, true},
-                {false, 8, false},  // no lower: somebody else has to help
+                {false, 8, false},  // at the minimum: not handled
                 {true, 8, false},
                 {true, 8, false},
                 {true, 16, false}});
 }
 
-// As Megatron-LM counts: a new allowance comes with the next growth, not with the next good step.
-TEST(LossScaler, HysteresisForgivesSoManySteps) {
+// As in Megatron-LM: hysteresis is restored when the scale grows, not at the next good step.
+TEST(LossScaler, HysteresisToleratesOverflows) {
   config::PrecisionConfig precision = fp16();
   precision.hysteresis = 3;
   const LossScaler scaler(precision);
@@ -75,16 +75,16 @@ TEST(LossScaler, HysteresisForgivesSoManySteps) {
                 {false, 16, true}});
 }
 
-TEST(LossScaler, GoesOnWhereACheckpointStood) {
+TEST(LossScaler, ContinuesFromACheckpoint) {
   const LossScaler scaler(fp16());
   const checkpoint::LossScale found{.scale = 32, .good_steps = 2, .hysteresis = 1};
   EXPECT_EQ(scaler.start(found), found);
   expect_steps(scaler, scaler.start(found), {{true, 64, false}});
-  // Below what the run allows now.
+  // Below the minimum of this run.
   EXPECT_EQ(scaler.start({.scale = 2, .good_steps = 1, .hysteresis = 1}).scale, 8);
 }
 
-TEST(LossScaler, AFixedScaleStays) {
+TEST(LossScaler, FixedScaleDoesNotChange) {
   config::PrecisionConfig precision = fp16();
   precision.loss_scale = 100;
   const LossScaler scaler(precision);

@@ -1,4 +1,4 @@
-// What counts as a loss spike.
+// Detection of loss spikes.
 #include "train/loss_spikes.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace te::train {
 namespace {
 
-/// Losses around 3, some hundredths apart.
+/// Losses around 3 that differ by a few hundredths.
 double usual(int64_t i) {
   return 3.0 + 0.01 * static_cast<double>(i * 7 % 11);
 }
@@ -25,7 +25,7 @@ TEST(LossSpikes, AreFarAboveTheMedian) {
   EXPECT_TRUE(spikes.add(26233.0));
   EXPECT_EQ(spikes.consecutive(), 2);
   EXPECT_FALSE(spikes.is_stable());
-  EXPECT_FALSE(spikes.add(0.5));  // a fall is none
+  EXPECT_FALSE(spikes.add(0.5));  // a decrease is not a spike
   EXPECT_EQ(spikes.consecutive(), 0);
   EXPECT_EQ(spikes.total(), 2);
   EXPECT_NEAR(spikes.median(), 3.05, 0.011);
@@ -34,7 +34,7 @@ TEST(LossSpikes, AreFarAboveTheMedian) {
   EXPECT_TRUE(spikes.is_stable());
 }
 
-TEST(LossSpikes, ARunThatDivergesAtOnceIsWorseThanGuessing) {
+TEST(LossSpikes, EarlyDivergenceExceedsTheUnknownLimit) {
   checkpoint::SpikeHistory history;
   LossSpikes spikes(10.0, 11.1, history);
   EXPECT_FALSE(spikes.add(5.55));
@@ -43,7 +43,7 @@ TEST(LossSpikes, ARunThatDivergesAtOnceIsWorseThanGuessing) {
   EXPECT_EQ(spikes.consecutive(), 1);
 }
 
-TEST(LossSpikes, ALossThatDoesNotMoveHasASpreadAllTheSame) {
+TEST(LossSpikes, ConstantLossHasAMinimumSpread) {
   checkpoint::SpikeHistory history;
   LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 20; ++i) EXPECT_FALSE(spikes.add(2.0));
@@ -51,7 +51,7 @@ TEST(LossSpikes, ALossThatDoesNotMoveHasASpreadAllTheSame) {
   EXPECT_TRUE(spikes.add(2.21));
 }
 
-TEST(LossSpikes, ANewLevelIsAcceptedInTheEnd) {
+TEST(LossSpikes, NewLevelIsAcceptedAfterManySpikes) {
   checkpoint::SpikeHistory history;
   LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 64; ++i) spikes.add(usual(i));
@@ -60,7 +60,7 @@ TEST(LossSpikes, ANewLevelIsAcceptedInTheEnd) {
   EXPECT_TRUE(spikes.add(9.0));
 }
 
-TEST(LossSpikes, ALevelWorseThanGuessingIsAcceptedOnlyFromTheStart) {
+TEST(LossSpikes, LevelBeyondTheUnknownLimitIsAcceptedOnlyAtTheStart) {
   checkpoint::SpikeHistory history;
   LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 64; ++i) spikes.add(usual(i));
@@ -69,9 +69,9 @@ TEST(LossSpikes, ALevelWorseThanGuessingIsAcceptedOnlyFromTheStart) {
     EXPECT_TRUE(spikes.add(8000.0)) << i;
   }
   EXPECT_FALSE(spikes.is_stable());
-  EXPECT_FALSE(spikes.add(3.0));  // it came back
+  EXPECT_FALSE(spikes.add(3.0));  // it recovered
   EXPECT_FALSE(spikes.has_diverged());
-  // An initialization as bad as that is where the run begins.
+  // After an initialization as bad as that, the level is accepted.
   checkpoint::SpikeHistory other;
   LossSpikes bad(10.0, 11.0, other);
   for (size_t i = 0; i < LossSpikes::kNewLevel; ++i) EXPECT_TRUE(bad.add(30.0)) << i;
@@ -79,8 +79,8 @@ TEST(LossSpikes, ALevelWorseThanGuessingIsAcceptedOnlyFromTheStart) {
   EXPECT_FALSE(bad.add(29.0));
 }
 
-// The window is that of the checkpoint: spikes since then, which never were in it, take nothing from it.
-TEST(LossSpikes, WhatWasRolledBackIsForgotten) {
+// The window is that of the checkpoint: later spikes were never in it and do not change it.
+TEST(LossSpikes, RollbackRestoresTheWindow) {
   checkpoint::SpikeHistory history;
   LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 20; ++i) spikes.add(2.0);
@@ -96,8 +96,8 @@ TEST(LossSpikes, WhatWasRolledBackIsForgotten) {
   EXPECT_FALSE(spikes.is_stable());
 }
 
-// A single odd batch at the end of a run is no divergence.
-TEST(LossSpikes, ARunHasProbablyDivergedWhenItsLastStepsAreSpikes) {
+// A single bad batch at the end of a run is not divergence.
+TEST(LossSpikes, RunHasProbablyDivergedIfItsLastStepsAreSpikes) {
   checkpoint::SpikeHistory history;
   LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 20; ++i) spikes.add(usual(i));

@@ -1,4 +1,4 @@
-// Times as people read them; what the writers put into their files is tested through whole runs.
+// Formatting of times; tests of whole runs cover the content of log files.
 #include "train/metrics.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ TEST(HumanTime, MinutesOrHours) {
   EXPECT_EQ(train::human_time(100 * 3600), "100:00:00");
 }
 
-TEST(MeanLoss, OfNoTokenIsNone) {
+TEST(MeanLoss, WithoutTokensIsNan) {
   EXPECT_EQ(train::mean_loss(6.0, 4), 1.5);
   EXPECT_TRUE(std::isnan(train::mean_loss(0.0, 0)));
 }

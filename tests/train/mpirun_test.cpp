@@ -1,4 +1,4 @@
-// te-train as a job of several ranks: one log, the losses of one rank, refusals, signals, and ranks that die or hang.
+// te-train with several ranks: one log, the losses of one rank, errors, signals, and ranks that die or hang.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -15,7 +15,7 @@
 namespace te {
 namespace {
 
-/// A file of /proc, empty when its process has just ended.
+/// The content of a /proc file; empty if its process has just ended.
 std::string process_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -28,7 +28,7 @@ using testing::read_file;
 using testing::Result;
 using testing::split;
 using testing::TrainFolder;
-/// A fault must have ended the whole job after so long.
+/// A fault must end the whole job within this time.
 constexpr double kLimitSeconds = 60;
 
 size_t count(const std::string& text, const std::string& words) {
@@ -55,7 +55,7 @@ std::map<int, pid_t> ranks_of(pid_t mpirun) {
   return ranks;
 }
 
-/// False for a process that has ended, also where nobody has asked for its exit code yet.
+/// False for a process that has ended, even if it has not been reaped.
 bool runs(pid_t process) {
   const std::string path = "/proc/" + std::to_string(process) + "/status";
   return std::filesystem::exists(path) && count(process_file(path), "\nState:\tZ") == 0;
@@ -80,7 +80,7 @@ class Mpirun : public ::testing::Test {
     folder_.use_ranks(ranks);
     return folder_.run(name, overrides);
   }
-  /// Starts a job without end and returns once it has logged a few steps.
+  /// Starts a job that runs until it is stopped, and returns once it has logged a few steps.
   pid_t start_endless(int ranks, const Overrides& overrides) {
     folder_.use_ranks(ranks);
     const pid_t mpirun = folder_.start("a", overrides + Overrides{"training.train_steps=1000000"});
@@ -88,7 +88,7 @@ class Mpirun : public ::testing::Test {
     EXPECT_TRUE(eventually([&] { return std::filesystem::exists(csv) && count(read_file(csv), "\n") >= 4; }));
     return mpirun;
   }
-  /// Sends a signal to one rank; the job must end soon, and no process of it may stay.
+  /// Sends a signal to one rank; the job must end soon without leaving processes.
   Result fault(int ranks, int rank, int signal, const Overrides& overrides,
                std::chrono::milliseconds delay = {}) {
     const pid_t mpirun = start_endless(ranks, overrides);
@@ -124,7 +124,7 @@ class Mpirun : public ::testing::Test {
   std::atomic<bool> ended_ = false;
 };
 
-TEST_F(Mpirun, LogsOnceWhatOneRankLogs) {
+TEST_F(Mpirun, LogsOnceLikeOneRank) {
   const Overrides common = {"precision.dtype=fp32", "training.eval_interval=3",
                             "training.eval_microbatches=3"};
   ASSERT_EQ(folder_.run("one", common).code, 0);
@@ -161,9 +161,9 @@ TEST_F(Mpirun, LogsOnceWhatOneRankLogs) {
   }
 }
 
-// Documents end anywhere in the tokens of two ranks, and so do the targets that count. Two blends of a dataset give
-// losses by source, the ranks' parts of every sample's added.
-TEST_F(Mpirun, ContextRanksTrainAsOneRank) {
+// Documents, and the targets that count, end anywhere in the tokens of two ranks. A blend of two datasets gives losses
+// by source, summed over the ranks' parts of every sample.
+TEST_F(Mpirun, ContextParallelRanksTrainLikeOneRank) {
   Overrides common = {"precision.dtype=fp32",
                       "training.eval_interval=3",
                       "training.eval_microbatches=3",
@@ -171,7 +171,7 @@ TEST_F(Mpirun, ContextRanksTrainAsOneRank) {
                       "data.eod_mask_loss=true",
                       "logging.loss_by_source=true",
                       "data.train=[[1.0, " + (folder_ / "train") + "], [1.0, " + (folder_ / "valid") + "]]"};
-  for (const char* groups : {"2", "1"}) {  // heads are exchanged, or keys and values
+  for (const char* groups : {"2", "1"}) {  // all-to-all of heads, or all-gather of keys and values
     SCOPED_TRACE(groups);
     const Overrides model = common + Overrides{std::string("model.num_query_groups=") + groups};
     const std::string one = std::string("one") + groups, two = std::string("cp2_dp2_") + groups;
@@ -228,7 +228,7 @@ TEST_F(Mpirun, HealthOfAllStagesIsLogged) {
   EXPECT_EQ(with_health, 3);  // steps 1, 3 and 6
 }
 
-TEST_F(Mpirun, WhatNoRankCanDoIsRefusedInOneLine) {
+TEST_F(Mpirun, InvalidLayoutsAreRefusedInOneLine) {
   const auto refused = [&](int ranks, const Overrides& overrides, const std::string& words) {
     const Result result = run(ranks, "a", overrides);
     EXPECT_EQ(result.code, 2) << result.error;
@@ -245,7 +245,7 @@ TEST_F(Mpirun, WhatNoRankCanDoIsRefusedInOneLine) {
   refused(2, {"data.train=" + (folder_ / "none")}, "te-train: error: data.train: ");
 }
 
-TEST_F(Mpirun, DivergenceIsSaidOnce) {
+TEST_F(Mpirun, DivergenceIsReportedOnce) {
   const Result result = run(4, "a",
                             {"parallel.tensor=2", "training.train_steps=50", "optimizer.decay=constant",
                              "optimizer.lr=1e30", "optimizer.clip_grad=0", "training.max_nonfinite_steps=2"});
@@ -254,8 +254,8 @@ TEST_F(Mpirun, DivergenceIsSaidOnce) {
       << result.out << result.error;
 }
 
-// No save succeeds, which the leader alone knows: all ranks go on without a checkpoint to roll back to, and the loss
-// spikes are applied. A rank that decided for itself would be alone in a collective.
+// No save succeeds, which only rank 0 knows: all ranks must continue without a checkpoint to roll back to, and apply
+// the loss spikes. A rank that decided differently would wait in a collective forever.
 TEST_F(Mpirun, RanksAgreeOnTheCheckpointToRollBackTo) {
   testing::Documents documents(30, std::vector<int32_t>(150, 7));
   std::vector<int32_t>& odd = documents.emplace_back();
@@ -285,31 +285,31 @@ TEST_F(Mpirun, RanksAgreeOnTheCheckpointToRollBackTo) {
   EXPECT_GE(count(saving.out, "rolled back from step "), 1u) << saving.out;
 }
 
-TEST_F(Mpirun, AKilledRankEndsTheJob) {
+TEST_F(Mpirun, KilledRankEndsTheJob) {
   const Result result = fault(4, 2, SIGKILL, {"parallel.tensor=2"});
   EXPECT_GE(count(result.out + result.error, "rank 2"), 1u) << result.error;
   EXPECT_GE(count(result.out + result.error, "signal 9"), 1u) << result.error;
-  // Which the survivors cannot do.
+  // The remaining ranks cannot save.
   EXPECT_EQ(count(result.out, "saving a checkpoint"), 0u) << result.out;
   EXPECT_EQ(count(result.error, "rank 2 has ended, so the job ends: the current step is lost"), 1u)
       << result.error;
 }
 
-TEST_F(Mpirun, AHungRankIsNamedWithTheOperation) {
+TEST_F(Mpirun, HungRankIsReportedWithTheOperation) {
   const Result result = fault(
       4, 1, SIGSTOP,
       {"parallel.tensor=2", "parallel.pipeline=2", "parallel.schedule=1f1b", "parallel.timeout_seconds=5"});
   EXPECT_EQ(result.code, 1);
   EXPECT_GE(count(result.error, "watchdog: "), 1u) << result.error;
-  // Where it was stopped: between two operations, or inside one that it will never finish.
+  // Depending on where it was stopped: between two operations, or inside one that it cannot finish.
   EXPECT_GE(
       count(result.error, "; rank 1 is elsewhere, ") + count(result.error, "; rank 1 does not run for "), 1u)
       << result.error;
   EXPECT_GE(count(result.error, ", during "), 1u) << result.error;
 }
 
-// Nearly all of the time passes in validation.
-TEST_F(Mpirun, ARankThatHangsInValidationIsNamed) {
+// Most of the time is spent in validation.
+TEST_F(Mpirun, RankThatHangsInValidationIsReported) {
   testing::write_dataset(folder_ / "long", testing::Documents(200, std::vector<int32_t>(161, 7)));
   const Result result = fault(
       4, 1, SIGSTOP,
@@ -321,8 +321,8 @@ TEST_F(Mpirun, ARankThatHangsInValidationIsNamed) {
   EXPECT_GE(count(result.error, "during evaluation"), 1u) << result.error;
 }
 
-// A save takes far longer than a step here.
-TEST_F(Mpirun, ARankThatHangsWhileTheOthersSaveEndsTheJob) {
+// A save takes much longer than a step here.
+TEST_F(Mpirun, RankThatHangsDuringASaveEndsTheJob) {
   const Result result =
       fault(2, 1, SIGSTOP,
             {"parallel.tensor=2", "parallel.timeout_seconds=4", "checkpoint.save_every=1",
@@ -331,9 +331,9 @@ TEST_F(Mpirun, ARankThatHangsWhileTheOthersSaveEndsTheJob) {
       << result.error;
 }
 
-// mpirun reads nothing any more once it was asked to end its ranks; a stopped one stands for that. The terminal that it
-// made for rank 0 fills up, and rank 0 waits in the middle of a line.
-TEST_F(Mpirun, ARankThatCannotPrintSavesAllTheSame) {
+// Once mpirun was asked to end its ranks, it no longer reads their output; a stopped mpirun stands for that. The
+// terminal that it made for rank 0 fills up, and rank 0 blocks in the middle of a line.
+TEST_F(Mpirun, RankThatCannotPrintStillSaves) {
   const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
   const std::map<int, pid_t> processes = ranks_of(mpirun);
   EXPECT_EQ(processes.size(), 2u);
@@ -355,9 +355,9 @@ TEST_F(Mpirun, ARankThatCannotPrintSavesAllTheSame) {
   EXPECT_NE(folder_.wait(mpirun).code, 0);
 }
 
-// mpirun sends SIGCONT, and SIGTERM only after the whole timeout; it would sleep on for another one when its ranks have
-// ended.
-TEST_F(Mpirun, StopsAtOnceHoweverLongMpirunWouldWait) {
+// mpirun sends SIGCONT, and SIGTERM only after the whole timeout; when its ranks have ended, it would sleep for another
+// one.
+TEST_F(Mpirun, StopsAtOnceDespiteMpirunsTimeout) {
   ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "300", 1);
   const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
   ::unsetenv("OMPI_MCA_odls_base_sigkill_timeout");
@@ -372,8 +372,8 @@ TEST_F(Mpirun, StopsAtOnceHoweverLongMpirunWouldWait) {
             "step_" + std::string(8 - step.size(), '0') + step + "\n");
 }
 
-// mpirun stops its ranks on Ctrl-Z, and continues them with the signal that also precedes the end.
-TEST_F(Mpirun, GoesOnAfterCtrlZ) {
+// mpirun stops its ranks on Ctrl-Z, and continues them with SIGCONT, which also precedes the end of a job.
+TEST_F(Mpirun, ContinuesAfterCtrlZ) {
   const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
   const std::string csv = folder_.run_folder("a") + "/loss.csv";
   ::kill(mpirun, SIGTSTP);
@@ -386,11 +386,11 @@ TEST_F(Mpirun, GoesOnAfterCtrlZ) {
   EXPECT_EQ(count(result.out, "interrupted after step "), 1u) << result.out;
 }
 
-/// Steps of some seconds, beyond what mpirun grants its ranks after Ctrl-C.
+/// Steps of some seconds, longer than the time that mpirun gives its ranks after Ctrl-C.
 const Overrides kLongSteps = {"training.train_steps=1000000", "training.global_batch_size=4800",
                               "logging.fp8_stats_every=0"};
 
-TEST_F(Mpirun, AStepLongerThanMpirunWouldWaitIsFinishedAndSaved) {
+TEST_F(Mpirun, StepLongerThanMpirunsTimeoutIsSaved) {
   folder_.use_ranks(2);
   const pid_t mpirun = folder_.start("a", kLongSteps);
   const std::string csv = folder_.run_folder("a") + "/loss.csv";
@@ -403,8 +403,8 @@ TEST_F(Mpirun, AStepLongerThanMpirunWouldWaitIsFinishedAndSaved) {
   EXPECT_EQ(read_file(folder_.run_folder("a") + "/checkpoints/latest"), "step_00000002\n");
 }
 
-// mpirun is held until the ranks have saved, which they will not.
-TEST_F(Mpirun, ARankThatDiesAfterTheRequestToStopEndsTheJob) {
+// mpirun stays stopped until the ranks have saved, which never happens here.
+TEST_F(Mpirun, RankThatDiesAfterAStopRequestEndsTheJob) {
   folder_.use_ranks(2);
   const pid_t mpirun = folder_.start("a", kLongSteps);
   const std::string csv = folder_.run_folder("a") + "/loss.csv";
@@ -414,7 +414,7 @@ TEST_F(Mpirun, ARankThatDiesAfterTheRequestToStopEndsTheJob) {
   ::kill(mpirun, SIGTERM);
   EXPECT_TRUE(eventually([&] {
     return count(process_file("/proc/" + std::to_string(mpirun) + "/status"), "\nState:\tT") == 1;
-  })) << "mpirun was not held";
+  })) << "mpirun was not stopped";
   ::kill(ranks.at(1), SIGKILL);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_NE(folder_.wait(mpirun).code, 0);
@@ -422,8 +422,8 @@ TEST_F(Mpirun, ARankThatDiesAfterTheRequestToStopEndsTheJob) {
   EXPECT_TRUE(eventually([&] { return !runs(ranks.at(0)); }));
 }
 
-// mpirun hands these two on and waits; a step takes longer here than what it grants after Ctrl-C.
-TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
+// mpirun forwards these two signals and waits; a step takes longer here than the time it gives after Ctrl-C.
+TEST_F(Mpirun, SignalsThatMpirunForwardsSave) {
   folder_.use_ranks(2);
   const pid_t mpirun = folder_.start(
       "a", {"training.train_steps=1000000", "training.global_batch_size=1600", "logging.fp8_stats_every=0"});

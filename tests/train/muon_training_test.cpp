@@ -1,4 +1,4 @@
-// Runs with Muon: that they learn, what their checkpoints hold, and which they take.
+// Runs with Muon: they learn, what their checkpoints contain, and which checkpoints they accept.
 #include <cstdio>
 
 #include "te_train_testing.h"
@@ -14,7 +14,7 @@ double mean_of_last(const std::vector<double>& values, size_t count) {
   return sum / static_cast<double>(count);
 }
 
-// The same run with either optimizer, each at the best of the same learning rates (1.52 and 0.72 were seen).
+// The same run with both optimizers, each at its best learning rate of the same list.
 TEST(MuonTraining, LearnsAtLeastAsFastAsAdamW) {
   const TrainFolder folder;
   const auto best = [&](const std::string& name) {
@@ -69,7 +69,7 @@ TEST(MuonTraining, RefusesTheMomentsOfAnotherOptimizer) {
                  "holds the moments of optimizer.name adamw, this config has muon");
   expect_refused(folder.run("muon", {resume}),
                  "holds the moments of optimizer.name muon, this config has adamw");
-  // Without its moments any checkpoint will do.
+  // Without its moments any checkpoint is accepted.
   const Result taken = folder.run("adamw", {kMuon, resume, "checkpoint.load_optimizer=false"});
   EXPECT_EQ(taken.code, 0) << taken.error;
   EXPECT_EQ(folder.csv("adamw").size(), 6u);

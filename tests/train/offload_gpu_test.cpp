@@ -1,5 +1,5 @@
-// optimizer.offload on a GPU, where copies really run beside passes and updates: a chunk that is read before it has
-// come, or whose slot is filled before it has left, changes losses and the state.
+// optimizer.offload on a GPU, where copies overlap with passes and updates: a chunk that is used before it has arrived,
+// or whose slot is refilled before it is written back, would change losses and the state.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -16,7 +16,7 @@ namespace {
 using config::MomentDType;
 using config::Offload;
 
-/// Of 18 million parameters: chunks of a megabyte each, so that copies take their time.
+/// 18 million parameters in chunks of a megabyte each, so that copies take some time.
 config::Config offloading_config(Offload offload, MomentDType moments, bool remainders, Precision precision) {
   config::Config config = make_config({.family = Family::llama, .precision = precision, .layers = 2});
   config::ModelConfig& m = config.model;
@@ -34,20 +34,19 @@ config::Config offloading_config(Offload offload, MomentDType moments, bool rema
   return config;
 }
 
-/// What a run leaves: losses and norms, then the bytes of values, main parameters and moments.
+/// Results of a run: losses and norms, then the bytes of BF16 weights, FP32 master weights and Adam moments.
 struct Left {
   std::vector<float> trace;
   std::vector<std::vector<uint8_t>> state;
 };
 
-/// Steps that are launched one behind another; in the middle the state is copied, two steps are taken and it is put
-/// back, as the guard does.
+/// Runs consecutive steps; in the middle the state is copied, two steps are taken, and it is restored, as by the guard.
 Left run(const config::Config& config) {
   const Context context = Context::cuda(0, train::execution_options(config));
   train::StepRunner runner(config, context);
   runner.allocate();
   runner.initialize();
-  // As a load does it.
+  // As a checkpoint load does.
   context.fill_bytes(runner.optimizer().exp_avg.values, 0x3c);
   runner.optimizer().exp_avg.zero(context);
   train::HostBatch batch = runner.make_host_batch();
@@ -93,7 +92,7 @@ TEST_P(OffloadGpu, ChangesNoBit) {
   for (const MomentDType moments : {MomentDType::fp32, MomentDType::bf16, MomentDType::fp8}) {
     for (const bool remainders : {false, true}) {
       SCOPED_TRACE(fmt::format("moments {}, remainders {}", config::to_string(moments), remainders));
-      // Values that no pass reads are not kept without offload, so `remainders` alone compares those.
+      // Without offload, values that no pass reads are not kept, so only `remainders` compares those.
       const Left expected = run(offloading_config(Offload::none, moments, remainders, GetParam()));
       for (const Offload offload : {Offload::moments, Offload::state}) {
         for (const int64_t mib : {1, 64}) {

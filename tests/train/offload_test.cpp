@@ -1,5 +1,5 @@
-// optimizer.offload in whole runs: bit for bit those without, whatever else reads or writes the state. And what a plan
-// of it says.
+// optimizer.offload in whole runs: bitwise equal to runs without, whatever else reads or writes the state; and the text
+// of its plan.
 #include <nlohmann/json.hpp>
 
 #include "te_train_testing.h"
@@ -12,7 +12,8 @@ namespace {
 
 const std::string kModes[] = {"moments", "state"};
 
-/// Runs with each mode have losses, norms and checkpoints of the run without. Returns the number of runs.
+/// Checks that runs with each mode have the losses, norms and checkpoints of the run without. Returns the number of
+/// runs.
 int expect_offloading_changes_nothing(const TrainFolder& folder, const std::string& name,
                                       const Overrides& overrides, int64_t steps = 6) {
   SCOPED_TRACE(name);
@@ -56,8 +57,8 @@ TEST(Offload, ChangesNoBitOfAnyOptimizerState) {
   EXPECT_EQ(runs, 14);
 }
 
-// A copy of the state is taken and put back, a checkpoint is read, while the last chunks may be on their way.
-TEST(Offload, ChangesNoBitOfWhatReadsTheState) {
+// The state is copied and restored, and a checkpoint is written, while the last chunks may still be in transfer.
+TEST(Offload, ChangesNoBitOfReadersOfTheState) {
   const TrainFolder folder;
   const Overrides saves = {"checkpoint.save_every=1", "training.eval_interval=2",
                            "training.eval_microbatches=1"};
@@ -70,10 +71,10 @@ TEST(Offload, ChangesNoBitOfWhatReadsTheState) {
       folder, "guard",
       kTinyFp8 + Overrides{"guard.every=2", "guard.compare_steps=1", "guard.action=rollback",
                            "guard.tolerance=0.0000001", "guard.bf16_steps=2"});
-  TE_EXPECT_CONTAINS(read_file(folder / "stdout"), "; from there 2 steps are taken in BF16");
+  TE_EXPECT_CONTAINS(read_file(folder / "stdout"), "; from there, 2 steps run in BF16");
 }
 
-TEST(Offload, ARunMayResumeWithAnother) {
+TEST(Offload, RunMayResumeWithAnotherMode) {
   const TrainFolder folder;
   const Overrides form = kTinyFp8 + moments("bf16", "fp8");
   ASSERT_EQ(folder.run("whole", form).code, 0);
@@ -127,7 +128,7 @@ config::Config shipped(const std::string& name, Overrides overrides) {
   return config::load_config(std::string(TE_SOURCE_DIR) + "/configs/" + name + ".yaml", overrides);
 }
 
-// docs/how-to/save-memory.md says so. A GPU of 141 GB has 139 GiB, a machine for one of them often 128 GiB of memory.
+// docs/how-to/save-memory.md states it. A GPU of 141 GB has 139 GiB; a host often has 128 GiB per GPU.
 TEST(OffloadPlan, Of13BFitsOneGpu) {
   const Context context = Context::cpu();
   for (const std::string precision : {"bf16", "fp8"}) {
@@ -140,7 +141,7 @@ TEST(OffloadPlan, Of13BFitsOneGpu) {
     EXPECT_LE(runner.plan().bytes(MemoryKind::offload_slots), int64_t{512} << 20);
     EXPECT_GT(runner.plan().bytes(MemoryKind::offload_slots), int64_t{511} << 20);
     EXPECT_EQ(runner.plan().bytes(MemoryKind::main_params), 2 * int64_t{13015864320});
-    // As a check of the check: without.
+    // Control: without offload it does not fit.
     const train::StepRunner whole(shipped("llama2_13b_" + precision, {}), context);
     EXPECT_GT(whole.plan().total_bytes(), 139 * kGiB) << precision;
   }
@@ -165,49 +166,49 @@ TEST(OffloadPlan, MovesStateAndNothingElse) {
   EXPECT_LE(state->plan().bytes(MemoryKind::offload_slots), int64_t{64} << 20);
 }
 
-// Main parameters on the host cannot be what FP8 weights are made of.
-TEST(OffloadPlan, KeepsValuesBesideMainParametersOnTheHost) {
+// FP8 weights cannot be quantized from FP32 master weights in host memory.
+TEST(OffloadPlan, KeepsBf16WeightsIfMasterWeightsAreOffloaded) {
   const Context context = Context::cpu();
   const train::StepRunner moments(shipped("llama_1b_fp8", {"optimizer.offload=moments"}), context),
       state(shipped("llama_1b_fp8", {"optimizer.offload=state"}), context);
   EXPECT_GT(state.plan().bytes(MemoryKind::parameters), moments.plan().bytes(MemoryKind::parameters));
 }
 
-TEST(OffloadPlan, SaysWhatItCosts) {
+TEST(OffloadPlan, ReportsItsCost) {
   const Context context = Context::cpu();
   const config::Config config = shipped("llama2_13b_fp8", {"optimizer.offload=moments"});
   const train::StepRunner runner(config, context);
-  // 104.1e9 bytes less the slots' 0.5e9, at 50e9 a second.
-  EXPECT_EQ(train::offload_summary(runner.plan(), config),
-            "offload: moments in host memory, 96.98 GiB a rank; on a GPU about 2.1 s a step, at 50 GB/s each "
-            "way at "
-            "once (PCIe 5.0 x16, assumed)\n");
+  // 104.1e9 bytes minus 0.5e9 in the slots, at 50e9 bytes/s.
+  EXPECT_EQ(
+      train::offload_summary(runner.plan(), config),
+      "offload: Adam moments in host memory, 96.98 GiB per rank; on a GPU about 2.1 s per step, at 50 GB/s "
+      "in each direction (PCIe 5.0 x16, assumed)\n");
   const config::Config without = shipped("llama7b_fp8", {});
   EXPECT_EQ(train::offload_summary(train::StepRunner(without, context).plan(), without), "");
 }
 
-TEST(OffloadPlan, TheHostMustHaveTheMemory) {
+TEST(OffloadPlan, IsRefusedWithoutEnoughHostMemory) {
   const Context context = Context::cpu();
   const config::Config config = shipped("llama7b_fp8", {"optimizer.offload=state"});
   const train::StepRunner runner(config, context);
   const int64_t device = runner.plan().total_bytes(), host = runner.plan().total_host_bytes();
-  // On the CPU both are the same memory.
+  // On the CPU both are in the same memory.
   EXPECT_EQ(train::memory_shortage(runner.plan(), config, context, 1, {device + host, device + host}), "");
   TE_EXPECT_CONTAINS(train::memory_shortage(runner.plan(), config, context, 1, {device + host - 1, 1 << 30}),
-                     "the memory plan needs " + human_bytes(device + host) + ", this host has ");
+                     "the memory plan needs " + human_bytes(device + host) + ", but this host has ");
   const std::string line =
       train::memory_shortage(runner.plan(), config, context, 1, {device + host, host - 1}, 0);
   TE_EXPECT_CONTAINS(line, "the memory plan needs " + human_bytes(host) + " of page-locked host memory");
   TE_EXPECT_CONTAINS(
       line, "optimizer.offload: moments; optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8; ");
   EXPECT_EQ(line.find("guard"), std::string::npos) << line;
-  // The guard's copy is beside it.
+  // The guard's copy is added to it.
   TE_EXPECT_CONTAINS(
       train::memory_shortage(runner.plan(), config, context, 1, {device + 2 * host, host + 9}, 10),
-      "what helps: guard.every: 0; ");
+      "options: guard.every: 0; ");
 }
 
-TEST(OffloadPlan, ADryRunShowsBothMemories) {
+TEST(OffloadPlan, DryRunShowsBothMemories) {
   const TrainFolder folder;
   const Result result =
       folder.run_raw("--dry-run --config " TE_SOURCE_DIR
@@ -215,7 +216,7 @@ TEST(OffloadPlan, ADryRunShowsBothMemories) {
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out,
                      "host memory, page-locked beside a GPU:\n  optimizer moments            96.98 GiB\n");
-  TE_EXPECT_CONTAINS(result.out, "offload: moments in host memory");
+  TE_EXPECT_CONTAINS(result.out, "offload: Adam moments in host memory");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the shipped configs plan: FP8 never takes more memory than BF16.
+// Memory plans of the shipped configs: FP8 never needs more memory than BF16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,13 +27,13 @@ Planned planned(const std::string& name) {
   return {runner.plan().total_bytes(), runner.plan().bytes(MemoryKind::fp8_weights)};
 }
 
-TEST(Plan, OfEveryShippedFp8ConfigIsSmallerThanThatOfItsTwin) {
+TEST(Plan, OfEveryShippedFp8ConfigIsSmallerThanInBf16) {
   for (const std::string name : {"quickstart", "gpt2_124m", "llama_1b", "llama7b"})
     EXPECT_LT(planned(name + "_fp8").total, planned(name + "_bf16").total) << name;
 }
 
-// BF16 values and remainders are all that stays of a weight of these.
-TEST(Plan, KeepsNoFp8WeightsBesideRemainders) {
+// With remainders, only BF16 weights and remainders of a weight are kept.
+TEST(Plan, KeepsNoFp8WeightsWithRemainders) {
   EXPECT_EQ(planned("llama7b_fp8").fp8_weights, 0);
   EXPECT_GT(planned("llama_1b_fp8").fp8_weights, 0);
 }
@@ -52,19 +52,19 @@ int64_t largest_plan(const std::string& name, int ranks) {
   return largest;
 }
 
-// A GPU of 141 GB has 139 GiB; some are CUDA's and NCCL's own.
-TEST(Plan, OfLargeConfigsFitsTheGpusTheyAreFor) {
+// A GPU of 141 GB has 139 GiB, some of it for CUDA and NCCL.
+TEST(Plan, OfLargeConfigsFitsTheirGpus) {
   constexpr int64_t kGiB = int64_t{1} << 30, kFits = 130 * kGiB;
   for (const std::string precision : {"_bf16", "_fp8"}) {
     EXPECT_LT(largest_plan("llama3.1_8b" + precision, 4), kFits) << precision;
     EXPECT_LT(largest_plan("llama2_13b" + precision, 4), kFits) << precision;
     EXPECT_LT(largest_plan("llama3.1_70b" + precision, 32), kFits) << precision;
-    // As a check of the check: fewer ranks have no room.
+    // Control: it does not fit on fewer ranks.
     EXPECT_GT(largest_plan("llama2_13b" + precision, 1), kFits) << precision;
   }
 }
 
-/// What each of `ranks` data ranks plans.
+/// The plan of each of `ranks` data-parallel ranks.
 int64_t planned_of(int ranks, const std::string& shard, MemoryKind kind) {
   const config::Config config =
       config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_bf16.yaml",
@@ -74,8 +74,8 @@ int64_t planned_of(int ranks, const std::string& shard, MemoryKind kind) {
   return train::StepRunner(config, Context::cpu(), groups).plan().bytes(kind);
 }
 
-// Of the 32 layers' 6.48e9 parameters a quarter, and slots for two of them. Embedding and head stay whole.
-TEST(Plan, ShardsLayersOverTheDataRanks) {
+// A quarter of the 32 layers' 6.48e9 parameters, and slots for two layers. Embedding and output layer stay full.
+TEST(Plan, ShardsLayersOverDataParallelRanks) {
   constexpr int64_t kLayer = 202'383'360, kLayers = 32 * kLayer, kEnds = 2 * int64_t{32000} * 4096;
   const auto near = [](int64_t actual, int64_t expected) {
     EXPECT_NEAR(static_cast<double>(actual), static_cast<double>(expected),
@@ -87,11 +87,11 @@ TEST(Plan, ShardsLayersOverTheDataRanks) {
   near(planned_of(4, "gradients", MemoryKind::main_grads), 4 * (kLayers / 4 + 2 * kLayer + kEnds));
   near(planned_of(4, "parameters", MemoryKind::parameters), 2 * (kLayers / 4 + 2 * kLayer + kEnds));
   near(planned_of(4, "parameters", MemoryKind::main_grads), 4 * (kLayers / 4 + 2 * kLayer + kEnds));
-  // Nobody to share with.
+  // One data-parallel rank does not shard.
   near(planned_of(1, "parameters", MemoryKind::main_grads), 4 * (kLayers + kEnds));
 }
 
-/// Every buffer of each tensor rank.
+/// Every buffer of each tensor-parallel rank.
 std::vector<std::string> tensor_plans(const std::string& name, int tensor,
                                       const std::vector<std::string>& more) {
   std::vector<std::string> overrides{"training.device=cpu", "parallel.tensor=" + std::to_string(tensor),
@@ -108,13 +108,13 @@ std::vector<std::string> tensor_plans(const std::string& name, int tensor,
   return plans;
 }
 
-// Where another rank writes into its memory, a rank finds it by the place in its own.
-TEST(Plan, OfTensorRanksIsTheSameWhereTheyWriteEachOthersMemory) {
+// Ranks that write to each other's memory assume the same offsets as in their own.
+TEST(Plan, OfTensorParallelRanksIsEqualWithCopyEngines) {
   for (const std::string name : {"gpt2_124m_bf16", "llama7b_fp8"}) {
     for (const int tensor : {2, 4}) {
       for (const std::string extra :
            {"optimizer.name=adamw", "optimizer.name=muon", "training.recompute=full"}) {
-        SCOPED_TRACE(::testing::Message() << name << ", " << tensor << " tensor ranks, " << extra);
+        SCOPED_TRACE(::testing::Message() << name << ", " << tensor << " tensor-parallel ranks, " << extra);
         const std::vector<std::string> plans =
             tensor_plans(name, tensor, {"parallel.tensor_transport=copy", extra});
         for (const std::string& plan : plans) EXPECT_EQ(plan, plans[0]);
@@ -125,8 +125,8 @@ TEST(Plan, OfTensorRanksIsTheSameWhereTheyWriteEachOthersMemory) {
   }
 }
 
-// Likewise of data ranks, each of which has other segments.
-TEST(Plan, OfDataRanksIsTheSameWhereTheyWriteEachOthersMemory) {
+// The same for data-parallel ranks, which have different segments.
+TEST(Plan, OfDataParallelRanksIsEqualWithCopyEngines) {
   const auto plans = [](const std::vector<std::string>& more) {
     std::vector<std::string> overrides{"training.device=cpu", "training.global_batch_size=128"};
     overrides.insert(overrides.end(), more.begin(), more.end());
@@ -150,7 +150,7 @@ TEST(Plan, OfDataRanksIsTheSameWhereTheyWriteEachOthersMemory) {
   EXPECT_EQ(plans({})[0].find("data_transport"), std::string::npos);
 }
 
-/// The lines of the buffer in each stage's table.
+/// The lines of a buffer in each stage's table.
 std::vector<std::string> lines_of_stages(const std::string& buffer, int stages,
                                          std::vector<std::string> overrides) {
   overrides.insert(overrides.end(), {"training.device=cpu", "training.recompute=none",
@@ -170,7 +170,7 @@ std::vector<std::string> lines_of_stages(const std::string& buffer, int stages,
   return found;
 }
 
-// Stages, which hold other layers, find the buffers in which messages land by their place in one tensor.
+// Stages with different layers find each other's landing buffers by their position in one tensor.
 TEST(Plan, OfStagesHasTheSameLandingBuffers) {
   const std::string copy = "parallel.pipeline_transport=copy", chunks = "parallel.virtual_stages=2";
   const auto lines = [](int stages, std::vector<std::string> overrides) {
@@ -180,21 +180,21 @@ TEST(Plan, OfStagesHasTheSameLandingBuffers) {
     for (const std::string& stage : stages) EXPECT_EQ(stage, stages[0]);
     EXPECT_NE(stages[0].find(shape), std::string::npos) << stages[0];
   };
-  // Micro batches of 2 x 4096; two messages of each direction.
+  // Microbatches of 2 x 4096; two landing buffers per direction.
   for (const int stages : {2, 4}) {
     expect(lines(stages, {copy, "parallel.schedule=1f1b"}), "[32768, 4096]");
     expect(lines(stages, {copy, "parallel.schedule=zero_bubble"}), "[32768, 4096]");
     expect(lines(stages, {copy, "parallel.schedule=interleaved", chunks}), "[32768, 4096]");
   }
-  // Where the ring of chunks closes two or three are on their way, beside the one that is made.
+  // Where the cycle of chunks closes, two or three sends are in flight, in addition to the one being produced.
   expect(lines(2, {copy, "parallel.schedule=zero_bubble", chunks}), "[49152, 4096]");
   expect(lines(4, {copy, "parallel.schedule=zero_bubble", chunks}), "[65536, 4096]");
   for (const std::string& stage : lines(2, {"parallel.schedule=1f1b"})) EXPECT_EQ(stage, "");
   EXPECT_EQ(lines(1, {copy})[0], "");
 }
 
-// Copies end by themselves, so two buffers to send from are enough, and received messages need no other.
-TEST(Plan, OfStagesThatCopyHasTwoMessagesOfEachDirection) {
+// Copy engines need no progress by the receiver, so two send buffers are enough, and receives need no others.
+TEST(Plan, OfStagesWithCopyEnginesHasTwoSendBuffersPerDirection) {
   const auto count = [](std::vector<std::string> overrides) {
     overrides.insert(overrides.end(), {"parallel.schedule=zero_bubble", "parallel.virtual_stages=2"});
     std::vector<std::ptrdiff_t> counts;

@@ -1,5 +1,5 @@
-// All that decides later steps is in the checkpoint: a run that is resumed after any of its steps takes the same steps
-// as one that was not interrupted, bit for bit, and makes the same decisions.
+// Checkpoints have everything that determines later steps: a run that is resumed after any step takes bitwise the same
+// steps as an uninterrupted one, and makes the same decisions.
 #include <algorithm>
 #include <filesystem>
 
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A short run that meets every policy: one odd document, whose samples are spikes, first in step 32.
+/// A short run that triggers every policy: one unusual document, whose samples are spikes, first in step 32.
 class PolicyState : public ::testing::Test {
  protected:
   PolicyState() {
@@ -28,11 +28,11 @@ class PolicyState : public ::testing::Test {
                         "training.seed=4", "training.train_steps=40", "optimizer.lr=1e-2",
                         "optimizer.decay=constant", "logging.fp8_stats_every=0", "checkpoint.save_every=1",
                         "checkpoint.keep_best=2", "training.eval_interval=4", "training.eval_microbatches=2",
-                        // The first evaluation is the only gain: the run ends after eight more.
+                        // Only the first evaluation is an improvement: the run ends after eight more.
                         "training.early_stopping_patience=8", "training.early_stopping_min_delta=100"} +
                   more);
   }
-  /// What a step has done, without its time.
+  /// The logged values of each step, without its time.
   std::vector<std::string> steps(const std::string& name) const {
     std::vector<std::string> lines;
     for (const auto& row : folder_.csv(name)) {
@@ -42,7 +42,7 @@ class PolicyState : public ::testing::Test {
     }
     return lines;
   }
-  /// The run as it would be had it been killed after this step. Older checkpoints than the best are not needed.
+  /// Recreates the run as if it had been killed after this step. Checkpoints older than the best ones are not needed.
   void cut(const std::string& from, const std::string& name, int64_t step) const {
     fs::remove_all(folder_.run_folder(name));
     fs::create_directories(folder_.run_folder(name) + "/checkpoints");
@@ -57,10 +57,11 @@ class PolicyState : public ::testing::Test {
   bool saved(const std::string& name, int64_t step) const {
     return fs::exists(folder_.checkpoint(name, step));
   }
-  /// The next checkpoint after a resume has the weights, the state of all policies and the log of the whole run, and so
-  /// by induction have all that follow. One step more is taken, since a run's last one is saved and evaluated in any
-  /// case. Around the spike the run goes to its end, since a step may be taken again more than once.
-  void expect_the_same_wherever_it_is_resumed(const Overrides& policies) const {
+  /// Checks that the next checkpoint after a resume has the weights, the policies' state and the log of the
+  /// uninterrupted run, which by induction holds for all later ones. The resumed run takes one more step, since its
+  /// last step is always saved and evaluated. Around the spike it runs to the end, since steps may be repeated more
+  /// than once.
+  void expect_equal_after_resume_at_every_step(const Overrides& policies) const {
     const Result whole = run("whole", policies);
     ASSERT_EQ(whole.code, 0) << whole.out << whole.error;
     TE_EXPECT_CONTAINS(whole.out, "loss spike in step " + std::to_string(kSpike));
@@ -89,33 +90,33 @@ class PolicyState : public ::testing::Test {
 };
 
 TEST_F(PolicyState, SkippedSpikesAndTheGuardAreResumedAfterEveryStep) {
-  expect_the_same_wherever_it_is_resumed(kTinyFp8 + Overrides{"training.loss_spikes=skip", "guard.every=5",
-                                                              "guard.compare_steps=2", "guard.action=bf16",
-                                                              "guard.bf16_steps=3", "guard.tolerance=0"});
+  expect_equal_after_resume_at_every_step(kTinyFp8 + Overrides{"training.loss_spikes=skip", "guard.every=5",
+                                                               "guard.compare_steps=2", "guard.action=bf16",
+                                                               "guard.bf16_steps=3", "guard.tolerance=0"});
 }
 
 TEST_F(PolicyState, RollbacksAndTheLossScaleAreResumedAfterEveryStep) {
-  expect_the_same_wherever_it_is_resumed({"training.loss_spikes=rollback", "precision.dtype=fp16",
-                                          "precision.initial_loss_scale=256",
-                                          "precision.loss_scale_window=5"});
+  expect_equal_after_resume_at_every_step({"training.loss_spikes=rollback", "precision.dtype=fp16",
+                                           "precision.initial_loss_scale=256",
+                                           "precision.loss_scale_window=5"});
 }
 
-// A loss scale that is fixed at a size at which no gradient is finite: no step updates anything.
-TEST_F(PolicyState, StepsThatAreNotFiniteAreCountedOnAfterAResume) {
+// A fixed loss scale at which no gradient is finite: no step updates anything.
+TEST_F(PolicyState, CountOfNonFiniteStepsContinuesAfterAResume) {
   const Overrides never = {"precision.dtype=fp16", "precision.loss_scale=1e30", "checkpoint.save_every=0",
                            "training.max_nonfinite_steps=5"};
   ASSERT_EQ(run("a", never + Overrides{"training.train_steps=3"}).code, 0);
   const Result result = run("a", never + Overrides{"checkpoint.resume=auto"});
   EXPECT_EQ(result.code, 3) << result.out;
-  TE_EXPECT_CONTAINS(result.out, "not finite in 5 steps in a row");
+  TE_EXPECT_CONTAINS(result.out, "not finite in 5 consecutive steps");
   EXPECT_EQ(folder_.csv("a").size(), 5u);
   EXPECT_EQ(folder_.records("a").back().at("skipped_total"), 5);
 }
 
-// A checkpoint of a version that did not save it.
-TEST_F(PolicyState, AMissingHistoryOfLossesIsSaid) {
+// For checkpoints of versions that did not save the history.
+TEST_F(PolicyState, MissingLossHistoryIsReported) {
   ASSERT_EQ(run("a", {"training.train_steps=20", "training.loss_spikes=off"}).code, 0);
-  const std::string words = "the checkpoint has no history of losses: until 16 steps are taken";
+  const std::string words = "the checkpoint has no loss history: for the next 16 steps";
   const Result result = run("a", {"training.train_steps=22", "checkpoint.resume=auto"});
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, words);
@@ -123,8 +124,8 @@ TEST_F(PolicyState, AMissingHistoryOfLossesIsSaid) {
   EXPECT_EQ(known.out.find(words), std::string::npos) << known.out;
 }
 
-// The steps in BF16 leave the spike's update out as the run does, so that the losses after it are comparable.
-TEST_F(PolicyState, TheGuardComparesStepsThatSkipTheSameSpikes) {
+// The BF16 steps skip the spike's update like the run, so that later losses are comparable.
+TEST_F(PolicyState, GuardComparesStepsThatSkipTheSameSpikes) {
   const Result result =
       run("a", kTinyFp8 + Overrides{"training.loss_spikes=skip", "guard.every=31", "guard.compare_steps=8",
                                     "guard.action=warn", "checkpoint.keep_best=0", "checkpoint.save_every=0",

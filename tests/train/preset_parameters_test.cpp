@@ -1,4 +1,4 @@
-// What the presets' sizes are worked out by is what the model has.
+// The parameter counts of presets match the model.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Steps on random tokens, for tests of what may not change a bit of them.
+// Steps on random tokens, for tests of settings that must not change a bit of them.
 #pragma once
 
 #include <limits>
@@ -12,8 +12,8 @@ namespace te::testing {
 
 struct RandomSteps {
   int steps = 0;
-  int skipped = 0;  ///< the number of one that is not taken; 0: none
-  int warm_up = 0;  ///< StepRunner::warm_up() before this one, with the tokens of the one before; 0: none
+  int skipped = 0;  ///< this step is skipped; 0: none
+  int warm_up = 0;  ///< call StepRunner::warm_up() before this step, with the previous tokens; 0: never
 };
 
 /// Loss and gradient norm of every step, the same on all ranks.

@@ -1,6 +1,5 @@
-// Pipelines on GPUs, where messages really travel beside the passes: whether a receive waits for the passes before it
-// or for its buffer alone (parallel.overlap_receive), and whether NCCL or copy engines carry the messages
-// (parallel.pipeline_transport), changes no bit, and what arrives is what was sent.
+// Pipelines on GPUs, where communication overlaps with passes. Neither overlapping receives (parallel.overlap_receive)
+// nor copy engines instead of NCCL (parallel.pipeline_transport) change a bit, and data arrives as it was sent.
 #include <algorithm>
 #include <vector>
 
@@ -27,8 +26,8 @@ config::Config make_pipeline_config(PipelineSchedule schedule, int chunks) {
   c.chunks = chunks;
   c.layers = std::max(2, chunks) * c.pipeline;
   config::Config config = make_config(c);
-  // Messages of several chunks wait where the ring closes: with microbatches enough, and room for too few of them, the
-  // stages would wait for each other.
+  // With several chunks, sends are in flight where the cycle of stages closes: with enough microbatches and too few
+  // buffers the stages would deadlock.
   if (chunks > 2) config.training.global_batch_size *= 4;
   config.training.device = config::DeviceChoice::cuda;
   config.training.gemm_autotune = config::GemmAutotune::off;  // the same algorithms in every run
@@ -52,7 +51,7 @@ Groups connect_stages(const Context& context) {
                          {.use_pipeline_copy_engines = true});
 }
 
-TEST(ReceivesGpu, EarlyOnesAndCopiesChangeNoBit) {
+TEST(ReceivesGpu, OverlapAndCopyEnginesChangeNoBit) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "no pipeline";
   for (const auto& [schedule, chunks] : kOrders) {
@@ -70,15 +69,15 @@ TEST(ReceivesGpu, EarlyOnesAndCopiesChangeNoBit) {
     for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(run("early receives"), late);
     config.parallel.pipeline_transport = config::Transport::copy;
     for (int repeat = 0; repeat < 3; ++repeat) {
-      config.parallel.overlap_receive = repeat == 1;  // which then has no meaning
+      config.parallel.overlap_receive = repeat == 1;  // has no effect
       EXPECT_EQ(run("copies"), late);
     }
   }
 }
 
-// Messages of 32 MiB and several chunks: NCCL's sends and receives of both neighbours' links have waited for each other
-// here. The losses are those of stages of one chunk.
-TEST(ReceivesGpu, CopiesCarryLargeMessagesOfSeveralChunks) {
+// Sends of 32 MiB with several chunks, for which NCCL's sends and receives on both neighbors' links have deadlocked.
+// The losses are those of stages with one chunk.
+TEST(ReceivesGpu, CopyEnginesSendLargeBuffersOfSeveralChunks) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "no pipeline";
   const auto run = [](PipelineSchedule schedule, int chunks) {

@@ -1,4 +1,4 @@
-// The time that a run has still to go.
+// The estimated remaining time of a run.
 #include "train/remaining_time.h"
 
 #include <gtest/gtest.h>
@@ -13,21 +13,21 @@ TEST(RemainingTime, StepsValidationsAndSaves) {
   EXPECT_DOUBLE_EQ(time.after(1), 2 * 99);
   for (int i = 0; i < 3; ++i) time.validation(7);
   time.save(11);
-  // Behind step 30: validations at 60, 90 and the last step; saves at 50 and 100.
+  // After step 30: validations at 60, 90 and the last step; saves at 50 and 100.
   EXPECT_DOUBLE_EQ(time.after(30), 2 * 70 + 7 * 3 + 11 * 2);
   EXPECT_DOUBLE_EQ(time.after(99), 2 + 7 + 11);
   EXPECT_EQ(time.after(100), 0);
 }
 
-TEST(RemainingTime, EvaluationsOnTasksAreAmongIt) {
+TEST(RemainingTime, IncludesEvaluationsOnTasks) {
   RemainingTime time({.train_steps = 100, .task_interval = 40});
   time.step(1);
   time.tasks(5);
   EXPECT_DOUBLE_EQ(time.after(10), 90 + 5 * 3);  // at 40, 80 and the last step
 }
 
-// The first step chooses algorithms, another one waits for a disk.
-TEST(RemainingTime, FewLongStepsDoNotCount) {
+// For example a first step with autotuning, and one that waits for a disk.
+TEST(RemainingTime, FewLongStepsAreIgnored) {
   RemainingTime time({.train_steps = 1000});
   time.step(60);
   for (int i = 0; i < 40; ++i) time.step(1);
@@ -35,14 +35,14 @@ TEST(RemainingTime, FewLongStepsDoNotCount) {
   EXPECT_DOUBLE_EQ(time.after(42), 958);
 }
 
-// Steps of two lengths: their mean.
-TEST(RemainingTime, StepsThatDifferCountWithTheirMean) {
+// Steps of two lengths count with their mean.
+TEST(RemainingTime, StepsOfDifferentLengthCountWithTheirMean) {
   RemainingTime time({.train_steps = 1000});
   for (int i = 0; i < 200; ++i) time.step(i % 2 == 0 ? 1 : 3);
   EXPECT_DOUBLE_EQ(time.after(200), 800 * 2);
 }
 
-TEST(RemainingTime, APaceOfLongAgoIsForgotten) {
+TEST(RemainingTime, OldStepsDoNotCount) {
   RemainingTime time({.train_steps = 1000});
   for (int i = 0; i < 100; ++i) time.step(5);
   for (size_t i = 0; i < RemainingTime::kWindow; ++i) time.step(1);

@@ -1,5 +1,5 @@
-// Runs whose values outgrow the scales of earlier steps (precision.fp8_recast): nothing saturates, whatever the layout,
-// and recomputation, resuming and statistics see the same casts.
+// Runs whose values overflow the scales of earlier steps (precision.fp8_recast): nothing saturates in any layout, and
+// recomputation, resuming and statistics see the same quantization.
 #include <nlohmann/json.hpp>
 
 #include "te_train_testing.h"
@@ -8,12 +8,12 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-/// A learning rate at which the values grow from step to step, and a record of every step.
+/// A learning rate at which values grow from step to step, and a record of every step.
 const Overrides kGrowing = {"precision.fp8=hybrid",  "model.num_layers=8",        "model.ffn_hidden_size=64",
                             "optimizer.lr=0.03",     "optimizer.warmup_steps=0",  "training.train_steps=8",
                             "optimizer.min_lr=0.03", "logging.fp8_stats_every=1", "optimizer.decay_steps=8"};
 
-/// The largest shares of saturated values and of casts made again, over all operands and steps.
+/// The largest fractions of saturated values and of requantizations, over all operands and steps.
 struct Most {
   double saturated = 0, requantize = 0;
   size_t operands = 0;
@@ -71,7 +71,7 @@ TEST(Requantize, RecomputationAndResumingChangeNoBit) {
   EXPECT_TRUE(folder.checkpoint_bytes("resumed", 8) == folder.checkpoint_bytes("none", 8));
 }
 
-// Looking at casts and validating read the same scales, and leave no trace.
+// Statistics and validation read the same scales, and do not change them.
 TEST(Requantize, StatisticsAndValidationChangeNoBit) {
   const TrainFolder folder;
   run(folder, "plain", kGrowing + Overrides{"training.eval_interval=0"});
@@ -80,14 +80,14 @@ TEST(Requantize, StatisticsAndValidationChangeNoBit) {
   for (const json& record : folder.records("watched", "fp8_statistics.jsonl")) {
     EXPECT_FALSE(record.at("operands").empty());
     for (const json& operand : record.at("operands")) {
-      if (operand.at("recipe") == "none") continue;  // not cast
+      if (operand.at("recipe") == "none") continue;  // not quantized
       EXPECT_EQ(operand.at("saturated").get<double>(), 0.0) << operand;
     }
   }
 }
 
-// Tensor ranks that hold rows of one tensor agree on its scale; those that hold columns have their own, as data ranks
-// have for their microbatches. Recomputed passes exchange amaxes in the same order.
+// Tensor-parallel ranks with rows of one tensor share its scale; those with columns have separate scales, as
+// data-parallel ranks do for their microbatches. Recomputed passes exchange amaxes in the same order.
 TEST(Requantize, NothingSaturatesInAnyLayout) {
   TrainFolder folder;
   run(folder, "one", kGrowing);
@@ -110,17 +110,17 @@ TEST(Requantize, NothingSaturatesInAnyLayout) {
     ASSERT_EQ(losses.size(), expected.size());
     EXPECT_NEAR(losses[0], expected[0], 2e-3 * expected[0]) << name;
   }
-  // Shares of sequence parallelism have one scale, that of the tensor that ranks without it hold all of: in FP32
-  // the two differ in the order of a few sums. A share with another scale would be off by a factor.
+  // With sequence parallelism shards have one scale, that of the full tensor without it: in FP32 the two runs differ
+  // only in summation order. A shard with another scale would be off by a factor.
   for (const char* name : {"tp", "tp_sp"}) {
     const Overrides layout = {"parallel.tensor=2",
                               std::string("parallel.sequence=") + (name[2] != 0 ? "true" : "false")};
     run(folder, name + std::string("_fp32"), kGrowing + layout + Overrides{"precision.dtype=fp32"});
   }
   const std::vector<double> whole = folder.column("tp_fp32", "loss"),
-                            shares = folder.column("tp_sp_fp32", "loss");
-  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], whole[i], 1e-3 * whole[i]) << i;
-  // Recomputed shares agree alike.
+                            shards = folder.column("tp_sp_fp32", "loss");
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(shards[i], whole[i], 1e-3 * whole[i]) << i;
+  // Recomputed shards have the same scales.
   EXPECT_EQ(folder.column("tp_sp_full", "grad_norm"), folder.column("tp_sp", "grad_norm"));
 }
 

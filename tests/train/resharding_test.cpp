@@ -1,16 +1,16 @@
-// A run goes on under another layout of ranks than the one that saved it, as a user does it: with mpirun. What is saved
-// are matrices cut into rows and columns (tensor), layers cut into stages (pipeline), and moments cut into the data
-// ranks' shares.
+// A run resumes with another parallel layout than the one that saved it, as a user does it, with mpirun. Checkpoints
+// have matrices divided into rows and columns (tensor parallelism), layers divided into stages (pipeline), and moments
+// sharded across data-parallel ranks.
 //
-// Under the same layout the run that went on is the run that was not interrupted, bit for bit. Under another one the
-// state it starts from has the same bits, so that only the order of sums differs:
+// With the same layout the resumed run is bitwise equal to an uninterrupted one. With another layout it starts from
+// bitwise the same state, so that only the summation order differs:
 //
-// FP32. layout_mpi_test.cpp derives bounds of 2e-6 for losses (the log has seven digits) and 5e-5 for main parameters;
-//   3e-7 was measured here in parameters and moments.
-// BF16 with FP8. Two layouts differ like two draws of the rounding error (layout_mpi_test.cpp). The bounds are some ten
-//   times what was measured: 3e-5 in losses, 3e-2 in parameters and moments. Forgetting the moments, by comparison,
-//   changes the losses by 3e-3. The amax histories of 8 steps still hold what was recorded before the checkpoint; those
-//   entries keep their bits.
+// FP32. layout_mpi_test.cpp derives bounds of 2e-6 for losses (the log has seven digits) and 5e-5 for FP32 master
+//   weights; 3e-7 was measured here in weights and moments.
+// BF16 with FP8. Two layouts differ like two samples of the rounding error (layout_mpi_test.cpp). The bounds are about
+//   ten times the measured values: 3e-5 in losses, 3e-2 in weights and moments. For comparison, dropping the moments
+//   changes the losses by 3e-3. The amax histories of 8 steps still have entries from before the checkpoint, which are
+//   bitwise equal.
 #include <cmath>
 
 #include "checkpoint/reader.h"
@@ -50,7 +50,7 @@ const ReshardingCase kFp32 = {
     {kOne, kPipeline, kContext},
     2e-6,
     5e-5};
-/// Gains that tensor ranks share go into the checkpoint as one.
+/// Norm weights that tensor-parallel ranks shard are saved as one tensor.
 const ReshardingCase kOlmo2 = {
     "olmo2",
     {"precision.dtype=fp32", "model.qk_norm=projection", "model.norm_placement=post"},
@@ -58,7 +58,7 @@ const ReshardingCase kOlmo2 = {
     {kOne, kTensor, kPipeline},
     2e-6,
     5e-5};
-/// Stages that are cut otherwise hold other layers, whole.
+/// Stages with another split hold other layers, in full.
 const Layout kFirstHeavy = {"pp2_split", 2, {"parallel.pipeline=2", "parallel.pipeline_split=3,1"}};
 const Layout kBalanced = {"pp2_balanced", 2, {"parallel.pipeline=2", "parallel.pipeline_split=balanced"}};
 const ReshardingCase kSplit = {"split",
@@ -67,7 +67,7 @@ const ReshardingCase kSplit = {"split",
                                {kOne, kPipeline, kFirstHeavy, kBalanced},
                                2e-6,
                                5e-5};
-/// Stages of several runs of layers.
+/// Stages with several runs of layers.
 const Layout kChunks = {
     "pp2_chunks", 2, {"parallel.pipeline=2", "parallel.schedule=zero_bubble", "parallel.virtual_stages=2"}};
 const Layout kInterleaved = {
@@ -80,7 +80,7 @@ const ReshardingCase kVirtualStages = {"virtual_stages",
                                        {kOne, kPipeline, kInterleaved},
                                        2e-6,
                                        5e-5};
-/// Heads on two ranks, and with four keys and values.
+/// All-to-all of heads on two ranks, and all-gather of keys and values on four.
 const ReshardingCase kContextFp32 = {"context",
                                      {"precision.dtype=fp32"},
                                      {"cp4_keys", 4, {"parallel.context=4", "parallel.bucket_size=1000"}},
@@ -109,19 +109,22 @@ const ReshardingCase kMuon = {
     2e-6,
     5e-5};
 
-/// What the data ranks share (parallel.shard), each saved by one setting and read by the others.
-const Layout kSharedOptimizer = {"dp2_optimizer", 2, {"parallel.bucket_size=1000"}};
-const Layout kSharedGradients = {
+/// State sharded across data-parallel ranks (parallel.shard), saved with one setting and read with the others.
+const Layout kShardedOptimizer = {"dp2_optimizer", 2, {"parallel.bucket_size=1000"}};
+const Layout kShardedGradients = {
     "dp2_gradients", 2, {"parallel.bucket_size=1000", "parallel.shard=gradients"}};
-const Layout kSharedParameters = {
+const Layout kShardedParameters = {
     "dp2_parameters", 2, {"parallel.bucket_size=1000", "parallel.shard=parameters"}};
-const ReshardingCase kSharded = {
-    "sharded", {"precision.dtype=fp32"}, kSharedParameters, {kOne, kSharedGradients, kSharedOptimizer}, 2e-6,
-    5e-5};
+const ReshardingCase kSharded = {"sharded",
+                                 {"precision.dtype=fp32"},
+                                 kShardedParameters,
+                                 {kOne, kShardedGradients, kShardedOptimizer},
+                                 2e-6,
+                                 5e-5};
 const ReshardingCase kShardedFp8 = {"sharded_fp8",
                                     {"precision.fp8=hybrid", "precision.amax_history_len=8"},
-                                    kSharedOptimizer,
-                                    {kSharedGradients, kSharedParameters},
+                                    kShardedOptimizer,
+                                    {kShardedGradients, kShardedParameters},
                                     3e-4,
                                     0.25};
 
@@ -160,7 +163,7 @@ class Resharding : public ::testing::Test {
     EXPECT_EQ(losses(a), losses(b));
     EXPECT_EQ(folder_.checkpoint_bytes(a, kLastStep), folder_.checkpoint_bytes(b, kLastStep));
   }
-  void goes_on_under_any_layout(const ReshardingCase& c);
+  void resumes_with_any_layout(const ReshardingCase& c);
   std::vector<double> losses(const std::string& run) const {
     std::vector<double> result;
     for (const auto& row : folder_.csv(run))
@@ -190,8 +193,7 @@ double state_difference(const checkpoint::Reader& a, const checkpoint::Reader& b
   return largest;
 }
 
-/// Entries of the histories that were recorded before the checkpoint have the same bits, later ones about the same
-/// size.
+/// History entries from before the checkpoint are bitwise equal, later ones about the same size.
 void expect_same_histories(const checkpoint::Fp8State& a, const checkpoint::Fp8State& b) {
   ASSERT_EQ(a.rows.size(), b.rows.size());
   ASSERT_EQ(a.history_len, 8);
@@ -211,7 +213,7 @@ void expect_same_histories(const checkpoint::Fp8State& a, const checkpoint::Fp8S
   }
 }
 
-void Resharding::goes_on_under_any_layout(const ReshardingCase& c) {
+void Resharding::resumes_with_any_layout(const ReshardingCase& c) {
   run(c, c.saved, "whole", {"checkpoint.save_every=3"});
   run(c, c.saved, "same", resumed());
   expect_same_run("same", "whole");
@@ -227,8 +229,8 @@ void Resharding::goes_on_under_any_layout(const ReshardingCase& c) {
     const double state = state_difference(reader, whole);
     EXPECT_LT(state, c.state);
     checkpoint::Progress progress = reader.progress();
-    progress.checkpoints =
-        whole.progress().checkpoints;  // of the run's own folder, where this one has saved once
+    // Recorded per run folder, where this run has saved only once.
+    progress.checkpoints = whole.progress().checkpoints;
     const std::vector<double> expected = whole.progress().spikes.accepted;
     ASSERT_EQ(progress.spikes.accepted.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i)
@@ -240,49 +242,49 @@ void Resharding::goes_on_under_any_layout(const ReshardingCase& c) {
   }
 }
 
-TEST_F(Resharding, Fp8GoesOnUnderAnyLayout) {
-  goes_on_under_any_layout(kFp8);
+TEST_F(Resharding, Fp8ResumesWithAnyLayout) {
+  resumes_with_any_layout(kFp8);
 }
 
-// Sanitizers make these jobs ten times as slow; the test above runs the same code.
+// Sanitizers make these jobs ten times slower; the test above runs the same code.
 #ifndef __SANITIZE_ADDRESS__
-TEST_F(Resharding, Fp32GoesOnUnderAnyLayout) {
-  goes_on_under_any_layout(kFp32);
+TEST_F(Resharding, Fp32ResumesWithAnyLayout) {
+  resumes_with_any_layout(kFp32);
 }
 
-TEST_F(Resharding, StagesGoOnUnderAnySplit) {
-  goes_on_under_any_layout(kSplit);
+TEST_F(Resharding, StagesResumeWithAnySplit) {
+  resumes_with_any_layout(kSplit);
 }
 
-TEST_F(Resharding, VirtualStagesGoOnUnderAnyOthers) {
-  goes_on_under_any_layout(kVirtualStages);
+TEST_F(Resharding, VirtualStagesResumeWithAnyOthers) {
+  resumes_with_any_layout(kVirtualStages);
 }
 
-TEST_F(Resharding, MuonGoesOnUnderAnyLayout) {
-  goes_on_under_any_layout(kMuon);
+TEST_F(Resharding, MuonResumesWithAnyLayout) {
+  resumes_with_any_layout(kMuon);
 }
 
-TEST_F(Resharding, NormsThatTensorRanksShareGoOnUnderAnyLayout) {
-  goes_on_under_any_layout(kOlmo2);
+TEST_F(Resharding, ShardedNormsResumeWithAnyLayout) {
+  resumes_with_any_layout(kOlmo2);
 }
 
-TEST_F(Resharding, ContextRanksGoOnUnderAnyLayout) {
-  goes_on_under_any_layout(kContextFp32);
+TEST_F(Resharding, ContextParallelismResumesWithAnyLayout) {
+  resumes_with_any_layout(kContextFp32);
 }
 
-TEST_F(Resharding, ContextRanksWithFp8GoOnUnderAnyLayout) {
-  goes_on_under_any_layout(kContextFp8);
+TEST_F(Resharding, ContextParallelismWithFp8ResumesWithAnyLayout) {
+  resumes_with_any_layout(kContextFp8);
 }
 
-TEST_F(Resharding, ShardedParametersGoOnUnderAnySetting) {
-  goes_on_under_any_layout(kSharded);
+TEST_F(Resharding, ShardedParametersResumeWithAnySetting) {
+  resumes_with_any_layout(kSharded);
 }
 
-TEST_F(Resharding, ShardedParametersWithFp8GoOnUnderAnySetting) {
-  goes_on_under_any_layout(kShardedFp8);
+TEST_F(Resharding, ShardedParametersWithFp8ResumeWithAnySetting) {
+  resumes_with_any_layout(kShardedFp8);
 }
 
-// Leaving the moments out when saving is leaving them out when loading, under any layout.
+// Not saving the moments equals not loading them, with any layout.
 TEST_F(Resharding, WithoutTheOptimizer) {
   run(kFp32, kOne, "whole", {"checkpoint.save_every=3"});
   run(kFp32, kOne, "weights", {"training.train_steps=3", "checkpoint.save_optimizer=false"});
@@ -292,7 +294,7 @@ TEST_F(Resharding, WithoutTheOptimizer) {
   expect_same_run("left", "out");
   run(kFp32, kTensor, "tp2", resumed("weights"));
   EXPECT_LT(loss_difference("tp2", "left"), kFp32.loss);
-  // What the bounds of the other tests would see.
+  // The bounds of the other tests would detect missing moments.
   EXPECT_GT(loss_difference("left", "whole"), 3 * kFp8.loss);
 }
 #endif

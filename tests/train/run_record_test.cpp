@@ -1,4 +1,4 @@
-// run.json: what it holds, when it goes on, and what happens to damaged ones.
+// run.json: its content, when a resumed run extends it, and what happens to damaged ones.
 #include "train/run_record.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class RunRecord : public ::testing::Test {
                                     {.name = "b", .ranks = {2}, .devices = "1 x GPU"}};
 };
 
-TEST_F(RunRecord, SaysWhatTheRunWas) {
+TEST_F(RunRecord, DescribesTheRun) {
   ::setenv("NCCL_OF_A_TEST", "on", 1);
   ::setenv("SOME_SECRET", "word", 1);
   write();
@@ -66,7 +66,7 @@ TEST_F(RunRecord, SaysWhatTheRunWas) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a run/run.json.tmp"));
 }
 
-TEST_F(RunRecord, AResumedRunAddsItsStart) {
+TEST_F(RunRecord, ResumedRunAddsItsStart) {
   write("auto");
   write("auto");
   EXPECT_EQ(read().at("starts").size(), 2u);
@@ -76,15 +76,15 @@ TEST_F(RunRecord, AResumedRunAddsItsStart) {
   EXPECT_EQ(read().at("starts").size(), 1u);
 }
 
-TEST_F(RunRecord, ADamagedOneIsReplaced) {
+TEST_F(RunRecord, DamagedFileIsReplaced) {
   write();
   testing::write_file(folder_ / "a run/run.json", "{\"starts\": 3");
   write("auto");
   EXPECT_EQ(read().at("starts").size(), 1u);
 }
 
-// A file size limit stands for a disk that is full.
-TEST_F(RunRecord, AFullDiskLeavesTheEarlierOneAndDoesNotEndTheRun) {
+// A file size limit stands for a full disk.
+TEST_F(RunRecord, FullDiskKeepsTheEarlierFileAndDoesNotEndTheRun) {
   write();
   const std::string before = testing::read_file(folder_ / "a run/run.json");
   const auto on_limit = std::signal(SIGXFSZ, SIG_IGN);
@@ -99,7 +99,7 @@ TEST_F(RunRecord, AFullDiskLeavesTheEarlierOneAndDoesNotEndTheRun) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a run/run.json.tmp"));
 }
 
-TEST_F(RunRecord, AFolderThatCannotBeMadeIsNamed) {
+TEST_F(RunRecord, FolderThatCannotBeCreatedIsReported) {
   testing::write_file(folder_ / "a file", "");
   config_.logging.directory = folder_ / "a file/run";
   try {

@@ -1,4 +1,4 @@
-// Two runs of layout_run.h of which one must have the other's bits.
+// Checks that two runs of layout_run.h are bitwise equal.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Schedules differ in when they do what, not in what they do: losses, gradients, main parameters and FP8 state have the
-// same bits under all of them. The norm of the gradients is summed in the order of a rank's parameters, so it has the
-// same bits where ranks hold the same layers; runs here go without clipping, so that it enters nothing else.
+// Schedules differ only in the order of their work: losses, gradients, FP32 master weights and FP8 state are bitwise
+// equal under all of them. The gradient norm is summed in the order of a rank's parameters, so it is bitwise equal
+// where ranks hold the same layers; the runs here do not clip, so that it affects nothing else.
 #include <algorithm>
 #include <functional>
 #include <sstream>
@@ -27,7 +27,7 @@ size_t hash_of(const Values& values) {
       {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0])});
 }
 
-/// The lines of all ranks, whichever rank has them.
+/// The lines of all ranks, sorted.
 std::vector<std::string> lines_of_all_ranks(const std::string& own) {
   std::vector<std::string> lines;
   for (const std::string& rank : world().gather_strings(own)) {
@@ -38,7 +38,7 @@ std::vector<std::string> lines_of_all_ranks(const std::string& own) {
   return lines;
 }
 
-/// A line per part of a parameter: its name, which elements, and a hash of their bits.
+/// One line per part of a parameter: its name, and hashes of its indices and values.
 std::vector<std::string> lines_of(const Parts& parts) {
   std::string own;
   for (const Part& part : parts)
@@ -46,7 +46,7 @@ std::vector<std::string> lines_of(const Parts& parts) {
   return lines_of_all_ranks(own);
 }
 
-/// Likewise, scales and histories of FP8 operands.
+/// The same for scales and histories of FP8 operands.
 std::vector<std::string> fp8_lines(const Trace& trace) {
   std::string own;
   for (const auto& [step, operands] : trace.fp8)
@@ -64,7 +64,7 @@ struct Order {
 
 TEST(Schedules, ChangeNoBit) {
   if (world().size() == 1) GTEST_SKIP() << "no pipeline";
-  if (world().size() > 4) GTEST_SKIP() << "two and four ranks have all";
+  if (world().size() > 4) GTEST_SKIP() << "two and four ranks cover all cases";
   const RunOptions options{.steps = 3, .grads_at = {2}, .valid_microbatches = 2};
   const auto compare = [&](Case c, int tensor) {
     SCOPED_TRACE(fmt::format("tensor {}, tied {}, precision {}", tensor, c.tied(), int(c.precision)));

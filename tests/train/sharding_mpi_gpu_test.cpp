@@ -1,6 +1,6 @@
-// parallel.shard on GPUs, where gathers and reductions really run beside the passes: a slot that is read before it has
-// been filled, or filled before it has been left, changes losses. NCCL adds in an order of its own, which depends on
-// the sizes alone, so that runs with the same buckets have the same bits, with overlap and without.
+// parallel.shard on GPUs, where gathers and reductions overlap with passes: a slot that is read before it has been
+// filled, or refilled while in use, changes losses. NCCL's summation order depends only on the sizes, so runs with the
+// same buckets are bitwise equal, with overlap and without.
 #include <vector>
 
 #include "layout_cases.h"
@@ -16,7 +16,7 @@ using config::Shard;
 using parallel::Groups;
 using parallel::ProcessGrid;
 
-/// What BF16 alone may do to a loss: half a unit in the last place, as in layout_mpi_test.cpp.
+/// Relative change of a loss due to BF16 alone: half a unit in the last place, as in layout_mpi_test.cpp.
 constexpr double kBf16Loss = 0x1p-9;
 
 config::Config make_sharded_config(Precision precision) {
@@ -30,7 +30,7 @@ constexpr int kShardingSteps = 5;
 
 TEST(ShardingGpu, OverlapChangesNoBit) {
   TE_REQUIRE_GPU();
-  if (world().size() == 1) GTEST_SKIP() << "one data rank shares nothing";
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank shards nothing";
   for (const Precision precision : {Precision::bf16_wide, Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     config::Config config = make_sharded_config(precision);
@@ -46,18 +46,18 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
     config.parallel.shard = Shard::parameters;
     for (int repeat = 0; repeat < 3; ++repeat)
       EXPECT_EQ(run_random_steps(context, config, groups, kShardingSteps), in_order);
-    // The first step's loss is that of the same weights.
+    // The first step's loss is computed with the same weights.
     EXPECT_NEAR(in_order[0], whole[0], 1e-6 * whole[0]);
     if (precision != Precision::bf16_wide) continue;
     for (size_t i = 2; i < whole.size(); i += 2) EXPECT_NEAR(in_order[i], whole[i], kBf16Loss * whole[i]);
   }
 }
 
-// By copy engines, which bring a bucket while passes run: whatever is read before it is there, or overwritten before it
-// has been sent, changes losses. Sums of two ranks have NCCL's bits; of more, an order of their own.
-TEST(ShardingGpu, CopiesAreLikeNcclAndTheSameInEveryRun) {
+// With copy engines, which transfer a bucket while passes run: reading data too early, or overwriting it before it has
+// been sent, changes losses. Sums over two ranks are bitwise equal to NCCL's; over more ranks the order differs.
+TEST(ShardingGpu, CopyEnginesMatchNcclAndAreReproducible) {
   TE_REQUIRE_GPU();
-  if (world().size() == 1) GTEST_SKIP() << "one data rank shares nothing";
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank shards nothing";
   for (const Precision precision : {Precision::bf16_wide, Precision::delayed}) {
     config::Config config = make_sharded_config(precision);
     for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {

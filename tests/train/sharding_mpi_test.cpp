@@ -1,9 +1,9 @@
-// parallel.shard changes where gradients and values are, and nothing else: runs of the three settings on the same ranks
-// are compared with each other, bit for bit where the order of sums is the same.
+// parallel.shard only changes where gradients and weights are stored: runs with the three settings on the same ranks
+// are compared, bitwise where the summation order is the same.
 //
-// One microbatch a step: all three add the data ranks' gradients in rank order. The same bits.
-// Several: `gradients` and `parameters` add the ranks first and the microbatches then, `optimizer` the other way round.
-//   These two have the same bits; against `optimizer` the FP32 bounds of layout_mpi_test.cpp hold.
+// One microbatch per step: all three sum the data-parallel ranks' gradients in rank order. Bitwise equal.
+// Several: `gradients` and `parameters` sum over ranks first and then over microbatches, `optimizer` the other way
+//   around. The first two are bitwise equal; versus `optimizer` the FP32 bounds of layout_mpi_test.cpp hold.
 #include <cmath>
 
 #include "layout_run.h"
@@ -55,7 +55,7 @@ class Sharding : public ::testing::TestWithParam<Case> {
   Groups groups_;
 };
 
-TEST_P(Sharding, OfOneMicrobatchHasTheSameBits) {
+TEST_P(Sharding, WithOneMicrobatchIsBitwiseEqual) {
   if (GetParam().pipeline > 1) GTEST_SKIP() << "schedules have more microbatches";
   const Trace optimizer = run(Shard::optimizer, 1);
   {
@@ -66,7 +66,7 @@ TEST_P(Sharding, OfOneMicrobatchHasTheSameBits) {
   expect_same_bits(run(Shard::parameters, 1), optimizer);
 }
 
-TEST_P(Sharding, OfSeveralMicrobatchesAddsUpInAFixedOrder) {
+TEST_P(Sharding, WithSeveralMicrobatchesSumsInAFixedOrder) {
   const Case& c = GetParam();
   const Trace gradients = run(Shard::gradients, 4);
   expect_same_bits(run(Shard::gradients, 4), gradients);
@@ -79,13 +79,13 @@ TEST_P(Sharding, OfSeveralMicrobatchesAddsUpInAFixedOrder) {
                mains = largest_difference(gradients.mains, optimizer.mains);
   EXPECT_LT(first, kStateBound);
   EXPECT_LT(mains, kStateBound);
-  std::printf("MEASURED %s: gradients of step 1 differ by %.1e, main parameters of step 4 by %.1e\n",
+  std::printf("MEASURED %s: gradients of step 1 differ by %.1e, FP32 master weights of step 4 by %.1e\n",
               c.name.c_str(), first, mains);
 }
 
-// parallel.data_transport copy: the same sums, in other memory.
-TEST_P(Sharding, ByCopiesHasTheSameBits) {
-  if (GetParam().muon) GTEST_SKIP() << "its updates travel otherwise";
+// parallel.data_transport copy: the same sums, through other memory.
+TEST_P(Sharding, WithCopyEnginesIsBitwiseEqual) {
+  if (GetParam().muon) GTEST_SKIP() << "Muon gathers its updates differently";
   const Groups copying = Groups::connect(world(), Context::cpu(), grid_, {.use_data_copy_engines = true});
   EXPECT_EQ(copying.data_peer_transport() != nullptr, copying.data().size() > 1);
   for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
@@ -94,7 +94,8 @@ TEST_P(Sharding, ByCopiesHasTheSameBits) {
   }
 }
 
-/// Every recipe and way to recompute, every other axis and schedule, models whose layers share buckets.
+/// Every recipe and recompute setting, every other parallel dimension and schedule, and models whose layers share
+/// buckets.
 std::vector<Case> sharded_cases() {
   switch (world().size()) {
     case 2:

@@ -1,6 +1,6 @@
-// parallel.shard under what else reads weights and state in a run: the guard, which trains in BF16 and puts the state
-// back, FP8 statistics with the alignment of SwiGLU, FP8 records of all weights, saves. With one microbatch a step all
-// of it is bit for bit what it is where only the optimizer is sharded.
+// parallel.shard with everything else that reads weights and state in a run: the guard, which trains in BF16 and
+// restores the state, FP8 statistics with the alignment of SwiGLU, FP8 records of all weights, saves. With one
+// microbatch per step everything is bitwise equal to a run that shards only the optimizer.
 #include "te_train_testing.h"
 
 namespace te {
@@ -9,7 +9,7 @@ namespace {
 using testing::Result;
 using testing::TrainFolder;
 
-TEST(Sharding, ChangesNothingThatARunWrites) {
+TEST(Sharding, DoesNotChangeTheOutputOfARun) {
   TrainFolder folder;
   folder.use_ranks(2);
   folder.write_config(

@@ -1,4 +1,4 @@
-// What a copy of the state puts back.
+// Restoring a copy of the training state.
 #include "train/state_copy.h"
 
 #include "core/random.h"
@@ -17,8 +17,8 @@ std::vector<uint8_t> bytes_of(const Context& context, const Tensor& tensor) {
   return bytes;
 }
 
-// Casts count themselves, and a requantization guesses the next scale: steps that are undone must leave neither.
-TEST(StateCopy, PutsBackAllThatCastsKeep) {
+// Quantizations are counted, and a requantization predicts the next scale: undone steps must leave no trace of either.
+TEST(StateCopy, RestoresAllStateOfQuantization) {
   config::Config config = make_config({.family = Family::llama, .precision = Precision::delayed});
   config.precision.fp8_recast = true;
   const Context context = Context::cpu(train::execution_options(config));

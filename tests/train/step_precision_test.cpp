@@ -1,5 +1,5 @@
-// FP8 in some of a run's steps: outside of them the run is a BF16 run bit for bit, inside it begins with scales that
-// fit, and it may be interrupted anywhere.
+// FP8 in some steps of a run: outside of them the run is bitwise equal to a BF16 run, the first FP8 step has suitable
+// scales, and the run may be interrupted anywhere.
 #include "train/step_precision.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-/// Sizes that two tensor ranks can share in FP8.
+/// Sizes that two tensor-parallel ranks can divide in FP8.
 const Overrides kBf16 = {"model.ffn_hidden_size=64", "checkpoint.save_every=1", "logging.fp8_stats_every=1"};
 const Overrides kAlwaysFp8 = kBf16 + Overrides{"precision.fp8=hybrid"};
 
@@ -33,15 +33,15 @@ TEST(StepPrecision, DependsOnScheduleAndGuard) {
   config::PrecisionConfig precision;
   precision.fp8_from_step = 3;
   precision.fp8_until_step = 5;
-  EXPECT_FALSE(train::step_in_bf16(precision, 0, 1));  // no FP8 to be left out
+  EXPECT_FALSE(train::step_in_bf16(precision, 0, 1));  // FP8 is off
   precision.fp8 = config::Fp8Mode::hybrid;
   for (const int64_t step : {1, 2, 3, 4, 6}) EXPECT_TRUE(train::step_in_bf16(precision, 4, step)) << step;
   EXPECT_FALSE(train::step_in_bf16(precision, 4, 5));
   EXPECT_FALSE(train::step_in_bf16(precision, 0, 3));
 }
 
-// A share of no values is not 0, which would say that FP8 suits them.
-TEST(StepPrecision, AStepInBf16HasNoSharesOfCasts) {
+// A fraction of no values must not be 0, which would look like a perfect quantization.
+TEST(StepPrecision, Bf16StepHasNoSaturatedOrUnderflowFractions) {
   const TrainFolder folder;
   run(folder, "a", kAlwaysFp8 + Overrides{"precision.fp8_from_step=3", "training.train_steps=4"});
   int of_bf16 = 0, of_fp8 = 0;
@@ -59,7 +59,7 @@ TEST(StepPrecision, AStepInBf16HasNoSharesOfCasts) {
   EXPECT_GT(of_fp8, 0);
 }
 
-TEST(StepPrecision, OutsideOfTheScheduleTheRunIsABf16Run) {
+TEST(StepPrecision, OutsideOfTheScheduleEqualsABf16Run) {
   const TrainFolder folder;
   const std::vector<std::pair<std::string, Overrides>> models = {
       {"llama", {"model.add_mlp_bias=true", "model.swiglu_clamp=0.5"}},
@@ -79,7 +79,7 @@ TEST(StepPrecision, OutsideOfTheScheduleTheRunIsABf16Run) {
       run(folder, name, all + Overrides{"precision.fp8_from_step=3", "precision.fp8_until_step=4"});
       expect_equal_steps(folder, name, family, 1, 2);
       EXPECT_NE(part(folder, name, "loss", 3, 3), part(folder, family, "loss", 3, 3));
-      // What comes behind the last step in FP8 is what a BF16 run makes of its checkpoint.
+      // Steps after the last FP8 step equal those of a BF16 run from its checkpoint.
       run(folder, name + "_on", kBf16 + keys + Overrides{"checkpoint.resume=" + folder.checkpoint(name, 4)});
       EXPECT_EQ(part(folder, name, "loss", 5, 6), folder.column(name + "_on", "loss"));
       EXPECT_EQ(part(folder, name, "grad_norm", 5, 6), folder.column(name + "_on", "grad_norm"));
@@ -101,7 +101,7 @@ std::vector<std::string> operands_of(const json& record) {
   return names;
 }
 
-TEST(StepPrecision, StepsInBf16RecordWhatIsLookedAt) {
+TEST(StepPrecision, Bf16StepsRecordOperandsWithHistory) {
   const TrainFolder folder;
   const Overrides scheduled =
       kAlwaysFp8 + Overrides{"precision.fp8_from_step=3", "precision.fp8_until_step=4"};
@@ -119,7 +119,7 @@ TEST(StepPrecision, StepsInBf16RecordWhatIsLookedAt) {
   }
 }
 
-/// Cut behind each of its steps and resumed, a run ends with the same bits.
+/// Checks that a run interrupted after any step and resumed ends bitwise equal.
 void expect_resumed_alike(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
   SCOPED_TRACE(name);
   const Overrides all =
@@ -148,19 +148,19 @@ TEST(StepPrecision, MayBeInterruptedAroundASwitchInAnyLayout) {
   TrainFolder folder;
   folder.use_ranks(2);
   expect_resumed_alike(folder, "tp_sp", {"parallel.tensor=2", "parallel.sequence=true"});
-  // One of the stages has nothing in FP8, and calibrates with the other all the same.
+  // One stage has nothing in FP8, but takes part in the calibration.
   expect_resumed_alike(
       folder, "pp",
       {"parallel.pipeline=2", "parallel.schedule=zero_bubble", "precision.first_layers_bf16=1"});
-  // Nor has one a history.
+  // One stage has no history.
   expect_resumed_alike(folder, "pp_mixed",
                        {"parallel.pipeline=2", "precision.overrides=layers 0: blockwise"});
   expect_resumed_alike(folder, "dp", {"parallel.bucket_size=1000"});
 }
 
-// With the most recent amax alone, what was recorded before does not count: then a run that has recorded nothing, and
-// one that has gone through the schedule, take the same steps.
-TEST(StepPrecision, ABf16RunGoesOnInFp8AsByTheSchedule) {
+// With only the most recent amax, earlier records do not matter: a run without records and one that followed the
+// schedule take the same steps.
+TEST(StepPrecision, Bf16RunResumedInFp8FollowsTheSchedule) {
   const TrainFolder folder;
   const Overrides recent = {"precision.amax_compute_algo=most_recent"};
   run(folder, "scheduled", kAlwaysFp8 + recent + Overrides{"precision.fp8_from_step=4"});
@@ -173,10 +173,10 @@ TEST(StepPrecision, ABf16RunGoesOnInFp8AsByTheSchedule) {
                  "precision.fp8_calibration_passes above 0");
 }
 
-// Steps of one microbatch and the most recent amax: calibration finds exactly the scales that the step's values ask
-// for, at any depth. Scales of several microbatches round these values otherwise, so that single ones may lie beyond an
-// amax by a rounding.
-TEST(StepPrecision, TheFirstStepOfADeepModelHasItsScales) {
+// With one microbatch per step and the most recent amax, calibration finds exactly the scales of the step's values, at
+// any depth. Scales from several microbatches round these values differently, so that a few may exceed an amax by a
+// rounding error.
+TEST(StepPrecision, FirstStepOfADeepModelHasSuitableScales) {
   const TrainFolder folder;
   const Overrides deep = {"model.num_layers=36", "model.init_method_std=0.16", "training.train_steps=3",
                           "precision.fp8_recast=false"};
@@ -197,14 +197,15 @@ TEST(StepPrecision, TheFirstStepOfADeepModelHasItsScales) {
       ASSERT_EQ(record["fp8"].size(), 36u * 12);
       for (const json& operand : record["fp8"])
         EXPECT_LE(operand["saturated"].get<double>(), most) << name << which << operand;
-      // The norm of so deep a model's gradient says nothing: another BLAS kernel makes 35 of 21 in BF16 alone.
+      // The gradient norm of such a deep model is unreliable: another BLAS kernel changes it from 21 to 35 in BF16
+      // alone.
       const double expected = bf16["loss"].get<double>();
       EXPECT_NEAR(record["loss"].get<double>(), expected, 0.05 * expected);
     }
   }
 }
 
-TEST(StepPrecision, TheGuardComparesStepsInFp8) {
+TEST(StepPrecision, GuardComparesOnlyFp8Steps) {
   const TrainFolder folder;
   const Overrides scheduled =
       kAlwaysFp8 + Overrides{"precision.fp8_from_step=4", "precision.fp8_until_step=5"};

@@ -1,4 +1,4 @@
-// One step through StepRunner: the FP8 counters see every operand exactly once per microbatch.
+// Steps through StepRunner: the FP8 counters count every operand exactly once per microbatch.
 #include "train/step_runner.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ train::HostBatch random_batch(const train::StepRunner& runner, const config::Con
   return batch;
 }
 
-TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
+TEST(StepRunner, CountersCountEveryOperandOncePerPass) {
   for (config::Fp8Recipe recipe : {config::Fp8Recipe::delayed, config::Fp8Recipe::tensorwise,
                                    config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
     for (config::Recompute recompute : {config::Recompute::none, config::Recompute::full}) {
@@ -71,8 +71,8 @@ TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
   }
 }
 
-/// The operations of a step up to its update, in order: what a GPU's kernels, and so the rounding, hang on. Without
-/// looks at amaxes, which change nothing, and fills, by which debug builds poison memory that is not in use.
+/// The operations of a step up to its update, in order; on a GPU they determine the kernels, and so the rounding.
+/// Without amax computations, which change nothing, and fills, with which debug builds poison unused memory.
 class Operations final : public OpObserver {
  public:
   Operations() { install(this); }
@@ -103,8 +103,8 @@ std::vector<std::string> operations_of_a_step(const config::Config& config) {
   return operations.list;
 }
 
-// The activation is part of the GEMM beside it in both, not a kernel of its own.
-TEST(StepRunner, StepsInBf16OfAnFp8RunAreThoseOfABf16Run) {
+// In both cases the activation is fused into the GEMM.
+TEST(StepRunner, Bf16StepsOfAnFp8RunEqualThoseOfABf16Run) {
   for (const config::Family family : {config::Family::llama, config::Family::gpt}) {
     for (const config::Recompute recompute :
          {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
@@ -128,8 +128,8 @@ TEST(StepRunner, StepsInBf16OfAnFp8RunAreThoseOfABf16Run) {
   }
 }
 
-// However far a step takes the weights: they are cast with a scale of their own.
-TEST(StepRunner, WeightsDoNotOutgrowTheirScale) {
+// However far a step moves the weights, they are quantized with current scaling.
+TEST(StepRunner, WeightsDoNotOverflowTheirScale) {
   config::Config config = fp8_config(config::Fp8Recipe::delayed, config::Recompute::none);
   config.optimizer.lr = 1.0;  // one step of 1.0 on weights whose amax is below that
   const Context context = Context::cpu();

@@ -1,4 +1,4 @@
-// Drives the te-train executable: a folder with datasets, configs and runs, and what a run left behind.
+// Runs the te-train executable in a folder with datasets, configs and runs, and reads the output of a run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct Result {
   int64_t peak_bytes = 0;  ///< resident memory
 };
 
-/// loss.csv: a map per line, from column to text.
+/// loss.csv: one map per line, from column to text.
 using CsvRows = std::vector<std::map<std::string, std::string>>;
 
 inline std::vector<std::string> split(const std::string& text, char separator) {
@@ -32,14 +32,14 @@ inline std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-/// Words behind --set.
+/// Arguments of --set.
 using Overrides = std::vector<std::string>;
 inline Overrides operator+(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
-/// FP8, in sizes that two tensor ranks can share.
+/// FP8, with sizes that two tensor-parallel ranks can divide.
 inline const Overrides kTinyFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
 
 class TrainFolder {
@@ -50,7 +50,7 @@ class TrainFolder {
     write_config("base", base_config());
   }
 
-  /// A Llama of two layers whose sizes suit FP8, on the text of text_documents().
+  /// A Llama of two layers with sizes for FP8, on the text of text_documents().
   std::string base_config() const {
     return "model: {family: llama, num_layers: 2, hidden_size: 32, ffn_hidden_size: 48,\n"
            "        num_attention_heads: 4, num_query_groups: 2, vocab_size: 257, seq_length: 16}\n"
@@ -65,17 +65,17 @@ class TrainFolder {
   }
   std::string operator/(const std::string& name) const { return folder_ / name; }
 
-  /// Starts te-train with a config of this folder; logs go to runs/RUN. `shell` comes before it, in sh.
+  /// Starts te-train with a config of this folder; logs go to runs/RUN. `shell`: shell code before the command.
   pid_t start(const std::string& run, const std::vector<std::string>& overrides = {},
               const std::string& config = "base", const std::string& shell = "") const {
     std::string arguments = "--config " + (folder_ / (config + ".yaml"));
     for (const std::string& item : overrides) arguments += " --set '" + item + "'";
     return start_raw(arguments + " --set logging.directory=" + run_folder(run), shell);
   }
-  /// From now on te-train is started under mpirun, which is then the process that start() returns.
+  /// Starts te-train under mpirun from now on; start() then returns the process of mpirun.
   void use_ranks(int ranks) { launcher_ = TE_MPIRUN " " + std::to_string(ranks) + " "; }
   pid_t start_raw(const std::string& arguments, const std::string& shell = "") const {
-    // One thread: so small a model gains nothing from more, and tests run side by side.
+    // One thread: such a small model gains nothing from more, and tests run in parallel.
     const std::string command = shell + " OMP_NUM_THREADS=${TEST_THREADS:-1} exec " + launcher_ +
                                 TE_TRAIN_EXECUTABLE " " + arguments + " >" + (folder_ / "stdout") + " 2>" +
                                 (folder_ / "stderr");
@@ -117,7 +117,7 @@ class TrainFolder {
     }
     return rows;
   }
-  /// The records of a run's file of JSON lines.
+  /// The records of a JSON Lines file of a run.
   std::vector<nlohmann::json> records(const std::string& run,
                                       const std::string& file = "metrics.jsonl") const {
     std::vector<nlohmann::json> all;
@@ -131,7 +131,7 @@ class TrainFolder {
     for (const auto& row : csv(run)) values.push_back(std::strtod(row.at(name).c_str(), nullptr));
     return values;
   }
-  /// The bytes of a checkpoint's tensor files, of all ranks.
+  /// The bytes of a checkpoint's tensor files of all ranks.
   std::string checkpoint_bytes(const std::string& run, int64_t step) const {
     std::vector<std::string> files;
     for (const auto& entry : std::filesystem::directory_iterator(checkpoint(run, step)))
@@ -144,7 +144,7 @@ class TrainFolder {
   }
 
  private:
-  /// Sentences of a few words as bytes, each document ended by token 256: text that a model can learn.
+  /// Documents of random words as bytes, each ended by token 256: text that a model can learn.
   static Documents text_documents(int64_t count, uint32_t seed) {
     static const char* kWords[] = {"the ", "small ", "model ", "reads ",    "a ",   "line ",
                                    "of ",  "text ",  "and ",   "guesses, ", "then", "learns. "};
@@ -167,13 +167,13 @@ class TrainFolder {
   std::string launcher_;
 };
 
-/// A run that ends well.
+/// Runs te-train and expects success.
 inline void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
   const Result result = folder.run(name, overrides);
   ASSERT_EQ(result.code, 0) << result.error;
 }
 
-/// A refusal: exit code 2 and one line on stderr.
+/// Expects exit code 2 and one line on stderr.
 inline void expect_refused(const Result& result, const std::string& part) {
   EXPECT_EQ(result.code, 2) << result.out;
   EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;

@@ -1,5 +1,5 @@
-// parallel.tensor_transport copy on GPUs: losses and gradient norms are those of NCCL within rounding, whatever the
-// pieces, and the same bits in every run.
+// parallel.tensor_transport copy on GPUs: losses and gradient norms equal those of NCCL within rounding for any number
+// of chunks, and are bitwise reproducible.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -39,7 +39,7 @@ std::vector<float> run(const config::Config& config) {
   return run_random_steps(context, config, groups, kCopySteps);
 }
 
-/// Relative differences of losses and gradient norms, of the first step's loss and at most.
+/// Checks relative differences of losses and gradient norms: `first` for the first loss, `any` for all.
 void expect_alike(const std::vector<float>& actual, const std::vector<float>& expected, double first,
                   double any) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -51,18 +51,18 @@ void expect_alike(const std::vector<float>& actual, const std::vector<float>& ex
   EXPECT_LE(worst, any);
 }
 
-// Whole runs, each with groups of its own: recomputation, which makes messages of its own, with two precisions alone.
-TEST(TensorCopiesGpu, AreLikeNcclAndTheSameInEveryRun) {
+// Whole runs, each with new groups; recompute, which has additional communication, with two precisions only.
+TEST(TensorCopiesGpu, MatchNcclAndAreReproducible) {
   TE_REQUIRE_GPU();
-  if (world().size() == 1) GTEST_SKIP() << "no tensor ranks";
+  if (world().size() == 1) GTEST_SKIP() << "no tensor parallelism";
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
     for (const Precision precision : {Precision::fp32_wide, Precision::bf16_wide, Precision::delayed,
                                       Precision::rowwise, Precision::blockwise}) {
       if (recompute != Recompute::none && precision != Precision::delayed &&
           precision != Precision::blockwise)
         continue;
-      // The bounds of layouts (docs/explanation/determinism.md): FP32's order of sums, BF16's rounding, and what FP8's
-      // rounding of values that were off in their last bit makes of a gradient's norm after some steps.
+      // The bounds of layouts (docs/explanation/determinism.md): FP32's summation order, BF16's rounding, and the
+      // effect on a gradient norm after some steps when values that differ in the last bit are quantized to FP8.
       const bool fp32 = precision == Precision::fp32_wide, fp8 = precision >= Precision::delayed;
       const double first = fp32 ? 2e-6 : 2e-3, any = fp32 ? 2e-5 : fp8 ? 0.1 : 2e-2;
       config::Config config = make_tensor_config(precision, recompute);

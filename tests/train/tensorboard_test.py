@@ -1,10 +1,9 @@
-"""A run's TensorBoard event files, read back by TensorBoard itself and by scripts/report: numbers, histograms, text, and what
-a resumed run makes of the steps that it takes again.
+"""A run's TensorBoard event files, read back by TensorBoard and by scripts/report: numbers, histograms, text, and the steps
+that a resumed run repeats.
 
     tensorboard_test.py TE_TRAIN
 
-Exits with 77 (skipped) where the tensorboard package is missing; scripts/install_deps.sh --dev puts it into
-.deps/tensorboard."""
+Exits with 77 (skipped) without the tensorboard package; scripts/install_deps.sh --dev installs it in .deps/tensorboard."""
 
 import csv
 import json
@@ -26,7 +25,7 @@ except ImportError as missing:
 from report.foreign import Options
 from report.runs import read_run
 
-TRAIN = sys.argv.pop(1) if len(sys.argv) > 1 else sys.exit("the te-train to be tested is missing")
+TRAIN = sys.argv.pop(1) if len(sys.argv) > 1 else sys.exit("the path of te-train is missing")
 
 CONFIG = """
 model: {family: llama, num_layers: 2, hidden_size: 32, ffn_hidden_size: 48, num_attention_heads: 4, vocab_size: 257,
@@ -79,7 +78,7 @@ class EventFiles(Run):
             self.assertEqual(list(values), [1, 2, 3, 4, 5, 6])
             for record in records:
                 self.assertAlmostEqual(values[record["step"]], record[key], delta=1e-6 * abs(record[key]))
-        # No number of the log is left out.
+        # Every number of the log is in the event file.
         numbers = {key for record in records for key, value in record.items() if isinstance(value, (int, float))}
         shown = {tag.split("/")[1] for tag in events.Tags()["scalars"]}
         self.assertEqual(numbers - {"step"} - shown, set())
@@ -108,13 +107,13 @@ class EventFiles(Run):
         self.train()
         (text,) = self.events().Tensors("config")
         lines = text.tensor_proto.string_val[0].decode().splitlines()
-        effective = (self.folder / "effective_config.yaml").read_text().splitlines()  # with the origins of the values
+        effective = (self.folder / "effective_config.yaml").read_text().splitlines()  # with the sources of the values
         values = [line.replace("  # ", "  ", line.startswith("  # ")).split("  # ")[0].rstrip() for line in effective]
         self.assertEqual([line[4:] for line in lines], values)
         self.assertEqual(self.events().SummaryMetadata("config").plugin_data.plugin_name, "text")
 
-    def test_a_resumed_run_takes_its_steps_again(self):
-        """The loss of the steps after the checkpoint is that of the second start alone."""
+    def test_a_resumed_run_repeats_steps(self):
+        """The losses after the checkpoint are only those of the second start."""
         self.train("training.train_steps=3")
         self.train("checkpoint.resume=auto", "training.train_steps=6")
         self.assertEqual(len(list(self.folder.glob("events.out.tfevents.*"))), 2)
@@ -126,14 +125,14 @@ class EventFiles(Run):
         newest = self.events().Tensors("config")[-1]
         self.assertEqual(newest.step, 4)
         self.assertIn("lr: 0.001\n", newest.tensor_proto.string_val[0].decode())
-        # What TensorBoard's pages show goes through another reader, in which all values are tensors.
+        # TensorBoard's pages use another reader, in which all values are tensors.
         pages = PageAccumulator(str(self.folder))
         pages.Reload()
         shown = {event.step: event.tensor_proto.float_val[0] for event in pages.Tensors("train/loss")}
         self.assertEqual(len(pages.Tensors("train/loss")), 6)
         self.assertEqual(shown, values)
 
-    def test_a_new_start_leaves_nothing_of_the_old(self):
+    def test_overwrite_removes_old_events(self):
         self.train()
         self.train("training.train_steps=2", flags=["--overwrite"])
         self.assertEqual(list(self.scalar(self.events(), "train/loss")), [1, 2])

@@ -1,5 +1,4 @@
-// Whole runs of te-train: what they learn and log, and that the same run has the same bits however it was
-// cut.
+// Whole runs of te-train: learning and logging, and that an interrupted run is bitwise equal to an uninterrupted one.
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -56,7 +55,7 @@ TEST_F(Training, LearnsTextAndLogsIt) {
     EXPECT_EQ(records[i].contains("valid_loss"), !rows[i].at("valid_loss").empty());
   }
   const std::vector<double> loss = folder_.column("a", "loss");
-  EXPECT_NEAR(loss.front(), std::log(257.0), 0.1);  // a fresh model knows nothing
+  EXPECT_NEAR(loss.front(), std::log(257.0), 0.1);  // a new model predicts uniformly
   EXPECT_LT(loss.back(), loss.front() - 1.5);
   EXPECT_LT(std::stod(rows[39].at("valid_loss")), std::stod(rows[14].at("valid_loss")));
 
@@ -79,7 +78,7 @@ TEST_F(Training, LearnsTextAndLogsIt) {
   }
 }
 
-TEST_F(Training, LogsOnlyWhatIsAskedFor) {
+TEST_F(Training, LogsOnlyWhatIsConfigured) {
   expect_success(folder_.run("a", {"logging.every=4", "logging.jsonl=false", "logging.csv=other.csv"}));
   EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/metrics.jsonl"));
   const auto lines = split(read_file(folder_.run_folder("a") + "/other.csv"), '\n');
@@ -87,7 +86,7 @@ TEST_F(Training, LogsOnlyWhatIsAskedFor) {
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(split(lines[i], ',')[0], std::string("146").substr(i - 1, 1));
 }
 
-// --- the same run has the same bits ------------------------------------------------------------------------
+// --- bitwise reproducibility -------------------------------------------------------------------------------
 
 struct TrainingCase {
   const char* name;
@@ -99,7 +98,7 @@ class Resume : public ::testing::TestWithParam<TrainingCase> {
   TrainFolder folder_;
 };
 
-TEST_P(Resume, EqualsNoInterruptionBitForBit) {
+TEST_P(Resume, IsBitwiseEqualToAnUninterruptedRun) {
   const auto& overrides = GetParam().overrides;
   expect_success(folder_.run("whole", overrides));
   expect_success(folder_.run("cut", overrides + std::vector<std::string>{"training.train_steps=3"}));
@@ -111,7 +110,7 @@ TEST_P(Resume, EqualsNoInterruptionBitForBit) {
   const auto cut = folder_.csv("cut"), whole = folder_.csv("whole");
   ASSERT_EQ(cut.size(), 6u);
   ASSERT_EQ(whole.size(), 6u);
-  for (size_t i = 0; i < 6; ++i)  // as text: a norm may be no number
+  for (size_t i = 0; i < 6; ++i)  // as text, since a norm may be NaN
     for (const char* column :
          {"step", "consumed_samples", "consumed_tokens", "loss", "grad_norm", "lr", "skipped"})
       EXPECT_EQ(cut[i].at(column), whole[i].at(column)) << column << " of step " << i + 1;
@@ -146,7 +145,7 @@ const TrainingCase kTrainingCases[] = {
     {"fp8_blockwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=blockwise",
                                                            "precision.fp8_scale_format=fp32"}},
     {"fp8_tensorwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
-    {"fp8_tensorwise_guessed",
+    {"fp8_tensorwise_predicted",
      kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise",
                                           "precision.fp8_tensorwise_scale_format=power_of_two"}},
     {"muon", {"optimizer.name=muon", "checkpoint.save_every=1"}},
@@ -163,8 +162,8 @@ const TrainingCase kTrainingCases[] = {
 INSTANTIATE_TEST_SUITE_P(Precisions, Resume, ::testing::ValuesIn(kTrainingCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// A background save reads a copy: training that goes on meanwhile does not change what is saved.
-TEST_F(Training, BackgroundSavesHoldTheWeightsOfTheirStep) {
+// A background save reads a copy: training that continues does not change what is saved.
+TEST_F(Training, BackgroundSavesHaveTheWeightsOfTheirStep) {
   const std::vector<std::string> every = kPlainFp8 + std::vector<std::string>{"checkpoint.save_every=1"};
   expect_success(folder_.run("background", every));
   expect_success(folder_.run("foreground", every + std::vector<std::string>{"checkpoint.async=false"}));
@@ -173,9 +172,9 @@ TEST_F(Training, BackgroundSavesHoldTheWeightsOfTheirStep) {
         << step;
 }
 
-// Halves of main parameters are the same FP32 numbers, but for a last bit now and then; a run may go on with the other
-// form.
-TEST_F(Training, RemaindersOfMainParametersChangeNoLoss) {
+// Split master weights represent the same FP32 values, except for an occasional last bit; a run may resume with the
+// other storage.
+TEST_F(Training, MasterWeightRemaindersDoNotChangeTheLoss) {
   const std::string split = "optimizer.store_param_remainders=true";
   expect_success(folder_.run("whole", kPlainFp8));
   expect_success(folder_.run("split", kPlainFp8 + std::vector<std::string>{split}));
@@ -191,8 +190,8 @@ TEST_F(Training, RemaindersOfMainParametersChangeNoLoss) {
   }
 }
 
-// A run may go on with moments of another format, either way.
-TEST_F(Training, MomentsMayChangeTheirFormat) {
+// A run may resume with moments in another format, in both directions.
+TEST_F(Training, MomentsMayChangeTheirDtype) {
   const std::vector<std::string> cut = {"training.train_steps=3"}, resume = {"checkpoint.resume=auto"};
   expect_success(folder_.run("fp32", {}));
   expect_success(folder_.run("bf16", kBf16Moments));
@@ -210,7 +209,7 @@ TEST_F(Training, MomentsMayChangeTheirFormat) {
     const std::vector<double> loss = folder_.column(run, "loss");
     ASSERT_EQ(loss.size(), 6u);
     EXPECT_EQ(loss[0], expected[0]);
-    EXPECT_EQ(loss[1], expected[1]);  // the first update knows no rounded moments
+    EXPECT_EQ(loss[1], expected[1]);  // the first update does not depend on rounded moments
     for (size_t step = 0; step < 6; ++step) EXPECT_NEAR(loss[step], expected[step], bound * expected[step]);
     EXPECT_NE(loss, expected);
   }
@@ -223,9 +222,9 @@ TEST_F(Training, MomentsMayChangeTheirFormat) {
   EXPECT_EQ(size("to_fp32"), size("fp32"));
 }
 
-// Gradients were calibrated for E5M2, whose largest number is 128 times that of E4M3: a run that goes on in
-// E4M3 alone must not saturate them all in its first step.
-TEST_F(Training, ABf16RunThatCalibratedGoesOnInFp8) {
+// Gradients were calibrated for E5M2, whose largest number is 128 times that of E4M3: a run that resumes with E4M3 only
+// must not saturate all of them in its first step.
+TEST_F(Training, CalibratedBf16RunResumesInFp8) {
   for (const char* mode : {"hybrid", "e4m3"}) {
     expect_success(folder_.run(mode, {"training.train_steps=3", "precision.fp8_calibrate=true"}));
     expect_success(folder_.run(mode, {std::string("precision.fp8=") + mode, "checkpoint.resume=auto",
@@ -240,8 +239,8 @@ TEST_F(Training, ABf16RunThatCalibratedGoesOnInFp8) {
   }
 }
 
-// The schedule counts steps, whatever their size: the learning rate that is logged is the one that is used.
-TEST_F(Training, TheBatchSizeMayChangeOnResume) {
+// The schedule counts steps of any size: the logged learning rate is the one that is used.
+TEST_F(Training, BatchSizeMayChangeOnResume) {
   const std::vector<std::string> linear = {"optimizer.decay=linear", "optimizer.min_lr=0",
                                            "optimizer.decay_steps=5"};
   expect_success(folder_.run("a", linear + std::vector<std::string>{"training.train_steps=3"}));
@@ -269,8 +268,8 @@ TEST_F(Training, SeedsAndThreads) {
   EXPECT_NE(folder_.column("a", "loss"), folder_.column("other", "loss"));
 }
 
-// In FP32 the split of the global batch changes the order of sums alone. AdamW turns the roundoff of
-// near-zero gradients into steps, but of few elements: the losses of six steps agree to 1e-5.
+// In FP32 splitting the global batch changes only the summation order. AdamW turns the rounding of near-zero gradients
+// into steps, but for few elements: the losses of six steps agree to 1e-5.
 TEST_F(Training, GradientAccumulationGivesTheSameLosses) {
   for (const char* micro : {"1", "2", "4"}) {
     expect_success(folder_.run(

@@ -1,6 +1,5 @@
-// The loss of a validation set is that of one rank, however few microbatches the set has and however they divide: where
-// values are sharded (parallel.shard: parameters) every pass holds collectives, and ranks that made different numbers
-// of passes would wait for each other for ever.
+// The loss of a validation set equals that of one rank, for any number of microbatches. With sharded weights
+// (parallel.shard: parameters) every pass has collectives, so ranks with different numbers of passes would deadlock.
 #include "train/validation.h"
 
 #include <fmt/format.h>
@@ -17,7 +16,7 @@ namespace {
 using parallel::Groups;
 using parallel::ProcessGrid;
 
-constexpr double kValidLossBound = 2e-6;  ///< of sums in another order, as in layout_mpi_test.cpp
+constexpr double kValidLossBound = 2e-6;  ///< for another summation order, as in layout_mpi_test.cpp
 
 class Validation : public ::testing::Test {
  protected:
@@ -29,11 +28,11 @@ class Validation : public ::testing::Test {
       documents[0].push_back(static_cast<int32_t>((state >> 16) % 101));
     }
     write_dataset(folder_ / "text", documents);
-    parallel::Watchdog::set_timeout(60);  // a job whose ranks wait for each other ends, and fails
+    parallel::Watchdog::set_timeout(60);  // a deadlocked job ends and fails
   }
   ~Validation() override { parallel::Watchdog::set_timeout(600); }
 
-  /// Sets of so many microbatches of two samples. The text has 25 samples: the last ones are not full, or not there.
+  /// Numbers of microbatches of two samples. The text has 25 samples, so the last microbatches are partial or empty.
   static constexpr int kMicrobatches[] = {1, 2, 3, 5, 10, 14};
 
   train::Batches batches(const train::StepRunner& runner, const config::Config& config,
@@ -70,7 +69,7 @@ class Validation : public ::testing::Test {
     return all;
   }
 
-  /// Of one rank, a sample at a time.
+  /// The losses of one rank, one sample at a time.
   std::vector<double> expected(const Case& c) const {
     config::Config config = make_config(c);
     config.training.micro_batch_size = 1;
@@ -97,8 +96,8 @@ class Validation : public ::testing::Test {
   TextFolder folder_;
 };
 
-TEST_F(Validation, OfRanksThatShardTheParametersIsThatOfOneRank) {
-  if (world().size() > 4) GTEST_SKIP() << "two and four ranks have all";
+TEST_F(Validation, WithShardedParametersEqualsThatOfOneRank) {
+  if (world().size() > 4) GTEST_SKIP() << "two and four ranks cover all cases";
   const Case base{.name = "llama", .family = Family::llama};
   const std::vector<double> expected = this->expected(base);
   std::vector<Case> cases = {{.tensor = 1}, {.context = 2}};

@@ -1,4 +1,4 @@
-// What a pipeline on GPUs begins with changes nothing: neither gradients nor the state of FP8, whatever the schedule.
+// The warmup of a pipeline on GPUs changes neither gradients nor the FP8 state, with any schedule.
 #include "layout_cases.h"
 #include "parallel/groups.h"
 #include "random_steps.h"
@@ -71,7 +71,7 @@ TEST_P(WarmUp, ChangesNoBit) {
   const auto run = [&](int warm_up) {
     return run_random_steps(Context::cpu(), config, groups, {.steps = kWarmSteps, .warm_up = warm_up});
   };
-  // With other tokens than the step's, whose amaxes would show in the scales of the next.
+  // With other tokens than the step's, whose amaxes would show in the scales of the next step.
   EXPECT_EQ(run(3), run(0));
 }
 

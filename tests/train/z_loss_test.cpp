@@ -1,4 +1,4 @@
-// Runs with a z-loss: what they log, and that it is trained for.
+// Runs with z-loss: their logs, and its effect on training.
 #include <nlohmann/json.hpp>
 
 #include "te_train_testing.h"
@@ -7,7 +7,7 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-TEST(ZLossTraining, IsReportedBesideTheLoss) {
+TEST(ZLossTraining, IsReportedNextToTheLoss) {
   const TrainFolder folder;
   const Overrides run = {"precision.dtype=fp32", "training.eval_interval=6", "training.eval_microbatches=2"};
   Overrides with = run;
@@ -17,18 +17,17 @@ TEST(ZLossTraining, IsReportedBesideTheLoss) {
   const std::vector<json> without = folder.records("without"), small = folder.records("with");
   ASSERT_EQ(small.size(), 6u);
   for (const json& record : without) EXPECT_FALSE(record.contains("z_loss"));
-  // The logits of a fresh model are small: log Z is about that of the 257 tokens.
+  // The logits of a new model are small: log Z is about log(257).
   const double log_z = std::log(257.0);
   EXPECT_NEAR(small[0]["z_loss"].get<double>(), 0.01 * log_z * log_z, 0.01 * 0.01 * log_z * log_z);
-  // The loss is the cross entropy: before the first update it is that of the run without, bit for bit.
+  // The loss is the cross entropy: before the first update it is bitwise equal to that of the run without z-loss.
   EXPECT_EQ(small[0]["loss"], without[0]["loss"]);
   EXPECT_NE(small[0]["grad_norm"], without[0]["grad_norm"]);
-  // And so is the validation loss: of weights about as good it is about as large, without the 0.3 of the term.
+  // So is the validation loss: similar weights give a similar value, without the 0.3 of the z-loss.
   EXPECT_NEAR(small[5]["valid_loss"].get<double>(), without[5]["valid_loss"].get<double>(), 0.05);
 }
 
-// The mean of log(Z)^2 after 40 steps: of a run that minds it, and of one that only measures it. 16.2 and 23.0 were
-// seen.
+// The mean of log(Z)^2 after 40 steps, for a run that penalizes it and one that only measures it.
 TEST(ZLossTraining, KeepsLogZSmall) {
   const TrainFolder folder;
   const auto log_z_squared = [&](double coefficient) {

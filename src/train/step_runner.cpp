@@ -158,14 +158,14 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     }
 #ifndef NDEBUG
     pass.on_step = [this](const Context& context, model::Step at) {
-      plan_.enter(context, static_cast<int>(at));
+      plan_.begin_step(context, static_cast<int>(at));
     };
 #endif
     return pass;
   });
   // 3. Gradient norm, clipping, AdamW or Muon.
 #ifndef NDEBUG
-  plan_.enter(context_, static_cast<int>(model::Step::update));
+  plan_.begin_step(context_, static_cast<int>(model::Step::update));
 #endif
   counts_casts_ = count_fp8;
   optimizer_.step(context_, optimizer_.schedule().at(step),

@@ -1,5 +1,5 @@
-// te-bench: how fast the pieces of a training step run on this device. Each subcommand lives in its own file
-// of apps/bench/; what they share (device, repetitions, report) is in bench/session.h.
+// te-bench: times the parts of a training step on this device. Each subcommand has its own file in apps/bench/; their
+// common parts (device, repetitions, report) are in bench/session.h.
 #include <CLI/CLI.hpp>
 
 #include "bench/attention.h"
@@ -18,7 +18,7 @@ namespace {
 
 int body(te::parallel::World& world, int argc, char** argv) {
   CLI::App app{
-      "Times the pieces of a training step on this machine's GPU (or its CPU).\n"
+      "Times the parts of a training step on this machine's GPU (or CPU).\n"
       "Example: te-bench gemm --json gemm.json",
       "te-bench"};
   app.require_subcommand(1);

@@ -1,5 +1,5 @@
-// te-convert: turns models of other programs into checkpoints of te-train and back, and works on checkpoints. Each
-// subcommand lives in its own file of apps/convert/.
+// te-convert: converts models of other programs to te-train checkpoints and back, and inspects, compares and reshards
+// checkpoints. Each subcommand has its own file in apps/convert/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
@@ -14,8 +14,9 @@ constexpr const char* kFooter =
     "Exit codes: 0 done, 1 internal error (diff: tensors differ), 2 wrong input, 130 interrupted.";
 
 int body(int argc, char** argv) {
-  CLI::App app("te-convert: checkpoints of te-train from and to Hugging Face models; docs/how-to/convert.md",
-               "te-convert");
+  CLI::App app(
+      "te-convert: converts between te-train checkpoints and Hugging Face models (docs/how-to/convert.md)",
+      "te-convert");
   app.footer(kFooter);
   app.require_subcommand(1);
   te::init_log(spdlog::level::warn);

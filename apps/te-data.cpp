@@ -1,5 +1,5 @@
-// te-data: makes Megatron .bin/.idx datasets out of text and token shards, and shows, checks and joins them. Each
-// subcommand lives in its own file of apps/data/.
+// te-data: makes Megatron .bin/.idx datasets from text and token shards, and inspects, verifies and merges them. Each
+// subcommand has its own file in apps/data/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
@@ -16,8 +16,7 @@ namespace {
 
 int body(int argc, char** argv) {
   CLI::App app(
-      "te-data: datasets for te-train (Megatron's .bin/.idx format); docs/how-to/prepare-data.md shows it at "
-      "work",
+      "te-data: makes datasets for te-train in Megatron's .bin/.idx format (docs/how-to/prepare-data.md)",
       "te-data");
   app.require_subcommand(1);
   te::data::add_tokenize_command(app);

@@ -1,5 +1,5 @@
-// te-experiment: runs variants of a config under several seeds, and has a report made of them.
-// docs/reference/te-experiment.md describes it. What it does is in apps/experiment/.
+// te-experiment: runs variants of a config with several seeds and makes a report (docs/reference/te-experiment.md). The
+// implementation is in apps/experiment/.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -22,16 +22,16 @@ using namespace te::experiment;
 
 constexpr const char* kFooter = R"(Example: te-experiment configs/experiments/quickstart.yaml
 
-Runs go to folders of their own below the experiment's directory. Call it again to go on where it stopped: finished runs are
-not repeated. Ctrl-C lets the runs save, a second one does not wait for it.
+Each run has its own folder in the experiment's directory. To resume, start te-experiment again: finished runs are not
+repeated. Ctrl-C lets the runs save their state; a second Ctrl-C does not wait for that.
 
 Exit codes: 0 all runs finished, 1 a run or an evaluation failed, or a run diverged, 2 wrong input, 130 interrupted.)";
 
-// Beside this one, else on the PATH.
+// In this executable's folder, else on the PATH.
 std::string default_program(const char* name) {
   std::error_code error;
-  const fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / name;
-  return fs::exists(beside) ? beside.string() : name;
+  const fs::path sibling = fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+  return fs::exists(sibling) ? sibling.string() : name;
 }
 
 void print_plan(const Experiment& experiment, const std::vector<Run>& runs, const std::vector<Slot>& slots,
@@ -46,13 +46,13 @@ void print_plan(const Experiment& experiment, const std::vector<Run>& runs, cons
   }
   if (experiment.evaluation)
     std::printf(
-        "evaluation of each, such as: %s\n",
+        "evaluation of each run, for example: %s\n",
         shell_text(evaluation_command(*experiment.evaluation, runs[0], slots[0], programs.te_generate))
             .c_str());
   for (const Variant& variant : experiment.variants) {
     std::string text;
     for (const std::string& item : variant.overrides) text += " " + item;
-    std::printf("variant %s:%s\n", variant.name.c_str(), text.empty() ? " as the base" : text.c_str());
+    std::printf("variant %s:%s\n", variant.name.c_str(), text.empty() ? " same as the base" : text.c_str());
   }
 }
 
@@ -66,24 +66,24 @@ int run_experiment(const std::string& file, Programs programs, bool dry_run, boo
     print_plan(experiment, runs, slots, programs);
     return 0;
   }
-  // Said now and not when the first run has finished.
+  // Checked before the runs start, not after the first has finished.
   if (experiment.evaluation && !fs::is_directory(experiment.evaluation->data))
     te::user_error(
-        "{}: evaluate: data: {} is no folder; give the one with the tasks' data (docs/how-to/evaluate.md)",
+        "{}: evaluate: data: {} is not a folder; name the folder with the tasks' data "
+        "(docs/how-to/evaluate.md)",
         file, experiment.evaluation->data);
   std::error_code error;
   fs::create_directories(experiment.directory, error);
   if (error) te::user_error("directory: {}: {}", experiment.directory.string(), error.message());
   const std::optional<FolderLock> lock = FolderLock::acquire(experiment.directory);
   if (!lock)
-    te::user_error(
-        "directory: another te-experiment is at work in {}; wait for it, or give another directory",
-        experiment.directory.string());
+    te::user_error("directory: another te-experiment is running in {}; wait for it, or set another directory",
+                   experiment.directory.string());
   te::apps::catch_interrupts();
   Runner runner(experiment, std::move(runs), std::move(slots), std::move(programs));
   runner.run([&] { write_summary(experiment, runner.items()); });
   if (runner.interrupted()) {
-    std::printf("interrupted; the same command goes on\n");
+    std::printf("interrupted; run the same command to resume\n");
     return 130;
   }
   if (report && can_report(experiment, runner.items())) make_report(experiment);
@@ -93,21 +93,21 @@ int run_experiment(const std::string& file, Programs programs, bool dry_run, boo
 }
 
 int body(int argc, char** argv) {
-  CLI::App app("te-experiment: variants of a run under several seeds, side by side, and a report",
+  CLI::App app("te-experiment: runs variants of a config with several seeds in parallel and makes a report",
                "te-experiment");
   app.footer(kFooter);
   std::string file;
   Programs programs;
   bool dry_run = false, no_report = false;
-  app.add_option("file", file, "YAML file of the experiment; see docs/reference/te-experiment.md")
+  app.add_option("file", file, "YAML file of the experiment (docs/reference/te-experiment.md)")
       ->type_name("FILE");
   app.add_flag("--dry-run", dry_run,
-               "Check the file and every config (not the data), print the runs and stop");
-  app.add_flag("--no-report", no_report, "Leave the report out");
-  app.add_option("--te-train", programs.te_train, "The program (default: te-train beside this one)")
+               "Check the file and every config (not the data), print the runs, and stop");
+  app.add_flag("--no-report", no_report, "Make no report");
+  app.add_option("--te-train", programs.te_train, "te-train executable (default: next to te-experiment)")
       ->type_name("PROGRAM");
   app.add_option("--te-generate", programs.te_generate,
-                 "The program of evaluations (default: te-generate beside this one)")
+                 "te-generate executable for evaluations (default: next to te-experiment)")
       ->type_name("PROGRAM");
   if (!te::apps::parse_command_line(app, argc, argv)) return 0;
   if (file.empty()) te::user_error("FILE is required; see te-experiment --help and configs/experiments/");

@@ -1,5 +1,5 @@
-// te-generate: lets a trained model continue text, evaluates it on tasks, measures its loss on a dataset, writes its
-// logits, or compares them with another model's. The work is in apps/generate/.
+// te-generate: continues text with a trained model, evaluates it on tasks, measures its loss on a dataset, writes its
+// logits, or compares them with another model's. The implementation is in apps/generate/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
@@ -18,12 +18,13 @@ constexpr const char* kFooter = R"(Examples:
   te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid
   te-generate divergence --checkpoint llama_fp8/ --reference llama/ --text sample.txt
 
-Text goes to standard output as it comes into being. docs/how-to/generate.md and docs/how-to/evaluate.md show more.
+Text is written to standard output as it is generated. See also docs/how-to/generate.md and docs/how-to/evaluate.md.
 
 Exit codes: 0 done, 1 internal error, 2 wrong input, 130 interrupted.)";
 
 int body(te::parallel::World& world, int argc, char** argv) {
-  CLI::App app{"te-generate: continues text with a model of te-train or Hugging Face.", "te-generate"};
+  CLI::App app{"te-generate: generates text with a te-train or Hugging Face model, and evaluates it.",
+               "te-generate"};
   app.footer(kFooter);
   app.require_subcommand(0, 1);
   te::generate::GenerateCommand generate(app);

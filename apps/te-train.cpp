@@ -1,4 +1,4 @@
-// te-train: trains a GPT or Llama model as a YAML file says.
+// te-train: trains a GPT or Llama model that a YAML file describes.
 #include <spdlog/fmt/ranges.h>
 
 #include <unistd.h>
@@ -56,13 +56,13 @@ constexpr const char* kFooter = R"(Examples:
   te-train --config preset:llama3_8b --config run.yaml --print-config
   te-train inspect-fp8 --checkpoint runs/small/checkpoints --data data/bible_valid
 
-Logs go to logging.directory: loss.csv (one line per step), metrics.jsonl (with FP8 health), TensorBoard's event files,
-and samples.jsonl (logging.generate_every).
-Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 finish the step in work and save a checkpoint; --set checkpoint.resume=auto goes on
-from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
+Logs are written to logging.directory: loss.csv (one line per step), metrics.jsonl (with FP8 statistics), TensorBoard
+event files, and samples.jsonl (logging.generate_every).
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 finish the current step, save a checkpoint and stop; --set checkpoint.resume=auto
+resumes from it. A second Ctrl-C stops at once. After SIGUSR1 te-train saves a checkpoint and continues.
 
-Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, or probably diverged (the last steps were loss spikes),
-130 interrupted.)";
+Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, or probably diverged (the last steps were loss
+spikes), 130 interrupted.)";
 
 te::Context open_device(const te::config::Config& config, te::parallel::World& world, bool dry_run) {
   const te::ExecutionOptions options = te::train::execution_options(config);
@@ -72,40 +72,40 @@ te::Context open_device(const te::config::Config& config, te::parallel::World& w
   if (choice == DeviceChoice::cpu || (choice == DeviceChoice::automatic && !usable))
     return te::Context::cpu(options);
   if (dry_run && !usable) {
-    std::printf("no GPU here: the plan leaves out the workspaces of cuDNN\n");
+    std::printf("no GPU found: the plan does not include cuDNN workspaces\n");
     return te::Context::cpu(options);
   }
   if (world.size() > 1) return te::parallel::open_cuda_device(world, options);
   return te::Context::cuda(static_cast<int>(config.training.device_index), options);
 }
 
-/// What te-train shows and then stops.
+/// What te-train prints before it stops without training.
 struct Show {
   bool dry_run = false, verbose = false, schedule = false;
-  int ranks = 0;  ///< of the layout to be shown
+  int ranks = 0;  ///< of the layout that is shown
 };
 
-/// The ranks of the job that is shown, and why so many.
+/// The number of ranks of the job that is shown; prints the reason for it if the user has not set it.
 int shown_ranks(const te::config::ParallelConfig& parallel, const te::parallel::World& world, int asked) {
   if (asked > 0) return asked;
   const auto fewest = static_cast<int>(parallel.model_ranks());
   if (world.size() > 1) return std::max(world.size(), fewest);
   const auto ranks = static_cast<int>(parallel.intended_ranks());
   if (ranks > 1)
-    std::printf("a job of %d ranks, %s; --ranks N shows another\n", ranks,
-                ranks == fewest ? "the fewest that the layout needs (parallel.tensor * context * pipeline)"
-                                : "which the config is made for (parallel.ranks)");
+    std::printf("planning for %d ranks, %s; --ranks N plans for another number\n", ranks,
+                ranks == fewest ? "the minimum of the layout (parallel.tensor * context * pipeline)"
+                                : "as the config says (parallel.ranks)");
   return ranks;
 }
 
-// Long lines are folded for people; in a file they can be searched.
+// Wraps long lines on a terminal only, so that files can be searched by line.
 void print_tables(const std::string& text) {
   const te::Terminal terminal = te::console_terminal();
   std::printf("%s", terminal.is_terminal ? te::wrapped_lines(text, terminal.columns).c_str() : text.c_str());
   std::fflush(stdout);
 }
 
-// The plan of every pipeline stage: its tensor and data ranks hold as much.
+// The plan of one rank per pipeline stage: all tensor- and data-parallel ranks of a stage need as much memory.
 void show_layout(const te::config::Config& config, const te::Context& context, te::parallel::World& world,
                  const te::parallel::ProcessGrid& grid, bool verbose) {
   for (int stage = 0; stage < grid.pipeline; ++stage) {
@@ -133,28 +133,27 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
         runner.plan(), config, context, groups.data().size(), te::train::free_memory(context, 1),
         config.guard.every > 0 ? te::train::state_copy_bytes(runner) : 0);
     if (shortage.empty()) continue;
-    // A plan for another machine's GPU is no mistake.
+    // A plan for another machine's GPU is not an error.
     const bool for_here = context.is_cuda() || config.training.device == te::config::DeviceChoice::cpu;
     if (for_here) te::user_error("{}", shortage);
-    print_tables(fmt::format("  note: on the CPU of this machine it would not fit: {}\n", shortage));
+    print_tables(fmt::format("  note: it does not fit in the memory of this machine's CPU: {}\n", shortage));
   }
 }
 
-// mpirun ends its ranks soon after it was asked to end, where te-train cannot hold it.
+// mpirun kills its ranks soon after it receives a signal, unless te-train can delay it (MpirunWatch).
 void warn_of_mpirun(te::parallel::World& world, const te::train::MpirunWatch& mpirun) {
   constexpr double kEnough = 60;
   const std::optional<double> seconds = te::train::seconds_until_mpirun_kills();
   if (mpirun.holds() || !world.leader() || !seconds || *seconds >= kEnough) return;
   const te::train::Mpirun above = te::train::parent_mpirun();
   spdlog::warn(
-      "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the step is finished and "
-      "saved: "
-      "{}stop it with kill -USR2 {}",
-      *seconds, above.prrte ? "" : "start it as mpirun --mca odls_base_sigkill_timeout 600 ..., or ",
+      "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the checkpoint is saved: "
+      "{}stop the run with kill -USR2 {}",
+      *seconds, above.prrte ? "" : "start it with mpirun --mca odls_base_sigkill_timeout 600 ..., or ",
       above.process);
 }
 
-/// How a run is started, beside its config.
+/// How a run is started, in addition to its config.
 struct Start {
   std::string config_path;  ///< several: joined by " + "
   te::config::Provenance provenance;
@@ -182,8 +181,9 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       trainer.set_evaluator(std::move(tasks));
     if (config.precision.fp8 != te::config::Fp8Mode::off &&
         (config.logging.generate_every > 0 || config.evaluation.every > 0))
-      spdlog::info("samples and evaluation tasks run in {}, without FP8; validation runs as training does",
-                   te::config::to_string(config.precision.dtype));
+      spdlog::info(
+          "samples and evaluation tasks run in {}, without FP8; validation runs in the precision of training",
+          te::config::to_string(config.precision.dtype));
   });
   const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
   const te::parallel::Placement placement = te::parallel::find_placement(world, context);
@@ -230,7 +230,7 @@ int train_under_signals(const te::config::Config& config, te::parallel::World& w
   te::apps::allow_lost_output("te-train");
   requests.over = 1;
   if (code != kInterrupted) return code;
-  world.barrier();  // all have saved and closed their files
+  world.barrier();  // all ranks have saved and closed their files
   if (world.local_rank() == 0) mpirun.end_waits();
   return code;
 }
@@ -243,7 +243,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   std::string level = "info";
   Show show;
   app.add_option("--config", configs,
-                 "YAML file of the run, or preset:NAME; of several, later ones override "
+                 "YAML file of the run, or preset:NAME; may be repeated, later files override earlier ones "
                  "(docs/reference/configuration.md)")
       ->type_name("FILE")
       ->expected(1)
@@ -252,25 +252,27 @@ int body(te::parallel::World& world, int argc, char** argv) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_flag("--overwrite", overwrite,
-               "Start again at step 1 where logging.directory holds an earlier run: its logs and checkpoints "
-               "are removed");
+  app.add_flag(
+      "--overwrite", overwrite,
+      "If logging.directory has an earlier run, remove its logs and checkpoints and start at step 1");
   app.add_flag("--dry-run", show.dry_run,
-               "Check the config, print model and memory plan, and stop; needs no GPU");
+               "Check the config, print the model and the memory plan, and stop; needs no GPU");
   app.add_flag("--print-config", print_config,
                "Print the effective config as YAML, with the origin of each value in a comment, and stop");
-  app.add_flag("--list-presets", presets, "Print the model shapes that preset:NAME stands for, and stop");
+  app.add_flag("--list-presets", presets,
+               "Print the presets (for --config preset:NAME) and their model shapes, and stop");
   app.add_flag("--describe-keys", describe,
                "Print every config key with type, allowed values, default and meaning, and stop");
-  app.add_flag("--verbose", show.verbose,
-               "All tables and the whole config at the start; with --dry-run: every buffer of the plan");
-  app.add_option("--log-level", level, "What is shown: info, warning (no steps) or error")
+  app.add_flag(
+      "--verbose", show.verbose,
+      "Print all tables and the whole config at the start; with --dry-run: every buffer of the plan");
+  app.add_option("--log-level", level, "What is printed: info, warning (no steps) or error")
       ->check(CLI::IsMember({"info", "warning", "error"}));
   app.add_flag("--print-schedule", show.schedule, "Draw the pipeline schedule and stop");
-  app.add_option("--ranks", show.ranks,
-                 "With --dry-run and --print-schedule: ranks of the job; when absent parallel.ranks, or as "
-                 "few as the "
-                 "layout needs")
+  app.add_option(
+         "--ranks", show.ranks,
+         "With --dry-run and --print-schedule: ranks of the job (default: parallel.ranks, or the minimum "
+         "of the layout)")
       ->check(CLI::PositiveNumber);
   te::apps::PlanOptions plan(app);
   app.require_subcommand(0, 1);
@@ -279,18 +281,18 @@ int body(te::parallel::World& world, int argc, char** argv) {
   plan.check();
   if (show.ranks > 0 && !show.dry_run && !show.schedule)
     te::user_error(
-        "--ranks goes with --dry-run and --print-schedule; a run has the ranks it is started with, as in "
-        "mpirun -n {} te-train",
+        "--ranks needs --dry-run or --print-schedule; to train with so many ranks, start mpirun -n {} "
+        "te-train",
         show.ranks);
   if (plan.chosen() && (show.ranks > 0 || show.dry_run || show.schedule))
     te::user_error(
-        "--plan N shows the layouts of N GPUs, --dry-run and --print-schedule (with --ranks) the config's "
-        "own: leave one of them out");
+        "--plan N shows layouts for N GPUs; --dry-run, --print-schedule and --ranks show the layout of the "
+        "config: use one or the other");
   if (inspect_fp8.chosen()) {
     if (!configs.empty() || !overrides.empty())
       te::user_error(
-          "--config and --set in front of inspect-fp8: it reads the checkpoint's config, and --set behind it "
-          "overrides its keys");
+          "--config and --set before inspect-fp8 have no effect: it reads the checkpoint's config; put --set "
+          "after inspect-fp8 to override its keys");
     te::init_log(world.leader() ? spdlog::level::warn : spdlog::level::err);
     return inspect_fp8.run(world);
   }
@@ -304,7 +306,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   te::config::Provenance provenance;
   world.run_collectively([&] { config = te::config::load_config(configs, overrides, &provenance); });
   if (overwrite && config.checkpoint.resume != "never") {
-    te::user_error("--overwrite starts anew, checkpoint.resume ({}) goes on: leave one of them out",
+    te::user_error("--overwrite starts at step 1, but checkpoint.resume ({}) resumes: remove one of them",
                    config.checkpoint.resume);
   }
   if (print_config) {

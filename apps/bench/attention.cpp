@@ -22,7 +22,8 @@ struct AttentionOptions {
   std::vector<int64_t> documents{0, 1024}, windows{0, 1024};
 };
 
-/// Samples cut into documents of `length` tokens, the last one shorter: where each token's begins.
+/// Splits samples into documents of `length` tokens (the last one may be shorter). Returns the start of each token's
+/// document, [batch * seq].
 std::vector<int32_t> document_starts(const AttentionShape& shape, int64_t length) {
   std::vector<int32_t> starts(static_cast<size_t>(shape.batch * shape.seq));
   for (size_t row = 0; row < starts.size(); ++row) {
@@ -32,7 +33,7 @@ std::vector<int32_t> document_starts(const AttentionShape& shape, int64_t length
   return starts;
 }
 
-/// Pairs of a query and a key that it sees, of one head.
+/// Number of (query, visible key) pairs of one head.
 int64_t visible_pairs(const AttentionShape& shape, int64_t document) {
   int64_t pairs = 0;
   for (int64_t i = 0; i < shape.queries(); ++i) {
@@ -42,8 +43,8 @@ int64_t visible_pairs(const AttentionShape& shape, int64_t document) {
   return shape.batch * pairs;
 }
 
-/// The calls of a rank: one, or with context ranks that exchange keys and values two, of the first and the last
-/// queries, as the first rank has them. All ranks have as many pairs of a causal mask.
+/// The attention calls of a rank: one, or with context parallelism two, for the first and the last chunk of queries as
+/// rank 0 has them. With a causal mask all ranks have the same number of pairs.
 std::vector<AttentionShape> calls_of(const AttentionShape& whole, int64_t context_ranks) {
   if (context_ranks == 1) return {whole};
   std::vector<AttentionShape> calls(2, whole);
@@ -153,7 +154,7 @@ void run_mask(const AttentionOptions& options, int64_t document, int64_t window,
   const int repeats = options.common.repeats;
   const double forward = median_ms(context, repeats, [&] { problem.forward(); });
   const double backward = median_ms(context, repeats, [&] { problem.backward(); });
-  // A pair and head take two products of head_dim values forward, and five backward.
+  // Each pair and head takes two dot products of head_dim elements in the forward pass and five in the backward pass.
   int64_t pairs = 0;
   for (const AttentionShape& call : calls) pairs += visible_pairs(call, document);
   const double flops =
@@ -179,22 +180,23 @@ void run(const AttentionOptions& options) {
   if (options.heads % options.groups != 0)
     user_error("--groups {}: must divide --heads {}", options.groups, options.heads);
   if (options.context_ranks > 1 && options.seq % (2 * options.context_ranks) != 0)
-    user_error("--context-ranks {}: twice as many must divide --seq {}", options.context_ranks, options.seq);
+    user_error("--context-ranks {}: 2 * context ranks must divide --seq {}", options.context_ranks,
+               options.seq);
   const Context context = open_device(options.common.device);
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{
       {"mask", "dtype", "forward ms", "backward ms", "forward TFLOP/s", "backward TFLOP/s"}};
   for (const int64_t document : options.documents)
     for (const int64_t window : options.windows)
-      // As in a model, one that reaches over the whole sequence is none.
+      // As in a model, a window of the whole sequence is no window.
       if (window < options.seq) run_mask(options, document, window, context, table, report);
   std::printf(
-      "%s, %lld x %lld tokens, %lld heads in %lld groups of %lld%s; TFLOP/s of pairs that see each other\n",
+      "%s, %lld x %lld tokens, %lld heads in %lld groups of %lld%s; TFLOP/s count visible pairs only\n",
       context.info().name.c_str(), static_cast<long long>(options.batch), static_cast<long long>(options.seq),
       static_cast<long long>(options.heads), static_cast<long long>(options.groups),
       static_cast<long long>(options.head_dim),
       options.context_ranks > 1
-          ? fmt::format(", the queries of one of {} ranks", options.context_ranks).c_str()
+          ? fmt::format(", queries of one of {} context-parallel ranks", options.context_ranks).c_str()
           : "");
   print_table(table);
   write_report(options.common, report);
@@ -204,25 +206,25 @@ void run(const AttentionOptions& options) {
 
 void add_attention_command(CLI::App& app) {
   const auto options = std::make_shared<AttentionOptions>();
-  CLI::App* command = app.add_subcommand(
-      "attention",
-      "Both passes of attention alone, BF16: whole sequences, documents, windows, a context rank's part");
+  CLI::App* command = app.add_subcommand("attention",
+                                         "Attention forward and backward in BF16: whole sequences, "
+                                         "documents, windows, one context-parallel rank");
   options->common.add_to(*command);
   const auto add_size = [&](const char* name, int64_t& value, const char* help) {
     command->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
   };
   add_size("--batch", options->batch, "sequences");
   add_size("--seq", options->seq, "tokens of a sequence");
-  add_size("--heads", options->heads, "heads of queries");
-  add_size("--groups", options->groups, "heads of keys and values");
+  add_size("--heads", options->heads, "query heads");
+  add_size("--groups", options->groups, "key and value heads");
   add_size("--head-dim", options->head_dim, "width of a head");
   add_size("--context-ranks", options->context_ranks,
-           "ranks that share each sequence's queries; one's part is timed, against all keys");
-  command->add_option("--documents", options->documents, "tokens of a document; 0: the whole sequence")
+           "context-parallel ranks; the queries of one rank are timed, with all keys");
+  command->add_option("--documents", options->documents, "tokens per document; 0: the whole sequence")
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--windows", options->windows, "keys that a query sees; 0: all in front of it")
+  command->add_option("--windows", options->windows, "sliding window in keys per query; 0: all earlier keys")
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

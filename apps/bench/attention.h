@@ -1,5 +1,5 @@
-// te-bench attention: both passes of attention by themselves, whole sequences, documents and windows, and the part of
-// a context rank.
+// te-bench attention: times the forward and backward pass of attention with whole sequences, documents and windows, and
+// the part of one context-parallel rank.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -32,21 +32,21 @@ enum class Exchange { all_reduce, all_gather, reduce_scatter, all_to_all, send_r
 constexpr const char* kExchangeNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                           "send, receive"};
 
-/// One kind of message of a training step.
+/// One kind of collective or point-to-point communication of a training step.
 struct Message {
   const char* group;
   std::string what;
   Exchange exchange;
   DType dtype;
-  int64_t elements;  ///< of the larger side: the sum's addend, what is gathered, what is scattered
+  int64_t elements;  ///< of the larger buffer: input of all_reduce and reduce_scatter, output of all_gather
   int ranks;
-  Communicator* communicator = nullptr;       ///< null for the pipeline's channels
-  parallel::PeerTransport* copies = nullptr;  ///< by which it travels instead of the communicator
-  parallel::PeerLinks* links = nullptr;       ///< by which it travels instead of the channels
+  Communicator* communicator = nullptr;       ///< null for pipeline send and receive
+  parallel::PeerTransport* copies = nullptr;  ///< copy engines, used instead of the communicator if set
+  parallel::PeerLinks* links = nullptr;       ///< copy engines, used instead of the channels if set
 
   int64_t bytes() const { return elements * static_cast<int64_t>(dtype_size(dtype)); }
-  /// Bytes that a rank sends at least, of each byte of the message: so that rates of groups of any size compare with
-  /// that of a link ("bus bandwidth" of NCCL's tests).
+  /// Minimum number of bytes that a rank sends per byte of the buffer. It makes rates of groups of any size comparable
+  /// with the link's rate ("bus bandwidth" of nccl-tests).
   double sent_share() const {
     const double others = static_cast<double>(ranks - 1) / ranks;
     if (exchange == Exchange::all_reduce) return 2 * others;
@@ -56,8 +56,8 @@ struct Message {
 
 using AddTokens = std::function<void(const std::string& what, Exchange, DType, int64_t elements)>;
 
-/// With sequence parallelism: what arrives of an FP8 operand as wide as the stream. Where scales are those of 128
-/// values, both forms travel, each with its own (fp8/gathered_groups.h).
+/// With sequence parallelism: all-gather of an FP8 operand as wide as the residual stream. With scales per 128 values
+/// both layouts are gathered, each with its own scales (fp8/gathered_groups.h).
 void add_fp8_operand(const config::Config& config, const Groups& groups, train::StepRunner& planned,
                      const AddTokens& add) {
   const int64_t tokens = planned.model().dims().tokens, hidden = planned.model().dims().hidden,
@@ -73,11 +73,12 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
   gather("FP8 operand of a linear", DType::e4m3, tokens / pieces * hidden);
   if (layout != kernels::ScaleLayout::vectors) return;
   gather("its scales", DType::f32, kernels::scale_shape(layout, tokens, hidden).numel());
-  gather("its column-wise form", DType::e4m3, tokens * hidden);
-  gather("the scales of that", DType::f32, kernels::scale_shape(layout, hidden, tokens / pieces).numel());
+  gather("its column-wise layout", DType::e4m3, tokens * hidden);
+  gather("scales of the column-wise layout", DType::f32,
+         kernels::scale_shape(layout, hidden, tokens / pieces).numel());
 }
 
-/// Of this rank, whose stage holds `buckets`. One bucket stands for all, the largest.
+/// The communication of this rank. Of the gradient buckets only the largest is measured.
 std::vector<Message> messages_of(const config::Config& config, const Groups& groups,
                                  train::StepRunner& planned) {
   const model::Dimensions& dims = planned.model().dims();
@@ -87,12 +88,12 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
                        Communicator& group) {
     messages.push_back({name, std::move(what), exchange, dtype, elements, group.size(), &group});
   };
-  // By NCCL, and by copies where the config says so.
+  // With NCCL, and also with copy engines if the config sets them.
   const auto add_both = [&](const char* name, const std::string& what, Exchange exchange, DType dtype,
                             int64_t elements, Communicator& group, parallel::PeerTransport* copies) {
     add(name, what, exchange, dtype, elements, group);
     if (copies == nullptr) return;
-    add(name, what + ", copied", exchange, dtype, elements, group);
+    add(name, what + ", copy engines", exchange, dtype, elements, group);
     messages.back().copies = copies;
   };
   const auto add_tokens = [&](const std::string& what, Exchange exchange, DType dtype, int64_t elements) {
@@ -102,24 +103,24 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
     if (config.parallel.sequence) {
       add_fp8_operand(config, groups, planned, add_tokens);
-      add_tokens("stream, before a layer's half", Exchange::all_gather, dims.dtype, piece);
-      add_tokens("stream, behind a layer's half", Exchange::reduce_scatter, dims.dtype, piece);
+      add_tokens("residual stream, before attention or MLP", Exchange::all_gather, dims.dtype, piece);
+      add_tokens("residual stream, after attention or MLP", Exchange::reduce_scatter, dims.dtype, piece);
     } else {
-      add("tensor", "stream, behind a layer's half", Exchange::all_reduce, dims.dtype, piece,
+      add("tensor", "residual stream, after attention or MLP", Exchange::all_reduce, dims.dtype, piece,
           groups.tensor());
     }
   }
   if (grid.context > 1) {
     Communicator& group = groups.context();
     if (config.model.num_query_groups / grid.tensor % grid.context == 0) {  // model/context_parallel.h
-      add("context", "queries, keys, values to heads", Exchange::all_to_all, dims.dtype,
+      add("context", "queries, keys, values by head", Exchange::all_to_all, dims.dtype,
           dims.tokens * dims.qkv, group);
-      add("context", "attention's output to tokens", Exchange::all_to_all, dims.dtype,
+      add("context", "attention output by token", Exchange::all_to_all, dims.dtype,
           dims.tokens * dims.attention, group);
     } else {
       const int64_t all = grid.context * dims.tokens * (dims.qkv - dims.attention);
       add("context", "keys and values", Exchange::all_gather, dims.dtype, all, group);
-      add("context", "their gradients", Exchange::reduce_scatter, dims.dtype, all, group);
+      add("context", "gradients of keys and values", Exchange::reduce_scatter, dims.dtype, all, group);
     }
   }
   if (groups.data().size() > 1) {
@@ -137,15 +138,15 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
         add_both("data", what, exchange, dtype, elements, groups.data(), groups.data_peer_transport());
     };
     add_bucket("gradients of a bucket", Exchange::reduce_scatter, gradients, largest);
-    add_bucket("values of a bucket", Exchange::all_gather, dims.dtype, values);
+    add_bucket("weights of a bucket", Exchange::all_gather, dims.dtype, values);
     add_bucket("FP8 weights of a bucket", Exchange::all_gather, DType::e4m3, bytes);
   }
   if (grid.pipeline > 1) {
-    messages.push_back({"pipeline", "stream, stage 0 to 1 and back", Exchange::send_receive, dims.dtype,
-                        dims.residual_rows * dims.hidden, 2});
+    messages.push_back({"pipeline", "residual stream, stage 0 to 1 and back", Exchange::send_receive,
+                        dims.dtype, dims.residual_rows * dims.hidden, 2});
     if (groups.pipeline_peer_links() != nullptr) {
       Message copied = messages.back();
-      copied.what += ", copied";
+      copied.what += ", copy engines";
       copied.links = groups.pipeline_peer_links();
       messages.push_back(std::move(copied));
     }
@@ -153,7 +154,8 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
   return messages;
 }
 
-/// One after the other on one stream, so that neither side waits for a message that is behind its own.
+/// Send and receive one after the other on one CUDA stream, so that no stage waits for a send that is queued after its
+/// own.
 void there_and_back(const Context& context, const Groups& groups, const Tensor& sent,
                     const Tensor& received) {
   if (groups.at().pipeline == 0) {
@@ -165,7 +167,7 @@ void there_and_back(const Context& context, const Groups& groups, const Tensor& 
   }
 }
 
-/// The same by copies. What is sent leaves on the context's own stream: the way back waits for the way there.
+/// there_and_back with copy engines. Sends use the context's own CUDA stream, so the return waits for the first send.
 void there_and_back_copied(const Context& context, const Groups& groups, parallel::PeerLinks& links,
                            const Tensor& sent, const Tensor& received) {
   const bool first = groups.at().pipeline == 0;
@@ -176,8 +178,8 @@ void there_and_back_copied(const Context& context, const Groups& groups, paralle
   if (first) links.receive(context, received, Channel::backward_from_next);
 }
 
-/// Milliseconds of the stream from one stage to the next; 0 where this rank takes no part. All ranks of the world call
-/// it.
+/// Milliseconds of sending the residual stream from one stage to the next; 0 if this rank does not take part.
+/// Collective over all ranks of the world.
 double stream_ms(const Context& context, int repeats, const Groups& groups, const Message& message,
                  const Tensor& sent, const Tensor& received) {
   const bool takes_part = groups.at().pipeline <= 1;
@@ -194,13 +196,13 @@ double stream_ms(const Context& context, int repeats, const Groups& groups, cons
          2;
 }
 
-/// Milliseconds of a message by copies. All ranks of the world call it.
+/// Milliseconds of a collective with copy engines. Collective over all ranks of the world.
 double copied_ms(const Context& context, int repeats, const Message& message) {
   parallel::PeerTransport& copies = *message.copies;
   const auto bytes = static_cast<size_t>(message.bytes());
   const DeviceBuffer memory(context, bytes), first(context, bytes), second(context, bytes);
   const auto shared = copies.register_memory(context, memory.data(), bytes, message.what);
-  // Rows of 16 bytes: what a row is does not matter to a message.
+  // Rows of 16 bytes; the width of a row does not change the time.
   const auto width = static_cast<int64_t>(16 / dtype_size(message.dtype));
   const int64_t rows = message.elements / width;
   const Tensor there{memory.data(), message.dtype, {rows, width}};
@@ -215,8 +217,8 @@ double copied_ms(const Context& context, int repeats, const Message& message) {
   return median_ms(context, repeats, call, [&] { message.communicator->barrier(context); });
 }
 
-/// Milliseconds of one message on this rank; 0 where it takes no part. All ranks of the message's group call it, all of
-/// the world where copy engines carry it.
+/// Milliseconds on this rank; 0 if it does not take part. All ranks of the group call it; with copy engines, all ranks
+/// of the world.
 double message_ms(const Context& context, int repeats, const Groups& groups, const Message& message) {
   if (message.copies != nullptr) return copied_ms(context, repeats, message);
   const auto bytes = static_cast<size_t>(message.bytes());
@@ -228,7 +230,7 @@ double message_ms(const Context& context, int repeats, const Groups& groups, con
   Communicator& group = *message.communicator;
   const int64_t shard = message.elements / group.size();
   const Tensor own{second.data(), message.dtype, {shard}};
-  // Sums of sums would overflow, so every call finds the same values.
+  // Repeated in-place sums would overflow, so every call starts from the same values.
   const auto prepare = [&] {
     if (message.exchange == Exchange::all_reduce) context.copy(result, full);
     group.barrier(context);
@@ -251,7 +253,7 @@ double message_ms(const Context& context, int repeats, const Groups& groups, con
   return median_ms(context, repeats, call, prepare);
 }
 
-/// What a rank can send at most to the ranks of a group, where these are GPUs of one host; else 0.
+/// Peak rate, in bytes/s, at which a rank can send to the ranks of a group, if these are GPUs of one host; else 0.
 double peak_of(const parallel::Placement& placement, const std::vector<int>& ranks) {
   for (const parallel::HostPlacement& host : placement) {
     if (std::includes(host.ranks.begin(), host.ranks.end(), ranks.begin(), ranks.end()))
@@ -273,7 +275,7 @@ void measure_message(const CommOptions& options, parallel::World& world, const C
                      std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
   const parallel::Watchdog::Guard guard(context, message.what);
   const double own_ms = message_ms(context, options.common.repeats, groups, message);
-  // The slowest group of the first stage, whose messages are those of rank 0.
+  // The slowest group of the first stage, to which rank 0 belongs.
   const double ms = world.max_f64(own_ms, groups.grid().stage_group(world.rank()));
   if (!world.leader()) return;
   const double rate = static_cast<double>(message.bytes()) / (ms * 1e-3), bus = rate * message.sent_share();
@@ -283,7 +285,7 @@ void measure_message(const CommOptions& options, parallel::World& world, const C
                    std::string(dtype_name(message.dtype)), std::to_string(message.ranks),
                    human_bytes(message.bytes()), fmt::format("{:.4f}", ms), fmt::format("{:.2f}", rate / 1e9),
                    fmt::format("{:.2f}", bus / 1e9),
-                   peak > 0 ? fmt::format("{:.0f} %", 100 * bus / peak) : "-"});
+                   peak > 0 ? fmt::format("{:.0f}%", 100 * bus / peak) : "-"});
   rows.push_back({{"group", message.group},
                   {"operation", name},
                   {"what", message.what},
@@ -298,7 +300,8 @@ void measure_message(const CommOptions& options, parallel::World& world, const C
 
 void run(const CommOptions& options, parallel::World& world) {
   if (world.size() == 1)
-    user_error("one rank sends nothing; start several, as in mpirun -n 2 te-bench comm --config FILE");
+    user_error(
+        "te-bench comm needs at least two ranks; start it with mpirun -n 2 te-bench comm --config FILE");
   config::Config config;
   ProcessGrid grid;
   world.run_collectively([&] {
@@ -312,16 +315,16 @@ void run(const CommOptions& options, parallel::World& world) {
   const parallel::Placement placement = parallel::find_placement(world, context);
   const Groups groups = Groups::connect(world, context, grid, train::connect_options(config));
   const Groups alone = Groups::dry_run(grid, world.rank());
-  train::StepRunner planned(config, context, alone);  // for the sizes: nothing is allocated
+  train::StepRunner planned(config, context, alone);  // only for the sizes; allocates nothing
   std::vector<std::vector<std::string>> table{
-      {"group", "message", "dtype", "ranks", "size", "ms", "GB/s", "bus GB/s", "of peak"}};
+      {"group", "communication", "dtype", "ranks", "size", "ms", "GB/s", "bus GB/s", "of peak"}};
   nlohmann::json report = report_head(context, options.common), rows = nlohmann::json::array();
   for (const Message& message : messages_of(config, groups, planned))
     measure_message(options, world, context, groups, placement, message, table, rows);
   if (!world.leader()) return;
   const parallel::HostPlacement& host = placement.front();
   const std::string link = host.link.empty() ? ""
-                                             : fmt::format("; {} of {:.0f} GB/s each way", host.link,
+                                             : fmt::format("; {}, {:.0f} GB/s in each direction", host.link,
                                                            host.link_bytes_per_second / 1e9);
   std::printf("%s, %s, on %zu host(s)%s; medians of %d\n", config.name.c_str(), grid.str().c_str(),
               placement.size(), link.c_str(), options.common.repeats);
@@ -340,11 +343,11 @@ void run(const CommOptions& options, parallel::World& world) {
 void add_comm_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<CommOptions>();
   CLI::App* command = app.add_subcommand(
-      "comm",
-      "What the groups of a config's layout send in a step: its sizes, one message at a time, under mpirun");
+      "comm", "Communication of one step of a config's layout, timed one operation at a time (needs mpirun)");
   command->add_option("--config", options->config, "YAML file of te-train")->required()->type_name("FILE");
-  command->add_option("--set", options->overrides, "override a key, as in te-train")->type_name("KEY=VALUE");
-  command->add_option("--repeats", options->common.repeats, "calls of which the median is taken")
+  command->add_option("--set", options->overrides, "override a key, as in te-train (may be repeated)")
+      ->type_name("KEY=VALUE");
+  command->add_option("--repeats", options->common.repeats, "number of calls; the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--json", options->common.json, "also write the report to this file")

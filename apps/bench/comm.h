@@ -1,4 +1,4 @@
-// te-bench comm: how fast the groups of a config's layout exchange what its steps exchange.
+// te-bench comm: times the collectives and point-to-point communication of a config's layout with its sizes.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -17,8 +17,8 @@
 namespace te::bench {
 namespace {
 
-/// Passes that do not count: the first ones are launched kernel by kernel, and recorded.
-constexpr int64_t kWarmUpTokens = 8;
+/// Warmup passes, not timed: the first ones launch single kernels and capture the CUDA graph.
+constexpr int64_t kWarmupTokens = 8;
 
 struct DecodeOptions {
   Options common;
@@ -28,7 +28,7 @@ struct DecodeOptions {
   int64_t prompt = 64, tokens = 256;
 };
 
-/// The model of a config, which has no weights: random_weights() makes some.
+/// The model of a config, without weights; random_weights() fills them.
 class ConfiguredModel final : public generate::ModelSource {
  public:
   ConfiguredModel(const std::string& path, const std::vector<std::string>& overrides) {
@@ -39,19 +39,19 @@ class ConfiguredModel final : public generate::ModelSource {
   }
 };
 
-/// A way to run the model.
-struct Way {
+/// One variant that is measured.
+struct Variant {
   std::string fp8, launches;
   int64_t batch;
 };
 
 struct Decoded {
-  double seconds = 0;  ///< of a pass, on average
+  double seconds = 0;  ///< mean time per pass
   int64_t weight_bytes = 0;
   bool chained = false;
 };
 
-/// Random values, the same million of them again and again. Not zeros: those would draw less power.
+/// Fills the weights with random values (2^20 of them, repeated). Zeros would draw less power.
 void random_weights(const Context& context, parameters::ParameterStore& parameters) {
   constexpr int64_t kDrawn = 1 << 20;
   for (const parameters::Parameter& parameter : parameters.parameters()) {
@@ -69,18 +69,18 @@ void random_weights(const Context& context, parameters::ParameterStore& paramete
   }
 }
 
-/// Sequences of the same length side by side, `prompt` random tokens and then one at a time: which ones they are does
-/// not matter to the time.
-Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const Way& way,
+/// Decodes sequences of the same length as one batch: `prompt` tokens first, then one token per pass. The time does not
+/// depend on the token ids.
+Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const Variant& variant,
                parallel::World& world, const Context& context) {
-  const generate::RunOptions run{.device = options.common.device, .fp8 = way.fp8};
-  const int64_t length = options.prompt + kWarmUpTokens + options.tokens;
+  const generate::RunOptions run{.device = options.common.device, .fp8 = variant.fp8};
+  const int64_t length = options.prompt + kWarmupTokens + options.tokens;
   const config::Config config = generate::run_config(model, run, context.is_cuda(), length, 16);
   const parallel::Groups groups = generate::connect(world, context, run);
   generate::Decoder decoder(config, groups,
-                            {.batch = way.batch,
-                             .megakernel = way.launches == "chains" ? generate::MegakernelMode::always
-                                                                    : generate::MegakernelMode::never});
+                            {.batch = variant.batch,
+                             .megakernel = variant.launches == "chains" ? generate::MegakernelMode::always
+                                                                        : generate::MegakernelMode::never});
   MemoryPlan plan;
   decoder.plan(plan, context);
   const DeviceBuffer memory = plan.allocate(context);
@@ -94,13 +94,13 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   const std::span<const int32_t> all(tokens);
   const auto append = [&](int64_t from, int64_t count) {
     std::vector<generate::Continuation> next;
-    for (int64_t sequence = 0; sequence < way.batch; ++sequence)
+    for (int64_t sequence = 0; sequence < variant.batch; ++sequence)
       next.push_back({sequence, all.subspan(static_cast<size_t>(from), static_cast<size_t>(count))});
-    decoder.append(context, next);  // with the logits on the host
+    decoder.append(context, next);  // also copies the logits to the host
   };
   append(0, options.prompt);
   int64_t at = options.prompt;
-  for (; at < options.prompt + kWarmUpTokens; ++at) append(at, 1);
+  for (; at < options.prompt + kWarmupTokens; ++at) append(at, 1);
   const auto start = std::chrono::steady_clock::now();
   for (; at < length; ++at) append(at, 1);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
@@ -109,13 +109,13 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
 }
 
 void run(const DecodeOptions& options, parallel::World& world) {
-  if (world.size() > 1) user_error("decode: one rank is measured; start it without mpirun");
+  if (world.size() > 1) user_error("te-bench decode supports one rank only; start it without mpirun");
   const ConfiguredModel model(options.config, options.overrides);
   const Context context = open_device(options.common.device, {.gemm_autotune = GemmAutotune::off});
   const auto bandwidth = static_cast<double>(memory_bandwidth(context));
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{
-      {"weights", "launches", "sequences", "ms a pass", "tokens/s", "GB read", "% of the bandwidth"}};
+      {"weights", "launches", "sequences", "ms per pass", "tokens/s", "GB read", "% of bandwidth"}};
   for (const int64_t batch : options.batches) {
     for (const std::string& fp8 : options.fp8) {
       for (const std::string& launches : options.launches) {
@@ -140,7 +140,7 @@ void run(const DecodeOptions& options, parallel::World& world) {
       }
     }
   }
-  std::printf("%s: %lld tokens for each sequence behind a prompt of %lld, random weights\n",
+  std::printf("%s: %lld generated tokens per sequence after a prompt of %lld, random weights\n",
               context.info().name.c_str(), static_cast<long long>(options.tokens),
               static_cast<long long>(options.prompt));
   print_table(table);
@@ -152,30 +152,31 @@ void run(const DecodeOptions& options, parallel::World& world) {
 void add_decode_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<DecodeOptions>();
   CLI::App* command =
-      app.add_subcommand("decode", "Tokens that te-generate adds to a few sequences, one a pass");
+      app.add_subcommand("decode", "Decoding of te-generate: one token per sequence and pass, small batches");
   options->common.add_to(*command);
-  command->add_option("--config", options->config, "YAML file of te-train, for the model's shape")
+  command->add_option("--config", options->config, "YAML file of te-train that describes the model")
       ->required()
       ->type_name("FILE");
   command->add_option("--set", options->overrides, "override a key, as in te-train")->type_name("KEY=VALUE");
-  command->add_option("--batch", options->batches, "sequences side by side")
+  command->add_option("--batch", options->batches, "sequences per pass")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--fp8", options->fp8, "off, hybrid, e4m3: as te-generate has it")
+  command->add_option("--fp8", options->fp8, "off, hybrid or e4m3, as in te-generate --fp8")
       ->delimiter(',')
       ->check(CLI::IsMember({"off", "hybrid", "e4m3"}))
       ->capture_default_str();
   command
       ->add_option("--launches", options->launches,
-                   "ops, or chains: te-generate --gemm-chains; the table says what it came to")
+                   "ops: one kernel per operation; chains: as te-generate --gemm-chains on. The table shows "
+                   "what was used")
       ->delimiter(',')
       ->check(CLI::IsMember({"ops", "chains"}))
       ->capture_default_str();
   command->add_option("--prompt", options->prompt, "tokens of the prompt")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--tokens", options->tokens, "tokens behind it that are timed")
+  command->add_option("--tokens", options->tokens, "generated tokens that are timed")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->callback([options, &world] { run(*options, world); });

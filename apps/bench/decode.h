@@ -1,4 +1,4 @@
-// te-bench decode: the passes of te-generate that add one token to each of a few sequences.
+// te-bench decode: times te-generate's decoding passes, which add one token to each of a few sequences.
 #pragma once
 
 #include <CLI/CLI.hpp>

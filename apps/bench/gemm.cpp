@@ -22,12 +22,12 @@ kernels::ScaleLayout scales_of(bool fp8) {
   return fp8 ? kernels::ScaleLayout::tensor : kernels::ScaleLayout::none;
 }
 
-/// What is measured of one GEMM: milliseconds with the library's first proposal, and with the choice.
+/// Milliseconds of one GEMM with cuBLASLt's first heuristic candidate and with the chosen algorithm.
 struct Times {
   double first = 0, chosen = 0;
 };
 
-/// All GEMMs with one way of choosing.
+/// Times all GEMMs with one gemm_autotune mode.
 void measure(const Context& device, const GemmOptions& options, const std::vector<Linear>& linears,
              GemmAutotune mode, const std::function<void(size_t, double)>& result) {
   const Context context = reopen(device, {.gemm_autotune = mode});
@@ -87,8 +87,9 @@ void run(const GemmOptions& options) {
   report["copy_bytes_per_s"] = bandwidth;
   report["autotune"] = options.autotune;
   report["gemm"] = nlohmann::json::array();
-  std::printf("%s, %lld tokens; \"first\": cuBLASLt's first proposal, then gemm_autotune %s\n",
-              context.info().name.c_str(), static_cast<long long>(options.tokens), options.autotune.c_str());
+  std::printf(
+      "%s, %lld tokens; \"first\": cuBLASLt's first heuristic candidate; \"ms\": with gemm_autotune %s\n",
+      context.info().name.c_str(), static_cast<long long>(options.tokens), options.autotune.c_str());
   std::printf("device copy: %.2f TB/s (read + written)\n\n", bandwidth / 1e12);
 
   std::vector<Times> times(linears.size() * 6);
@@ -98,8 +99,8 @@ void run(const GemmOptions& options) {
     measure(context, options, linears, mode_of(options.autotune),
             [&](size_t i, double ms) { times[i].chosen = ms; });
   }
-  std::vector<std::vector<std::string>> table{{"model", "GEMM", "m x n x k", "BF16 first", "ms", "TFLOP/s",
-                                               "FP8 first", "ms", "TFLOP/s", "speed-up"}};
+  std::vector<std::vector<std::string>> table{
+      {"model", "GEMM", "m x n x k", "BF16 first", "ms", "TFLOP/s", "FP8 first", "ms", "TFLOP/s", "speedup"}};
   show(options, linears, times, table, report["gemm"]);
   print_table(table);
   write_report(options.common, report);
@@ -109,28 +110,29 @@ void run(const GemmOptions& options) {
 
 void add_gemm_command(CLI::App& app) {
   const auto options = std::make_shared<GemmOptions>();
-  CLI::App* command = app.add_subcommand("gemm", "GEMMs of the layers of known models, BF16 and FP8");
+  CLI::App* command =
+      app.add_subcommand("gemm", "GEMMs of the linear layers of three models, in BF16 and FP8");
   options->common.add_to(*command);
-  command->add_option("--tokens", options->tokens, "rows of the activations")
+  command->add_option("--tokens", options->tokens, "tokens (rows of the activations)")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--model", options->model, "only this one: llama7b, gpt_4096 or gpt2_124m");
+  command->add_option("--model", options->model, "llama7b, gpt_4096 or gpt2_124m (default: all)");
   command
       ->add_option("--autotune", options->autotune,
-                   "off, cached, on or full: how algorithms are chosen, as in training.gemm_autotune")
+                   "how GEMM algorithms are chosen: off, cached, on or full, as training.gemm_autotune")
       ->check(CLI::IsMember({"off", "cached", "on", "full"}))
       ->capture_default_str();
   command
-      ->add_option("--recipe", options->recipe,
-                   "scales of FP8: tensorwise (beside BF16), or blockwise, of which te-train's own kernels "
-                   "are shown beside "
-                   "cuBLASLt")
+      ->add_option(
+          "--recipe", options->recipe,
+          "FP8 scales: tensorwise (compared with BF16), or blockwise (te-train's own kernels compared "
+          "with cuBLASLt)")
       ->check(CLI::IsMember({"tensorwise", "blockwise"}))
       ->capture_default_str();
   command
       ->add_option(
           "--kernels", options->kernels,
-          "with --recipe blockwise: which ones, 0 for cuBLASLt, then te-train's own from 1; all when absent")
+          "with --recipe blockwise: kernels to time; 0: cuBLASLt, 1 and above: te-train's own (default: all)")
       ->delimiter(',')
       ->check(CLI::Range(0, static_cast<int>(kernels::kBlockScaledKernels.size())));
   command->callback([options] { run(*options); });

@@ -1,4 +1,4 @@
-// te-bench gemm: the GEMMs of known layers, BF16 and FP8, forward and backward.
+// te-bench gemm: times fprop, dgrad and wgrad GEMMs of the linear layers of three models, in BF16 and FP8.
 #pragma once
 
 #include <CLI/CLI.hpp>

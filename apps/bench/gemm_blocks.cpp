@@ -1,4 +1,4 @@
-// te-bench gemm --recipe blockwise: FP8 with scales of 128 values, by cuBLASLt and by te-train's own kernels.
+// te-bench gemm --recipe blockwise: FP8 with scales per 128 values, with cuBLASLt and with te-train's own kernels.
 #include <chrono>
 #include <cstdio>
 #include <numeric>
@@ -14,16 +14,16 @@ namespace {
 
 using kernels::kBlockScaledKernels;
 
-/// Before a short measurement the card rests, and has its highest clock; a long one is at the clock that its power
-/// limit allows.
-constexpr std::chrono::milliseconds kShortRest{300};
+/// The GPU cools down before a short measurement, which then runs at the highest clock. A long one runs at the clock
+/// that the power limit allows.
+constexpr std::chrono::milliseconds kShortCoolDown{300};
 constexpr double kShortSeconds = 0.02, kLongSeconds = 0.5;
 
 std::string kernel_name(int kernel) {
   return kernel == 0 ? "cuBLASLt" : kBlockScaledKernels[static_cast<size_t>(kernel) - 1];
 }
 
-/// A row of the table, at once: the whole takes a minute or two.
+/// Prints a row of the table immediately, since the whole table takes minutes.
 void print_row(const std::vector<std::string>& row) {
   std::printf("%-26s %-22s", row[0].c_str(), row[1].c_str());
   for (size_t i = 2; i < row.size(); ++i) std::printf(" %12s", row[i].c_str());
@@ -35,13 +35,15 @@ void print_row(const std::vector<std::string>& row) {
 
 void run_block_scaled(const GemmOptions& options) {
   const Context device = open_device(options.common.device);
-  if (!device.is_cuda()) user_error("--recipe blockwise: compares kernels of a GPU; on a CPU leave it out");
+  if (!device.is_cuda())
+    user_error("--recipe blockwise compares GPU kernels and needs a GPU; on the CPU use --recipe tensorwise");
   std::vector<int> which = options.kernels;
   if (which.empty()) which.resize(kBlockScaledKernels.size() + 1), std::iota(which.begin(), which.end(), 0);
   nlohmann::json report = report_head(device, options.common);
   report["gemm"] = nlohmann::json::array();
-  std::printf("%s, %lld tokens, FP8 with scales of 128 values: TFLOP/s at rest; sustained (cuBLASLt: %s)\n\n",
-              device.info().name.c_str(), static_cast<long long>(options.tokens), options.autotune.c_str());
+  std::printf(
+      "%s, %lld tokens, FP8 with scales per 128 values: TFLOP/s cold; power-limited (cuBLASLt: %s)\n\n",
+      device.info().name.c_str(), static_cast<long long>(options.tokens), options.autotune.c_str());
   std::vector<std::string> heading{"GEMM", "m x n x k"};
   std::vector<Context> contexts;
   for (const int kernel : which) {
@@ -63,9 +65,9 @@ void run_block_scaled(const GemmOptions& options) {
                  isolated_ms(contexts[i], args, seconds) / 1e9;
         };
         isolated_ms(contexts[i], args, 0.0);  // chooses the algorithm
-        std::this_thread::sleep_for(kShortRest);
-        const double at_rest = tflops(kShortSeconds), sustained = tflops(kLongSeconds);
-        line.push_back(fmt::format("{:.0f}; {:.0f}", at_rest, sustained));
+        std::this_thread::sleep_for(kShortCoolDown);
+        const double cold = tflops(kShortSeconds), power_limited = tflops(kLongSeconds);
+        line.push_back(fmt::format("{:.0f}; {:.0f}", cold, power_limited));
         report["gemm"].push_back({{"model", linear.model},
                                   {"linear", linear.name},
                                   {"pass", pass_name},
@@ -73,8 +75,8 @@ void run_block_scaled(const GemmOptions& options) {
                                   {"out_features", linear.out},
                                   {"in_features", linear.in},
                                   {"tokens", options.tokens},
-                                  {"tflops", at_rest},
-                                  {"sustained_tflops", sustained}});
+                                  {"tflops", cold},
+                                  {"sustained_tflops", power_limited}});
       }
       print_row(line);
     }

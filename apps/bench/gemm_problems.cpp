@@ -46,7 +46,7 @@ kernels::Gemm problem(const Linear& linear, int64_t tokens, GemmKind kind, kerne
   args.b = Tensor{nullptr, value, args.trans_b ? Shape{n, k} : Shape{k, n}};
   args.a.layout = scales;
   args.b.layout = scales == ScaleLayout::vectors && !wgrad ? ScaleLayout::blocks : scales;
-  // Tensors without data have no rows of their own.
+  // Tensors without data do not derive the scales' shape, so it is set here.
   if (fp8) {
     args.a.scales = {nullptr, DType::f32, scale_shape(args.a.layout, m, k)};
     args.b.scales = {nullptr, DType::f32, scale_shape(args.b.layout, n, k)};

@@ -1,4 +1,4 @@
-// What te-bench gemm measures: the GEMMs of the linears of known models, and its options.
+// The GEMMs that te-bench gemm times, those of the linear layers of three models, and its options.
 #pragma once
 
 #include <string>
@@ -20,22 +20,23 @@ struct GemmOptions {
   Options common;
   int64_t tokens = 8192;
   std::string model, autotune = "on", recipe = "tensorwise";
-  std::vector<int> kernels;  ///< of a blockwise recipe (kernels/gemm/block_scaled.h), 0: cuBLASLt; empty: all
+  std::vector<int>
+      kernels;  ///< kernels of --recipe blockwise (kernels/gemm/block_scaled.h), 0: cuBLASLt; empty: all
 };
 
-/// Those of a model, of all models if it is empty. UserError for a model that is not known.
+/// The linear layers of a model; of all models if `model` is empty. UserError for an unknown model.
 std::vector<Linear> linears_of(const std::string& model);
 
 GemmAutotune mode_of(const std::string& autotune);
 
-/// The three GEMMs of a linear as the trainer launches them: fprop and dgrad give BF16, wgrad adds to
-/// FP32 (a step's first one writes it). FP8 has E4M3 activations and weights and E5M2 gradients; its dgrad and wgrad
-/// read transposed copies.
+/// The three GEMMs of a linear layer as the trainer launches them. The output of fprop and dgrad is BF16; wgrad
+/// accumulates in FP32 (the first one of a step overwrites). In FP8, activations and weights are E4M3 and gradients
+/// E5M2; dgrad and wgrad read transposed copies.
 enum class GemmKind { fprop, dgrad, wgrad };
 constexpr const char* kKindNames[] = {"fprop", "dgrad", "wgrad"};
 
-/// The GEMM's description, without memory. `scales`: none for BF16; of FP8 tensor, or vectors, which are the recipe
-/// blockwise, whose weights have blocks.
+/// The GEMM's description, without memory. `scales`: none for BF16; for FP8 `tensor`, or `vectors` for the recipe
+/// blockwise (whose weights get `blocks`).
 kernels::Gemm problem(const Linear& linear, int64_t tokens, GemmKind kind, kernels::ScaleLayout scales);
 
 /// te-bench gemm --recipe blockwise.

@@ -34,8 +34,8 @@ struct LayerOptions {
   bool tune = false;
 };
 
-/// The first layer of a run's config, for one microbatch. Where a run would recompute it as a whole, it keeps what it
-/// makes.
+/// The first layer of a run's config, for one microbatch. Full recomputation is switched off: a single layer keeps its
+/// activations.
 config::Config first_layer(const std::string& path, const std::vector<std::string>& overrides) {
   config::Config config = load_without_data(path, overrides);
   config.model.num_layers = 1;
@@ -47,7 +47,7 @@ config::Config first_layer(const std::string& path, const std::vector<std::strin
   return config;
 }
 
-/// The layer shapes that others publish: a GPT layer of Transformer Engine's tutorial, and Llama-2 7B's.
+/// Layer shapes with published times: the GPT layer of Transformer Engine's tutorial, and Llama 2 7B's layer.
 config::Config layer_config(const std::string& which) {
   config::Config config;
   config.name = which;
@@ -76,7 +76,7 @@ config::Config layer_config(const std::string& which) {
   return config;
 }
 
-/// A rank's part of one layer, with all its memory.
+/// One rank's shard of a layer, with all its memory.
 class Layer {
  public:
   Layer(const config::Config& config, const Context& context, const parallel::Groups& groups)
@@ -120,7 +120,7 @@ class Layer {
     keep_dy_in_fp8();
     fill_random(context, activations_.x_in);
     fill_random(context, dy_);
-    for (int i = 0; i < 3; ++i) {  // settle the scales of delayed scaling
+    for (int i = 0; i < 3; ++i) {  // lets the scales of delayed scaling converge
       cast_weights();
       restore_dy();
       forward();
@@ -137,23 +137,24 @@ class Layer {
   void forward() {
     layer_.forward(context_, activations_.x_in, {}, activations_, pass_);
     kernels::add(context_, activations_.x_mid, activations_.delta,
-                 out_);  // a model has the next norm's kernel do this
+                 out_);  // in a model the next norm's kernel does this
   }
-  /// Before each backward pass, which overwrites the gradient of the output (and the activation's input by its
-  /// gradient).
+  /// Call it before each backward pass, which overwrites the gradient of the output (and the activation's input with
+  /// its gradient).
   void restore_dy() {
     context_.copy(d_residual_, dy_);
     context_.copy(mlp().fc1_out, fc1_out_);
   }
   void backward() {
-    // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
+    // In a model the next layer's norm backward has already quantized linear_fc2's dy, and this layer's norm backward
+    // does that for the previous layer.
     if (has_previous_layer_) layer_.grad_target(gradients_, pass_).quantized_copy();
     layer_.backward(context_, activations_, gradients_, {&layer_, &previous_gradients_}, d_residual_, pass_);
   }
 
  private:
   model::Mlp::Activations& mlp() { return model::Mlp::own(*activations_.feed_forward); }
-  /// In memory of its own, where it stays as the first passes cast it.
+  /// Gives the FP8 copies of dy their own memory, where they stay as the first passes quantize them.
   void keep_dy_in_fp8() {
     if (!layer_.quantized()) return;
     model::Mlp::Gradients& gradients = model::Mlp::own(*gradients_.feed_forward);
@@ -176,25 +177,26 @@ class Layer {
   MemoryPlan plan_;
   DeviceBuffer memory_;
   std::unique_ptr<parallel::PeerTransport::RegisteredMemory>
-      registered_;  ///< of memory_, where ranks write into each other's
+      registered_;  ///< registration of memory_, if ranks write into each other's memory
   Tensor d_residual_, out_, dy_, fc1_out_, dy_rowwise_, dy_columnwise_;
   bool has_previous_layer_ = false;
 };
 
-constexpr std::chrono::seconds kCoolDown{3}, kWarmUpTime{2};
+constexpr std::chrono::seconds kCoolDown{3}, kWarmupTime{2};
 
-/// Lets a GPU cool down and its clock rise, as it is when a program begins.
+/// Lets a GPU cool down, so that it starts at its highest clock.
 void cool_down(const Context& context) {
   context.synchronize();
   if (context.is_cuda()) std::this_thread::sleep_for(kCoolDown);
 }
-/// Keeps it busy until power and clock are those of training. All ranks make the same number of calls, which may send.
+/// Keeps the GPU busy until power and clock are those of training. All ranks make the same number of calls, because
+/// these may communicate.
 void warm_up(const Context& context, parallel::World& world, const std::function<void()>& call) {
   const auto start = std::chrono::steady_clock::now();
   const auto spent = [&] {
     return world.max_f64(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   };
-  while (context.is_cuda() && spent() < std::chrono::duration<double>(kWarmUpTime).count()) {
+  while (context.is_cuda() && spent() < std::chrono::duration<double>(kWarmupTime).count()) {
     for (int i = 0; i < 10; ++i) call();
     context.synchronize();
   }
@@ -205,7 +207,7 @@ void set_recipe(config::PrecisionConfig& precision, const std::string& recipe) {
     user_error("--recipe {}: must be delayed, tensorwise, rowwise or blockwise", recipe);
 }
 
-/// What is timed, and where.
+/// What is timed, and on which ranks.
 struct Bench {
   const LayerOptions& options;
   const Context& context;
@@ -222,7 +224,7 @@ struct LayerTimes {
 LayerTimes measure(const Bench& bench, const config::Config& config) {
   const Context& context = bench.context;
   const int repeats = bench.options.common.repeats;
-  // So that the watchdog can say in what ranks wait for one another.
+  // Tells the watchdog in which phase ranks wait for each other.
   const auto watched = [&](const char* phase, const auto& work) {
     const parallel::Watchdog::Guard guard(context, fmt::format("{} of {}", phase, config.name));
     return work();
@@ -240,13 +242,13 @@ LayerTimes measure(const Bench& bench, const config::Config& config) {
   LayerTimes times;
   cool_down(context);
   times.both = time("both passes", passes, restore_dy);
-  watched("settling", [&] { warm_up(context, bench.world, [&] { restore_dy(), passes(); }); });
-  times.sustained = time("both passes under load", passes, restore_dy);
+  watched("warmup", [&] { warm_up(context, bench.world, [&] { restore_dy(), passes(); }); });
+  times.sustained = time("power-limited passes", passes, restore_dy);
   times.forward = time("forward passes", [&] { layer.forward(); });
   times.backward = time(
       "backward passes", [&] { layer.backward(); }, restore_dy);
   if (config.precision.fp8 != config::Fp8Mode::off)
-    times.cast = time("casts of weights", [&] { layer.cast_weights(); });
+    times.cast = time("quantizing the weights", [&] { layer.cast_weights(); });
   if (bench.options.profile)
     times.profile =
         watched("the profile", [&] { return collect_profile(context, repeats, passes, restore_dy); });
@@ -260,13 +262,14 @@ std::string layout_text(const parallel::ProcessGrid& grid) {
   return text;
 }
 
-/// One layer in the config's dtype (recipe empty) or FP8: a row of the table, an entry of the report, and the profile
-/// if it was asked for. Gives the milliseconds of both passes. plain_ms: those of the dtype.
+/// Measures one layer in the config's dtype (empty `recipe`) or in FP8. Adds a row to the table and an entry to the
+/// report, and prints the profile if requested. `plain_ms`: milliseconds of both passes in the config's dtype. Returns
+/// the milliseconds of both passes.
 double run_layer(const Bench& bench, config::Config config, const std::string& recipe, double plain_ms,
                  std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
   const bool fp8 = !recipe.empty();
   const std::string precision(fp8 ? "fp8" : to_string(config.precision.dtype));
-  // A config's own mode of FP8, where it has one.
+  // Keeps the config's FP8 mode, if it has one.
   if (!fp8) {
     config.precision.fp8 = config::Fp8Mode::off;
   } else if (config.precision.fp8 == config::Fp8Mode::off) {
@@ -308,12 +311,12 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   return times.both;
 }
 
-/// Of all layers that were asked for. UserError for options that do not go together, or mean nothing.
+/// The configs of all requested layers. UserError for options that exclude each other or have no effect.
 std::vector<config::Config> layers_of(const LayerOptions& options) {
   if (!options.configs.empty() && !options.which.empty())
-    user_error("--which and --config exclude each other: leave one out");
+    user_error("--which and --config exclude each other: use one of them");
   if (!options.overrides.empty() && options.configs.empty())
-    user_error("--set: overrides a key of a config; name that with --config");
+    user_error("--set overrides a key of a config and needs --config FILE");
   config::PrecisionConfig precision;
   for (const std::string& recipe : options.recipes) set_recipe(precision, recipe);
   std::vector<config::Config> layers;
@@ -323,17 +326,20 @@ std::vector<config::Config> layers_of(const LayerOptions& options) {
   return {layer_config("gpt"), layer_config("llama7b")};
 }
 
-/// All of a job's ranks as the config's tensor and context ranks.
+/// The grid in which all ranks of the job are the config's tensor- and context-parallel ranks.
 parallel::ProcessGrid grid_of(const config::Config& config, int ranks) {
   const int64_t tensor = config.parallel.tensor, context = config.parallel.context;
   if (tensor * context != ranks)
     user_error(
-        "layer: {} has parallel.tensor {} and parallel.context {}, but {} rank{}: start {}, or --set others",
+        "layer: {} has parallel.tensor {} and parallel.context {}, but the job has {} rank{}: start {} "
+        "ranks, or "
+        "--set other values",
         config.name, tensor, context, ranks, ranks == 1 ? "" : "s", tensor * context);
   return parallel::ProcessGrid::of(ranks, static_cast<int>(tensor), static_cast<int>(context), 1);
 }
 
-/// As a run of the config has them. A layer leaves memory enough for the search at a GEMM's first use.
+/// The execution options of a run of the config. One layer leaves enough memory to search for algorithms at a GEMM's
+/// first use.
 ExecutionOptions execution_options(const LayerOptions& options, const config::Config& layer) {
   ExecutionOptions execution = train::execution_options(layer);
   if (options.tune) execution.gemm_autotune = GemmAutotune::full;
@@ -351,8 +357,8 @@ void run(const LayerOptions& options, parallel::World& world) {
   const Context device = several ? parallel::open_cuda_device(world, {}) : open_device(options.common.device);
   nlohmann::json report = report_head(device, options.common);
   std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
-                                               "both ms", "sustained ms", "TFLOP/s", "weight cast ms",
-                                               "speed-up"}};
+                                               "both ms", "power-limited ms", "TFLOP/s",
+                                               "weight quantization ms", "speedup"}};
   bool without_fp8 = false;
   for (const config::Config& layer : layers) {
     parallel::Watchdog::set_timeout(static_cast<double>(layer.parallel.timeout_seconds));
@@ -371,11 +377,11 @@ void run(const LayerOptions& options, parallel::World& world) {
   }
   if (!world.leader()) return;
   std::printf(
-      "%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32;\n"
-      "\"both\" begins on a card at rest, the other columns after two seconds of work%s%s\n",
+      "%s, median of %d; weights are quantized once per optimizer step, gradients accumulate in FP32;\n"
+      "\"both\" starts on a cold GPU, the other columns after two seconds of load%s%s\n",
       device.info().name.c_str(), options.common.repeats,
-      world.size() > 1 ? "; times of the slowest rank, TFLOP/s of each" : "",
-      without_fp8 ? "; nothing is cast to FP8 from FP16" : "");
+      world.size() > 1 ? "; times of the slowest rank, TFLOP/s per rank" : "",
+      without_fp8 ? "; FP16 layers are not measured in FP8" : "");
   print_table(table);
   write_report(options.common, report);
 }
@@ -385,29 +391,30 @@ void run(const LayerOptions& options, parallel::World& world) {
 void add_layer_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<LayerOptions>();
   CLI::App* command = app.add_subcommand(
-      "layer", "Forward and backward of one transformer layer, BF16 (or a config's dtype) and FP8");
+      "layer", "Forward and backward pass of one transformer layer in BF16 (or the config's dtype) and FP8");
   options->common.add_to(*command);
   command->add_option("--which", options->which,
-                      "gpt (4096/16384, 4 x 2048) or llama7b (2 x 4096); both when absent");
+                      "gpt (hidden size 4096, 4 x 2048 tokens) or llama7b (2 x 4096 tokens); default: both");
   command
       ->add_option(
           "--config", options->configs,
-          "the first layer of this config of te-train instead, one microbatch, on all of its tensor and "
-          "context ranks: mpirun -n 4 te-bench layer --config configs/llama3.1_70b_fp8.yaml; repeat it for "
-          "several")
+          "time the first layer of this te-train config instead, with one microbatch on all of its tensor- "
+          "and "
+          "context-parallel ranks: mpirun -n 4 te-bench layer --config configs/llama3.1_70b_fp8.yaml; may be "
+          "repeated")
       ->type_name("FILE");
-  command->add_option("--set", options->overrides, "override a key of these, as in te-train")
+  command->add_option("--set", options->overrides, "override a key of these configs, as in te-train")
       ->type_name("KEY=VALUE");
   command->add_option("--recipe", options->recipes, "FP8 recipes: delayed, tensorwise, rowwise, blockwise")
       ->delimiter(',')
       ->capture_default_str();
   command->add_flag("--library-gemms", options->cublaslt_only,
-                    "blockwise: cuBLASLt's GEMMs alone, not the fastest of those and te-train's own");
+                    "blockwise: use cuBLASLt's GEMMs only, not the faster of cuBLASLt's and te-train's own");
   command->add_flag("--profile", options->profile,
-                    "also time every operation, and show what each kind needs at least");
+                    "also time every operation, and show the speed-of-light time of each kind");
   command->add_flag("--tune", options->tune,
                     "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
-                    "keep them for later runs");
+                    "save them for later runs");
   command->callback([options, &world] { run(*options, world); });
 }
 

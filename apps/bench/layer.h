@@ -1,4 +1,5 @@
-// te-bench layer: forward and backward of one transformer layer, BF16 and FP8, alone or on tensor and context ranks.
+// te-bench layer: times forward and backward of one transformer layer in BF16 and FP8, on one rank or on tensor- and
+// context-parallel ranks.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -25,8 +25,8 @@ std::string message_name(const TimedOperation& message) {
   return message.label.empty() ? message.name : fmt::format("{} ({})", message.name, message.label);
 }
 
-std::string per_cent(double part, double whole) {
-  return whole > 0.0 ? fmt::format("{:.1f} %", 100.0 * part / whole) : "";
+std::string percent(double part, double whole) {
+  return whole > 0.0 ? fmt::format("{:.1f}%", 100.0 * part / whole) : "";
 }
 
 std::vector<std::string> message_cells(const MessageRow& row, double run_ms) {
@@ -36,8 +36,8 @@ std::vector<std::string> message_cells(const MessageRow& row, double run_ms) {
           fmt::format("{:.3f}", row.ms),
           fmt::format("{:.3f}", row.hidden_ms),
           fmt::format("{:.3f}", row.exposed_ms()),
-          per_cent(row.hidden_ms, row.ms),
-          per_cent(row.exposed_ms(), run_ms)};
+          percent(row.hidden_ms, row.ms),
+          percent(row.exposed_ms(), run_ms)};
 }
 
 }  // namespace
@@ -68,15 +68,16 @@ MessageTimes message_times(const std::vector<std::vector<TimedOperation>>& runs)
 
 void print_messages(const MessageTimes& messages, double run_ms, const std::string& run_name) {
   if (messages.rows.empty()) return;
-  std::vector<std::vector<std::string>> table{
-      {"group", "message", "calls", "ms", "hidden ms", "exposed ms", "hidden", "exposed of " + run_name}};
+  std::vector<std::vector<std::string>> table{{"group", "communication", "calls", "ms", "hidden ms",
+                                               "exposed ms", "hidden", "exposed of " + run_name}};
   for (const MessageRow& row : messages.rows) table.push_back(message_cells(row, run_ms));
-  const MessageRow all{.group = "all messages", .ms = messages.ms, .hidden_ms = messages.hidden_ms};
+  const MessageRow all{.group = "all communication", .ms = messages.ms, .hidden_ms = messages.hidden_ms};
   table.push_back(message_cells(all, run_ms));
   print_table(table);
   std::printf(
-      "hidden: the rank computed on another stream meanwhile; \"all messages\" counts a moment once, however "
-      "many messages it has\n\n");
+      "hidden: overlapped by computation of the same rank on another CUDA stream; \"all communication\" "
+      "counts "
+      "time with several operations in flight once\n\n");
 }
 
 nlohmann::json to_json(const MessageTimes& messages, double run_ms) {

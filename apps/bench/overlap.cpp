@@ -26,7 +26,7 @@ double total_length(const std::vector<Interval>& disjoint) {
 }
 
 double length_within(const Interval& interval, const std::vector<Interval>& disjoint) {
-  // A step has many thousands of intervals: only those that meet this one are looked at.
+  // A step has many thousands of intervals: a binary search finds those that overlap this one.
   auto next = std::upper_bound(disjoint.begin(), disjoint.end(), interval.from,
                                [](double time, const Interval& other) { return time < other.to; });
   double length = 0;

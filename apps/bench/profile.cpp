@@ -26,7 +26,7 @@ namespace {
 
 // --- time --------------------------------------------------------------------------------------------------
 
-/// Points in time of one run: events on a GPU, clock readings on the CPU. Events are kept for the next run.
+/// Timestamps of one run: CUDA events on a GPU, clock readings on the CPU. Events are reused by the next run.
 class Clock {
  public:
   Clock() = default;
@@ -55,7 +55,8 @@ class Clock {
 #ifdef TE_WITH_CUDA
     if (used_ > 0) {
       float ms = 0.0f;
-      TE_CUDA_CHECK(cudaEventSynchronize(events_[to]));  // a side stream may go on when the step is done
+      TE_CUDA_CHECK(
+          cudaEventSynchronize(events_[to]));  // another CUDA stream may still be busy when the step ends
       TE_CUDA_CHECK(cudaEventElapsedTime(&ms, events_[from], events_[to]));
       return ms;
     }
@@ -76,7 +77,7 @@ class Clock {
   std::vector<std::chrono::steady_clock::time_point> times_;
 };
 
-/// Writes down every operation of a run.
+/// Records every operation of a run.
 class Recorder final : public OpObserver {
  public:
   struct Record {
@@ -127,7 +128,7 @@ const std::array<Group, 12>& groups() {
       {"optimizer",
        {"zero_granules", "sum_of_squares", "clip_coefficient", "adamw", "muon_momentum", "muon_place",
         "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update", kWaitForState}},
-      {kOffload, {}},  // copies on streams of their own, by their label
+      {kOffload, {}},  // copies on separate CUDA streams, recognized by their label
       {kCommunication,
        {"all_reduce", "all_gather", "all_to_all", "reduce_scatter", "sum_of_ranks", "broadcast", "send",
         "receive"}},
@@ -137,7 +138,7 @@ const std::array<Group, 12>& groups() {
 
 constexpr std::string_view kOther = "copies, fills";
 
-/// The place of an operation's group in the table.
+/// The index of an operation's group; groups().size() for operations without a group.
 size_t group_of(const OpCall& call) {
   for (size_t i = 0; i < groups().size(); ++i) {
     const auto& names = groups()[i].operations;
@@ -151,15 +152,15 @@ std::string_view group_name(size_t index) {
   return index < groups().size() ? groups()[index].name : kOther;
 }
 
-/// Copies beside the step and waits for them compute nothing, and so hide no message.
+/// Offload copies and waits for them do not compute, so they hide no communication.
 OpRole role_of(const OpCall& call) {
   const std::string_view group = group_name(group_of(call));
   if (group == kCommunication) return OpRole::message;
   return group == kOffload || call.name == kWaitForState ? OpRole::neither : OpRole::computes;
 }
 
-/// A GEMM is known by its label and whether an activation is part of it, an operation with a label by both, others
-/// by their name.
+/// Rows are named by the label for GEMMs (plus a note on a fused activation), by name and label for other labeled
+/// operations, and else by name.
 std::string row_name(const OpCall& call) {
   const std::string_view name = call.name;
   if (call.label.empty()) return call.name;
@@ -192,7 +193,7 @@ void add_call(Rows& rows, const OpCall& call, const TimedOperation& timed) {
   }
 }
 
-/// One run's operations; time zero is where the earliest began. `step`: the context whose stream is number 0.
+/// One run's operations; time 0 is the start of the earliest. `step`: the context whose CUDA stream gets number 0.
 std::vector<TimedOperation> timed_operations(const Recorder& recorder, const Context& step) {
   std::vector<TimedOperation> operations;
   std::map<const void*, int> streams{{step.stream(), 0}};
@@ -211,13 +212,15 @@ std::vector<TimedOperation> timed_operations(const Recorder& recorder, const Con
                           .ms = recorder.clock().between(record.from, record.to),
                           .flops = cost.flops,
                           .bytes = cost.bytes});
-    first = std::min(first, start);  // another stream's may have been called later and begun earlier
+    first = std::min(
+        first,
+        start);  // an operation of another CUDA stream may start earlier than one that was called before it
   }
   for (TimedOperation& operation : operations) operation.start_ms -= first;
   return operations;
 }
 
-/// Adds one run's operations to the rows, its span and its busy time to the profile.
+/// Adds one run's operations to the rows, and its span and busy time to the profile.
 void add_run(const Recorder& recorder, const std::vector<TimedOperation>& operations, Rows& rows,
              Profile& profile) {
   std::vector<Interval> intervals;
@@ -231,12 +234,12 @@ void add_run(const Recorder& recorder, const std::vector<TimedOperation>& operat
   profile.busy_ms += total_length(busy);
 }
 
-/// Four digits; nothing for zero.
+/// Four digits; empty for zero.
 std::string number(double value) {
   return value == 0.0 ? "" : fmt::format("{:.4g}", value);
 }
 
-/// TFLOP/s of what computes, TB/s of what moves, done in `ms`.
+/// TFLOP/s if the row has FLOPs, else TB/s, over `ms`.
 std::string rate(const ProfileRow& row, double ms) {
   if (ms <= 0.0) return "";
   if (row.flops > 0.0) return fmt::format("{:.3g} TFLOP/s", row.flops / ms / 1e9);
@@ -252,8 +255,8 @@ std::vector<std::string> table_row(const std::string& name, const ProfileRow& ro
           rate(row, row.ms),
           row.floor_ms > 0.0 ? fmt::format("{:.3f}", row.floor_ms) : "",
           fmt::format("{:.3f}", row.ms),
-          row.floor_ms > 0.0 ? fmt::format("{:.0f} %", 100.0 * row.floor_ms / row.ms) : "",
-          fmt::format("{:.1f} %", 100.0 * row.ms / run_ms)};
+          row.floor_ms > 0.0 ? fmt::format("{:.0f}%", 100.0 * row.floor_ms / row.ms) : "",
+          fmt::format("{:.1f}%", 100.0 * row.ms / run_ms)};
 }
 
 }  // namespace
@@ -300,9 +303,9 @@ Profile collect_profile(const Context& context, int runs, const std::function<vo
 }
 
 void tune_gemms(const Context& device, const Profile& profile) {
-  constexpr double kSeconds = 0.01;  // the search takes its own time
+  constexpr double kSeconds = 0.01;  // the search has its own time budget
   const Context context = reopen(device, {.gemm_autotune = GemmAutotune::full});
-  // Those with an activation have something to choose only where they run in two steps.
+  // GEMMs with a fused activation have a choice of algorithms only if they run as two kernels.
   const auto is_gemm = [](const std::any& problem) {
     return problem.type() == typeid(kernels::Gemm) ||
            problem.type() == typeid(kernels::GemmActivationForward) ||
@@ -315,7 +318,7 @@ void tune_gemms(const Context& device, const Profile& profile) {
 
 void add_floors(const Context& context, Profile& profile, int repeats) {
   profile.copy_bytes_per_s = copy_bandwidth(context, repeats);
-  // A GPU's clock needs a while to settle under load; the CPU is here to be tested.
+  // A GPU's clock takes time to settle under load; on the CPU this only needs to work.
   const double seconds = context.is_cuda() ? 0.2 : 0.01;
   std::map<std::string, double> measured;
   for (ProfileRow& row : profile.rows) {
@@ -361,12 +364,12 @@ void print_profile(const Profile& profile, double run_ms, const std::string& run
   table.push_back(table_row("between operations", gaps, run_ms));
   print_table(table);
   std::printf(
-      "copy bandwidth %.2f TB/s; %s under the profiler %.3f ms, without %.3f ms; floor %.3f ms = %.1f %% of "
-      "the latter\n\n",
+      "copy bandwidth %.2f TB/s; %s %.3f ms with the profiler, %.3f ms without; floor (speed-of-light time) "
+      "%.3f ms = %.1f%% of the latter\n\n",
       profile.copy_bytes_per_s / 1e12, run_name.c_str(), profile.span_ms, run_ms, profile.floor_ms(),
       100.0 * profile.floor_ms() / run_ms);
   print_messages(profile.messages, run_ms, run_name);
-  std::fflush(stdout);  // into a pipe, too: what is measured next takes its time
+  std::fflush(stdout);  // also into a pipe, since the next measurement takes long
 }
 
 nlohmann::json to_json(const Profile& profile, double run_ms) {

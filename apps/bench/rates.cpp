@@ -37,7 +37,7 @@ class Operands {
  public:
   explicit Operands(const Context& context) : context_(context) {}
 
-  /// A tensor of the shape and dtype of this one with random values; one without a shape stays absent.
+  /// A tensor of the same shape and dtype with random values; empty if `like` has no shape.
   Tensor random(const Tensor& like) {
     const Tensor tensor = plain(like);
     if (tensor) fill_random(context_, tensor);
@@ -65,9 +65,9 @@ class Operands {
   std::vector<DeviceBuffer> buffers_;
 };
 
-/// Milliseconds of one of `calls` calls that run back to back, median of batches.
+/// Milliseconds per call, as the median over batches of back-to-back calls.
 double median_of_batches(const Context& context, double seconds, const std::function<void(int)>& call) {
-  call(0);  // plans and loads the kernel
+  call(0);  // chooses the algorithm and loads the kernel
   const double once = median_ms(context, 1, [&] { call(1); });
   const double batch_ms = seconds * 1e3 / kBatches;
   const int calls = std::clamp(static_cast<int>(std::ceil(batch_ms / std::max(once, 1e-3))), 1, 1000);
@@ -78,9 +78,9 @@ double median_of_batches(const Context& context, double seconds, const std::func
   return ms / calls;
 }
 
-/// Milliseconds of op(problem), on as many copies of the problem as do not fit the cache together. Each copy has
-/// tensors of its own for what is `read` (random values, equal in all copies) and `written`; all share the problem's
-/// others.
+/// Milliseconds of op(problem), with calls rotating over copies of the problem that together exceed the L2 cache. Each
+/// copy has its own `read` tensors (random values, equal in all copies) and `written` tensors; the other tensors are
+/// shared.
 template <class Problem>
 using TensorsOf = std::vector<Tensor*> (*)(Problem&);
 template <class Problem>
@@ -119,7 +119,7 @@ double gemm_ms(const Context& context, GemmActivationForward like, double second
   Operands memory(context);
   for (kernels::Matrix* matrix : {&like.a, &like.b}) matrix->scales = memory.random(matrix->scales);
   like.bias = memory.zeros(like.bias);
-  // With a scale that is given, in one launch: the run's own state stays as it is.
+  // The given scale is used in one launch, so the run's own scaling state does not change.
   like.y_fp8 = {.rowwise = like.y_fp8.rowwise, .columnwise = like.y_fp8.columnwise};
   if (like.y_fp8) {
     like.y_fp8.scale = like.a.scales.as<float>();
@@ -149,7 +149,8 @@ double gemm_ms(const Context& context, GemmActivationBackward like, double secon
       [](P& p) { return std::vector<Tensor*>{&p.dx}; }, seconds, memory);
 }
 
-/// The forward pass on memory of its own, which also gives the backward pass what it reads. Like: either of them.
+/// Runs the forward pass in separate memory and returns its arguments, which the backward pass reads. Like:
+/// AttentionForward or AttentionBackward.
 template <class Like>
 AttentionForward forward_like(const Context& context, const Like& like, Operands& memory) {
   AttentionForward args;
@@ -187,7 +188,7 @@ double attention_ms(const Context& context, const AttentionBackward& like, doubl
   return median_of_batches(context, seconds, [&](int) { kernels::attention_backward(context, args); });
 }
 
-/// The operands, the activation and the vector that goes with it.
+/// The operands, the activation, and the bias, bias gradient or FP8 output.
 std::string activation_key(const char* name, kernels::ActivationKind kind, const Tensor& a, const Tensor& b,
                            const std::string& extras) {
   return fmt::format("gemm {} {} {}{} {}{}", name, kind == kernels::ActivationKind::gelu ? "gelu" : "swiglu",
@@ -223,13 +224,13 @@ double isolated_ms(const Context& context, const std::any& problem, double secon
     return attention_ms(context, *args, seconds);
   }
   const auto* args = std::any_cast<AttentionBackward>(&problem);
-  TE_CHECK(args != nullptr, "isolated_ms: a problem of an unknown kind");
+  TE_CHECK(args != nullptr, "isolated_ms: unknown kind of problem");
   return attention_ms(context, *args, seconds);
 }
 
 std::string problem_key(const std::any& problem) {
   if (const auto* gemm = std::any_cast<Gemm>(&problem)) {
-    // Scales of rows, vectors and blocks are other kernels than those of a tensor.
+    // Scales per row, vector or block use other kernels than scales per tensor.
     const std::string scales = gemm->a.layout <= kernels::ScaleLayout::tensor
                                    ? ""
                                    : fmt::format(" scales {} {}", static_cast<int>(gemm->a.layout),
@@ -253,7 +254,7 @@ std::string problem_key(const std::any& problem) {
     return "attention forward " + shape_key(args->shape, args->qkv);
   }
   const auto* args = std::any_cast<AttentionBackward>(&problem);
-  TE_CHECK(args != nullptr, "problem_key: a problem of an unknown kind");
+  TE_CHECK(args != nullptr, "problem_key: unknown kind of problem");
   return "attention backward " + shape_key(args->shape, args->qkv);
 }
 

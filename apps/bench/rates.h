@@ -1,5 +1,5 @@
-// What this device does at its best: the rate of a GEMM or an attention pass by itself. With the copy
-// bandwidth of session.h these are the denominators of every floor.
+// Time of one GEMM or attention pass alone on this device. Together with the copy bandwidth of session.h it gives the
+// speed-of-light times (`floor`).
 #pragma once
 
 #include <any>
@@ -8,14 +8,14 @@
 
 namespace te::bench {
 
-/// Whether an op's arguments (core/profile.h) are a problem whose speed does not follow from FLOPs and bytes alone: a
-/// GEMM, with or without an activation, or a pass of attention.
+/// Whether an op's arguments (core/profile.h) are those of a GEMM (with or without an activation) or of an attention
+/// pass, whose time cannot be derived from FLOPs and bytes and is measured.
 bool is_problem(const std::any& args);
 
-/// Milliseconds of one call of a problem (only shapes, dtypes and flags are read, its pointers may be null) on memory
-/// of its own, filled with random values. Calls rotate among operands that together do not fit the L2 cache, run back
-/// to back for at least `seconds`, and the median of several batches counts. The algorithm is the one that training
-/// takes.
+/// Milliseconds of one call of a problem in separate memory with random values. Only shapes, dtypes and flags of
+/// `problem` are read; its pointers may be null. Calls rotate over operands that together exceed the L2 cache and run
+/// back to back for at least `seconds`; the result is the median of several batches. The algorithm is the one that
+/// training uses.
 double isolated_ms(const Context& context, const std::any& problem, double seconds);
 
 /// Shape, dtypes and flags as text: equal for problems of equal speed.

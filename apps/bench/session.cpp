@@ -21,7 +21,7 @@
 namespace te::bench {
 namespace {
 
-constexpr int kWarmUp = 3;
+constexpr int kWarmupCalls = 3;
 constexpr size_t kCopyBytesGpu = size_t{1} << 30;
 constexpr size_t kCopyBytesCpu = size_t{256} << 20;
 constexpr int64_t kPatternElements = 1 << 20;
@@ -63,7 +63,7 @@ std::vector<double> times_on_cpu(int repeats, const std::function<void()>& call,
   return times;
 }
 
-/// The first kPatternElements values, as bytes of the dtype; made once.
+/// kPatternElements random values as bytes of the dtype; computed once per dtype.
 const std::vector<char>& pattern(DType dtype) {
   static std::map<DType, std::vector<char>> made;
   std::vector<char>& bytes = made[dtype];
@@ -85,7 +85,7 @@ const std::vector<char>& pattern(DType dtype) {
 
 void Options::add_to(CLI::App& command) {
   command.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command.add_option("--repeats", repeats, "calls of which the median is taken")
+  command.add_option("--repeats", repeats, "number of calls; the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_option("--json", json, "also write the report to this file")->type_name("FILE");
@@ -122,7 +122,7 @@ Context reopen(const Context& context, const ExecutionOptions& options) {
 
 double median_ms(const Context& context, int repeats, const std::function<void()>& call,
                  const std::function<void()>& prepare) {
-  for (int i = 0; i < kWarmUp; ++i) prepare(), call();
+  for (int i = 0; i < kWarmupCalls; ++i) prepare(), call();
   context.synchronize();
   std::vector<double> times;
 #ifdef TE_WITH_CUDA
@@ -151,7 +151,7 @@ void fill_random(const Context& context, const Tensor& tensor) {
   };
   size_t filled = std::min(bytes.size(), tensor.bytes());
   context.copy_to_device(piece(0, filled), bytes.data());
-  while (filled < tensor.bytes()) {  // doubling what is there
+  while (filled < tensor.bytes()) {  // doubles the filled part
     const size_t count = std::min(filled, tensor.bytes() - filled);
     context.copy(piece(filled, count), piece(0, count));
     filled += count;

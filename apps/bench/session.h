@@ -1,4 +1,4 @@
-// What the subcommands of te-bench share: the options every one has, the device, timing, and the report.
+// Code that the subcommands of te-bench share: common options, device, timing and report.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,36 +22,37 @@ struct Options {
   void add_to(CLI::App& command);
 };
 
-/// A config of te-train without its data, which a benchmark does not read. `overrides` as in te-train.
+/// Loads a config of te-train with synthetic data, since benchmarks read no datasets. `overrides` as in te-train.
 config::Config load_without_data(const std::string& path, const std::vector<std::string>& overrides);
 
-/// The device under test. UserError when it is not there.
+/// Opens the device under test. UserError if it does not exist.
 Context open_device(const std::string& name, const ExecutionOptions& options = {});
-/// That of this rank of a config's run: its own GPU, or the CPU where the config or the machine says so. Collective.
+/// Opens this rank's device for a run of the config: its own GPU, or the CPU if the config says so or the machine has
+/// no GPU. Collective.
 Context open_rank_device(const config::Config& config, parallel::World& world);
-/// Another context of the same device, with a stream and a workspace of its own.
+/// Another context of the same device, with its own CUDA stream and workspace.
 Context reopen(const Context& context, const ExecutionOptions& options);
 
-/// Median milliseconds of one call over `repeats`, after three calls that do not count: CUDA events around
-/// each call on a GPU, the clock on the CPU. `prepare` runs before each call and is not timed.
+/// Median milliseconds of one call over `repeats` calls, after three warmup calls. Timed with CUDA events around each
+/// call on a GPU, with the clock on the CPU. `prepare` runs before each call and is not timed.
 double median_ms(
     const Context& context, int repeats, const std::function<void()>& call,
     const std::function<void()>& prepare = [] {});
 
-/// Bytes read plus bytes written per second by a device-to-device copy too large for any cache.
+/// Bytes read plus bytes written per second by a device-to-device copy that is larger than the caches.
 double copy_bandwidth(const Context& context, int repeats);
 
-/// Fills memory with values of a normal distribution (standard deviation 1) rounded to the tensor's dtype.
-/// Real values matter: a GPU runs zeros at a higher clock.
+/// Fills memory with values of a normal distribution (standard deviation 1) rounded to the tensor's dtype. With zeros a
+/// GPU would draw less power and run at a higher clock.
 void fill_random(const Context& context, const Tensor& tensor);
 
 /// Rows of text in aligned columns; the first row is the heading, the first two columns are left-aligned.
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
-/// {"device": name, "repeats": n}: the head of a report.
+/// {"device": name, "repeats": n}: the first fields of a report.
 nlohmann::json report_head(const Context& context, const Options& options);
 
-/// Writes the report where a file was asked for. UserError when it cannot be written.
+/// Writes the report to the file of --json, if given. UserError if it cannot be written.
 void write_report(const Options& options, const nlohmann::json& report);
 
 }  // namespace te::bench

@@ -20,7 +20,7 @@
 namespace te::bench {
 namespace {
 
-constexpr int kWarmUpSteps = 3;
+constexpr int kWarmupSteps = 3;
 constexpr int kProfiledSteps = 2;
 
 struct StepOptions {
@@ -41,14 +41,14 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// What the steps of one config gave.
+/// Results of the steps of one config.
 struct Measured {
   std::vector<double> times;  ///< milliseconds, sorted
-  double first_step_s = 0;    ///< from the start of the work on this config to its first step done
+  double first_step_s = 0;    ///< from loading the config to the end of its first step
   int64_t memory_bytes = 0, host_memory_bytes = 0;
   double loss = 0;
   std::optional<double>
-      requantized;  ///< share of the timed steps' casts that were made again (precision.fp8_recast)
+      requantized;  ///< fraction of the timed steps' quantizations that were requantized (precision.fp8_recast)
   std::optional<Profile> profile;
 
   double median() const { return times[times.size() / 2]; }
@@ -61,13 +61,13 @@ config::Config load(const StepOptions& options, const std::string& path) {
   return load_without_data(path, overrides);
 }
 
-/// A model with all its memory, and a batch for it.
+/// A model with all its memory, and one batch.
 class Steps {
  public:
-  /// `host_ranks`: those that share the host's memory.
+  /// `host_ranks`: number of ranks that share the host's memory.
   Steps(const config::Config& config, const Context& context, const parallel::Groups& groups, int host_ranks)
       : context_(context), samples_(config.training.global_batch_size), runner_(config, context, groups) {
-    // Too much page-locked memory would not be refused by anybody else.
+    // The CUDA driver does not refuse too much page-locked memory, so it is checked here.
     if (runner_.plan().total_host_bytes() > 0) {
       const std::string shortage = train::memory_shortage(
           runner_.plan(), config, context, groups.data().size(), train::free_memory(context, host_ranks));
@@ -106,8 +106,8 @@ class Steps {
   int step_ = 0;
 };
 
-/// Before the model's own run, while its memory is free. `context` itself meets no GEMM here: it takes what is
-/// found.
+/// Searches for GEMM algorithms before the timed run, while its memory is free. `context` itself runs no GEMM here, so
+/// it later takes the algorithms found.
 void tune(config::Config config, const Context& context, const parallel::Groups& groups, int host_ranks) {
   Profile profile;
   config.training.gemm_autotune = config::GemmAutotune::off;
@@ -119,19 +119,19 @@ void tune(config::Config config, const Context& context, const parallel::Groups&
   tune_gemms(context, profile);
 }
 
-/// Runs and times the steps; all memory of the model is free again when it returns.
+/// Runs and times the steps. The model's memory is freed on return.
 Measured measure(const StepOptions& options, const config::Config& config, const Context& context,
                  const parallel::Groups& groups, int host_ranks,
                  std::chrono::steady_clock::time_point start) {
   Steps steps(config, context, groups, host_ranks);
   Measured measured;
   fp8::ScaleTable::CastCount before;
-  for (int i = 0; i < options.steps + kWarmUpSteps; ++i) {
-    if (i == kWarmUpSteps) before = steps.casts();
+  for (int i = 0; i < options.steps + kWarmupSteps; ++i) {
+    if (i == kWarmupSteps) before = steps.casts();
     const auto begin = std::chrono::steady_clock::now();
     steps.run();
     if (i == 0) measured.first_step_s = milliseconds_since(start) / 1e3;
-    if (i >= kWarmUpSteps) measured.times.push_back(milliseconds_since(begin));
+    if (i >= kWarmupSteps) measured.times.push_back(milliseconds_since(begin));
   }
   std::sort(measured.times.begin(), measured.times.end());
   measured.memory_bytes = steps.memory_bytes();
@@ -145,7 +145,7 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   return measured;
 }
 
-/// One config: a row of the table, an entry of the report, and the profile if it was asked for.
+/// Measures one config: adds a row to the table and an entry to the report, and prints the profile if requested.
 void run_config(const StepOptions& options, const std::string& path, parallel::World& world,
                 std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
   auto start = std::chrono::steady_clock::now();
@@ -182,12 +182,12 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   const std::string fp8(to_string(config.precision.fp8));
   std::string memory = human_bytes(measured.memory_bytes);
   if (measured.host_memory_bytes > 0)
-    memory += fmt::format(", on the host {}", human_bytes(measured.host_memory_bytes));
+    memory += fmt::format(", host {}", human_bytes(measured.host_memory_bytes));
   table.push_back({config.name, fp8, layout, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
                    fmt::format("{:.2f}", measured.times.front()),
                    fmt::format("{:.2f}", measured.times.back()), fmt::format("{:.0f}", tokens_per_gpu),
                    fmt::format("{:.1f}", tflops), memory, fmt::format("{:.1f}", measured.first_step_s),
-                   measured.requantized ? fmt::format("{:.2f} %", 100.0 * *measured.requantized) : "-"});
+                   measured.requantized ? fmt::format("{:.2f}%", 100.0 * *measured.requantized) : "-"});
   nlohmann::json entry = {{"config", config.name},
                           {"fp8", fp8},
                           {"attention", options.attention},
@@ -217,7 +217,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   report.push_back(std::move(entry));
 }
 
-/// A row of the table as soon as it is measured: what follows may take minutes, or be cut off.
+/// Prints a row of the table as soon as it is measured, since later configs may take minutes or fail.
 void announce(const std::vector<std::string>& row) {
   std::fprintf(stderr, "%s, FP8 %s, %s: %s ms, %s tokens/s/GPU\n", row[0].c_str(), row[1].c_str(),
                row[2].c_str(), row[4].c_str(), row[7].c_str());
@@ -226,8 +226,7 @@ void announce(const std::vector<std::string>& row) {
 void check_timeline_option(const StepOptions& options, parallel::World& world) {
   if (options.timeline.empty()) return;
   if (options.configs.size() > 1)
-    user_error("--timeline {}: holds the step of one --config, not of {}", options.timeline,
-               options.configs.size());
+    user_error("--timeline {}: needs exactly one --config, not {}", options.timeline, options.configs.size());
   if (world.leader()) check_timeline(options.timeline);
 }
 
@@ -236,7 +235,7 @@ void run(const StepOptions& options, parallel::World& world) {
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s",
-                                               "cast again"}};
+                                               "requantized"}};
   Options common;
   common.json = options.json;
   for (const std::string& path : options.configs) {
@@ -246,7 +245,7 @@ void run(const StepOptions& options, parallel::World& world) {
     if (options.configs.size() > 1) announce(table.back());
   }
   if (!world.leader()) return;
-  std::printf("whole optimizer steps (clipping, FP32 main parameters updated), random tokens, median of %d\n",
+  std::printf("whole optimizer steps (with clipping and FP32 master weights), random tokens, median of %d\n",
               options.steps);
   print_table(table);
 }
@@ -256,35 +255,37 @@ void run(const StepOptions& options, parallel::World& world) {
 void add_step_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<StepOptions>();
   CLI::App* command =
-      app.add_subcommand("step", "Whole optimizer steps of one or more configs, on random tokens");
+      app.add_subcommand("step", "Whole optimizer steps of one or more configs with random tokens");
   command->add_option("--config", options->configs, "YAML files of te-train")->required()->type_name("FILE");
-  command->add_option("--set", options->overrides, "override a key of all configs, as in te-train")
+  command
+      ->add_option("--set", options->overrides,
+                   "override a key of all configs, as in te-train (may be repeated)")
       ->type_name("KEY=VALUE");
   command
       ->add_option("--steps", options->steps,
-                   "steps of which the median is taken, after three that do not count")
+                   "number of timed steps after three warmup steps; the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command
       ->add_option("--attention", options->attention,
-                   "backward of attention where it is cuDNN's: fastest, or as the config's "
-                   "training.deterministic says")
+                   "cuDNN's backward kernel: fastest, or config: as training.deterministic says")
       ->check(CLI::IsMember({"config", "fastest"}))
       ->capture_default_str();
   command->add_flag(
       "--alone", options->alone,
-      "leave all communication out: what each rank computes if it never waits (the slowest rank counts)");
-  command->add_flag("--profile", options->profile,
-                    "also time every operation of two more steps, and show what each kind needs at least; "
-                    "on several ranks also which messages were hidden by computation");
+      "omit all communication: time of each rank if it never waits (the slowest rank is reported)");
+  command->add_flag(
+      "--profile", options->profile,
+      "also time every operation of two more steps, and show the speed-of-light time of each kind; "
+      "with several ranks also how much communication is hidden by computation");
   command
       ->add_option("--timeline", options->timeline,
-                   "--profile, and write the last profiled step's operations, of all ranks, to this file: "
+                   "imply --profile, and write the last profiled step of all ranks to this file as "
                    "trace events for ui.perfetto.dev and scripts/plot_timeline.py")
       ->type_name("FILE");
   command->add_flag("--tune", options->tune,
                     "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
-                    "keep them for later runs");
+                    "save them for later runs");
   command->add_option("--json", options->json, "also write the report to this file")->type_name("FILE");
   command->callback([options, &world] { run(*options, world); });
 }

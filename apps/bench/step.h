@@ -1,4 +1,4 @@
-// te-bench step: whole optimizer steps of a config on random tokens.
+// te-bench step: times whole optimizer steps of a config with random tokens.
 #pragma once
 
 #include <CLI/CLI.hpp>

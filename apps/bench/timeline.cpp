@@ -14,7 +14,7 @@ nlohmann::json name_event(const char* what, int rank, int stream, const std::str
   return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", stream}, {"args", {{"name", name}}}};
 }
 
-/// Microseconds; a nanosecond is more than an event knows.
+/// Microseconds, rounded to nanoseconds.
 double microseconds(double ms) {
   return std::round(ms * 1e6) / 1e3;
 }
@@ -64,10 +64,10 @@ void write_timeline(const std::string& path, const std::string& title,
     file.open(path);
     const nlohmann::json about = {{"config", title},
                                   {"ranks", world.size()},
-                                  {"time_zero", "each rank's own: the start of its step's first operation"}};
+                                  {"time_zero", "per rank: the start of its step's first operation"}};
     file << R"({"displayTimeUnit": "ms", "otherData": )" << about.dump() << ", \"traceEvents\": [\n";
   }
-  // One rank's text at a time: those of all ranks at once could be more than MPI counts.
+  // One rank's text at a time: all of them together could exceed the 32-bit counts of MPI.
   for (int rank = 0; rank < world.size(); ++rank) {
     const std::string events = world.broadcast_string(own, {}, rank);
     if (world.leader()) file << (rank > 0 ? ",\n" : "") << events;

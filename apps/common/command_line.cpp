@@ -30,13 +30,13 @@ void request_stop(int) {
   stop_requested = 1;
 }
 
-/// Calls visit(option) for all options, of subcommands too.
+/// Calls visit(option) for all options, including those of subcommands.
 void for_options(const CLI::App& app, const std::function<void(const CLI::Option&)>& visit) {
   for (const CLI::Option* option : app.get_options()) visit(*option);
   for (const CLI::App* command : app.get_subcommands({})) for_options(*command, visit);
 }
 
-/// What a range of an option's type demands: "POSITIVE", "NONNEGATIVE", "N:INT in [1 - 64]".
+/// The rule of a range in an option's type, such as "POSITIVE", "NONNEGATIVE" or "N:INT in [1 - 64]".
 std::string range_rule(const std::string& type) {
   if (type.find("NONNEGATIVE") != std::string::npos) return "must be 0 or more";
   if (type.find("POSITIVE") != std::string::npos) return "must be above 0";
@@ -46,7 +46,8 @@ std::string range_rule(const std::string& type) {
                      type.substr(middle + 3, end - middle - 3));
 }
 
-/// CLI11's message on one line. A range in our words: each version of CLI11 has its own, one with 309 digits.
+/// CLI11's message on one line. Ranges get text of our own, because it differs between versions of CLI11 (one prints
+/// the 309 digits of the largest double).
 std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
   std::string message = error.what();
   std::replace(message.begin(), message.end(), '\n', ' ');
@@ -60,7 +61,7 @@ std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{} {}: {}", name, message.substr(value + 8, range - value - 8), rule);
 }
 
-/// Keeps the lines of our footers and descriptions: CLI11 2.5 and later would fold them as paragraphs.
+/// Keeps the line breaks of footers and descriptions: CLI11 2.5 and later would reflow them as paragraphs.
 template <class Formatter>
 void keep_lines(Formatter& formatter) {
   if constexpr (requires { formatter.enable_footer_formatting(false); }) {
@@ -69,19 +70,19 @@ void keep_lines(Formatter& formatter) {
   }
 }
 
-/// The command that the words so far have led to.
+/// The innermost subcommand that was given.
 const CLI::App& reached(const CLI::App& app) {
-  const std::vector<CLI::App*> commands = app.get_subcommands();  // those that were given
+  const std::vector<CLI::App*> commands = app.get_subcommands();  // without an argument: the given ones
   return commands.empty() ? app : reached(*commands.back());
 }
 
-/// Offers the options of a command, in full.
+/// Offers the long names of a command's options.
 void offer_options(const CLI::App& command, std::string_view word, NearestNames& nearest) {
   for (const CLI::Option* option : command.get_options())
     for (const std::string& name : option->get_lnames()) nearest.add_if_near(word, "--" + name);
 }
 
-/// What an option that is not there may be meant for; a question, or empty.
+/// A suggestion for an unknown option, for example a question; empty if there is none.
 std::string advice_on_option(const CLI::App& app, std::string_view word, const ConfigWords& words) {
   NearestNames nearest;
   offer_options(reached(app), word, nearest);
@@ -96,7 +97,7 @@ std::string advice_on_option(const CLI::App& app, std::string_view word, const C
   return "";
 }
 
-/// Likewise for a word that is no option.
+/// A suggestion for an unexpected argument.
 std::string advice_on_word(const CLI::App& app, const std::string& word) {
   NearestNames nearest;
   if (app.get_subcommands().empty())
@@ -113,7 +114,7 @@ std::string advice_on_word(const CLI::App& app, const std::string& word) {
   return "";
 }
 
-/// What is wrong with a command line on which words are left over, or that lacks a command; empty for other errors.
+/// The error of a command line with unknown words or without a required subcommand; empty for other errors.
 std::string complaint_of(const CLI::App& app, const ConfigWords& words) {
   const std::vector<std::string> left = app.remaining(true);
   if (left.empty()) {
@@ -121,8 +122,9 @@ std::string complaint_of(const CLI::App& app, const ConfigWords& words) {
     for (const CLI::App* command : app.get_subcommands({}))
       commands += (commands.empty() ? "" : ", ") + command->get_name();
     const bool lacks_command = app.get_require_subcommand_min() > 0 && app.get_subcommands().empty();
-    return lacks_command ? fmt::format("a command is missing: {}; see {} --help", commands, app.get_name())
-                         : "";
+    return lacks_command
+               ? fmt::format("a subcommand is required: {}; see {} --help", commands, app.get_name())
+               : "";
   }
   const bool is_option = left[0].size() > 1 && left[0][0] == '-';
   const std::string word = is_option ? left[0].substr(0, left[0].find('=')) : left[0];
@@ -131,7 +133,7 @@ std::string complaint_of(const CLI::App& app, const ConfigWords& words) {
                      advice.empty() ? fmt::format("see {} --help", app.get_name()) : advice);
 }
 
-/// Every check lets NaN pass, and no number of ours may be infinite.
+/// Rejects NaN and infinity: CLI11's checks accept NaN, and no option here may be infinite.
 void check_finite(const CLI::App& app) {
   for_options(app, [](const CLI::Option& option) {
     if (option.get_type_name().rfind("FLOAT", 0) != 0) return;
@@ -142,7 +144,7 @@ void check_finite(const CLI::App& app) {
   });
 }
 
-/// Options by which a program describes itself; they leave what is to be printed in `shown`, and stop.
+/// Adds --version, --completion and --man. They store the text to print in `shown` and stop the parsing.
 void add_descriptions(CLI::App& app, const ConfigWords& words, std::string& shown) {
   const auto show = [&shown](std::string text) {
     shown = std::move(text);
@@ -190,7 +192,7 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet, const 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help, or what add_descriptions added
+    if (error.get_exit_code() == 0) {  // --help or an option of add_descriptions
       if (quiet) return false;
       if (shown.empty())
         app.exit(error);
@@ -207,7 +209,7 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet, const 
 
 void catch_interrupts() {
   struct sigaction action = {};
-  action.sa_handler = request_stop;                  // no SA_RESTART: a read that waits for a pipe ends too
+  action.sa_handler = request_stop;  // no SA_RESTART: a read that waits for a pipe returns, too
   action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second Ctrl-C ends at once
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
@@ -228,7 +230,7 @@ int run_commands(CLI::App& app, int argc, char** argv) {
   } catch (const Interrupted&) {
     return say_interrupted(app);
   } catch (const UserError&) {
-    if (interrupted()) return say_interrupted(app);  // such as a read that the signal ended
+    if (interrupted()) return say_interrupted(app);  // for example a read that the signal interrupted
     throw;
   }
   return 0;

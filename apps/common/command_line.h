@@ -1,4 +1,4 @@
-// What the executables share: command lines, and Ctrl-C that leaves nothing half-written.
+// Command-line parsing of all executables, and interruption that leaves no half-written files.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,13 +7,14 @@
 
 namespace te::apps {
 
-/// First thing in main(): where standard input, output or error is closed, /dev/null takes its place, so that no file
-/// that is opened later gets the number and with it the console's lines.
+/// Call it first in main(). Opens /dev/null in place of a closed standard input, output or error, so that no file that
+/// is opened later gets that descriptor and receives console output.
 void reserve_standard_streams();
 
-/// Adds --version, --completion and --man, parses, and runs the callbacks of subcommands. Numbers must be finite. False
-/// when only help or one of these was asked for; it is printed unless `quiet`. UserError for a command line that is
-/// wrong. The app's name is the program's; `words`: of programs with --config and --set.
+/// Adds --version, --completion and --man, parses the command line, and runs the callbacks of subcommands. Numbers must
+/// be finite. Returns false if the user asked for --help or one of these; its text is printed unless `quiet`. Throws
+/// UserError if the command line is wrong. The app's name is the program's; `words` is for programs with --config and
+/// --set.
 bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet = false,
                         const ConfigWords& words = {});
 
@@ -22,11 +23,11 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet = false
 void catch_interrupts();
 struct Interrupted {};
 bool interrupted();
-/// A command calls it between pieces of its work.
+/// Commands call it between steps of their work.
 void check_interrupted();
 
-/// parse_command_line for a program whose subcommands write files: catches interrupts, and then says that there is no
-/// output. Returns its exit code: 0, or 130 when interrupted.
+/// parse_command_line for a program whose subcommands write files: catches interrupts and prints that no output was
+/// written. Returns the exit code: 0, or 130 if interrupted.
 int run_commands(CLI::App& app, int argc, char** argv);
 
 }  // namespace te::apps

@@ -1,4 +1,4 @@
-// A command line as CLI11 knows it, in the words that completion scripts and manual pages need.
+// A description of a CLI11 command line from which completion scripts and manual pages are made.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,11 +10,11 @@
 
 namespace te::apps {
 
-/// What a value is, which says how it is completed.
+/// The kind of a value, which decides how it is completed.
 enum class ValueKind { none, text, choice, file, folder, config, assignment };
 
 struct OptionModel {
-  std::vector<std::string> names;  ///< with their dashes; the positional's name alone
+  std::vector<std::string> names;  ///< with their dashes; of a positional argument its name
   bool positional = false;
   bool repeats = false;              ///< may be given several times
   ValueKind kind = ValueKind::none;  ///< none: a flag
@@ -25,7 +25,7 @@ struct OptionModel {
 
 struct CommandModel {
   std::string name;
-  std::string description;  ///< its first line is a heading
+  std::string description;  ///< its first line is the summary
   std::string footer;
   std::vector<OptionModel> options;
   std::vector<CommandModel> commands;
@@ -36,16 +36,16 @@ CommandModel model_of(const CLI::App& app);
 /// A KEY=VALUE for --set.
 struct KeyModel {
   std::string path;
-  std::vector<std::string> values;  ///< empty when any
+  std::vector<std::string> values;  ///< empty: any value
   bool is_path = false;
   std::string meaning;
 };
 
-/// What the config of te-train adds: keys for --set, words that --config takes besides files.
+/// Words of te-train's config: keys for --set, and presets that --config accepts in addition to files.
 struct ConfigWords {
   std::vector<KeyModel> keys;
   std::vector<std::string> presets;  ///< "preset:gpt2"
-  /// What to say of an unknown option that is the name of a key; empty when it is none.
+  /// A suggestion for an unknown option that is the name of a config key; else empty.
   std::function<std::string(std::string_view)> advice = [](std::string_view) { return std::string(); };
 };
 

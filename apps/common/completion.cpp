@@ -1,5 +1,5 @@
-// Completion scripts for bash, zsh and fish, written from a program's command line. They hold all they need: completing
-// starts no program.
+// Completion scripts for bash, zsh and fish, generated from a program's command line. They are self-contained:
+// completion does not start the program.
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
@@ -22,7 +22,7 @@ std::string joined(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-/// In single quotes, for any shell; in fish a backslash means something there, too.
+/// In single quotes, for any shell; fish interprets backslashes in single quotes, too.
 std::string shell_quoted(std::string_view text, bool fish = false) {
   std::string result = "'";
   for (const char c : text) {
@@ -36,7 +36,7 @@ std::string shell_quoted(std::string_view text, bool fish = false) {
   return result + "'";
 }
 
-/// With a backslash before each of the characters.
+/// Puts a backslash before each of `characters`.
 std::string escaped(std::string_view text, std::string_view characters) {
   std::string result;
   for (const char c : text) {
@@ -78,7 +78,7 @@ std::string bash_value(const OptionModel& option) {
   }
 }
 
-/// Branches "COMMAND OPTION)" for values, "COMMAND )" for what stands alone.
+/// Case branches: "COMMAND OPTION)" completes the option's value, "COMMAND )" options and positional arguments.
 std::string bash_branches(const CommandModel& command, const std::string& name,
                           const std::vector<std::string>& subcommands) {
   std::string branches, positional;
@@ -99,8 +99,8 @@ std::string bash_branches(const CommandModel& command, const std::string& name,
   return branches + " ;;\n";
 }
 
-// What stands between '=' and ':' is several words to bash, so the line is split anew and the words' beginnings are
-// taken off the answers.
+// bash splits words at '=' and ':'. The script therefore splits the line itself, and removes the part before the last
+// such character from its answers.
 constexpr std::string_view kBashBegin =
     R"(# bash completion of {program}, written by `{program} --completion bash`
 _{id}() {{
@@ -164,7 +164,7 @@ std::string bash_values(const ConfigWords& words) {
   return text;
 }
 
-/// The loop that finds the subcommand in the line; nothing for a program without any.
+/// The loop that finds the subcommand in the line; empty for a program without subcommands.
 std::string bash_find_command(const CommandModel& program) {
   if (program.commands.empty()) return "";
   return fmt::format(
@@ -274,7 +274,7 @@ std::string zsh_script(const CommandModel& program, const ConfigWords& words) {
 
 // ------------------------------------------------------------------------------------------------ fish
 
-/// What follows the option's name in a `complete` command.
+/// The arguments of fish's `complete` command for the option's value.
 std::string fish_value(const OptionModel& option, const ConfigWords& words, const std::string& id) {
   switch (option.kind) {
     case ValueKind::none:

@@ -1,4 +1,4 @@
-// The words of te-train's configs for completion, for programs that link the room config.
+// Completion words of te-train's config, for programs that link the library te_config.
 #pragma once
 
 #include "common/command_model.h"

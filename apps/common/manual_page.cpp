@@ -1,4 +1,4 @@
-// Manual pages (troff with the man macros), written from a program's command line.
+// Manual pages (troff with the man macros), generated from a program's command line.
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kPrograms[] = {"te-bench",      "te-convert",  "te-data",
                                           "te-experiment", "te-generate", "te-train"};
 
-/// Text as troff shows it: no requests, no ligatures of dashes.
+/// Escapes text for troff, so that it contains no requests and dashes stay ASCII.
 std::string plain(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -33,7 +33,7 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-/// "trains models" of "te-train: trains models".
+/// The summary without the program's name: "trains models" from "te-train: trains models".
 std::string summary(const CommandModel& program) {
   const std::string line = first_line(program.description), own = program.name + ": ";
   return line.starts_with(own) ? line.substr(own.size()) : line;
@@ -56,7 +56,7 @@ std::string option_entries(const CommandModel& command) {
   return text;
 }
 
-/// As it is, for examples and tables.
+/// Without reflowing, for examples and tables.
 std::string verbatim(const std::string& text) {
   return ".nf\n" + plain(text) + "\n.fi\n";
 }
@@ -71,8 +71,8 @@ std::string command_section(const CommandModel& command, const std::string& prog
 
 std::string key_section(const ConfigWords& words) {
   std::string text =
-      ".SH CONFIG KEYS\nIn a YAML file as keys of their sections, or as \\-\\-set KEY=VALUE. Defaults and "
-      "ranges: te\\-train \\-\\-describe\\-keys.\n";
+      ".SH CONFIG KEYS\nKeys of the sections of a YAML file, or \\-\\-set KEY=VALUE. "
+      "te\\-train \\-\\-describe\\-keys prints defaults and ranges.\n";
   for (const KeyModel& key : words.keys) {
     const std::string values = key.values.empty() ? "" : fmt::format(" {}", fmt::join(key.values, "|"));
     text += fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", plain(key.path), plain(values), plain(key.meaning));

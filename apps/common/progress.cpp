@@ -41,7 +41,7 @@ void Progress::print(int64_t bytes, const std::string& detail) {
       fmt::format("{}{:.1f} MB {}, {:.1f} MB/s", detail, static_cast<double>(bytes) / 1e6, done_, rate / 1e6);
   if (total_ > 0 && bytes > 0) {
     const double share = std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_));
-    line = fmt::format("{} {:3.0f} % {}, ETA {}", bar(share), 100.0 * share, line,
+    line = fmt::format("{} {:3.0f}% {}, ETA {}", bar(share), 100.0 * share, line,
                        clock(static_cast<double>(std::max<int64_t>(0, total_ - bytes)) / rate));
   }
   fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\033[K" : "\n");

@@ -1,5 +1,5 @@
-// How far a command has come, on standard error: one line, rewritten twice a second on a terminal, a new one every ten
-// seconds elsewhere.
+// Progress of a command on standard error: on a terminal one line that is rewritten twice a second, else a new line
+// every ten seconds.
 #pragma once
 
 #include <chrono>
@@ -12,15 +12,14 @@ namespace te::apps {
 
 class Progress {
  public:
-  /// `total_bytes`: what show() counts up to, for bar and remaining time; not positive when unknown. `done` says what
-  /// happens to the bytes: "read", "written".
+  /// `total_bytes`: the final value of show(), for the bar and the remaining time; 0 or less if unknown. `done` is the
+  /// participle printed after the bytes: "read", "written".
   explicit Progress(int64_t total_bytes = 0, const char* done = "read") : total_(total_bytes), done_(done) {}
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `detail` says what came out of the bytes; it is only called when a line is due. Also checks for
-  /// interruption.
+  /// `detail` returns the result so far as text; it is called only if a line is due. Also checks for interruption.
   template <class Detail>
   void show(int64_t bytes, Detail detail) {
     check_interrupted();

@@ -23,13 +23,13 @@ std::string lost_output() {
 
 void check_output() {
   if (const std::string reason = lost_output(); !reason.empty())
-    user_error("standard output could not be written, and a part of it is lost: {}", reason);
+    user_error("standard output could not be written and is incomplete: {}", reason);
 }
 
 void allow_lost_output(const char* program) {
   const std::string reason = lost_output();
   if (reason.empty()) return;
-  std::fprintf(stderr, "%s: warning: a part of standard output is lost (%s); the run's files are complete\n",
+  std::fprintf(stderr, "%s: warning: standard output is incomplete (%s); the run's files are complete\n",
                program, reason.c_str());
   std::clearerr(stdout);
 }

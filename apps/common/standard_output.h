@@ -1,4 +1,4 @@
-// Standard output that could not be written (a full disk, a vanished file system) must not look like success.
+// Detects standard output that could not be written (full disk, lost file system), which must not look like success.
 #pragma once
 
 #include <string>
@@ -6,16 +6,16 @@
 
 namespace te::apps {
 
-/// Why standard output could not be written, after writing what is still buffered; empty when all was written.
+/// Flushes standard output. Returns the reason if it could not be written, else an empty string.
 std::string lost_output();
 
-/// UserError when standard output could not be written: what a program prints is its result.
+/// Throws UserError if standard output could not be written, for programs whose result is their output.
 void check_output();
 
-/// For a run whose results are in files: a warning on standard error instead, and no failure.
+/// For runs whose results are in files: prints a warning on standard error instead of failing.
 void allow_lost_output(const char* program);
 
-/// A program's body for run_main, which fails when its output is lost.
+/// A program's body for run_main that fails if its output is lost.
 template <auto Body>
 int checked_output(int argc, char** argv) {
   try {

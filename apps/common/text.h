@@ -1,4 +1,4 @@
-// Text for people, as several executables print it.
+// Text formatting that several executables use.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace te::apps {
 
-/// ASCII letters as capitals, "bf16" as "BF16".
+/// ASCII letters in upper case: "BF16" for "bf16".
 inline std::string upper_case(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });

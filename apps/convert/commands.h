@@ -1,4 +1,4 @@
-// The subcommands of te-convert, a file of apps/convert/ each.
+// The subcommands of te-convert. Each has its own file in apps/convert/.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@ void add_import(CLI::App& app);
 void add_export(CLI::App& app);
 void add_reshard(CLI::App& app);
 void add_inspect(CLI::App& app);
-/// Sets the program's exit code to 1 where the two differ.
+/// Sets `exit_code` to 1 if the two differ.
 void add_diff(CLI::App& app, int& exit_code);
 
 }  // namespace te::convert

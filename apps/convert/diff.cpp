@@ -1,4 +1,4 @@
-// te-convert diff: two sets of tensors of the same names, compared tensor by tensor.
+// te-convert diff: compares two sets of tensors by name.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@
 namespace te::convert {
 namespace {
 
-constexpr int64_t kElements = 1 << 20;  // compared at once
+constexpr int64_t kElements = 1 << 20;  // compared per block
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct DiffArguments {
@@ -25,7 +25,7 @@ struct DiffArguments {
   int64_t top = 20;
 };
 
-/// Why two tensors are not the same.
+/// How two tensors differ.
 struct Difference {
   std::string name, what;
   double largest = 0, relative = 0;
@@ -56,34 +56,35 @@ ReadNumber number_of(const std::string& dtype) {
   return nullptr;
 }
 
-/// Elements of one dtype; no number equals a NaN, but the same NaN.
+/// Compares elements as numbers. NaN equals NaN and nothing else.
 struct Comparison {
   void add(const std::byte* a, const std::byte* b, int64_t count, size_t size_a, size_t size_b,
            ReadNumber read_a, ReadNumber read_b) {
     if (read_a == read_b && std::memcmp(a, b, static_cast<size_t>(count) * size_a) == 0) {
-      for (int64_t i = 0; i < count; ++i) see(std::abs(read_a(a + static_cast<size_t>(i) * size_a)));
+      for (int64_t i = 0; i < count; ++i)
+        update_magnitude(std::abs(read_a(a + static_cast<size_t>(i) * size_a)));
       return;
     }
     for (int64_t i = 0; i < count; ++i) {
       const double left = read_a(a + static_cast<size_t>(i) * size_a),
                    right = read_b(b + static_cast<size_t>(i) * size_b);
-      see(std::abs(left));
+      update_magnitude(std::abs(left));
       if (left == right || (std::isnan(left) && std::isnan(right))) continue;
       ++different;
       const double difference = std::abs(left - right);
       largest = std::max(largest, std::isnan(difference) ? kInfinity : difference);
     }
   }
-  void see(double magnitude) {
+  void update_magnitude(double magnitude) {
     if (std::isfinite(magnitude)) size = std::max(size, magnitude);
   }
 
   int64_t different = 0;
-  double largest = 0;  ///< |a - b|
-  double size = 0;     ///< |a|
+  double largest = 0;  ///< max |a - b|
+  double size = 0;     ///< max |a| over finite elements
 };
 
-/// Streams both tensors; empty text where they are equal.
+/// Reads and compares both tensors block by block; `what` is empty if they are equal.
 Difference compare(const TensorSource& a, size_t at_a, const TensorSource& b, size_t at_b) {
   const TensorEntry &left = a.entries()[at_a], &right = b.entries()[at_b];
   Difference result{.name = printable(left.name), .what = ""};
@@ -120,18 +121,18 @@ Difference compare(const TensorSource& a, size_t at_a, const TensorSource& b, si
   result.largest = comparison.largest;
   result.relative = comparison.largest == 0 ? 0 : comparison.largest / comparison.size;
   if (read_a == nullptr) {
-    result.what = fmt::format("other bytes ({})", left.dtype);
+    result.what = fmt::format("bytes differ ({})", left.dtype);
     result.largest = result.relative = kInfinity;
   } else {
     const std::string values = comparison.different == 0
-                                   ? "the same values"
+                                   ? "same values"
                                    : fmt::format("{} of {} values differ", comparison.different, numel);
     result.what += (result.what.empty() ? "" : ", ") + values;
   }
   return result;
 }
 
-/// Prints what differs, most first; true when everything is equal.
+/// Prints the differences, largest relative difference first. Returns whether everything is equal.
 bool print_differences(std::vector<Difference> differences, int64_t equal, int64_t top) {
   std::stable_sort(differences.begin(), differences.end(),
                    [](const Difference& x, const Difference& y) { return x.relative > y.relative; });
@@ -183,14 +184,16 @@ bool diff(const DiffArguments& arguments) {
 void add_diff(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<DiffArguments>();
   CLI::App* command = app.add_subcommand(
-      "diff",
-      "Compare two checkpoints or safetensors files, tensor by tensor; exit code 1 where they differ");
+      "diff", "Compare two checkpoints or safetensors files, tensor by tensor; exit code 1 if they differ");
   command
       ->add_option("a", arguments->a, "Checkpoint or run folder, safetensors file, or folder of such files")
       ->required()
       ->type_name("PATH");
-  command->add_option("b", arguments->b, "The other one")->required()->type_name("PATH");
-  command->add_option("--top", arguments->top, "Show so many of the tensors that differ, most first")
+  command->add_option("b", arguments->b, "Checkpoint, file or folder to compare with")
+      ->required()
+      ->type_name("PATH");
+  command
+      ->add_option("--top", arguments->top, "Number of differing tensors to show, largest difference first")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->callback([arguments, &exit_code] { exit_code = diff(*arguments) ? 0 : 1; });

@@ -1,4 +1,4 @@
-// te-convert export: a checkpoint as a folder that Hugging Face transformers loads.
+// te-convert export: writes a checkpoint as a folder that Hugging Face transformers loads.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -21,7 +21,7 @@ struct ExportArguments {
   bool force = false;
 };
 
-/// A model's folder: files alone, config.json among them.
+/// Whether the folder looks like an exported model: only regular files, including config.json.
 bool is_model_folder(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error))
@@ -29,26 +29,26 @@ bool is_model_folder(const fs::path& folder) {
   return fs::exists(folder / "config.json", error) && !error;
 }
 
-/// The tokenizer's files; none, with a warning, where there are none.
+/// The tokenizer's files; empty, with a warning, if there are none.
 std::vector<checkpoint::KeptFile> tokenizer_of(const ExportArguments& arguments, const ExportSource& source) {
   if (!arguments.tokenizer.empty()) {
     std::vector<checkpoint::KeptFile> files = checkpoint::tokenizer_files(arguments.tokenizer);
     if (files.empty())
-      user_error(
-          "--tokenizer {}: is no tokenizer's file or folder; give that of the model it was trained from",
-          arguments.tokenizer);
+      user_error("--tokenizer {}: not a tokenizer file or folder; give the tokenizer of the model",
+                 arguments.tokenizer);
     return files;
   }
   const std::string folder = source.reader.folder().string();
   const fs::path kept = checkpoint::kept_beside(folder);
   if (source.tokenizer == "bytes") {
-    fmt::print(stderr,
-               "te-convert: warning: {} was trained on bytes, for which transformers has no tokenizer\n",
-               folder);
+    fmt::print(
+        stderr,
+        "te-convert: warning: {} was trained with the bytes tokenizer, which transformers does not have\n",
+        folder);
   } else if (!kept.empty()) {
     return checkpoint::kept_files(kept);
   } else {
-    fmt::print(stderr, "te-convert: warning: {} has no tokenizer beside it; --tokenizer PATH adds one\n",
+    fmt::print(stderr, "te-convert: warning: no tokenizer is stored with {}; add one with --tokenizer PATH\n",
                folder);
   }
   return {};
@@ -63,7 +63,7 @@ void export_checkpoint(const ExportArguments& arguments) {
   options.fp8 = arguments.fp8 == "block"    ? Fp8Format::block
                 : arguments.fp8 == "tensor" ? Fp8Format::tensor
                                             : Fp8Format::off;
-  const int64_t total = exported_bytes(source, options);  // refuses first, then warnings may come
+  const int64_t total = exported_bytes(source, options);  // errors come before the warnings below
   options.kept = tokenizer_of(arguments, source);
   OutputFolder output(arguments.output, "--out", arguments.force,
                       "the folder of a model (files and a config.json)", is_model_folder);
@@ -75,43 +75,45 @@ void export_checkpoint(const ExportArguments& arguments) {
              static_cast<double>(done.bytes) / 1e6, done.files, done.files == 1 ? "" : "s",
              progress.seconds());
   if (done.kept > 0)
-    fmt::print("{} weights of linear layers stay in high precision: their sizes are no multiples of {}\n",
-               done.kept, kFp8Block);
+    fmt::print(
+        "{} weights of linear layers stay in high precision: their dimensions are not multiples of {}\n",
+        done.kept, kFp8Block);
 }
 
 }  // namespace
 
 void add_export(CLI::App& app) {
   auto arguments = std::make_shared<ExportArguments>();
-  CLI::App* command = app.add_subcommand("export", "Make a Hugging Face folder of a checkpoint");
+  CLI::App* command = app.add_subcommand("export", "Write a checkpoint as a Hugging Face model folder");
   command
-      ->add_option("checkpoint", arguments->checkpoint,
-                   "Step folder, checkpoint directory or run folder (its latest), or its file best")
+      ->add_option(
+          "checkpoint", arguments->checkpoint,
+          "Step folder, checkpoint directory or run folder (its latest checkpoint), or its file `best`")
       ->required()
       ->type_name("PATH");
-  command->add_option("--out", arguments->output, "Folder to make")->required()->type_name("FOLDER");
+  command->add_option("--out", arguments->output, "Model folder to write")->required()->type_name("FOLDER");
   command
       ->add_option("--dtype", arguments->dtype,
-                   "bf16 or fp32; auto: as the checkpoint has them (fp32 after training), with --fp8 bf16")
+                   "bf16 or fp32; auto: as in the checkpoint (fp32 after training), or bf16 with --fp8")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
       ->capture_default_str();
   command
       ->add_option(
           "--fp8", arguments->fp8,
-          "Linear layers in FP8: block: DeepSeek's blocks of 128 x 128; tensor: compressed-tensors with the "
-          "scales of an FP8 run's state")
+          "FP8 linear layers: block: DeepSeek's blocks of 128 x 128; tensor: compressed-tensors with the "
+          "delayed scales of an FP8 run")
       ->check(CLI::IsMember({"off", "block", "tensor"}))
       ->capture_default_str();
   command
       ->add_option("--max-shard-size", arguments->max_shard_bytes,
-                   "Start another file where one would hold more; such as 500MB, 5GB (powers of 1000), 4GiB")
+                   "Maximum size of a file, for example 500MB, 5GB (powers of 1000) or 4GiB")
       ->transform(CLI::AsSizeValue(true))
       ->default_str("5GB");
   command
       ->add_option("--tokenizer", arguments->tokenizer,
-                   "A tokenizer's file or folder; default: what is kept beside the checkpoint")
+                   "Tokenizer file or folder (default: the one stored with the checkpoint)")
       ->type_name("PATH");
-  command->add_flag("--force", arguments->force, "Replace a model's folder");
+  command->add_flag("--force", arguments->force, "Replace an existing model folder");
   command->footer(
       "  te-convert export runs/tuned/checkpoints --out models/tuned --dtype bf16\n"
       "  te-convert export runs/tuned/checkpoints --out models/tuned_fp8 --fp8 block");

@@ -1,4 +1,4 @@
-// te-convert import: a Hugging Face folder, or a file of llama2.c, as a checkpoint.
+// te-convert import: makes a checkpoint from a Hugging Face folder or a llama2.c file.
 #include "convert/importer.h"
 
 #include <array>
@@ -22,7 +22,7 @@ struct ImportArguments {
   bool force = false;
 };
 
-/// What import itself has made, and no training run after it.
+/// Whether the folder contains only files of an earlier import, and no training run.
 bool is_import(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -55,13 +55,13 @@ void import(const ImportArguments& arguments) {
 
 void add_import(CLI::App& app) {
   auto arguments = std::make_shared<ImportArguments>();
-  CLI::App* command = app.add_subcommand("import", "Make a checkpoint of a Hugging Face model");
+  CLI::App* command = app.add_subcommand("import", "Make a checkpoint from a Hugging Face model");
   command
       ->add_option("source", arguments->source,
-                   "Folder with config.json and safetensors; or a file of llama2.c")
+                   "Folder with config.json and safetensors files, or a llama2.c file")
       ->required()
       ->type_name("PATH");
-  command->add_option("--out", arguments->output, "Checkpoint directory to make")
+  command->add_option("--out", arguments->output, "Checkpoint directory to write")
       ->required()
       ->type_name("DIR");
   command
@@ -70,7 +70,7 @@ void add_import(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--force", arguments->force, "Replace an earlier import");
   command->footer(
-      "Llama, Qwen2, Mistral (without a sliding window) and GPT-2. Weights stay BF16 where they are.\n\n"
+      "Supports Llama, Qwen2, Mistral (without a sliding window) and GPT-2. BF16 weights stay BF16.\n\n"
       "  te-convert import models/Llama-3.2-1B --out checkpoints/llama_1b\n"
       "  te-train --config run.yaml --set checkpoint.init_from=checkpoints/llama_1b");
   command->callback([arguments] { import(*arguments); });

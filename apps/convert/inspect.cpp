@@ -1,4 +1,4 @@
-// te-convert inspect: what a checkpoint, a safetensors file or a Hugging Face folder holds.
+// te-convert inspect: shows the contents of a checkpoint, a safetensors file or a Hugging Face folder.
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ void print_tensors(const TensorSource& source) {
 
 // --- checkpoints -------------------------------------------------------------------------------------------
 
-/// A key of the config, which may come from another version; "?" where there is none.
+/// The value of a config key; "?" if it is missing, as it may be in configs of other versions.
 std::string key(const YAML::Node& config, const char* section, const char* name) {
   try {
     const YAML::Node value = config[section][name];
@@ -104,7 +104,7 @@ std::string model_text(const YAML::Node& config) {
 std::string layout_text(const checkpoint::Reader& reader, const YAML::Node& config) {
   int64_t ranks = 0;
   for (const checkpoint::StoredFile& file : reader.manifest().files) ranks += file.name.starts_with("model");
-  return fmt::format("{} with files of their own, tensor {} x pipeline {}{}",
+  return fmt::format("{} with model files, tensor {} x pipeline {}{}",
                      ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks),
                      key(config, "parallel", "tensor"), key(config, "parallel", "pipeline"),
                      key(config, "parallel", "virtual_stages") == "1"
@@ -128,7 +128,7 @@ void verify(const checkpoint::Reader& reader, uint64_t bytes) {
   const auto start = std::chrono::steady_clock::now();
   reader.verify_all();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  print_row("checksums", fmt::format("all of {} files fit ({} in {:.1f} s)", reader.manifest().files.size(),
+  print_row("checksums", fmt::format("all {} files match ({} in {:.1f} s)", reader.manifest().files.size(),
                                      megabytes(bytes), seconds));
 }
 
@@ -163,7 +163,7 @@ void inspect_checkpoint(const InspectArguments& arguments) {
 
 void inspect_safetensors(const InspectArguments& arguments) {
   if (arguments.verify)
-    user_error("--verify: {} is no checkpoint of te-train, and safetensors files have no checksums",
+    user_error("--verify: {} is not a te-train checkpoint; safetensors files have no checksums",
                arguments.path);
   const std::vector<fs::path> files = safetensors_files(arguments.path);
   const std::unique_ptr<TensorSource> source = open_tensors(arguments.path);
@@ -184,14 +184,15 @@ void inspect_safetensors(const InspectArguments& arguments) {
 
 void add_inspect(CLI::App& app) {
   auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint or a safetensors file holds");
+  CLI::App* command =
+      app.add_subcommand("inspect", "Show the contents of a checkpoint or a safetensors file");
   command
       ->add_option("path", arguments->path,
                    "Checkpoint or run folder, safetensors file, or folder of such files")
       ->required()
       ->type_name("PATH");
   command->add_flag("--tensors", arguments->tensors, "List all tensors");
-  command->add_flag("--verify", arguments->verify, "Read all of a checkpoint and compare its checksums");
+  command->add_flag("--verify", arguments->verify, "Read the whole checkpoint and verify its checksums");
   command->callback([arguments] {
     checkpoint::is_checkpoint_path(arguments->path) ? inspect_checkpoint(*arguments)
                                                     : inspect_safetensors(*arguments);

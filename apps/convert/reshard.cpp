@@ -1,4 +1,4 @@
-// te-convert reshard: a checkpoint in the files that another layout of ranks would have saved.
+// te-convert reshard: rewrites a checkpoint into the files that another parallel layout would save.
 #include "checkpoint/reshard.h"
 
 #include <chrono>
@@ -22,7 +22,7 @@ struct ReshardArguments {
   bool no_optimizer = false;
 };
 
-/// The checkpoint's config with another parallel section; UserError when the model cannot be cut so.
+/// The checkpoint's config with another parallel section; UserError if the model cannot be partitioned this way.
 config::Config config_of(const checkpoint::Reader& reader, const ReshardArguments& arguments) {
   const std::string manifest = (reader.folder() / "manifest.json").string();
   const config::Config saved = config::parse_config(reader.config(), manifest);
@@ -37,7 +37,7 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
   return config;
 }
 
-/// The result of `write`, which makes the folder where it is not there. If it fails, an empty one goes again.
+/// Returns the result of `write`, which creates the folder if needed. If it fails, a new empty folder is removed.
 template <class Write>
 fs::path into_new_folder(const fs::path& folder, Write&& write) {
   std::error_code ignored;
@@ -79,14 +79,13 @@ void reshard(const ReshardArguments& arguments) {
 
 void add_reshard(CLI::App& app) {
   auto arguments = std::make_shared<ReshardArguments>();
-  CLI::App* command =
-      app.add_subcommand("reshard", "Write a checkpoint in the files of another layout of ranks");
+  CLI::App* command = app.add_subcommand("reshard", "Rewrite a checkpoint for another parallel layout");
   command
       ->add_option("checkpoint", arguments->source,
                    "Step folder, checkpoint directory or run folder (its latest), or its file best")
       ->required()
       ->type_name("PATH");
-  command->add_option("--out", arguments->output, "Checkpoint directory to write to")
+  command->add_option("--out", arguments->output, "Checkpoint directory to write")
       ->required()
       ->type_name("DIR");
   const auto ranks = [&](const char* option, int& value, const char* help) {
@@ -94,9 +93,9 @@ void add_reshard(CLI::App& app) {
   };
   ranks("--tensor", arguments->tensor, "Tensor-parallel ranks");
   ranks("--pipeline", arguments->pipeline, "Pipeline stages");
-  ranks("--data", arguments->data, "Data-parallel ranks, which share the optimizer's state");
-  ranks("--virtual-stages", arguments->virtual_stages, "Pieces of the model on each pipeline stage");
-  command->add_flag("--no-optimizer", arguments->no_optimizer, "Leave the moments out: a third of the size");
+  ranks("--data", arguments->data, "Data-parallel ranks, across which the optimizer state is sharded");
+  ranks("--virtual-stages", arguments->virtual_stages, "Model chunks per pipeline stage");
+  command->add_flag("--no-optimizer", arguments->no_optimizer, "Omit the Adam moments (a third of the size)");
   command->callback([arguments] { reshard(*arguments); });
 }
 

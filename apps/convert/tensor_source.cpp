@@ -66,14 +66,14 @@ class CheckpointTensors final : public TensorSource {
  private:
   struct StoredTensor {
     bool fp8 = false;
-    size_t tensor = 0;  ///< number in the manifest, or of the FP8 row
+    size_t tensor = 0;  ///< index in the manifest, or of the FP8 row
   };
   checkpoint::Reader reader_;
   checkpoint::Fp8State fp8_;
   std::vector<StoredTensor> places_;
 };
 
-/// Data is read, not mapped, so that memory stays small.
+/// Files are read, not memory-mapped, so that resident memory stays small.
 class SafetensorsTensors final : public TensorSource {
  public:
   explicit SafetensorsTensors(const std::vector<fs::path>& files) {
@@ -114,8 +114,8 @@ class SafetensorsTensors final : public TensorSource {
       const ssize_t got = ::pread(file.descriptor, out, left, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0)
-        user_error("{}: cannot be read: {}; fetch it again", file.path.string(),
-                   got < 0 ? std::strerror(errno) : "cut short");
+        user_error("{}: cannot be read: {}; download it again", file.path.string(),
+                   got < 0 ? std::strerror(errno) : "truncated");
       out += got;
       offset += static_cast<uint64_t>(got);
       left -= static_cast<uint64_t>(got);
@@ -146,12 +146,12 @@ std::vector<fs::path> indexed_files(const fs::path& index) {
     for (const auto& item : map->items()) {
       const std::string name = item.value().is_string() ? item.value().get<std::string>() : "/";
       if (name.find('/') != name.npos)
-        user_error("{}: weight_map of \"{}\" must name a file of the folder; fetch it again", index.string(),
-                   printable(item.key()));
+        user_error("{}: weight_map of \"{}\" must name a file of the folder; download it again",
+                   index.string(), printable(item.key()));
       names.insert(name);
     }
   }
-  if (names.empty()) user_error("{}: has no weight_map; fetch it again", index.string());
+  if (names.empty()) user_error("{}: has no weight_map; download it again", index.string());
   std::vector<fs::path> files;
   for (const std::string& name : names) files.push_back(index.parent_path() / name);
   return files;
@@ -183,7 +183,7 @@ std::vector<fs::path> safetensors_files(const fs::path& path) {
     if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   if (files.empty())
-    user_error("{}: holds neither a checkpoint (manifest.json) nor safetensors files", path.string());
+    user_error("{}: contains neither a checkpoint (manifest.json) nor safetensors files", path.string());
   return files;
 }
 

@@ -24,7 +24,7 @@ void check_free(const std::string& option, const std::string& prefix, bool force
 void check_no_mask(const std::string& prefix) {
   if (prefix.empty() || !data::has_loss_mask(prefix)) return;
   user_error(
-      "{}.idx: is the loss mask of the dataset that stands there; choose another prefix, or remove both",
+      "{}.idx: loss mask of an existing dataset with this prefix; choose another prefix, or remove both",
       data::loss_mask_prefix(prefix));
 }
 
@@ -32,9 +32,11 @@ void OutputOptions::add_to(CLI::App* command) {
   command->add_option("--output", output, "Prefix of the dataset: writes PREFIX.bin and PREFIX.idx")
       ->required()
       ->type_name("PREFIX");
-  command->add_option("--valid-fraction", valid_fraction,
-                      "Put this share of the documents, evenly spread, into the dataset of --valid-output");
-  command->add_option("--valid-output", valid_output, "Prefix of the validation set")->type_name("PREFIX");
+  command->add_option(
+      "--valid-fraction", valid_fraction,
+      "Put this fraction of the documents, evenly spaced, into the dataset of --valid-output");
+  command->add_option("--valid-output", valid_output, "Prefix of the validation dataset")
+      ->type_name("PREFIX");
   command->add_flag("--force", force, kForceHelp);
 }
 
@@ -77,17 +79,17 @@ TokenizerRecord record_of(const text::Tokenizer& tokenizer) {
 void BadLines::add(const std::string& message) {
   constexpr int64_t kShown = 5;
   if (++count_ <= kShown) fmt::print(stderr, "te-data: skipped: {}\n", message);
-  if (count_ == kShown) fmt::print(stderr, "te-data: skipped: further bad lines are counted\n");
+  if (count_ == kShown) fmt::print(stderr, "te-data: skipped: further bad lines are only counted\n");
 }
 
 void BadLines::print_count() const {
-  if (count_ > 0) fmt::print("{} bad lines left out\n", count_);
+  if (count_ > 0) fmt::print("{} bad lines skipped\n", count_);
 }
 
 void FormatGuesses::add(const std::string& message) {
   constexpr int64_t kShown = 5;
   if (++count_ <= kShown) fmt::print(stderr, "te-data: warning: {}\n", message);
-  if (count_ == kShown) fmt::print(stderr, "te-data: warning: further files of this kind are not named\n");
+  if (count_ == kShown) fmt::print(stderr, "te-data: warning: further such files are not listed\n");
 }
 
 std::string file_count(size_t files) {

@@ -21,17 +21,17 @@ struct ImportArguments {
   int64_t eod = -1, vocab_size = 0;  // -1, 0: not given
 };
 
-/// What the arguments say of the tokens.
+/// Properties of the tokens, from the arguments.
 struct Vocabulary {
-  int64_t size = 0;  // tokens are below it
+  int64_t size = 0;  // tokens must be below it
   int32_t eod = 0;
   TokenType type = TokenType::kU16;
   std::optional<TokenizerRecord> tokenizer;
 };
 
-/// Cuts a stream of tokens into documents at the end-of-document token, and puts each document into its set. A document
-/// that would consist of that token alone is left out: llm.c writes the token in front of documents, so that the first
-/// shard begins with it.
+/// Splits tokens into documents at the end-of-document token and writes each document to the training or the validation
+/// set. Documents that have no other token are skipped: llm.c writes the token before each document, so the first shard
+/// starts with it.
 class Splitter {
  public:
   Splitter(const OutputOptions& outputs, const Vocabulary& vocabulary, bool eod_first)
@@ -99,13 +99,13 @@ class Splitter {
   int64_t documents_ = 0, separators_ = 0;
 };
 
-/// All shards, opened and checked before anything is written.
+/// Opens and checks all shards, before anything is written.
 std::vector<std::unique_ptr<TokenShard>> open_all(const std::vector<std::string>& paths) {
   std::vector<std::unique_ptr<TokenShard>> shards;
   for (const std::string& path : paths) {
     shards.push_back(std::make_unique<TokenShard>(path));
     if (shards.back()->token_bytes() == shards.front()->token_bytes()) continue;
-    user_error("--input: {} has tokens of {} bytes, {} of {}; import shards of one tokenizer", path,
+    user_error("--input: tokens have {1} bytes in {0}, but {3} in {2}; give shards of one tokenizer", path,
                shards.back()->token_bytes(), paths.front(), shards.front()->token_bytes());
   }
   return shards;
@@ -124,7 +124,8 @@ Vocabulary vocabulary_of(const ImportArguments& arguments, int64_t token_bytes) 
   }
   if (eod < 0)
     user_error(
-        "--eod: give the token between documents (GPT-2: 50256; Llama 3 in llm.c: 128000), or --tokenizer");
+        "--eod: give the id of the token between documents (GPT-2: 50256; Llama 3 in llm.c: 128000), or give "
+        "--tokenizer");
   if (vocabulary.size > 0) {
     vocabulary.type = token_type_for_vocab(vocabulary.size);
   } else {
@@ -132,7 +133,7 @@ Vocabulary vocabulary_of(const ImportArguments& arguments, int64_t token_bytes) 
     vocabulary.size = token_bytes == 2 ? int64_t{1} << 16 : int64_t{1} << 31;
   }
   if (eod >= vocabulary.size)
-    user_error("--eod: {} is no token of a vocabulary of {}; give an id below it", eod, vocabulary.size);
+    user_error("--eod: {} is not in a vocabulary of {} tokens; give a smaller id", eod, vocabulary.size);
   vocabulary.eod = static_cast<int32_t>(eod);
   return vocabulary;
 }
@@ -155,14 +156,13 @@ void import_bin(const ImportArguments& arguments) {
       progress.show(done, [&] { return fmt::format("{} documents", splitter.documents()); });
     });
   }
-  if (total == 0)
-    user_error("--input: no token in {}; give shards that have some", file_count(shards.size()));
+  if (total == 0) user_error("--input: no tokens in {}; give shards with tokens", file_count(shards.size()));
   if (splitter.separators() == 0)
-    fmt::print(
-        stderr,
-        "te-data: warning: --eod: no token of {} is {}, so that all of it is one document; give the id that "
-        "separates documents\n",
-        file_count(shards.size()), vocabulary.eod);
+    fmt::print(stderr,
+               "te-data: warning: --eod: no token of {} is {}, so all tokens form one document; give the id "
+               "of the token "
+               "between documents\n",
+               file_count(shards.size()), vocabulary.eod);
   splitter.finish();
 }
 
@@ -170,35 +170,38 @@ void import_bin(const ImportArguments& arguments) {
 
 void add_import_bin_command(CLI::App& app) {
   auto arguments = std::make_shared<ImportArguments>();
-  CLI::App* command =
-      app.add_subcommand("import-bin", "Turn token shards (.bin) of llm.c and modded-nanogpt into a dataset");
+  CLI::App* command = app.add_subcommand(
+      "import-bin", "Convert token shards (.bin) of llm.c and modded-nanogpt to a dataset");
   command
-      ->add_option(
-          "--input", arguments->inputs,
-          "Shards, in this order; a document may continue in the next one. May be given several times")
+      ->add_option("--input", arguments->inputs,
+                   "Shards, in order; a document may continue in the next shard. May be repeated")
       ->required()
       ->type_name("FILE");
   arguments->outputs.add_to(command);
-  auto* vocab_size = command->add_option("--vocab-size", arguments->vocab_size, "Tokens must be below it")
-                         ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+  auto* vocab_size =
+      command
+          ->add_option("--vocab-size", arguments->vocab_size, "Vocabulary size; all tokens must be smaller")
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
   command
-      ->add_option("--tokenizer", arguments->tokenizer,
-                   "Tokenizer that made the tokens: they must be below its vocab_size, --eod is its "
-                   "end-of-document token, and the dataset records it")
+      ->add_option(
+          "--tokenizer", arguments->tokenizer,
+          "Tokenizer of the tokens: its vocabulary size is the limit of tokens, its end-of-document token "
+          "the default of --eod, and the dataset records it")
       ->type_name("SPEC")
       ->excludes(vocab_size);
-  command->add_option("--eod", arguments->eod, "Token between documents; the tokenizer's by default")
+  command
+      ->add_option("--eod", arguments->eod,
+                   "Id of the token between documents (default: that of the tokenizer)")
       ->check(CLI::Range(int64_t{0}, (int64_t{1} << 31) - 1))
       ->type_name("ID");
   command
       ->add_option("--eod-position", arguments->eod_position,
-                   "Whether that token becomes the last or the first token of a document")
+                   "Whether documents get that token as their last or first token")
       ->check(CLI::IsMember({"last", "first"}))
       ->capture_default_str();
   command->footer(
       "Reads magic 20240520, version 1 (uint16 tokens), and magic 20240801, version 7 (uint32 tokens). Files "
-      "appear "
-      "under\ntheir final name only when complete.\n\n"
+      "get\ntheir final names only when complete.\n\n"
       "  te-data import-bin --input fineweb10B/fineweb_train_*.bin --tokenizer gpt2/tokenizer.json --output "
       "data/fineweb\n"
       "  te-data import-bin --input llama3/fineweb_train_*.bin --vocab-size 128256 --eod 128000 "

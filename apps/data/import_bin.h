@@ -1,4 +1,4 @@
-// te-data import-bin: token shards of llm.c and modded-nanogpt into a dataset.
+// te-data import-bin: converts token shards of llm.c and modded-nanogpt to a dataset.
 #pragma once
 
 #include <CLI/CLI.hpp>

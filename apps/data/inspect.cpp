@@ -23,16 +23,16 @@ struct InspectArguments {
   bool scan = false;
 };
 
-/// Documents by length, in powers of two: one row per power between the shortest and the longest.
+/// Prints the number of documents by length: one row per power of two between the shortest and the longest.
 void print_histogram(const std::vector<int64_t>& sorted_lengths) {
   std::vector<int64_t> counts(65, 0);
   for (int64_t length : sorted_lengths) ++counts[std::bit_width(static_cast<uint64_t>(length))];
-  const int64_t most = *std::max_element(counts.begin(), counts.end());
+  const int64_t largest = *std::max_element(counts.begin(), counts.end());
   const int first = std::bit_width(static_cast<uint64_t>(sorted_lengths.front()));
   const int last = std::bit_width(static_cast<uint64_t>(sorted_lengths.back()));
   for (int power = first; power <= last; ++power) {
     const int64_t low = power == 0 ? 0 : int64_t{1} << (power - 1);
-    const auto bar = static_cast<size_t>((counts[power] * 40 + most - 1) / most);
+    const auto bar = static_cast<size_t>((counts[power] * 40 + largest - 1) / largest);
     const std::string row = fmt::format("  >= {:>12} {:>12}  {}", low, counts[power], std::string(bar, '#'));
     fmt::print("{}\n", row.substr(0, row.find_last_not_of(' ') + 1));
   }
@@ -46,7 +46,7 @@ std::string one_line(const std::string& text) {
   return printable(line);
 }
 
-/// The text of tokens; what is in the loss stands between brackets, where there is a mask.
+/// The text of tokens; with a mask, tokens in the loss are enclosed in [[ ]].
 std::string marked_text(const text::Tokenizer& tokenizer, std::span<const int32_t> tokens,
                         const std::vector<int32_t>& mask) {
   std::string text;
@@ -60,7 +60,7 @@ std::string marked_text(const text::Tokenizer& tokenizer, std::span<const int32_
   return text;
 }
 
-/// Beginnings of `count` documents, evenly spread: as text with a tokenizer, else as token ids.
+/// Prints the first tokens of `count` evenly spaced documents, as text with a tokenizer, else as token ids.
 void print_samples(const data::IndexedDataset& dataset, const text::Tokenizer* tokenizer, int64_t count) {
   const int64_t documents = dataset.num_documents();
   count = std::min(count, documents);
@@ -131,7 +131,7 @@ void inspect(const InspectArguments& arguments) {
   print_histogram(lengths);
   if (data::has_loss_mask(arguments.prefix)) {
     const int64_t counted = data::LossMask(dataset).count();
-    fmt::print("loss mask: {} of {} tokens ({:.1f} %) are in the loss\n", counted, dataset.num_tokens(),
+    fmt::print("loss mask: {} of {} tokens ({:.1f}%) are in the loss\n", counted, dataset.num_tokens(),
                100.0 * static_cast<double>(counted) / static_cast<double>(dataset.num_tokens()));
   }
   if (arguments.scan) print_scan(dataset, tokenizer ? tokenizer->vocab_size() : 0);
@@ -147,14 +147,15 @@ void add_inspect_command(CLI::App& app) {
       ->required()
       ->type_name("PREFIX");
   command->add_option("--tokenizer", arguments->tokenizer,
-                      "Decode the samples with it, and check tokens against it");
+                      "Tokenizer for decoding the samples and checking token ids");
   command
-      ->add_option("--samples", arguments->samples,
-                   "Show the beginnings of that many documents; with a loss mask and a tokenizer, [[...]] "
-                   "is what counts in the loss")
+      ->add_option(
+          "--samples", arguments->samples,
+          "Show the first tokens of so many documents; with a loss mask and a tokenizer, tokens in the loss "
+          "are enclosed in [[...]]")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--scan", arguments->scan,
-                    "Read every token: the largest and the number of distinct ones");
+                    "Read all tokens and show the largest id and the number of distinct ids");
   command->footer("  te-data inspect data/books --tokenizer bytes --samples 3 --scan");
   command->callback([arguments] { inspect(*arguments); });
 }

@@ -1,4 +1,4 @@
-// te-data inspect: what is in a dataset, counts, lengths and samples.
+// te-data inspect: shows counts, document lengths and samples of a dataset.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -31,7 +31,7 @@ struct InstructArguments {
   bool rendered = false, skip_bad_lines = false;
 };
 
-/// Tokens and their mask, written side by side; the mask appears first, so there are never tokens without it.
+/// Writes tokens and their loss mask. The mask is finished first, so that a token file never exists without its mask.
 class MaskedWriter {
  public:
   MaskedWriter(const std::string& prefix, data::TokenType type, const TokenizerRecord& tokenizer)
@@ -50,7 +50,7 @@ class MaskedWriter {
   void finish(int64_t seq_length) {
     mask_.finish();
     tokens_.finish();
-    fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f} %) in the loss, longest {}\n",
+    fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f}%) in the loss, longest {}\n",
                prefix_, conversations(), tokens_.num_tokens(), data::token_type_name(tokens_.token_type()),
                in_loss_, 100.0 * static_cast<double>(in_loss_) / static_cast<double>(tokens_.num_tokens()),
                *std::max_element(lengths_.begin(), lengths_.end()));
@@ -58,7 +58,7 @@ class MaskedWriter {
   }
 
  private:
-  /// As the sampler would pack it in the order of the file.
+  /// Prints how the sampler would pack the conversations in the order of the file.
   void print_packing(int64_t seq_length) const {
     std::vector<int32_t> positions;
     int64_t used = 0, cut = 0;
@@ -68,7 +68,7 @@ class MaskedWriter {
       cut += length > seq_length + 1 ? 1 : 0;
     }
     const int64_t samples = data::pack_best_fit(positions, seq_length).num_bins();
-    fmt::print("  packed into {} samples of {}: {:.1f} % filled, {} conversations longer than {}\n", samples,
+    fmt::print("  packed into {} samples of {}: {:.1f}% filled, {} conversations longer than {}\n", samples,
                seq_length, 100.0 * static_cast<double>(used) / static_cast<double>(samples * seq_length), cut,
                seq_length + 1);
   }
@@ -89,26 +89,27 @@ void check(const InstructArguments& arguments) {
     user_error("--prompt-field and --response-field: give both or neither");
   }
   if (!fields.context.empty() && fields.prompt.empty()) {
-    user_error("--context-field: is for --prompt-field and --response-field; give them too");
+    user_error("--context-field needs --prompt-field and --response-field");
   }
   if (!arguments.rendered && arguments.chat_template.empty()) {
-    user_error("--template NAME|FILE is required, or --rendered for what scripts/render_chat.py has made");
+    user_error("--template NAME|FILE is required, or --rendered for output of scripts/render_chat.py");
   }
   if (arguments.rendered &&
       !(arguments.chat_template.empty() && fields.prompt.empty() && fields.system.empty())) {
     user_error(
-        "--rendered: the conversations are written down already; leave out --template, --system and fields");
+        "--rendered: the conversations are rendered already; remove --template, --system and the field "
+        "options");
   }
 }
 
-/// Templates may name tokens that a tokenizer lacks; that is allowed, and said.
+/// Prints a warning if the template names tokens that the tokenizer does not have.
 void warn_of_missing_tokens(const text::ChatTemplate& chat_template, const text::Tokenizer& tokenizer) {
   std::string missing;
   for (const std::string& name : chat_template.token_names()) {
     if (!tokenizer.find_token(name)) missing += (missing.empty() ? "" : ", ") + name;
   }
   if (missing.empty()) return;
-  fmt::print(stderr, "te-data: warning: the tokenizer {} has no token {}: encoded as text\n",
+  fmt::print(stderr, "te-data: warning: the tokenizer {} has no token {}: it is encoded as text\n",
              tokenizer.name(), missing);
 }
 
@@ -120,7 +121,7 @@ text::JsonLayout layout_of(const std::string& path, const std::string& format) {
   return named == text::TextFormat::kJsonl ? text::JsonLayout::kLines : text::JsonLayout::kByContent;
 }
 
-/// Objects become tokens: by a template, or as they were rendered.
+/// Encodes JSON objects as tokens, with a template or as rendered.
 class Encoder {
  public:
   Encoder(const InstructArguments& arguments, const text::Tokenizer& tokenizer)
@@ -136,7 +137,7 @@ class Encoder {
                              record.place);
   }
 
-  /// Fields of objects that were not used, "a, b"; empty when there is none.
+  /// Names of unused fields, "a, b"; empty if there are none.
   std::string ignored() const {
     std::string names;
     for (const std::string& name : ignored_) names += (names.empty() ? "" : ", ") + name;
@@ -188,7 +189,7 @@ void instruct(const InstructArguments& arguments) {
   arguments.outputs.check_counts(train.conversations(), valid ? valid->conversations() : 0, "conversations");
   if (valid) valid->finish(arguments.seq_length);
   train.finish(arguments.seq_length);
-  if (without_response > 0) fmt::print("{} objects without a response left out\n", without_response);
+  if (without_response > 0) fmt::print("{} objects without a response skipped\n", without_response);
   bad.print_count();
   if (const std::string names = encode.ignored(); !names.empty()) fmt::print("fields not used: {}\n", names);
 }
@@ -198,15 +199,13 @@ void add_field_options(CLI::App* command, text::ConversationFields& fields) {
       ->add_option("--messages-field", fields.messages,
                    "Field with the list of messages, each with role and content (or from and value)")
       ->capture_default_str();
-  command->add_option("--prompt-field", fields.prompt, "Field with the prompt, in place of messages")
+  command->add_option("--prompt-field", fields.prompt, "Field with the prompt, instead of messages")
       ->type_name("FIELD");
-  command->add_option("--response-field", fields.response, "Field with the response to it")
+  command->add_option("--response-field", fields.response, "Field with the response to the prompt")
       ->type_name("FIELD");
-  command
-      ->add_option("--context-field", fields.context,
-                   "Field with text that the prompt is about; may be empty")
+  command->add_option("--context-field", fields.context, "Field with context for the prompt; may be empty")
       ->type_name("FIELD");
-  command->add_option("--system", fields.system, "System message of every conversation that has none")
+  command->add_option("--system", fields.system, "System message for conversations without one")
       ->type_name("TEXT");
 }
 
@@ -215,7 +214,7 @@ void add_field_options(CLI::App* command, text::ConversationFields& fields) {
 void add_instruct_command(CLI::App& app) {
   auto arguments = std::make_shared<InstructArguments>();
   CLI::App* command = app.add_subcommand(
-      "instruct", "Turn conversations into a dataset for instruction tuning: tokens and a loss mask");
+      "instruct", "Make a dataset for instruction tuning from conversations: tokens and a loss mask");
   command->add_option("--input", arguments->inputs, kInputHelp)->required()->type_name("PATH");
   arguments->outputs.add_to(command);
   command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required()->type_name("SPEC");
@@ -226,25 +225,26 @@ void add_instruct_command(CLI::App& app) {
       ->type_name("NAME|FILE");
   command->add_flag(
       "--rendered", arguments->rendered,
-      "The input comes from scripts/render_chat.py, which follows a model's own (Jinja) chat template");
-  command->add_flag(
-      "--skip-bad-lines", arguments->skip_bad_lines,
-      "Leave out objects that are malformed or no conversation, and count them, in place of stopping");
+      "The input is output of scripts/render_chat.py, which applies a model's own (Jinja) chat template");
+  command->add_flag("--skip-bad-lines", arguments->skip_bad_lines,
+                    "Skip and count objects that are malformed or not a conversation, instead of stopping");
   add_field_options(command, arguments->fields);
   command
-      ->add_option(
-          "--format", arguments->format,
-          "jsonl: an object a line; json: a list of objects; auto: by the name (.jsonl, .jsonlines, .ndjson, "
-          ".json), else by the content")
+      ->add_option("--format", arguments->format,
+                   "jsonl: one object per line; json: a list of objects; auto: by extension (.jsonl, "
+                   ".jsonlines, .ndjson, "
+                   ".json), else by content")
       ->check(CLI::IsMember({"auto", "jsonl", "json"}))
       ->capture_default_str();
   command
-      ->add_option("--seq-length", arguments->seq_length, "Also say how the conversations pack into samples")
+      ->add_option("--seq-length", arguments->seq_length,
+                   "Also show how the conversations pack into samples of this length")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   command->footer(
-      "Writes PREFIX.bin and PREFIX.idx, a conversation a document, and PREFIX_mask.bin and PREFIX_mask.idx "
-      "with\n"
-      "1 for each token of a response and of what ends it. te-train packs it with data.format: instruct.\n\n"
+      "Writes PREFIX.bin and PREFIX.idx, one document per conversation, and PREFIX_mask.bin and\n"
+      "PREFIX_mask.idx with 1 for each token of a response and for the token that ends it. te-train packs "
+      "the\n"
+      "conversations with data.format: instruct.\n\n"
       "  te-data instruct --input chats.jsonl --template chatml --tokenizer qwen/tokenizer.json --output "
       "data/chats\n"
       "  te-data instruct --input dolly.json --prompt-field instruction --context-field input "

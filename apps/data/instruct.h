@@ -1,4 +1,4 @@
-// te-data instruct: conversations into a dataset with a loss mask.
+// te-data instruct: makes a dataset with a loss mask from conversations.
 #pragma once
 
 #include <CLI/CLI.hpp>

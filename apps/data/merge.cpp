@@ -34,7 +34,7 @@ Datasets open_all(const std::vector<std::string>& prefixes, const std::string& o
     const data::IndexedDataset &first = *datasets.front(), &last = *datasets.back();
     if (last.token_type() != first.token_type()) {
       user_error(
-          "{}: holds {} tokens, {} holds {}; only datasets of one type can be merged, tokenize them "
+          "{}: has {} tokens, {} has {}; only datasets of one token type can be merged: tokenize them "
           "with the same tokenizer",
           prefix, data::token_type_name(last.token_type()), first.prefix(),
           data::token_type_name(first.token_type()));
@@ -43,17 +43,17 @@ Datasets open_all(const std::vector<std::string>& prefixes, const std::string& o
   return datasets;
 }
 
-/// Whether the datasets carry loss masks: all of them, or none.
+/// Whether the datasets have loss masks. UserError unless all have one or none has.
 bool have_masks(const std::vector<std::string>& prefixes) {
   for (const std::string& prefix : prefixes) {
     if (data::has_loss_mask(prefix) == data::has_loss_mask(prefixes.front())) continue;
-    user_error("{}: has {} loss mask, unlike {}; merge instruction datasets with one another only", prefix,
+    user_error("{}: has {} loss mask, unlike {}; merge instruction datasets only with each other", prefix,
                data::has_loss_mask(prefix) ? "a" : "no", prefixes.front());
   }
   return data::has_loss_mask(prefixes.front());
 }
 
-/// The record of the result: none unless all datasets have one.
+/// The record of the result; empty unless all datasets have one.
 std::optional<DatasetRecord> merged_record(const std::vector<std::string>& prefixes) {
   std::optional<DatasetRecord> merged;
   std::string first;
@@ -70,9 +70,8 @@ std::optional<DatasetRecord> merged_record(const std::vector<std::string>& prefi
     }
     if (record->tokenizer.hash != merged->tokenizer.hash) {
       user_error(
-          "{}: was made with the tokenizer {} ({}), {} with {} ({}); merge datasets of one tokenizer, or "
-          "remove {} if "
-          "the two are the same after all",
+          "{}: made with the tokenizer {} ({}), but {} with {} ({}); merge datasets of one tokenizer, or "
+          "remove {} if both tokenizers are the same",
           prefix, record->tokenizer.name, record->tokenizer.hash, first, merged->tokenizer.name,
           merged->tokenizer.hash, dataset_record_path(prefix));
     }
@@ -121,18 +120,21 @@ void merge(const MergeArguments& arguments) {
 
 void add_merge_command(CLI::App& app) {
   auto arguments = std::make_shared<MergeArguments>();
-  CLI::App* command = app.add_subcommand("merge", "Put several datasets of one token type into one");
+  CLI::App* command = app.add_subcommand("merge", "Merge datasets of the same token type");
   command
       ->add_option("prefixes", arguments->prefixes, "Datasets to merge, in this order, without .bin or .idx")
       ->required()
       ->type_name("PREFIX");
-  command->add_option("--output", arguments->output, "Prefix of the result")->required()->type_name("PREFIX");
+  command->add_option("--output", arguments->output, "Prefix of the merged dataset")
+      ->required()
+      ->type_name("PREFIX");
   command->add_flag("--force", arguments->force, kForceHelp);
   command->footer(
-      "Documents keep their order; loss masks of instruction datasets are merged too, and what the datasets "
-      "say of\n"
-      "their tokenizer (PREFIX.meta.json) is kept where all of them say it. To mix datasets by\n"
-      "weight there is no need to merge them: data.train takes a list.\n\n"
+      "Documents keep their order. Loss masks of instruction datasets are merged, too, and the tokenizer "
+      "record\n"
+      "(PREFIX.meta.json) if all datasets have one. To mix datasets by weight, do not merge them: "
+      "data.train\n"
+      "accepts a list.\n\n"
       "  te-data merge --output data/web data/web_00 data/web_01 data/web_02");
   command->callback([arguments] { merge(*arguments); });
 }

@@ -1,4 +1,4 @@
-// te-data merge: several datasets into one.
+// te-data merge: merges several datasets into one.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -25,7 +25,7 @@ struct TokenizeArguments {
   int threads = 0;
 };
 
-/// Takes the pieces of documents in order, as tokens, and puts each document into its set.
+/// Receives the tokens of document pieces in order, and writes each document to the training or validation set.
 class Outputs {
  public:
   Outputs(const TokenizeArguments& arguments, const text::Tokenizer& tokenizer)
@@ -72,7 +72,7 @@ class Outputs {
   int64_t documents_ = 0;
 };
 
-/// The options as the reader knows them.
+/// Converts the command line to options of the document reader.
 text::DocumentOptions document_options(const TokenizeArguments& arguments) {
   static const std::map<std::string, text::TextFormat> kFormats = {{"auto", text::TextFormat::kAuto},
                                                                    {"text", text::TextFormat::kText},
@@ -87,7 +87,7 @@ text::DocumentOptions document_options(const TokenizeArguments& arguments) {
   options.format = kFormats.at(arguments.format);
   options.boundary = kBoundaries.at(arguments.split_by);
   if (options.separator.empty()) return options;
-  if (!arguments.split_by.empty()) user_error("--split-by and --document-separator: give one of them");
+  if (!arguments.split_by.empty()) user_error("--split-by and --document-separator: use one of them");
   options.boundary = text::DocumentBoundary::kSeparator;
   return options;
 }
@@ -131,9 +131,8 @@ void tokenize(const TokenizeArguments& arguments) {
   }
   if (!options.separator.empty() && boundaries == 0) {
     fmt::print(stderr,
-               "te-data: warning: --document-separator: no line of {} is `{}`, so that every text file is "
-               "one document; "
-               "correct it if the files hold several\n",
+               "te-data: warning: --document-separator: no line of {} is `{}`, so every text file is "
+               "one document; correct the separator if files have several documents\n",
                file_count(files.paths.size()), options.separator);
   }
   outputs.finish();
@@ -151,25 +150,26 @@ void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
       ->add_option(
           "--format", arguments.format,
           "auto: .jsonl, .jsonlines and .ndjson are JSON lines, .json is a list of JSON objects, .txt, "
-          ".text and .md are text (.gz, .zst or .xz after it does not count); of other names the content "
-          "decides, and what is read as JSON is said")
+          ".text and .md are text (a further .gz, .zst or .xz is ignored); other files are detected by "
+          "content, "
+          "with a warning if read as JSON")
       ->check(CLI::IsMember({"auto", "text", "jsonl", "json"}))
       ->capture_default_str();
   command
       ->add_option("--jsonl-field,--json-field", arguments.documents.json_field,
-                   "Field of a JSON object that holds the text; a.b is field b of the object in field a")
+                   "Field of a JSON object with the text; a.b is field b of the object in field a")
       ->capture_default_str();
-  command->add_flag(
-      "--skip-bad-lines", arguments.skip_bad_lines,
-      "Leave out JSON objects that are malformed or lack the field, and count them, in place of stopping");
+  command->add_flag("--skip-bad-lines", arguments.skip_bad_lines,
+                    "Skip and count JSON objects that are malformed or lack the field, instead of stopping");
   command
       ->add_option("--document-separator", arguments.documents.separator,
-                   "Line that separates the documents of a text file, such as \"<|endoftext|>\"; without it "
-                   "or --split-by every file is one document")
+                   "Line that separates documents in a text file, for example \"<|endoftext|>\"; without it "
+                   "and --split-by every file is one document")
       ->type_name("LINE");
   command
-      ->add_option("--split-by", arguments.split_by,
-                   "Other ends of documents in text files: every line, or blank lines")
+      ->add_option(
+          "--split-by", arguments.split_by,
+          "Where documents of a text file end: at the end of the file, at every line, or at blank lines")
       ->check(CLI::IsMember({"file", "line", "blank-line"}));
 }
 
@@ -178,26 +178,26 @@ void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
 void add_tokenize_command(CLI::App& app) {
   auto arguments = std::make_shared<TokenizeArguments>();
   CLI::App* command =
-      app.add_subcommand("tokenize", "Turn text and JSON files into PREFIX.bin and PREFIX.idx");
+      app.add_subcommand("tokenize", "Tokenize text and JSON files into PREFIX.bin and PREFIX.idx");
   command->add_option("--input", arguments->inputs, kInputHelp)->required()->type_name("PATH");
   arguments->outputs.add_to(command);
   command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required()->type_name("SPEC");
   add_text_options(command, *arguments);
   command
       ->add_option("--special-tokens", arguments->special,
-                   "What becomes of special tokens that are written out in the text, such as "
-                   "<|endoftext|>: match makes them the token, text leaves them text")
+                   "Special tokens that occur as text, such as <|endoftext|>: "
+                   "match: encode them as the token, text: encode them as ordinary text")
       ->check(CLI::IsMember({"match", "text"}))
       ->capture_default_str();
   command
       ->add_option("--append-eod", arguments->append_eod,
-                   "End every document with the tokenizer's end-of-document token")
+                   "Append the tokenizer's end-of-document token to every document")
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "Threads that encode; 0 is all processors")
+  command->add_option("--threads", arguments->threads, "Encoding threads; 0: all processors")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->footer(
-      "Files appear under their final name only when complete.\n\n"
+      "Files get their final name only when they are complete.\n\n"
       "  te-data tokenize --input books.txt.xz --document-separator '<|endoftext|>' --output data/books "
       "--tokenizer bytes\n"
       "  te-data tokenize --input dump/ --jsonl-field article.body --output data/web --tokenizer "

@@ -1,4 +1,4 @@
-// te-data tokenize: text and JSON files into a dataset.
+// te-data tokenize: makes a dataset from text and JSON files.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -36,7 +36,7 @@ uint32_t crc32_of(const std::string& path) {
   return static_cast<uint32_t>(crc);
 }
 
-/// Reads every document token by token; bad tokens are refused by read().
+/// Reads all tokens of all documents; read() throws UserError for invalid tokens.
 void read_all(const data::IndexedDataset& dataset, int64_t vocab_size, int64_t* largest, int64_t* empty) {
   constexpr int64_t kChunk = int64_t{1} << 20;
   std::vector<int32_t> tokens(kChunk);
@@ -65,8 +65,9 @@ void verify_one(const std::string& prefix, int64_t vocab_size) {
       record && (record->documents != dataset.num_documents() || record->tokens != dataset.num_tokens() ||
                  record->largest_token != largest)) {
     user_error(
-        "{}: is not of {}: it says {} documents, {} tokens, largest token {}, there are {}, {} and {}; "
-        "remove it",
+        "{}: does not match {}: it records {} documents, {} tokens, largest token {}, but the dataset has "
+        "{}, {} "
+        "and {}; remove it",
         dataset_record_path(prefix), prefix, record->documents, record->tokens, record->largest_token,
         dataset.num_documents(), dataset.num_tokens(), largest);
   }
@@ -93,18 +94,20 @@ void verify(const VerifyArguments& arguments) {
 
 void add_verify_command(CLI::App& app) {
   auto arguments = std::make_shared<VerifyArguments>();
-  CLI::App* command = app.add_subcommand("verify", "Read datasets from end to end and check all of them");
+  CLI::App* command = app.add_subcommand("verify", "Read and check datasets completely");
   command->add_option("prefixes", arguments->prefixes, "Datasets to check, without .bin or .idx")
       ->required()
       ->type_name("PREFIX");
-  auto* vocab_size = command->add_option("--vocab-size", arguments->vocab_size, "Tokens must be below it")
-                         ->check(CLI::PositiveNumber);
-  command->add_option("--tokenizer", arguments->tokenizer, "Tokens must be below its vocab_size")
+  auto* vocab_size =
+      command->add_option("--vocab-size", arguments->vocab_size, "All token ids must be below this number")
+          ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "All token ids must be below this tokenizer's vocab_size")
       ->excludes(vocab_size);
   command->footer(
-      "Prints counts and checksums (CRC-32 of both files, as zlib, gzip and cksum -a crc32b count it); "
-      "stops\n"
-      "with exit code 2 at the first problem.\n\n"
+      "Prints counts and checksums (CRC-32 of both files, as in zlib, gzip and cksum -a crc32b). Stops with\n"
+      "exit code 2 at the first problem.\n\n"
       "  te-data verify data/books_train data/books_valid --vocab-size 50257");
   command->callback([arguments] { verify(*arguments); });
 }

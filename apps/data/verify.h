@@ -1,4 +1,4 @@
-// te-data verify: is a dataset whole?.
+// te-data verify: checks that a dataset is complete and valid.
 #pragma once
 
 #include <CLI/CLI.hpp>

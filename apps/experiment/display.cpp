@@ -46,13 +46,13 @@ std::string time_of_day() {
   return fmt::format("{:02}:{:02}:{:02}", parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-// What fits: runs that are running first, then the others in their order.
-std::vector<Row> most_telling(const std::vector<Row>& rows, size_t room) {
-  if (rows.size() <= room) return rows;
+// At most `count` rows: those that are running first, then the others in their order.
+std::vector<Row> rows_to_show(const std::vector<Row>& rows, size_t count) {
+  if (rows.size() <= count) return rows;
   std::vector<Row> chosen;
   for (const bool running : {true, false})
     for (const Row& row : rows)
-      if (row.running == running && chosen.size() < room) chosen.push_back(row);
+      if (row.running == running && chosen.size() < count) chosen.push_back(row);
   return chosen;
 }
 
@@ -90,7 +90,7 @@ void Display::event(const std::string& text) {
   clear();
   fmt::print("[{}] {}\n", time_of_day(), text);
   std::fflush(stdout);
-  if (terminal_) last_ = {};  // the table below it is due
+  if (terminal_) last_ = {};  // redraw the table below the line at the next update
 }
 
 std::string Display::headline(const std::vector<Row>& rows, std::optional<double> eta_seconds) const {
@@ -124,7 +124,7 @@ void Display::update(const std::vector<Row>& rows, std::optional<double> eta_sec
     return;
   }
   const Size size = terminal_size();
-  std::vector<std::string> lines = table_lines(most_telling(rows, size.rows > 4 ? size.rows - 4 : 1));
+  std::vector<std::string> lines = table_lines(rows_to_show(rows, size.rows > 4 ? size.rows - 4 : 1));
   lines.insert(lines.begin(), headline(rows, eta_seconds));
   clear();
   for (const std::string& line : lines) fmt::print("{}\n", line.substr(0, size.columns - 1));

@@ -1,5 +1,5 @@
-// The state of an experiment on the screen: on a terminal a table, redrawn every second; elsewhere a line for every
-// event and, once a minute, one for every run that is running.
+// Shows the state of an experiment: on a terminal as a table that is redrawn every second, else as one line per event
+// and, every minute, one line per running run.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ inline constexpr const char* kNotEvaluated = "evaluation failed";
 /// One run's line.
 struct Row {
   std::string name;
-  std::string state;  ///< where it runs, or its stage, or kNotEvaluated
+  std::string state;  ///< the slot in which it runs, or its stage, or kNotEvaluated
   bool running = false;
   int64_t steps = 0;  ///< of the whole run
   RunProgress progress;
@@ -27,11 +27,11 @@ struct Row {
 class Display {
  public:
   explicit Display(std::string title);
-  /// One line that stays.
+  /// Prints a permanent line.
   void event(const std::string& text);
-  /// Draws what is due; `eta_seconds`: until all runs are done.
+  /// Redraws if due; `eta_seconds`: until all runs are done.
   void update(const std::vector<Row>& rows, std::optional<double> eta_seconds);
-  /// The whole table, to stay.
+  /// Prints the complete table permanently.
   void finish(const std::vector<Row>& rows);
 
  private:
@@ -45,7 +45,7 @@ class Display {
   Clock::time_point start_ = Clock::now(), last_ = start_;
 };
 
-/// The lines of a table: a head and a line a run.
+/// The lines of the table: a heading and one line per run.
 std::vector<std::string> table_lines(const std::vector<Row>& rows);
 /// "1:02:03" or "04:05".
 std::string clock_text(double seconds);

@@ -17,10 +17,10 @@ namespace te::experiment {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kLogTail = 4096;  // bytes of a log that are looked at
+constexpr uint64_t kLogTail = 4096;  // bytes read from the end of a log
 
-/// Of a task that has several, the metric that is quoted.
-constexpr std::array kQuoted = {"acc_norm,none", "acc,none", "word_perplexity,none", "perplexity,none"};
+/// The metric that is shown for a task: the first of these that it has.
+constexpr std::array kShownMetrics = {"acc_norm,none", "acc,none", "word_perplexity,none", "perplexity,none"};
 
 std::vector<std::string> arguments_of(const Evaluation& evaluation) {
   std::vector<std::string> words = {"--tasks", fmt::format("{}", fmt::join(evaluation.tasks, ",")), "--data",
@@ -77,7 +77,7 @@ std::string results_text(const Run& run) {
   if (!content.is_object() || !content.contains("results") || !content["results"].is_object()) return "";
   std::vector<std::string> parts;
   for (const auto& [task, metrics] : content["results"].items()) {
-    for (const std::string name : kQuoted) {
+    for (const std::string name : kShownMetrics) {
       if (!metrics.contains(name) || !metrics[name].is_number()) continue;
       parts.push_back(
           fmt::format("{} {} {:.4f}", task, name.substr(0, name.find(',')), metrics[name].get<double>()));

@@ -1,5 +1,5 @@
-// What te-experiment has done with a run that has finished: te-generate evaluate on its final checkpoint, into the
-// run's folder, where the report looks for it.
+// Evaluation of finished runs: te-generate evaluate on the final checkpoint, with results in the run's folder, where
+// the report finds them.
 #pragma once
 
 #include <string>
@@ -10,26 +10,25 @@
 
 namespace te::experiment {
 
-/// Of a run's folder: results, one line of JSON per document, and what te-generate printed.
+/// Files in a run's folder: results, one line of JSON per document, and the output of te-generate.
 inline constexpr const char* kResultsName = "evaluate.json";
 inline constexpr const char* kItemsName = "evaluate_items.jsonl";
 inline constexpr const char* kEvaluationLogName = "evaluate.log";
 
-/// What is asked of every run, as one line. A run is evaluated again when it changes.
+/// The evaluation's arguments as one line. Runs are evaluated again if it changes.
 std::string request_text(const Evaluation& evaluation);
 
-/// The command for a run in a slot: one rank or, with a launcher, as many as the run had.
+/// The evaluation command of a run in a slot: one rank or, with a launcher, as many ranks as the run.
 Command evaluation_command(const Evaluation& evaluation, const Run& run, const Slot& slot,
                            const std::string& te_generate);
 
-/// Whether both files are there.
+/// Whether both result files exist.
 bool has_results(const Run& run);
 
-/// How far te-generate is, by the last line of its log: "hellaswag 1200/10042"; empty before it says so.
+/// Progress of te-generate from the last line of its log: "hellaswag 1200/10042"; empty if there is none yet.
 std::string evaluation_progress(const Run& run);
 
-/// The results in a line: "hellaswag acc_norm 0.2893, lambada_openai acc 0.3301"; of each task the metric that people
-/// quote.
+/// The results in one line with one metric per task: "hellaswag acc_norm 0.2893, lambada_openai acc 0.3301".
 std::string results_text(const Run& run);
 
 }  // namespace te::experiment

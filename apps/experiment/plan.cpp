@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kSeedRule = "whole numbers from 0 on, each once";
 
-/// Reads keys of a map; every message begins with the file and the key.
+/// Reads keys of a map. Every message starts with the file and the key.
 class Reader {
  public:
   Reader(std::string where, const YAML::Node& node) : where_(std::move(where)), node_(node) {}
@@ -58,7 +58,7 @@ class Reader {
       if (std::find(known.begin(), known.end(), key) == known.end()) {
         NearestNames nearest;
         for (const std::string& name : known) nearest.add_if_near(key, name);
-        user_error("{}: {} is no key here; {}there are {}", where_, key,
+        user_error("{}: unknown key {}; {}known keys: {}", where_, key,
                    nearest.empty() ? "" : nearest.question() + " ", fmt::join(known, ", "));
       }
       if (!seen.insert(key).second) user_error("{}: {} is given twice; give it once", where_, key);
@@ -70,7 +70,7 @@ class Reader {
   YAML::Node node_;
 };
 
-// te-experiment sets these itself.
+// UserError for settings that te-experiment makes itself.
 void check_overrides(const std::string& where, const std::vector<std::string>& overrides) {
   for (const std::string& item : overrides) {
     const std::string key = item.substr(0, item.find('='));
@@ -78,8 +78,8 @@ void check_overrides(const std::string& where, const std::vector<std::string>& o
     for (const char* own :
          {"logging.directory", "checkpoint.directory", "checkpoint.resume", "training.seed"})
       if (key == own)
-        user_error("{}: {} differs from run to run and is set by te-experiment; use `directory` and `seeds`",
-                   where, key);
+        user_error("{}: {} is set by te-experiment for each run; use the keys `directory` and `seeds`", where,
+                   key);
   }
 }
 
@@ -100,7 +100,7 @@ Variant read_variant(const std::string& where, const std::string& name, const YA
   Variant variant{name, {}, seeds};
   const std::string place = where + ": variants." + name;
   if (!is_name(name))
-    user_error("{}: the name of a variant is made of letters, digits, '-', '_' and '.'", place);
+    user_error("{}: the name of a variant must consist of letters, digits, '-', '_' and '.'", place);
   YAML::Node content(YAML::NodeType::Map);  // assigning to a copy of `node` would change `node`
   if (node.IsSequence())
     content["overrides"] = node;
@@ -134,10 +134,10 @@ RunOn read_run_on(const Reader& root) {
   if (reader.has("cpu") && (on.cpu < 1 || on.cpu > 1024)) reader.fail("cpu", "a whole number from 1 to 1024");
   if (on.ranks < 1 || on.ranks > 4096) reader.fail("ranks", "a whole number from 1 to 4096");
   if (on.cpu > 0 && !on.gpus.empty())
-    user_error("{}: gpus and cpu exclude each other; give one", reader.where());
+    user_error("{}: gpus and cpu exclude each other; use one of them", reader.where());
   if (on.runs_per_gpu < 1 || on.runs_per_gpu > 64) reader.fail("runs_per_gpu", "a whole number from 1 to 64");
   if (on.runs_per_gpu > 1 && on.gpus.empty())
-    user_error("{}: runs_per_gpu needs gpus; give them, such as gpus: [0]", reader.where());
+    user_error("{}: runs_per_gpu needs gpus, for example gpus: [0]", reader.where());
   std::set<int> distinct(on.gpus.begin(), on.gpus.end());
   if (distinct.size() < on.gpus.size() || (!on.gpus.empty() && *distinct.begin() < 0))
     reader.fail("gpus", "a list of GPU numbers from 0 on, each once");
@@ -158,7 +158,7 @@ Bar read_bar(const Reader& root) {
   return bar;
 }
 
-// te-experiment sets these itself.
+// UserError for settings that te-experiment makes itself.
 void check_evaluation_options(const Reader& reader, const std::vector<std::string>& options) {
   for (const std::string& option : options)
     for (const char* own :
@@ -205,7 +205,7 @@ void read_variants(const Reader& root, Experiment& experiment) {
     if (own.empty()) continue;
     const std::string key = "variants." + variant.name + ".baseline";
     if (variant.name == experiment.baseline)
-      user_error("{}: {}: {} is what the others are compared with and has no baseline of its own",
+      user_error("{}: {}: {} is the baseline of the experiment and cannot have another baseline",
                  root.where(), key, variant.name);
     if (own == variant.name || !names.contains(own)) root.fail(key, "the name of another variant");
   }
@@ -213,7 +213,7 @@ void read_variants(const Reader& root, Experiment& experiment) {
 
 std::vector<std::pair<std::string, std::string>> shared_algorithms(const std::filesystem::path& directory) {
   const char* own = std::getenv("TE_GEMM_CACHE");
-  if (own != nullptr && *own != '\0') return {};  // as GemmCache::default_folder() has it
+  if (own != nullptr && *own != '\0') return {};  // as in GemmCache::default_folder()
   return {{"TE_GEMM_CACHE", std::filesystem::absolute(directory / "gemm_algorithms").string()}};
 }
 
@@ -221,7 +221,7 @@ YAML::Node parse(const std::filesystem::path& file) {
   constexpr uint64_t kLargest = 8 << 20;
   const FileText read = read_file(file, kLargest, FileKind::input);
   if (!read)
-    user_error("{}: cannot be read: {}; give an experiment's file, as those in configs/experiments/",
+    user_error("{}: cannot be read: {}; give an experiment file such as those in configs/experiments/",
                file.string(), read.error);
   try {
     return YAML::Load(read.text);
@@ -311,7 +311,7 @@ std::vector<Slot> make_slots(const Experiment& experiment, int hardware_threads)
   if (on.gpus.empty())
     return {{on.ranks > 1 ? fmt::format("{} ranks", on.ranks) : "this machine", shared, launcher}};
   if (on.gpus.size() % several != 0)
-    user_error("run_on: {} gpus cannot be shared out to runs of {} ranks; give a multiple", on.gpus.size(),
+    user_error("run_on: {} gpus cannot be divided among runs of {} ranks; set a multiple", on.gpus.size(),
                several);
   for (int64_t n = 0; n < on.runs_per_gpu; ++n)
     for (size_t first = 0; first < on.gpus.size(); first += several) {

@@ -24,8 +24,8 @@ ExitStatus exit_status_of(int status) {
   return {WEXITSTATUS(status), 0};
 }
 
-// The process and all below it. Each thread has its own children: Open MPI 5 starts ranks from several.
-std::vector<pid_t> family(pid_t process) {
+// The process and its descendants. Each thread has its own children: Open MPI 5 starts ranks from several threads.
+std::vector<pid_t> descendants(pid_t process) {
   std::vector<pid_t> found = {process};
   for (size_t i = 0; i < found.size(); ++i) {
     std::error_code error;  // the process may have ended
@@ -46,13 +46,14 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return list;
 }
 
-// Between fork and exec: only calls that are safe there, but for setenv, which is in a process of one thread.
-[[noreturn]] void become(const Command& command, const std::vector<char*>& words, int log, int lock,
-                         pid_t parent) {
+// Runs between fork and exec, where only async-signal-safe calls are allowed; setenv is not, but the child has one
+// thread.
+[[noreturn]] void exec_child(const Command& command, const std::vector<char*>& words, int log, int lock,
+                             pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(130);  // it died before the line above
-  ::fcntl(lock, F_SETFD, 0);                // stays open in the new program
+  if (::getppid() != parent) ::_exit(130);  // the parent died before prctl
+  ::fcntl(lock, F_SETFD, 0);                // keeps the lock open in the new program
   ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
@@ -72,7 +73,7 @@ std::optional<FolderLock> FolderLock::acquire(const std::filesystem::path& folde
   FolderLock lock(file.release());
   if (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return std::nullopt;
-    user_error("{}: {}; choose a folder on a file system with locks", path, std::strerror(errno));
+    user_error("{}: {}; choose a folder on a file system that supports locks", path, std::strerror(errno));
   }
   return lock;
 }
@@ -92,17 +93,17 @@ pid_t start_process(const Command& command, const std::filesystem::path& log, co
     user_error("{}: {}; choose a folder that can be written", log.string(), output.error());
   const std::vector<char*> words = pointers(command.words);
   const pid_t parent = ::getpid(), child = ::fork();
-  if (child == 0) become(command, words, output.descriptor(), lock.descriptor(), parent);
+  if (child == 0) exec_child(command, words, output.descriptor(), lock.descriptor(), parent);
   const int failure = errno;
-  if (child < 0) user_error("{}: no process can be started: {}", command.words[0], std::strerror(failure));
-  ::setpgid(child, child);  // also here: whoever is first, a signal to the group finds it
+  if (child < 0) user_error("{}: cannot be started: {}", command.words[0], std::strerror(failure));
+  ::setpgid(child, child);  // also in the parent, so that the group exists before a signal is sent to it
   return child;
 }
 
 void ask_to_stop(pid_t process, const std::string& program) {
   const std::string name = std::filesystem::path(program).filename();
   bool asked = false;
-  for (const pid_t member : family(process)) {
+  for (const pid_t member : descendants(process)) {
     std::error_code error;
     const auto running = std::filesystem::read_symlink("/proc/" + std::to_string(member) + "/exe", error);
     if (!error && running.filename() == name) asked = ::kill(member, SIGTERM) == 0 || asked;

@@ -1,5 +1,5 @@
-// A child process without a shell: its output goes to a file, it is in a process group of its own (a Ctrl-C at the
-// terminal reaches te-experiment alone, which passes it on once), and it is told to stop when te-experiment dies.
+// Child processes without a shell. Output goes to a file. Each child has its own process group, so that Ctrl-C reaches
+// only te-experiment, which forwards it once. Children receive SIGTERM when te-experiment dies.
 #pragma once
 
 #include <sys/types.h>
@@ -12,11 +12,11 @@
 
 namespace te::experiment {
 
-/// Keeps a second process out of a run's folder: an exclusive lock of FOLDER/.lock that lives as long as anybody has
-/// the file open, which the run's process does.
+/// Keeps a second process out of a run's folder: an exclusive lock on FOLDER/.lock that is held as long as any process
+/// has the file open. The run's process inherits it.
 class FolderLock {
  public:
-  /// Empty when another process holds it. UserError when the file cannot be made.
+  /// Empty if another process holds the lock. UserError if the file cannot be created.
   static std::optional<FolderLock> acquire(const std::filesystem::path& folder);
   FolderLock(FolderLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
   FolderLock& operator=(FolderLock&& other) noexcept {
@@ -34,29 +34,30 @@ class FolderLock {
 };
 
 struct Command {
-  std::vector<std::string> words;  ///< the program is looked up on the PATH unless it has a slash
-  std::vector<std::pair<std::string, std::string>> environment;  ///< on top of this process's own
+  std::vector<std::string> words;  ///< the program is searched on the PATH unless it contains a slash
+  std::vector<std::pair<std::string, std::string>>
+      environment;  ///< in addition to this process's environment
 };
 
 /// How a process ended: its exit code, or the signal.
 struct ExitStatus {
-  int exit_code = 0;  ///< 128 + signal when a signal ended it, as a shell has it
+  int exit_code = 0;  ///< 128 + signal if a signal ended it, as in a shell
   int signal = 0;
   std::string text() const;  ///< "exit code 2", "signal 9 (Killed)"
 };
 
-/// Starts it; output is appended to `log`. The lock goes with the process.
+/// Starts a command; its output is appended to `log`. The process inherits the lock.
 pid_t start_process(const Command& command, const std::filesystem::path& log, const FolderLock& lock);
-/// Tells a run to save and stop: SIGTERM for the processes of `program` at or below `process`, or for `process` itself
-/// where there are none. Not for mpirun: it would kill its ranks a second later.
+/// Asks a run to save and stop: sends SIGTERM to the processes of `program` among `process` and its descendants, or to
+/// `process` itself if there are none. mpirun must not receive it: it would kill its ranks a second later.
 void ask_to_stop(pid_t process, const std::string& program);
-/// Without waiting; empty while it runs.
+/// Does not wait; empty while the process runs.
 std::optional<ExitStatus> poll_process(pid_t process);
-/// Runs a command with this process's own output and waits; 127 when there is no such program. Its output can be
-/// dropped.
+/// Runs a command and waits; returns its exit code, 127 if the program does not exist. Its output goes to this
+/// process's output, or nowhere if `quiet`.
 int run_and_wait(const std::vector<std::string>& words, bool quiet);
 
-/// As a user would type it.
+/// The command as text that can be pasted into a shell.
 std::string shell_text(const Command& command);
 
 }  // namespace te::experiment

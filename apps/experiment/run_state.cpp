@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 6> kStages = {"waiting", "running",  "interrupted",
                                                      "failed",  "diverged", "finished"};
-constexpr uint64_t kLossTail = 8192;  // bytes of loss.csv that are looked at: some fifty lines
+constexpr uint64_t kLossTail = 8192;  // bytes read from the end of loss.csv, about fifty lines
 
-// Also of an empty last part: a step without validation ends its line with empty columns.
+// Keeps an empty last part: lines of steps without validation end with empty columns.
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (size_t end; (end = text.find(separator)) != text.npos; text.remove_prefix(end + 1))
@@ -49,7 +49,7 @@ std::string difference(const std::string& before, const std::string& now) {
     return fmt::format("{}.{} was {}, is {}", section, key.substr(std::min<size_t>(2, key.size())),
                        value(a[i]), value(b[i]));
   }
-  return "the keys are others";
+  return "the keys differ";
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ RunProgress read_progress(const Run& run) {
   const uint64_t tail = std::max(start, file.bytes() - std::min(file.bytes(), kLossTail));
   std::istringstream lines(file.read_at(tail, kLossTail));
   std::string line;
-  if (tail > start) std::getline(lines, line);  // a part of a line
+  if (tail > start) std::getline(lines, line);  // skip a partial line
   while (std::getline(lines, line) && !lines.eof()) {
     const std::vector<std::string> fields = split(line, ',');
     if (fields.size() != names.size()) continue;
@@ -142,7 +142,7 @@ void prepare_folder(const Run& run) {
   const std::string& before = file.text;
   if (before != text)
     user_error(
-        "{}: was begun with other settings ({}); give the experiment another directory, or delete this "
+        "{}: was started with other settings ({}); set another directory, or delete this "
         "folder",
         run.folder.string(), difference(before, text));
 }

@@ -17,20 +17,21 @@ namespace te::experiment {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kRefused = 2, kDiverged = 3, kNoProgram = 127;  // exit codes; the last is the shell's
+constexpr int kRefused = 2, kDiverged = 3,
+              kNoProgram = 127;  // exit codes of te-train, and of a shell that finds no program
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A run whose end nobody saw, as te-experiment was killed: te-train finds its last checkpoint and has nothing to do.
-// One that saves none would begin anew.
+// A run that finished after te-experiment was killed: te-train would resume from its last checkpoint and have nothing
+// to do. A run that saves no checkpoint would start again.
 bool has_finished_unseen(const Item& item) {
   return !item.run.config.checkpoint.save_last && item.progress.step >= item.run.config.training.train_steps;
 }
 
-// Done already unless something else is asked now, or the files are gone.
-void ask_for_evaluation(Item& item, const Evaluation& evaluation) {
+// Requests an evaluation unless one with the same arguments is done and its files exist.
+void request_evaluation(Item& item, const Evaluation& evaluation) {
   const std::string request = request_text(evaluation);
   EvaluationState& state = item.state.evaluation;
   item.evaluate = true;
@@ -38,7 +39,8 @@ void ask_for_evaluation(Item& item, const Evaluation& evaluation) {
   state = {Stage::waiting, request, 0, ""};
 }
 
-// The step of the newest checkpoint, from which te-train goes on: `latest` names it, as in step_00000020. 0: none.
+// The step of the newest checkpoint, from which te-train resumes; `latest` contains its name, such as step_00000020. 0
+// if there is none.
 int64_t saved_step(const Run& run) {
   constexpr uint64_t kLargest = 4096;
   const std::string name =
@@ -80,7 +82,7 @@ Runner::Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<
       item.state.stage = Stage::waiting;
     if (item.state.stage == Stage::running)
       item.state.stage = has_finished_unseen(item) ? Stage::finished : Stage::waiting;
-    if (experiment.evaluation) ask_for_evaluation(item, *experiment.evaluation);
+    if (experiment.evaluation) request_evaluation(item, *experiment.evaluation);
     items_.push_back(std::move(item));
   }
 }
@@ -94,9 +96,9 @@ void Runner::run(const std::function<void()>& changed) {
     if (apps::interrupted() && !stopping_) stop();
     if (collect()) changed();
     if (!stopping_) start_runs();
-    const bool finished =
+    const bool all_done =
         std::all_of(items_.begin(), items_.end(), [](const Item& item) { return item.finished(); });
-    if (active() == 0 && (stopping_ || finished)) break;
+    if (active() == 0 && (stopping_ || all_done)) break;
     display_.update(rows(), total_eta());
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -115,7 +117,7 @@ void Runner::start_waiting(bool (*waits)(const Item&), Start start) {
   }
 }
 
-// Evaluations first: they are short, and what a finished run is worth is known early.
+// Evaluations start first: they are short, and give early results of finished runs.
 void Runner::start_runs() {
   start_waiting([](const Item& item) { return item.awaits_evaluation(); }, &Runner::start_evaluation);
   start_waiting([](const Item& item) { return item.state.stage == Stage::waiting; }, &Runner::start);
@@ -124,7 +126,7 @@ void Runner::start_runs() {
 std::optional<FolderLock> Runner::lock(Item& item) {
   std::optional<FolderLock> lock = FolderLock::acquire(item.run.folder);
   if (!lock && !item.locked)
-    display_.event(fmt::format("{}: another process still writes into {}; waiting for it", item.run.name,
+    display_.event(fmt::format("{}: another process is still writing to {}; waiting for it", item.run.name,
                                item.run.folder.string()));
   item.locked = !lock;
   return lock;
@@ -155,7 +157,7 @@ void Runner::start_evaluation(Item& item, size_t slot) {
   if (!lock) return;
   const std::filesystem::path log = item.run.folder / kEvaluationLogName;
   std::error_code ignored;
-  std::filesystem::remove(log, ignored);  // an earlier attempt's progress is not this one's
+  std::filesystem::remove(log, ignored);  // it would show the progress of an earlier attempt
   const Command command =
       evaluation_command(*experiment_.evaluation, item.run, slots_[slot], programs_.te_generate);
   item.process = start_process(command, log, *lock);
@@ -170,7 +172,7 @@ void Runner::start_evaluation(Item& item, size_t slot) {
   display_.event(fmt::format("{}: evaluation started on {}", item.run.name, slots_[slot].name));
 }
 
-// True when a run or an evaluation has ended.
+// Returns whether a run or an evaluation has ended.
 bool Runner::collect() {
   bool any = false;
   for (Item& item : items_) {
@@ -246,7 +248,7 @@ void Runner::evaluated(Item& item, const ExitStatus& exit_status) {
   display_.event(fmt::format("{}: {}", item.run.name, what));
 }
 
-// te-train finishes its step and saves; an evaluation is begun anew by the next call.
+// te-train finishes its step and saves. An interrupted evaluation starts again in the next call.
 void Runner::stop() {
   stopping_ = true;
   display_.event(active() > 0 ? "stopping: waiting for the runs to save; a second Ctrl-C does not wait"
@@ -290,7 +292,7 @@ std::string Runner::row_state(const Item& item) const {
   return std::string(to_string(item.state.stage));
 }
 
-// By the pace of this attempt, validation and saves included; by the last step's time before there is one.
+// From the steps of this attempt so far, including validation and saving; at first from the time of the last step.
 std::optional<double> Runner::run_eta(const Item& item) const {
   const int64_t left = item.run.config.training.train_steps - item.progress.step;
   const int64_t done = item.first_step < 0 ? 0 : item.progress.step - item.first_step;
@@ -299,7 +301,7 @@ std::optional<double> Runner::run_eta(const Item& item) const {
   return std::nullopt;
 }
 
-// A run whose pace is not known yet is taken to last as long as the others on average.
+// Runs without an estimate count with the mean of the others.
 std::optional<double> Runner::total_eta() const {
   double known = 0, left = 0, longest = 0;
   int64_t measured = 0, unknown = 0;

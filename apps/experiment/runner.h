@@ -1,5 +1,5 @@
-// Runs an experiment: as many runs at a time as there are slots, each resumed where it stopped, none repeated; and the
-// evaluation of each that has finished.
+// Runs an experiment: one run per slot at a time. Runs resume where they stopped, finished runs are not repeated, and
+// each finished run is evaluated.
 #pragma once
 
 #include <sys/types.h>
@@ -21,9 +21,9 @@ struct Item {
   Run run;
   RunState state;
   RunProgress progress;
-  int64_t failures = 0;   ///< of this call
+  int64_t failures = 0;   ///< in this call of te-experiment
   bool locked = false;    ///< another process writes into its folder
-  bool evaluate = false;  ///< asked for, once the run has finished
+  bool evaluate = false;  ///< evaluate it after it has finished
   // While it runs.
   pid_t process = 0;
   bool evaluating = false;  ///< `process` is te-generate's
@@ -33,7 +33,7 @@ struct Item {
   bool awaits_evaluation() const {
     return evaluate && state.stage == Stage::finished && state.evaluation.stage == Stage::waiting;
   }
-  /// Nothing is left to do in this call.
+  /// Whether nothing is left to do in this call.
   bool finished() const {
     if (state.stage == Stage::failed || state.stage == Stage::diverged) return true;
     return state.stage == Stage::finished && process == 0 && !awaits_evaluation();
@@ -43,17 +43,17 @@ struct Item {
   }
 };
 
-/// What runs are started with.
+/// The executables that are started.
 struct Programs {
   std::string te_train, te_generate;
 };
 
 class Runner {
  public:
-  /// Makes the folders; UserError when one was begun with other settings.
+  /// Creates the folders; UserError if one was started with other settings.
   Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<Slot> slots, Programs programs);
-  /// Until all runs are settled, or a signal has come and all have stopped. `changed` is called whenever a run or an
-  /// evaluation has ended.
+  /// Returns when all runs are done, or after a signal when all have stopped. `changed` is called when a run or an
+  /// evaluation ends.
   void run(const std::function<void()>& changed);
   const std::vector<Item>& items() const { return items_; }
   bool interrupted() const { return stopping_; }
@@ -87,7 +87,7 @@ class Runner {
 /// The command of a run in a slot.
 Command command_of(const Run& run, const Slot& slot, const std::string& te_train);
 
-/// The error that a log of a run's folder ends with, or nothing.
+/// The last error in a log of a run's folder; empty if there is none.
 std::string last_error(const Run& run, const char* log = "console.log");
 
 }  // namespace te::experiment

@@ -30,7 +30,7 @@ json summary_of(const Item& item, const fs::path& directory) {
   return record;
 }
 
-// Beside an installed program, else in the sources it was built from.
+// In the installation of this program, else in the sources it was built from.
 fs::path report_script() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -81,7 +81,7 @@ void make_report(const Experiment& experiment) {
   const std::string script = report_script().string(), folder = experiment.directory.string();
   const std::vector<std::string> arguments = {script, folder, "--report",
                                               (experiment.directory / "report").string()};
-  // The distribution's Python has the modules that scripts/install_deps.sh installs; the one on the PATH may not.
+  // The distribution's Python has the modules that scripts/install_deps.sh installs; the Python on the PATH may not.
   for (const char* python : {"python3", "/usr/bin/python3"}) {
     if (run_and_wait({python, "-c", "import numpy, scipy, matplotlib"}, true) != 0) continue;
     std::vector<std::string> words = {python};
@@ -92,8 +92,9 @@ void make_report(const Experiment& experiment) {
   }
   std::vector<std::string> words = {"python3"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  fmt::print("no report was written; with python3, numpy, scipy and matplotlib: {}\n",
-             shell_text({words, {}}));
+  fmt::print(
+      "no report was written: it needs python3 with numpy, scipy and matplotlib; install them and run {}\n",
+      shell_text({words, {}}));
 }
 
 }  // namespace te::experiment

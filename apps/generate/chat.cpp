@@ -1,4 +1,4 @@
-// te-generate chat: a conversation on standard input and output, a line a message.
+// te-generate chat: a conversation on standard input and output, one message per line.
 #include "generate/chat.h"
 
 #include <unistd.h>
@@ -18,8 +18,8 @@
 namespace te::generate {
 namespace {
 
-/// How prompts are made: by `chosen` (a template, or a file of scripts/chat_turns.py), by the turns beside the
-/// tokenizer, or by the built-in template whose special tokens the tokenizer has.
+/// Makes prompts with `chosen` (a template, or a file of scripts/chat_turns.py), else with the chat turns stored with
+/// the tokenizer, else with the built-in template whose special tokens the tokenizer has.
 ChatPrompter make_prompter(const std::string& chosen, const text::Tokenizer& tokenizer) {
   std::optional<text::ChatTurns> turns;
   if (chosen.ends_with(".json")) turns = text::ChatTurns::load(chosen);
@@ -37,7 +37,7 @@ ChatPrompter make_prompter(const std::string& chosen, const text::Tokenizer& tok
   };
 }
 
-/// The next message, on all ranks; false at the end of the input. Blank lines are no messages.
+/// Reads the next message on all ranks, skipping blank lines; false at the end of the input.
 bool read_message(parallel::World& world, bool prompts, std::string& message) {
   std::string packed;
   if (world.leader()) {
@@ -72,31 +72,31 @@ struct ChatCommand::Arguments {
 
 ChatCommand::ChatCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
   Arguments& a = *arguments_;
-  a.command = app.add_subcommand("chat", "Talk with a model: each line of standard input is a message");
+  a.command = app.add_subcommand("chat", "Chat with a model: each line of standard input is a message");
   a.model.add_to(a.command);
   a.command
       ->add_option("--tokenizer", a.tokenizer.spec,
-                   "bytes, or a tokenizer's file or folder; the one that the checkpoint names when absent")
+                   "bytes, or a tokenizer file or folder (default: the checkpoint's)")
       ->type_name("SPEC");
   a.command
-      ->add_option("--template", a.chat_template,
-                   "Chat template, as of te-data instruct: a built-in one or a file, or a .json of "
-                   "scripts/chat_turns.py; "
-                   "by default the model's own, which that script has written down beside the tokenizer, or "
-                   "the built-in "
-                   "one whose special tokens the tokenizer has")
+      ->add_option(
+          "--template", a.chat_template,
+          "Chat template as in te-data instruct (built-in name or file), or a .json file of "
+          "scripts/chat_turns.py. Default: the model's own, if scripts/chat_turns.py has stored it with the "
+          "tokenizer, else the built-in template whose special tokens the tokenizer has")
       ->type_name("NAME|FILE");
-  a.command->add_option("--system", a.options.system, "System message before the conversation")
+  a.command->add_option("--system", a.options.system, "System message of the conversation")
       ->type_name("TEXT");
-  a.command->add_option("--max-tokens", a.options.max_tokens, "Most tokens of a reply")
+  a.command->add_option("--max-tokens", a.options.max_tokens, "Maximum number of tokens of a reply")
       ->check(whole_number(1))
       ->capture_default_str();
   a.command
-      ->add_option("--context", a.context, "Most tokens of the conversation; at most the model's context")
+      ->add_option("--context", a.context,
+                   "Maximum number of tokens of the conversation, at most the model's context")
       ->check(whole_number(2))
       ->capture_default_str();
   a.sampling.add_to(a.command);
-  a.command->add_flag("--quiet", a.quiet, "Nothing but the replies");
+  a.command->add_flag("--quiet", a.quiet, "Print the replies only");
   a.command->footer(
       "  te-generate chat --checkpoint qwen/ --system \"You answer in one sentence.\" --temperature 0.7\n"
       "  printf 'Hello!\\nWho are you?\\n' | te-generate chat --checkpoint qwen/");
@@ -147,14 +147,16 @@ int ChatCommand::run(parallel::World& world) {
     text::Conversation opening;
     if (!a.options.system.empty()) opening.push_back({"system", a.options.system, ""});
     opening.push_back({"user", "x", ""});
-    prompter(opening);  // refuses a system message without a place before the model loads
+    prompter(
+        opening);  // UserError for a system message that the template does not support, before the model loads
     if (a.command->get_option("--context")->count() > 0 && a.context > longest_sequence(source->model()))
-      user_error("--context {}: the model's is {}", a.context, longest_sequence(source->model()));
+      user_error("--context {}: larger than the model's context of {}", a.context,
+                 longest_sequence(source->model()));
     a.context = std::min(a.context, longest_sequence(source->model()));
   });
   LoadedModel loaded(world, *source, a.model.run, a.context, 1);
   Chat chat(loaded.decoder, *tokenizer, prompter, a.options);
-  // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
+  // Tensor-parallel ranks cannot stop at different tokens, so with several ranks Ctrl-C ends the job at once.
   if (world.size() == 1) stop_on_interrupt();
   return a.talk(world, loaded, chat);
 }

@@ -21,7 +21,7 @@ CLI::Validator whole_number(int64_t least) {
 
 namespace {
 
-/// `good` is false of NaN, too.
+/// `good` must be false for NaN.
 CLI::Validator number(const std::function<bool(double)>& good, const std::string& rule) {
   return {[good, rule](std::string& text) {
             char* end = nullptr;
@@ -46,10 +46,10 @@ CLI::Validator number_above(double bound, double most) {
 
 void ModelOptions::add_to(CLI::App* command) {
   command
-      ->add_option(
-          "--checkpoint", checkpoint,
-          "Checkpoint of te-train (a step folder, a checkpoint directory or run folder: its latest, or "
-          "its file best), Hugging Face folder, or file of llama2.c")
+      ->add_option("--checkpoint", checkpoint,
+                   "te-train checkpoint (step folder, checkpoint directory or run folder with its latest "
+                   "checkpoint, or "
+                   "its file `best`), Hugging Face folder, or llama2.c file")
       ->type_name("PATH");
   command->add_option("--device", run.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
@@ -57,14 +57,13 @@ void ModelOptions::add_to(CLI::App* command) {
   command->add_option("--dtype", run.dtype, "bf16, fp16 or fp32; auto: bf16 on a GPU, fp32 on the CPU")
       ->check(CLI::IsMember({"auto", "bf16", "fp16", "fp32"}))
       ->capture_default_str();
-  command
-      ->add_option("--fp8", run.fp8, "Linear layers in FP8 with the checkpoint's recipe: off, hybrid or e4m3")
+  command->add_option("--fp8", run.fp8, "FP8 linear layers with the checkpoint's recipe: off, hybrid or e4m3")
       ->check(CLI::IsMember({"off", "hybrid", "e4m3"}))
       ->capture_default_str();
-  command->add_option("--tensor", run.tensor, "Ranks that share every layer, started by mpirun -n")
+  command->add_option("--tensor", run.tensor, "Tensor-parallel ranks; start them with mpirun -n")
       ->check(whole_number(1))
       ->capture_default_str();
-  command->add_option("--pipeline", run.pipeline, "Stages of layers, each on ranks of its own")
+  command->add_option("--pipeline", run.pipeline, "Pipeline stages, each on its own ranks")
       ->check(whole_number(1))
       ->capture_default_str();
 }
@@ -74,29 +73,29 @@ void ModelOptions::check(const char* command) const {
 }
 
 void TokenizerOptions::add_to(CLI::App* command) {
-  command
-      ->add_option("--tokenizer", spec,
-                   "bytes, or a tokenizer's file or folder; the one that the checkpoint names when absent")
+  command->add_option("--tokenizer", spec, "bytes, or a tokenizer file or folder (default: the checkpoint's)")
       ->type_name("SPEC");
-  auto* with = command->add_flag("--begin", begin, "Put a begin-of-document token in front of every text");
+  auto* with = command->add_flag("--begin", begin, "Put a begin-of-document token before every text");
   auto* without = command->add_flag("--no-begin", no_begin,
-                                    "Put none; by default the tokenizer's files decide, as for transformers");
+                                    "Put none; by default the tokenizer files decide, as in transformers");
   with->excludes(without);
 }
 
 std::unique_ptr<text::Tokenizer> TokenizerOptions::open(const ModelSource& source) const {
   const std::string chosen = spec.empty() ? source.tokenizer() : spec;
   if (chosen.empty())
-    user_error("--tokenizer: {} names no tokenizer; give the one the model was trained with", source.title());
+    user_error(
+        "--tokenizer is required: {} does not name its tokenizer; give the one that the model was trained "
+        "with",
+        source.title());
   auto tokenizer = text::make_tokenizer(chosen);
-  // A model may have more rows than its tokenizer has tokens, and a tokenizer more tokens than its model has rows: the
-  // tokens that occur are checked where a text is encoded. Sizes that differ much are those of different models.
+  // Vocabulary sizes of a model and its tokenizer may differ in both directions, and token ids are checked when a text
+  // is encoded. Sizes that differ much belong to different models.
   const int64_t tokens = tokenizer->vocab_size(), model = source.model().vocab_size;
   if (!spec.empty() && std::abs(tokens - model) > model / 10)
     user_error(
-        "tokenizer {} has {} tokens, the model of {} has {}: they do not belong together; --tokenizer must "
-        "name the "
-        "one the model was trained with",
+        "tokenizer {} has {} tokens, but the model of {} has {}: they do not match; set --tokenizer to "
+        "the one that the model was trained with",
         tokenizer->name(), tokens, source.title(), model);
   if (begin && !tokenizer->begin_of_document())
     user_error("--begin: tokenizer {} has no begin-of-document token", tokenizer->name());

@@ -1,4 +1,4 @@
-// What the commands of te-generate share on the command line.
+// Command-line options that the commands of te-generate share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,34 +10,35 @@
 
 namespace te::generate {
 
-/// What an option's number must be; other text is refused in one line.
+/// Validators for numbers, with a one-line message for other text.
 CLI::Validator whole_number(int64_t least);
 CLI::Validator number_between(double least, double most);
 CLI::Validator number_above(double bound, double most);
 
-/// --checkpoint and how to run it.
+/// --checkpoint, and options of how the model runs.
 struct ModelOptions {
   std::string checkpoint;
   RunOptions run;
 
   void add_to(CLI::App* command);
-  /// UserError when --checkpoint is missing; `command` for the message.
+  /// UserError if --checkpoint is missing; `command` is its name in the message.
   void check(const char* command) const;
 };
 
-/// --tokenizer and whether texts begin with a begin-of-document token.
+/// --tokenizer, and whether texts start with a begin-of-document token.
 struct TokenizerOptions {
   std::string spec;
   bool begin = false, no_begin = false;
 
   void add_to(CLI::App* command);
-  /// The tokenizer named, or the one of the checkpoint. UserError when there is none, or it does not fit the model.
+  /// Opens the tokenizer of --tokenizer or of the checkpoint. UserError if there is none, or it does not match the
+  /// model.
   std::unique_ptr<text::Tokenizer> open(const ModelSource& source) const;
-  /// What was asked for, else what the tokenizer's files say.
+  /// --begin or --no-begin if given, else as the tokenizer files say.
   bool begins(const text::Tokenizer& tokenizer) const;
 };
 
-/// Continues prompts, the work of te-generate without a subcommand. Options go to the program itself.
+/// te-generate without a subcommand: continues prompts. Its options belong to the program itself.
 class GenerateCommand {
  public:
   explicit GenerateCommand(CLI::App& app);

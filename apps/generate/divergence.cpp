@@ -1,4 +1,4 @@
-// te-generate divergence: what a model has lost against another one, such as an FP8 export against its BF16 original.
+// te-generate divergence: compares a model's logits with a reference, for example an FP8 export with its BF16 original.
 #include "generate/divergence.h"
 
 #include <unistd.h>
@@ -25,21 +25,23 @@ struct DivergenceCommand::Arguments {
 
 DivergenceCommand::DivergenceCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
   Arguments& a = *arguments_;
-  a.command = app.add_subcommand("divergence",
-                                 "Compare a model's logits with another's on a text: KL, top-1 agreement");
+  a.command = app.add_subcommand(
+      "divergence",
+      "Compare a model's logits with a reference model's on a text: KL divergence, top-1 agreement");
   a.model.add_to(a.command);
   a.tokenizer.add_to(a.command);
-  a.command->add_option("--reference", a.reference, "The model that it is compared with")->type_name("PATH");
+  a.command->add_option("--reference", a.reference, "Reference model")->type_name("PATH");
   a.command
-      ->add_option("--reference-dtype", a.reference_dtype, "Its precision, as --dtype; it never runs in FP8")
+      ->add_option("--reference-dtype", a.reference_dtype,
+                   "Precision of the reference, as --dtype; it never runs in FP8")
       ->check(CLI::IsMember({"auto", "bf16", "fp16", "fp32"}))
       ->capture_default_str();
   a.command->add_option("--text", a.text, "File with the text")->type_name("FILE");
-  a.command->add_option("--max-tokens", a.max_tokens, "Read at most so many tokens; 0: all")
+  a.command->add_option("--max-tokens", a.max_tokens, "Maximum number of tokens to read; 0: all")
       ->check(whole_number(0))
       ->capture_default_str();
   a.command
-      ->add_option("--seq-length", a.seq_length, "Tokens of a sequence; 0: the model's context, at most 1024")
+      ->add_option("--seq-length", a.seq_length, "Tokens per sequence; 0: the model's context, at most 1024")
       ->check(whole_number(0))
       ->capture_default_str();
   a.command->footer("  te-generate divergence --checkpoint tuned_fp8/ --reference tuned/ --text sample.txt");
@@ -63,7 +65,7 @@ std::vector<int32_t> DivergenceCommand::Arguments::read_tokens(const text::Token
   by.encode(content, tokens);
   if (max_tokens > 0 && static_cast<int64_t>(tokens.size()) > max_tokens)
     tokens.resize(static_cast<size_t>(max_tokens));
-  if (tokens.empty()) user_error("--text {}: tokenizer {} makes no token of it", text, by.name());
+  if (tokens.empty()) user_error("--text {}: has no tokens with tokenizer {}", text, by.name());
   for (const int32_t token : tokens)
     if (token >= source.model().vocab_size)
       user_error(
@@ -85,7 +87,7 @@ int DivergenceCommand::run(parallel::World& world) {
     source = open_model(a.model.checkpoint);
     reference_source = open_model(a.reference);
     if (source->model().vocab_size != reference_source->model().vocab_size)
-      user_error("--reference: {} has a vocabulary of {}, {} one of {}; they must have the same",
+      user_error("--reference: {} has a vocabulary of {}, {} of {}; they must be equal",
                  reference_source->title(), reference_source->model().vocab_size, source->title(),
                  source->model().vocab_size);
     tokens =
@@ -108,7 +110,7 @@ int DivergenceCommand::run(parallel::World& world) {
   if (world.leader())
     fmt::print(
         "{}\nagainst {}\ntokens           {}\nmean KL          {:.6e}\nlargest KL       {:.6e}\n"
-        "top-1 agreement  {:.4f} %\nlargest logit difference {:.6e}\n",
+        "top-1 agreement  {:.4f}%\nlargest logit difference {:.6e}\n",
         source->title(), reference_source->title(), result.tokens, result.mean_kl, result.largest_kl,
         100.0 * result.top1_agreement(), result.largest_difference);
   return 0;

@@ -1,4 +1,4 @@
-// te-generate evaluate: a model's results on the tasks of lm-evaluation-harness, or the paired difference of two
+// te-generate evaluate: evaluates a model on tasks of lm-evaluation-harness, or computes the paired difference of two
 // results.
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A file that appears when it is complete.
+/// A file that gets its final name when it is complete.
 class OutputFile {
  public:
   OutputFile(const char* option, const std::string& path) : path_(path), part_(path + ".part") {
@@ -44,8 +44,8 @@ class OutputFile {
   std::ofstream out_;
 };
 
-/// Where the evaluation stands: a line on a terminal, rewritten twice a second; in a log a line every ten seconds,
-/// which te-experiment reads (apps/experiment/evaluation.cpp).
+/// Progress of the evaluation: on a terminal a line that is rewritten twice a second, else a new line every ten
+/// seconds, which te-experiment parses (apps/experiment/evaluation.cpp).
 class Line {
  public:
   explicit Line(bool leader)
@@ -87,7 +87,7 @@ int compare_files(const std::vector<std::string>& files, const std::string& outp
   for (const PairedDifference& d : differences) {
     fmt::print("{} {}: A {:.4f}, B {:.4f}, B - A {:+.4f}, ", d.task, d.metric, d.a, d.b, d.difference);
     if (d.documents > 1)
-      fmt::print("95 % interval [{:+.4f}, {:+.4f}] ({} documents)", d.low, d.high, d.documents);
+      fmt::print("95% interval [{:+.4f}, {:+.4f}] ({} documents)", d.low, d.high, d.documents);
     else
       fmt::print("no interval (1 document)");
     if (d.binary)
@@ -136,45 +136,47 @@ struct EvaluateCommand::Arguments {
 
 EvaluateCommand::EvaluateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
   Arguments& a = *arguments_;
-  a.command = app.add_subcommand(
-      "evaluate", "Evaluate a model on tasks of lm-evaluation-harness, or compare two results");
+  a.command = app.add_subcommand("evaluate",
+                                 "Evaluate a model on lm-evaluation-harness tasks, or compare two results");
   a.model.add_to(a.command);
   a.tokenizer.add_to(a.command);
   a.command
       ->add_option(
           "--tasks", a.tasks,
           "hellaswag, lambada_openai, arc_easy, arc_challenge, piqa, openbookqa, sciq, boolq, winogrande, "
-          "mmlu (also mmlu_stem, ..., mmlu_SUBJECT), wikitext, or own ones: NAME.jsonl of {context, choices, "
+          "mmlu (also mmlu_stem, ..., mmlu_SUBJECT), wikitext, or your own: NAME.jsonl of {context, choices, "
           "gold}")
       ->delimiter(',')
       ->type_name("TASK,...");
-  a.command->add_option("--data", a.options.data, "Folder with the tasks' data, see docs/how-to/evaluate.md")
+  a.command->add_option("--data", a.options.data, "Folder with the tasks' data (docs/how-to/evaluate.md)")
       ->type_name("DIR");
-  a.command->add_option("--output", a.output, "Results as JSON, with the names of lm-evaluation-harness")
+  a.command->add_option("--output", a.output, "Write results as JSON with the names of lm-evaluation-harness")
       ->type_name("FILE");
-  a.command->add_option("--items", a.items, "Every document's result, a line of JSON each")
+  a.command->add_option("--items", a.items, "Write the result of every document as one line of JSON")
       ->type_name("FILE");
-  a.command->add_flag("--items-inputs", a.inputs, "With --items: also texts and tokens of the requests");
-  a.command->add_option("--limit", a.options.limit, "Only the first N documents of each task; 0: all")
+  a.command->add_flag("--items-inputs", a.inputs,
+                      "With --items: also write texts and tokens of the requests");
+  a.command->add_option("--limit", a.options.limit, "Use the first N documents of each task; 0: all")
       ->check(whole_number(0))
       ->capture_default_str();
   a.fewshot =
       a.command
-          ->add_option("--num-fewshot", a.options.num_fewshot, "Solved examples before a question of mmlu")
+          ->add_option("--num-fewshot", a.options.num_fewshot, "Solved examples before each mmlu question")
           ->check(whole_number(0))
           ->capture_default_str();
-  a.command->add_option("--batch", a.batch, "Most documents at a time")
+  a.command->add_option("--batch", a.batch, "Maximum number of documents per batch")
       ->check(whole_number(1))
       ->capture_default_str();
-  a.command->add_option("--max-length", a.max_length, "Tokens the model is given at most; 0: its context")
+  a.command
+      ->add_option("--max-length", a.max_length,
+                   "Maximum number of tokens of a request; 0: the model's context")
       ->check(whole_number(0))
       ->capture_default_str();
-  a.command
-      ->add_option("--compare", a.compare, "Two files of --items: the difference of the second to the first")
+  a.command->add_option("--compare", a.compare, "Compare two files of --items: B minus A")
       ->expected(2)
       ->type_name("A B");
   a.command->footer(
-      "With N * --tensor * --pipeline ranks the documents are divided among N copies of the model.\n\n"
+      "With N * --tensor * --pipeline ranks, the documents are divided among N copies of the model.\n\n"
       "  te-generate evaluate --checkpoint gpt2/ --tasks hellaswag,lambada_openai --data eval/ --output "
       "gpt2.json \\\n"
       "      --items gpt2.jsonl\n"
@@ -193,8 +195,7 @@ void EvaluateCommand::Arguments::check() const {
   if (inputs && items.empty()) user_error("--items-inputs: needs --items FILE");
   const bool mmlu =
       std::any_of(tasks.begin(), tasks.end(), [](const std::string& t) { return t.starts_with("mmlu"); });
-  if (fewshot->count() > 0 && !mmlu)
-    user_error("--num-fewshot: is for mmlu; the other tasks have no examples");
+  if (fewshot->count() > 0 && !mmlu) user_error("--num-fewshot needs mmlu; other tasks have no examples");
 }
 
 ordered_json EvaluateCommand::Arguments::config_json(const ModelSource& source, const config::Config& config,
@@ -287,7 +288,7 @@ int EvaluateCommand::run(parallel::World& world) {
     for (const RequestGroup& group : tokens[i].groups) requests += static_cast<int64_t>(group.size());
     if (tokens[i].cut > 0 && world.leader())
       fmt::print(stderr,
-                 "{}: {} requests are longer than the context of {} and were cut at their beginning\n",
+                 "{}: {} requests are longer than the context of {} and were truncated at their beginning\n",
                  task.task.name, tokens[i].cut, max_length);
   }
   const double scored = now_seconds();
@@ -296,7 +297,8 @@ int EvaluateCommand::run(parallel::World& world) {
   if (!world.leader()) return 0;
   print_results(tasks);
   fmt::print(
-      stderr, "{} requests, {} tokens in {:.2f} s ({:.0f} tokens/s); data and model before that: {:.2f} s\n",
+      stderr,
+      "{} requests, {} tokens in {:.2f} s ({:.0f} tokens/s), after {:.2f} s for loading data and model\n",
       requests, given, scored - loaded, static_cast<double>(given) / (scored - loaded), loaded - start);
   if (results_file) {
     ordered_json results = results_json(tasks, a.config_json(*source, model.config, max_length, *tokenizer));

@@ -1,4 +1,4 @@
-// te-generate without a subcommand: continues prompts and prints the text while it comes into being.
+// te-generate without a subcommand: continues prompts and prints the text while it is generated.
 #include <omp.h>
 
 #include <algorithm>
@@ -33,10 +33,11 @@ std::string read_prompt(const std::string& file) {
   return text;
 }
 
-/// Prints several texts, which grow side by side, one after the other: the first unfinished one is shown as it grows.
+/// Prints texts that are generated concurrently in order: the first unfinished text is printed as it grows, later ones
+/// are held back.
 class Printer {
  public:
-  /// `echo`: what each text begins with.
+  /// `echo`: the beginning of each text, for example its prompt.
   explicit Printer(std::vector<std::string> echo) : held_(std::move(echo)), done_(held_.size(), false) {
     begin();
   }
@@ -68,11 +69,11 @@ class Printer {
   size_t current_ = 0;
 };
 
-/// Results as lines of JSON, each as soon as it and those before it are complete: the object of its prompt with the
-/// text and how it came about.
+/// Writes results as lines of JSON in order: the object of the prompt with the text, the reason for its end, and
+/// counts of tokens.
 class ResultFile {
  public:
-  /// `scores`: results have one.
+  /// `scores`: write the score of each result.
   ResultFile(const std::string& path, const std::vector<json>& requests, bool scores)
       : path_(path),
         requests_(requests),
@@ -109,19 +110,19 @@ std::string binary(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-// A token of a small model is so little work that threads cost more than they bring.
+// For small models the work per token is too little for several threads to pay off.
 void choose_threads(const Context& context, const parameters::ParameterStore& parameters) {
   constexpr int64_t kSmall = 4'000'000;
   if (!context.is_cuda() && std::getenv("OMP_NUM_THREADS") == nullptr && parameters.num_parameters() < kSmall)
     omp_set_num_threads(1);
 }
 
-/// How near passes without a prompt come to what a memory that is read as fast as it can be allows.
+/// The fraction of the memory bandwidth that decoding passes reach, as text.
 std::string reading_speed(const LoadedModel& model, const Timing& timing) {
   const auto bandwidth = static_cast<double>(memory_bandwidth(model.context));
   if (bandwidth <= 0 || timing.passes == 0) return "";
   const auto bytes = static_cast<double>(model.decoder.weight_bytes());
-  return fmt::format("; {:.2f} GB of weights read in {:.3f} ms a pass, {:.1f} % of the memory's bandwidth",
+  return fmt::format("; {:.2f} GB of weights read in {:.3f} ms per pass, {:.1f}% of the memory bandwidth",
                      bytes * 1e-9, timing.seconds / static_cast<double>(timing.passes) * 1e3,
                      100 * bytes * static_cast<double>(timing.passes) / timing.seconds / bandwidth);
 }
@@ -152,39 +153,39 @@ GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
   const auto several = [](CLI::Option* option) {
     return option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   };
-  several(app.add_option("--prompt", a.prompts, "Text to go on from; may be repeated"))->type_name("TEXT");
+  several(app.add_option("--prompt", a.prompts, "Text to continue; may be repeated"))->type_name("TEXT");
   several(app.add_option(
               "--prompt-file", a.prompt_files,
-              "A prompt per file, - for standard input (as without any prompt); a newline at its end is not "
-              "part of it"))
+              "File with one prompt, - for standard input (the default without prompts); a final newline is "
+              "removed; may be repeated"))
       ->type_name("FILE");
   app.add_option("--prompts", a.prompt_lines,
-                 "Many prompts: a JSON object a line, the prompt as its `prompt`")
+                 "File with one JSON object per line, each with a field `prompt`")
       ->type_name("FILE");
   app.add_option("--output", a.output,
-                 "Write results there instead: a JSON object a line, in the order of the prompts")
+                 "Write results to this file instead, one JSON object per line in the order of the prompts")
       ->type_name("FILE");
   a.tokenizer.add_to(&app);
-  app.add_option("--max-tokens", a.options.max_tokens, "Most tokens to generate for a prompt")
+  app.add_option("--max-tokens", a.options.max_tokens, "Maximum number of tokens to generate per prompt")
       ->check(whole_number(1))
       ->capture_default_str();
-  several(app.add_option("--stop", a.options.stops,
-                         "Text that ends the output and is not printed; may be repeated"))
+  several(
+      app.add_option("--stop", a.options.stops, "Stop at this text, which is not printed; may be repeated"))
       ->type_name("TEXT");
   a.sampling.add_to(&app);
   a.beams.add_to(&app);
-  app.add_option("--batch", a.batch, "Prompts that are continued at a time")
+  app.add_option("--batch", a.batch, "Number of prompts that are continued concurrently")
       ->check(whole_number(1))
       ->capture_default_str();
   app.add_option(
          "--gemm-chains", a.model.run.gemm_chains,
-         "On a GPU, for up to 8 prompts at a time: one launch for all linears between two attentions; "
-         "auto: for as many as that is faster for")
+         "On a GPU, with up to 8 concurrent prompts: one kernel launch for all linear layers between two "
+         "attention calls; auto: if that is faster")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
-  app.add_flag("--echo", a.echo, "Print the prompt, too");
-  app.add_flag("--ignore-end", a.ignore_end, "Continue after the tokens that end generated text");
-  app.add_flag("--quiet", a.quiet, "No line about speed on standard error");
+  app.add_flag("--echo", a.echo, "Also print the prompt");
+  app.add_flag("--ignore-end", a.ignore_end, "Continue after end-of-text tokens");
+  app.add_flag("--quiet", a.quiet, "Do not print the speed on standard error");
 }
 
 GenerateCommand::~GenerateCommand() = default;
@@ -196,14 +197,15 @@ void GenerateCommand::Arguments::resolve() {
   sampling.resolve();
   beams.resolve();
   if (beams.chosen() && !sampling.drawing().empty())
-    user_error("{}: draws tokens, beam search does not; leave it or --num-beams out", sampling.drawing());
+    user_error("{}: samples tokens, but beam search does not sample; remove it or --num-beams",
+               sampling.drawing());
   if (beams.chosen() && !options.stops.empty())
     user_error(
-        "--stop: is not for beam search, whose texts end with the end tokens of the model; leave it out");
+        "--stop: not supported by beam search, whose texts end with the model's end tokens; remove it");
   options.sampling = sampling.options;
 }
 
-// Objects with a `prompt` each. Files and standard input are read by rank 0 alone.
+// Returns objects with a field `prompt`. Only rank 0 reads files and standard input.
 std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& world) const {
   json all = json::array();
   world.run_collectively([&] {
@@ -216,12 +218,12 @@ std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& worl
     text::read_json_records(prompt_lines, text::JsonLayout::kLines, [&](const text::JsonRecord& record) {
       const auto prompt = record.object.find("prompt");
       if (prompt == record.object.end() || !prompt->is_string())
-        user_error("{}: has no text as its field `prompt`", record.place);
+        user_error("{}: has no field `prompt` with text", record.place);
       all.push_back(record.object);
     });
     if (all.empty()) user_error("--prompts {}: has no prompt", prompt_lines);
   });
-  // Any bytes may be in a prompt, which text of JSON cannot hold.
+  // Prompts may contain any bytes, which JSON text cannot represent.
   const std::string packed = world.leader() ? binary(json::to_cbor(all)) : std::string();
   return json::from_cbor(world.broadcast_string(packed)).get<std::vector<json>>();
 }
@@ -229,7 +231,7 @@ std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& worl
 int GenerateCommand::run(parallel::World& world) {
   Arguments& a = *arguments_;
   a.resolve();
-  // 1. Everything that can be wrong with the input, before the device is touched.
+  // 1. All checks of the input, before the device is opened.
   std::unique_ptr<ModelSource> source;
   std::unique_ptr<text::Tokenizer> tokenizer;
   world.run_collectively([&] {
@@ -248,8 +250,10 @@ int GenerateCommand::run(parallel::World& world) {
   world.run_collectively([&] {
     const int64_t candidates = num_candidates(a.beams.options, a.options.ends);
     if (a.beams.chosen() && candidates > source->model().vocab_size)
-      user_error("--num-beams {}: a search needs {} tokens, and the model of {} has {}; give fewer beams",
-                 a.beams.options.num_beams, candidates, source->title(), source->model().vocab_size);
+      user_error(
+          "--num-beams {}: beam search needs {} tokens in the vocabulary, but the model of {} has {}; use "
+          "fewer beams",
+          a.beams.options.num_beams, candidates, source->title(), source->model().vocab_size);
     for (size_t i = 0; i < texts.size(); ++i) {
       try {
         prompts.push_back(
@@ -263,7 +267,7 @@ int GenerateCommand::run(parallel::World& world) {
     if (world.leader() && !a.output.empty())
       results = std::make_unique<ResultFile>(a.output, requests, a.beams.chosen());
   });
-  // 2. The model, with room for these prompts alone.
+  // 2. The model, with memory for these prompts only.
   const auto prompt_length = static_cast<int64_t>(longest);
   const int64_t length = prompt_length + std::min(context_length - prompt_length, a.options.max_tokens);
   LoadedModel model(world, *source, a.model.run, length,
@@ -281,7 +285,7 @@ int GenerateCommand::run(parallel::World& world) {
     printer = std::make_unique<Printer>(std::move(echo));
     print = [&](size_t index, const std::string& text, bool last) { printer->add(index, text, last); };
   }
-  // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
+  // Tensor-parallel ranks cannot stop at different tokens, so with several ranks Ctrl-C ends the job at once.
   if (world.size() == 1) stop_on_interrupt();
   const Timing timing = a.generate(model, *tokenizer, prompts, print, done);
   if (world.leader() && !a.quiet)
@@ -292,7 +296,7 @@ int GenerateCommand::run(parallel::World& world) {
   return stop_requested != 0 ? 130 : 0;
 }
 
-// The text of a beam search is known at its end alone.
+// The text of a beam search is known only at its end.
 Timing GenerateCommand::Arguments::generate(LoadedModel& model, const text::Tokenizer& by,
                                             const std::vector<std::vector<int32_t>>& tokens,
                                             const Generator::OnText& print,

@@ -1,4 +1,4 @@
-// te-generate logits: a model's logits for given tokens, to be compared with another program's.
+// te-generate logits: writes a model's logits for given tokens, for comparison with another program.
 #include <algorithm>
 #include <cstring>
 
@@ -23,7 +23,7 @@ Tokens read_tokens(const std::string& path, const config::ModelConfig& model) {
     user_error("{}: tensor tokens must be I32 or I64 of shape [sequences, tokens]", path);
   Tokens tokens{tensor.shape[0], tensor.shape[1], {}};
   if (tokens.seq > longest_sequence(model))
-    user_error("{}: sequences of {} tokens, the model's context is {}", path, tokens.seq,
+    user_error("{}: sequences of {} tokens exceed the model's context of {}", path, tokens.seq,
                longest_sequence(model));
   const size_t size = wide ? 8 : 4;
   for (size_t at = 0; at < tensor.bytes; at += size) {
@@ -55,7 +55,8 @@ LogitsCommand::LogitsCommand(CLI::App& app) : arguments_(std::make_unique<Argume
   a.command
       ->add_option("--out", a.output, "safetensors file to write: logits, F32 [sequences, tokens, vocab]")
       ->type_name("FILE");
-  a.command->footer("scripts/convert_checkpoint.py --verify compares them with those of transformers.");
+  a.command->footer(
+      "scripts/convert_checkpoint.py --verify compares these logits with those of transformers.");
 }
 
 LogitsCommand::~LogitsCommand() = default;

@@ -1,4 +1,4 @@
-// te-generate perplexity: the loss of a model on a dataset of te-data.
+// te-generate perplexity: computes the loss of a model on a dataset of te-data.
 #include "generate/perplexity.h"
 
 #include <unistd.h>
@@ -25,29 +25,29 @@ struct PerplexityCommand::Arguments {
 
 PerplexityCommand::PerplexityCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
   Arguments& a = *arguments_;
-  a.command = app.add_subcommand("perplexity", "Print a model's loss and perplexity on a dataset of te-data");
+  a.command = app.add_subcommand("perplexity", "Print a model's loss and perplexity on a te-data dataset");
   a.model.add_to(a.command);
   a.command->add_option("--data", a.data, "Dataset, without .bin or .idx")->type_name("PREFIX");
   a.command->add_flag("--all-tokens", a.all_tokens,
-                      "Also of an instruction dataset (PREFIX_mask), whose responses alone count otherwise");
+                      "Of an instruction dataset (PREFIX_mask), count all tokens, not only responses");
   a.command->add_flag("--any-tokenizer", a.any_tokenizer,
-                      "Also a dataset that another tokenizer than the model's has made (PREFIX.meta.json)");
-  a.command->add_option("--max-samples", a.max_samples, "Read at most so many samples; 0: all")
+                      "Accept a dataset that was made with another tokenizer (PREFIX.meta.json)");
+  a.command->add_option("--max-samples", a.max_samples, "Maximum number of samples to read; 0: all")
       ->check(whole_number(0))
       ->capture_default_str();
-  a.command->add_option("--seq-length", a.seq_length, "Tokens of a sample; 0: as the model was trained")
+  a.command->add_option("--seq-length", a.seq_length, "Tokens per sample; 0: as in training")
       ->check(whole_number(0))
       ->capture_default_str();
-  a.command->add_option("--batch", a.batch, "Samples of one pass")
+  a.command->add_option("--batch", a.batch, "Samples per pass")
       ->check(whole_number(1))
       ->capture_default_str();
   a.command
       ->add_option("--context-ranks", a.model.run.context,
-                   "Ranks that share the tokens of a sample (parallel.context of te-train)")
+                   "Context-parallel ranks (parallel.context of te-train)")
       ->check(whole_number(1))
       ->capture_default_str();
   a.command->footer(
-      "Samples follow one another through the dataset, each token is predicted once.\n\n"
+      "Samples are consecutive parts of the dataset; each token is predicted once.\n\n"
       "  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid");
 }
 
@@ -66,8 +66,8 @@ void check_dataset(const std::string& prefix, const ModelSource& source, bool an
                          .hash = text::tokenizer_hash(*tokenizer),
                          .vocab_size = tokenizer->vocab_size(),
                          .end_of_document = tokenizer->end_of_document()};
-    } catch (const UserError& error) {  // nothing else here needs it
-      spdlog::warn("{}; whether it has made {} is not known", error.what(), prefix);
+    } catch (const UserError& error) {  // the tokenizer is needed for this check only
+      spdlog::warn("{}; cannot check whether {} was made with it", error.what(), prefix);
     }
   }
   data::check_datasets("--data", {prefix}, check);
@@ -115,7 +115,7 @@ int PerplexityCommand::run(parallel::World& world) {
   if (const std::string note = output_layer_note(*source, config, OutputLayerUse::losses); !note.empty())
     fmt::print(stderr, "note: {}\n", note);
   fmt::print("{}\n{}: {} samples of {} tokens{}\n", source->title(), a.data, result.samples,
-             config.model.seq_length, responses ? ", the loss on responses alone (PREFIX_mask)" : "");
+             config.model.seq_length, responses ? ", loss of responses only (PREFIX_mask)" : "");
   fmt::print("tokens      {}\nloss        {:.6f}\nperplexity  {:.4f}\ntokens/s    {:.0f}\n", result.tokens,
              result.loss, result.perplexity(), static_cast<double>(result.tokens) / result.seconds);
   return 0;

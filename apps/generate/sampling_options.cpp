@@ -9,28 +9,28 @@ void SamplingArguments::add_to(CLI::App* command) {
   temperature_ =
       command
           ->add_option("--temperature", options.temperature,
-                       "Logits are divided by it; 0: always the most probable token (the default, but 1 "
+                       "Divide logits by it; 0: always take the most probable token (default: 0, or 1 "
                        "with --top-k, --top-p or --min-p)")
           ->check(number_between(0.0, 1000.0));
-  top_k_ = command->add_option("--top-k", options.top_k, "Draw among the K most probable tokens")
+  top_k_ = command->add_option("--top-k", options.top_k, "Sample from the K most probable tokens")
                ->check(whole_number(1))
                ->type_name("K");
   top_p_ = command
                ->add_option("--top-p", options.top_p,
-                            "Draw among the fewest most probable tokens whose probabilities reach P")
+                            "Sample from the smallest set of most probable tokens with total probability P")
                ->check(number_above(0.0, 1.0))
                ->type_name("P");
   min_p_ = command
                ->add_option("--min-p", options.min_p,
-                            "Draw among tokens at least P times as probable as the most probable one")
+                            "Sample from tokens at least P times as probable as the most probable one")
                ->check(number_between(0.0, 1.0))
                ->type_name("P");
   command
       ->add_option("--repetition-penalty", options.repetition_penalty,
-                   "Divide (negative: multiply) the logits of tokens that are there already by it; 1: do not")
+                   "Divide (if negative, multiply) logits of tokens that already occurred by it; 1: off")
       ->check(number_above(0.0, 1000.0))
       ->capture_default_str();
-  seed_ = command->add_option("--seed", options.seed, "Of the draws")
+  seed_ = command->add_option("--seed", options.seed, "Seed for sampling")
               ->check(whole_number(0))
               ->capture_default_str();
 }
@@ -45,33 +45,32 @@ void SamplingArguments::resolve() {
   const bool narrows = top_k_->count() > 0 || top_p_->count() > 0 || min_p_->count() > 0;
   if (temperature_->count() == 0 && narrows) options.temperature = 1.0;
   if (narrows && options.temperature == 0.0)
-    user_error(
-        "--temperature 0 always takes the most probable token: leave --top-k, --top-p and --min-p out");
+    user_error("--temperature 0 always takes the most probable token: remove --top-k, --top-p and --min-p");
 }
 
 void BeamArguments::add_to(CLI::App* command) {
-  command->add_option("--num-beams", options.num_beams, "Beam search with N beams; 1: none")
+  command->add_option("--num-beams", options.num_beams, "Beam search with N beams; 1: off")
       ->check(whole_number(1))
       ->capture_default_str();
   length_penalty_ =
       command
           ->add_option("--length-penalty", options.length_penalty,
-                       "Beam scores are divided by their length to this power: above 0 favours long texts")
+                       "Divide beam scores by their length to this power: values above 0 favor long texts")
           ->check(number_between(-100.0, 100.0))
           ->capture_default_str();
-  early_stopping_ = command
-                        ->add_option("--early-stopping", early_stopping,
-                                     "When a search with all its texts stops: true: at once; false: when the "
-                                     "best beam would not come "
-                                     "among them now; never: when none ever could")
-                        ->check(CLI::IsMember({"true", "false", "never"}))
-                        ->capture_default_str();
+  early_stopping_ =
+      command
+          ->add_option("--early-stopping", early_stopping,
+                       "When a search that has N finished texts stops: true: at once; false: if the "
+                       "best beam would not enter the N best now; never: if no beam could enter them later")
+          ->check(CLI::IsMember({"true", "false", "never"}))
+          ->capture_default_str();
 }
 
 void BeamArguments::resolve() {
   for (const CLI::Option* option : {length_penalty_, early_stopping_})
     if (!chosen() && option->count() > 0)
-      user_error("{}: belongs to beam search; give --num-beams N, too", option->get_name());
+      user_error("{}: needs beam search; add --num-beams N", option->get_name());
   options.early_stopping = early_stopping == "true"    ? EarlyStopping::on
                            : early_stopping == "never" ? EarlyStopping::never
                                                        : EarlyStopping::off;

@@ -1,4 +1,4 @@
-// How the next token is chosen, on the command line: shared by prompts and chats.
+// Command-line options that choose the next token, shared by prompts and chats.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,9 +13,9 @@ struct SamplingArguments {
   SamplingOptions options;
 
   void add_to(CLI::App* command);
-  /// After parsing: the temperature that follows from the others. UserError when they contradict one another.
+  /// Call it after parsing. Sets the temperature if other options imply it. UserError if options contradict each other.
   void resolve();
-  /// One that asks for draws, by name; empty when none was given.
+  /// The name of a given option that requires sampling; empty if there is none.
   std::string drawing() const;
 
  private:
@@ -29,7 +29,7 @@ struct BeamArguments {
 
   void add_to(CLI::App* command);
   bool chosen() const { return options.num_beams > 1; }
-  /// UserError when options of the search are given without one.
+  /// UserError if options of beam search are given without --num-beams.
   void resolve();
 
  private:

@@ -1,4 +1,4 @@
-// Ctrl-C while a text is made: it ends where it is, and what there is of it is printed.
+// Ctrl-C during generation: the text ends there, and the part so far is printed.
 #pragma once
 
 #include <csignal>

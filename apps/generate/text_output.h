@@ -5,11 +5,10 @@
 
 namespace te::generate {
 
-/// The text as a terminal may show it: control characters other than line breaks and tabs are escaped, so that what a
-/// model or a prompt says does not command the terminal.
+/// Escapes control characters other than line breaks and tabs, so that generated text cannot control the terminal.
 std::string text_for_terminal(const std::string& text);
 
-/// Writes text as it is, or, where standard output is a terminal, text_for_terminal().
+/// Writes text unchanged, or as text_for_terminal() if standard output is a terminal.
 class TextOutput {
  public:
   TextOutput();

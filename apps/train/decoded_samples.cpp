@@ -19,7 +19,7 @@
 namespace te::apps {
 namespace {
 
-// More prompts than these follow one another: the cache grows with them.
+// Maximum number of concurrent prompts, since the KV cache grows with them.
 constexpr size_t kBatch = 8;
 
 std::vector<std::string> read_prompts(const config::LoggingConfig& logging) {
@@ -78,7 +78,7 @@ class DecodedSamples final : public train::SampleMaker {
     std::vector<train::Sample> samples;
     for (const std::string& text : texts_) samples.push_back({.prompt = generate::valid_utf8(text)});
     generate::Generator generator(*decoder_, *tokenizer_, options_);
-    // Prompts that are done keep their texts when a later one meets logits that are no numbers.
+    // Finished prompts keep their texts if a later prompt gets logits that are NaN or infinite.
     const auto done = [&](size_t index, const generate::Completion& result) {
       samples[index].text = result.text;
       samples[index].finish_reason = generate::to_string(result.finish_reason);
@@ -86,7 +86,7 @@ class DecodedSamples final : public train::SampleMaker {
     };
     try {
       generator.run(context_, prompts_, {}, nullptr, done);
-    } catch (const UserError& error) {  // the same on all tensor ranks: they have the same logits
+    } catch (const UserError& error) {  // the same on all tensor-parallel ranks, which have the same logits
       for (train::Sample& sample : samples)
         if (sample.finish_reason.empty()) sample.finish_reason = error.what();
     }

@@ -1,5 +1,4 @@
-// The texts that a run makes of its prompts (logging.generate_*): the decoder of te-generate on the weights of
-// te-train (run_decoder.h).
+// Samples during training (logging.generate_*): the decoder of te-generate on the weights of te-train (run_decoder.h).
 #pragma once
 
 #include <memory>
@@ -11,8 +10,8 @@
 
 namespace te::apps {
 
-/// Null without logging.generate_every. Groups must outlive it. UserError when a prompt cannot be used, or the
-/// tokenizer is not the model's.
+/// Null without logging.generate_every. `groups` must outlive it. UserError if a prompt cannot be used, or the
+/// tokenizer does not match the model.
 std::unique_ptr<train::SampleMaker> make_sample_maker(const config::Config& config, const Context& context,
                                                       const parallel::Groups& groups);
 

@@ -19,10 +19,10 @@
 namespace te::apps {
 namespace {
 
-// Passes smaller than those of te-generate, which has the device for itself.
+// Smaller passes than in te-generate, since training needs most of the device's memory.
 constexpr int64_t kMaxRows = 2048, kScoreRows = 256;
 
-/// The tasks, and their mistakes in the words of the config.
+/// Reads the tasks; errors name config keys instead of te-generate's options.
 std::vector<generate::Task> read_tasks(const config::EvaluationConfig& evaluation) {
   try {
     return generate::read_tasks(evaluation.tasks, {.data = evaluation.data, .limit = evaluation.limit});
@@ -43,7 +43,7 @@ train::TaskResult result_of(const std::string& task, const std::vector<generate:
   return result;
 }
 
-/// Of tasks with scores, and the means of groups whose tasks are all there.
+/// Results of the tasks with scores, and means of the groups whose tasks are complete.
 std::vector<train::TaskResult> results_of(const std::vector<generate::EvaluatedTask>& tasks) {
   std::vector<train::TaskResult> results;
   for (const generate::EvaluatedTask& task : tasks)
@@ -95,7 +95,7 @@ class DecodedTasks final : public train::Evaluator {
   }
 
  private:
-  /// The metrics that the task has, all NaN.
+  /// The metrics of a task with NaN as values.
   static std::vector<generate::Metric> metrics_without_scores(const generate::Task& task) {
     std::vector<generate::DocumentScores> none;
     for (const generate::Document& document : task.documents)
@@ -115,7 +115,7 @@ class DecodedTasks final : public train::Evaluator {
     int64_t given = 0;
     try {
       scores = generate::score_groups(*decoder_, context_, tokens.groups, options_, {}, given);
-    } catch (const UserError&) {  // logits that are no numbers; the other replicas may have met none
+    } catch (const UserError&) {  // logits that are NaN or infinite, maybe in this replica only
       finite = false;
     }
     if (world_.max_i64(finite ? 0 : 1) != 0) return metrics_without_scores(task);
@@ -126,7 +126,7 @@ class DecodedTasks final : public train::Evaluator {
   Context context_;
   parallel::World& world_;
   std::vector<generate::EvaluatedTask> tasks_;
-  std::vector<generate::TokenizedTask> tokens_;  ///< of each
+  std::vector<generate::TokenizedTask> tokens_;  ///< per task
   generate::ScorerOptions options_;
   std::unique_ptr<generate::Decoder> decoder_;
 };

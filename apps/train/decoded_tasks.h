@@ -1,5 +1,5 @@
-// The tasks that a run is judged by (evaluation.*): what te-generate evaluate does, with the decoder on the weights of
-// te-train (run_decoder.h). The replicas of the model share the documents.
+// Evaluation tasks during training (evaluation.*): te-generate evaluate with the weights of te-train (run_decoder.h).
+// The documents are divided among the replicas of the model.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace te::apps {
 
-/// Null without evaluation.every. World and groups must outlive it. UserError when a task or its data cannot be used,
-/// or the tokenizer is not the model's.
+/// Null without evaluation.every. `world` and `groups` must outlive it. UserError if a task or its data cannot be used,
+/// or the tokenizer does not match the model.
 std::unique_ptr<train::Evaluator> make_evaluator(const config::Config& config, const Context& context,
                                                  parallel::World& world, const parallel::Groups& groups);
 

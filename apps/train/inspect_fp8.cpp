@@ -23,7 +23,7 @@ using config::Fp8Mode;
 using config::Fp8Recipe;
 using nlohmann::json;
 
-/// A number of the command line, in words of its own where it is none.
+/// Validates a number of the command line with our own message.
 CLI::Validator at_least(double least) {
   return {[least](std::string& text) {
             double value = 0;
@@ -34,7 +34,7 @@ CLI::Validator at_least(double least) {
           "N"};
 }
 
-/// Where a BF16 model is judged: tensorwise is what delayed does at best.
+/// The recipe by which casts of a BF16 model are rated. tensorwise is the best that delayed scaling can achieve.
 Fp8Recipe reference_of(const std::vector<std::string>& recipes) {
   Fp8Recipe recipe{};
   const bool tensorwise = std::find(recipes.begin(), recipes.end(), "tensorwise") != recipes.end();
@@ -65,31 +65,33 @@ InspectFp8Command::InspectFp8Command(CLI::App& app) : arguments_(std::make_uniqu
   Arguments& a = *arguments_;
   a.command = app.add_subcommand(
       "inspect-fp8",
-      "Show what casting to FP8 does to a checkpoint's tensors, and which overrides would help");
+      "Show the quantization error of a checkpoint's tensors in FP8, and overrides that would help");
   a.command
-      ->add_option("--checkpoint", a.checkpoint,
-                   "Checkpoint of te-train: a step folder, a checkpoint directory or run folder (its latest)")
+      ->add_option(
+          "--checkpoint", a.checkpoint,
+          "te-train checkpoint: step folder, or checkpoint directory or run folder (its latest checkpoint)")
       ->type_name("PATH");
   a.command
       ->add_option("--data", a.options.data,
-                   "Dataset, without .bin or .idx; the training data of the run when absent")
+                   "Dataset, without .bin or .idx (default: the training data of the run)")
       ->type_name("PREFIX");
-  a.command->add_option("--batches", a.options.microbatches, "Microbatches to look at")
+  a.command->add_option("--batches", a.options.microbatches, "Number of microbatches")
       ->check(at_least(1))
       ->capture_default_str();
-  a.command->add_option("--recipes", a.options.recipes, "What is tried besides the run's own recipe")
+  a.command->add_option("--recipes", a.options.recipes, "Recipes to try in addition to the run's own")
       ->delimiter(',')
       ->check(CLI::IsMember({"tensorwise", "rowwise", "blockwise"}))
       ->capture_default_str();
   a.command
-      ->add_option("--tolerance", a.limits.tolerance_db,
-                   "A cast does harm when its SQNR is so many dB below that of normally distributed values")
+      ->add_option(
+          "--tolerance", a.limits.tolerance_db,
+          "A cast is harmful if its SQNR is more than so many dB below that of normally distributed values")
       ->check(at_least(0))
       ->capture_default_str();
-  a.command->add_option("--top", a.top, "Casts in the table; 0: all")
+  a.command->add_option("--top", a.top, "Number of casts in the table; 0: all")
       ->check(at_least(0))
       ->capture_default_str();
-  a.command->add_option("--json", a.json_path, "Everything that was found, as JSON")->type_name("FILE");
+  a.command->add_option("--json", a.json_path, "Write all results as JSON to this file")->type_name("FILE");
   a.command
       ->add_option("--set", a.options.overrides,
                    "Override a key of the checkpoint's config, as in --set precision.fp8_recipe=blockwise")
@@ -112,26 +114,26 @@ bool InspectFp8Command::chosen() const {
 
 void InspectFp8Command::Arguments::check() const {
   if (checkpoint.empty()) user_error("--checkpoint PATH is required; see te-train inspect-fp8 --help");
-  if (options.recipes.empty()) user_error("--recipes: names no recipe");
+  if (options.recipes.empty()) user_error("--recipes: must name at least one recipe");
 }
 
 namespace {
 
-/// What was looked at, on some lines.
+/// Prints the checkpoint, precision, scales and data.
 void print_heading(const checkpoint::Reader& reader, const train::InspectionSetup& setup,
                    const train::Inspection& found, const train::InspectionOptions& options,
                    Fp8Recipe reference) {
   const config::PrecisionConfig& precision = setup.config.precision;
   fmt::print("checkpoint  {} (step {})\n", reader.folder().string(), reader.progress().step);
   if (precision.fp8 == Fp8Mode::off) {
-    fmt::print("precision   BF16: the table shows what an FP8 run (hybrid, {}) would cast\n",
+    fmt::print("precision   BF16: the table shows the casts of an FP8 run (hybrid, {})\n",
                config::to_string(reference));
   } else {
     fmt::print("precision   FP8 {}, {}{}\n", config::to_string(precision.fp8),
                config::to_string(precision.fp8_recipe), precision.overrides.empty() ? "" : ", overrides");
   }
   if (found.calibrated)
-    fmt::print("scales      calibrated on the data: the checkpoint has none for this precision\n");
+    fmt::print("scales      calibrated with the data: the checkpoint has none for this precision\n");
   std::string data;
   for (const config::DataSource& source : setup.config.data.train) data += " " + source.prefix;
   fmt::print("data       {}: {} microbatches, {} tokens\n", data, options.microbatches, found.tokens);
@@ -139,18 +141,17 @@ void print_heading(const checkpoint::Reader& reader, const train::InspectionSetu
 
 void print_advice(const train::OverrideAdvice& advice, size_t harmful, const train::CastLimits& limits) {
   fmt::print(
-      "\n{} do harm: SQNR more than {:g} dB below that of normally distributed values (E4M3 {:g} dB, "
-      "E5M2 {:g} dB),\nmore than {:g} % saturated, or more than {:g} % flushed to zero.\n",
+      "\n{} are harmful: SQNR more than {:g} dB below that of normally distributed values (E4M3 {:g} dB, "
+      "E5M2 {:g} dB),\nmore than {:g}% saturated, or more than {:g}% flushed to zero.\n",
       harmful == 0 ? "No casts" : fmt::format("{} casts (!)", harmful), limits.tolerance_db,
       train::normal_sqnr_db(DType::e4m3), train::normal_sqnr_db(DType::e5m2), 100 * limits.saturated,
       100 * limits.flushed);
   if (advice.rules.empty()) return;
-  fmt::print(
-      "Lowest SQNR {:.1f} dB; with these overrides, as far as the values stay what they are, {}:\n\n{}",
-      advice.worst_now_db,
-      std::isfinite(advice.worst_then_db) ? fmt::format("{:.1f} dB", advice.worst_then_db)
-                                          : "nothing is cast",
-      advice.yaml);
+  fmt::print("Lowest SQNR {:.1f} dB; with these overrides, if the values do not change, {}:\n\n{}",
+             advice.worst_now_db,
+             std::isfinite(advice.worst_then_db) ? fmt::format("{:.1f} dB", advice.worst_then_db)
+                                                 : "nothing is quantized",
+             advice.yaml);
 }
 
 json report_of(const checkpoint::Reader& reader, const train::InspectionSetup& setup,
@@ -181,8 +182,8 @@ int InspectFp8Command::run(parallel::World& world) {
   world.run_collectively([&] {
     if (world.size() > 1) {
       user_error(
-          "te-train inspect-fp8 runs on one rank, this job has {}: start it without mpirun; checkpoints of "
-          "any layout are read",
+          "te-train inspect-fp8 runs on one rank, but this job has {}: start it without mpirun; it reads "
+          "checkpoints of any layout",
           world.size());
     }
   });
@@ -207,7 +208,7 @@ int InspectFp8Command::run(parallel::World& world) {
   });
   print_heading(reader, setup, found, a.options, reference);
   const size_t rows = a.top == 0 ? casts.size() : static_cast<size_t>(a.top);
-  fmt::print("\n{} casts, worst first; SQNR in dB, and under other recipes:\n\n{}", casts.size(),
+  fmt::print("\n{} casts, worst first; SQNR in dB with the run's and with other recipes:\n\n{}", casts.size(),
              train::cast_table(casts, rows, a.options.recipes, a.limits));
   if (rows < casts.size()) fmt::print("  ... {} more (--top 0)\n", casts.size() - rows);
   print_advice(advice, static_cast<size_t>(harmful), a.limits);

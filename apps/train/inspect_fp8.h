@@ -1,5 +1,4 @@
-// te-train inspect-fp8: what casting to FP8 does to the operands of a checkpoint's model, and which overrides would
-// help.
+// te-train inspect-fp8: shows the FP8 quantization error of a checkpoint's operands, and overrides that would help.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,7 +13,7 @@ class InspectFp8Command {
   explicit InspectFp8Command(CLI::App& app);
   ~InspectFp8Command();
   bool chosen() const;
-  /// Exit code. UserError on any mistake, also in a job of several ranks.
+  /// Returns the exit code. UserError for any mistake, also in a job of several ranks.
   int run(parallel::World& world);
 
  private:

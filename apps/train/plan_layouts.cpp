@@ -11,17 +11,17 @@
 namespace te::apps {
 namespace {
 
-/// Of all stages: the ranks of a stage need as much as each other.
+/// The maximum over the pipeline stages. All ranks of a stage need the same amount.
 int64_t planned_bytes(const config::Config& config, const parallel::ProcessGrid& grid,
                       parallel::World& world) {
   const Context context = Context::cpu(train::execution_options(config));
-  int64_t most = 0;
+  int64_t bytes = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const parallel::Groups groups =
         parallel::Groups::dry_run(grid, grid.rank({.pipeline = stage}), train::connect_options(config));
-    most = std::max(most, PlannedRank(config, context, world, groups).plan().total_bytes());
+    bytes = std::max(bytes, PlannedRank(config, context, world, groups).plan().total_bytes());
   }
-  return most;
+  return bytes;
 }
 
 void write(const std::string& path, const std::string& text) {
@@ -35,17 +35,17 @@ void write(const std::string& path, const std::string& text) {
 
 PlanOptions::PlanOptions(CLI::App& app) : app_(app) {
   app.add_option("--plan", gpus_,
-                 "Rank the layouts of so many GPUs by predicted time of a step, print the best, and stop; "
+                 "Rank the layouts for so many GPUs by predicted step time, print the best, and stop; "
                  "needs no GPU")
       ->type_name("GPUS")
       ->check(CLI::Range(1, 65536));
   std::vector<std::string> names;
   for (const planner::Gpu& gpu : planner::gpus()) names.emplace_back(gpu.name);
-  app.add_option("--gpu", gpu_, "With --plan: the GPUs")->check(CLI::IsMember(names))->capture_default_str();
-  app.add_option("--gpus-per-host", per_host_, "With --plan: GPUs that NVLink joins")
+  app.add_option("--gpu", gpu_, "With --plan: GPU model")->check(CLI::IsMember(names))->capture_default_str();
+  app.add_option("--gpus-per-host", per_host_, "With --plan: GPUs that are connected by NVLink")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--rows", rows_, "With --plan: layouts that are shown")
+  app.add_option("--rows", rows_, "With --plan: number of layouts to show")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--json", json_, "With --plan: also write the report to this file")->type_name("FILE");
@@ -54,7 +54,7 @@ PlanOptions::PlanOptions(CLI::App& app) : app_(app) {
 void PlanOptions::check() const {
   if (chosen()) return;
   for (const char* option : {"--gpu", "--gpus-per-host", "--rows", "--json"})
-    if (app_.count(option) > 0) user_error("{} goes with --plan GPUS, which is missing", option);
+    if (app_.count(option) > 0) user_error("{} needs --plan GPUS", option);
 }
 
 std::string PlanOptions::run(const config::Config& config, parallel::World& world) const {

@@ -1,4 +1,4 @@
-// te-train --plan: the layouts that a job of so many GPUs can have, by predicted time (planner/layouts.h).
+// te-train --plan: ranks the possible layouts for a number of GPUs by predicted step time (planner/layouts.h).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,9 +13,9 @@ class PlanOptions {
  public:
   explicit PlanOptions(CLI::App& app);
   bool chosen() const { return gpus_ > 0; }
-  /// UserError where options of --plan are given without it.
+  /// UserError if options of --plan are given without it.
   void check() const;
-  /// Searches, and writes --json FILE; the tables, as they are to be printed.
+  /// Searches, writes --json FILE, and returns the tables to print.
   std::string run(const config::Config& config, parallel::World& world) const;
 
  private:

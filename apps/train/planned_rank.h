@@ -1,4 +1,5 @@
-// The memory plan of a rank that need not be there: its model and step, and what makes texts and judges tasks in a run.
+// The memory plan of any rank of a layout without running it: model, step, and decoders for samples and evaluation
+// tasks.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ namespace te::apps {
 
 class PlannedRank {
  public:
-  /// UserError where the layout has no schedule. Config, context, world and groups must outlive it.
+  /// UserError if the layout has no schedule. Config, context, world and groups must outlive it.
   PlannedRank(const config::Config& config, const Context& context, parallel::World& world,
               const parallel::Groups& groups);
   train::StepRunner& runner() { return runner_; }

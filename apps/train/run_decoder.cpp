@@ -18,7 +18,7 @@ std::unique_ptr<text::Tokenizer> open_run_tokenizer(const config::Config& config
 }
 
 config::Config run_decoder_config(config::Config config, int64_t length) {
-  config.parallel.pipeline_split = model::pipeline_split_text(config);  // that of the run
+  config.parallel.pipeline_split = model::pipeline_split_text(config);  // as in the run
   config.model.seq_length = length;
   config.precision.fp8 = config::Fp8Mode::off;
   config.precision.fp8_calibrate = false;

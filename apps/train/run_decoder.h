@@ -1,7 +1,7 @@
-// What decoders have in common that run beside te-train's training, on its weights: texts (decoded_samples.h) and tasks
-// (decoded_tasks.h). Such a decoder holds its cache and the activations of a pass, and no weights; it runs in BF16 (the
-// run's own dtype) in FP8 runs, too, on a stream and with choices of its own, so that training computes the same bits
-// with and without it.
+// Common code of decoders that use the weights of a training run: samples (decoded_samples.h) and evaluation tasks
+// (decoded_tasks.h). Such a decoder owns its KV cache and the activations of a pass, but no weights. It runs in the
+// run's high-precision dtype (BF16), also in FP8 runs, and has its own CUDA stream and GEMM algorithms, so that
+// training is bitwise the same with and without it.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace te::apps {
 
-/// The files of data.tokenizer, or those that the checkpoints keep, where the run goes on on another machine.
+/// Opens the files of data.tokenizer, or those stored with the checkpoints if the run resumes on another machine.
 std::unique_ptr<text::Tokenizer> open_run_tokenizer(const config::Config& config);
 
-/// The run's model, for passes of few tokens of sequences of up to `length`.
+/// The run's config, changed for passes of a few tokens over sequences of up to `length` tokens.
 config::Config run_decoder_config(config::Config config, int64_t length);
 
-/// GEMMs of the run are tuned for its own shapes, in its own time.
+/// A context with its own CUDA stream and GEMM algorithms, without autotuning.
 Context own_context(const Context& context);
 
 }  // namespace te::apps

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What the executables write about themselves: completion scripts that answer in bash (and in zsh and fish where these are
-# installed), and manual pages that man shows without a warning.
+# Tests the completion scripts of the executables in bash (and in zsh and fish, if installed), and that man shows their
+# manual pages without warnings.
 #
-#   tests/apps/completion_test.sh FOLDER     with the executables
+#   tests/apps/completion_test.sh FOLDER     folder of the executables
 set -euo pipefail
 apps="$(cd "$1" && pwd)"
 work="$(mktemp -d)"
@@ -12,13 +12,13 @@ touch run.yaml notes.txt
 mkdir checkpoints
 failures=0
 
-# fail TEXT...: one line, counted.
+# fail TEXT...: prints and counts a failure.
 fail() {
   printf 'FAILED: %s\n' "$*" >&2
   failures=$((failures + 1))
 }
 
-# answers_bash PROGRAM LINE: the answers in a bash of its own, as readline asks for them, one a line.
+# answers_bash PROGRAM LINE: prints the completions in a separate bash, as readline would request them, one per line.
 answers_bash() {
   # shellcheck disable=SC2016  # expanded in the other bash
   bash --norc -c 'compopt() { :; }
@@ -28,13 +28,13 @@ answers_bash() {
     printf "%s\n" "${COMPREPLY[@]}"' - "$work/$1.bash" "$1" "$2" | LC_ALL=C sort
 }
 
-# answers_fish PROGRAM LINE: the same in fish, without the descriptions.
+# answers_fish PROGRAM LINE: prints the completions in fish, without descriptions.
 answers_fish() {
   # shellcheck disable=SC2016
   fish --no-config -c 'source $argv[1]; complete -C $argv[2]' "$work/$1.fish" "$2" | cut -f 1 | LC_ALL=C sort
 }
 
-# expect SHELL PROGRAM LINE ANSWER...: exactly these answers to the line, cut off where the cursor is.
+# expect SHELL PROGRAM LINE ANSWER...: checks that these are the completions of the line up to the cursor.
 expect() {
   local shell="$1" program="$2" line="$3" found
   shift 3
@@ -84,12 +84,12 @@ if command -v fish >/dev/null; then
   expect fish te-data 'te-data ver' verify
   expect fish te-data 'te-data tokenize --split-by b' blank-line
 else
-  echo "fish is not installed: its scripts were not tried"
+  echo "fish is not installed: its scripts were not tested"
 fi
 if command -v zsh >/dev/null; then
   for file in *.zsh; do zsh -n "$file" || fail "$file"; done
 else
-  echo "zsh is not installed: its scripts were not tried"
+  echo "zsh is not installed: its scripts were not tested"
 fi
 [[ $failures -eq 0 ]] || exit 1
-echo "completions and manual pages are in order"
+echo "completions and manual pages are correct"

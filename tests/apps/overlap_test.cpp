@@ -1,4 +1,4 @@
-// Intervals of time, and what of the messages' time they leave exposed: numbers counted by hand.
+// Time intervals, and hidden and exposed communication, checked with numbers computed by hand.
 #include "bench/overlap.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace te::bench {
 
-// Where GoogleTest looks for it.
+// In the namespace in which GoogleTest looks for it.
 void PrintTo(const Interval& interval, std::ostream* out) {
   *out << '[' << interval.from << ", " << interval.to << ')';
 }
@@ -22,14 +22,14 @@ using Set = std::vector<Interval>;
 TEST(Overlap, UnionsAreDisjointAndAscending) {
   EXPECT_EQ(union_of({}), Set{});
   EXPECT_EQ(union_of({{5, 8}, {0, 2}, {1, 3}}), (Set{{0, 3}, {5, 8}}));
-  EXPECT_EQ(union_of({{0, 2}, {2, 4}}), (Set{{0, 4}}));             // they touch
-  EXPECT_EQ(union_of({{0, 10}, {2, 3}, {9, 12}}), (Set{{0, 12}}));  // one within another
-  EXPECT_EQ(union_of({{4, 4}, {3, 1}, {6, 7}}), (Set{{6, 7}}));     // empty ones
+  EXPECT_EQ(union_of({{0, 2}, {2, 4}}), (Set{{0, 4}}));             // touching
+  EXPECT_EQ(union_of({{0, 10}, {2, 3}, {9, 12}}), (Set{{0, 12}}));  // nested
+  EXPECT_EQ(union_of({{4, 4}, {3, 1}, {6, 7}}), (Set{{6, 7}}));     // empty
   EXPECT_EQ(union_of({{-3, -1}, {-2, 1}, {1.5, 2}}), (Set{{-3, 1}, {1.5, 2}}));
   EXPECT_DOUBLE_EQ(total_length(union_of({{0, 2}, {1, 3}, {5, 8}})), 6);  // not 2 + 2 + 3
 }
 
-TEST(Overlap, TakesThePartThatLiesInTheSet) {
+TEST(Overlap, LengthWithinASet) {
   const Set set{{1, 3}, {5, 6}, {8, 12}};
   EXPECT_DOUBLE_EQ(length_within(Interval{0, 20}, set), 2 + 1 + 4);
   EXPECT_DOUBLE_EQ(length_within(Interval{2, 9}, set), 1 + 1 + 1);
@@ -53,14 +53,14 @@ TimedOperation operation(OpRole role, int stream, double from, double to, const 
           .ms = to - from};
 }
 
-// Computing from 0 to 4 and from 6 to 10, on two streams that overlap from 2 to 4 and from 7 to 8.
+// Computes from 0 to 4 and from 6 to 10, on two CUDA streams that overlap from 2 to 4 and from 7 to 8.
 std::vector<TimedOperation> busy_step() {
   return {operation(OpRole::computes, 0, 0, 4, "gemm"), operation(OpRole::computes, 1, 2, 4, "gemm"),
           operation(OpRole::computes, 0, 6, 8, "gemm"),
           operation(OpRole::computes, 1, 7, 10, "norm_forward")};
 }
 
-TEST(Messages, AreHiddenWhereAnotherStreamComputes) {
+TEST(Messages, HiddenIfAnotherStreamComputes) {
   std::vector<TimedOperation> step = busy_step();
   step.push_back(
       operation(OpRole::message, 2, 3, 7, "all_gather", "tensor", "linear_fc1 fprop"));  // 3-4, 6-7
@@ -84,7 +84,7 @@ TEST(Messages, AreHiddenWhereAnotherStreamComputes) {
   EXPECT_DOUBLE_EQ(times.rows[2].ms, 8);
   EXPECT_DOUBLE_EQ(times.rows[2].hidden_ms, 1 + 1 + 1);
   EXPECT_DOUBLE_EQ(times.rows[2].exposed_ms(), 5);
-  // Messages from 3 to 13 and from 14 to 15. Exposed: 4-6, 10-13 and 14-15, though the rows have 1 + 2.5 + 5.
+  // Communication from 3 to 13 and from 14 to 15. Exposed: 4-6, 10-13 and 14-15; the sum of the rows is 1 + 2.5 + 5.
   EXPECT_DOUBLE_EQ(times.ms, 11);
   EXPECT_DOUBLE_EQ(times.hidden_ms, 5);
   EXPECT_DOUBLE_EQ(times.exposed_ms(), 6);
@@ -93,11 +93,11 @@ TEST(Messages, AreHiddenWhereAnotherStreamComputes) {
   EXPECT_DOUBLE_EQ(report.at("kinds").at(2).at("exposed_ms").get<double>(), 5);
 }
 
-TEST(Messages, AreMeansOfTheRuns) {
+TEST(Messages, MeanOverRuns) {
   std::vector<TimedOperation> alone{operation(OpRole::message, 0, 0, 2, "send", "pipeline")};
-  std::vector<TimedOperation> beside = busy_step();
-  beside.push_back(operation(OpRole::message, 2, 0, 4, "send", "pipeline"));
-  const MessageTimes times = message_times({alone, beside});
+  std::vector<TimedOperation> overlapped = busy_step();
+  overlapped.push_back(operation(OpRole::message, 2, 0, 4, "send", "pipeline"));
+  const MessageTimes times = message_times({alone, overlapped});
   ASSERT_EQ(times.rows.size(), 1u);
   EXPECT_DOUBLE_EQ(times.rows[0].calls, 1);
   EXPECT_DOUBLE_EQ(times.rows[0].ms, 3);
@@ -105,7 +105,7 @@ TEST(Messages, AreMeansOfTheRuns) {
   EXPECT_DOUBLE_EQ(times.exposed_ms(), 1);
 }
 
-TEST(Messages, OfOneRankAreNone) {
+TEST(Messages, NoneOnOneRank) {
   EXPECT_TRUE(message_times({busy_step()}).rows.empty());
   ::testing::internal::CaptureStdout();
   print_messages(message_times({busy_step()}), 10, "step");
@@ -120,7 +120,7 @@ TEST(Timeline, EventsAreInMicrosecondsByRankAndStream) {
   TimedOperation gather = operation(OpRole::message, 2, 0.25, 1, "all_gather", "tensor");
   gather.kind = "communication";
   const nlohmann::json events = nlohmann::json::parse("[" + trace_events({gemm, gather}, 3) + "]");
-  ASSERT_EQ(events.size(), 6u);  // the rank's name, those of three streams, two operations
+  ASSERT_EQ(events.size(), 6u);  // the name of the rank, the names of three CUDA streams, two operations
   EXPECT_EQ(events[0].at("name"), "process_name");
   EXPECT_EQ(events[0].at("args").at("name"), "rank 3");
   EXPECT_EQ(events[1].at("args").at("name"), "main stream");

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs the build tree's executables into a folder and uses them there.
+# Installs the executables of a build tree to a folder and uses them there.
 #
 #   tests/apps/package_test.sh package|install BUILD_FOLDER
 #
-#   package   by way of a Debian package
-#   install   by `cmake --install`
+#   package   with a Debian package
+#   install   with `cmake --install`
 set -euo pipefail
 scripts="$(cd "$(dirname "${BASH_SOURCE[0]}")/../../scripts" && pwd)"
 folder="$(mktemp -d)"

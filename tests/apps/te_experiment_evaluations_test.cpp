@@ -1,4 +1,4 @@
-// Evaluations of an experiment's last checkpoints: made behind each run, once, and stopped and continued like runs.
+// Evaluations of the final checkpoints of an experiment: once after each run, and stopped and continued like runs.
 #include <csignal>
 
 #include "te_experiment_testing.h"
@@ -29,7 +29,7 @@ class Evaluations : public TeExperiment {
                                           "retries: 1\nevaluate:\n  tasks: [" + tasks +
                                           "]\n  data: " + (folder_ / "eval") + "\n" + more);
   }
-  /// A te-generate that notes its calls and goes on as te-generate, unless `before` ends it.
+  /// A te-generate that records its calls and then runs te-generate, unless `before` exits.
   std::string counting(const std::string& before = "") const {
     return script("echo \"$3\" >> '" + (folder_ / "calls") + "'\n" + before +
                   "exec " TE_GENERATE_EXECUTABLE " \"$@\"\n");
@@ -43,7 +43,7 @@ class Evaluations : public TeExperiment {
   }
 };
 
-TEST_F(Evaluations, FollowEachRunAndAreNotRepeated) {
+TEST_F(Evaluations, RunOnceAfterEachRun) {
   write_experiment("lambada_openai, own_task", "  limit: 2\n");
   const std::string program = counting();
   const Result result = run_counted(program);
@@ -67,7 +67,7 @@ TEST_F(Evaluations, FollowEachRunAndAreNotRepeated) {
 
   EXPECT_EQ(run_counted(program).code, 0);
   EXPECT_EQ(calls(), 4);
-  // Other documents are another request; the runs are not repeated.
+  // A changed limit requires a new evaluation; the runs are not repeated.
   write_experiment("lambada_openai, own_task", "  limit: 3\n");
   const Result other = run_counted(program);
   EXPECT_EQ(other.code, 0);
@@ -76,9 +76,9 @@ TEST_F(Evaluations, FollowEachRunAndAreNotRepeated) {
   EXPECT_EQ(file("fp8_seed2/state.json").at("attempts"), 1);
 }
 
-TEST_F(Evaluations, GoOnWhereTheyWereStoppedAndFailAlone) {
+TEST_F(Evaluations, ContinueAfterAStopAndFailSeparately) {
   write_experiment("own_task");
-  // The second seed's evaluations wait to be interrupted, those of the first were done.
+  // The evaluations of the second seed wait to be interrupted; those of the first are done.
   const std::string slow = counting("case \"$3\" in\n  */bf16_seed2/*) : > '" + (folder_ / "slow") +
                                     "'; exec sleep 60 ;;\n  */fp8_seed2/*) exec sleep 60 ;;\nesac\n");
   const pid_t child = start((folder_ / "tiny.yaml") + " --te-generate " + slow);
@@ -89,7 +89,7 @@ TEST_F(Evaluations, GoOnWhereTheyWereStoppedAndFailAlone) {
   EXPECT_EQ(evaluation("bf16_seed2").at("state"), "waiting");
   EXPECT_EQ(evaluation("bf16_seed1").at("state"), "finished");
 
-  // Killed once: tried again. Refused: not, and the others go on.
+  // A killed evaluation is retried. A refused one is not, and the others continue.
   const std::string bad = counting("case \"$3\" in\n  */bf16_seed2/*) [ -e '" + (folder_ / "once") +
                                    "' ] || { : > '" + (folder_ / "once") +
                                    "'; kill -9 $$; } ;;\n  */fp8_seed2/*) echo 'te-generate: error: no such "
@@ -102,7 +102,7 @@ TEST_F(Evaluations, GoOnWhereTheyWereStoppedAndFailAlone) {
   EXPECT_EQ(evaluation("bf16_seed2").at("state"), "finished");
   EXPECT_EQ(evaluation("fp8_seed2").at("reason"), "te-generate: error: no such thing");
   EXPECT_EQ(state("fp8_seed2"), "finished");
-  // The next call tries it again.
+  // The next call retries it.
   EXPECT_EQ(run_counted(counting()).code, 0);
   EXPECT_EQ(evaluation("fp8_seed2").at("state"), "finished");
 }
@@ -115,7 +115,7 @@ TEST_F(Evaluations, AreRefusedBeforeTheFirstRun) {
              tiny("training.train_steps=5") + "evaluate: {tasks: [own_task], data: /nowhere}\n");
   const Result result = run((folder_ / "tiny.yaml"));
   EXPECT_EQ(result.code, 2);
-  TE_EXPECT_CONTAINS(result.error, "evaluate: data: /nowhere is no folder");
+  TE_EXPECT_CONTAINS(result.error, "evaluate: data: /nowhere is not a folder");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/bf16_seed1"));
 }
 

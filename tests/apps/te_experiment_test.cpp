@@ -1,4 +1,4 @@
-// te-experiment end to end: tiny experiments on the CPU, killed in the middle, with failing runs, with bad files.
+// te-experiment end to end: tiny experiments on the CPU that are killed, have failing runs, or have invalid files.
 #include <chrono>
 #include <csignal>
 
@@ -14,7 +14,7 @@ using testing::Result;
 using testing::TeExperiment;
 using testing::write_file;
 
-TEST_F(TeExperiment, RunsAllVariantsOfAllSeedsAndRepeatsNone) {
+TEST_F(TeExperiment, RunsAllVariantsWithAllSeedsOnce) {
   const Result result = run((folder_ / "tiny.yaml"));
   ASSERT_EQ(result.code, 0) << result.out << result.error;
   const json summary = file("summary.json");
@@ -46,7 +46,7 @@ TEST_F(TeExperiment, RunsAllVariantsOfAllSeedsAndRepeatsNone) {
       EXPECT_FALSE(begin.at(key).get<std::string>().empty()) << key;
     EXPECT_FALSE(begin.at("libraries").empty());
   }
-  // Variants of a seed share the first step's loss up to the rounding of FP8; seeds do not.
+  // Variants of a seed have the same loss in the first step up to FP8 rounding; different seeds do not.
   const auto first = [&](const std::string& name) {
     return std::stod(testing::split(testing::split(log(name), '\n').at(1), ',').at(3));
   };
@@ -60,7 +60,7 @@ TEST_F(TeExperiment, RunsAllVariantsOfAllSeedsAndRepeatsNone) {
   EXPECT_EQ(std::filesystem::last_write_time(folder_ / "out/fp8_seed2/loss.csv"), written);
 }
 
-TEST_F(TeExperiment, HasAReportMade) {
+TEST_F(TeExperiment, MakesAReport) {
   std::string three = tiny("training.train_steps=5");
   three.insert(
       three.find("seeds:"),
@@ -68,7 +68,7 @@ TEST_F(TeExperiment, HasAReportMade) {
   write_file(folder_ / "tiny.yaml", three + "bar: {percent: 0.5}\n");
   ASSERT_EQ(run((folder_ / "tiny.yaml")).code, 0);
   EXPECT_EQ(file("summary.json").at("variants")[2].at("baseline"), "fp8");
-  EXPECT_EQ(file("summary.json").at("bar").at("given"), json({"percent"}));  // the report names it
+  EXPECT_EQ(file("summary.json").at("bar").at("given"), json({"percent"}));  // shown in the report
   EXPECT_FALSE(file("summary.json").at("variants")[1].contains("baseline"));
   const std::string text = read_file(folder_ / "stdout");
   if (text.find("no report was written") != std::string::npos)
@@ -79,8 +79,8 @@ TEST_F(TeExperiment, HasAReportMade) {
   TE_EXPECT_CONTAINS(read_file(folder_ / "out/report/report.html"), "data:image/png;base64,");
 }
 
-// Named validation sets have columns of their own, which are empty at the end of all lines but a few.
-TEST_F(TeExperiment, ASignalSavesAndTheNextCallGoesOn) {
+// Named validation sets have their own columns, which are empty at the end of most lines.
+TEST_F(TeExperiment, SavesOnASignalAndResumesInTheNextCall) {
   const std::string sets = "\"data.valid={text: " + (folder_ / "valid") + "}\"";
   write_file(folder_ / "tiny.yaml", tiny("training.train_steps=400, " + sets, 100));
   const pid_t child = start((folder_ / "tiny.yaml"));
@@ -89,7 +89,7 @@ TEST_F(TeExperiment, ASignalSavesAndTheNextCallGoesOn) {
   ::kill(child, SIGINT);
   const Result result = folder_.wait(child);
   EXPECT_EQ(result.code, 130) << result.out << result.error;
-  TE_EXPECT_CONTAINS(result.out, "the same command goes on");
+  TE_EXPECT_CONTAINS(result.out, "run the same command to resume");
   EXPECT_EQ(state("bf16_seed1"), "interrupted");
   EXPECT_EQ(state("bf16_seed2"), "");
   const int64_t steps = lines(log("bf16_seed1")) - 1;
@@ -100,7 +100,7 @@ TEST_F(TeExperiment, ASignalSavesAndTheNextCallGoesOn) {
   TE_EXPECT_CONTAINS(more.out, "bf16_seed1: started on CPU, after step " + std::to_string(steps));
   EXPECT_EQ(file("bf16_seed1/run.json").at("starts").size(), 2u);
 
-  // Bit for bit what an uninterrupted run gives.
+  // Bitwise equal to an uninterrupted run.
   const Result whole =
       folder_.run("whole", {"training.train_steps=400", "training.eval_interval=100", "training.seed=1",
                             "data.valid={text: " + (folder_ / "valid") + "}"});
@@ -108,7 +108,7 @@ TEST_F(TeExperiment, ASignalSavesAndTheNextCallGoesOn) {
   EXPECT_EQ(losses(log("bf16_seed1")), losses(read_file(folder_.run_folder("whole") + "/loss.csv")));
 }
 
-TEST_F(TeExperiment, SurvivesItsOwnEndAndThatOfARun) {
+TEST_F(TeExperiment, ResumesAfterItOrARunIsKilled) {
   write_file(folder_ / "tiny.yaml", tiny("training.train_steps=300, checkpoint.save_every=5", 100));
   const pid_t child = start((folder_ / "tiny.yaml") + " --no-report");
   wait_for_steps("bf16_seed1", 8);
@@ -116,7 +116,7 @@ TEST_F(TeExperiment, SurvivesItsOwnEndAndThatOfARun) {
   ASSERT_GT(process, 0);
   ::kill(process, SIGKILL);  // the run: it is started again
   EXPECT_TRUE(eventually([&] { return file("bf16_seed1/state.json").value("attempts", 0) >= 2; }));
-  ::kill(child, SIGKILL);  // te-experiment: its runs are told to save and stop
+  ::kill(child, SIGKILL);  // te-experiment: its runs receive SIGTERM, save and stop
   EXPECT_EQ(folder_.wait(child).code, -1);
   EXPECT_EQ(state("bf16_seed1"), "running");
 
@@ -134,7 +134,7 @@ TEST_F(TeExperiment, SurvivesItsOwnEndAndThatOfARun) {
 }
 
 TEST_F(TeExperiment, OneFailedRunDoesNotStopTheOthers) {
-  // One variant's runs crash at once, another's are refused, a third one's diverge.
+  // The runs of one variant crash at once, those of another are refused, those of a third diverge.
   const std::string fake = script(
       "case \"$2\" in\n"
       "  */crash_*) kill -9 $$ ;;\n"
@@ -157,7 +157,7 @@ TEST_F(TeExperiment, OneFailedRunDoesNotStopTheOthers) {
   EXPECT_EQ(file("refused_seed1/state.json").at("attempts"), 1);
   EXPECT_EQ(file("refused_seed1/state.json").at("reason"), "te-train: error: no such thing");
   TE_EXPECT_CONTAINS(result.out, "refused_seed1: failed: te-train: error: no such thing");
-  // Failed runs have another go, what diverged has not.
+  // Failed runs are retried, diverged runs are not.
   const Result again = run((folder_ / "tiny.yaml") + " --te-train " TE_TRAIN_EXECUTABLE);
   EXPECT_EQ(again.code, 1) << again.out;
   for (const char* name : {"crash_seed1", "crash_seed2", "refused_seed1"})
@@ -165,7 +165,7 @@ TEST_F(TeExperiment, OneFailedRunDoesNotStopTheOthers) {
   EXPECT_EQ(state("diverged_seed1"), "diverged");
 }
 
-TEST_F(TeExperiment, RunsOfSeveralRanksGoThroughALauncher) {
+TEST_F(TeExperiment, RunsOfSeveralRanksUseALauncher) {
   const std::string fake = script("printf '%s\\n' \"$*\" >> '" + (folder_ / "calls") +
                                   "'\nprintf '%s\\n' \"$CUDA_VISIBLE_DEVICES\" \"$TE_GEMM_CACHE\" >> '" +
                                   (folder_ / "calls") + "'\n");
@@ -180,8 +180,8 @@ TEST_F(TeExperiment, RunsOfSeveralRanksGoThroughALauncher) {
                                               (folder_ / "out/gemm_algorithms") + "\n");
 }
 
-// The first runs are spread over the GPUs; a file of GEMM algorithms that the user names stays.
-TEST_F(TeExperiment, SeveralRunsTakePlaceOnAGpuAtATime) {
+// The first runs are distributed over the GPUs; a cache of GEMM algorithms that the user names is kept.
+TEST_F(TeExperiment, RunsSeveralRunsPerGpu) {
   write_file(folder_ / "tiny.yaml", "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") +
                                         "\nvariants: {a: []}\nseeds: [1, 2, 3, 4, 5]\n"
                                         "run_on: {gpus: [2, 5], runs_per_gpu: 2}\n");
@@ -197,9 +197,9 @@ TEST_F(TeExperiment, SeveralRunsTakePlaceOnAGpuAtATime) {
                        "a_seed" + std::to_string(i + 1) + " (waiting): CUDA_VISIBLE_DEVICES=" + gpus[i]);
 }
 
-// The ranks are told, not mpirun, and save together.
-TEST_F(TeExperiment, RanksUnderMpirunAreInterruptedAndGoOn) {
-  std::string launcher;  // without the flag for the number of ranks, its last word
+// The ranks receive the signal, not mpirun, and save together.
+TEST_F(TeExperiment, InterruptsAndResumesRanksUnderMpirun) {
+  std::string launcher;  // without its last word, the flag for the number of ranks
   std::vector<std::string> words = testing::split(TE_MPIRUN, ' ');
   words.pop_back();
   for (const std::string& word : words)
@@ -225,7 +225,7 @@ TEST_F(TeExperiment, RanksUnderMpirunAreInterruptedAndGoOn) {
   EXPECT_EQ(file("a_seed1/run.json").at("starts")[1].at("ranks"), 2);
 }
 
-TEST_F(TeExperiment, TwoOfThemDoNotShareADirectory) {
+TEST_F(TeExperiment, RefusesADirectoryInUse) {
   const std::string fake = script("exec sleep 30\n");
   const pid_t child = start((folder_ / "tiny.yaml") + " --te-train " + fake);
   EXPECT_TRUE(eventually([&] { return state("bf16_seed1") == "running"; }));
@@ -233,12 +233,12 @@ TEST_F(TeExperiment, TwoOfThemDoNotShareADirectory) {
       (TE_EXPERIMENT_EXECUTABLE " " + (folder_ / "tiny.yaml") + " >/dev/null 2>" + (folder_ / "second"))
           .c_str());
   EXPECT_EQ(WEXITSTATUS(code), 2);
-  TE_EXPECT_CONTAINS(read_file(folder_ / "second"), "another te-experiment is at work");
+  TE_EXPECT_CONTAINS(read_file(folder_ / "second"), "another te-experiment is running");
   ::kill(child, SIGTERM);
   EXPECT_EQ(folder_.wait(child).code, 130);
 }
 
-TEST_F(TeExperiment, ADryRunPrintsTheRuns) {
+TEST_F(TeExperiment, DryRunPrintsTheRuns) {
   const Result result = run("--dry-run " + (folder_ / "tiny.yaml"));
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "tiny: 4 runs, 2 at a time");
@@ -249,7 +249,7 @@ TEST_F(TeExperiment, ADryRunPrintsTheRuns) {
 }
 
 // Runs get the effective config, so that a base that changes later does not change them.
-TEST_F(TeExperiment, LostOutputIsNoSuccess) {
+TEST_F(TeExperiment, LostOutputFails) {
   for (const char* name : {"stdout", "stderr"}) write_file(folder_ / name, "");
   const Result result =
       run("--dry-run " + (folder_ / "tiny.yaml") + " >/dev/full 2>" + (folder_ / "lost") + " #");
@@ -258,7 +258,7 @@ TEST_F(TeExperiment, LostOutputIsNoSuccess) {
                      "te-experiment: error: standard output could not be written");
 }
 
-TEST_F(TeExperiment, ABaseMayExtendOthers) {
+TEST_F(TeExperiment, BaseMayExtendOtherConfigs) {
   write_file(folder_ / "over.yaml", "extends: base.yaml\noptimizer: {beta1: 0.7}\n");
   std::string text = tiny("training.train_steps=5");
   const std::string base = folder_ / "base.yaml";
@@ -275,8 +275,8 @@ TEST_F(TeExperiment, ABaseMayExtendOthers) {
   TE_EXPECT_CONTAINS(wrong.error, base + ":7: key 'checkpoint.save_evry' is unknown");
 }
 
-// Their data need not be here.
-TEST_F(TeExperiment, ShippedExperimentsAreWellFormed) {
+// A dry run does not need their data.
+TEST_F(TeExperiment, ShippedExperimentsAreValid) {
   int64_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(TE_SOURCE_DIR "/configs/experiments")) {
     const std::string command = "cd " TE_SOURCE_DIR " && " TE_EXPERIMENT_EXECUTABLE " --dry-run " +
@@ -290,12 +290,12 @@ TEST_F(TeExperiment, ShippedExperimentsAreWellFormed) {
   EXPECT_GE(files, 5);
 }
 
-TEST_F(TeExperiment, AFolderOfOtherSettingsIsRefused) {
+TEST_F(TeExperiment, RefusesAFolderWithOtherSettings) {
   ASSERT_EQ(run((folder_ / "tiny.yaml") + " --no-report").code, 0);
   write_file(folder_ / "tiny.yaml", tiny("training.train_steps=6"));
   const Result result = run((folder_ / "tiny.yaml"));
   EXPECT_EQ(result.code, 2);
-  TE_EXPECT_CONTAINS(result.error, "was begun with other settings (training.train_steps was 5, is 6)");
+  TE_EXPECT_CONTAINS(result.error, "was started with other settings (training.train_steps was 5, is 6)");
 }
 
 TEST_F(TeExperiment, MistakesAreOneLine) {
@@ -306,21 +306,22 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
       {rest, "base must be the path of a config"},
       {base + "seeds: [1]\n", "variants must be a map"},
       {base + "variants: {a: []}\n", "variants.a: seeds must be"},
-      {base + rest + "seed: 3\n", "seed is no key here; did you mean 'seeds'? there are base,"},
+      {base + rest + "seed: 3\n", "unknown key seed; did you mean 'seeds'? known keys: base,"},
       {base + rest + "baseline: b\n", "baseline must be one of the variants"},
       {base + "variants: {a: [], b: {baseline: c}}\nseeds: [1]\n",
        "variants.b.baseline must be the name of another variant"},
       {base + "variants: {a: [], b: {baseline: b}}\nseeds: [1]\n",
        "variants.b.baseline must be the name of another variant"},
       {base + "variants: {a: {baseline: b}, b: []}\nseeds: [1]\n",
-       "variants.a.baseline: a is what the others are compared with"},
+       "variants.a.baseline: a is the baseline of the experiment"},
       {base + "variants: {a/b: []}\nseeds: [1]\n", "name of a variant"},
       {base + "variants: {a: [precision.fp8]}\nseeds: [1]\n", "'precision.fp8' must be KEY=VALUE"},
-      {base + "variants: {a: [training.seed=3]}\nseeds: [1]\n", "training.seed differs from run to run"},
+      {base + "variants: {a: [training.seed=3]}\nseeds: [1]\n",
+       "training.seed is set by te-experiment for each run"},
       {base + "variants: {a: [precision.fp9=off]}\nseeds: [1]\n", "variants.a: "},
       {base + "variants: {a: []}\nseeds: [1, 1]\n", "each once"},
       {base + rest + "run_on: {gpus: [0, 1, 2], ranks: 2}\n",
-       "3 gpus cannot be shared out to runs of 2 ranks"},
+       "3 gpus cannot be divided among runs of 2 ranks"},
       {base + rest + "run_on: {gpus: [0], cpu: 1}\n", "exclude each other"},
       {base + rest + "run_on: {gpus: [0], runs_per_gpu: 0}\n", "runs_per_gpu must be a whole number from 1"},
       {base + rest + "run_on: {runs_per_gpu: 2}\n", "runs_per_gpu needs gpus"},
@@ -330,7 +331,7 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
       {base + rest + "evaluate: {tasks: [piqa]}\n", "evaluate: data must be the path of the folder"},
       {base + rest + "evaluate: {tasks: [piqa], data: eval, limit: 0}\n",
        "limit must be a whole number from 1"},
-      {base + rest + "evaluate: {tasks: [piqa], data: eval, task: x}\n", "task is no key here"},
+      {base + rest + "evaluate: {tasks: [piqa], data: eval, task: x}\n", "unknown key task"},
       {base + rest + "evaluate: {tasks: [piqa], data: eval, options: [--limit=3]}\n", "--limit is set by"},
       {base + rest + "overrides: [checkpoint.save_last=false]\nevaluate: {tasks: [piqa], data: eval}\n",
        "needs the last step's checkpoint"},
@@ -347,7 +348,7 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
   TE_EXPECT_CONTAINS(run("").error, "FILE is required");
   const Result directory = run(folder_ / "");
   EXPECT_EQ(directory.code, 2);
-  TE_EXPECT_CONTAINS(directory.error, "is a folder, not a regular file; give an experiment's file");
+  TE_EXPECT_CONTAINS(directory.error, "is a folder, not a regular file; give an experiment file");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// An experiment of two variants and two seeds on the CPU, and te-experiment as a process.
+// An experiment with two variants and two seeds on the CPU, and te-experiment as a process.
 #pragma once
 
 #include <algorithm>
@@ -46,16 +46,16 @@ class TeExperiment : public ::testing::Test {
   void wait_for_steps(const std::string& run, int64_t steps) const {
     const std::string path = folder_ / ("out/" + run + "/loss.csv");
     ASSERT_TRUE(eventually([&] { return std::filesystem::exists(path) && lines(read_file(path)) > steps; }))
-        << run << " did not come to step " << steps;
+        << run << " did not reach step " << steps;
   }
-  /// A te-train of the test's own.
+  /// A script that replaces te-train.
   std::string script(const std::string& text) const {
     const std::string path = folder_ / "fake.sh";
     write_file(path, "#!/bin/sh\n" + text);
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return path;
   }
-  /// Without the columns of time.
+  /// The columns that do not contain times.
   static std::vector<std::string> losses(const std::string& csv) {
     std::vector<std::string> found;
     for (const std::string& line : split(csv, '\n')) {

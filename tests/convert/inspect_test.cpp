@@ -27,8 +27,8 @@ TEST_F(Inspect, SummarizesACheckpoint) {
   for (const std::string part :
        {"step         2, 2 updates, 8 samples\n",
         "llama, 2 layers, hidden 32, ffn 64, 4 heads, 2 query groups",
-        "1 rank with files of their own, tensor 1 x pipeline 1\n", "optimizer    ",
-        "hybrid, delayed: 24 operands, amax histories of 4 steps", "checksums    all of 3 files fit",
+        "1 rank with model files, tensor 1 x pipeline 1\n", "optimizer    ",
+        "hybrid, delayed: 24 operands, amax histories of 4 steps", "checksums    all 3 files match",
         "\nlayers.1.mlp.linear_fc2.weight ", "  [32, 64]  ", "exp_avg_sq/output_layer.weight"})
     TE_EXPECT_CONTAINS(result.out, part);
 
@@ -89,7 +89,7 @@ TEST_F(Inspect, RefusesInOneLine) {
   expect_convert_refused(inspect((folder_ / "one.safetensors") + " --verify"), "have no checksums");
   expect_convert_refused(inspect(folder_ / "nothing"), "nothing: not found");
   std::filesystem::create_directory(folder_ / "empty");
-  expect_convert_refused(inspect(folder_ / "empty"), "holds neither a checkpoint");
+  expect_convert_refused(inspect(folder_ / "empty"), "contains neither a checkpoint");
   expect_convert_refused(inspect(folder_ / "base.yaml"), "base.yaml: ");
   expect_convert_refused(inspect(""), "path is required");
 }

@@ -187,12 +187,12 @@ TEST_F(TeConvert, AModelWithoutATokenizerIsExportedWithAWarning) {
   fs::remove_all(folder_ / "te/hugging_face");
   const Ended exported = convert("export " + at("te") + " --out " + at("back"));
   ASSERT_EQ(exported.code, 0) << exported.error;
-  EXPECT_NE(exported.error.find("--tokenizer PATH adds one"), std::string::npos) << exported.error;
+  EXPECT_NE(exported.error.find("add one with --tokenizer PATH"), std::string::npos) << exported.error;
 }
 
 TEST_F(TeConvert, MistakesAreOneLineAndLeaveNothing) {
   const std::string gpt2 = fixture("gpt2").string();
-  expect_refused("", "a command is missing: import, export, ");
+  expect_refused("", "a subcommand is required: import, export, ");
   expect_refused("imprt " + gpt2, "unknown argument imprt; did you mean 'import'?");
   expect_refused("import " + gpt2 + " --output " + at("te"), "unknown option --output; did you mean --out?");
   expect_refused("import " + gpt2, "--out is required");

@@ -59,7 +59,7 @@ TEST(TeDataFiles, SplitsAndEndsDocumentsByOption) {
   EXPECT_EQ(run_te_data(folder, call + " --split-by blank-line --append-eod false").code, 0);
   EXPECT_EQ(read_dataset(folder / "a"),
             (Documents{{'o', 'n', 'e', '\n', 't', 'w', 'o', '\n'}, {'t', 'h', 'r', 'e', 'e'}}));
-  expect_refused(run_te_data(folder, call + " --split-by line --document-separator=--"), "give one of them");
+  expect_refused(run_te_data(folder, call + " --split-by line --document-separator=--"), "use one of them");
   expect_refused(run_te_data(folder, call + " --threads -1"), "--threads");
 }
 
@@ -105,7 +105,7 @@ TEST(TeDataFiles, DatasetsAreReplacedWithForceOnly) {
   expect_kept(instruct + " --output " + (folder / "masked"), "--output", "masked", masked);
   // A merged dataset without a mask would replace one with a mask.
   expect_refused(run_te_data(folder, merge + " --force --output " + (folder / "masked")),
-                 "masked_mask.idx: is the loss mask of the dataset that stands there");
+                 "masked_mask.idx: loss mask of an existing dataset with this prefix");
 }
 
 TEST(TeDataFiles, PipesInPlaceOfFilesAreRefused) {
@@ -167,7 +167,7 @@ TEST(TeDataFiles, MergesDatasetsOfOneType) {
 
   const std::string to = "merge --output " + (folder / "no") + " ";
   expect_refused(run_te_data(folder, to + (folder / "a") + " " + (folder / "i32")),
-                 "i32: holds i32 tokens, " + (folder / "a") + " holds u16");
+                 "i32: has i32 tokens, " + (folder / "a") + " has u16");
   expect_refused(run_te_data(folder, to + (folder / "a") + " " + (folder / "none")),
                  "none.idx: cannot be opened");
   expect_no_dataset(folder / "no");

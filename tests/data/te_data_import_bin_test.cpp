@@ -96,7 +96,7 @@ TEST_F(TeDataImportBin, RejectsInvalidFilesAndOptions) {
   write("negative.bin", shard_file<uint16_t>(kShardGpt2, {1, 9}, -3));
   write("header.bin", shard_file<uint16_t>(kShardGpt2, {}).substr(0, 1023));
   write("id.bin", shard_file<uint32_t>(kShardLlama3, {1, 0x80000000U}));
-  expect_refused(import("empty.bin"), "--input: no token in 1 file");
+  expect_refused(import("empty.bin"), "--input: no tokens in 1 file");
   expect_refused(import("magic.bin"),
                  "magic.bin: is not a token shard of llm.c or modded-nanogpt: the magic is 20240521");
   expect_refused(import("version.bin"), "version.bin: has version 2 of magic 20240520; only version 1");
@@ -107,10 +107,11 @@ TEST_F(TeDataImportBin, RejectsInvalidFilesAndOptions) {
   expect_refused(import("header.bin"), "header.bin: has 1023 bytes, fewer than the 1024");
   expect_refused(import("id.bin"),
                  "id.bin: token 1 is 2147483648, but must be below the vocabulary size 2147483648");
-  expect_refused(import("good.bin llama.bin"), "--input: llama.bin has tokens of 4 bytes, good.bin of 2");
+  expect_refused(import("good.bin llama.bin"),
+                 "--input: tokens have 4 bytes in llama.bin, but 2 in good.bin");
   expect_refused(import("none.bin"), "none.bin");
-  expect_refused(import("good.bin", ""), "--eod: give the token between documents");
-  expect_refused(import("good.bin", "--eod 9 --vocab-size 9"), "--eod: 9 is no token of a vocabulary of 9");
+  expect_refused(import("good.bin", ""), "--eod: give the id of the token between documents");
+  expect_refused(import("good.bin", "--eod 9 --vocab-size 9"), "--eod: 9 is not in a vocabulary of 9 tokens");
   expect_refused(import("good.bin", "--eod 9 --valid-output v --valid-fraction 0.5"), "leaves the");
   expect_no_dataset(folder_ / "data");
   expect_no_dataset(folder_ / "v");

@@ -39,7 +39,7 @@ TEST(TeDataInstruct, CreatesTokensAndMaskFromFields) {
   TE_EXPECT_CONTAINS(result.out,
                      "out: 2 conversations, 20 tokens as u16, 5 of them (25.0 %) in the loss, longest 14");
   TE_EXPECT_CONTAINS(result.out, "packed into 2 samples of 8: 81.2 % filled, 1 conversations longer than 9");
-  TE_EXPECT_CONTAINS(result.out, "1 objects without a response left out");
+  TE_EXPECT_CONTAINS(result.out, "1 objects without a response skipped");
 
   result = run_te_data(folder, "inspect --tokenizer bytes --samples 9 " + (folder / "out"));
   TE_EXPECT_CONTAINS(result.out, "loss mask: 5 of 20 tokens (25.0 %) are in the loss");
@@ -67,7 +67,7 @@ TEST(TeDataInstruct, CreatesTokensAndMaskFromFields) {
   write_file(folder / "t.txt", "text");
   expect_refused(run_te_data(folder, "tokenize --tokenizer bytes --input " + (folder / "t.txt") +
                                          " --output " + (folder / "out")),
-                 "out_mask.idx: is the loss mask of the dataset that stands there");
+                 "out_mask.idx: loss mask of an existing dataset with this prefix");
   EXPECT_EQ(read_dataset(folder / "out"), tokens);
 }
 

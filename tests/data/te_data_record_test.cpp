@@ -46,7 +46,7 @@ TEST(TeDataRecord, IsWrittenShownAndVerified) {
   data::DatasetRecord wrong = *record;
   wrong.largest_token = 255;
   write_file(prefix + ".meta.json", data::to_json(wrong));
-  expect_refused(run_te_data(folder, "verify " + prefix), "a.meta.json: is not of " + prefix);
+  expect_refused(run_te_data(folder, "verify " + prefix), "a.meta.json: does not match " + prefix);
 
   // Instruction datasets have a record, too, but their masks do not.
   write_file(folder / "i.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n");
@@ -77,7 +77,7 @@ TEST(TeDataRecord, IsMergedIfAllDatasetsHaveOne) {
 
   const std::string other = tokenized(folder, "other", "aa", kGpt2);
   expect_refused(run_te_data(folder, "merge --output " + (folder / "n") + " " + a + " " + other),
-                 other + ": was made with the tokenizer " + kGpt2);
+                 other + ": made with the tokenizer " + kGpt2);
   expect_no_dataset(folder / "n");
 }
 
@@ -132,7 +132,7 @@ TEST(TeDataReports, SkipBadLinesSkipsAndCountsConversations) {
   TE_EXPECT_CONTAINS(result.error, "te-data: skipped: " + (folder / "a.jsonl") + ":2: not valid JSON");
   TE_EXPECT_CONTAINS(result.error,
                      "te-data: skipped: " + (folder / "a.jsonl") + ":4: message 0 has a part of type");
-  TE_EXPECT_CONTAINS(result.out, "2 bad lines left out\nfields not used: messages[].name, source\n");
+  TE_EXPECT_CONTAINS(result.out, "2 bad lines skipped\nfields not used: messages[].name, source\n");
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{byte_document("q\na"), byte_document("q\nb")}));
 }
 
@@ -149,9 +149,9 @@ TEST(TeDataReports, SkipBadLinesSkipsAndCountsTexts) {
   for (const char* what : {":2: not valid JSON", ":3: no field `text`", ":4: field `text` is a number",
                            ":5: found a JSON array", ":7: not valid JSON"})
     TE_EXPECT_CONTAINS(result.error, "te-data: skipped: " + (folder / "a.jsonl") + what);
-  TE_EXPECT_CONTAINS(result.error, "te-data: skipped: further bad lines are counted\n");
+  TE_EXPECT_CONTAINS(result.error, "te-data: skipped: further bad lines are only counted\n");
   EXPECT_EQ(result.error.find(":8:"), std::string::npos) << result.error;
-  TE_EXPECT_CONTAINS(result.out, "7 bad lines left out\n");
+  TE_EXPECT_CONTAINS(result.out, "7 bad lines skipped\n");
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{byte_document("q"), byte_document("r")}));
   write_file(folder / "a.jsonl", "{\"t\": 3}\n");
   EXPECT_EQ(run_te_data(folder, call + " --force --skip-bad-lines").code, 2);
@@ -167,7 +167,7 @@ TEST(TeDataReports, RenderedConversationsNeedNoTemplate) {
   EXPECT_EQ(read_dataset(folder / "r"), (Documents{{'q', '\n', 'a'}}));
   EXPECT_EQ(read_dataset(folder / "r_mask"), (Documents{{0, 0, 1}}));
   expect_refused(run_te_data(folder, call + " --template plain"),
-                 "--rendered: the conversations are written down");
+                 "--rendered: the conversations are rendered already");
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
        {"out.bin", "out.idx", "out.bin.tmp", "out.idx.tmp", "v.bin", "v.idx", "v.bin.tmp"}) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
   }
-  expect_refused(run_te_data(folder, ""), "a command is missing: tokenize, ");
+  expect_refused(run_te_data(folder, ""), "a subcommand is required: tokenize, ");
   expect_refused(run_te_data(folder, "tokenise --input x"),
                  "unknown argument tokenise; did you mean 'tokenize'?");
   expect_refused(run_te_data(folder, "tokenize"), "--input");

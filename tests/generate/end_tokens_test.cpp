@@ -115,7 +115,7 @@ TEST_F(EndTokensTest, OfBeamSearch) {
   EXPECT_GT(ended, 2u);
   expect_refused(run("--checkpoint " + model({{"eos_token_id", {171, 103, 12}}}) +
                      " --tokenizer bytes --prompt a --num-beams 65"),
-                 "--num-beams 65: a search needs 260 tokens");
+                 "--num-beams 65: beam search needs 260 tokens");
 }
 
 // All three ends are among the best four continuations: a search with one end would have looked at these alone, and had

@@ -92,7 +92,7 @@ TEST_F(TeGenerate, PromptsAndResultsAsLines) {
   }
   write_file(*folder_ / "prompts", "{\"prompt\": 3}\n");
   expect_refused(generate("--prompts " + (*folder_ / "prompts")),
-                 "prompts:1: has no text as its field `prompt`");
+                 "prompts:1: has no field `prompt` with text");
   write_file(*folder_ / "prompts", "{\"prompt\": \"a\"}\n{\"prompt\": \"" + std::string(50, 'a') + "\"}\n");
   expect_refused(generate("--prompts " + (*folder_ / "prompts")), "prompt 2: the prompt has 50 tokens");
   write_file(*folder_ / "prompts", "");
@@ -305,11 +305,11 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(generate("--prompt a --min-p 0.1 --temperature 0"), "--temperature 0");
   expect_refused(generate("--prompt a --repetition-penalty 0"), "--repetition-penalty");
   expect_refused(generate("--prompt a --num-beams 0"), "--num-beams");
-  expect_refused(generate("--prompt a --num-beams 129"), "a search needs 258 tokens");
-  expect_refused(generate("--prompt a --num-beams 2 --top-k 3"), "--top-k: draws tokens");
-  expect_refused(generate("--prompt a --num-beams 2 --seed 3"), "--seed: draws tokens");
-  expect_refused(generate("--prompt a --num-beams 2 --stop b"), "--stop: is not for beam search");
-  expect_refused(generate("--prompt a --length-penalty 2"), "--length-penalty: belongs to beam search");
+  expect_refused(generate("--prompt a --num-beams 129"), "beam search needs 258 tokens");
+  expect_refused(generate("--prompt a --num-beams 2 --top-k 3"), "--top-k: samples tokens");
+  expect_refused(generate("--prompt a --num-beams 2 --seed 3"), "--seed: samples tokens");
+  expect_refused(generate("--prompt a --num-beams 2 --stop b"), "--stop: not supported by beam search");
+  expect_refused(generate("--prompt a --length-penalty 2"), "--length-penalty: needs beam search");
   expect_refused(generate("--prompt a --num-beams 2 --early-stopping maybe"), "--early-stopping");
   expect_refused(generate("--prompt a --max-tokens -1"), "-1 must be a whole number of at least 1");
   expect_refused(generate("--prompt a --max-tokens 1.5"), "--max-tokens");

@@ -140,7 +140,7 @@ TEST_F(CommandLine, DryRunUsesTheRanksOfTheConfig) {
     return result.out;
   };
   const std::string one_host = dry("llama3.1_8b_fp8.yaml");
-  TE_EXPECT_CONTAINS(one_host, "a job of 4 ranks, which the config is made for (parallel.ranks)");
+  TE_EXPECT_CONTAINS(one_host, "planning for 4 ranks, as the config says (parallel.ranks)");
   TE_EXPECT_CONTAINS(one_host, "85.63 GiB");  // README
   EXPECT_EQ(one_host.find("this rank: "), std::string::npos) << one_host;
   const std::string pipeline = dry("llama3.1_70b_fp8.yaml");
@@ -152,7 +152,7 @@ TEST_F(CommandLine, DryRunUsesTheRanksOfTheConfig) {
   TE_EXPECT_CONTAINS(dry("llama3.1_8b_fp8.yaml --ranks 1"), "144.97 GiB");
   // Without parallel.ranks: the minimum that the layout needs.
   const std::string few = dry("llama7b_fp8.yaml --set parallel.tensor=2");
-  TE_EXPECT_CONTAINS(few, "a job of 2 ranks, the fewest that the layout needs");
+  TE_EXPECT_CONTAINS(few, "planning for 2 ranks, the minimum of the layout");
   TE_EXPECT_CONTAINS(few, "of the model's 6,738,415,616 parameters");
 }
 
@@ -182,7 +182,7 @@ TEST_F(CommandLine, PlanThatDoesNotFitIsRefusedWithSuggestions) {
   // The plan may be for another machine.
   const Result other = dry("auto");
   if (other.code == 0) {
-    TE_EXPECT_CONTAINS(other.out, "on the CPU of this machine it would not fit");
+    TE_EXPECT_CONTAINS(other.out, "it does not fit in the memory of this machine's CPU");
   }
 }
 
@@ -222,10 +222,10 @@ TEST_F(CommandLine, NumbersOutOfRange) {
 // mpirun sets the ranks of a run: one rank cannot train a layout of four.
 TEST_F(CommandLine, RanksOptionIsForDryRunsOnly) {
   expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --ranks 4"),
-                 "--ranks goes with --dry-run and --print-schedule");
+                 "--ranks needs --dry-run or --print-schedule");
   for (const char* own : {"--dry-run", "--dry-run --ranks 2", "--print-schedule"})
     expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --plan 4 " + own),
-                   "--plan N shows the layouts of N GPUs");
+                   "--plan N shows layouts for N GPUs");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
 }
 
@@ -247,10 +247,10 @@ TEST_F(CommandLine, LostOutputIsNoSuccess) {
   };
   for (const char* what : {" --dry-run", " --print-config", " --print-schedule", " --describe-keys",
                            " --help", " --completion bash", " --man", " --list-presets"})
-    expect_refused(run(what), "standard output could not be written, and a part of it is lost: ");
+    expect_refused(run(what), "standard output could not be written and is incomplete: ");
   const Result result = run(" --set logging.directory=" + folder_.run_folder("a"));
   EXPECT_EQ(result.code, 0);
-  TE_EXPECT_CONTAINS(result.error, "te-train: warning: a part of standard output is lost");
+  TE_EXPECT_CONTAINS(result.error, "te-train: warning: standard output is incomplete");
   EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
 }
 

@@ -128,7 +128,7 @@ TEST(InspectFp8, AcceptsBf16AndAnyLayout) {
   ASSERT_EQ(folder.run("bf16", {"training.train_steps=1"}).code, 0);
   Result found = inspect(folder, "bf16");
   ASSERT_EQ(found.code, 0) << found.error;
-  TE_EXPECT_CONTAINS(found.out, "BF16: the table shows what an FP8 run (hybrid, tensorwise) would cast");
+  TE_EXPECT_CONTAINS(found.out, "BF16: the table shows the casts of an FP8 run (hybrid, tensorwise)");
   EXPECT_EQ(report(folder)["casts"].size(), 24u);
   EXPECT_TRUE(report(folder)["casts"][0]["what_if"].contains("blockwise"));
   // With FP8 and delayed scales, which this checkpoint does not have.
@@ -147,7 +147,7 @@ TEST(InspectFp8, AcceptsBf16AndAnyLayout) {
             0);
   const Result job = inspect(folder, "tp");
   EXPECT_EQ(job.code, 2);
-  TE_EXPECT_CONTAINS(job.error, "te-train inspect-fp8 runs on one rank, this job has 2");
+  TE_EXPECT_CONTAINS(job.error, "te-train inspect-fp8 runs on one rank, but this job has 2");
   folder.use_ranks(1);
   found = inspect(folder, "tp");
   ASSERT_EQ(found.code, 0) << found.error;

@@ -122,7 +122,7 @@ TEST_F(RunFolders, OverwriteRemovesTheEarlierRun) {
   EXPECT_FALSE(fs::exists(folder_.checkpoint("a", 8)));
   EXPECT_FALSE(fs::exists(folder_.checkpoint("a", 4)));
   EXPECT_EQ(run_with("--overwrite", "new").code, 0);
-  expect_refused(run_with("--overwrite --set checkpoint.resume=auto", "a"), "--overwrite starts anew");
+  expect_refused(run_with("--overwrite --set checkpoint.resume=auto", "a"), "--overwrite starts at step 1");
 }
 
 // A run starts with the saved config of another one: its checkpoints go to its own logging.directory.

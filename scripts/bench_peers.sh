@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs te-bench and its peers one after another on this machine's GPU, and prints a table with the ratios. Numbers of
-# different calls, machines or days are not comparable: clocks and temperatures differ.
+# Runs te-bench and peers (such as PyTorch) one after another on this machine's GPU, and prints a table with the ratios.
+# Times of different calls, machines or days are not comparable, because clocks and temperatures differ.
 #
 #   scripts/bench_peers.sh [--peer NAME=COMMAND]... [--only REGEX] [--steps N] [--tune] [--out FOLDER] [--bench PROGRAM]
 #
-#   --peer   a program with the command line and the JSON lines of scripts/peers/torch_baseline.py; may be given several
-#            times. Default: torch=python3 scripts/peers/torch_baseline.py, where a Python has PyTorch with CUDA
-#   --only   rows whose name matches: layer-gpt, layer-llama7b, train-llama2_7b, train-llama_1b, train-gpt2_124m
-#   --steps  training steps that are measured (default 10; 4 of the 7B model)
-#   --out    where the reports go (default build/bench_peers)
-#   --tune   let te-bench search for its GEMMs' algorithms first, which takes minutes once per GPU model
-#   --bench  te-bench (default build/cuda/apps/te-bench)
+#   --peer   a program with the command line and the JSON lines of scripts/peers/torch_baseline.py; may be repeated.
+#            Default: torch=python3 scripts/peers/torch_baseline.py, if a Python has PyTorch with CUDA
+#   --only   run only rows whose name matches: layer-gpt, layer-llama7b, train-llama2_7b, train-llama_1b, train-gpt2_124m
+#   --steps  number of timed training steps (default 10; 4 for the 7B model)
+#   --out    folder for the reports (default build/bench_peers)
+#   --tune   te-bench first searches for GEMM algorithms, which takes minutes once per GPU model
+#   --bench  te-bench executable (default build/cuda/apps/te-bench)
 #
-# TE_7B_SETS holds the overrides for the 7B model, which on one GPU has no room for the config's own batch.
+# TE_7B_SETS has the overrides for the 7B model: the config's batch does not fit into the memory of one GPU.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -23,10 +23,10 @@ TE_7B_SETS="${TE_7B_SETS:-training.recompute=selective training.micro_batch_size
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# bench_layer WHICH: te-bench's two precisions of a layer.
+# bench_layer WHICH: runs te-bench for a layer in both precisions.
 bench_layer() { "$BENCH" layer --which "$1" "${TUNE[@]}" --json "$OUT/te_layer-$1.json"; }
 
-# bench_train MODEL CONFIG STEPS SET...: te-bench's two precisions of a model.
+# bench_train MODEL CONFIG STEPS SET...: runs te-bench for a model in both precisions.
 bench_train() {
   local model="$1" config="$2" steps="$3" sets=() set
   shift 3
@@ -35,7 +35,7 @@ bench_train() {
     "${sets[@]}" "${TUNE[@]}" --json "$OUT/te_train-$model.json"
 }
 
-# bench_te ROW: te-train's side of a row.
+# bench_te ROW: runs te-bench for a row of the table.
 bench_te() {
   local sets
   case "$1" in
@@ -49,7 +49,7 @@ bench_te() {
   esac
 }
 
-# bench_peer COMMAND ROW: a peer's side, as JSON lines on stdout.
+# bench_peer COMMAND ROW: runs a peer for a row, with JSON lines on stdout.
 bench_peer() {
   local command arguments fp8
   read -r -a command <<<"$1"
@@ -62,13 +62,13 @@ bench_peer() {
   done
 }
 
-# default_peer: "torch=COMMAND", or nothing and a message on stderr.
+# default_peer: prints "torch=COMMAND", or nothing and a message on stderr.
 default_peer() {
   local python
   if ! python="$(python_with torch)"; then
-    say "no Python with PyTorch was found: pip install torch, or name a peer with --peer; te-train alone is measured" >&2
+    say "no Python with PyTorch found; only te-train is measured (pip install torch, or name a peer with --peer)" >&2
   elif ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    say "PyTorch of $python sees no CUDA device; te-train alone is measured" >&2
+    say "PyTorch of $python finds no CUDA device; only te-train is measured" >&2
   else
     echo "torch=$python scripts/peers/torch_baseline.py"
   fi
@@ -91,8 +91,8 @@ main() {
     esac
     shift
   done
-  [[ -x "$BENCH" ]] || die "$BENCH: no such program; build it (cmake --build --preset cuda --target te-bench) or give --bench"
-  python="$(python_with json)" || die "no Python 3 was found; the table needs one"
+  [[ -x "$BENCH" ]] || die "$BENCH: not found; build it (cmake --build --preset cuda --target te-bench) or set --bench"
+  python="$(python_with json)" || die "no Python 3 found; install python3 for the table"
   if [[ ${#peers[@]} -eq 0 ]]; then
     peer="$(default_peer)"
     if [[ -n "$peer" ]]; then peers=("$peer"); fi

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Packs the tests of a build tree for a machine that has a GPU but no compiler, or too little time for one.
+"""Packs the tests of a build tree for a machine that has a GPU but no compiler, or too little time to build.
 
     scripts/bundle_tests.py build/cuda tests.tar.xz                  # here
     tar -xf tests.tar.xz && ctest --test-dir build/cuda -L gpu       # there, in a checkout of the same commit
 
-Many tests read files of their checkout, whose path is compiled in, so it has to be the same on both machines; a symbolic
-link will do. The archive holds stripped executables, the libraries of the distribution that a machine set up for CUDA
-lacks, and a list of tests in place of CTest's own, which names files of this machine's CMake."""
+Many tests read files of the checkout, whose path is compiled in, so the path must be the same on both machines (a
+symbolic link is enough). The archive contains stripped executables, libraries that CUDA images do not have, and a list of
+tests instead of CTest's own, which names files of this machine's CMake."""
 
 import argparse
 import io
@@ -19,9 +19,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-# What scripts/install_deps.sh installs and images for CUDA and MPI do not have.
+# Libraries that scripts/install_deps.sh installs and images for CUDA and MPI do not have.
 LIBRARIES = ("fmt", "pcre2-8", "sentencepiece", "spdlog", "utf8proc", "xxhash", "yaml-cpp")
-# Executables have most of te-train in common; a dictionary that spans several of them finds that.
+# Executables share most of their code; a dictionary that spans several of them compresses it once.
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 2, "dict_size": 512 << 20}]
 
 
@@ -41,17 +41,17 @@ def is_executable(path):
 
 
 def tests_of(build, label, pattern):
-    """(tests that can run, as ctest lists them, one dictionary each; names of programs that have not been built)."""
+    """(tests that can run, one dictionary each as ctest lists them; names of programs that are not built)."""
     arguments = ["ctest", "--test-dir", build, "--show-only=json-v1"]
     arguments += ["-R", pattern] if pattern else []
     found, missing = [], set()
     for test in json.loads(run(*arguments))["tests"]:
         properties = {p["name"]: p["value"] for p in test["properties"]}
         absent = [word for word in test.get("command", []) if str(build) in word and not Path(word).exists()]
-        if test["name"].endswith("_NOT_BUILT"):  # in place of all tests of a program, and without their label
+        if test["name"].endswith("_NOT_BUILT"):  # replaces all tests of a program, and has no label
             missing.add(test["name"].removesuffix("_NOT_BUILT"))
         elif not label or label in properties.get("LABELS", []):
-            absent += [] if "command" in test else [test["name"]]  # ctest does not say what it has not found
+            absent += [] if "command" in test else [test["name"]]  # ctest omits the command if the program does not exist
             missing.update(Path(word).name for word in absent)
             found += [] if absent else [test]
     if not found:
@@ -60,11 +60,11 @@ def tests_of(build, label, pattern):
 
 
 def executables_of(build, tests):
-    """Those of the tests, those they start (apps/), and programs beside them that are no tests themselves."""
+    """Executables of the tests, programs that they start (apps/), and other programs in their folders that are not tests."""
     named = {Path(word) for test in tests for word in test["command"]}
     folders = {path.parent for path in named if build in path.parents} | {build / "apps"}
-    beside = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
-    wanted = {path for path in named | beside if build in path.parents and is_executable(path)}
+    siblings = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    wanted = {path for path in named | siblings if build in path.parents and is_executable(path)}
     return sorted(path for path in wanted if path in named or not re.match("test_|.*_pch$", path.name))
 
 
@@ -78,7 +78,7 @@ def libraries_of(executables):
 
 
 def list_of_tests(build, tests, there):
-    """A CTestTestfile.cmake that needs nothing but the archive, which has been unpacked so that `there` is the build tree."""
+    """A CTestTestfile.cmake that needs only the archive, unpacked so that `there` is the build tree."""
     lines = ["# Written by scripts/bundle_tests.py."]
 
     def quoted(text):
@@ -122,17 +122,17 @@ def main():
     parser.add_argument("build", type=Path, help="build tree, such as build/cuda")
     parser.add_argument("output", type=Path, help="the archive, .tar.xz")
     parser.add_argument("--label", default="gpu", help="tests with this label (default: gpu; empty for all)")
-    parser.add_argument("--filter", default="", metavar="REGEX", help="only tests whose name matches")
-    parser.add_argument("--checkout", type=Path, metavar="FOLDER", help="where it will be unpacked (default: as here)")
+    parser.add_argument("--filter", default="", metavar="REGEX", help="pack only tests whose name matches")
+    parser.add_argument("--checkout", type=Path, metavar="FOLDER", help="checkout on the other machine (default: same path as here)")
     options = parser.parse_args()
     build = options.build.resolve()
     checkout = options.checkout or build.parent.parent
     try:
         if not (build / "CTestTestfile.cmake").exists():
-            raise UserError(f"{options.build}: is no build tree with tests; cmake --preset cuda makes one")
+            raise UserError(f"{options.build}: not a build tree with tests; configure one with cmake --preset cuda")
         tests, missing = tests_of(build, options.label, options.filter)
         if missing:
-            print(f"bundle_tests.py: warning: not built, so not in the archive: {', '.join(missing)}", file=sys.stderr)
+            print(f"bundle_tests.py: warning: not built and not in the archive: {', '.join(missing)}", file=sys.stderr)
         unfinished = options.output.with_name(options.output.name + ".tmp")
         try:
             count = write(build, unfinished, tests, checkout)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares a checkpoint of te-train with a Hugging Face folder: the same logits?
+"""Compares the logits of a te-train checkpoint with those of a Hugging Face folder.
 
     scripts/convert_checkpoint.py --verify HF_FOLDER --checkpoint CHECKPOINT [--dtype fp32|bf16]
 
-transformers loads HF_FOLDER (the export of CHECKPOINT, or what it was imported from) and computes the logits of random
-tokens in FP32 on the CPU; te-generate computes those of CHECKPOINT (without it: of HF_FOLDER itself) in --dtype. Printed are
-the largest difference and the mean Kullback-Leibler divergence of the two distributions of the next token. Exit code 1
-where one is above its bound: FP32 logits may differ by 1e-5 times the largest logit (at least 1e-5); BF16 ones may have a
-divergence from transformers' FP32 logits of 1e-5 or, where that is more, of 1.25 times what transformers' own BF16 logits have:
-the rounding of weights and activations of a trained model alone comes to more than 1e-5 (docs/results/conformance/convert.md).
+transformers loads HF_FOLDER (the export of CHECKPOINT, or its source) and computes the logits of random tokens in FP32 on
+the CPU; te-generate computes the logits of CHECKPOINT (default: of HF_FOLDER) in --dtype. The script prints the largest
+difference and the mean KL divergence of the next-token distributions. It exits with code 1 if one exceeds its bound: FP32
+logits may differ by 1e-5 times the largest logit (at least 1e-5). BF16 logits may have a divergence from transformers'
+FP32 logits of 1e-5 or 1.25 times that of transformers' own BF16 logits, whichever is larger, because rounding weights and
+activations of a trained model alone gives more than 1e-5 (docs/results/conformance/convert.md).
 
     pip install torch transformers safetensors
 """
@@ -37,23 +37,23 @@ except ImportError as error:
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--verify", type=Path, required=True, metavar="HF_FOLDER")
-    parser.add_argument("--checkpoint", type=Path, help="checkpoint of te-train; default: HF_FOLDER itself")
-    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="of te-train's forward pass")
-    parser.add_argument("--device", default="cpu", help="of te-generate: cpu or cuda")
-    parser.add_argument("--te-generate", default=None, help="default: on PATH, then build/*/apps")
+    parser.add_argument("--checkpoint", type=Path, help="te-train checkpoint (default: HF_FOLDER itself)")
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="precision of te-generate")
+    parser.add_argument("--device", default="cpu", help="device of te-generate: cpu or cuda")
+    parser.add_argument("--te-generate", default=None, help="te-generate executable (default: on PATH, then build/*/apps)")
     parser.add_argument("--sequences", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=64, help="of a sequence, as far as the model's context goes")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens per sequence, at most the model's context")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
 
 def find_te_generate(given):
-    """The executable: as given, on PATH, or in a build tree of this source folder."""
+    """The te-generate executable: `given`, or on PATH, or in a build tree of this repository."""
     if given:
         return given
     builds = Path(__file__).resolve().parent.parent.glob("build/*/apps/te-generate")
     found = shutil.which("te-generate") or next((str(path) for path in builds), None)
-    return found or fail("te-generate is not on PATH and not built; give --te-generate")
+    return found or fail("te-generate is not on PATH and not built; set --te-generate")
 
 
 def transformers_logits(folder, tokens, dtype):
@@ -71,12 +71,12 @@ def te_logits(arguments, tokens):
         command += ["--tokens", f"{folder}/tokens.safetensors", "--out", f"{folder}/logits.safetensors"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            fail(result.stderr.strip() or f"te-generate ended with code {result.returncode}")
+            fail(result.stderr.strip() or f"te-generate exited with code {result.returncode}")
         return load_file(f"{folder}/logits.safetensors")["logits"]
 
 
 def divergence(actual, expected):
-    """Mean KL(expected || actual) of the distributions of the next token, in double precision."""
+    """Mean KL(expected || actual) of the next-token distributions, in double precision."""
     p = expected.double().log_softmax(-1)
     q = actual.double().log_softmax(-1)
     return (p.exp() * (p - q)).sum(-1).mean().item()
@@ -109,7 +109,7 @@ def main():
         good = kl <= max(1e-5, 1.25 * own)
     print("equal within the bound" if good else "NOT equal: above the bound")
     if not good and arguments.checkpoint and arguments.dtype == "fp32" and config.dtype == torch.bfloat16:
-        print("the folder holds BF16 weights; where the checkpoint's are FP32, compare with --dtype bf16")
+        print("the folder has BF16 weights; if the checkpoint's are FP32, compare with --dtype bf16")
     return 0 if good else 1
 
 

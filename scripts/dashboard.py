@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Shows runs side by side in a browser, while they train or afterwards.
+"""Shows runs in a browser, next to each other, during or after training.
 
     scripts/dashboard.py runs/bf16 runs/fp8
-    scripts/dashboard.py runs/experiments/gpt2_124m        # all runs below a folder, also those that come later
+    scripts/dashboard.py runs/experiments/gpt2_124m        # all runs below a folder, including later ones
 
-Then open http://127.0.0.1:8420/. The page shows losses, gradient norms, learning rates, speed and FP8 health by steps,
-tokens or time, the runs' states, where their configs differ, and sampled texts. Nothing is fetched from elsewhere. Needs
-nothing but Python 3.9. On another machine: ssh -L 8420:localhost:8420 HOST. docs/how-to/monitor.md has the rest.
+Then open http://127.0.0.1:8420/. The page shows losses, gradient norms, learning rates, speed and FP8 statistics by step,
+tokens or time, the state of the runs, differences of their configs, and samples. It loads nothing from other servers and
+needs only Python 3.9. From another machine: ssh -L 8420:localhost:8420 HOST. See docs/how-to/monitor.md.
 """
 
 import argparse
@@ -25,15 +25,15 @@ def parse_arguments(arguments):
         prog="dashboard.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="run folders, or folders with runs in them")
-    add("--port", type=int, default=8420, help="default %(default)s; 0: any that is free")
-    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s: this machine alone)")
+    add("runs", nargs="+", metavar="RUN", help="run folders, or folders that contain runs")
+    add("--port", type=int, default=8420, help="port (default %(default)s; 0: any free port)")
+    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s: this machine only)")
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
         raise UserError(f"--port: {options.port} must be from 0 to 65535")
     for run in options.runs:
         if not Path(run).is_dir():
-            raise UserError(f"{run}: no such folder; give a run's folder (logging.directory), or one with runs in it")
+            raise UserError(f"{run}: no such folder; give a run folder (logging.directory), or a folder that contains runs")
     return options
 
 
@@ -45,9 +45,9 @@ def serve(options):
         raise UserError(f"--host {options.host} --port {options.port}: {error.strerror}; try --port 0") from None
     host, port = server.server_address[:2]
     count = f"{len(board.runs)} run{'s' * (len(board.runs) != 1)}" if board.runs else "no run yet"
-    print(f"{count}; open http://{host}:{port}/ (Ctrl-C ends it)", flush=True)
+    print(f"{count}; open http://{host}:{port}/ (Ctrl-C stops the server)", flush=True)
     if host not in ("127.0.0.1", "::1"):
-        print("anybody who reaches this address can read the runs' numbers, configs and texts", flush=True)
+        print("warning: everyone who can reach this address can read the runs' metrics, configs and samples", flush=True)
     threading.Thread(target=board.keep_up, daemon=True).start()
     try:
         server.serve_forever()

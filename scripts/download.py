@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Downloads files over HTTP: resumes after an interruption, checks sizes and, when asked, checksums. Needs no package.
+"""Downloads files over HTTP, with resume after interruptions, and checks sizes and optionally checksums. Needs no package.
 
     scripts/download.py --to data/fineweb-edu URL...
     scripts/download.py --to data/fineweb-edu --checksums SHA256SUMS URL...
 
-A file has its final name only when it is complete; until then it is NAME.part, with NAME.part.json for the server's ETag.
-The same command again resumes: files that are complete are left alone (with a checksum, they are checked), partial ones
-continue where they stopped, unless the server's file has changed. --checksums takes the lines of sha256sum.
+A file gets its final name when it is complete; until then it is NAME.part, and NAME.part.json has the server's ETag. To
+resume, run the same command again: complete files are kept (and their checksums verified), and partial files are continued
+unless the file on the server has changed. --checksums takes output of sha256sum.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CHUNK = 1 << 20
 
 
 class Refused(Exception):
-    """What another attempt would not change."""
+    """An error that another attempt would not fix."""
 
 
 def sha256_of(path):
@@ -38,7 +38,7 @@ def sha256_of(path):
 
 
 def read_checksums(path):
-    """{name: digest} of sha256sum's lines; folders in names do not count."""
+    """{name: digest} from output of sha256sum; folders in names are ignored."""
     sums = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -47,7 +47,7 @@ def read_checksums(path):
     for number, line in enumerate(lines, 1):
         match = re.fullmatch(r"([0-9A-Fa-f]{64}) [ *](.+)", line)
         if not match and line.strip():
-            raise Refused(f"--checksums: {path}:{number}: is no line of sha256sum")
+            raise Refused(f"--checksums: {path}:{number}: not a line of sha256sum")
         if match:
             sums[Path(match[2]).name] = match[1].lower()
     return sums
@@ -57,12 +57,12 @@ def name_of(url):
     parts = urllib.parse.urlsplit(url)
     name = urllib.parse.unquote(parts.path).rsplit("/", 1)[-1]
     if parts.scheme not in ("http", "https") or name in ("", ".", ".."):
-        raise Refused(f"{url}: is no URL of a file; give http://... or https://...")
+        raise Refused(f"{url}: not the URL of a file; give http://... or https://...")
     return name
 
 
 class Download:
-    """One file: `path` in the end, before that `part`."""
+    """One file: `part` until it is complete, then `path`."""
 
     def __init__(self, url, path):
         self.url, self.path = url, path
@@ -70,7 +70,7 @@ class Download:
         self.shown = time.monotonic()
 
     def validator(self):
-        """What the server called the file that the part is of; None: start again."""
+        """ETag or date of the file to which the part belongs; None: start from the beginning."""
         try:
             state = json.loads(self.state.read_text(encoding="utf-8"))
             return state["validator"] if state["url"] == self.url else None
@@ -78,7 +78,7 @@ class Download:
             return None
 
     def request(self):
-        """The response, and how many bytes of the file are there already."""
+        """(response, number of bytes already downloaded)"""
         have = self.part.stat().st_size if self.part.exists() else 0
         validator = self.validator()
         headers = {"User-Agent": "te-train download.py", "Accept-Encoding": "identity"}
@@ -90,8 +90,8 @@ class Download:
         if response.status == 206:
             response.close()
             self.part.unlink()
-            raise http.client.HTTPException(f"answers another range than bytes {have}-")
-        # A strong ETag, else the date: a weak ETag does not promise the same bytes.
+            raise http.client.HTTPException(f"the server sent a range other than bytes {have}-")
+        # The date if the ETag is weak, because a weak ETag does not guarantee the same bytes.
         etag = response.headers.get("ETag") or ""
         validator = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
         self.state.write_text(json.dumps({"url": self.url, "validator": validator}), encoding="utf-8")
@@ -101,7 +101,7 @@ class Download:
         try:
             response, have = self.request()
         except urllib.error.HTTPError as error:
-            if error.code == 416 and self.part.exists():  # nothing after the part: complete, or of another file
+            if error.code == 416 and self.part.exists():  # nothing follows the part: it is complete, or of another file
                 total = (error.headers.get("Content-Range") or "").rsplit("/", 1)[-1]
                 if total == str(self.part.stat().st_size):
                     return
@@ -118,7 +118,7 @@ class Download:
                 have += len(chunk)
                 self.show(have, total)
         if total is not None and have != total:
-            raise http.client.HTTPException(f"ended after {have} of {total} bytes")
+            raise http.client.HTTPException(f"connection closed after {have} of {total} bytes")
 
     def show(self, have, total):
         if not sys.stderr.isatty() or time.monotonic() - self.shown < 0.5:
@@ -140,31 +140,31 @@ class Download:
             except (OSError, http.client.HTTPException) as error:  # URLError and HTTPError are OSErrors
                 if attempt == retries:
                     raise Refused(f"{self.url}: {error}; run the same command again to resume") from error
-                print(f"download.py: warning: {self.url}: {error}; trying again", file=sys.stderr)
+                print(f"download.py: warning: {self.url}: {error}; retrying", file=sys.stderr)
                 time.sleep(wait * 2**attempt)
         if digest and (found := sha256_of(self.part)) != digest:
             self.part.unlink()
-            raise Refused(f"{self.url}: SHA-256 is {found}, not {digest}; the file was removed")
+            raise Refused(f"{self.url}: SHA-256 is {found}, not {digest}; removed the file")
         size = self.part.stat().st_size
         os.replace(self.part, self.path)
         self.state.unlink(missing_ok=True)
-        print(f"{self.path}: {size} bytes{', SHA-256 as given' if digest else ''}")
+        print(f"{self.path}: {size} bytes{', SHA-256 verified' if digest else ''}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("urls", nargs="+", metavar="URL", help="files to download")
-    parser.add_argument("--to", type=Path, default=Path("."), metavar="DIR", help="folder of the files; created if missing")
-    parser.add_argument("--checksums", type=Path, metavar="FILE", help="lines of sha256sum, one for each file")
-    parser.add_argument("--retries", type=int, default=5, help="attempts after a failed one (5)")
-    parser.add_argument("--wait", type=float, default=1, metavar="SECONDS", help="before the first retry; doubles (1)")
+    parser.add_argument("--to", type=Path, default=Path("."), metavar="DIR", help="output folder; created if missing (default: current folder)")
+    parser.add_argument("--checksums", type=Path, metavar="FILE", help="output of sha256sum with a line for each file")
+    parser.add_argument("--retries", type=int, default=5, help="retries after a failed attempt (default: 5)")
+    parser.add_argument("--wait", type=float, default=1, metavar="SECONDS", help="wait before the first retry, doubled for each further one (default: 1)")
     arguments = parser.parse_args()
     names = [name_of(url) for url in arguments.urls]
     if duplicates := {name for name in names if names.count(name) > 1}:
-        raise Refused(f"several URLs have the file name {sorted(duplicates)[0]}; download them to folders of their own")
+        raise Refused(f"several URLs have the file name {sorted(duplicates)[0]}; download them to separate folders")
     sums = read_checksums(arguments.checksums) if arguments.checksums else {}
     if missing := [name for name in names if arguments.checksums and name not in sums]:
-        raise Refused(f"--checksums: {arguments.checksums} has no line for {missing[0]}")
+        raise Refused(f"--checksums: {arguments.checksums} no line for {missing[0]}")
     arguments.to.mkdir(parents=True, exist_ok=True)
     for url, name in zip(arguments.urls, names):
         Download(url, arguments.to / name).run(sums.get(name), arguments.retries, arguments.wait)

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Compares te-generate evaluate with lm-evaluation-harness, document by document, on random models in FP32.
 
-Makes a small Llama (whose tokenizer begins every text with <s>), Qwen2 and GPT-2, evaluates each with both programs on the
+Makes a small Llama (whose tokenizer starts every text with <s>), Qwen2 and GPT-2, evaluates each with both programs on the
 same data, and compares: tokens of every request (equal), log-probabilities (within 1e-4 relative or absolute), is_greedy,
-acc, acc_norm, the metrics and their standard errors; and the tokens of greedy texts with transformers'. Exits with 1 when something differs.
+acc, acc_norm, the metrics and their standard errors; and the tokens of greedy texts with those of transformers. Exits
+with code 1 if something differs.
 
     pip install lm_eval torch transformers datasets
     scripts/evaluate_agreement.py build/cpu/apps/te-generate                       # on tests/fixtures/evaluate
     scripts/evaluate_agreement.py build/cpu/apps/te-generate --data DIR --tasks hellaswag,lambada_openai --limit 200 \\
         --tokenizer gpt2=DIR --tokenizer llama=DIR                                 # real data, real tokenizers
-    scripts/evaluate_agreement.py build/cpu/apps/te-generate --write-fixtures      # makes tests/fixtures/evaluate anew
+    scripts/evaluate_agreement.py build/cpu/apps/te-generate --write-fixtures      # regenerates tests/fixtures/evaluate
 
-The data is that of te-generate evaluate --data, in the form of Hugging Face (JSON lines) or one of the forms that are
-brought into it here: ARC and OpenBookQA of their authors, HellaSwag as text, LAMBADA as {context, continuation}. Own tasks
-{context, choices, gold} are given to lm-evaluation-harness as a multiple-choice task.
+The data is that of te-generate evaluate --data: in Hugging Face's format (JSON lines), or in formats that are converted
+to it here: ARC and OpenBookQA of their authors, HellaSwag as text, LAMBADA as {context, continuation}. Custom tasks
+{context, choices, gold} are passed to lm-evaluation-harness as a multiple-choice task.
 """
 
 import argparse
@@ -82,7 +83,7 @@ OWN = {
 
 
 def randomize(model, seed):
-    """Weights so large that the model has opinions."""
+    """Sets random weights that are large enough for distributions that differ clearly from uniform."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
@@ -93,7 +94,7 @@ def randomize(model, seed):
 
 
 def small_tokenizer(name, folder):
-    """One of tests/fixtures/tokenizers as transformers saves it."""
+    """Writes a tokenizer of tests/fixtures/tokenizers as transformers saves it."""
     style = "llama2_style" if name == "llama" else "gpt2_style"
     definition = json.loads((TOKENIZERS / f"{style}.json").read_text(encoding="utf-8"))
     if name == "llama":
@@ -103,7 +104,7 @@ def small_tokenizer(name, folder):
             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
         }
-    if name == "qwen2":  # transformers gives every Qwen2 model the pattern of its own tokenizer
+    if name == "qwen2":  # transformers sets the pattern of Qwen2's own tokenizer for every Qwen2 model
         pattern = (
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         )
@@ -150,7 +151,7 @@ def labelled(choices):
 
 
 def of_hugging_face(task, record):
-    """A record in the form in which Hugging Face has it."""
+    """A record in Hugging Face's format."""
     if task in ("arc_easy", "arc_challenge", "openbookqa") and isinstance(record["question" if "question" in record else "question_stem"], dict):
         question = record["question"]
         stem = "question_stem" if task == "openbookqa" else "question"
@@ -163,7 +164,7 @@ def of_hugging_face(task, record):
 
 
 def hellaswag_of_text(path):
-    """Six lines a task. The unfinished sentence at the end of a context is ctx_b."""
+    """Reads the text format, six lines per document. The unfinished sentence at the end of a context is ctx_b."""
     lines = path.read_text(encoding="utf-8").split("\n")
     for i in range(0, len(lines) - 5, 6):
         label, _, context = lines[i].partition(": ")
@@ -187,7 +188,7 @@ def read_records(task, data):
 
 
 def task_config(task, data, folder):
-    """The definition of lm-evaluation-harness with its data from files."""
+    """The task definition of lm-evaluation-harness, with data from files."""
     base = Path(lm_eval.tasks.__file__).parent
     if task.startswith("mmlu_"):
         config = load_yaml(base / "mmlu" / "default" / f"{task}.yaml") | {"num_fewshot": 5}
@@ -287,14 +288,14 @@ def compare_metrics(task, mine, theirs, differences):
             if mine[key] != value and not (mine[key] == "N/A" and not isinstance(value, str)):
                 differences.say(f"{task}: {key} {mine[key]} here, {value} there")
         else:
-            if key == "perplexity_stderr,none":  # theirs is drawn at random
+            if key == "perplexity_stderr,none":  # lm-evaluation-harness uses bootstrap samples
                 print(f"       {task}: {key} {mine[key]:.4g} here, {value:.4g} by 1000 bootstrap samples there")
                 continue
             differences.number(f"{task}: {key}", mine[key], value)
 
 
 def compare_greedy(arguments, name, model, folder):
-    """Greedy texts of te-generate and transformers: what the prompts' tokens are, and those that follow."""
+    """Compares the prompt tokens and greedy continuations of te-generate and transformers."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     torch_model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     lines, output = folder / "prompts.jsonl", folder / "texts.jsonl"
@@ -357,7 +358,7 @@ def run_model(arguments, name, model, tasks, folder):
 
 
 def write_expected(arguments, name, task, samples, documents, metrics):
-    """What lm-evaluation-harness says, for the test that runs without it."""
+    """Writes the results of lm-evaluation-harness, for the test that runs without it."""
     if not arguments.write_fixtures:
         return
     path = FIXTURES / "expected" / f"{name}.json"
@@ -380,15 +381,15 @@ def write_expected(arguments, name, task, samples, documents, metrics):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("te_generate", type=Path, help="the executable")
+    parser.add_argument("te_generate", type=Path, help="te-generate executable")
     parser.add_argument("--data", type=Path, default=FIXTURES / "data")
-    parser.add_argument("--tasks", help="comma-separated; all of the fixtures when absent")
+    parser.add_argument("--tasks", help="comma-separated tasks (default: all of the fixtures)")
     parser.add_argument("--models", default="llama,qwen2,gpt2")
-    parser.add_argument("--tokenizer", action="append", default=[], help="MODEL=FOLDER, instead of a small one")
+    parser.add_argument("--tokenizer", action="append", default=[], help="MODEL=FOLDER: tokenizer to use instead of the small one")
     parser.add_argument("--positions", type=int, help="context of the models")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--device", default="cpu", help="of te-generate")
-    parser.add_argument("--write-fixtures", action="store_true", help="keep models and what is expected of them")
+    parser.add_argument("--device", default="cpu", help="device of te-generate")
+    parser.add_argument("--write-fixtures", action="store_true", help="write the models and expected results to tests/fixtures/evaluate")
     arguments = parser.parse_args()
     tasks = arguments.tasks.split(",") if arguments.tasks else [*YAML, "mmlu_abstract_algebra", "mmlu_high_school_us_history", "own_task"]
     tokenizers = dict(pair.split("=", 1) for pair in arguments.tokenizer)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Sends runs to Weights & Biases or MLflow: metrics.jsonl (else loss.csv), and config and origin from run.json.
+"""Sends runs to Weights & Biases or MLflow: metrics.jsonl (else loss.csv), and the config and environment of run.json.
 
     scripts/export_metrics.py --to wandb --project gpt2 runs/bf16 runs/fp8            # afterwards
     scripts/export_metrics.py --to mlflow --tracking-uri http://host:5000 --follow runs/fp8    # while it trains
     scripts/export_metrics.py --to wandb --offline runs/fp8                           # for `wandb sync`, later
 
-Called again it goes on where it stopped, as noted in the run's folder (export_wandb.json, export_mlflow.json). When a resume
-has cut off steps that were sent, the run there is marked as superseded, and a new one begins with the steps that hold.
-docs/how-to/monitor.md has the rest.
+Run it again to continue where it stopped; its state is in the run folder (export_wandb.json, export_mlflow.json). If a
+resumed run has discarded steps that were sent, the tracker's run is marked as superseded, and a new one starts with the
+valid steps. See docs/how-to/monitor.md.
 """
 
 import argparse
@@ -25,23 +25,23 @@ def parse_arguments(arguments):
         prog="export_metrics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="run folders, or folders with runs in them")
+    add("runs", nargs="+", metavar="RUN", help="run folders, or folders that contain runs")
     add("--to", required=True, choices=["wandb", "mlflow"])
-    add("--follow", action="store_true", help="go on until the runs have ended")
-    add("--every", type=float, default=5.0, metavar="SECONDS", help="between looks, with --follow (default 5)")
-    add("--name", help="the run's name there (default: its folder's); for one run")
-    add("--tag", action="append", default=[], metavar="TEXT", help="further tag; repeat")
-    add("--project", default="te-train", help="project of Weights & Biases, experiment of MLflow (default %(default)s)")
-    add("--offline", action="store_true", help="wandb: write files only; `wandb sync` sends them")
-    add("--directory", default=".", metavar="DIR", help="wandb: where its files go (default: here)")
-    add("--tracking-uri", metavar="URI", help="mlflow: a server, or such as sqlite:///mlflow.db (default: MLflow's)")
+    add("--follow", action="store_true", help="keep sending until the runs have ended")
+    add("--every", type=float, default=5.0, metavar="SECONDS", help="polling interval with --follow (default 5)")
+    add("--name", help="name of the run in the tracker (default: name of its folder); for one run only")
+    add("--tag", action="append", default=[], metavar="TEXT", help="additional tag; may be repeated")
+    add("--project", default="te-train", help="project in Weights & Biases, experiment in MLflow (default %(default)s)")
+    add("--offline", action="store_true", help="wandb: write files only, for `wandb sync`")
+    add("--directory", default=".", metavar="DIR", help="wandb: folder for its files (default: current folder)")
+    add("--tracking-uri", metavar="URI", help="mlflow: server or database, for example sqlite:///mlflow.db (default: MLflow's)")
     options = parser.parse_args(arguments)
     if not options.every > 0:
         raise UserError(f"--every: {options.every} must be above 0")
     if options.offline and options.to != "wandb":
-        raise UserError("--offline: is for wandb; with mlflow give --tracking-uri sqlite:///mlflow.db")
+        raise UserError("--offline needs --to wandb; with mlflow use --tracking-uri sqlite:///mlflow.db")
     if options.tracking_uri and options.to != "mlflow":
-        raise UserError("--tracking-uri: is for mlflow; wandb takes WANDB_BASE_URL from the environment")
+        raise UserError("--tracking-uri needs --to mlflow; for wandb set the environment variable WANDB_BASE_URL")
     return options
 
 
@@ -50,10 +50,10 @@ def find_runs(options):
     for text in options.runs:
         found = run_status.find_runs([Path(text)])
         if not found:
-            raise UserError(f"{text}: holds no run; give a run's folder (logging.directory), or one with runs in it")
+            raise UserError(f"{text}: contains no run; give a run folder (logging.directory), or a folder that contains runs")
         folders += [f for f in found if f not in folders]
     if options.name and len(folders) > 1:
-        raise UserError(f"--name: names one run, and there are {len(folders)}")
+        raise UserError(f"--name: needs exactly one run, not {len(folders)}")
     return folders
 
 
@@ -61,7 +61,7 @@ def load(module):
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        if error.name and error.name.split(".")[0] != module:  # a part of it
+        if error.name and error.name.split(".")[0] != module:  # a dependency of the module
             raise UserError(f"{module} cannot be imported: {error}") from None
         raise sinks.missing(module, sys.executable) from None
 
@@ -81,7 +81,7 @@ def send(options):
     where = f"{options.to} {options.project} {options.tracking_uri or ''}{'offline' if options.offline else ''}".strip()
     exports = {}
     for folder in find_runs(options):
-        # One after the other unless they are followed: Weights & Biases has one run at a time.
+        # Runs are sent one after the other unless they are followed: Weights & Biases supports one active run per process.
         made = export.Export(folder, open_sink(options, folder), f"export_{options.to}.json", where)
         if options.follow:
             exports[str(folder)] = made
@@ -98,14 +98,14 @@ def main(arguments=None):
     try:
         options = parse_arguments(arguments)
         if options.follow and options.to == "wandb" and len(find_runs(options)) > 1:
-            raise UserError("--follow: wandb follows one run a process; start one for each")
+            raise UserError("--follow: wandb supports one run per process; start one process for each run")
         os.environ.setdefault("WANDB_SILENT", "true")
         return send(options)
     except UserError as error:
         print(f"export_metrics.py: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; run the same command to continue", file=sys.stderr)
         return 130
 
 

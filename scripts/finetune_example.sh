@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Fine-tunes a small real model on instructions, in BF16 and in FP8, and shows what it says before and after.
+# Fine-tunes a small pretrained model on instructions in BF16 and in FP8, and writes its texts before and after.
 #
 #   scripts/finetune_example.sh --model stories260K.bin --tokenizer tok512.bin --instructions dolly.json [options]
 #
-#   --model         a model of llama2.c (legacy FP32 .bin), such as stories260K of karpathy/tinyllamas
-#   --tokenizer     its tokenizer, of llama2.c too
+#   --model         a llama2.c model (legacy FP32 .bin), such as stories260K of karpathy/tinyllamas
+#   --tokenizer     its llama2.c tokenizer
 #   --instructions  JSON or JSON lines with the fields instruction, output and (optionally) input, as in Dolly
 #   --fields P R C  names of these fields (prompt, response, context; "-" for none); default: instruction output input
-#   --steps N       training steps of each run (default: what scripts/finetune_example.yaml says)
-#   --binaries DIR  where te-data, te-convert, te-train and te-generate are (default: build/cuda/apps, else build/cpu/apps)
-#   --output DIR    default: runs/finetune
-#   --cpu           use the CPU even where there is a GPU
-#   --set KEY=VALUE for te-train; may be repeated
-#   --prepared      tokenizer, model and datasets are in DIR already; of the programs only te-train and te-generate are needed
+#   --steps N       training steps of each run (default: as in scripts/finetune_example.yaml)
+#   --binaries DIR  folder of te-data, te-convert, te-train and te-generate (default: build/cuda/apps, else build/cpu/apps)
+#   --output DIR    folder for all results (default: runs/finetune)
+#   --cpu           use the CPU even if there is a GPU
+#   --set KEY=VALUE override for te-train; may be repeated
+#   --prepared      tokenizer, model and datasets are in DIR already; only te-train and te-generate are needed
 #
-# Everything is written to DIR: datasets, the imported model, a run per precision with its loss log, and the samples.
-# scripts/finetune_report.py makes a page of it.
+# DIR receives the datasets, the imported model, a run per precision with its loss log, and the samples.
+# scripts/finetune_report.py makes a page from it.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# What is asked before and after; none of it is in Dolly word for word.
+# Prompts before and after training; none of them occurs literally in Dolly.
 prompts=(
   "What is a good way to relax after work?"
   "Name three animals that can fly."
@@ -31,15 +31,15 @@ prompts=(
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# stage TEXT: the heading of the next stage, with the time so far.
+# stage TEXT: prints the heading of the next stage, with the elapsed time.
 stage() { printf '\n[%s s] %s\n' "$(seconds_since "$started")" "$*"; }
 
-# prepare: tokenizer, datasets, imported model.
+# prepare: makes the tokenizer, the datasets and the imported model.
 prepare() {
   local python
   python="$(python_with numpy)" || die "no python3 with numpy"
   "$python" scripts/llama2c_tokenizer.py "$tokenizer" "$output/tokenizer"
-  # FP8 GEMMs need sizes that are multiples of 16; zeros do not change what the model computes.
+  # FP8 GEMMs need dimensions that are multiples of 16; padding with zeros does not change the model's output.
   "$python" scripts/llama2c_pad.py "$model" 16 "$output/model.bin"
   "$binaries/te-convert" import "$output/model.bin" --format llama2c --out "$output/imported" --force
   local context=()
@@ -49,7 +49,7 @@ prepare() {
     --valid-output "$output/data/valid" --valid-fraction 0.05 --seq-length 512
 }
 
-# train NAME FP8: one run from the imported weights.
+# train NAME FP8: trains one run from the imported weights.
 train() {
   local config=$output/$1.yaml
   cat "$output/imported/model.yaml" scripts/finetune_example.yaml >"$config"
@@ -59,7 +59,7 @@ train() {
     --set "checkpoint.init_from=$output/imported" || die "training $1 failed; see the lines above"
 }
 
-# speak NAME CHECKPOINT: samples and perplexity, into DIR/NAME.txt and DIR/NAME_perplexity.txt.
+# speak NAME CHECKPOINT: writes samples and perplexity to DIR/NAME.txt and DIR/NAME_perplexity.txt.
 speak() {
   local prompt name="$1" checkpoint="$2"
   for prompt in "${prompts[@]}"; do
@@ -95,7 +95,7 @@ main() {
     shift
   done
   [[ $prepared == 1 || -n "$model" && -n "$tokenizer" && -n "$instructions" ]] ||
-    die "--model, --tokenizer and --instructions are needed; see --help"
+    die "--model, --tokenizer and --instructions are required; see --help"
   cd "$TE_ROOT"
   if [[ -z "$binaries" ]]; then
     binaries="$TE_ROOT/build/cuda/apps"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the page of a run of finetune_example.sh: losses, perplexities, samples before and after.
+"""Makes a page from the results of finetune_example.sh: losses, perplexities, samples before and after.
 
 Usage: finetune_report.py RUN_FOLDER "DEVICE" > report.md
 """
@@ -15,14 +15,14 @@ NAMES = {"bf16": "BF16", "fp8": "FP8 (hybrid, delayed)"}
 
 
 def perplexity(folder, name):
-    """From what te-generate perplexity printed."""
+    """The result of te-generate perplexity from its output."""
     text = (folder / f"{name}_perplexity.txt").read_text()
     value = {key: re.search(rf"^{key} +(\S+)", text, flags=re.M)[1] for key in ("tokens", "loss", "perplexity")}
     return f"loss {float(value['loss']):.4f}, perplexity {float(value['perplexity']):.2f} ({value['tokens']} tokens)"
 
 
 def samples(folder, name):
-    """prompt -> text"""
+    """{prompt: text}."""
     parts = re.split(r"^> (.*)\n", (folder / f"{name}.txt").read_text(errors="replace"), flags=re.M)[1:]
     return dict(zip(parts[::2], (text.strip() for text in parts[1::2])))
 
@@ -38,7 +38,7 @@ def loss_table(runs):
 
 
 def curve(runs):
-    """Training loss in tenths of the run."""
+    """A table of the training loss by tenths of the run."""
     steps = min(len(run.loss) for run in runs.values())
     lines = ["| steps | " + " | ".join(NAMES[n] for n in runs) + " |", "|---|" + "---|" * len(runs)]
     for i in range(10):
@@ -56,21 +56,20 @@ def page(folder, device):
     lines = [
         "# Fine-tuning stories260K on instructions", "",
         "stories260K (karpathy/tinyllamas, MIT) is a Llama of 260 thousand parameters that was trained on children's stories with a",
-        "vocabulary of 512 tokens. Here it learns from the instructions of Dolly (CC BY-SA 3.0): loss on the responses only, whole",
-        "conversations packed into samples of 512 tokens, attention inside of conversations, longer conversations left out. The MLP",
-        "is widened from 172 to 176 with zeros, which FP8 GEMMs need and which changes nothing. A model of this size learns"
-        " the form of",
-        "an answer, not facts.", "",
+        "vocabulary of 512 tokens. Here it is trained on the instructions of Dolly (CC BY-SA 3.0): loss on the responses only, whole",
+        "conversations packed into samples of 512 tokens, attention within conversations, longer conversations dropped. The MLP is",
+        "padded from 172 to 176 with zeros, because FP8 GEMMs need multiples of 16. A model of this size learns the form of an",
+        "answer, not facts.", "",
         f"Run on: {device}.", "",
         "    scripts/finetune_example.sh --model stories260K.bin --tokenizer tok512.bin --instructions dolly-3k.json", "",
         "The configuration is `scripts/finetune_example.yaml`. This page was written by `scripts/finetune_report.py`.", "",
         "## Loss", "", *loss_table(runs), "",
-        "The loss is the mean over tokens of responses (natural logarithm). Its course, in tenths of the run:", "",
+        "The loss is the mean over tokens of responses (natural logarithm). By tenths of the run:", "",
         *curve(runs), "",
-        "`te-generate perplexity --all-tokens` on the held-out conversations, prompts included:", "",
+        "`te-generate perplexity --all-tokens` on the validation set, including prompts:", "",
         *(f"- {title}: {perplexity(folder, state)}" for state, title in states.items()), "",
         "## Samples", "",
-        "Temperature 0.7, top-p 0.9, seed 1, at most 120 tokens, as they came.", "",
+        "Temperature 0.7, top-p 0.9, seed 1, at most 120 tokens, unedited.", "",
     ]  # fmt: skip
     for prompt in texts["before"]:
         lines += [f"### {prompt}", ""]

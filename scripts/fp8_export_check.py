@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Checks folders of `te-convert export --fp8` with the libraries that read them, on the CPU.
+"""Checks exports of `te-convert export --fp8` with the libraries that load them, on the CPU.
 
     pip install torch transformers accelerate compressed-tensors safetensors numpy
     scripts/fp8_export_check.py FOLDER [--reference BF16_FOLDER] [--te-generate build/cpu/apps/te-generate]
     scripts/fp8_export_check.py FOLDER --samples valid.bin --seq-length 16 --count 6 --dtype bf16
 
-1. transformers loads the folder (on a CPU it dequantizes the weights, with its own code or compressed-tensors'). Its FP32
-   logits of random tokens are compared with those of te-generate, which reads the same folder.
-2. The linear layers are emulated as a serving program runs them, inputs in FP8, too: block: each 128 inputs of a token with
-   their own scale; tensor: with input_scale. Mean KL and top-1 agreement against --reference, a BF16 export.
-3. --samples: the loss of that emulation on consecutive cuts of a dataset (tokens of 2 bytes), to be compared with the
-   valid_loss of the FP8 run of te-train that the export was made of.
+1. transformers loads the folder (on a CPU it dequantizes the weights, with its own code or compressed-tensors). Its FP32
+   logits of random tokens are compared with those of te-generate for the same folder.
+2. The linear layers are emulated as a serving program runs them, with FP8 inputs: block: one scale per 128 inputs of a
+   token; tensor: input_scale. Prints mean KL and top-1 agreement against --reference, a BF16 export.
+3. --samples: the loss of this emulation on consecutive samples of a dataset (tokens of 2 bytes), for comparison with the
+   valid_loss of the te-train FP8 run of the export.
 
-Exit code 1 when the logits of 1. differ by more than 1e-4 of the largest.
+Exits with code 1 if the logits of 1. differ by more than 1e-4 of the largest.
 """
 
 import argparse
@@ -38,11 +38,11 @@ BATCH, SEQ, BOUND = 4, 32, 1e-4
 
 
 def load(folder, method, dtype=torch.float32, stored_as=torch.bfloat16):
-    """The model with its FP8 weights dequantized by the library, to `stored_as`, and everything computed in `dtype`."""
+    """Loads the model; the library dequantizes FP8 weights to `stored_as`, and the model computes in `dtype`."""
     how = {"quantization_config": CompressedTensorsConfig(run_compressed=False)} if method == "compressed-tensors" else {}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=stored_as, **how)
     if hasattr(model, "hf_quantizer") and method == "compressed-tensors":
-        for module in model.modules():  # leaves the fake quantization of compressed-tensors off
+        for module in model.modules():  # disables the fake quantization of compressed-tensors
             if hasattr(module, "quantization_enabled"):
                 module.quantization_enabled = False
     left = [name for name, tensor in model.state_dict().items() if tensor.dtype == E4M3]
@@ -52,7 +52,7 @@ def load(folder, method, dtype=torch.float32, stored_as=torch.bfloat16):
 
 
 def stored(folder):
-    """All tensors of the folder's files."""
+    """All tensors of the folder's safetensors files."""
     tensors = {}
     for file in sorted(Path(folder).glob("*.safetensors")):
         tensors |= load_file(file)
@@ -60,12 +60,12 @@ def stored(folder):
 
 
 def fp8(values, scale):
-    """Through E4M3, saturating."""
+    """Quantizes to E4M3 with saturation, and dequantizes."""
     return (values.float() * scale).clamp(-448, 448).to(E4M3).float()
 
 
 def emulate(model, tensors, method, dtype):
-    """Replaces the forward pass of each linear layer in FP8 by an emulation; returns how many."""
+    """Replaces the forward pass of each FP8 linear layer with an emulation; returns the number of layers."""
     count = 0
     for name, module in model.named_modules():
         weight = tensors.get(f"{name}.weight")
@@ -93,13 +93,13 @@ def emulate(model, tensors, method, dtype):
 
 
 def logits_of(model, tokens):
-    """FP32 logits."""
+    """Logits in FP32."""
     with torch.no_grad():
         return model(tokens).logits.float()
 
 
 def te_logits(program, folder, tokens):
-    """te-generate's logits of the folder, in FP32."""
+    """Logits of te-generate for the folder, in FP32."""
     with tempfile.TemporaryDirectory() as scratch:
         save_file({"tokens": tokens.to(torch.int32)}, f"{scratch}/tokens.safetensors")
         subprocess.run([program, "logits", "--checkpoint", folder, "--tokens", f"{scratch}/tokens.safetensors", "--out",
@@ -110,13 +110,13 @@ def te_logits(program, folder, tokens):
 
 
 def divergence(reference, actual):
-    """Mean KL(reference || actual), and the share of positions with the same most probable token."""
+    """Mean KL(reference || actual), and the fraction of positions with the same most probable token."""
     p, q = reference.log_softmax(-1).double(), actual.log_softmax(-1).double()
     return (p.exp() * (p - q)).sum(-1).mean().item(), (p.argmax(-1) == q.argmax(-1)).double().mean().item()
 
 
 def loss_of(model, path, seq_length, count):
-    """Mean loss on the first cuts of a dataset."""
+    """Mean loss on the first samples of a dataset."""
     ids = torch.from_numpy(np.fromfile(path, dtype=np.uint16).astype(np.int64))
     losses = []
     for i in range(count):
@@ -134,7 +134,7 @@ def main():
     parser.add_argument("--samples", help=".bin of a dataset")
     parser.add_argument("--seq-length", type=int, default=16)
     parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="of what linear layers read and write")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="dtype of inputs and outputs of linear layers")
     arguments = parser.parse_args()
     config = json.loads((Path(arguments.folder) / "config.json").read_text())
     method = config["quantization_config"]["quant_method"]
@@ -143,7 +143,7 @@ def main():
     theirs, ours = logits_of(model, tokens), te_logits(arguments.te_generate, arguments.folder, tokens)
     difference = ((theirs - ours).abs().max() / theirs.abs().max()).item()
     if config["torch_dtype"] != "bfloat16":
-        print("an export in FP32: its weights are rounded here to BF16, so what follows is no check of it")
+        print("note: this export is FP32; its weights are rounded to BF16 here, so the results below do not check it")
     print(f"dequantized, transformers against te-generate: largest difference {difference:.1e} of the largest logit")
     if arguments.reference:
         reference = logits_of(AutoModelForCausalLM.from_pretrained(arguments.reference, dtype=torch.float32).eval(), tokens)
@@ -155,7 +155,7 @@ def main():
     count = emulate(model, stored(arguments.folder), method, dtype)
     if arguments.reference:
         kl, top = divergence(reference, logits_of(model, tokens))
-        print(f"inputs in FP8, too ({count} linear layers):   mean KL {kl:.3e}, top-1 agreement {top:.4f}")
+        print(f"also inputs in FP8 ({count} linear layers):   mean KL {kl:.3e}, top-1 agreement {top:.4f}")
     if arguments.samples:
         loss = loss_of(model, arguments.samples, arguments.seq_length, arguments.count)
         print(f"emulated loss of {arguments.count} samples ({count} linear layers in FP8): {loss:.6f}")

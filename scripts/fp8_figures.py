@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the two pictures of docs/explanation/fp8-primer.md: the FP8 formats on a number line, and a simulation of delayed and current scaling.
+"""Draws the two figures of docs/explanation/fp8-primer.md: the FP8 formats on a number line, and a simulation of delayed and current
+scaling.
 
     scripts/fp8_figures.py                      # writes fp8_formats.png and fp8_scaling.png to docs/explanation
     scripts/fp8_figures.py --folder FOLDER
@@ -25,12 +26,12 @@ BLUE, ORANGE, DARK, LIGHT = "#0072b2", "#d55e00", "#30363d", "#b8c4d0"
 STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.titlesize": 12.5,
          "axes.titlelocation": "left", "axes.titleweight": "bold", "legend.frameon": False}
 
-# name: bits of mantissa, exponent of the smallest normal number, largest number
+# name: (mantissa bits, exponent of the smallest normal number, largest number)
 FORMATS = {"BF16": (7, -126, (2 - 2**-7) * 2.0**127), "E5M2": (2, -14, 57344.0), "E4M3": (3, -6, 448.0)}
 
 
 def quantize(x, scale, name="E4M3"):
-    """What comes back from FP8: round to nearest even, saturate, divide by the scale."""
+    """x quantized and dequantized: rounded to nearest even and saturated."""
     mantissa, least, largest = FORMATS[name]
     scaled = np.asarray(x, float) * scale
     exponent = np.maximum(np.frexp(scaled)[1] - 1, least)
@@ -65,7 +66,7 @@ def draw_ranges(axes):
     axes.set_ylim(-0.45, 2.75)
     axes.set_xlim(left - 2, right + 2)
     axes.set_xticks(range(-20, 21, 4), [f"$2^{{{e}}}$" for e in range(-20, 21, 4)])
-    axes.set_xlabel("magnitude (logarithmic; light: subnormal numbers, whose precision falls towards the left)")
+    axes.set_xlabel("magnitude (logarithmic; light: subnormal numbers, with fewer bits towards the left)")
     axes.set_title("Range of each format at scale 1")
 
 
@@ -95,8 +96,9 @@ LIMIT = FORMATS["E4M3"][2]
 
 
 def simulate(seed=1):
-    """Normally distributed values whose size wanders, jumps to its fivefold at step JUMP and falls back over 12 steps. For every step: the
-    amax, the largest value that the delayed scale can represent, and per way of scaling the SQNR in dB and the share of saturated values."""
+    """Simulates normally distributed values with a drifting standard deviation, which is multiplied by five at step JUMP and decays over 12
+    steps. Returns for each step the amax, the largest value that the delayed scale can represent, the SQNR in dB of each kind of scaling,
+    and the share of saturated values."""
     random = np.random.default_rng(seed)
     history, result = [], {"amax": [], "limit": [], "saturating": [], "requantizing": [], "current": [], "saturated": []}
     for step in range(STEPS):
@@ -124,13 +126,13 @@ def draw_scaling(path):
     with pyplot.rc_context(STYLE):
         figure, (sizes, errors) = pyplot.subplots(2, 1, figsize=(11, 6), sharex=True, height_ratios=(1.15, 1), layout="constrained")
         sizes.step(steps, run["limit"], where="mid", color=BLUE, label=f"largest value that the delayed scale represents (maximum of {HISTORY} steps)")
-        sizes.plot(steps, run["amax"], color=DARK, label="amax of the tensor; current scaling follows it exactly")
+        sizes.plot(steps, run["amax"], color=DARK, label="amax of the tensor; current scaling uses it directly")
         sizes.plot(steps[over], run["amax"][over], "o", color=ORANGE, label="overflow: the tensor is requantized with its own amax")
-        sizes.text(40.5, 25.5, f"the scale waits until the peak\nhas left the {HISTORY} steps of history", fontsize=10, color=BLUE, va="center")
+        sizes.text(40.5, 25.5, f"the scale stays until the peak\nleaves the history of {HISTORY} steps", fontsize=10, color=BLUE, va="center")
         sizes.set_ylabel("magnitude")
         sizes.set_ylim(0, 1.35 * run["amax"].max())
         sizes.legend(loc="upper left", fontsize=10)
-        sizes.set_title("Delayed scaling learns of a jump one step late")
+        sizes.set_title("Delayed scaling reacts to a jump one step late")
         errors.plot(steps, run["saturating"], color=ORANGE, linestyle="--", label="delayed, overflowing values saturate")
         errors.plot(steps, run["requantizing"], color=BLUE, label="delayed, overflowing tensors are requantized (te-train)")
         errors.plot(steps, run["current"], color=DARK, linewidth=1, label="current scaling")
@@ -149,7 +151,7 @@ def draw_scaling(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the pictures go (default: docs/explanation)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="output folder (default: docs/explanation)")
     folder = parser.parse_args().folder
     draw_formats(folder / "fp8_formats.png")
     draw_scaling(folder / "fp8_scaling.png")

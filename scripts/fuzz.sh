@@ -3,9 +3,9 @@
 #
 #   scripts/fuzz.sh [--seconds N] [TARGET...]      TARGET: indexed_dataset, safetensors, ...; default: all, 120 s each
 #
-# Inputs found on the way are kept in build/fuzz/corpus/TARGET and used again; a failing one is written to
-# build/fuzz/crash-*, and the script exits non-zero. No input may make a reader ask for more than 64 MiB at once or take
-# 10 s. Needs clang with its libFuzzer, and libomp-dev.
+# New inputs are saved in build/fuzz/corpus/TARGET and reused; a failing input is written to build/fuzz/crash-*, and the
+# script exits with a nonzero code. An input fails if it allocates more than 64 MiB at once or takes 10 s. Needs clang
+# with libFuzzer, and libomp-dev.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# run_target NAME SECONDS: fuzzes one target from its seeds and from what earlier runs found.
+# run_target NAME SECONDS: fuzzes one target, starting from its seeds and inputs of earlier runs.
 run_target() {
   local corpus="$TE_ROOT/build/fuzz/corpus/$1" inputs=()
   mkdir -p "$corpus"

@@ -1,11 +1,11 @@
-"""The command line of scripts that generate a source file: writes it, or with --check compares it with a fresh run."""
+"""Command line of scripts that generate a source file: writes the file, or with --check compares it with new output."""
 
 import argparse
 import sys
 
 
 def write_or_check(description, output, make_text):
-    """output: a pathlib.Path; make_text() is what it should hold."""
+    """output: a pathlib.Path; make_text() returns the file's text."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
     arguments = parser.parse_args()
@@ -13,5 +13,5 @@ def write_or_check(description, output, make_text):
     if not arguments.check:
         output.write_text(text)
     elif output.read_text() != text:
-        sys.exit(f"{output}: differs from a fresh run")
+        sys.exit(f"{output}: outdated; run this script without --check")
     print(f"{output}: {text.count(chr(10))} lines")

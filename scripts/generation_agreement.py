@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares the texts of te-generate with those of transformers' generate(), token for token: greedy, with a repetition
-penalty, and beam search with its options, on random tiny models in FP32 on the CPU.
+"""Compares the tokens of te-generate with those of transformers' generate(): greedy, with a repetition penalty, and beam
+search with its options, on random tiny models in FP32 on the CPU.
 
     pip install torch transformers safetensors
     scripts/generation_agreement.py [--te-generate build/cpu/apps/te-generate] [--models 3]
-    scripts/generation_agreement.py --fixture          # writes tests/fixtures/generate anew
-    scripts/generation_agreement.py --distributions    # only its distributions.json
+    scripts/generation_agreement.py --fixture          # regenerates tests/fixtures/generate
+    scripts/generation_agreement.py --distributions    # regenerates only its distributions.json
 
-Prompts of several lengths go through te-generate in one file, in batches; transformers takes them one by one. The models
-have a byte vocabulary, and their end-of-document token has changed places with a frequent one, so that texts end.
+te-generate gets prompts of several lengths in one file and in batches; transformers gets them one by one. The models have
+a byte vocabulary, and their end-of-document token is swapped with a frequent one, so that texts end.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def variants():
 
 
 def make_model(kind, seed):
-    """A random model whose end-of-document token is a frequent one."""
+    """A random model with a frequent end-of-document token."""
     torch.manual_seed(seed)
     classes = {"llama": (LlamaForCausalLM, LlamaConfig, LLAMA), "qwen2": (Qwen2ForCausalLM, Qwen2Config, LLAMA),
                "gpt2": (GPT2LMHeadModel, GPT2Config, GPT2)}
@@ -72,7 +72,7 @@ def make_model(kind, seed):
 
 
 def generate(model, prompt, arguments):
-    """The new tokens, the end included."""
+    """The new tokens, including the end token."""
     ids = torch.tensor([list(prompt.encode())])
     with torch.no_grad():
         out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=MAX_TOKENS,
@@ -81,7 +81,7 @@ def generate(model, prompt, arguments):
 
 
 def te_generate(program, folder, prompts, options):
-    """The same of te-generate, for all prompts."""
+    """The new tokens of te-generate for all prompts."""
     lines = Path(folder) / "prompts.jsonl"
     lines.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     output = Path(folder) / "results.jsonl"
@@ -92,7 +92,7 @@ def te_generate(program, folder, prompts, options):
 
 
 def compare(program, models):
-    """Prints the numbers of equal texts; returns how many differ."""
+    """Prints the number of equal texts; returns the number of differing texts."""
     differing = total = ended = 0
     for seed in range(models):
         for kind in ("llama", "qwen2", "gpt2"):
@@ -113,7 +113,7 @@ def compare(program, models):
 
 
 def write_fixture():
-    """A Llama and what transformers makes of the prompts."""
+    """Writes a Llama and transformers' results for the prompts."""
     model = make_model("llama", 1)
     FIXTURE.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(FIXTURE / "llama")
@@ -126,7 +126,7 @@ def write_fixture():
 
 
 def distribution(logits, options):
-    """What generate() would draw from."""
+    """The distribution from which generate() would sample."""
     from transformers.generation.logits_process import LogitsProcessorList
 
     model = LlamaForCausalLM(LlamaConfig(**{**LLAMA, "vocab_size": logits.shape[1]}))
@@ -138,14 +138,14 @@ def distribution(logits, options):
 
 
 def write_distributions():
-    """Logits, options, and the probabilities of what is left, {token: probability}."""
+    """Writes logits, options, and the probabilities of the remaining tokens, {token: probability}."""
     cases = []
     choices = [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 7, "top_p": 0.9, "temperature": 1.3},
                {"top_p": 0.95, "min_p": 0.05, "temperature": 2.0}, {"top_k": 3, "top_p": 0.5, "min_p": 0.6},
                {"repetition_penalty": 1.4, "temperature": 0.8, "top_k": 9}, {"top_k": 40, "top_p": 0.99}, {"top_p": 0.01}]  # fmt: skip
     for seed, options in enumerate(choices * 3):
         logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(seed)) * 3
-        # generate() has top_k 50 where nothing is said.
+        # The default of generate() is top_k 50.
         probabilities = distribution(logits, {"top_k": 0, "temperature": 1.0} | options)
         left = [[token, p] for token, p in enumerate(probabilities.tolist()) if p > 0]
         cases.append({"options": options, "logits": logits[0].tolist(), "seen": [0, 1, 1, 5], "probabilities": left})

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs every test that needs a GPU, on one, two and four GPUs, and records the result in docs/results/gpu_suite.md: CI has
-# no GPU, so this table says which commit last passed, on which card. Exits non-zero when a test fails.
+# Runs all GPU tests on one, two and four GPUs, and records the result in docs/results/gpu_suite.md. CI has no GPU, so
+# this table shows which commit last passed, and on which GPU. Exits with a nonzero code if a test fails.
 #
 #   scripts/gpu_suite.sh [--jobs N] [--commit HASH] [--no-build] [--no-record]
 #
-#   --jobs       tests at the same time on each GPU (default 6)
-#   --commit     what is recorded as the commit (default: git's; for a copy of the checkout without .git)
-#   --no-build   take build/cuda as it is
-#   --no-record  leave docs/results/gpu_suite.md alone
+#   --jobs       concurrent tests per GPU (default 6)
+#   --commit     commit to record (default: git's HEAD); for a copy of the checkout without .git
+#   --no-build   use build/cuda without building
+#   --no-record  do not change docs/results/gpu_suite.md
 #
-# Tests of one GPU are spread over all GPUs of the machine, those of two and four ranks over disjoint sets of GPUs, all at the
-# same time. A test that did not run counts as failed.
+# One-GPU tests are distributed over all GPUs of the machine, tests of two and four ranks over disjoint sets of GPUs,
+# all concurrently. A test that did not run counts as failed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -21,16 +21,16 @@ header='| date | commit | GPUs | driver | one GPU | two GPUs | four GPUs |'
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# gpu_tests ARGUMENT...: ctest over the tests of the label gpu that the arguments choose.
+# gpu_tests ARGUMENT...: runs ctest for tests with the label gpu, with further arguments.
 gpu_tests() { ctest --test-dir build/cuda -L '^gpu$' "$@" </dev/null; }
 
-# choose RANKS: the arguments that choose the tests of so many ranks, in `choice`.
+# choose RANKS: sets `choice` to the ctest arguments that select tests of so many ranks.
 choose() {
   if [[ $1 -eq 1 ]]; then choice=(-E '\.np[0-9]*[02-9]$' -j "$jobs"); else choice=(-R "\\.np$1\$"); fi
 }
 
-# start_part RANKS: the tests of so many ranks, in as many disjoint sets of GPUs as there are; logs in $logs. One ctest
-# begins at a time, since each writes the lists of the executables' tests; then all run side by side.
+# start_part RANKS: starts the tests of so many ranks on all disjoint sets of GPUs; logs are in $logs. The ctests start
+# one after the other, since each writes the lists of the executables' tests, and then run concurrently.
 start_part() {
   local ranks="$1" sets i choice log
   sets=$((gpus / ranks))
@@ -43,13 +43,13 @@ start_part() {
   done
 }
 
-# seconds_of RANKS: how long the last of a part's ctests took.
+# seconds_of RANKS: prints the longest time of a part's ctests.
 seconds_of() { sed -n 's/^Total Test time (real) = *\([0-9]*\).*/\1/p' "$logs/np$1"_*.log | sort -n | tail -n 1; }
 
-# results RANKS WORD: the lines of a part's tests that ended so.
+# results RANKS WORD: prints the lines of a part's tests with this result.
 results() { cat "$logs/np$1"_*.log | grep -E "^ *[0-9]+/[0-9]+ Test .*$2" || true; }
 
-# result_of RANKS: the cell of a part, with the names of its failed tests. Counts tests in main's variables.
+# result_of RANKS: sets `cell` to the table cell of a part, with the names of failed tests. Adds to main's counters.
 result_of() {
   local ranks="$1" passed bad skipped listed names choice
   if [[ $gpus -lt $ranks ]]; then
@@ -80,7 +80,7 @@ main() {
     shift
   done
   cd "$TE_ROOT"
-  has_hopper_gpu || die "no Hopper GPU here: these tests need one (nvidia-smi)"
+  has_hopper_gpu || die "no Hopper GPU found (nvidia-smi); these tests need one"
   gpus="$(nvidia-smi -L | wc -l)"
   commit="${commit:-$(git rev-parse --short HEAD)}"
   driver="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)"

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Trains on two hosts that are none: two network namespaces of this machine with hostnames of their own and a cable (a
-# veth pair) between them, on which Open MPI starts CPU ranks and connects them over TCP, as between real hosts.
+# Trains on two emulated hosts: two network namespaces of this machine with their own hostnames, connected by a veth
+# pair ("cable"). Open MPI starts CPU ranks on them and connects the ranks over TCP, as between real hosts.
 #
 #   scripts/hosts_trial.sh [--train PATH] [--only TRIAL]
 #
 #   table    the start screen and run.json name the hosts with their ranks
-#   warning  a layout whose tensor ranks lie on both hosts is warned of in one line, with the keys that would help
-#   bits     two layouts train on two hosts to the same bits as on one
-#   death    a rank of the other host is killed: the job ends everywhere, mpirun names rank and host, no process stays
-#   restart  the same run goes on from its last checkpoint, on fewer ranks of one host
-#   cable    the cable is cut: mpirun misses the other host and ends the job on both, where it sends keepalives sooner
-#            than the ranks' watchdog ends them (oob_tcp_keepalive_time)
+#   warning  a layout with tensor-parallel groups on both hosts gives a one-line warning with the keys that would help
+#   bits     two layouts give bitwise the same checkpoints on two hosts as on one
+#   death    a rank of the other host is killed: the job ends on both hosts, mpirun names rank and host, no process remains
+#   restart  the same run resumes from its last checkpoint, with fewer ranks on one host
+#   cable    the cable is cut: mpirun detects the lost host by keepalives (oob_tcp_keepalive_time) and ends the job on both
+#            hosts, before the ranks' watchdog would
 #
-#   --train  the executable (build/cpu/apps/te-train)
-#   --only   one trial (restart needs death)
+#   --train  te-train executable (default: build/cpu/apps/te-train)
+#   --only   run one trial (restart needs death)
 #
-# Namespaces need root; where they cannot be made, or mpirun is not Open MPI's, the trial says so and ends with exit
-# code 77. Nothing leaves the namespaces. One line per trial; exit code 1 when one fails.
+# Namespaces need root. If they cannot be created, or mpirun is not Open MPI's, the script says so and exits with code
+# 77. No traffic leaves the namespaces. It prints one line per trial, and exits with code 1 if one fails.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -24,7 +24,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 hosts=(te-host-a te-host-b)
 limit=120 # seconds that any job may take before it counts as hanging
 
-# skip REASON: the trial cannot be made here.
+# skip REASON: ends the script because the trials cannot run on this machine.
 skip() {
   say "SKIPPED: $*"
   exit 77
@@ -36,34 +36,34 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 # space HOST: the name of its network namespace.
 space() { echo "$1-$$"; }
 
-# on HOST COMMAND...: runs it in the host's network, under the host's name.
+# on HOST COMMAND...: runs a command in the host's network namespace, with the host's name.
 on() { "$folder/on" "$@"; }
 
-# make_hosts: the namespaces, the cable, and the agent with which mpirun reaches a host.
+# make_hosts: creates the namespaces, the cable, and the agent with which mpirun reaches a host.
 make_hosts() {
   local number host
   cat >"$folder/on" <<AGENT
 #!/usr/bin/env bash
-# on HOST COMMAND...: what ssh is between real hosts; as there, the words make a line for a shell.
+# on HOST COMMAND...: replaces ssh between real hosts; as with ssh, the words form a command line for a shell.
 host="\$1"
 shift
 exec ip netns exec "\$host-$$" unshare --uts sh -c 'hostname "\$1"; shift; exec sh -c "\$*"' sh "\$host" "\$@"
 AGENT
   chmod +x "$folder/on"
   for host in "${hosts[@]}"; do
-    ip netns add "$(space "$host")" 2>"$folder/why" || skip "no network namespaces here (root can): $(cat "$folder/why")"
+    ip netns add "$(space "$host")" 2>"$folder/why" || skip "cannot create network namespaces (needs root): $(cat "$folder/why")"
     ip -n "$(space "$host")" link set lo up
   done
   ip link add cable netns "$(space "${hosts[0]}")" type veth peer name cable netns "$(space "${hosts[1]}")" 2>"$folder/why" ||
-    skip "no veth pairs here: $(cat "$folder/why")"
+    skip "cannot create veth pairs: $(cat "$folder/why")"
   for number in 0 1; do
     ip -n "$(space "${hosts[$number]}")" address add "10.213.77.$((number + 1))/24" dev cable
     ip -n "$(space "${hosts[$number]}")" link set cable up
   done
-  [[ "$(on "${hosts[1]}" hostname)" == "${hosts[1]}" ]] || skip "hosts cannot have names of their own here"
+  [[ "$(on "${hosts[1]}" hostname)" == "${hosts[1]}" ]] || skip "cannot set hostnames in namespaces"
 }
 
-# remove_hosts: ends what still runs in the namespaces, which are ours alone, and removes them.
+# remove_hosts: kills processes that still run in the namespaces, and removes the namespaces.
 remove_hosts() {
   local host process
   for host in "${hosts[@]}"; do
@@ -73,7 +73,7 @@ remove_hosts() {
   rm -rf "$folder"
 }
 
-# write_config FILE: a Llama of four layers in FP8, on random tokens, that saves every fifth step.
+# write_config FILE: writes the config of a Llama with four layers in FP8 on random tokens that saves every fifth step.
 write_config() {
   cat >"$1" <<'YAML'
 model: {family: llama, num_layers: 4, hidden_size: 64, ffn_hidden_size: 64, num_attention_heads: 4, vocab_size: 256,
@@ -86,8 +86,8 @@ checkpoint: {save_every: 5, keep: 3}
 YAML
 }
 
-# job RANKS_A RANKS_B RUN [ARGUMENT]...: the command line of a run on so many ranks of each host, in the array
-# `command`. With 0 ranks on the second host all are on the first.
+# job RANKS_A RANKS_B RUN [ARGUMENT]...: sets the array `command` to the command line of a run with so many ranks per
+# host. With 0 ranks on the second host all are on the first.
 job() {
   local ranks=$(($1 + $2)) list="${hosts[0]}:$1" run="$3"
   [[ "$2" -eq 0 ]] || list+=",${hosts[1]}:$2"
@@ -98,7 +98,8 @@ job() {
     --host "$list" -n "$ranks" "$executable" --config "$folder/hosts.yaml" --set "logging.directory=$folder/$run" "$@")
 }
 
-# choose_options: how mpirun reaches the other host and sends keepalives, which Open MPI 5 leaves to PRRTE.
+# choose_options: sets mpirun's options for reaching the other host and for keepalives; in Open MPI 5 they belong to
+# PRRTE.
 choose_options() {
   connection=(--mca plm rsh --mca plm_rsh_agent "$folder/on" --mca oob_tcp_if_include cable --mca btl "tcp,vader,self")
   runtime=--mca
@@ -108,7 +109,7 @@ choose_options() {
   runtime=--prtemca
 }
 
-# train LOG JOB...: must succeed.
+# train LOG JOB...: runs a job that must succeed.
 train() {
   local log="$folder/$1"
   shift
@@ -116,31 +117,31 @@ train() {
   "${command[@]}" >"$log" 2>&1 || { cat "$log" >&2 && die "failed: ${command[*]}"; }
 }
 
-# said LOG WORDS: the log has these words, perhaps on two lines, as Open MPI 5 folds its messages.
+# said LOG WORDS: checks that the log contains these words, maybe across lines, as Open MPI 5 wraps its messages.
 said() {
   tr -s " \n" " " <"$folder/$1" | grep -aqF -- "$2" || { cat "$folder/$1" >&2 && die "$1 does not say: $2"; }
 }
 
-# wait_until LABEL COMMAND...: until the command succeeds, for at most `limit` seconds.
+# wait_until LABEL COMMAND...: waits until the command succeeds, for at most `limit` seconds.
 wait_until() {
   local label="$1" end=$((EPOCHSECONDS + limit))
   shift
   until "$@"; do
-    [[ $EPOCHSECONDS -lt $end ]] || die "never came: $label"
+    [[ $EPOCHSECONDS -lt $end ]] || die "timed out waiting for $label"
     sleep 0.1
   done
 }
 has_steps() { [[ "$(grep -c "" "$folder/$1/loss.csv" 2>/dev/null)" -gt "$2" ]]; }
 nothing_runs() { [[ -z "$(ip netns pids "$(space "${hosts[0]}")")$(ip netns pids "$(space "${hosts[1]}")")" ]]; }
 
-# latest RUN: the step that `latest` names.
+# latest RUN: prints the step that `latest` names.
 latest() {
   local name
   name="$(cat "$folder/$1/checkpoints/latest")"
   echo "$((10#${name#step_}))"
 }
 
-# rank_on HOST RANK: the process of this rank on the host.
+# rank_on HOST RANK: prints the process id of this rank on the host.
 rank_on() {
   local process
   for process in $(ip netns pids "$(space "$1")"); do
@@ -154,8 +155,8 @@ trial_table() {
   said table.log "4 ranks: tensor 2 x data 2 x pipeline 1, on 2 hosts, network between them"
   said table.log "${hosts[0]}: ranks 0-1, "
   said table.log "${hosts[1]}: ranks 2-3, "
-  grep -q "warning.*parallel.tensor" "$folder/table.log" && die "table: a layout inside the hosts is warned of"
-  python3 - "$folder/table/run.json" "${hosts[@]}" <<'PYTHON' || die "table: run.json lacks the hosts"
+  grep -q "warning.*parallel.tensor" "$folder/table.log" && die "table: unexpected warning about a layout within the hosts"
+  python3 - "$folder/table/run.json" "${hosts[@]}" <<'PYTHON' || die "table: run.json does not have the hosts"
 import json, sys
 hosts = json.load(open(sys.argv[1]))["starts"][-1]["hosts"]
 assert [(h["host"], h["ranks"]) for h in hosts] == [(sys.argv[2], "0-1"), (sys.argv[3], "2-3")], hosts
@@ -167,7 +168,7 @@ trial_warning() {
   local line
   train warning.log 2 2 warning --set parallel.tensor=4 --set training.train_steps=1
   line="$(grep "parallel.tensor 4: ranks 0-3 are on 2 hosts (${hosts[0]}, ${hosts[1]})" "$folder/warning.log")" ||
-    { cat "$folder/warning.log" >&2 && die "warning: none"; }
+    { cat "$folder/warning.log" >&2 && die "warning: missing"; }
   [[ "$(wc -l <<<"$line")" -eq 1 && "$line" == *"set parallel.tensor to 2"* ]] || die "warning: $line"
   mpirun_options=(--map-by node)
   train warning.log 2 2 dealt --set parallel.tensor=2 --set training.train_steps=1
@@ -176,7 +177,7 @@ trial_warning() {
   say "warning: $line"
 }
 
-# same_bits NAME ARGUMENT...: ten steps on two hosts and on one.
+# same_bits NAME ARGUMENT...: compares ten steps on two hosts with ten steps on one host.
 same_bits() {
   local name="$1" file files=0
   shift
@@ -194,10 +195,10 @@ same_bits() {
 trial_bits() {
   same_bits data --set parallel.tensor=2
   same_bits pipeline --set parallel.tensor=2 --set parallel.pipeline=2 --set parallel.schedule=1f1b
-  say "bits: tensor 2 x data 2 and tensor 2 x pipeline 2 on two hosts: the checkpoints after 10 steps are those of one host"
+  say "bits: tensor 2 x data 2 and tensor 2 x pipeline 2 on two hosts: checkpoints after 10 steps are bitwise equal to one host's"
 }
 
-# start_endless RUN ARGUMENT...: in the background, as `process`; returns once it has saved.
+# start_endless RUN ARGUMENT...: starts a long job in the background as `process`; returns after it has saved.
 start_endless() {
   job 2 2 "$@" --set training.train_steps=1000000
   "${command[@]}" >"$folder/$1.log" 2>&1 &
@@ -205,7 +206,7 @@ start_endless() {
   wait_until "steps of $1" has_steps "$1" 12
 }
 
-# ended_soon TRIAL STATUS STARTED: the job failed by itself, and did not hang.
+# ended_soon TRIAL STATUS STARTED: checks that the job failed without hanging.
 ended_soon() {
   local seconds=$((EPOCHSECONDS - $3))
   [[ "$2" -ne 0 && $seconds -lt $((limit / 2)) ]] && return 0
@@ -236,7 +237,7 @@ trial_restart() {
   said restart.log "resumed from"
   [[ "$(latest death)" -eq $((before + 5)) ]] || die "restart: ended at step $(latest death)"
   awk -F, 'NR > 1 && $1 != NR - 1 { exit 1 }' "$folder/death/loss.csv" || die "restart: loss.csv lacks steps"
-  say "restart: 4 ranks of two hosts saved step $before, 2 ranks of one host went on to $((before + 5))"
+  say "restart: 4 ranks of two hosts saved step $before, 2 ranks of one host resumed and reached $((before + 5))"
 }
 
 trial_cable() {
@@ -247,7 +248,7 @@ trial_cable() {
   started=$EPOCHSECONDS
   ip -n "$(space "${hosts[1]}")" link set cable down
   wait "$process" || status=$?
-  [[ "$runtime" == --mca ]] || status=1 # the mpirun of Open MPI 5.0.7 says that it lost the host, and ends with 0
+  [[ "$runtime" == --mca ]] || status=1 # mpirun of Open MPI 5.0.7 reports the lost host, but exits with 0
   ended_soon cable "$status" "$started"
   said cable.log "${hosts[1]}"
   mpirun_options=()
@@ -267,7 +268,7 @@ main() {
     esac
     shift
   done
-  [[ -x "$executable" ]] || die "$executable: not found; build te-train or name it with --train"
+  [[ -x "$executable" ]] || die "$executable: not found; build te-train or set --train"
   for trial in ip unshare mpirun python3; do command -v "$trial" >/dev/null || skip "$trial is not installed"; done
   [[ "$(mpirun --version 2>&1)" == *"Open MPI"* ]] || skip "mpirun is not Open MPI's"
   [[ $(id -u) -eq 0 ]] || skip "network namespaces with names need root"

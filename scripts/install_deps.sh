@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs what te-train is built with, asking nothing: run it as root or as a user with sudo, on Debian 12 or newer or
-# Ubuntu 22.04 or newer. A second run finds everything in place and ends at once.
+# Installs the dependencies of te-train without asking questions. Run it as root or as a user with sudo, on Debian 12 or
+# newer or Ubuntu 22.04 or newer. A second run finds everything installed and exits at once.
 #
-#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI and packaging use (clang-tidy, shellcheck, ...), and
+#   scripts/install_deps.sh [--dev]     --dev adds tools of CI checks and packaging (clang-tidy, shellcheck, ...) and
 #                                       Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny and pyarrow
 #
 # 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy, matplotlib and jinja2).
-# 2. Where CUDA is in use: the headers of cudnn-frontend, into .deps/cudnn-frontend.
-# 3. With an NVIDIA driver but no CUDA toolkit: nvcc, cuBLAS, cuDNN and NCCL as pinned wheels, into .deps/cuda, where
-#    CMake finds them. A toolkit that lacks cuDNN or NCCL gets just those. Versions: scripts/versions.env.
+# 2. For CUDA: the headers of cudnn-frontend, in .deps/cudnn-frontend.
+# 3. With an NVIDIA driver but no CUDA toolkit: nvcc, cuBLAS, cuDNN and NCCL as pinned wheels, in .deps/cuda, where
+#    CMake finds them. If a toolkit has no cuDNN or NCCL, only these are added. Versions: scripts/versions.env.
 #
-# TE_FORCE_CUDA_WHEELS=1 behaves as if there were a driver and no toolkit (to build on a machine without a GPU for one
-# with it). TE_NO_CUDA=1 leaves everything of CUDA out.
+# TE_FORCE_CUDA_WHEELS=1 behaves as if there were a driver and no toolkit, to build for GPUs on a machine without one.
+# TE_NO_CUDA=1 installs nothing for CUDA.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -29,7 +29,7 @@ dev_packages=(clang-tidy shellcheck dpkg-dev file debootstrap)
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# missing_packages NAME...: prints those that are not installed.
+# missing_packages NAME...: prints the packages that are not installed.
 missing_packages() {
   local name
   for name in "$@"; do
@@ -37,29 +37,29 @@ missing_packages() {
   done
 }
 
-# apt_install NAME...: installs packages without recommendations, and without questions.
+# apt_install NAME...: installs packages without recommended packages and without questions.
 apt_install() {
   with_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 \
     install --no-install-recommends "$@"
 }
 
-# apt_update: refreshes the package lists; an unreachable third-party source is no reason to stop.
+# apt_update: refreshes the package lists; continues if a third-party source is unreachable.
 apt_update() {
   with_root apt-get -q -o DPkg::Lock::Timeout=300 update || say "some package lists could not be refreshed"
 }
 
-# install_packages NAME...: installs those that are missing.
+# install_packages NAME...: installs the packages that are missing.
 install_packages() {
   local missing
   mapfile -t missing < <(missing_packages "$@")
   [[ ${#missing[@]} -eq 0 ]] && return 0
   command -v apt-get >/dev/null ||
-    die "this script knows Debian and Ubuntu; install the equivalents of: ${missing[*]}"
+    die "this script supports Debian and Ubuntu only; install the equivalents of: ${missing[*]}"
   quietly "refreshing package lists" apt_update
   quietly "installing ${#missing[@]} packages" apt_install "${missing[@]}"
 }
 
-# install_newer_tools: a C++20 compiler and a CMake for distributions whose own are too old (Ubuntu 22.04).
+# install_newer_tools: installs a C++20 compiler and CMake on distributions with older ones (Ubuntu 22.04).
 install_newer_tools() {
   local python
   if older_than "$(g++ -dumpversion)" 12; then install_packages g++-12; fi
@@ -70,7 +70,7 @@ install_newer_tools() {
   use_newer_tools
 }
 
-# install_abseil: where SentencePiece's header (0.2 and later) includes Abseil's, which its package does not bring.
+# install_abseil: installs Abseil if SentencePiece's header (0.2 and later) includes it, since the package lacks it.
 install_abseil() {
   if grep -qs 'include <absl/' /usr/include/sentencepiece_processor.h; then install_packages libabsl-dev; fi
 }
@@ -79,7 +79,7 @@ install_abseil() {
 download_wheels() {
   local folder="$1" python platforms=() tag
   shift
-  # The interpreter's own version is irrelevant (only headers and libraries are used), so it is pinned too.
+  # The Python version does not matter, since only headers and libraries are used, so it is pinned, too.
   for tag in 2_28 2_27 2_24 2_18 2_17 2_12; do platforms+=(--platform "manylinux_${tag}_$(uname -m)"); done
   platforms+=(--platform "manylinux2014_$(uname -m)" --platform "manylinux2010_$(uname -m)")
   if ! python="$(python_with pip)"; then
@@ -91,8 +91,8 @@ download_wheels() {
     --implementation cp --python-version 3.11 "${platforms[@]}" --dest "$folder" "$@"
 }
 
-# fetch_tree NAME LABEL REQUIREMENT...: downloads wheels and unpacks them into .deps/NAME; skipped if that was done with
-# the same versions. The tree appears under its name only when complete.
+# fetch_tree NAME LABEL REQUIREMENT...: downloads wheels and unpacks them to .deps/NAME, unless the same versions are
+# there. The folder gets its name only when it is complete.
 fetch_tree() {
   local name="$1" label="$2" target stage
   shift 2
@@ -110,7 +110,7 @@ fetch_tree() {
   rm -rf "$stage"
 }
 
-# check_driver: warns when the driver is too old for the wheels' CUDA.
+# check_driver: prints a warning if the driver is too old for the CUDA version of the wheels.
 check_driver() {
   local version
   version="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)"
@@ -120,7 +120,7 @@ check_driver() {
   fi
 }
 
-# install_cuda: the parts of CUDA that this machine lacks, and the headers of cudnn-frontend.
+# install_cuda: installs missing parts of CUDA, and the headers of cudnn-frontend.
 install_cuda() {
   local nvcc major extras=()
   if [[ "${TE_NO_CUDA:-0}" == 1 ]]; then return 0; fi
@@ -142,7 +142,7 @@ install_cuda() {
   fetch_tree cudnn-frontend "cudnn-frontend headers" "nvidia-cudnn-frontend==$CUDNN_FRONTEND_VERSION"
 }
 
-# install_clang_format: the pinned formatter, unless the distribution's is that version.
+# install_clang_format: installs the pinned formatter, unless the distribution's has this version.
 install_clang_format() {
   local python
   [[ "$(clang-format --version 2>/dev/null)" == *" $CLANG_FORMAT_VERSION"* ]] && return 0
@@ -152,8 +152,9 @@ install_clang_format() {
     --disable-pip-version-check --ignore-installed "clang-format==$CLANG_FORMAT_VERSION"
 }
 
-# install_wheels NAME PYTHON SKIPPED [--no-deps] PACKAGE==VERSION...: what single tests read with, into .deps/NAME, for PYTHON. It
-# is no part of what te-train needs: where it cannot be fetched, a warning says which test is skipped. SKIPPED empty: an error.
+# install_wheels NAME PYTHON SKIPPED [--no-deps] PACKAGE==VERSION...: installs Python packages for PYTHON in .deps/NAME.
+# SKIPPED names the test that needs them: if they cannot be downloaded, a warning says that it is skipped. If SKIPPED is
+# empty, a failed download is an error.
 install_wheels() {
   local name="$1" python="$2" skipped="$3" target="$TE_DEPS/$1" wanted
   shift 3
@@ -165,13 +166,13 @@ install_wheels() {
     echo "$wanted" >"$target.partial/.versions"
     mv "$target.partial" "$target"
   elif [[ -n "$skipped" ]]; then
-    say "warning: no $name: $skipped will be skipped"
+    say "warning: $name not installed: $skipped will be skipped"
   else
     return 1
   fi
 }
 
-# install_test_packages: for the tests of scripts and of event files.
+# install_test_packages: installs Python packages for the tests of scripts and of event files.
 install_test_packages() {
   local python
   if python="$(python_with numpy scipy matplotlib pip)" || python="$(python_with pip)"; then
@@ -179,13 +180,14 @@ install_test_packages() {
       "wandb==$WANDB_VERSION" "mlflow-skinny==$MLFLOW_VERSION"
     install_wheels pyarrow "$python" "the test of scripts/parquet_to_jsonl.py" --no-deps "pyarrow==$PYARROW_VERSION"
   fi
-  # TensorBoard's reader and its two dependencies, no web server; for the distribution's interpreter, which CTest runs.
+  # TensorBoard's reader and its two dependencies without the web server, for the distribution's Python, which CTest
+  # uses.
   install_packages python3-pip
   install_wheels tensorboard /usr/bin/python3 "" --no-deps "tensorboard==$TENSORBOARD_VERSION" \
     "protobuf==$TENSORBOARD_PROTOBUF_VERSION" "absl-py==$TENSORBOARD_ABSL_VERSION"
 }
 
-# print_versions: one line of what the build will use.
+# print_versions: prints the versions that the build will use.
 print_versions() {
   local package versions=() nvcc
   for package in libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev libopenmpi-dev libopenblas-dev \

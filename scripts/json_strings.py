@@ -1,8 +1,8 @@
-"""The texts of a JSON document, shared by the scripts that compare tokenizers."""
+"""Strings of a JSON document, for the scripts that compare tokenizers."""
 
 
 def strings(value):
-    """Every string in a JSON value, keys excepted, in order."""
+    """All strings in a JSON value except keys, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, dict)):

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Kills a small training run on the CPU with SIGKILL at random instants, again and again, and checks that every restart
-# finds a valid checkpoint and that in the end the weights, moments and FP8 state are those of a run that nobody killed,
-# bit for bit. The run saves after every step, so that many kills hit a save.
+# Kills a small CPU training run repeatedly with SIGKILL at random times. Checks that every restart finds a valid
+# checkpoint, and that weights, moments and FP8 state are finally bitwise equal to those of an uninterrupted run. The
+# run saves after every step, so that many kills occur during a save.
 #
 #   scripts/kill_test.sh [N] [--train PATH] [--launch COMMAND] [--set KEY=VALUE]... [--seed S]
 #
-#   N           kills (100)
-#   --train     the executable (build/cpu/apps/te-train)
-#   --launch    what stands before it, for several ranks: "mpirun --oversubscribe -n 2"
-#   --set       more keys, as parallel.tensor=2
-#   --seed      of the random instants (the time of day)
+#   N           number of kills (default: 100)
+#   --train     te-train executable (default: build/cpu/apps/te-train)
+#   --launch    launcher for several ranks, for example "mpirun --oversubscribe -n 2"
+#   --set       further keys, for example parallel.tensor=2
+#   --seed      seed of the random times (default: the time of day)
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# write_config FILE: a Llama of two layers in FP8, on random tokens.
+# write_config FILE: writes the config of a Llama with two layers in FP8 on random tokens.
 write_config() {
   cat >"$1" <<'YAML'
 model: {family: llama, num_layers: 2, hidden_size: 32, ffn_hidden_size: 48, num_attention_heads: 4, vocab_size: 256,
@@ -31,21 +31,21 @@ checkpoint: {save_every: 1, keep: 3, resume: auto}
 YAML
 }
 
-# train RUN [--set KEY=VALUE]...: the command line of a run, in the array `command`.
+# train RUN [--set KEY=VALUE]...: sets the array `command` to the command line of a run.
 train() {
   local run="$1"
   shift
   command=("${launch[@]}" "$executable" --config "$folder/kill.yaml" "${overrides[@]}" --set "logging.directory=$folder/$run" "$@")
 }
 
-# latest_step RUN: the step that `latest` names; -1 where there is none.
+# latest_step RUN: prints the step that `latest` names; -1 if there is none.
 latest_step() {
   local name
   name="$(cat "$folder/$1/checkpoints/latest" 2>/dev/null)" || true
   if [[ "$name" =~ ^step_([0-9]+)$ ]]; then echo "$((10#${BASH_REMATCH[1]}))"; else echo -1; fi
 }
 
-# restart: what a restart finds. It ends at once: the run is beyond its last step, or at its first.
+# restart: checks that a restart finds a checkpoint. It ends at once: the run is after its last step, or at its first.
 restart() {
   local before="$1"
   train killed --set training.train_steps=1
@@ -55,16 +55,16 @@ restart() {
   fi
 }
 
-# kill_once: starts the run, kills all of it after a random time, and looks at what is left.
+# kill_once: starts the run, kills all its processes after a random time, and checks the checkpoints.
 kill_once() {
   local process step
   train killed
   setsid "${command[@]}" >"$folder/log" 2>&1 &
   process=$!
-  disown  # or the shell tells of every kill
+  disown  # otherwise the shell prints a message for every kill
   sleep "$(awk -v s="$startup" -v r="$RANDOM" 'BEGIN { printf "%.3f", s * (0.3 + 2.5 * r / 32768) }')"
   kill -0 "$process" 2>/dev/null || die "the run ended by itself: $(cat "$folder/log")"
-  # mpirun's ranks have process groups of their own: all that name the run's config are killed, until none is left.
+  # mpirun's ranks have their own process groups, so all processes with the run's config are killed until none is left.
   while pkill -9 -f -- "$folder/kill.yaml"; do sleep 0.02; done
   while kill -0 "$process" 2>/dev/null; do sleep 0.02; done
   if compgen -G "$folder/killed/checkpoints/step_*.tmp" >/dev/null; then in_save=$((in_save + 1)); fi
@@ -94,13 +94,13 @@ main() {
     esac
     shift
   done
-  [[ -x "$executable" ]] || die "$executable: not found; build te-train or name it with --train"
+  [[ -x "$executable" ]] || die "$executable: not found; build te-train or set --train"
   folder="$(mktemp -d)"
   trap 'rm -rf "$folder"' EXIT
   export OMP_NUM_THREADS=1
   write_config "$folder/kill.yaml"
 
-  # How long a start takes here sets the scale of the random instants.
+  # The time of a start sets the scale of the random times.
   train first --set training.train_steps=1
   before="${EPOCHREALTIME/./}"
   "${command[@]}" >"$folder/log" 2>&1 || { cat "$folder/log" >&2 && die "the run does not start"; }
@@ -116,9 +116,9 @@ main() {
   for file in "$folder/whole/checkpoints/$(printf 'step_%08d' "$last")"/*.safetensors; do
     cmp "$file" "${file/\/whole\//\/killed\/}" || die "$(basename "$file") differs from the uninterrupted run's"
   done
-  [[ "$(find "$folder/killed/checkpoints" -mindepth 1 | grep -c '\.tmp')" -eq 0 ]] || die "temporary folders are left"
-  say "$kills kills, $in_save of them in a save, $advanced after a new checkpoint: every restart found a valid one;" \
-    "after $last steps the state is that of an uninterrupted run ($((EPOCHSECONDS - started)) s)"
+  [[ "$(find "$folder/killed/checkpoints" -mindepth 1 | grep -c '\.tmp')" -eq 0 ]] || die "temporary folders remain"
+  say "$kills kills, $in_save of them during a save, $advanced after a new checkpoint: every restart found a valid" \
+    "checkpoint; the state after $last steps equals that of an uninterrupted run ($((EPOCHSECONDS - started)) s)"
 }
 
 main "$@"

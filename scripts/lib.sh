@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Functions that the scripts share. Source it after `set -euo pipefail`:
+# Functions for shell scripts. Source it after `set -euo pipefail`:
 #   source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# It sets TE_ROOT (the repository), TE_DEPS (where fetched dependencies live) and TE_LOGS (logs of quiet steps).
+# It sets TE_ROOT (the repository), TE_DEPS (folder of downloaded dependencies) and TE_LOGS (logs of quiet steps).
 
 TE_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 TE_DEPS="${TE_DEPS_DIR:-$TE_ROOT/.deps}"
@@ -9,20 +9,20 @@ TE_LOGS="$TE_ROOT/build/logs"
 # shellcheck source=scripts/versions.env
 source "$TE_ROOT/scripts/versions.env"
 
-# say TEXT...: one line of progress.
+# say TEXT...: prints a line of progress.
 say() { printf '%s\n' "$*"; }
 
-# die TEXT...: one clear line on stderr, then exit 1.
+# die TEXT...: prints an error on stderr, and exits with code 1.
 die() {
   printf 'error: %s\n' "$*" >&2
   exit 1
 }
 
-# seconds_since START: whole seconds since START (a value of EPOCHSECONDS).
+# seconds_since START: prints the seconds since START (a value of EPOCHSECONDS).
 seconds_since() { echo $((EPOCHSECONDS - $1)); }
 
-# quietly LABEL COMMAND...: runs COMMAND with its output in a log, prints "LABEL ... N s", and on failure the log's
-# last lines and one line that says what failed. On a terminal the elapsed time is shown while it runs.
+# quietly LABEL COMMAND...: runs COMMAND with its output in a log and prints "LABEL ... N s", or if it fails the last
+# lines of the log and an error. On a terminal it shows the elapsed time.
 quietly() {
   local label="$1" log start pid
   shift
@@ -45,7 +45,7 @@ quietly() {
   say "  $label ... $(seconds_since "$start") s"
 }
 
-# with_root COMMAND...: runs COMMAND as root, through sudo where needed.
+# with_root COMMAND...: runs COMMAND as root, with sudo if needed.
 with_root() {
   if [[ $(id -u) -eq 0 ]]; then
     "$@"
@@ -56,7 +56,7 @@ with_root() {
   fi
 }
 
-# python_with MODULE...: prints a Python 3 that can import all MODULEs (the one on the PATH, else the system's).
+# python_with MODULE...: prints a Python 3 that can import all MODULEs: the one on the PATH, else the system's.
 python_with() {
   local python module
   for python in python3 /usr/bin/python3; do
@@ -70,7 +70,7 @@ python_with() {
   return 1
 }
 
-# has_driver: true on a machine with an NVIDIA driver (TE_FORCE_CUDA_WHEELS=1 pretends there is one).
+# has_driver: true on a machine with an NVIDIA driver, or with TE_FORCE_CUDA_WHEELS=1.
 has_driver() {
   [[ "${TE_FORCE_CUDA_WHEELS:-0}" == 1 ]] && return 0
   [[ -e /proc/driver/nvidia/version ]] && return 0
@@ -78,13 +78,13 @@ has_driver() {
   { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep -q 'libcuda\.so\.1 '
 }
 
-# has_hopper_gpu: true where nvidia-smi lists a GPU of compute capability 9.0, the architecture the kernels are for.
+# has_hopper_gpu: true if nvidia-smi lists a GPU of compute capability 9.0, for which the kernels are written.
 has_hopper_gpu() {
   command -v nvidia-smi >/dev/null || return 1
   nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -q '^9\.0'
 }
 
-# system_nvcc: prints the nvcc of an installed toolkit; fails without one, or when TE_FORCE_CUDA_WHEELS=1 hides it.
+# system_nvcc: prints the nvcc of an installed toolkit; fails if there is none, or with TE_FORCE_CUDA_WHEELS=1.
 system_nvcc() {
   local candidate
   [[ "${TE_FORCE_CUDA_WHEELS:-0}" == 1 ]] && return 1
@@ -97,7 +97,7 @@ system_nvcc() {
   return 1
 }
 
-# toolkit_has PATTERN: true when the installed toolkit or the system's library folders hold a file PATTERN.
+# toolkit_has PATTERN: true if the installed toolkit or the system's library folders contain a file PATTERN.
 toolkit_has() {
   local root folder
   root="$(dirname "$(dirname "$(system_nvcc)")")"
@@ -108,10 +108,10 @@ toolkit_has() {
   return 1
 }
 
-# older_than VERSION WANTED: true when a dotted version is below the wanted one.
+# older_than VERSION WANTED: true if a dotted version is lower than WANTED.
 older_than() { [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" == "$1" ]]; }
 
-# use_newer_tools: takes the compiler and the CMake of install_deps.sh where the distribution's are too old (Ubuntu 22.04).
+# use_newer_tools: uses the compiler and CMake of install_deps.sh if the distribution's are too old (Ubuntu 22.04).
 use_newer_tools() {
   if [[ -x "$TE_DEPS/cmake/cmake/data/bin/cmake" ]]; then PATH="$TE_DEPS/cmake/cmake/data/bin:$PATH"; fi
   if [[ -z "${CXX:-}" ]] && command -v g++-12 >/dev/null && older_than "$(g++ -dumpversion 2>/dev/null || echo 0)" 12; then
@@ -120,13 +120,13 @@ use_newer_tools() {
 }
 use_newer_tools
 
-# make_system SUITE FOLDER [MIRROR]: a minimal system of a release of Debian or Ubuntu, which reaches the same package
-# sources as this one. Needs root, network and debootstrap.
+# make_system SUITE FOLDER [MIRROR]: installs a minimal Debian or Ubuntu system in a folder, with this machine's package
+# proxy. Needs root, network and debootstrap.
 make_system() {
   local suite="$1" root="$2"
   shift 2
   [[ $(id -u) -eq 0 ]] || die "root is needed for a chroot"
-  command -v debootstrap >/dev/null || die "debootstrap is needed: apt-get install debootstrap"
+  command -v debootstrap >/dev/null || die "debootstrap is not installed; run apt-get install debootstrap"
   [[ -e "/usr/share/debootstrap/scripts/$suite" ]] || die "this debootstrap does not know $suite; install a newer one"
   quietly "debootstrap $suite" debootstrap --variant=minbase "$suite" "$root" "$@"
   chmod 755 "$root"  # mktemp -d makes a root folder that only root may enter
@@ -134,7 +134,8 @@ make_system() {
   [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;
 }
 
-# in_system FOLDER COMMAND...: runs it there with /proc, /dev and /dev/shm, with nothing of this system's environment.
+# in_system FOLDER COMMAND...: runs a command in that system with /proc, /dev and /dev/shm, and with a clean
+# environment.
 in_system() {
   local root="$1"
   shift
@@ -144,25 +145,25 @@ in_system() {
     HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
 }
 
-# add_row FILE HEADER ROW: puts a row first in the table of a document that begins with this header.
+# add_row FILE HEADER ROW: inserts the first row of the table with this header in a document.
 add_row() {
   grep -qxF "$2" "$1" || die "$1 has no table with the header $2"
   awk -v header="$2" -v row="$3" '{ print } $0 == header { getline; print; print row }' "$1" >"$1.partial"
   mv "$1.partial" "$1"
 }
 
-# can_build_cuda: true when everything the cuda preset needs is present.
+# can_build_cuda: true if all dependencies of the cuda preset are installed.
 can_build_cuda() {
   [[ -e "$TE_DEPS/cudnn-frontend/include/cudnn_frontend.h" ]] || return 1
   [[ -x "$TE_DEPS/cuda/bin/nvcc" ]] || system_nvcc >/dev/null
 }
 
-# configure_preset PRESET [OPTION...]: configures build/PRESET. TE_WERROR=ON, as .ci/run sets it, makes warnings errors.
+# configure_preset PRESET [OPTION...]: configures build/PRESET. With TE_WERROR=ON, as in .ci/run, warnings are errors.
 configure_preset() {
   quietly "configuring $1" cmake --preset "$1" -DTE_WERROR="${TE_WERROR:-OFF}"
 }
 
-# build_preset PRESET [TARGET...]: builds all, or the targets, with one line of progress; compiler errors are shown.
+# build_preset PRESET [TARGET...]: builds all or the given targets with one line of progress; prints compiler errors.
 build_preset() {
   local preset="$1" arguments=()
   shift

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Widens the MLP of a model of llama2.c (legacy FP32 .bin) to a multiple, with zeros: the same function, in a shape that
-FP8 can multiply.
+"""Pads the MLP of a llama2.c model (legacy FP32 .bin) with zeros to a multiple, for FP8 GEMMs. The model's function does
+not change.
 
 Usage: llama2c_pad.py MODEL.bin MULTIPLE OUTPUT.bin
 
-Rows of w1 and w3 and columns of w2 that are zero add nothing, and their gradients are zero too.
+Zero rows of w1 and w3 and zero columns of w2 do not change the output, and their gradients are zero.
 """
 import pathlib
 import struct
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def pad(data, multiple):
-    """The file's bytes, wider; and the two widths."""
+    """(padded bytes of the file, old width, new width)."""
     dim, ffn, layers, heads, groups, vocab, seq = struct.unpack_from("<7i", data)
     wide = -(-ffn // multiple) * multiple
     values = np.frombuffer(data, np.float32, offset=28)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Turns a tokenizer of llama2.c (tokenizer.bin, tok512.bin) into a tokenizer.json that te-data and te-generate read.
+"""Converts a llama2.c tokenizer (tokenizer.bin, tok512.bin) to a tokenizer.json for te-data and te-generate.
 
 Usage: llama2c_tokenizer.py TOK.bin OUTPUT_FOLDER
 
-The file holds i32 longest token, then per token f32 score, i32 length, bytes. It was made of a SentencePiece model:
-byte pair encoding that merges the pair whose result has the highest score, bytes for what has no token.
+The file contains i32 longest token, then per token f32 score, i32 length, bytes. It comes from a SentencePiece model:
+byte-pair encoding that merges the pair with the highest score of the result, with byte fallback.
 """
 import json
 import pathlib
@@ -15,7 +15,7 @@ SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
 def read_tokens(path):
-    """[(text, score)] by id; the special tokens under SentencePiece's names."""
+    """[(text, score)] by id; special tokens have SentencePiece's names."""
     data = path.read_bytes()
     tokens, at = [], 4
     while at < len(data):
@@ -27,7 +27,7 @@ def read_tokens(path):
 
 
 def merges(scores):
-    """All pairs of tokens that make a token, best result first."""
+    """All pairs of tokens that merge to a token, highest score first."""
     pairs = []
     for rank, token in enumerate(sorted(scores, key=lambda t: -scores[t])):
         if token.startswith("<0x") or token in SPECIAL:
@@ -44,7 +44,7 @@ def main():
     tokens = [(text.replace(" ", "\u2581"), score) for text, score in read_tokens(pathlib.Path(sys.argv[1]))]
     scores = dict(tokens)
     if len(scores) != len(tokens):
-        sys.exit(f"{sys.argv[1]}: a token is there twice")
+        sys.exit(f"{sys.argv[1]}: a token occurs twice")
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     words = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
     tokenizer = {
@@ -71,7 +71,7 @@ def main():
     folder = pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False, indent=1), encoding="utf-8")
-    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}  # llama2.c always begins with it
+    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}  # llama2.c always starts texts with it
     (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
     print(f"{folder}: {len(tokens)} tokens, {len(tokenizer['model']['merges'])} merges")
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the Debian package: CPU only, for any x86-64 processor, installed under /usr. Prints the package's path last.
+# Builds the Debian package: CPU only, for any x86-64 processor, installed to /usr. The last line is the package's path.
 #
 #   scripts/package.sh [--build FOLDER] [--output FOLDER]
 #
-#   --output  where the package goes (default: build/packages)
-#   --build   pack the executables of this build tree (such as build/cpu) as they are, instead of building the preset
-#             package: quick, for trials; code tuned for this machine runs on this kind of machine only
+#   --output  folder for the package (default: build/packages)
+#   --build   pack the executables of this build tree (such as build/cpu) without building the preset `package`. For quick
+#             tests only: code tuned for this machine runs on the same kind of machine only
 #
-# scripts/test_package.sh tries a package; docs/how-to/release.md says how a release is made of it.
+# scripts/test_package.sh tests a package; docs/how-to/release.md describes releases.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -27,7 +27,7 @@ main() {
     shift
   done
   for tool in dpkg-deb dpkg-shlibdeps file; do
-    command -v $tool >/dev/null || die "$tool is needed: apt-get install dpkg-dev file (or scripts/install_deps.sh --dev)"
+    command -v $tool >/dev/null || die "$tool is not installed; run apt-get install dpkg-dev file (or scripts/install_deps.sh --dev)"
   done
   cd "$TE_ROOT"
   if [[ -z "$build" ]]; then

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Draws where the time of a step or layer goes, from the report of te-bench --profile.
+"""Draws the time of a step or layer by kind of operation, from a report of te-bench --profile.
 
     te-bench step --config configs/gpt2_124m_bf16.yaml --profile --json step.json
     scripts/plot_step_time.py step.json --output step_time.png --markdown
 
-Each measurement becomes two bars: what was measured, and the floor of the same operations, in per cent of the
-measured step. What is left of the first bar is time between operations. The floor of a GEMM is its time by itself; an
-operation that was faster in the step has what it took there as its floor in the picture, as nothing can take less than it
-does. --markdown prints the numbers as they are, as a table.
+Each measurement has two bars: the measured time, and the speed-of-light time (floor) of the same operations, in percent of
+the measured step. The rest of the first bar is time between operations. The floor of a GEMM is its time alone; if an
+operation was faster in the step, the figure uses that time as its floor. --markdown prints the numbers as a table.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from terminal_text import guard_output
 
-GROUPS = {  # in the order of the bars, with their colours
+GROUPS = {  # in the order of the bars, with their colors
     "GEMMs": "#1f5f8b",
     "attention": "#3f9ac9",
     "norm": "#7a9e3b",
@@ -57,9 +56,9 @@ def read_profiles(path):
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: is not a report of te-bench ({error}); write one with te-bench step --json") from error
+        raise UserError(f"{path}: not a report of te-bench ({error}); write one with te-bench step --json") from error
     if not found:
-        raise UserError(f"{path}: holds no profile; run te-bench with --profile")
+        raise UserError(f"{path}: contains no profile; run te-bench with --profile")
     return found
 
 
@@ -74,8 +73,8 @@ def sums_of(profile):
 
 
 def bars_of(profile):
-    """{group: (floor, measured)} in per cent of the whole, floors no longer than the measurement, operation by operation.
-    The whole is the step without the profiler, or the operations' sum where the profiler made that longer."""
+    """{group: (floor, measured)} in percent of the whole. The floor of each operation is at most its measured time. The
+    whole is the step without the profiler, or the sum of the operations if that is longer."""
     whole = max(profile["run_ms"], sum(ms for _, ms in sums_of(profile).values()))
     held = [{**row, "floor_ms": min(row["floor_ms"], row["ms"])} for row in profile["operations"]]
     sums = sums_of({"operations": held})
@@ -90,11 +89,11 @@ def markdown(title, profile):
     run = profile["run_ms"]
     lines = [f"### {title}", "", "| operations | floor ms | measured ms | share | of the whole |", "|---|---|---|---|---|"]
     for group, (floor, ms) in sums_of(profile).items():
-        share = f"{100 * floor / ms:.0f} %" if floor > 0 else ""
-        lines.append(f"| {group} | {floor:.2f} | {ms:.2f} | {share} | {100 * ms / run:.1f} % |")
-    lines.append(f"| {GAPS} | | {gap_of(profile):.2f} | | {100 * gap_of(profile) / run:.1f} % |")
+        share = f"{100 * floor / ms:.0f}%" if floor > 0 else ""
+        lines.append(f"| {group} | {floor:.2f} | {ms:.2f} | {share} | {100 * ms / run:.1f}% |")
+    lines.append(f"| {GAPS} | | {gap_of(profile):.2f} | | {100 * gap_of(profile) / run:.1f}% |")
     floor = profile["floor_ms"]
-    lines.append(f"| **without the profiler** | **{floor:.2f}** | **{run:.2f}** | **{100 * floor / run:.1f} %** | |")
+    lines.append(f"| **without the profiler** | **{floor:.2f}** | **{run:.2f}** | **{100 * floor / run:.1f}%** | |")
     return "\n".join(lines) + "\n"
 
 
@@ -120,11 +119,11 @@ def draw(profiles, output):
                 )  # fmt: skip
                 used.setdefault(group, bar)
                 left += width
-            text = f"{run:.4g} ms" if column else f"floor {left:.1f} %"
+            text = f"{run:.4g} ms" if column else f"floor {left:.1f}%"
             axes.text(max(left, 100.0) + 0.7, -number + offset, text, va="center", fontsize=8)
     axes.set_yticks([-number for number in range(len(profiles))], [title for title, _ in profiles])
     axes.set_xlim(0, 118)
-    axes.set_xlabel("per cent of the measured time (upper bar: measured, lower bar: floor)")
+    axes.set_xlabel("percent of the measured time (upper bar: measured, lower bar: floor)")
     axes.axvline(100, color="black", linewidth=0.6)
     figure.legend(used.values(), used.keys(), loc="upper center", ncols=6, fontsize=8, frameon=False)
     for side in ("top", "right", "left"):
@@ -137,11 +136,11 @@ def draw(profiles, output):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reports", nargs="+", metavar="FILE", help="reports of te-bench step or layer --profile --json")
-    parser.add_argument("--output", metavar="PNG", help="the picture to write")
+    parser.add_argument("--output", metavar="PNG", help="figure to write")
     parser.add_argument("--markdown", action="store_true", help="print the tables")
     arguments = parser.parse_args()
     if not arguments.output and not arguments.markdown:
-        raise UserError("nothing to do; ask for --output PNG, --markdown or both")
+        raise UserError("nothing to do; use --output PNG, --markdown or both")
     profiles = [found for path in arguments.reports for found in read_profiles(path)]
     if arguments.markdown:
         print("\n".join(markdown(title, profile) for title, profile in profiles))

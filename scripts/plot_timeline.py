@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Draws when each operation of a step ran, from the trace events of te-bench step --timeline.
+"""Draws the operations of a step over time, from the trace events of te-bench step --timeline.
 
     mpirun -n 2 te-bench step --config configs/llama_1b_fp8.yaml --set parallel.tensor=2 --timeline step.trace.json
     scripts/plot_timeline.py step.trace.json --output timeline.png
 
-One lane for each rank and stream that did something; time runs to the right, and the colour says what ran. A message is hidden
-where another lane of its rank computes at the same time, and exposed where none does. By default the picture has two windows, the
-forward and the backward pass of a layer in the middle of the step; --from-ms and --to-ms choose one window instead. Time
-zero is each rank's own, the start of its step's first operation, so that the lanes of two ranks may be shifted against each
-other.
+Each rank and CUDA stream has a lane; colors show the kind of operation. Communication is hidden if another lane of the same
+rank computes at the same time, else exposed. By default the figure has two windows, the forward and the backward pass of a
+layer in the middle of the step; --from-ms and --to-ms choose one window instead. Time 0 of each rank is the start of its
+step's first operation, so that the lanes of different ranks may be shifted.
 """
 
 import argparse
@@ -19,19 +18,19 @@ from pathlib import Path
 
 from terminal_text import guard_output
 
-KINDS = {  # in the order of the legend, with their colours; the profile's groups that belong to each
+KINDS = {  # in the order of the legend, with their colors and the profile's groups
     "GEMMs": ("#1f5f8b", {"GEMMs"}),
     "attention": ("#3f9ac9", {"attention"}),
     "norms, activations, casts": ("#a9c46c", {"norm", "activation", "casts", "rope", "elementwise"}),
-    "messages": ("#b5524a", {"communication"}),
+    "communication": ("#b5524a", {"communication"}),
     "other": ("#a0a0a0", set()),
 }
-# A pass through a layer begins with its first linear's GEMM: forward those of queries, keys and values, backward the MLP's last.
+# A pass of a layer starts with the GEMM of its first linear layer: linear_qkv forward, the MLP's last one backward.
 LINEAR = re.compile(r"(?:^| )(linear_\w+|output_layer) (fprop|dgrad)$")
 FORWARD, BACKWARD = "linear_qkv fprop", "linear_fc2 dgrad"
 
-WIDTH, LEFT, RIGHT = 14.0, 1.3, 0.2  # inches: the picture, and what is beside its lanes
-LETTER = 0.065  # inches of a letter within a bar
+WIDTH, LEFT, RIGHT = 14.0, 1.3, 0.2  # inches: the figure, and the margins beside its lanes
+LETTER = 0.065  # width of a letter in a bar, in inches
 
 
 class UserError(Exception):
@@ -66,15 +65,15 @@ def read_events(path):
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: is no timeline of te-bench ({error}); write one with te-bench step --timeline") from error
+        raise UserError(f"{path}: not a timeline of te-bench ({error}); write one with te-bench step --timeline") from error
     if not events:
-        raise UserError(f"{path}: holds no operations; write one with te-bench step --timeline")
+        raise UserError(f"{path}: contains no operations; write one with te-bench step --timeline")
     return title, sorted(events, key=lambda event: event["from"])
 
 
 def linear_calls(events):
-    """(linear and pass, start) of a rank's linears in their order; pieces of one call, and what belongs to it, count once.
-    Weight gradients do not count: they may run beside the rest."""
+    """[(linear layer and pass, start)] of a rank in order. Chunks of one call count once. Weight gradients are ignored, since
+    they may overlap with other operations."""
     calls = []
     for event in events:
         match = LINEAR.search(event["label"])
@@ -84,8 +83,8 @@ def linear_calls(events):
 
 
 def layer_windows(events):
-    """[(what, from, to)] of the forward and the backward pass of a layer in the middle of the lowest rank's, as far as there
-    are any. Forward passes are looked for before the first backward pass: later ones may be activations made anew."""
+    """[(title, from, to)] of the forward and the backward pass of a layer in the middle of the lowest rank's step, if they
+    exist. Forward passes are searched before the first backward pass only, because later ones may be recomputation."""
     rank = min(event["lane"][0] for event in events)
     mine = [event for event in events if event["lane"][0] == rank]
     calls = linear_calls(mine)
@@ -93,13 +92,13 @@ def layer_windows(events):
     windows = []
     for what, first, places in (("forward", FORWARD, range(turn)), ("backward", BACKWARD, range(turn, len(calls)))):
         starts = [i for i in places if calls[i][0] == first]
-        # From a layer to the next, with nothing between them but, perhaps, one forward pass made anew.
+        # From a layer to the next, with at most one recomputed forward pass between them.
         layers = []
         for one, following in zip(starts, starts[1:]):
             between = [name for name, _ in calls[one + 1 : following]]
             if between.count(FORWARD) <= 1 and "output_layer fprop" not in between:
                 layers.append((calls[one][1], calls[following][1]))
-        if not layers and starts:  # a single layer: to the next pass, or to the end
+        if not layers and starts:  # single layer: until the next pass, or until the end
             after = [at for name, at in calls[starts[0] + 1 :] if name.split()[0] == "output_layer" or name in (FORWARD, BACKWARD)]
             layers = [(calls[starts[0]][1], after[0] if after else max(event["to"] for event in mine))]
         if layers:
@@ -108,7 +107,7 @@ def layer_windows(events):
 
 
 def chosen_windows(events, start, end):
-    """As the command line says, or the middle layer's, or the whole step where there is none."""
+    """The window of the command line, else those of the middle layer, else the whole step."""
     last = max(event["to"] for event in events)
     if start is None and end is None:
         return layer_windows(events) or [("step", 0.0, last)]
@@ -116,19 +115,19 @@ def chosen_windows(events, start, end):
     if not start < end:
         raise UserError(f"--from-ms {start:g} --to-ms {end:g}: the window is empty; the step ends at {last:.3f}")
     if not any(event["from"] < end and event["to"] > start for event in events):
-        raise UserError(f"--from-ms {start:g} --to-ms {end:g}: nothing runs there; the step ends at {last:.3f}")
+        raise UserError(f"--from-ms {start:g} --to-ms {end:g}: no operation in this window; the step ends at {last:.3f}")
     return [("window", start, end)]
 
 
-def text_of(event, room):
-    """The longest of the event's names that has room for its letters, or nothing."""
+def text_of(event, letters):
+    """The longest of the event's names with at most `letters` letters, or an empty string."""
     if event["kind"] == "communication":
         initials = "".join(word[0] for word in event["name"].split("_")).upper()
         candidates = [f"{event['name']} {event['group']}".strip(), event["name"], initials]
     else:
         label = event["label"].removeprefix("linear_").replace("output_layer", "output")
         candidates = [label, label.split(" ")[0]] if label else [event["name"]]
-    return next((text for text in candidates if len(text) <= room), "")
+    return next((text for text in candidates if len(text) <= letters), "")
 
 
 def lane_name(lane):
@@ -191,10 +190,10 @@ def draw(title, events, windows, output):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("timeline", metavar="FILE", help="the file that te-bench step --timeline wrote")
+    parser.add_argument("timeline", metavar="FILE", help="file of te-bench step --timeline")
     parser.add_argument("--from-ms", type=float, metavar="A", help="start of the window (default: a layer in the middle)")
-    parser.add_argument("--to-ms", type=float, metavar="B", help="its end")
-    parser.add_argument("--output", "--out", metavar="PNG", help="the picture to write (default: FILE with .png)")
+    parser.add_argument("--to-ms", type=float, metavar="B", help="end of the window")
+    parser.add_argument("--output", "--out", metavar="PNG", help="figure to write (default: FILE with .png)")
     arguments = parser.parse_args()
     title, events = read_events(arguments.timeline)
     windows = chosen_windows(events, arguments.from_ms, arguments.to_ms)

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# From a fresh machine to two loss curves: installs what is missing, builds te-train, makes a text corpus, trains the
-# same small Llama in BF16 and in FP8 (same initial weights, same data order), and compares the two runs.
+# Installs dependencies, builds te-train, makes a text corpus, trains the same small Llama in BF16 and in FP8 (same
+# initial weights and data order), and compares the two runs.
 #
 #   scripts/quickstart.sh [--text PATH] [--steps N] [--cpu]
 #
 #   --text    train on this text file, or all text files below this folder, instead of the default corpus
-#   --steps   training steps of each run (default: what configs/quickstart_*.yaml say)
-#   --cpu     use the CPU even where there is a GPU
+#   --steps   training steps of each run (default: as in configs/quickstart_*.yaml)
+#   --cpu     use the CPU even if there is a GPU
 #
-# The default corpus is the King James Bible, 4.2 MB of English in the public domain, out of the distribution's
-# package bible-kjv-text. Everything is written to runs/quickstart/; run it again at any time.
+# The default corpus is the King James Bible, 4.2 MB of English text in the public domain, from the distribution's
+# package bible-kjv-text. All results are in runs/quickstart/; the script can be run again.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -21,10 +21,10 @@ separator='<|endoftext|>'
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# stage TEXT: the heading of the next stage, with the time so far.
+# stage TEXT: prints the heading of the next stage, with the elapsed time.
 stage() { printf '\n[%s s] %s\n' "$(seconds_since "$started")" "$*"; }
 
-# fetch_bible FOLDER: the text's package and that of its reader, unpacked into FOLDER; nothing is installed.
+# fetch_bible FOLDER: unpacks the packages of the text and of its reader to FOLDER, without installing them.
 fetch_bible() {
   local folder="$1"
   mkdir -p "$folder"
@@ -38,7 +38,7 @@ fetch_bible() {
   )
 }
 
-# write_bible FOLDER FILE: the text as one document per chapter, one verse per line, without verse numbers.
+# write_bible FOLDER FILE: writes the text with one document per chapter, one verse per line, without verse numbers.
 write_bible() {
   (cd "$1/usr/lib" && "$1/usr/bin/bible" -f Gen1:1-Rev22:21 </dev/null) | awk -v separator="$separator" '
     { split($1, place, ":"); sub(/^[^ ]+ +/, "") }
@@ -48,11 +48,11 @@ write_bible() {
   mv "$2.partial" "$2"
 }
 
-# make_corpus: the default text, made once.
+# make_corpus: makes the default text, unless it exists.
 make_corpus() {
   local text=$data_directory/bible.txt folder
   if [[ ! -f $text ]]; then
-    command -v apt-get >/dev/null || die "no apt-get to fetch the default corpus with; give your own with --text PATH"
+    command -v apt-get >/dev/null || die "the default corpus needs apt-get; use your own text with --text PATH"
     folder="$(mktemp -d)"
     quietly "fetching bible-kjv-text" fetch_bible "$folder"
     quietly "extracting the text" write_bible "$folder" "$text"
@@ -61,13 +61,13 @@ make_corpus() {
   say "  $text: $(wc -c <"$text") bytes, $(wc -l <"$text") lines (public domain)"
 }
 
-# tokenize INPUT: byte tokens, every twentieth document for validation.
+# tokenize INPUT: makes datasets of byte tokens, with every twentieth document for validation.
 tokenize() {
   "$binaries/te-data" tokenize --force --tokenizer bytes --input "$1" --document-separator "$separator" \
     --output $data_directory/train --valid-output $data_directory/valid --valid-fraction 0.05
 }
 
-# train NAME: one run, logged to runs/quickstart/NAME.
+# train NAME: trains one run in runs/quickstart/NAME.
 train() {
   rm -rf "${run_directory:?}/$1"
   "$binaries/te-train" --config "configs/quickstart_$1.yaml" "${overrides[@]}" \
@@ -88,7 +88,7 @@ main() {
   done
   cd "$TE_ROOT"
 
-  stage "installing what is missing"
+  stage "installing dependencies"
   scripts/install_deps.sh
   python="$(python_with numpy matplotlib)" || die "no python3 with numpy and matplotlib after installing them"
   if [[ "${TE_NO_CUDA:-0}" != 1 ]] && has_hopper_gpu && can_build_cuda; then preset=cuda; fi
@@ -115,9 +115,9 @@ main() {
   "$python" scripts/compare_loss.py $run_directory/bf16 $run_directory/fp8 --labels BF16 FP8 \
     --title "quickstart: a small Llama in BF16 and FP8" --output $run_directory/curves.png
   say ""
-  say "A model this small, trained this briefly, differs by several percent between two seeds in BF16 alone, so this gap"
-  say "says little. Longer runs with several seeds say more: docs/tutorials/fp8-vs-bf16.md, docs/results/README.md."
-  say "picture: $run_directory/curves.png; logs: $run_directory/{bf16,fp8}/loss.csv ($(seconds_since "$started") s in all)"
+  say "For a model this small and a run this short, two BF16 seeds differ by several percent, so this gap is not conclusive."
+  say "docs/tutorials/fp8-vs-bf16.md compares longer runs with several seeds; results are in docs/results/README.md."
+  say "figure: $run_directory/curves.png; logs: $run_directory/{bf16,fp8}/loss.csv ($(seconds_since "$started") s in all)"
 }
 
 main "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the picture that opens the README, from the data in docs/results: losses in BF16 and FP8, their gap, and speed.
+"""Draws the figure of the README from the data in docs/results: BF16 and FP8 losses, their gap, and speed.
 
     scripts/readme_picture.py                       # writes docs/results/overview.png
     scripts/readme_picture.py --output FILE.png
@@ -18,13 +18,13 @@ try:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 except ImportError:
-    print("numpy or matplotlib is missing; scripts/install_deps.sh installs both", file=sys.stderr)
+    print("numpy or matplotlib is missing; run scripts/install_deps.sh", file=sys.stderr)
     sys.exit(77)
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 RUNS = RESULTS / "llama_1b_100m"
 SEEDS = (1, 2, 3)
-EPOCHS = (29e6, 57e6, 86e6)  # tokens after which the corpus is read again (docs/results/convergence/llama-1b-100m-tokens.md)
+EPOCHS = (29e6, 57e6, 86e6)  # tokens at which the corpus repeats (docs/results/convergence/llama-1b-100m-tokens.md)
 BF16, FP8, PYTORCH = "#30363d", "#d55e00", "#8cb4d8"
 WINDOW = 41  # steps of the moving averages: 4 million tokens
 STYLE = {"font.size": 11.5, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.titlesize": 13,
@@ -38,7 +38,7 @@ def read(name):
 
 
 def smooth(values):
-    """Moving average over WINDOW steps, without the ends that it lacks values for."""
+    """Moving average over WINDOW steps, without the incomplete ends."""
     return np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")
 
 
@@ -75,7 +75,7 @@ def draw_gap(axes, tokens, bf16, fp8, row):
 
 
 def draw_speed(axes, rows):
-    """Bars relative to te-train's BF16, with tokens per second written on them."""
+    """Bars relative to te-train's BF16, labeled with tokens per second."""
     width = 0.27
     bars = (("bf16", BF16, "te-train BF16"), ("fp8", FP8, "te-train FP8"), ("pytorch_fp8", PYTORCH, "PyTorch FP8 (torch.compile)"))
     for place, (key, colour, label) in enumerate(bars):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Losses and gradient norms of a matrix of small CPU runs, bit for bit: both families, all recipes, recomputation,
-# tensor, pipeline, data and sequence parallelism, resuming. For changes that must change no number:
+# Prints exact losses and gradient norms of a matrix of small CPU runs: both families, all recipes, recomputation,
+# tensor, pipeline, data and sequence parallelism, resuming. For changes that must not change results:
 #
 #   scripts/record_bits.sh build/cpu/apps > before.txt
 #   ... change, build ...
@@ -16,7 +16,7 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
 
-# write_config FAMILY: a model of four layers in $work/FAMILY.yaml.
+# write_config FAMILY: writes the config of a model with four layers to $work/FAMILY.yaml.
 write_config() {
   local heads=4 extra=""
   if [[ $1 == llama ]]; then extra="num_query_groups: 2"; else extra="hidden_dropout: 0.1"; fi
@@ -31,7 +31,7 @@ logging: {fp8_stats_every: 1}
 YAML
 }
 
-# record NAME RANKS FAMILY OVERRIDE...: one run; prints a line per step.
+# record NAME RANKS FAMILY OVERRIDE...: runs one config, and prints one line per step.
 record() {
   local name="$1" ranks="$2" family="$3" folder launch=() override sets=()
   shift 3

@@ -1,5 +1,5 @@
-"""What is known about the experiments in docs/results: names for readers, titles, and the data. For results_summary.py, which writes
-the tables, and results_pictures.py, which draws the pictures."""
+"""Experiments in docs/results: display names, titles and data, for results_summary.py, which writes the tables, and
+results_pictures.py, which draws the figures."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ RESULTS = ROOT / "docs" / "results"
 CONTROL = "BF16 control"
 RECIPES = {"bf16": "BF16", "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
            "bf16_other_order": CONTROL}
-# Variants of the 30-million-parameter experiment; where no recipe is named it is delayed with E5M2 gradients.
+# Variants of the 30-million-parameter experiment; names without a recipe are of delayed scaling with E5M2 gradients.
 VARIANTS = {
     "bf16_other_order": CONTROL,
     "delayed_hybrid": "delayed (default)",
@@ -24,7 +24,7 @@ VARIANTS = {
     "blockwise_hybrid": "blockwise",
     "blockwise_e4m3": "blockwise, E4M3 gradients",
     "history_16": "amax history of 16 steps",
-    "most_recent": "scale of the last amax alone",
+    "most_recent": "scale from the last amax only",
     "margin_1": "margin 1",
     "no_recast": "no requantization",
     "ends_bf16": "first and last layer in BF16",
@@ -33,7 +33,7 @@ VARIANTS = {
     "moments_bf16": "Adam moments in BF16",
     "moments_fp8": "Adam moments in FP8",
 }
-# {experiment: (report, title of its pictures)}
+# {experiment: (report, title of its figures)}
 REPORTS = {
     "llama_1b_100m": ("report.json", "Llama 1.3B, 100 million tokens in 3.4 epochs, H100 and H200"),
     "llama_1b_unit_embeddings": ("report_five_seeds.json", "Llama 1.3B, 9.8 million tokens, embedding init std 1, two H100"),
@@ -50,7 +50,7 @@ VERDICTS = {"inside": "within tolerance", "outside": "outside tolerance", "not e
 
 
 def label(experiment, arm):
-    """What readers see instead of a variant's name."""
+    """The display name of a variant."""
     names = VARIANTS if experiment.startswith("gpt2_30m") else RECIPES
     return names.get(arm) or names[arm.removeprefix("fp8_")]
 
@@ -62,7 +62,7 @@ def arms(experiment):
 
 
 def read_loss(path):
-    """[(consumed tokens, loss)] and the last validation loss of a run's CSV file."""
+    """([(consumed tokens, loss)], last validation loss) of a run's CSV file."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     valid = [float(row["valid_loss"]) for row in rows if row.get("valid_loss")]

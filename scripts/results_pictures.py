@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/results/convergence, and the guard's, from the data in docs/results.
+"""Draws the figures of docs/results/convergence and of the guard from the data in docs/results.
 
-    scripts/results_pictures.py                       # writes all of them to their places
-    scripts/results_pictures.py --folder DIR          # writes them into DIR instead
-    scripts/results_pictures.py llama_1b_100m         # those of one experiment
+    scripts/results_pictures.py                       # writes all figures to docs/results
+    scripts/results_pictures.py --folder DIR          # writes them to DIR
+    scripts/results_pictures.py llama_1b_100m         # only those of one experiment
 
-Gaps with intervals are those of the experiments' reports, which were made from every step; curves come from the CSV files.
+Gaps with intervals come from the reports of the experiments, which use every step; curves come from the CSV files.
 """
 
 import argparse
@@ -25,7 +25,7 @@ except ImportError as missing:
     sys.exit(77)
 from results_data import REPORTS, RESULTS, arms, label
 
-EPOCHS = (29e6, 57e6, 86e6)  # tokens after which the corpus of llama_1b_100m is read again
+EPOCHS = (29e6, 57e6, 86e6)  # tokens at which the corpus of llama_1b_100m repeats
 STEP = 65_536  # tokens of a step of gpt2_124m_switch
 
 
@@ -34,7 +34,7 @@ def runs(experiment, arm):
 
 
 def content_of(experiment, names, title="", epochs=()):
-    """A report's content with names for readers; the first is the baseline."""
+    """Content of a report with display names; the first arm is the baseline."""
     baseline, *others = [Arm(label(experiment, name), runs(experiment, name)) for name in names]
     return Content(title or REPORTS[experiment][1], baseline, others, Bar(), epochs=list(epochs))
 
@@ -62,7 +62,7 @@ def gap_line(experiment, arm, baseline="bf16", window=None):
 
 
 def repeated_data():
-    """One seed over repeated data, and over as many tokens that are not repeated."""
+    """One seed with repeated data, and with as many tokens without repetition."""
     figure, axes = figures.new(4.2, "Llama 1.3B, 100 million tokens, FP8 delayed minus BF16, seed 1")
     for name, colour, text in (
         ("llama_1b_100m", figures.COLOURS[1], "data repeated 3.4 times (H100)"),
@@ -79,7 +79,7 @@ def repeated_data():
 
 
 def llama_7b():
-    """Both settings, one pair each."""
+    """Both experiments, one pair each."""
     figure, grid = figures.new(4.2, "Llama 2 7B, 3.9 million tokens, two H100, one pair each", ncols=2, sharey=True)
     for axes, name, std in zip(grid, ("llama7b", "llama7b_calm"), (0.02, 0.014)):
         for index, arm in enumerate(("fp8_delayed", "fp8_blockwise", "bf16_other_order"), start=1):
@@ -95,7 +95,7 @@ def llama_7b():
 
 
 def learning_rates():
-    """A panel for each rate."""
+    """One panel per learning rate."""
     name, rates = "gpt2_124m_learning_rates", (("half", "3e-4"), ("1x", "6e-4"), ("2x", "1.2e-3"), ("4x", "2.4e-3"))
     figure, grid = figures.new(6.4, "GPT-2 124M, 32.8 million tokens, seed 1, one H200", nrows=2, ncols=2, sharex=True, sharey=True)
     for axes, (rate, text) in zip(grid.flat, rates):
@@ -105,7 +105,7 @@ def learning_rates():
             axes.plot(run.tokens / 1e6, curves.smooth(run.loss, 3), color=figures.colour(index), linewidth=width, label=shown)
         axes.set_title(f"learning rate {text}", loc="left", fontsize=11)
         axes.set_ylim(5, 7.5)
-    grid[0][0].legend(loc="upper right", title="smoothed over 3 points;\nthe first steps lie above the axis", title_fontsize=9)
+    grid[0][0].legend(loc="upper right", title="smoothed over 3 points;\nthe first steps are above the axis", title_fontsize=9)
     for axes in grid[1]:
         axes.set_xlabel("consumed tokens (million)")
     for axes in grid[:, 0]:
@@ -114,7 +114,7 @@ def learning_rates():
 
 
 def switch():
-    """Each step's gap of runs that go into FP8 and back."""
+    """The gap at each step of runs that switch to FP8 and back."""
     figure, axes = figures.new(4.2, "GPT-2 124M, 19.7 million tokens, minus the BF16 run of the same seed, one H200")
     for index, (arm, text) in enumerate((
         ("delayed_from_101", "FP8 delayed from step 101 to the end"),
@@ -137,7 +137,7 @@ def switch():
 
 
 def gpt2_curves():
-    """Losses and gaps of the longest run, next to BF16 runs of other seeds."""
+    """Losses and gaps of the longest run, compared with BF16 runs of other seeds."""
     names = (("bf16", "BF16"), ("fp8", "FP8 delayed"), ("bf16_seed2", "BF16, seed 2"), ("bf16_seed3", "BF16, seed 3"))
     found = {text: read_run(RESULTS / "gpt2_124m" / f"{name}.csv") for name, text in names}
     base = found["BF16"]
@@ -167,7 +167,7 @@ def gpt2_curves():
 
 
 def guard():
-    """A run that an injected outlier disturbs, under each of the guard's actions."""
+    """A run with an injected outlier, with each action of the guard."""
     figure, axes = figures.new(4.4, "Guard: two-layer Llama, 123 thousand tokens, outlier injected from step 55, CPU")
     for index, (name, text) in enumerate((
         ("bf16", "BF16"), ("warn", "FP8, guard.action: warn"), ("action_bf16", "FP8, guard.action: bf16"),
@@ -176,7 +176,7 @@ def guard():
         run = read_run(RESULTS / "guard" / f"{name}.csv")
         axes.plot(run.tokens / 1024, run.loss, color=figures.colour((0, 2, 1, 3)[index]), linewidth=2 if index == 0 else 1.4, label=text)
     for number, start in enumerate((40, 60, 80, 100)):
-        text = None if number else "steps that the guard compares with BF16"
+        text = None if number else "steps compared with BF16 by the guard"
         axes.axvspan(start, start + 4, color="#c4c4c4", alpha=0.6, linewidth=0, label=text)
     axes.axvline(55, color="#777777", linestyle=":", linewidth=1.2)
     axes.set_xlim(35, 120)
@@ -188,7 +188,7 @@ def guard():
 
 
 FP8_ARMS = ("fp8_delayed", "fp8_tensorwise", "fp8_blockwise")
-# {picture: function that draws it}
+# {file: function that draws it}
 PICTURES = {
     "guard.png": guard,
     "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),
@@ -212,8 +212,8 @@ PICTURES = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="draw their pictures alone")
-    parser.add_argument("--folder", type=Path, default=RESULTS, metavar="DIR", help="where to write")
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="experiments to draw (default: all)")
+    parser.add_argument("--folder", type=Path, default=RESULTS, metavar="DIR", help="output folder (default: docs/results)")
     options = parser.parse_args()
     for name, draw in PICTURES.items():
         if options.experiments and name.split("/")[0].removesuffix(".png") not in options.experiments:

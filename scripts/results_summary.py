@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Collects the results that the README quotes, from the data in docs/results, and writes the tables that quote them.
+"""Collects the results in the README from the data in docs/results, and writes the tables that contain them.
 
     scripts/results_summary.py            # writes docs/results/summary.json and the tables
-    scripts/results_summary.py --check    # compares them with a fresh run, writes nothing; exit code 1 if they differ
+    scripts/results_summary.py --check    # compares them with the data, writes nothing; exit code 1 if they differ
 
-Losses come from the reports and CSV files of experiments, speeds from docs/results/speed.json. A table stands between the comments
+Losses come from the reports and CSV files of experiments, speeds from docs/results/speed.json. A table is between the comments
 <!-- begin: NAME --> and <!-- end: NAME --> of README.md and the pages of docs/results; edit the data, not the table.
 """
 
@@ -14,7 +14,7 @@ import sys
 
 from results_data import RESULTS, ROOT, VERDICTS, arms, label, read_loss
 
-GPT2 = 124_475_904  # parameters, as `te-train --dry-run` counts them
+GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
 LLAMA_7B = 6_738_415_616
 
@@ -41,7 +41,7 @@ GAP_TABLES = {
 
 
 def last_tenth(losses):
-    """Mean loss over the last 10 % of the tokens."""
+    """Mean loss over the last 10% of the tokens."""
     end = losses[-1][0]
     kept = [loss for tokens, loss in losses if tokens > 0.9 * end]
     return sum(kept) / len(kept)
@@ -168,7 +168,7 @@ def with_block(text, name, lines, path):
 
 
 def outputs():
-    """{path: text} of everything that this script writes."""
+    """{path: text} of all files that this script writes."""
     data = summary()
     files = {RESULTS / "summary.json": json.dumps(data, indent=2) + "\n"}
     tables = {ROOT / "README.md": {"evidence": evidence_table(data), "speed": speed_table(data)},

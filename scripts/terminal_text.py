@@ -1,17 +1,17 @@
-"""Text of logs and other programs' files on a terminal: what a terminal would obey is shown as \\x1b, \\u202e."""
+"""Makes text of logs and foreign files safe for a terminal: control characters are printed as \\x1b, \\u202e."""
 
 import re
 import sys
 
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def printable(text):
-    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class _Stream:
-    """A text stream whose write() makes text printable."""
+    """A text stream whose write() escapes control characters."""
 
     def __init__(self, stream):
         self._stream = stream
@@ -24,5 +24,5 @@ class _Stream:
 
 
 def guard_output():
-    """For a script's beginning: whatever it prints from now on, errors too, is printable."""
+    """Call it at the start of a script: escapes control characters in everything it prints, including errors."""
     sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)

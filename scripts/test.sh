@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds te-train and runs its test suite; ctest's summary is printed last. Exits non-zero when anything fails.
+# Builds te-train and runs its tests; ctest's summary is printed last. Exits with a nonzero code if anything fails.
 #
 #   scripts/test.sh [--preset cpu|cuda|asan] [--sanitize] [--label LABEL] [--filter REGEX] [--no-deps]
 #
-#   --preset    default: cuda where a CUDA compiler and its libraries are found, else cpu
-#   --sanitize  the asan preset: CPU tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   --label     only tests with this label: cpu, gpu, train (default: all; GPU tests are skipped without a Hopper GPU)
-#   --filter    only tests whose name matches
-#   --no-deps   do not look for missing dependencies
+#   --preset    build preset (default: cuda if a CUDA compiler and its libraries are found, else cpu)
+#   --sanitize  use the preset asan: CPU tests with AddressSanitizer and UndefinedBehaviorSanitizer
+#   --label     run only tests with this label: cpu, gpu, train (default: all; GPU tests are skipped without a Hopper GPU)
+#   --filter    run only tests whose name matches
+#   --no-deps   do not check for missing dependencies
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# summarize: passes ctest's output through, with the (possibly hundreds of) skipped tests counted instead of listed.
+# summarize: prints ctest's output, with the number of skipped tests instead of their list.
 summarize() {
   awk '/\*\*\*Skipped/ { skipped++ }
     /^The following tests did not run/ { listing = 1 }
@@ -24,17 +24,17 @@ summarize() {
     !listing { print; fflush() }'
 }
 
-# leave_out_gpu_tests: as if each had been started to find that there is no GPU, in main's variables.
+# leave_out_gpu_tests: excludes GPU tests without starting them, and prints their number. Changes main's variables.
 leave_out_gpu_tests() {
   local count
   count="$(ctest --preset "$preset" -N -L '^gpu$' </dev/null | sed -n 's/^Total Tests: //p')"
-  if [[ "${count:-0}" -gt 0 ]]; then say "$count tests skipped that need a Hopper GPU"; fi
+  if [[ "${count:-0}" -gt 0 ]]; then say "$count tests skipped, which need a Hopper GPU"; fi
   arguments+=(-LE '^gpu$')
 }
 
-# keep_mpi_sessions: Open MPI 4 has its jobs' files in one folder for each user, which the last job to end removes. Of two
-# jobs that make it anew at the same moment one fails ("File exists"; once in 300 starts, four at a time). A folder in it
-# keeps it.
+# keep_mpi_sessions: Open MPI 4 stores files of all jobs of a user in one folder, which the last job removes. If two
+# jobs create it at the same time, one of them sometimes fails ("File exists"). A subfolder keeps Open MPI from removing
+# it.
 keep_mpi_sessions() {
   local folder
   folder="$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n 1 printenv OMPI_MCA_orte_top_session_dir \
@@ -63,15 +63,15 @@ main() {
   configure_preset "$preset"
   build_preset "$preset"
   say "built in $(seconds_since "$start") s"
-  # Several tests at once, of one thread each: their models are so small that threads would wait for each other. Tests
-  # of kernels, which are about threads too, have their own number, and what a GPU is compared with is larger. OpenBLAS
-  # is only called from OpenMP's threads.
+  # Several tests run concurrently with one thread each, because their models are too small for several threads. Tests
+  # of kernels, which also test threading, set their own number, and CPU references of GPU tests are larger. OpenBLAS is
+  # only called from OpenMP threads.
   if has_hopper_gpu; then
     threads=2
   elif [[ ${#arguments[@]} -eq 0 ]]; then
     leave_out_gpu_tests
   fi
-  jobs="$(env -u OMP_NUM_THREADS nproc)"  # which it would take for the number of processors
+  jobs="$(env -u OMP_NUM_THREADS nproc)"  # nproc would return OMP_NUM_THREADS
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$threads}" OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
   keep_mpi_sessions
   log="$TE_LOGS/ctest_$preset.log"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Tries te-train as a newcomer to another distribution does: makes a minimal system of it, puts a clean clone there, and runs
-# the README's two commands. Needs root, network and debootstrap. The GPU is not used.
+# Tests te-train on another distribution as a new user would: installs a minimal system, clones the repository there,
+# and runs quickstart.sh and test.sh. Needs root, network and debootstrap. The GPU is not used.
 #
 #   scripts/test_distribution.sh [--compile] [--record] NAME
 #
 #   NAME       debian12, debian13, debian-testing, ubuntu22.04, ubuntu24.04 or ubuntu26.04
-#   --compile  only compile everything, unoptimized, with that system's compiler and warnings as errors
+#   --compile  only compile, without optimization, with that system's compiler and with warnings as errors
 #   --record   add the result to the table of docs/how-to/install.md
 #
-# The committed state of the checkout is tried. The system is made in a temporary folder (TMPDIR; 8 GB) and removed.
+# The HEAD commit of the checkout is tested. The system is installed in a temporary folder (TMPDIR; 8 GB) and removed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -20,7 +20,7 @@ header='| system | compiler, CMake, Open MPI | `quickstart.sh` | `test.sh` | dat
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# suite_of NAME: the name under which debootstrap knows the release.
+# suite_of NAME: prints debootstrap's name of the release.
 suite_of() {
   case "$1" in
     debian12) echo bookworm ;;
@@ -33,17 +33,17 @@ suite_of() {
   esac
 }
 
-# in_clone COMMAND: runs a shell command in the clone in main's system.
+# in_clone COMMAND: runs a shell command in the clone in the new system.
 in_clone() { in_system "$root" env TE_NO_CUDA=1 bash -c "cd /root/te-train && $1"; }
 
-# versions: what the system compiles and starts ranks with.
+# versions: prints the system's versions of compiler, CMake and Open MPI.
 versions() {
   # shellcheck disable=SC2016  # expanded in the system
   in_clone 'source scripts/lib.sh; echo "$("${CXX:-g++}" --version | sed -n "1s/ (.*) / /p"), CMake $(cmake --version |
     sed -n "1s/[^0-9]*//p"), Open MPI $(mpirun --version | sed -n "1s/[^0-9]*//p")"'
 }
 
-# compile: everything, without optimization, in which warnings are errors and compilers differ all the same.
+# compile: compiles everything without optimization, with warnings as errors.
 compile() {
   quietly "installing dependencies" in_clone scripts/install_deps.sh
   say "  $(versions)"
@@ -52,7 +52,7 @@ compile() {
     -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 && cmake --build build/cpu -j "$(nproc)"'
 }
 
-# commands: the README's two, with their times, in main's variables.
+# commands: runs quickstart.sh and test.sh, and stores results and times in main's variables.
 commands() {
   local start=$EPOCHSECONDS
   in_clone scripts/quickstart.sh || die "$name: scripts/quickstart.sh failed"
@@ -75,11 +75,11 @@ main() {
     esac
     shift
   done
-  [[ -n "$name" ]] || die "give the name of a distribution; see --help"
+  [[ -n "$name" ]] || die "the name of a distribution is required; see --help"
   cd "$TE_ROOT"
   mkdir -p "$TE_LOGS"
   root="$(mktemp -d)"
-  # shellcheck disable=SC2064  # the folder of now
+  # shellcheck disable=SC2064  # expand the folder now
   trap "rm -rf --one-file-system '$root'" EXIT
   make_system "$(suite_of "$name")" "$root"
   git clone --quiet "$TE_ROOT" "$root/root/te-train"

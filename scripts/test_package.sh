@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Tries the Debian package as its user would: tokenizes, trains, resumes and generates with what it installs.
+# Tests the Debian package as a user would: tokenizes, trains, resumes and generates with the installed programs.
 #
 #   scripts/test_package.sh [--quick] PACKAGE.deb
 #   scripts/test_package.sh --quick PREFIX
 #
-#   --quick   unpack it into a folder and run it from there, with the libraries of this machine: seconds, no root, no
-#             network. It also shows that the installation can be moved. PREFIX is what `cmake --install` wrote to.
+#   --quick   unpack the package to a folder and run it there with this machine's libraries. Takes seconds and needs neither
+#             root nor network. Also tests that the installation can be moved. PREFIX is a folder of `cmake --install`.
 #
-# Without --quick: a minimal system of this distribution's release (debootstrap; root and network), into which apt installs
-# the package with its dependencies, where it runs as an ordinary user, and from which it is removed without a trace.
+# Without --quick: installs a minimal system of this distribution's release (needs debootstrap, root and network). There
+# apt installs the package with its dependencies, it runs as an ordinary user, and its removal must leave no files.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,7 +16,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# write_trial FILE: the script that uses the package, run as FILE PREFIX in an empty folder.
+# write_trial FILE: writes the script that uses the package; it runs as FILE PREFIX in an empty folder.
 write_trial() {
   cat >"$1" <<'TRIAL'
 set -eu
@@ -48,17 +48,17 @@ grep -q '^ *total' plan.txt
 TRIAL
 }
 
-# check_names PACKAGE: no files outside of /usr, none that dpkg would take for configuration, no paths of the build tree.
+# check_names FOLDER PACKAGE: checks that the package has no files outside /usr and no conffiles.
 check_names() {
   local folder="$1/names"
   mkdir "$folder"
   dpkg-deb -e "$2" "$folder/control"
   [[ ! -s "$folder/control/conffiles" ]] || die "the package has conffiles"
-  ! dpkg-deb -c "$2" | awk '{print $6}' | grep -vE '^\./(usr/.*)?$' || die "the package has files outside of /usr"
+  ! dpkg-deb -c "$2" | awk '{print $6}' | grep -vE '^\./(usr/.*)?$' || die "the package has files outside /usr"
   dpkg-deb -f "$2" Package Version Architecture Depends Recommends
 }
 
-# quick FOLDER PACKAGE: the package, or a copy of the installed tree, in the folder.
+# quick FOLDER PACKAGE: tests the unpacked package, or a copy of the installed tree, in the folder.
 quick() {
   local program prefix="$1/root/usr"
   if [[ -d "$2" ]]; then
@@ -74,7 +74,7 @@ quick() {
   (cd "$1/work" && sh "$1/trial.sh" "$prefix") || die "the trial failed; its last command is above"
 }
 
-# whole FOLDER PACKAGE: the package installed by apt into a new system.
+# whole FOLDER PACKAGE: tests the package after apt has installed it in a new system.
 whole() {
   local folder="$1" root="$1/root" release mirror before after
   # shellcheck source=/dev/null
@@ -90,7 +90,7 @@ whole() {
   in_system "$root" su user -c 'mkdir ~/work && cd ~/work && sh ../trial.sh /usr' || die "the trial failed; its last command is above"
   quietly "removing the package" in_system "$root" apt-get -y -q -o Dpkg::Use-Pty=0 purge te-train
   after="$(find "$root/usr/share" "$root/etc" -name '*te-train*' | sort)"
-  [[ "$before" == "$after" ]] || die "the package left behind: $after"
+  [[ "$before" == "$after" ]] || die "files remain after removing the package: $after"
 }
 
 main() {
@@ -104,7 +104,7 @@ main() {
     esac
     shift
   done
-  [[ -f "$package" || ($form == quick && -d "$package") ]] || die "give the package that scripts/package.sh has made; see --help"
+  [[ -f "$package" || ($form == quick && -d "$package") ]] || die "a package of scripts/package.sh is required; see --help"
   folder="$(mktemp -d)"
   # shellcheck disable=SC2064  # the folder of now
   trap "rm -rf --one-file-system '$folder'" EXIT

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Runs clang-tidy (checks: .clang-tidy) over the host sources of the cpu preset.
+# Runs clang-tidy (checks: .clang-tidy) on the host sources of the preset cpu.
 #
 #   scripts/tidy.sh [--budget SECONDS] [FILE...]
 #
-# FILE...: these sources only; by default all of src/ and apps/, what was changed last first. A file that passed is not
-# checked again until it, a header of the project or the checks change (stamps in build/tidy, or $TE_TIDY_CACHE). With
-# --budget no file is started after so many seconds; those left out are counted in the last line.
+# FILE...: sources to check (default: all of src/ and apps/, latest changes first). A file that passed is not checked
+# again until it, a header of the project or the checks change (stamps in build/tidy, or $TE_TIDY_CACHE). With --budget
+# no check starts after so many seconds; the last line counts the unchecked files.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 TE_TIDY_CACHE="${TE_TIDY_CACHE:-$TE_ROOT/build/tidy}"
-# A tree of the cpu preset that is only configured: one command a source, without precompiled headers, which are GCC's.
+# A configured build tree of the preset cpu, with one command per source and without precompiled headers, which are
+# GCC's.
 TE_TIDY_DATABASE="$TE_TIDY_CACHE/tree"
 
-# common_key: a checksum of what every file's result depends on.
+# common_key: prints a checksum of everything that affects the results of all files.
 common_key() {
   {
     clang-tidy --version
@@ -23,7 +24,7 @@ common_key() {
   } | sha256sum | cut -c1-16
 }
 
-# check_file FILE: one clang-tidy; prints its findings, exits non-zero if there are any.
+# check_file FILE: runs clang-tidy, and prints its findings; fails if there are any.
 check_file() {
   local stamp log
   stamp="$TE_TIDY_CACHE/$(cat "$1" <(echo "$TE_TIDY_KEY $1") | sha256sum | cut -c1-32)"
@@ -32,7 +33,7 @@ check_file() {
     : >"$TE_TIDY_LEFT/$(tr / _ <<<"$1")"
     return 0
   fi
-  # GCC's OpenMP runtime header is not on clang's path, and pragmas need no checking.
+  # clang does not find GCC's OpenMP header, and pragmas need no check.
   if ! log="$(clang-tidy --quiet -p "$TE_TIDY_DATABASE" --extra-arg=-fno-openmp --extra-arg=-Wno-everything \
     --extra-arg=-include --extra-arg="$TE_ROOT/cmake/clang14.h" "$1" 2>&1)"; then
     grep -vE 'warnings? .*generated|^Suppressed|^Use -' <<<"$log" || true
@@ -41,7 +42,7 @@ check_file() {
   : >"$stamp"
 }
 
-# latest_first: the files on standard input, those that the latest commits changed before all others.
+# latest_first: prints the files of standard input, sorted by their latest commit.
 latest_first() {
   awk 'NR == FNR { known[$0] = 1; order[++count] = $0; next }
     known[$0] && !given[$0]++ { print }
@@ -78,7 +79,7 @@ main() {
   printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -I{} bash -c 'check_file "$1"' _ {} || die "clang-tidy found problems (above)"
   left="$(find "$TE_TIDY_LEFT" -type f | wc -l)"
   rm -rf "$TE_TIDY_LEFT"
-  say "tidy: $((${#files[@]} - left)) files clean, $left left out for time ($(seconds_since "$start") s)"
+  say "tidy: $((${#files[@]} - left)) files clean, $left not checked (time budget) ($(seconds_since "$start") s)"
 }
 
 main "$@"

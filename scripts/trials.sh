@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Breaks small runs on the CPU on purpose, and checks that nothing is lost: what docs/results/conformance/faults.md lists, tried.
+# Injects faults into small CPU runs, and checks that nothing is lost: the faults of docs/results/conformance/faults.md.
 #
 #   scripts/trials.sh [--short] [--kills N] [--ranks "1 2 4"] [--only TRIAL] [--train PATH] [--mpirun COMMAND]
 #
-#   kills     runs are killed with SIGKILL at random instants, N times each on 1, 2 and 4 ranks (scripts/kill_test.sh)
-#   disk      the disk of the checkpoints fills up in the middle of a run, and has room again later
-#   two_runs  a second run is started in the folder of one that is under way
-#   signals   SIGTERM, SIGINT, SIGHUP and SIGUSR1, on 1, 2 and 4 ranks, each run resumed afterwards
+#   kills     SIGKILL at random times, N times each on 1, 2 and 4 ranks (scripts/kill_test.sh)
+#   disk      the disk of the checkpoints fills up during a run, and is freed later
+#   two_runs  a second run is started in the folder of a running one
+#   signals   SIGTERM, SIGINT, SIGHUP and SIGUSR1 on 1, 2 and 4 ranks; each run is resumed afterwards
 #   hosts     two network namespaces as hosts: a rank dies, the cable is cut (scripts/hosts_trial.sh)
 #
-#   --short   for CI: 2 kills on 2 ranks, and the disk; tests/train has the rest
-#   --kills   kills on each number of ranks (100)
-#   --only    one trial
-#   --train   the executable (build/cpu/apps/te-train)
-#   --mpirun  what starts several ranks, but for their number (mpirun that binds no rank)
+#   --short   for CI: 2 kills on 2 ranks, and the disk; tests/train tests the rest
+#   --kills   kills for each number of ranks (default: 100)
+#   --only    run one trial
+#   --train   te-train executable (default: build/cpu/apps/te-train)
+#   --mpirun  launcher for several ranks, without their number (default: mpirun without binding)
 #
-# The outcome of every trial that ends is compared with an undisturbed run, bit for bit. The disk is a tmpfs of 4 MiB, which
-# needs root or user namespaces; where there is neither, the trial says so and is left out. One line per trial; exit code 1 when
-# something was lost.
+# The result of each trial must be bitwise equal to that of an undisturbed run. The disk is a tmpfs of 4 MiB, which
+# needs root or user namespaces; without them the trial is skipped. Prints one line per trial; exits with code 1 if
+# anything was lost.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -25,7 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# write_config FILE: a Llama of two layers in FP8, on random tokens, that saves every fifth step.
+# write_config FILE: writes the config of a Llama with two layers in FP8 on random tokens that saves every fifth step.
 write_config() {
   cat >"$1" <<'YAML'
 model: {family: llama, num_layers: 2, hidden_size: 32, ffn_hidden_size: 64, num_attention_heads: 4, vocab_size: 256,
@@ -39,7 +39,7 @@ checkpoint: {save_every: 5, keep: 3}
 YAML
 }
 
-# layout RANKS: what stands before te-train, and the keys, for so many ranks; in the arrays `launch` and `keys`.
+# layout RANKS: sets the arrays `launch` (launcher) and `keys` (config keys) for so many ranks.
 layout() {
   launch=() keys=()
   if [[ $1 -eq 1 ]]; then return 0; fi
@@ -47,14 +47,14 @@ layout() {
   keys=(--set parallel.tensor=2)
 }
 
-# command RUN [ARGUMENT]...: the command line of a run, in the array `command`.
+# command_of RUN [ARGUMENT]...: sets the array `command` to the command line of a run.
 command_of() {
   local run="$1"
   shift
   command=("${launch[@]}" "$executable" --config "$folder/trial.yaml" "${keys[@]}" --set "logging.directory=$folder/$run" "$@")
 }
 
-# run_to_end LOG RUN [ARGUMENT]...: must succeed.
+# run_to_end LOG RUN [ARGUMENT]...: runs a job that must succeed.
 run_to_end() {
   local log="$1"
   shift
@@ -62,14 +62,14 @@ run_to_end() {
   "${command[@]}" >"$folder/$log" 2>&1 || { cat "$folder/$log" >&2 && die "failed: ${command[*]}"; }
 }
 
-# latest RUN: the step that `latest` names; 0 where there is none.
+# latest RUN: prints the step that `latest` names; 0 if there is none.
 latest() {
   local name
   name="$(cat "$folder/$1/checkpoints/latest" 2>/dev/null)" || true
   if [[ "$name" =~ ^step_([0-9]+)$ ]]; then echo "$((10#${BASH_REMATCH[1]}))"; else echo 0; fi
 }
 
-# wait_until LABEL COMMAND...: until the command succeeds, for at most two minutes.
+# wait_until LABEL COMMAND...: waits until the command succeeds, for at most two minutes.
 wait_until() {
   local label="$1" tick
   shift
@@ -77,13 +77,14 @@ wait_until() {
     if "$@"; then return 0; fi
     sleep 0.05
   done
-  die "never came: $label"
+  die "timed out waiting for $label"
 }
 has_saved() { [[ "$(latest "$1")" -ge "$2" ]]; }
 has_steps() { [[ "$(grep -c "" "$folder/$1/loss.csv" 2>/dev/null)" -gt "$2" ]]; }
 has_said() { grep -q "$2" "$folder/$1"; }
 
-# compare RUN STEP: its checkpoint of that step is the one of an undisturbed run of the same layout, bit for bit.
+# compare RUN STEP: checks that the checkpoint of that step is bitwise equal to that of an undisturbed run of the same
+# layout.
 compare() {
   local run="$1" step="$2" name file
   run_to_end whole.log whole_"$run" --set "training.train_steps=$step" --set checkpoint.save_every=0
@@ -91,12 +92,12 @@ compare() {
   for file in "$folder/whole_$run/checkpoints/$name"/*.safetensors; do
     cmp "$file" "$folder/$run/checkpoints/$name/$(basename "$file")" || die "$run: $(basename "$file") differs"
   done
-  # All steps are in the log once, in order.
+  # The log must contain all steps once, in order.
   awk -F, 'NR > 1 && $1 != NR - 1 { exit 1 }' "$folder/$run/loss.csv" || die "$run: loss.csv lacks steps"
   [[ "$(tail -n +2 "$folder/$run/loss.csv" | wc -l)" -eq "$step" ]] || die "$run: loss.csv does not end at step $step"
 }
 
-# resume RUN: five steps more, and compared.
+# resume RUN: resumes for five more steps, and compares.
 resume() {
   local run="$1" step
   step="$(latest "$run")"
@@ -114,12 +115,12 @@ trial_kills() {
   done
 }
 
-# trial_disk: a disk of 4 MiB that a file fills, and that is free again later.
+# trial_disk: a file fills a disk of 4 MiB and is removed later.
 trial_disk() {
   local disk="$folder/disk" run="full" filler process before
   mkdir "$disk"
   if ! mount -t tmpfs -o size=4m tmpfs "$disk" 2>/dev/null; then
-    say "disk: LEFT OUT: a tmpfs cannot be mounted here (root, or unshare -rm, can)"
+    say "disk: SKIPPED: cannot mount a tmpfs (needs root or unshare -rm)"
     return 0
   fi
   layout 1
@@ -130,18 +131,18 @@ trial_disk() {
   "${command[@]}" >"$folder/log" 2>&1 &
   process=$!
   wait_until "a checkpoint" has_saved "$run" 5
-  # Filled until nothing more fits: dd fails, as it should.
+  # Fills the disk completely: dd fails as expected.
   dd if=/dev/zero of="$filler" bs=4k status=none 2>/dev/null || true
   wait_until "NOT SAVED" has_said log 'NOT SAVED'
   before="$(latest "$run")"
-  [[ -e "$disk/checkpoints/$(printf 'step_%08d' "$before")/manifest.json" ]] || die "disk: the last good checkpoint is gone"
+  [[ -e "$disk/checkpoints/$(printf 'step_%08d' "$before")/manifest.json" ]] || die "disk: the last verified checkpoint is missing"
   rm "$filler"
-  wait_until "a save after the disk had room again" has_saved "$run" "$((before + 5))"
+  wait_until "a save after the disk was freed" has_saved "$run" "$((before + 5))"
   kill -TERM "$process"
   wait "$process" && die "disk: the run was not interrupted"
   resume "$run"
   umount "$disk"
-  say "disk: filled at step $before; the run went on, saved again, and was resumed bit for bit"
+  say "disk: filled at step $before; the run continued, saved again, and resumed bitwise"
 }
 
 trial_two_runs() {
@@ -153,19 +154,20 @@ trial_two_runs() {
   wait_until "a checkpoint" has_saved two 5
   "${command[@]}" --set checkpoint.resume=auto >"$folder/second.log" 2>"$folder/second.error" || status=$?
   [[ $status -eq 2 && "$(wc -l <"$folder/second.error")" -eq 1 ]] ||
-    { cat "$folder/second.error" >&2 && die "two_runs: the second ended with $status, not with one line and 2"; }
+    { cat "$folder/second.error" >&2 && die "two_runs: the second run ended with code $status, not with code 2 and one line"; }
   kill -TERM "$process"
-  wait "$process" && die "two_runs: the first was not interrupted"
+  wait "$process" && die "two_runs: the first run was not interrupted"
   resume two
-  say "two_runs: the second was refused ($(cut -c 1-100 "$folder/second.error")...); the first lost nothing"
+  say "two_runs: the second run was refused ($(cut -c 1-100 "$folder/second.error")...); the first lost nothing"
 }
 
-# signal_once NAME RANKS: the run saves on the signal, and is resumed.
+# signal_once NAME RANKS: checks that the run saves on the signal, and resumes it.
 signal_once() {
   local name="$1" ranks="$2" run="$1_$2" process
   layout "$ranks"
   command_of "$run" --set checkpoint.save_every=1000000
-  # A background job of a script ignores SIGINT, and hands that on; a session of its own, with the default, does not.
+  # Background jobs of a script ignore SIGINT, and so do their children; a new session with the default handler does
+  # not.
   setsid python3 -c 'import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); os.execvp(sys.argv[1], sys.argv[1:])' \
     "${command[@]}" >"$folder/log" 2>&1 &
   process=$!
@@ -189,10 +191,10 @@ trial_signals() {
       done+=("$name/$ranks")
     done
   done
-  say "signals: ${done[*]}: a checkpoint each, resumed bit for bit"
+  say "signals: ${done[*]}: one checkpoint each, resumed bitwise"
 }
 
-# trial_hosts: has its own way to say that it is left out.
+# trial_hosts: hosts_trial.sh itself prints if it is skipped.
 trial_hosts() {
   local status=0
   "$TE_ROOT/scripts/hosts_trial.sh" --train "$executable" | sed "s/^/hosts: /" || status=${PIPESTATUS[0]}
@@ -217,7 +219,7 @@ main() {
     esac
     shift
   done
-  [[ -x "$executable" ]] || die "$executable: not found; build te-train or name it with --train"
+  [[ -x "$executable" ]] || die "$executable: not found; build te-train or set --train"
   folder="$(mktemp -d)"
   trap 'mountpoint -q "$folder/disk" && umount "$folder/disk"; kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
   export OMP_NUM_THREADS=1

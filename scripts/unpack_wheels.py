@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Merges the folders of NVIDIA's wheels into one toolkit tree.
+"""Merges the folders of NVIDIA's wheels to one toolkit tree.
 
     unpack_wheels.py DESTINATION WHEEL...
 
-The wheels lay a toolkit out as nvidia/cu13/{bin,include,lib,nvvm}, with cuDNN and NCCL beside it in
-nvidia/{cudnn,nccl}. nvcc and CMake expect one tree, so the first two folders of each path are dropped. Wheels hold
-libfoo.so.N only; the linker wants libfoo.so, which is added as a link, as is lib64. Packages of other vendors keep
-their top folder (cudnn-frontend's include/).
+The wheels contain a toolkit in nvidia/cu13/{bin,include,lib,nvvm}, and cuDNN and NCCL in nvidia/{cudnn,nccl}. nvcc and
+CMake expect one tree, so the first two folders of each path are dropped. Wheels contain only libfoo.so.N; links for
+libfoo.so, which the linker needs, and lib64 are added. Packages of other vendors keep their top folder (include/ of
+cudnn-frontend).
 """
 import os
 import re
@@ -15,7 +15,7 @@ import zipfile
 
 
 def destination_of(name: str) -> str | None:
-    """Path in the merged tree, or None for what a build does not need (Python files, package metadata)."""
+    """Path in the merged tree, or None for files that a build does not need (Python files, package metadata)."""
     if name.endswith("/") or ".dist-info/" in name or name.endswith(".py"):
         return None
     parts = name.split("/")
@@ -37,7 +37,7 @@ def unpack(wheel: str, root: str) -> int:
             with archive.open(info) as source, open(path, "wb") as sink:
                 while block := source.read(1 << 22):
                     sink.write(block)
-            # Programs are executable in the archive, but not every wheel records it.
+            # Programs must be executable, but not all wheels record it.
             executable = (info.external_attr >> 16) & 0o111 or re.match(r"(bin|nvvm/bin)/[^.]+$", relative)
             os.chmod(path, 0o755 if executable else 0o644)
             count += 1
@@ -45,7 +45,7 @@ def unpack(wheel: str, root: str) -> int:
 
 
 def add_links(root: str) -> None:
-    """libfoo.so -> libfoo.so.N for every library, and lib64 -> lib."""
+    """Adds links libfoo.so -> libfoo.so.N for all libraries, and lib64 -> lib."""
     lib = os.path.join(root, "lib")
     if not os.path.isdir(lib):
         return

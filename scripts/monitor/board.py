@@ -1,4 +1,4 @@
-"""All runs of a dashboard, kept up to date by one thread, and what the page asks of them."""
+"""All runs of a dashboard, updated by one thread, and the answers to requests of the page."""
 
 import json
 import os
@@ -11,17 +11,17 @@ from .curves import Curves
 from .divergence import Losses
 from .follow import Follower
 
-RECENT = 64  # step times that are remembered
-SAMPLES = 200  # newest lines of samples.jsonl that are kept
+RECENT = 64  # number of step times that are kept
+SAMPLES = 200  # number of newest lines of samples.jsonl that are kept
 
 
 class Run:
-    """One run's folder. update() is called by one thread, everything else under the board's lock."""
+    """One run's folder. One thread calls update(); all other calls hold the board's lock."""
 
     def __init__(self, number, name, folder):
         self.number, self.name, self.folder = number, name, folder
         self.config, self.start = {}, {}
-        self.epoch = 0  # rises when the curves begin anew
+        self.epoch = 0  # incremented when the curves start again
         self.fp8, self.fp8_step, self.recent = [], 0, []
         self.samples = []
         self._record_time = None
@@ -34,7 +34,7 @@ class Run:
         self.epoch += 1
 
     def update(self):
-        """Reads a piece of what is new; True when there is more."""
+        """Reads part of the new lines; True if there are more."""
         self._read_record()
         wanted = run_status.log_of(self.folder)
         if wanted != self._log.path and not self._log.position:
@@ -48,7 +48,7 @@ class Run:
         return bool(news.lines) and self._log.behind()
 
     def _drop(self, kept):
-        """Lines behind the first `kept` no longer hold. `_rows` says how many steps there were behind each line."""
+        """Discards lines after the first `kept`. `_rows` has the number of steps up to each line."""
         if kept == 0:
             self._reader.restart()
         self.curves.cut(self._rows[kept - 1] if kept else 0)
@@ -87,7 +87,7 @@ class Run:
                 sample = json.loads(line, parse_constant=lambda _: None)  # no NaN
             except ValueError:
                 sample = None
-            # As many entries as lines, so that a cut finds its place; only the newest are kept in full.
+            # One entry per line, so that truncation finds its place; only the newest samples are kept.
             self.samples.append(sample if isinstance(sample, dict) else None)
             if len(self.samples) > SAMPLES:
                 self.samples[-SAMPLES - 1] = None
@@ -96,11 +96,11 @@ class Run:
 
     @property
     def loading(self):
-        """Share of the log that has been read."""
+        """Fraction of the log that has been read."""
         return self._log.position / self._log.size if self._log.size else 1.0
 
     def _diverged(self, ended):
-        """Losses.diverged of the rows so far; all are looked at again when what was there may have changed."""
+        """Losses.diverged of the rows so far; reads all rows again if earlier ones may have changed."""
         generation, rows = self._judged
         if generation != self.curves.generation:
             self._losses, rows = Losses(), 0
@@ -124,7 +124,7 @@ class Run:
             "loading": round(self.loading, 3),
             "now_step": step,  # "step" is the curves' axis
             "steps": steps,
-            "diverged_after": diverged_after,  # a step: what follows says nothing about the others' scale
+            "diverged_after": diverged_after,  # a step; later values do not set the scale of the charts
             "eta": (steps - step) * pace if pace and steps > step and state == "running" else None,
             "sign": run_status.last_sign(self.folder),
             "start": starts,
@@ -135,7 +135,7 @@ class Run:
         }
 
     def news(self, cursor):
-        """Curves since a cursor "EPOCH.GENERATION.BUCKETS" of an earlier answer; all of them when it no longer holds."""
+        """Curves since a cursor "EPOCH.GENERATION.BUCKETS" of an earlier answer; complete curves if it is outdated."""
         curves = self.curves
         mark, start = f"{self.epoch}.{curves.generation}", 0
         if cursor.rsplit(".", 1)[0] == mark:
@@ -146,7 +146,7 @@ class Run:
 class Board:
     def __init__(self, paths, seconds=1.0):
         self.paths = [Path(p) for p in paths]
-        self.seconds = seconds  # between looks
+        self.seconds = seconds  # polling interval
         self.runs = []
         self.lock = threading.RLock()
         self._known = {}
@@ -154,7 +154,7 @@ class Board:
         self.find()
 
     def find(self):
-        """Runs that have come; those that are there stay where they are, so that colours do."""
+        """Adds new runs; known runs keep their positions and thus their colors."""
         folders = run_status.find_runs(self.paths)
         with self.lock:
             for folder in folders:
@@ -164,14 +164,14 @@ class Board:
                     self.runs.append(run)
 
     def _name(self, folder):
-        """The folder's own name, with as many of its parents' as it takes to be the only one."""
+        """The folder's name, with as many of its parents' names as needed to be unique."""
         parts = folder.resolve().parts
         taken = {run.name for run in self.runs}
         names = (os.sep.join(parts[-count:]) for count in range(1, len(parts) + 1))
         return next((name for name in names if name not in taken), str(folder.resolve()))
 
     def update(self):
-        """Reads a piece of every run's news; True when there is more."""
+        """Reads part of every run's new lines; True if there are more."""
         more = False
         for run in list(self.runs):
             with self.lock:
@@ -179,7 +179,7 @@ class Board:
         return more
 
     def keep_up(self):
-        """Until stop(): the body of the thread."""
+        """Updates the runs until stop() is called; the body of the thread."""
         found = time.monotonic()
         while not self._stop.is_set():
             if not self.update():

@@ -1,30 +1,30 @@
-"""A run's numbers by step, kept whole in memory and thinned for a picture.
+"""A run's numbers by step, kept completely in memory and downsampled for charts.
 
-Rows are steps. For a picture, neighbours are joined: 2^level rows a bucket, so that there are at most MOST buckets, of which
-mean, smallest and largest value are shown. Buckets are made when somebody asks, and those that are full are kept; when
-there are too many, twice as many rows make one. So a million steps cost no more to send than a thousand, and a spike of
-one step is still seen in the largest."""
+Rows are steps. For charts, 2^level neighboring rows form a bucket, so that there are at most MAX_BUCKETS buckets. Mean,
+minimum and maximum of each bucket are shown. Buckets are computed on request, and full buckets are cached. If there are
+too many buckets, their size is doubled. The amount of data to send therefore does not grow with the number of steps, and
+spikes of one step remain visible in the maximum."""
 
 import array
 import bisect
 import math
 
-MOST = 1024  # buckets; at least half as many once there are enough rows
+MAX_BUCKETS = 1024  # at least half as many if there are enough rows
 NAN = math.nan
 NOTHING = (None, None, None)
 AXES = ("step", "consumed_tokens", "consumed_samples")  # no curves of their own
 
 
 class Column:
-    """One number of all rows (4 bytes a row; NaN where a record had none), and its full buckets."""
+    """The values of one number in all rows (4 bytes per row; NaN if a record has none), and its full buckets."""
 
     def __init__(self, rows):
         self.values = array.array("f", [NAN]) * rows
-        self.gaps = rows > 0  # NaN may be among them
+        self.gaps = rows > 0  # values may contain NaN
         self.full = []  # (mean, low, high) as they are sent
 
     def buckets(self, start, level):
-        """From bucket `start` on, the last one maybe not full."""
+        """Buckets from `start` on; the last one may not be full."""
         size, values = 1 << level, self.values
         for first in range(len(self.full) * size, len(values) - size + 1, size):
             self.full.append(bucket_of(values[first : first + size], self.gaps))
@@ -36,7 +36,7 @@ class Column:
 
 
 def bucket_of(values, gaps):
-    """(mean, smallest, largest) with six digits; Nones where there is no number."""
+    """(mean, minimum, maximum) with six digits; None if there is no number."""
     if gaps:
         values = [v for v in values if v == v]
     if not values:
@@ -48,11 +48,11 @@ def bucket_of(values, gaps):
 
 class Curves:
     def __init__(self):
-        self.generation = 0  # rises when what was sent no longer holds
+        self.generation = 0  # incremented when data that was sent becomes outdated
         self.level = 0
         self.steps = array.array("d")
         self.tokens = array.array("d")
-        self.seconds = array.array("d")  # in training steps, since the run's first
+        self.seconds = array.array("d")  # time spent in training steps since the run's first step
         self.columns = {}
 
     def __len__(self):
@@ -62,13 +62,13 @@ class Curves:
         return -(-len(self) // (1 << self.level))
 
     def add(self, numbers):
-        """`numbers` of the next step (records.numbers). A step that is there already, as a run repeats it after a resume or
-        a rollback, replaces it and all behind it."""
+        """Adds `numbers` of the next step (records.numbers). If the step exists, because a run repeats it after a resume or
+        a rollback, it replaces this and all later steps."""
         step, steps = numbers["step"], self.steps
         if steps and step <= steps[-1]:
             self.cut(bisect.bisect_left(steps, step))
         row = len(steps)
-        skipped = step - (steps[-1] if row else step - 1)  # a thinned log stands for those left out
+        skipped = step - (steps[-1] if row else step - 1)  # in a log with logging.every > 1 a record stands for several steps
         steps.append(step)
         self.tokens.append(numbers.get("consumed_tokens", NAN))
         self.seconds.append((self.seconds[-1] if row else 0.0) + numbers.get("step_ms", 0.0) / 1e3 * skipped)
@@ -81,17 +81,17 @@ class Curves:
                 columns[name].values.append(value)
                 self.generation += 1
         for column in columns.values():
-            if len(column.values) == row:  # a number that this record does not have
+            if len(column.values) == row:  # this record does not have the number
                 column.values.append(NAN)
                 column.gaps = True
-        if row >= MOST << self.level:
+        if row >= MAX_BUCKETS << self.level:
             self.level += 1
             self.generation += 1
             for column in columns.values():
                 column.full.clear()
 
     def cut(self, rows):
-        """Keeps so many rows."""
+        """Keeps the first `rows` rows."""
         if rows >= len(self):
             return
         for axis in (self.steps, self.tokens, self.seconds):
@@ -101,29 +101,30 @@ class Curves:
         self.generation += 1
 
     def rows(self, start, *names):
-        """(step, a value per name) of each row from `start` on; NaN where there is none."""
+        """(step, one value per name) of each row from `start` on; NaN for missing values."""
         columns = [self.columns[name].values if name in self.columns else None for name in names]
         for row in range(start, len(self)):
             yield (self.steps[row], *(NAN if values is None else values[row] for values in columns))
 
     def last(self, name):
-        """The newest value that there is, or None."""
+        """The newest value, or None."""
         values = self.columns[name].values if name in self.columns else ()
         found = next((v for v in reversed(values) if v == v), None)
         return None if found is None else short(found)
 
     def picture(self, start=0):
-        """From bucket `start` on: {"step", "tokens", "seconds": of each bucket's middle row, "series": {name: {"mean",
-        "low", "high"}}}; numbers with six digits, None where a bucket has none."""
+        """Buckets from `start` on: {"step", "tokens", "seconds": of each bucket's middle row, "series": {name: {"mean",
+        "low", "high"}}}; numbers with six digits, None for a bucket without values."""
         size = 1 << self.level
         rows = [min(i * size + size // 2, len(self) - 1) for i in range(start, self.buckets())]
         return self._shown(rows, size > 1, lambda column: column.buckets(start, self.level))
 
-    def part(self, axis, low, high, most=MOST):
-        """As picture(), of the rows whose `axis` (step, tokens or seconds) is from `low` to `high`, as fine as fits."""
+    def part(self, axis, low, high, most=MAX_BUCKETS):
+        """As picture(), for rows whose `axis` (step, tokens or seconds) is from `low` to `high`, at the finest resolution
+        that fits."""
         values = {"step": self.steps, "tokens": self.tokens, "seconds": self.seconds}[axis]
         first, end = bisect.bisect_left(values, low), bisect.bisect_right(values, high)
-        first, end = max(0, first - 1), min(len(self), end + 1)  # lines reach to the edges
+        first, end = max(0, first - 1), min(len(self), end + 1)  # one row more on both sides, so that lines reach the edges
         size = max(1, -(-(end - first) // most))
         starts = range(first, end, size)
 

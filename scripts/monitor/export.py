@@ -1,8 +1,8 @@
-"""The loop of export_metrics.py: a run's log to a tracker, once or for as long as the run goes on.
+"""The loop of export_metrics.py: sends a run's log to a tracker, once or until the run ends.
 
-A tracker only takes more: what it has been given cannot be taken back. So when a resume cuts off steps that were sent, a new
-run is begun there with all that still holds, and the old one is marked as superseded. What has been sent is noted in the
-run's folder, so that the next call goes on and sends nothing twice."""
+Records that were sent to a tracker cannot be removed. If a resumed run discards steps that were sent, a new tracker run
+therefore starts with all valid steps, and the old one is marked as superseded. A file in the run's folder notes what has
+been sent, so that the next call continues and sends nothing twice."""
 
 import json
 import os
@@ -12,18 +12,18 @@ import zlib
 from . import UserError, records, run_status
 from .follow import Follower
 
-CHUNK = 1000  # records sent at a time
+CHUNK = 1000  # records per request
 
 
 class Export:
     def __init__(self, folder, sink, note, where):
-        """`note`: a file name in the folder; `where`: what the sink writes to, so that notes of another are not used."""
+        """`note`: name of the file in the run's folder; `where`: the destination; notes of other destinations are ignored."""
         self.folder, self.sink, self.where = folder, sink, where
         self.note_path = folder / note
-        self.sent = 0  # records so far, in this call
+        self.sent = 0  # records sent in this call
         found = run_status.read_json(self.note_path)
         old = found if found.get("where") == where else {}
-        # `lines` of the log are sent, the last of them has the check sum `sum` and is of `step`.
+        # `lines` lines of the log are sent; the last of them has the checksum `sum` and belongs to `step`.
         self._state = {"where": where, "run_id": None, "lines": 0, "sum": 0, "step": 0, **old}
         self._state["run_id"] = self._ask(sink.begin, self._state["run_id"])
         self._read_from_start()
@@ -31,11 +31,11 @@ class Export:
 
     @property
     def step(self):
-        """The last one that was sent."""
+        """The last step that was sent."""
         return self._state["step"]
 
     def catch_up(self):
-        """Sends all that is new; True when there was anything."""
+        """Sends all new records; True if there were any."""
         before = self.sent
         while not self._read_all():
             self._supersede()
@@ -50,12 +50,12 @@ class Export:
         self._lines, self._seconds, self._last_step = 0, 0.0, 0
 
     def _read_all(self):
-        """Sends what is new. False when the log no longer holds what was sent."""
+        """Sends new records. False if the log no longer contains the records that were sent."""
         if not self._lines:
-            self._read_from_start()  # metrics.jsonl may have come in the meantime
+            self._read_from_start()  # metrics.jsonl may exist now
         while True:
             news = self._follower.read()
-            if news.kept < self._lines:  # cut off: read again to see whether what was sent is still there
+            if news.kept < self._lines:  # truncated: read again to find out whether the sent lines still exist
                 self._read_from_start()
                 continue
             rows = []
@@ -72,13 +72,13 @@ class Export:
                 return self._lines >= self._state["lines"]
 
     def _row(self, line):
-        """(step, numbers) of a line; None for one that is no record."""
+        """(step, numbers) of a line; None if it is not a record."""
         record = self._reader.record(line)
         if record is None or not records.is_number(record.get("step")):
             return None
         numbers = records.numbers(record)
         step = int(numbers.pop("step"))
-        # A thinned log stands for the steps left out; the first step is slow and stands for itself.
+        # With logging.every > 1 a record stands for several steps. The first step is slow and counts once.
         count = max(1, step - self._last_step) if self._last_step else 1
         self._seconds += numbers.get("step_ms", 0.0) / 1e3 * count
         self._last_step = step
@@ -96,13 +96,13 @@ class Export:
         self._write_note()
 
     def _supersede(self):
-        """Begins anew: the old run there is marked and left."""
+        """Starts a new tracker run and marks the old one as superseded."""
         self._state |= {"run_id": self._ask(self.sink.replace), "lines": 0, "sum": 0, "step": 0}
         self._read_from_start()
         self._write_note()
 
     def _ask(self, call, *arguments):
-        """Trackers raise exceptions of many kinds: no key, no network, a server's refusal."""
+        """Calls a tracker and converts its exceptions (no key, no network, refused requests) to UserError."""
         try:
             return call(*arguments)
         except Exception as error:
@@ -115,17 +115,17 @@ class Export:
             part.write_text(json.dumps(self._state) + "\n")
             os.replace(part, self.note_path)
         except OSError as error:
-            raise UserError(f"{self.note_path}: {error.strerror}; the next call needs it to go on") from None
+            raise UserError(f"{self.note_path}: {error.strerror}; the next call needs this file to continue") from None
 
 
 def state_of(folder):
-    """running, finished, failed, stopped, ... as the dashboard says."""
+    """The run's state as in the dashboard: running, finished, failed, stopped, ..."""
     config = run_status.flat_config(run_status.read_json(folder / "run.json"))
     return run_status.status(folder, _last_step(folder), run_status.train_steps(config), [])[0]
 
 
 def _last_step(folder):
-    """Of the log's last whole record."""
+    """The step of the log's last complete record."""
     log = run_status.log_of(folder)
     try:
         with open(log, "rb") as file:
@@ -145,11 +145,11 @@ def _last_step(folder):
 
 
 def follow(exports, seconds, say, sleep=time.sleep):
-    """Until every run has ended. A stale run may come back, so it is waited for."""
+    """Sends records until all runs have ended. A stale run may continue, so it does not count as ended."""
     waiting = dict(exports)
     while waiting:
         for name, export in list(waiting.items()):
-            state = state_of(export.folder)  # before reading: what is written until then is read
+            state = state_of(export.folder)  # before reading the log, so that all records of an ended run are read
             if export.catch_up():
                 say(f"{name}: step {export.step}")
             if state in run_status.ENDED:

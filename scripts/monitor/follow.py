@@ -1,20 +1,20 @@
-"""A log of one record per line that somebody else writes: what is new in it, and what no longer holds.
+"""Follows a log with one record per line that another process writes: new lines, and lines that were discarded.
 
-te-train appends to its logs. A run that is resumed cuts off the lines of steps after its checkpoint, in place, and may have
-written past the old end by the time anybody looks again; a run that begins anew renames or removes the file. So every
-line's end and check sum are kept (12 bytes a line), and the last line that is still there is found by bisection."""
+te-train appends to its logs. A resumed run truncates the lines of steps after its checkpoint in place, and may have
+written past the old end before the next read; a run that starts again renames or removes the file. The end and checksum
+of every line are therefore kept (12 bytes per line), and the last line that still exists is found by bisection."""
 
 import array
 import dataclasses
 import os
 import zlib
 
-BLOCK = 1 << 20  # bytes read at a time
+BLOCK = 1 << 20  # bytes per read
 
 
 @dataclasses.dataclass
 class News:
-    """`kept`: how many of the lines given so far still hold; `lines`: the new ones behind them, without newlines."""
+    """`kept`: how many of the lines returned so far still exist; `lines`: new lines after them, without newlines."""
 
     kept: int
     lines: list
@@ -23,18 +23,18 @@ class News:
 class Follower:
     def __init__(self, path):
         self.path = path
-        self._ends = array.array("q")  # of every line given
+        self._ends = array.array("q")  # of every line that was returned
         self._sums = array.array("I")  # CRC-32 of each
         self._identity = None  # device and inode
-        self.size = 0  # of the file when it was last looked at
+        self.size = 0  # of the file at the last read
 
     @property
     def position(self):
         return self._ends[-1] if self._ends else 0
 
     def read(self, limit=BLOCK):
-        """What has happened since the last call, with at most about `limit` bytes of new lines. A line without its newline
-        is still being written and waits. A file that is not there has no lines."""
+        """The changes since the last call, with at most about `limit` bytes of new lines. A line without a newline is still
+        being written and is not returned yet. A missing file has no lines."""
         try:
             file = open(self.path, "rb")
         except OSError:
@@ -49,7 +49,7 @@ class Follower:
             return News(len(self._ends), self._take(file, limit))
 
     def behind(self):
-        """Whether there was more than the last read() gave."""
+        """Whether the file has more lines than the last read() returned."""
         return self.position < self.size
 
     def _nothing(self):
@@ -61,11 +61,11 @@ class Follower:
         del self._ends[kept:], self._sums[kept:]
 
     def _still_there(self, file):
-        """The number of lines that are as they were. Lines are cut off from the end only, so the first that differs is
-        found by bisection; mostly the last one is there and nothing is searched."""
+        """The number of unchanged lines. Lines are only removed from the end, so the first changed line is found by
+        bisection. Usually the last line still exists, and no search is needed."""
         if not self._ends or self._holds(file, len(self._ends) - 1):
             return len(self._ends)
-        low, high = 0, len(self._ends) - 1  # lines below `low` hold, line `high` does not
+        low, high = 0, len(self._ends) - 1  # lines below `low` are unchanged, line `high` is not
         while low < high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if self._holds(file, middle) else (low, middle)

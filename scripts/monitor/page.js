@@ -1,11 +1,11 @@
 "use strict";
-// The page: asks for news every second, keeps the runs' curves, draws charts on canvases, makes the tables. Texts that come
-// from runs are set with textContent only.
+// The page polls for new data every second, keeps the runs' curves, and draws charts and tables. Texts from runs are only
+// set with textContent.
 
 const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9467BD", "#8C6D46", "#7F8C8D", "#B5BD22"];
 const DASHES = [[], [7, 4], [2, 3]];
 const CHARTS = [
-  // series, title, unit, where, whether the first choice of the scale is logarithmic
+  // series, title, unit, place, and whether the default scale is logarithmic
   {name: "loss", title: "Training loss", unit: "nats per token", wide: true},
   {name: "valid_loss", title: "Validation loss", unit: "nats per token", points: true},
   {name: "grad_norm", title: "Gradient norm", unit: "before clipping", log: true, peaks: true},
@@ -16,10 +16,10 @@ const CHARTS = [
 ];
 const NEVER = /perplexity$|^valid_perplexity/;
 const AXES = {step: "steps", tokens: "tokens", seconds: "time in steps"};
-const MANY = 4;  // lines beyond which bands from the smallest to the largest value would hide each other
-const EARLY = 0.05;  // of a run: its first fall would press all that matters into a line
-const OUTLIERS = 0.02;  // of the values at either end: how far they reach beyond the others does not set the scale
-const ENOUGH = 100;  // values to tell outliers by
+const MANY = 4;  // with more lines, min-max bands would hide each other
+const EARLY = 0.05;  // fraction of a run that does not set the scale: the steep initial decrease would flatten the rest
+const OUTLIERS = 0.02;  // fraction of the values at both ends that do not set the scale
+const ENOUGH = 100;  // number of values from which outliers are detected
 
 const $ = id => document.getElementById(id);
 const runs = new Map();  // id -> {data, curves, shown}
@@ -35,7 +35,7 @@ function make(tag, properties = {}, ...children) {
 const colour = id => COLOURS[id % COLOURS.length];
 const dash = id => DASHES[Math.floor(id / COLOURS.length) % DASHES.length];
 
-// ---- State in the address, so that a view can be kept and sent --------------------------------------------------------
+// ---- State in the URL, so that a view can be saved and shared --------------------------------------------------------
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   if (AXES[given.get("x")]) state.axis = given.get("x");
@@ -53,7 +53,7 @@ function writeAddress() {
   history.replaceState(null, "", "#" + said);
 }
 
-// ---- News -------------------------------------------------------------------------------------------------------------
+// ---- New data -------------------------------------------------------------------------------------------------------------
 async function ask(address) {
   const abort = new AbortController(), timer = setTimeout(() => abort.abort(), 20000);
   try {
@@ -97,7 +97,7 @@ async function poll() {
   setTimeout(poll, document.hidden ? 5000 : failures ? 3000 : 1000);
 }
 
-// ---- Numbers in words -------------------------------------------------------------------------------------------------
+// ---- Formatting of numbers -------------------------------------------------------------------------------------------------
 const number = (v, digits = 4) => v === null || v === undefined ? "–" : v.toFixed(digits);
 function count(v, digits = 4) {
   for (const [size, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
@@ -113,7 +113,7 @@ function time(s) {
 const onAxis = v => state.axis === "seconds" ? time(v) : count(v);
 const value = v => v === null ? "–" : v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e6) ? v.toExponential(2) : String(+v.toPrecision(5));
 
-// ---- Table of runs, which is the legend ---------------------------------------------------------------------------------
+// ---- Table of runs, also the legend ---------------------------------------------------------------------------------
 function showRuns() {
   const box = $("runs");
   if (!box.children.length && runs.size) {
@@ -203,7 +203,7 @@ async function showSamples(id) {
 // ---- Curves -------------------------------------------------------------------------------------------------------------
 const source = id => (state.zoom && state.part && state.part.get(id)) || (runs.get(id) || {}).curves;
 function smoothed(values, half) {
-  // Centred moving average over the values that are there, `half` to either side; narrower at the ends.
+  // Centered moving average over the existing values, `half` on each side; narrower at the ends.
   if (half < 1) return values;
   const sums = [0], counts = [0];
   values.forEach((v, i) => { sums.push(sums[i] + (v ?? 0)); counts.push(counts[i] + (v === null ? 0 : 1)); });
@@ -227,15 +227,15 @@ function lines(name) {
   }
   if (!found.length || !state.smooth || definition(name).points || definition(name).exact) return found;
   const {left, right} = span(found);
-  for (const line of found) {  // over the same stretch of the axis for all, however long a run is
+  for (const line of found) {  // over the same range of the axis for all runs, independent of their length
     const step = (line.x[line.x.length - 1] - line.x[0]) / Math.max(1, line.x.length - 1);
     line.y = smoothed(line.y, Math.round(state.smooth / 200 * (right - left) / (step || 1)));
   }
   return found;
 }
 function ranges(found, log, whole, exact) {
-  // By what every run does on its course: neither outliers nor a run that has diverged flatten the others. A part that is
-  // looked at closer shows all that is there.
+  // The range follows regular values: neither outliers nor a diverged run flatten the others. A zoomed part shows all
+  // values.
   const {left, right} = span(found), values = [];
   let low = Infinity, high = -Infinity, least = Infinity, most = -Infinity;
   const early = whole || state.zoom ? -Infinity : left + EARLY * (right - left);
@@ -248,7 +248,7 @@ function ranges(found, log, whole, exact) {
       low = Math.min(low, y[i]);
       if (x[i] >= early || i === y.length - 1) { high = Math.max(high, y[i]); values.push(log ? Math.log(y[i]) : y[i]); }
     }
-  if (!(high >= low)) { low = least; high = most; }  // of runs that diverged at once
+  if (!(high >= low)) { low = least; high = most; }  // all runs diverged at once
   if (!(high >= low)) { low = log ? 1e-8 : 0; high = 1; }
   if (values.length >= ENOUGH && !state.zoom && !exact) {
     values.sort((a, b) => a - b);
@@ -327,7 +327,7 @@ function drawAll() {
   $("more").hidden = !$("more-charts").children.length;
   for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", button.dataset.axis === state.axis);
   $("smooth").value = state.smooth;
-  $("smoothed").textContent = state.smooth ? `${state.smooth} %` : "off";
+  $("smoothed").textContent = state.smooth ? `${state.smooth}%` : "off";
   $("unzoom").hidden = !state.zoom;
 }
 function canvasOf(canvas) {
@@ -350,7 +350,7 @@ function draw(chart) {
   if (!found.length || !chart.plot.getBoundingClientRect().width) { chart.frame = null; return; }
   const {pen, width, height} = canvasOf(chart.plot);
   const range = ranges(found, log, chart.about.points || chart.about.log || ["lr", "tokens_per_s"].includes(chart.name), chart.about.exact);
-  chart.unit.textContent = chart.about.unit + (range.beyond ? `${chart.about.unit ? "; " : ""}some values are beyond the scale` : "");
+  chart.unit.textContent = chart.about.unit + (range.beyond ? `${chart.about.unit ? "; " : ""}some values are outside the scale` : "");
   const frame = {left: 58, top: 6, right: width - 10, bottom: height - 20, range, log, found};
   const flat = v => log ? Math.log(v) : v, low = flat(range.low), high = flat(range.high);
   frame.x = v => frame.left + (v - range.left) / (range.right - range.left || 1) * (frame.right - frame.left);
@@ -367,7 +367,7 @@ function drawAxes(pen, frame, range, log) {
   pen.strokeStyle = ink("--grid"); pen.fillStyle = ink("--soft"); pen.lineWidth = 1;
   pen.textAlign = "right"; pen.textBaseline = "middle";
   const levels = log ? logTicks(range.low, range.high) : ticks(range.low, range.high, 5);
-  // As many digits as it takes to tell neighbours apart.
+  // Enough digits to distinguish neighboring labels.
   const gap = Math.min(...levels.slice(1).map((t, i) => (t - levels[i]) / Math.max(Math.abs(t), Math.abs(levels[i]))));
   const digits = Math.min(8, Math.max(1, Math.ceil(-Math.log10(gap)) + 1));
   for (const t of levels) {
@@ -386,7 +386,7 @@ function drawAxes(pen, frame, range, log) {
 function drawLine(pen, frame, {id, x, y, raw}, {points, peaks}, few) {
   pen.strokeStyle = pen.fillStyle = colour(id);
   if (raw.low && peaks && !few) { pen.globalAlpha = 0.3; stroke(pen, frame, x, raw.high, 0.8); }
-  if (raw.low && few && y === raw.mean) {  // what was joined: the smallest and largest of each bucket
+  if (raw.low && few && y === raw.mean) {  // minimum and maximum of each bucket
     pen.globalAlpha = 0.14;
     pen.beginPath();
     let any = false;
@@ -480,7 +480,7 @@ async function zoom(wanted) {
   state.zoom = wanted;
   state.part = null;
   drawAll();
-  if (wanted) { try { await lookCloser(); drawAll(); } catch { /* the coarse curves stay */ } }
+  if (wanted) { try { await lookCloser(); drawAll(); } catch { /* keep the coarse curves */ } }
 }
 
 // ---- Start --------------------------------------------------------------------------------------------------------------

@@ -3,13 +3,13 @@
 import json
 import math
 
-# FP8 health is a list of operands; what becomes a number of a step is the worst of them.
+# FP8 statistics are a list of operands; the number of a step is the worst of them.
 WORST = {"saturated": max, "flushed": max, "sqnr": min, "sqnr_db": min}
 FP8 = "fp8"
 
 
 class Reader:
-    """Lines of one log to records, line by line; for loss.csv the first line names the columns."""
+    """Converts lines of one log to records; the first line of loss.csv names the columns."""
 
     def __init__(self, path):
         self._columns = None
@@ -19,7 +19,7 @@ class Reader:
         self._columns = None
 
     def record(self, line):
-        """{"step": 3, "loss": 2.5, ..., "fp8": [operands]}, or None for what is no record."""
+        """{"step": 3, "loss": 2.5, ..., "fp8": [operands]}, or None if the line is not a record."""
         if not self._csv:
             try:
                 record = json.loads(line)
@@ -45,8 +45,8 @@ def _number(text):
 
 
 def numbers(record):
-    """{"loss": 2.5, "valid.books.loss": 3.1, "fp8.saturated": 1e-5}: whatever is a finite number, also in maps; of the
-    FP8 operands the worst shares. Numbers that this program does not know are there, too."""
+    """{"loss": 2.5, "valid.books.loss": 3.1, "fp8.saturated": 1e-5}: all finite numbers, also of nested maps and with
+    unknown names; for the FP8 operands the worst values."""
     found = {}
     _flatten("", record, found)
     operands = record.get(FP8)

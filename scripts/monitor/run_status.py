@@ -1,4 +1,4 @@
-"""What a run's folder says of the run besides its numbers: its config, and whether it is still at work."""
+"""Config and state of a run from its folder: whether it runs, has finished, failed, and so on."""
 
 import json
 import os
@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 LOGS = ("metrics.jsonl", "loss.csv")
-STALE_SECONDS = 120  # a running run says something at least so often, unless its steps are slow
-STALE_STEPS = 20  # then at least once in so many steps
-ENDED = ("finished", "failed", "diverged", "stopped")  # states after which nothing more is written
-# Of keys that differ, those that a reader asks for first; then by the alphabet.
+STALE_SECONDS = 120  # a running run writes at least so often, unless its steps are slow
+STALE_STEPS = 20  # with slow steps at least once in so many steps
+ENDED = ("finished", "failed", "diverged", "stopped")  # states of runs that write nothing more
+# Order of differing keys: the most important first, then alphabetically.
 FIRST_KEYS = ("precision.fp8", "precision.", "training.seed", "optimizer.", "training.", "parallel.", "model.", "data.")
-# What every run has for itself.
+# Keys that differ in every run.
 OWN_KEYS = {"logging.directory", "checkpoint.directory", "checkpoint.resume", "training.device_index"}
 
 
@@ -22,7 +22,7 @@ def is_run(folder):
 
 
 def find_runs(paths):
-    """Run folders at or up to two levels below the paths, which may be an experiment's folder; in the order given."""
+    """Run folders at the paths or up to two levels below (such as in an experiment's folder), in the given order."""
     found = {}
     for path in paths:
         for folder in [path, *sorted(path.glob("*/")), *sorted(path.glob("*/*/"))] if path.is_dir() else []:
@@ -32,12 +32,12 @@ def find_runs(paths):
 
 
 def log_of(folder):
-    """metrics.jsonl, else loss.csv; metrics.jsonl before there is any."""
+    """metrics.jsonl, else loss.csv; metrics.jsonl if neither exists yet."""
     return next((folder / name for name in LOGS if (folder / name).is_file()), folder / LOGS[0])
 
 
 def read_json(path):
-    """{} for a file that is not there or is just being written."""
+    """The content of a JSON file; {} if it is missing or incomplete."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def order_of(key):
 
 
 def differing_keys(configs):
-    """{key: [a text a run]} of what is not the same in all runs that left a config, the most telling first."""
+    """{key: [text per run]} of the keys that differ between runs with a config, most important first."""
     known = [c for c in configs if c]
     keys = sorted(set().union(*known) - OWN_KEYS, key=order_of) if known else []
     return {
@@ -72,7 +72,7 @@ def differing_keys(configs):
 
 
 def last_sign(folder):
-    """When anything was last written by the run, in seconds since 1970; 0 when nothing was."""
+    """Time of the run's last write, in seconds since 1970; 0 if there is none."""
     times = [0.0]
     for name in (*LOGS, "heartbeat", "console.log", "samples.jsonl"):
         try:
@@ -83,7 +83,8 @@ def last_sign(folder):
 
 
 def holder(folder):
-    """Of run.lock: "alive", "dead" (this host's process is gone), "elsewhere" (another host's), None without a lock."""
+    """Owner of run.lock: "alive", "dead" (a process of this host that has ended), "elsewhere" (another host), or None
+    without a lock."""
     try:
         words = (folder / "run.lock").read_text().split()
     except OSError:
@@ -97,24 +98,25 @@ def holder(folder):
     except ProcessLookupError:
         return "dead"
     except OSError:
-        pass  # another user's
+        pass  # a process of another user
     return "alive"
 
 
 def has_ended(folder):
-    """No process of this host or another writes it."""
+    """Whether no process, of this or another host, writes to the folder."""
     return holder(folder) in (None, "dead")
 
 
 def status(folder, step, steps, step_seconds, now=None, diverged=""):
-    """(state, why). `step`: the last logged one; `steps`: of the whole run, 0 where unknown; `step_seconds`: of recent
-    steps; `diverged`: why its losses say so. States: waiting, running, stale, finished, stopped, diverged, failed."""
+    """(state, reason). `step`: the last logged step; `steps`: the run's number of steps, 0 if unknown; `step_seconds`:
+    recent times of steps; `diverged`: reason from the losses, or empty. States: waiting, running, stale, finished, stopped,
+    diverged, failed."""
     now = now or time.time()
     lock, noted = holder(folder), read_json(folder / "state.json").get("state")
     quiet = now - last_sign(folder)
     patience = max(STALE_SECONDS, STALE_STEPS * statistics.median(step_seconds or [0]))
     if lock == "dead":
-        return "failed", "its process is gone; it was killed or has crashed"
+        return "failed", "its process no longer exists: it was killed or has crashed"
     if lock and quiet > patience:
         return "stale", f"nothing written for {quiet:.0f} s"
     if lock:

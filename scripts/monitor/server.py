@@ -1,4 +1,4 @@
-"""The web server of dashboard.py: one page and three answers in JSON. No path of a request is ever one of a file."""
+"""The web server of dashboard.py: one page and three JSON endpoints. Paths of requests never name files."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 HERE = Path(__file__).resolve().parent
-# The page brings all it needs; nothing is fetched from anywhere else, whatever a run's texts say.
+# The page is self-contained: the policy forbids loading from other servers, whatever a run's texts contain.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -19,7 +19,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 def page():
-    """page.html with its style and script in it."""
+    """page.html with its style sheet and script embedded."""
     text = (HERE / "page.html").read_text(encoding="utf-8")
     for name in ("page.css", "page.js"):
         text = text.replace(f"/*{name}*/", (HERE / name).read_text(encoding="utf-8"))
@@ -27,7 +27,7 @@ def page():
 
 
 class Refused(Exception):
-    """A request that cannot be answered: status code and a word."""
+    """A request that is refused: (status code, message)."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -64,13 +64,13 @@ class Handler(BaseHTTPRequestHandler):
             found = board.samples(int(number(query, "run")))
             if found is not None:
                 return as_json(found)
-        raise Refused(404, "there is nothing here")
+        raise Refused(404, "unknown path")
 
     def _check_host(self):
-        """A page elsewhere whose name resolves to this machine must not read what is served to this machine alone."""
+        """Refuses other host names (DNS rebinding): a foreign page whose name resolves to this machine must not read data."""
         name = self.headers.get("Host", "").rsplit(":", 1)[0] if self.headers.get("Host") else ""
         if self.server.server_address[0] in ("127.0.0.1", "::1") and name not in _LOCAL:
-            raise Refused(403, "ask for localhost or 127.0.0.1, or start with --host")
+            raise Refused(403, "use localhost or 127.0.0.1 in the address, or start dashboard.py with --host")
 
     def _send(self, code, kind, body):
         packed = len(body) > 2000 and "gzip" in self.headers.get("Accept-Encoding", "")
@@ -89,10 +89,10 @@ class Handler(BaseHTTPRequestHandler):
             if self.command != "HEAD":
                 self.wfile.write(body)
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the page was left
+            self.close_connection = True  # the client has closed the page
 
     def log_message(self, *_):
-        pass  # a poll a second is no news
+        pass  # do not log the polls
 
 
 def as_json(content):

@@ -1,11 +1,11 @@
-"""Where export_metrics.py writes to. A sink has
+"""Destinations of export_metrics.py. A sink has
 
-    begin(run_id)   a new run there, or, with an id that it has given before, the old one; returns the id
-    log(rows)       [(step, {name: number})], steps in rising order
-    replace()       marks the run as superseded and begins another; returns its id
+    begin(run_id)   starts a new run, or resumes the run with this id; returns the id
+    log(rows)       sends [(step, {name: number})] with increasing steps
+    replace()       marks the run as superseded and starts another; returns its id
     end(state)      finished, failed, diverged or stopped
 
-and raises what its library raises."""
+and raises the exceptions of its library."""
 
 import time
 from datetime import datetime
@@ -20,7 +20,7 @@ def missing(module, python):
 
 
 class Wandb:
-    """Weights & Biases; offline it writes below `directory`/wandb, for `wandb sync`."""
+    """Weights & Biases; offline it writes to `directory`/wandb, for `wandb sync`."""
 
     def __init__(self, wandb, about, project, offline, directory):
         self.wandb, self.about, self.project = wandb, about, project
@@ -34,7 +34,7 @@ class Wandb:
             config=about.config, notes=about.text(), tags=about.tags, mode=self.mode, dir=self.directory,
             settings=self.wandb.Settings(console="off", save_code=False, disable_git=True),
         )  # fmt: skip
-        # Its own steps only rise; ours may be thinned, and a rollback repeats them.
+        # W&B's own steps must increase; ours may have gaps, and a rollback repeats steps.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
         return self.run.id
@@ -54,7 +54,7 @@ class Wandb:
 
 
 class Mlflow:
-    BATCH = 1000  # metrics that a server takes at a time
+    BATCH = 1000  # maximum number of metrics per request
     PARAMETERS = 100
 
     def __init__(self, mlflow, about, experiment, uri):
@@ -100,13 +100,13 @@ class Mlflow:
     def end(self, state):
         self.client.set_tag(self.run_id, "state", state)
         if state in ("running", "stale", "waiting"):
-            return  # it goes on there, too
+            return  # the tracker's run stays open
         status = {"finished": "FINISHED", "failed": "FAILED", "diverged": "FAILED"}.get(state, "KILLED")
         self.client.set_terminated(self.run_id, status=status, end_time=int(1e3 * time.time()))
 
 
 class About:
-    """What a run is called there and what is known of it: from run.json."""
+    """The run's name, group, tags and notes in the tracker, from run.json."""
 
     def __init__(self, folder, record, config, name=None, tags=()):
         starts = record.get("starts")
@@ -126,7 +126,7 @@ class About:
 
 
 def _seconds(text):
-    """Of 2026-01-01T12:00:00Z; None where it is something else."""
+    """Seconds since 1970 of 2026-01-01T12:00:00Z; None if the text has another format."""
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except (AttributeError, ValueError):

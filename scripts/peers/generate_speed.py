@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Speed of te-generate beside transformers' generate() and lm-evaluation-harness, one after another on one GPU.
+"""Compares the speed of te-generate with transformers' generate() and lm-evaluation-harness on one GPU.
 
     scripts/peers/generate_speed.py generate --te-generate build/cuda/apps/te-generate --tokenizer gpt2/
     scripts/peers/generate_speed.py evaluate --te-generate build/cuda/apps/te-generate --tokenizer gpt2/ --data eval/
 
-`generate` continues prompts of 64 tokens by 256, greedily and past ends of documents, with a random Llama of the shape
-of llama_1b or Llama-2 7B (and GPT-2's vocabulary) in BF16, and te-generate with FP8 weights as well; `--batches 1,8,64`
-says how many side by side, `--gemm-chains` is te-generate's. `evaluate` judges a random GPT-2 124M by all of HellaSwag; the time is that of requests, without loading. Needs
-torch with CUDA and transformers; `evaluate` lm_eval, too. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints a line of JSON for
-each measurement.
+`generate` continues prompts of 64 tokens by 256 tokens, greedily and past ends of documents, with a random Llama of the
+shape of llama_1b or Llama 2 7B (with GPT-2's vocabulary) in BF16; te-generate also with FP8 weights. `--batches 1,8,64`
+sets the numbers of concurrent prompts, `--gemm-chains` is passed to te-generate. `evaluate` evaluates a random GPT-2 124M
+on HellaSwag; its time is that of the requests, without loading. Needs torch with CUDA and transformers, and lm_eval for
+`evaluate`. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints one line of JSON per measurement.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def report(**fields):
 
 
 def make_model(model, tokenizer, folder):
-    """Saves a model with its tokenizer, as from_pretrained and te-generate read them."""
+    """Saves a model with its tokenizer for from_pretrained and te-generate."""
     model.to(torch.bfloat16).save_pretrained(folder)
     shutil.copy(Path(tokenizer) / "tokenizer.json", folder)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>",
@@ -49,20 +49,20 @@ def make_model(model, tokenizer, folder):
 
 
 def generate_here(arguments, folder, batch, prompts, fp8):
-    """te-generate's own line about its speed."""
+    """Reports the speed that te-generate prints."""
     file = folder / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
     command = [arguments.te_generate, "--checkpoint", folder, "--prompts", file, "--output", folder / "texts.jsonl",
                "--batch", batch, "--max-tokens", NEW_TOKENS, "--ignore-end", "--fp8", fp8]  # fmt: skip
     command += ["--gemm-chains", arguments.gemm_chains]
     run = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
-    found = re.search(r"([\d.]+) tokens/s\)(?:.* ([\d.]+) % of the memory)?", run.stderr)
+    found = re.search(r"([\d.]+) tokens/s\)(?:.* ([\d.]+)% of the memory)?", run.stderr)
     report(program="te-generate", weights=fp8 if fp8 != "off" else "bf16", batch=batch, tokens_per_s=float(found[1]),
            bandwidth_percent=float(found[2] or 0), says=run.stderr.strip().splitlines()[-1])  # fmt: skip
 
 
 def generate_there(model, tokenizer, batch, prompts):
-    """generate(), without its first token, which comes with the prompts."""
+    """Times generate() without its first token, which the pass over the prompts computes."""
     tokens = torch.stack([torch.tensor(tokenizer(prompt).input_ids[:PROMPT_TOKENS]) for prompt in prompts]).cuda()
 
     def run(count):
@@ -121,12 +121,12 @@ def evaluate(arguments, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["generate", "evaluate"])
-    parser.add_argument("--te-generate", required=True, help="the program")
-    parser.add_argument("--tokenizer", required=True, help="a folder with GPT-2's tokenizer.json")
-    parser.add_argument("--data", help="evaluate: the folder with HellaSwag")
-    parser.add_argument("--model", choices=["llama_1b", "llama2_7b"], default="llama_1b", help="generate: its shape")
-    parser.add_argument("--batches", default="1,8,64", help="generate: prompts side by side")
-    parser.add_argument("--gemm-chains", default="auto", help="generate: te-generate's option of this name")
+    parser.add_argument("--te-generate", required=True, help="te-generate executable")
+    parser.add_argument("--tokenizer", required=True, help="folder with GPT-2's tokenizer.json")
+    parser.add_argument("--data", help="evaluate: folder with HellaSwag")
+    parser.add_argument("--model", choices=["llama_1b", "llama2_7b"], default="llama_1b", help="generate: shape of the model")
+    parser.add_argument("--batches", default="1,8,64", help="generate: numbers of concurrent prompts")
+    parser.add_argument("--gemm-chains", default="auto", help="generate: passed to te-generate")
     parser.add_argument("--batch", type=int, default=256, help="evaluate: lm_eval's batch")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The table of scripts/bench_peers.sh: te-train beside its peers, from the reports in a folder.
+"""The table of scripts/bench_peers.sh: te-train compared with its peers, from the reports in a folder.
 
     scripts/peers/table.py FOLDER
 
-The folder holds te_layer-WHICH.json and te_train-MODEL.json, reports of te-bench, and peer_NAME.jsonl, the JSON lines of
-a peer. Layers are compared by milliseconds, beginning on a card at rest and after seconds of work (sustained), training
-by tokens/s; a ratio above 1 means that te-train is faster.
+The folder contains te_layer-WHICH.json and te_train-MODEL.json (reports of te-bench) and peer_NAME.jsonl (JSON lines of a
+peer). Layers are compared by milliseconds on a cold GPU and after seconds of load (power-limited), training by tokens/s.
+A ratio above 1 means that te-train is faster.
 """
 
 import json
 import sys
 from pathlib import Path
 
-SUSTAINED = ", sustained"
+POWER_LIMITED = ", power-limited"
 
 
 def te_results(folder):
@@ -22,7 +22,7 @@ def te_results(folder):
         for entry in json.loads(file.read_text())["layer"]:
             fp8 = entry["precision"] == "fp8"
             results[file.stem[3:], fp8] = entry["ms"]
-            results[file.stem[3:] + SUSTAINED, fp8] = entry["sustained_ms"]
+            results[file.stem[3:] + POWER_LIMITED, fp8] = entry["sustained_ms"]
     for file in sorted(folder.glob("te_train-*.json")):
         for entry in json.loads(file.read_text()):
             results[file.stem[3:], entry["fp8"] != "off"] = entry["tokens_per_s"]
@@ -33,13 +33,13 @@ def peer_results(file):
     results = {}
     for line in file.read_text().splitlines():
         if not line.startswith("{"):
-            continue  # what else the program printed
+            continue  # other output of the program
         entry = json.loads(line)
         layer = entry["bench"] == "layer"
         row = f"layer-{entry['which']}" if layer else f"train-{entry['model']}"
         results[row, entry["fp8"]] = entry["ms"] if layer else entry["tokens_per_s"]
         if "sustained_ms" in entry:
-            results[row + SUSTAINED, entry["fp8"]] = entry["sustained_ms"]
+            results[row + POWER_LIMITED, entry["fp8"]] = entry["sustained_ms"]
     return results
 
 
@@ -72,7 +72,7 @@ def table(folder):
 
 def main():
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        print("table.py: error: give the folder of bench_peers.sh's reports", file=sys.stderr)
+        print("table.py: error: the folder with the reports of bench_peers.sh is required", file=sys.stderr)
         return 2
     rows = table(Path(sys.argv[1]))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The PyTorch that te-train is measured against: what a user of torch.compile would write.
+"""The PyTorch baseline for te-train: what a user of torch.compile would write.
 
     torch_baseline.py layer --which gpt|llama7b [--fp8] [--eager]
     torch_baseline.py [--compile layers] train --model gpt2_124m|llama_1b|llama2_7b [--fp8] [--micro-batch N] [--steps N]
 
-A layer's time is that of forward and backward with BF16 weights; a training step has loss, clipping and fused AdamW, all
-on BF16 parameters and moments, which is less work than te-train's FP32 ones. Attention is cuDNN's where PyTorch has it.
-FP8 is the hybrid format through torch._scaled_mm: each operand gets the scale of its own largest value, E4M3 forward and
-E5M2 gradients. Embedding, head and attention stay in BF16. One GPU, random data, median; one JSON line on stdout.
+The time of a layer is that of forward and backward with BF16 weights. A training step includes loss, clipping and fused
+AdamW with BF16 parameters and moments, which is less work than te-train's FP32 master weights and moments. Attention is
+cuDNN's if PyTorch has it. FP8 is the hybrid format with torch._scaled_mm and current scaling per tensor. Embedding, output
+layer and attention stay in BF16. One GPU, random data, median; one JSON line on stdout.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 WARM_UP = 5
-REST_S, SETTLE_S = 3, 2  # as te-bench layer does
+COOL_DOWN_S, WARMUP_S = 3, 2  # as in te-bench layer
 ATTENTION = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
 
 
@@ -43,7 +43,7 @@ class Shape:
     vocab: int = 0
 
     def layer_flops(self):
-        """Forward and backward of one layer; causal attention counts half of the full scores."""
+        """FLOPs of forward and backward of one layer; causal attention counts half of the scores."""
         tokens = self.batch * self.sequence
         weights = 4 * self.hidden**2 + (3 if self.llama else 2) * self.hidden * self.ffn
         return 6 * tokens * (weights + self.sequence * self.hidden)
@@ -66,14 +66,14 @@ MODELS = {
 
 
 def to_fp8(values, dtype):
-    """FP8 values with the scale of the tensor's largest, and the inverse of that scale."""
+    """(FP8 values with the scale of the tensor's amax, inverse of the scale)."""
     largest = torch.finfo(dtype).max
     scale = largest / values.abs().amax().float().clamp(min=1e-12)
     return (values.float() * scale).clamp(-largest, largest).to(dtype), scale.reciprocal()
 
 
 def GEMM(a, b, fast):
-    """a [m, k] times b [k, n], each a pair of to_fp8; a is row-major, b column-major, as Hopper wants them."""
+    """a [m, k] times b [k, n], each a result of to_fp8; a is row-major, b column-major, as Hopper requires."""
     return torch._scaled_mm(
         a[0], b[0], scale_a=a[1], scale_b=b[1], out_dtype=torch.bfloat16, use_fast_accum=fast
     )
@@ -83,7 +83,7 @@ def transposed(pair):
     return pair[0].t().contiguous(), pair[1]
 
 
-class Fp8Product(torch.autograd.Function):
+class Fp8Gemm(torch.autograd.Function):
     """x [tokens, in] and weight [out, in] to [tokens, out]."""
 
     @staticmethod
@@ -111,7 +111,7 @@ class Linear(nn.Linear):
     def forward(self, x):
         if not self.fp8:
             return super().forward(x)
-        y = Fp8Product.apply(x.flatten(0, -2), self.weight).view(*x.shape[:-1], self.out_features)
+        y = Fp8Gemm.apply(x.flatten(0, -2), self.weight).view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
 
@@ -207,9 +207,9 @@ def median_ms(call, repeats):
     return statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
-def settle(call):
-    """Keeps the card busy until power and clock are those of training."""
-    end = time.monotonic() + SETTLE_S
+def warm_up(call):
+    """Keeps the GPU busy until power and clock are those of training."""
+    end = time.monotonic() + WARMUP_S
     while time.monotonic() < end:
         for _ in range(10):
             call()
@@ -250,9 +250,9 @@ def bench_layer(arguments):
 
     passes()
     torch.cuda.synchronize()
-    time.sleep(REST_S)
+    time.sleep(COOL_DOWN_S)
     ms = median_ms(passes, arguments.repeats)
-    settle(passes)
+    warm_up(passes)
     sustained = {"sustained_ms": round(median_ms(passes, arguments.repeats), 3)}
     report({"bench": "layer", "which": arguments.which} | sustained, arguments, shape, ms, shape.layer_flops())
 
@@ -262,7 +262,7 @@ def compiled(model, arguments):
         return model
     if arguments.compile == "model":
         return torch.compile(model)
-    for layer in model.layers:  # the first one's code serves all
+    for layer in model.layers:  # the code compiled for the first layer serves all layers
         layer.compile()
     model.loss = torch.compile(model.loss)
     return model
@@ -295,7 +295,7 @@ def main():
         "--compile",
         choices=("model", "layers"),
         default="model",
-        help="train: a model as a whole, which takes minutes where layers are many, or layer by layer",
+        help="train: compile the whole model (takes minutes for many layers) or each layer",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     layer = commands.add_parser("layer", help="forward and backward of one layer")
@@ -303,14 +303,14 @@ def main():
     layer.add_argument("--repeats", type=int, default=30)
     train = commands.add_parser("train", help="whole training steps")
     train.add_argument("--model", choices=MODELS, required=True)
-    train.add_argument("--micro-batch", type=int, help="sequences of a step (default: the shape's own)")
+    train.add_argument("--micro-batch", type=int, help="sequences per step (default: as in the shape)")
     train.add_argument("--steps", type=int, default=20)
     for command in (layer, train):
         command.add_argument("--fp8", action="store_true")
         command.add_argument("--eager", action="store_true", help="without torch.compile")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        print("torch_baseline.py: error: PyTorch sees no CUDA device", file=sys.stderr)
+        print("torch_baseline.py: error: PyTorch finds no CUDA device", file=sys.stderr)
         return 2
     torch.manual_seed(1234)
     with sdpa_kernel(ATTENTION):

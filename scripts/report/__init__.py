@@ -1,14 +1,14 @@
-"""The report behind compare_loss.py: what runs say about each other.
+"""Implementation of compare_loss.py: compares runs and writes reports.
 
-runs.py        a run as te-train's folder tells it; foreign.py: Megatron's console log, TensorBoard's event files
+runs.py        reads te-train's run folders; foreign.py: Megatron's console log, TensorBoard's event files
 curves.py      alignment, smoothing, gaps of two runs, the noise band of seeds
-statistics.py  intervals, tests, smallest gap that could have been seen
-experiment.py  which runs make which arm; analysis.py: pairs, gaps and verdicts of arms
-details.py     gradient norms, FP8 health, speed, differing config keys; tasks.py: evaluations, document by document
-precision.py   FP8 statistics and the guard of runs that have them
-table.py       the short table on the console; plots.py: its picture
-pages.py       the report; sections.py and precision_sections.py: its parts, figures.py and precision_figures.py: its
-               pictures, blocks.py: Markdown and HTML
+statistics.py  intervals, tests, minimum detectable gap
+experiment.py  groups runs to arms; analysis.py: pairs, gaps and verdicts of arms
+details.py     gradient norms, FP8 statistics, speed, differing config keys; tasks.py: evaluations, per document
+precision.py   FP8 statistics and guard of runs that have them
+table.py       the short table on the console; plots.py: its figure
+pages.py       the report; sections.py and precision_sections.py: its sections, figures.py and precision_figures.py: its
+               figures, blocks.py: Markdown and HTML
 cli.py         the command line
 """
 

@@ -1,4 +1,4 @@
-"""Arms (several runs of one setting) against a baseline: pairs of equal seeds, gaps, intervals, verdicts."""
+"""Compares arms (runs of one setting) with a baseline: seed pairs, gaps, intervals, verdicts."""
 
 import dataclasses
 import math
@@ -8,9 +8,9 @@ import numpy as np
 from . import UserError, curves, statistics
 from .words import tokens_text
 
-BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default bar: both must hold
-PAIRS_FOR_A_VERDICT = 3  # the spread of two is one difference, which is small by chance too often
-NO_INTERVAL = "one pair, no interval"  # a method
+BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default tolerance: both limits must hold
+PAIRS_FOR_A_VERDICT = 3  # the spread of two pairs is one difference, which is often small by chance
+NO_INTERVAL = "one pair, no interval"  # value of Measure.method
 VALIDATION_KEYS = (
     "data.valid",
     "training.best_valid_set",
@@ -18,26 +18,27 @@ VALIDATION_KEYS = (
     "data.format",
     "data.document_mask",
     "data.eod_mask_loss",
-)  # what a validation loss is of, beside the number of its samples
-INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"
+)  # keys that choose the validation samples, in addition to their number
+INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"  # values in report.json
+VERDICT_TEXTS = {INSIDE: "within tolerance", OUTSIDE: "outside tolerance", UNDECIDED: "inconclusive"}
 
 
 @dataclasses.dataclass
 class Arm:
     name: str
     runs: list
-    baseline: str | None = None  # of its own; None: that of the whole report
+    baseline: str | None = None  # the arm's baseline; None: the report's
 
 
 @dataclasses.dataclass
 class Bar:
-    """How large a gap may be to count as none. Written down before the runs; both limits must hold."""
+    """The tolerance: the largest gap that counts as equal, fixed before the runs. Both limits must hold."""
 
     nats: float = BAR_NATS
     share: float = BAR_SHARE
 
     def of(self, loss):
-        """In nats, for a baseline that ends at `loss`."""
+        """The tolerance in nats, for a baseline with the final loss `loss`."""
         return min(self.nats, self.share * loss)
 
 
@@ -45,7 +46,7 @@ class Bar:
 class Pair:
     baseline: object  # Run
     run: object
-    tokens: np.ndarray  # common ones
+    tokens: np.ndarray  # common token counts
     exact: bool  # logged at the same token counts; otherwise interpolated
     gap: np.ndarray  # nats, at `tokens`
     base_loss: np.ndarray
@@ -66,17 +67,17 @@ class Pair:
 
 @dataclasses.dataclass
 class Measure:
-    """One way to look at the gap: of all pairs, with interval, tests and verdict."""
+    """The gap in one kind of loss: over all pairs, with interval, tests and verdict."""
 
     name: str
     base: float  # the baseline's loss
-    gaps: list  # nats, one a pair; none for groups
-    bar: float  # nats
-    method: str  # in words
-    estimate: statistics.Estimate | None = None  # absent for a single pair
+    gaps: list  # nats, one per pair; empty for groups
+    bar: float  # tolerance in nats
+    method: str  # description
+    estimate: statistics.Estimate | None = None  # None for a single pair
     low: float = math.nan
     high: float = math.nan
-    verdict: str | None = UNDECIDED  # None: not judged
+    verdict: str | None = UNDECIDED  # None: no verdict
     why: str = ""
 
     @property
@@ -86,19 +87,19 @@ class Measure:
 
 @dataclasses.dataclass
 class Comparison:
-    """One arm against its baseline."""
+    """One arm compared with its baseline."""
 
     baseline: Arm
     arm: Arm
     pairs: list
-    groups: bool  # no two seeds match: the arms are compared as groups, `pairs` are in the given order
+    groups: bool  # no seeds match: the arms are compared as groups, and `pairs` are in the given order
     measures: list
     verdict: str
     excess: dict | None  # largest_excess() of pairs
 
     @property
     def name(self):
-        """The arm's; with what is subtracted where that is no matter of course."""
+        """The arm's name; with its baseline if that is not the report's."""
         return f"{self.arm.name} - {self.baseline.name}" if self.arm.baseline else self.arm.name
 
 
@@ -108,19 +109,19 @@ def compare_arms(baseline, arm, bar):
     groups = matched is None and min(len(baseline.runs), len(arm.runs)) > 1
     sides = (baseline.runs, arm.runs) if groups else ([p.baseline for p in pairs], [p.run for p in pairs])
     losses = group_tail_losses(*sides) if groups else tail_losses(pairs)
-    measures = [measure(bar, pairs, "training loss, last 10 % of the tokens", *losses, groups)]
+    measures = [measure(bar, pairs, "training loss, last 10% of the tokens", *losses, groups)]
     if found := valid_losses(*sides):
         measures.append(measure(bar, pairs, *found, groups))
         if keys := other_validation(*sides):
             measures[-1].verdict = None
-            measures[-1].why = f"not judged: the runs differ in {', '.join(keys)}, so it may be of other samples"
+            measures[-1].why = f"no verdict: the runs differ in {', '.join(keys)}, so the samples may differ"
     return Comparison(
         baseline, arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )
 
 
 def match(baseline, arm):
-    """Pairs (baseline's run, arm's run) of equal seeds; by order where no seed is known; None when none match."""
+    """Pairs (baseline's run, arm's run) of equal seeds; in order if no seed is known; None if no seeds match."""
     if not knows_seeds(baseline, arm):
         return list(zip(baseline.runs, arm.runs))
     seeds = {run.seed: run for run in baseline.runs}
@@ -130,7 +131,7 @@ def match(baseline, arm):
 
 
 def seeds_or_runs(arm):
-    """What the runs of an arm may be called: seeds where they have different ones."""
+    """What to call the runs of an arm: "seeds" if all have different seeds, else "runs"."""
     seeds = [run.seed for run in arm.runs]
     return "runs" if None in seeds or len(set(seeds)) < len(seeds) else "seeds"
 
@@ -145,19 +146,19 @@ def make_pair(baseline, run):
 
 
 def tail_losses(pairs):
-    """(baseline's losses, runs' losses): means over the last tenth of the tokens that a pair has in common."""
+    """(losses of the baseline, losses of the runs): means over the last tenth of the common tokens of each pair."""
     bases = [float(p.base_loss[p.tail].mean()) for p in pairs]
     return bases, [base + float(p.gap[p.tail].mean()) for base, p in zip(bases, pairs)]
 
 
 def group_tail_losses(baseline, runs):
-    """The same for runs without twins: up to where the shortest ends."""
+    """tail_losses for runs without matching seeds: over the tokens that all runs have."""
     end = curves.common_end([*baseline, *runs])
     return tuple([tail_loss(curves.until(run, end)) for run in side] for side in (baseline, runs))
 
 
 def valid_losses(baseline, runs):
-    """(name, baseline's, runs') at the last token count at which all have a validation loss; or None."""
+    """(name, baseline's losses, runs' losses) at the last token count at which all have a validation loss; or None."""
     everyone = [*baseline, *runs]
     at = curves.common_valid_tokens(everyone) if all(len(run.valid_tokens) for run in everyone) else None
     if at is None:
@@ -167,8 +168,8 @@ def valid_losses(baseline, runs):
 
 
 def other_validation(baseline, runs):
-    """The config keys by which the runs' validation losses are means over other samples; [] where none is known to be.
-    The samples of an evaluation are microbatches, from the beginning of the set."""
+    """The config keys by which the runs use different validation samples; [] if there are none. An evaluation uses
+    microbatches from the beginning of the validation set."""
     configs = [run.config for run in (*baseline, *runs) if run.config]
 
     def values(key):
@@ -188,13 +189,13 @@ def samples_of(config, counts):
 
 def measure(bar, pairs, name, base_losses, run_losses, groups):
     base = float(np.mean(base_losses))
-    confidence = f"{100 * statistics.CONFIDENCE:.0f} %"
+    confidence = f"{100 * statistics.CONFIDENCE:.0f}%"
     gaps = [] if groups else [run - base for base, run in zip(base_losses, run_losses)]
     result = Measure(name, base, gaps, bar.of(base), "")
     if groups:
         sizes = f"{len(base_losses)} and {len(run_losses)} runs"
         result.estimate = statistics.unpaired(base_losses, run_losses)
-        result.method = f"Welch's t interval ({confidence}) of two groups of {sizes}: they have no seeds in common"
+        result.method = f"Welch's t interval ({confidence}) of two groups of {sizes} without common seeds"
     elif len(gaps) == 1:
         return single_pair(result, pairs[0], confidence)
     else:
@@ -202,52 +203,52 @@ def measure(bar, pairs, name, base_losses, run_losses, groups):
         how = (
             "equal seed"
             if all(p.run.seed is not None for p in pairs)
-            else "runs in the given order (their seeds are not known)"
+            else "runs in the given order (unknown seeds)"
         )
         pairs_of = f"{len(gaps)} pairs of {how}, {len(gaps) - 1} degrees of freedom"
         result.method = f"Student's t interval ({confidence}) over {pairs_of}"
     result.low, result.high = result.estimate.interval()
     judge(result)
     if not groups and len(gaps) < PAIRS_FOR_A_VERDICT and result.verdict != UNDECIDED:
-        result.verdict, result.why = UNDECIDED, f"{result.why}, but two pairs may agree by chance: a verdict takes three"
+        result.verdict, result.why = UNDECIDED, f"{result.why}, but two pairs may agree by chance: a verdict needs three"
     return result
 
 
 def single_pair(result, pair, confidence):
-    """What one pair can tell: its gap, and how much that depends on the steps that were looked at."""
+    """The gap of one pair, and its noise between steps."""
     result.verdict = UNDECIDED
-    result.why = "one pair: nothing says where pairs of other seeds would lie, so run more seeds of both arms"
+    result.why = "one pair: the spread between seeds is unknown; run more seeds of both arms"
     result.method = NO_INTERVAL
     if result.name.startswith("training") and (steps := int(pair.tail.sum())) >= 8:
         gaps = pair.gap[pair.tail]
         result.low, result.high = statistics.block_bootstrap(gaps)
         result.method = (
             f"{confidence} of a circular block bootstrap of one pair's {steps} logged steps, blocks of "
-            f"{statistics.block_length(gaps)}: noise from step to step alone, not from seed to seed"
+            f"{statistics.block_length(gaps)}: noise between steps only, not between seeds"
         )
     return result
 
 
 def judge(result):
-    """Inside: the whole interval lies within the bar. Outside: beyond it. Otherwise the runs do not say."""
+    """Sets the verdict. Inside: the whole interval lies within the tolerance. Outside: beyond it. Else undecided."""
     e, bar = result.estimate, result.bar
     within = f"within ±{bar:.4f} nats"
     if -bar < result.low and result.high < bar:
         result.verdict, result.why = INSIDE, f"the whole interval lies {within}"
         if e.difference_p() < 1 - statistics.CONFIDENCE:
-            result.why += "; there is a gap, and it is smaller than the tolerance"
+            result.why += "; the gap is significant, but smaller than the tolerance"
     elif result.low > bar or result.high < -bar:
         side = "above" if result.mean > 0 else "below (better)"
         result.verdict, result.why = OUTSIDE, f"the whole interval lies {side} the tolerance of {bar:.4f} nats"
     else:
         needed = statistics.runs_needed(e.mean, e.spread, bar)
         more = (
-            f"about {needed} pairs would settle it if mean and spread stayed"
+            f"about {needed} pairs would give a verdict if mean and spread stay the same"
             if needed
             else "the mean is not within the tolerance"
         )
         if needed is None and abs(e.mean) < bar:
-            more = "more than 1000 pairs would be needed: the runs differ too much from seed to seed"
+            more = "more than 1000 pairs would be needed: the spread between seeds is too large"
         result.verdict, result.why = UNDECIDED, f"the interval crosses the tolerance of {bar:.4f} nats; {more}"
 
 
@@ -260,7 +261,8 @@ def overall(measures):
 
 
 def largest_excess(baseline, pairs):
-    """By how much the smoothed curve of a run was above its twin's at most, and two of the baseline's seeds apart."""
+    """The largest excess of a run's smoothed curve over its pair's baseline, and the largest difference of two baseline
+    seeds."""
     window = curves.default_window(min(len(pair.tokens) for pair in pairs))
     best = {"window": window, "gap": -math.inf, "tokens": math.nan, "label": "", "seeds": math.nan}
     for pair in pairs:
@@ -279,13 +281,13 @@ def largest_excess(baseline, pairs):
 
 
 def full_windows(values, window):
-    """The moving average where it has all its points: at the ends it would be as noisy as a single step."""
+    """The moving average without incomplete windows: at the ends it would be as noisy as a single step."""
     return np.convolve(values, np.full(min(window, len(values)), 1 / min(window, len(values))), mode="valid")
 
 
 def gap_by_tenths(pairs):
-    """Does a gap grow? {"training", "validation"}: the mean over pairs of the gap in each tenth of the tokens that a
-    pair has in common, of training losses their mean, of validation losses the last. NaN where a pair has none there."""
+    """Shows whether a gap grows. {"training", "validation"}: the mean over pairs of the gap in each tenth of a pair's
+    common tokens (mean of training losses, last validation loss). NaN if a pair has none there."""
     training, validation = zip(*((training_by_tenths(pair), valid_by_tenths(pair)) for pair in pairs))
     return {
         "training": np.mean([[np.mean(part) if len(part) else math.nan for part in of] for of in training], axis=0),
@@ -306,7 +308,7 @@ def valid_by_tenths(pair):
 
 
 def split_by_tenths(tokens, values, pair):
-    """The values in each tenth of the pair's tokens; the last tenth is curves.tail_mask()'s."""
+    """The values in each tenth of the pair's tokens; the last tenth equals curves.tail_mask()."""
     first, last = pair.tokens[0], pair.tokens[-1]
     edges = last - np.linspace(0.9, 0.1, 9) * (last - first)
     return np.split(values, np.searchsorted(tokens, edges))

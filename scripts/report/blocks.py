@@ -1,6 +1,6 @@
-"""A small document (headings, paragraphs, lists, tables, pictures) that is written as Markdown or as one HTML file.
+"""A small document model (headings, paragraphs, lists, tables, figures), written as Markdown or as one HTML file.
 
-Texts may hold **bold** and `code`; everything else is literal."""
+Texts may contain **bold** and `code`; everything else is literal."""
 
 import base64
 import dataclasses
@@ -32,7 +32,7 @@ class Table:
 
 @dataclasses.dataclass
 class Verdict:
-    """One line that stands out; `kind` is inside, outside or undecided."""
+    """A highlighted line; `kind` is inside, outside or undecided."""
 
     kind: str
     title: str
@@ -139,7 +139,7 @@ def _html(block):
 
 
 def _html_table(table):
-    # A column of numbers is set to the right.
+    # Columns of numbers are right-aligned.
     numeric = [all(_NUMBER.match(row[i]) for row in table.rows) for i in range(len(table.head))]
     classes = [' class="n"' if right else "" for right in numeric]
     head = "".join(f"<th{c}>{_inline(cell)}</th>" for c, cell in zip(classes, table.head))

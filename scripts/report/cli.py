@@ -16,14 +16,14 @@ def parse_arguments(arguments, description):
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("runs", nargs="*", metavar="RUN", help="runs, the first is the baseline; or one folder of te-experiment")
+    add("runs", nargs="*", metavar="RUN", help="runs, the first of which is the baseline; or one folder of te-experiment")
     add(
         "--arm",
         nargs="+",
         action="append",
         default=[],
         metavar=("NAME", "RUN"),
-        help="a group of runs; the first arm is the baseline; repeat",
+        help="a group of runs; the first arm is the baseline; may be repeated",
     )
     add(
         "--band",
@@ -31,39 +31,39 @@ def parse_arguments(arguments, description):
         nargs="+",
         default=[],
         metavar="RUN",
-        help="further runs of the baseline under other seeds; with it they make the noise band",
+        help="baseline runs with other seeds, for the noise band",
     )
     add(
         "--band-kind",
         choices=["sigma", "minmax"],
         default="sigma",
-        help="mean ± --sigmas standard deviations (default), or smallest to largest",
+        help="sigma: mean ± --sigmas standard deviations (default); minmax: minimum to maximum",
     )
-    add("--sigmas", type=float, default=2.0, metavar="S", help="half width of the band (default 2)")
-    add("--output", default="compare_loss.png", metavar="PNG", help="the picture (default %(default)s)")
-    add("--no-plot", action="store_true", help="no pictures")
+    add("--sigmas", type=float, default=2.0, metavar="S", help="half width of the band in standard deviations (default 2)")
+    add("--output", default="compare_loss.png", metavar="PNG", help="figure to write (default %(default)s)")
+    add("--no-plot", action="store_true", help="write no figures")
     add("--json", metavar="FILE", help="write all numbers to FILE")
-    add("--smooth", type=int, metavar="N", help="points of the moving average (default: 3 %% of the run)")
-    add("--title", help="the title of picture and report")
-    add("--labels", nargs="+", metavar="TEXT", help="names of the runs, in their order")
-    add("--epochs-at", nargs="+", type=float, default=[], metavar="TOKENS", help="where the training data starts again: dotted lines")
+    add("--smooth", type=int, metavar="N", help="points of the moving average (default: 3%% of the run)")
+    add("--title", help="title of the figure and the report")
+    add("--labels", nargs="+", metavar="TEXT", help="names of the runs, in order")
+    add("--epochs-at", nargs="+", type=float, default=[], metavar="TOKENS", help="tokens at which the training data repeats: dotted lines")
     report = parser.add_argument_group("report")
     add = report.add_argument
-    add("--report", metavar="FOLDER", help="write report.md, report.html, report.json and pictures")
-    add("--baseline", metavar="NAME", help="of an experiment: the variant that is the baseline")
-    add("--bar-nats", type=float, metavar="X", help="tolerance: the largest gap that counts as none, in nats (default 0.01) ...")
+    add("--report", metavar="FOLDER", help="write report.md, report.html, report.json and figures")
+    add("--baseline", metavar="NAME", help="variant of an experiment to use as the baseline")
+    add("--bar-nats", type=float, metavar="X", help="tolerance: the largest gap that counts as equal, in nats (default 0.01) ...")
     add(
         "--bar-percent",
         type=float,
         metavar="X",
-        help="... and in %% of the baseline's loss (default 0.25); both must hold",
+        help="... and in %% of the baseline's loss (default 0.25); both limits must hold",
     )
     logs = parser.add_argument_group("logs of other programs")
     add = logs.add_argument
-    add("--seq-length", type=int, metavar="N", help="tokens of a sample")
-    add("--tokens-per-step", type=int, metavar="N", help="tokens of a step")
-    add("--loss-tag", metavar="TAG", help="the training loss of an event file")
-    add("--valid-tag", metavar="TAG", help="the validation loss of an event file")
+    add("--seq-length", type=int, metavar="N", help="tokens per sample")
+    add("--tokens-per-step", type=int, metavar="N", help="tokens per step")
+    add("--loss-tag", metavar="TAG", help="tag of the training loss in an event file")
+    add("--valid-tag", metavar="TAG", help="tag of the validation loss in an event file")
     options = parser.parse_args(arguments)
     check(options)
     return options
@@ -75,7 +75,7 @@ def check(options):
     if options.arm:
         check_arms(options)
     elif not experiment and len(options.runs) < 2:
-        raise UserError("runs: one run is nothing to compare; give the baseline and at least one other")
+        raise UserError("runs: nothing to compare; give the baseline and at least one other run")
     if options.labels and len(options.labels) != len(options.runs):
         raise UserError(f"--labels: {len(options.labels)} labels for {len(options.runs)} runs; give one for each")
     if options.smooth is not None and options.smooth < 1:
@@ -88,9 +88,9 @@ def check(options):
 
 def check_arms(options):
     if options.runs or options.band:
-        raise UserError("--arm: takes all runs; give none beside it, and no --band")
+        raise UserError("--arm: all runs must belong to arms; remove other runs and --band")
     if len(options.arm) < 2:
-        raise UserError("--arm: one arm is nothing to compare; give the baseline's and at least one other")
+        raise UserError("--arm: nothing to compare; give the baseline and at least one other arm")
     for arm in options.arm:
         if len(arm) < 2:
             raise UserError(f"--arm {arm[0]}: has no runs; give a name and at least one run")
@@ -109,7 +109,7 @@ def compare_runs(options):
     logs = foreign_options(options)
     baseline, *runs = [read_run(path, label, logs) for path, label in zip(options.runs, labels)]
     seeds = [read_run(path, None, logs) for path in options.band]
-    # One window for all, so that lines in one picture are equally smooth.
+    # One window for all runs, so that all lines of the figure are equally smooth.
     window = options.smooth or max(curves.default_window(len(curves.align(baseline, run)[0])) for run in runs)
     results = [curves.compare(baseline, run, window) for run in runs]
     band = dict(window=window, kind=options.band_kind, sigmas=options.sigmas)
@@ -122,11 +122,11 @@ def compare_runs(options):
     if not options.no_plot:
         whole = curves.noise_band(baseline, seeds, **band) if seeds else None
         plots.draw(options.output, options.title or "Training loss", baseline, runs, results, whole, options.epochs_at)
-        print(f"picture: {options.output}")
+        print(f"figure: {options.output}")
 
 
 def make_report(options):
-    """The report: arms of runs. The modules are read here, as the short comparison needs no scipy."""
+    """Writes the report of arms. Its modules are imported here, since the short comparison needs no scipy."""
     try:
         from . import experiment, pages
     except ImportError as error:

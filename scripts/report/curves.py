@@ -1,4 +1,4 @@
-"""Two curves beside each other: alignment, smoothing, gaps, and the band of noise that seeds make."""
+"""Comparison of two curves: alignment, smoothing, gaps, and the noise band of seeds."""
 
 import dataclasses
 import math
@@ -9,8 +9,8 @@ from . import UserError
 
 
 def align(baseline, run):
-    """(tokens, baseline's losses, run's losses, exact). At common token counts; where the runs log at
-    different ones (another batch size), the run is interpolated at the baseline's where both have points."""
+    """(tokens, baseline's losses, run's losses, exact) at common token counts. If the runs log at different counts
+    (another batch size), the run is interpolated at the baseline's counts in the common range."""
     common, at_baseline, at_run = np.intersect1d(baseline.tokens, run.tokens, return_indices=True)
     if 2 * len(common) >= min(len(baseline.tokens), len(run.tokens)):
         return common, baseline.loss[at_baseline], run.loss[at_run], True
@@ -24,8 +24,8 @@ def align(baseline, run):
 
 
 def smooth(values, window):
-    """Centred moving average over up to `window` points. At the steep start it narrows symmetrically, at the
-    flat end it loses only the points that do not exist, so that the end stays smooth."""
+    """Centered moving average over up to `window` points. At the steep start the window narrows symmetrically; at the flat
+    end it only loses the points that do not exist, so that the end stays smooth."""
     values = np.asarray(values, float)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))
@@ -35,17 +35,17 @@ def smooth(values, window):
 
 
 def default_window(points):
-    """About 3 % of the curve, odd."""
+    """About 3% of the points, odd."""
     return max(1, points // 30) | 1
 
 
 def tail_mask(tokens):
-    """The points of the last 10 % of the tokens; at least one."""
+    """Mask of the points in the last 10% of the tokens; at least one."""
     return tokens >= tokens[-1] - 0.1 * (tokens[-1] - tokens[0])
 
 
 def last_common_valid(baseline, run):
-    """(baseline's and run's validation loss, tokens) at the last token count where both have one; NaN without one."""
+    """(baseline's validation loss, run's, tokens) at the last token count where both have one; NaN if there is none."""
     common, at_baseline, at_run = np.intersect1d(baseline.valid_tokens, run.valid_tokens, return_indices=True)
     if len(common) == 0:
         return math.nan, math.nan, math.nan
@@ -53,7 +53,7 @@ def last_common_valid(baseline, run):
 
 
 def compare(baseline, run, window=None):
-    """All numbers about one run against the baseline; gaps are fractions."""
+    """All numbers of one run compared with the baseline; gaps are fractions."""
     tokens, base, other, exact = align(baseline, run)
     window = window or default_window(len(tokens))
     gap = other / base - 1.0
@@ -84,7 +84,7 @@ def compare(baseline, run, window=None):
 
 
 def band_of(gaps, kind, sigmas):
-    """(low, high) of gaps [runs] or [runs, points]; one of the runs is the baseline itself (gap 0)."""
+    """(low, high) of gaps [runs] or [runs, points], including the baseline itself (gap 0)."""
     gaps = np.asarray(gaps, float)
     if kind == "minmax":
         return gaps.min(axis=0), gaps.max(axis=0)
@@ -93,7 +93,7 @@ def band_of(gaps, kind, sigmas):
 
 
 def until(run, tokens):
-    """The part of a run that ends at so many tokens."""
+    """The run up to `tokens` tokens."""
     kept, valid = run.tokens <= tokens, run.valid_tokens <= tokens
     series = {
         name: getattr(run, name)[kept]
@@ -104,12 +104,12 @@ def until(run, tokens):
 
 
 def common_end(runs):
-    """The tokens that all runs have reached."""
+    """The largest token count that all runs have reached."""
     return min(float(run.tokens[-1]) for run in runs)
 
 
 def same_length(runs):
-    """(runs up to where the shortest ends, whether that cut any). Runs that do not overlap stay as they are."""
+    """(runs up to the end of the shortest, whether any was shortened). Runs that do not overlap are not changed."""
     end = common_end(runs)
     if any(run.tokens[0] > end for run in runs):
         return list(runs), False
@@ -117,7 +117,7 @@ def same_length(runs):
 
 
 def common_valid_tokens(runs):
-    """The last token count at which every run that validates has a validation loss; None when there is none."""
+    """The last token count at which all runs with validation have a validation loss; None if there is none."""
     points = [run.valid_tokens for run in runs if len(run.valid_tokens)]
     common = points[0] if points else []
     for other in points[1:]:
@@ -126,9 +126,9 @@ def common_valid_tokens(runs):
 
 
 def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0, end=None):
-    """The band of the baseline and its repetitions under other seeds, relative to the baseline: over the curve
-    (smoothed), for the last 10 % and, where every run has one, for the validation loss. `end`: of the tokens up to
-    there, so that a shorter run is judged by what seeds did over the same tokens."""
+    """The noise band of the baseline and its runs with other seeds, relative to the baseline: for the smoothed curve, for
+    the last 10% and, if all runs have one, for the validation loss. `end`: use the tokens up to there, so that a shorter
+    run is compared with seeds over the same tokens."""
     if end is not None:
         end = max(end, *(float(run.tokens[0]) for run in [baseline, *seeds]))
         baseline, seeds = until(baseline, end), [until(seed, end) for seed in seeds]
@@ -140,7 +140,7 @@ def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0, end=None)
         raise UserError("--band: the runs share no range of consumed_tokens; give runs of equal length")
     curves = [np.zeros(len(tokens))]
     curves += [np.interp(tokens, r["curves"]["tokens"], r["curves"]["smoothed_gap"]) for r in results]
-    # A spread estimated point by point from a few runs jumps; it is smoothed in turn.
+    # The pointwise spread of a few runs is noisy, so it is smoothed, too.
     low, high = (smooth(edge, 3 * results[0]["smooth"]) for edge in band_of(curves, kind, sigmas))
     band = {
         "runs": len(seeds) + 1,
@@ -157,7 +157,7 @@ def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0, end=None)
 
 
 def verdicts(result, band):
-    """{"last_tenth": bool, "valid": bool}: is the run's gap inside the band? Absent where it cannot be said."""
+    """{"last_tenth": bool, "valid": bool}: whether the run's gap is inside the band. Keys without data are missing."""
     answer = {}
     for key, gap in (("last_tenth", result["last_tenth_gap"]), ("valid", result["valid_gap"])):
         if key in band and math.isfinite(gap):

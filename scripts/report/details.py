@@ -1,4 +1,4 @@
-"""What a report says beside the loss: gradient norms, FP8 health, speed, memory, differing config keys."""
+"""Other contents of a report: gradient norms, FP8 statistics, speed, memory, differing config keys."""
 
 import math
 
@@ -10,8 +10,8 @@ from . import curves, runs
 
 
 def gradients(run):
-    """Median and 95th percentile of the last tenth, and the spikes of the whole run: norms above five times the median
-    of the 51 points around them. None where no norms were logged."""
+    """Median and 95th percentile of the last tenth, and the number of spikes of the whole run: norms above five times the
+    median of the 51 points around them. None if no norms were logged."""
     norms = run.grad_norm
     if len(norms) != len(run.tokens) or not np.isfinite(norms).any():
         return None
@@ -30,14 +30,14 @@ def running_median(values, window):
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
 
 
-# ---- FP8 health --------------------------------------------------------------------------------------------
+# ---- FP8 statistics --------------------------------------------------------------------------------------------
 
 _KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "flushed"}
 
 
 def fp8_health(run):
-    """From metrics.jsonl: {"tokens", "saturated", "flushed": largest of all operands, record by record, "settled": the
-    records behind the first 5 % of the tokens}. None where there are no records."""
+    """From metrics.jsonl: {"tokens", "saturated", "flushed": maximum over the operands of each record, "settled": the
+    records after the first 5% of the tokens}. None if there are no records."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
@@ -60,7 +60,7 @@ def fp8_health(run):
 
 
 def worst_operands(records, count=5):
-    """[(linear, role, format, largest share saturated, largest share flushed)], most saturated first."""
+    """[(linear, role, format, largest saturated fraction, largest flushed fraction)], most saturated first."""
     found = {}
     for record in records:
         for x in record:
@@ -72,7 +72,7 @@ def worst_operands(records, count=5):
 
 
 def other_numbers(records):
-    """{name: (smallest, median, largest)} of numbers that records have for operands, not known here by name."""
+    """{name: (minimum, median, maximum)} of the operands' other numbers in the records."""
     values = {}
     for record in records:
         for x in record:
@@ -86,7 +86,7 @@ def other_numbers(records):
 
 
 def speed(run):
-    """Median step and tokens/s behind the first 5 % of the logged steps, and the time of all steps. None if unknown."""
+    """Median step time and tokens/s after the first 5% of the logged steps, and the time of all steps. None if unknown."""
     if len(run.step_ms) != len(run.tokens) or not np.isfinite(run.step_ms).any():
         return None
     settled = run.step_ms[min(len(run.step_ms) - 1, math.ceil(len(run.step_ms) / 20)) :]
@@ -101,7 +101,7 @@ def speed(run):
 
 
 def tokens_per_step(run):
-    """Tokens of a step; from the config, as a log may be thinned, else the smallest distance of two records."""
+    """Tokens per step: from the config, because logs may skip steps; else the smallest distance of two records."""
     try:
         return int(run.config["training.global_batch_size"]) * int(run.config["model.seq_length"])
     except (KeyError, ValueError):
@@ -109,8 +109,8 @@ def tokens_per_step(run):
 
 
 def time_to_equal_loss(pair, window=None):
-    """What a speed-up is worth: the seconds each run of a pair needed to the lowest loss (smoothed) that both reach:
-    {"loss", "baseline", "run", "speedup"}. None where times are not known."""
+    """The seconds that each run of a pair needed to reach the lowest smoothed loss that both reach: {"loss", "baseline",
+    "run", "speedup"}. None if times are unknown."""
     sides = []
     for run in (pair.baseline, pair.run):
         if len(run.seconds) != len(run.tokens) or not np.isfinite(run.seconds).all():
@@ -122,7 +122,7 @@ def time_to_equal_loss(pair, window=None):
 
 
 def first_time_at(seconds, loss, target):
-    """When the curve first reaches `target`, between two records by a straight line."""
+    """The time at which the curve first reaches `target`, interpolated linearly."""
     at = int(np.flatnonzero(loss <= target)[0])
     if at == 0 or loss[at - 1] == loss[at]:
         return float(seconds[at])
@@ -142,7 +142,7 @@ _OWN_TO_EACH = {
 
 
 def differing_keys(baseline, arm):
-    """[(key, the baseline's values, the arm's)], where they differ beyond what every run has for itself."""
+    """[(key, the baseline's values, the arm's)] of differing keys, except keys that differ in every run."""
     values = []
     for side in (baseline, arm):
         if any(not run.config for run in side.runs):
@@ -159,7 +159,7 @@ def differing_keys(baseline, arm):
 
 
 def other_differences(baseline, arm):
-    """Lines about what was not the same although no config key says so: version, commit, device, ranks."""
+    """Lines about differences outside the config: version, commit, device, ranks."""
     lines = []
     for name in ("version", "commit", "device", "ranks"):
         found = [

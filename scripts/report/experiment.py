@@ -1,5 +1,5 @@
-"""What a report is about: arms, the tolerance ("bar"), and runs that did not finish. From a folder of te-experiment (its
-summary.json), or from runs named on the command line."""
+"""The contents of a report: arms, the tolerance ("bar"), and unfinished runs, from a folder of te-experiment (its
+summary.json) or from runs named on the command line."""
 
 import dataclasses
 
@@ -14,13 +14,13 @@ class Content:
     baseline: Arm
     arms: list  # of Arm, without the baseline
     bar: Bar = dataclasses.field(default_factory=Bar)
-    unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are left out
-    # Where each limit of the tolerance comes from.
+    unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are not compared
+    # The source of each limit of the tolerance.
     bar_sources: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(("nats", "percent"), "default"))
-    epochs: list = dataclasses.field(default_factory=list)  # token counts at which the training data starts again
+    epochs: list = dataclasses.field(default_factory=list)  # token counts at which the training data repeats
 
     def base_of(self, arm):
-        """The arm that `arm` is compared with."""
+        """The baseline of `arm`."""
         return next((other for other in self.arms if other.name == arm.baseline), self.baseline)
 
 
@@ -30,10 +30,10 @@ def of_arms(arms):
 
 
 def of_runs(runs, seeds):
-    """Single runs against the first; `seeds`: further runs of the baseline."""
+    """Single runs compared with the first; `seeds`: further runs of the baseline."""
     labels = [run.label for run in runs]
     if len(set(labels)) < len(labels):
-        raise UserError(f"runs: two are named {max(labels, key=labels.count)}; give different names with --labels")
+        raise UserError(f"runs: two have the name {max(labels, key=labels.count)}; give different names with --labels")
     return Content(
         "Comparison of runs", Arm(runs[0].label, [runs[0], *seeds]), [Arm(run.label, [run]) for run in runs[1:]]
     )
@@ -43,11 +43,11 @@ def read(folder, baseline=None, logs=None):
     summary = read_json(folder / "summary.json")
     try:
         variants = {v["name"]: v["runs"] for v in summary["variants"]}
-        # A baseline that is asked for is everybody's.
+        # A baseline of the command line applies to all variants.
         own = {} if baseline else {v["name"]: v["baseline"] for v in summary["variants"] if "baseline" in v}
         baseline = baseline or summary["baseline"]
         bar = Bar(summary["bar"]["nats"], summary["bar"]["percent"] / 100)
-        # A summary of an earlier te-experiment does not say which limits its file set.
+        # A summary of an earlier te-experiment does not record which limits its file sets.
         given, known = summary["bar"].get("given", []), "given" in summary["bar"]
         sources = {
             limit: "set in the experiment's file" if limit in given else "default" if known else "from summary.json"
@@ -60,15 +60,15 @@ def read(folder, baseline=None, logs=None):
             unfinished += [(name, run["folder"], run["state"]) for run in runs if run["state"] != "finished"]
             arms[name] = [read_run(folder / run["folder"], None, logs) for run in done]
     except (KeyError, TypeError) as error:
-        raise UserError(f"{folder / 'summary.json'}: {error} is missing; let te-experiment write it anew") from None
+        raise UserError(f"{folder / 'summary.json'}: {error} is missing; run te-experiment again") from None
     if baseline not in arms:
-        raise UserError(f"--baseline: {baseline} is no variant; there are {', '.join(arms)}")
+        raise UserError(f"--baseline: {baseline} is not a variant; the variants are {', '.join(arms)}")
     arms = {name: runs for name, runs in arms.items() if runs}
     if baseline not in arms:
         raise UserError(f"{folder}: no run of the baseline {baseline} has finished; run te-experiment again")
     while alone := next((name for name in arms if own.get(name, baseline) not in arms), None):
-        unfinished += [(alone, run.label, f"finished, but none of {own[alone]}") for run in arms.pop(alone)]
+        unfinished += [(alone, run.label, f"finished, but no run of {own[alone]}") for run in arms.pop(alone)]
     if len(arms) < 2:
-        raise UserError(f"{folder}: no run beside the baseline's has finished; run te-experiment again")
+        raise UserError(f"{folder}: only runs of the baseline have finished; run te-experiment again")
     others = [Arm(name, runs, own.get(name)) for name, runs in arms.items() if name != baseline]
     return Content(title, Arm(baseline, arms[baseline]), others, bar, unfinished, sources)

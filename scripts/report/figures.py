@@ -1,6 +1,6 @@
-"""The pictures of a report: one function each, which draws on a figure of its own and returns it, or None where the
-runs do not have the data. An arm has one colour in all of them, the baseline is dark; arms after the first five are
-gray, since more than six lines cannot be told apart."""
+"""The figures of a report. Each function draws and returns a new figure, or None if the runs do not have the data. An arm
+has the same color in all figures, and the baseline is dark; arms after the first five are gray, because readers cannot
+distinguish more than six lines."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def new(height=4.2, title="", **options):
 
 
 def heading(content):
-    """The title of a picture: what was compared, over how many tokens, on what device where the runs say so."""
+    """The title of a figure: what is compared, the number of tokens, and the device if the runs record it."""
     title = getattr(content, "title", "")
     if "tokens" in title:
         return title
@@ -58,17 +58,17 @@ def heading(content):
 
 
 def colour(index):
-    """Of arm `index`; 0 is the baseline."""
+    """The color of arm `index`; 0 is the baseline."""
     return BASELINE if index == 0 else COLOURS[index - 1] if index <= COLOURED else OTHERS
 
 
 def look(index):
-    """Of the line of arm `index`: the arms after the first five are gray and lie below the others."""
+    """Color and layer of the line of arm `index`: the arms after the first five are gray and below the others."""
     return {"color": colour(index), "zorder": 1.9 if index > COLOURED else 2}
 
 
 def label(content, index, number=0, many=""):
-    """For the legend: the name of arm `index`, once; the gray ones have one label together."""
+    """For the legend: the name of arm `index`, once; the gray ones share one label."""
     arms = arms_of(content)
     if number or index > COLOURED + 1:
         return None
@@ -92,7 +92,7 @@ def tokens_axis(axes, content):
 
 
 def mark_clipped(axes, x, y, limit, **options):
-    """A triangle at the edge of the picture wherever values leave it. True if there are any."""
+    """Draws a triangle at the edge of the axes where values exceed it. Returns whether there are any."""
     for beyond, edge, marker in ((y > limit, limit, "^"), (y < -limit, -limit, "v")):
         starts = np.flatnonzero(beyond & ~np.concatenate([[False], beyond[:-1]]))
         axes.plot(x[starts], np.full(len(starts), 0.97 * edge), marker, markersize=5, linestyle="none", **options)
@@ -132,12 +132,12 @@ def loss_by_time(content):
 
 
 def losses(axes, content, x_of):
-    """Draws them; whether the first 5 % go beyond the scale."""
-    window, low, high, most = common_window(content), [], [], []
+    """Draws the losses; returns whether the first 5% exceed the scale."""
+    window, low, high, largest = common_window(content), [], [], []
     for index, arm in enumerate(arms_of(content)):
         for number, run in enumerate(arm.runs):
             smoothed = curves.smooth(run.loss, window)
-            # Wide below narrow, so that curves that lie on each other are both seen.
+            # The wide line is below the narrow one, so that coinciding curves are both visible.
             width, alpha = (2.6, 0.75) if index == 0 else (1.2, 0.9)
             axes.plot(
                 x_of(run),
@@ -148,25 +148,25 @@ def losses(axes, content, x_of):
                 label=label(content, index, number),
             )
             low.append(smoothed.min())
-            # The fall of the first steps would press all that matters into a line.
+            # The steep initial decrease would flatten the rest of the curves.
             early = run.tokens >= run.tokens[0] + 0.05 * (run.tokens[-1] - run.tokens[0])
             high.append(smoothed[early].max())
-            most.append(smoothed.max())
+            largest.append(smoothed.max())
     span = max(high) - min(low)
     axes.set_ylim(min(low) - 0.06 * span, max(high) + 0.06 * span)
     axes.set_ylabel("training loss (nats per token)")
-    return max(most) > max(high) + 0.06 * span
+    return max(largest) > max(high) + 0.06 * span
 
 
 def loss_legend(axes, content, cut, markers=""):
     window = common_window(content)
     lines = f"one line per run, smoothed over {window} points" if window > 1 else "one line per run"
-    notes = [lines, "the first 5% lie above the axis" if cut else "", markers]
+    notes = [lines, "the first 5% are above the axis" if cut else "", markers]
     axes.legend(loc="upper right", title="\n".join(filter(None, notes)), title_fontsize=9, alignment="left")
 
 
 def gap_by_tokens(content, comparisons):
-    """Each run against its pair, the mean of an arm, the spread of the baseline's runs, and the tolerance."""
+    """The gap of each pair, the mean of an arm, the spread of the baseline's runs, and the tolerance."""
     figure, axes = new(4.4, heading(content))
     size = tokens_axis(axes, content)
     window = curves.default_window(min(len(pair.tokens) for c in comparisons for pair in c.pairs))
@@ -199,8 +199,8 @@ def gap_by_tokens(content, comparisons):
     if band:
         draw_seed_band(axes, content.baseline, *band, size, limit)
     rows = -(-len(axes.get_legend_handles_labels()[1]) // 3)
-    axes.set_ylim(-limit, limit * (1.1 + 0.22 * rows))  # room above the curves for the legend
-    axes.set_ylabel("loss minus baseline (nats)" + ("\ntriangles: beyond the axis" if clipped else ""))
+    axes.set_ylim(-limit, limit * (1.1 + 0.22 * rows))  # space above the curves for the legend
+    axes.set_ylabel("loss minus baseline (nats)" + ("\ntriangles: outside the axis" if clipped else ""))
     axes.legend(loc="upper right", ncols=3)
     return figure
 
@@ -213,19 +213,19 @@ def draw_seed_band(axes, arm, tokens, half, size, limit):
 
 
 def seed_band(arm, window):
-    """(tokens, 2 standard deviations of the smoothed loss over the seeds); None below three seeds."""
+    """(tokens, 2 standard deviations of the smoothed loss over the seeds); None with fewer than three seeds."""
     if len(arm.runs) < 3:
         return None
     tokens = arm.runs[0].tokens
     tokens = tokens[(tokens >= max(r.tokens[0] for r in arm.runs)) & (tokens <= curves.common_end(arm.runs))]
     values = [np.interp(tokens, run.tokens, curves.smooth(run.loss, window)) for run in arm.runs]
-    # A spread estimated point by point from a few runs jumps; it is smoothed in turn.
+    # The pointwise spread of a few runs is noisy, so it is smoothed, too.
     return tokens, curves.smooth(2 * np.std(values, axis=0, ddof=1), 3 * window)
 
 
 def gaps_with_intervals(comparisons, title=""):
-    """Every pair's gap, the mean with its interval, and the tolerance: what the verdict is made of. Fewer than three
-    pairs have no interval. More than six arms are sorted by their gap, and colour tells whose interval is not around 0."""
+    """The gap of each pair, the mean with its interval, and the tolerance, from which the verdict follows. Fewer than three
+    pairs have no interval. More than six arms are sorted by their gap, and color marks intervals that exclude 0."""
     many = len(comparisons) > COLOURED + 1
     if many:
         comparisons = sorted(comparisons, key=lambda c: -c.measures[0].mean)
@@ -263,7 +263,7 @@ def gaps_with_intervals(comparisons, title=""):
 
 
 def has_interval(measure):
-    """Of groups without pairs, and of three pairs or more: two may agree by chance, and one has no spread."""
+    """Whether a measure gets an interval: not with one pair, which has no spread, nor two, which may agree by chance."""
     return np.isfinite(measure.low) and len(measure.gaps) not in (1, 2)
 
 
@@ -273,7 +273,7 @@ def gaps_legend(comparisons, many):
     if many:
         parts.append("orange: interval excludes 0")
     if any(len(m.gaps) in (1, 2) for c in comparisons for m in c.measures):
-        parts.append("no interval below three pairs")
+        parts.append("no interval for fewer than three pairs")
     return "; ".join(filter(None, parts))
 
 
@@ -303,13 +303,13 @@ def gradient_norms(content):
 
 
 def fp8_health(content, health):
-    """`health`: {run's id: details.fp8_health} of the runs that have it."""
+    """`health`: {id of the run: details.fp8_health} of the runs that have it."""
     if not health:
         return None
     figure, grid = new(3.6, heading(content), ncols=2, sharex=True)
     titles = {
-        "saturated": "saturated: largest share of any operand",
-        "flushed": "flushed to zero: largest share of any operand",
+        "saturated": "saturated: largest fraction of any operand",
+        "flushed": "flushed to zero: largest fraction of any operand",
     }
     for axes, (key, title) in zip(grid, titles.items()):
         size = tokens_axis(axes, content)

@@ -1,8 +1,8 @@
 """Losses logged by other programs: Megatron-LM's console log and TensorBoard's event files.
 
-Event files are read here and not by the tensorboard package: that is no package of Debian 12, brings a web server and
-protobuf, and of its format a loss needs five fields. A file is a row of records (length, CRC of the length, payload,
-CRC of the payload); a payload is a protobuf message Event."""
+Event files are parsed here without the tensorboard package, which Debian 12 does not have, and which needs a web server
+and protobuf. A file is a sequence of records (length, CRC of the length, payload, CRC of the payload); a payload is a
+protobuf message Event, of which a loss needs five fields."""
 
 import dataclasses
 import math
@@ -16,9 +16,9 @@ from .runs import RunBuilder
 
 @dataclasses.dataclass
 class Options:
-    """What such logs leave out; None where it is not known."""
+    """Information that such logs do not contain; None if unknown."""
 
-    seq_length: int | None = None  # tokens of a sample
+    seq_length: int | None = None  # tokens per sample
     tokens_per_step: int | None = None
     loss_tag: str | None = None  # of an event file
     valid_tag: str | None = None
@@ -52,7 +52,7 @@ def _fields(text):
 
 
 def read_megatron(path, options):
-    """A printed loss is the mean since the line before it."""
+    """Reads Megatron's console log. A printed loss is the mean since the previous line."""
     builder, seq_length, validations = RunBuilder(), options.seq_length, {}
     samples_at, tokens = {}, 0.0
     with open(path, encoding="utf-8", errors="replace") as stream:
@@ -76,19 +76,19 @@ def read_megatron(path, options):
     for step, loss in validations.items():
         if step in samples_at:
             builder.add(samples_at[step], valid_loss=loss)
-    return builder.build(path, note="Megatron's console log: a loss is the mean since the line before")
+    return builder.build(path, note="Megatron's console log: a loss is the mean since the previous line")
 
 
 def _megatron_tokens(path, number, step, values, seq_length, options):
     if options.tokens_per_step:
         return step * options.tokens_per_step
     if seq_length is None:
-        raise UserError(f"{path}: line {number}: the log does not say how long a sample is; give --seq-length TOKENS")
+        raise UserError(f"{path}: line {number}: the log has no sequence length; set --seq-length TOKENS")
     if "consumed samples" in values:
         return values["consumed samples"] * seq_length
     if "global batch size" in values:
         return step * values["global batch size"] * seq_length
-    raise UserError(f"{path}: line {number}: has no consumed samples; give --tokens-per-step TOKENS")
+    raise UserError(f"{path}: line {number}: has no consumed samples; set --tokens-per-step TOKENS")
 
 
 # ---- TensorBoard's event files -----------------------------------------------------------------------------
@@ -100,12 +100,12 @@ TOKEN_TAGS = ("train/consumed_tokens", "consumed_tokens", "train/tokens")
 
 
 def _plain(tag):
-    """Writers differ in what they make of blanks in tags."""
+    """A tag in lower case with blanks, since writers replace blanks in tags differently."""
     return tag.lower().replace("_", " ").replace("-", " ")
 
 
 def _first_tag(scalars, names):
-    """The tag of `scalars` that is the first of `names`, or None."""
+    """The tag of `scalars` that comes first in `names`, or None."""
     plain = {_plain(tag): tag for tag in scalars}
     return next((plain[_plain(name)] for name in names if _plain(name) in plain), None)
 
@@ -113,12 +113,12 @@ def _first_tag(scalars, names):
 def read_events(path, options):
     files = sorted(path.glob("*tfevents*")) if path.is_dir() else [path]
     scalars = {}  # tag -> {step: (value, wall time)}
-    for file in files:  # in the order of their time stamps: a resumed run's later file has the last word
+    for file in files:  # in the order of their time stamps: later files of a resumed run replace earlier values
         for tag, step, value, wall_time in scalar_events(file):
             scalars.setdefault(tag, {})[step] = (value, wall_time)
     tag = options.loss_tag or _first_tag(scalars, LOSS_TAGS)
     if tag is None or tag not in scalars:
-        raise UserError(f"{path}: no loss among its tags ({', '.join(sorted(scalars)) or 'none'}); give --loss-tag TAG")
+        raise UserError(f"{path}: no loss among its tags ({', '.join(sorted(scalars)) or 'none'}); set --loss-tag TAG")
     tokens_of = _event_tokens(path, scalars, tag, options)
     if options.valid_tag and options.valid_tag not in scalars:
         raise UserError(f"--valid-tag: {path} has no {options.valid_tag}; its tags are {', '.join(sorted(scalars))}")
@@ -135,7 +135,7 @@ def read_events(path, options):
     for step, (value, _) in valid.items():
         builder.add(tokens_of(step), valid_loss=value)
     return builder.build(
-        path, note=f"TensorBoard's {tag}; time is the clock between records, validation and saves included"
+        path, note=f"TensorBoard's {tag}; time is wall clock between records, including validation and saves"
     )
 
 
@@ -150,13 +150,13 @@ def _event_tokens(path, scalars, tag, options):
         steps = sorted(scalars[tokens_tag])
         values = [scalars[tokens_tag][s][0] for s in steps]
         return lambda step: float(np.interp(step, steps, values))
-    # Megatron logs every loss a second time at the consumed samples; the two have the same order.
+    # Megatron logs every loss a second time by consumed samples, in the same order.
     samples = sorted(scalars.get(_first_tag(scalars, [f"{tag} vs samples"]), {}))
     if options.seq_length and len(samples) == len(scalars[tag]):
         by_step = dict(zip(sorted(scalars[tag]), samples))
         per_step = samples[-1] / max(by_step)
         return lambda step: by_step.get(step, step * per_step) * options.seq_length
-    raise UserError(f"{path}: does not say how many tokens a step has; give --tokens-per-step TOKENS")
+    raise UserError(f"{path}: has no number of tokens per step; set --tokens-per-step TOKENS")
 
 
 def scalar_events(file):
@@ -177,7 +177,7 @@ def scalar_events(file):
 
 
 def _scalar(item):
-    """(tag, value) of a Summary.Value, or None when it is no scalar."""
+    """(tag, value) of a Summary.Value, or None if it is not a scalar."""
     tag, value = "", None
     for field, content in _message(item):
         if field == 1:  # string tag
@@ -213,7 +213,7 @@ def _records(file):
         (length, check) = struct.unpack_from("<QI", data, at)
         if check != _masked_crc32c(data[at : at + 8]):
             raise UserError(
-                f"{file}: byte {at} is no record of an event file; the file is damaged or is something else"
+                f"{file}: byte {at} is not a record of an event file; the file is damaged or has another format"
             )
         if at + 12 + length + 4 > len(data):
             return  # still being written
@@ -222,7 +222,7 @@ def _records(file):
 
 
 def _masked_crc32c(data):
-    """The check sum of TFRecord: CRC-32C (Castagnoli), rotated and offset."""
+    """The checksum of TFRecord: CRC-32C (Castagnoli), rotated and offset."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -245,7 +245,7 @@ def _message(data):
             if wire == 2:
                 size, at = _varint(data, at)
             if size is None or at + size > len(data):
-                raise UserError("an event file holds a damaged record; write it anew")
+                raise UserError("an event file contains a damaged record; write it again")
             value, at = data[at : at + size], at + size
         yield field, value
 
@@ -254,7 +254,7 @@ def _varint(data, at):
     value = shift = 0
     while True:
         if at >= len(data):
-            raise UserError("an event file holds a damaged record; write it anew")
+            raise UserError("an event file contains a damaged record; write it again")
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7

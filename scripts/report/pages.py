@@ -1,4 +1,4 @@
-"""The report: what it says in which order. Numbers come from analysis.py and details.py, their look from blocks.py."""
+"""The report and the order of its sections. Numbers come from analysis.py and details.py, formatting from blocks.py."""
 
 import dataclasses
 import io
@@ -40,7 +40,7 @@ class Report:
         return [run for arm in self.arms() for run in arm.runs]
 
     def _count_diverged(self, comparison):
-        """The runs that are left are the lucky ones: an arm that diverges where the baseline does not is outside."""
+        """An arm with diverged runs is outside the tolerance if the baseline has none: the remaining runs are biased."""
         diverged = {name: 0 for name in (comparison.baseline.name, comparison.arm.name)}
         for arm, _, state in self.content.unfinished:
             if arm in diverged and state == "diverged":
@@ -48,10 +48,10 @@ class Report:
         if diverged[comparison.arm.name] > diverged[comparison.baseline.name]:
             comparison.verdict = analysis.OUTSIDE
             for measure in comparison.measures:
-                measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; of the others: {measure.why}"
+                measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; the others: {measure.why}"
 
     def verdicts(self):
-        """Of all arms, also of those that no run is left of."""
+        """The verdicts of all arms, including arms without a finished run."""
         lost = {}
         for arm, _, state in self.content.unfinished:
             if arm not in {a.name for a in self.arms()}:
@@ -60,13 +60,14 @@ class Report:
         for arm, states in lost.items():
             verdict = analysis.OUTSIDE if "diverged" in states else analysis.UNDECIDED
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-            found.append(Verdict(KINDS[verdict], f"{arm}: {verdict}", [f"no run can be compared: {counts}."]))
+            title = f"{arm}: {analysis.VERDICT_TEXTS[verdict]}"
+            found.append(Verdict(KINDS[verdict], title, [f"no run can be compared: {counts}."]))
         return found
 
     # ---- Texts ---------------------------------------------------------------------------------------------
 
     def verdict(self, comparison):
-        title = f"{comparison.name}: {comparison.verdict}"
+        title = f"{comparison.name}: {analysis.VERDICT_TEXTS[comparison.verdict]}"
         lines = [
             f"{m.name}: {nats(m.mean)} nats ({percent(m.mean / m.base)}), {interval(m)}: {m.why}."
             for m in comparison.measures
@@ -80,7 +81,7 @@ class Report:
         methods = dict.fromkeys(m.method for c in self.comparisons for m in c.measures)
         lines += ["", f"tolerance: {tolerance_text(self.content)}"]
         lines += [f"method: {method}" for method in methods]
-        lines += [f"left out: {arm} {run}: {state}" for arm, run, state in self.content.unfinished]
+        lines += [f"not compared: {arm} {run}: {state}" for arm, run, state in self.content.unfinished]
         return "\n".join(lines)
 
     def blocks(self, pictures):
@@ -109,14 +110,14 @@ class Report:
         )
         return (
             f"Baseline: **{base.name}** ({len(base.runs)} run{'s' * (len(base.runs) > 1)}). Compared with it: {seeds}. "
-            f"A gap counts as none when its whole {CONFIDENCE} interval lies within the tolerance: "
+            f"A gap counts as equal if its whole {CONFIDENCE} interval lies within the tolerance: "
             f"{tolerance_text(self.content)}."
         )
 
     # ---- Files ---------------------------------------------------------------------------------------------
 
     def numbers(self):
-        """For other programs: report.json."""
+        """The contents of report.json, for other programs."""
         return {
             "title": self.content.title,
             "baseline": self.content.baseline.name,
@@ -160,16 +161,16 @@ class Report:
 
 
 def tolerance_text(content):
-    """Both limits, and where they come from."""
+    """Both limits with their sources."""
     bar, sources = content.bar, content.bar_sources
-    limits = {"nats": f"±{bar.nats:g} nats", "percent": f"±{100 * bar.share:g} %"}
+    limits = {"nats": f"±{bar.nats:g} nats", "percent": f"±{100 * bar.share:g}%"}
     if len(set(sources.values())) == 1:
         return f"{limits['nats']} and {limits['percent']} ({sources['nats']})"
     return " and ".join(f"{text} ({sources[limit]})" for limit, text in limits.items())
 
 
 def interval(measure):
-    """In a sentence."""
+    """The interval of a measure as text in a sentence."""
     if not math.isfinite(measure.low):
         return "no interval"
     what = f"{CONFIDENCE} interval" if measure.estimate else "within the pair"

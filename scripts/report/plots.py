@@ -1,4 +1,4 @@
-"""The picture of the short comparison: losses above, gaps below."""
+"""The figure of the short comparison: losses above, gaps below."""
 
 import numpy as np
 
@@ -52,12 +52,12 @@ def draw(path, title, baseline, runs, results, band, epochs=()):
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: the picture cannot be written: {error}") from None
+        raise UserError(f"{path}: the figure cannot be written: {error}") from None
     pyplot.close(figure)
 
 
 def mark_epochs(axes, epochs, size):
-    """A dotted line at each of the token counts at which the training data starts again."""
+    """Draws a dotted line at each token count at which the training data repeats."""
     for number, tokens in enumerate(epochs, start=2):
         axes.axvline(tokens / size, color="#777777", linestyle=":", linewidth=1.2)
         axes.text(
@@ -67,8 +67,8 @@ def mark_epochs(axes, epochs, size):
 
 def draw_losses(axes, size, baseline, runs, results):
     window = results[0]["smooth"]
-    valid_at = common_valid_tokens([baseline, *runs])  # one point for all: a shorter run has no later one
-    # Wide below narrow, so that curves that lie on each other are both seen.
+    valid_at = common_valid_tokens([baseline, *runs])  # the same token count for all runs: shorter runs have no later one
+    # The wide line is below the narrow ones, so that coinciding curves are all visible.
     styles = [("#222222", 3.2)] + [(colour, 1.5) for colour in COLOURS]
     smoothed_values = []
     for index, run in enumerate([baseline] + runs):
@@ -101,8 +101,8 @@ def draw_losses(axes, size, baseline, runs, results):
 
 
 def draw_gaps(axes, size, unit, results, band, end):
-    """The numbers in the legend are those of the same tokens for all runs: the last tenth before `end`."""
-    reach = [1e-4]  # percent; what the limits must show
+    """The numbers in the legend are gaps over the same tokens for all runs: the last tenth before `end`."""
+    reach = [1e-4]  # percent; the limits of the axis must include these values
     if band:
         low, high = 100 * band["curves"]["low"], 100 * band["curves"]["high"]
         axes.fill_between(
@@ -131,7 +131,7 @@ def draw_gaps(axes, size, unit, results, band, end):
             100 * np.max(np.abs(curves["smoothed_gap"])),
             100 * np.quantile(np.abs(curves["gap"]), 0.95),
         ]
-    # Room above the curves for the legend.
+    # Space above the curves for the legend.
     limit = 1.15 * max(reach)
     columns = 1 if band and len(results) == 1 else 2
     rows = 1 + -(-(len(results) + bool(band)) // columns)
@@ -142,7 +142,7 @@ def draw_gaps(axes, size, unit, results, band, end):
 
 
 def gap_before(curves, end):
-    """The gap of the mean losses over the last tenth of the tokens before `end`: a run's "last 10 %", had it ended."""
+    """The gap of the mean losses over the last tenth of the tokens before `end`: a run's "last 10%" if it ended there."""
     tokens = curves["tokens"]
     inside = (tokens <= end) & (tokens >= end - 0.1 * (end - tokens[0]))
     return float(np.mean(curves["run"][inside]) / np.mean(curves["baseline"][inside]) - 1) if inside.any() else np.nan

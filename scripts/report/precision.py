@@ -1,5 +1,5 @@
-"""What runs recorded of their own number formats: fp8_statistics.jsonl (logging.fp8_statistics_every), and the guard's
-comparisons with BF16 in metrics.jsonl (guard.every)."""
+"""FP8 records of runs: fp8_statistics.jsonl (logging.fp8_statistics_every), and the guard's comparisons with BF16 in
+metrics.jsonl (guard.every)."""
 
 import math
 
@@ -7,13 +7,14 @@ import numpy as np
 
 from . import details, runs
 
-TRIED = " (tried)"  # ends the name of a recipe that the run only tried
+TRIED = " (tried)"  # suffix of recipes that the run only evaluated (logging.fp8_what_if)
 
 # ---- FP8 statistics ----------------------------------------------------------------------------------------
 
 
 class Fp8Statistics:
-    """Of one run. `tokens`: at the records; the other arrays are at them, NaN where a record has nothing to say."""
+    """FP8 statistics of one run. `tokens` are those of the records; the other arrays have one value per record, NaN if a
+    record has none."""
 
     def __init__(self, tokens, records):
         self.tokens = tokens
@@ -27,22 +28,22 @@ class Fp8Statistics:
         self._own = own
 
     def worst_casts(self, count):
-        """[(linear, role, form)] of the run's own casts, the lowest SQNR behind the first 5 % of the tokens first."""
-        least = {}
+        """[(linear, role, form)] of the run's own casts, sorted by their lowest SQNR after the first 5% of the tokens."""
+        worst = {}
         for casts in self.settled(self._own):
             for x in casts:
                 value = number(x.get("sqnr_db"))
                 if math.isfinite(value):
-                    least[key_of(x)] = min(value, least.get(key_of(x), math.inf))
-        return sorted(least, key=least.get)[:count]
+                    worst[key_of(x)] = min(value, worst.get(key_of(x), math.inf))
+        return sorted(worst, key=worst.get)[:count]
 
     def of_cast(self, key, name):
-        """A number of one of the run's own casts, record by record."""
+        """A number of one of the run's own casts, per record."""
         found = [next((x for x in casts if key_of(x) == key), {}) for casts in self._own]
         return np.array([number(x.get(name)) for x in found])
 
     def recipes(self):
-        """{recipe: (lowest SQNR of any operand, its median)} of the casts that were tried, and of the run's own."""
+        """{recipe: (lowest SQNR of any operand, median)} of the run's own casts and of the recipes that were only evaluated."""
         values = {}
         for record in self.settled(self.records):
             for x in record["operands"]:
@@ -52,17 +53,17 @@ class Fp8Statistics:
         return {name: (min(v), float(np.median(v))) for name, v in values.items()}
 
     def settled(self, items):
-        """Those behind the first 5 % of the tokens."""
+        """The items after the first 5% of the tokens."""
         edge = self.tokens[0] + 0.05 * (self.tokens[-1] - self.tokens[0])
         return [item for tokens, item in zip(self.tokens, items) if tokens >= edge]
 
 
 def fp8_statistics(run):
-    """None where the run recorded none."""
+    """The run's FP8 statistics; None if it recorded none."""
     file = run.folder / "fp8_statistics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
-    # A step that was taken again, behind a resume, is recorded again.
+    # A step that is repeated after a resume is recorded again.
     by_step = {r["step"]: r for _, r in runs.json_lines(file) if isinstance(r.get("operands"), list) and "step" in r}
     if not by_step:
         return None
@@ -79,7 +80,7 @@ def key_of(x):
 
 
 def fc2_input_amax(x):
-    """It is the same however the values are cast."""
+    """The amax of a linear_fc2 input; it does not depend on the recipe."""
     return x.get("amax") if x.get("linear", "").endswith("linear_fc2") and x.get("role") == "input" else None
 
 
@@ -103,21 +104,21 @@ def highest(values):
 
 
 class Guard:
-    """Of one run: its comparisons, and the steps that it took in BF16."""
+    """The guard of one run: its comparisons, and the steps in BF16."""
 
     def __init__(self, comparisons, bf16_tokens, action):
         self.tokens = np.array([t for t, _ in comparisons])
         self.gap, self.limit, self.seconds = (
             np.array([number(c.get(name)) for _, c in comparisons]) for name in ("gap", "limit", "seconds")
         )
-        # A gap that is not finite is written as null: FP8's loss was not.
+        # A gap that is not finite (because FP8's loss is not) is written as null.
         self.excess = np.array([bool(c.get("excess")) for _, c in comparisons], bool)
         self.bf16_tokens = np.array(sorted(bf16_tokens))
         self.action = action
 
 
 def guard(run):
-    """None where the run has no guard that compared anything."""
+    """The run's guard; None if it has no comparisons."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
@@ -126,6 +127,6 @@ def guard(run):
     comparisons = [(tokens, guard) for tokens, guard in found if isinstance(guard, dict) and "limit" in guard]
     if not comparisons:
         return None
-    # By the schedule, or because the guard has asked for it.
+    # Because of the precision schedule, or because of the guard.
     bf16 = [tokens for tokens, record in records.items() if record.get("in_fp8") is False]
     return Guard(comparisons, bf16, run.config.get("guard.action", ""))

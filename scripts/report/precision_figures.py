@@ -1,4 +1,4 @@
-"""Pictures of FP8 statistics and of the guard; as in figures.py, None where the runs do not have the data."""
+"""Figures of FP8 statistics and of the guard; as in figures.py, None if the runs do not have the data."""
 
 import math
 
@@ -6,25 +6,25 @@ import numpy as np
 
 from .figures import COLOURS, arms_of, colour, heading, label, look, new, tokens_axis
 
-WORST = 4  # casts of an arm that are shown
+WORST = 4  # number of casts that are shown per arm
 
 
 def arms_having(content, found):
-    """[(index, arm, [(run, what was found of it)])] of the arms that have any."""
+    """[(index, arm, [(run, its data)])] of the arms with data."""
     arms = enumerate(arms_of(content))
     having = [(i, arm, [(run, found[id(run)]) for run in arm.runs if id(run) in found]) for i, arm in arms]
     return [entry for entry in having if entry[2]]
 
 
 def statistics_by_tokens(content, found):
-    """Lowest SQNR, largest lost shares, and the two early signs of SwiGLU: a line a run."""
+    """Lowest SQNR, largest saturated and flushed fractions, and the two early signs of SwiGLU; one line per run."""
     arms = arms_having(content, found)
     if not arms:
         return None
     panels = [
         ("lowest_sqnr", "lowest SQNR of the run's own casts (dB)", "linear"),
-        ("saturated", "saturated: largest share of any operand", "share"),
-        ("flushed", "flushed to zero: largest share of any operand", "share"),
+        ("saturated", "saturated: largest fraction of any operand", "share"),
+        ("flushed", "flushed to zero: largest fraction of any operand", "share"),
         ("fc2_amax", "largest input of a linear_fc2", "log"),
         ("alignment", "alignment of SwiGLU's weights, largest mean of a layer", "linear"),
     ]
@@ -58,7 +58,7 @@ def statistics_by_tokens(content, found):
 
 
 def worst_casts(content, found):
-    """SQNR of the casts that come off worst: a panel an arm, a colour a cast, a line a run."""
+    """SQNR of the worst casts: one panel per arm, one color per cast, one line per run."""
     arms = [(arm, runs, casts) for _, arm, runs in arms_having(content, found) if (casts := worst_of(runs))]
     if not arms:
         return None
@@ -78,7 +78,7 @@ def worst_casts(content, found):
                 )
         axes.set_title(arm.name, fontsize=11, loc="left")
         axes.set_ylabel("SQNR (dB)")
-        # Room below the curves, which fall from above.
+        # The legend is below the curves, which decrease from above.
         low, high = axes.get_ylim()
         axes.set_ylim(low - 0.35 * (high - low), high)
         axes.legend(loc="lower left", fontsize=8)
@@ -88,10 +88,10 @@ def worst_casts(content, found):
 
 
 def worst_of(runs, count=WORST):
-    """The worst casts of several runs, those of each in turn."""
+    """The worst casts of several runs, alternating between the runs."""
     lists = [s.worst_casts(count) for _, s in runs]
-    in_turn = [keys[i] for i in range(count) for keys in lists if i < len(keys)]
-    return list(dict.fromkeys(in_turn))[:count]
+    alternating = [keys[i] for i in range(count) for keys in lists if i < len(keys)]
+    return list(dict.fromkeys(alternating))[:count]
 
 
 def cast_name(key):
@@ -102,7 +102,7 @@ def cast_name(key):
 
 
 def decades_on(axes, threshold, largest):
-    """A scale that is linear below the threshold (a power of ten) and logarithmic above it, up to the decade of the
+    """Sets a scale that is linear below the threshold (a power of ten) and logarithmic above it, up to the decade of the
     largest value, with a tick at each decade."""
     axes.set_yscale("symlog", linthresh=threshold)
     count = 1 + max(0, math.ceil(math.log10(max(largest, threshold) / threshold)))
@@ -114,7 +114,7 @@ def decades_on(axes, threshold, largest):
 
 
 def guard_gaps(content, found):
-    """The gaps that the guard found, its limits, and where a run went on in BF16."""
+    """The gaps of the guard's comparisons, its limits, and the records in which a run trained in BF16."""
     arms = arms_having(content, found)
     if not arms:
         return None

@@ -1,5 +1,5 @@
-"""The sections about number formats: what casting did to operands, and what the guard found. Empty where no run has
-recorded anything of the kind."""
+"""The sections about FP8: quantization errors of operands, and comparisons of the guard. Empty if no run has recorded
+them."""
 
 import math
 
@@ -38,33 +38,33 @@ def fp8_statistics(report, pictures):
         Heading("FP8 statistics"),
         *pictures(
             "fp8_statistics.png",
-            "What quantization does to operands, by tokens",
+            "Quantization errors of operands, by tokens",
             lambda: figures.statistics_by_tokens(report.content, found),
         ),
         *pictures(
             "fp8_sqnr.png",
-            "SQNR of the casts that come off worst, by tokens",
+            "SQNR of the worst casts, by tokens",
             lambda: figures.worst_casts(report.content, found),
         ),
     ]
     if rows:
         blocks += [
             Paragraph(
-                "The casts that come off worst behind the first 5 % of the tokens. Normally distributed values keep "
-                "31.5 dB in E4M3 and 25.5 dB in E5M2; shares are the largest of any record."
+                "The casts with the lowest SQNR after the first 5% of the tokens. Normally distributed values have "
+                "31.5 dB in E4M3 and 25.5 dB in E5M2; fractions are the largest of any record."
             ),
             Table(CAST_HEAD, rows),
         ]
     if recipes:
         tried = any(recipe.endswith(precision.TRIED) for _, recipe, *_ in recipes)
         blocks += [
-            Paragraph("All casts" + (", and what other recipes would have made of the same values:" if tried else ":")),
+            Paragraph("All casts" + (", and the same values with other recipes:" if tried else ":")),
             Table(["run", "recipe", "lowest SQNR (dB)", "median"], recipes),
         ]
     if trends:
         blocks += [
             Paragraph(
-                "In long runs with SwiGLU these two grow together before the loss says anything (arXiv 2409.12517):"
+                "In long runs with SwiGLU both grow before the loss shows a problem (arXiv 2409.12517):"
                 if all(any(what in text for text in trends) for what in SIGNS.values())
                 else "From the first record to the last:"
             ),
@@ -74,7 +74,7 @@ def fp8_statistics(report, pictures):
 
 
 def cast_row(name, runs, key):
-    """Over the runs of an arm: the worst of each number."""
+    """The worst of each number over the runs of an arm."""
     sqnr = [(s, s.of_cast(key, "sqnr_db")) for _, s in runs]
     sqnr = [(s, values) for s, values in sqnr if np.isfinite(values).any()]
     where, values = min(sqnr, key=lambda item: np.nanmin(settled(*item)))
@@ -95,7 +95,7 @@ def cast_row(name, runs, key):
 
 
 def settled(statistics, values):
-    """Those behind the first 5 % of the tokens; all where these say nothing."""
+    """The values after the first 5% of the tokens; all values if these are NaN."""
     late = np.array(statistics.settled(values), float)
     return late if np.isfinite(late).any() else values
 
@@ -112,15 +112,15 @@ def recipe_rows(name, runs):
 
 
 def trend(name, what, series):
-    """From the first record to the last, the mean of the runs; and the largest of all."""
+    """A line about the mean of the runs from the first record to the last, and the maximum."""
     known = [v[np.isfinite(v)] for v in series]
     known = [v for v in known if len(v) > 1 and v.max() > 0]
     if not known:
         return []
     first, last = (float(np.mean([v[i] for v in known])) for i in (0, -1))
-    most = max(float(v.max()) for v in known)
-    times = f", {last / first:.2f} times as much" if first > 0 else ""
-    return [f"{name}: {what} from {first:.4g} to {last:.4g}{times}; at most {most:.4g}."]
+    largest = max(float(v.max()) for v in known)
+    times = f" ({last / first:.2f} times)" if first > 0 else ""
+    return [f"{name}: {what} from {first:.4g} to {last:.4g}{times}; maximum {largest:.4g}."]
 
 
 def guard(report, pictures):
@@ -148,8 +148,8 @@ def guard(report, pictures):
     return [
         Heading("The guard"),
         Paragraph(
-            "Every so many steps the same steps were taken in FP8 and in BF16 from one state; a gap is how much higher "
-            "FP8's mean loss was, as a share of BF16's."
+            "At regular intervals the guard runs the same steps in FP8 and in BF16 from the same state. A gap is FP8's mean "
+            "loss minus BF16's, in percent of BF16's."
         ),
         *pictures(
             "guard.png",
@@ -177,9 +177,9 @@ GUARD_HEAD = [
 def event(label, g, i):
     gap = percent(g.gap[i]) if math.isfinite(g.gap[i]) else "FP8's loss was not finite"
     acted = {
-        "warn": "the run went on",
-        "bf16": "the run went on in BF16",
-        "rollback": "the run went back and on in BF16",
+        "warn": "the run continued",
+        "bf16": "the run continued in BF16",
+        "rollback": "the run rolled back and continued in BF16",
     }
     done = f"; {acted.get(g.action, g.action)}" if g.action else ""
     return f"{label}: at {tokens_text(g.tokens[i])} tokens {gap} (limit {percent(g.limit[i])}){done}."

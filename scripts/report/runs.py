@@ -1,5 +1,5 @@
-"""Runs as their logs tell them. A run is a folder of te-train (loss.csv, metrics.jsonl, run.json, evaluate*.json), a
-CSV file with the columns consumed_tokens and loss, or a log of another program (foreign.py)."""
+"""Reads runs from their logs. A run is a te-train run folder (loss.csv, metrics.jsonl, run.json, evaluate*.json), a CSV
+file with the columns consumed_tokens and loss, or a log of another program (foreign.py)."""
 
 import csv
 import dataclasses
@@ -20,27 +20,27 @@ def _nothing():
 @dataclasses.dataclass
 class Run:
     label: str
-    tokens: np.ndarray  # consumed tokens, strictly rising
+    tokens: np.ndarray  # consumed tokens, strictly increasing
     loss: np.ndarray  # nats per token, finite
     valid_tokens: np.ndarray
     valid_loss: np.ndarray
     dropped: int = 0  # rows without a finite loss (skipped steps)
-    grad_norm: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN where it is not known
-    step_ms: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`, of one step
+    grad_norm: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN if unknown
+    step_ms: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`, time of one step
     seconds: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`: wall clock of all steps so far
     seed: int | None = None
     folder: Path | None = None
     record: dict = dataclasses.field(default_factory=dict)  # run.json
-    note: str = ""  # what a reader of the report has to know about where this came from
+    note: str = ""  # note for the reader of the report about the source
 
     @property
     def config(self):
-        """{"section.key": text} of the effective config; empty when the run left none."""
+        """{"section.key": text} of the effective config; empty if there is none."""
         return self.record.get("config", {})
 
 
 def read_run(path, label=None, options=None):
-    """`options` (foreign.Options) says what logs of other programs leave out."""
+    """`options` (foreign.Options): information that logs of other programs do not contain."""
     from . import foreign
 
     path = Path(path)
@@ -58,7 +58,7 @@ def read_run(path, label=None, options=None):
     else:
         raise UserError(
             f"{path / 'loss.csv'}: no such file; give a run folder with a loss.csv, metrics.jsonl or event files, "
-            "or a file of its own"
+            "or a log file"
         )
     run.label = label or path.resolve().name
     run.folder = path
@@ -69,7 +69,7 @@ def read_run(path, label=None, options=None):
 
 
 def _seed_in(name):
-    """Of a run without its config: what a name as te-experiment gives it, VARIANT_seedN, says."""
+    """The seed of a run without config, from a name of te-experiment, VARIANT_seedN."""
     found = re.search(r"_seed(\d+)$", name)
     return int(found.group(1)) if found else None
 
@@ -100,7 +100,7 @@ def read_json(path):
 
 
 class RunBuilder:
-    """Collects the records of a log; a later record of the same tokens replaces the earlier one, as a resumed run
+    """Collects the records of a log. A later record of the same tokens replaces the earlier one, because a resumed run
     repeats steps."""
 
     COLUMNS = ("loss", "valid_loss", "grad_norm", "step_ms", "step")
@@ -128,7 +128,7 @@ class RunBuilder:
             column["loss"][trained],
             tokens[valid],
             column["valid_loss"][valid],
-            # A record may hold a validation alone; a loss of NaN is a skipped step.
+            # A record may have only a validation loss; a loss of NaN is a skipped step.
             sum("loss" in record and not math.isfinite(record["loss"]) for record in self.records.values()),
             column["grad_norm"][trained],
             column["step_ms"][trained],
@@ -138,7 +138,8 @@ class RunBuilder:
 
 
 def wall_clock(steps, step_ms):
-    """Seconds of all steps so far; in a thinned log a step stands for those left out before it. NaN where unknown."""
+    """Seconds of all steps so far. In a log that skips steps, a record stands for the skipped steps before it. NaN if
+    unknown."""
     if not len(step_ms):
         return _nothing()
     known = np.isfinite(step_ms)
@@ -146,7 +147,7 @@ def wall_clock(steps, step_ms):
         return np.full(len(step_ms), math.nan)
     filled = np.interp(np.arange(len(step_ms)), np.flatnonzero(known), step_ms[known])
     each = np.diff(steps, prepend=0.0) if np.isfinite(steps).all() else np.ones(len(step_ms))
-    # The first step is slow (libraries load), so it stands for itself alone.
+    # The first step is slow (loading of libraries), so it stands for itself only.
     each[0] = 1.0
     return np.cumsum(filled * each) / 1e3
 
@@ -165,7 +166,7 @@ def read_csv(file):
     builder = RunBuilder()
     for number, row in enumerate(rows[1:], start=2):
         if not row or (number == len(rows) and len(row) < len(header)):
-            continue  # an empty line, or the last one of a run that is still writing
+            continue  # an empty line, or the incomplete last line of a running run
         if len(row) != len(header):
             raise UserError(
                 f"{file}: line {number}: {len(row)} fields where the header has {len(header)}; correct the line"
@@ -195,14 +196,14 @@ def parse_number(file, line, column, text):
 
 
 def json_lines(file):
-    """(line number, object) of each line; the last one may be cut off by a crash or still be in work."""
+    """(line number, object) of each line; the last one may be incomplete."""
     with open(file, encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
             try:
                 record = json.loads(line)
             except ValueError:
                 if line.endswith("\n") and line.strip():
-                    raise UserError(f"{file}: line {number}: is no JSON; correct or delete the line") from None
+                    raise UserError(f"{file}: line {number}: not valid JSON; correct or delete the line") from None
                 continue
             if isinstance(record, dict):
                 yield number, record

@@ -1,5 +1,5 @@
-"""The sections of a report, one function each: blocks (blocks.py) of what analysis.py and details.py found. `pictures`
-draws a figure of figures.py, or gives nothing where pictures are off or the data is not there."""
+"""The sections of a report, one function each: blocks (blocks.py) with the results of analysis.py and details.py.
+`pictures` draws a figure of figures.py, or returns nothing if figures are off or the data is missing."""
 
 import math
 
@@ -11,16 +11,16 @@ from . import tasks as task_results
 from .blocks import Bullets, Heading, Paragraph, Table
 from .words import bytes_text, nats, p_text, percent, seconds_text, tokens_text
 
-CONFIDENCE = f"{100 * statistics.CONFIDENCE:.0f} %"
+CONFIDENCE = f"{100 * statistics.CONFIDENCE:.0f}%"
 
 
 TESTS = ["p: no gap", "p: beyond tolerance", "minimum detectable gap"]
 TEST_NOTES = [
-    "**p: no gap** is the test for a difference: small when there surely is a gap, however tiny.",
+    "**p: no gap** is the test for a difference: small if there is certainly a gap, however small.",
     f"**p: beyond tolerance** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when "
-    "the gap surely is smaller than the tolerance, which is when the interval lies within it.",
+    "the gap is certainly smaller than the tolerance, that is, if the interval lies within it.",
     f"**minimum detectable gap**: the true gap (nats) that the test for a difference finds in "
-    f"{100 * statistics.POWER:.0f} % of such experiments, given the spread between these runs.",
+    f"{100 * statistics.POWER:.0f}% of such experiments, given the spread between these runs.",
 ]
 
 
@@ -63,7 +63,7 @@ def gaps(report, pictures):
         *([Bullets(notes)] if notes else []),
         *(
             [
-                Paragraph(f"Pair by pair, {pairing(report)}:"),
+                Paragraph(f"All pairs, {pairing(report)}:"),
                 Table(["run", "pair", "up to (tokens)", "same tokens logged", *names], pairs),
             ]
             if pairs
@@ -73,13 +73,13 @@ def gaps(report, pictures):
 
 
 def pairing(report):
-    """What the runs of a pair have in common."""
+    """How the runs of a pair are matched."""
     pairs = [pair for c in report.comparisons if not c.groups for pair in c.pairs]
     if all(pair.same_seed for pair in pairs):
         return "a run minus the baseline of the same seed (initial weights and data order)"
     if any(pair.same_seed for pair in pairs):
-        return "a run minus the baseline of the same seed, or in the given order where a seed is not known"
-    return "a run minus the baseline in the given order, as their seeds are not known or differ"
+        return "a run minus the baseline of the same seed, or in the given order if a seed is unknown"
+    return "a run minus the baseline in the given order, because their seeds are unknown or differ"
 
 
 def curves(report, pictures):
@@ -94,7 +94,7 @@ def curves(report, pictures):
 
 
 def tenths(report):
-    """The gap over the run, of arms whose runs have pairs and records in every tenth."""
+    """The gap over the run, for arms with pairs and records in every tenth."""
     rows = []
     for comparison in report.comparisons:
         if comparison.groups:
@@ -112,10 +112,10 @@ def tenths(report):
         return []
     return [
         Paragraph(
-            "The gap by tenths of the tokens, in nats, mean over pairs: of training losses the mean"
-            + (", of validation losses the last." if any(row[1] == "validation" for row in rows) else ".")
+            "The gap by tenths of the tokens, in nats, mean over pairs: the mean of training losses"
+            + (", the last of validation losses." if any(row[1] == "validation" for row in rows) else ".")
         ),
-        Table(["run", "loss", *(f"{10 * i} to {10 * i + 10} %" for i in range(10))], rows),
+        Table(["run", "loss", *(f"{10 * i} to {10 * i + 10}%" for i in range(10))], rows),
     ]
 
 
@@ -125,7 +125,7 @@ def noise(report):
         if (spread := analysis.seed_spread(arm)) == spread:
             items.append(
                 f"{arm.name}: {len(arm.runs)} {analysis.seeds_or_runs(arm)} differ by σ = {spread:.4f} nats in the loss "
-                "of the last 10 %."
+                "of the last 10%."
             )
     for comparison in report.comparisons:
         e = comparison.excess
@@ -136,27 +136,27 @@ def noise(report):
 
 
 def excess_text(comparison, e):
-    """Of analysis.largest_excess()."""
+    """The result of analysis.largest_excess() as text."""
     base, smoothed = comparison.baseline, f"smoothed over {e['window']} points"
     if not e["gap"] > 0:
         return f"{comparison.arm.name}: never above {base.name} ({smoothed})."
     text = (
-        f"{comparison.arm.name}: farthest above {base.name} ({smoothed}) by {e['gap']:.4f} nats, {e['label']}, at "
+        f"{comparison.arm.name}: largest excess over {base.name} ({smoothed}): {e['gap']:.4f} nats, {e['label']}, at "
         f"{tokens_text(e['tokens'])} tokens"
     )
     if math.isfinite(e["seeds"]):
         side = "less" if e["gap"] <= e["seeds"] else "**more**"
-        text += f": {side} than two {analysis.seeds_or_runs(base)} of {base.name} are apart ({e['seeds']:.4f})"
+        text += f": {side} than the largest difference of two {analysis.seeds_or_runs(base)} of {base.name} ({e['seeds']:.4f})"
     return text + "."
 
 
 def of_equal_tokens(report):
-    """([(arm, its runs up to the tokens that all runs have)], a note where that left something out)."""
+    """([(arm, its runs up to the tokens that all runs have)], a note if any run was shortened)."""
     runs, cut = curves_of.same_length(report.runs())
     left = iter(runs)
     arms = [(arm, [next(left) for _ in arm.runs]) for arm in report.arms()]
     end = tokens_text(curves_of.common_end(report.runs()))
-    return arms, [Paragraph(f"Of all runs up to {end} tokens, where the shortest ends.")] if cut else []
+    return arms, [Paragraph(f"All runs up to {end} tokens, the end of the shortest run.")] if cut else []
 
 
 def speed(report, pictures):
@@ -187,8 +187,8 @@ def speed(report, pictures):
             ratios = sorted(t["speedup"] for t in times)
             span = f" ({ratios[0]:.3f} to {ratios[-1]:.3f} over {len(ratios)} pairs)" if len(ratios) > 1 else ""
             worth.append(
-                f"{comparison.arm.name} needed {seconds_text(average['run'])} to the loss ({average['loss']:.4f}) for "
-                f"which {comparison.baseline.name} needed {seconds_text(average['baseline'])}: "
+                f"{comparison.arm.name} reached the loss {average['loss']:.4f} in {seconds_text(average['run'])}, "
+                f"{comparison.baseline.name} in {seconds_text(average['baseline'])}: "
                 f"**{average['speedup']:.3f} times as fast to equal loss**{span}."
             )
     return [
@@ -201,7 +201,7 @@ def speed(report, pictures):
 
 
 def tasks(report):
-    """Downstream: means of the arms, gaps of the pairs, and document by document."""
+    """Evaluation tasks: means of the arms, gaps of the pairs, and comparisons of documents."""
     arms = report.arms()
     values = task_results.arm_values(arms)
     if not values:
@@ -232,34 +232,34 @@ def tasks(report):
 
 
 def error_note(values):
-    """About the numbers of the arms: what is in brackets, and what ± is where it is there."""
+    """Explains the numbers in brackets and the ± of the table of arms."""
     cells = [cell for row in values.values() for cell in row if cell and math.isfinite(cell[1])]
     kinds = []
     if any(count > 1 for _, _, count in cells):
         kinds.append("the standard error of the mean over runs")
     if any(count == 1 for _, _, count in cells):
-        kinds.append("where there is one run, the standard error over its documents")
-    return "In brackets how many runs were evaluated." + (f" ± is {', or '.join(kinds)}." if kinds else "")
+        kinds.append("for a single run, the standard error over its documents")
+    return "In brackets: the number of evaluated runs." + (f" ± is {', or '.join(kinds)}." if kinds else "")
 
 
 def item_note(items):
-    """About the table of documents: what its columns hold, where they hold anything."""
+    """Explains the columns of the table of documents, as far as they have values."""
     column = {name: [row[i] for row in items] for i, name in enumerate(ITEM_HEAD)}
     text = (
-        "Document by document: the interval (Student's t over documents) says what other documents would have said of the "
-        "same models."
+        "Per document: the interval (Student's t over documents) is the uncertainty from the choice of documents, for "
+        "these models."
     )
     counted = any(cell != "-" for cell in column["run only"])
     if counted:
         text += (
-            " **baseline only** and **run only** count the documents that one alone has right, and **p** is McNemar's "
-            "exact test of whether a fair coin would split them so"
+            " **baseline only** and **run only** count the documents that only one of them answers correctly, and **p** is "
+            "McNemar's exact test"
         )
-        text += "; elsewhere it is the t test's." if "-" in column["run only"] else "."
+        text += "; in other rows, of the t test." if "-" in column["run only"] else "."
     elif any(cell != "-" for cell in column["p"]):
-        text += " **p** is the t test's."
+        text += " **p** is that of the t test."
     if set(column["metric"]) & set(task_results.UNITS.values()):
-        text += " Perplexities are compared as log-probabilities; above 0 is better."
+        text += " Perplexities are compared as log-probabilities; above 0 is better than the baseline."
     return text
 
 
@@ -278,12 +278,12 @@ ITEM_HEAD = [
 
 
 def scale_of(metric):
-    """(factor, places, unit): shares of right answers in per cent, anything else (such as a perplexity) as it is."""
-    return (100, 2, " %") if task_results.is_share(metric) else (1, 4, "")
+    """(factor, places, unit): fractions of correct answers in percent, other metrics (such as perplexities) unchanged."""
+    return (100, 2, "%") if task_results.is_share(metric) else (1, 4, "")
 
 
 def shown(metric, value, sign=""):
-    """In the metric's unit; the perplexities of a model that has learned nothing have no need of decimals."""
+    """A value in the metric's unit; large perplexities are shown without decimals."""
     scale, places, _ = scale_of(metric)
     return f"{scale * value:{sign}.{places}f}" if abs(value) < 1e5 else f"{value:{sign}.4g}"
 
@@ -332,8 +332,8 @@ def gradients(report, pictures):
         Table(
             [
                 "runs",
-                "median, last 10 %",
-                "95th percentile, last 10 %",
+                "median, last 10%",
+                "95th percentile, last 10%",
                 "spikes (all runs)",
                 "skipped steps (all runs)",
             ],
@@ -361,37 +361,37 @@ def fp8(report, pictures):
     if not report.health:
         return []
     blocks = [
-        Heading("FP8 health"),
+        Heading("FP8 saturation and underflow"),
         *pictures(
             "fp8.png",
-            "Saturated and flushed shares by tokens",
+            "Saturated and flushed fractions by tokens",
             lambda: figures.fp8_health(report.content, report.health),
         ),
     ]
     if rows:
         blocks += [
             Paragraph(
-                "The operands of which most values saturated or became zero, after the first 5 % of the tokens (largest "
-                "share of any record):"
+                "The operands with the largest saturated or flushed fractions after the first 5% of the tokens (maximum "
+                "over records):"
             ),
             Table(["run", "linear", "operand", "saturated", "flushed to zero"], rows),
         ]
     elif measured:
-        blocks.append(Paragraph("No value saturated or became zero in any record after the first 5 % of the tokens."))
+        blocks.append(Paragraph("No value was saturated or flushed to zero in any record after the first 5% of the tokens."))
     if other:
         blocks.append(Table(["run", "statistic of operands", "smallest", "median", "largest"], other))
     return blocks
 
 
 def settings(report):
-    blocks = [Heading("What differs")]
+    blocks = [Heading("Differences in settings")]
     for arm in report.content.arms:
         base = report.content.base_of(arm)
         differing = details.differing_keys(base, arm)
         others = details.other_differences(base, arm)
         if differing is None:
             blocks.append(
-                Paragraph(f"{arm.name}: not every run left a `run.json`, so the settings cannot be compared.")
+                Paragraph(f"{arm.name}: some runs have no `run.json`, so the settings cannot be compared.")
             )
         elif not differing:
             blocks.append(Paragraph(f"{arm.name}: no config key differs from {base.name}'s."))
@@ -401,7 +401,7 @@ def settings(report):
                 Table(["key", base.name, arm.name], [[f"`{k}`", a, b] for k, a, b in differing]),
             ]
         if others:
-            blocks.append(Bullets([f"Not the same, though no key says so: {line}" for line in others]))
+            blocks.append(Bullets([f"Differs outside the config: {line}" for line in others]))
     return blocks
 
 
@@ -422,7 +422,7 @@ def sources(report):
     blocks = [Heading("Runs"), Table(["arm", "run", "seed", "records", "tokens", "without a loss", "note"], rows)]
     if report.content.unfinished:
         blocks += [
-            Paragraph("Left out:"),
+            Paragraph("Not compared:"),
             Table(["arm", "run", "state"], [list(row) for row in report.content.unfinished]),
         ]
     return blocks

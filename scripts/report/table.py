@@ -1,4 +1,4 @@
-"""The short comparison on the console: one baseline, single runs, and the noise band of further seeds."""
+"""The short comparison on the console: a baseline, single runs, and the noise band of further seeds."""
 
 import math
 
@@ -20,7 +20,7 @@ def table(baseline, results):
         "mean |gap|",
         "max |gap|",
         "max |smoothed|",
-        "last 10 %",
+        "last 10%",
     ]
     own = compare(baseline, baseline, results[0]["smooth"])
     rows = [
@@ -55,19 +55,19 @@ def table(baseline, results):
 
 
 def notes(baseline, results, bands):
-    """`bands`: one a result, of the tokens that the result has; or none at all."""
+    """`bands`: one per result, over the tokens of the result; or None."""
     for r, band in zip(results, bands or [None] * len(results)):
-        ending = "" if r["exact_alignment"] else "; logged at different token counts, so interpolated"
+        ending = "" if r["exact_alignment"] else "; interpolated, because the runs log at different token counts"
         skipped = f"; {r['skipped_steps']} rows without a loss" if r["skipped_steps"] else ""
         yield (
             f"{r['label']}: {r['points']} points up to {tokens_text(r['tokens'])} tokens, smoothed over {r['smooth']}; "
-            f"baseline at its end {loss_text(r['baseline_final_loss'])}{ending}{skipped}"
+            f"baseline loss at its end {loss_text(r['baseline_final_loss'])}{ending}{skipped}"
         )
         if not band:
             continue
         for key, inside in verdicts(r, band).items():
             low, high = band[key]
-            what = "last 10 %" if key == "last_tenth" else f"validation loss at {tokens_text(r['valid_tokens'])} tokens"
+            what = "last 10%" if key == "last_tenth" else f"validation loss at {tokens_text(r['valid_tokens'])} tokens"
             gap = r["last_tenth_gap"] if key == "last_tenth" else r["valid_gap"]
             yield (
                 f"{r['label']}: {what}: gap {percent(gap)} is {'INSIDE' if inside else 'OUTSIDE'} the noise band "

@@ -1,7 +1,7 @@
-"""Tasks: what evaluations left in runs' folders, the means of arms, and two models compared document by document.
+"""Evaluation tasks: results in the runs' folders, means of arms, and comparisons of two models per document.
 
-Read are evaluate*.json (the layout of lm-eval: results, task, "acc,none", "acc_stderr,none") and evaluate*.jsonl (one
-document a line), as te-generate evaluate and te-experiment write them."""
+Reads evaluate*.json (the format of lm-eval: results, task, "acc,none", "acc_stderr,none") and evaluate*.jsonl (one
+document per line) of te-generate evaluate and te-experiment."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import numpy as np
 
 from . import UserError, runs, statistics
 
-# Of a document: the metric, and under which names files have it. A value is a number or [sum, weight].
+# Metrics of a document, and their names in files. A value is a number or [sum, weight].
 _ITEM_KEYS = {
     "acc": ("correct", "acc"),
     "acc_norm": ("correct_norm", "acc_norm"),
@@ -19,7 +19,7 @@ _ITEM_KEYS = {
     "word_perplexity": ("word_perplexity",),
     "byte_perplexity": ("byte_perplexity",),
 }
-# What a document's value of a perplexity is: its log-probability, and of which unit the mean is taken.
+# The value of a document for a perplexity is its log-probability; the unit over which the mean is taken.
 UNITS = {
     "perplexity": "log-probability per document",
     "word_perplexity": "log-probability per word",
@@ -28,7 +28,7 @@ UNITS = {
 
 
 def is_share(metric):
-    """Of right answers: 0 or 1 a document."""
+    """Whether the metric is a fraction of correct answers: 0 or 1 per document."""
     return metric.startswith(("acc", "exact_match"))
 
 
@@ -40,15 +40,15 @@ class Evaluation:
 
 @dataclasses.dataclass
 class ItemComparison:
-    """Two models on the same documents; differences are run minus baseline."""
+    """Comparison of two models on the same documents; differences are run minus baseline."""
 
-    label: str  # which pair, or all of them
+    label: str  # the pair, or all pairs
     documents: int
     difference: float
     low: float  # interval over documents, see statistics.paired_documents
     high: float
-    p: float  # McNemar's of a share, else Student's t; NaN for the mean of several pairs of a share
-    only_baseline: int | None = None  # documents that it alone has right; None where there is no right or wrong
+    p: float  # McNemar's test for fractions, else Student's t; NaN for the mean of several pairs of a fraction
+    only_baseline: int | None = None  # documents that only the baseline answers correctly; None for other metrics
     only_run: int | None = None
 
 
@@ -94,15 +94,15 @@ def _sum_and_weight(file, number, metric, value):
             return total, weight
     except (TypeError, ValueError):
         pass
-    raise UserError(f"{file}: line {number}: {metric} must be a number, or a sum and its weight; evaluate anew")
+    raise UserError(f"{file}: line {number}: {metric} must be a number, or a sum and its weight; evaluate again")
 
 
 # ---- Arms --------------------------------------------------------------------------------------------------
 
 
 def arm_values(arms):
-    """{(task, metric): [(mean, standard error, runs)]}, one entry an arm, None where no run of it was evaluated. The error
-    is that of the mean over seeds; for a single run that over its documents."""
+    """{(task, metric): [(mean, standard error, runs)]} with one entry per arm, None if no run of it was evaluated. The error
+    is that of the mean over seeds; for a single run, that over its documents."""
     found = [[e.results for run in arm.runs if (e := evaluation(run)).results] for arm in arms]
     keys = sorted({(task, metric) for arm in found for run in arm for task in run for metric in run[task]})
     table = {}
@@ -126,8 +126,8 @@ def _mean_and_error(values):
 
 
 def compare_tasks(pairs):
-    """Rows, one a task and metric: {"task", "metric", "baseline", "run": means, "gap", "estimate": over pairs or None,
-    "items": [ItemComparison], the mean of all pairs first where there are several}."""
+    """One row per task and metric: {"task", "metric", "baseline", "run": means, "gap", "estimate": over pairs or None,
+    "items": [ItemComparison], starting with the mean of all pairs if there are several}."""
     sides = [(pair, evaluation(pair.baseline), evaluation(pair.run)) for pair in pairs]
     sides = [(p, a, b) for p, a, b in sides if a.results and b.results]
     keys = {(t, m) for _, a, b in sides for t in a.results.keys() & b.results.keys() for m in a.results[t]}
@@ -157,7 +157,7 @@ def _compare_task(task, metric, sides):
 
 
 def compare_items(pairs, share):
-    """`pairs`: [(label, the baseline's {document: (sum, weight)}, the run's)]; documents that both have count."""
+    """`pairs`: [(label, the baseline's {document: (sum, weight)}, the run's)]; compares the documents that both have."""
     found = [c for label, first, second in pairs if (c := _compare_pair(label, first, second, share))]
     if len(found) > 1:
         found.insert(0, _all_pairs(pairs, share))
@@ -178,8 +178,8 @@ def _compare_pair(label, first, second, share):
 
 
 def _all_pairs(pairs, share):
-    """A document's differences are averaged over the pairs before documents are compared: models of several seeds answer the
-    same documents, so their answers are no independent draws, and McNemar's test of the sums would be too sure."""
+    """Averages the differences of a document over the pairs before comparing documents: models of several seeds answer the
+    same documents, so their answers are not independent, and McNemar's test of the sums would be overconfident."""
     common = sorted(set.intersection(*(first.keys() & second.keys() for _, first, second in pairs)))
     if not common:
         return ItemComparison(f"mean of {len(pairs)} pairs", 0, math.nan, math.nan, math.nan, math.nan)

@@ -1,14 +1,14 @@
-"""Numbers as a reader wants them."""
+"""Formatting of numbers."""
 
 import math
 
 
 def percent(value):
-    return "-" if not math.isfinite(value) else f"{100 * value:+.3f} %"
+    return "-" if not math.isfinite(value) else f"{100 * value:+.3f}%"
 
 
 def unsigned_percent(value):
-    return f"{100 * value:.3f} %"
+    return f"{100 * value:.3f}%"
 
 
 def loss_text(value):
@@ -38,7 +38,7 @@ def seconds_text(value):
 
 
 def tokens_unit(tokens):
-    """(divisor, name) for an axis or a text about so many tokens."""
+    """(divisor, name) of the unit for an axis or a text with this number of tokens."""
     for size, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if tokens >= size:
             return size, name

@@ -1,4 +1,4 @@
-"""A run's folder for the tests of export_metrics.py."""
+"""A run folder for the tests of export_metrics.py."""
 
 import json
 

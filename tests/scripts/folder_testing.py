@@ -1,4 +1,4 @@
-"""A folder of its own for every test."""
+"""A temporary folder for every test."""
 
 import json
 import tempfile
@@ -13,7 +13,7 @@ class InFolder(unittest.TestCase):
         self.folder = Path(temporary.name)
 
     def write(self, name, content):
-        """Text, bytes, or what becomes JSON; gives the file's path."""
+        """Writes text, bytes, or a value as JSON; returns the file's path."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):

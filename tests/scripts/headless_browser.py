@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, driven through its debugging protocol over a WebSocket, with the standard library alone.
+"""A headless Chromium for tests, controlled by its debugging protocol over a WebSocket, with the standard library only.
 
     with Browser(width=1280) as browser:
         browser.open("http://127.0.0.1:8420/")
@@ -21,13 +21,13 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find():
-    """The program, or None. TE_BROWSER names another one."""
+    """The browser's path, or None. TE_BROWSER overrides it."""
     return os.environ.get("TE_BROWSER") or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
     def __init__(self, width=1280, height=900, seconds=60):
-        self.seconds = seconds  # that anything may take
+        self.seconds = seconds  # timeout of all operations
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         options = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
@@ -41,7 +41,7 @@ class Browser:
             self.close()
             raise
         self._number, self._buffer = 0, b""
-        self.errors = []  # of the page: exceptions, and what it writes to console.error
+        self.errors = []  # exceptions of the page, and its console errors
         for domain in ("Page", "Runtime", "Log"):
             self.command(f"{domain}.enable")
         self.resize(width, height)
@@ -80,7 +80,7 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, expression):
-        """Until it is true; its value."""
+        """Waits until the expression is true; returns its value."""
         end = time.monotonic() + self.seconds
         while time.monotonic() < end:
             if found := self.value(expression):
@@ -89,7 +89,7 @@ class Browser:
         raise AssertionError(f"{expression} did not come true within {self.seconds} s; errors: {self.errors}")
 
     def drag(self, x, y, to_x):
-        """With the left button held, from (x, y) to (to_x, y)."""
+        """Drags with the left button from (x, y) to (to_x, y)."""
         for kind, at, buttons in (("mouseMoved", x, 0), ("mousePressed", x, 1), ("mouseMoved", to_x, 1), ("mouseReleased", to_x, 0)):
             button = {"button": "left" if kind != "mouseMoved" else "none", "buttons": buttons, "clickCount": 1}
             self.command("Input.dispatchMouseEvent", type=kind, x=at, y=y, **button)
@@ -121,7 +121,7 @@ class Browser:
                 return message["result"]
 
     def _page_address(self):
-        """The WebSocket of the one page; Chromium writes its port to a file of its profile."""
+        """The WebSocket address of the page; Chromium writes its port to a file of its profile."""
         file, end = Path(self._profile.name) / "DevToolsActivePort", time.monotonic() + self.seconds
         while time.monotonic() < end and self._process.poll() is None:
             if file.is_file() and (lines := file.read_text().split()):
@@ -151,10 +151,10 @@ class Browser:
         head = struct.pack("!BB", 0x81, 0x80 | size) if size < 126 else struct.pack("!BBH", 0x81, 0x80 | 126, size)
         if size > 0xFFFF:
             head = struct.pack("!BBQ", 0x81, 0x80 | 127, size)
-        self._socket.sendall(head + bytes(4) + text)  # masked with zeros, which changes nothing
+        self._socket.sendall(head + bytes(4) + text)  # masked with zeros, which does not change the data
 
     def _receive(self):
-        """The next message; fragments are put together, pings are none of ours."""
+        """The next message: joins fragments, and ignores pings."""
         whole = b""
         while True:
             first, size = struct.unpack("!BB", self._take(2))

@@ -1,4 +1,4 @@
-"""Run folders with known gaps, as te-train and te-experiment leave them."""
+"""Run folders of te-train and te-experiment with known gaps."""
 
 import json
 
@@ -19,7 +19,7 @@ def write_run(
     own=0,
     tokens=1000,
 ):
-    """loss = factor * (3 + 4 / sqrt(step) + noise of the seed) + shift + noise of the run's own."""
+    """loss = factor * (3 + 4 / sqrt(step) + noise of the seed) + shift + noise of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     shared, alone = np.random.default_rng(seed), np.random.default_rng(seed + 1000 * own + 17)
     level = noise * shared.normal()

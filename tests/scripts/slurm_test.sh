@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/slurm/te-train.sbatch under stand-ins for Slurm: when a job goes back into the queue, how often, and that it
-# then goes on from its last checkpoint (with te-train on one CPU rank).
+# Tests scripts/slurm/te-train.sbatch with fake Slurm commands: when and how often a job is requeued, and that it then
+# resumes from its last checkpoint (with te-train on one CPU rank).
 #
 #   slurm_test.sh SBATCH_SCRIPT TE_TRAIN
 set -euo pipefail
@@ -10,16 +10,16 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/bin"
 
-# fail TEXT...: ends the test, with what the last job printed.
+# fail TEXT...: ends the test with the output of the last job.
 fail() {
   cat "$folder/log" >&2
   printf 'FAILED: %s\n' "$*" >&2
   exit 1
 }
 
-# srun: notes its arguments, and acts as the next word of `plan` says: an exit code, `node` (the node fails: the batch
-# script is gone as well), `killed` (te-train is killed once it has saved), `train` (te-train takes five steps more) or
-# `told` (the batch script gets SIGTERM while srun runs, and srun ends with 143).
+# srun: records its arguments, and acts as the next word of `plan` says: an exit code, `node` (the node fails and the
+# batch script is killed), `killed` (te-train is killed after a save), `train` (te-train trains five more steps) or
+# `told` (the batch script receives SIGTERM while srun runs, and srun ends with 143).
 cat >"$folder/bin/srun" <<'STUB'
 #!/usr/bin/env bash
 set -euo pipefail
@@ -46,14 +46,13 @@ case "$act" in
   *) exit "$act" ;;
 esac
 STUB
-# scontrol: notes that the job is to be queued again.
+# scontrol: records that the job is requeued.
 cat >"$folder/bin/scontrol" <<'STUB'
 #!/usr/bin/env bash
 [[ "$*" == "requeue 17" ]] || { echo "scontrol $*" >&2 && exit 1; }
 touch "$STUBS/requeued"
 STUB
-# sbatch: runs the script, and again as long as it was queued again; after a failed node only if the script asks for
-# that.
+# sbatch: runs the script, again as long as it is requeued; after a failed node only if the script has --requeue.
 cat >"$folder/bin/sbatch" <<'STUB'
 #!/usr/bin/env bash
 set -euo pipefail
@@ -71,8 +70,8 @@ done
 STUB
 chmod +x "$folder"/bin/*
 
-# job PLAN [NAME=VALUE]...: submits, with these in the environment; sets `status`, and `starts`, how often srun was
-# called.
+# job PLAN [NAME=VALUE]...: submits a job with these variables in the environment; sets `status`, and `starts`, the
+# number of srun calls.
 job() {
   echo "$1" >"$folder/plan"
   shift
@@ -83,13 +82,13 @@ job() {
   starts="$(grep -c "" "$folder/srun_calls" 2>/dev/null || true)"
 }
 
-# expect STATUS STARTS: how the last job ended.
+# expect STATUS STARTS: checks how the last job ended.
 expect() { [[ "$status" == "$1" && "$starts" == "$2" ]] || fail "status $status after $starts starts, expected $1 after $2"; }
 
-# said TEXT: the last job printed this.
+# said TEXT: checks that the last job printed this.
 said() { grep -qF -- "$1" "$folder/log" || fail "does not say: $1"; }
 
-# What stays ended, at once: done, refused, diverged, interrupted.
+# Not requeued: finished, refused, diverged, interrupted.
 for code in 0 2 3 130; do
   job "$code"
   expect "$code" 1
@@ -97,22 +96,22 @@ done
 grep -q -- "--mpi=pmix .*$executable --config $folder/run.yaml --set checkpoint.resume=auto" "$folder/srun_calls" ||
   fail "srun was called as: $(cat "$folder/srun_calls")"
 
-# A failure, a rank that was killed and a node that failed: queued again, and a run that is then done ends.
+# After a failure, a killed rank and a failed node the job is requeued, until the run finishes.
 job "1 137 node 0"
 expect 0 4
-said "ended with 137; back into the queue, restart 2 of at most 10"
+said "ended with code 137; requeued, restart 2 of at most 10"
 
-# So often and not oftener, whoever queues the job again.
+# The number of restarts is limited, by Slurm and by the script together.
 job "1 1 1 1 1 1" TE_RESTARTS=3
 expect 1 4
-said "ended with 1 after 3 restarts; stays ended"
+said "ended with code 1 after 3 restarts; not requeued"
 job "node node node node node" TE_RESTARTS=3
 expect 1 4
-said "started anew 3 times, which is enough (TE_RESTARTS)"
+said "restarted 3 times (limit: TE_RESTARTS)"
 job "1" TE_RESTARTS=0
 expect 1 1
 
-# Who is told to end stays ended.
+# A job that receives SIGTERM is not requeued.
 job "told 0"
 expect 143 1
 
@@ -121,7 +120,7 @@ status=0
 env SLURM_SUBMIT_DIR="$folder" bash "$script" >"$folder/log" 2>&1 || status=$?
 [[ $status -eq 2 && "$(wc -l <"$folder/log")" -eq 1 ]] || fail "without a config: $status"
 
-# With te-train: killed after a save, the next start goes on from there.
+# With te-train: after a kill following a save, the next start resumes from the checkpoint.
 cat >"$folder/run.yaml" <<YAML
 model: {family: llama, num_layers: 1, hidden_size: 32, ffn_hidden_size: 48, num_attention_heads: 4, vocab_size: 256,
         seq_length: 16}
@@ -132,8 +131,8 @@ logging: {directory: $folder/run}
 checkpoint: {save_every: 2, keep: 2}
 YAML
 job "killed train"
-said "ended with 137; back into the queue"
+said "ended with code 137; requeued"
 said "resumed from $folder/run/checkpoints/step_"
 [[ "$status" -eq 0 && "$starts" -eq 2 ]] || fail "status $status after $starts starts"
 awk -F, 'NR > 1 && $1 != NR - 1 { exit 1 }' "$folder/run/loss.csv" || fail "loss.csv lacks steps"
-echo "slurm: a failed job is queued again, a bounded number of times, and goes on from its checkpoint"
+echo "slurm: a failed job is requeued a limited number of times and resumes from its checkpoint"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bundle_tests.py on a build tree in miniature, whose programs are /bin/true and /bin/false."""
+"""bundle_tests.py on a small build tree with /bin/true and /bin/false as programs."""
 
 import shutil
 import subprocess
@@ -47,7 +47,7 @@ class Bundle(InFolder):
         done = self.bundle("--checkout", there)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("2 tests, 4 executables", done.stdout)
-        self.assertIn("not built, so not in the archive: ranks.np2, test_late", done.stderr)
+        self.assertIn("not built and not in the archive: ranks.np2, test_late", done.stderr)
         with tarfile.open(self.archive) as archive:
             names = {entry.name for entry in archive if entry.isfile()}
             archive.extractall(there)
@@ -75,12 +75,12 @@ class Bundle(InFolder):
             self.assertFalse(self.archive.exists())
         self.archive = self.folder / "nowhere/tests.tar.xz"
         done = self.bundle()
-        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 2))  # and what has not been built
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 2))  # and the warning about programs that are not built
         self.assertIn("nowhere/tests.tar.xz.tmp: No such file", done.stderr)
         (self.build / "CTestTestfile.cmake").unlink()
         done = self.bundle()
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-        self.assertIn("is no build tree with tests", done.stderr)
+        self.assertIn("not a build tree with tests", done.stderr)
 
 
 if __name__ == "__main__":

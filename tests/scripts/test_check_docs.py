@@ -40,7 +40,7 @@ class Checker(InFolder):
         return [f"{number}: {found}" for _, number, found in check_docs.check(self.folder.resolve())]
 
     def run_main(self, *arguments):
-        """Exit code and output."""
+        """(exit code, output)."""
         self.change(sys, "argv", ["check_docs.py", "--root", str(self.folder), *map(str, arguments)])
         with contextlib.redirect_stdout(io.StringIO()) as output:
             return check_docs.main(), output.getvalue()
@@ -95,7 +95,7 @@ class Checker(InFolder):
         self.assertEqual(self.problems("a\n" * 4), ["1: has 4 lines; it should have 2 to 3"])
         self.assertEqual(self.problems("a\n"), ["1: has 1 lines; it should have 2 to 3"])
         self.change(budgets, "DOCS_WORDS", 10)
-        self.write("docs/log/kernels.md", "word " * 20)  # counts no more than the generated page
+        self.write("docs/log/kernels.md", "word " * 20)  # does not count, as the generated page
         self.assertEqual(self.problems("a\na\n"), [])
         self.write("docs/long.md", "word " * 11)
         self.assertEqual(self.problems("a\na\n"), ["1: has 11 words without docs/log and generated pages, at most 10 are allowed; "

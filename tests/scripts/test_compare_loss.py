@@ -1,4 +1,4 @@
-"""Tests of scripts/compare_loss.py's short comparison: curves with known gaps, damaged logs, the noise band."""
+"""Tests of the short comparison of scripts/compare_loss.py: curves with known gaps, damaged logs, the noise band."""
 
 import contextlib
 import io
@@ -87,7 +87,7 @@ class Arithmetic(unittest.TestCase):
         np.testing.assert_allclose(smooth(np.full(9, 2.0), 101), np.full(9, 2.0))
         np.testing.assert_allclose(smooth([5.0], 7), [5.0])
         line = np.arange(20.0)
-        np.testing.assert_allclose(smooth(line, 5)[:18], line[:18])  # no bias on a slope, but for the end
+        np.testing.assert_allclose(smooth(line, 5)[:18], line[:18])  # no bias on a slope, except at the end
 
     def test_align_takes_common_tokens(self):
         base = make_run([5, 4, 3, 2])
@@ -100,7 +100,7 @@ class Arithmetic(unittest.TestCase):
 
     def test_align_interpolates_other_batch_sizes(self):
         base = make_run([8, 7, 6, 5, 4], batch=100)
-        other = make_run([8, 5, 2], batch=150)  # 150, 300, 450: 300 alone is common
+        other = make_run([8, 5, 2], batch=150)  # 150, 300, 450: only 300 is common
         tokens, a, b, exact = align(base, other)
         self.assertFalse(exact)
         self.assertEqual((tokens.tolist(), a.tolist()), ([200, 300, 400], [7, 6, 5]))
@@ -112,7 +112,7 @@ class Arithmetic(unittest.TestCase):
         self.assertEqual(tail_mask(np.arange(0.0, 101.0)).sum(), 11)
         self.assertEqual(tail_mask(np.array([7.0])).sum(), 1)
 
-    def test_compare_finds_the_gaps_that_were_put_in(self):
+    def test_compare_finds_known_gaps(self):
         base = 2.0 + np.exp(-np.arange(200) / 20)
         factor = np.full(200, 1.01)
         factor[50] = 0.9
@@ -148,8 +148,8 @@ class Arithmetic(unittest.TestCase):
         no_valid = compare(base, make_run(np.full(100, 4.0)), window=3)
         self.assertEqual(verdicts(no_valid, band), {"last_tenth": True})
 
-    def test_a_shorter_run_is_judged_by_the_same_tokens(self):
-        # The seeds agree for 50 steps and differ by 1 % from then on.
+    def test_a_shorter_run_is_compared_over_the_same_tokens(self):
+        # The seeds agree for 50 steps and then differ by 1%.
         base = make_run(np.full(100, 4.0))
         seed = make_run(np.where(np.arange(100) < 50, 4.0, 4.04))
         run = make_run(np.full(40, 4.01), "short")
@@ -159,15 +159,15 @@ class Arithmetic(unittest.TestCase):
         self.assertEqual(band["last_tenth"], [0.0, 0.0])
         self.assertFalse(verdicts(result, band)["last_tenth"])
 
-    def test_numbers_of_a_legend_are_of_the_same_tokens(self):
-        # Validated at 300, 600, 900 and at 300, 600: the last point that both have is 600.
+    def test_numbers_in_the_legend_are_over_the_same_tokens(self):
+        # Validation at 300, 600, 900 and at 300, 600: the last common point is 600.
         long = Run("long", np.arange(1.0, 1001), np.full(1000, 2.0), np.array([300.0, 600, 900]), np.array([3.0, 2.5, 2.25]))
         short = Run("short", np.arange(1.0, 701), np.full(700, 2.0), np.array([300.0, 600]), np.array([3.0, 2.75]))
         without = Run("none", np.arange(1.0, 11), np.full(10, 2.0), np.array([]), np.array([]))
         self.assertEqual(common_valid_tokens([long, short, without]), 600)
         self.assertEqual(common_valid_tokens([long]), 900)
         self.assertIsNone(common_valid_tokens([without]))
-        # The gap is 1 % up to 500 tokens and 5 % behind them.
+        # The gap is 1% up to 500 tokens and then 5%.
         gap = np.where(np.arange(1, 1001) <= 500, 1.01, 1.05)
         found = compare(long, Run("x", long.tokens, 2 * gap, without.valid_tokens, without.valid_loss))
         self.assertAlmostEqual(gap_before(found["curves"], 1000.0), 0.05)
@@ -204,7 +204,7 @@ class Program(InFolder):
             report,
         )
         self.assertEqual((code, errors), (0, ""))
-        self.assertIn("+0.400 %", output)
+        self.assertIn("+0.400%", output)
         self.assertIn("INSIDE", output)
         self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         found = json.loads(report.read_text())
@@ -213,7 +213,7 @@ class Program(InFolder):
         self.assertEqual(found["runs"][0]["inside_band"], {"last_tenth": True, "valid": True})
         self.assertEqual(found["band"]["runs"], 3)
 
-    def test_a_gap_outside_the_band_is_said(self):
+    def test_reports_a_gap_outside_the_band(self):
         code, output, _ = self.call(
             *[self.folder / n for n in ("bf16", "fp8")],
             "--band",
@@ -223,13 +223,13 @@ class Program(InFolder):
             "--no-plot",
         )
         self.assertEqual(code, 0)
-        self.assertIn("OUTSIDE the noise band [+0.000 %, +0.300 %]", output)
+        self.assertIn("OUTSIDE the noise band [+0.000%, +0.300%]", output)
         self.assertFalse(list(self.folder.glob("*.png")))
 
     def test_mistakes_are_one_line_and_exit_2(self):
         bf16, fp8 = self.folder / "bf16", self.folder / "fp8"
         for arguments, expected in (
-            ([bf16], "one run is nothing to compare"),
+            ([bf16], "runs: nothing to compare"),
             ([bf16, self.folder / "none"], "no such file"),
             ([bf16, fp8, "--labels", "a"], "--labels"),
             ([bf16, fp8, "--smooth", "0"], "--smooth"),
@@ -242,7 +242,7 @@ class Program(InFolder):
             self.assertIn(expected, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
 
-    def test_a_python_without_numpy_is_told_what_to_do(self):
+    def test_message_of_a_python_without_numpy(self):
         script = str(SCRIPTS / "compare_loss.py")
         program = (
             "import runpy, sys; sys.modules['numpy'] = None;"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""dashboard.py in a real browser: a run that grows while the page looks, axes, scales, closer looks, narrow screens."""
+"""dashboard.py in a real browser: a growing run, axes, scales, zoom, narrow screens."""
 
 import json
 import os
@@ -64,7 +64,7 @@ class Page(unittest.TestCase):
 
     def setUp(self):
         self.browser.resize(1280, 900)
-        # Each test begins with the same runs, whichever went before.
+        # Each test starts with the same runs, independent of earlier tests.
         (self.folder / "bf16" / "metrics.jsonl").write_text("".join(record(s, False) for s in range(1, 201)))
         self.browser.open(self.address)
         self.browser.wait(READY)
@@ -77,7 +77,7 @@ class Page(unittest.TestCase):
         return int(self.browser.value(f"document.getElementById('chart-{name}').dataset.points"))
 
     def ink(self, name):
-        """How many pixels of a chart are not empty."""
+        """The number of nonempty pixels of a chart."""
         return self.browser.value(
             f"(() => {{ const c = document.querySelector('[id=\"chart-{name}\"] canvas');"
             "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
@@ -116,13 +116,13 @@ class Page(unittest.TestCase):
         self.assertEqual(self.browser.value(pressed), "true")
         self.browser.value("document.getElementById('show0').click()")
         self.assertEqual(self.browser.value("document.getElementById('chart-loss').dataset.lines"), "1")
-        # The address says it all: a page that is opened with it looks the same.
+        # The URL contains the whole state: a page that is opened with it looks the same.
         self.browser.open(self.browser.value("location.href"))
         self.browser.wait(READY)
         self.assertEqual(self.browser.value(pressed), "true")
         self.assertEqual(self.browser.value("document.getElementById('chart-loss').dataset.lines"), "1")
 
-    def test_a_closer_look(self):
+    def test_zoom(self):
         box = self.browser.value("JSON.stringify(document.querySelector('#chart-loss canvas').getBoundingClientRect())")
         box = json.loads(box)
         middle = box["y"] + box["height"] / 2
@@ -134,7 +134,7 @@ class Page(unittest.TestCase):
         self.browser.value("document.getElementById('unzoom').click()")
         self.assertEqual(self.points("loss"), 600)
 
-    def test_texts_of_runs_stay_texts(self):
+    def test_texts_of_runs_are_escaped(self):
         self.browser.value("document.getElementById('samples').open = true")
         self.browser.wait("document.getElementById('texts').textContent.includes('<img')")
         self.assertNotEqual(self.browser.value("document.title"), "bad")
@@ -152,15 +152,15 @@ class Page(unittest.TestCase):
         self.browser.wait("document.getElementById('chart-loss').dataset.lines === '3'")
         after = json.loads(self.browser.value(scale))
         self.assertAlmostEqual(after["high"], before["high"], delta=0.5)
-        self.assertIn("beyond the scale", self.browser.value("document.querySelector('#chart-loss figcaption').innerText"))
+        self.assertIn("outside the scale", self.browser.value("document.querySelector('#chart-loss figcaption').innerText"))
         text = self.browser.value("document.querySelector('.run.diverged').innerText")
         self.assertIn("diverged", text)
-        colours = [
+        colors = [
             self.browser.value(f"getComputedStyle(document.querySelector('{where}')).{what}")
             for where, what in ((".run.diverged .state", "color"), (".run.finished .state", "color"))
         ]
-        self.assertEqual(colours[0], "rgb(179, 38, 30)")
-        self.assertNotEqual(*colours)
+        self.assertEqual(colors[0], "rgb(179, 38, 30)")
+        self.assertNotEqual(*colors)
 
     def test_a_narrow_screen(self):
         self.browser.resize(390, 844)

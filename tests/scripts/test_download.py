@@ -1,4 +1,4 @@
-"""Tests of scripts/download.py, against a server of this process."""
+"""Tests of scripts/download.py, with an HTTP server in this process."""
 
 import hashlib
 import http.server
@@ -16,7 +16,7 @@ CONTENT = bytes(range(256)) * 4096
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """One file under any name. `server.cut`: bytes after which the next answers end; `server.status`: answers with it."""
+    """Serves one file under any name. `server.cut`: lengths of the next bodies; `server.status`: the next status codes."""
 
     def do_GET(self):
         server = self.server
@@ -73,32 +73,32 @@ class Download(InFolder):
         self.assertEqual(result.stderr.count("error: "), 1, result.stderr)
         self.assertIn(text, result.stderr)
 
-    def test_a_file_and_that_it_is_there(self):
+    def test_downloads_a_file_once(self):
         self.expect_file(self.run_script())
         self.expect_file(self.run_script())
         self.assertEqual(self.server.ranges, [None])
 
-    def test_a_broken_connection_resumes(self):
+    def test_resumes_after_a_closed_connection(self):
         self.server.cut = [1000, 5000]
         result = self.run_script()
         self.expect_file(result)
         self.assertEqual(self.server.ranges, [None, "bytes=1000-", "bytes=6000-"])
-        self.assertIn(f"ended after 1000 of {len(CONTENT)} bytes; trying again", result.stderr)
+        self.assertIn(f"connection closed after 1000 of {len(CONTENT)} bytes; retrying", result.stderr)
 
-    def test_another_run_resumes(self):
+    def test_resumes_in_another_run(self):
         self.server.cut = [1000]
         self.expect_refused(self.run_script("--retries", "0"), "run the same command again to resume")
         self.assertFalse(self.path.exists())
         self.expect_file(self.run_script())
         self.assertEqual(self.server.ranges, [None, "bytes=1000-"])
 
-    def test_a_part_that_is_complete(self):
+    def test_accepts_a_complete_part(self):
         self.path.parent.mkdir()
         self.write("to/a b.bin.part", CONTENT)
         self.write("to/a b.bin.part.json", {"url": self.url, "validator": '"one"'})
         self.expect_file(self.run_script())
 
-    def test_a_part_of_another_file_is_not_continued(self):
+    def test_discards_a_part_of_another_file(self):
         for state in ({"url": self.url, "validator": '"old"'}, {"url": "http://x/y", "validator": '"one"'}, [1], "{"):
             self.write("to/a b.bin.part", b"old")
             self.write("to/a b.bin.part.json", state)
@@ -116,7 +116,7 @@ class Download(InFolder):
         self.expect_file(self.run_script())
         self.assertEqual(self.server.ranges, [None, "bytes=1000-", None, None])
 
-    def test_errors_of_the_server(self):
+    def test_server_errors(self):
         self.server.status = [503, 429]
         self.expect_file(self.run_script())
         self.path.unlink()
@@ -129,19 +129,19 @@ class Download(InFolder):
         sums = self.write("sums", f"{'0' * 64}  other.bin\n{digest} *x/a b.bin\n")
         result = self.run_script("--checksums", sums)
         self.expect_file(result)
-        self.assertIn("SHA-256 as given", result.stdout)
+        self.assertIn("SHA-256 verified", result.stdout)
         self.path.write_bytes(b"damaged")
         self.expect_refused(self.run_script("--checksums", sums), "remove the file")
         self.path.unlink()
         self.server.content = CONTENT[:-1] + b"x"
-        self.expect_refused(self.run_script("--checksums", sums), "the file was removed")
+        self.expect_refused(self.run_script("--checksums", sums), "removed the file")
         self.assertFalse(self.path.with_name("a b.bin.part").exists())
         self.expect_refused(self.run_script("--checksums", self.write("no", f"{digest}  b.bin\n")), "no line for a b.bin")
-        self.expect_refused(self.run_script("--checksums", self.write("bad", "abc  a b.bin\n")), "bad:1: is no line")
+        self.expect_refused(self.run_script("--checksums", self.write("bad", "abc  a b.bin\n")), "bad:1: not a line")
 
-    def test_mistakes(self):
+    def test_wrong_arguments(self):
         for url in ("ftp://x/y", "data/file", "http://x/", "http://x/.."):
-            self.expect_refused(self.run_script(url=url), "is no URL of a file")
+            self.expect_refused(self.run_script(url=url), "not the URL of a file")
         self.expect_refused(self.run_script("http://x/a%20b.bin"), "several URLs have the file name a b.bin")
         self.assertFalse(self.path.parent.exists())
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""export_metrics.py: what is sent when, against a tracker that only notes. test_trackers.py has the real ones."""
+"""export_metrics.py with a fake tracker that records calls. test_trackers.py tests the real trackers."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from monitor import export
 
 
 class Noting:
-    """A sink that notes: {run id: [(step, loss)]}, and how runs ended."""
+    """A sink that records {run id: [(step, loss)]}, and how runs ended."""
 
     def __init__(self):
         self.runs, self.ends, self.now = {}, [], None
@@ -47,17 +47,17 @@ class Sending(InRun):
     def sent(self, run="r0"):
         return self.sink.runs[run]
 
-    def test_what_is_new_is_sent_once(self):
+    def test_sends_new_records_once(self):
         made = self.start()
         self.assertFalse(made.catch_up())
         self.log.write_text(lines(1, 3))
         self.assertTrue(made.catch_up())
         with open(self.log, "a") as file:
-            file.write(lines(4, 4) + '{"step": 5')  # half a line waits
+            file.write(lines(4, 4) + '{"step": 5')  # an incomplete line is not sent
         made.catch_up()
         self.assertFalse(made.catch_up())
         self.assertEqual([step for step, _ in self.sent()], [1, 2, 3, 4])
-        # Another call goes on; where something else is written to, all is sent.
+        # Another call continues; for another destination all records are sent.
         with open(self.log, "a") as file:
             file.write(', "loss": 1}\n')
         again = self.start()
@@ -77,7 +77,7 @@ class Sending(InRun):
         self.assertEqual(self.sent("r1"), [(s, 1.0) for s in range(1, 5)] + [(s, 2.0) for s in range(5, 13)])
         self.assertEqual(made.step, 12)
 
-    def test_a_resume_that_cuts_off_what_was_sent(self):
+    def test_a_resume_that_discards_sent_steps(self):
         made = self.start()
         self.log.write_text(lines(1, 9))
         made.catch_up()
@@ -88,7 +88,7 @@ class Sending(InRun):
         self.start().catch_up()
         self.check_superseded(self.start())
 
-    def test_a_log_that_is_shorter_now(self):
+    def test_a_truncated_log(self):
         made = self.start()
         self.log.write_text(lines(1, 9))
         made.catch_up()
@@ -100,7 +100,7 @@ class Sending(InRun):
         made.catch_up()
         self.assertEqual([s for s, _ in self.sent("r1")], [1, 2, 3, 4, 5, 6])
 
-    def test_steps_that_a_rollback_repeats_are_sent_as_they_are(self):
+    def test_steps_repeated_by_a_rollback_are_sent(self):
         self.log.write_text(lines(1, 5) + lines(3, 6, loss=2.0))
         self.start().catch_up()
         self.assertEqual([s for s, _ in self.sent()], [1, 2, 3, 4, 5, 3, 4, 5, 6])
@@ -145,7 +145,7 @@ class Sending(InRun):
         with self.assertRaisesRegex(export.UserError, "^noted: ValueError: no room$"):
             made.catch_up()
         del self.sink.log
-        made = self.start()  # nothing was noted as sent
+        made = self.start()  # nothing was recorded as sent
         made.catch_up()
         self.assertEqual(made.sent, 2)
 
@@ -158,9 +158,9 @@ class CommandLine(InRun):
 
     def test_mistakes_are_one_line(self):
         for arguments, expected in (
-            (["--to", "mlflow", "--offline", self.folder], "--offline: is for wandb"),
-            (["--to", "wandb", "--tracking-uri", "x", self.folder], "--tracking-uri: is for mlflow"),
-            (["--to", "wandb", self.folder / "none"], "holds no run"),
+            (["--to", "mlflow", "--offline", self.folder], "--offline needs --to wandb"),
+            (["--to", "wandb", "--tracking-uri", "x", self.folder], "--tracking-uri needs --to mlflow"),
+            (["--to", "wandb", self.folder / "none"], "contains no run"),
             (["--to", "wandb", "--every", "0", self.folder], "--every: 0.0 must be above 0"),
         ):
             code, _, errors = self.call(*arguments)

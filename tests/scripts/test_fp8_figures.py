@@ -1,4 +1,4 @@
-"""Tests of scripts/fp8_figures.py: its rounding, its simulation, and that it draws."""
+"""Tests of scripts/fp8_figures.py: rounding, simulation and output files."""
 
 import subprocess
 import sys
@@ -34,8 +34,8 @@ class Simulation(unittest.TestCase):
         self.assertAlmostEqual(run["requantizing"][jump], run["current"][jump])
 
 
-class Pictures(InFolder):
-    def test_are_drawn(self):
+class Figures(InFolder):
+    def test_are_written(self):
         subprocess.run([sys.executable, "-B", str(SCRIPTS / "fp8_figures.py"), "--folder", str(self.folder)], check=True, capture_output=True)
         for name in ("fp8_formats.png", "fp8_scaling.png"):
             self.assertGreater((self.folder / name).stat().st_size, 10000)

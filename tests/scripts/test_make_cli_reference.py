@@ -1,4 +1,4 @@
-"""Tests of scripts/make_cli_reference.py, on programs that print a help. The page itself is tested by apps.cli_reference."""
+"""Tests of scripts/make_cli_reference.py with fake programs. apps.cli_reference tests the page itself."""
 
 import contextlib
 import io

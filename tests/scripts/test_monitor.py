@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of scripts/monitor: following logs that grow and are cut, thinning curves, a run's state, the dashboard's answers."""
+"""Tests of scripts/monitor: logs that grow and are truncated, downsampled curves, the state of runs, the dashboard's API."""
 
 import json
 import math
@@ -48,7 +48,7 @@ class Following(WithRuns):
         news = self.follower.read()
         return news.kept, news.lines
 
-    def test_lines_come_once_and_whole(self):
+    def test_returns_complete_lines_once(self):
         self.assertEqual(self.read(), (0, []))
         self.path.write_text("a\nb\nc")
         self.assertEqual(self.read(), (0, ["a", "b"]))
@@ -57,16 +57,16 @@ class Following(WithRuns):
             file.write("c\nd\n")
         self.assertEqual(self.read(), (2, ["cc", "d"]))
 
-    def test_a_cut_that_is_seen(self):
+    def test_a_truncated_log(self):
         self.path.write_text("".join(f"{i}\n" for i in range(1000)))
         self.read()
         os.truncate(self.path, len("".join(f"{i}\n" for i in range(700))))
         self.assertEqual(self.read(), (700, []))
 
-    def test_a_cut_that_was_written_over_before_anybody_looked(self):
+    def test_a_truncated_log_that_has_grown_again(self):
         self.path.write_text("".join(f"{i} old\n" for i in range(1000)))
         self.read()
-        with open(self.path, "r+") as file:  # the same file, as te-train does it
+        with open(self.path, "r+") as file:  # the same file, as in te-train
             file.truncate(len("".join(f"{i} old\n" for i in range(421))))
             file.seek(0, os.SEEK_END)
             file.write("".join(f"{i} new, and longer\n" for i in range(421, 2000)))
@@ -82,13 +82,13 @@ class Following(WithRuns):
         self.path.unlink()
         self.assertEqual(self.read(), (0, []))
 
-    def test_pieces(self):
+    def test_reads_in_parts(self):
         self.path.write_text("".join("x" * 50 + f"{i}\n" for i in range(100)))
         lines = self.follower.read(limit=120).lines
         self.assertEqual(len(lines), 2)
         self.assertTrue(self.follower.behind())
         while self.follower.behind():
-            lines += self.follower.read(limit=7).lines  # a line is longer than a piece
+            lines += self.follower.read(limit=7).lines  # lines are longer than the limit
         self.assertEqual([text[50:] for text in lines], [str(i) for i in range(100)])
 
 
@@ -118,13 +118,13 @@ class Curves(unittest.TestCase):
             made.add({"step": step, "consumed_tokens": 10.0 * step, "step_ms": 500.0, "loss": value(step)})
         return made
 
-    def test_few_steps_are_all_there(self):
+    def test_few_steps_are_not_joined(self):
         picture = self.filled(5).picture()
         self.assertEqual(picture["step"], [1, 2, 3, 4, 5])
         self.assertEqual(picture["seconds"], [0.5, 1, 1.5, 2, 2.5])
         self.assertEqual(picture["series"]["loss"], {"mean": [1, 2, 3, 4, 5]})
 
-    def test_many_steps_are_joined_and_a_spike_is_seen(self):
+    def test_many_steps_are_joined_and_a_spike_remains(self):
         made = self.filled(5000, lambda step: 100.0 if step == 3333 else 1.0)
         self.assertEqual(made.level, 3)  # 625 buckets of 8
         loss = made.picture()["series"]["loss"]
@@ -133,7 +133,7 @@ class Curves(unittest.TestCase):
         self.assertAlmostEqual(loss["mean"][3332 // 8], (7 + 100) / 8)
         self.assertEqual(max(loss["low"]), 1.0)
 
-    def test_increments_make_the_whole(self):
+    def test_increments_add_up(self):
         made, shown, generation = self.filled(10), [], -1
         for step in range(11, 3000):
             made.add({"step": step, "loss": float(step % 7), "step_ms": 500.0, "consumed_tokens": 10.0 * step})
@@ -143,7 +143,7 @@ class Curves(unittest.TestCase):
                 generation = made.generation
                 self.assertEqual(shown, made.picture()["series"]["loss"]["mean"])
 
-    def test_steps_that_are_repeated_replace_those_behind_them(self):
+    def test_a_repeated_step_replaces_later_steps(self):
         made = self.filled(3000)
         before = made.generation
         made.add({"step": 1501, "loss": -1.0, "step_ms": 500.0, "consumed_tokens": 15010.0})
@@ -156,7 +156,7 @@ class Curves(unittest.TestCase):
         self.assertEqual(made.picture()["series"]["loss"], whole.picture()["series"]["loss"])
         self.assertEqual(made.last("loss"), -1.0)
 
-    def test_numbers_that_come_now_and_then(self):
+    def test_sparse_numbers(self):
         made = curves.Curves()
         for step in range(1, 4001):
             made.add({"step": step, "loss": 1.0, **({"valid_loss": float(step)} if step % 1000 == 0 else {})})
@@ -166,7 +166,7 @@ class Curves(unittest.TestCase):
     def test_a_part_is_finer(self):
         made = self.filled(5000)
         part = made.part("tokens", 20000, 20500)
-        self.assertEqual(part["step"][0], 1999)  # one before, one behind: lines reach to the edges
+        self.assertEqual(part["step"][0], 1999)  # one row more on both sides, so that lines reach the edges
         self.assertEqual(part["series"]["loss"]["mean"][1], 2000)
         self.assertEqual(part["step"][-1], 2051)
         self.assertEqual(made.part("step", 9000, 9100)["step"], [5000])
@@ -181,19 +181,19 @@ class Divergence(unittest.TestCase):
             made.add(step, loss, step in skipped)
         return made.diverged(ended)
 
-    def test_a_loss_that_left_its_course(self):
+    def test_a_permanent_rise_of_the_loss(self):
         falling = [8 - i / 50 for i in range(200)]
         self.assertIsNone(self.of(falling))
         after, why = self.of(falling + [7.5] * 50)
         self.assertEqual((after, why), (200, "its loss is 3.39 above its lowest"))
         self.assertIsNotNone(self.of(falling + [7.5] * 50, ended=False))
 
-    def test_what_is_no_divergence(self):
+    def test_no_divergence(self):
         falling = [8 - i / 50 for i in range(200)]
         self.assertIsNone(self.of(falling + [30.0] * 4))  # a spike
         self.assertIsNone(self.of(falling + [30.0] * 4 + [4.0] * 10))
         self.assertIsNone(self.of(falling + [5.5] * 50))  # other data
-        self.assertIsNone(self.of([2.0] * 50 + [2.9] * 50))  # a finetuning gains little
+        self.assertIsNone(self.of([2.0] * 50 + [2.9] * 50))  # fine-tuning improves little
         self.assertIsNone(self.of([]))
         self.assertIsNone(self.of([math.nan] * 20))
 
@@ -223,10 +223,10 @@ class Status(WithRuns):
         os.waitpid(child, 0)
         self.lock(folder, child)
         self.assertEqual(self.state(folder, 50), "failed")
-        self.lock(folder, child, "elsewhere")  # nobody here can know
+        self.lock(folder, child, "elsewhere")  # processes of other hosts are unknown
         self.assertEqual(self.state(folder, 50), "running")
         self.assertEqual(self.state(folder, 50, time.time() + 1000), "stale")
-        # Steps of a minute each are no reason to worry.
+        # Steps of a minute each are not stale.
         self.assertEqual(run_status.status(folder, 50, 100, [60.0], time.time() + 1000)[0], "running")
         (folder / "run.lock").unlink()
         (folder / "state.json").write_text('{"state": "diverged"}')
@@ -240,7 +240,7 @@ class Status(WithRuns):
         configs = [{"a.x": "1", "logging.directory": "p", "c.z": "3"}, {"a.x": "2", "logging.directory": "q"}, {}]
         self.assertEqual(run_status.differing_keys(configs), {"a.x": ["1", "2", "?"], "c.z": ["3", "-", "?"]})
 
-    def test_the_keys_that_differ_most_tellingly_come_first(self):
+    def test_the_most_important_differing_keys_come_first(self):
         names = ["checkpoint.keep", "data.train", "optimizer.lr", "precision.dtype", "precision.fp8", "training.seed"]
         one = {name: "1" for name in names} | {"training.train_steps": "1", "precision.fp8_recipe": "1", "a.new": "1"}
         found = list(run_status.differing_keys([one, {key: "2" for key in one}]))
@@ -299,7 +299,7 @@ class Dashboard(WithRuns):
         self.assertEqual((first["from"], first["step"]), (49, [50, 51, 52]))
         self.assertEqual((second["from"], second["step"]), (49, [50]))
 
-    def test_a_resume_that_cuts_the_log(self):
+    def test_a_resume_that_truncates_the_log(self):
         (before, _) = self.runs_of()
         text = "".join(line(s) for s in range(1, 21)) + "".join(line(s, loss=1.0) for s in range(21, 81))
         with open(self.runs[0] / "metrics.jsonl", "r+") as file:
@@ -319,7 +319,7 @@ class Dashboard(WithRuns):
         self.assertEqual((found["state"], found["diverged_after"]), ("diverged", 50))
         self.assertIn("above its lowest", found["why"])
         self.assertEqual((other["state"], other["diverged_after"]), ("stopped", None))
-        with open(self.runs[0] / "metrics.jsonl", "a") as file:  # a rollback: steps that are there already
+        with open(self.runs[0] / "metrics.jsonl", "a") as file:  # a rollback repeats steps
             file.write("".join(line(s) for s in range(51, 71)))
         self.catch_up()
         self.assertEqual((self.runs_of()[0]["state"], self.runs_of()[0]["diverged_after"]), ("stopped", None))
@@ -330,7 +330,7 @@ class Dashboard(WithRuns):
         self.catch_up()
         self.assertEqual((self.runs_of()[0]["state"], self.runs_of()[0]["diverged_after"]), ("diverged", 50))
 
-    def test_runs_that_come_later_keep_the_others_places(self):
+    def test_later_runs_do_not_move_the_others(self):
         board = Board([self.folder])
         self.write_run("0_first_by_name", 3)
         self.write_run("more/a", 3)
@@ -356,16 +356,16 @@ class Dashboard(WithRuns):
             code, body = self.get(path)
             self.assertEqual(code, 404, path)
             self.assertNotIn(b"secret", body)
-        with socket.create_connection(self.server.server_address) as raw:  # as it is, without urllib's cleaning
+        with socket.create_connection(self.server.server_address) as raw:  # without urllib's normalization
             raw.sendall(b"GET /../../../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             self.assertIn(b" 404 ", raw.recv(200).split(b"\r\n")[0])
         self.assertEqual(self.get("/api/samples?run=x")[0], 400)
 
-    def test_only_this_machine_may_ask(self):
+    def test_only_local_host_names_are_accepted(self):
         self.assertEqual(self.get("/api/runs", Host="evil.example")[0], 403)
         self.assertEqual(self.get("/api/runs", Host="localhost:8420")[0], 200)
 
-    def test_the_page_brings_all_it_needs(self):
+    def test_the_page_is_self_contained(self):
         code, body = self.get("/")
         text = body.decode()
         self.assertEqual(code, 200)
@@ -384,7 +384,7 @@ class Dashboard(WithRuns):
         found = self.runs_of()[0]
         self.assertEqual(found["now_step"], 52)
         self.assertIsNone(found["series"]["loss"]["mean"][50])
-        self.assertIsNone(found["last"]["loss"])  # beyond what a curve holds
+        self.assertIsNone(found["last"]["loss"])  # not representable in a curve (FP32)
 
 
 if __name__ == "__main__":

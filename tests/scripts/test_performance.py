@@ -39,12 +39,12 @@ class Performance(InFolder):
         report = self.write("step.json", [{"config": "tiny", "profile": PROFILE}])
         result = self.run_script("plot_step_time.py", report, "--markdown")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("| GEMMs | 40.00 | 50.00 | 80 % | 83.3 % |", result.stdout)
-        self.assertIn("| between operations | | 6.00 | | 10.0 % |", result.stdout)
-        self.assertIn("| **41.00** | **60.00** | **68.3 %** |", result.stdout)
+        self.assertIn("| GEMMs | 40.00 | 50.00 | 80% | 83.3% |", result.stdout)
+        self.assertIn("| between operations | | 6.00 | | 10.0% |", result.stdout)
+        self.assertIn("| **41.00** | **60.00** | **68.3%** |", result.stdout)
         self.assertLess(result.stdout.index("GEMMs"), result.stdout.index("norm"))
 
-    def test_no_floor_in_the_picture_is_longer_than_the_measurement(self):
+    def test_floors_in_the_figure_do_not_exceed_the_measurement(self):
         sys.path.insert(0, str(SCRIPTS))
         import plot_step_time
 
@@ -52,7 +52,7 @@ class Performance(InFolder):
         bars = plot_step_time.bars_of(PROFILE)
         self.assertAlmostEqual(bars["GEMMs"][0], 100 * 40 / 60)
         self.assertAlmostEqual(bars["GEMMs"][1], 100 * 50 / 60)
-        # The second GEMM is faster in the step (10 ms) than by itself (25): 30 + 10 are its group's floor.
+        # The second GEMM is faster in the step (10 ms) than alone (25 ms): its group's floor is 30 + 10.
         faster = {**PROFILE, "operations": [*PROFILE["operations"][:2], row("GEMMs", "b", 25, 10)], "run_ms": 50}
         bars = plot_step_time.bars_of(faster)
         self.assertAlmostEqual(bars["GEMMs"][0], 100 * 40 / 52)  # the profiled operations take longer than the step
@@ -98,9 +98,9 @@ class Performance(InFolder):
         cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
         self.assertEqual(cells[0], ["row", "precision", "te-train", "torch", "ratio"])
         self.assertIn(["layer-gpt", "BF16", "20.00 ms", "30.00 ms", "1.50"], cells)
-        self.assertIn(["layer-gpt, sustained", "BF16", "25.00 ms", "50.00 ms", "2.00"], cells)
+        self.assertIn(["layer-gpt, power-limited", "BF16", "25.00 ms", "50.00 ms", "2.00"], cells)
         self.assertIn(["layer-gpt", "FP8", "10.00 ms", "15.00 ms", "1.50"], cells)
-        self.assertIn(["layer-gpt, sustained", "FP8", "12.00 ms", "-", "-"], cells)
+        self.assertIn(["layer-gpt, power-limited", "FP8", "12.00 ms", "-", "-"], cells)
         self.assertIn(["train-llama_1b", "FP8", "3,000 tokens/s", "2,000 tokens/s", "1.50"], cells)
 
 

@@ -23,7 +23,7 @@ def gemm(start, label, **place):
 
 
 def layer_forward(start):
-    """Four milliseconds: a linear in two pieces with a message beside it, and others."""
+    """Four milliseconds: a linear layer in two chunks with overlapping communication, and other operations."""
     return [
         gemm(start, "linear_qkv fprop"),
         event(start, 1.5, "all_gather", "communication", group="tensor", stream=1),
@@ -33,20 +33,20 @@ def layer_forward(start):
     ]
 
 
-def layer_backward(start, remade=False):
-    """Five milliseconds, of which two make the activations anew if they are to."""
-    anew = [gemm(start + 3, "linear_qkv fprop"), gemm(start + 4, "linear_fc2 fprop")] if remade else []
+def layer_backward(start, recomputed=False):
+    """Five milliseconds, of which two recompute activations if `recomputed`."""
+    recompute = [gemm(start + 3, "linear_qkv fprop"), gemm(start + 4, "linear_fc2 fprop")] if recomputed else []
     return [
         gemm(start, "linear_fc2 dgrad"),
         gemm(start + 0.2, "linear_fc2 wgrad", stream=2),
         gemm(start + 1, "linear_fc2 dgrad"),
         gemm(start + 2, "linear_qkv dgrad"),
-        *anew,
+        *recompute,
     ]
 
 
-def step(layers, microbatches, remade=False):
-    """Each microbatch: the layers forward, four ms each, the output layer, two, and the layers backward, five each."""
+def step(layers, microbatches, recomputed=False):
+    """Each microbatch: the layers forward (four ms each), the output layer (two), and the layers backward (five each)."""
     events, now = [event(0, 0.5, "fill", "copies, fills")], 1
     for _ in range(microbatches):
         for _ in range(layers):
@@ -55,7 +55,7 @@ def step(layers, microbatches, remade=False):
         events += [gemm(now, "output_layer fprop"), gemm(now + 1, "output_layer dgrad")]
         now += 2
         for _ in range(layers):
-            events += layer_backward(now, remade)
+            events += layer_backward(now, recomputed)
             now += 5
     return events
 
@@ -80,7 +80,7 @@ class PlotTimeline(InFolder):
         self.assertEqual([e["lane"] for e in events], [(0, 3), (1, 0)])
         self.assertAlmostEqual(events[0]["from"], 1.0)
         self.assertAlmostEqual(events[0]["to"], 3.5)
-        self.assertEqual(plot_timeline.kind_of(events[0]), "messages")
+        self.assertEqual(plot_timeline.kind_of(events[0]), "communication")
         self.assertEqual(plot_timeline.kind_of(events[1]), "GEMMs")
 
     def test_kinds(self):
@@ -93,11 +93,11 @@ class PlotTimeline(InFolder):
         forward, backward = self.windows(step(3, 1))
         self.assertEqual(forward, ("forward pass of a layer", 5.0, 9.0))
         self.assertEqual(backward, ("backward pass of a layer", 20.0, 25.0))
-        # Activations that are made anew do not shift them.
-        self.assertEqual(self.windows(step(3, 1, remade=True)), [forward, backward])
+        # Recomputed activations do not shift them.
+        self.assertEqual(self.windows(step(3, 1, recomputed=True)), [forward, backward])
 
     def test_no_window_spans_two_microbatches(self):
-        # Two layers: backward from 11 and 16 to 21, then from 31 and 36. Between 16 and 31 lies a forward pass.
+        # Two layers: backward from 11 and 16 to 21, then from 31 and 36. Between 16 and 31 there is a forward pass.
         _, backward = self.windows(step(2, 2))
         self.assertEqual(backward[1:], (31.0, 36.0))
 
@@ -112,11 +112,11 @@ class PlotTimeline(InFolder):
         self.assertEqual(plot_timeline.chosen_windows(events, 1.0, None), [("window", 1.0, 2.0)])
         self.assertEqual(plot_timeline.chosen_windows(events, None, 1.5), [("window", 0.0, 1.5)])
 
-    def test_texts_have_room(self):
+    def test_texts_fit_their_bars(self):
         fc1 = {"name": "gemm", "kind": "GEMMs", "label": "linear_fc1 fprop", "group": ""}
-        self.assertEqual([plot_timeline.text_of(fc1, room) for room in (9, 8, 2)], ["fc1 fprop", "fc1", ""])
+        self.assertEqual([plot_timeline.text_of(fc1, letters) for letters in (9, 8, 2)], ["fc1 fprop", "fc1", ""])
         gather = {"name": "all_gather", "kind": "communication", "label": "", "group": "data"}
-        self.assertEqual([plot_timeline.text_of(gather, room) for room in (15, 14, 2, 1)],
+        self.assertEqual([plot_timeline.text_of(gather, letters) for letters in (15, 14, 2, 1)],
                          ["all_gather data", "all_gather", "AG", ""])  # fmt: skip
 
     def test_picture(self):
@@ -128,7 +128,7 @@ class PlotTimeline(InFolder):
         result = self.run_script(path)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("forward pass of a layer 1.000 to 5.000 ms", result.stdout)
-        self.assertIn("3 lanes", result.stdout)  # the main stream, messages, weight gradients
+        self.assertIn("3 lanes", result.stdout)  # the main stream, communication, weight gradients
         self.assertGreater((self.folder / "trace.png").stat().st_size, 1000)
         result = self.run_script(path, "--from-ms", "2", "--to-ms", "3.2", "--out", str(self.folder / "other.png"))
         self.assertEqual(result.returncode, 0, result.stderr)

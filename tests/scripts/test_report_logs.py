@@ -31,16 +31,16 @@ class TeTrain(InFolder):
         np.testing.assert_allclose(run.grad_norm, [2.5, 1.5])
         np.testing.assert_allclose(run.seconds, [1.0, 1.1])
 
-    def test_in_a_thinned_log_a_step_stands_for_those_before_it(self):
+    def test_a_record_stands_for_skipped_steps_before_it(self):
         run = read_run(
             self.write("t.csv", "step,consumed_tokens,loss,step_ms\n1,10,4,1000\n5,50,3,100\n10,100,2,200\n")
         )
         np.testing.assert_allclose(run.seconds, [1.0, 1.0 + 4 * 0.1, 1.4 + 5 * 0.2])
 
-    def test_without_times_the_clock_is_unknown(self):
+    def test_without_times_seconds_are_unknown(self):
         self.assertTrue(np.isnan(read_run(self.write("t.csv", "consumed_tokens,loss\n10,4\n20,3\n")).seconds).all())
 
-    def test_metrics_alone_resumed_and_cut_off(self):
+    def test_metrics_only_resumed_and_truncated(self):
         lines = [
             {"step": 1, "consumed_tokens": 10, "loss": 4.0, "step_ms": 5.0},
             {"step": 2, "consumed_tokens": 20, "loss": None},
@@ -51,23 +51,23 @@ class TeTrain(InFolder):
         run = read_run(self.folder / "m")
         self.assertEqual((run.tokens.tolist(), run.loss.tolist(), run.dropped), ([10, 30], [4.0, 3.0], 1))
         self.assertEqual((run.valid_tokens.tolist(), run.valid_loss.tolist()), ([30], [3.5]))
-        with self.assertRaisesRegex(UserError, "metrics.jsonl: line 1: is no JSON"):
+        with self.assertRaisesRegex(UserError, "metrics.jsonl: line 1: not valid JSON"):
             read_run(self.write("bad/metrics.jsonl", "{oops}\n").parent)
 
 
 class Megatron(InFolder):
     def test_console_log(self):
         run = read_run(LOGS / "megatron.log")
-        samples = np.array([2560, 5120, 10240])  # iteration 30 was skipped: it has no loss
+        samples = np.array([2560, 5120, 10240])  # iteration 30 was skipped and has no loss
         np.testing.assert_allclose(run.tokens, samples * 2048)
         np.testing.assert_allclose(run.loss, [10.5, 9.25, 8.5])
         np.testing.assert_allclose(run.grad_norm, [12.5, 8, 4])
         self.assertEqual((run.valid_tokens.tolist(), run.valid_loss.tolist()), ([5120 * 2048.0], [9.125]))
         self.assertEqual((run.label, run.dropped), ("megatron", 1))
-        # Ten steps a line; the first line stands for its last step.
+        # Ten steps per line; the first line stands for its last step only.
         np.testing.assert_allclose(run.seconds, [1.1005, 11.1005, 31.1005])
 
-    def test_sequence_length_is_asked_for(self):
+    def test_sequence_length_is_required(self):
         text = "\n".join(line for line in (LOGS / "megatron.log").read_text().splitlines() if "seq_length" not in line)
         path = self.write("x.log", text)
         with self.assertRaisesRegex(UserError, "--seq-length"):
@@ -99,7 +99,7 @@ def record(payload):
 
 
 def event(step, tag, value):
-    """`value`: the bytes of the field of Summary.Value that holds the number."""
+    """`value`: the bytes of the field of Summary.Value with the number."""
     summary = field(1, 2, field(1, 2, tag.encode()) + value)
     return record(field(1, 1, struct.pack("<d", 50.0 + step)) + field(2, 0, varint(step)) + field(5, 2, summary))
 
@@ -110,7 +110,7 @@ class Events(InFolder):
         path = LOGS / "events.out.tfevents.megatron"
         with self.assertRaisesRegex(UserError, "--tokens-per-step"):
             read_run(path)
-        run = read_run(path, "meg", Options(seq_length=128))  # 8 samples a step
+        run = read_run(path, "meg", Options(seq_length=128))  # 8 samples per step
         np.testing.assert_allclose(run.tokens, 8 * 128 * np.arange(1, 21))
         np.testing.assert_allclose(run.loss, 3 + 1 / np.arange(1, 21), rtol=1e-6)
         np.testing.assert_allclose(run.grad_norm, 0.5 * np.arange(1, 21))
@@ -120,12 +120,12 @@ class Events(InFolder):
         self.assertEqual(run.label, "meg")
         np.testing.assert_allclose(read_run(path, None, Options(tokens_per_step=10)).tokens, np.arange(10, 201, 10))
 
-    def test_check_sum_of_the_standard(self):
+    def test_standard_checksum(self):
         # RFC 3720: CRC-32C of 32 bytes of zeros is 0x8a9136aa; rotated by 15 and offset as in TFRecord.
         crc = 0x8A9136AA
         self.assertEqual(foreign._masked_crc32c(bytes(32)), (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
-    def test_scalars_of_tensors_and_a_record_in_work(self):
+    def test_scalars_of_tensors_and_an_incomplete_record(self):
         number = struct.pack("<f", 2.5)
         tensors = [
             field(8, 2, field(1, 0, varint(1)) + field(4, 2, number)),  # tensor_content
@@ -154,9 +154,9 @@ class Events(InFolder):
         self.assertEqual((run.tokens.tolist(), run.loss.tolist()), ([32, 64, 96], [4.0, 3.0, 2.0]))
 
     def test_mistakes(self):
-        with self.assertRaisesRegex(UserError, "no record of an event file"):
+        with self.assertRaisesRegex(UserError, "not a record of an event file"):
             read_run(self.write("a.tfevents", b"not an event file at all, but long enough"))
-        with self.assertRaisesRegex(UserError, r"no loss among its tags \(x\); give --loss-tag"):
+        with self.assertRaisesRegex(UserError, r"no loss among its tags \(x\); set --loss-tag"):
             read_run(
                 self.write("b.tfevents", event(1, "x", field(2, 5, struct.pack("<f", 1)))),
                 None,

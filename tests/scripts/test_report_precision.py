@@ -1,4 +1,4 @@
-"""Tests of the report's sections about number formats: FP8 statistics and the guard, from hand-made folders."""
+"""Tests of the report's sections about FP8 statistics and the guard, with generated folders."""
 
 import contextlib
 import io
@@ -35,7 +35,7 @@ FC2, QKV = "layers.1.mlp.linear_fc2", "layers.0.self_attention.linear_qkv"
 
 
 def write_statistics(folder, steps=range(10, 101, 10)):
-    """The SQNR of linear_fc2's input falls from 30 dB by 0.1 a step, its amax grows; another cast is steady."""
+    """The SQNR of linear_fc2's input falls from 30 dB by 0.1 dB per step and its amax grows; another cast is constant."""
     lines = []
     for step in steps:
         operands = [
@@ -49,7 +49,7 @@ def write_statistics(folder, steps=range(10, 101, 10)):
 
 
 def write_guard(folder, action="rollback"):
-    """Comparisons every 20 steps; that of step 64 is above its limit, and BF16 follows."""
+    """Comparisons every 20 steps; one is above its limit, after which the run continues in BF16."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for record in records:
         step = record["step"]
@@ -78,12 +78,12 @@ class Records(InFolder):
         self.assertEqual(list(found.fc2_amax), list(range(10, 101, 10)))
         # The largest of the layers' means.
         np.testing.assert_allclose(found.alignment[[0, 9]], [0.1, 0.2])
-        # The first of ten records is not behind the first 5 % of the tokens.
+        # The first of ten records is not after the first 5% of the tokens.
         self.assertEqual(found.worst_casts(5), [(FC2, "input", "both"), (QKV, "weight", "both")])
         self.assertEqual(found.recipes()["blockwise (tried)"], (31.0, 31.0))
         self.assertEqual(found.recipes()["delayed"][0], 20.0)
 
-    def test_a_step_that_was_taken_again_counts_once(self):
+    def test_a_repeated_step_counts_once(self):
         write_statistics(self.folder)
         file = self.folder / "fp8_statistics.jsonl"
         again = json.dumps({"step": 100, "operands": [cast(FC2, "input", 5.0)]})
@@ -92,7 +92,7 @@ class Records(InFolder):
         self.assertEqual((len(found.tokens), found.lowest_sqnr[-1]), (10, 5.0))
         self.assertTrue(math.isnan(found.alignment[-1]))
 
-    def test_a_bf16_run_has_no_casts_of_its_own(self):
+    def test_a_bf16_run_has_no_own_casts(self):
         none = {"layer": 1, "linear": FC2, "role": "input", "recipe": "none", "amax": 7.0}
         tried = cast(FC2, "input", 25.0, recipe="tensorwise", what_if=True, amax=7.0)
         lines = [json.dumps({"step": s, "operands": [none, tried], "swiglu": []}) for s in (10, 20)]
@@ -140,7 +140,7 @@ class Program(InFolder):
         self.assertEqual((code, errors.getvalue()), (0, ""))
         return (self.folder / "report" / "report.md").read_text()
 
-    def test_sections_of_runs_that_have_them(self):
+    def test_sections_of_runs_with_records(self):
         write_statistics(self.runs[1])
         write_guard(self.runs[1])
         text = self.report()
@@ -148,26 +148,26 @@ class Program(InFolder):
             "## FP8 statistics",
             "| fp8 | layer 1 linear_fc2 input | 20.0 | 100 thousand | 20.0 | 1.0e-04 | 0.0e+00 |",
             "| fp8 | blockwise (tried) | 31.0 | 31.0 |",
-            "- fp8: largest input of a linear_fc2 from 10 to 100, 10.00 times as much; at most 100.",
-            "- fp8: alignment of SwiGLU's weights from 0.1 to 0.2, 2.00 times as much; at most 0.2.",
+            "- fp8: largest input of a linear_fc2 from 10 to 100 (10.00 times); maximum 100.",
+            "- fp8: alignment of SwiGLU's weights from 0.1 to 0.2 (2.00 times); maximum 0.2.",
             "## The guard",
-            "| fp8 | fp8 | 3 | +0.400 % | +4.000 % | 1 | rollback | 2 | 4.5 s |",
-            "- fp8: at 60 thousand tokens +4.000 % (limit +0.500 %); the run went back and on in BF16.",
+            "| fp8 | fp8 | 3 | +0.400% | +4.000% | 1 | rollback | 2 | 4.5 s |",
+            "- fp8: at 60 thousand tokens +4.000% (limit +0.500%); the run rolled back and continued in BF16.",
         ):
             self.assertIn(part, text)
         self.assertNotIn("| plain | layer ", text)
-        for part in ("these two grow together", "what other recipes would have made"):
+        for part in ("both grow before the loss", "the same values with other recipes"):
             self.assertIn(part, text)
         for picture in ("fp8_statistics.png", "fp8_sqnr.png", "guard.png"):
             self.assertIn(f"({picture})", text)
             self.assertGreater((self.folder / "report" / picture).stat().st_size, 10_000)
 
-    def test_no_sections_where_nothing_was_recorded(self):
+    def test_no_sections_without_records(self):
         text = self.report("--no-plot")
         self.assertNotIn("FP8 statistics", text)
         self.assertNotIn("The guard", text)
 
-    def test_statistics_of_bf16_runs_alone(self):
+    def test_statistics_of_bf16_runs_only(self):
         none = {"layer": 1, "linear": FC2, "role": "input", "recipe": "none", "amax": 7.0}
         lines = [json.dumps({"step": s, "operands": [none], "swiglu": []}) for s in (10, 20)]
         (self.runs[0] / "fp8_statistics.jsonl").write_text("\n".join(lines) + "\n")
@@ -175,23 +175,23 @@ class Program(InFolder):
         self.assertIn("- bf16: largest input of a linear_fc2 from 7 to 7", text)
         self.assertIn("(fp8_statistics.png)", text)
         self.assertNotIn("(fp8_sqnr.png)", text)
-        self.assertNotIn("SwiGLU", text)  # none was recorded
+        self.assertNotIn("SwiGLU", text)  # not recorded
 
-    def test_recipes_that_were_not_tried(self):
+    def test_without_other_recipes(self):
         lines = [json.dumps({"step": s, "operands": [cast(FC2, "input", 30.0)]}) for s in (10, 20)]
         (self.runs[1] / "fp8_statistics.jsonl").write_text("\n".join(lines) + "\n")
         text = self.report("--no-plot")
         self.assertIn("All casts:", text)
         self.assertNotIn("other recipes", text)
 
-    def test_a_guard_whose_action_is_not_known(self):
+    def test_a_guard_with_unknown_action(self):
         write_guard(self.runs[1])
         record = json.loads((self.runs[1] / "run.json").read_text())
         del record["config"]["guard.action"]
         (self.runs[1] / "run.json").write_text(json.dumps(record))
         text = self.report("--no-plot")
-        self.assertIn("at 60 thousand tokens +4.000 % (limit +0.500 %).", text)
-        self.assertNotIn("the run went on", text)
+        self.assertIn("at 60 thousand tokens +4.000% (limit +0.500%).", text)
+        self.assertNotIn("the run continued", text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of scripts/report/statistics.py and details.py against numbers worked out by hand or printed in tables."""
+"""Tests of scripts/report/statistics.py and details.py against numbers computed by hand or from tables."""
 
 import math
 import sys
@@ -50,13 +50,13 @@ class Student(unittest.TestCase):
         self.assertAlmostEqual(statistics.paired([-1, -2, -3]).difference_p(), 0.07418, places=5)
 
     def test_equivalence(self):
-        # Bar 4: t = (4 - 2) sqrt(3) = 3.4641, one tail: 0.03709. A bar of 1 is passed: t is negative.
+        # Tolerance 4: t = (4 - 2) sqrt(3) = 3.4641, one tail: 0.03709. The mean exceeds a tolerance of 1: t is negative.
         self.assertAlmostEqual(self.e.equivalence_p(4.0), 0.03709, places=5)
         self.assertAlmostEqual(self.e.equivalence_p(1.0), 1 - self.tail(math.sqrt(3)))
         self.assertAlmostEqual(self.e.equivalence_p(2.0), 0.5)
         self.assertAlmostEqual(self.e.beyond_p(1.0), self.tail(math.sqrt(3)))
 
-    def test_equivalence_and_interval_say_the_same(self):
+    def test_equivalence_and_interval_agree(self):
         edge = self.e.interval()[1]
         self.assertAlmostEqual(self.e.equivalence_p(edge), 0.025)
         self.assertLess(self.e.equivalence_p(edge + 0.01), 0.025)
@@ -78,7 +78,7 @@ class Student(unittest.TestCase):
         five = statistics.Estimate(0.0, 1 / math.sqrt(5), 4, 5, 1.0)
         self.assertAlmostEqual(five.smallest_gap(), 1.682, places=2)
 
-    def test_smallest_gap_is_found_as_often_as_it_says(self):
+    def test_power_at_the_smallest_gap(self):
         gap = statistics.Estimate(0.0, 1 / math.sqrt(4), 3, 4, 1.0).smallest_gap()
         draws = np.random.default_rng(1).normal(gap, 1.0, (20000, 4))
         t = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / 2)
@@ -111,14 +111,14 @@ class Bootstrap(unittest.TestCase):
     def test_block_length(self):
         rng = np.random.default_rng(0)
         self.assertEqual(statistics.block_length(np.tile([1.0, -1.0], 500)), 10)  # the cube root
-        slow = np.repeat(rng.normal(size=50), 40)  # neighbours are equal for 40 points
+        slow = np.repeat(rng.normal(size=50), 40)  # neighbors are equal for 40 points
         self.assertGreaterEqual(statistics.block_length(slow), 30)
         self.assertEqual(statistics.block_length(np.linspace(0, 1, 40)), 10)  # at most a quarter
 
     def test_all_samples_of_two_points(self):
-        # Blocks of 1 of {0, 1}: means 0, 1/2, 1 with chances 1/4, 1/2, 1/4; the 2.5 % quantiles are 0 and 1.
+        # Blocks of 1 of {0, 1}: means 0, 1/2, 1 with chances 1/4, 1/2, 1/4; the 2.5% quantiles are 0 and 1.
         self.assertEqual(statistics.block_bootstrap([0.0, 1.0], block=1), (0.0, 1.0))
-        # A block as long as the series: every sample is the series, turned.
+        # With a block as long as the series, all samples are rotations of the series.
         low, high = statistics.block_bootstrap([1.0, 2.0, 6.0], block=3)
         self.assertAlmostEqual(low, 3.0)
         self.assertAlmostEqual(high, 3.0)
@@ -129,8 +129,8 @@ class Bootstrap(unittest.TestCase):
         self.assertAlmostEqual((low + high) / 2, values.mean(), delta=0.01)
         self.assertAlmostEqual((high - low) / 2, 1.96 * 2 / math.sqrt(4000), delta=0.01)
 
-    def test_like_neighbours_widen_it(self):
-        # Every value 25 times: as few independent points as there are values, so 5 times as wide.
+    def test_correlated_neighbors_widen_it(self):
+        # Every value 25 times: the number of independent points is 25 times smaller, so the interval is 5 times as wide.
         values = np.repeat(np.random.default_rng(4).normal(0, 1, 400), 25)
         low, high = statistics.block_bootstrap(values, block=200)
         self.assertAlmostEqual((high - low) / 2, 1.96 / math.sqrt(400), delta=0.02)
@@ -156,20 +156,20 @@ class PairedDocuments(unittest.TestCase):
         self.assertAlmostEqual(high, 0.5 + 12.7062047362 / 2)
         self.assertAlmostEqual(p, 0.5)  # t = 1 with one degree of freedom is a quarter of a turn
 
-    def test_few_documents_are_never_sure(self):
-        # Five that say the same way: a fair coin does that in 2 of 32 cases, which p does not undercut by far.
+    def test_few_documents_are_not_significant(self):
+        # Five documents with the same sign: a fair coin gives that in 2 of 32 cases, and p is not much smaller.
         p = statistics.paired_documents([1, 2, 3, 4, 5])[3]
         self.assertGreater(p, 0.01)
         mean, low, high, p = statistics.paired_documents([0.3])
         self.assertEqual(mean, 0.3)
         self.assertTrue(all(math.isnan(x) for x in (low, high, p)))
 
-    def test_equal_documents_leave_no_doubt(self):
+    def test_equal_documents(self):
         self.assertEqual(statistics.paired_documents([0.5] * 8), (0.5, 0.5, 0.5, 0.0))
         self.assertEqual(statistics.paired_documents([0.0] * 4), (0.0, 0.0, 0.0, 1.0))
 
     def test_weights_make_a_ratio_of_sums(self):
-        # -3 of 1 word and +5 of 9 words: +2 in 10 words; the rests are -3.2 and 3.2, the error sqrt(2 * 2) * 3.2 / 10.
+        # -3 for 1 word and +5 for 9 words: +2 in 10 words; residuals are -3.2 and 3.2, the error sqrt(2 * 2) * 3.2 / 10.
         mean, low, high, _ = statistics.paired_documents([-3, 5], [1, 9])
         self.assertAlmostEqual(mean, 0.2)
         self.assertAlmostEqual(high - mean, 12.7062047362 * 0.64)
@@ -192,7 +192,7 @@ class Details(unittest.TestCase):
         pair = make_pair(run_of([4, 3, 2.5, 2], [10, 20, 30, 40]), run_of([4, 2.5, 1.5, 1], [10, 20, 30, 40]))
         found = details.time_to_equal_loss(pair, window=1)
         self.assertEqual((found["loss"], found["baseline"], found["run"], found["speedup"]), (2.0, 40.0, 25.0, 1.6))
-        # A run that ends above: both are asked for its lowest loss, 3.0.
+        # A run that ends above: the target is its lowest loss, 3.0.
         pair = make_pair(run_of([4, 3, 2], [10, 20, 30]), run_of([4, 3.5, 3], [5, 10, 15]))
         found = details.time_to_equal_loss(pair, window=1)
         self.assertEqual((found["loss"], found["baseline"], found["run"]), (3.0, 20.0, 15.0))

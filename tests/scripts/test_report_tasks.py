@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the report's tasks: means of arms, gaps of pairs, and documents one by one, against numbers worked out by hand."""
+"""Tests of the report's tasks: means of arms, gaps of pairs, and documents, against numbers computed by hand."""
 
 import json
 import math
@@ -45,13 +45,13 @@ class Tasks(InFolder):
         none = [read_run(write_run(self.folder / "n1", seed=1))]
         arms = [analysis.Arm("bf16", bf16), analysis.Arm("fp8", fp8), analysis.Arm("none", none)]
         ((mean, error, runs), single, missing) = tasks.arm_values(arms)["t", "acc"]
-        # 0.5, 0.7, 0.9: standard deviation 0.2, by the root of 3.
+        # 0.5, 0.7, 0.9: standard deviation 0.2, divided by sqrt(3).
         self.assertAlmostEqual(mean, 0.7)
         self.assertAlmostEqual(error, 0.2 / math.sqrt(3))
         self.assertEqual(runs, 3)
-        self.assertEqual(single, (0.2, 0.1, 1))  # of one run: that over documents
+        self.assertEqual(single, (0.2, 0.1, 1))  # for one run: the error over documents
         self.assertIsNone(missing)
-        self.assertEqual(sections.value_text("acc", (mean, error, 3)), "70.00 ± 11.55 %")
+        self.assertEqual(sections.value_text("acc", (mean, error, 3)), "70.00 ± 11.55%")
         self.assertEqual(sections.value_text("perplexity", (12.5, math.nan, 1)), "12.5000")
         self.assertEqual(sections.value_text("perplexity", (8.0261e8, 1.03e8, 2)), "8.026e+08 ± 1.03e+08")
 
@@ -62,13 +62,13 @@ class Tasks(InFolder):
         self.assertAlmostEqual(row["gap"], -2 / 6)
         self.assertIsNone(row["estimate"])
         (item,) = row["items"]
-        # 3 documents only the first, 1 only the second: 2 * (1 + 4) / 16.
+        # 3 documents correct only in the first, 1 only in the second: 2 * (1 + 4) / 16.
         self.assertEqual((item.only_baseline, item.only_run, item.p, item.documents), (3, 1, 0.625, 6))
         self.assertAlmostEqual(item.difference, -2 / 6)
         self.assertLess(item.low, item.difference)
         self.assertEqual(sections.item_row("fp8", row, item)[3:6], ["seed 1", "6", "-33.33"])
 
-    def test_several_pairs_average_a_document_before_documents_are_compared(self):
+    def test_averages_documents_over_pairs(self):
         pairs = []
         for seed, second in ((1, [1, 1, 0, 0]), (2, [1, 0, 0, 0])):
             runs = self.accuracies(f"a{seed}", seed, [0, 0, 0, 1]), self.accuracies(f"b{seed}", seed, second)
@@ -88,7 +88,7 @@ class Tasks(InFolder):
             sides.append(self.run_with(name, 1, results, items))
         rows = {row["metric"]: row for row in tasks.compare_tasks([analysis.make_pair(*sides)])}
         (item,) = rows["word_perplexity"]["items"]
-        # +1 in 1 word and -5 in 9: -4 / 10; the rests are 1.4 and -1.4, the error sqrt(2 * 2) * 1.4 / 10.
+        # +1 for 1 word and -5 for 9 words: -4 / 10; residuals are 1.4 and -1.4, the error sqrt(2 * 2) * 1.4 / 10.
         self.assertAlmostEqual(item.difference, -0.4)
         self.assertAlmostEqual(item.high, -0.4 + 12.7062047362 * 0.28)
         self.assertAlmostEqual(item.low, -0.4 - 12.7062047362 * 0.28)
@@ -113,7 +113,7 @@ class Tasks(InFolder):
         report = pages.Report(experiment.of_arms(runs))
         text = blocks.markdown(report.blocks(lambda *_: []))
         self.assertIn("| task | metric | bf16 (2) | fp8 (2) |", text)
-        self.assertIn("| hellaswag | acc | 33.33 ± 0.00 % | 35.00 ± 1.67 % |", text)
+        self.assertIn("| hellaswag | acc | 33.33 ± 0.00% | 35.00 ± 1.67% |", text)
         self.assertIn("| hellaswag | acc | fp8 | seed 2 | 30 | +3.33 |", text)
         page = blocks.html_page("x", report.blocks(lambda *_: []))
         self.assertIn("<th class=\"n\">run only</th>", page)
@@ -122,13 +122,13 @@ class Tasks(InFolder):
         self.assertEqual(row["items"][2]["only_run"], 1)
         json.dumps(report.numbers(), allow_nan=False)
 
-    def test_notes_say_what_the_table_has(self):
+    def test_notes_match_the_table(self):
         share = ["t", "acc", "b", "seed 1", "9", "+1", "0 to 2", "1", "2", "0.5"]
         word = ["t", "log-probability per word", "b", "seed 1", "9", "+1", "0 to 2", "-", "-", "0.5"]
         for rows, there, absent in (
-            ([share], ["McNemar", "run only"], ["t test's", "Perplexities"]),
-            ([word], ["t test's", "Perplexities"], ["McNemar", "run only"]),
-            ([share, word], ["McNemar", "elsewhere it is the t test's", "Perplexities"], []),
+            ([share], ["McNemar", "run only"], ["the t test", "Perplexities"]),
+            ([word], ["the t test", "Perplexities"], ["McNemar", "run only"]),
+            ([share, word], ["McNemar", "in other rows, of the t test", "Perplexities"], []),
         ):
             text = sections.item_note(rows)
             for part in there:

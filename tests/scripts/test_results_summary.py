@@ -1,4 +1,4 @@
-"""README's numbers are those of the data in docs/results, and its picture can be drawn from them."""
+"""The README's numbers match the data in docs/results, and its figure can be drawn from them."""
 
 import csv
 import json
@@ -30,12 +30,12 @@ def block(name):
 
 
 class Summary(unittest.TestCase):
-    def test_tables_and_summary_are_those_of_the_data(self):
+    def test_tables_and_summary_match_the_data(self):
         done = subprocess.run([sys.executable, ROOT / "scripts" / "results_summary.py", "--check"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_gaps_are_those_of_the_csv_files(self):
-        """Reports are made by te-experiment's tools; here the gaps are computed anew from the losses."""
+    def test_gaps_match_the_csv_files(self):
+        """Recomputes the gaps of the reports from the losses."""
         rows = {row["experiment"]: row for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]}
         for name, arm in (("llama_1b_100m", "fp8_delayed"), ("gpt2_124m_recipes_calm", "fp8_delayed"), ("llama7b", "fp8_delayed")):
             row = rows[name]
@@ -44,8 +44,8 @@ class Summary(unittest.TestCase):
             self.assertAlmostEqual(sum(gaps) / len(gaps), row["gap_nats"], delta=2e-4, msg=name)
             self.assertIn(f"{row['gap_nats']:+.4f}", block("evidence"))
 
-    def test_gap_tables_are_those_of_the_csv_files(self):
-        """Where every step is stored."""
+    def test_gap_tables_match_the_csv_files(self):
+        """Only experiments with every step in their CSV files."""
         for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b_calm"):
             for arm in results_summary.arms(name):
                 stem = arm["name"] if arm["name"].startswith(("fp8", "bf16")) else "fp8_" + arm["name"]
@@ -54,7 +54,7 @@ class Summary(unittest.TestCase):
                 for found, expected in zip(gaps, arm["measures"][0]["pairs"], strict=True):
                     self.assertAlmostEqual(found, expected, delta=2e-4, msg=f"{name} {arm['name']}")
 
-    def test_speeds_are_in_the_pages_that_they_come_from(self):
+    def test_speeds_match_their_source_pages(self):
         for session in json.loads((RESULTS / "speed.json").read_text())["sessions"]:
             source = (ROOT / session["source"]).read_text()
             for row in session["rows"]:
@@ -63,7 +63,7 @@ class Summary(unittest.TestCase):
                         written = f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
                         self.assertTrue(written in source, f"{row['model']} {key}: {written} is not in {session['source']}")
 
-    def test_no_verdict_of_fewer_than_three_pairs(self):
+    def test_no_verdict_with_fewer_than_three_pairs(self):
         for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]:
             if row["pairs"] < 3:
                 self.assertEqual(row["verdict"], "inconclusive")
@@ -84,7 +84,7 @@ class Summary(unittest.TestCase):
         plans = re.findall(r"([\d.]+) GiB", readme)
         self.assertEqual(len(plans), 12)
         for plan in plans:
-            self.assertTrue(plan in pages, f"{plan} GiB is in the README and in no other page")
+            self.assertTrue(plan in pages, f"{plan} GiB is in the README, but on no other page")
 
     def test_digits(self):
         self.assertEqual([results_summary.two_digits(x) for x in (2.637, 0.5266, 0.0751, 0.000584)], ["2.6", "0.53", "0.075", "0.00058"])
@@ -111,7 +111,7 @@ class Picture(InFolder):
         self.assertGreater(output.stat().st_size, 50_000)
 
 
-class ConvergencePictures(InFolder):
+class ConvergenceFigures(InFolder):
     def draw(self, *arguments):
         program = ROOT / "scripts" / "results_pictures.py"
         done = subprocess.run([sys.executable, program, "--folder", self.folder, *arguments], capture_output=True, text=True)
@@ -120,7 +120,7 @@ class ConvergencePictures(InFolder):
         self.assertEqual(done.returncode, 0, done.stderr)
         return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.png")}
 
-    def test_each_is_drawn_and_each_is_on_a_page(self):
+    def test_each_is_drawn_and_is_on_a_page(self):
         drawn = self.draw()
         stored = {"guard.png"} | {path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*.png")}
         self.assertEqual(drawn, {name for name in stored if name.split("/")[0] != "timeline"})
@@ -128,10 +128,10 @@ class ConvergencePictures(InFolder):
         for name in drawn:
             self.assertIn(f"/{name})", pages)
 
-    def test_some_are_drawn(self):
+    def test_draws_selected_experiments(self):
         self.assertEqual(self.draw("llama_1b_calm", "llama7b"), {"llama_1b_calm/gaps.png", "llama7b/gap.png"})
 
-    def test_names_are_for_readers(self):
+    def test_uses_display_names(self):
         try:
             import results_pictures
         except SystemExit:

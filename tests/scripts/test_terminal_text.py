@@ -1,4 +1,4 @@
-"""What scripts print of logs and configs cannot command a terminal."""
+"""Output of scripts that contains logs and configs cannot control a terminal."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from terminal_text import printable  # noqa: E402
 
 
 class TerminalText(unittest.TestCase):
-    def test_shows_what_a_terminal_would_obey(self):
+    def test_escapes_control_characters(self):
         self.assertEqual(printable("a\x1b[31mb\x9b\u202e\r"), r"a\x1b[31mb\x9b\u202e\r")
         self.assertEqual(printable("naïve\t模型\n"), "naïve\t模型\n")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""export_metrics.py with Weights & Biases and MLflow themselves, offline; what they wrote is read back. The trackers are
-those that scripts/install_deps.sh --dev installs into .deps/trackers."""
+"""export_metrics.py with the real Weights & Biases and MLflow, offline; the test reads back the files that they write.
+scripts/install_deps.sh --dev installs the trackers in .deps/trackers."""
 
 import json
 import os
@@ -54,7 +54,7 @@ class Trackers(InRun):
         self.assertEqual((run / "tags" / "commit").read_text(), "abc")
         self.assertEqual([(run / "tags" / f"te_train.{i}").read_text() for i in range(3)], ["llama", "fp8", "mine"])
         self.assertIn("status: 3", (run / "meta.yaml").read_text())  # FINISHED
-        # Nothing twice; and what a resume has cut off makes another run.
+        # Nothing is sent twice; steps that a resume discards start another run.
         self.assertIn("0 records sent", self.call(*arguments)[1])
         self.log.write_text(lines(1, 10) + lines(11, 20, loss=3.0))
         self.assertEqual(self.call(*arguments)[0], 0)
@@ -64,13 +64,13 @@ class Trackers(InRun):
         self.assertEqual((run / "tags" / "superseded_by").read_text(), new.name)
         self.assertEqual(len((new / "metrics" / "loss").read_text().splitlines()), 20)
 
-    def test_mlflow_while_the_run_goes_on(self):
+    def test_mlflow_during_the_run(self):
         lock, store = self.folder / "run.lock", (self.folder / "mlruns").as_uri()
         lock.write_text(f"host {os.uname().nodename} pid {os.getpid()} since now now\n")
         whole = self.log.read_text()
         self.log.write_text(begun := lines(1, 5))
 
-        def finish():  # as te-train does: it appends, and never empties a log that somebody follows
+        def finish():  # appends as te-train does, without truncating the log
             end = time.monotonic() + 120
             while not list(self.folder.glob("mlruns/*/*/metrics/loss")) and time.monotonic() < end:
                 time.sleep(0.1)
@@ -110,7 +110,7 @@ class Trackers(InRun):
         self.assertIn("0 records sent", self.call("--to", "wandb", "--offline", "--project", "p", self.folder)[1])
 
     def read_wandb(self, file):
-        """The records of a .wandb file: a LevelDB log (blocks of 32 KiB) behind a header of 7 bytes."""
+        """The records of a .wandb file: a LevelDB log (blocks of 32 KiB) after a header of 7 bytes."""
         sys.path.insert(0, str(TRACKERS))
         self.addCleanup(sys.path.remove, str(TRACKERS))
         from wandb.proto import wandb_internal_pb2
@@ -123,7 +123,7 @@ class Trackers(InRun):
             _, size, kind = struct.unpack_from("<IHB", data, at)
             part += data[at + 7 : at + 7 + size]
             at += 7 + size
-            if kind in (1, 4):  # whole, or the last part
+            if kind in (1, 4):  # complete, or the last part
                 found.append(wandb_internal_pb2.Record())
                 found[-1].ParseFromString(part)
                 part = b""

@@ -2,7 +2,7 @@
 if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{CUDACXX})
   set(CMAKE_CUDA_COMPILER $ENV{CUDACXX})
 elseif(NOT CMAKE_CUDA_COMPILER)
-  # nvcc is often installed without being on the PATH; the wheels of install_deps.sh are never on it.
+  # nvcc is often installed but not on the PATH; the wheels of install_deps.sh never are.
   find_program(TE_NVCC nvcc HINTS ${TE_DEPS_DIR}/cuda/bin $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
   if(TE_NVCC)
     set(CMAKE_CUDA_COMPILER ${TE_NVCC})
@@ -15,9 +15,9 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 
-# FP8 GEMMs and the bulk copy engine need the architecture-specific Hopper target.
+# FP8 GEMMs and TMA need the architecture-specific Hopper target.
 set(CMAKE_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures")
-set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime in the process: te_cuda links the shared one too
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime per process: te_cuda links the shared one, too
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
@@ -28,7 +28,7 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
 endif()
 find_package(CUDAToolkit REQUIRED)
 
-# cuDNN and NCCL may lie in the toolkit, in the system's folders, or among the wheels.
+# cuDNN and NCCL may be in the toolkit, in the system's folders, or in the wheels.
 set(te_include_hints ${TE_DEPS_DIR}/cuda/include ${CUDAToolkit_INCLUDE_DIRS})
 set(te_library_hints ${TE_DEPS_DIR}/cuda/lib ${CUDAToolkit_LIBRARY_DIR})
 find_path(TE_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${TE_DEPS_DIR}/cudnn-frontend/include)
@@ -46,8 +46,8 @@ foreach(piece TE_CUDNN_FRONTEND_INCLUDE TE_CUDNN_INCLUDE TE_NCCL_INCLUDE TE_CUDN
   endif()
 endforeach()
 
-# Executables, installed ones too, find the libraries of a toolkit that the system's loader does not know. CMake leaves
-# a compiler's own library folders out of the run path, hence the explicit list.
+# Executables, including installed ones, must find the libraries of a toolkit that the system's loader does not know.
+# CMake omits a compiler's own library folders from the run path, hence the explicit list.
 foreach(library ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY} ${CUDA_cublasLt_LIBRARY} ${CUDA_cudart_LIBRARY})
   get_filename_component(folder ${library} DIRECTORY)
   list(APPEND CMAKE_BUILD_RPATH ${folder})
@@ -65,6 +65,6 @@ if(TE_WERROR)
   list(APPEND TE_CUDA_FLAGS --Werror=all-warnings)
 endif()
 target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${TE_CUDA_FLAGS}>")
-# fmt 9 takes nvcc for a compiler without constexpr functions, and then fails to compile as C++20.
+# fmt 9 assumes that nvcc does not support constexpr functions, and then fails to compile as C++20.
 target_compile_definitions(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>")
 set(TE_HAVE_CUDA ON)

@@ -1,5 +1,5 @@
-# Finds what te-train is built on. scripts/install_deps.sh installs all of it; packages that come as
-# PyPI wheels (CUDA without a toolkit, cudnn-frontend) are unpacked under .deps/ and found there.
+# Finds the dependencies of te-train. scripts/install_deps.sh installs them; PyPI wheels (CUDA without a
+# toolkit, cudnn-frontend) are unpacked to .deps/ and found there.
 set(TE_DEPS_DIR ${CMAKE_SOURCE_DIR}/.deps CACHE PATH "Folder of dependencies fetched by scripts/install_deps.sh")
 
 find_package(Threads REQUIRED)
@@ -12,7 +12,7 @@ find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(ZLIB REQUIRED)
 find_package(LibLZMA REQUIRED)
 
-# The library, not the header's inline functions: those do not compile for AVX-512 without optimization.
+# Uses the library, not the header's inline functions, which do not compile for AVX-512 without optimization.
 find_path(TE_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(TE_XXHASH_LIBRARY xxhash REQUIRED)
 add_library(te_xxhash INTERFACE)
@@ -32,7 +32,7 @@ add_library(te_openblas INTERFACE)
 target_include_directories(te_openblas SYSTEM INTERFACE ${TE_CBLAS_INCLUDE})
 target_link_libraries(te_openblas INTERFACE ${TE_OPENBLAS_LIBRARY})
 
-# Tokenizers: regular expressions, Unicode's normal forms, SentencePiece models. None comes with CMake files on Debian.
+# Tokenizers: regular expressions, Unicode normal forms, SentencePiece models. None has CMake files on Debian.
 find_path(TE_PCRE2_INCLUDE pcre2.h REQUIRED)
 find_library(TE_PCRE2_LIBRARY pcre2-8 REQUIRED)
 find_path(TE_UTF8PROC_INCLUDE utf8proc.h REQUIRED)
@@ -44,7 +44,7 @@ target_include_directories(te_tokenizer_libraries SYSTEM INTERFACE
   ${TE_PCRE2_INCLUDE} ${TE_UTF8PROC_INCLUDE} ${TE_SENTENCEPIECE_INCLUDE})
 target_link_libraries(te_tokenizer_libraries INTERFACE
   ${TE_PCRE2_LIBRARY} ${TE_UTF8PROC_LIBRARY} ${TE_SENTENCEPIECE_LIBRARY})
-# Since version 0.2 SentencePiece's header is made of Abseil's types, and its package brings no such headers.
+# Since version 0.2 SentencePiece's header uses Abseil's types, but its package does not contain Abseil's headers.
 file(STRINGS ${TE_SENTENCEPIECE_INCLUDE}/sentencepiece_processor.h te_sentencepiece_abseil REGEX "include <absl/")
 if(te_sentencepiece_abseil)
   find_package(absl REQUIRED)

@@ -1,4 +1,4 @@
-# Options and compiler flags. Everything a builder may want to set is in this file.
+# Options and compiler flags: all settings of a build.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -15,24 +15,23 @@ option(TE_NATIVE "Tune host code for this machine (-march=native)" ON)
 option(TE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer for host code" OFF)
 option(TE_FUZZ "libFuzzer targets of fuzz/, with sanitizers; needs clang" OFF)
 set(TE_ZSH_FOLDER site-functions CACHE STRING "Folder of zsh completions in share/zsh; vendor-completions in Debian's packages")
-option(TE_WERROR "Warnings are errors, as in CI; compilers that are newer than it knows others" OFF)
-option(TE_PCH "Precompiled standard headers; OFF shows which file leans on them for an include it lacks" ON)
-option(TE_UNITY "Several sources of a room or executable are compiled as one: half a cold build; OFF suits small changes" ON)
+option(TE_WERROR "Treat warnings as errors, as in CI; newer compilers may have more warnings" OFF)
+option(TE_PCH "Precompiled standard headers; OFF shows files with missing includes" ON)
+option(TE_UNITY "Compile the sources of a library or executable together: faster full builds; OFF: faster small changes" ON)
 
 add_library(te_flags INTERFACE)
 # -ffp-contract=off: the CPU backend is the reference, so its results must not depend on whether the
-# compiler found a multiply-add to fuse; where a fused multiply-add is meant, the code says std::fma.
+# compiler fuses a multiply-add. Code that needs a fused multiply-add calls std::fma.
 set(TE_HOST_FLAGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND TE_HOST_FLAGS -Wno-restrict)  # false alarms in std::string of GCC 12 (GCC bug 105651)
   if(TE_PCH)
-    # The same kind, which GCC reports only where <string> comes out of a precompiled header; builds without one keep
-    # the warnings.
+    # False alarms that GCC reports only if <string> is in a precompiled header; builds without one keep the warnings.
     list(APPEND TE_HOST_FLAGS -Wno-stringop-overflow -Wno-array-bounds)
   endif()
 endif()
 if(TE_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  list(APPEND TE_HOST_FLAGS -Wno-subobject-linkage)  # a source's unnamed namespace is in an included file then
+  list(APPEND TE_HOST_FLAGS -Wno-subobject-linkage)  # unnamed namespaces of sources are then in included files
 endif()
 if(TE_WERROR)
   list(APPEND TE_HOST_FLAGS -Werror)
@@ -41,8 +40,8 @@ if(TE_NATIVE)
   list(APPEND TE_HOST_FLAGS -march=native)
 endif()
 if(TE_SANITIZE)
-  # A null pointer that is read is AddressSanitizer's, too, without a check of each pointer in front.
-  # -fno-math-errno: or each square root is a call where little is optimized.
+  # AddressSanitizer also detects reads of null pointers, without a check before each access.
+  # -fno-math-errno: otherwise each square root is a function call at low optimization levels.
   list(APPEND TE_HOST_FLAGS -fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recover=all -fno-omit-frame-pointer
     -fno-math-errno)
   target_link_options(te_flags INTERFACE -fsanitize=address,undefined)
@@ -54,8 +53,8 @@ if(TE_FUZZ)
 endif()
 target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TE_HOST_FLAGS}>")
 
-# A test's own code is compiled without optimization, or, under sanitizers, with AddressSanitizer alone: that halves its
-# build, and what runs long, and is to be looked at, is in the libraries.
+# Code of tests is compiled without optimization, or in sanitizer builds with AddressSanitizer only, for shorter builds.
+# Code that runs long or needs all sanitizers is in the libraries.
 add_library(te_quick_flags INTERFACE)
 if(TE_SANITIZE)
   target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=undefined>")
@@ -69,5 +68,5 @@ if(TE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TE_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${TE_CCACHE})
 endif()
-# A test reads what ptxas says of a kernel, instead of compiling it again.
+# A test reads ptxas's messages about kernels from these files instead of compiling again.
 list(PREPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/keep_messages.sh)

@@ -1,5 +1,5 @@
-# What `cmake --install` puts where besides the executables (te_app), and the Debian package that `cpack` makes of it.
-# scripts/package.sh builds the package as it is meant to be: for any x86-64 processor, under /usr.
+# Files that `cmake --install` installs in addition to the executables (te_app), and the Debian package of `cpack`.
+# scripts/package.sh builds the released package: for any x86-64 processor, installed to /usr.
 include(GNUInstallDirs)
 set(te_share ${CMAKE_INSTALL_DATADIR}/te-train)
 install(DIRECTORY configs DESTINATION ${te_share})
@@ -14,9 +14,9 @@ install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES ${CMAKE_SOURCE_DIR}/cmake/debian-copyright DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 
 if(TE_HAVE_CUDA)
-  # An installation looks for CUDA's libraries in its own lib/te-train first, then where they were at build time (TeCuda).
-  # `cmake --install build/cuda --component cuda-libraries` fills the former, so that the tree can be moved to a machine
-  # that has a driver and nothing else.
+  # An installation looks for CUDA's libraries first in its own lib/te-train, then in the folders of build time
+  # (TeCuda). `cmake --install build/cuda --component cuda-libraries` fills lib/te-train, so that the installation can
+  # be moved to a machine that has only a driver.
   foreach(library ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY} ${CUDA_cublasLt_LIBRARY} ${CUDA_cudart_LIBRARY})
     get_filename_component(folder ${library} DIRECTORY)
     list(APPEND te_cuda_folders ${folder})
@@ -38,7 +38,7 @@ set(CPACK_PACKAGE_CONTACT "te-train developers <te-train@example.org>")
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "pre-training of GPT and Llama models, in FP8 on Hopper GPUs")
 set(CPACK_PACKAGE_DESCRIPTION "te-train pre-trains GPT and Llama models from one YAML file.
- With CUDA the matrix products run in FP8 on NVIDIA Hopper GPUs; without, everything runs on the CPU. The package has the
+ With CUDA the matrix multiplications run in FP8 on NVIDIA Hopper GPUs; without, everything runs on the CPU. The package has the
  programs te-train, te-data, te-convert, te-generate, te-experiment and te-bench, example configs, and the documents.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)

@@ -1,13 +1,14 @@
-# Precompiled headers: what nearly every source includes anyway (half of a cold build is reading it). Libraries are
-# compiled as -fPIC and executables as -fPIE, and a precompiled header serves one of the two, hence one for each kind.
-# A source still includes what it uses: fuzzing and tidy builds do without (TE_PCH=OFF).
+# Precompiled headers contain headers that nearly all sources include. Libraries are compiled with -fPIC and executables
+# with -fPIE, which need separate precompiled headers. Sources must still include what they use: fuzzing and tidy builds
+# have no precompiled headers (TE_PCH=OFF).
 #
-# GCC 13 and later refuse a precompiled header that was compiled at another optimization level (-munroll-only-small-loops
-# follows from -O2). So whoever is compiled at a level of its own has a header of that level (te_optimize on both), or none.
+# GCC 13 and later refuse a precompiled header that was compiled at another optimization level (-O2 implies
+# -munroll-only-small-loops). A target with its own level therefore has a header of that level (te_optimize on both), or
+# none.
 set(TE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <filesystem> <fstream> <functional> <map> <memory>
   <optional> <string> <string_view> <unordered_map> <utility> <vector> <spdlog/fmt/fmt.h>)
 
-# te_pch(NAME LIBRARY|EXECUTABLE LINKS ... HEADERS ...): a target that owns a precompiled header.
+# te_pch(NAME LIBRARY|EXECUTABLE LINKS ... HEADERS ...): creates a target that owns a precompiled header.
 function(te_pch name kind)
   cmake_parse_arguments(ARG "" "" "LINKS;HEADERS" ${ARGN})
   if(NOT TE_PCH)
@@ -25,36 +26,37 @@ function(te_pch name kind)
   target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
 endfunction()
 
-# te_optimize(TARGET LEVEL): compiles the target, or the owner of a precompiled header, at LEVEL (such as -O1) in release builds.
+# te_optimize(TARGET LEVEL): compiles the target, or the owner of a precompiled header, at LEVEL (such as -O1) in
+# release builds.
 function(te_optimize target level)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${level}>")
   endif()
 endfunction()
 
-# te_compile_quickly(TARGET): for code of tests. Call it after the line that links te_flags, whose options these undo.
+# te_compile_quickly(TARGET): for code of tests. Call it after linking te_flags, whose options it overrides.
 function(te_compile_quickly target)
   target_link_libraries(${target} PRIVATE te_quick_flags)
 endfunction()
 
-# te_use_pch(TARGET NAME): TARGET is compiled with the precompiled header of NAME.
+# te_use_pch(TARGET NAME): compiles TARGET with the precompiled header of NAME.
 function(te_use_pch target name)
   if(TE_PCH)
     target_precompile_headers(${target} REUSE_FROM ${name})
   endif()
 endfunction()
 
-# te_unity(TARGET N): N sources of TARGET are compiled as one (0: all of them), so names in unnamed namespaces are unique in
-# a folder.
+# te_unity(TARGET N): compiles N sources of TARGET together (0: all of them). Names in unnamed namespaces must therefore
+# be unique in a folder.
 function(te_unity target batch)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TE_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
 endfunction()
 
-# te_library(NAME DEPENDS ...): the library of src/NAME.
+# te_library(NAME DEPENDS ...): creates the library of src/NAME.
 #
-# Headers are included as "NAME/file.h". Each library exposes a private link farm that holds its own
-# folder alone, so a header of another folder is visible only to those who name that library in DEPENDS:
-# an include against the direction of the design does not compile.
+# Headers are included as "NAME/file.h". The include path of each library is a folder of symbolic links with only its
+# own headers. Headers of other libraries are visible only if DEPENDS names them, so that includes against the
+# architecture do not compile.
 function(te_library name)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
@@ -77,13 +79,15 @@ function(te_library name)
   endif()
 endfunction()
 
-# Executables are command lines and tables, which compile faster so. What takes time is in the libraries.
+# Executables contain command lines and tables, so they are compiled with less optimization for shorter builds.
+# Code that needs speed is in the libraries.
 set(TE_APP_LEVEL -O1)
 
-# All executables, which is what cmake --install needs.
+# All executables, as cmake --install needs them.
 add_custom_target(executables)
 
-# te_app(NAME [FOLDER folder] DEPENDS ...): the executable of apps/NAME.cpp and apps/folder/*.cpp, installed to bin/.
+# te_app(NAME [FOLDER folder] DEPENDS ...): creates the executable of apps/NAME.cpp and apps/folder/*.cpp, installed to
+# bin/.
 function(te_app name)
   cmake_parse_arguments(ARG "" "FOLDER" "DEPENDS" ${ARGN})
   set(sources ${name}.cpp)
@@ -101,8 +105,7 @@ function(te_app name)
   te_descriptions(${name})
 endfunction()
 
-# te_descriptions(NAME): the manual page and the completion scripts that the executable writes about itself, installed where
-# man and the shells look.
+# te_descriptions(NAME): installs the manual page and the completion scripts that the executable prints.
 function(te_descriptions name)
   if(TE_SANITIZE OR TE_FUZZ)
     return()
@@ -127,10 +130,10 @@ function(te_descriptions name)
   install(FILES ${fish} DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endfunction()
 
-# te_tests(FOLDER [THREADS n] DEPENDS ...): tests/FOLDER/*_test.cpp on the CPU, *_gpu_test.cpp and .cu (label gpu) on a
-# device. Those named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests. With THREADS the CPU tests have so many of
-# OpenMP's threads, whatever OMP_NUM_THREADS is.
-# Paths a test needs come as compile definitions, so tests run from any directory.
+# te_tests(FOLDER [THREADS n] DEPENDS ...): adds tests/FOLDER/*_test.cpp on the CPU, and *_gpu_test.cpp and .cu (label
+# gpu) on a GPU. Files named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests. THREADS sets the number of
+# OpenMP threads of the CPU tests, independent of OMP_NUM_THREADS. Paths are compile definitions, so tests run from any
+# directory.
 function(te_tests folder)
   cmake_parse_arguments(ARG "" "THREADS" "DEPENDS" ${ARGN})
   file(GLOB cpu_sources CONFIGURE_DEPENDS *_test.cpp)
@@ -150,8 +153,8 @@ function(te_tests folder)
   endif()
 endfunction()
 
-# What tests with the label cpu have in common. Executables that choose a device themselves see no GPU: these tests expect
-# the CPU's results, also on a machine that has one.
+# Properties of tests with the label cpu. Executables that choose their device see no GPU, because these tests expect
+# results of the CPU.
 set(TE_CPU_TEST LABELS cpu ENVIRONMENT_MODIFICATION CUDA_VISIBLE_DEVICES=set:)
 set(TE_GPU_TEST LABELS gpu)
 
@@ -164,13 +167,14 @@ function(te_test_executable target label depends)
   te_unity(${target} 12)
   target_compile_definitions(${target} PRIVATE
     TE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TE_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  # Discovery at test time: a build machine need not be able to load CUDA's libraries.
+  # Discovery at test time, since the build machine may not be able to load CUDA's libraries.
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
     PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 ${te_test_properties})
 endfunction()
 
-# How tests start ranks: more ranks than cores, in containers, as root, on one host (ob1: others look for networks at every
-# start; TCP warns of a host that has loopback alone). TE_MPI_ENVIRONMENT is for every test that runs under mpirun. Open MPI 4 reads OMPI_*, its successor PRTE_* too.
+# Options for starting ranks in tests: more ranks than cores, in containers, as root, on one host. ob1, because other
+# PMLs search for networks at every start; TCP warns on hosts that have only loopback. TE_MPI_ENVIRONMENT applies to all
+# tests under mpirun. Open MPI 4 reads OMPI_*, Open MPI 5 also PRTE_*.
 set(TE_MPI_LEAKS LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
 set(TE_MPI_START
   OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=^tcp
@@ -178,9 +182,9 @@ set(TE_MPI_START
   OMPI_MCA_btl_vader_single_copy_mechanism=none
   PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe")
 set(TE_MPI_ENVIRONMENT ${TE_MPI_START} ${TE_MPI_LEAKS})
-# A shell command for tests that start jobs themselves, which append the number of ranks and the program. Under sanitizers
-# tests of one rank look for frames that have been left, and the tests' own ranks and executables that are started alone for
-# leaks: each takes a quarter to a half of the time, and these jobs run the same code.
+# A shell command for tests that start jobs; they append the number of ranks and the program. In sanitizer builds,
+# checks for use after return (tests of one rank) and for leaks (ranks of tests, executables without mpirun) are off in
+# these jobs, which run the same code: each takes much time.
 set(te_start ${TE_MPI_START})
 if(TE_SANITIZE)
   list(APPEND TE_MPI_ENVIRONMENT ASAN_OPTIONS=detect_stack_use_after_return=0)
@@ -188,9 +192,9 @@ if(TE_SANITIZE)
 endif()
 string(JOIN " " TE_MPIRUN env ${te_start} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_PREFLAGS} ${MPIEXEC_NUMPROC_FLAG})
 
-# te_mpi_tests(FOLDER NP 1 2 4 DEPENDS ...): tests/FOLDER/*_mpi_test.cpp under mpirun, once for every number of ranks;
-# *_mpi_gpu_test.cpp (label gpu) too, skipped where there are fewer GPUs than ranks. Each run is one ctest. GPU_NP gives
-# the latter other numbers.
+# te_mpi_tests(FOLDER NP 1 2 4 DEPENDS ...): adds tests/FOLDER/*_mpi_test.cpp under mpirun, once for every number of
+# ranks, and *_mpi_gpu_test.cpp (label gpu), which are skipped if there are fewer GPUs than ranks. Each run is one
+# ctest. GPU_NP sets other numbers of ranks for the GPU tests.
 function(te_mpi_tests folder)
   cmake_parse_arguments(ARG "" "" "NP;GPU_NP;DEPENDS" ${ARGN})
   if(NOT ARG_GPU_NP)
@@ -216,13 +220,13 @@ function(te_mpi_test_executable target label depends ranks)
   te_unity(${target} 12)
   target_compile_definitions(${target} PRIVATE TE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   foreach(np ${ranks})
-    # Under sanitizers eight processes on a few cores take minutes; the same code runs with four.
+    # In sanitizer builds eight processes on a few cores take minutes; four processes run the same code.
     if(TE_SANITIZE AND np GREATER 4)
       continue()
     endif()
     add_test(NAME ${target}.np${np}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${np} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>)
-    # Two of the slots of ctest -j, since ranks wait by polling.
+    # Two slots of ctest -j, since ranks wait by polling.
     set_tests_properties(${target}.np${np} PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77
                          ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
   endforeach()

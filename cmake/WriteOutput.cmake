@@ -1,5 +1,5 @@
-# Writes what a program prints into a file: cmake -P WriteOutput.cmake FILE PROGRAM ARGUMENT...
-# The file appears only when the program has succeeded.
+# Writes the output of a program to a file: cmake -P WriteOutput.cmake FILE PROGRAM ARGUMENT...
+# The file is written only if the program succeeds.
 math(EXPR last "${CMAKE_ARGC} - 1")
 set(command "")
 foreach(i RANGE 4 ${last})

@@ -1,4 +1,4 @@
-# Run at every build: writes the commit of the sources into a header, and leaves the file alone when it has not changed.
+# Runs at every build: writes the commit of the sources to a header, unless the header has it already.
 #   cmake -DSOURCE=DIR -DOUTPUT=FILE -DVERSION=X.Y.Z -P WriteVersion.cmake
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
                 OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)

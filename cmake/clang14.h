@@ -1,4 +1,5 @@
-// Included first in fuzz builds and by clang-tidy: clang before 15 cannot read libstdc++'s std::source_location.
+// Included first in fuzz builds and by clang-tidy: clang before version 15 cannot compile libstdc++'s
+// std::source_location.
 #pragma once
 #if defined(__clang__) && __clang_major__ < 15
 #include <cstdint>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiler launcher: runs the compiler and keeps what it says beside the object, in OBJECT.messages, where tests read it
+# Compiler launcher: runs the compiler and saves its messages in OBJECT.messages next to the object, for tests
 # (tests/kernels/wgmma_overlaps.sh).
 #
 #   cmake/keep_messages.sh COMPILER... -o OBJECT ...

@@ -1,4 +1,4 @@
-// Waiting for what another process or thread does.
+// Waiting for another process or thread.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,8 @@
 
 namespace te::testing {
 
-/// Looks every few milliseconds until `condition` holds; false where it does not within `limit`. The limit is generous,
-/// since tests share their machine: it is there for what never happens, not for what is slow.
+/// Polls every few milliseconds until `condition` holds; false if it does not hold within `limit`. The limit is
+/// generous, since tests share the machine: it is for conditions that never hold, not for slow ones.
 template <class Condition>
 bool eventually(Condition&& condition, std::chrono::seconds limit = std::chrono::seconds(180)) {
   const auto end = std::chrono::steady_clock::now() + limit;

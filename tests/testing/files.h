@@ -1,4 +1,4 @@
-// Whole files as bytes, and errors as text.
+// Reads and writes whole files, and captures error messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ inline void write_file(const std::string& path, const std::string& bytes) {
   ASSERT_TRUE(file.good()) << path;
 }
 
-/// The message of the UserError that body throws; "" when it throws none. It must be one line.
+/// The message of the UserError that `body` throws, which must be one line; "" if it throws none.
 template <class Body>
 std::string user_error_of(Body body) {
   try {

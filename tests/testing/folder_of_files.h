@@ -1,4 +1,4 @@
-// A temporary folder that a test fills with small text files, such as what looks like / to a reader of /proc.
+// A temporary folder that a test fills with small text files, for example as the root of an emulated /proc.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@ namespace te::testing {
 
 class FolderOfFiles : public TemporaryFolder {
  public:
-  /// Writes `text` to `file`, a path below the folder, and makes the folders on the way.
+  /// Writes `text` to `file`, a path below the folder, and creates parent folders.
   void write(const std::string& file, const std::string& text) const {
     const std::filesystem::path full = path() / file;
     std::filesystem::create_directories(full.parent_path());

@@ -1,5 +1,5 @@
-// The largest single allocation of a thread, by an operator new that stands in place of the standard one: a damaged
-// file must not talk a reader into a huge one. To be included by one source of an executable.
+// Records the largest single allocation of a thread by replacing operator new: a damaged file must not cause huge
+// allocations. Include it in one source of an executable.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 #include <new>
 
 namespace te::testing {
-/// Bytes; a test sets it to 0 before what it watches.
+/// Bytes; a test sets it to 0 before the code under test.
 inline thread_local size_t largest_allocation = 0;
 }  // namespace te::testing
 
-// Not inlined, else GCC believes that free() meets memory of its own operator new.
+// Not inlined, because GCC would warn about free() of memory from operator new.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   te::testing::largest_allocation = std::max(te::testing::largest_allocation, bytes);
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;

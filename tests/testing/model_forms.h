@@ -1,4 +1,4 @@
-// Forms of a model that several tests build.
+// Model configs that several tests use.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,8 @@
 
 namespace te::testing {
 
-/// Gemma 3's particulars, in a model of any size: every third layer without a window, and its own rotary frequencies.
+/// Sets Gemma 3's features in a model of any size: every third layer without a window and with its own rotary
+/// frequencies.
 inline void set_gemma3(config::ModelConfig& model) {
   model.activation = config::Activation::geglu;
   model.norm_placement = config::NormPlacement::both;

@@ -6,7 +6,7 @@
 
 namespace te::testing {
 
-/// The job that this test run is. Made in mpi_main.cpp, before the first test.
+/// The MPI job of this test run, created in mpi_main.cpp before the first test.
 parallel::World& world();
 
 }  // namespace te::testing

@@ -1,6 +1,5 @@
-// main() of tests that run under mpirun. Rank 0 prints as usual, the others print only what fails; the run fails when
-// any rank has failed. A rank that leaves a test early makes the others wait for it in the next operation, which the
-// watchdog ends.
+// main() of tests under mpirun. Rank 0 prints as usual, the other ranks print only failures; the run fails if any rank
+// fails. If a rank leaves a test early, the others wait for it in the next operation until the watchdog ends the job.
 #include <cstdio>
 #include <string>
 
@@ -16,7 +15,7 @@ constexpr int kSkipped = 77;
 parallel::World* the_world = nullptr;
 
 class FailurePrinter : public ::testing::EmptyTestEventListener {
-  // GoogleTest may not be asked for the test's name while it reports a failure: it holds its lock.
+  // GoogleTest holds its lock while it reports a failure, so the test's name is stored before.
   void OnTestStart(const ::testing::TestInfo& test) override {
     test_ = std::string(test.test_suite_name()) + "." + test.name();
   }
@@ -29,13 +28,13 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
   std::string test_;
 };
 
-/// GPU tests need one device per rank of a host, or one that the ranks share.
+/// GPU tests need one device per rank of a host, or one device that the ranks share.
 bool enough_devices() {
 #ifdef TE_MPI_TESTS_NEED_GPUS
   const int wanted = parallel::ranks_share_gpus() ? 1 : world().local_size();
   const int64_t missing = world().max_i64(wanted - cuda_device_count());
   if (missing > 0 && world().leader()) {
-    std::printf("[  SKIPPED ] %d ranks a host, %ld GPUs too few\n", world().local_size(),
+    std::printf("[  SKIPPED ] %d ranks per host, %ld GPUs too few\n", world().local_size(),
                 static_cast<long>(missing));
   }
   return missing <= 0;

@@ -1,4 +1,4 @@
-// A folder of a test's own, gone with everything in it when the test is.
+// A temporary folder for a test, removed with its contents by the destructor.
 #pragma once
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ namespace te::testing {
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
-    std::string name = (parent / "te_test_").string() + std::string(6, 'X');  // what mkdtemp replaces
+    std::string name = (parent / "te_test_").string() + std::string(6, 'X');  // replaced by mkdtemp
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed in " + parent.string());
     path_ = name;
   }
@@ -27,7 +27,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// The same with names as text, for command lines.
+/// TemporaryFolder with paths as strings, for command lines.
 class TextFolder : public TemporaryFolder {
  public:
   std::string operator/(const std::string& name) const { return (path() / name).string(); }

@@ -12,14 +12,14 @@
 namespace te::testing {
 namespace {
 
-/// body(i) for i in [0, count); by all cores where that is many.
+/// Calls body(i) for i in [0, count), with all cores if count is large.
 template <typename Body>
 void each(int64_t count, const Body& body) {
 #pragma omp parallel for schedule(static) if (count > 1 << 16)
   for (int64_t i = 0; i < count; ++i) body(i);
 }
 
-// Tensors of megabytes come and go all the time; without this each takes its pages from the kernel anew.
+// Tests allocate and free tensors of megabytes frequently; this keeps glibc from returning their pages to the kernel.
 [[maybe_unused]] const bool keeps_memory = [] {
   return mallopt(M_MMAP_THRESHOLD, 1 << 30) != 0 && mallopt(M_TRIM_THRESHOLD, 1 << 30) != 0;
 }();
@@ -133,8 +133,8 @@ int64_t count_different(const std::vector<uint8_t>& a, const std::vector<uint8_t
 
 namespace {
 
-/// Numbers of a seed from its first on, as many as have been asked for: kernels are run again and again on the same
-/// inputs, and drawing those took most of such a test.
+/// Cached random numbers of a seed, at least `count`: tests run kernels repeatedly on the same inputs, and generating
+/// these took most of their time.
 const std::vector<float>& drawn_before(uint64_t seed, int64_t count) {
   constexpr size_t kKept = size_t{1} << 27;  ///< numbers of all seeds, 512 MiB
   thread_local std::map<uint64_t, std::vector<float>> drawn;

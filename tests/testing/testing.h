@@ -1,5 +1,5 @@
-// Helpers shared by the tests. A TestTensor owns device memory, is poisoned when made (so that an element
-// that a kernel forgets to write shows), and can be filled from and read to host floats whatever its dtype.
+// Helpers for tests. A TestTensor owns device memory that is poisoned initially (to detect elements that a kernel does
+// not write), and converts from and to host floats for all dtypes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,18 +14,18 @@
 namespace te::testing {
 
 #ifdef __SANITIZE_ADDRESS__
-inline constexpr bool kSanitized = true;  ///< steps take about ten times as long: a test may repeat less
+inline constexpr bool kSanitized = true;  ///< code is much slower: a test may repeat less
 #else
 inline constexpr bool kSanitized = false;
 #endif
 
-/// The CPU's, for as long as the process runs.
+/// A CPU context that lives until the process ends.
 const Context& cpu();
 
 class TestTensor {
  public:
   TestTensor(const Context& context, DType dtype,
-             Shape shape);  ///< every byte 0xff: NaN in every float format
+             Shape shape);  ///< all bytes 0xff: NaN in all float formats
   const Tensor& get() const { return tensor_; }
   operator const Tensor&() const { return tensor_; }
 
@@ -34,8 +34,8 @@ class TestTensor {
   void fill_value(float value);
   void fill_ints(const std::vector<int32_t>& values);  ///< i32 tensors
   void fill_raw(const void* bytes);
-  std::vector<float> floats() const;  ///< values as FP32 (waits for the stream)
-  std::vector<uint8_t> raw() const;   ///< bytes as stored (waits for the stream)
+  std::vector<float> floats() const;  ///< values as FP32 (synchronizes the CUDA stream)
+  std::vector<uint8_t> raw() const;   ///< bytes as stored (synchronizes the CUDA stream)
 
  private:
   const Context& context_;
@@ -43,7 +43,7 @@ class TestTensor {
   Tensor tensor_;
 };
 
-/// ||a - b|| / ||b||; infinite when a holds a NaN that b does not.
+/// ||a - b|| / ||b||; infinite if `a` has a NaN where `b` has none.
 double relative_error(const std::vector<float>& actual, const std::vector<float>& expected);
 
 /// max |a - b| / (|b| + floor).
@@ -57,6 +57,6 @@ std::vector<float> normal_values(int64_t count, uint64_t seed, float std = 1.0f)
 
 }  // namespace te::testing
 
-/// First line of every GPU test: skipped, visibly, without a Hopper GPU.
+/// First line of GPU tests: skips the test without a Hopper GPU.
 #define TE_REQUIRE_GPU() \
   if (::te::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device"

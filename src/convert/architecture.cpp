@@ -34,18 +34,17 @@ const Names& names_of(Architecture architecture) {
   user_error("{}: transformers has no model class with {}, so this model cannot be exported", source, what);
 }
 
-// The whole heads make up the hidden size, and each has keys and values of its own.
+// Checks that the heads make up the hidden size, and that there are no grouped queries.
 void check_plain_heads(const ModelConfig& m, const char* name, const std::string& source) {
   if (m.num_query_groups != m.num_attention_heads)
     user_error(
         "{}: model.num_query_groups ({}) is not model.num_attention_heads ({}); {} has no grouped queries, "
-        "so "
-        "this model cannot be exported",
+        "so this model cannot be exported",
         source, m.num_query_groups, m.num_attention_heads, name);
   if (m.attention_width() != m.hidden_size)
     user_error(
-        "{}: model.num_attention_heads * model.kv_channels = {} is not model.hidden_size ({}); {}'s heads "
-        "share the hidden size, so this model cannot be exported",
+        "{}: model.num_attention_heads * model.kv_channels = {} is not model.hidden_size ({}); {} requires "
+        "that, so this model cannot be exported",
         source, m.attention_width(), m.hidden_size, name);
 }
 
@@ -53,13 +52,13 @@ Architecture gpt_class(const ModelConfig& m, const std::string& source) {
   check_plain_heads(m, m.rotary() ? "GPT-NeoX" : "GPT-2", source);
   if (m.sliding_window != 0) no_class(source, "LayerNorm and a sliding window (model.sliding_window)");
   if (m.rotary() && m.embedding_dropout_rate() != m.hidden_dropout)
-    no_class(source, "RoPE and model.embedding_dropout other than model.hidden_dropout");
+    no_class(source, "RoPE and different values of model.embedding_dropout and model.hidden_dropout");
   if (m.rotary()) return Architecture::gpt_neox;
   if (m.parallel_residual) no_class(source, "learned positions and model.parallel_residual");
   return Architecture::gpt2;
 }
 
-// All of Gemma's particulars, or none of them.
+// True if the model has all features that are specific to Gemma, false if none; UserError otherwise.
 bool is_gemma(const ModelConfig& m, const std::string& source) {
   const bool both = m.norm_placement == config::NormPlacement::both;
   const bool geglu = m.activation == config::Activation::geglu;
@@ -67,14 +66,14 @@ bool is_gemma(const ModelConfig& m, const std::string& source) {
   if (!both || !geglu || !m.layernorm_zero_centered_gamma || !m.scale_embedding ||
       m.qk_norm != config::QkNorm::head)
     no_class(source,
-             "some of model.activation geglu, norm_placement both, layernorm_zero_centered_gamma, "
+             "only some of model.activation geglu, norm_placement both, layernorm_zero_centered_gamma, "
              "scale_embedding and qk_norm head; Gemma 3 has all of them");
   if (m.add_mlp_bias || m.add_qkv_bias != m.add_proj_bias || m.rotary_percent != 1.0)
     no_class(source, "model.activation geglu and these biases or rotary_percent");
   if (m.sliding_window != 0 && m.rope_local_theta == 0.0 && m.rope_scaling != config::RopeScaling::none)
-    no_class(source, "model.activation geglu and scaled frequencies in layers with a window");
+    no_class(source, "model.activation geglu and RoPE scaling in layers with a window");
   if (m.query_pre_attn_scalar != std::floor(m.query_pre_attn_scalar))
-    no_class(source, "model.query_pre_attn_scalar that is no whole number");
+    no_class(source, "a model.query_pre_attn_scalar that is not an integer");
   return true;
 }
 
@@ -88,7 +87,7 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
   if (m.local_rope()) no_class(source, "model.rope_local_theta without the rest of Gemma 3");
   if (m.swiglu_clamp != 0.0) no_class(source, "RMSNorm and a clamped SwiGLU (model.swiglu_clamp)");
   if (post != projection)
-    no_class(source, "model.norm_placement post or model.qk_norm projection alone; OLMo 2 has both");
+    no_class(source, "only one of model.norm_placement post and model.qk_norm projection; OLMo 2 has both");
   if (post || head) {
     if (m.add_mlp_bias || m.add_qkv_bias != m.add_proj_bias || partial || (post && window))
       no_class(source, post ? "model.norm_placement post and these biases, window or rotary_percent"
@@ -100,8 +99,8 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
     if (some_bias || !m.window_pattern.empty() || m.rope_scaling != config::RopeScaling::none ||
         m.attention_width() != m.hidden_size)
       no_class(source,
-               "model.rotary_percent and biases, window_pattern, scaled frequencies or heads beside the "
-               "hidden size");
+               "model.rotary_percent and biases, window_pattern, RoPE scaling or heads that do not make up "
+               "the hidden size");
     return Architecture::phi3;
   }
   if (m.add_qkv_bias && !m.add_proj_bias && !m.add_mlp_bias) return Architecture::qwen2;
@@ -111,7 +110,7 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
   }
   if (m.add_proj_bias && !attention_bias) no_class(source, "model.add_proj_bias without model.add_qkv_bias");
   if (m.add_qkv_bias && !attention_bias)
-    no_class(source, "model.add_mlp_bias and biases of q, k and v alone");
+    no_class(source, "model.add_mlp_bias and model.add_qkv_bias without model.add_proj_bias");
   return Architecture::llama;
 }
 
@@ -127,7 +126,7 @@ const char* model_type(Architecture architecture) {
 
 namespace {
 
-// The class that config.json names, or empty; `key` becomes the key that names it.
+// The class that config.json names, or empty; sets `key` to the key that names it.
 std::string given_name(const JsonKeys& keys, const char*& key) {
   key = "architectures";
   if (keys.has(key) && !keys.object().at(key).empty()) {
@@ -144,14 +143,15 @@ const Names& names_in(const JsonKeys& keys) {
   const bool by_class = std::string_view(key) == "architectures";
   if (given.starts_with("Gemma2") || given == "gemma2")
     keys.refuse(key, fmt::format("is {}", given),
-                "te-train caps no scores and logits, as Gemma 2 does; it has Gemma 3");
+                "te-train does not support Gemma 2, which has softcapping; it supports Gemma 3");
   std::vector<std::string> known;
   for (const Names& names : kNames) {
     known.emplace_back(by_class ? names.name : names.type);
     if (given == known.back()) return names;
   }
-  keys.must_be_one_of(key, given, known, "te-train has no other architectures");
-  internal_error("an architecture that is known and is not", std::source_location::current());
+  keys.must_be_one_of(key, given, known, "te-train supports no other architectures");
+  internal_error("architecture is in the list of known ones but was not found",
+                 std::source_location::current());
 }
 
 }  // namespace
@@ -161,11 +161,10 @@ Architecture architecture_of(const JsonKeys& keys) {
   const bool by_layer = names.architecture == Architecture::mistral && keys.given("layer_types");
   const Names& meant = by_layer ? names_of(Architecture::ministral) : names;
   const std::string type = keys.has("model_type") ? keys.text("model_type", "") : names.type;
-  // Mistral's class with Ministral's type, or the other way, are one model where there are layer_types.
+  // With layer_types, Mistral's class with Ministral's type (or the reverse) is the same model.
   if (type != names.type && type != meant.type)
-    keys.must_be(
-        "model_type", type, std::string(names.type),
-        "it must name the model that architectures names, since transformers' Auto classes go by it");
+    keys.must_be("model_type", type, std::string(names.type),
+                 "it must name the same model as architectures, since transformers' Auto classes use it");
   return meant.architecture;
 }
 
@@ -173,7 +172,7 @@ Architecture architecture_for(const ModelConfig& model, const std::string& sourc
   const double scalar = model.query_pre_attn_scalar;
   if (model.activation != config::Activation::geglu && scalar != 0.0 &&
       scalar != static_cast<double>(model.kv_channels))
-    no_class(source, "model.query_pre_attn_scalar other than model.kv_channels, but for Gemma's");
+    no_class(source, "model.query_pre_attn_scalar other than model.kv_channels, except Gemma 3");
   return model.family == config::Family::gpt ? gpt_class(model, source) : llama_class(model, source);
 }
 

@@ -1,4 +1,4 @@
-// The model classes of transformers that te-train has, and the one that each model of te-train is saved as.
+// The model classes of transformers that te-train supports, and the class that a te-train model is exported as.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ enum class Architecture : uint8_t {
 const char* class_name(Architecture architecture);  ///< "LlamaForCausalLM"
 const char* model_type(Architecture architecture);  ///< "llama"
 
-/// Of a config.json: by `architectures`, or where that is absent by `model_type`. A Mistral with layer_types is a
-/// Ministral, as for transformers' Auto classes, which go by model_type. UserError for any other, and where the two
-/// name different models.
+/// The architecture of a config.json, from `architectures` or, if that is absent, from `model_type`. A Mistral with
+/// layer_types is a Ministral, as for transformers' Auto classes, which use model_type. UserError for an unknown
+/// architecture, and if the two keys name different models.
 Architecture architecture_of(const JsonKeys& keys);
 
-/// The class that computes what the model does. UserError where transformers has none; `source` stands for the
-/// checkpoint.
+/// The class that computes the same function as the model. UserError if transformers has none; the message starts with
+/// `source`, the name of the checkpoint.
 Architecture architecture_for(const config::ModelConfig& model, const std::string& source);
 
 }  // namespace te::convert

@@ -19,13 +19,13 @@
 namespace te::convert {
 namespace {
 
-/// A tensor of the export: the rows of a parameter from `top` on.
+/// A tensor to export: the rows of a parameter from `top` on.
 struct Job {
   const ParameterLayout* parameter;
   const Part* part;
   int64_t top;
   DType dtype;
-  std::vector<SafetensorsSpec> multipliers;  ///< that belong to a weight in FP8
+  std::vector<SafetensorsSpec> multipliers;  ///< of an FP8 weight
 
   int64_t numel() const { return part->rows() * parameter->cols(); }
   int64_t bytes() const {
@@ -43,7 +43,7 @@ void check_shape(const checkpoint::Reader& reader, const ParameterLayout& parame
   if (!rows || stored.cols() != parameter.cols() ||
       (stored.dtype != DType::f32 && stored.dtype != DType::bf16))
     user_error(
-        "{}: tensor {} is {} [{}], the model of its config needs {} rows of {} values in FP32 or BF16; use a "
+        "{}: tensor {} is {} [{}], must have {} rows of {} values in FP32 or BF16 by its config; use a "
         "checkpoint that te-train or te-convert wrote",
         reader.folder().string(), parameter.name, dtype_name(stored.dtype), fmt::join(stored.shape, ", "),
         parameter.rows(), parameter.cols());
@@ -72,18 +72,18 @@ std::optional<DType> dtype_of(const ExportOptions& options) {
   return options.dtype;
 }
 
-/// As transformers cuts a model: a file is full when the next tensor would pass the limit; a tensor that passes it
-/// alone has a file at once, and the file in work goes on behind it.
-std::vector<std::vector<Job>> plan_shards(const std::vector<Job>& jobs, int64_t most) {
+/// Divides the tensors among files as transformers does: a file is complete when the next tensor would exceed the
+/// limit. A tensor that alone exceeds the limit immediately gets its own file, before the file that is being filled.
+std::vector<std::vector<Job>> plan_shards(const std::vector<Job>& jobs, int64_t max_bytes) {
   std::vector<std::vector<Job>> shards;
   std::vector<Job> current;
   int64_t bytes = 0;
   for (const Job& job : jobs) {
-    if (job.bytes() > most) {
+    if (job.bytes() > max_bytes) {
       shards.push_back({job});
       continue;
     }
-    if (bytes + job.bytes() > most) {
+    if (bytes + job.bytes() > max_bytes) {
       shards.push_back(std::exchange(current, {}));
       bytes = 0;
     }
@@ -94,14 +94,14 @@ std::vector<std::vector<Job>> plan_shards(const std::vector<Job>& jobs, int64_t 
   return shards;
 }
 
-/// Rows [first, first + count) of a parameter in the wanted dtype; `out` has room for FP32.
+/// Rows [first, first + count) of a parameter in the wanted dtype; `out` must have space for FP32 values.
 void read_rows(const checkpoint::Reader& reader, const ParameterLayout& parameter, int64_t first,
                int64_t count, DType dtype, std::byte* out) {
   if (dtype == reader.at(parameter.name).dtype) return reader.read_rows(parameter.name, first, count, out);
   reader.read_rows(parameter.name, first, count, reinterpret_cast<float*>(out));
   if (dtype == DType::f32) return;
   const int64_t values = count * parameter.cols();
-  for (int64_t i = 0; i < values; ++i) {  // in place: element i is written where only earlier ones were read
+  for (int64_t i = 0; i < values; ++i) {  // in place: element i overwrites only elements that were read
     float wide;
     std::memcpy(&wide, out + 4 * i, sizeof(wide));
     const bfloat16 narrow = to_bf16(wide);
@@ -122,72 +122,72 @@ class ShardWriting {
       specs.insert(specs.end(), job.multipliers.begin(), job.multipliers.end());
     }
     SafetensorsWriter writer(path, specs, {{"format", "pt"}});
-    WriteBehind pieces([&](const std::string& name, const std::byte* data, size_t bytes) {
+    WriteBehind chunks([&](const std::string& name, const std::byte* data, size_t bytes) {
       writer.write(name, data, bytes);
     });
     for (const Job& job : jobs) {
       if (job.dtype == DType::e4m3) {
-        quantized(pieces, job);
+        quantized(chunks, job);
         continue;
       }
       switch (job.part->order) {
         case Order::rows:
-          straight(pieces, job);
+          straight(chunks, job);
           break;
         case Order::transposed:
-          transposed(pieces, job);
+          transposed(chunks, job);
           break;
         case Order::permuted:
-          permuted(pieces, job);
+          permuted(chunks, job);
           break;
       }
     }
-    pieces.finish();
+    chunks.finish();
     writer.finish();
     ++done_.files;
   }
 
  private:
-  void put(WriteBehind& pieces, const Job& job, int64_t values) {
+  void put(WriteBehind& chunks, const Job& job, int64_t values) {
     const size_t bytes = static_cast<size_t>(values) * dtype_size(job.dtype);
-    pieces.put(job.part->name, bytes);
+    chunks.put(job.part->name, bytes);
     done_.bytes += static_cast<int64_t>(bytes);
     if (progress_) progress_(done_.bytes);
   }
 
-  void straight(WriteBehind& pieces, const Job& job) {
+  void straight(WriteBehind& chunks, const Job& job) {
     const int64_t cols = job.parameter->cols(), rows = job.part->rows();
-    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * cols));
-    for (int64_t first = 0; first < rows; first += most) {
-      const int64_t count = std::min(most, rows - first);
+    const int64_t max_rows = std::max<int64_t>(1, kChunkBytes / (4 * cols));
+    for (int64_t first = 0; first < rows; first += max_rows) {
+      const int64_t count = std::min(max_rows, rows - first);
       read_rows(reader_, *job.parameter, job.top + first, count, job.dtype,
-                pieces.buffer(static_cast<size_t>(4 * count * cols)));
-      put(pieces, job, count * cols);
+                chunks.buffer(static_cast<size_t>(4 * count * cols)));
+      put(chunks, job, count * cols);
     }
   }
 
-  // In pieces of whole rows of blocks.
-  void quantized(WriteBehind& pieces, const Job& job) {
+  // Chunks are multiples of 128 rows.
+  void quantized(WriteBehind& chunks, const Job& job) {
     const int64_t cols = job.parameter->cols(), rows = job.part->rows();
-    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * cols * kFp8Block)) * kFp8Block;
+    const int64_t max_rows = std::max<int64_t>(1, kChunkBytes / (4 * cols * kFp8Block)) * kFp8Block;
     std::vector<float> wide, scales;
-    for (int64_t first = 0; first < rows; first += most) {
-      const int64_t count = std::min(most, rows - first);
+    for (int64_t first = 0; first < rows; first += max_rows) {
+      const int64_t count = std::min(max_rows, rows - first);
       wide.resize(static_cast<size_t>(count * cols));
       reader_.read_rows(job.parameter->name, job.top + first, count, wide.data());
-      fp8_.quantize(*job.parameter, wide, pieces.buffer(wide.size()), scales);
-      put(pieces, job, count * cols);
+      fp8_.quantize(*job.parameter, wide, chunks.buffer(wide.size()), scales);
+      put(chunks, job, count * cols);
     }
     const auto values = fp8_.values(*job.parameter, std::move(scales));
     for (size_t i = 0; i < values.size(); ++i) {
       const size_t bytes = values[i].size() * sizeof(float);
-      std::memcpy(pieces.buffer(bytes), values[i].data(), bytes);
-      pieces.put(job.multipliers[i].name, bytes);
+      std::memcpy(chunks.buffer(bytes), values[i].data(), bytes);
+      chunks.put(job.multipliers[i].name, bytes);
       done_.bytes += static_cast<int64_t>(bytes);
     }
   }
 
-  void read_whole(const Job& job) {
+  void read_complete(const Job& job) {
     const auto stored = static_cast<int64_t>(dtype_size(reader_.at(job.parameter->name).dtype));
     const int64_t size = std::max(stored, static_cast<int64_t>(dtype_size(job.dtype)));
     const auto bytes = static_cast<size_t>(job.numel() * size);
@@ -195,38 +195,38 @@ class ShardWriting {
     read_rows(reader_, *job.parameter, job.top, job.part->rows(), job.dtype, source_.data());
   }
 
-  // [out, in] as a whole, written as pieces of [in, out].
-  void transposed(WriteBehind& pieces, const Job& job) {
+  // Reads all of [out, in] and writes chunks of [in, out].
+  void transposed(WriteBehind& chunks, const Job& job) {
     const int64_t in = job.parameter->cols(), out = job.part->rows();
     const size_t size = dtype_size(job.dtype);
-    read_whole(job);
-    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * out));
-    for (int64_t first = 0; first < in; first += most) {
-      const int64_t count = std::min(most, in - first);
+    read_complete(job);
+    const int64_t max_rows = std::max<int64_t>(1, kChunkBytes / (4 * out));
+    for (int64_t first = 0; first < in; first += max_rows) {
+      const int64_t count = std::min(max_rows, in - first);
       transpose(source_.data(), in, first, count, out, size,
-                pieces.buffer(static_cast<size_t>(count * out) * size));
-      put(pieces, job, count * out);
+                chunks.buffer(static_cast<size_t>(count * out) * size));
+      put(chunks, job, count * out);
     }
   }
 
-  // As a whole, written in pieces of their rows.
-  void permuted(WriteBehind& pieces, const Job& job) {
+  // Reads all rows and writes them in the other program's order, in chunks.
+  void permuted(WriteBehind& chunks, const Job& job) {
     const std::vector<int64_t>& theirs = *job.part->theirs;
     std::vector<int64_t> ours(theirs.size());
     for (size_t row = 0; row < theirs.size(); ++row)
       ours[static_cast<size_t>(theirs[row])] = static_cast<int64_t>(row);
-    read_whole(job);
+    read_complete(job);
     const int64_t cols = job.parameter->cols(), rows = job.part->rows();
     const size_t row_bytes = static_cast<size_t>(cols) * dtype_size(job.dtype);
-    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * cols));
-    for (int64_t first = 0; first < rows; first += most) {
-      const int64_t count = std::min(most, rows - first);
-      std::byte* const out = pieces.buffer(static_cast<size_t>(count) * row_bytes);
+    const int64_t max_rows = std::max<int64_t>(1, kChunkBytes / (4 * cols));
+    for (int64_t first = 0; first < rows; first += max_rows) {
+      const int64_t count = std::min(max_rows, rows - first);
+      std::byte* const out = chunks.buffer(static_cast<size_t>(count) * row_bytes);
       for (int64_t i = 0; i < count; ++i)
         std::memcpy(out + static_cast<size_t>(i) * row_bytes,
                     source_.data() + static_cast<size_t>(ours[static_cast<size_t>(first + i)]) * row_bytes,
                     row_bytes);
-      put(pieces, job, count * cols);
+      put(chunks, job, count * cols);
     }
   }
 
@@ -234,7 +234,7 @@ class ShardWriting {
   const Fp8Export& fp8_;
   const OnProgress& progress_;
   Converted& done_;
-  std::vector<std::byte> source_;  ///< of what is transposed or permuted
+  std::vector<std::byte> source_;  ///< input of a tensor that is transposed or permuted
 };
 
 std::string shard_name(size_t number, size_t count) {
@@ -292,9 +292,9 @@ Converted write_hugging_face(const ExportSource& source, const std::filesystem::
   std::string text =
       hugging_face_config(source.model, jobs.front().dtype, config, source.reader.folder().string());
   if (options.fp8 != Fp8Format::off) {
-    nlohmann::json whole = nlohmann::json::parse(text);
-    whole["quantization_config"] = fp8.quantization_config();
-    text = whole.dump(2) + "\n";
+    nlohmann::json json = nlohmann::json::parse(text);
+    json["quantization_config"] = fp8.quantization_config();
+    text = json.dump(2) + "\n";
   }
   const std::vector<std::vector<Job>> shards = plan_shards(jobs, options.max_shard_bytes);
   Converted done{.tensors = 0, .files = 0, .bytes = 0, .kept = fp8.left_out()};

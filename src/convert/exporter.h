@@ -16,31 +16,32 @@
 namespace te::convert {
 
 struct ExportOptions {
-  /// f32 or bf16; empty: as the checkpoint has them, and BF16 beside FP8.
+  /// f32 or bf16; empty: the dtypes of the checkpoint, or BF16 for the weights that an FP8 export does not quantize.
   std::optional<DType> dtype;
   int64_t max_shard_bytes =
-      5'000'000'000;  ///< of tensors, as transformers counts; a larger tensor has its own file
-  std::vector<checkpoint::KeptFile> kept;  ///< tokenizer files, and perhaps config.json; empty: none
-  Fp8Format fp8 = Fp8Format::off;          ///< of the linear layers
+      5'000'000'000;  ///< sum of the tensors' bytes, as in transformers; a larger tensor gets its own file
+  std::vector<checkpoint::KeptFile> kept;  ///< tokenizer files, optionally config.json; empty: none
+  Fp8Format fp8 = Fp8Format::off;          ///< format of the linear layers
 };
 
-/// A checkpoint with the model that it holds.
+/// A checkpoint and the model that it contains.
 struct ExportSource {
-  /// UserError when transformers has no such model.
+  /// UserError if transformers has no such model.
   explicit ExportSource(const std::filesystem::path& checkpoint);
 
   checkpoint::Reader reader;
-  config::Config config;  ///< of the run
+  config::Config config;  ///< config of the run
   config::ModelConfig model;
   Architecture architecture;
   std::string tokenizer;  ///< data.tokenizer of the run
 };
 
-int64_t exported_bytes(const ExportSource& source, const ExportOptions& options);  ///< of weights
+/// Bytes of weights that write_hugging_face() writes.
+int64_t exported_bytes(const ExportSource& source, const ExportOptions& options);
 
 /// Writes config.json, model.safetensors (or shards and model.safetensors.index.json) and the kept files into a folder.
-/// UserError when transformers has no such model, or the checkpoint does not hold what its config says, or lacks what
-/// options.fp8 needs.
+/// UserError if transformers has no such model, if the tensors of the checkpoint do not match its config, or if the FP8
+/// state that options.fp8 needs is missing.
 Converted write_hugging_face(const ExportSource& source, const std::filesystem::path& folder,
                              const ExportOptions& options, const OnProgress& progress);
 

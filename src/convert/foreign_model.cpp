@@ -17,7 +17,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Square tiles, so that both sides stay within cached lines.
+// Square tiles, so that the cache lines of both input and output are reused.
 template <class T>
 void transpose_as(const std::byte* in, int64_t width, int64_t first, int64_t rows, int64_t cols,
                   std::byte* out) {
@@ -50,19 +50,18 @@ ForeignModel::ForeignModel(std::string title, const config::ModelConfig& model,
       if (stored == nullptr) {
         const auto other = files_.untyped().find(part.name);
         if (other != files_.untyped().end())
-          user_error("{}: tensor {} is {}, must be F32, BF16 or F16; take the model that is not quantized",
+          user_error("{}: tensor {} is {}, must be F32, BF16 or F16; use the model that is not quantized",
                      title_, part.name, other->second);
-        user_error("{}: tensor {} is missing; the files must hold the whole model that the config describes",
+        user_error("{}: tensor {} is missing; the files must contain the complete model of the config",
                    title_, part.name);
       }
       if (stored->type == FileType::e4m3 && stored->multipliers == nullptr)
         user_error(
-            "{}: tensor {} is F8_E4M3, and config.json has no quantization_config; take the config.json of "
-            "the model's "
-            "folder, or the model that is not quantized",
+            "{}: tensor {} is F8_E4M3, but config.json has no quantization_config; use the config.json of "
+            "the model's folder, or the model that is not quantized",
             title_, part.name);
       if (stored->shape != part.shape)
-        user_error("{}: tensor {} is {}, must be {} by the config; files and config must be of one model",
+        user_error("{}: tensor {} is {}, must be {} by the config; use files and config of the same model",
                    files_.path_of(*stored), part.name, shape_text(stored->shape), shape_text(part.shape));
     }
   }
@@ -71,11 +70,11 @@ ForeignModel::ForeignModel(std::string title, const config::ModelConfig& model,
 const ParameterLayout& ForeignModel::at(std::string_view parameter) const {
   for (const ParameterLayout& found : layout_)
     if (found.name == parameter) return found;
-  user_error("{}: has no {}", title_, parameter);
+  user_error("{}: has no tensor {}", title_, parameter);
 }
 
 std::string ForeignModel::config() const {
-  return config::to_yaml(whole_config(model_));
+  return config::to_yaml(complete_config(model_));
 }
 
 std::optional<checkpoint::TensorInfo> ForeignModel::info(std::string_view parameter) const {
@@ -99,22 +98,22 @@ void ForeignModel::read_values(const StoredTensor& stored, const Part& part, int
   files_.read(stored, first, count, as, out);
   if (!checkpoint::are_finite(as, out, count))
     user_error(
-        "{}: tensor {} has values that are infinite or NaN, which no model can be trained from; take "
-        "another copy of the model",
+        "{}: tensor {} has infinite or NaN values, which no model can be trained from; use another copy "
+        "of the model",
         files_.path_of(stored), part.name);
 }
 
-const std::byte* ForeignModel::whole(const Part& part, DType as) const {
-  if (whole_.name != part.name || whole_.as != as) {
-    whole_.name.clear();
+const std::byte* ForeignModel::read_complete(const Part& part, DType as) const {
+  if (complete_part_.name != part.name || complete_part_.as != as) {
+    complete_part_.name.clear();
     const StoredTensor& stored = *files_.find(part.name);
     const size_t bytes = static_cast<size_t>(stored.numel()) * dtype_size(as);
-    if (whole_.bytes.size() < bytes) whole_.bytes.resize(bytes);
-    read_values(stored, part, 0, stored.numel(), as, whole_.bytes.data());
-    whole_.name = part.name;
-    whole_.as = as;
+    if (complete_part_.bytes.size() < bytes) complete_part_.bytes.resize(bytes);
+    read_values(stored, part, 0, stored.numel(), as, complete_part_.bytes.data());
+    complete_part_.name = part.name;
+    complete_part_.as = as;
   }
-  return whole_.bytes.data();
+  return complete_part_.bytes.data();
 }
 
 void ForeignModel::read_part(const Part& part, int64_t cols, int64_t first, int64_t count, DType as,
@@ -124,9 +123,9 @@ void ForeignModel::read_part(const Part& part, int64_t cols, int64_t first, int6
     case Order::rows:
       return read_values(*files_.find(part.name), part, first * cols, count * cols, as, out);
     case Order::transposed:
-      return transpose(whole(part, as), part.rows(), first, count, cols, size, out);
+      return transpose(read_complete(part, as), part.rows(), first, count, cols, size, out);
     case Order::permuted:
-      const std::byte* all = whole(part, as);
+      const std::byte* all = read_complete(part, as);
       for (int64_t i = 0; i < count; ++i)
         std::memcpy(out + static_cast<size_t>(i) * row_bytes,
                     all + static_cast<size_t>((*part.theirs)[static_cast<size_t>(first + i)]) * row_bytes,

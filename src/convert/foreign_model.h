@@ -1,5 +1,5 @@
-// A model of another program under te-train's names: its config, and its weights. te-convert writes it as a checkpoint;
-// training starts from it and te-generate runs it as it is.
+// The config and weights of another program's model under te-train's names. te-convert writes it as a checkpoint;
+// training can start from it and te-generate can run it without conversion.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace te::convert {
 
 class ForeignModel final : public checkpoint::WeightSource {
  public:
-  /// UserError when the files lack a part of the layout, or have it in another shape.
+  /// UserError if the files lack a part of the layout or have it in another shape.
   ForeignModel(std::string title, const config::ModelConfig& model, std::vector<ParameterLayout> layout,
                TensorFiles files);
 
@@ -29,21 +29,21 @@ class ForeignModel final : public checkpoint::WeightSource {
   void read(std::string_view parameter, const checkpoint::Block& block, float* out) const override;
   const config::ModelConfig& model() const { return model_; }
   const std::vector<ParameterLayout>& parameters() const { return layout_; }
-  /// UserError when the model has no such parameter.
+  /// UserError if the model has no such parameter.
   const ParameterLayout& at(std::string_view parameter) const;
-  /// BF16 where all parts of the parameter are (or in FP8), else FP32 (which holds every value of F16, too).
+  /// BF16 if all parts of the parameter are BF16 or FP8, else FP32 (which also represents every F16 value).
   DType dtype(const ParameterLayout& parameter) const;
 
-  /// Rows [first, first + count) in the parameter's dtype, or as FP32. A part whose rows are not in order is kept in
-  /// memory as a whole until another one is read. UserError when a file is damaged, or a value is not finite.
+  /// Rows [first, first + count) in the parameter's dtype, or as FP32. A transposed or permuted part is read completely
+  /// and stays in memory until another one is read. UserError if a file is damaged or a value is not finite.
   void read_rows(const ParameterLayout& parameter, int64_t first, int64_t count, std::byte* out) const;
   void read_rows(const ParameterLayout& parameter, int64_t first, int64_t count, float* out) const;
 
  private:
   void read_part(const Part& part, int64_t cols, int64_t first, int64_t count, DType as,
                  std::byte* out) const;
-  const std::byte* whole(const Part& part, DType as) const;
-  /// UserError that names the tensor when a value is not finite.
+  const std::byte* read_complete(const Part& part, DType as) const;
+  /// UserError that names the tensor if a value is not finite.
   void read_values(const StoredTensor& stored, const Part& part, int64_t first, int64_t count, DType as,
                    std::byte* out) const;
 
@@ -52,33 +52,33 @@ class ForeignModel final : public checkpoint::WeightSource {
   std::vector<ParameterLayout> layout_;
   TensorFiles files_;
 
-  struct Whole {
+  struct CompletePart {
     std::string name;
     DType as = DType::f32;
     std::vector<std::byte> bytes;
   };
-  mutable Whole whole_;
+  mutable CompletePart complete_part_;
 };
 
-/// A folder with config.json and model.safetensors, or its shards and model.safetensors.index.json. UserError when it
-/// is none, holds a model that te-train does not have, or tensors without a place in it.
+/// Opens a folder with config.json and model.safetensors, or with shards and model.safetensors.index.json. UserError if
+/// the folder lacks these, has a model that te-train does not support, or has tensors that do not belong to the model.
 ForeignModel open_hugging_face(const std::filesystem::path& folder);
 
-/// True for what the two functions around this line open: a folder with config.json that is not a checkpoint, or a .bin
-/// file.
+/// True for what open_hugging_face() or open_llama2c() opens: a folder with config.json that is not a checkpoint, or a
+/// .bin file.
 bool is_foreign_model(const std::filesystem::path& path);
 
-/// A file of llama2.c: the legacy layout (version 0), FP32. UserError when its size is not what its header says.
+/// Opens a file of llama2.c: the legacy layout (version 0), FP32. UserError if its size does not match its header.
 ForeignModel open_llama2c(const std::filesystem::path& file);
 
-/// One of these two.
+/// open_hugging_face() for a folder, else open_llama2c().
 ForeignModel open_foreign_model(const std::filesystem::path& path);
 
-/// The weights of the model at `path`: a checkpoint of te-train (a step folder, a checkpoint directory or a run's
-/// folder), a Hugging Face folder or a file of llama2.c. UserError when there is none.
+/// The weights of the model at `path`: a checkpoint of te-train (a step folder, a checkpoint directory or a run
+/// folder), a Hugging Face folder or a file of llama2.c. UserError if there is none.
 std::unique_ptr<checkpoint::WeightSource> open_weights(const std::filesystem::path& path);
 
-/// Rows of `size`-byte elements: out[r][c] = in[c][first + r] for r < rows, c < cols, where in has `width` columns.
+/// Transposes `size`-byte elements: out[r][c] = in[c][first + r] for r < rows, c < cols, where in has `width` columns.
 void transpose(const std::byte* in, int64_t width, int64_t first, int64_t rows, int64_t cols, size_t size,
                std::byte* out);
 

@@ -14,7 +14,7 @@
 namespace te::convert {
 namespace {
 
-/// The layer of a parameter, or -1.
+/// The layer index of a parameter, or -1.
 int64_t layer_of(const std::string& name) {
   constexpr std::string_view kPrefix = "layers.";
   return name.starts_with(kPrefix) ? std::stoll(name.substr(kPrefix.size())) : -1;
@@ -56,22 +56,21 @@ Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision,
     if (!is_linear_weight(parameter)) continue;
     if (parameter.parts.front().order == Order::permuted)
       user_error(
-          "--fp8: {} turns a part of each head (model.rotary_percent), whose rows export in FP8 would have "
-          "to reorder; "
-          "leave --fp8 out",
+          "--fp8: {} rotates a part of each head (model.rotary_percent), which needs reordered rows; FP8 "
+          "export "
+          "does not support that; export without --fp8",
           reader.folder().string());
     if (parameter.parts.front().order == Order::transposed)
       user_error(
-          "--fp8: {} has the linear layers of GPT-2, which transformers' FP8 does not know (Conv1D); leave "
-          "--fp8 out",
+          "--fp8: {} has GPT-2's linear layers (Conv1D), which transformers does not support in FP8; export "
+          "without --fp8",
           reader.folder().string());
   }
   find_linears(precision, num_layers, layout);
   if (linears_.empty())
     user_error(
         "--fp8: {} has no weight to convert: first_layers_bf16, last_layers_bf16 and overrides keep all "
-        "layers in "
-        "BF16, or no size is a multiple of 128; leave --fp8 out",
+        "layers in BF16, or no size is a multiple of 128; export without --fp8",
         reader.folder().string());
   if (format_ == Fp8Format::tensor) find_scales(reader);
 }
@@ -83,9 +82,9 @@ void Fp8Export::find_linears(const config::PrecisionConfig& trained, int64_t num
     if (!is_linear_weight(parameter)) continue;
     const config::LinearPrecision linear =
         config::linear_precision(precision, linear_of(parameter), layer_of(parameter.name), num_layers);
-    // Serving is the forward pass.
+    // Inference runs the forward pass only.
     const bool quantized = linear.fprop;
-    // One scale is that of all parts; so is their fate.
+    // The parts of a parameter share one scale, so either all of them are converted or none.
     const bool whole_blocks = std::all_of(
         parameter.parts.begin(), parameter.parts.end(),
         [&](const Part& part) { return part.shape[0] % kFp8Block == 0 && part.shape[1] % kFp8Block == 0; });
@@ -100,8 +99,7 @@ void Fp8Export::find_linears(const config::PrecisionConfig& trained, int64_t num
   kept_.push_back("lm_head");
 }
 
-// The inputs' scales are those of the state; a weight has the scale that its own amax asks for, as when training casts
-// it.
+// Input scales come from the checkpoint's FP8 state. A weight's scale comes from its current amax, as in training.
 void Fp8Export::find_scales(const checkpoint::Reader& reader) {
   const checkpoint::Fp8State state = reader.fp8();
   const float margin = std::ldexp(1.0f, -margin_);
@@ -115,25 +113,25 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
                                                                  [](float amax) { return amax > 0.0f; });
     if (!measured)
       user_error(
-          "--fp8 tensor: {} has no scale of the inputs of {}; it needs the FP8 state of a run with the "
-          "delayed recipe, or "
-          "with fp8_calibrate; --fp8 block needs none",
+          "--fp8 tensor: {} has no input scale of {}; it needs the FP8 state of a run with the delayed "
+          "recipe "
+          "or with fp8_calibrate; --fp8 block needs none",
           reader.folder().string(), name);
     linear.input_scale = row->scale * (kE4m3Max / row->operand.fp8_max);
-    linear.weight_scale = kernels::scale_of(largest(reader, *linear.parameter), kE4m3Max, margin, 1.0f);
+    linear.weight_scale = kernels::scale_of(amax_of(reader, *linear.parameter), kE4m3Max, margin, 1.0f);
   }
 }
 
-float Fp8Export::largest(const checkpoint::Reader& reader, const ParameterLayout& parameter) const {
-  const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * parameter.cols()));
-  std::vector<float> piece;
+float Fp8Export::amax_of(const checkpoint::Reader& reader, const ParameterLayout& parameter) const {
+  const int64_t max_rows = std::max<int64_t>(1, kChunkBytes / (4 * parameter.cols()));
+  std::vector<float> chunk;
   float amax = 0.0f;
-  for (int64_t first = 0; first < parameter.rows(); first += most) {
-    const int64_t count = std::min(most, parameter.rows() - first);
-    piece.resize(static_cast<size_t>(count * parameter.cols()));
-    reader.read_rows(parameter.name, first, count, piece.data());
-    if (bf16_) round_to_bf16(piece);
-    for (const float value : piece) amax = std::max(amax, std::abs(value));
+  for (int64_t first = 0; first < parameter.rows(); first += max_rows) {
+    const int64_t count = std::min(max_rows, parameter.rows() - first);
+    chunk.resize(static_cast<size_t>(count * parameter.cols()));
+    reader.read_rows(parameter.name, first, count, chunk.data());
+    if (bf16_) round_to_bf16(chunk);
+    for (const float value : chunk) amax = std::max(amax, std::abs(value));
   }
   return amax;
 }
@@ -179,7 +177,7 @@ void Fp8Export::quantize_blocks(const Linear& linear, const Tensor& values, std:
                                             .columnwise = {},
                                             .power_of_two = trained && power_of_two_,
                                             .margin = trained ? margin_ : 0});
-  // GEMMs want rows of scales padded, the format does not.
+  // quantize_groups() pads the rows of scales for GEMMs; the file format has no padding.
   for (int64_t row = 0; row < shape[0]; ++row) {
     const auto begin = padded.begin() + row * shape[1];
     scales.insert(scales.end(), begin, begin + cols / kFp8Block);

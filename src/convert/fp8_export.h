@@ -1,17 +1,17 @@
-// Linear layers as FP8 in a Hugging Face folder, in one of two formats that serving programs read:
+// Exports linear layers as FP8 in a Hugging Face folder, in one of two formats that serving programs read:
 //
-//   block   of DeepSeek: NAME.weight in E4M3, NAME.weight_scale_inv in FP32 [out / 128, in / 128], a multiplier for
-//           each block of 128 x 128. Inputs are quantized while the model runs ("dynamic"). A model that was trained
+//   block   DeepSeek's format: NAME.weight in E4M3, NAME.weight_scale_inv in FP32 [out / 128, in / 128], a multiplier
+//           for each block of 128 x 128. Inputs are quantized during inference ("dynamic"). A model that was trained
 //           with the blockwise recipe keeps the scales and codes of its training; others get multipliers of amax / 448
-//   tensor  of compressed-tensors: NAME.weight in E4M3, NAME.weight_scale and NAME.input_scale in FP32 [1], multipliers
-//           that are the inverse of te-train's scales: the weight's own, and that of the inputs out of the state of the
-//           delayed recipe. Serving then multiplies the FP8 numbers that training has multiplied
+//   tensor  compressed-tensors: NAME.weight in E4M3, NAME.weight_scale and NAME.input_scale in FP32 [1]. These
+//           multipliers are the inverse of te-train's scales: the weight's scale comes from its current amax, the
+//           input's scale from the state of the delayed recipe. Inference then uses the same FP8 values as training
 //
-// Converted are the weights whose forward GEMM training runs in FP8: those of the transformer layers' linear layers,
-// but for what precision.first_layers_bf16, last_layers_bf16 and overrides keep in BF16. All others, with embeddings,
-// norms, biases and the head, keep the export's other dtype and are listed in config.json. transformers derives a
-// block's size from the shapes of weight and multipliers, so block leaves weights alone whose sizes are no multiples of
-// 128.
+// The export converts the weights whose forward GEMM runs in FP8 during training: those of the transformer layers'
+// linear layers, except where precision.first_layers_bf16, last_layers_bf16 or overrides keep BF16. All other tensors
+// (embeddings, norms, biases, output layer) have ExportOptions::dtype; config.json lists the unquantized modules.
+// transformers derives the block size from the shapes of weight and multipliers, so the block format skips weights
+// whose sizes are not multiples of 128.
 #pragma once
 
 #include <cstddef>
@@ -37,46 +37,48 @@ inline constexpr float kE4m3Max = 448.0f;
 
 class Fp8Export {
  public:
-  /// `bf16`: whether training rounds weights to BF16 before it casts them. UserError when the model has linear layers
-  /// that are no torch.nn.Linear (GPT-2), or `tensor` finds no scales of inputs.
+  /// UserError if the model has linear layers that are not torch.nn.Linear (GPT-2) or whose rows would have to be
+  /// reordered, if no weight can be converted, or if the format is `tensor` and the checkpoint has no input scales.
   Fp8Export(Fp8Format format, const config::PrecisionConfig& precision, int64_t num_layers,
             const checkpoint::Reader& reader, const std::vector<ParameterLayout>& layout);
 
   bool converts(const Part& part) const;
-  /// The multipliers that belong to a converted weight.
+  /// Names and shapes of the multipliers of a converted weight.
   std::vector<SafetensorsSpec> multipliers(const Part& part) const;
-  /// Weights that training quantizes and that stay as they are, for their shape.
+  /// Number of weights that training quantizes but the export does not, because of their shape.
   int64_t left_out() const { return left_out_; }
-  /// quantization_config of config.json.
+  /// The quantization_config of config.json.
   nlohmann::json quantization_config() const;
 
-  /// Codes of rows of a converted part, from FP32 values in place of which BF16 ones are taken. A piece starts at a
-  /// multiple of 128 rows, and is one unless it is the last. Appends to `scales` the multipliers of its blocks.
+  /// FP8 codes of rows of a converted part. Rounds `values` to BF16 in place first if training does. A chunk starts at
+  /// a multiple of 128 rows; its number of rows is a multiple of 128, except in the last chunk. Appends the multipliers
+  /// of the chunk's blocks to `scales`.
   void quantize(const ParameterLayout& parameter, std::span<float> values, std::byte* codes,
                 std::vector<float>& scales) const;
-  /// After the last piece: the values of multipliers(part), in their order.
+  /// After the last chunk: the values of multipliers(part), in the same order.
   std::vector<std::vector<float>> values(const ParameterLayout& parameter, std::vector<float> scales) const;
 
  private:
   struct Linear {
     const ParameterLayout* parameter;
     config::Fp8Recipe recipe;
-    float weight_scale = 1.0f, input_scale = 1.0f;  ///< te-train's; `tensor`
+    float weight_scale = 1.0f, input_scale = 1.0f;  ///< as in te-train (not inverted); format `tensor` only
   };
   void find_linears(const config::PrecisionConfig& trained, int64_t num_layers,
                     const std::vector<ParameterLayout>& layout);
   void find_scales(const checkpoint::Reader& reader);
-  float largest(const checkpoint::Reader& reader, const ParameterLayout& parameter) const;
+  float amax_of(const checkpoint::Reader& reader, const ParameterLayout& parameter) const;
   const Linear* find(const Part& part) const;
-  /// values: [rows, cols] FP32, multiples of 128. Appends a row of multipliers for each 128 rows.
+  /// values: [rows, cols] FP32, both multiples of 128. Appends a row of multipliers for each 128 rows.
   void quantize_blocks(const Linear& linear, const Tensor& values, std::byte* codes,
                        std::vector<float>& scales) const;
 
   Fp8Format format_;
-  bool bf16_, power_of_two_;
+  bool bf16_;  ///< training rounds weights to BF16 before quantization
+  bool power_of_two_;
   int margin_;
   std::vector<Linear> linears_;
-  std::vector<std::string> kept_;  ///< modules that stay as they are
+  std::vector<std::string> kept_;  ///< modules that are not quantized
   int64_t left_out_ = 0;
 };
 

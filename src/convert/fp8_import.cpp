@@ -11,7 +11,8 @@ namespace te::convert {
 namespace {
 
 constexpr const char* kFp8Remedy =
-    "te-train reads FP8 weights in DeepSeek's blocks and of compressed-tensors with a scale a weight";
+    "te-train reads FP8 weights in DeepSeek's block format and in compressed-tensors with one scale per "
+    "weight";
 
 StoredFp8 read_blocks(const JsonKeys& keys) {
   keys.must_be_one_of("activation_scheme", keys.text("activation_scheme", "dynamic"), {"dynamic"},
@@ -23,8 +24,8 @@ StoredFp8 read_blocks(const JsonKeys& keys) {
     return value.is_number_integer() && value.get<double>() >= 1 && value.get<double>() <= 1e6;
   };
   if (!size.is_array() || size.size() != 2 || !good(size[0]) || !good(size[1]))
-    keys.refuse("weight_block_size", "must be two whole numbers", kFp8Remedy);
-  // Which modules are not quantized shows in the tensors' types; activations are not of the file.
+    keys.refuse("weight_block_size", "must be two positive integers", kFp8Remedy);
+  // The dtypes of the tensors tell which modules are not quantized; te-train does not import activation scales.
   keys.without_effect({"ignored_layers", "kv_cache_scheme", "modules_to_not_convert", "scale_fmt"});
   keys.refuse_unread({}, kFp8Remedy);
   return {"_scale_inv", size[0].get<int64_t>(), size[1].get<int64_t>()};
@@ -75,7 +76,7 @@ void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
     const StoredTensor& weight = *files.find(name);
     const std::string path = files.path_of(weight);
     if (weight.shape.size() != 2)
-      user_error("{}: tensor {} is in FP8 and no matrix; copy the model again", path, printable(name));
+      user_error("{}: tensor {} is in FP8 but is not a matrix; copy the model again", path, printable(name));
     const int64_t rows = weight.shape[0], cols = weight.shape[1];
     auto multipliers = std::make_shared<Multipliers>();
     multipliers->block_rows = fp8.block_rows > 0 ? fp8.block_rows : rows;
@@ -88,8 +89,8 @@ void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
         stored != nullptr && stored->type != FileType::e4m3 && stored->numel() == wanted &&
         (fp8.block_rows == 0 || (stored->shape.size() == 2 && stored->shape[1] == multipliers->cols));
     if (!fits)
-      user_error("{}: tensor {} is in FP8, but {} with {} multipliers is not there; copy the model again",
-                 path, printable(name), printable(own), wanted);
+      user_error("{}: tensor {} is in FP8, but {} with {} multipliers is missing; copy the model again", path,
+                 printable(name), printable(own), wanted);
     multipliers->values = read_all(files, *stored);
     files.attach(name, std::move(multipliers));
     files.remove(own);

@@ -1,5 +1,5 @@
-// Weights in FP8 of Hugging Face folders, in the formats of fp8_export.h: read as BF16, their codes times their
-// multipliers. Private to src/convert.
+// Reads FP8 weights of Hugging Face folders in the formats of fp8_export.h as BF16: codes times multipliers. Private to
+// src/convert.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,18 @@
 
 namespace te::convert {
 
-/// What quantization_config of a config.json says about the weights.
+/// The quantization of the weights by a config.json's quantization_config.
 struct StoredFp8 {
   const char* multiplier =
-      nullptr;  ///< what the name of a weight's multipliers adds to the weight's; null: no FP8
-  int64_t block_rows = 0, block_cols = 0;  ///< of a multiplier; 0: the whole weight
+      nullptr;  ///< suffix that makes a weight's name the name of its multipliers; null: no FP8
+  int64_t block_rows = 0, block_cols = 0;  ///< size of a multiplier's block; 0: one multiplier per weight
 };
 
-/// UserError when the config has a quantization that is neither DeepSeek's blocks nor compressed-tensors with a
-/// multiplier a weight.
+/// UserError if the quantization is neither DeepSeek's blocks nor compressed-tensors with one multiplier per weight.
 StoredFp8 read_quantization(const JsonKeys& config);
 
-/// Gives each E4M3 tensor its multipliers, and takes those, with the multipliers of inputs, out of the list of tensors.
-/// UserError when they are missing or of another shape.
+/// Attaches the multipliers to each E4M3 tensor, and removes them and the input multipliers from the list of tensors.
+/// UserError if they are missing or have another shape.
 void attach_multipliers(TensorFiles& files, const StoredFp8& fp8);
 
 }  // namespace te::convert

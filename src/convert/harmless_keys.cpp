@@ -1,5 +1,5 @@
-// Generation is configured by generation_config.json and the tokenizer's files. Where training starts
-// (initializer_range) and heads of other tasks (id2label, summary_type) do not concern a model that has its weights.
+// generation_config.json and the tokenizer's files configure generation. Initialization (initializer_range) and heads
+// of other tasks (id2label, summary_type) do not matter for a language model whose weights are given.
 #include "convert/harmless_keys.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Keys of config.json that change neither weights nor logits of any class of architecture.h.
+// Keys of config.json that change neither weights nor logits, whatever the class in architecture.h.
 #pragma once
 
 #include <span>
@@ -6,8 +6,9 @@
 
 namespace te::convert {
 
-/// Sorted. What transformers reads when it generates, saves, trains or classifies, and notes of other programs. A key
-/// that is harmless for some classes only is not here: the reader of its class names it (JsonKeys::without_effect).
+/// The keys in sorted order: those that transformers uses for generation, saving, training or classification only, and
+/// metadata of other programs. A key that is harmless only for some classes is not in the list; the reader of such a
+/// class names it (JsonKeys::without_effect).
 std::span<const std::string_view> harmless_keys();
 
 }  // namespace te::convert

@@ -20,15 +20,15 @@ using config::Activation;
 using config::ModelConfig;
 using nlohmann::json;
 
-/// A training sequence that fits most GPUs, where the model could take longer ones.
-constexpr int64_t kUsualSequence = 4096;
-constexpr int64_t kNotFromHere = -1;
+/// Sequence length for models that support longer ones: fits most GPUs.
+constexpr int64_t kMaxDefaultSequence = 4096;
+constexpr int64_t kDerived = -1;  ///< the default depends on other keys
 constexpr int64_t kMaxLayers = 10000;
 
-/// What a class of transformers takes for keys that its config.json lacks.
+/// Defaults of a transformers class for keys that its config.json lacks.
 struct Defaults {
-  int64_t num_key_value_heads = kNotFromHere;  ///< num_attention_heads
-  int64_t head_dim = kNotFromHere;             ///< hidden_size / num_attention_heads
+  int64_t num_key_value_heads = kDerived;  ///< num_attention_heads
+  int64_t head_dim = kDerived;             ///< hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
@@ -59,24 +59,24 @@ Defaults defaults_of(Architecture architecture) {
 
 // --- attention ---------------------------------------------------------------------------------------------
 
-/// Which layers have a window: those that layer_types says, or that `otherwise(layer)`.
+/// For each layer, whether it has a window: from layer_types, or otherwise(layer) if the key is absent.
 template <class Otherwise>
 std::vector<bool> windowed_layers(const JsonKeys& keys, int64_t num_layers, const Otherwise& otherwise) {
   constexpr const char* kRemedy = "compare with the model's original";
   std::vector<bool> layers;
   if (!keys.has("layer_types")) {
-    // More than any model may have are refused later.
+    // check_model() later refuses more layers than kMaxLayers.
     for (int64_t layer = 0; layer < std::min(num_layers, kMaxLayers); ++layer)
       layers.push_back(otherwise(layer));
     return layers;
   }
   const json& types = keys.object().at("layer_types");
   if (!types.is_array() || static_cast<int64_t>(types.size()) != num_layers)
-    keys.refuse("layer_types", fmt::format("must be a list of {} kinds, one a layer", num_layers), kRemedy);
+    keys.refuse("layer_types", fmt::format("must be a list of {} types, one per layer", num_layers), kRemedy);
   for (const json& type : types) {
     if (type != "sliding_attention" && type != "full_attention")
       keys.refuse("layer_types", fmt::format("has {}", type.dump()),
-                  "te-train has sliding_attention and full_attention");
+                  "te-train supports sliding_attention and full_attention");
     layers.push_back(type == "sliding_attention");
   }
   return layers;
@@ -88,7 +88,7 @@ void set_windows(const std::vector<bool>& layers, int64_t window, ModelConfig& m
   model.window_pattern = config::window_pattern_of(layers);
 }
 
-// Qwen2 and Qwen3: the layers from max_window_layers on have a window, unless layer_types says which.
+// Qwen2 and Qwen3: the layers from max_window_layers on have a window, unless layer_types is given.
 void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
   const bool used = keys.boolean("use_sliding_window", false);
   const int64_t window = keys.integer_or("sliding_window", keys.given("sliding_window") ? 0 : 4096);
@@ -96,12 +96,13 @@ void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
   const auto layers = windowed_layers(keys, model.num_layers,
                                       [&](int64_t layer) { return used && window != 0 && layer >= first; });
   if ((!used || window == 0) && std::find(layers.begin(), layers.end(), true) != layers.end())
-    keys.refuse("layer_types", "must all be full_attention while there is no window",
+    keys.refuse("layer_types", "must all be full_attention, as there is no window",
                 "set use_sliding_window and sliding_window, or compare with the model's original");
   if (window < model.max_position_embeddings) set_windows(layers, window, model);
 }
 
-// Mistral, and Ministral, where layer_types may leave some layers without: a config without the key has a window.
+// Mistral and Ministral: a config without sliding_window has one of 4096. In a Ministral, layer_types can exclude
+// layers.
 void read_mistral_window(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
   const int64_t window = keys.integer_or("sliding_window", keys.given("sliding_window") ? 0 : 4096);
   if (architecture == Architecture::mistral) {
@@ -110,13 +111,13 @@ void read_mistral_window(const JsonKeys& keys, Architecture architecture, ModelC
   }
   const auto layers = windowed_layers(keys, model.num_layers, [&](int64_t) { return window != 0; });
   if (window == 0 && std::find(layers.begin(), layers.end(), true) != layers.end())
-    keys.refuse("layer_types", "must all be full_attention while sliding_window is null",
+    keys.refuse("layer_types", "must all be full_attention, as sliding_window is null",
                 "compare with the model's original");
   set_windows(layers, window, model);
 }
 
-// Gemma 3: every sixth layer has none, unless layer_types says which. A window that no sequence reaches counts: the
-// layer's frequencies are other ones.
+// Gemma 3: every sixth layer has no window, unless layer_types is given. A window that is longer than every sequence
+// still matters, because layers with a window have other RoPE frequencies.
 void read_gemma_window(const JsonKeys& keys, ModelConfig& model) {
   const int64_t window = keys.integer("sliding_window", 4096);
   const int64_t period = keys.integer("sliding_window_pattern", 6);
@@ -147,11 +148,11 @@ void read_window(const JsonKeys& keys, Architecture architecture, ModelConfig& m
 
 void read_heads(const JsonKeys& keys, const Defaults& absent, ModelConfig& model) {
   model.num_attention_heads = keys.integer("num_attention_heads");
-  const bool given = keys.given("num_key_value_heads") || absent.num_key_value_heads == kNotFromHere;
+  const bool given = keys.given("num_key_value_heads") || absent.num_key_value_heads == kDerived;
   model.num_query_groups =
       keys.integer_or("num_key_value_heads", given ? model.num_attention_heads : absent.num_key_value_heads);
-  model.kv_channels = absent.head_dim == kNotFromHere ? keys.integer_or("head_dim", 0)
-                                                      : keys.integer("head_dim", absent.head_dim);
+  model.kv_channels = absent.head_dim == kDerived ? keys.integer_or("head_dim", 0)
+                                                  : keys.integer("head_dim", absent.head_dim);
   if (model.kv_channels != 0 || model.num_attention_heads <= 0) return;
   if (model.hidden_size % model.num_attention_heads != 0)
     keys.refuse("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim",
@@ -164,13 +165,13 @@ void read_heads(const JsonKeys& keys, const Defaults& absent, ModelConfig& model
 void read_gemma(const JsonKeys& keys, ModelConfig& model) {
   const char* activation = "hidden_activation";
   keys.must_be_one_of(activation, keys.text(activation, "gelu_pytorch_tanh"),
-                      {"gelu_pytorch_tanh", "gelu_new"}, "te-train's GeGLU has the tanh form");
+                      {"gelu_pytorch_tanh", "gelu_new"}, "te-train's GeGLU uses the tanh approximation");
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
-    if (keys.has(key)) keys.refuse(key, "must be null", "te-train caps no scores and logits");
+    if (keys.has(key)) keys.refuse(key, "must be null", "te-train does not support softcapping");
   if (keys.has("use_bidirectional_attention"))
     keys.must_be("use_bidirectional_attention", keys.boolean("use_bidirectional_attention", false), false,
                  "te-train's attention is causal");
-  keys.without_effect({"_sliding_window_pattern"});  // a copy that transformers writes and does not read
+  keys.without_effect({"_sliding_window_pattern"});  // transformers writes this copy but does not read it
   model.activation = Activation::geglu;
   model.qk_norm = config::QkNorm::head;
   model.norm_placement = config::NormPlacement::both;
@@ -181,7 +182,7 @@ void read_gemma(const JsonKeys& keys, ModelConfig& model) {
     keys.refuse("query_pre_attn_scalar", "must be above 0", "compare with the model's original");
 }
 
-// Llama and its relatives: RMSNorm, RoPE, SwiGLU (Gemma: GeGLU).
+// Llama and similar models: RMSNorm, RoPE, SwiGLU (Gemma: GeGLU).
 ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   const Defaults absent = defaults_of(architecture);
   ModelConfig model;
@@ -200,15 +201,15 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
     read_gemma(keys, model);
   else
     keys.must_be_one_of("hidden_act", keys.text("hidden_act", "silu"), {"silu", "swish"},
-                        "te-train's llama has SwiGLU");
+                        "te-train's llama uses SwiGLU");
   const bool reads_bias = architecture == Architecture::llama || architecture == Architecture::qwen3 ||
                           architecture == Architecture::olmo2 || gemma;
   model.add_proj_bias = reads_bias && keys.boolean("attention_bias", false);
   model.add_qkv_bias = model.add_proj_bias || architecture == Architecture::qwen2;
   model.add_mlp_bias = architecture == Architecture::llama && keys.boolean("mlp_bias", false);
-  // Often written where the class has no choice.
+  // Some files have these keys although the class does not read them.
   const auto must_be_off = [&](const char* key) {
-    if (keys.has(key)) keys.must_be(key, keys.boolean(key, false), false, "this class has no such choice");
+    if (keys.has(key)) keys.must_be(key, keys.boolean(key, false), false, "this class has no such option");
   };
   if (!reads_bias) must_be_off("attention_bias");
   if (architecture != Architecture::llama) must_be_off("mlp_bias");
@@ -219,8 +220,8 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   }
   if (architecture == Architecture::phi3) {
     for (const char* key : {"resid_pdrop", "embd_pdrop"})
-      keys.must_be(key, keys.number(key, 0.0), 0.0, "te-train's llama has dropout in attention alone");
-    keys.without_effect({"original_max_position_embeddings"});  // of longrope, which is refused
+      keys.must_be(key, keys.number(key, 0.0), 0.0, "te-train's llama has dropout in attention only");
+    keys.without_effect({"original_max_position_embeddings"});  // used by longrope only, which is refused
   }
   read_window(keys, architecture, model);
   if (gemma) {
@@ -241,7 +242,7 @@ Activation activation_of(const JsonKeys& keys, const char* key, const std::strin
   keys.must_be_one_of(
       key, name,
       {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "gelu_python", "relu", "silu", "swish"},
-      "te-train has no other activations");
+      "te-train supports no other activations");
   if (name == "gelu" || name == "gelu_python") return Activation::gelu_exact;
   if (name == "relu") return Activation::relu;
   return name == "silu" || name == "swish" ? Activation::silu : Activation::gelu;
@@ -267,19 +268,19 @@ ModelConfig read_gpt2(const JsonKeys& keys) {
   model.attention_dropout = keys.number("attn_pdrop", 0.1);
   model.activation = activation_of(keys, "activation_function", "gelu_new");
   keys.must_be("scale_attn_weights", keys.boolean("scale_attn_weights", true), true,
-               "te-train scales by the head's width");
+               "te-train scales the scores by 1 / sqrt(head_dim)");
   keys.must_be("scale_attn_by_inverse_layer_idx", keys.boolean("scale_attn_by_inverse_layer_idx", false),
-               false, "te-train scales all layers alike");
+               false, "te-train scales the scores of all layers equally");
   keys.must_be("add_cross_attention", keys.boolean("add_cross_attention", false), false,
                "te-train has no encoder");
-  // Names of other classes for the same numbers, which transformers takes, too.
+  // transformers also accepts other classes' names for these keys.
   constexpr std::array<std::array<const char*, 2>, 4> kAliases = {{{"hidden_size", "n_embd"},
                                                                    {"max_position_embeddings", "n_positions"},
                                                                    {"num_attention_heads", "n_head"},
                                                                    {"num_hidden_layers", "n_layer"}}};
   for (const auto& [alias, key] : kAliases)
     if (keys.given(alias) && keys.integer(alias) != keys.integer(key, keys.integer(alias)))
-      keys.refuse(alias, fmt::format("is not {}, whose other name it is", key), "make them equal");
+      keys.refuse(alias, fmt::format("differs from {}, its synonym", key), "make them equal");
   keys.without_effect({"n_ctx"});
   return model;
 }
@@ -306,10 +307,10 @@ ModelConfig read_gpt_neox(const JsonKeys& keys) {
   model.activation = activation_of(keys, "hidden_act", "gelu");
   model.parallel_residual = keys.boolean("use_parallel_residual", true);
   keys.must_be("attention_bias", keys.boolean("attention_bias", true), true,
-               "te-train's gpt has a bias in every linear");
-  // Attention does not look at it, but the rotation does.
+               "te-train's gpt has a bias in every linear layer");
+  // transformers uses head_dim for RoPE but not for attention.
   keys.must_be("head_dim", keys.integer_or("head_dim", model.kv_channels), model.kv_channels,
-               "GPT-NeoX's heads share hidden_size");
+               "GPT-NeoX divides hidden_size among the heads");
   keys.without_effect({"is_decoder"});
   read_rope(keys,
             {.theta = "rotary_emb_base",
@@ -321,7 +322,7 @@ ModelConfig read_gpt_neox(const JsonKeys& keys) {
   return model;
 }
 
-// What all classes read by way of what they are made of.
+// Keys that the base classes of all models read.
 void check_common(const JsonKeys& keys) {
   keys.must_be("is_causal", keys.boolean("is_causal", true), true, "te-train's attention is causal");
   keys.must_be("is_encoder_decoder", keys.boolean("is_encoder_decoder", false), false,
@@ -338,17 +339,17 @@ ModelConfig read_model(const JsonKeys& keys, Architecture architecture) {
 ModelConfig read_hugging_face_config(const std::filesystem::path& file) {
   const JsonKeys keys = JsonKeys::of_file(file);
   const Architecture architecture = architecture_of(keys);
-  read_quantization(keys);  // refuses what open_hugging_face() could not read
+  read_quantization(keys);  // refuses formats that open_hugging_face() cannot read
   check_common(keys);
   ModelConfig model = read_model(keys, architecture);
   keys.refuse_unread(harmless_keys(),
-                     "it may change what the model computes; remove it if transformers does without it");
-  model.seq_length = std::min(model.max_position_embeddings, kUsualSequence);
+                     "it may change the model's results; remove it if transformers does not need it");
+  model.seq_length = std::min(model.max_position_embeddings, kMaxDefaultSequence);
   check_model(model, file.string());
-  return whole_config(model).model;
+  return complete_config(model).model;
 }
 
-config::Config whole_config(const ModelConfig& model) {
+config::Config complete_config(const ModelConfig& model) {
   config::Config config;
   config.name = "import";
   config.model = model;
@@ -360,7 +361,7 @@ config::Config whole_config(const ModelConfig& model) {
 
 void check_model(const ModelConfig& model, const std::string& source) {
   try {
-    config::validate(whole_config(model));
+    config::validate(complete_config(model));
   } catch (const UserError& error) {
     user_error("{}: as te-train's config: {}", source, error.what());
   }

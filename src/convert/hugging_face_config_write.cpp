@@ -1,4 +1,4 @@
-// config.json of a model of te-train. Spellings are those of transformers 4, which version 5 reads, too.
+// Writes the config.json of a te-train model. The keys are those of transformers 4, which version 5 reads, too.
 #include <algorithm>
 
 #include "config/window_pattern.h"
@@ -17,7 +17,7 @@ json rope_scaling_json(const ModelConfig& m) {
   if (m.rope_scaling == config::RopeScaling::none) return nullptr;
   json rope = {{"rope_type", config::to_string(m.rope_scaling)}, {"factor", m.rope_scaling_factor}};
   if (m.rope_scaling == config::RopeScaling::linear) {
-    rope["type"] = "linear";  // what transformers before 4.43 looked for
+    rope["type"] = "linear";  // transformers before 4.43 reads this key
     return rope;
   }
   rope["original_max_position_embeddings"] = m.rope_scaling_original_max_position_embeddings;
@@ -40,7 +40,7 @@ json layer_types(const ModelConfig& m) {
   return types;
 }
 
-/// Layers in front of the first that has a window.
+/// Number of layers before the first one with a window.
 int64_t layers_before_windows(const ModelConfig& m) {
   int64_t layer = 0;
   while (layer < m.num_layers && !m.window_in(layer)) ++layer;
@@ -57,7 +57,7 @@ void write_gemma(const ModelConfig& m, json& out) {
   out["layer_types"] = layer_types(m);
   out["rope_local_base_freq"] = m.rope_local_theta != 0.0 ? m.rope_local_theta : m.rope_theta;
   out["attn_logit_softcapping"] = out["final_logit_softcapping"] = nullptr;
-  // What versions before layer_types look for.
+  // Versions of transformers before layer_types read this key.
   const std::vector<bool> period = config::parse_window_pattern(m.window_pattern);
   if (m.sliding_window != 0 && !period.back() && std::count(period.begin(), period.end(), false) == 1)
     out["sliding_window_pattern"] = period.size();
@@ -84,7 +84,7 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
       out["use_sliding_window"] = m.sliding_window != 0;
       if (m.sliding_window != 0) {
         out["sliding_window"] = window;
-        out["max_window_layers"] = layers_before_windows(m);  // for versions that know no layer_types
+        out["max_window_layers"] = layers_before_windows(m);  // for versions without layer_types
         if (!m.window_pattern.empty()) out["layer_types"] = layer_types(m);
       }
       if (architecture == Architecture::qwen3) out["attention_bias"] = m.add_qkv_bias;
@@ -96,7 +96,7 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
     case Architecture::phi3:
       out["partial_rotary_factor"] = m.rotary_percent;
       out["sliding_window"] = window;
-      out["pad_token_id"] = nullptr;  // the class's own may not be in the vocabulary
+      out["pad_token_id"] = nullptr;  // the default of the class may be outside the vocabulary
       out["original_max_position_embeddings"] = m.max_position_embeddings;
       break;
     case Architecture::ministral:

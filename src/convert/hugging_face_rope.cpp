@@ -9,9 +9,9 @@ using config::ModelConfig;
 using nlohmann::json;
 
 constexpr const char* kUnknownRemedy =
-    "te-train has no other rotation; remove the key if transformers does without it";
+    "te-train supports no other RoPE parameters; remove the key if transformers does not need it";
 
-/// What transformers computes where `attention_factor` is not given.
+/// `attention_factor`, or the value that transformers computes if it is not given.
 double yarn_attention_factor(const JsonKeys& rope, double factor) {
   const auto scale_of = [&](double mscale) {
     return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
@@ -19,22 +19,22 @@ double yarn_attention_factor(const JsonKeys& rope, double factor) {
   const double mscale = rope.number_or("mscale", 0.0), all = rope.number_or("mscale_all_dim", 0.0);
   if (rope.has("attention_factor")) return rope.number("attention_factor");
   return mscale != 0.0 && all != 0.0 ? scale_of(mscale) / scale_of(all)
-                                     : 0.0;  // 0: te-train's default, the same rule
+                                     : 0.0;  // 0: te-train computes its default, which is the same
 }
 
-// Versions of transformers differ in which comes first where the number stands next to the section, too.
+// If the key is both inside and outside the section, versions of transformers differ in which one has priority.
 int64_t read_original_positions(const JsonKeys& keys, const JsonKeys& rope, const ModelConfig& model) {
   constexpr const char* kKey = "original_max_position_embeddings";
   const int64_t outside = keys.integer_or(kKey, model.max_position_embeddings);
   const int64_t original = rope.integer(kKey, outside);
   if (keys.has(kKey))
-    keys.must_be(kKey, outside, original, "that is what the section of the rotation has; make them equal");
+    keys.must_be(kKey, outside, original, "the RoPE section has that value; make them equal");
   return original;
 }
 
 void read_rope_scaling(const JsonKeys& keys, const JsonKeys& rope, const std::string& type,
                        ModelConfig& model) {
-  // Each scaling has keys of its own; those of the others mean nothing.
+  // Each scaling type reads some of these keys and ignores the others.
   rope.without_effect({"attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
                        "long_factor", "low_freq_factor", "mscale", "mscale_all_dim",
                        "original_max_position_embeddings", "short_factor", "truncate", "type"});
@@ -64,7 +64,7 @@ void read_rope_scaling(const JsonKeys& keys, const JsonKeys& rope, const std::st
 std::string rope_type(const JsonKeys& rope, const std::vector<std::string>& types) {
   const char* key = rope.given("rope_type") || !rope.given("type") ? "rope_type" : "type";
   const std::string type = rope.text(key, "default");
-  rope.must_be_one_of(key, type, types, "te-train has no other scaling of positions here");
+  rope.must_be_one_of(key, type, types, "te-train supports no other RoPE scaling here");
   return type;
 }
 
@@ -74,8 +74,8 @@ JsonKeys section(const JsonKeys& from, const char* name) {
 
 }  // namespace
 
-// transformers 5 writes rope_parameters; before there were rope_theta and rope_scaling, which takes the other's place
-// where both are given.
+// transformers 5 writes rope_parameters; earlier versions write rope_theta and rope_scaling. rope_scaling has priority
+// over rope_parameters.
 void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) {
   const auto is_empty = [&](const char* name) {
     return !keys.has(name) || (keys.object().at(name).is_object() && keys.object().at(name).empty());
@@ -85,20 +85,21 @@ void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) 
   const JsonKeys rope = section(keys, old ? "rope_scaling" : "rope_parameters");
   for (const auto& [name, value] : rope.object().items())
     if (value.is_object())
-      rope.refuse(name.c_str(), "is an object", "te-train has one rotation for all layers");
+      rope.refuse(name.c_str(), "is an object",
+                  "te-train has the same RoPE in all layers of this architecture");
   const double theta = keys.number(names.theta, 10000.0);
   model.rope_theta = rope.number("rope_theta", theta);
   const double outside = names.partial_may_be_null ? keys.number_or(names.partial, names.partial_default)
                                                    : keys.number(names.partial, names.partial_default);
-  const double share = rope.number("partial_rotary_factor", outside);
+  const double fraction = rope.number("partial_rotary_factor", outside);
   const bool inside = rope.given("partial_rotary_factor");
   const JsonKeys& where = inside ? rope : keys;
   const char* partial = inside ? "partial_rotary_factor" : names.partial;
   if (!names.may_be_partial)
-    where.must_be(partial, share, 1.0, "te-train rotates whole heads of this architecture");
-  if (share != 1.0 && static_cast<int64_t>(static_cast<double>(model.kv_channels) * share) % 2 != 0)
-    where.refuse(partial, "leaves an odd number of channels of a head", "te-train rotates pairs");
-  model.rotary_percent = share;
+    where.must_be(partial, fraction, 1.0, "te-train rotates all channels of a head in this architecture");
+  if (fraction != 1.0 && static_cast<int64_t>(static_cast<double>(model.kv_channels) * fraction) % 2 != 0)
+    where.refuse(partial, "gives an odd number of rotated channels", "te-train rotates pairs of channels");
+  model.rotary_percent = fraction;
   read_rope_scaling(keys, rope, rope_type(rope, names.types), model);
   rope.refuse_unread({}, kUnknownRemedy);
 }
@@ -107,7 +108,7 @@ void read_gemma_rope(const JsonKeys& keys, ModelConfig& model) {
   const JsonKeys both = section(keys, "rope_parameters");
   for (const auto& [name, value] : both.object().items())
     if (name != "full_attention" && name != "sliding_attention")
-      both.refuse(name.c_str(), "is no kind of layer", "Gemma 3 has full_attention and sliding_attention");
+      both.refuse(name.c_str(), "is not a layer type", "Gemma 3 has full_attention and sliding_attention");
   json parameters = section(both, "full_attention").object();
   parameters.update(section(keys, "rope_scaling").object());
   const JsonKeys full(both.where() + ": full_attention", parameters),
@@ -116,7 +117,7 @@ void read_gemma_rope(const JsonKeys& keys, ModelConfig& model) {
   model.rope_theta = full.number("rope_theta", theta);
   read_rope_scaling(keys, full, rope_type(full, {"default", "linear", "llama3", "yarn"}), model);
   local.must_be("rope_type", local.text("rope_type", local.text("type", "default")), std::string("default"),
-                "te-train scales no positions of layers with a window");
+                "te-train does not support RoPE scaling in layers with a window");
   read_rope_scaling(keys, local, "default", model);
   const double used = local.number("rope_theta", local_theta);
   if (model.sliding_window != 0) model.rope_local_theta = used;

@@ -1,4 +1,4 @@
-// Rotary position embeddings of a config.json. Private to src/convert.
+// Reads the rotary position embeddings of a config.json. Private to src/convert.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace te::convert {
 
-/// The keys of a rotation next to the section that holds it, and what te-train can express of it.
+/// Names of the RoPE keys outside the RoPE section, and the variants that te-train supports for the class.
 struct RopeKeys {
   const char* theta = "rope_theta";
   const char* partial = "partial_rotary_factor";
@@ -19,11 +19,12 @@ struct RopeKeys {
   std::vector<std::string> types = {"default", "linear", "llama3", "yarn"};
 };
 
-/// Reads rope_parameters, or rope_scaling and the keys next to it, into `model`, whose kv_channels and
-/// max_position_embeddings are read already. UserError for whatever te-train does not rotate by.
+/// Reads rope_parameters, or rope_scaling and the keys outside it, into `model`, whose kv_channels and
+/// max_position_embeddings must already be set. UserError for a variant of RoPE that te-train does not support.
 void read_rope(const JsonKeys& keys, const RopeKeys& names, config::ModelConfig& model);
 
-/// Gemma 3: layers with a window (read already) have frequencies of their own, which no scaling changes.
+/// Gemma 3: layers with a window have separate frequencies, which are not scaled. The model's windows must already be
+/// set.
 void read_gemma_rope(const JsonKeys& keys, config::ModelConfig& model);
 
 }  // namespace te::convert

@@ -27,7 +27,7 @@ const nlohmann::json& JsonKeys::at(const char* key) const {
   return object_.at(key);
 }
 
-// A value as one line of at most some 60 characters.
+// A value as one line of about 60 characters at most.
 std::string JsonKeys::shown(const char* key) const {
   std::string text =
       given(key) ? object_.at(key).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) : "absent";
@@ -43,7 +43,7 @@ JsonKeys JsonKeys::within(const char* key) const {
 int64_t JsonKeys::integer(const char* key) const {
   const nlohmann::json& value = at(key);
   if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > 1e12)
-    refuse(key, fmt::format("is {}, must be a whole number, not negative", shown(key)), kRemedy);
+    refuse(key, fmt::format("is {}, must be a non-negative integer", shown(key)), kRemedy);
   return value.get<int64_t>();
 }
 
@@ -60,7 +60,7 @@ bool JsonKeys::boolean(const char* key, bool absent) const {
 
 std::string JsonKeys::text(const char* key, const std::string& absent) const {
   if (!given(key)) return absent;
-  if (!at(key).is_string()) refuse(key, fmt::format("is {}, must be a text", shown(key)), kRemedy);
+  if (!at(key).is_string()) refuse(key, fmt::format("is {}, must be a string", shown(key)), kRemedy);
   return at(key).get<std::string>();
 }
 
@@ -73,8 +73,8 @@ void JsonKeys::must_be_one_of(const char* key, const std::string& value,
 
 void JsonKeys::refuse_unread(std::span<const std::string_view> harmless, const char* remedy) const {
   for (const auto& [key, value] : object_.items()) {
-    const bool holds_nothing = value.is_null() || (value.is_structured() && value.empty());
-    if (!holds_nothing && !read_->contains(key) && !std::binary_search(harmless.begin(), harmless.end(), key))
+    const bool empty = value.is_null() || (value.is_structured() && value.empty());
+    if (!empty && !read_->contains(key) && !std::binary_search(harmless.begin(), harmless.end(), key))
       refuse(key.c_str(), fmt::format("is {}, which te-train does not know", shown(key.c_str())), remedy);
   }
 }

@@ -27,28 +27,28 @@ ParameterLayout permuted(const std::string& name, const std::string& theirs, std
 
 // --- orders of rows ----------------------------------------------------------------------------------------
 
-// Elsewhere the first channels of a head turn, in pairs (i, i + pairs), and the rest stay. Here the pairs are
-// (i, i + head / 2), the first of which turn: their channel for each of ours.
-std::vector<int64_t> turning_first(const ModelConfig& m) {
-  const int64_t half = m.kv_channels / 2, pairs = m.rotary_pairs(), stay = half - pairs;
+// transformers' channel for each channel of a head, with partial RoPE. transformers rotates the first channels of a
+// head, in pairs (i, i + pairs). te-train rotates the first `pairs` of the pairs (i, i + head / 2).
+std::vector<int64_t> partial_rope_channels(const ModelConfig& m) {
+  const int64_t half = m.kv_channels / 2, pairs = m.rotary_pairs(), unrotated = half - pairs;
   std::vector<int64_t> theirs(static_cast<size_t>(m.kv_channels));
   for (int64_t i = 0; i < half; ++i) {
-    const bool turns = i < pairs;
-    theirs[static_cast<size_t>(i)] = turns ? i : pairs + i;
-    theirs[static_cast<size_t>(half + i)] = turns ? pairs + i : pairs + stay + i;
+    const bool rotated = i < pairs;
+    theirs[static_cast<size_t>(i)] = rotated ? i : pairs + i;
+    theirs[static_cast<size_t>(half + i)] = rotated ? pairs + i : pairs + unrotated + i;
   }
   return theirs;
 }
 
-// llama2.c: neighbours are a pair.
-std::vector<int64_t> neighbours(int64_t head) {
+// llama2.c rotates pairs of adjacent channels.
+std::vector<int64_t> interleaved_rope_channels(int64_t head) {
   std::vector<int64_t> theirs(static_cast<size_t>(head));
   for (int64_t i = 0; i < head; ++i)
     theirs[static_cast<size_t>(i)] = i < head / 2 ? 2 * i : 2 * (i - head / 2) + 1;
   return theirs;
 }
 
-/// Rows of `heads` heads whose channels have another order.
+/// Rows of `heads` heads, each with its channels in the given order.
 RowOrder heads_of(int64_t heads, const std::vector<int64_t>& channels) {
   std::vector<int64_t> rows;
   for (int64_t h = 0; h < heads; ++h)
@@ -57,9 +57,9 @@ RowOrder heads_of(int64_t heads, const std::vector<int64_t>& channels) {
   return std::make_shared<const std::vector<int64_t>>(std::move(rows));
 }
 
-// GPT-NeoX: q, k and v of head 0, then those of head 1.
+// GPT-NeoX: q, k and v of head 0, then q, k and v of head 1, and so on.
 RowOrder head_by_head(const ModelConfig& m) {
-  const std::vector<int64_t> channels = turning_first(m);
+  const std::vector<int64_t> channels = partial_rope_channels(m);
   std::vector<int64_t> rows;
   for (int64_t part = 0; part < 3; ++part)
     for (int64_t h = 0; h < m.num_attention_heads; ++h)
@@ -68,14 +68,14 @@ RowOrder head_by_head(const ModelConfig& m) {
   return std::make_shared<const std::vector<int64_t>>(std::move(rows));
 }
 
-// Phi-3: q | k | v as here.
+// Phi-3: q | k | v, as in te-train.
 RowOrder packed(const ModelConfig& m) {
-  std::vector<int64_t> rows = *heads_of(m.num_attention_heads + m.num_query_groups, turning_first(m));
+  std::vector<int64_t> rows = *heads_of(m.num_attention_heads + m.num_query_groups, partial_rope_channels(m));
   while (static_cast<int64_t>(rows.size()) < m.qkv_width()) rows.push_back(static_cast<int64_t>(rows.size()));
   return std::make_shared<const std::vector<int64_t>>(std::move(rows));
 }
 
-// --- Llama and its relatives -------------------------------------------------------------------------------
+// --- Llama and similar models ------------------------------------------------------------------------------
 
 class Llama {
  public:
@@ -267,7 +267,7 @@ std::vector<ParameterLayout> llama2c_layout(const ModelConfig& m) {
       part.name = rename(part.name);
       if (!part.name.starts_with("wq.") && !part.name.starts_with("wk.")) continue;
       part.order = Order::permuted;
-      part.theirs = heads_of(part.rows() / m.kv_channels, neighbours(m.kv_channels));
+      part.theirs = heads_of(part.rows() / m.kv_channels, interleaved_rope_channels(m.kv_channels));
     }
   }
   return result;

@@ -1,5 +1,5 @@
-// Which tensors of another program a parameter of te-train is made of. One table serves both directions: import reads
-// the parts of every parameter, export writes every part out of its parameter.
+// Maps each parameter of te-train to the tensors of another program that it consists of. The same table serves both
+// directions: import reads the parts of every parameter, export writes every part of it.
 //
 //   te-train                               Hugging Face Llama, Qwen2                GPT-2 (transformer.)
 //   embedding.word_embeddings.weight       model.embed_tokens.weight                wte.weight
@@ -11,11 +11,11 @@
 //   layers.N.mlp.linear_fc1.*              mlp.gate_proj | mlp.up_proj              mlp.c_fc, transposed
 //   layers.N.mlp.linear_fc2.*              mlp.down_proj                            mlp.c_proj, transposed
 //   final_layernorm.*                      model.norm.weight                        ln_f.*
-//   output_layer.weight (head not tied)    lm_head.weight                           lm_head.weight
+//   output_layer.weight (if not tied)      lm_head.weight                           lm_head.weight
 //
-// Qwen3 has q_norm and k_norm beside Llama's tensors (self_attention.q_layernorm, k_layernorm), OLMo 2 and Gemma 3,
-// too, and their norms under other names; Phi-3 has qkv_proj and gate_up_proj, as te-train. GPT-NeoX has GPT-2's parts
-// under names of its own, not transposed, and q, k and v head by head.
+// Qwen3, OLMo 2 and Gemma 3 have q_norm and k_norm (self_attention.q_layernorm, k_layernorm) in addition to Llama's
+// tensors; the layer norms of OLMo 2 and Gemma 3 have other names. Phi-3 has qkv_proj and gate_up_proj, as te-train.
+// GPT-NeoX has the same parts as GPT-2 under other names, not transposed, and stores q, k and v head by head.
 #pragma once
 
 #include <cstdint>
@@ -28,38 +28,39 @@
 
 namespace te::convert {
 
-/// How the rows of a parameter lie in the other program's tensor.
+/// Order of a parameter's rows in the other program's tensor.
 enum class Order : uint8_t {
   rows,        ///< in the same order: [out, in]
-  transposed,  ///< [in, out], as GPT-2's Conv1D has them
-  permuted     ///< in another order: where RoPE pairs other channels of a head, or heads lie otherwise
+  transposed,  ///< [in, out], as in GPT-2's Conv1D
+  permuted     ///< other order: RoPE rotates other pairs of channels, or q, k and v are interleaved by head
 };
 
-/// A tensor of the other program: some consecutive rows of a parameter.
+/// A tensor of the other program: consecutive rows of a parameter.
 struct Part {
   std::string name;
-  std::vector<int64_t> shape;  ///< of the other program's tensor
+  std::vector<int64_t> shape;  ///< shape in the other program
   Order order = Order::rows;
-  std::shared_ptr<const std::vector<int64_t>> theirs;  ///< Order::permuted: their row, for each of ours
+  std::shared_ptr<const std::vector<int64_t>>
+      theirs;  ///< Order::permuted: the other program's row of each row
 
   int64_t rows() const { return order == Order::transposed ? shape[1] : shape[0]; }
 };
 
-/// A parameter of te-train: its parts, one below the other.
+/// A parameter of te-train: the concatenation of its parts along the rows.
 struct ParameterLayout {
   std::string name;
-  std::vector<int64_t> shape;  ///< without rows that pad the vocabulary
+  std::vector<int64_t> shape;  ///< without the padding rows of the vocabulary
   std::vector<Part> parts;
 
   int64_t rows() const { return shape[0]; }
   int64_t cols() const { return shape.size() > 1 ? shape[1] : 1; }
 };
 
-/// In the order in which transformers lists the tensors. `prefix` is GPT-2's, "transformer." or nothing.
+/// Parameters in the order in which transformers lists the tensors. `prefix` of GPT-2's names: "transformer." or empty.
 std::vector<ParameterLayout> hugging_face_layout(const config::ModelConfig& model, Architecture architecture,
                                                  const std::string& prefix = "transformer.");
 
-/// Llama under the names of llama2.c (export.py, version 0), a layer's tensors as "wq.3".
+/// Llama under the names of llama2.c (export.py, version 0); the tensors of layer 3 are called "wq.3" and so on.
 std::vector<ParameterLayout> llama2c_layout(const config::ModelConfig& model);
 
 }  // namespace te::convert

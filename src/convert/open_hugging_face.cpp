@@ -1,4 +1,4 @@
-// Finds the tensors of a Hugging Face folder and checks that each has its place.
+// Finds the tensors of a Hugging Face folder and checks that each belongs to the model.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,14 +18,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// The shards that the index names, and each tensor in the shard where the index says it is.
+// Opens the shards that the index names, and checks that each tensor is in the shard that the index gives for it.
 TensorFiles open_shards(const fs::path& folder) {
   const JsonKeys index = JsonKeys::of_file(folder / kIndex);
   const JsonKeys map = index.within("weight_map");
   std::set<std::string> shards;
   for (const auto& [tensor, file] : map.object().items()) {
     if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
-      map.refuse(tensor.c_str(), "must be the name of a file of the folder", "copy the index again");
+      map.refuse(tensor.c_str(), "must be the name of a file in the folder", "copy the index again");
     shards.insert(file.get<std::string>());
   }
   TensorFiles files;
@@ -50,9 +50,9 @@ TensorFiles open_files(const fs::path& folder) {
   if (fs::exists(folder / kIndex, error)) return open_shards(folder);
   for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (!fs::exists(folder / pickled, error)) continue;
-    // Unpickling may run code; transformers reads the file with torch's weights_only, which does not.
+    // Unpickling can run arbitrary code; transformers loads the file with torch's weights_only, which does not.
     user_error(
-        "{}: has {} and no model.safetensors; write one beside it: python3 -c \"from transformers import "
+        "{}: has {} but no model.safetensors; write one with python3 -c \"from transformers import "
         "AutoModelForCausalLM as M; M.from_pretrained('{}', torch_dtype='auto').save_pretrained('{}')\"",
         folder.string(), pickled, folder.string(), folder.string());
   }
@@ -62,7 +62,7 @@ TensorFiles open_files(const fs::path& folder) {
       folder.string(), kIndex);
 }
 
-/// Tables that old versions of transformers saved along, which the config gives.
+/// True for buffers that old versions of transformers saved although they follow from the config.
 bool is_buffer(const std::string& name) {
   constexpr std::array<std::string_view, 5> kEndings = {".attn.bias", ".attn.masked_bias", ".attention.bias",
                                                         ".attention.masked_bias", ".rotary_emb.inv_freq"};
@@ -70,8 +70,8 @@ bool is_buffer(const std::string& name) {
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// A tied head that was saved, too: it must be the embedding.
-void check_tied_head(const TensorFiles& files, const std::string& embedding) {
+// If the files contain a tied output layer, it must equal the embedding.
+void check_tied_output_layer(const TensorFiles& files, const std::string& embedding) {
   const StoredTensor *head = files.find("lm_head.weight"), *tied = files.find(embedding);
   if (head == nullptr || tied == nullptr) return;
   constexpr int64_t kPiece = 1 << 20;
@@ -85,8 +85,8 @@ void check_tied_head(const TensorFiles& files, const std::string& embedding) {
   }
   if (!equal)
     user_error(
-        "{}: lm_head.weight is not {}, but tie_word_embeddings says that they are one; set it to false in "
-        "config.json if the head is a matrix of its own",
+        "{}: lm_head.weight differs from {}, although tie_word_embeddings is true; set it to false in "
+        "config.json if the output layer is not tied",
         files.path_of(*head), embedding);
 }
 
@@ -97,9 +97,8 @@ void check_all_used(const TensorFiles& files, const std::vector<ParameterLayout>
   if (tied) used.insert("lm_head.weight");
   const auto check = [&](const std::string& name, const std::string& file) {
     if (!used.contains(name) && !is_buffer(name))
-      user_error(
-          "{}: tensor {} has no place in the model that config.json describes; te-train does not have it",
-          file, printable(name));
+      user_error("{}: tensor {} does not belong to the model of config.json; te-train does not support it",
+                 file, printable(name));
   };
   for (const auto& [name, tensor] : files.tensors()) check(name, files.path_of(tensor));
   for (const auto& [name, type] : files.untyped()) check(name, "the model's files");
@@ -116,7 +115,7 @@ ForeignModel open_hugging_face(const fs::path& folder) {
   std::vector<ParameterLayout> layout =
       hugging_face_layout(model, architecture, prefixed ? "transformer." : "");
   check_all_used(files, layout, model.tie_word_embeddings);
-  if (model.tie_word_embeddings) check_tied_head(files, layout.front().parts.front().name);
+  if (model.tie_word_embeddings) check_tied_output_layer(files, layout.front().parts.front().name);
   return {folder.string(), model, std::move(layout), std::move(files)};
 }
 

@@ -1,6 +1,6 @@
-// The legacy format of llama2.c (https://github.com/karpathy/llama2.c, export.py, version 0): seven int32 (dim,
-// hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, negative where the head is not tied, and seq_len), then FP32
-// matrices, those of one kind for all layers together.
+// Opens the legacy format of llama2.c (https://github.com/karpathy/llama2.c, export.py, version 0): seven int32 (dim,
+// hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len; vocab_size is negative if the output layer is not
+// tied), then FP32 tensors, grouped by type: one tensor of all layers, then the next.
 #include <spdlog/fmt/ranges.h>
 
 #include <array>
@@ -20,13 +20,13 @@ config::ModelConfig read_header(const std::filesystem::path& file) {
   File in(file);
   const std::string bytes = in.is_open() ? in.read_at(0, sizeof(header)) : "";
   if (bytes.size() < sizeof(header))
-    user_error("{}: has no header of llama2.c; give a .bin of its legacy format", file.string());
+    user_error("{}: has no llama2.c header; give a .bin file of its legacy format", file.string());
   std::memcpy(header.data(), bytes.data(), sizeof(header));
   const auto [dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len] = header;
   const bool plausible = dim > 0 && hidden_dim > 0 && n_layers > 0 && n_heads > 0 && n_kv_heads > 0 &&
                          seq_len > 0 && vocab_size != 0 && vocab_size != INT32_MIN && dim % n_heads == 0;
   if (!plausible)
-    user_error("{}: its header is not one of llama2.c's legacy format: [{}]; give a .bin of that format",
+    user_error("{}: the header is not of llama2.c's legacy format: [{}]; give a .bin file of that format",
                file.string(), fmt::join(header, ", "));
   config::ModelConfig model;
   model.family = config::Family::llama;
@@ -70,12 +70,13 @@ ForeignModel open_llama2c(const std::filesystem::path& file) {
   per_layer("w2", {dim, ffn});
   per_layer("w3", {ffn, dim});
   add("rms_final", {dim});
-  // Tables of cos and sin, which are not read.
+  // Skip the RoPE tables of cos and sin.
   offset += static_cast<uint64_t>(m.seq_length) * static_cast<uint64_t>(m.kv_channels) * sizeof(float);
   if (!m.tie_word_embeddings) add("wcls", {m.vocab_size, dim});
   if (files.bytes_of_file(number) != offset)
-    user_error("{}: has {} bytes, its header asks for {}; give a whole file of llama2.c's legacy format",
-               file.string(), files.bytes_of_file(number), offset);
+    user_error(
+        "{}: has {} bytes, must have {} by its header; give a complete file of llama2.c's legacy format",
+        file.string(), files.bytes_of_file(number), offset);
   return {file.string(), m, llama2c_layout(m), std::move(files)};
 }
 

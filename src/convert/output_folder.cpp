@@ -21,12 +21,12 @@ OutputFolder::OutputFolder(const fs::path& target, const char* option, bool forc
     if (!force)
       user_error("{} {}: exists; give another folder, or --force to replace it", option, target_.string());
     if (!fs::is_directory(target_, error) || !may_replace(target_))
-      user_error("{} {}: is not {}, which alone --force replaces; give another folder", option,
+      user_error("{} {}: is not {}; --force replaces nothing else; give another folder", option,
                  target_.string(), kind);
   }
   fs::remove_all(temporary_, error);
   fs::create_directories(temporary_, error);
-  if (error) user_error("{} {}: cannot be made: {}", option, temporary_.string(), error.message());
+  if (error) user_error("{} {}: cannot be created: {}", option, temporary_.string(), error.message());
 }
 
 OutputFolder::~OutputFolder() {
@@ -39,8 +39,8 @@ void OutputFolder::commit() {
   try {
     checkpoint::move_into_place(temporary_, target_);
   } catch (const fs::filesystem_error& error) {
-    user_error("{}: could not take its name: {}; remove what is there", target_.string(),
-               error.code().message());
+    user_error("{}: the finished folder cannot be renamed to this: {}; remove what is there",
+               target_.string(), error.code().message());
   }
   committed_ = true;
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");

@@ -1,4 +1,4 @@
-// A folder that is written aside and takes its name when it is complete.
+// A folder that is written under a temporary name and renamed when it is complete.
 #pragma once
 
 #include <filesystem>
@@ -8,17 +8,18 @@ namespace te::convert {
 
 class OutputFolder {
  public:
-  /// `target` must not exist or be an empty folder; with `force`, a folder for which `may_replace` is true will do as
-  /// well. `option` is what the user gave it by, `kind` what may_replace looks for, for the message. Makes TARGET.tmp.
+  /// `target` must not exist or be an empty folder; with `force` it may also be a folder for which `may_replace` is
+  /// true. For messages, `option` names the command-line option and `kind` what may_replace accepts. Creates
+  /// TARGET.tmp.
   OutputFolder(const std::filesystem::path& target, const char* option, bool force, const char* kind,
                const std::function<bool(const std::filesystem::path&)>& may_replace);
-  /// Before commit(): removes what was written.
+  /// Removes TARGET.tmp if commit() was not called.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   const std::filesystem::path& path() const { return temporary_; }  ///< where to write
-  /// Syncs the folder and gives it its name.
+  /// Syncs the folder and renames it to the target.
   void commit();
 
  private:

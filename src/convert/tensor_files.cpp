@@ -18,7 +18,7 @@
 namespace te::convert {
 namespace {
 
-/// IEEE half precision. Every value is a value of FP32.
+/// IEEE half precision to FP32, which is exact.
 float from_f16(uint16_t half) {
   const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 0x1fu,
                  mantissa = half & 0x3ffu;
@@ -28,7 +28,7 @@ float from_f16(uint16_t half) {
   return sign != 0 ? -magnitude : magnitude;
 }
 
-/// Element i is written where only elements before it were read.
+/// Works in place because element i overwrites only elements that were already read.
 template <class Widen>
 void widen_in_place(std::byte* out, int64_t count, Widen widen) {
   for (int64_t i = 0; i < count; ++i) {
@@ -39,8 +39,8 @@ void widen_in_place(std::byte* out, int64_t count, Widen widen) {
   }
 }
 
-/// The codes of elements [first, first + count), at the end of out's own room for T, become BF16 values; each is
-/// written where only codes before it were read.
+/// Dequantizes elements [first, first + count), whose codes are in the last `count` bytes of `out`, to values of type
+/// T, rounded to BF16. Works in place because each value overwrites only codes that were already read.
 template <class T>
 void dequantize_in_place(const StoredTensor& tensor, int64_t first, int64_t count, std::byte* out) {
   const Multipliers& multipliers = *tensor.multipliers;
@@ -90,7 +90,7 @@ int TensorFiles::open(const std::filesystem::path& path) {
 }
 
 void TensorFiles::add_safetensors(const std::filesystem::path& path) {
-  const SafetensorsReader reader(path);  // its mapping is not kept
+  const SafetensorsReader reader(path);  // only for the header; data is read with pread
   const int file = open(path);
   for (const SafetensorsTensor& tensor : reader.tensors()) {
     FileType type;
@@ -113,7 +113,7 @@ void TensorFiles::add_safetensors(const std::filesystem::path& path) {
 void TensorFiles::add(const std::string& name, StoredTensor tensor) {
   const auto [place, fresh] = tensors_.try_emplace(name, tensor);
   if (!fresh) {
-    user_error("{}: tensor {} is in {}, too; a model's files must hold each tensor once", path_of(tensor),
+    user_error("{}: tensor {} is also in {}; a model's files must contain each tensor once", path_of(tensor),
                printable(name), path_of(place->second));
   }
 }
@@ -145,7 +145,7 @@ void TensorFiles::read_bytes(const File& file, uint64_t offset, size_t count, st
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       user_error("{}: cannot be read: {}; copy the model again", file.path.string(),
-                 got < 0 ? std::strerror(errno) : "it became shorter");
+                 got < 0 ? std::strerror(errno) : "the file is truncated");
     }
     out += got;
     offset += static_cast<uint64_t>(got);
@@ -158,8 +158,8 @@ void TensorFiles::read(const StoredTensor& tensor, int64_t first, int64_t count,
   const size_t size = file_type_size(tensor.type), wanted = dtype_size(as);
   const bool fp8 = tensor.type == FileType::e4m3;
   TE_CHECK(as == DType::f32 || (as == DType::bf16 && (fp8 || tensor.type == FileType::bf16)),
-           "cannot be read as {}", dtype_name(as));
-  TE_CHECK(!fp8 || tensor.multipliers != nullptr, "an E4M3 tensor without its multipliers");
+           "tensor cannot be read as {}", dtype_name(as));
+  TE_CHECK(!fp8 || tensor.multipliers != nullptr, "E4M3 tensor without multipliers");
   const uint64_t offset = tensor.offset + static_cast<uint64_t>(first) * size;
   const size_t bytes = static_cast<size_t>(count) * size;
   read_bytes(files_.at(static_cast<size_t>(tensor.file)), offset, bytes,

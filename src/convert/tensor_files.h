@@ -1,6 +1,6 @@
-// Tensors of one or several files of another program, read in pieces: safetensors shards, or one flat file.
+// Reads tensors in chunks from one or several files of another program: safetensors shards, or one flat file.
 //
-// Data is read with pread, not mapped, so that memory stays at the caller's buffers.
+// Data is read with pread, not mapped, so that only the caller's buffers take memory.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@ constexpr size_t file_type_size(FileType type) {
   return type == FileType::f32 ? 4 : type == FileType::e4m3 ? 1 : 2;
 }
 
-/// What the codes of an E4M3 matrix are multiplied by, block by block.
+/// Factors by which the codes of an E4M3 matrix are multiplied, one per block.
 struct Multipliers {
-  int64_t block_rows = 0, block_cols = 0;  ///< of a block; the last ones may be smaller
-  int64_t cols = 0;                        ///< blocks side by side
-  std::vector<float> values;               ///< [block rows, cols]
+  int64_t block_rows = 0, block_cols = 0;  ///< size of a block; the last blocks may be smaller
+  int64_t cols = 0;                        ///< blocks per row of blocks
+  std::vector<float> values;               ///< [rows of blocks, cols]
 };
 
 struct StoredTensor {
   int file = 0;
-  uint64_t offset = 0;  ///< of the first byte, in the file
+  uint64_t offset = 0;  ///< of the first byte in the file
   FileType type = FileType::f32;
   std::vector<int64_t> shape;
-  std::shared_ptr<const Multipliers> multipliers;  ///< of an E4M3 matrix; without them it cannot be read
+  std::shared_ptr<const Multipliers> multipliers;  ///< required to read an E4M3 matrix
 
   int64_t numel() const;
 };
@@ -46,25 +46,25 @@ class TensorFiles {
   TensorFiles(TensorFiles&&) noexcept;
   TensorFiles& operator=(TensorFiles&&) = delete;
 
-  /// Opens a file and returns its number. UserError when it cannot be opened.
+  /// Opens a file and returns its number. UserError if it cannot be opened.
   int open(const std::filesystem::path& path);
-  /// Opens a safetensors file and adds its tensors of the types above. Others are kept by name alone (untyped()).
+  /// Opens a safetensors file and adds its tensors of a FileType. For the others, only name and type are kept
+  /// (untyped()).
   void add_safetensors(const std::filesystem::path& path);
-  /// UserError when there is one of this name.
+  /// UserError if there is a tensor of this name.
   void add(const std::string& name, StoredTensor tensor);
   void attach(const std::string& name, std::shared_ptr<const Multipliers> multipliers);
-  void remove(const std::string& name);  ///< from the list, if it is there
+  void remove(const std::string& name);  ///< removes it from the list, if present
 
   const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
-  /// Tensors of other types (masks of booleans, quantized weights), by name: their type.
+  /// Tensors of other types (boolean masks, quantized weights): name -> type.
   const std::map<std::string, std::string, std::less<>>& untyped() const { return untyped_; }
   const StoredTensor* find(std::string_view name) const;
   std::string path_of(const StoredTensor& tensor) const;
   uint64_t bytes_of_file(int file) const;
 
-  /// Elements [first, first + count) as f32 or bf16. F16 and BF16 are widened to f32; the other way is not offered.
-  /// E4M3 is read as its value times its multiplier, rounded to BF16. UserError when the file is cut short or cannot be
-  /// read.
+  /// Elements [first, first + count) as f32 or bf16. F16 and BF16 can be widened to f32; F32 and F16 cannot be read as
+  /// bf16. E4M3 is read as code times multiplier, rounded to BF16. UserError if the file is truncated or unreadable.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, DType as, std::byte* out) const;
 
  private:
@@ -80,7 +80,7 @@ class TensorFiles {
   std::map<std::string, std::string, std::less<>> untyped_;
 };
 
-/// out[i] = the FP32 value of element i, which lies in the second half of out's own `4 * count` bytes.
+/// Widens `count` elements in the second half of out's `4 * count` bytes to FP32 values that fill `out`.
 void widen_bf16_in_place(std::byte* out, int64_t count);
 void widen_f16_in_place(std::byte* out, int64_t count);
 

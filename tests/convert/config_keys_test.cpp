@@ -1,6 +1,6 @@
-// Every key of config.json, deleted, set to null and changed, over all families (scripts/make_hf_keys_fixtures.py):
-// te-train computes the logits that transformers computes, or refuses the file. Keys of the model's own class are
-// refused only where they change something in transformers, or where kRefusedThough says why.
+// Deletes, nulls and changes every key of config.json, over all families (scripts/make_hf_keys_fixtures.py): te-train
+// either computes the logits of transformers or refuses the file. Keys of the model's class are refused only if they
+// change something in transformers, or for a reason in kRefusedThough.
 #include <cmath>
 #include <map>
 #include <set>
@@ -15,20 +15,21 @@ using nlohmann::json;
 
 constexpr const char* kFixtures = TE_SOURCE_DIR "/tests/fixtures/hugging_face_keys";
 
-// FP32 sums in another order move logits, which are up to 10, by up to 1.2e-5. The smallest change of a key that shows
-// in transformers moves them by 6e-4.
+// FP32 sums in a different order change logits, which are up to 10, by up to 1.2e-5. The smallest effect of a key in
+// transformers is 6e-4.
 constexpr double kBound = 5e-5;
 
-// Refused, though transformers computes the same with some other value.
+// Keys that are refused although transformers computes the same with some other value.
 const std::map<std::string, const char*> kRefusedThough = {
-    {"architectures", "transformers' Auto classes do not look at it; te-train demands what model_type says"},
-    {"attn_logit_softcapping", "applied by transformers' eager attention alone"},
-    {"embd_pdrop", "dropout, which is for training"},
-    {"resid_pdrop", "dropout, which is for training"},
+    {"architectures",
+     "transformers' Auto classes do not read it; te-train requires that it matches model_type"},
+    {"attn_logit_softcapping", "only transformers' eager attention applies it"},
+    {"embd_pdrop", "dropout affects training only"},
+    {"resid_pdrop", "dropout affects training only"},
     {"is_encoder_decoder", "te-train has no encoder"},
-    {"model_type", "another model that computes the same; te-train demands what architectures says"},
+    {"model_type", "another model that computes the same; te-train requires that it matches architectures"},
     {"tie_word_embeddings",
-     "the files hold two matrices, which transformers keeps apart whatever the key says"},
+     "transformers does not tie two matrices of the files, whatever the value of the key"},
 };
 
 json changed(json config, const json& path, const json& value) {
@@ -55,10 +56,11 @@ class ConfigKeys : public ::testing::TestWithParam<std::string> {
 
   std::string yaml(const json& config) {
     write_bytes(folder_ / "config.json", config.dump());
-    return config::to_yaml(convert::whole_config(convert::read_hugging_face_config(folder_ / "config.json")));
+    return config::to_yaml(
+        convert::complete_config(convert::read_hugging_face_config(folder_ / "config.json")));
   }
 
-  /// The largest difference to logits number `which`.
+  /// The largest difference to the expected logits with index `which`.
   double difference(size_t which) {
     const auto tokens = cases_.at("tokens").get<std::vector<int32_t>>();
     const std::vector<float> logits = te_logits(folder_.path(), "fp32", tokens, 1);
@@ -69,7 +71,7 @@ class ConfigKeys : public ::testing::TestWithParam<std::string> {
     return largest;
   }
 
-  /// Why te-train refuses the config or the weights with it; empty if it takes them. `after` becomes its model.
+  /// The error of te-train for the config or its weights; empty if it accepts them. Sets `after` to the model.
   std::string refusal_of(const json& config, std::string& after) {
     try {
       after = yaml(config);
@@ -80,7 +82,7 @@ class ConfigKeys : public ::testing::TestWithParam<std::string> {
     return {};
   }
 
-  /// The class has the key, or it is among those of the file.
+  /// True if the original config.json contains the key.
   bool is_own(const json& path) const {
     const json* place = &config_;
     for (const json& key : path) {
@@ -97,7 +99,7 @@ class ConfigKeys : public ::testing::TestWithParam<std::string> {
   std::string before_;
 };
 
-TEST_P(ConfigKeys, LogitsAreThoseOfTransformersOrTheFileIsRefused) {
+TEST_P(ConfigKeys, LogitsEqualThoseOfTransformersOrTheFileIsRefused) {
   EXPECT_LT(difference(0), kBound);
   for (const json& item : cases_.at("cases")) {
     const json &path = item[0], &effect = item[2];
@@ -109,7 +111,7 @@ TEST_P(ConfigKeys, LogitsAreThoseOfTransformersOrTheFileIsRefused) {
         EXPECT_EQ(std::count(refusal.begin(), refusal.end(), '\n'), 0) << refusal;
         const auto key = path.back().get<std::string>();
         EXPECT_TRUE(effect != 0 || !is_own(path) || kRefusedThough.contains(key)) << what << ": " << refusal;
-      } else if (after == before_) {  // taken as if nothing were changed
+      } else if (after == before_) {  // accepted without effect
         EXPECT_TRUE(effect == 0 || effect == "error") << what << " is ignored";
       } else {
         ASSERT_TRUE(effect.is_number()) << what << ": " << effect << " in transformers";
@@ -119,7 +121,7 @@ TEST_P(ConfigKeys, LogitsAreThoseOfTransformersOrTheFileIsRefused) {
   }
 }
 
-// A Mistral whose layers differ is a Ministral to transformers.
+// A Mistral with windows in some layers only is a Ministral in transformers.
 TEST(ConfigKeysExport, WindowsInSomeLayersAreMinistral) {
   const TemporaryFolder folder;
   const fs::path source = fs::path(kFixtures) / "mistral_types";
@@ -130,7 +132,7 @@ TEST(ConfigKeysExport, WindowsInSomeLayersAreMinistral) {
   EXPECT_EQ(written.at("model_type"), "ministral");
   EXPECT_EQ(written.at("layer_types"), json({"full_attention", "sliding_attention", "full_attention"}));
   const auto yaml = [](const fs::path& path) {
-    return config::to_yaml(convert::whole_config(convert::read_hugging_face_config(path / "config.json")));
+    return config::to_yaml(convert::complete_config(convert::read_hugging_face_config(path / "config.json")));
   };
   EXPECT_EQ(yaml(folder / "hf"), yaml(source));
 }

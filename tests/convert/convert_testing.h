@@ -1,5 +1,5 @@
-// Tiny models of Hugging Face transformers (scripts/make_convert_fixtures.py), folders to convert them in, and what
-// they are compared by.
+// Tiny models of Hugging Face transformers (scripts/make_convert_fixtures.py), and helpers that convert and compare
+// them.
 #pragma once
 
 #include <spdlog/fmt/ranges.h>
@@ -22,14 +22,14 @@ inline fs::path fixture(const std::string& name) {
   return fs::path(TE_SOURCE_DIR) / "tests/fixtures/hugging_face" / name;
 }
 
-/// A copy of a fixture, to be changed.
+/// A copy of a fixture that a test may change.
 inline fs::path copy_fixture(const std::string& name, const fs::path& to) {
   fs::copy(fixture(name), to, fs::copy_options::recursive);
   fs::remove(to / "expected.safetensors");
   return to;
 }
 
-/// Changes config.json: a key of null is removed.
+/// Applies a merge patch to config.json, which removes keys whose value is null.
 inline void patch_config(const fs::path& folder, const nlohmann::json& patch) {
   nlohmann::json config = nlohmann::json::parse(read_bytes(folder / "config.json"));
   config.merge_patch(patch);
@@ -56,12 +56,12 @@ inline std::map<std::string, std::string> tensors_of(const fs::path& folder) {
   return tensors;
 }
 
-/// HF folder -> checkpoint directory, through the library.
+/// Converts an HF folder to a checkpoint directory.
 inline void import_to(const fs::path& folder, const fs::path& directory) {
   convert::write_checkpoint(convert::open_hugging_face(folder), directory, {});
 }
 
-/// Checkpoint -> HF folder.
+/// Converts a checkpoint to an HF folder.
 inline convert::Converted export_to(const fs::path& checkpoint, const fs::path& folder,
                                     const convert::ExportOptions& options = {}) {
   fs::create_directories(folder);

@@ -29,7 +29,7 @@ TEST_F(Diff, EqualFiles) {
   EXPECT_EQ(result.out, "3 tensors are equal, 0 differ\n");
 }
 
-TEST_F(Diff, NamesWhatDiffersMostFirst) {
+TEST_F(Diff, SortsByDifference) {
   write_tensors(
       a_, {{"left", {1}}, {"same", {5}}, {"shape", {1, 2}}, {"x", {1, 2, -4}}, {"y", {100}}, {"z", {0, 1}}});
   write_tensors(b_, {{"right", {1}},
@@ -67,7 +67,7 @@ TEST_F(Diff, ANaNDiffersFromEveryNumber) {
   TE_EXPECT_CONTAINS(result.out, "1 of 2 values differ");
 }
 
-TEST_F(Diff, OtherTypesAreComparedAsNumbers) {
+TEST_F(Diff, DifferentTypesAreComparedAsNumbers) {
   const uint16_t bf16[] = {0x3f80, 0x4040}, f16_bits[] = {0x3c00, 0x4200};
   const float f32[] = {1, 3};
   SafetensorsWriter a(a_, {{"x", DType::bf16, {2}}}), b(b_, {{"x", DType::f32, {2}}});
@@ -78,7 +78,7 @@ TEST_F(Diff, OtherTypesAreComparedAsNumbers) {
   Result result = diff();
   EXPECT_EQ(result.code, 1);
   TE_EXPECT_CONTAINS(result.out, "BF16 and F32, same values");
-  // te-train writes no F16: the header by hand.
+  // te-train does not write F16, so the test writes the header itself.
   const std::string header = R"({"x":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}   )";
   std::string bytes(8, '\0');
   bytes[0] = static_cast<char>(header.size());

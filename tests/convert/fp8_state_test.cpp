@@ -1,4 +1,4 @@
-// te-convert export --fp8: what an FP8 run quantizes, and with which scales, is what the exported folder has.
+// te-convert export --fp8: the exported folder has the quantized weights and scales of the FP8 run.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +26,7 @@ float scalar(const SafetensorsReader& file, const std::string& name) {
   return value;
 }
 
-TEST(Fp8State, ScalesOfTheRunAreThoseOfTheExport) {
+TEST(Fp8State, ExportHasTheScalesOfTheRun) {
   const TrainFolder folder;
   const Result trained =
       folder.run("a", {"training.train_steps=3", "precision.fp8=hybrid", "precision.margin=1",
@@ -38,13 +38,13 @@ TEST(Fp8State, ScalesOfTheRunAreThoseOfTheExport) {
   const SafetensorsReader file(out + "/model.safetensors");
   const checkpoint::Reader reader(checkpoint);
   const std::string linear = "layers.0.self_attention.linear_qkv";
-  // 1. The inputs' scale is that of the state.
+  // 1. The input scale comes from the FP8 state.
   float input_scale = 0.0f;
   for (const checkpoint::Fp8State::Row& row : reader.fp8().rows)
     if (row.operand.name == linear && row.operand.role == "input") input_scale = row.scale;
   ASSERT_GT(input_scale, 0.0f);
   EXPECT_NE(input_scale, 1.0f);
-  // 2. The weight's is that of the whole of q, k, v, whose codes are those of training's cast.
+  // 2. q, k and v share one weight scale, and their codes are those of training.
   std::vector<float> weight(static_cast<size_t>(reader.at(linear + ".weight").numel()));
   reader.read_rows(linear + ".weight", 0, reader.at(linear + ".weight").rows(), weight.data());
   float amax = 0.0f;
@@ -65,14 +65,14 @@ TEST(Fp8State, ScalesOfTheRunAreThoseOfTheExport) {
     }
   }
   EXPECT_EQ(at, weight.size());
-  // 3. The last layer stays, and config.json says so.
+  // 3. The last layer stays in BF16 and is in the ignore list of config.json.
   EXPECT_EQ(file.at("model.layers.1.mlp.down_proj.weight").file_dtype, "BF16");
   EXPECT_EQ(file.find("model.layers.1.mlp.down_proj.weight_scale"), nullptr);
   const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
   EXPECT_EQ(config["quant_method"], "compressed-tensors");
   EXPECT_EQ(config["format"], "float-quantized");
   EXPECT_EQ(config["config_groups"]["group_0"]["input_activations"]["dynamic"], false);
-  EXPECT_EQ(config["ignore"].size(), 8u);  // seven weights of the layer and the head
+  EXPECT_EQ(config["ignore"].size(), 8u);  // seven weights of the layer and the output layer
   // 4. te-generate and import read it as BF16.
   const convert::ForeignModel model = convert::open_hugging_face(out);
   EXPECT_EQ(model.dtype(model.at(linear + ".weight")), DType::bf16);
@@ -82,7 +82,7 @@ TEST(Fp8State, ScalesOfTheRunAreThoseOfTheExport) {
     EXPECT_NEAR(back[i], weight[i], std::abs(weight[i]) / 14 + amax * 1e-5f) << i;
 }
 
-TEST(Fp8State, BlocksOfABlockwiseRunAreThoseOfTheExport) {
+TEST(Fp8State, ExportHasTheBlocksOfABlockwiseRun) {
   const TrainFolder folder;
   const Result trained =
       folder.run("a", {"training.train_steps=2", "precision.fp8=hybrid", "precision.fp8_recipe=blockwise",
@@ -94,7 +94,7 @@ TEST(Fp8State, BlocksOfABlockwiseRunAreThoseOfTheExport) {
   ASSERT_EQ(exported.code, 0) << exported.error;
   const SafetensorsReader file(out + "/model.safetensors");
   const checkpoint::Reader reader(checkpoint);
-  // 1. Training's own cast of the whole weight, with the power-of-two scales that it had.
+  // 1. The codes and power-of-two scales are those of training, which quantizes the weight as one matrix.
   const std::string name = "layers.0.self_attention.linear_proj.weight";
   const int64_t rows = reader.at(name).rows(), cols = reader.at(name).cols();
   std::vector<float> weight(static_cast<size_t>(rows * cols));
@@ -119,7 +119,7 @@ TEST(Fp8State, BlocksOfABlockwiseRunAreThoseOfTheExport) {
       std::memcpy(&multiplier, multipliers.data + 4 * (i * cols / 128 + j), sizeof(multiplier));
       EXPECT_EQ(multiplier, scales[static_cast<size_t>(i * shape[1] + j)]);
       int exponent = 0;
-      EXPECT_EQ(std::frexp(multiplier, &exponent), 0.5f) << multiplier << " is no power of two";
+      EXPECT_EQ(std::frexp(multiplier, &exponent), 0.5f) << multiplier << " is not a power of two";
     }
   }
   // 2. Only weights whose forward GEMM is FP8 are converted.
@@ -127,16 +127,16 @@ TEST(Fp8State, BlocksOfABlockwiseRunAreThoseOfTheExport) {
   EXPECT_EQ(file.at("model.layers.0.mlp.down_proj.weight").file_dtype, "BF16");
   EXPECT_EQ(file.at("model.layers.1.self_attn.o_proj.weight").file_dtype, "BF16");
   const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
-  EXPECT_EQ(config["modules_to_not_convert"].size(), 9u);  // down_proj, the layer's seven, and the head
+  EXPECT_EQ(config["modules_to_not_convert"].size(), 9u);  // down_proj, layer 1's seven, and the output layer
 }
 
-TEST(Fp8State, ARunWithoutItIsRefused) {
+TEST(Fp8State, RefusesARunWithoutFp8State) {
   const TrainFolder folder;
   const Result trained = folder.run("a", {"training.train_steps=1"});
   ASSERT_EQ(trained.code, 0) << trained.error;
   expect_convert_refused(te_convert(folder, "export " + folder.checkpoint("a", 1) + " --out " +
                                                 (folder / "out") + " --fp8 tensor"),
-                         "no scale of the inputs of layers.0.self_attention.linear_qkv");
+                         "no input scale of layers.0.self_attention.linear_qkv");
   expect_convert_refused(te_convert(folder, "export x --out y --fp8 rows"), "--fp8");
 }
 

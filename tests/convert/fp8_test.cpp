@@ -1,5 +1,5 @@
-// FP8 out and in: DeepSeek's blocks of 128 x 128. transformers itself reads such folders in
-// scripts/fp8_export_check.py.
+// Export and import of FP8 in DeepSeek's blocks of 128 x 128. scripts/fp8_export_check.py reads such folders with
+// transformers.
 #include <cmath>
 
 #include "convert/convert_testing.h"
@@ -37,7 +37,7 @@ Tensor8 f32_tensor(std::vector<int64_t> shape, const std::vector<float>& values)
   return {DType::f32, shape, std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size())};
 }
 
-/// A Llama of one layer: heads of 64, a tied head; the MLP's 192 is no multiple of 128.
+/// A Llama with one layer, head_dim 64 and a tied output layer; the MLP's width 192 is not a multiple of 128.
 Tensors llama_tensors() {
   const std::string layer = "model.layers.0.";
   return {{"model.embed_tokens.weight", bf16_tensor({67, kHidden})},
@@ -99,7 +99,7 @@ class Fp8Blocks : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(Fp8Blocks, ThereAndBack) {
+TEST_F(Fp8Blocks, RoundTrip) {
   for (const int64_t shard : {int64_t{1} << 30, int64_t{20000}}) {
     const fs::path out = folder_ / fmt::format("out{}", shard);
     const auto done =
@@ -115,7 +115,7 @@ TEST_F(Fp8Blocks, ThereAndBack) {
       EXPECT_TRUE(tensors.at(weight).starts_with("F8_E4M3 [128, 128] ")) << weight;
       EXPECT_TRUE(tensors.at(weight + "_scale_inv").starts_with("F32 [1, 1] ")) << weight;
     }
-    // A block's multiplier is its largest magnitude / 448, but for the rounding of two divisions.
+    // A block's multiplier is its amax / 448, up to the rounding of two divisions.
     float amax = 0.0f, multiplier = 0.0f;
     for (int64_t i = 0; i < kHidden * kHidden; ++i)
       amax = std::max(amax, std::abs(value_at(static_cast<size_t>(i))));
@@ -134,7 +134,7 @@ TEST_F(Fp8Blocks, ThereAndBack) {
     EXPECT_EQ(quantization["modules_to_not_convert"],
               json({"model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj",
                     "model.layers.0.mlp.down_proj", "lm_head"}));
-    // What comes back is BF16: the codes times their multiplier, near the weights.
+    // Import gives BF16 values: codes times multiplier, close to the weights.
     const convert::ForeignModel model = convert::open_hugging_face(out);
     const std::string qkv = "layers.0.self_attention.linear_qkv.weight";
     EXPECT_EQ(model.dtype(model.at(qkv)), DType::bf16);
@@ -149,7 +149,7 @@ TEST_F(Fp8Blocks, ThereAndBack) {
               read_bytes(folder_ / fmt::format("again{}/step_00000000/model.safetensors", int64_t{1} << 30)));
 }
 
-TEST_F(Fp8Blocks, OthersFilesMayHaveRaggedBlocks) {
+TEST_F(Fp8Blocks, ImportsPartialBlocks) {
   Tensors tensors = llama_tensors();
   const std::string name = "model.layers.0.mlp.gate_proj.weight";
   std::string codes(static_cast<size_t>(kFfn * kHidden), '\0');
@@ -166,9 +166,9 @@ TEST_F(Fp8Blocks, OthersFilesMayHaveRaggedBlocks) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  refused(name + "_scale_inv with 2 multipliers is not there");
+  refused(name + "_scale_inv with 2 multipliers is missing");
   tensors[name + "_scale_inv"] = f32_tensor({1, 1}, {0.5f});
-  refused(name + "_scale_inv with 2 multipliers is not there");
+  refused(name + "_scale_inv with 2 multipliers is missing");
   tensors[name + "_scale_inv"] = f32_tensor({2, 1}, {0.5f, 4.0f});
   write_folder(folder_ / "in", tensors, config);
   const convert::ForeignModel model = convert::open_hugging_face(folder_ / "in");
@@ -180,10 +180,10 @@ TEST_F(Fp8Blocks, OthersFilesMayHaveRaggedBlocks) {
   }
   config.erase("quantization_config");
   tensors.erase(name + "_scale_inv");
-  refused(name + " is F8_E4M3, and config.json has no quantization_config");
+  refused(name + " is F8_E4M3, but config.json has no quantization_config");
 }
 
-TEST_F(Fp8Blocks, WhatCannotBeConvertedIsRefused) {
+TEST_F(Fp8Blocks, RefusesModelsThatCannotBeConverted) {
   const auto refused = [&](const std::string& fixture_name, convert::Fp8Format format,
                            const std::string& part) {
     import_to(fixture(fixture_name), folder_ / ("te_" + fixture_name));
@@ -197,8 +197,7 @@ TEST_F(Fp8Blocks, WhatCannotBeConvertedIsRefused) {
   };
   refused("gpt2", convert::Fp8Format::block, "Conv1D");
   refused("llama", convert::Fp8Format::block, "no size is a multiple of 128");
-  refused("qwen2", convert::Fp8Format::tensor,
-          "no scale of the inputs of layers.0.self_attention.linear_qkv");
+  refused("qwen2", convert::Fp8Format::tensor, "no input scale of layers.0.self_attention.linear_qkv");
 }
 
 }  // namespace

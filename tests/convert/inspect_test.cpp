@@ -1,4 +1,4 @@
-// te-convert inspect: what it says of checkpoints, files and folders, and what it refuses.
+// te-convert inspect: its output for checkpoints, files and folders, and its errors.
 #include <sys/stat.h>
 
 #include "tools_testing.h"
@@ -32,13 +32,13 @@ TEST_F(Inspect, SummarizesACheckpoint) {
         "\nlayers.1.mlp.linear_fc2.weight ", "  [32, 64]  ", "exp_avg_sq/output_layer.weight"})
     TE_EXPECT_CONTAINS(result.out, part);
 
-  EXPECT_EQ(inspect(folder_.run_folder("a") + " --verify --tensors").out, result.out);  // a run's folder
+  EXPECT_EQ(inspect(folder_.run_folder("a") + " --verify --tensors").out, result.out);  // a run folder
   EXPECT_EQ(te_convert(folder_, "diff " + folder_.run_folder("a") + " " + folder_.checkpoint("a", 2)).code,
             0);
 
   const std::string step = folder_.checkpoint("a", 2);
   testing::flip_byte(step + "/model.safetensors", 50);
-  EXPECT_EQ(inspect(step).code, 0);  // reads no weights
+  EXPECT_EQ(inspect(step).code, 0);  // does not read weights
   expect_convert_refused(inspect(step + " --verify"), "model.safetensors: tensor ");
   std::filesystem::resize_file(step + "/model.safetensors", 1000);
   expect_convert_refused(inspect(step + " --verify"), "model.safetensors: ");
@@ -69,7 +69,7 @@ TEST_F(Inspect, SummarizesFilesAndFolders) {
   expect_convert_refused(inspect(folder_ / "model"), "is in another file of the folder, too");
 }
 
-TEST_F(Inspect, PipesAndLostOutput) {
+TEST_F(Inspect, PipesAndFullOutputDevice) {
   ASSERT_EQ(folder_.run("a", {"training.train_steps=1"}).code, 0);
   const std::string checkpoints = folder_.run_folder("a") + "/checkpoints";
   testing::write_file(folder_ / "convert_out", "");

@@ -1,4 +1,4 @@
-// The logits that te-train computes with a model of another program.
+// Computes the logits of another program's model with te-train.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace te::testing {
 
-/// Of a folder of Hugging Face or a checkpoint; `tokens` are `batch` sequences of one length.
+/// Logits of a Hugging Face folder or a checkpoint; `tokens` are `batch` sequences of the same length.
 inline std::vector<float> te_logits(const fs::path& path, const std::string& dtype,
                                     const std::vector<int32_t>& tokens, int64_t batch) {
   const auto source = generate::open_model(path);

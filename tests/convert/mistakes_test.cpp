@@ -1,4 +1,4 @@
-// What te-train cannot represent, and folders that are not whole, are refused in one line.
+// Models that te-train cannot represent and incomplete folders are refused with one line.
 #include <cmath>
 
 #include "convert/convert_testing.h"
@@ -16,7 +16,7 @@ struct Refusal {
   const char* message;
 };
 
-TEST(ConfigJson, WhatTeTrainCannotRepresent) {
+TEST(ConfigJson, RefusesUnsupportedModels) {
   const std::vector<Refusal> cases = {
       {"llama",
        {{"architectures", {"GemmaForCausalLM"}}},
@@ -26,7 +26,7 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
        "model_type is \"opt\", must be llama or"},
       {"llama",
        {{"hidden_act", "gelu"}},
-       "hidden_act is \"gelu\", must be silu or swish; te-train's llama has SwiGLU"},
+       "hidden_act is \"gelu\", must be silu or swish; te-train's llama uses SwiGLU"},
       {"llama",
        {{"rope_parameters", {{"rope_type", "dynamic"}}}},
        "rope_parameters: rope_type is \"dynamic\""},
@@ -36,25 +36,31 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
       {"phi3_partial",
        {{"rope_parameters", {{"rope_type", "yarn"}}}},
        "rope_type is \"yarn\", must be default"},
-      {"phi3_partial", {{"rope_parameters", {{"partial_rotary_factor", 0.95}}}}, "an odd number of channels"},
+      {"phi3_partial",
+       {{"rope_parameters", {{"partial_rotary_factor", 0.95}}}},
+       "an odd number of rotated channels"},
       {"phi3_partial", {{"resid_pdrop", 0.1}}, "resid_pdrop is 0.1, must be 0.0"},
       {"gpt_neox", {{"attention_bias", false}}, "attention_bias is false, must be true"},
       {"gpt_neox", {{"hidden_act", "quick_gelu"}}, "hidden_act is \"quick_gelu\""},
       {"llama", {{"rope_parameters", {{"rope_type", "llama3"}}}}, "rope_parameters: factor is missing"},
       {"llama", {{"is_causal", false}}, "is_causal is false, must be true; te-train's attention is causal"},
       {"llama", {{"model_type", "mistral"}}, "model_type is \"mistral\", must be \"llama\"; it must name"},
-      {"llama", {{"new_scale", 2}}, "new_scale is 2, which te-train does not know; it may change what"},
+      {"llama",
+       {{"new_scale", 2}},
+       "new_scale is 2, which te-train does not know; it may change the model's"},
       {"llama", {{"a\x1b[2J\n", 2}}, R"(config.json: a\x1b[2J\x0a is 2, which)"},
-      {"mistral_window", {{"layer_types", {"full_attention"}}}, "layer_types must be a list of 2 kinds"},
-      {"gpt_neox", {{"head_dim", 8}}, "head_dim is 8, must be 16; GPT-NeoX's heads share hidden_size"},
-      {"gpt2", {{"num_hidden_layers", 3}}, "num_hidden_layers is not n_layer, whose other name it is"},
+      {"mistral_window", {{"layer_types", {"full_attention"}}}, "layer_types must be a list of 2 types"},
+      {"gpt_neox",
+       {{"head_dim", 8}},
+       "head_dim is 8, must be 16; GPT-NeoX divides hidden_size among the heads"},
+      {"gpt2", {{"num_hidden_layers", 3}}, "num_hidden_layers differs from n_layer, its synonym"},
       {"llama",
        {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
        "full_attention is an object"},
       {"llama", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is 0.5, must be 1.0"},
       {"llama",
        {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}},
-       "must be 1.0; te-train rotates whole heads"},
+       "must be 1.0; te-train rotates all channels of a head"},
       {"llama",
        {{"quantization_config", {{"quant_method", "gptq"}}}},
        "quantization_config: quant_method is \"gptq\", must be fp8 or compressed-tensors"},
@@ -65,11 +71,11 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
        "activation_scheme is \"static\", must be dynamic"},
       {"llama",
        {{"quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {128, 0}}}}},
-       "weight_block_size must be two whole numbers"},
+       "weight_block_size must be two positive integers"},
       {"llama",
        {{"quantization_config", {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}}},
        "format is \"pack-quantized\""},
-      {"llama", {{"hidden_size", "36"}}, "hidden_size is \"36\", must be a whole number"},
+      {"llama", {{"hidden_size", "36"}}, "hidden_size is \"36\", must be a non-negative integer"},
       {"llama", {{"num_hidden_layers", -1}}, "num_hidden_layers is -1"},
       {"llama", {{"num_hidden_layers", 0}}, "model.num_layers"},
       {"llama", {{"vocab_size", nullptr}}, "vocab_size is missing"},
@@ -83,22 +89,24 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
        "layer_types has \"chunked_attention\""},
       {"qwen2",
        {{"use_sliding_window", true}, {"sliding_window", 16}, {"layer_types", {"sliding_attention"}}},
-       "layer_types must be a list of 2 kinds"},
+       "layer_types must be a list of 2 types"},
       {"gemma3", {{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping must be null"},
-      {"gemma3", {{"final_logit_softcapping", 30.0}}, "te-train caps no scores and logits"},
+      {"gemma3", {{"final_logit_softcapping", 30.0}}, "must be null; te-train does not support softcapping"},
       {"gemma3", {{"use_bidirectional_attention", true}}, "use_bidirectional_attention is true"},
       {"gemma3", {{"hidden_activation", "gelu"}}, "hidden_activation is \"gelu\""},
       {"gemma3", {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar must be above 0"},
-      {"gemma3", {{"rope_parameters", {{"rope_theta", 1e4}}}}, "rope_theta is no kind of layer"},
+      {"gemma3", {{"rope_parameters", {{"rope_theta", 1e4}}}}, "rope_theta is not a layer type"},
       {"gemma3",
        {{"rope_parameters", {{"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}}}},
-       "te-train scales no positions of layers with a window"},
-      {"gemma3", {{"architectures", {"Gemma2ForCausalLM"}}}, "caps no scores and logits, as Gemma 2 does"},
+       "te-train does not support RoPE scaling in layers with a window"},
+      {"gemma3",
+       {{"architectures", {"Gemma2ForCausalLM"}}},
+       "does not support Gemma 2, which has softcapping"},
       {"qwen2",
        {{"layer_types", {"full_attention", "sliding_attention"}}},
        "layer_types must all be full_attention"},
       {"gpt2", {{"activation_function", "quick_gelu"}}, "activation_function is \"quick_gelu\""},
-      {"gpt2", {{"scale_attn_by_inverse_layer_idx", true}}, "scales all layers alike"},
+      {"gpt2", {{"scale_attn_by_inverse_layer_idx", true}}, "scales the scores of all layers equally"},
       {"gpt2", {{"scale_attn_weights", false}}, "scale_attn_weights is false, must be true"},
       {"gpt2", {{"add_cross_attention", true}}, "te-train has no encoder"},
       {"gpt2", {{"n_head", 5}}, "n_embd is not a multiple of n_head"},
@@ -113,7 +121,7 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
   }
 }
 
-TEST(ConfigJson, WhatMeansTheSameIsTaken) {
+TEST(ConfigJson, AcceptsEquivalentSpellings) {
   const std::vector<std::pair<const char*, json>> cases = {
       {"llama", {{"architectures", nullptr}, {"hidden_act", "swish"}, {"attention_bias", nullptr}}},
       {"qwen2", {{"sliding_window", 16}, {"max_window_layers", 1}}},  // not used
@@ -123,7 +131,8 @@ TEST(ConfigJson, WhatMeansTheSameIsTaken) {
     const TemporaryFolder folder;
     const fs::path copy = copy_fixture(name, folder / "hf");
     const auto yaml = [&] {
-      return config::to_yaml(convert::whole_config(convert::read_hugging_face_config(copy / "config.json")));
+      return config::to_yaml(
+          convert::complete_config(convert::read_hugging_face_config(copy / "config.json")));
     };
     const std::string before = yaml();
     patch_config(copy, patch);
@@ -138,8 +147,8 @@ config::ModelConfig model_of(const char* name, const json& patch) {
   return convert::read_hugging_face_config(copy / "config.json");
 }
 
-// transformers takes rope_scaling where both are there, and then nothing of rope_parameters.
-TEST(ConfigJson, RopeScalingComesBeforeRopeParameters) {
+// If both are present, transformers reads rope_scaling and ignores rope_parameters.
+TEST(ConfigJson, RopeScalingOverridesRopeParameters) {
   const json scaling = {{"rope_type", "linear"}, {"factor", 3.0}};
   config::ModelConfig model = model_of("llama", {{"rope_scaling", scaling}});
   EXPECT_EQ(model.rope_scaling, config::RopeScaling::linear);
@@ -152,8 +161,8 @@ TEST(ConfigJson, RopeScalingComesBeforeRopeParameters) {
   EXPECT_EQ(model.rope_theta, 5e5);
 }
 
-// MistralConfig's sliding_window is 4096 unless config.json says otherwise; null is none.
-TEST(ConfigJson, AbsentKeysAreTheClassesDefaults) {
+// MistralConfig's sliding_window is 4096 unless config.json has the key; null means no window.
+TEST(ConfigJson, AbsentKeysHaveTheDefaultsOfTheClass) {
   const json mistral = {{"architectures", {"MistralForCausalLM"}},
                         {"model_type", "mistral"},
                         {"max_position_embeddings", 8192}};
@@ -192,10 +201,10 @@ TEST(ConfigJson, LayersWithAWindow) {
   EXPECT_EQ(model.rope_local_theta, 300);
 }
 
-// What transformers 4 writes, and what it leaves to the class.
-TEST(ConfigJson, Gemma3InEitherSpelling) {
+// The keys that transformers 4 writes, and the defaults of the class for absent keys.
+TEST(ConfigJson, Gemma3OldKeysAndDefaults) {
   const auto yaml = [](const json& patch) {
-    return config::to_yaml(convert::whole_config(model_of("gemma3", patch)));
+    return config::to_yaml(convert::complete_config(model_of("gemma3", patch)));
   };
   EXPECT_EQ(yaml({{"rope_parameters", nullptr},
                   {"rope_theta", 2e4},
@@ -214,7 +223,7 @@ TEST(ConfigJson, Gemma3InEitherSpelling) {
   EXPECT_TRUE(model.tie_word_embeddings);
 }
 
-TEST(ConfigJson, DropoutsKeepTheirNumbers) {
+TEST(ConfigJson, DropoutRates) {
   EXPECT_EQ(model_of("llama", {{"attention_dropout", 0.25}}).attention_dropout, 0.25);
   const config::ModelConfig gpt =
       model_of("gpt2", {{"embd_pdrop", 0.3}, {"resid_pdrop", 0.2}, {"attn_pdrop", 0.0}});
@@ -226,7 +235,7 @@ TEST(ConfigJson, DropoutsKeepTheirNumbers) {
   EXPECT_EQ(written.at("resid_pdrop"), 0.2);
 }
 
-TEST(ConfigJson, AClampOfSwigluHasNoClass) {
+TEST(ConfigJson, ClampedSwigluHasNoClass) {
   config::ModelConfig model = model_of("llama", json::object());
   model.swiglu_clamp = 7;
   const std::string text = refusal([&] { convert::hugging_face_config(model, DType::f32, "", "X"); });
@@ -234,8 +243,8 @@ TEST(ConfigJson, AClampOfSwigluHasNoClass) {
       << text;
 }
 
-// The numbers that transformers computes of mscale and mscale_all_dim, and of a factor that is null.
-TEST(ConfigJson, YarnsFactors) {
+// The values that transformers computes from mscale and mscale_all_dim.
+TEST(ConfigJson, YarnFactors) {
   const auto yarn = [&](const json& more) {
     json rope = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 12}};
     rope.update(more);
@@ -257,15 +266,15 @@ TEST(ConfigJson, NotJson) {
   TE_EXPECT_REFUSED("not found", convert::read_hugging_face_config(folder / "nothing/config.json"));
 }
 
-// Files that do not hold the model of their config.
-TEST(HuggingFaceFolder, TensorsThatDoNotFit) {
+// Files whose tensors do not match the model of their config.
+TEST(HuggingFaceFolder, RefusesTensorsThatDoNotMatchTheConfig) {
   const TemporaryFolder folder;
   const fs::path gpt2 = copy_fixture("gpt2", folder / "gpt2");
   patch_config(gpt2, {{"n_inner", 52}});
   TE_EXPECT_REFUSED("transformer.h.0.mlp.c_fc.weight is [36, 50], must be [36, 52]",
                     convert::open_hugging_face(gpt2));
   patch_config(gpt2, {{"n_inner", 50}, {"n_layer", 1}});
-  TE_EXPECT_REFUSED("has no place in the model", convert::open_hugging_face(gpt2));
+  TE_EXPECT_REFUSED("does not belong to the model", convert::open_hugging_face(gpt2));
   patch_config(gpt2, {{"n_layer", 3}});
   TE_EXPECT_REFUSED("tensor transformer.h.2.ln_1.weight is missing", convert::open_hugging_face(gpt2));
   patch_config(gpt2, {{"n_layer", 2}, {"tie_word_embeddings", false}});
@@ -273,12 +282,12 @@ TEST(HuggingFaceFolder, TensorsThatDoNotFit) {
   fs::remove(gpt2 / "model.safetensors");
   TE_EXPECT_REFUSED("has neither model.safetensors nor", convert::open_hugging_face(gpt2));
   write_bytes(gpt2 / "pytorch_model.bin", "x");
-  TE_EXPECT_REFUSED("has pytorch_model.bin and no model.safetensors; write one beside it: python3 -c",
+  TE_EXPECT_REFUSED("has pytorch_model.bin but no model.safetensors; write one with python3 -c",
                     convert::open_hugging_face(gpt2));
-  // A head that is saved though it is tied.
+  // An output layer that is saved although it is tied.
   const fs::path untied = copy_fixture("gpt2_untied_bf16", folder / "untied");
   patch_config(untied, {{"tie_word_embeddings", true}});
-  TE_EXPECT_REFUSED("lm_head.weight is not transformer.wte.weight", convert::open_hugging_face(untied));
+  TE_EXPECT_REFUSED("lm_head.weight differs from transformer.wte.weight", convert::open_hugging_face(untied));
 }
 
 TEST(HuggingFaceFolder, Shards) {
@@ -355,7 +364,7 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       llama, [](ModelConfig& m) { m.rotary_percent = 0.5, m.add_qkv_bias = true; }, "model.rotary_percent");
 }
 
-TEST(OutputFolder, IsThereWholeOrNotAtAll) {
+TEST(OutputFolder, IsCompleteOrAbsent) {
   const TemporaryFolder folder;
   const auto never = [](const fs::path&) { return false; };
   const auto always = [](const fs::path&) { return true; };
@@ -372,8 +381,8 @@ TEST(OutputFolder, IsThereWholeOrNotAtAll) {
     EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"out"});
   }
   TE_EXPECT_REFUSED("out: exists", convert::OutputFolder(folder / "out", "--out", false, "x", always));
-  TE_EXPECT_REFUSED("is not x, which", convert::OutputFolder(folder / "out", "--out", true, "x", never));
-  TE_EXPECT_REFUSED("is not x, which",
+  TE_EXPECT_REFUSED("is not x; --force", convert::OutputFolder(folder / "out", "--out", true, "x", never));
+  TE_EXPECT_REFUSED("is not x; --force",
                     convert::OutputFolder(folder / "out/file", "--out", true, "x", always));
   EXPECT_EQ(read_bytes(folder / "out/file"), "2");
   fs::create_directory(folder / "empty");

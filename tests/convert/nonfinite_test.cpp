@@ -1,4 +1,5 @@
-// A weight that is not finite is refused when a model is imported or run, and named; saving would refuse it later.
+// Import and generation refuse a model with a weight that is not finite and name the tensor. Training would only fail
+// when it saves a checkpoint.
 #include <cmath>
 
 #include "convert/convert_testing.h"
@@ -7,7 +8,7 @@
 namespace te::testing {
 namespace {
 
-/// Puts `bits` in the place of the last value of a tensor of a copy of the fixture.
+/// Copies the fixture and replaces the last value of a tensor by `bits`.
 fs::path with_last_value(const char* name, const char* tensor, const std::string& bits, const fs::path& to) {
   const fs::path folder = copy_fixture(name, to);
   std::string bytes = read_bytes(folder / "model.safetensors");
@@ -39,7 +40,7 @@ TEST(NotFinite, IsRefusedAndNamed) {
   for (const Place& place : places) {
     const TemporaryFolder folder;
     const fs::path source = with_last_value(place.fixture, place.tensor, place.bits, folder / "hf");
-    const std::string what = fmt::format("tensor {} has values that are infinite or NaN", place.tensor);
+    const std::string what = fmt::format("tensor {} has infinite or NaN values", place.tensor);
     TE_EXPECT_REFUSED(what, import_to(source, folder / "te"));
     EXPECT_FALSE(fs::exists(folder / "te/step_00000000"));
     const auto model = generate::open_model(source);
@@ -54,7 +55,7 @@ TEST(NotFinite, IsRefusedAndNamed) {
   }
 }
 
-// Names of tensors are printed as they can be shown.
+// Control characters in names of tensors are escaped.
 TEST(ForeignNames, ArePrintable) {
   const TemporaryFolder folder;
   const fs::path copy = copy_fixture("gpt2", folder / "hf");
@@ -68,7 +69,7 @@ TEST(ForeignNames, ArePrintable) {
   for (const SafetensorsTensor& tensor : file.tensors())
     writer.write(std::string(tensor.name), tensor.data, tensor.bytes);
   writer.finish();
-  TE_EXPECT_REFUSED("tensor a\\x1b[2J\\x0a has no place", convert::open_hugging_face(copy));
+  TE_EXPECT_REFUSED("tensor a\\x1b[2J\\x0a does not belong", convert::open_hugging_face(copy));
 }
 
 }  // namespace

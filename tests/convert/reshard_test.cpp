@@ -1,5 +1,5 @@
-// te-convert reshard: the files it writes are, byte for byte, those that te-train's ranks write under that layout, and
-// there and back is the original.
+// te-convert reshard writes, byte for byte, the files that te-train's ranks write in that layout. Resharding to another
+// layout and back gives the original files.
 #include "checkpoint/reader.h"
 #include "tools_testing.h"
 
@@ -51,7 +51,7 @@ class Reshard : public ::testing::Test {
     std::sort(names.begin(), names.end());
     return names;
   }
-  /// The same files with the same bytes; of the manifests all but config and checksum.
+  /// The same files with the same bytes, except for config and checksum of the manifests.
   static void expect_same_files(const std::string& a, const std::string& b) {
     ASSERT_EQ(names(a), names(b));
     for (const std::string& name : names(a)) {
@@ -69,16 +69,16 @@ class Reshard : public ::testing::Test {
   TrainFolder folder_;
 };
 
-TEST_F(Reshard, ThereAndBackIsTheSame) {
+TEST_F(Reshard, RoundTripGivesTheSameFiles) {
   const std::string one = train(kLlama, 1, {});
   const std::string eight = reshard(one, "eight", "--tensor 2 --pipeline 2 --data 2");
   EXPECT_EQ(names(eight).size(),
-            1u + 8u + 8u + 2u);  // the manifest, weights, moments, a stage's FP8 state each
+            1u + 8u + 8u + 2u);  // the manifest, weights, moments, FP8 state per stage
   checkpoint::Reader(eight).verify_all();
   expect_same_files(reshard(eight, "back", ""), one);
 }
 
-TEST_F(Reshard, WritesWhatTheRanksWrite) {
+TEST_F(Reshard, WritesTheFilesOfTheRanks) {
   const std::string four = train(kGpt, 4,
                                  {"parallel.tensor=2", "parallel.pipeline=2", "parallel.schedule=interleaved",
                                   "parallel.virtual_stages=2", "optimizer.exp_avg_dtype=bf16"});
@@ -88,7 +88,7 @@ TEST_F(Reshard, WritesWhatTheRanksWrite) {
             (std::vector<std::string>{"manifest.json", "model.safetensors", "optimizer.safetensors"}));
   const std::string two = reshard(one, "two", "--data 2");
   expect_same_files(reshard(two, "four", "--tensor 2 --pipeline 2 --virtual-stages 2"), four);
-  // And training goes on from it, bit for bit as from the original.
+  // Training resumes from it with the same bits as from the original.
   folder_.use_ranks(2);
   for (const auto& [name, checkpoint] : {std::pair{"b", four}, std::pair{"c", two}}) {
     const Result result = folder_.run(name, {"training.train_steps=3", "checkpoint.resume=" + checkpoint});
@@ -97,7 +97,7 @@ TEST_F(Reshard, WritesWhatTheRanksWrite) {
   EXPECT_TRUE(folder_.checkpoint_bytes("b", 3) == folder_.checkpoint_bytes("c", 3));
 }
 
-TEST_F(Reshard, TakesTheMomentsOfMuonAlong) {
+TEST_F(Reshard, ReshardsTheMomentsOfMuon) {
   const std::string one = train(kLlama, 1, {"optimizer.name=muon"});
   EXPECT_EQ(checkpoint::Reader(one).find("exp_avg_sq/layers.1.mlp.linear_fc1.weight"), nullptr);
   const std::string four = reshard(one, "four", "--tensor 2 --data 2");
@@ -105,7 +105,7 @@ TEST_F(Reshard, TakesTheMomentsOfMuonAlong) {
   expect_same_files(reshard(four, "back", ""), one);
 }
 
-TEST_F(Reshard, LeavesTheMomentsOutAndPadsTheVocabulary) {
+TEST_F(Reshard, DropsTheMomentsAndPadsTheVocabulary) {
   const std::string one = train(kLlama, 1, {"model.make_vocab_size_divisible_by=1"});
   const std::string half = reshard(one, "half", "--no-optimizer --tensor 2");
   const checkpoint::Reader reader(half);
@@ -133,7 +133,7 @@ TEST_F(Reshard, RefusesInOneLineAndLeavesNothing) {
   refused(one + out + " --tensor 0", "--tensor");
   refused((folder_ / "nothing") + out, "nothing");
   refused(one + " --out /proc/nowhere", "/proc/nowhere");
-  refused(one + out, "File too large", "trap '' XFSZ; ulimit -f 64; ");  // as a full disk
+  refused(one + out, "File too large", "trap '' XFSZ; ulimit -f 64; ");  // simulates a full disk
   refused(one + " --out " + fs::path(one).parent_path().string(), "exists");
   testing::flip_byte(one + "/optimizer.safetensors", 100);
   refused(one + out, "optimizer.safetensors: tensor ");

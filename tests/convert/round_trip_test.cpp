@@ -1,4 +1,4 @@
-// Hugging Face -> te-train -> Hugging Face: the same tensors, byte for byte, and the logits that transformers computes.
+// Hugging Face -> te-train -> Hugging Face gives the same tensors, byte for byte, and the logits of transformers.
 #include <cmath>
 
 #include "convert/hugging_face_config.h"
@@ -22,13 +22,14 @@ TEST_P(RoundTrip, TensorsKeepTheirBytes) {
     ASSERT_TRUE(after.contains(name)) << name;
     EXPECT_TRUE(after.at(name) == tensor) << name;
   }
-  // One file as transformers writes it, header included.
+  // A single file equals the one that transformers writes, including the header.
   if (fs::exists(source() / "model.safetensors")) {
     EXPECT_TRUE(read_bytes(folder_ / "hf/model.safetensors") == read_bytes(source() / "model.safetensors"));
   }
   EXPECT_EQ(
-      config::to_yaml(convert::whole_config(convert::read_hugging_face_config(folder_ / "hf/config.json"))),
-      config::to_yaml(convert::whole_config(convert::read_hugging_face_config(source() / "config.json"))));
+      config::to_yaml(
+          convert::complete_config(convert::read_hugging_face_config(folder_ / "hf/config.json"))),
+      config::to_yaml(convert::complete_config(convert::read_hugging_face_config(source() / "config.json"))));
 }
 
 TEST_P(RoundTrip, ShardsHoldTheSameTensors) {
@@ -45,7 +46,7 @@ TEST_P(RoundTrip, ShardsHoldTheSameTensors) {
               read_bytes(folder_ / "te/step_00000000/model.safetensors"));
 }
 
-TEST_P(RoundTrip, Bf16IsRoundedAndFp32HoldsIt) {
+TEST_P(RoundTrip, Bf16IsRoundedAndFp32RepresentsIt) {
   import_to(source(), folder_ / "te");
   export_to(folder_ / "te", folder_ / "bf16", {.dtype = DType::bf16, .max_shard_bytes = 1 << 30, .kept = {}});
   import_to(folder_ / "bf16", folder_ / "te_bf16");
@@ -82,9 +83,10 @@ double divergence(const std::vector<float>& actual, const std::vector<float>& ex
   return rows > 0 ? total / rows : 0;
 }
 
-// FP32: both sides round sums of some forty products in their own order, through two layers; logits are up to 8, whose
-// roundoff is 5e-7. BF16: activations of 8 bits move logits by about 1e-2, and the divergence with its square.
-TEST_P(RoundTrip, LogitsAreThoseOfTransformers) {
+// FP32: te-train and transformers sum about forty terms in different orders, in two layers. Logits are up to 8, with a
+// roundoff of 5e-7. BF16: activations with 8 significant bits change logits by about 1e-2; the divergence is
+// proportional to the square of that.
+TEST_P(RoundTrip, LogitsEqualThoseOfTransformers) {
   const SafetensorsReader expected(source() / "expected.safetensors");
   const SafetensorsTensor& ids = expected.at("tokens");
   std::vector<int32_t> tokens(ids.bytes / sizeof(int32_t));
@@ -111,9 +113,9 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, RoundTrip,
                                            "qwen3_windows", "gemma3", "gemma3_bf16"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The fixture was cut by transformers at 20 KB. At 8 KB embedding and head pass the limit alone: each has a file at
-// once, and what was begun before the head ends behind it.
-TEST(Shards, AreThoseOfTransformers) {
+// transformers wrote the fixture in shards of 20 KB. With a limit of 8 KB, embedding and output layer each exceed the
+// limit and get their own file immediately, before the file that was being filled.
+TEST(Shards, EqualThoseOfTransformers) {
   TemporaryFolder folder;
   import_to(fixture("llama"), folder / "te");
   export_to(folder / "te", folder / "hf", {.dtype = {}, .max_shard_bytes = 20000, .kept = {}});
@@ -132,7 +134,7 @@ TEST(Shards, AreThoseOfTransformers) {
   EXPECT_LT(file_of("lm_head.weight"), file_of("model.norm.weight"));
 }
 
-// F16 has no place in te-train: it becomes FP32, which holds every value of it.
+// te-train stores no F16: it becomes FP32, which represents every F16 value.
 TEST(Import, F16BecomesFp32) {
   const TemporaryFolder folder;
   import_to(fixture("llama_linear"), folder / "te");
@@ -171,8 +173,8 @@ TEST(Import, EveryValueOfF16) {
   }
 }
 
-// transformers before version 5 and the files on its hub spell some things otherwise.
-TEST(Import, OldSpellingsMeanTheSame) {
+// transformers before version 5 and older files on the hub use other keys.
+TEST(Import, OldKeysMeanTheSame) {
   const TemporaryFolder folder;
   const fs::path old = copy_fixture("llama3_tied_bf16", folder / "old");
   nlohmann::json config = nlohmann::json::parse(read_bytes(old / "config.json"));
@@ -187,13 +189,13 @@ TEST(Import, OldSpellingsMeanTheSame) {
   const config::ModelConfig a = convert::read_hugging_face_config(old / "config.json");
   const config::ModelConfig b =
       convert::read_hugging_face_config(fixture("llama3_tied_bf16") / "config.json");
-  EXPECT_EQ(config::to_yaml(convert::whole_config(a)), config::to_yaml(convert::whole_config(b)));
+  EXPECT_EQ(config::to_yaml(convert::complete_config(a)), config::to_yaml(convert::complete_config(b)));
   EXPECT_EQ(a.rope_scaling, config::RopeScaling::llama3);
   EXPECT_EQ(a.rope_theta, 20000.0);
   EXPECT_EQ(a.rope_scaling_original_max_position_embeddings, 16);
 }
 
-// The files of gpt2 on the hub: no prefix, and tables of masks.
+// The files of gpt2 on the hub have no prefix and contain mask buffers.
 TEST(Import, Gpt2WithoutPrefixAndWithMasks) {
   const TemporaryFolder folder;
   const fs::path plain = copy_fixture("gpt2", folder / "plain");
@@ -218,9 +220,8 @@ TEST(Import, Gpt2WithoutPrefixAndWithMasks) {
               read_bytes(folder / "reference/step_00000000/model.safetensors"));
 }
 
-// The file is made of a Llama of transformers by llama2.c's own rule: a head's rows i and i + head / 2 become
-// neighbours.
-TEST(Import, Llama2cIsTheSameLlama) {
+// Converts a Llama of transformers to llama2.c's format: rows i and i + head / 2 of a head become adjacent.
+TEST(Import, Llama2cEqualsTheLlamaOfTransformers) {
   const TemporaryFolder folder;
   const fs::path llama = copy_fixture("llama", folder / "llama");
   const auto tensors = tensors_of(llama);
@@ -233,7 +234,7 @@ TEST(Import, Llama2cIsTheSameLlama) {
     std::memcpy(result.data(), text.data() + text.find("] ") + 2, result.size() * 4);
     return result;
   };
-  // [heads * from, width] -> [heads * head, width]; columns alike for o_proj.
+  // [heads * kv_channels, width] -> [heads * head, width]; narrow_cols does the same to the columns of o_proj.
   const auto narrow_rows = [&](const std::vector<float>& in, int64_t heads) {
     std::vector<float> out;
     const int64_t width = static_cast<int64_t>(in.size()) / (heads * m.kv_channels);
@@ -292,7 +293,7 @@ TEST(Import, Llama2cIsTheSameLlama) {
     }
     const convert::ParameterLayout& parameter = model.at(ours + "self_attention.linear_qkv.weight");
     std::vector<float> read(qkv.size());
-    // In pieces that end within heads and parts.
+    // Chunks that end within heads and parts.
     for (int64_t row = 0; row < parameter.rows(); row += 7)
       model.read_rows(parameter, row, std::min<int64_t>(7, parameter.rows() - row), read.data() + row * dim);
     EXPECT_EQ(read, qkv);
@@ -303,7 +304,7 @@ TEST(Import, Llama2cIsTheSameLlama) {
     read.resize(gate.size());
     model.read_rows(fc1, 0, fc1.rows(), read.data());
     EXPECT_EQ(read, gate);
-    // Blocks that begin and end within rows: of whole rows, and of a window of columns.
+    // Blocks that start and end within rows: over all columns, and over a range of columns.
     const std::string name = ours + "mlp.linear_fc1.weight";
     for (const auto& [col, width] : {std::pair<int64_t, int64_t>{0, dim}, {5, 11}}) {
       const checkpoint::Block block{col, width, width + 3, 4 * width};
@@ -315,7 +316,7 @@ TEST(Import, Llama2cIsTheSameLlama) {
     }
   }
   write_bytes(folder / "short.bin", bytes.substr(0, bytes.size() - 4));
-  EXPECT_NE(refusal([&] { convert::open_llama2c(folder / "short.bin"); }).find("its header asks for"),
+  EXPECT_NE(refusal([&] { convert::open_llama2c(folder / "short.bin"); }).find("by its header"),
             std::string::npos);
   EXPECT_NE(refusal([&] { convert::open_llama2c(llama / "config.json"); }).find("llama2.c"),
             std::string::npos);

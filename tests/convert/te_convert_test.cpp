@@ -1,4 +1,4 @@
-// te-convert and what goes on with its output, end to end.
+// End-to-end tests of te-convert and of training from its output.
 #include <sys/wait.h>
 
 #include "convert/convert_testing.h"
@@ -6,47 +6,47 @@
 namespace te::testing {
 namespace {
 
-struct Ended {
+struct RunResult {
   int code = -1;
   std::string out, error;
 };
 
 class TeConvert : public ::testing::Test {
  protected:
-  Ended run(const std::string& program, const std::string& arguments) const {
+  RunResult run(const std::string& program, const std::string& arguments) const {
     const fs::path out = folder_ / "out.txt", error = folder_ / "err.txt";
     const int status =
         std::system((program + " " + arguments + " >" + out.string() + " 2>" + error.string()).c_str());
-    const Ended ended{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_bytes(out), read_bytes(error)};
+    const RunResult result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_bytes(out), read_bytes(error)};
     fs::remove(out);
     fs::remove(error);
-    return ended;
+    return result;
   }
-  Ended convert(const std::string& arguments) const { return run(TE_CONVERT_EXECUTABLE, arguments); }
+  RunResult convert(const std::string& arguments) const { return run(TE_CONVERT_EXECUTABLE, arguments); }
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
   void expect_refused(const std::string& arguments, const std::string& part) const {
     const std::vector<std::string> before = entries(folder_.path());
-    const Ended ended = convert(arguments);
-    EXPECT_EQ(ended.code, 2) << ended.out;
-    EXPECT_EQ(std::count(ended.error.begin(), ended.error.end(), '\n'), 1) << ended.error;
-    EXPECT_NE(ended.error.find(part), std::string::npos) << ended.error << "lacks " << part;
+    const RunResult result = convert(arguments);
+    EXPECT_EQ(result.code, 2) << result.out;
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+    EXPECT_NE(result.error.find(part), std::string::npos) << result.error << "lacks " << part;
     EXPECT_EQ(entries(folder_.path()), before);
   }
 
   TemporaryFolder folder_;
 };
 
-TEST_F(TeConvert, ThereAndBackWithTokenizerFiles) {
+TEST_F(TeConvert, RoundTripWithTokenizerFiles) {
   const fs::path source = copy_fixture("llama3_tied_bf16", folder_ / "hf");
   write_bytes(source / "tokenizer.json", "{}");
   write_bytes(source / "README.md", "not kept");
-  Ended ended = convert("import " + at("hf") + " --out " + at("te"));
-  ASSERT_EQ(ended.code, 0) << ended.error;
+  RunResult result = convert("import " + at("hf") + " --out " + at("te"));
+  ASSERT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(entries(folder_ / "te"),
             (std::vector<std::string>{"hugging_face", "latest", "model.yaml", "step_00000000"}));
-  ended = convert("export " + at("te") + " --out " + at("back"));
-  ASSERT_EQ(ended.code, 0) << ended.error;
-  EXPECT_EQ(ended.error, "");
+  result = convert("export " + at("te") + " --out " + at("back"));
+  ASSERT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(result.error, "");
   EXPECT_EQ(entries(folder_ / "back"),
             (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
   EXPECT_TRUE(read_bytes(folder_ / "back/model.safetensors") == read_bytes(source / "model.safetensors"));
@@ -57,21 +57,21 @@ TEST_F(TeConvert, ThereAndBackWithTokenizerFiles) {
   // Shards, another precision, a tokenizer from elsewhere.
   fs::create_directory(folder_ / "tokenizer");
   write_bytes(folder_ / "tokenizer/vocab.json", "{}");
-  ended = convert("export " + at("te/step_00000000") + " --out " + at("back") +
-                  " --force --max-shard-size 30KB --dtype fp32 --tokenizer " + at("tokenizer"));
-  ASSERT_EQ(ended.code, 0) << ended.error;
+  result = convert("export " + at("te/step_00000000") + " --out " + at("back") +
+                   " --force --max-shard-size 30KB --dtype fp32 --tokenizer " + at("tokenizer"));
+  ASSERT_EQ(result.code, 0) << result.error;
   EXPECT_FALSE(fs::exists(folder_ / "back/model.safetensors"));
   EXPECT_FALSE(fs::exists(folder_ / "back/tokenizer.json"));
   EXPECT_TRUE(fs::exists(folder_ / "back/vocab.json"));
   EXPECT_TRUE(fs::exists(folder_ / "back/model.safetensors.index.json"));
 }
 
-/// Runs te-train for a step on a converted model and exports what comes out of it.
+/// Runs te-train for a step on a converted model and exports the result.
 class TunedModel : public TeConvert {
  protected:
-  /// Learning rates of 1e-30 are far below the roundoff of any weight. Logs and checkpoints go to the folder `run`.
-  Ended tune(const std::string& run, const std::string& init_from, const std::string& more = "",
-             int ranks = 1) const {
+  /// The learning rate of 1e-30 is so small that no weight changes. Logs and checkpoints go to the folder `run`.
+  RunResult tune(const std::string& run, const std::string& init_from, const std::string& more = "",
+                 int ranks = 1) const {
     write_bytes(folder_ / (run + ".yaml"),
                 read_bytes(folder_ / "te/model.yaml") +
                     "precision: {dtype: fp32}\n"
@@ -82,12 +82,12 @@ class TunedModel : public TeConvert {
     const std::string start = ranks == 1 ? "" : fmt::format("{} {} ", TE_MPIRUN, ranks);
     return this->run(start + TE_TRAIN_EXECUTABLE, "--config " + at(run + ".yaml") + more);
   }
-  /// Exports a run's checkpoint without --tokenizer: the files of the folder, without a warning.
+  /// Exports a run's checkpoint without --tokenizer, expects no warning, and returns the files of the folder.
   std::vector<std::string> exported(const std::string& run) const {
     fs::remove_all(folder_ / "back");
-    const Ended ended = convert("export " + at(run + "/checkpoints") + " --out " + at("back"));
-    EXPECT_EQ(ended.code, 0) << ended.error;
-    EXPECT_EQ(ended.error, "");
+    const RunResult result = convert("export " + at(run + "/checkpoints") + " --out " + at("back"));
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(result.error, "");
     return entries(folder_ / "back");
   }
 };
@@ -98,29 +98,29 @@ TEST_F(TunedModel, KeepsItsTokenizerThroughAChainOfRuns) {
   patch_config(source, {{"eos_token_id", 7}});
   ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te")).code, 0);
   fs::remove_all(source);
-  Ended ended = tune("first", "te");
-  ASSERT_EQ(ended.code, 0) << ended.error;
-  ended = tune("second", "first/checkpoints/step_00000001");
-  ASSERT_EQ(ended.code, 0) << ended.error;
+  RunResult result = tune("first", "te");
+  ASSERT_EQ(result.code, 0) << result.error;
+  result = tune("second", "first/checkpoints/step_00000001");
+  ASSERT_EQ(result.code, 0) << result.error;
   fs::remove_all(folder_ / "first");
   const std::vector<std::string> files = {"config.json", "model.safetensors", "tokenizer.json"};
   EXPECT_EQ(exported("second"), files);
   EXPECT_TRUE(tensors_of(folder_ / "back") == tensors_of(fixture("qwen2")));
   EXPECT_EQ(nlohmann::json::parse(read_bytes(folder_ / "back/config.json")).at("eos_token_id"), 7);
-  // Resumed into another directory, where the first is no more; then once more in its own.
+  // Resume into another directory after the original was removed; then resume from there.
   const std::string more =
       " --set training.train_steps=2 --set checkpoint.init_from= --set checkpoint.resume=";
-  ended = tune("third", "te", more + at("second/checkpoints"));
-  ASSERT_EQ(ended.code, 0) << ended.error;
+  result = tune("third", "te", more + at("second/checkpoints"));
+  ASSERT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(exported("third"), files);
-  ended = tune("third", "te", more + "auto --set training.train_steps=3");
-  ASSERT_EQ(ended.code, 0) << ended.error;
+  result = tune("third", "te", more + "auto --set training.train_steps=3");
+  ASSERT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(exported("third"), files);
   ASSERT_EQ(convert("reshard " + at("third/checkpoints") + " --out " + at("resharded/checkpoints")).code, 0);
   EXPECT_EQ(exported("resharded"), files);
 }
 
-// A run starts with the weights of a Hugging Face folder, on one rank and on two tensor-parallel ranks.
+// A run starts from the weights of a Hugging Face folder, on one rank and on two tensor-parallel ranks.
 TEST_F(TunedModel, StartsFromAHuggingFaceFolder) {
   const std::vector<std::pair<const char*, std::vector<int>>> fixtures = {
       {"qwen2", {1}}, {"gpt2", {1}}, {"gpt_neox", {1, 2}}, {"llama3_tied_bf16", {2}}};
@@ -132,8 +132,8 @@ TEST_F(TunedModel, StartsFromAHuggingFaceFolder) {
     ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te") + " --force").code, 0);
     for (const int ranks : sizes) {
       fs::remove_all(folder_ / "run");
-      const Ended ended = tune("run", "hf", fmt::format(" --set parallel.tensor={}", ranks), ranks);
-      ASSERT_EQ(ended.code, 0) << ended.error;
+      const RunResult result = tune("run", "hf", fmt::format(" --set parallel.tensor={}", ranks), ranks);
+      ASSERT_EQ(result.code, 0) << result.error;
       EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints/hugging_face/tokenizer.json"));
       const checkpoint::Reader saved(folder_ / "run/checkpoints");
       const convert::ForeignModel original = convert::open_hugging_face(source);
@@ -147,57 +147,57 @@ TEST_F(TunedModel, StartsFromAHuggingFaceFolder) {
     }
   }
   fs::remove_all(folder_ / "run");
-  const Ended ended = tune("run", "hf", " --set model.num_layers=1");
-  EXPECT_EQ(ended.code, 2);
-  EXPECT_NE(ended.error.find("is of another model: model.num_layers is 2, this config has 1"),
+  const RunResult result = tune("run", "hf", " --set model.num_layers=1");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.error.find("is of another model: model.num_layers is 2, this config has 1"),
             std::string::npos)
-      << ended.error;
+      << result.error;
 }
 
-TEST_F(TunedModel, TheTokenizerOfTheConfigComesFirst) {
+TEST_F(TunedModel, TheTokenizerOfTheConfigHasPriority) {
   const fs::path source = copy_fixture("qwen2", folder_ / "hf");
   write_bytes(source / "tokenizer.json", "{}");
   ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te")).code, 0);
   write_bytes(folder_ / "encoder.json", R"({"a": 0, "b": 1, "<|endoftext|>": 2})");
   write_bytes(folder_ / "vocab.bpe", "#version: 0.2\n");
   const std::string tokenizer = " --set data.tokenizer=" + at("encoder.json");
-  Ended ended = tune("run", "te", tokenizer);
-  ASSERT_EQ(ended.code, 0) << ended.error;
+  RunResult result = tune("run", "te", tokenizer);
+  ASSERT_EQ(result.code, 0) << result.error;
   const std::vector<std::string> files = {"config.json", "merges.txt", "model.safetensors", "vocab.json"};
   EXPECT_EQ(exported("run"), files);
-  // A run that goes on elsewhere does not need the tokenizer's path, a new one does.
+  // A resumed run does not need the tokenizer's path, a new run does.
   fs::remove(folder_ / "encoder.json");
-  ended = tune("run", "te", tokenizer + " --set training.train_steps=2 --set checkpoint.resume=auto");
-  EXPECT_EQ(ended.code, 0) << ended.error;
+  result = tune("run", "te", tokenizer + " --set training.train_steps=2 --set checkpoint.resume=auto");
+  EXPECT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(exported("run"), files);
-  ended = tune("new", "te", tokenizer);
-  EXPECT_EQ(ended.code, 2);
-  EXPECT_NE(ended.error.find("data.tokenizer: " + at("encoder.json")), std::string::npos) << ended.error;
+  result = tune("new", "te", tokenizer);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.error.find("data.tokenizer: " + at("encoder.json")), std::string::npos) << result.error;
   EXPECT_FALSE(fs::exists(folder_ / "new/checkpoints/latest"));
-  // It may be larger than the model's vocabulary: the tokens that occur are below it.
+  // The tokenizer may be larger than the model's vocabulary if all tokens of the data are within it.
   std::string vocabulary = "{";
   for (int i = 0; i < 100; ++i) vocabulary += fmt::format("\"t{}\": {}, ", i, i);
   write_bytes(folder_ / "encoder.json", vocabulary + R"("<|endoftext|>": 100})");
-  ended = tune("new", "te", tokenizer);
-  EXPECT_EQ(ended.code, 0) << ended.error;
+  result = tune("new", "te", tokenizer);
+  EXPECT_EQ(result.code, 0) << result.error;
 }
 
-TEST_F(TeConvert, AModelWithoutATokenizerIsExportedWithAWarning) {
+TEST_F(TeConvert, ExportWarnsAboutAMissingTokenizer) {
   ASSERT_EQ(convert("import " + fixture("qwen2").string() + " --out " + at("te")).code, 0);
   fs::remove_all(folder_ / "te/hugging_face");
-  const Ended exported = convert("export " + at("te") + " --out " + at("back"));
+  const RunResult exported = convert("export " + at("te") + " --out " + at("back"));
   ASSERT_EQ(exported.code, 0) << exported.error;
   EXPECT_NE(exported.error.find("add one with --tokenizer PATH"), std::string::npos) << exported.error;
 }
 
-TEST_F(TeConvert, MistakesAreOneLineAndLeaveNothing) {
+TEST_F(TeConvert, ErrorsAreOneLineAndLeaveNoFiles) {
   const std::string gpt2 = fixture("gpt2").string();
   expect_refused("", "a subcommand is required: import, export, ");
   expect_refused("imprt " + gpt2, "unknown argument imprt; did you mean 'import'?");
   expect_refused("import " + gpt2 + " --output " + at("te"), "unknown option --output; did you mean --out?");
   expect_refused("import " + gpt2, "--out is required");
   expect_refused("import /nowhere --out " + at("te"), "/nowhere/config.json: not found");
-  expect_refused("import " + gpt2 + " --out /proc/nowhere", "cannot be made");
+  expect_refused("import " + gpt2 + " --out /proc/nowhere", "cannot be created");
   expect_refused("import " + gpt2 + " --format llama2c --out " + at("te"), "gpt2");
   expect_refused("import " + gpt2 + " --format pytorch --out " + at("te"), "--format");
   expect_refused("export /nowhere --out " + at("hf"), "/nowhere");
@@ -208,9 +208,9 @@ TEST_F(TeConvert, MistakesAreOneLineAndLeaveNothing) {
   expect_refused("export " + at("te") + " --out " + at("hf") + " --tokenizer /nowhere",
                  "--tokenizer /nowhere");
   expect_refused("export " + at("te") + " --out " + at("hf") + " --max-shard-size 5XB", "--max-shard-size");
-  // A run that went on in the folder is not replaced.
+  // --force does not replace a folder in which training continued.
   fs::create_directory(folder_ / "te/step_00000005");
-  expect_refused("import " + gpt2 + " --out " + at("te") + " --force", "which alone --force replaces");
+  expect_refused("import " + gpt2 + " --out " + at("te") + " --force", "--force replaces nothing else");
   // A checkpoint that was damaged after it was written.
   std::string weights = read_bytes(folder_ / "te/step_00000000/model.safetensors");
   weights.back() = static_cast<char>(weights.back() ^ 1);

@@ -1,4 +1,4 @@
-// Helpers of the tests of te-convert's tools for checkpoints: the call, its result, small files to work on.
+// Helpers for tests of te-convert's checkpoint tools: running te-convert, checking its result, writing small files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace te::testing {
 
-/// Runs te-convert with shell-quoted arguments; `before` comes first in the shell's line.
+/// Runs te-convert with shell-quoted arguments; `before` is put at the start of the shell command.
 inline Result te_convert(const TrainFolder& folder, const std::string& arguments,
                          const std::string& before = "") {
   const std::string out = folder / "convert_out", error = folder / "convert_error";
@@ -22,7 +22,7 @@ inline Result te_convert(const TrainFolder& folder, const std::string& arguments
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(error)};
 }
 
-/// A refusal: exit code 2 and one line on stderr.
+/// Expects exit code 2 and one line on stderr that contains `part`.
 inline void expect_convert_refused(const Result& result, const std::string& part) {
   EXPECT_EQ(result.code, 2) << result.out;
   EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;

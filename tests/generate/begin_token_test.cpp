@@ -1,5 +1,5 @@
-// A model without a begin-of-document token, although `<s>` is an ordinary piece of its vocabulary, as of Qwen's: texts
-// without a context begin after the end-of-document token, as in lm-evaluation-harness.
+// A model without a begin-of-document token, although its vocabulary contains `<s>` as an ordinary token, as Qwen's
+// does: texts without a context start after the end-of-document token, as in lm-evaluation-harness.
 #include <nlohmann/json.hpp>
 
 #include "generate/evaluation/requests.h"
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(NoBeginToken, EmptyContextsBeginAfterTheEndOfADocument) {
+TEST(NoBeginToken, EmptyContextsStartAfterTheEndOfDocumentToken) {
   const std::string fixture = TE_SOURCE_DIR "/tests/fixtures/evaluate/qwen2/";
   json tokenizer = json::parse(read_file(fixture + "tokenizer.json"));
   tokenizer["model"]["vocab"]["<s>"] = tokenizer["model"]["vocab"].size();
@@ -38,7 +38,7 @@ TEST(NoBeginToken, EmptyContextsBeginAfterTheEndOfADocument) {
   }
 }
 
-// --begin asks for a token that such a model does not have.
+// --begin needs a token that such a model does not have.
 TEST_F(GenerateFolder, BeginIsRefusedWithoutAToken) {
   expect_refused(run("--checkpoint " TE_SOURCE_DIR "/tests/fixtures/evaluate/qwen2 --begin --prompt a"),
                  "has no begin-of-document token");

@@ -1,4 +1,4 @@
-// The decoder on a GPU against the same decoder on the CPU: prompts in one pass, then token by token.
+// Compares the decoder on a GPU with the decoder on the CPU: prompts in one pass, then token by token.
 #include "generate/generate_testing.h"
 #include "generate/generator.h"
 
@@ -33,14 +33,14 @@ TEST_P(DecoderGpu, MatchesTheCpu) {
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
   const std::vector<float> exact = logits(cpu, config, source);
-  // FP32: other orders of sums.
+  // FP32: different summation order.
   EXPECT_LT(relative_error(logits(gpu, config, source), exact), 1e-5);
-  // BF16: a sum that rounds the other way somewhere moves what follows by a step of 2^-9.
+  // BF16: a sum that is rounded differently changes all later results by a step of 2^-9.
   config.precision.dtype = config::ComputeDType::bf16;
   const std::vector<float> bf16 = logits(gpu, config, source);
   EXPECT_LT(relative_error(bf16, logits(cpu, config, source)), 3e-2);
   EXPECT_LT(relative_error(bf16, exact), 4e-2);
-  // FP8: likewise, of 2^-4.
+  // FP8: the same with steps of 2^-4.
   config.precision.fp8 = config::Fp8Mode::hybrid;
   const std::vector<float> fp8 = logits(gpu, config, source);
   EXPECT_LT(relative_error(fp8, logits(cpu, config, source)), 1e-1);
@@ -48,8 +48,8 @@ TEST_P(DecoderGpu, MatchesTheCpu) {
   EXPECT_GT(relative_error(fp8, bf16), 1e-3);
 }
 
-// The same step launched kernel by kernel, recorded, and launched again: the same bits, at places that move on.
-TEST_P(DecoderGpu, RecordedStepsGiveTheSameBits) {
+// A step launched kernel by kernel and the replay of its CUDA graph give the same bits, at increasing positions.
+TEST_P(DecoderGpu, CudaGraphsGiveTheSameBits) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   config::Config config = tiny_config(GetParam());
@@ -60,13 +60,13 @@ TEST_P(DecoderGpu, RecordedStepsGiveTheSameBits) {
   for (const bool fp8 : {false, true}) {
     config.precision.dtype = config::ComputeDType::bf16;
     config.precision.fp8 = fp8 ? config::Fp8Mode::hybrid : config::Fp8Mode::off;
-    // The first decoder meets every step for the first time, the second one those of two sequences never again.
+    // `first` never has a graph of the step; `second` replays the graph that it captured before.
     ReadyDecoder second(gpu, config, source, {.batch = 2, .max_rows = 32});
     second.append({{0, all.first(3)}, {1, all.subspan(16, 3)}});
     second.append({{0, all.subspan(3, 1)}, {1, all.subspan(19, 1)}});
     for (size_t length = 4; length < 8; ++length) {
       ReadyDecoder first(gpu, config, source, {.batch = 2, .max_rows = 32});
-      // Token by token behind the same prompt, so that keys and values are those of the same shapes.
+      // Token by token after the same prompt, so that GEMMs of the same shapes compute the keys and values.
       first.append({{0, all.first(3)}, {1, all.subspan(16, 3)}});
       for (size_t i = 3; i < length; ++i) {
         first.get().clear_graphs();
@@ -79,7 +79,7 @@ TEST_P(DecoderGpu, RecordedStepsGiveTheSameBits) {
   }
 }
 
-// Prompts of every length, filled up to few shapes, and more rows than one pass holds.
+// Prompts of many lengths, which are padded to a few shapes, and prompts that need several passes.
 TEST_P(DecoderGpu, PromptsOfEveryLength) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -100,8 +100,8 @@ TEST_P(DecoderGpu, PromptsOfEveryLength) {
   }
 }
 
-// Scores of the GPU against those of the CPU: passes of 32 rows and chunks of 8, rows without targets among them, and a
-// cache that is cut short and arranged anew.
+// Compares scores of the GPU with those of the CPU: passes of 32 rows with chunks of 8, some rows without targets, with
+// truncated sequences and a resized cache.
 TEST_P(DecoderGpu, ScoresMatchTheCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
@@ -137,13 +137,14 @@ TEST_P(DecoderGpu, ScoresMatchTheCpu) {
       EXPECT_NEAR(actual[i].log_probability, wanted[i].log_probability, bound) << i;
   };
   expect_near(1e-4);
-  // BF16 rounds hidden states in other places: logits of about 1 move by some 2^-8.
+  // BF16 rounds different intermediate results: logits of about 1 change by a few 2^-8.
   config.precision.dtype = config::ComputeDType::bf16;
   expect_near(0.1);
 }
 
-// Passes as chains of GEMMs against passes of ops: sums of another order. Rows of weights are multiples of 128 bytes.
-TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
+// Compares passes of the decode megakernel with passes of separate ops, which differ in the summation order. Rows of
+// weights are multiples of 128 bytes.
+TEST_P(DecoderGpu, TheMegakernelGivesTheLogitsOfTheOps) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   config::Config config = tiny_config(GetParam());
@@ -175,7 +176,7 @@ TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
     const double bound = fp8 ? 1e-1 : 3e-2;
     EXPECT_LT(relative_error(chains, ops), bound);
     EXPECT_EQ(chains, logits(MegakernelMode::always));
-    // Passes of one row are chains, those of two with FP8 weights alone.
+    // where_faster uses the megakernel for passes of one row, and for two rows only with FP8 weights.
     EXPECT_LT(relative_error(faster, ops), bound);
     EXPECT_EQ(faster == chains, fp8);
     EXPECT_NE(faster, ops);

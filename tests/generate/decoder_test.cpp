@@ -1,8 +1,8 @@
-// The decoder against the forward pass of training on the same weights: a sequence that grows token by token, against
-// its cache, has at every position the logits of the whole sequence.
+// Compares the decoder with the training forward pass on the same weights: a sequence that is extended token by token
+// with the KV cache has the logits of the full sequence at every position.
 //
-// Bound: both are FP32 and differ in the order of attention's sums alone; 1e-5 of the logits' norm is what the whole
-// model is tested to.
+// Bound: both are FP32 and differ only in the summation order of attention; the other tests of the model also use a
+// relative error of 1e-5.
 #include "generate/generate_testing.h"
 
 namespace te::testing {
@@ -26,7 +26,7 @@ std::vector<float> row_of(const std::vector<float>& logits, int64_t row, int64_t
   return {logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab};
 }
 
-TEST_P(DecoderTest, TokenByTokenEqualsTheWhole) {
+TEST_P(DecoderTest, TokenByTokenEqualsTheFullSequence) {
   const config::Config config = config_of(1);
   const int64_t vocab = config.model.vocab_size, seq = config.model.seq_length;
   TinyModel tiny(config);
@@ -49,9 +49,9 @@ TEST_P(DecoderTest, TokenByTokenEqualsTheWhole) {
   }
 }
 
-// Three sequences whose prompts differ in length, in passes that hold parts of several, then a token of each at a time
-// until one after the other is at its end.
-TEST_P(DecoderTest, SequencesSideBySide) {
+// Three sequences with prompts of different lengths, in passes that contain parts of several sequences, then one token
+// of each at a time until the sequences reach their ends one after another.
+TEST_P(DecoderTest, BatchOfSequences) {
   const config::Config config = config_of(3);
   const int64_t vocab = config.model.vocab_size, seq = config.model.seq_length;
   TinyModel tiny(config);
@@ -86,14 +86,14 @@ TEST_P(DecoderTest, SequencesSideBySide) {
     if (next.empty()) break;
     check(decoder.append(next), next);
   }
-  // A slot that is used again knows nothing of what was there.
+  // A slot that is reused keeps nothing of the previous sequence.
   decoder.get().reset(1);
   const std::vector<Continuation> again = {part(1, 0, 7)};
   check(decoder.append(again), again);
 }
 
-// Scales of groups are those of a row, whatever else is in the pass.
-TEST_P(DecoderTest, Fp8WithScalesOfGroupsAgreesWithTheForwardPass) {
+// Scales of the rowwise and blockwise recipes do not depend on the other rows of a pass.
+TEST_P(DecoderTest, Fp8WithScalesPerGroupAgreesWithTheForwardPass) {
   for (const auto recipe : {config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
     config::Config config = config_of(2);
     config.precision.fp8 = config::Fp8Mode::hybrid;
@@ -113,8 +113,8 @@ TEST_P(DecoderTest, Fp8WithScalesOfGroupsAgreesWithTheForwardPass) {
   }
 }
 
-// A decoder on the weights of a model that trains follows them.
-TEST_P(DecoderTest, BorrowedWeightsAreThoseOfTheirOwner) {
+// A decoder that is bound to the weights of a training model follows their updates.
+TEST_P(DecoderTest, BoundWeightsFollowTheTrainingModel) {
   const config::Config config = config_of(1);
   TinyModel tiny(config);
   const std::vector<int32_t> tokens = random_tokens(config, 1);
@@ -150,12 +150,13 @@ TEST_P(DecoderTest, Fp8AgreesWithTheFp8ForwardPass) {
   const MemorySource source(tiny, config);
   const std::vector<int32_t> tokens = random_tokens(config, 3);
   const std::vector<float> expected = full_logits(tiny, config, tokens);
-  // The same rows in one pass have the same scales; attention's other order of sums may move a value over a rounding.
+  // The same rows in one pass have the same scales; the different summation order of attention may change the rounding
+  // of a value.
   ReadyDecoder decoder(cpu_, config, source, {.batch = 2, .max_rows = 32});
   const std::span<const int32_t> all(tokens);
-  const std::vector<float> whole = decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}});
-  EXPECT_LT(relative_error(whole, expected), 1e-2);
-  // A prompt whose rows are filled up to 16, then single tokens: other scales, so FP8's own error (2^-4 a value)
+  const std::vector<float> full = decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}});
+  EXPECT_LT(relative_error(full, expected), 1e-2);
+  // A prompt with rows padded to 16, then single tokens: the scales differ, so the error of FP8 (2^-4 per value)
   // against the exact model bounds the difference.
   config::Config exact = config;
   exact.precision.fp8 = config::Fp8Mode::off;
@@ -169,10 +170,10 @@ TEST_P(DecoderTest, Fp8AgreesWithTheFp8ForwardPass) {
   }
   const double error = relative_error(grown, {unrounded.begin(), unrounded.begin() + grown.size()});
   EXPECT_LT(error, 0.2);
-  EXPECT_GT(error, 1e-3);  // FP8 was at work
+  EXPECT_GT(error, 1e-3);  // proves that FP8 was used
 }
 
-TEST_P(DecoderTest, SixteenBitsStayNearFp32) {
+TEST_P(DecoderTest, SixteenBitTypesAreCloseToFp32) {
   config::Config config = config_of(2);
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
@@ -185,13 +186,13 @@ TEST_P(DecoderTest, SixteenBitsStayNearFp32) {
     return relative_error(decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}}), expected);
   };
   const double bf16 = error(config::ComputeDType::bf16), fp16 = error(config::ComputeDType::fp16);
-  EXPECT_LT(bf16, 4e-2);  // some dozens of roundings of 2^-9 one after the other
+  EXPECT_LT(bf16, 4e-2);  // dozens of consecutive rounding errors of 2^-9
   EXPECT_GT(bf16, 1e-4);
-  EXPECT_LT(fp16, 5e-3);  // of 2^-12
+  EXPECT_LT(fp16, 5e-3);  // dozens of rounding errors of 2^-12
   EXPECT_GT(fp16, 1e-5);
 }
 
-TEST_P(DecoderTest, RefusesWhatDoesNotFit) {
+TEST_P(DecoderTest, RefusesInvalidTokensAndLengths) {
   const config::Config config = config_of(1);
   TinyModel tiny(config);
   const MemorySource source(tiny, config);

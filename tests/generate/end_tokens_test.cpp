@@ -1,5 +1,5 @@
-// Text ends where transformers' generate() ends it: at any of the ids that the model's generation_config.json names,
-// and at no other, wherever the model lies and however it is asked.
+// Text ends where transformers' generate() ends it: at the token ids in the model's generation_config.json and at no
+// others, for Hugging Face folders and imported checkpoints, for all kinds of generation.
 #include "generate/end_tokens.h"
 
 #include <cmath>
@@ -20,7 +20,7 @@ using Ids = std::vector<int32_t>;
 
 class EndTokensTest : public GenerateFolder {
  protected:
-  /// A copy of the fixture with `generation` as its generation_config.json; none where it is null.
+  /// A copy of the fixture with `generation` as its generation_config.json; null: without that file.
   std::string model(const json& generation, const json& config = json::object()) const {
     const std::filesystem::path to = file("model");
     std::filesystem::remove_all(to);
@@ -29,12 +29,12 @@ class EndTokensTest : public GenerateFolder {
       std::filesystem::remove(to / "generation_config.json");
     else
       write_file(to / "generation_config.json", generation.dump());
-    json own = json::parse(read_file(to / "config.json"));
-    own.update(config);
-    write_file(to / "config.json", own.dump());
+    json updated = json::parse(read_file(to / "config.json"));
+    updated.update(config);
+    write_file(to / "config.json", updated.dump());
     return to;
   }
-  /// The tokens of the fixture's prompts, and how the texts end.
+  /// te-generate's records for the fixture's prompts.
   std::vector<json> results(const std::string& checkpoint, const std::string& options = "") const {
     std::string lines;
     for (const json& prompt : expected_["prompts"]) lines += json{{"prompt", prompt}}.dump() + "\n";
@@ -48,7 +48,7 @@ class EndTokensTest : public GenerateFolder {
     for (const std::string& line : split(read_file(file("results")), '\n')) all.push_back(json::parse(line));
     return all;
   }
-  /// What transformers has recorded without an end, up to the first of `ends`.
+  /// The tokens that transformers generated without end tokens, up to the first of `ends`.
   std::vector<Ids> recorded_up_to(const std::set<int32_t>& ends) const {
     std::vector<Ids> texts;
     for (const json& one : expected_["cases"])
@@ -74,16 +74,16 @@ class EndTokensTest : public GenerateFolder {
   const json expected_ = json::parse(read_file(fixture_ + "/expected.json"));
 };
 
-// The tokenizer's end of a document is 256 throughout.
-TEST_F(EndTokensTest, OfAModelsFiles) {
+// The tokenizer's end-of-document token is 256.
+TEST_F(EndTokensTest, FromAHuggingFaceFolder) {
   expect_ends(model({{"eos_token_id", {171, 103}}}), {171, 103});
   expect_ends(model({{"eos_token_id", 31}}), {31});
   expect_ends(model({{"eos_token_id", {256, 12}}}), {256, 12});
-  // Without that file those of config.json; where neither names one, the tokenizer's.
+  // Without that file, the ids come from config.json; if neither has any, from the tokenizer.
   expect_ends(model(nullptr, {{"eos_token_id", {64, 199}}}), {64, 199});
   expect_ends(model({{"eos_token_id", nullptr}}, {{"eos_token_id", 64}}), {256});
   expect_ends(model(nullptr, {{"eos_token_id", nullptr}}), {256});
-  // Ids that no token has end nothing.
+  // Ids outside the vocabulary have no effect.
   expect_ends(model({{"eos_token_id", {-1, 100000, 31}}}), {31});
   EXPECT_EQ(results(model({{"eos_token_id", 31}}), "--ignore-end")[0]["tokens"].get<Ids>(),
             recorded_up_to({})[0]);
@@ -91,7 +91,7 @@ TEST_F(EndTokensTest, OfAModelsFiles) {
                  "generation_config.json.eos_token_id: is of type string; it must be an integer");
 }
 
-TEST_F(EndTokensTest, OfAnImportedCheckpoint) {
+TEST_F(EndTokensTest, FromAnImportedCheckpoint) {
   const std::string checkpoint = file("imported");
   ASSERT_EQ(std::system((TE_CONVERT_EXECUTABLE " import " + model({{"eos_token_id", {171, 103}}}) +
                          " --out " + checkpoint + " >" + file("log") + " 2>&1")
@@ -101,8 +101,8 @@ TEST_F(EndTokensTest, OfAnImportedCheckpoint) {
   expect_ends(checkpoint, {171, 103});
 }
 
-// Each text of a search ends at its first end token, if not at its last allowed token.
-TEST_F(EndTokensTest, OfBeamSearch) {
+// Each text of a beam search ends at its first end token, or after max_tokens.
+TEST_F(EndTokensTest, InBeamSearch) {
   const std::set<int32_t> ends = {171, 103, 12};
   size_t ended = 0;
   for (const json& result : results(model({{"eos_token_id", {171, 103, 12}}}), "--num-beams 3")) {
@@ -118,8 +118,8 @@ TEST_F(EndTokensTest, OfBeamSearch) {
                  "--num-beams 65: beam search needs 260 tokens");
 }
 
-// All three ends are among the best four continuations: a search with one end would have looked at these alone, and had
-// one beam left of two.
+// All three end tokens are among the best four continuations. A search that assumes a single end token considers only
+// these four, which leaves one of two beams.
 TEST(EndTokensOfBeams, LeaveEnoughBeams) {
   const generate::BeamOptions options = {
       .num_beams = 2, .length_penalty = 10.0, .early_stopping = generate::EarlyStopping::never};
@@ -131,11 +131,11 @@ TEST(EndTokensOfBeams, LeaveEnoughBeams) {
   ASSERT_EQ(beams.running().size(), 2u);
   EXPECT_EQ(beams.running()[0].tokens, Ids{0});
   EXPECT_EQ(beams.running()[1].tokens, Ids{1});
-  EXPECT_EQ(beams.best().tokens, Ids{4});  // of equal ones the smaller
+  EXPECT_EQ(beams.best().tokens, Ids{4});  // the smaller of two equal ones
 }
 
-// The texts that te-train makes end there, too: its tokenizer is that of the files next to it.
-TEST_F(EndTokensTest, OfTrainingsSamples) {
+// The samples that te-train generates also end at the ids of the files next to its tokenizer.
+TEST_F(EndTokensTest, InSamplesOfTraining) {
   TrainFolder folder;
   json vocab = {{"<|endoftext|>", 256}};
   for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = byte;
@@ -153,9 +153,9 @@ TEST_F(EndTokensTest, OfTrainingsSamples) {
                                "logging.generate_tokens=8"};
   const Result first = folder.run("a", overrides);
   ASSERT_EQ(first.code, 0) << first.out << first.error;
-  const json whole = folder.records("a", "samples.jsonl").at(0);
-  ASSERT_EQ(whole["ending"], "max tokens");
-  const auto text = whole["text"].get<std::string>();
+  const json full = folder.records("a", "samples.jsonl").at(0);
+  ASSERT_EQ(full["ending"], "max tokens");
+  const auto text = full["text"].get<std::string>();
   ASSERT_FALSE(text.empty());
   write_file(folder / "tokenizer/generation_config.json",
              json{{"eos_token_id", {200, static_cast<uint8_t>(text[0])}}}.dump());
@@ -163,7 +163,7 @@ TEST_F(EndTokensTest, OfTrainingsSamples) {
   const json ended = folder.records("b", "samples.jsonl").at(0);
   EXPECT_EQ(ended["ending"], "end token");
   EXPECT_EQ(ended["text"], "");
-  // So do those of te-generate with the run's checkpoint, which keeps the files.
+  // The run's checkpoints keep the files, so te-generate ends at the same ids.
   const Result generated = run("--checkpoint " + folder.run_folder("b") +
                                "/checkpoints --dtype bf16 --prompt the --max-tokens 8 --quiet");
   ASSERT_EQ(generated.code, 0) << generated.error;

@@ -1,5 +1,5 @@
-// The rules of the tasks that the agreement with lm-evaluation-harness (te_evaluate_test.cpp) does not reach: text
-// operations, forms of data files, statistics.
+// Rules of the evaluation tasks that the agreement test with lm-evaluation-harness (te_evaluate_test.cpp) does not
+// cover: text operations, formats of data files, statistics.
 #include <cmath>
 #include <filesystem>
 #include <tuple>
@@ -23,11 +23,11 @@ using namespace generate;
 
 // --- text ------------------------------------------------------------------------------------------------------------
 
-// Results of Python 3.11, here and below those of lm-evaluation-harness' own functions.
-TEST(PythonText, IsPythons) {
+// Expected results come from Python 3.11; below, from lm-evaluation-harness' functions.
+TEST(PythonText, MatchesPython) {
   EXPECT_EQ(python::length("aé中😀"), 4);
   EXPECT_EQ(python::strip(" \t\n\x1c\u00a0\u2003 a b \u3000\u0085"), "a b");
-  EXPECT_EQ(python::strip(" \u200b "), "\u200b");  // no white space
+  EXPECT_EQ(python::strip(" \u200b "), "\u200b");  // not white space
   EXPECT_EQ(python::rstrip("  a "), "  a");
   EXPECT_EQ(python::lstrip("  "), "");
   EXPECT_EQ(python::capitalize("the Man FROM Évora"), "The man from évora");
@@ -43,13 +43,13 @@ TEST(PythonText, IsPythons) {
   EXPECT_EQ(python::count_words("a\u00a0b"), 2);
 }
 
-TEST(TaskRules, MarksOfWikiHowAreTakenOut) {
+TEST(TaskRules, RemovesMarksOfWikiHow) {
   EXPECT_EQ(hellaswag_text(" [header] How to x [title] Do it. [step] Now."), " How to x. Do it. Now.");
   EXPECT_EQ(hellaswag_text("a [x\ny] b [z] c"), "a [x\ny] b c");
   EXPECT_EQ(hellaswag_text("a ] [ b"), "a ] [ b");
 }
 
-TEST(TaskRules, SpacesOfWikitextAreTakenOut) {
+TEST(TaskRules, RemovesSpacesOfWikitext) {
   EXPECT_EQ(wikitext_detokenized(" a @-@ b , c @,@ 000 ( d ) \" e \" . \n the dogs ' , it 's N x "),
             " a-b, c,000 (d) \"e\".\nthe dogs', it's 1 x ");
   EXPECT_EQ(wikitext_detokenized("= = = x = = ="), "=== x ===");
@@ -57,7 +57,7 @@ TEST(TaskRules, SpacesOfWikitextAreTakenOut) {
   EXPECT_EQ(wikitext_detokenized("/' 7/ 20 ° C"), "/'[0-9]/ 20°C");
 }
 
-// An unfinished sentence at the end is what ctx_b was.
+// An unfinished sentence at the end corresponds to ctx_b.
 TEST(TaskRules, HellaswagAsText) {
   const auto context = [](const std::string& text) {
     return hellaswag_of_lines({text, "3", "a", "b", "c", "d."}, "x").requests[0].context;
@@ -94,7 +94,7 @@ class TaskFiles : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(TaskFiles, CsvAsItIsPublished) {
+TEST_F(TaskFiles, Csv) {
   write("a.csv", "x,\"y, \"\"z\"\"\n2\",\"\",4\r\n\nlast,5,6\n");
   const std::vector<CsvRow> rows = read_csv(folder_ / "a.csv");
   ASSERT_EQ(rows.size(), 2u);
@@ -105,7 +105,7 @@ TEST_F(TaskFiles, CsvAsItIsPublished) {
   EXPECT_THROW(read_csv(folder_ / "b.csv"), UserError);
 }
 
-TEST_F(TaskFiles, MmluHasItsExamplesInFront) {
+TEST_F(TaskFiles, MmluQuestionsFollowTheirExamples) {
   write("test/anatomy_test.csv", "\" Where is\nthe heart? \",chest,foot,head,\"a, b\",A\n");
   write("dev/anatomy_dev.csv", "One?,1,2,3,4,D\nTwo?,5,6,7,8,B\nThree?,1,1,1,1,A\n");
   const Task task = read({"mmlu_anatomy"}, 0, 2)[0];
@@ -131,7 +131,7 @@ TEST_F(TaskFiles, MmluHasItsExamplesInFront) {
   EXPECT_EQ(mmlu_tasks("mmlu_humanities").size(), 13u);
 }
 
-TEST_F(TaskFiles, FormsOfPublishedData) {
+TEST_F(TaskFiles, FormatsOfPublishedData) {
   write("hellaswag_val_full.txt", "Rowing: A man rows. he\n1\na\nb\nc\nd\nRowing: He. x\n0\na\nb\nc\nd\n");
   write("piqa/valid.jsonl", R"({"goal":"g","sol1":"a","sol2":"b"})"
                             "\n"
@@ -158,7 +158,7 @@ TEST_F(TaskFiles, FormsOfPublishedData) {
   EXPECT_EQ(read({"hellaswag"}, 1)[0].original, 2);
 }
 
-TEST_F(TaskFiles, OwnTasksByNameAndByPath) {
+TEST_F(TaskFiles, CustomTasksByNameAndByPath) {
   const std::string line = R"({"context":"c","choices":["a","bé"],"gold":1})"
                            "\n";
   write("mine.jsonl", line);
@@ -184,8 +184,8 @@ TEST_F(TaskFiles, OwnTasksByNameAndByPath) {
 
 // --- requests --------------------------------------------------------------------------------------------------------
 
-// Bytes as tokens: every character its own.
-TEST(Requests, SpacesMoveAndLongOnesAreCut) {
+// The tokens are bytes.
+TEST(Requests, MovesSpacesAndTruncatesLongRequests) {
   const auto bytes = text::make_tokenizer("bytes");
   const RequestEncoder encoder(*bytes, false, bytes->vocab_size(), 6);
   Task task;
@@ -207,8 +207,8 @@ TEST(Requests, SpacesMoveAndLongOnesAreCut) {
   EXPECT_THROW(encoder.encode(task, task.documents), UserError);
 }
 
-// A tokenizer may have tokens that the model does not have, as long as they do not occur.
-TEST(Requests, TokensThatOccurMustBeTheModels) {
+// A tokenizer may have tokens outside the model's vocabulary, as long as they do not occur.
+TEST(Requests, RefusesTokensOutsideTheVocabulary) {
   const auto bytes = text::make_tokenizer("bytes");
   const RequestEncoder encoder(*bytes, false, 'z', 6);
   for (const TaskKind kind : {TaskKind::multiple_choice, TaskKind::rolling}) {
@@ -224,13 +224,13 @@ TEST(Requests, TokensThatOccurMustBeTheModels) {
       encoder.encode(task, task.documents);
       ADD_FAILURE() << "accepted";
     } catch (const UserError& error) {
-      TE_EXPECT_CONTAINS(error.what(), "task t, document 0: tokenizer bytes makes token ");
+      TE_EXPECT_CONTAINS(error.what(), "task t, document 0: tokenizer bytes produces token ");
       TE_EXPECT_CONTAINS(error.what(), "the model's vocabulary has 122");
     }
   }
 }
 
-TEST(Requests, ATextIsCutIntoWindows) {
+TEST(Requests, DividesATextIntoWindows) {
   const auto bytes = text::make_tokenizer("bytes");
   const RequestEncoder encoder(*bytes, false, bytes->vocab_size(), 4);
   Task task{.name = "t", .kind = TaskKind::rolling};
@@ -257,7 +257,7 @@ Task choice_task(const std::vector<int64_t>& golds) {
   return task;
 }
 
-TEST(Metrics, TiesGoToTheFirst) {
+TEST(Metrics, ATieSelectsTheFirstChoice) {
   const DocumentScores tie = {{-2.0, false}, {-2.0, false}}, longer = {{-2.0, false}, {-3.0, false}};
   EXPECT_EQ(chosen(tie), 0);
   EXPECT_EQ(chosen_by_character(tie, {1, 2}), 1);
@@ -265,7 +265,7 @@ TEST(Metrics, TiesGoToTheFirst) {
   EXPECT_EQ(chosen_by_character({{-2.0, false}, {-4.0, false}}, {1, 2}), 0);
 }
 
-TEST(Metrics, MeansAndTheirErrors) {
+TEST(Metrics, MeansAndStandardErrors) {
   const Task task = choice_task({0, 0, 1, 0});
   const std::vector<DocumentScores> scores(4, {{-1.0, false}, {-1.5, false}});
   const std::vector<Metric> metrics = task_metrics(task, scores);
@@ -281,7 +281,7 @@ TEST(Metrics, MeansAndTheirErrors) {
   EXPECT_DOUBLE_EQ(last[1].value, 0.5);
 }
 
-// A group is the mean over all documents, its error that of lm-evaluation-harness' pooled_sample_stderr.
+// A group's value is the mean over all documents; its standard error is lm-evaluation-harness' pooled_sample_stderr.
 TEST(Metrics, GroupsOfMmlu) {
   std::vector<EvaluatedTask> tasks;
   for (const std::string& name : mmlu_tasks("mmlu_other")) {
@@ -318,8 +318,8 @@ TEST(Compare, McNemarsTestIsExact) {
   EXPECT_NEAR(mcnemar_exact(400, 500), 9.564441369189e-4, 1e-12);  // exact fractions in Python
 }
 
-// Of scipy.stats.t.ppf(0.975, degrees).
-TEST(Compare, QuantilesAreThoseOfStudent) {
+// Expected values are scipy.stats.t.ppf(0.975, degrees).
+TEST(Compare, QuantilesOfStudentsT) {
   for (const auto& [degrees, quantile] : std::map<int64_t, double>{{1, 12.706204736432},
                                                                    {2, 4.302652729911},
                                                                    {5, 2.570581835637},
@@ -331,7 +331,7 @@ TEST(Compare, QuantilesAreThoseOfStudent) {
 
 class CompareFiles : public ::testing::Test {
  protected:
-  /// `right`: a digit per document, 1 where it was.
+  /// `right`: a digit per document, 1 if the answer was correct.
   std::string file(const std::string& name, const std::string& right, double log = -1.0) const {
     std::string text;
     for (size_t i = 0; i < right.size(); ++i)
@@ -349,7 +349,7 @@ TEST_F(CompareFiles, PairedDifference) {
   ASSERT_EQ(result.size(), 2u);
   EXPECT_EQ(result[0].metric, "acc");
   EXPECT_DOUBLE_EQ(result[0].difference, 0.25);
-  // Differences 0, 1, 1, -1 about 0.25.
+  // Differences 0, 1, 1, -1 with mean 0.25.
   EXPECT_NEAR(result[0].stderr_of_difference, std::sqrt((0.0625 + 2 * 0.5625 + 1.5625) / 3.0 / 4.0), 1e-12);
   EXPECT_NEAR(result[0].high - result[0].low, 2 * 3.182446305284 * result[0].stderr_of_difference, 1e-11);
   EXPECT_EQ(result[0].only_b, 2);
@@ -368,7 +368,7 @@ TEST_F(CompareFiles, OneDocumentHasNoInterval) {
 }
 
 // lm-evaluation-harness' samples do not name their task.
-TEST_F(CompareFiles, ASampleFileHasTheTaskOfTheOther) {
+TEST_F(CompareFiles, ASampleFileGetsTheTaskOfTheOtherFile) {
   const std::string a = file("a", "10");
   write_file(folder_ / "b", R"({"doc_id":0,"acc":true,"word_perplexity":[-1,2],"filter":"none"})"
                             "\n"
@@ -383,7 +383,7 @@ TEST_F(CompareFiles, ASampleFileHasTheTaskOfTheOther) {
   }
 }
 
-TEST_F(CompareFiles, OtherDocumentsAreRefused) {
+TEST_F(CompareFiles, RefusesDifferentDocuments) {
   const std::string a = file("a", "100"), b = file("b", "10");
   EXPECT_THROW(compare_items(a, b), UserError);
   EXPECT_THROW(compare_items(b, a), UserError);
@@ -399,9 +399,9 @@ TEST_F(CompareFiles, OtherDocumentsAreRefused) {
   EXPECT_THROW(compare_items(a, "/nowhere"), UserError);
 }
 
-// --- the token in front ----------------------------------------------------------------------------------------------
+// --- begin-of-document token -----------------------------------------------------------------------------------------
 
-TEST(BeginToken, TheTokenizersFilesDecide) {
+TEST(BeginToken, FollowsTheTokenizersFiles) {
   TemporaryFolder folder;
   const std::string source = TE_SOURCE_DIR "/tests/fixtures/evaluate/";
   const auto adds = [&](const std::string& spec) {
@@ -412,7 +412,7 @@ TEST(BeginToken, TheTokenizersFilesDecide) {
   EXPECT_FALSE(adds(source + "qwen2"));
   EXPECT_FALSE(adds("bytes"));
   EXPECT_TRUE(adds(TE_SOURCE_DIR "/tests/fixtures/tokenizers/sentencepiece.model"));
-  // add_bos_token goes first, either way.
+  // add_bos_token has priority, whether true or false.
   std::filesystem::copy(source + "llama/tokenizer.json", folder / "tokenizer.json");
   write_file(folder / "tokenizer_config.json",
              R"({"bos_token":"<s>","eos_token":"</s>","add_bos_token":false})");

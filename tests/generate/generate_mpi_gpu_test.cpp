@@ -1,4 +1,4 @@
-// Tensor ranks on GPUs get the logits of the CPU.
+// Tensor-parallel ranks on GPUs compute the logits of the CPU.
 #include "generate/generate_testing.h"
 #include "parallel/launch.h"
 #include "testing/mpi.h"
@@ -6,7 +6,7 @@
 namespace te::testing {
 namespace {
 
-/// A llama whose key/value heads are a multiple of 1, 2 and 4 ranks, as validation demands.
+/// A llama whose number of key/value heads is divisible by 1, 2 and 4 ranks, as validation requires.
 config::Config divisible_config() {
   config::Config config = tiny_config(config::Family::llama);
   config.model.num_query_groups = 4;
@@ -41,7 +41,7 @@ TEST(TensorRanksGpu, LogitsOfOneRank) {
   EXPECT_LT(relative_error(logits(), expected), 4e-2);
 }
 
-// Every rank has a slice of the vocabulary.
+// Every rank has a shard of the vocabulary.
 TEST(TensorRanksGpu, ScoresOfOneRank) {
   TE_REQUIRE_GPU();
   const Context gpu = parallel::open_cuda_device(world());
@@ -52,8 +52,8 @@ TEST(TensorRanksGpu, ScoresOfOneRank) {
   const std::span<const int32_t> all(tokens);
   const std::vector<generate::ScoredContinuation> next = {{0, all.first(15), all.subspan(1, 15)}};
   const generate::DecoderSizes sizes = {.batch = 1, .max_rows = 16, .score_rows = 8};
-  ReadyDecoder alone(tiny.context(), config, source, sizes);
-  const auto expected = alone.get().score(tiny.context(), next);
+  ReadyDecoder single_rank(tiny.context(), config, source, sizes);
+  const auto expected = single_rank.get().score(tiny.context(), next);
   config.parallel.tensor = world().size();
   const parallel::Groups groups = parallel::Groups::connect(
       world(), gpu, parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));

@@ -1,5 +1,4 @@
-// Ranks that share a model: tensor ranks hold slices of weights and cache, pipeline ranks layers; all get the logits of
-// one rank and choose the same tokens.
+// Tensor- and pipeline-parallel decoding: all ranks get the logits of one rank and choose the same tokens.
 #include "generate/generate_testing.h"
 #include "generate/generator.h"
 #include "testing/mpi.h"
@@ -9,11 +8,11 @@ namespace {
 
 using generate::Generator;
 
-/// All ranks of the job but for those of `pipeline` are tensor ranks.
+/// A parallel layout: `pipeline` stages, and as many tensor-parallel ranks as the job allows.
 struct Cut {
   config::Family family = config::Family::llama;
   int pipeline = 1;
-  /// olmo2: a norm of queries and keys over the heads of all tensor ranks; gemma3: layers that differ in their window.
+  /// olmo2: a QK norm over the heads of all tensor-parallel ranks; gemma3: layers with different windows.
   std::string_view form{};
 };
 void PrintTo(const Cut& cut, std::ostream* out) {
@@ -68,7 +67,7 @@ TEST_P(SharedModel, LogitsOfOneRank) {
     EXPECT_LT(relative_error(decoder.append({{0, all.subspan(i, 1)}}), rows(i, 1)), 1e-5);
 }
 
-// Every rank has a slice of the vocabulary; the score of a target in any of them is that of the whole.
+// Every rank has a shard of the vocabulary; scores equal those of one rank, whichever shard contains the target.
 TEST_P(SharedModel, ScoresOfOneRank) {
   config::Config config = whole_config();
   TinyModel tiny(config);
@@ -90,7 +89,7 @@ TEST_P(SharedModel, ScoresOfOneRank) {
   }
 }
 
-// FP8's scales are those of whole tensors, and every rank finishes with the same text.
+// FP8 scales are those of the full tensors, and every rank generates the same text.
 TEST_P(SharedModel, EveryRankChoosesTheSameTokens) {
   for (const config::Fp8Mode fp8 : {config::Fp8Mode::off, config::Fp8Mode::hybrid}) {
     config::Config config = whole_config();
@@ -116,7 +115,7 @@ TEST_P(SharedModel, EveryRankChoosesTheSameTokens) {
   }
 }
 
-/// Those that so many ranks can make of the tiny models, with 4 heads and, llama, 2 query groups.
+/// The layouts that are possible with `ranks` ranks: the tiny models have 4 heads, llama 2 query groups.
 std::vector<Cut> cuts_of(int ranks) {
   std::vector<Cut> cuts;
   for (const Cut& cut :

@@ -1,4 +1,4 @@
-// A tiny model of training as the source of a decoder's weights, and the decoder with its memory.
+// A tiny training model as the source of a decoder's weights, and a decoder with its memory.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace te::testing {
 
-/// The weights of a model in memory.
+/// A WeightSource that copies the weights of a TinyModel.
 class MemoryWeights final : public checkpoint::WeightSource {
  public:
   explicit MemoryWeights(TinyModel& tiny) {
@@ -33,8 +33,8 @@ class MemoryWeights final : public checkpoint::WeightSource {
   }
   void read(std::string_view name, const checkpoint::Block& block, float* out) const override {
     const Stored& stored = parameters_.find(name)->second;
-    const auto whole = checkpoint::Block::rows(0, stored.info.rows(), stored.info.cols());
-    checkpoint::for_each_overlap(whole, block, [&](int64_t from, int64_t to, int64_t count) {
+    const auto all = checkpoint::Block::rows(0, stored.info.rows(), stored.info.cols());
+    checkpoint::for_each_overlap(all, block, [&](int64_t from, int64_t to, int64_t count) {
       std::copy_n(stored.values.data() + from, count, out + to);
     });
   }
@@ -56,7 +56,7 @@ class MemorySource final : public generate::ModelSource {
   }
 };
 
-/// A decoder in memory, ready to run.
+/// A decoder with its memory and weights, ready to run.
 class ReadyDecoder {
  public:
   ReadyDecoder(const Context& context, const config::Config& config, const generate::ModelSource& source,
@@ -89,7 +89,7 @@ class ReadyDecoder {
   DeviceBuffer memory_;
 };
 
-/// The forms of a layer, each in a tiny model.
+/// Variants of a layer, each in a tiny model.
 struct Form {
   const char* name;
   config::Family family = config::Family::llama;
@@ -125,7 +125,7 @@ inline std::vector<Form> forms() {
        }}};
 }
 
-/// Tokens of `batch` sequences, row after row, a pure function of the seed.
+/// Tokens [batch, seq]; a pure function of the seed.
 inline std::vector<int32_t> random_tokens(const config::Config& config, uint64_t seed) {
   std::vector<int32_t> tokens(
       static_cast<size_t>(config.training.micro_batch_size * config.model.seq_length));
@@ -135,7 +135,7 @@ inline std::vector<int32_t> random_tokens(const config::Config& config, uint64_t
   return tokens;
 }
 
-/// Logits of a forward pass of training, [batch * seq, vocab] without the padding of the vocabulary.
+/// Logits of a training forward pass, [batch * seq, vocab], without the padding of the vocabulary.
 inline std::vector<float> full_logits(TinyModel& tiny, const config::Config& config,
                                       const std::vector<int32_t>& tokens) {
   tiny.set_batch(tokens, tokens);

@@ -1,4 +1,4 @@
-// Text of a tiny model that has learned one line by heart.
+// Text of a tiny model that has memorized one line.
 #include "generate/generator.h"
 
 #include "generate/generate_testing.h"
@@ -11,7 +11,7 @@ using generate::FinishReason;
 using generate::GenerateOptions;
 using generate::Generator;
 
-/// Knows "the quick fox. " over and over, in bytes.
+/// Trains the model on repetitions of "the quick fox. ", with bytes as tokens.
 class GeneratorTest : public ::testing::Test {
  protected:
   static config::Config line_config() {
@@ -25,7 +25,7 @@ class GeneratorTest : public ::testing::Test {
     const config::Config config = line_config();
     TinyModel tiny(config);
     std::vector<int32_t> tokens, targets;
-    for (size_t sample = 0; sample < 15; ++sample) {  // the line from each of its characters on
+    for (size_t sample = 0; sample < 15; ++sample) {  // the line, starting at each of its characters
       for (size_t i = 0; i < 48; ++i) {
         tokens.push_back(line_at(sample + i));
         targets.push_back(line_at(sample + i + 1));
@@ -65,7 +65,7 @@ TEST_F(GeneratorTest, GreedyTextIsTheLine) {
   EXPECT_EQ(results[0].finish_reason, FinishReason::max_tokens);
 }
 
-TEST_F(GeneratorTest, TextComesTokenByToken) {
+TEST_F(GeneratorTest, StreamsTokenByToken) {
   std::vector<std::string> parts;
   bool ended = false;
   run({"the qu"}, {.max_tokens = 5}, 1, [&](size_t, const std::string& text, bool last) {
@@ -76,10 +76,10 @@ TEST_F(GeneratorTest, TextComesTokenByToken) {
   EXPECT_TRUE(ended);
 }
 
-TEST_F(GeneratorTest, PromptsOfABatchDoNotTouchEachOther) {
+TEST_F(GeneratorTest, PromptsOfABatchAreIndependent) {
   const std::vector<std::string> prompts = {"the qu", "fox. the quick ", "x", "k fox. th", "quick f"};
   GenerateOptions drawn{.max_tokens = 25};
-  drawn.sampling = {.temperature = 4.0, .top_k = 5, .seed = 11};  // the model is sure of itself
+  drawn.sampling = {.temperature = 4.0, .top_k = 5, .seed = 11};  // the model's probabilities are close to 1
   for (const GenerateOptions& options : {GenerateOptions{.max_tokens = 25}, drawn}) {
     const std::vector<Completion> together = run(prompts, options, 5), some = run(prompts, options, 2),
                                   alone = run(prompts, options, 1);
@@ -106,12 +106,12 @@ TEST_F(GeneratorTest, TheContextEndsTheText) {
   EXPECT_EQ(results[0].tokens.size() + 6, 48u);
 }
 
-TEST_F(GeneratorTest, PromptsThatDoNotFitAreRefused) {
+TEST_F(GeneratorTest, RefusesPromptsThatDoNotFit) {
   const GenerateOptions options;
   EXPECT_THROW(Generator::encode(*bytes_, std::string(48, 'a'), options, 257, 48), UserError);
   EXPECT_EQ(Generator::encode(*bytes_, std::string(47, 'a'), options, 257, 48).size(), 47u);
   EXPECT_THROW(Generator::encode(*bytes_, "z", options, 100, 48), UserError);
-  // Nothing to go on from: as behind the end of another document.
+  // An empty prompt starts after the end-of-document token.
   EXPECT_EQ(Generator::encode(*bytes_, "", options, 257, 48), std::vector<int32_t>{256});
 }
 

@@ -1,4 +1,4 @@
-// The sampler against exact probabilities.
+// Compares the sampler with exact probabilities.
 #include "generate/sampler.h"
 
 #include <gtest/gtest.h>
@@ -34,21 +34,21 @@ TEST(Sampler, Distributions) {
   // p^2 at temperature 1/2: 16, 4, 1, 1 of 22.
   expect_probabilities({.temperature = 0.5}, {{2, 16.0 / 22}, {0, 4.0 / 22}, {1, 1.0 / 22}, {3, 1.0 / 22}});
   expect_probabilities({.temperature = 1.0, .top_k = 2}, {{2, 2.0 / 3}, {0, 1.0 / 3}});
-  // Tokens that equal the k-th stay, as with transformers.
+  // Tokens with the same probability as the k-th are kept, as in transformers.
   expect_probabilities({.temperature = 1.0, .top_k = 3}, {{2, 0.5}, {0, 0.25}, {1, 0.125}, {3, 0.125}});
   expect_probabilities({.temperature = 1.0, .top_k = 1}, {{2, 1.0}});
   expect_probabilities({.temperature = 1.0, .top_k = 9}, {{2, 0.5}, {0, 0.25}, {1, 0.125}, {3, 0.125}});
   expect_probabilities({.temperature = 1.0, .top_p = 0.6}, {{2, 2.0 / 3}, {0, 1.0 / 3}});
   expect_probabilities({.temperature = 1.0, .top_p = 0.8}, {{2, 4.0 / 7}, {0, 2.0 / 7}, {1, 1.0 / 7}});
   expect_probabilities({.temperature = 1.0, .top_p = 1e-9}, {{2, 1.0}});
-  // top-p counts in the distribution that temperature and top-k have left: 2/3 reaches 0.6.
+  // top-p applies to the distribution after temperature and top-k: 2/3 reaches 0.6.
   expect_probabilities({.temperature = 1.0, .top_k = 2, .top_p = 0.6}, {{2, 1.0}});
   expect_probabilities({.temperature = 0.0}, {{2, 1.0}});
 }
 
-// What transformers' generate() would draw from, options alone and together (scripts/generation_agreement.py
-// --distributions). It computes in FP32: a probability is off by some units in the last place.
-TEST(Sampler, DistributionsAreThoseOfTransformers) {
+// The distributions of transformers' generate() for single options and combinations (scripts/generation_agreement.py
+// --distributions). transformers computes in FP32, so probabilities differ by a few units in the last place.
+TEST(Sampler, DistributionsEqualThoseOfTransformers) {
   using nlohmann::json;
   const json cases =
       json::parse(testing::read_file(TE_SOURCE_DIR "/tests/fixtures/generate/distributions.json"));
@@ -71,10 +71,10 @@ TEST(Sampler, DistributionsAreThoseOfTransformers) {
       EXPECT_NEAR(actual.at(expected[0]), expected[1].get<double>(), 2e-6) << given;
     cut += actual.size() < logits.size() ? 1 : 0;
   }
-  EXPECT_GE(cut, 24u);  // or the options are not tested
+  EXPECT_GE(cut, 24u);  // otherwise the fixture does not test the options
 }
 
-// min-p compares with the most probable token, at the temperature of the draw, among what top-k and top-p have left.
+// min-p is relative to the most probable token, at the temperature of the draw, after top-k and top-p.
 TEST(Sampler, MinP) {
   expect_probabilities({.temperature = 1.0, .min_p = 0.4}, {{2, 2.0 / 3}, {0, 1.0 / 3}});
   expect_probabilities({.temperature = 1.0, .min_p = 0.2}, {{2, 0.5}, {0, 0.25}, {1, 0.125}, {3, 0.125}});
@@ -84,7 +84,7 @@ TEST(Sampler, MinP) {
   expect_probabilities({.temperature = 1.0, .min_p = 1.0}, {{2, 1.0}});
 }
 
-// Once a token, however often it is there; what is below 0 is multiplied.
+// The penalty applies once per token, however often it occurs; negative scores are multiplied.
 TEST(Sampler, RepetitionPenalty) {
   const std::vector<int32_t> prompt = {0, 1, 1}, tokens = {3, 0};
   std::vector<float> scores = {3.0f, -1.0f, 2.0f, 0.0f};
@@ -94,13 +94,13 @@ TEST(Sampler, RepetitionPenalty) {
   EXPECT_EQ(scores, (std::vector<float>{2.0f, -1.5f, 2.0f, 0.0f}));
 }
 
-TEST(Sampler, GreedyTakesTheFirstOfEqualTokens) {
+TEST(Sampler, GreedySelectsTheFirstOfEqualTokens) {
   EXPECT_EQ(sample(std::vector<float>{1, 3, 3, 2}, {}, 0, 0), 1);
   EXPECT_EQ(sample(std::vector<float>{-1, -INFINITY, -1}, {}, 0, 0), 0);
 }
 
-// Counts of many draws: each within 5 standard deviations (one false alarm in a million), and for a fixed seed always
-// the same.
+// The counts of many draws are within 5 standard deviations (one false alarm in a million); the seed is fixed, so the
+// result never changes.
 TEST(Sampler, DrawsFollowTheProbabilities) {
   constexpr int kDraws = 40000;
   const SamplingOptions all[] = {{.temperature = 1.0, .seed = 1},
@@ -137,7 +137,7 @@ TEST(Sampler, DrawsAreAFunctionOfSeedSequenceAndPosition) {
   EXPECT_NE(draws(1, 0), draws(1, 1));
 }
 
-TEST(Sampler, BrokenLogitsAreRefused) {
+TEST(Sampler, RefusesNanAndInfiniteLogits) {
   for (const double temperature : {0.0, 1.0}) {
     const SamplingOptions options{.temperature = temperature};
     EXPECT_THROW(sample(std::vector<float>{0, NAN, 1}, options, 0, 0), UserError);

@@ -1,4 +1,4 @@
-// Decoder::score against the softmax of append_all's logits, and the cache cut short and arranged anew.
+// Compares Decoder::score with the softmax of append_all's logits, also with truncated sequences and a resized cache.
 #include <cmath>
 
 #include "core/error.h"
@@ -12,7 +12,7 @@ using generate::RequestGroup;
 using generate::ScoredContinuation;
 using generate::TokenScore;
 
-/// What a row of logits says of a token, in double precision.
+/// The score of a token by a row of logits, in double precision.
 TokenScore expected_score(const std::vector<float>& logits, int64_t row, int64_t vocab, int32_t token) {
   const float* of = logits.data() + row * vocab;
   const double largest = *std::max_element(of, of + vocab);
@@ -34,7 +34,7 @@ class ScoreTest : public ::testing::TestWithParam<config::Family> {
     return std::span(tokens_).subspan(static_cast<size_t>(sequence * seq_ + from),
                                       static_cast<size_t>(count));
   }
-  /// Of the token behind position `at` of a sequence.
+  /// Expected score of the token after position `at` of a sequence.
   TokenScore expected(int64_t sequence, int64_t at) const {
     return expected_score(logits_, sequence * seq_ + at, config_.model.vocab_size,
                           part(sequence, at + 1, 1)[0]);
@@ -52,7 +52,8 @@ class ScoreTest : public ::testing::TestWithParam<config::Family> {
   std::vector<float> logits_;
 };
 
-// Passes of 16 rows and chunks of 4 cut through the sequences; one has no target, one all, one its last three.
+// Passes of 16 rows and chunks of 4 divide the sequences, which have targets at no, at all and at their last three
+// positions.
 TEST_P(ScoreTest, IsTheSoftmaxOfTheLogits) {
   ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 3, .max_rows = 16, .score_rows = 4});
   const std::vector<ScoredContinuation> next = {
@@ -61,7 +62,7 @@ TEST_P(ScoreTest, IsTheSoftmaxOfTheLogits) {
   ASSERT_EQ(scores.size(), 16u);
   for (int64_t i = 0; i < 13; ++i) expect_near(scores[static_cast<size_t>(i)], expected(0, i));
   for (int64_t i = 0; i < 3; ++i) expect_near(scores[static_cast<size_t>(13 + i)], expected(1, 8 + i));
-  // The sequence without targets is in the cache all the same.
+  // The sequence without targets is also in the cache.
   const std::vector<TokenScore> more = decoder.get().score(
       tiny_->context(), std::vector<ScoredContinuation>{{2, part(2, 9, 2), part(2, 10, 2)}});
   ASSERT_EQ(more.size(), 2u);
@@ -69,8 +70,7 @@ TEST_P(ScoreTest, IsTheSoftmaxOfTheLogits) {
   expect_near(more[1], expected(2, 10));
 }
 
-// A most probable token is known as such, and no other.
-TEST_P(ScoreTest, KnowsTheMostProbableToken) {
+TEST_P(ScoreTest, RecognizesTheMostProbableToken) {
   ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 1, .max_rows = 16, .score_rows = 4});
   const int64_t vocab = config_.model.vocab_size;
   const float* row = logits_.data();
@@ -85,7 +85,7 @@ TEST_P(ScoreTest, KnowsTheMostProbableToken) {
   }
 }
 
-TEST_P(ScoreTest, ASequenceGoesOnFromWhereItWasCut) {
+TEST_P(ScoreTest, ATruncatedSequenceContinues) {
   ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 2, .max_rows = 16, .score_rows = 16});
   generate::Decoder& d = decoder.get();
   d.score(tiny_->context(), std::vector<ScoredContinuation>{{1, part(0, 0, 12), {}}});
@@ -97,8 +97,8 @@ TEST_P(ScoreTest, ASequenceGoesOnFromWhereItWasCut) {
   EXPECT_THROW(d.truncate(1, 10), InternalError);
 }
 
-// The cache of 2 * 16 tokens as one of 3 * 10, and back.
-TEST_P(ScoreTest, TheCacheIsArrangedAnew) {
+// Resizes a cache of 2 * 16 tokens to 3 * 10 and back.
+TEST_P(ScoreTest, ResizesTheCache) {
   ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 2, .max_rows = 16, .score_rows = 16});
   generate::Decoder& d = decoder.get();
   d.resize_cache(3, 10);
@@ -115,7 +115,7 @@ TEST_P(ScoreTest, TheCacheIsArrangedAnew) {
   EXPECT_THROW(d.resize_cache(3, 16), InternalError);
 }
 
-TEST_P(ScoreTest, ABeginningIsCopied) {
+TEST_P(ScoreTest, CopiesAPrefix) {
   ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 3, .max_rows = 16, .score_rows = 16});
   generate::Decoder& d = decoder.get();
   d.score(tiny_->context(), std::vector<ScoredContinuation>{{1, part(0, 0, 12), {}}});
@@ -133,8 +133,8 @@ TEST_P(ScoreTest, ABeginningIsCopied) {
                InternalError);  // too long
 }
 
-// Questions behind the same 20 tokens: these run once.
-TEST_P(ScoreTest, WhatAllGroupsShareRunsOnce) {
+// Questions after the same 20 tokens, which run once.
+TEST_P(ScoreTest, ThePrefixOfAllGroupsRunsOnce) {
   config::Config config = config_;
   config.model.seq_length = config.model.max_position_embeddings = 40;
   TinyModel tiny(config);
@@ -165,9 +165,9 @@ TEST_P(ScoreTest, WhatAllGroupsShareRunsOnce) {
   }
 }
 
-// Groups of requests, with shared beginnings and without: the score of each is that of its tokens alone, however many
-// run side by side.
-TEST_P(ScoreTest, GroupsShareTheirBeginning) {
+// Groups of requests with and without a shared prefix: each score equals that of the request alone, for every batch
+// size.
+TEST_P(ScoreTest, RequestsOfAGroupShareTheirPrefix) {
   const auto request = [&](int64_t sequence, int64_t from, int64_t count, int64_t scored) {
     const auto tokens = part(sequence, from, count);
     return generate::TokenRequest{{tokens.begin(), tokens.end()}, scored};
@@ -178,11 +178,11 @@ TEST_P(ScoreTest, GroupsShareTheirBeginning) {
   };
   const generate::TokenRequest whole = request(0, 0, 14, 4);
   const std::vector<RequestGroup> groups = {
-      {whole, changed(whole, 12), changed(whole, 10)},            // they differ in what is judged
-      {request(1, 0, 9, 8)},                                      // alone, judged from its second token on
-      {whole, changed(whole, 3), request(0, 0, 7, 2)},            // they differ before, and in length
-      {request(2, 0, 2, 1), request(2, 0, 2, 1)},                 // the shortest there is, twice
-      {request(2, 0, 12, 1), changed(request(2, 0, 12, 1), 11)},  // a token each
+      {whole, changed(whole, 12), changed(whole, 10)},  // they differ in the scored tokens
+      {request(1, 0, 9, 8)},                            // a single request, scored from its second token on
+      {whole, changed(whole, 3), request(0, 0, 7, 2)},  // they differ in earlier tokens and in length
+      {request(2, 0, 2, 1), request(2, 0, 2, 1)},       // the shortest possible request, twice
+      {request(2, 0, 12, 1), changed(request(2, 0, 12, 1), 11)},  // one scored token each
   };
   const auto run = [&](int64_t batch, int64_t replica, int64_t replicas) {
     ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 2, .max_rows = 16, .score_rows = 8});
@@ -195,7 +195,7 @@ TEST_P(ScoreTest, GroupsShareTheirBeginning) {
   const auto [one, given_one] = run(1, 0, 1);
   const auto [many, given_many] = run(8, 0, 1);
   EXPECT_EQ(given_one, given_many);
-  // 9 shared and 3 * 4 of their own; 8; 3 + 10 + 10 + 3; 1 + 1 (no token to share); 10 + 1 + 1.
+  // 9 shared and 3 * 4 separate tokens; 8; 3 + 10 + 10 + 3; 1 + 1 (nothing to share); 10 + 1 + 1.
   EXPECT_EQ(given_one, 21 + 8 + 26 + 2 + 12);
   ASSERT_EQ(one.size(), groups.size());
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -213,7 +213,7 @@ TEST_P(ScoreTest, GroupsShareTheirBeginning) {
       EXPECT_NEAR(many[g][r].log_probability, sum, 1e-4) << g << " " << r;
     }
   }
-  // Two replicas divide the batches between them.
+  // Two replicas divide the batches.
   const auto [even, given_even] = run(1, 0, 2);
   const auto [odd, given_odd] = run(1, 1, 2);
   EXPECT_EQ(given_even + given_odd, given_one);

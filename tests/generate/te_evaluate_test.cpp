@@ -1,5 +1,5 @@
-// te-generate evaluate against what lm-evaluation-harness said of the same models and documents
-// (scripts/evaluate_agreement.py --write-fixtures): tokens and choices equal, log-probabilities within 1e-4.
+// Compares te-generate evaluate with lm-evaluation-harness on the same models and documents
+// (scripts/evaluate_agreement.py --write-fixtures): tokens and choices are equal, log probabilities within 1e-4.
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -88,8 +88,8 @@ TEST_P(TeEvaluate, AgreesWithLmEvaluationHarness) {
                     model + " " + item["task"].get<std::string>() + " " + std::to_string(place));
   }
 }
-// The prompts' number of tokens says whether a token was put in front.
-TEST_P(TeEvaluate, GreedyTextsAreThoseOfTransformers) {
+// prompt_tokens shows whether a begin-of-document token was prepended.
+TEST_P(TeEvaluate, GreedyTextsEqualThoseOfTransformers) {
   const std::string model = GetParam(), expected = kFixtures + "expected/" + model + "_greedy.jsonl";
   const Result result = run("--checkpoint " + kFixtures + model + " --prompts " + expected + " --output " +
                             file("texts") + " --max-tokens 24 --batch 3 --ignore-end --quiet");
@@ -111,8 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Models, TeEvaluate, ::testing::Values("llama", "qwen2",
 
 class EvaluateRuns : public TeEvaluate {};
 
-// Copies of the model that divide the documents, and ranks that share a model: the same items, but for rounding.
-TEST_P(EvaluateRuns, RanksGiveTheItemsOfOne) {
+// Replicas that divide the documents, and ranks that shard a model, give the same items up to rounding.
+TEST_P(EvaluateRuns, RanksGiveTheItemsOfOneRank) {
   const std::string tasks = std::string("--tasks hellaswag,wikitext,arc_easy --items ");
   ASSERT_EQ(evaluate(tasks + file("one")).code, 0);
   const std::vector<json> one = items("one");
@@ -133,11 +133,11 @@ TEST_P(EvaluateRuns, RanksGiveTheItemsOfOne) {
   const Result shared = evaluate(tasks + file("shared") + " --tensor 2", TE_MPIRUN " 2");
   ASSERT_EQ(shared.code, 0) << shared.error;
   expect_equal("shared");
-  // Two copies of two stages.
+  // Two replicas of two stages.
   const Result staged = evaluate(tasks + file("staged") + " --pipeline 2 --batch 2", TE_MPIRUN " 4");
   ASSERT_EQ(staged.code, 0) << staged.error;
   expect_equal("staged");
-  const auto tokens_of = [](const Result& result) {  // "N requests, N tokens in ..." after what mpirun says
+  const auto tokens_of = [](const Result& result) {  // "N requests, N tokens in ..." after mpirun's output
     const size_t end = result.error.find(" tokens in "), begin = result.error.rfind('\n', end) + 1;
     return end == std::string::npos ? "" : result.error.substr(begin, end - begin);
   };
@@ -147,7 +147,7 @@ TEST_P(EvaluateRuns, RanksGiveTheItemsOfOne) {
   expect_equal("small");
 }
 
-TEST_P(EvaluateRuns, BF16IsNear) {
+TEST_P(EvaluateRuns, BF16IsCloseToFp32) {
   ASSERT_EQ(evaluate("--tasks hellaswag --items " + file("fp32")).code, 0);
   const Result result = evaluate("--tasks hellaswag --dtype bf16 --items " + file("bf16"));
   ASSERT_EQ(result.code, 0) << result.error;
@@ -168,7 +168,7 @@ TEST_P(EvaluateRuns, LimitsAndContexts) {
   EXPECT_EQ(cut.code, 0);
   TE_EXPECT_CONTAINS(cut.error, "requests are longer than the context of 64");
   EXPECT_EQ(results("cut")["config"]["max_length"], 64);
-  // --begin changes what the model sees.
+  // --begin prepends the begin-of-document token.
   ASSERT_EQ(evaluate("--tasks arc_easy --begin --items " + file("begun") + " --items-inputs").code, 0);
   for (const json& item : items("begun")) EXPECT_EQ(item["token_requests"][0][0]["tokens"][0], 0);
 }
@@ -190,7 +190,7 @@ TEST_P(EvaluateRuns, TwoResultsAreCompared) {
   expect_refused(run("evaluate --compare " + file("a")), "--compare");
 }
 
-TEST_P(EvaluateRuns, MistakesAreOneLine) {
+TEST_P(EvaluateRuns, ErrorsAreOneLine) {
   expect_refused(run("evaluate --tasks hellaswag"), "--checkpoint PATH is required");
   expect_refused(evaluate(""), "--tasks TASK,... is required");
   expect_refused(evaluate("--tasks alchemy"), "--tasks alchemy: is neither a task");

@@ -1,4 +1,4 @@
-// The executable from end to end, on checkpoints of te-train.
+// End-to-end tests of te-generate on checkpoints of te-train.
 #include <fcntl.h>
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 namespace te::testing {
 namespace {
 
-/// A run of te-train with checkpoints, and te-generate beside it.
+/// Trains once with te-train and runs te-generate on its checkpoints.
 class TeGenerate : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -44,7 +44,7 @@ class TeGenerate : public ::testing::Test {
 };
 std::unique_ptr<TrainFolder> TeGenerate::folder_;
 
-TEST_F(TeGenerate, TheSameTextFromEverySourceOfThePrompt) {
+TEST_F(TeGenerate, EverySourceOfAPromptGivesTheSameText) {
   const Result first = generate("--prompt 'the small ' --max-tokens 4");
   ASSERT_EQ(first.code, 0) << first.error;
   EXPECT_EQ(first.error, "");
@@ -53,22 +53,23 @@ TEST_F(TeGenerate, TheSameTextFromEverySourceOfThePrompt) {
   EXPECT_EQ(generate("--max-tokens 4 --prompt-file " + (*folder_ / "prompt")).out, first.out);
   EXPECT_EQ(generate("--max-tokens 4", "", "printf 'the small ' | ").out, first.out);
   EXPECT_EQ(generate("--prompt 'the small ' --max-tokens 4 --echo").out, "the small " + first.out);
-  // A step folder, and the precision of training.
+  // A step folder as checkpoint, and the precisions of training.
   EXPECT_EQ(
       run("--quiet --checkpoint " + folder_->checkpoint("run", 6) + " --prompt 'the small ' --max-tokens 4")
           .out,
       first.out);
   EXPECT_EQ(generate("--prompt 'the small ' --max-tokens 4 --dtype bf16").code, 0);
   EXPECT_EQ(generate("--prompt 'the small ' --max-tokens 4 --dtype bf16 --fp8 hybrid").code, 0);
-  // Several prompts, in their order.
+  // Several prompts, in order.
   EXPECT_EQ(generate("--prompt 'the small ' --prompt 'the small ' --max-tokens 4 --batch 1").out,
             "==> prompt 1 <==\n" + first.out + "\n==> prompt 2 <==\n" + first.out);
   EXPECT_EQ(generate("--prompt 'the small ' --prompt 'the small ' --max-tokens 4").out,
             "==> prompt 1 <==\n" + first.out + "\n==> prompt 2 <==\n" + first.out);
 }
 
-// Prompts of different lengths as lines of JSON: each has the text it has alone, whatever took its place in the batch.
-TEST_F(TeGenerate, PromptsAndResultsAsLines) {
+// Prompts of different lengths as lines of JSON: each has the text that it has alone, although the slots of the batch
+// are reused.
+TEST_F(TeGenerate, PromptsAndResultsAsJsonLines) {
   std::string lines;
   std::vector<std::string> texts = {"the small ", "a", "one two three", "the ", "b"};
   for (size_t i = 0; i < texts.size(); ++i)
@@ -100,7 +101,7 @@ TEST_F(TeGenerate, PromptsAndResultsAsLines) {
   expect_refused(generate("--prompt a --output /nowhere/x"), "--output /nowhere/x");
 }
 
-// Messages are lines; ranks talk alike, and what is wrong is one line.
+// Each line is a message; several ranks give the same replies as one; errors are one line.
 TEST_F(TeGenerate, ChatOnStandardInput) {
   write_file(*folder_ / "letters",
              "system: S{content}\\n\nuser: U{content}\\n\nassistant: A{content}{eos}{stop}\n");
@@ -131,8 +132,8 @@ TEST_F(TeGenerate, ChatOnStandardInput) {
   expect_refused(run(options + " --top-k 2 --temperature 0"), "--temperature 0");
 }
 
-// A decoder's logits come from a layer in high precision. That is said; losses are those of training.
-TEST_F(TeGenerate, OutputLayersThatWereTrainedInFp8) {
+// The decoder runs the output layer in high precision, and a warning says so; perplexity runs it in FP8 as in training.
+TEST_F(TeGenerate, OutputLayersTrainedInFp8) {
   const Result trained =
       folder_->run("fp8_head", {"data.tokenizer=bytes", "precision.dtype=bf16", "precision.fp8=hybrid",
                                 "precision.fp8_recipe=tensorwise", "precision.fp8_output_layer=true",
@@ -161,7 +162,7 @@ TEST_F(TeGenerate, OutputLayersThatWereTrainedInFp8) {
   EXPECT_GT(std::abs(loss_of(other) - loss), 1e-5 * loss);
 }
 
-// A model is no distance from itself, and some from itself in FP8.
+// A model has no divergence from itself, but some from itself in FP8.
 TEST_F(TeGenerate, DivergenceOfTwoModels) {
   write_file(*folder_ / "text", "the small one two three and the big");
   const std::string options = "divergence --reference " + checkpoints() + " --text " + (*folder_ / "text");
@@ -191,7 +192,7 @@ TEST_F(TeGenerate, DrawsDependOnTheSeed) {
   EXPECT_NE(generate(options + "2").out, one.out);
 }
 
-TEST_F(TeGenerate, RanksThatShareTheModelGiveTheTextOfOne) {
+TEST_F(TeGenerate, RanksThatShardTheModelGiveTheTextOfOneRank) {
   const std::string options = "--prompt 'the small ' --max-tokens 4 --temperature 1 --seed 5";
   const Result one = generate(options), two = generate(options + " --tensor 2", TE_MPIRUN " 2");
   ASSERT_EQ(two.code, 0) << two.error;
@@ -207,8 +208,8 @@ TEST_F(TeGenerate, RanksThatShareTheModelGiveTheTextOfOne) {
   EXPECT_EQ(piped.out, generate("--prompt 'the small ' --max-tokens 4").out);
 }
 
-// As training has measured it: three microbatches of two samples.
-TEST_F(TeGenerate, PerplexityIsThatOfTraining) {
+// The validation loss of training: three microbatches of two samples.
+TEST_F(TeGenerate, PerplexityEqualsTheValidationLossOfTraining) {
   const double trained = folder_->column("run", "valid_loss").back();
   const std::string valid = " --data " + (*folder_ / "valid") + " --max-samples 6 --dtype bf16";
   const auto loss_of = [](const Result& result) {
@@ -222,16 +223,17 @@ TEST_F(TeGenerate, PerplexityIsThatOfTraining) {
   TE_EXPECT_CONTAINS(result.out, "tokens      96\n");
   EXPECT_NEAR(loss_of(run("perplexity --batch 4 --checkpoint " + checkpoints() + valid)), trained,
               1e-5 * trained);
-  // Another precision is near, not equal.
+  // Another precision is close but not equal.
   const double fp8 = loss_of(run("perplexity --fp8 hybrid --checkpoint " + checkpoints() + valid));
   EXPECT_NEAR(fp8, trained, 0.05 * trained);
   EXPECT_NE(fp8, trained);
   const double two_ranks =
       loss_of(run("perplexity --tensor 2 --checkpoint " + checkpoints() + valid, TE_MPIRUN " 2"));
-  EXPECT_NEAR(two_ranks, trained, 1e-3 * trained);  // BF16 sums of the ranks are rounded
+  EXPECT_NEAR(two_ranks, trained, 1e-3 * trained);  // the sums over ranks are rounded to BF16
   const std::string stages = "perplexity --pipeline 2 --checkpoint " + checkpoints() + valid;
   EXPECT_EQ(loss_of(run(stages, TE_MPIRUN " 2")), loss_of(result));
-  // Ranks that share the tokens: two exchange heads, four keys and values, and two of two tensor ranks those, too.
+  // Context parallelism: two ranks exchange heads; four ranks, and two with two tensor-parallel ranks, exchange keys
+  // and values.
   for (const auto& [ranks, options] :
        {std::pair{"2", "--context-ranks 2"}, std::pair{"4", "--context-ranks 4"},
         std::pair{"4", "--context-ranks 2 --tensor 2"}, std::pair{"4", "--context-ranks 2 --pipeline 2"}}) {
@@ -243,8 +245,8 @@ TEST_F(TeGenerate, PerplexityIsThatOfTraining) {
   }
 }
 
-// Two conversations of 8 tokens, of which the last three count, in samples of 7 positions.
-TEST_F(TeGenerate, PerplexityOfResponsesAlone) {
+// Two conversations of 8 tokens with a loss on the last three, in samples of 7 positions.
+TEST_F(TeGenerate, PerplexityOfResponsesOnly) {
   const std::string prefix = *folder_ / "chat";
   const std::vector<std::vector<int32_t>> documents = {{116, 104, 101, 32, 115, 109, 97, 256},
                                                        {111, 110, 101, 32, 116, 119, 111, 256}};
@@ -256,13 +258,13 @@ TEST_F(TeGenerate, PerplexityOfResponsesAlone) {
     return result.out.substr(std::min(result.out.find("tokens      "), result.out.size()));
   };
   const std::string before = tokens_of("");
-  TE_EXPECT_CONTAINS(before, "tokens      15\n");  // of 16 in a row all but the first
+  TE_EXPECT_CONTAINS(before, "tokens      15\n");  // all of 16 except the first
   write_dataset(prefix + "_mask", {{0, 0, 0, 0, 0, 1, 1, 1}, {0, 0, 0, 0, 0, 1, 1, 1}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(tokens_of(""), "tokens      6\n");
   EXPECT_EQ(tokens_of(" --all-tokens").substr(0, 40), before.substr(0, 40));
 }
 
-// A task of one's own on a checkpoint of te-train, in three precisions and with tokens as they are (bytes).
+// A custom task on a checkpoint of te-train, in three precisions, with the tokenizer "bytes".
 TEST_F(TeGenerate, EvaluatesItsOwnCheckpoints) {
   write_file(*folder_ / "mine.jsonl", R"({"context":"the","choices":["small","big"],"gold":0})"
                                       "\n"
@@ -288,7 +290,7 @@ TEST_F(TeGenerate, EvaluatesItsOwnCheckpoints) {
   }
 }
 
-TEST_F(TeGenerate, MistakesAreOneLine) {
+TEST_F(TeGenerate, ErrorsAreOneLine) {
   expect_refused(run("--prompt a"), "--checkpoint PATH is required");
   expect_refused(run("--checkpoint /nowhere --prompt a"), "/nowhere: does not exist");
   expect_refused(run("--checkpoint " + (*folder_ / "base.yaml") + " --prompt a"), "base.yaml");
@@ -324,8 +326,8 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(run("perplexity --seq-length 99 --data x --checkpoint " + checkpoints()), "--seq-length 99");
 }
 
-// The run's checkpoints keep it; where it came from is no more.
-TEST_F(TeGenerate, ARunsOwnTokenizerIsFound) {
+// The run's checkpoints keep the tokenizer, so its original files may be removed.
+TEST_F(TeGenerate, FindsTheTokenizerThatARunKeeps) {
   std::string vocabulary = "{";
   for (int i = 0; i < 256; ++i)
     vocabulary +=
@@ -344,30 +346,30 @@ TEST_F(TeGenerate, ARunsOwnTokenizerIsFound) {
   EXPECT_EQ(result.code, 0) << result.error;
 }
 
-// A tokenizer of another vocabulary: this one has 3 tokens.
-TEST_F(TeGenerate, ATokenizerOfAnotherVocabularyIsRefused) {
+// The tokenizer has 3 tokens only.
+TEST_F(TeGenerate, RefusesATokenizerWithAnotherVocabulary) {
   write_file(*folder_ / "vocab.json", R"({"a": 0, "b": 1, "<|endoftext|>": 2})");
   write_file(*folder_ / "merges.txt", "#version: 0.2\n");
   expect_refused(generate("--prompt a --tokenizer " + (*folder_ / "vocab.json")), "the model of");
 }
 
-TEST_F(TeGenerate, LostOutputIsNoSuccess) {
+TEST_F(TeGenerate, FailsIfOutputCannotBeWritten) {
   write_file(*folder_ / "out", "");
   const std::string lost = " >/dev/full 2>" + (*folder_ / "err") + " #",
-                    said = "standard output could not be written";
-  expect_refused(generate("--prompt a --max-tokens 2" + lost), said);
+                    message = "standard output could not be written";
+  expect_refused(generate("--prompt a --max-tokens 2" + lost), message);
   expect_refused(run("perplexity --checkpoint " + checkpoints() + " --data " + (*folder_ / "valid") + lost),
-                 said);
+                 message);
 }
 
-TEST_F(TeGenerate, AnEndlessPromptIsRefused) {
+TEST_F(TeGenerate, RefusesAnEndlessPrompt) {
   expect_refused(generate("--prompt-file /dev/zero"),
                  "--prompt-file /dev/zero: cannot be read: has more than 64 MiB");
   EXPECT_EQ(generate("--max-tokens 2 --prompt-file -", "", "printf 'the small ' |").out,
             generate("--max-tokens 2 --prompt 'the small '").out);
 }
 
-TEST_F(TeGenerate, HelpIsThere) {
+TEST_F(TeGenerate, Help) {
   const Result help = run("--help"), perplexity = run("perplexity --help");
   EXPECT_EQ(help.code, 0);
   TE_EXPECT_CONTAINS(help.out, "--temperature");

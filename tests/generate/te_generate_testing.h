@@ -11,7 +11,7 @@
 
 namespace te::testing {
 
-/// A folder for what te-generate writes.
+/// A temporary folder for the files of te-generate.
 class GenerateFolder : public ::testing::Test {
  protected:
   std::string file(const std::string& name) const { return folder_ / name; }

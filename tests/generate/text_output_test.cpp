@@ -1,4 +1,4 @@
-// What te-generate prints: bytes as they are for a file or a pipe, nothing that a terminal would obey for a terminal.
+// te-generate writes unchanged bytes to a file or a pipe, but escapes control characters on a terminal.
 #include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace {
 
 class GeneratedText : public GenerateFolder {
  protected:
-  /// What is asked to show its prompt, which is what a model could say, too.
+  /// Arguments that echo a prompt with control characters, which a model could also generate.
   std::string arguments() const {
     write_file(file("prompt"), "\x1b[31mred\x07 \xc2\x9b\x32J\tand\nso \u00e9\x7f");
     return "--checkpoint " TE_SOURCE_DIR
@@ -40,7 +40,7 @@ class GeneratedText : public GenerateFolder {
   }
 };
 
-TEST_F(GeneratedText, CommandsATerminalNowhere) {
+TEST_F(GeneratedText, IsEscapedOnATerminal) {
   const Result piped = run(arguments());
   ASSERT_EQ(piped.code, 0) << piped.error;
   TE_EXPECT_CONTAINS(piped.out, "\x1b[31mred\x07 \xc2\x9b\x32J\tand\nso \u00e9\x7f");

@@ -1,4 +1,4 @@
-// Text as it comes into being: valid UTF-8 at every moment, stop strings over the borders of tokens.
+// Streamed text: every part is valid UTF-8, and stop strings may span tokens.
 #include "generate/text_stream.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::vector<int32_t> bytes_of(const std::string& text) {
   return tokens;
 }
 
-/// Feeds tokens; returns what came out at each, and at the end.
+/// Adds tokens; returns the text after each of them and at the end.
 std::vector<std::string> stream(const text::Tokenizer& tokenizer, const std::vector<int32_t>& tokens,
                                 const std::vector<std::string>& stops = {},
                                 const std::vector<int32_t>& prompt = {}) {
@@ -37,26 +37,26 @@ std::string joined(const std::vector<std::string>& parts) {
 
 using Parts = std::vector<std::string>;
 
-TEST(TextStream, CharactersComeWhole) {
+TEST(TextStream, CharactersAreComplete) {
   const auto bytes = text::make_tokenizer("bytes");
   EXPECT_EQ(stream(*bytes, bytes_of("aé")), (Parts{"a", "", "é", ""}));
   EXPECT_EQ(stream(*bytes, bytes_of("😀!")), (Parts{"", "", "", "😀", "!", ""}));
   EXPECT_EQ(stream(*bytes, bytes_of("…x")), (Parts{"", "", "…", "x", ""}));
 }
 
-TEST(TextStream, BrokenBytesBecomeReplacementCharacters) {
+TEST(TextStream, InvalidBytesBecomeReplacementCharacters) {
   const auto bytes = text::make_tokenizer("bytes");
   EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xFFz"))), "a\uFFFDz");
-  EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xC3"))), "a\uFFFD");          // its second byte never comes
-  EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xC3z"))), "a\uFFFDz");        // nor here
-  EXPECT_EQ(joined(stream(*bytes, bytes_of("\xF0\x9F\x98"))), "\uFFFD");    // a cut emoji
+  EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xC3"))), "a\uFFFD");          // the second byte is missing
+  EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xC3z"))), "a\uFFFDz");        // also here
+  EXPECT_EQ(joined(stream(*bytes, bytes_of("\xF0\x9F\x98"))), "\uFFFD");    // a truncated emoji
   EXPECT_EQ(joined(stream(*bytes, bytes_of("\xED\xA0\x80z"))), "\uFFFDz");  // a surrogate
   EXPECT_EQ(valid_utf8("ok\xFE\xFF"), "ok\uFFFD");
 }
 
 TEST(TextStream, StopStringsSpanTokens) {
   const auto bytes = text::make_tokenizer("bytes");
-  // "END" takes three tokens; what looks like its beginning is held back until it is not.
+  // "END" has three tokens; text that could be its start is held back.
   EXPECT_EQ(stream(*bytes, bytes_of("aENEND"), {"END"}), (Parts{"a", "", "", "EN", "", "", ""}));
   TextStream text(*bytes, {}, {"END", "\n\n"});
   for (const int32_t token : bytes_of("one\ntwo\n")) {
@@ -67,17 +67,17 @@ TEST(TextStream, StopStringsSpanTokens) {
   EXPECT_TRUE(text.stopped());
   EXPECT_EQ(text.add('x'), "");
   EXPECT_EQ(text.finish(), "");
-  // The one that begins first, and of those the text before it.
+  // The stop string that starts first ends the text.
   EXPECT_EQ(joined(stream(*bytes, bytes_of("abcdef"), {"de", "cd"})), "ab");
-  // Held back at the end, but no stop string.
+  // finish() returns text that was held back but is not a stop string.
   EXPECT_EQ(joined(stream(*bytes, bytes_of("the E"), {"END"})), "the E");
-  // In the middle of a character's bytes a stop string of characters is found too.
+  // Stop strings with multi-byte characters, when each token is a byte.
   EXPECT_EQ(joined(stream(*bytes, bytes_of("aé!b"), {"é!"})), "a");
   EXPECT_EQ(joined(stream(*bytes, bytes_of("aab"), {"ab"})), "a");
 }
 
-/// As SentencePiece decodes: a word token carries its space in front, the first of a text loses it; tokens 100 and up
-/// are bytes, and those that make no character yet show as U+FFFD.
+/// Decodes like SentencePiece: a word token starts with a space, which the first word of a text loses. Tokens from 100
+/// on are bytes; bytes that do not form a character are decoded as U+FFFD.
 class WordTokenizer final : public text::Tokenizer {
  public:
   std::string decode(std::span<const int32_t> tokens) const override {
@@ -112,7 +112,8 @@ class WordTokenizer final : public text::Tokenizer {
 TEST(TextStream, SpacesBelongToWords) {
   const WordTokenizer words;
   EXPECT_EQ(stream(words, {1, 2, 0, 3}), (Parts{"word1", " word2", "ing", " word3", ""}));
-  EXPECT_EQ(stream(words, {1, 2}, {}, {5}), (Parts{" word1", " word2", ""}));  // not the first of the text
+  EXPECT_EQ(stream(words, {1, 2}, {}, {5}),
+            (Parts{" word1", " word2", ""}));  // not the first word of the text
   std::vector<int32_t> many;
   std::string expected;
   for (int32_t i = 0; i < 100; ++i) {

@@ -1,4 +1,5 @@
-// The texts that te-train makes while it trains: they are those of te-generate, and training does not notice them.
+// The samples that te-train generates during training equal te-generate's texts, and training computes the same bits
+// with and without them.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +24,7 @@ class TrainingSamples : public GenerateFolder {
   TrainFolder folder_;
 };
 
-TEST_F(TrainingSamples, AreThoseOfTeGenerate) {
+TEST_F(TrainingSamples, EqualThoseOfTeGenerate) {
   const Result result = train("a", prompts_ + Overrides{"training.train_steps=5"});
   ASSERT_EQ(result.code, 0) << result.out << result.error;
   const std::vector<nlohmann::json> all = samples("a");
@@ -59,8 +60,8 @@ TEST_F(TrainingSamples, TrainingComputesTheSameBits) {
   }
 }
 
-// The draws are those of the seed; a resumed run writes the texts of the steps that it takes again.
-TEST_F(TrainingSamples, AResumedRunMakesTheSame) {
+// The draws depend on the seed only; a resumed run writes the same texts for the steps that it repeats.
+TEST_F(TrainingSamples, AResumedRunGeneratesTheSame) {
   const Overrides drawn =
       prompts_ + Overrides{"logging.generate_temperature=0.9", "logging.generate_top_k=40"};
   ASSERT_EQ(train("a", drawn).code, 0);
@@ -76,7 +77,7 @@ TEST_F(TrainingSamples, AResumedRunMakesTheSame) {
   EXPECT_EQ(read_file(folder_.run_folder("c") + "/samples.jsonl"), expected);
 }
 
-TEST_F(TrainingSamples, OfRanksThatShareTheModel) {
+TEST_F(TrainingSamples, WithRanksThatShardTheModel) {
   ASSERT_EQ(train("one", prompts_ + Overrides{"precision.dtype=fp32"}).code, 0);
   folder_.use_ranks(4);
   const Result result = train(
@@ -89,9 +90,9 @@ TEST_F(TrainingSamples, OfRanksThatShareTheModel) {
   EXPECT_EQ(samples("staged"), samples("one"));
 }
 
-// The decoder's stages are those of the run, although it runs without FP8, by which a balanced split would be another
-// one: the output layer is as wide as 32 x 1024, and takes the time of six layers in FP8, of four without.
-TEST_F(TrainingSamples, OfStagesThatAreNotAlike) {
+// The decoder has the same stages as the run although it runs without FP8, for which the balanced split would differ:
+// the output layer is 32 x 1024 and takes as long as six FP8 layers or four BF16 layers.
+TEST_F(TrainingSamples, WithUnequalStages) {
   const Overrides deep =
       prompts_ + Overrides{"precision.dtype=fp32", "precision.fp8=hybrid", "model.num_layers=8",
                            "model.make_vocab_size_divisible_by=1024", "optimizer.clip_grad=0"};
@@ -108,8 +109,8 @@ TEST_F(TrainingSamples, OfStagesThatAreNotAlike) {
   TE_EXPECT_CONTAINS(read_file(folder_.run_folder("balanced") + "/start.txt"), "stages of 7, 1 layers");
 }
 
-// They train on parts of the sequences; one of them makes the texts alone.
-TEST_F(TrainingSamples, OfContextRanks) {
+// Context-parallel ranks train on parts of the sequences; one of them generates the texts.
+TEST_F(TrainingSamples, WithContextParallelRanks) {
   ASSERT_EQ(train("one", prompts_ + Overrides{"precision.dtype=fp32"}).code, 0);
   folder_.use_ranks(2);
   const Result result = train("two", prompts_ + Overrides{"precision.dtype=fp32", "parallel.context=2"});
@@ -117,8 +118,8 @@ TEST_F(TrainingSamples, OfContextRanks) {
   EXPECT_EQ(samples("two"), samples("one"));
 }
 
-TEST_F(TrainingSamples, AModelThatHasBrokenDownMakesNone) {
-  // Infinite steps leave no number, and such a model is not saved.
+TEST_F(TrainingSamples, ADivergedModelGeneratesNoText) {
+  // Infinite updates make all weights NaN; such a model is not saved.
   const Result result = train(
       "a", prompts_ + Overrides{"optimizer.lr=1e300", "optimizer.clip_grad=0", "checkpoint.save_every=0",
                                 "checkpoint.save_last=false", "training.max_nonfinite_steps=100"});
@@ -130,7 +131,7 @@ TEST_F(TrainingSamples, AModelThatHasBrokenDownMakesNone) {
   }
 }
 
-TEST_F(TrainingSamples, RefusesWhatCannotBe) {
+TEST_F(TrainingSamples, RefusesInvalidSettings) {
   const auto refused = [&](const Overrides& overrides, const std::string& part) {
     testing::expect_refused(train("x", overrides), part);
   };

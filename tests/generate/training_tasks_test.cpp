@@ -1,5 +1,5 @@
-// The tasks that te-train judges its model by while it trains: the results are those of te-generate evaluate, in every
-// log, and training does not notice them.
+// The evaluation tasks that te-train runs during training: every log has the results of te-generate evaluate, and
+// training computes the same bits with and without them.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -35,7 +35,7 @@ class TrainingTasks : public GenerateFolder {
     return {"evaluation.every=2", "evaluation.tasks=[small, lambada_openai]",
             "evaluation.data=" + (folder_ / "")};
   }
-  /// Step and results.
+  /// Steps and their results.
   std::vector<std::pair<int, json>> results(const std::string& run) const {
     std::vector<std::pair<int, json>> found;
     for (const json& record : folder_.records(run)) {
@@ -43,8 +43,8 @@ class TrainingTasks : public GenerateFolder {
     }
     return found;
   }
-  /// What te-generate says of a checkpoint.
-  json judged(const std::string& run_name, int64_t step, const std::string& more) {
+  /// Results of te-generate evaluate for a checkpoint.
+  json evaluated(const std::string& run_name, int64_t step, const std::string& more) {
     const Result result = run("evaluate --checkpoint " + folder_.checkpoint(run_name, step) +
                               " --tasks small,lambada_openai --data " + (folder_ / "") + " --output " +
                               file("results.json") + " " + more);
@@ -62,7 +62,7 @@ class TrainingTasks : public GenerateFolder {
   TrainFolder folder_;
 };
 
-TEST_F(TrainingTasks, AreThoseOfTeGenerate) {
+TEST_F(TrainingTasks, EqualThoseOfTeGenerate) {
   const Result result = train(
       "a", tasks() + Overrides{"training.train_steps=5", "checkpoint.save_every=2", "logging.every=100"});
   ASSERT_EQ(result.code, 0) << result.out << result.error;
@@ -73,14 +73,14 @@ TEST_F(TrainingTasks, AreThoseOfTeGenerate) {
     EXPECT_EQ(all[i].first, step);
     ASSERT_TRUE(all[i].second["small"].contains("acc_norm_stderr"));
     ASSERT_TRUE(all[i].second["lambada_openai"].contains("perplexity"));
-    expect_equal(all[i].second, judged("a", step, "--dtype bf16"), 0.02);
+    expect_equal(all[i].second, evaluated("a", step, "--dtype bf16"), 0.02);
   }
-  // The other logs say the same.
+  // The other logs have the same results.
   const json& last = all.back().second;
   TE_EXPECT_CONTAINS(result.out,
                      fmt::format("step 5: small: acc {:.4f} ± ", last["small"]["acc"].get<double>()));
   const CsvRows rows = folder_.csv("a");
-  ASSERT_EQ(rows.size(), 4u);  // the first step, and those that were judged
+  ASSERT_EQ(rows.size(), 4u);  // the first step and the evaluated steps
   EXPECT_EQ(rows.front().at("task.small.acc"), "");
   EXPECT_NEAR(std::stod(rows.back().at("task.small.acc")), last["small"]["acc"].get<double>(), 1e-6);
   EXPECT_NEAR(std::stod(rows.back().at("task.lambada_openai.perplexity")),
@@ -107,13 +107,13 @@ TEST_F(TrainingTasks, TrainingComputesTheSameBits) {
   }
 }
 
-TEST_F(TrainingTasks, OfEveryLayout) {
+TEST_F(TrainingTasks, WithEveryParallelLayout) {
   const Overrides fp32 = tasks() + Overrides{"precision.dtype=fp32", "evaluation.every=3"};
   ASSERT_EQ(train("one", fp32).code, 0);
   const auto one = results("one");
   ASSERT_EQ(one.size(), 2u);
   const std::vector<std::pair<int, Overrides>> layouts = {
-      {2, {"evaluation.batch=1"}},  // two replicas, which share the documents
+      {2, {"evaluation.batch=1"}},  // two replicas, which divide the documents
       {2, {"parallel.context=2"}},
       {4, {"parallel.tensor=2", "parallel.sequence=true", "evaluation.batch=2"}},
       {4, {"parallel.tensor=2", "parallel.pipeline=2"}}};
@@ -137,7 +137,7 @@ TEST_F(TrainingTasks, OfEveryLayout) {
   }
 }
 
-TEST_F(TrainingTasks, ThePlanCountsThem) {
+TEST_F(TrainingTasks, AreInTheMemoryPlan) {
   const auto planned = [&](const Overrides& overrides) {
     std::string arguments =
         "--dry-run --verbose --config " + (folder_ / "base.yaml") + " --set data.tokenizer=bytes";
@@ -153,8 +153,8 @@ TEST_F(TrainingTasks, ThePlanCountsThem) {
   EXPECT_NE(some, more) << some;
 }
 
-TEST_F(TrainingTasks, AModelThatHasBrokenDownHasNoResults) {
-  folder_.use_ranks(2);  // two replicas, which meet it alike
+TEST_F(TrainingTasks, ADivergedModelHasNoResults) {
+  folder_.use_ranks(2);  // two replicas, both with NaN weights
   const Result result =
       train("a", tasks() + Overrides{"optimizer.lr=1e300", "optimizer.clip_grad=0", "checkpoint.save_every=0",
                                      "checkpoint.save_last=false", "training.max_nonfinite_steps=100"});
@@ -164,7 +164,7 @@ TEST_F(TrainingTasks, AModelThatHasBrokenDownHasNoResults) {
   EXPECT_EQ(folder_.csv("a").back().at("task.small.acc"), "");
 }
 
-TEST_F(TrainingTasks, RefusesWhatCannotBe) {
+TEST_F(TrainingTasks, RefusesInvalidSettings) {
   const auto refused = [&](const Overrides& overrides, const std::string& part) {
     testing::expect_refused(train("x", overrides), part);
   };

@@ -1,5 +1,5 @@
-// Texts of te-generate against those that transformers' generate() has made of the same tiny model
-// (scripts/generation_agreement.py --fixture): greedy, with a repetition penalty, and beam search with all its options.
+// Compares te-generate with transformers' generate() on the same tiny model (scripts/generation_agreement.py
+// --fixture): greedy decoding, repetition penalty, and beam search with all its options.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -40,10 +40,10 @@ TEST_F(TransformersAgreement, TokenForToken) {
     expect_equal(one, i % 2 == 0 ? " --batch 2" : " --batch 9");
     for (const json& tokens : one["tokens"]) ended += tokens.back() == 256 ? 1 : 0;
   }
-  EXPECT_GT(ended, 100);  // or the search's ends are not tested
+  EXPECT_GT(ended, 100);  // otherwise the fixture does not test end tokens
 }
 
-// Logarithms of probabilities without a model: [1, 2, 3] has been seen, vocabulary of 6.
+// Log probabilities without a model: prompt [1, 2, 3], vocabulary of 6.
 TEST(Beams, HypothesesAndRunningBeams) {
   generate::Beams beams({.num_beams = 2}, {1, 2, 3}, 3, generate::EndTokens({5}), 1.0);
   const auto logits = [](std::vector<double> probabilities) {
@@ -51,7 +51,7 @@ TEST(Beams, HypothesesAndRunningBeams) {
     for (const double p : probabilities) result.push_back(static_cast<float>(std::log(p)));
     return result;
   };
-  // The end is the second best continuation: a hypothesis of one token, while 0 and 1 run on.
+  // The end token is the second best continuation: it gives a hypothesis of one token; beams 0 and 1 continue.
   ASSERT_TRUE(beams.advance(logits({0.5, 0.15, 0.01, 0.02, 0.02, 0.3})));
   ASSERT_EQ(beams.running().size(), 2u);
   EXPECT_EQ(beams.parents(), (std::vector<size_t>{0, 0}));
@@ -59,7 +59,7 @@ TEST(Beams, HypothesesAndRunningBeams) {
   EXPECT_EQ(beams.running()[1].tokens, (std::vector<int32_t>{1}));
   EXPECT_EQ(beams.best().tokens, (std::vector<int32_t>{5}));
   EXPECT_NEAR(beams.best().score, std::log(0.3), 1e-6);
-  // Both best continuations come from the first beam. Its end is better by the mean of its two tokens.
+  // Both best continuations come from the first beam. Its hypothesis has the better mean over two tokens.
   std::vector<float> rows = logits({0.02, 0.02, 0.3, 0.01, 0.15, 0.5});
   const std::vector<float> second = logits({0.2, 0.2, 0.2, 0.2, 0.1, 0.1});
   rows.insert(rows.end(), second.begin(), second.end());
@@ -69,7 +69,7 @@ TEST(Beams, HypothesesAndRunningBeams) {
   EXPECT_EQ(beams.running()[0].tokens, (std::vector<int32_t>{0, 2}));
   EXPECT_EQ(beams.best().tokens, (std::vector<int32_t>{0, 5}));
   EXPECT_NEAR(beams.best().score, std::log(0.5 * 0.5) / 2, 1e-6);
-  // The last token that is allowed: what is best now counts, whether it ends or not.
+  // At max_tokens, the best running beam becomes a hypothesis even without an end token.
   rows = logits({0.01, 0.01, 0.95, 0.01, 0.01, 0.01});
   rows.insert(rows.end(), second.begin(), second.end());
   EXPECT_FALSE(beams.advance(rows));

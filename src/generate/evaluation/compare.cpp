@@ -18,10 +18,10 @@ struct Value {
 };
 /// Values by document.
 using Values = std::map<int64_t, Value>;
-/// By task and metric.
+/// Values by task and metric.
 using Items = std::map<std::pair<std::string, std::string>, Values>;
 
-/// What a metric of an item is called here, and its value.
+/// Adds a document's value of a metric under te-train's name of it; ignores other metrics.
 void add_metric(Items& items, const std::string& task, int64_t document, const std::string& name,
                 const nlohmann::json& value, const std::string& place) {
   static const std::map<std::string, std::string> names = {{"acc", "acc"},
@@ -39,13 +39,13 @@ void add_metric(Items& items, const std::string& task, int64_t document, const s
   } else if (value.is_array() && value.size() == 2 && value[0].is_number() && value[1].is_number()) {
     read = {value[0].get<double>(), value[1].get<double>()};
   } else {
-    user_error("{}: `{}` must be a number, or a sum and its weight", place, name);
+    user_error("{}: `{}` must be a number or [sum, weight]", place, name);
   }
   const bool binary = known->second.starts_with("acc");
   if (!std::isfinite(read.sum) || !(read.weight > 0.0) || (binary && read.sum != 0.0 && read.sum != 1.0))
-    user_error("{}: `{}` has no value that it can have", place, name);
+    user_error("{}: `{}` has an invalid value", place, name);
   if (!items[{task, known->second}].emplace(document, read).second)
-    user_error("{}: document {} is there twice", place, document);
+    user_error("{}: document {} occurs twice", place, document);
 }
 
 Items read_items(const std::string& file) {
@@ -53,7 +53,7 @@ Items read_items(const std::string& file) {
   text::read_json_records(file, text::JsonLayout::kList, [&](const text::JsonRecord& record) {
     const nlohmann::json& item = record.object;
     if (!item.contains("doc_id") || !item["doc_id"].is_number_integer())
-      user_error("{}: `doc_id` must be a number: the file must be one of te-generate evaluate --items",
+      user_error("{}: `doc_id` must be an integer; give a file that te-generate evaluate --items wrote",
                  record.place);
     const bool named = item.contains("task") && item["task"].is_string();
     const std::string task = named ? item["task"].get<std::string>() : "";
@@ -64,7 +64,7 @@ Items read_items(const std::string& file) {
   return items;
 }
 
-/// A file of lm-evaluation-harness does not name its task: it is the one of the other file, if that has one alone.
+/// A file of lm-evaluation-harness does not name its task: it gets the task of the other file if that has only one.
 Items named_like(Items items, const Items& other) {
   const auto only_task = [](const Items& all) {
     const std::string& first = all.begin()->first.first;
@@ -95,7 +95,7 @@ PairedDifference compare(const std::string& task, const std::string& metric, con
     squares += rest * rest;
   }
   const auto count = static_cast<double>(a.size());
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // of one document nothing is known
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // one document has no standard error
   result.stderr_of_difference = a.size() > 1 ? std::sqrt(count / (count - 1.0) * squares) / weight : kNone;
   const double half = a.size() > 1 ? student_t_95(result.documents - 1) * result.stderr_of_difference : kNone;
   result.low = result.difference - half, result.high = result.difference + half;
@@ -103,7 +103,7 @@ PairedDifference compare(const std::string& task, const std::string& metric, con
   return result;
 }
 
-/// P(|T| < t) of Student's t, a finite sum for whole degrees of freedom.
+/// P(|T| < t) of Student's t, as a finite sum for integer degrees of freedom.
 double within_student_t(double t, int64_t degrees) {
   const double angle = std::atan(t / std::sqrt(static_cast<double>(degrees)));
   const double square = std::cos(angle) * std::cos(angle);
@@ -119,7 +119,7 @@ double within_student_t(double t, int64_t degrees) {
 }  // namespace
 
 double student_t_95(int64_t degrees) {
-  double low = 1.9, high = 12.8;  // infinitely many degrees, and one
+  double low = 1.9, high = 12.8;  // bounds for any degrees of freedom: 1.96 (infinitely many) to 12.71 (one)
   while (high - low > 1e-12) {
     const double middle = (low + high) / 2.0;
     (within_student_t(middle, degrees) < 0.95 ? low : high) = middle;
@@ -145,20 +145,21 @@ std::vector<PairedDifference> compare_items(const std::string& file_a, const std
   for (const auto& [key, values] : a) {
     const auto other = b.find(key);
     const auto& [task, metric] = key;
-    if (other == b.end()) user_error("{}: has no {} of task {}, {} has it", file_b, metric, task, file_a);
+    if (other == b.end()) user_error("{}: has no {} of task {}, but {} has", file_b, metric, task, file_a);
     if (values.size() != other->second.size())
-      user_error("{}: has {} documents of task {}, {} has {}; evaluate both on the same ones", file_b,
+      user_error("{}: has {} documents of task {}, {} has {}; evaluate both on the same documents", file_b,
                  other->second.size(), task, file_a, values.size());
     for (const auto& [document, value] : values) {
       const auto same = other->second.find(document);
       if (same == other->second.end() || same->second.weight != value.weight)
-        user_error("{}: document {} of task {} is not that of {}", file_b, document, task, file_a);
+        user_error("{}: document {} of task {} differs from that of {}; evaluate both on the same documents",
+                   file_b, document, task, file_a);
     }
     result.push_back(compare(task, metric, values, other->second));
   }
   for (const auto& [key, values] : b)
     if (!a.contains(key))
-      user_error("{}: has no {} of task {}, {} has it", file_a, key.second, key.first, file_b);
+      user_error("{}: has no {} of task {}, but {} has", file_a, key.second, key.first, file_b);
   return result;
 }
 

@@ -6,7 +6,7 @@
 namespace te::generate {
 namespace {
 
-/// Reads the field that begins at `at` and leaves `at` on what ends it: a comma, a line break, or the end.
+/// Reads the field at `at` and moves `at` to the comma or line break after it, or to the end.
 std::string read_field(const std::string& text, size_t& at, int64_t& line, const std::string& place) {
   std::string field;
   if (at >= text.size() || text[at] != '"') {
@@ -17,7 +17,7 @@ std::string read_field(const std::string& text, size_t& at, int64_t& line, const
     return field;
   }
   for (++at;; ++at) {
-    if (at >= text.size()) user_error("{}: a field in quotes does not end", place);
+    if (at >= text.size()) user_error("{}: a quoted field has no closing quote", place);
     line += text[at] == '\n' ? 1 : 0;
     if (text[at] == '"' && (at + 1 >= text.size() || text[at + 1] != '"')) break;
     if (text[at] == '"') ++at;
@@ -25,7 +25,7 @@ std::string read_field(const std::string& text, size_t& at, int64_t& line, const
   }
   const size_t end = std::min(text.find_first_of(",\n", at + 1), text.size());
   field += text.substr(
-      at + 1, end - at - 1);  // as Python's reader has it: text behind the quotes belongs to the field
+      at + 1, end - at - 1);  // as in Python's reader, text after the closing quote belongs to the field
   at = end;
   if (field.ends_with('\r')) field.pop_back();
   return field;

@@ -1,4 +1,4 @@
-// Comma-separated values (RFC 4180): fields in quotes may hold commas, line breaks and doubled quotes.
+// Comma-separated values (RFC 4180): quoted fields may contain commas, line breaks and doubled quotes.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@ struct CsvRow {
   std::string place;  ///< "FILE:LINE" of its first line
 };
 
-/// All rows, a header being one like any other; empty lines are left out. UserError when a quoted field does not end.
+/// All rows, including a header; empty lines are skipped. UserError if a quoted field has no closing quote.
 std::vector<CsvRow> read_csv(const std::filesystem::path& file);
 
 }  // namespace te::generate

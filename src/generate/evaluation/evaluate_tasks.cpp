@@ -9,9 +9,9 @@
 namespace te::generate {
 namespace {
 
-constexpr size_t kBlock = 4096;  // documents whose texts are in memory as requests at a time
+constexpr size_t kBlock = 4096;  // documents tokenized at a time, which bounds memory
 
-/// Every rank's scores on every rank: of each group those of the replica that had it.
+/// Gathers the scores of all ranks on every rank; a group's scores come from the replica that computed them.
 void exchange(parallel::World& world, std::vector<std::vector<RequestScore>>& scores) {
   struct Entry {
     int64_t group;
@@ -57,17 +57,17 @@ TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder) {
         result.groups.push_back(std::move(group));
         result.documents.push_back(document);
       };
-      RequestGroup together;
+      RequestGroup choices;
       for (size_t r = 0; r < block[i].requests.size(); ++r, ++next) {
         for (TokenRequest& request : requests[next]) {
           if (task.kind == TaskKind::rolling) {
             add({std::move(request)});
           } else {
-            together.push_back(std::move(request));
+            choices.push_back(std::move(request));
           }
         }
       }
-      if (!together.empty()) add(std::move(together));
+      if (!choices.empty()) add(std::move(choices));
     }
   }
   return result;
@@ -103,7 +103,7 @@ std::vector<DocumentScores> document_scores(parallel::World& world, const Task& 
     }
   }
   for (DocumentScores& document : result)
-    document.resize(std::max<size_t>(1, document.size()));  // an empty text
+    document.resize(std::max<size_t>(1, document.size()));  // an empty text has no requests
   return result;
 }
 

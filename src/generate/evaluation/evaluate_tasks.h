@@ -10,26 +10,26 @@
 
 namespace te::generate {
 
-/// The requests of a task as tokens, in groups that may share a beginning: the choices of a question, a window of a
-/// text.
+/// The requests of a task as tokens, in groups whose requests may share a prefix: the choices of a question, or one
+/// window of a text.
 struct TokenizedTask {
   std::vector<RequestGroup> groups;
   std::vector<int64_t> documents;  ///< of each group
-  int64_t cut = 0;                 ///< requests whose beginning does not fit the context
+  int64_t cut = 0;                 ///< number of requests that are truncated to fit the context
 };
 TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder);
 
-/// Passes and cache of a decoder that judges: large passes on a GPU, where rows are cheap; a cache of as many sequences
-/// of config.model.seq_length as `batch`, if that is not too much.
+/// Sizes of a decoder for evaluation: large passes on a GPU, which process more rows efficiently; a cache of `batch`
+/// sequences of config.model.seq_length tokens, limited to a few GiB.
 DecoderSizes evaluation_sizes(bool cuda, const config::Config& config, int64_t batch);
 
-/// The scores of a task's documents from those of score_groups(): of each group those of the replica that had it.
-/// Collective; every rank gets all.
+/// The scores of a task's documents from the results of score_groups() on all replicas. Collective; every rank gets all
+/// scores.
 std::vector<DocumentScores> document_scores(parallel::World& world, const Task& task,
                                             const TokenizedTask& tokens, const ScorerOptions& options,
                                             std::vector<std::vector<RequestScore>> scores);
 
-/// score_groups() and document_scores(). Collective; every rank gets all.
+/// score_groups() and document_scores(). Collective; every rank gets all scores.
 std::vector<DocumentScores> score_task(Decoder& decoder, const Context& context, parallel::World& world,
                                        const Task& task, const TokenizedTask& tokens,
                                        const ScorerOptions& options,

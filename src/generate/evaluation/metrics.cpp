@@ -17,7 +17,7 @@ double mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-/// The sample standard deviation by the square root of the number; none of a single value.
+/// Sample standard deviation / sqrt(n); none for a single value.
 std::optional<double> stderr_of_mean(const std::vector<double>& values) {
   if (values.size() < 2) return {};
   const double middle = mean(values);
@@ -71,7 +71,7 @@ std::vector<Metric> rolling_metrics(const Task& task, const std::vector<Document
     words += static_cast<double>(task.documents[i].words);
     bytes += static_cast<double>(task.documents[i].bytes);
   }
-  // Of documents without a word, or without a byte, there is none.
+  // NaN if the documents have no words or bytes.
   const auto nats_per = [&](double units) { return units > 0 ? -sum / units : std::nan(""); };
   return {{"word_perplexity", std::exp(nats_per(words)), {}, false},
           {"byte_perplexity", std::exp(nats_per(bytes)), {}, false},
@@ -84,7 +84,7 @@ void add_metric(ordered_json& out, const Metric& metric) {
       metric.stderr_of_mean ? ordered_json(*metric.stderr_of_mean) : ordered_json("N/A");
 }
 
-/// mmlu's subjects and groups are shown without its name.
+/// The display name of a task: MMLU's subjects and groups drop the prefix.
 std::string alias(const std::string& name) {
   return name.starts_with("mmlu_") ? name.substr(5) : name;
 }

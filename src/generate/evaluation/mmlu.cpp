@@ -51,7 +51,7 @@ std::vector<Question> read_json_questions(const fs::path& file) {
   text::read_json_records(file, text::JsonLayout::kList, [&](const text::JsonRecord& record) {
     const RecordFields fields(record);
     const std::vector<std::string> choices = fields.texts("choices");
-    if (choices.size() != kLetters.size()) fields.refuse("choices", "must hold four");
+    if (choices.size() != kLetters.size()) fields.refuse("choices", "must have four elements");
     questions.push_back(make_question(fields.text("question"), choices, fields.index("answer", 4)));
   });
   return questions;
@@ -166,7 +166,7 @@ Task read_mmlu(const std::string& name, const fs::path& data, int64_t num_fewsho
     std::string file;
     const std::vector<Question> dev = read_questions(subject, "dev", data, file);
     if (static_cast<int64_t>(dev.size()) < num_fewshot)
-      user_error("{}: has {} questions, --num-fewshot {} needs as many", file, dev.size(), num_fewshot);
+      user_error("{}: has {} questions, --num-fewshot {} needs more", file, dev.size(), num_fewshot);
     for (int64_t i = 0; i < num_fewshot; ++i) {
       const Question& example = dev[static_cast<size_t>(i)];
       context += fmt::format("{} {}\n\n", example.text, kLetters[static_cast<size_t>(example.answer)]);

@@ -13,7 +13,7 @@ size_t character_bytes(std::string_view text) {
   return bytes == 0 ? 1 : bytes;
 }
 
-/// str.isspace: the property White_Space, and the four separators of ASCII.
+/// str.isspace: the property White_Space, and ASCII's four separators 0x1c to 0x1f.
 bool is_space(std::string_view character) {
   if (character.size() == 1) {
     const auto byte = static_cast<unsigned char>(character[0]);
@@ -31,7 +31,7 @@ void for_each_character(std::string_view text, OnCharacter on_character) {
   }
 }
 
-/// Case as in Unicode's simple mappings, whatever the process's locale is.
+/// Unicode's simple case mappings, independent of the process's locale.
 class Cases {
  public:
   Cases() : locale_(::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr)) {}

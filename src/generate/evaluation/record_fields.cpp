@@ -10,22 +10,22 @@ void RecordFields::refuse(const char* field, const char* rule) const {
 
 const nlohmann::json& RecordFields::at(const char* field) const {
   if (!object_.is_object() || !object_.contains(field))
-    refuse(field, "is missing; the record is of another form");
+    refuse(field, "is missing; the record has another format");
   return object_.at(field);
 }
 
 std::string RecordFields::text(const char* field) const {
   const nlohmann::json& value = at(field);
-  if (!value.is_string()) refuse(field, "must be a text");
+  if (!value.is_string()) refuse(field, "must be a string");
   return value.get<std::string>();
 }
 
 std::vector<std::string> RecordFields::texts(const char* field) const {
   const nlohmann::json& value = at(field);
-  if (!value.is_array()) refuse(field, "must be a list of texts");
+  if (!value.is_array()) refuse(field, "must be a list of strings");
   std::vector<std::string> result;
   for (const nlohmann::json& item : value) {
-    if (!item.is_string()) refuse(field, "must be a list of texts");
+    if (!item.is_string()) refuse(field, "must be a list of strings");
     result.push_back(item.get<std::string>());
   }
   return result;
@@ -38,12 +38,12 @@ int64_t RecordFields::index(const char* field, int64_t end) const {
     number = value.get<int64_t>();
   } else if (value.is_string()) {
     const auto& digits = value.get_ref<const std::string&>();
-    const bool good =
+    const bool valid =
         !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
-    if (good) number = std::stoll(digits);
+    if (valid) number = std::stoll(digits);
   }
   if (number < 0 || number >= end)
-    user_error("{}: `{}` must be a whole number from 0 to {}, it names the right choice", place_, field,
+    user_error("{}: `{}` must be an integer from 0 to {}, the index of the correct choice", place_, field,
                end - 1);
   return number;
 }

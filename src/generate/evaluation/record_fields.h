@@ -1,5 +1,5 @@
-// Fields of a JSON record of evaluation data; what is missing or of another kind is a UserError of one line. Private to
-// generate/evaluation.
+// Reads the fields of a JSON record of evaluation data; a missing field or another type is a UserError of one line.
+// Private to generate/evaluation.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class RecordFields {
   bool is_list(const char* field) const { return has(field) && object_.at(field).is_array(); }
   std::string text(const char* field) const;
   std::vector<std::string> texts(const char* field) const;
-  /// An integer, or a text of digits; within [0, end). `what` is said when it is not.
+  /// An integer or a string of digits, within [0, end).
   int64_t index(const char* field, int64_t end) const;
   bool truth(const char* field) const;  ///< true, false, 0 or 1
   RecordFields within(const char* field) const { return {at(field), place_}; }

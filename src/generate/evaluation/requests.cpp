@@ -11,13 +11,13 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-/// A request with the white space at the end of its context moved to the continuation.
+/// Moves the white space at the end of a request's context to the continuation.
 Request moved_space(const Request& request) {
   const std::string_view context = python::rstrip(request.context);
   return {std::string(context), request.context.substr(context.size()) + request.continuation};
 }
 
-/// Texts to encode, equal ones that follow each other once.
+/// Texts to encode; consecutive equal texts are stored once.
 class TextList {
  public:
   size_t add(std::string text) {
@@ -50,7 +50,7 @@ void RequestEncoder::check_tokens(std::span<const TokenRequest> requests, const 
   for (const TokenRequest& request : requests)
     for (const int32_t token : request.tokens)
       if (token >= vocab_size_)
-        user_error("{}: tokenizer {} makes token {} of it, the model's vocabulary has {}", place,
+        user_error("{}: tokenizer {} produces token {}, the model's vocabulary has {} tokens", place,
                    tokenizer_.name(), token, vocab_size_);
 }
 
@@ -58,10 +58,10 @@ TokenRequest RequestEncoder::request(Tokens context, const Tokens& continuation,
                                      const std::string& place) const {
   const auto scored = static_cast<int64_t>(continuation.size());
   if (context.empty() || scored == 0)
-    user_error("{}: the tokenizer makes no token of a {} of its own", place,
+    user_error("{}: the tokenizer produces no token for a {}", place,
                scored == 0 ? "continuation" : "context");
   if (scored > max_length_)
-    user_error("{}: a continuation has {} tokens, the model's context is {}", place, scored, max_length_);
+    user_error("{}: a continuation has {} tokens, the model's context has {}", place, scored, max_length_);
   TokenRequest result{std::move(context), scored};
   result.tokens.insert(result.tokens.end(), continuation.begin(), continuation.end());
   const int64_t excess = result.inputs() - max_length_;
@@ -70,7 +70,7 @@ TokenRequest RequestEncoder::request(Tokens context, const Tokens& continuation,
   return result;
 }
 
-// The first window has the prefix for context; every other one as much context as the model can be given.
+// The first window has the prefix token as context; every other window has as much context as the model supports.
 std::vector<TokenRequest> RequestEncoder::windows(const Tokens& tokens) const {
   std::vector<TokenRequest> result;
   const auto count = static_cast<int64_t>(tokens.size());
@@ -88,41 +88,42 @@ std::vector<TokenRequest> RequestEncoder::windows(const Tokens& tokens) const {
 
 std::vector<std::vector<TokenRequest>> RequestEncoder::encode(const Task& task,
                                                               std::span<const Document> documents) const {
-  TextList contexts, wholes;
+  TextList contexts, full_texts;
   std::vector<std::pair<size_t, size_t>> places;  // of each request
   for (const Document& document : documents) {
     for (const Request& request : document.requests) {
       const Request moved = request.context.empty() ? request : moved_space(request);
-      places.emplace_back(contexts.add(moved.context), wholes.add(moved.context + moved.continuation));
+      places.emplace_back(contexts.add(moved.context), full_texts.add(moved.context + moved.continuation));
     }
   }
   const std::vector<Tokens> context_tokens = text::encode_batch(tokenizer_, contexts.all());
-  const std::vector<Tokens> whole_tokens = text::encode_batch(tokenizer_, wholes.all());
+  const std::vector<Tokens> full_tokens = text::encode_batch(tokenizer_, full_texts.all());
   std::vector<std::vector<TokenRequest>> result;
   size_t next = 0;
   for (const Document& document : documents) {
     const std::string place = fmt::format("task {}, document {}", task.name, document.id);
     for (size_t i = 0; i < document.requests.size(); ++i, ++next) {
-      const auto [at, whole_at] = places[next];
-      const std::string &context_text = contexts.all()[at], &whole_text = wholes.all()[whole_at];
-      Tokens whole = whole_tokens[whole_at];
+      const auto [at, full_at] = places[next];
+      const std::string &context_text = contexts.all()[at], &full_text = full_texts.all()[full_at];
+      Tokens full = full_tokens[full_at];
       if (task.kind == TaskKind::rolling) {
-        result.push_back(windows(with_begin(whole_text, std::move(whole))));
+        result.push_back(windows(with_begin(full_text, std::move(full))));
         check_tokens(result.back(), place);
         continue;
       }
       Tokens context;
       if (document.requests[i].context.empty()) {
-        if (whole.empty() || whole[0] != prefix_) whole.insert(whole.begin(), prefix_);
+        if (full.empty() || full[0] != prefix_) full.insert(full.begin(), prefix_);
         context = {prefix_};
       } else {
-        whole = with_begin(whole_text, std::move(whole));
+        full = with_begin(full_text, std::move(full));
         context = with_begin(context_text, context_tokens[at]);
       }
-      // What the continuation's tokens are is a matter of number: a token may reach over its beginning.
-      const size_t begin = std::min(context.size(), whole.size());
+      // As in lm-evaluation-harness, the continuation starts after as many tokens as the context alone has, even if a
+      // token of the full text spans the boundary.
+      const size_t begin = std::min(context.size(), full.size());
       result.push_back(
-          {request(context, Tokens(whole.begin() + static_cast<std::ptrdiff_t>(begin), whole.end()), place)});
+          {request(context, Tokens(full.begin() + static_cast<std::ptrdiff_t>(begin), full.end()), place)});
       check_tokens(result.back(), place);
     }
   }

@@ -1,4 +1,4 @@
-// From the texts of requests to the tokens that a model is given, as lm-evaluation-harness does it.
+// Converts the texts of requests to the tokens of a model, as lm-evaluation-harness does.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,24 @@
 
 namespace te::generate {
 
-/// Tokens of which the last `scored` are judged, each by what the model says behind those before it; at least one comes
-/// before them. A rolling request is cut into several.
+/// Tokens of which the last `scored` are scored: each by the model's log probability of it given all tokens before it.
+/// At least one token precedes them. A rolling request is divided into several.
 struct TokenRequest {
   std::vector<int32_t> tokens;
   int64_t scored = 0;
-  bool cut = false;  ///< its beginning was left out, to fit the model's context
+  bool cut = false;  ///< truncated at the start to fit the model's context
 
-  int64_t inputs() const { return static_cast<int64_t>(tokens.size()) - 1; }  ///< tokens the model is given
+  int64_t inputs() const { return static_cast<int64_t>(tokens.size()) - 1; }  ///< number of input tokens
 };
 
 class RequestEncoder {
  public:
-  /// For a model that can be given max_length tokens, each below vocab_size. `begin`: texts are encoded with the
-  /// begin-of-document token in front, but those that have it written out (adds_begin_of_document()).
+  /// For a model with at most max_length input tokens, each below vocab_size. `begin`: the begin-of-document token is
+  /// prepended to texts that do not start with it (adds_begin_of_document()).
   RequestEncoder(const text::Tokenizer& tokenizer, bool begin, int64_t vocab_size, int64_t max_length);
 
-  /// The token requests of each request of the documents, in their order. UserError naming task and document where a
-  /// continuation has no token of its own, or more than the model can be given, or where a token is not the model's.
+  /// The token requests of each request of the documents, in order. UserError that names task and document if a
+  /// continuation has no token or more than max_length, or if a token is outside the vocabulary.
   std::vector<std::vector<TokenRequest>> encode(const Task& task, std::span<const Document> documents) const;
 
  private:
@@ -41,7 +41,7 @@ class RequestEncoder {
   const text::Tokenizer& tokenizer_;
   bool begin_;
   int64_t vocab_size_, max_length_;
-  int32_t prefix_;  ///< stands for an empty context
+  int32_t prefix_;  ///< context of requests without one
   std::string prefix_text_;
 };
 

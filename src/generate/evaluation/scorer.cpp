@@ -8,10 +8,10 @@
 namespace te::generate {
 namespace {
 
-constexpr int64_t kWorthCopying = 16;  // tokens; copies are two for each layer and sequence
+constexpr int64_t kWorthCopying = 16;  // tokens; a prefix needs two copies per layer and sequence
 
-/// Tokens with which all requests of a group begin and that none of them has judged, nor the one before: that one's row
-/// tells the first judged token's probability, and is run with each request.
+/// Length of the prefix that all requests of a group share. It excludes scored tokens and the token before the first
+/// one: the output at that token scores the first token, so each request runs it.
 int64_t shared_tokens(const RequestGroup& group) {
   if (group.size() < 2) return 0;
   int64_t shared = group[0].inputs() - group[0].scored;
@@ -26,7 +26,7 @@ int64_t shared_tokens(const RequestGroup& group) {
   return shared;
 }
 
-/// Tokens with which the shared beginnings of all groups begin: the examples before the questions of a subject.
+/// Length of the prefix that the shared prefixes of all groups have in common: the few-shot examples of a subject.
 int64_t common_tokens(const std::vector<RequestGroup>& groups, std::span<const size_t> members,
                       const std::vector<int64_t>& shared) {
   const std::vector<int32_t>& first = groups[members[0]][0].tokens;
@@ -44,23 +44,23 @@ int64_t longest(const RequestGroup& group) {
   return result;
 }
 
-/// Groups that run side by side, a sequence of the cache each.
+/// Groups that run as one batch, each in its own sequence of the cache.
 class Batch {
  public:
   Batch(Decoder& decoder, const Context& context, const std::vector<RequestGroup>& groups,
         std::span<const size_t> members, std::vector<std::vector<RequestScore>>& scores)
       : decoder_(decoder), context_(context), groups_(groups), members_(members), scores_(scores) {}
 
-  /// Returns the tokens that were given to the model.
+  /// Returns the number of tokens that went through the model.
   int64_t run() {
-    size_t most = 0;
+    size_t max_size = 0;
     for (const size_t member : members_) {
       const RequestGroup& group = groups_[member];
       shared_.push_back(shared_tokens(group));
       scores_[member].resize(group.size());
-      most = std::max(most, group.size());
+      max_size = std::max(max_size, group.size());
     }
-    // 1. What the requests of each group share. What all groups share is run once, where it is worth the copies.
+    // 1. Run the prefix of each group once for its requests, and a long common prefix once for all groups.
     int64_t common = common_tokens(groups_, members_, shared_);
     if (members_.size() < 2 || common < kWorthCopying) common = 0;
     if (common > 0) share(common);
@@ -73,8 +73,8 @@ class Batch {
                         {}});
     }
     append(next);
-    // 2. The rest of each request, one of every group at a time.
-    for (size_t which = 0; which < most; ++which) step(which);
+    // 2. Run the rest of the requests: one request of every group per pass.
+    for (size_t which = 0; which < max_size; ++which) step(which);
     return given_;
   }
 
@@ -135,7 +135,7 @@ std::vector<std::vector<RequestScore>> score_groups(Decoder& decoder, const Cont
                                                     const ScorerOptions& options,
                                                     const std::function<void(int64_t done)>& done,
                                                     int64_t& given) {
-  // Longest first: a cache that is too small, or progress that is too slow, shows at once.
+  // Longest first, so that a cache that is too small fails immediately and progress is not overestimated.
   std::vector<size_t> order(groups.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -145,7 +145,8 @@ std::vector<std::vector<RequestScore>> score_groups(Decoder& decoder, const Cont
   for (size_t first = 0; first < order.size(); ++number) {
     const int64_t length = std::max<int64_t>(1, longest(groups[order[first]]));
     const int64_t fitting = std::min(options.batch, options.cache_tokens / length);
-    TE_CHECK(fitting > 0, "a request of {} tokens, a cache of {}", length, options.cache_tokens);
+    TE_CHECK(fitting > 0, "a request has {} tokens, the cache has space for {}", length,
+             options.cache_tokens);
     const size_t count = std::min(static_cast<size_t>(fitting), order.size() - first);
     if (number % options.replicas == options.replica) {
       decoder.resize_cache(static_cast<int64_t>(count), length);

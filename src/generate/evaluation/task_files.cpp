@@ -21,7 +21,7 @@ std::string known_names() {
   return names + "mmlu";
 }
 
-/// The answers of piqa lie in a file of their own, a line each.
+/// Reads the answers of PIQA, which are in a separate file with one answer per line.
 std::vector<std::string> read_labels(const fs::path& file) {
   std::vector<std::string> labels;
   text::LineReader lines(file);
@@ -56,10 +56,10 @@ void read_hellaswag_lines(Task& task) {
     task.documents.push_back(hellaswag_of_lines(six, place));
     six.clear();
   }
-  if (!six.empty()) user_error("{}: the last task has {} lines, must have six", place, six.size());
+  if (!six.empty()) user_error("{}: the last document has {} lines, must have six", place, six.size());
 }
 
-// The pages of the raw text, cut before every heading of the first level.
+// Divides the raw text into pages, each starting at a first-level heading.
 void read_wikitext(Task& task, const TaskRule& rule) {
   const std::string text = read_text(task.file);
   std::string page;
@@ -70,7 +70,7 @@ void read_wikitext(Task& task, const TaskRule& rule) {
     }
     page.clear();
   };
-  bool first = true;  // line of its page
+  bool first = true;  // first line of a page
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string line = text.substr(at, end - at);
@@ -93,7 +93,7 @@ Task read_published(const TaskRule& rule, const fs::path& data) {
   if (!file) {
     std::string all;
     for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-    user_error("--data {}: has no data of {}; it is looked for as {}, also compressed", data.string(),
+    user_error("--data {}: has no data of {}; must have one of {} (may be compressed)", data.string(),
                task.name, all);
   }
   task.file = file->string();
@@ -110,7 +110,7 @@ Task read_published(const TaskRule& rule, const fs::path& data) {
   return task;
 }
 
-/// A task of one's own, or nothing.
+/// A custom task, or nothing.
 std::optional<Task> read_own(const std::string& name, const fs::path& data) {
   const bool path = name.find(".jsonl") != std::string::npos;
   const auto file = path ? first_file("", {name}) : first_file(data, {name + ".jsonl"});
@@ -127,12 +127,13 @@ Task read_task(const std::string& name, const TaskOptions& options) {
   if (const TaskRule* rule = find_task_rule(name)) return read_published(*rule, options.data);
   if (auto own = read_own(name, options.data)) return std::move(*own);
   user_error(
-      "--tasks {}: is neither a task ({}, mmlu_SUBJECT), nor the name of {}.jsonl in {}, nor such a file",
+      "--tasks {}: is neither a task ({}, mmlu_SUBJECT), nor the name of {}.jsonl in {}, nor the path of a "
+      ".jsonl file",
       name, known_names(), name, options.data.empty() ? "--data DIR" : options.data);
 }
 
 void finish(Task& task, int64_t limit) {
-  if (task.documents.empty()) user_error("{}: has no document", task.file);
+  if (task.documents.empty()) user_error("{}: has no documents", task.file);
   task.original = static_cast<int64_t>(task.documents.size());
   if (limit > 0 && limit < task.original) task.documents.resize(static_cast<size_t>(limit));
   for (size_t i = 0; i < task.documents.size(); ++i) task.documents[i].id = static_cast<int64_t>(i);

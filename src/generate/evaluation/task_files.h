@@ -12,19 +12,19 @@ namespace te::generate {
 
 struct TaskOptions {
   std::string data;         ///< folder
-  int64_t limit = 0;        ///< documents of each task; 0: all
-  int64_t num_fewshot = 5;  ///< of mmlu
+  int64_t limit = 0;        ///< maximum number of documents of each task; 0: all
+  int64_t num_fewshot = 5;  ///< solved examples before each question of MMLU
 };
 
-/// The tasks of a list of names: published ones, mmlu and its groups and subjects, and own ones: NAME for NAME.jsonl of
-/// the data folder, or the path of such a file. UserError for an unknown name, a name that is there twice, data that is
-/// missing or malformed.
+/// Reads the tasks of a list of names: published tasks, mmlu with its groups and subjects, and custom tasks: NAME for
+/// NAME.jsonl in the data folder, or the path of such a file. UserError for an unknown or repeated name and for data
+/// that is missing or malformed.
 std::vector<Task> read_tasks(const std::vector<std::string>& names, const TaskOptions& options);
 
-/// The first of the files that is there, also when compressed (.gz, .xz, .zst).
+/// The first of the files that exists, possibly compressed (.gz, .xz, .zst).
 std::optional<std::filesystem::path> first_file(const std::filesystem::path& folder,
                                                 const std::vector<std::string>& names);
-/// All text of a file, decompressed.
+/// The text of a file, decompressed.
 std::string read_text(const std::filesystem::path& file);
 
 }  // namespace te::generate

@@ -25,7 +25,7 @@ Document hellaswag(const text::JsonRecord& record) {
                             endings, fields.index("label", static_cast<int64_t>(endings.size())));
 }
 
-// The text as Hugging Face has it, or cut before its last word.
+// Accepts Hugging Face's field "text", whose last word is the continuation, or "context" and "continuation".
 Document lambada(const text::JsonRecord& record) {
   const RecordFields fields(record);
   std::string context, word;
@@ -42,7 +42,8 @@ Document lambada(const text::JsonRecord& record) {
   return document;
 }
 
-/// Choices with labels: {"text": [...], "label": [...]} of Hugging Face, or [{"text", "label"}, ...] of the authors.
+/// Choices with labels: {"text": [...], "label": [...]} from Hugging Face, or [{"text", "label"}, ...] from the
+/// authors.
 struct LabelledChoices {
   Texts texts, labels;
 };
@@ -59,7 +60,7 @@ LabelledChoices labelled_choices(const RecordFields& fields) {
     choices = {lists.texts("text"), lists.texts("label")};
   }
   if (choices.texts.size() != choices.labels.size())
-    fields.refuse("choices", "has not as many labels as texts");
+    fields.refuse("choices", "must have as many labels as texts");
   return choices;
 }
 
@@ -108,7 +109,7 @@ Document boolq(const text::JsonRecord& record) {
                          {"no", "yes"}, yes ? 1 : 0);
 }
 
-// Partial scoring: each option fills the blank, and what follows the blank is the continuation of both.
+// Partial scoring: each option fills the blank; the text after the blank is the continuation of both.
 Document winogrande(const text::JsonRecord& record) {
   const RecordFields fields(record);
   const std::string sentence = fields.text("sentence");
@@ -135,7 +136,7 @@ Document wikitext(const text::JsonRecord& record) {
   return document;
 }
 
-/// OPEN, white space, text, white space, CLOSE without the white space; the text has no CLOSE.
+/// Removes white space after OPEN and before the next CLOSE.
 std::string without_inner_space(const std::string& text, char open, char close) {
   std::string result;
   size_t at = 0;
@@ -205,16 +206,16 @@ Document multiple_choice(const std::string& context, const Texts& choices, int64
 Document make_own_document(const text::JsonRecord& record) {
   const RecordFields fields(record);
   const Texts choices = fields.texts("choices");
-  if (choices.size() < 2) fields.refuse("choices", "must hold at least two");
+  if (choices.size() < 2) fields.refuse("choices", "must have at least two elements");
   for (const std::string& choice : choices)
-    if (choice.empty()) fields.refuse("choices", "must not hold an empty one");
+    if (choice.empty()) fields.refuse("choices", "must not have an empty element");
   return multiple_choice(fields.text("context"), choices,
                          fields.index("gold", static_cast<int64_t>(choices.size())));
 }
 
 std::string hellaswag_text(std::string text) {
   text = python::replace(python::strip(text), " [title]", ". ");
-  std::string kept;  // what is not in brackets; a bracket does not reach over lines
+  std::string kept;  // text outside brackets; brackets match within a line only
   size_t at = 0;
   for (;;) {
     const size_t begin = text.find('[', at), end = begin == std::string::npos ? begin : text.find(']', begin);
@@ -235,7 +236,7 @@ std::string wikitext_detokenized(const std::string& page) {
   };
   replace({{"s '", "s'"}});
   for (char digit = '0'; digit <= '9';
-       ++digit)  // lm-evaluation-harness puts the pattern itself into the text
+       ++digit)  // lm-evaluation-harness inserts the pattern itself, not the digit
     text = python::replace(text, std::string("/' ") + digit + "/", "/'[0-9]/");
   replace({{" @-@ ", "-"}, {" @,@ ", ","}, {" @.@ ", "."}});
   replace({{" : ", ": "}, {" ; ", "; "}, {" . ", ". "}, {" ! ", "! "}, {" ? ", "? "}, {" , ", ", "}});
@@ -249,21 +250,23 @@ std::string wikitext_detokenized(const std::string& page) {
 Document hellaswag_of_lines(const Texts& lines, const std::string& place) {
   const std::string& context = lines[0];
   if (lines[1].size() != 1 || lines[1][0] < '0' || lines[1][0] > '3')
-    user_error("{}: the second of a task's six lines must be the number of the right ending, 0 to 3", place);
-  std::string whole = context, fragment;
+    user_error("{}: the second of a document's six lines must be the number of the correct ending, 0 to 3",
+               place);
+  std::string full = context;
   if (context.find_last_of(".!?") + 1 != context.size()) {
-    size_t begin = std::string::npos;  // behind the last ". ", which quotes and brackets may follow
+    size_t begin =
+        std::string::npos;  // position after the last ". "; quotes or brackets may follow the period
     for (size_t at = 0; at + 1 < context.size(); ++at) {
       if (std::string_view(".!?").find(context[at]) == std::string_view::npos) continue;
       const size_t after = context.find_first_not_of("\"')", at + 1);
       if (after != std::string::npos && context[after] == ' ') begin = after + 1;
     }
     if (begin != std::string::npos)
-      whole = context.substr(0, begin) + python::capitalize(context.substr(begin));
+      full = context.substr(0, begin) + python::capitalize(context.substr(begin));
   }
   Texts endings(lines.begin() + 2, lines.end());
   for (std::string& ending : endings) ending = hellaswag_text(ending);
-  return multiple_choice(hellaswag_text(whole), endings, lines[1][0] - '0');
+  return multiple_choice(hellaswag_text(full), endings, lines[1][0] - '0');
 }
 
 }  // namespace te::generate

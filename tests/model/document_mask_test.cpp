@@ -1,5 +1,4 @@
-// Packed samples: with a document mask, what a model says about one document does not depend on its neighbours in the
-// sample.
+// Packed samples: with a document mask, the results for a document do not depend on the other documents of the sample.
 #include <algorithm>
 
 #include "model/tiny_model.h"
@@ -8,14 +7,14 @@
 namespace te {
 namespace {
 
-constexpr int kBoundary = 7;  // of seq 16: two documents in every sample
+constexpr int kBoundary = 7;  // start of the second document in every sample of 16 tokens
 
-// Loss and input gradient of the second documents of a batch whose first documents are drawn from `seed`.
+// Loss and a weight gradient of the second documents of a batch whose first documents are random with `seed`.
 std::pair<double, std::vector<float>> second_documents(bool masked, uint64_t seed) {
   config::Config config = testing::tiny_config(config::Family::llama);
   config.data.document_mask = masked;
   config.data.max_documents = 2;
-  config.data.synthetic = false;  // which excludes the mask
+  config.data.synthetic = false;  // synthetic data excludes the mask
   config.data.train = {{1.0, "unused"}};
   testing::TinyModel tiny(config);
   const auto tokens = static_cast<size_t>(tiny.tokens().numel());
@@ -34,13 +33,13 @@ std::pair<double, std::vector<float>> second_documents(bool masked, uint64_t see
   return {loss, tiny.read(tiny.parameter("layers.0.self_attention.linear_qkv.weight").grad)};
 }
 
-TEST(DocumentMask, NeighboursInASampleDoNotMatter) {
+TEST(DocumentMask, DocumentsAreIndependent) {
   const auto one = second_documents(true, 3), other = second_documents(true, 4);
   EXPECT_EQ(one.first, other.first);
   EXPECT_EQ(one.second, other.second);
 }
 
-TEST(DocumentMask, WithoutItTheyDo) {
+TEST(DocumentMask, WithoutTheMaskDocumentsAreDependent) {
   EXPECT_NE(second_documents(false, 3).first, second_documents(false, 4).first);
   EXPECT_NE(second_documents(false, 3).first, second_documents(true, 3).first);
 }

@@ -1,5 +1,5 @@
-// The first GEMM of a step writes a weight's gradient instead of adding to zeros: the same numbers, whatever the
-// memory held before, and no reader sees what an earlier step left.
+// The first wgrad GEMM of a step overwrites the gradient instead of adding to zeros. The results are equal, and no code
+// reads values of an earlier step.
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 
@@ -11,8 +11,8 @@ using config::Family;
 using testing::tiny_config;
 using testing::TinyModel;
 
-/// All gradients, gaps included, of a step that finds NaN in them, with a microbatch of each seed. `zeroed`: every one
-/// was zeroed before the step, and all GEMMs add.
+/// All gradients, including the padding between them, of a step with one microbatch per seed, after their memory was
+/// filled with NaN. `zeroed`: the gradients are zeroed before the step, and all GEMMs add.
 std::vector<float> gradients(const Config& config, const std::vector<uint64_t>& seeds, bool zeroed = false) {
   TinyModel tiny(config);
   const Context& context = tiny.context();
@@ -45,14 +45,14 @@ Config bf16_config(Family family, config::Fp8Mode fp8) {
 std::vector<Config> configs() {
   std::vector<Config> all = {tiny_config(Family::gpt), tiny_config(Family::llama)};  // tied, not tied
   all[0].name = "gpt", all[1].name = "llama";
-  // Sizes of no whole number of granules: there are gaps behind the weights.
+  // Sizes that are not multiples of the alignment, so that there is padding after the weights.
   all.push_back(tiny_config(Family::llama));
   all.back().name = "ragged";
   all.back().model.hidden_size = 20;
   all.back().model.ffn_hidden_size = 44;
   all.back().model.num_attention_heads = 2;
   all.back().model.tie_word_embeddings = all.back().model.add_qkv_bias = true;
-  // 160 sequences of 64 tokens: the head's GEMM comes in two chunks.
+  // 160 sequences of 64 tokens: the output layer's GEMM runs in two chunks.
   all.push_back(tiny_config(Family::gpt));
   all.back().name = "two chunks";
   all.back().model.num_layers = 1;
@@ -68,7 +68,7 @@ std::vector<Config> configs() {
   return all;
 }
 
-TEST(FirstGemm, GivesWhatAddingToZerosGives) {
+TEST(FirstGemm, EqualsAddingToZeros) {
   for (const Config& config : configs()) {
     const std::vector<float> expected = gradients(config, {1, 2}, true), actual = gradients(config, {1, 2});
     ASSERT_EQ(actual.size(), expected.size());
@@ -77,19 +77,20 @@ TEST(FirstGemm, GivesWhatAddingToZerosGives) {
   }
 }
 
-TEST(FirstGemm, TheOthersAdd) {
+TEST(FirstGemm, LaterGemmsAdd) {
   for (const Config& config : configs()) {
     std::vector<float> sum = gradients(config, {1});
     const std::vector<float> second = gradients(config, {2});
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += second[i];
-    // Sums in another order; BF16 gradients are rounded, to 2^-9, after each GEMM.
+    // The summation order differs; BF16 gradients are also rounded, to 2^-9, after each GEMM.
     const double bound = config.optimizer.main_grad_dtype == config::GradDType::bf16 ? 1e-2 : 1e-6;
     EXPECT_LT(testing::relative_error(gradients(config, {1, 2}), sum), bound) << config.name;
   }
 }
 
-// Matrices of linears; the word embedding where it is the head's matrix, too, else it is only added to.
-TEST(FirstGemm, OnlyOfWeightsThatHaveOne) {
+// Weights of linear layers have a first GEMM. So does the word embedding if it is tied to the output layer; otherwise
+// its gradient is only added to.
+TEST(FirstGemm, OnlyWeightsOfGemmsAreMarkedStale) {
   for (const Family family : {Family::gpt, Family::llama}) {
     TinyModel tiny(tiny_config(family));
     tiny.optimizer().begin_step(tiny.context());
@@ -103,13 +104,13 @@ TEST(FirstGemm, OnlyOfWeightsThatHaveOne) {
   }
 }
 
-TEST(FirstGemm, AStepThatLacksItIsRefused) {
+TEST(FirstGemm, RefusesAStepWithoutIt) {
   TinyModel tiny(tiny_config(Family::llama));
   tiny.train_step(1e-3f);
   tiny.optimizer().begin_step(tiny.context());
   EXPECT_THROW(tiny.optimizer().reducer().finish(tiny.context()), InternalError);
   comm::GradientReducer& reducer = tiny.optimizer().reducer();
-  const parameters::Bucket embedding = tiny.model().parameters().range(0, 1);  // which no GEMM writes
+  const parameters::Bucket embedding = tiny.model().parameters().range(0, 1);  // no GEMM writes its gradient
   reducer.ready(tiny.context(), embedding.begin, embedding.end);
   EXPECT_THROW(reducer.ready(tiny.context(), embedding.end, tiny.model().parameters().flat_size()),
                InternalError);

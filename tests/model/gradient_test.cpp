@@ -1,6 +1,6 @@
-// Whole models against finite differences, in FP32 on the CPU: every parameter of GPT and Llama, checked
-// along random directions and single elements. A wrong sign, a forgotten path or a wrong factor in any
-// backward pass fails here.
+// Compares the gradients of complete models with finite differences, in FP32 on the CPU: every parameter of GPT and
+// Llama, along the gradient and random directions. A wrong sign, a missing term or a wrong factor in any backward pass
+// fails here.
 #include <cmath>
 
 #include "model/tiny_model.h"
@@ -33,10 +33,10 @@ double directional_difference(TinyModel& tiny, const parameters::Parameter& para
   return (4 * fine - coarse) / 3;
 }
 
-/// `bound`: of the error, as a share of the gradient's norm.
+/// `bound`: of the error relative to the gradient's norm.
 void check_gradients(const Config& config, double step = 0.04, double bound = 2e-3) {
   TinyModel tiny(config);
-  // Gains and biases away from their trivial initial values, or errors in their use would hide.
+  // Gains and biases are moved away from their initial values 1 and 0, which would hide errors in their use.
   uint64_t seed = 100;
   for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
     ++seed;
@@ -90,7 +90,8 @@ TEST(ModelGradient, BiasesOfAttentionAndMlp) {
   check_gradients(config);
 }
 
-// It cuts off many of the values. Steps are short, and the bound wide, because some of them cross it.
+// The clamp applies to many of the values. Some of them cross it during a step, so steps are short and the bound is
+// wide.
 TEST(ModelGradient, ClampedSwiglu) {
   Config config = tiny_config(Family::llama);
   config.model.swiglu_clamp = 0.7;
@@ -98,7 +99,7 @@ TEST(ModelGradient, ClampedSwiglu) {
   check_gradients(config, 0.01, 1e-2);
 }
 
-// Heads that do not make up the hidden size, a norm in each: Qwen3.
+// Qwen3: heads that do not make up the hidden size, with a norm per head.
 TEST(ModelGradient, NormOfEachHead) {
   Config config = tiny_config(Family::llama);
   config.model.kv_channels = 12;
@@ -128,7 +129,7 @@ TEST(ModelGradient, SlidingWindow) {
   check_gradients(config);
 }
 
-// A window, and other rotary frequencies, in one of the layers.
+// A window and other RoPE frequencies in some of the layers.
 TEST(ModelGradient, WindowsInSomeLayers) {
   Config config = tiny_config(Family::llama);
   config.model.num_layers = 3;
@@ -153,7 +154,7 @@ TEST(ModelGradient, GptWithSilu) {
 TEST(ModelGradient, ZLoss) {
   Config config = tiny_config(Family::llama);
   config.training.z_loss_coefficient =
-      0.3;  // large: log Z is about 4.5, so the terms are of the size of the loss
+      0.3;  // large: log Z is about 4.5, so the z-loss is about as large as the loss
   check_gradients(config);
   TinyModel tiny(config);
   EXPECT_GT(tiny.objective(), tiny.evaluate() + 1);

@@ -1,10 +1,11 @@
-// One training step against Hugging Face transformers: GPT-2, Llama, Qwen2 (Llama with a tied head and biases) and
-// Gemma 3 with the weights, tokens and results of tests/fixtures, which scripts/make_hf_fixtures.py made.
+// Compares one training step with Hugging Face transformers: GPT-2, Llama, Qwen2 (Llama with tied output layer and
+// biases) and Gemma 3, with the weights, tokens and results in tests/fixtures, which scripts/make_hf_fixtures.py
+// writes.
 //
-// Bound: the fixtures are float64 results rounded once, so what differs is te-train's own FP32. Its unit
-// roundoff is 6e-8; sums of up to 200 products, some twenty of them in a row through two layers and back,
-// keep the norm of the error of a tensor near 1e-6. 1e-5 leaves room for another order of summation, and is
-// far below what any mistake of a formula makes.
+// Bound: the fixtures are float64 results rounded once, so the differences come from te-train's FP32, whose unit
+// roundoff is 6e-8. About twenty consecutive sums of up to 200 terms, through two layers and back, give a relative
+// error of about 1e-6 per tensor. 1e-5 allows a different summation order and is far below the effect of any wrong
+// formula.
 #include <fnmatch.h>
 
 #include <nlohmann/json.hpp>
@@ -70,7 +71,7 @@ class HuggingFace : public ::testing::TestWithParam<const char*> {
 
   std::vector<float> expected(const std::string& name) { return values_of<float>(file_.at(name)); }
 
-  // Rows whose step is made of rounding noise: see make_hf_fixtures.py.
+  // Rows whose update is only rounding noise: see make_hf_fixtures.py.
   std::pair<size_t, size_t> noise_rows(const std::string& name) {
     const nlohmann::json patterns = metadata_of(file_, "zero_gradient_rows");
     for (const auto& [pattern, rows] : patterns.items()) {
@@ -116,8 +117,8 @@ TEST_P(HuggingFace, ParametersAfterOneStep) {
     const auto [begin, end] = noise_rows(parameter.name);
     for (size_t i = begin; i < end; ++i) actual[i] = wanted[i] = before[i];
     EXPECT_LT(relative_error(actual, wanted), kBound) << parameter.name;
-    // The step alone, too: it is a thousandth of the parameter, so a wrong one could hide in the bound above.
-    // Subtracting FP32 parameters leaves their roundoff, 6e-8 of values near 1 against a step of 1e-3.
+    // Compare the update alone, too: it is a thousandth of the parameter, so the bound above could hide a wrong update.
+    // Its error is the roundoff of the FP32 parameters: 6e-8 for values near 1, compared with an update of 1e-3.
     for (size_t i = 0; i < before.size(); ++i) actual[i] -= before[i], wanted[i] -= before[i];
     EXPECT_LT(relative_error(actual, wanted), 1e-3) << parameter.name << ": the step";
   }

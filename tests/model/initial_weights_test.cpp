@@ -1,4 +1,4 @@
-// Random weights of a new run: whose standard deviation is whose.
+// Standard deviations of the initial weights.
 #include <cmath>
 
 #include "model/tiny_model.h"
@@ -25,23 +25,23 @@ Config untied(Family family) {
   return config;
 }
 
-// Standard deviations of n normal values scatter by 1 / sqrt(2n); the smallest tensor here has 512.
+// The standard deviation of n normal values has a relative spread of 1 / sqrt(2n); the smallest tensor has 512 values.
 constexpr double kSpread = 0.13;
 
-TEST(InitialWeights, ProjectionsBackToTheStreamAreSmallerInDeepModels) {
+TEST(InitialWeights, ProjectionsToTheResidualStreamAreScaledByDepth) {
   for (Family family : {Family::gpt, Family::llama}) {
     TinyModel tiny(untied(family));
     for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
       if (parameter.main.shape.rank() != 2) continue;
-      const bool back = parameter.name.find("linear_proj") != std::string::npos ||
-                        parameter.name.find("linear_fc2") != std::string::npos;
-      const double expected = back ? 0.1 / std::sqrt(2.0 * 2) : 0.1;
+      const bool scaled = parameter.name.find("linear_proj") != std::string::npos ||
+                          parameter.name.find("linear_fc2") != std::string::npos;
+      const double expected = scaled ? 0.1 / std::sqrt(2.0 * 2) : 0.1;
       EXPECT_NEAR(deviation(tiny.read(parameter.main)) / expected, 1.0, kSpread) << parameter.name;
     }
   }
 }
 
-TEST(InitialWeights, EmbeddingsMayHaveADeviationOfTheirOwn) {
+TEST(InitialWeights, EmbeddingInitStd) {
   for (Family family : {Family::gpt, Family::llama}) {
     Config config = untied(family);
     TinyModel plain(config);

@@ -1,5 +1,5 @@
-// The whole model on a GPU: against the CPU backend on the same weights and tokens, against itself under
-// recomputation, and without any device allocation inside a step.
+// The complete model on a GPU: comparison with the CPU backend on the same weights and tokens, recomputation, and no
+// device allocation within a step.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -59,17 +59,17 @@ std::vector<Config> all_configs() {
     configs.push_back(gpu_config(family, Fp8Mode::off));
     configs.back().precision.dtype = config::ComputeDType::fp16;
   }
-  // In BF16 alone: FP8 makes this one too noisy to tell anything.
+  // Only in BF16: with FP8 the noise of this model is too large for a comparison.
   configs.push_back(gpu_config(Family::llama, Fp8Mode::off));
   testing::set_gemma3(configs.back().model);
   configs.back().model.sliding_window = 48;
-  // The heads of Gemma's smaller models.
+  // The head_dim of Gemma's smaller models.
   configs.push_back(configs.back());
   configs.back().model.kv_channels = 256;
   return configs;
 }
 
-/// FP32 models: dropout, grouped queries, windows, wide heads; all that both backends draw is the same.
+/// FP32 models with dropout, grouped queries, windows or wide heads; both backends draw the same random numbers.
 std::vector<Config> fp32_configs() {
   std::vector<Config> configs;
   const auto add = [&](Family family) -> Config& {
@@ -96,9 +96,9 @@ std::string label(const Config& config) {
       config.precision.fp8_output_layer ? ", output layer too" : "", to_string(config.training.recompute));
 }
 
-// Gradients after two steps that change no weight, so that delayed scaling runs on real scales (Adam's first updates
-// are signs of gradients, and would turn a flipped rounding near zero into a different model).
-std::vector<std::vector<float>> settled_gradients(TinyModel& tiny, double* loss) {
+// Gradients after two steps with learning rate 0, so that delayed scaling has scales. (Adam's first updates are the
+// signs of the gradients, so a different rounding near zero would give a different model.)
+std::vector<std::vector<float>> gradients_with_scales(TinyModel& tiny, double* loss) {
   for (int step = 0; step < 2; ++step) tiny.train_step(0.0f);
   *loss = tiny.forward_backward();
   std::vector<std::vector<float>> gradients;
@@ -108,22 +108,25 @@ std::vector<std::vector<float>> settled_gradients(TinyModel& tiny, double* loss)
   return gradients;
 }
 
-// Moves every weight at random, by 0.1 % unless said: less than half the distance of two BF16 numbers.
-void nudge_weights(TinyModel& tiny, uint64_t seed, float share = 1e-3f) {
+// Changes every weight by a random relative amount with standard deviation `relative`; the default is less than half
+// the distance of two BF16 numbers.
+void perturb_weights(TinyModel& tiny, uint64_t seed, float relative = 1e-3f) {
   parameters::ParameterStore& store = tiny.model().parameters();
   std::vector<float> weights = tiny.read(store.mains);
-  const std::vector<float> noise = testing::normal_values(static_cast<int64_t>(weights.size()), seed, share);
+  const std::vector<float> noise =
+      testing::normal_values(static_cast<int64_t>(weights.size()), seed, relative);
   for (size_t i = 0; i < weights.size(); ++i) weights[i] *= 1.0f + noise[i];
   tiny.write(store.mains, weights);
   store.cast_values(tiny.context());
   tiny.model().quantize_weights(tiny.context());
 }
 
-// Both backends round at the same places, but sum in another order, so single roundings flip; each flip of an FP8 code
-// is 2^-2 to 2^-4 of a value, and flips cascade through the layers. How much that may change a gradient is a property
-// of the model, and is measured here: by the same CPU model with weights nudged by less than a BF16 rounding. The GPU
-// may differ from the CPU by twice that; of the loss, one number that a nudge may leave where it was by chance, by
-// twice the most of three nudges. A wrong scale, a missing term or a transposed operand differs by far more.
+// Both backends round the same intermediate results but sum in a different order, so some values are rounded
+// differently. Such a difference is 2^-2 to 2^-4 of an FP8 value and propagates through the layers. Its effect on the
+// gradients depends on the model, so the test measures it: it perturbs the weights of the CPU model by less than a BF16
+// rounding error. The gradients of the GPU may differ from those of the CPU by twice the effect of one perturbation.
+// The loss is a single number that may not change by chance, so it may differ by twice the maximum effect of three
+// perturbations. A wrong scale, a missing term or a transposed operand has a much larger effect.
 TEST(ModelGpu, AgreesWithTheCpuBackend) {
   TE_REQUIRE_GPU();
   for (const Config& config : all_configs()) {
@@ -131,31 +134,32 @@ TEST(ModelGpu, AgreesWithTheCpuBackend) {
     ASSERT_EQ(cpu.read(cpu.model().parameters().mains), gpu.read(gpu.model().parameters().mains))
         << label(config);
     double cpu_loss = 0, gpu_loss = 0, loss_noise = 0;
-    const auto expected = settled_gradients(cpu, &cpu_loss), actual = settled_gradients(gpu, &gpu_loss);
-    std::vector<std::vector<float>> moved;
+    const auto expected = gradients_with_scales(cpu, &cpu_loss);
+    const auto actual = gradients_with_scales(gpu, &gpu_loss);
+    std::vector<std::vector<float>> perturbed_gradients;
     for (const uint64_t seed : {77, 78, 79}) {
-      TinyModel nudged(config);
-      nudge_weights(nudged, seed);
+      TinyModel perturbed(config);
+      perturb_weights(perturbed, seed);
       double loss = 0;
-      auto gradients = settled_gradients(nudged, &loss);
+      auto gradients = gradients_with_scales(perturbed, &loss);
       loss_noise = std::max(loss_noise, std::abs(loss - cpu_loss));
-      if (moved.empty()) moved = std::move(gradients);
+      if (perturbed_gradients.empty()) perturbed_gradients = std::move(gradients);
     }
     EXPECT_NEAR(cpu_loss, gpu_loss, 2 * loss_noise + 2e-3) << label(config);
     for (size_t i = 0; i < expected.size(); ++i) {
-      const double noise = testing::relative_error(moved[i], expected[i]);
-      EXPECT_LT(noise, 0.25) << "too noisy a model to tell anything";
+      const double noise = testing::relative_error(perturbed_gradients[i], expected[i]);
+      EXPECT_LT(noise, 0.25) << "the noise of this model is too large for a comparison";
       EXPECT_LT(testing::relative_error(actual[i], expected[i]), 2 * noise + 0.005)
           << label(config) << " " << cpu.model().parameters().parameters()[i].name;
     }
   }
 }
 
-// Nothing is rounded to fewer bits than FP32 has, so the backends differ by the order of their sums alone: some 1e-6 of
-// a gradient, and less of the mean loss; TF32, or a BF16 tensor on the way, would differ by 1e-3. AdamW's first steps
-// are of equal size for all elements, however small their gradient, and so let that noise grow: by how much says the
-// CPU's model with weights that are moved by 1e-7, of which twice as much as of three is allowed beside 1e-5.
-TEST(ModelGpu, Fp32LossesAreThoseOfTheCpu) {
+// Everything is computed in FP32, so the backends differ only in their summation order: about 1e-6 of a gradient and
+// less of the mean loss. TF32 or a BF16 intermediate tensor would differ by 1e-3. AdamW's first updates have the same
+// size for all elements, however small the gradient, and amplify this noise. The test measures the amplification with
+// CPU models whose weights are perturbed by 1e-7, and allows 1e-5 plus twice the maximum effect of three perturbations.
+TEST(ModelGpu, Fp32LossesEqualThoseOfTheCpu) {
   TE_REQUIRE_GPU();
   constexpr int kSteps = 8;
   const auto losses = [](TinyModel& tiny) {
@@ -178,11 +182,11 @@ TEST(ModelGpu, Fp32LossesAreThoseOfTheCpu) {
     const std::vector<double> expected = losses(cpu), actual = losses(gpu);
     std::vector<double> noise(kSteps);
     for (const uint64_t seed : {77, 78, 79}) {
-      TinyModel nudged(config);
-      nudge_weights(nudged, seed, 1e-7f);
-      nudged.forward_backward();
-      const std::vector<double> moved = losses(nudged);
-      for (size_t i = 0; i < kSteps; ++i) noise[i] = std::max(noise[i], std::abs(moved[i] - expected[i]));
+      TinyModel perturbed(config);
+      perturb_weights(perturbed, seed, 1e-7f);
+      perturbed.forward_backward();
+      const std::vector<double> other = losses(perturbed);
+      for (size_t i = 0; i < kSteps; ++i) noise[i] = std::max(noise[i], std::abs(other[i] - expected[i]));
     }
     for (size_t i = 0; i < kSteps; ++i)
       EXPECT_NEAR(actual[i], expected[i], 1e-5 * expected[i] + 2 * noise[i])
@@ -190,8 +194,8 @@ TEST(ModelGpu, Fp32LossesAreThoseOfTheCpu) {
   }
 }
 
-// With tensor cores: values of 10 bits of mantissa, so closer than BF16 and farther than FP32.
-TEST(ModelGpu, Tf32IsFarFromFp32AndNearIt) {
+// TF32 has 10 mantissa bits, so its error is between those of FP32 and BF16.
+TEST(ModelGpu, Tf32ErrorIsBetweenFp32AndBf16) {
   TE_REQUIRE_GPU();
   const Config config = fp32_configs().front();
   TinyModel fp32(config, Context::cuda(0)), tf32(config, Context::cuda(0, {.tf32 = true}));
@@ -234,9 +238,8 @@ TEST(ModelGpu, RecomputationGivesTheSameBits) {
   }
 }
 
-// FP8 forms of weights that are made again before each GEMM, from BF16 values or by transposing, are those that are
-// kept.
-TEST(ModelGpu, WeightsThatAreNotKeptGiveTheSameBits) {
+// FP8 weights that are quantized or transposed again before each GEMM equal those that are kept.
+TEST(ModelGpu, RecomputedFp8WeightsGiveTheSameBits) {
   TE_REQUIRE_GPU();
   using config::Fp8KeptWeights;
   for (Config config : all_configs()) {
@@ -254,14 +257,14 @@ TEST(ModelGpu, WeightsThatAreNotKeptGiveTheSameBits) {
   }
 }
 
-// Free memory is the whole card's. ctest runs no other test beside this one, but others may use the card: a step of
-// ours that allocates does so every time, so one quiet try of several is proof enough.
+// cudaMemGetInfo() reports the free memory of the GPU, which other processes may also use. ctest runs no other test at
+// the same time. A step that allocates does so every time, so one unchanged attempt proves that steps do not allocate.
 TEST(ModelGpu, StepsAllocateNoDeviceMemory) {
   TE_REQUIRE_GPU();
 #ifdef TE_WITH_CUDA
   for (const Config& config : all_configs()) {
     TinyModel gpu(config, Context::cuda(0));
-    // Plans of GEMMs are made at their first use.
+    // GEMM plans are created at their first use.
     for (int step = 0; step < 2; ++step) gpu.train_step(1e-3f);
     bool unchanged = false;
     for (int attempt = 0; attempt < 20 && !unchanged; ++attempt) {

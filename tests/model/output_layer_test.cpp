@@ -1,5 +1,5 @@
-// The output layer in FP8: what is cast, how far its loss and gradients may lie from those in high precision, and that
-// evaluation leaves its state alone.
+// The output layer in FP8: which operands are quantized, how much loss and gradients may differ from high precision,
+// and that evaluation does not change the FP8 state.
 #include <cmath>
 
 #include "model/tiny_model.h"
@@ -15,8 +15,8 @@ using config::Fp8Recipe;
 using fp8::OperandRole;
 using testing::TinyModel;
 
-// FP8 in the output layer alone. 160 sequences of 64 tokens make two chunks, the second one shorter.
-Config head_alone(Family family, bool fp8, Fp8Recipe recipe = Fp8Recipe::delayed) {
+// FP8 in the output layer only. 160 sequences of 64 tokens give two chunks, the second one shorter.
+Config output_layer_config(Family family, bool fp8, Fp8Recipe recipe = Fp8Recipe::delayed) {
   Config config = testing::tiny_config(family);
   config.precision.fp8 = fp8 ? Fp8Mode::hybrid : Fp8Mode::off;
   config.precision.fp8_recipe = recipe;
@@ -30,48 +30,48 @@ Config head_alone(Family family, bool fp8, Fp8Recipe recipe = Fp8Recipe::delayed
 
 struct Outcome {
   double loss = 0;
-  std::vector<float> head, embedding;  ///< gradients
+  std::vector<float> output_layer, embedding;  ///< gradients
 };
 
-// After a step that changes no weight, so that delayed scaling runs on real scales.
-Outcome settled(const Config& config) {
+// Results after a step with learning rate 0, so that delayed scaling has scales.
+Outcome outcome_with_scales(const Config& config) {
   TinyModel tiny(config);
   tiny.train_step(0.0f);
   Outcome outcome;
   outcome.loss = tiny.forward_backward();
   for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
-    if (parameter.name == "output_layer.weight") outcome.head = tiny.read(parameter.grad);
+    if (parameter.name == "output_layer.weight") outcome.output_layer = tiny.read(parameter.grad);
     if (parameter.name == "embedding.word_embeddings.weight") outcome.embedding = tiny.read(parameter.grad);
   }
   return outcome;
 }
 
-// E4M3 rounds to 2^-4 of a value, E5M2 to 2^-3, in random directions: the sum of many products of them is nearer than
-// one. A wrong scale or a transposed operand is an error of the size of the gradient itself.
-TEST(OutputLayer, Fp8GradientsAreNearThoseInHighPrecision) {
+// E4M3 rounds to 2^-4 of a value, E5M2 to 2^-3. The errors have random signs, so the relative error of a sum of many
+// products is smaller. A wrong scale or a transposed operand gives an error as large as the gradient.
+TEST(OutputLayer, Fp8GradientsAreCloseToHighPrecision) {
   for (const Family family : {Family::gpt, Family::llama}) {
-    const Outcome exact = settled(head_alone(family, false));
+    const Outcome exact = outcome_with_scales(output_layer_config(family, false));
     for (const Fp8Recipe recipe :
          {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::rowwise, Fp8Recipe::blockwise}) {
       SCOPED_TRACE(std::string(to_string(family)) + " " + std::string(to_string(recipe)));
-      const Outcome cast = settled(head_alone(family, true, recipe));
-      EXPECT_NEAR(cast.loss, exact.loss, 0.01 * exact.loss);
-      EXPECT_NE(cast.loss, exact.loss);
-      const double embedding = testing::relative_error(cast.embedding, exact.embedding);
+      const Outcome quantized = outcome_with_scales(output_layer_config(family, true, recipe));
+      EXPECT_NEAR(quantized.loss, exact.loss, 0.01 * exact.loss);
+      EXPECT_NE(quantized.loss, exact.loss);
+      const double embedding = testing::relative_error(quantized.embedding, exact.embedding);
       EXPECT_GT(embedding, 1e-3);
       EXPECT_LT(embedding, 0.15);
       if (family != Family::llama) continue;  // gpt's is tied
-      const double head = testing::relative_error(cast.head, exact.head);
-      EXPECT_GT(head, 1e-3);
-      EXPECT_LT(head, 0.15);
+      const double output_layer = testing::relative_error(quantized.output_layer, exact.output_layer);
+      EXPECT_GT(output_layer, 1e-3);
+      EXPECT_LT(output_layer, 0.15);
     }
   }
 }
 
-TEST(OutputLayer, IsCastOnlyWhereAsked) {
-  Config config = head_alone(Family::llama, true);
-  TinyModel cast(config);
-  const fp8::ScaleTable& table = cast.model().recipe().table();
+TEST(OutputLayer, IsQuantizedOnlyIfConfigured) {
+  Config config = output_layer_config(Family::llama, true);
+  TinyModel quantized(config);
+  const fp8::ScaleTable& table = quantized.model().recipe().table();
   ASSERT_EQ(table.size(), 3);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(table.info(i).name, "output_layer");
@@ -84,8 +84,8 @@ TEST(OutputLayer, IsCastOnlyWhereAsked) {
   EXPECT_EQ(plain.model().recipe().table().size(), 0);
 }
 
-TEST(OutputLayer, EvaluationLeavesItsAmaxesAlone) {
-  TinyModel tiny(head_alone(Family::llama, true));
+TEST(OutputLayer, EvaluationDoesNotChangeItsAmaxes) {
+  TinyModel tiny(output_layer_config(Family::llama, true));
   tiny.train_step(1e-3f);
   const std::vector<float> before = tiny.read(tiny.model().recipe().table().amax);
   tiny.evaluate();

@@ -1,6 +1,6 @@
-// Activation recomputation and the FP8 state: recompute none, selective and full give the same gradients bit
-// for bit, in every precision and with dropout, and so do weights whose FP8 forms are kept and those made again for
-// each GEMM; evaluation and recomputation leave the FP8 state alone.
+// Activation recomputation and the FP8 state: recompute none, selective and full give the same gradients bit for bit,
+// in every precision and with dropout. So do FP8 weights that are kept and those that are quantized for each GEMM.
+// Evaluation and recomputation do not change the FP8 state.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -49,8 +49,8 @@ std::vector<Config> all_precisions() {
   return configs;
 }
 
-/// The other forms of a layer, in BF16 and FP8.
-std::vector<Config> all_forms() {
+/// Variants of a layer, in BF16 and FP8.
+std::vector<Config> all_variants() {
   std::vector<Config> configs;
   for (const Config& plain : all_precisions()) {
     if (plain.precision.fp8_output_layer || plain.precision.fp8 == Fp8Mode::e4m3) continue;
@@ -105,8 +105,8 @@ TEST(Recompute, GivesBitwiseEqualGradientsInEveryPrecision) {
   }
 }
 
-TEST(Recompute, GivesBitwiseEqualGradientsInEveryFormOfALayer) {
-  for (const Config& config : all_forms()) {
+TEST(Recompute, GivesBitwiseEqualGradientsInEveryVariantOfALayer) {
+  for (const Config& config : all_variants()) {
     const auto reference = trained(config, Recompute::none);
     for (float value : reference[1]) ASSERT_TRUE(std::isfinite(value)) << label(config);
     EXPECT_EQ(trained(config, Recompute::selective), reference) << label(config) << " selective";
@@ -114,9 +114,9 @@ TEST(Recompute, GivesBitwiseEqualGradientsInEveryFormOfALayer) {
   }
 }
 
-// With the scratch that does not live in a step overwritten by NaN (TinyModel's passes), at every kind of
-// recomputation: forms that are made too early, too late or in somebody else's memory change numbers.
-TEST(KeptWeights, ChangeNoBit) {
+// TinyModel overwrites scratch memory with NaN outside its lifetime, so weights that are quantized too early, too late
+// or in memory of other tensors change the results. Runs with every kind of recomputation.
+TEST(KeptWeights, GiveTheSameBits) {
   using config::Fp8KeptWeights;
   for (Config config : all_precisions()) {
     if (config.precision.fp8 == Fp8Mode::off) continue;
@@ -131,7 +131,7 @@ TEST(KeptWeights, ChangeNoBit) {
   }
 }
 
-TEST(KeptWeights, OfGemmsChosenOneByOneChangeNoBit) {
+TEST(KeptWeights, GiveTheSameBitsWithOverrides) {
   using config::Fp8KeptWeights;
   Config config = tiny_config(Family::llama);
   config.precision.dtype = config::ComputeDType::bf16;
@@ -154,7 +154,7 @@ TEST(KeptWeights, OfGemmsChosenOneByOneChangeNoBit) {
   }
 }
 
-TEST(KeptWeights, TakeTheBytesTheySay) {
+TEST(KeptWeights, HaveTheExpectedMemory) {
   using config::Fp8KeptWeights;
   Config config = tiny_config(Family::llama);
   config.model.num_layers = 8;
@@ -165,17 +165,17 @@ TEST(KeptWeights, TakeTheBytesTheySay) {
     config.optimizer.store_param_remainders = remainders;
     return TinyModel(config).plan().bytes(MemoryKind::fp8_weights);
   };
-  const int64_t one_form = bytes(Fp8KeptWeights::rowwise, false);
-  EXPECT_GE(one_form,
-            8 * (32 * (32 + 2 * 16) + 32 * 32 + 3 * 32 * 48));  // a byte a weight of the four linears
-  EXPECT_EQ(bytes(Fp8KeptWeights::both, false), 2 * one_form);
+  const int64_t one_layout = bytes(Fp8KeptWeights::rowwise, false);
+  EXPECT_GE(one_layout,
+            8 * (32 * (32 + 2 * 16) + 32 * 32 + 3 * 32 * 48));  // a byte per weight of the four linear layers
+  EXPECT_EQ(bytes(Fp8KeptWeights::both, false), 2 * one_layout);
   EXPECT_EQ(bytes(Fp8KeptWeights::none, false), 0);
-  EXPECT_EQ(bytes(Fp8KeptWeights::automatic, false), one_form);
+  EXPECT_EQ(bytes(Fp8KeptWeights::automatic, false), one_layout);
   EXPECT_EQ(bytes(Fp8KeptWeights::automatic, true), 0);
 }
 
-// FP32 main parameters are the source of FP8 weights: no BF16 values lie beside them, unless a GEMM reads those.
-TEST(KeptWeights, NeedNoValuesBesideMainParameters) {
+// FP8 weights are quantized from the FP32 master weights: there are no BF16 weights unless a GEMM reads them.
+TEST(KeptWeights, NeedNoBf16Weights) {
   using config::Fp8KeptWeights;
   Config config = tiny_config(Family::llama);
   config.model.num_layers = 8;
@@ -214,7 +214,7 @@ TEST(Recompute, SavesMemory) {
   EXPECT_LT(activations(Recompute::full), none / 3);
 }
 
-TEST(Fp8State, EvaluationLeavesItAlone) {
+TEST(Fp8State, EvaluationDoesNotChangeIt) {
   for (const Config& config : all_precisions()) {
     if (config.precision.fp8 == Fp8Mode::off || config.precision.fp8_recipe != Fp8Recipe::delayed) continue;
     TinyModel tiny(config), evaluated(config);
@@ -234,7 +234,7 @@ TEST(Fp8State, EvaluationLeavesItAlone) {
   }
 }
 
-TEST(Fp8State, SkippedStepLeavesEverythingAlone) {
+TEST(Fp8State, ASkippedStepChangesNothing) {
   Config config = tiny_config(Family::llama);
   config.precision.dtype = config::ComputeDType::bf16;
   config.precision.fp8 = Fp8Mode::hybrid;
@@ -254,7 +254,7 @@ TEST(Fp8State, SkippedStepLeavesEverythingAlone) {
   EXPECT_EQ(disturbed.optimizer().status().skipped, 1);
   disturbed.optimizer().finish_step(true);
   EXPECT_EQ(disturbed.read(disturbed.model().recipe().table().scale), scale);
-  // And on as if it had not been.
+  // Training continues as if the skipped step had not happened.
   EXPECT_EQ(tiny.train_step(1e-2f), disturbed.train_step(1e-2f));
   EXPECT_EQ(tiny.read(tiny.model().parameters().mains), disturbed.read(disturbed.model().parameters().mains));
   EXPECT_EQ(tiny.read(tiny.model().recipe().table().history),
@@ -277,7 +277,7 @@ TEST(Fp8State, CalibrationOfABf16RunRecordsTheSameOperands) {
     EXPECT_EQ(a.info(i).name, b.info(i).name);
     EXPECT_EQ(a.info(i).format, b.info(i).format);
     EXPECT_GT(amax_a[i], 0) << a.info(i).name << " " << role_name(a.info(i).role);
-    // Weights are the same bits; activations differ by what FP8 did before them.
+    // Weights are the same bits; activations differ because earlier layers used FP8.
     if (a.info(i).role != fp8::OperandRole::weight) continue;
     EXPECT_EQ(amax_a[i], amax_b[i]);
   }
@@ -285,7 +285,7 @@ TEST(Fp8State, CalibrationOfABf16RunRecordsTheSameOperands) {
 
 TEST(Training, OverfitsOneBatchInEveryPrecision) {
   std::vector<Config> configs = all_precisions();
-  for (const Config& form : all_forms()) configs.push_back(form);
+  for (const Config& variant : all_variants()) configs.push_back(variant);
   for (const Config& config : configs) {
     if (config.model.hidden_dropout > 0) continue;
     TinyModel tiny(config);

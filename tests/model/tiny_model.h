@@ -1,5 +1,5 @@
-// A small model with its optimizer, built from a config in code: what the tests of the model, the recipes and
-// the trainer share.
+// A small model with its optimizer, built from a config in code, for the tests of the model, the recipes and the
+// trainer.
 #pragma once
 
 #include <cstring>
@@ -16,8 +16,7 @@
 
 namespace te::testing {
 
-/// A valid config of awkward but small sizes: 2 layers, hidden 32, grouped queries for Llama, FP32 unless
-/// changed.
+/// A valid config with small, irregular sizes: 2 layers, hidden 32, grouped queries for Llama, FP32.
 inline config::Config tiny_config(config::Family family) {
   config::Config config;
   config.name = "tiny";
@@ -46,7 +45,7 @@ class TinyModel {
  public:
   explicit TinyModel(const config::Config& config, Context context = Context::cpu())
       : TinyModel(config, nullptr, std::move(context)) {}
-  /// With a recipe of the test's own.
+  /// With a recipe that the test provides.
   TinyModel(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe,
             Context context = Context::cpu())
       : config_(config),
@@ -90,14 +89,15 @@ class TinyModel {
     context_.synchronize();
   }
 
-  /// Gradients of the mean loss, whatever their memory held before (NaN, here), and the loss.
+  /// Computes the gradients of the mean loss and returns the loss. Fills the gradients with NaN before, to prove that
+  /// no old value is used.
   double forward_backward(const model::Pass& pass = {}) {
     context_.fill_bytes(model_.parameters().grads, 0xff);
     optimizer_.begin_step(context_);
     return add_microbatch(pass);
   }
-  /// The same, added to those of the microbatches since begin_step(); the sum of their losses. Scratch is overwritten
-  /// outside its lifetime, so a use of it there shows in every number.
+  /// Adds the gradients of a microbatch to those since begin_step() and returns the sum of the losses. Scratch memory
+  /// is overwritten with NaN outside its lifetime, so any use there changes the results.
   double add_microbatch(model::Pass pass = {}) {
     pass.on_step = [this](const Context& context, model::Step step) {
       plan_.begin_step(context, static_cast<int>(step));
@@ -111,7 +111,7 @@ class TinyModel {
     model_.evaluate(context_, tokens_, targets_, eval_loss_);
     return read_scalar(eval_loss_) / static_cast<double>(tokens_.numel());
   }
-  /// What gradients are of: the mean loss with the z-loss.
+  /// The function that the gradients differentiate: mean loss plus z-loss.
   double objective() {
     context_.zero(eval_loss_);
     context_.zero(eval_z_loss_);
@@ -120,7 +120,7 @@ class TinyModel {
     model_.forward(context_, {}, tokens_, targets_, 0.0f, eval_loss_, {}, pass);
     return (read_scalar(eval_loss_) + read_scalar(eval_z_loss_)) / static_cast<double>(tokens_.numel());
   }
-  /// A whole optimizer step; returns the loss before it.
+  /// A complete optimizer step; returns the loss before it.
   double train_step(float lr) {
     forward_backward();
     optimizer_.step(context_, lr);

@@ -1,6 +1,6 @@
-// The norm whose backward pass produces the dy of linear_proj or linear_fc2 also sums the bias gradient and, with
-// delayed scaling, casts dy: the same bits on the CPU as from passes of their own, which is what a dropout in between
-// needs.
+// The backward pass of the norm that produces the grad_output of linear_proj or linear_fc2 also sums the bias gradient
+// and, with delayed scaling, quantizes grad_output. On the CPU this gives the same bits as separate passes, which run
+// if there is dropout in between.
 #include "core/profile.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
@@ -29,7 +29,7 @@ class CountCalls final : public OpObserver {
   std::string op_;
 };
 
-std::vector<Config> streamed_configs() {
+std::vector<Config> fused_configs() {
   std::vector<Config> configs;
   const auto add = [&](auto&& change) {
     Config config = tiny_config(Family::gpt);
@@ -62,8 +62,8 @@ std::vector<Config> streamed_configs() {
   return configs;
 }
 
-/// A probability that drops nothing and scales by one: only the way of the gradients differs.
-constexpr double kNothing = 1e-12;
+/// A dropout probability that drops nothing and scales by one, but prevents the fusion.
+constexpr double kNoDropout = 1e-12;
 
 struct Result {
   std::vector<float> gradients, amax, scales;
@@ -83,14 +83,14 @@ Result run(Config config, double dropout, Recompute recompute) {
   return result;
 }
 
-TEST(StreamGradient, OfTheNormsEqualsThatOfPassesOfItsOwn) {
-  for (const Config& config : streamed_configs()) {
+TEST(ResidualGradient, FusedAndSeparatePassesGiveTheSameBits) {
+  for (const Config& config : fused_configs()) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
       SCOPED_TRACE(std::string(to_string(config.precision.dtype)) + " " +
                    std::string(to_string(config.precision.fp8)) + " " +
                    std::string(to_string(config.precision.fp8_recipe)) + " " +
                    std::string(to_string(recompute)));
-      const Result fused = run(config, 0.0, recompute), separate = run(config, kNothing, recompute);
+      const Result fused = run(config, 0.0, recompute), separate = run(config, kNoDropout, recompute);
       EXPECT_EQ(fused.gradients, separate.gradients);
       EXPECT_EQ(fused.amax, separate.amax);
       EXPECT_EQ(fused.scales, separate.scales);
@@ -98,7 +98,7 @@ TEST(StreamGradient, OfTheNormsEqualsThatOfPassesOfItsOwn) {
   }
 }
 
-TEST(StreamGradient, OnlyWhatNoNormProducesHasAPassOfItsOwn) {
+TEST(ResidualGradient, NumberOfSeparatePasses) {
   const auto calls = [](const char* op, Fp8Mode fp8, double dropout) {
     Config config = tiny_config(Family::gpt);
     config.precision.dtype = config::ComputeDType::bf16;
@@ -109,12 +109,12 @@ TEST(StreamGradient, OnlyWhatNoNormProducesHasAPassOfItsOwn) {
     tiny.forward_backward();
     return counter.count;
   };
-  // Of two layers: linear_qkv's; behind a dropout linear_proj's and linear_fc2's, too.
+  // In two layers: linear_qkv's; with dropout also those of linear_proj and linear_fc2.
   EXPECT_EQ(calls("bias_gradient", Fp8Mode::off, 0.0), 2);
-  EXPECT_EQ(calls("bias_gradient", Fp8Mode::off, kNothing), 6);
-  // Casts: attention's output in either pass and linear_qkv's dy, and the same two.
+  EXPECT_EQ(calls("bias_gradient", Fp8Mode::off, kNoDropout), 6);
+  // Attention's output in forward and backward pass and linear_qkv's grad_output; with dropout also the same two.
   EXPECT_EQ(calls("quantize", Fp8Mode::hybrid, 0.0), 6);
-  EXPECT_EQ(calls("quantize", Fp8Mode::hybrid, kNothing), 10);
+  EXPECT_EQ(calls("quantize", Fp8Mode::hybrid, kNoDropout), 10);
 }
 
 }  // namespace

@@ -32,26 +32,26 @@ void ShardMemory::plan(MemoryPlan& plan, const std::string& name, Lifetime lifet
   add(columnwise_scales, ".columnwise.scale_inv");
 }
 
-// All but the last are multiples of 128 tokens' bytes, so each begins as aligned as the first.
+// The sizes of all tensors except the last are multiples of 128 bytes, so each has the alignment of the first.
 void ShardMemory::place_in(const Tensor& values) {
   size_t end = 0;
   for (Tensor* slot : {&rowwise, &rowwise_scales, &columnwise, &columnwise_scales}) {
     slot->data = values.as<char>() + end;
     end += slot->bytes();
   }
-  TE_CHECK(end <= values.bytes(), "{} bytes of a share's forms in {} of {}", end, values.bytes(),
-           values.shape.str());
+  TE_CHECK(end <= values.bytes(), "the layouts of a shard need {} bytes, {} has {}", end, values.shape.str(),
+           values.bytes());
 }
 
 namespace {
 
-/// [rows, cols] of rank `rank`, of blocks [ranks, rows, cols].
+/// The block [rows, cols] of rank `rank` in blocks [ranks, rows, cols].
 Tensor block_of(const Tensor& blocks, int rank) {
   const int64_t rows = blocks.dim(1);
   return blocks.slice_rows(rank * rows, rows);
 }
 
-/// Columns of `full` [rows, tokens] from the ranks' blocks [ranks, rows, shard].
+/// Copies the ranks' blocks [ranks, rows, shard] to the columns of `full` [rows, tokens].
 void place_columns(const Context& stream, const TensorParallel& ranks, const Tensor& blocks,
                    const Tensor& full) {
   for (const parallel::TokenRange& own : ranks.ranges(full.cols()))
@@ -88,7 +88,7 @@ void gather_groups(const Context& context, TensorParallel& ranks, const ShardMem
     ranks.gather_rows(stream, memory.columnwise_scales, full.columnwise.scales);
   };
   if (!mode.rowwise) {
-    TE_CHECK(mode.columnwise && !work, "rows are worked on that nobody gathers");
+    TE_CHECK(mode.columnwise && !work, "work on rows requires the row-wise layout");
     return columnwise(context);
   }
   TensorParallel::Companions companions{.before_work = rowwise_scales, .overlapped = {}};

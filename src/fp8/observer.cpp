@@ -33,13 +33,13 @@ double dynamic_range(const TensorSums& sums) {
   return sums.smallest > 0 ? std::log2(static_cast<double>(sums.amax) / sums.smallest) : kNan;
 }
 
-// Central moments from those about 0, all in FP64.
+// Central moments from raw moments, in FP64.
 double kurtosis(const TensorSums& sums) {
   const double n = finite(sums);
   if (n == 0) return kNan;
   const double mean = sums.sum1 / n, m2 = sums.sum2 / n, m3 = sums.sum3 / n, m4 = sums.sum4 / n;
   const double variance = m2 - mean * mean;
-  // What rounding leaves of equal values is no variance.
+  // Equal values have a variance of 0 up to rounding errors.
   if (!(variance > 1e-12 * m2)) return kNan;
   return (m4 - 4 * mean * m3 + 6 * mean * mean * m2 - 3 * mean * mean * mean * mean) / (variance * variance);
 }
@@ -66,12 +66,12 @@ ScaleLayout layout_of(Fp8Recipe recipe, OperandRole role) {
 // --- what is recorded --------------------------------------------------------------------------------------
 
 int Observer::add_operand(ObservedOperand operand) {
-  TE_CHECK(first_variant_.empty(), "operand {} is watched after the plan", operand.info.name);
+  TE_CHECK(first_variant_.empty(), "operand {} registered after the plan", operand.info.name);
   operands_.push_back(std::move(operand));
   return static_cast<int>(operands_.size()) - 1;
 }
 
-// Scales of a tensor, and of blocks, cast both forms alike.
+// With one scale per tensor or per 128 x 128 block, both layouts have the same quantized values.
 void Observer::add_variants(int operand_index, Fp8Recipe recipe, bool what_if, bool rowwise,
                             bool columnwise) {
   Variant variant{.operand_index = operand_index, .recipe = recipe, .what_if = what_if};
@@ -94,8 +94,8 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
       variants_.push_back({.operand_index = i, .casts = false});
     for (const std::string& name : what_if) {
       Fp8Recipe recipe{};
-      TE_CHECK(config::from_string(name, recipe) && recipe != Fp8Recipe::delayed, "no recipe to try: {}",
-               name);
+      TE_CHECK(config::from_string(name, recipe) && recipe != Fp8Recipe::delayed,
+               "not a recipe that can be tried: {}", name);
       if (!operand.quantized || recipe != operand.recipe) add_variants(i, recipe, true, true, true);
     }
   }
@@ -109,7 +109,7 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
   plan.add(scale_, "fp8.statistics_scale", MemoryKind::fp8_state, DType::f32, {1});
 }
 
-// --- looking -----------------------------------------------------------------------------------------------
+// --- recording ---------------------------------------------------------------------------------------------
 
 void Observer::begin(const Context& context) {
   TE_CHECK(!first_variant_.empty(), "the observer has no plan");
@@ -134,7 +134,7 @@ void Observer::record(const Context& context, int operand_index, const Operand& 
         .into = sums_of(i)};
     if (stats.layout == ScaleLayout::tensor) {
       stats.scale = scale;
-      if (variant.what_if) {  // as TensorwiseRecipe, of this rank's part of the tensor
+      if (variant.what_if) {  // as TensorwiseRecipe, for this rank's part of the tensor
         kernels::Fp8Output amax;
         amax.amax = current_amax_.as<float>();
         context.zero(current_amax_);

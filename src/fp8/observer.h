@@ -1,11 +1,11 @@
-// Looks at every operand of every linear while a pass makes them, and at what a cast does to it: the run's own recipe,
-// and others that might have been ("what if"). The values that are looked at are the high-precision ones, so while the
-// observer is active producers write these and complete() casts, to the same bits as ever (recipe.h), and no state is
-// touched: no amax is recorded, no cast counted. One such pass (train/step_runner.h, observe()) is a diagnosis between
-// two steps.
+// Collects statistics of every operand of every linear layer in a pass, and of the quantization error of the run's
+// recipe and of alternative recipes ("what if"). The statistics need the high-precision values. While the observer is
+// active, producers therefore write high precision and complete() quantizes, with the same bits as without the observer
+// (recipe.h). FP8 state does not change: no amax is recorded and no quantization is counted. Such a pass
+// (train/step_runner.h, observe()) runs between two steps for diagnosis.
 //
-// Linears know nothing of it. Recipe::quantizer() registers each operand, high-precision ones, too;
-// Quantizer::complete() shows it once it is cast.
+// Linear layers do not use the observer. Recipe::quantizer() registers each operand, including those in high precision;
+// Quantizer::complete() records it after quantization.
 #pragma once
 
 #include <string>
@@ -20,31 +20,31 @@
 
 namespace te::fp8 {
 
-/// What happens to the values of an operand in one way of casting.
+/// Statistics of an operand quantized by one recipe.
 struct CastStatistics {
   OperandInfo operand;
-  std::string recipe;    ///< "delayed", ..., or "none": not cast
-  bool what_if = false;  ///< not what the run does
-  std::string form;      ///< "rowwise", "columnwise", or "both" where they are cast alike
+  std::string recipe;    ///< "delayed", ..., or "none": not quantized
+  bool what_if = false;  ///< an alternative recipe, not that of the run
+  std::string form;      ///< layout: "rowwise", "columnwise", or "both" if their quantized values are equal
   kernels::TensorSums sums;
 };
 
-// Of all sums' values: NaN where there are none.
-double sqnr_db(const kernels::TensorSums& sums);  ///< 10 log10(signal / error); infinite without an error
+// The results are NaN if there are no values.
+double sqnr_db(const kernels::TensorSums& sums);  ///< 10 log10(signal / error); infinite if the error is 0
 double dynamic_range(const kernels::TensorSums& sums);  ///< log2(amax / smallest magnitude above 0)
-double kurtosis(const kernels::TensorSums& sums);       ///< about the mean; 3 of a normal distribution
+double kurtosis(const kernels::TensorSums& sums);       ///< about the mean; 3 for a normal distribution
 double saturated_fraction(const kernels::TensorSums& sums);
 double underflow_fraction(const kernels::TensorSums& sums);
 
-/// An operand as Recipe::quantizer() knows it.
+/// An operand as registered by Recipe::quantizer().
 struct ObservedOperand {
   OperandInfo info;
   bool quantized = false;
   config::Fp8Recipe recipe = config::Fp8Recipe::delayed;
-  bool rowwise = true, columnwise = true;  ///< forms that it has
+  bool rowwise = true, columnwise = true;  ///< layouts that it has
 };
 
-/// Which values share a scale. Delayed and tensorwise scales are of whole tensors.
+/// Which values share a scale. delayed and tensorwise have one scale per tensor.
 kernels::ScaleLayout layout_of(config::Fp8Recipe recipe, OperandRole role);
 
 class Observer {
@@ -52,19 +52,20 @@ class Observer {
   explicit Observer(const config::PrecisionConfig& precision) : precision_(precision) {}
 
   int add_operand(ObservedOperand operand);
-  /// Before the plan: what shall be recorded. Without it nothing is planned.
+  /// Plans memory for the statistics of all operands and the recipes `what_if`. Optional; begin() requires it.
   void plan(MemoryPlan& plan, const std::vector<std::string>& what_if);
 
-  /// From here to end() passes are looked at. Zeroes the sums.
+  /// Records passes until end(). Zeroes the sums.
   void begin(const Context& context);
   void end() { active_ = false; }
   bool active() const { return active_; }
 
-  /// `scale`: the one that has just cast the operand, where its recipe has one of the tensor. Sums of an operand that
-  /// is seen in parts add up.
+  /// `scale`: the scale with which the operand was just quantized, if its recipe has one per tensor. An operand may be
+  /// recorded in parts: the sums accumulate.
   void record(const Context& context, int operand_index, const Operand& operand, const float* scale) const;
 
-  /// Waits for the device. Of this rank, in the order of the linears; merge over ranks with kernels::merged().
+  /// Waits for the device. Statistics of this rank, in the order of the linear layers; merge over ranks with
+  /// kernels::merged().
   std::vector<CastStatistics> read(const Context& context) const;
 
  private:
@@ -80,11 +81,11 @@ class Observer {
   config::PrecisionConfig precision_;
   std::vector<ObservedOperand> operands_;
   std::vector<Variant> variants_;
-  std::vector<size_t> first_variant_;  ///< of each operand, and the end
+  std::vector<size_t> first_variant_;  ///< per operand, and the end
   bool active_ = false;
-  Tensor sums_;                  ///< u8 [ways, bytes of TensorSums]
-  Tensor scratch_;               ///< of tensor_stats
-  Tensor current_amax_, scale_;  ///< [1] fp32: of a cast that might have been
+  Tensor sums_;                  ///< u8 [variants, bytes of TensorSums]
+  Tensor scratch_;               ///< scratch of tensor_stats
+  Tensor current_amax_, scale_;  ///< [1] fp32: of an alternative recipe
 };
 
 }  // namespace te::fp8

@@ -26,7 +26,7 @@ void Operand::check_ready() const {
 
 // --- the producer's side -----------------------------------------------------------------------------------
 
-// What is taken is done.
+// Records the outputs as produced.
 Output Target::take(bool values, bool cast, bool sums) {
   Output output;
   if (cast) output.fp8 = fp8_;
@@ -44,7 +44,7 @@ Output Target::values_and_sums() {
   return take(true, false, true);
 }
 
-// FP8 alone would leave nothing to sum.
+// Without high-precision values, the column sums could not be computed later.
 Output Target::cast() {
   const bool casts = fp8_.wants_data() && !sums_.into;
   return take(!casts, casts, false);
@@ -58,7 +58,7 @@ Output Target::cast_in_place() {
   return take(!casts, casts, casts);
 }
 
-// The values themselves are announced when the linear is given them.
+// The linear layer calls mark_high_precision_kept() when it gets the values.
 Output Target::quantized_copy() {
   return take(false, fp8_.wants_data(), true);
 }
@@ -77,7 +77,7 @@ kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, 
                                input.rowwise.layout == kernels::ScaleLayout::rows};
 }
 
-// In FP8 the contraction runs over W's rows, so W enters in its columnwise form.
+// The GEMM contracts over W's rows, so in FP8 it reads W's columnwise layout.
 kernels::Gemm dgrad(const Operand& grad, const Operand& weight, int64_t first, int64_t count) {
   grad.check_ready();
   weight.check_ready();

@@ -102,11 +102,11 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   operand.use_high_precision_ = enabled() && recipe_->shared_->high_precision;
   const ColumnSums missing = done.sums ? ColumnSums{} : sums;
   if (done.cast) {
-    TE_CHECK(!missing.into, "{}: cast by its producer without its column sums",
+    TE_CHECK(!missing.into, "{}: its producer quantized it without computing the column sums",
              recipe_->table().info(index_).name);
     return;
   }
-  TE_CHECK(done.values, "an operand [{}] is completed that no producer of this pass has written",
+  TE_CHECK(done.values, "operand [{}] is completed, but no producer of this pass has written it",
            operand.high_precision.shape.str());
   const bool watching = recipe_ != nullptr && recipe_->shared_->observer.active(),
              first_pass = mode.record_amax;
@@ -127,7 +127,7 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
                                       enabled() ? recipe_->last_scale(index_) : nullptr);
 }
 
-// The form that is not asked for may have no memory now.
+// The other layout may have no valid memory at this time.
 void Quantizer::quantize_layout(const Context& context, const Operand& operand,
                                 kernels::Matrix Operand::*form, QuantizeMode mode,
                                 const ColumnSums& sums) const {
@@ -137,7 +137,7 @@ void Quantizer::quantize_layout(const Context& context, const Operand& operand,
   recipe_->cast(context, index_, part, mode, sums);
 }
 
-// Passes in high precision read no form.
+// Passes in high precision read no quantized layout.
 void Quantizer::recompute_rowwise(const Context& context, Operand& operand) const {
   if (operand.use_high_precision_) return;
   quantize_layout(context, operand, &Operand::rowwise, {.columnwise = false, .reuse_scale = true}, {});
@@ -152,7 +152,7 @@ void Quantizer::recompute_columnwise(const Context& context, Operand& operand, b
 
 int Quantizer::register_sharded() const {
   TE_CHECK(transposes() && recipe_->cast_scale(index_) == Recipe::CastScale::current,
-           "an operand without a scale of the tensor's own would be cast in parts");
+           "only an operand with current scaling per tensor can be quantized in shards");
   return recipe_->shared_->sharded_weights.add({.index = index_,
                                                 .format = format(),
                                                 .power_of_two = recipe_->has_power_of_two_scales(),
@@ -162,7 +162,7 @@ int Quantizer::register_sharded() const {
 void Quantizer::complete_gathered(const Context& context, Operand& weight, int number,
                                   QuantizeMode mode) const {
   TE_CHECK(!recipe_->shared_->observer.active() && !recipe_->shared_->high_precision,
-           "{}: its high-precision values are asked for, of which this rank has its part",
+           "{}: all high-precision values are needed, but this rank has only a shard",
            recipe_->table().info(index_).name);
   weight.produced_ = {};
   weight.ready_ = true;
@@ -205,7 +205,7 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
                        const parallel::TensorParallel::Work& work, const ColumnSums& sums) const {
   const bool casts = enabled() && !recipe_->shared_->high_precision;
   if (casts && !gathers_quantized(ranks, full.rows())) {
-    // 1. High-precision rows travel, 2. and are cast where they arrive.
+    // Gather high-precision rows, then quantize all of them.
     if (sums.into && !shard.produced_.sums)
       kernels::bias_gradient(context, shard.high_precision, sums.into, sums.scratch);
     ranks.gather(context, shard.high_precision, full.high_precision);
@@ -214,9 +214,9 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
     if (work) work(0, full.high_precision.rows());
     return;
   }
-  // 1. A share is cast before it travels, so that bytes travel; with one scale a tensor, that of all shares.
+  // 1. Quantize the shard before gathering FP8 bytes. A scale per tensor is that of all shards.
   const bool grouped = casts && scale_layout() == kernels::ScaleLayout::vectors;
-  if (!grouped) mode.rowwise = true;  // the other form is made from it
+  if (!grouped) mode.rowwise = true;  // the columnwise layout is its transpose
   complete(context, shard, mode, sums);
   full.produced_ = {};
   full.ready_ = true;
@@ -224,7 +224,7 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
   if (!casts) return ranks.gather(context, shard.high_precision, full.high_precision, work);
   if (grouped) return gather_groups(context, ranks, memory, shard.rowwise.values, full, mode, work);
   ranks.gather(context, shard.rowwise.values, full.rowwise.values, work);
-  // 2. The transposed copy is made where they arrive.
+  // 2. Transpose the gathered rows.
   if (mode.columnwise) kernels::transpose_fp8(context, full.rowwise.values, full.columnwise.values);
 }
 
@@ -251,7 +251,7 @@ DType format_of(const config::LinearPrecision& linear, OperandRole role) {
 
 Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
   const bool head = layer == kOutputLayer;
-  // What an FP8 run would quantize is what a calibrating one watches.
+  // A calibrating run records the operands that an FP8 run would quantize.
   const config::LinearPrecision linear = config::linear_precision(
       config::as_quantized(precision_), linear_name.substr(linear_name.rfind('.') + 1),
       head ? num_layers_ : layer, num_layers_);
@@ -272,8 +272,7 @@ void Recipe::set_amax_groups(parallel::Communicator& tensor, parallel::Communica
   shared_->stage = stage.size() > 1 ? &stage : nullptr;
 }
 
-// Non-negative floats are ordered like their bits, and so are infinity and NaN above them; a maximum of floats would
-// lose a NaN.
+// Non-negative floats, infinity and NaN are ordered like their bits as integers. A maximum of floats would drop NaN.
 void Recipe::reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax) {
   if (group != nullptr)
     group->all_reduce(context, {amax.data, DType::i32, amax.shape}, parallel::ReduceOp::max);
@@ -294,7 +293,7 @@ void Recipe::plan(MemoryPlan& plan) {
 #endif
 }
 
-// Every rank equal to the largest: all equal.
+// All ranks have equal scales if each equals the maximum.
 void Recipe::check_scales_agree(const Context& context) const {
   if (!compared_) return;
   const auto count = static_cast<size_t>(table().size());
@@ -305,7 +304,7 @@ void Recipe::check_scales_agree(const Context& context) const {
   context.copy_to_host(largest.data(), compared_);
   context.synchronize();
   for (size_t i = 0; i < count; ++i) {
-    TE_CHECK(own[i] == largest[i], "FP8 scale of {} {} is {} here and {} on another rank of {}",
+    TE_CHECK(own[i] == largest[i], "FP8 scale of {} {} is {} on this rank and {} on another rank of {}",
              table().info(static_cast<int>(i)).name, role_name(table().info(static_cast<int>(i)).role),
              own[i], largest[i], shared_->stage->name());
   }
@@ -314,7 +313,8 @@ void Recipe::check_scales_agree(const Context& context) const {
 void Recipe::update(const Context&, const int32_t*) {}
 
 void Recipe::set_high_precision(bool on) {
-  TE_CHECK(!on || shared_->keeps_high_precision, "high precision has not been planned");
+  TE_CHECK(!on || shared_->keeps_high_precision,
+           "high precision was not planned; call keep_high_precision() first");
   shared_->high_precision = on;
 }
 
@@ -332,8 +332,7 @@ int Recipe::margin_of(int index) const {
   return static_cast<int>(precision_.margin) + (has_test_outlier(index) ? shared_->outlier_log2 : 0);
 }
 
-// Scales that come from a history are made by one launch for all operands, with one margin: the limits carry the
-// outlier.
+// One launch computes the delayed scales of all operands with one margin, so the outlier is applied to fp8_max.
 void Recipe::set_test_outlier(const Context& context, int log2) {
   shared_->outlier_log2 = log2;
   if (table().size() == 0) return;
@@ -408,7 +407,7 @@ void Recipe::cast_tensor(const Context& context, int index, Operand& operand, Qu
                               .scratch = sums.scratch});
 }
 
-// False: not done, as it is no such operand.
+// Returns false if the operand does not meet the conditions.
 bool Recipe::cast_small(const Context& context, int index, Operand& operand, QuantizeMode mode) {
   if (cast_scale(index) != CastScale::current || !operand.rowwise || mode.columnwise || mode.record_amax ||
       mode.count)
@@ -422,8 +421,8 @@ bool Recipe::cast_small(const Context& context, int index, Operand& operand, Qua
                                                   .margin = margin_of(index),
                                                   .power_of_two = has_power_of_two_scales()});
   TE_CHECK(done || !context.is_cuda() || operand.high_precision.numel() > kernels::kMaxSmallElements,
-           "{}: {} would be cast in turns, which a recorded pass must not", table().info(index).name,
-           operand.high_precision.shape.str());
+           "{}: quantizing {} would alternate amax buffers, which a CUDA graph cannot",
+           table().info(index).name, operand.high_precision.shape.str());
   return done;
 }
 

@@ -11,9 +11,8 @@ namespace te::fp8 {
 
 // --- delayed -----------------------------------------------------------------------------------------------
 
-// Weights are cast once a step, from memory: their scale is their own, so that no update can take them out of its
-// range. So are the scales of calibration passes. Either amax enters the state as any other; the last step's row is
-// working space.
+// Weights are quantized once per step from memory. They use their current scale, so that no update can overflow it. So
+// do calibration passes. Both amaxes enter the history like any other; the row of last_amax is scratch.
 Recipe::CastScale DelayedRecipe::cast_scale(int index) const {
   if (calibrating_ || table().info(index).role == OperandRole::weight) return CastScale::current;
   return requantizes() ? CastScale::corrected : CastScale::given;
@@ -31,7 +30,7 @@ void DelayedRecipe::bypass_quantization(const Context& context, int index, Opera
   out.amax = table().amax_of(index).as<float>();
   kernels::quantize(context, {.x = operand.high_precision, .out = out});
   Recipe::bypass_quantization(context, index, operand, mode,
-                              sums);  // by the kernel that sums without this recipe
+                              sums);  // the same kernel as with the recipe `off`, for the same bits
 }
 
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
@@ -61,8 +60,7 @@ void OffRecipe::cast(const Context& context, int index, Operand& operand, Quanti
 
 // --- tensorwise --------------------------------------------------------------------------------------------
 
-// Nothing here outlives the call but the values and their scale: the table's row is working space (and what the log
-// shows).
+// Only the values and their scale outlive the call; the table's row is scratch (and shown in the log).
 void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                             const ColumnSums& sums) {
   cast_tensor(context, index, operand, mode, sums);
@@ -114,7 +112,7 @@ std::unique_ptr<Recipe> make_plain_recipe(config::Fp8Recipe kind, const config::
   }
 }
 
-// A recipe is asked for when the first linear wants it; all before the plan.
+// Creates a recipe when the first linear layer uses it; all are created before the plan.
 Recipe& MixedRecipe::recipe_of(config::Fp8Recipe kind) {
   std::unique_ptr<Recipe>& recipe = recipes_[kind];
   if (recipe == nullptr) {
@@ -140,8 +138,8 @@ void MixedRecipe::end_calibration() {
   for (auto& [kind, recipe] : recipes_) recipe->end_calibration();
 }
 
-// The delayed recipe's update is one of the whole table; scales of others are their own affair and made anew by each
-// cast.
+// The delayed recipe updates the whole table. That does not affect other recipes, which compute their scales in each
+// quantization.
 void MixedRecipe::update(const Context& context, const int32_t* skip) {
   if (needs_calibration()) return recipes_.at(config::Fp8Recipe::delayed)->update(context, skip);
   log_amaxes(context);

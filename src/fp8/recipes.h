@@ -1,4 +1,4 @@
-// The recipes; see recipe.h for what they are.
+// The recipes that recipe.h describes.
 #pragma once
 
 #include <map>
@@ -9,8 +9,8 @@
 
 namespace te::fp8 {
 
-/// Scales from a history of amaxes. What TE calls DelayedScaling, updated once per optimizer step. With fp8_recast
-/// inputs and gradients whose values outgrow them are cast again with scales of their own.
+/// Scales from a history of amaxes: Transformer Engine's DelayedScaling, updated once per optimizer step. With
+/// fp8_recast, inputs and gradients that overflow their scale are requantized with their current scale.
 class DelayedRecipe : public Recipe {
  public:
   DelayedRecipe(const config::PrecisionConfig& precision, int num_layers) : Recipe(precision, num_layers) {}
@@ -33,8 +33,7 @@ class DelayedRecipe : public Recipe {
   int history_len() const override { return static_cast<int>(precision_.amax_history_len); }
 };
 
-/// BF16 (or FP32) operands. With fp8_calibrate it keeps the state that `delayed` would have, so that FP8 can
-/// take over.
+/// BF16 (or FP32) operands. With fp8_calibrate it keeps the state of `delayed`, so that a later run can use FP8.
 class OffRecipe final : public DelayedRecipe {
  public:
   OffRecipe(const config::PrecisionConfig& precision, int num_layers)
@@ -49,8 +48,8 @@ class OffRecipe final : public DelayedRecipe {
             const ColumnSums& sums) override;
 };
 
-/// Scales from the tensor itself. What TE calls Float8CurrentScaling. A producer finds its operand's amax in its own
-/// pass, and casts in a second one.
+/// Scales from the tensor's current amax: Transformer Engine's Float8CurrentScaling. A producer computes the amax in a
+/// first launch and quantizes in a second one.
 class TensorwiseRecipe final : public Recipe {
  public:
   TensorwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
@@ -70,9 +69,8 @@ class TensorwiseRecipe final : public Recipe {
             const ColumnSums& sums) override;
 };
 
-/// Scales of groups of an operand's values, from the values themselves: a pass over x writes both forms, each with its
-/// own scales. A columnwise form needs all tokens of a column's group: where these are several ranks', high-precision
-/// rows travel.
+/// A current scale per group of values: one pass over x writes both layouts with separate scales. The columnwise layout
+/// needs all tokens of a column's group; if several ranks have them, the ranks gather high-precision rows.
 class GroupRecipe : public Recipe {
  public:
   bool quantizes() const override { return true; }
@@ -85,7 +83,7 @@ class GroupRecipe : public Recipe {
             const ColumnSums& sums) override;
 };
 
-/// One per row of either form. What torchao calls rowwise.
+/// A scale per row of each layout, as in torchao's rowwise recipe.
 class RowwiseRecipe final : public GroupRecipe {
  public:
   RowwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
@@ -96,21 +94,21 @@ class RowwiseRecipe final : public GroupRecipe {
   }
 };
 
-/// One per 1 x 128 values of activations and gradients, 128 x 128 of weights. What TE calls Float8BlockScaling.
+/// A scale per 1 x 128 values of activations and gradients, and per 128 x 128 values of weights: Transformer Engine's
+/// Float8BlockScaling.
 class BlockwiseRecipe final : public GroupRecipe {
  public:
   BlockwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
       : GroupRecipe(precision, num_layers) {}
   const char* name() const override { return "blockwise"; }
-  /// Where runs of a rank's tokens are whole groups.
+  /// True if a rank's runs of tokens consist of complete groups.
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const override;
   kernels::ScaleLayout scale_layout(OperandRole role) const override {
     return layout_of(config::Fp8Recipe::blockwise, role);
   }
 };
 
-/// Several of these in one model: precision.overrides give linears a recipe of their own. One table holds the state of
-/// all.
+/// Several recipes in one model: precision.overrides gives linear layers other recipes. All share one ScaleTable.
 class MixedRecipe final : public Recipe {
  public:
   MixedRecipe(const config::PrecisionConfig& precision, int num_layers) : Recipe(precision, num_layers) {}
@@ -126,14 +124,14 @@ class MixedRecipe final : public Recipe {
   Recipe& recipe_of(config::Fp8Recipe kind) override;
   int history_len() const override;
   void cast(const Context&, int, Operand&, QuantizeMode, const ColumnSums&) override {
-    internal_error("a mixed recipe casts nothing itself", std::source_location::current());
+    internal_error("a mixed recipe does not quantize by itself", std::source_location::current());
   }
 
  private:
   std::map<config::Fp8Recipe, std::unique_ptr<Recipe>> recipes_;
 };
 
-/// The recipe of that kind for the whole model.
+/// A recipe for the complete model, without overrides.
 std::unique_ptr<Recipe> make_plain_recipe(config::Fp8Recipe kind, const config::PrecisionConfig& precision,
                                           int num_layers);
 

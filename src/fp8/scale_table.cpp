@@ -33,7 +33,7 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
            {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
   if (two_launches) {
     num_casts_.assign(infos_.size(), 0);
-    plan.add(predicted_scales, "fp8.guesses", MemoryKind::fp8_state, DType::f32, {n, 2});
+    plan.add(predicted_scales, "fp8.predicted_scales", MemoryKind::fp8_state, DType::f32, {n, 2});
     plan.add(cast_states, "fp8.cast_states", MemoryKind::fp8_state, DType::u8,
              {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
   }
@@ -82,7 +82,8 @@ ScaleTable::CastCount ScaleTable::count_casts(const Context& context) const {
 
 void ScaleTable::zero_counters(const Context& context) {
   if (size() > 0) context.zero(counters);
-  if (cast_states) context.zero(cast_states);  // the counts; between casts the rest is zero anyway
+  if (cast_states)
+    context.zero(cast_states);  // resets the counts; the other fields are zero between quantizations
 }
 
 }  // namespace te::fp8

@@ -7,18 +7,20 @@
 namespace te::fp8 {
 namespace {
 
-/// Any part as a matrix that kernels read in whole lines.
+/// A part of a weight as a matrix with 128 columns.
 Tensor in_rows(const Tensor& flat, DType dtype) {
   constexpr int64_t kCols = 128;
-  TE_CHECK(flat.numel() % kCols == 0, "a part of a weight has {} elements", flat.numel());
+  TE_CHECK(flat.numel() % kCols == 0, "a part of a weight has {} elements, not a multiple of {}",
+           flat.numel(), kCols);
   return {flat.data, dtype, {flat.numel() / kCols, kCols}};
 }
 
 }  // namespace
 
 int ShardedWeightQuantizer::add(const Weight& weight) {
-  TE_CHECK(amax_.shape.rank() == 0, "a weight is registered after the plan");
-  TE_CHECK(weights_.empty() || weights_.front().margin == weight.margin, "weights of several margins");
+  TE_CHECK(amax_.shape.rank() == 0, "weight registered after the plan");
+  TE_CHECK(weights_.empty() || weights_.front().margin == weight.margin,
+           "sharded weights must have the same margin");
   weights_.push_back(weight);
   return size() - 1;
 }
@@ -26,10 +28,10 @@ int ShardedWeightQuantizer::add(const Weight& weight) {
 void ShardedWeightQuantizer::plan(MemoryPlan& plan) {
   const int64_t n = size();
   if (n == 0) return;
-  plan.add(amax_, "fp8.parted.amax", MemoryKind::fp8_state, DType::f32, {n});
-  plan.add(scale_, "fp8.parted.scale", MemoryKind::fp8_state, DType::f32, {n});
-  plan.add(fp8_max_, "fp8.parted.fp8_max", MemoryKind::fp8_state, DType::f32, {n});
-  plan.add(powers_of_two_, "fp8.parted.powers_of_two", MemoryKind::fp8_state, DType::u8, {n});
+  plan.add(amax_, "fp8.sharded.amax", MemoryKind::fp8_state, DType::f32, {n});
+  plan.add(scale_, "fp8.sharded.scale", MemoryKind::fp8_state, DType::f32, {n});
+  plan.add(fp8_max_, "fp8.sharded.fp8_max", MemoryKind::fp8_state, DType::f32, {n});
+  plan.add(powers_of_two_, "fp8.sharded.powers_of_two", MemoryKind::fp8_state, DType::u8, {n});
 }
 
 void ShardedWeightQuantizer::bind(const Context& context) {
@@ -59,7 +61,7 @@ void ShardedWeightQuantizer::record_amax(const Context& context, int number, con
   kernels::quantize(context, {.x = in_rows(values, values.dtype), .out = out, .dbias = {}, .scratch = {}});
 }
 
-// As integers, so that a NaN stays (parallel/communicator.h).
+// The maximum of the bits as integers, which preserves NaN (parallel/communicator.h).
 void ShardedWeightQuantizer::all_reduce_amax(const Context& context, parallel::Communicator* ranks) const {
   if (ranks != nullptr)
     ranks->all_reduce(context, {amax_.data, DType::i32, amax_.shape}, parallel::ReduceOp::max);

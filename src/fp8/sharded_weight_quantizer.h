@@ -1,15 +1,15 @@
-// Weights that the data ranks cast together: each rank casts the elements of its segments, and the bytes travel
-// (comm/parameter_gatherer.h) in place of high-precision values that every rank would cast. A weight has one scale, by
-// the amax of the whole tensor:
+// Quantizes weights that are sharded across data-parallel ranks: each rank quantizes its segments, and the ranks gather
+// FP8 bytes (comm/parameter_gatherer.h) instead of high-precision values that every rank would quantize. A weight has
+// one scale, from the amax of the full tensor:
 //
 //   1. reset_amax(), record_amax() each part   this rank's amaxes
-//   2. all_reduce_amax()                        those of the whole weights, in one message for all, and their scales
-//   3. quantize() each part                     then the bytes are gathered
-//   4. commit_scale()                           when a pass is about to use the weight: what a cast would leave in the
-//                                               scale table
+//   2. all_reduce_amax()                       amaxes of the full weights, in one collective, and their scales
+//   3. quantize() each part                    then the bytes are gathered
+//   4. commit_scale()                          before a pass uses the weight: updates the scale table as quantization
+//                                              of the full weight does
 //
-// Bytes, scales and state are those of a cast of the whole weight on every rank (Recipe::cast_tensor with a scale of
-// the tensor's own), and the state changes at the same time.
+// Bytes, scales and state are those of quantizing the full weight on every rank (Recipe::cast_tensor with current
+// scaling), and the state changes at the same time.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ namespace te::fp8 {
 class ShardedWeightQuantizer {
  public:
   struct Weight {
-    int index = 0;  ///< of the scale table
+    int index = 0;  ///< in the scale table
     DType format = DType::e4m3;
-    bool power_of_two = false;  ///< the scale
-    int margin = 0;             ///< the same of all
+    bool power_of_two = false;  ///< scales are powers of two
+    int margin = 0;             ///< equal for all weights
   };
-  /// Returns its number. Only before plan().
+  /// Registers a weight and returns its number. Only before plan().
   int add(const Weight& weight);
   int size() const { return static_cast<int>(weights_.size()); }
   const Weight& at(int number) const { return weights_[static_cast<size_t>(number)]; }
@@ -42,12 +42,12 @@ class ShardedWeightQuantizer {
   void reset_amax(const Context& context) const;
   /// `values`: a multiple of 128 elements, bf16 or fp32.
   void record_amax(const Context& context, int number, const Tensor& values) const;
-  /// `ranks`: all that hold parts of the weights; null: there are no others.
+  /// `ranks`: all ranks with shards of the weights; null: one rank.
   void all_reduce_amax(const Context& context, parallel::Communicator* ranks) const;
-  /// `bytes`: as many u8 elements. `counters`: added to, or null.
+  /// `bytes`: u8, as many elements as `values`. `counters`: incremented, or null.
   void quantize(const Context& context, int number, const Tensor& values, const Tensor& bytes,
                 kernels::Fp8Counters* counters) const;
-  /// `out`: what a cast of the whole weight with a current_scale would be told. Its data is there already.
+  /// `out`: the output of quantizing the full weight with a current scale. Its data has already been gathered.
   void commit_scale(const Context& context, int number, const kernels::Fp8Output& out) const;
 
  private:

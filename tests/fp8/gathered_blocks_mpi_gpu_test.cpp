@@ -1,6 +1,6 @@
-// The same on GPUs, where messages really run beside GEMMs: forms or scales that are read before they have come, or
-// written over while they travel, would change losses and gradients. Where GEMMs are not cut, the bits are those of a
-// run that exchanges BF16 rows; where they are, those of every other run.
+// gathered_blocks_mpi_test.cpp on GPUs, where communication overlaps GEMMs: reading FP8 values or scales before they
+// arrive, or overwriting them during communication, would change losses and gradients. With one piece, the bits equal
+// those of a run that gathers BF16 rows; with several pieces, those of a repeated run.
 #include "gathered_blocks_run.h"
 #include "parallel/launch.h"
 #include "testing/mpi.h"
@@ -39,7 +39,7 @@ void run_layout(BlocksLayout layout) {
 
 TEST(GatheredBlocksGpu, HaveTheSameBits) {
   TE_REQUIRE_GPU();
-  if (world().size() == 1) GTEST_SKIP() << "no tensor ranks";
+  if (world().size() == 1) GTEST_SKIP() << "needs several tensor-parallel ranks";
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
     for (const bool copies : {false, true})
       for (const int pieces : {1, world().size()}) {

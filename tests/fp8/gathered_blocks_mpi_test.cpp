@@ -1,6 +1,6 @@
-// Models of the recipe `blockwise` under sequence parallelism, whose tensor ranks exchange FP8 values with their
-// scales: every loss, gradient and amax has the bits of a run that exchanges BF16 rows, and the plan takes no more
-// memory.
+// Models with the recipe `blockwise` under sequence parallelism, whose tensor-parallel ranks gather FP8 values and
+// scales: all losses, gradients and amaxes have the bits of a run that gathers BF16 rows, and the memory plan is not
+// larger.
 #include <cmath>
 
 #include "gathered_blocks_run.h"
@@ -29,18 +29,18 @@ TEST_P(GatheredBlocks, HaveTheBitsOfBf16Rows) {
   EXPECT_EQ(with.amax, without.amax);
   EXPECT_TRUE(with.gradients == without.gradients);
   for (const float gradient : with.gradients) ASSERT_TRUE(std::isfinite(gradient));
-  // A layer gathers the inputs of qkv and fc1, and the gradients of the outputs of proj and fc2. In BF16 two bytes a
-  // value, each time that a pass makes it; in FP8 a byte and the scales, for each form that is read.
+  // A layer gathers the inputs of qkv and fc1, and the output gradients of proj and fc2: in BF16 two bytes per value
+  // each time that a pass computes it, in FP8 one byte per value and the scales for each layout that is read.
   const int64_t tokens = config.training.micro_batch_size * layout.seq, values = tokens * layout.hidden;
   const int64_t rowwise = values + (layout.hidden + 127) / 128 * tokens * 4,
                 columnwise = values + values / 32;
-  const bool remade = layout.recompute != Recompute::none, whole = layout.recompute == Recompute::full;
-  const int64_t fp8 = 4 * (rowwise + columnwise) + (whole ? 2 * rowwise : 0),
-                bf16 = 2 * values * (remade ? 6 : 4);
+  const bool recomputed = layout.recompute != Recompute::none, full = layout.recompute == Recompute::full;
+  const int64_t fp8 = 4 * (rowwise + columnwise) + (full ? 2 * rowwise : 0),
+                bf16 = 2 * values * (recomputed ? 6 : 4);
   EXPECT_EQ(with.training_bytes - without.training_bytes, config.model.num_layers * (fp8 - bf16));
   EXPECT_EQ(with.evaluation_bytes - without.evaluation_bytes,
             config.model.num_layers * (2 * rowwise - 4 * values));
-  // What te-train --plan counts.
+  // The bytes that te-train --plan counts.
   const Groups planned = Groups::dry_run(ProcessGrid::of(ranks, ranks, 1, 1), world().rank());
   if (!layout.copies && !layout.deferred) {
     EXPECT_EQ(BlocksModel(context, config, layout, planned).traced_bytes(), with.training_bytes);
@@ -79,8 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                                    .deferred = true}),
     [](const auto& info) { return info.param.name; });
 
-// Layers as large as real ones, of any number of ranks: planned by one.
-TEST(GatheredBlocksOf, ManyRanksTakeNoMoreMemory) {
+// Layers of realistic sizes on several numbers of ranks; a single rank plans them.
+TEST(GatheredBlocksOf, ManyRanksNeedNoMoreMemory) {
   if (world().size() != 2) GTEST_SKIP() << "the plan does not depend on the job";
   const Context context = Context::cpu();
   for (const int ranks : {2, 4, 8})

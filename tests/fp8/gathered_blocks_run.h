@@ -1,5 +1,5 @@
-// One microbatch and another through a model of the recipe `blockwise` under sequence parallelism, and what they leave;
-// and the same of a recipe whose ranks exchange BF16 rows.
+// Runs two microbatches through a model with the recipe `blockwise` under sequence parallelism and returns the results;
+// also with a recipe whose ranks gather BF16 rows.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ using config::Family;
 using config::Recompute;
 using parallel::Groups;
 
-/// The same casts, of what has travelled in BF16.
+/// `blockwise` that gathers BF16 rows and quantizes all tokens on every rank.
 class CastsAllTokens final : public fp8::GroupRecipe {
  public:
   CastsAllTokens(const config::PrecisionConfig& precision, int layers) : GroupRecipe(precision, layers) {}
@@ -37,9 +37,9 @@ struct BlocksLayout {
   Recompute recompute = Recompute::none;
   int pieces = 1;
   bool copies = false;
-  bool deferred = false;  ///< weight gradients are put off
-  bool bias = false;      ///< llama: of qkv
-  bool both = false;      ///< the second microbatch is one of high precision
+  bool deferred = false;  ///< deferred wgrad
+  bool bias = false;      ///< llama: bias of linear_qkv
+  bool both = false;      ///< both precisions: the second microbatch runs in high precision
   int64_t hidden = 64, heads = 4, seq = 128;
   config::Fp8ScaleFormat scales = config::Fp8ScaleFormat::power_of_two;
 };
@@ -47,7 +47,7 @@ inline void PrintTo(const BlocksLayout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
-/// With 128 tokens in a sequence a run of a rank's tokens is one group, or with one piece two.
+/// With sequences of 128 tokens, a rank's run of tokens is one group, or with one piece two.
 inline config::Config config_of(const BlocksLayout& layout, int ranks) {
   config::Config config = tiny_config(layout.family);
   config.model.hidden_size = layout.hidden;
@@ -72,7 +72,7 @@ inline config::Config config_of(const BlocksLayout& layout, int ranks) {
   return config;
 }
 
-/// Bytes that the tensor ranks gather, or would in a rehearsal.
+/// Counts the bytes that the tensor-parallel ranks gather; `executes` false: that they would gather, when tracing.
 class Gathers final : public OpObserver {
  public:
   explicit Gathers(bool executes = true) : executes_(executes) { install(this); }
@@ -148,7 +148,7 @@ class BlocksModel {
     return trace;
   }
 
-  /// What the first microbatch's passes would gather; instead of run().
+  /// Bytes that the first microbatch's passes would gather, from a trace; instead of run().
   int64_t traced_bytes() {
     plan_.bind_fake_addresses();
     const Gathers gathers(false);
@@ -204,7 +204,7 @@ class BlocksModel {
   optim::Optimizer optimizer_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  std::unique_ptr<parallel::PeerTransport::RegisteredMemory> registered_;  ///< ends before the memory does
+  std::unique_ptr<parallel::PeerTransport::RegisteredMemory> registered_;  ///< destroyed before the memory
   Tensor tokens_, targets_, loss_;
 };
 

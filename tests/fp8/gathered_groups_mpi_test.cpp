@@ -1,5 +1,5 @@
-// Operands with scales of 128 values under sequence parallelism: what arrives is what one rank makes of all tokens,
-// byte for byte, and it has travelled in FP8.
+// Operands with a scale per 128 values under sequence parallelism: the gathered bytes are those of quantizing all
+// tokens on one rank, and the ranks communicate FP8.
 #include "fp8/gathered_groups.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using parallel::TensorParallel;
 
 struct Layout {
   std::string name;
-  int64_t blocks = 1;  ///< of 128 tokens, of every run of a rank's
+  int64_t blocks = 1;  ///< blocks of 128 tokens in each run of a rank's tokens
   int64_t cols = 128;
   int pieces = 1;
   bool copies = false;
@@ -46,7 +46,7 @@ config::PrecisionConfig precision_of(Fp8Recipe recipe, bool power_of_two = true)
   return precision;
 }
 
-/// What the tensor ranks send, in order: "all_gather 1024" with the bytes of all ranks.
+/// Records the collectives of the tensor-parallel ranks in order: "all_gather 1024" with the bytes of all ranks.
 class TensorMessages final : public OpObserver {
  public:
   TensorMessages() { install(this); }
@@ -65,7 +65,7 @@ std::vector<uint8_t> bytes_of(const Tensor& tensor) {
   return {begin, begin + tensor.bytes()};
 }
 
-/// A linear's operand, whose tokens the ranks share.
+/// An operand of a linear layer whose tokens are sharded across the ranks.
 class Gathered {
  public:
   Gathered(const Layout& layout, const config::PrecisionConfig& precision, int64_t tokens)
@@ -93,7 +93,7 @@ class Gathered {
                     all_.get().slice_rows(own.begin, own.count));
   }
 
-  /// A pass: the forms that nobody asks for keep 0xff.
+  /// A pass; layouts that the mode does not request keep 0xff.
   void run(const QuantizeMode& mode, bool works = true) {
     for (const Tensor& tensor :
          {full.rowwise.values, full.rowwise.scales, full.columnwise.values, full.columnwise.scales,
@@ -110,7 +110,7 @@ class Gathered {
     sent = messages.sent;
   }
 
-  /// The forms of all tokens, cast on one rank.
+  /// The layouts of all tokens, quantized on one rank.
   kernels::GroupResult expected() {
     const kernels::GroupCase c{.rows = all_.get().rows(),
                                .cols = all_.get().cols(),
@@ -157,7 +157,7 @@ class Gathered {
   std::vector<std::pair<int64_t, int64_t>> worked;  ///< rows, in order
 
  private:
-  /// The rows that are worked on are there, and so are their scales.
+  /// Checks that the rows to work on have arrived, and their scales.
   void see(int64_t first, int64_t count) {
     worked.emplace_back(first, count);
     const kernels::GroupResult one = expected();
@@ -190,7 +190,7 @@ class GatheredGroups : public ::testing::TestWithParam<Layout> {
   Gathered operand_;
 };
 
-TEST_P(GatheredGroups, AreThoseOfOneRank) {
+TEST_P(GatheredGroups, EqualThoseOfOneRank) {
   ASSERT_TRUE(operand_.quantizer.gathers_quantized(operand_.ranks, tokens_));
   operand_.run({});
   operand_.expect_rows();
@@ -203,8 +203,8 @@ TEST_P(GatheredGroups, AreThoseOfOneRank) {
               (std::pair{i * tokens_ / GetParam().pieces, tokens_ / GetParam().pieces}));
 }
 
-// Both forms a byte a value, a scale of four for 128 of either.
-TEST_P(GatheredGroups, TravelInFp8WithTheirScales) {
+// Both layouts have a byte per value and a scale of four bytes per 128 values.
+TEST_P(GatheredGroups, AreCommunicatedInFp8WithTheirScales) {
   operand_.run({});
   const int64_t values = tokens_ * GetParam().cols, pieces = GetParam().copies ? 1 : GetParam().pieces;
   std::vector<std::string> expected{gathered(scale_bytes())};
@@ -214,7 +214,7 @@ TEST_P(GatheredGroups, TravelInFp8WithTheirScales) {
   EXPECT_EQ(operand_.sent, expected);
 }
 
-TEST_P(GatheredGroups, OnlyTheFormThatIsAskedForTravels) {
+TEST_P(GatheredGroups, OnlyTheRequestedLayoutIsCommunicated) {
   const int64_t values = tokens_ * GetParam().cols;
   const auto bytes_sent = [&] {
     int64_t sum = 0;
@@ -231,7 +231,7 @@ TEST_P(GatheredGroups, OnlyTheFormThatIsAskedForTravels) {
   EXPECT_EQ(bytes_sent(), values + values / 32);
 }
 
-// A rank records and counts its own tokens; the ranks' together are all.
+// A rank records and counts its own tokens; the sum over the ranks covers all tokens.
 TEST_P(GatheredGroups, AreRecordedOnce) {
   operand_.run({.record_amax = true, .count = true});
   const kernels::GroupResult one = operand_.expected();
@@ -248,8 +248,8 @@ TEST_P(GatheredGroups, AreRecordedOnce) {
   EXPECT_EQ(table.last_amax.as<float>()[0], one.amax);
 }
 
-// The bias' gradient is the sum of this rank's tokens, whatever travels.
-TEST_P(GatheredGroups, ABiasHasTheSumsOfTheShare) {
+// The bias gradient is the sum over this rank's tokens, whatever is communicated.
+TEST_P(GatheredGroups, TheBiasGradientHasTheSumsOfTheShard) {
   operand_.run({});
   const int64_t rows = operand_.shard_high_precision().rows(), cols = operand_.shard_high_precision().cols();
   TestTensor sums(operand_.context(), DType::f32, {cols}),
@@ -272,14 +272,14 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.name = "copies_in_pieces", .cols = 272, .pieces = 4, .copies = true, .power_of_two = false}),
     [](const auto& info) { return info.param.name; });
 
-// --- what travels in BF16 ------------------------------------------------------------------------------------
+// --- gathers in BF16 -----------------------------------------------------------------------------------------
 
 bool gathers_quantized(const Layout& layout, const config::PrecisionConfig& precision, int64_t tokens) {
   const Gathered operand(layout, precision, tokens);
   return operand.quantizer.gathers_quantized(operand.ranks, tokens);
 }
 
-TEST(GatheredGroupsOf, TokensThatAreNoWholeBlocksTravelInBf16) {
+TEST(GatheredGroupsOf, PartialBlocksOfTokensAreCommunicatedInBf16) {
   const int ranks = world().size();
   const Layout layout{.cols = 144};
   const config::PrecisionConfig precision = precision_of(Fp8Recipe::blockwise);
@@ -298,8 +298,8 @@ TEST(GatheredGroupsOf, TokensThatAreNoWholeBlocksTravelInBf16) {
   }
 }
 
-// A rank's tokens of a piece decide; by copies, which do not cut a share, its tokens.
-TEST(GatheredGroupsOf, PiecesDecide) {
+// A rank's tokens of each piece must be full blocks; copy engines do not divide a shard into pieces.
+TEST(GatheredGroupsOf, EachPieceNeedsFullBlocks) {
   const config::PrecisionConfig precision = precision_of(Fp8Recipe::blockwise);
   const int64_t tokens = 128L * world().size() * 2;
   for (const auto& [pieces, copies, quantized] :
@@ -309,7 +309,7 @@ TEST(GatheredGroupsOf, PiecesDecide) {
   }
 }
 
-TEST(GatheredGroupsOf, OtherRecipesAreAsEver) {
+TEST(GatheredGroupsOf, OtherRecipes) {
   const int64_t tokens = 128L * world().size();
   EXPECT_FALSE(gathers_quantized({}, precision_of(Fp8Recipe::rowwise), tokens));
   EXPECT_TRUE(gathers_quantized({}, precision_of(Fp8Recipe::delayed), tokens));
@@ -323,8 +323,8 @@ TEST(GatheredGroupsOf, OtherRecipesAreAsEver) {
   EXPECT_TRUE(gathers_quantized({}, mixed, tokens));
 }
 
-// Passes of both precisions: high-precision rows travel while it is on, and the plan has their memory.
-TEST(GatheredGroupsOf, HighPrecisionPassesTravelInBf16) {
+// Passes in both precisions: high-precision passes gather BF16 rows, whose memory is in the plan.
+TEST(GatheredGroupsOf, HighPrecisionPassesGatherBf16) {
   const int64_t tokens = 128L * world().size(), cols = 144;
   Gathered operand({.cols = cols}, precision_of(Fp8Recipe::blockwise), tokens);
   operand.recipe->keep_high_precision();

@@ -1,5 +1,5 @@
-// The way of an operand from its producer to the GEMMs: what is taken is done, once, and nothing can be forgotten. And
-// a recipe of this test's own, with a scale per row, that a whole model trains with.
+// An operand from its producer to the GEMMs: each output is computed exactly once. Also trains a model with a recipe
+// that the test defines, with a scale per row.
 #include "fp8/operand.h"
 
 #include <cmath>
@@ -26,7 +26,7 @@ using fp8::Quantizer;
 using fp8::Target;
 using testing::TestTensor;
 
-/// A gradient operand of a recipe, with everything that belongs to it.
+/// A grad_output operand of a recipe with its memory.
 class Gradient {
  public:
   explicit Gradient(Fp8Recipe kind, Fp8Mode mode = Fp8Mode::hybrid)
@@ -43,7 +43,7 @@ class Gradient {
   }
   Target target() { return quantizer_.target(operand, {}, {sums_, scratch_}); }
   void complete() { quantizer_.complete(context, operand, {}, {sums_, scratch_}); }
-  /// How often the bias gradient has been added up, in the first column.
+  /// How many times the bias gradient was added, from the first column.
   long times_summed() const {
     float sum = 0;
     for (int64_t r = 0; r < kRows; ++r) sum += high_precision_.floats()[static_cast<size_t>(r * kCols)];
@@ -68,7 +68,7 @@ class Gradient {
       scratch_{context, DType::f32, {kernels::quantize_scratch_elements(kRows, kCols)}};
 };
 
-TEST(Operand, WhatTheProducerTookIsNotDoneAgain) {
+TEST(Operand, OutputsOfTheProducerAreNotComputedAgain) {
   for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     Gradient gradient(kind);
     const Output output = gradient.target().cast_and_sums();
@@ -80,7 +80,7 @@ TEST(Operand, WhatTheProducerTookIsNotDoneAgain) {
   }
 }
 
-TEST(Operand, WhatTheProducerDidNotTakeIsDone) {
+TEST(Operand, OtherOutputsAreCompleted) {
   for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     Gradient gradient(kind);
     EXPECT_TRUE(gradient.target().values());
@@ -90,7 +90,7 @@ TEST(Operand, WhatTheProducerDidNotTakeIsDone) {
   }
 }
 
-TEST(Operand, OnlyARecipeOfOneScaleIsServedByProducers) {
+TEST(Operand, ProducersQuantizeOnlyWithOneScalePerTensor) {
   Gradient gradient(Fp8Recipe::blockwise);
   const Output output = gradient.target().cast_and_sums();
   EXPECT_TRUE(output.high_precision);
@@ -100,27 +100,27 @@ TEST(Operand, OnlyARecipeOfOneScaleIsServedByProducers) {
   EXPECT_EQ(gradient.times_summed(), 1);
 }
 
-// FP8 values alone have no column sums that are exact enough for a bias.
-TEST(Operand, AProducerThatCannotSumDoesNotCastWhereSumsAreWanted) {
+// Column sums of FP8 values are not exact enough for a bias gradient.
+TEST(Operand, AProducerThatCannotSumDoesNotQuantizeIfSumsAreNeeded) {
   Gradient gradient(Fp8Recipe::delayed);
   const Output output = gradient.target().cast();
   EXPECT_TRUE(output.high_precision);
   EXPECT_FALSE(output.fp8);
 }
 
-TEST(Operand, EachPassMakesItAnew) {
+TEST(Operand, EachPassMustProduceIt) {
   Gradient gradient(Fp8Recipe::delayed);
   gradient.produce(gradient.target().cast_and_sums());
   gradient.complete();
   EXPECT_NO_THROW(fp8::wgrad(gradient.operand, gradient.operand));
-  (void)gradient.target();  // another pass begins; the FP8 values are the last one's
+  (void)gradient.target();  // starts another pass; the FP8 values are those of the last pass
   EXPECT_THROW(fp8::wgrad(gradient.operand, gradient.operand), InternalError);
-  EXPECT_THROW(gradient.complete(), InternalError);  // nobody has written it
+  EXPECT_THROW(gradient.complete(), InternalError);  // no producer has written it
 }
 
-// --- a recipe from outside ---------------------------------------------------------------------------------
+// --- a recipe of the test ----------------------------------------------------------------------------------
 
-/// E4M3 and E5M2 with a scale per row of each form: per token for y = x W^T, per channel for the weight's gradient.
+/// E4M3 and E5M2 with a scale per row of each layout: per token for y = x W^T, per channel for wgrad.
 class RowScales final : public fp8::Recipe {
  public:
   RowScales(const PrecisionConfig& precision, int layers) : Recipe(precision, layers) {}
@@ -168,7 +168,7 @@ config::Config tiny(config::Family family) {
   return config;
 }
 
-TEST(Recipe, OneFromOutsideTrainsAModel) {
+TEST(Recipe, ARecipeOfTheTestTrainsAModel) {
   for (const auto family : {config::Family::gpt, config::Family::llama}) {
     for (const auto recompute :
          {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
@@ -187,8 +187,8 @@ TEST(Recipe, OneFromOutsideTrainsAModel) {
         for (size_t i = 0; i < exact.size(); ++i) sum += std::pow(gradients[i] - exact[i], 2);
         return std::sqrt(sum);
       };
-      EXPECT_GT(error(rows), 0.0);                   // it is not the BF16 model,
-      EXPECT_LT(error(rows), 1.05 * error(tensor));  // and no worse than one scale a tensor
+      EXPECT_GT(error(rows), 0.0);                   // it differs from the BF16 model
+      EXPECT_LT(error(rows), 1.05 * error(tensor));  // but not more than with one scale per tensor
       EXPECT_NE(error(rows), error(tensor));
     }
   }

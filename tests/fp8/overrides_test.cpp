@@ -1,4 +1,4 @@
-// precision.overrides in a model: what is left in BF16 is what a BF16 model does, what is not named stays as it was.
+// precision.overrides in a model: parts in BF16 compute the same as a BF16 model, and other parts do not change.
 #include <cmath>
 
 #include "fp8/recipe.h"
@@ -38,7 +38,7 @@ std::vector<float> gradient(const config::Config& config, const std::string& nam
   return {};
 }
 
-TEST(Overrides, EverythingInBf16IsTheBf16Model) {
+TEST(Overrides, EverythingInBf16EqualsTheBf16Model) {
   for (const auto family : {config::Family::gpt, config::Family::llama}) {
     config::Config plain = tiny("", family);
     plain.precision.fp8 = Fp8Mode::off;
@@ -48,16 +48,16 @@ TEST(Overrides, EverythingInBf16IsTheBf16Model) {
   }
 }
 
-TEST(Overrides, LayersAreAsTheKeysForLayers) {
+TEST(Overrides, LayersEqualTheKeysForLayers) {
   config::Config keys = tiny("");
   keys.precision.first_layers_bf16 = 1;
   EXPECT_EQ(trained(tiny("layers 0: bf16")), trained(keys));
-  config::Config head = tiny("");
-  head.precision.fp8_output_layer = true;
-  EXPECT_EQ(trained(tiny("output_layer: delayed")), trained(head));
+  config::Config output_layer = tiny("");
+  output_layer.precision.fp8_output_layer = true;
+  EXPECT_EQ(trained(tiny("output_layer: delayed")), trained(output_layer));
 }
 
-TEST(Overrides, OneRecipeForAllIsThatRecipe) {
+TEST(Overrides, OneRecipeForAllLayersEqualsThatRecipe) {
   for (const auto recipe :
        {config::Fp8Recipe::tensorwise, config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
     config::Config plain = tiny("");
@@ -66,9 +66,8 @@ TEST(Overrides, OneRecipeForAllIsThatRecipe) {
   }
 }
 
-// With every fprop and dgrad in BF16, FP8 is nowhere but in the weights' gradients; and not in that of a linear whose
-// wgrad is named, too.
-TEST(Overrides, GemmsAreChosenOneByOne) {
+// With every fprop and dgrad in BF16, only wgrad is in FP8, except for a linear layer whose wgrad is also overridden.
+TEST(Overrides, SelectSingleGemms) {
   config::Config plain = tiny("");
   plain.precision.fp8 = Fp8Mode::off;
   const std::string fc1 = "layers.0.mlp.linear_fc1.weight", fc2 = "layers.0.mlp.linear_fc2.weight",
@@ -85,7 +84,7 @@ TEST(Overrides, GemmsAreChosenOneByOne) {
   }
 }
 
-TEST(Overrides, OperandsTakeTheirFormat) {
+TEST(Overrides, SelectFormatsOfOperands) {
   TinyModel model(tiny("grad_output: e4m3; linear_fc2 input: e5m2"));
   int seen = 0;
   const fp8::ScaleTable& table = model.model().recipe().table();

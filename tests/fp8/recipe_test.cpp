@@ -1,5 +1,5 @@
-// Recipes: which operands are FP8, in which format, and with which scale. Scales are powers of two here, so
-// every expected value is exact.
+// Recipes: which operands are FP8, in which format, and with which scale. The scales are powers of two, so all expected
+// values are exact.
 #include "fp8/recipe.h"
 
 #include <limits>
@@ -35,7 +35,7 @@ const Fp8Recipe kAllRecipes[] = {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8R
                                  Fp8Recipe::blockwise};
 const OperandRole kRoles[] = {OperandRole::input, OperandRole::weight, OperandRole::grad_output};
 
-/// FP8 storage for a [rows, cols] operand of which the test owns the memory.
+/// FP8 layouts of a [rows, cols] operand in the test's memory.
 struct Storage {
   Storage(const Context& context, DType format, int64_t rows, int64_t cols)
       : rowwise(context, format, {rows, cols}),
@@ -69,7 +69,7 @@ class Bench {
     recipe_->reset(context_);
   }
 
-  /// Casts `values` as an operand [rows, values / rows] in FP32; returns what the GEMMs will see.
+  /// Quantizes `values` as an FP32 operand [rows, values / rows] and returns the dequantized values.
   std::vector<float> cast(int index, const std::vector<float>& values, int64_t rows,
                           fp8::QuantizeMode mode = {.record_amax = true}) {
     const int64_t cols = static_cast<int64_t>(values.size()) / rows;
@@ -146,8 +146,8 @@ TEST(Recipe, OffTracksOperandsOnlyWhenCalibrating) {
   }
 }
 
-// A model all of whose layers are left out is the BF16 model, bit for bit.
-TEST(Recipe, AModelOfUnquantizedLayersIsTheBf16Model) {
+// A model whose layers are all excluded equals the BF16 model, bit for bit.
+TEST(Recipe, AModelOfUnquantizedLayersEqualsTheBf16Model) {
   for (Fp8Recipe kind : kAllRecipes) {
     config::Config config = testing::tiny_config(config::Family::llama);
     config.precision.dtype = config::ComputeDType::bf16;
@@ -174,17 +174,17 @@ TEST(TensorwiseRecipe, ScaleComesFromTheTensorItself) {
   EXPECT_EQ(bench.cast(0, values, 2), values);  // each times 128 is an E4M3 number
   EXPECT_EQ(bench.scale(0), 128.0f);
   EXPECT_EQ(bench.amax(0), 3.5f);
-  // A smaller tensor later has a scale of its own: the larger one left nothing behind.
+  // A smaller tensor has another scale: the larger one has no effect on it.
   EXPECT_EQ(bench.cast(0, {0.875f, 0.5f}, 1), (std::vector<float>{0.875f, 0.5f}));
   EXPECT_EQ(bench.scale(0), 512.0f);
-  // Nothing to scale by: 1.
+  // Without a finite amax above 0, the scale is 1.
   EXPECT_EQ(bench.cast(1, {0.0f, 0.0f}, 1), (std::vector<float>{0.0f, 0.0f}));
   EXPECT_EQ(bench.scale(1), 1.0f);
   bench.cast(1, {std::numeric_limits<float>::infinity(), 1.0f}, 1);
   EXPECT_EQ(bench.scale(1), 1.0f);
 }
 
-TEST(TensorwiseRecipe, MarginAndGradientFormatEnterTheScale) {
+TEST(TensorwiseRecipe, ScaleDependsOnMarginAndFormat) {
   PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
   config.margin = 2;
   Bench inputs(config, 1), gradients(config, 1, OperandRole::grad_output);
@@ -194,9 +194,9 @@ TEST(TensorwiseRecipe, MarginAndGradientFormatEnterTheScale) {
   EXPECT_EQ(gradients.scale(0), 2048.0f);  // 57344 / 4 / 7
 }
 
-// Scales of 448 / amax, rounded down to powers of two: the last one is the next one's guess, also where the counts
-// start anew, and what was guessed wrong leaves no trace but in the share of casts made again.
-TEST(TensorwiseRecipe, GuessesPowersOfTwo) {
+// Scales of 448 / amax, rounded down to powers of two: the last scale predicts the next one, also after the counters
+// are reset. A wrong prediction changes only the fraction of requantized tensors.
+TEST(TensorwiseRecipe, PredictsPowersOfTwo) {
   PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
   config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::power_of_two;
   for (const OperandRole role : {OperandRole::input, OperandRole::weight}) {
@@ -232,7 +232,7 @@ TEST(DelayedRecipe, ScaleComesFromTheAmaxesOfEarlierSteps) {
   };
   EXPECT_EQ(bench.scale(0), 1.0f);
   EXPECT_EQ(step(7.0f), 64.0f);
-  EXPECT_EQ(step(3.5f), 64.0f);  // the history of 3 steps still holds the 7
+  EXPECT_EQ(step(3.5f), 64.0f);  // the history of 3 steps still has the 7
   EXPECT_EQ(step(1.75f), 64.0f);
   EXPECT_EQ(step(0.875f), 128.0f);  // the 7 has left: 448 / 3.5
   EXPECT_EQ(step(14.0f), 32.0f);
@@ -247,7 +247,7 @@ TEST(DelayedRecipe, AmaxIsTheLargestOfTheStepsPasses) {
   EXPECT_EQ(bench.scale(0), 128.0f);
 }
 
-TEST(DelayedRecipe, MostRecentForgetsAtOnce) {
+TEST(DelayedRecipe, MostRecentIgnoresEarlierSteps) {
   PrecisionConfig config = precision(Fp8Mode::e4m3);
   config.amax_compute_algo = config::AmaxAlgo::most_recent;
   config.margin = 1;
@@ -259,7 +259,7 @@ TEST(DelayedRecipe, MostRecentForgetsAtOnce) {
   }
 }
 
-TEST(DelayedRecipe, ASkippedStepLeavesScaleAndHistory) {
+TEST(DelayedRecipe, ASkippedStepKeepsScaleAndHistory) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
   bench.cast(0, {3.5f, 1.0f}, 1);
   bench.recipe().update(bench.context(), nullptr);
@@ -271,9 +271,9 @@ TEST(DelayedRecipe, ASkippedStepLeavesScaleAndHistory) {
   EXPECT_EQ(bench.amax(0), 0.0f);
 }
 
-// --- values that outgrow their scale -----------------------------------------------------------------------
+// --- values that overflow the scale ------------------------------------------------------------------------
 
-TEST(DelayedRecipe, CastsAgainWhatOutgrowsItsScale) {
+TEST(DelayedRecipe, RequantizesTensorsThatOverflowTheScale) {
   for (const auto& [role, limit] :
        {std::pair{OperandRole::input, 448.0f}, {OperandRole::grad_output, 57344.0f}}) {
     Bench bench(precision(Fp8Mode::hybrid), 1, role);
@@ -283,16 +283,16 @@ TEST(DelayedRecipe, CastsAgainWhatOutgrowsItsScale) {
     ASSERT_EQ(bench.scale(0), scale);
     const std::vector<float> larger = {14.0f, -1.0f, 0.25f, 0.0f};
     const fp8::QuantizeMode first{.record_amax = true, .count = true}, recomputed{};
-    EXPECT_EQ(bench.cast(0, larger, 2, first), larger);  // exact with the scale that 14 asks for
+    EXPECT_EQ(bench.cast(0, larger, 2, first), larger);  // exact with the scale of amax 14
     EXPECT_EQ(*bench.last_scale(0), limit / 14.0f);
-    // The scales of a step are constant: another microbatch has its own, in whatever order they come.
+    // The delayed scale is constant within a step: requantization of one microbatch does not affect another one.
     EXPECT_EQ(bench.scale(0), scale);
     EXPECT_EQ(bench.cast(0, {7.0f, 0.125f}, 1, first), (std::vector<float>{7.0f, 0.125f}));
     EXPECT_EQ(*bench.last_scale(0), scale);
     EXPECT_EQ(bench.amax(0), 14.0f);
     EXPECT_EQ(bench.counters(0).saturated, 0u);
     EXPECT_EQ(bench.counters(0).total, 6u);
-    // A pass that is repeated decides alike, and leaves no trace.
+    // A recomputed pass gives the same values and does not change the state.
     EXPECT_EQ(bench.cast(0, larger, 2, recomputed), larger);
     EXPECT_EQ(bench.cast(0, {28.0f, 1.0f}, 1, recomputed), (std::vector<float>{28.0f, 1.0f}));
     EXPECT_EQ(bench.amax(0), 14.0f);
@@ -306,7 +306,7 @@ TEST(DelayedRecipe, CastsAgainWhatOutgrowsItsScale) {
   }
 }
 
-TEST(DelayedRecipe, AStepThatIsSkippedLeavesNothingOfARecast) {
+TEST(DelayedRecipe, ASkippedStepDiscardsRequantization) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
   bench.cast(0, {7.0f, 1.0f}, 1);
   bench.recipe().update(bench.context(), nullptr);
@@ -329,9 +329,9 @@ TEST(DelayedRecipe, SaturatesWithoutRequantize) {
   EXPECT_FALSE(train::read_fp8_health(bench.context(), bench.recipe().table())[0].requantized.has_value());
 }
 
-// An operand that keeps its scale is cast with that in recomputed passes, whatever other tensors have left in the
-// table: no amax is looked for, and the bytes are those of the first pass.
-TEST(Recipe, RepeatedCastsTakeTheScaleThatWasKept) {
+// An operand with a kept scale is quantized with that scale in recomputed passes, even if the table's scale has
+// changed: no amax is computed, and the bytes are those of the first pass.
+TEST(Recipe, RecomputationUsesTheKeptScale) {
   for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     Bench bench(precision(Fp8Mode::hybrid, kind), 1);
     // 448 / 1000, or the power of two below.
@@ -357,8 +357,8 @@ TEST(Recipe, RepeatedCastsTakeTheScaleThatWasKept) {
   }
 }
 
-// Weights and calibrating passes have scales of their own anyway.
-TEST(DelayedRecipe, MakesNoCastAgainThatHasItsOwnScale) {
+// Weights and calibration passes use current scales, which never overflow.
+TEST(DelayedRecipe, DoesNotRequantizeWithCurrentScales) {
   Bench weight(precision(Fp8Mode::hybrid), 1, OperandRole::weight),
       calibrating(precision(Fp8Mode::hybrid), 1);
   calibrating.recipe().begin_calibration();
@@ -370,12 +370,12 @@ TEST(DelayedRecipe, MakesNoCastAgainThatHasItsOwnScale) {
   }
 }
 
-TEST(Recipe, OnlyScalesThatAreGuessedNeedCastStates) {
+TEST(Recipe, OnlyPredictedScalesNeedRequantization) {
   for (const Fp8Recipe kind : kAllRecipes)
     EXPECT_EQ(fp8::make_recipe(precision(Fp8Mode::hybrid, kind), 1)->requantizes(),
               kind == Fp8Recipe::delayed || kind == Fp8Recipe::tensorwise);
   PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
-  config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;  // nobody guesses those
+  config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;  // cannot be predicted
   EXPECT_FALSE(fp8::make_recipe(config, 1)->requantizes());
   config = precision(Fp8Mode::off);
   config.fp8_calibrate = true;
@@ -383,15 +383,16 @@ TEST(Recipe, OnlyScalesThatAreGuessedNeedCastStates) {
   config = precision(Fp8Mode::hybrid, Fp8Recipe::blockwise);
   config.overrides = "linear_fc2: delayed";
   const auto mixed = fp8::make_recipe(config, 1);
-  EXPECT_FALSE(mixed->requantizes());  // nobody has asked for the recipe yet
+  EXPECT_FALSE(mixed->requantizes());  // no operand uses the recipe yet
   mixed->quantizer("linear_fc2", 0, OperandRole::input);
   EXPECT_TRUE(mixed->requantizes());
 }
 
-// --- casting where the operand is made ---------------------------------------------------------------------
+// --- fused quantization ------------------------------------------------------------------------------------
 
-// The producer's FP8 output and a separate cast of what it stored: the same bits, amax and counts.
-TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
+// The FP8 output of a producer and separate quantization of its high-precision output have the same bits, amax and
+// counts.
+TEST(DelayedRecipe, FusedAndSeparateQuantizationAgree) {
   constexpr int64_t kRows = 19, kCols = 48;
   PrecisionConfig saturating = precision(Fp8Mode::hybrid);
   saturating.fp8_recast = false;
@@ -403,13 +404,13 @@ TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
 
   const auto compare = [&](const auto& produce, int64_t cols) {
     bench.recipe().reset(context);
-    // A scale at which some values saturate and some vanish.
+    // A scale with which some values saturate and some underflow.
     for (int i = 0; i < 2; ++i) bench.recipe().table().scale_of(i).as<float>()[0] = 300.0f;
     TestTensor high_precision(context, DType::bf16, {kRows, cols});
     Storage fused(context, DType::e4m3, kRows, cols), separate(context, DType::e4m3, kRows, cols);
     fp8::Operand by_producer = fused.operand({});
     produce(bench.quantizer(0).target(by_producer, mode).cast());
-    bench.quantizer(0).complete(context, by_producer, mode);  // finds nothing left to do
+    bench.quantizer(0).complete(context, by_producer, mode);  // nothing left to compute
     fp8::Operand operand = separate.operand(high_precision);
     produce(fp8::Target(high_precision).cast());
     bench.quantizer(1).complete(context, operand, mode);
@@ -452,7 +453,7 @@ TEST(Fp8Health, ASpikeBeyondTheScaleIsCountedAndShown) {
     bench.cast(0, std::vector<float>(8, 3.5f), 2);
     bench.recipe().update(bench.context(), nullptr);
     const fp8::QuantizeMode counting{.record_amax = true, .count = true};
-    // A spike of twice the history's amax in 2 of 8 values: they become the largest FP8 number.
+    // 2 of 8 values are twice the history's amax: they become the largest FP8 number.
     const std::vector<float> back =
         bench.cast(0, {3.5f, -7.0f, 0.0f, 1.75f, 7.0f, 0.0f, 3.5f, 1e-12f}, 2, counting);
     EXPECT_EQ(back, (std::vector<float>{3.5f, -3.5f, 0.0f, 1.75f, 3.5f, 0.0f, 3.5f, 0.0f}));
@@ -467,9 +468,9 @@ TEST(Fp8Health, ASpikeBeyondTheScaleIsCountedAndShown) {
     EXPECT_EQ(health[0].amax, 7.0);
     EXPECT_EQ(health[0].scale, limit / 7.0f);
     EXPECT_EQ(health[0].saturated, 2.0 / 8);
-    EXPECT_EQ(health[0].flushed, 1.0 / 8);         // 1e-12; zeros were zero before
-    EXPECT_TRUE(std::isnan(health[1].saturated));  // not counted: there is no share of nothing
-    // The next record starts from nothing.
+    EXPECT_EQ(health[0].flushed, 1.0 / 8);         // 1e-12; zeros do not count
+    EXPECT_TRUE(std::isnan(health[1].saturated));  // nothing was counted
+    // The next record starts with zero counters.
     bench.recipe().table().zero_counters(bench.context());
     EXPECT_EQ(bench.counters(0).saturated, 0u);
     EXPECT_EQ(bench.counters(0).total, 0u);

@@ -58,7 +58,7 @@ void RotaryEmbedding::fill(const Context& context, const config::ModelConfig& mo
 
 namespace {
 
-/// Of the heads that this rank attends with.
+/// The attention shape for the heads of this rank.
 kernels::AttentionShape shape_of(const LayerConfig& config, const parallel::TensorParallel& tensor,
                                  const ContextParallel& ranks) {
   const bool exchanges_heads = ranks.exchange() == ContextExchange::heads;
@@ -148,7 +148,7 @@ kernels::Rope DotProductAttention::rotation(const Tensor& qkv, bool backward) co
           .positions = ranks_.positions()};
 }
 
-// One seed per layer and microbatch: the kernels count positions from the microbatch's first sample.
+// One seed per layer and microbatch, because the kernels count positions from the microbatch's first sample.
 uint64_t DotProductAttention::dropout_seed(const Pass& pass) const {
   const Philox4 random = philox(pass.dropout_seed, stream_, static_cast<uint64_t>(pass.first_sample));
   return (static_cast<uint64_t>(random.word[0]) << 32) | random.word[1];
@@ -160,7 +160,7 @@ kernels::AttentionShape DotProductAttention::shape_for(const Pass& pass) const {
   return shape;
 }
 
-// Of the lse of all ranges, which lie one after another.
+// The part of one range in the lse of all ranges, which are contiguous.
 Tensor DotProductAttention::lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const {
   const int64_t heads = shape_.batch * shape_.num_heads;
   return lse.view({lse.numel(), 1})
@@ -188,15 +188,15 @@ kernels::AttentionShape DotProductAttention::shape_of_range(const Pass& pass,
 
 void DotProductAttention::forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv,
                                   const Tensor& o, const Tensor& lse, const Pass& pass) const {
-  // 1. Each token by its position.
+  // 1. Rotary embedding, by the position of each token.
   if (rope_.cos) kernels::rope(context, rotation(qkv, false));
-  // 2. Attention, with all tokens of some heads, or with some queries and all keys.
+  // 2. Attention: with some queries and all keys, or with some heads of all tokens.
   if (keys_) return forward_ranges(context, qkv, o, lse, pass);
   if (!heads_) return forward_full(context, qkv, o, lse, pass);
   const int64_t keys = (dims_.qkv - dims_.attention) / 2;
   heads_->to_heads(context, qkv, {dims_.attention, keys, keys}, kept_qkv);
   forward_full(context, kept_qkv, heads_o_, lse, pass);
-  // 3. Back to all heads of the rank's tokens.
+  // 3. Exchange back to all heads of the rank's tokens.
   heads_->to_tokens(context, heads_o_, {dims_.attention}, o);
 }
 
@@ -257,7 +257,8 @@ void DotProductAttention::backward_full(const Context& context, const Tensor& qk
                                         .document_start = pass.document_start});
 }
 
-// The output is exchanged again: kept for all heads of the rank's tokens it is linear_proj's input, too.
+// The output is exchanged again instead of saved, because linear_proj's input saves it for all heads of the rank's
+// tokens.
 void DotProductAttention::backward_heads(const Context& context, const Tensor& kept_qkv, const Tensor& o,
                                          const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
                                          const Pass& pass) const {

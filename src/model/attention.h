@@ -1,6 +1,6 @@
-// What stands between linear_qkv and linear_proj: rotary embedding and causal attention on the packed output of
-// linear_qkv. DotProductAttention is that of whole sequences, with what context ranks exchange; generation brings its
-// own, which is of tokens against a cache (generate/cached_attention.h).
+// The operations between linear_qkv and linear_proj: rotary embedding and causal attention on the packed output of
+// linear_qkv. DotProductAttention works on full sequences and includes the communication of context parallelism;
+// generation has another implementation, which attends to a KV cache (generate/cached_attention.h).
 #pragma once
 
 #include <memory>
@@ -18,17 +18,18 @@
 
 namespace te::model {
 
-/// Rotary tables of some layers; empty where positions are learned.
+/// Rotary tables of a group of layers; empty if positions are learned.
 struct RopeTables {
   Tensor cos, sin;  ///< [seq, head_dim / 2] fp32
 };
 
-/// Those of the model: one pair for all layers, and where layers with a window have frequencies of their own another.
+/// The rotary tables of the model: one pair for all layers, and a second pair if layers with a window have other
+/// frequencies.
 class RotaryEmbedding {
  public:
   void plan(MemoryPlan& plan, const config::ModelConfig& model);
   void fill(const Context& context, const config::ModelConfig& model) const;
-  /// `layer`: ModelConfig::of_layer().
+  /// `layer`: the result of ModelConfig::of_layer().
   const RopeTables& of(const config::ModelConfig& layer) const {
     return layer.local_rope() ? windowed_ : others_;
   }
@@ -50,13 +51,14 @@ class DotProductAttention final : public CoreAttention {
   DotProductAttention(const std::string& name, const LayerConfig& config, const RopeTables& rope,
                       const parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
-  /// Makes the kernels' plans, too, so that no step does.
+  /// Also creates the plans of the kernels, so that no step has to.
   void plan_scratch(MemoryPlan& plan, const Context& context);
   /// The slowest kernels that a training pass uses.
   kernels::AttentionKernels kernels(const Context& context) const;
 
-  /// Of what forward() leaves for the backward pass. qkv: all of the rank's heads for its tokens, or where context
-  /// ranks exchange heads its share of the heads for all tokens; then forward's qkv is memory of its own.
+  /// Shapes of the tensors that forward() saves for the backward pass. qkv: all heads of this tensor-parallel rank for
+  /// its tokens; if context ranks exchange heads, a part of these heads for all tokens, and forward's qkv is another
+  /// buffer.
   Shape kept_shape() const;
   Shape lse_shape() const;
   bool keeps_heads() const { return heads_ != nullptr; }
@@ -64,8 +66,8 @@ class DotProductAttention final : public CoreAttention {
   /// kept_qkv is qkv itself, unless keeps_heads().
   void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
                const Tensor& lse, const Pass& pass) const override;
-  /// The gradient of qkv from d_o; kept_qkv is as forward() left it (rotated). The rotary embedding, where there is
-  /// one, ends the pass, and can cast its result.
+  /// Computes the gradient of qkv from d_o. kept_qkv: as forward() left it (rotated). The backward pass of the rotary
+  /// embedding, if any, is the last kernel and can quantize its result.
   void backward(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
                 const Tensor& d_o, Target dqkv, const Pass& pass) const;
 
@@ -73,7 +75,7 @@ class DotProductAttention final : public CoreAttention {
   kernels::Rope rotation(const Tensor& qkv, bool backward) const;
   uint64_t dropout_seed(const Pass& pass) const;
   kernels::AttentionShape shape_for(const Pass& pass) const;
-  /// One call's shape, or with context ranks that exchange keys those of all ranges.
+  /// The shape of the only call, or, if context ranks exchange keys, the shapes for all ranges.
   std::vector<kernels::AttentionShape> shapes(const Pass& pass) const;
   kernels::AttentionShape shape_of_range(const Pass& pass, const parallel::TokenRange& range) const;
   Tensor lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const;
@@ -91,14 +93,15 @@ class DotProductAttention final : public CoreAttention {
   std::string name_;
   Dimensions dims_;
   const ContextParallel& ranks_;
-  int64_t num_heads_, num_query_groups_;  ///< of linear_qkv's output
-  kernels::AttentionShape shape_;         ///< of the kernels: where heads are exchanged, a share of those
+  int64_t num_heads_, num_query_groups_;  ///< in linear_qkv's output
+  kernels::AttentionShape shape_;         ///< of the kernels; has fewer heads if heads are exchanged
   const RopeTables& rope_;
   uint64_t stream_;
   std::unique_ptr<HeadAllToAll> heads_;      ///< null unless context ranks exchange heads
   std::unique_ptr<KeyValueAllGather> keys_;  ///< null unless they exchange keys and values
   Tensor workspace_;                         ///< scratch of the kernels
-  Tensor heads_o_, heads_d_o_, heads_dqkv_;  ///< scratch [batch * seq, share of the width] of exchanged heads
+  Tensor heads_o_, heads_d_o_,
+      heads_dqkv_;  ///< scratch [batch * seq, width / context ranks] of exchanged heads
 };
 
 }  // namespace te::model

@@ -1,4 +1,4 @@
-// What context ranks exchange around attention (context_parallel.h). Scratch alone: nothing here is kept from the
+// The communication of context-parallel attention (context_parallel.h). Uses scratch only: nothing is saved from the
 // forward pass for the backward pass.
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace te::model {
 
-/// All heads of this rank's tokens for this rank's heads of all tokens, and back.
+/// All-to-all between all heads of this rank's tokens and this rank's heads of all tokens.
 class HeadAllToAll {
  public:
   HeadAllToAll(const Dimensions& dims, const ContextParallel& ranks) : dims_(dims), ranks_(ranks) {}
   void plan(MemoryPlan& plan, const std::string& name);
 
-  /// tokens [tokens, sum of blocks] is blocks of columns, each of which is cut among the ranks by heads (q, k and v of
-  /// linear_qkv's output). heads [batch * seq, sum of blocks / ranks] has this rank's pieces of them, one after
-  /// another.
+  /// tokens [tokens, sum of blocks] consists of blocks of columns (q, k and v of linear_qkv's output), each of which is
+  /// partitioned among the ranks by heads. heads [batch * seq, sum of blocks / ranks] has this rank's part of each
+  /// block.
   using Blocks = std::vector<int64_t>;
   void to_heads(const Context& context, const Tensor& tokens, const Blocks& blocks,
                 const Tensor& heads) const;
@@ -35,22 +35,22 @@ class HeadAllToAll {
   Tensor sent_, received_;  ///< scratch [ranks, tokens, at most dims.qkv / ranks]
 };
 
-/// Keys and values of all tokens, and their gradients summed over the ranks.
+/// All-gather of keys and values of all tokens, and reduce-scatter of their gradients.
 class KeyValueAllGather {
  public:
-  /// width: of keys and values, the last columns of linear_qkv's output.
+  /// `width`: width of keys and values, which are the last columns of linear_qkv's output.
   KeyValueAllGather(const Dimensions& dims, const ContextParallel& ranks, int64_t width)
       : dims_(dims), ranks_(ranks), width_(width) {}
   void plan(MemoryPlan& plan, const std::string& name);
 
-  /// kv() from the ranks' qkv [tokens, dims.qkv].
+  /// Gathers kv() from the ranks' qkv [tokens, dims.qkv].
   void gather(const Context& context, const Tensor& qkv) const;
   const Tensor& kv() const { return kv_; }  ///< [batch * seq, width]
-  /// For the gradient of a range's keys; then its rows up to `keys` of each sample are added to what they sum up to.
-  /// The first call begins the sum.
+  /// Buffer for the gradient of the keys and values of one range of queries. add() then adds the first `keys` rows of
+  /// each sample to the sum over ranges; `first` starts the sum.
   const Tensor& dkv() const { return dkv_; }  ///< [batch * seq, width]
   void add(const Context& context, int64_t keys, bool first) const;
-  /// The last columns of dqkv [tokens, dims.qkv]: the sums over the ranks for this rank's tokens.
+  /// Reduce-scatters the sum to the last columns of dqkv [tokens, dims.qkv], for this rank's tokens.
   void scatter(const Context& context, const Tensor& dqkv) const;
 
  private:

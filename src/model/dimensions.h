@@ -1,4 +1,4 @@
-// Sizes that recur: of one microbatch through this rank's part of one layer.
+// Sizes of one microbatch in this rank's part of one layer.
 #pragma once
 
 #include "config/config.h"
@@ -11,9 +11,9 @@ struct Dimensions {
   int64_t batch = 0;  ///< sequences of a microbatch
   int64_t seq = 0;
   int64_t tokens =
-      0;  ///< of them here: batch * seq, or with context parallelism an equal share of each sequence
+      0;  ///< tokens on this rank: batch * seq, or with context parallelism an equal part of each sequence
   int64_t residual_rows =
-      0;  ///< rows of the residual stream here: tokens, or with sequence parallelism a share of them
+      0;  ///< rows of the residual stream on this rank: tokens, or with sequence parallelism a shard of them
   int64_t hidden = 0;
   int64_t qkv = 0;        ///< width of linear_qkv's output
   int64_t attention = 0;  ///< width of attention's output
@@ -24,7 +24,7 @@ struct Dimensions {
 
   static Dimensions of(const config::ModelConfig& model, int64_t micro_batch_size, int64_t context_ranks,
                        DType dtype, const parallel::TensorParallel& tensor);
-  int64_t max_input_width() const;  ///< of a layer's four linears
+  int64_t max_input_width() const;  ///< maximum over a layer's four linear layers
 };
 
 }  // namespace te::model

@@ -13,8 +13,8 @@ namespace te::model {
 
 namespace {
 
-/// Rows [token, token + count) of a microbatch on this rank, in ranges that follow each other in the whole microbatch
-/// too: work(the first row of a range, its place in the whole, how many).
+/// Divides rows [token, token + count) of a microbatch on this rank into ranges that are contiguous in the full
+/// microbatch and calls work(first row of the range on this rank, first row in the full microbatch, number of rows).
 template <class Work>
 void for_whole_ranges(const ContextParallel& ranks, int64_t token, int64_t count, Work&& work) {
   const parallel::SequenceSplit& split = ranks.split();
@@ -28,7 +28,7 @@ void for_whole_ranges(const ContextParallel& ranks, int64_t token, int64_t count
   }
 }
 
-/// As transformers has it: rounded to the dtype of the values.
+/// The scale of model.scale_embedding, rounded to the compute dtype as in transformers.
 float scale_of(const LayerConfig& config) {
   if (!config.model.scale_embedding) return 1.0f;
   const auto scale = static_cast<float>(std::sqrt(static_cast<double>(config.model.hidden_size)));
@@ -66,7 +66,8 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
       dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
   const float std = static_cast<float>(config.model.embedding_init_std());
-  const bool decay = config.model.embedding_init_method_std == 0.0;  // weight decay would undo it
+  const bool decay =
+      config.model.embedding_init_method_std == 0.0;  // weight decay would undo the larger initial values
   words_ = parameters.add(
       {.name = "embedding.word_embeddings.weight",
        .shard = parameters::ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
@@ -88,7 +89,7 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
     plan.add(workspace_, "embedding.workspace", MemoryKind::scratch, DType::u8, {bytes},
              live(Step::embedding_backward));
   if (tensor_.sequence())
-    plan.add(full_, "embedding.whole", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
+    plan.add(full_, "embedding.full", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
              live(Step::embedding) | live(Step::embedding_backward));
   if (positions_ != nullptr && ranks_.size() > 1)
     plan.add(d_positions_, "embedding.d_positions", MemoryKind::scratch, DType::f32,
@@ -98,7 +99,7 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
 void VocabParallelEmbedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,
                                      const Pass& pass) {
   pass.begin_step(context, Step::embedding);
-  // 1. Words of this rank's slice; positions enter the sum once.
+  // 1. Words of this rank's shard; only one rank adds the positions.
   const Tensor full = tensor_.sequence() ? full_ : x;
   const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
   kernels::embedding_forward(context, {.tokens = tokens,
@@ -108,7 +109,7 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
                                        .out = full,
                                        .first_token = dims_.vocab * tensor_.rank(),
                                        .position_ids = pass.positions ? pass.positions : ranks_.positions()});
-  // 2. The sum over the ranks; with sequence parallelism, of this rank's tokens.
+  // 2. The sum over the ranks; with sequence parallelism, only for this rank's tokens.
   tensor_.reduce(context, full, x, [](int64_t, int64_t) {});
   if (scale_ != 1.0f) kernels::scale(context, x, scale_);
   dropout(context, x, pass);
@@ -121,7 +122,8 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
   if (scale_ != 1.0f) kernels::scale(context, d_x, scale_);
   const Tensor full = tensor_.sequence() ? full_ : d_x;
   tensor_.gather(context, d_x, full);
-  TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's GEMM has written it", words_->name);
+  TE_CHECK(!words_->grad_stale,
+           "{}: rows are added to the gradient before the output layer's GEMM has written it", words_->name);
   const bool shares_positions = positions_ != nullptr && ranks_.size() > 1;
   const Tensor own{d_positions_.data, words_->grad.dtype, d_positions_.shape};
   if (shares_positions) context.zero(own);

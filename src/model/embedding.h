@@ -1,5 +1,5 @@
-// Word embedding and, for GPT, learned positions with dropout behind them. Tensor ranks hold a slice of the vocabulary
-// each: a token found elsewhere counts as zeros, and the ranks' sum has it.
+// Word embedding and, for GPT, learned positions, followed by dropout. Each tensor-parallel rank has a shard of the
+// vocabulary: tokens of other shards give zeros, and the sum over the ranks is the embedding.
 #pragma once
 
 #include "core/device.h"
@@ -17,9 +17,9 @@ class VocabParallelEmbedding {
                          parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
   void plan(MemoryPlan& plan, const Context& context);
-  /// x [stream, hidden] from tokens int32 [tokens].
+  /// x [residual_rows, hidden] from tokens int32 [tokens].
   void forward(const Context& context, const Tensor& tokens, const Tensor& x, const Pass& pass);
-  /// d_x: the gradient of x; used up.
+  /// `d_x`: the gradient of x; overwritten.
   void backward(const Context& context, const Tensor& tokens, const Tensor& d_x, const Pass& pass);
 
   parameters::Parameter* words() const { return words_; }
@@ -30,18 +30,19 @@ class VocabParallelEmbedding {
   parallel::TensorParallel& tensor_;
   const ContextParallel& ranks_;
   Dimensions dims_;
-  float scale_;  ///< of the words: 1, or as model.scale_embedding has it
+  float scale_;  ///< of the word embeddings: 1, or sqrt(hidden_size) with model.scale_embedding
   float dropout_;
   parameters::Parameter* words_ = nullptr;
   parameters::Parameter* positions_ = nullptr;
   Tensor workspace_;  ///< scratch of the kernel
-  Tensor full_;       ///< scratch [tokens, hidden] of sequence parallelism: all tokens
-  /// Scratch [tokens of a sequence here, hidden] of context parallelism: gradients of the positions, in the tokens'
-  /// order.
+  Tensor full_;       ///< scratch [tokens, hidden], only with sequence parallelism: all tokens
+  /// Scratch [tokens of a sequence on this rank, hidden], only with context parallelism: gradients of the positions, in
+  /// the order of the tokens.
   Tensor d_positions_;
 };
 
-/// Hidden dropout of the stream's rows on this rank: its mask is a function of the token's place in the whole batch.
+/// Hidden dropout of this rank's rows of the residual stream. The mask depends only on the token's position in the
+/// global batch. `stream`: stream of random numbers.
 void residual_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
                       uint64_t stream, const Pass& pass, const Dimensions& dims,
                       const parallel::TensorParallel& tensor, const ContextParallel& ranks);

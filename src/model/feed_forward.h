@@ -1,8 +1,8 @@
-// The second sublayer of a transformer layer, between its norm and the residual add, as an interface: a layer knows no
-// more of it than this, and make_feed_forward() decides from the layer's config what it is (Mlp).
+// Interface of the second sublayer of a transformer layer, between its norm and the residual add. Layers use only this
+// interface; make_feed_forward() selects the implementation (Mlp) from the layer's config.
 //
-// A feed-forward sublayer defines what a microbatch leaves for its backward pass (Activations) and where the gradients
-// of its linears' outputs are (Gradients). Layers only keep them, and pass them to the sublayer that made them.
+// An implementation defines the tensors that a microbatch saves for the backward pass (Activations) and the gradients
+// of its linear layers' outputs (Gradients). Layers own these objects and pass them to the sublayer that created them.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace te::model {
 
 class FeedForward {
  public:
-  /// Planned tensors: neither copied nor moved.
+  /// Contains planned tensors, so it is neither copied nor moved.
   class Activations {
    public:
     Activations() = default;
@@ -40,36 +40,36 @@ class FeedForward {
   virtual void plan_weights(MemoryPlan& plan, bool training) = 0;
   virtual void plan_scratch(MemoryPlan& plan) = 0;
   virtual void plan_activations(MemoryPlan& plan, Activations& activations) const = 0;
-  /// `deferred`: what wgrad() will read has memory of its own.
+  /// `deferred`: the operands of wgrad() are not scratch.
   virtual void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const = 0;
-  /// For inference: activations of up to `rows` rows, without the input, which all layers with such a sublayer share.
+  /// For inference: plans activations of up to `rows` rows, without the input; all layers share them.
   virtual void plan_inference(MemoryPlan& plan, Activations& activations, int64_t rows) const = 0;
   /// The first `rows` rows of activations that plan_inference() planned, with their input [rows, hidden].
   virtual std::unique_ptr<Activations> first_rows(const Activations& activations, const Tensor& input,
                                                   int64_t rows) const = 0;
-  /// The linears' quantized inputs in memory that they share: for passes that keep nothing.
+  /// Places the linear layers' quantized inputs in shared memory, for passes that save nothing.
   virtual void share_input_layouts(Activations& activations, const Tensor& values,
                                    const Tensor& scales) const = 0;
 
   // --- passes ---
   virtual void quantize_weights(const Context& context, bool count) = 0;
-  /// For the producer of the input x [stream, hidden].
+  /// Target for the producer of the input x [residual_rows, hidden].
   virtual Target input_target(Activations& activations, const Pass& pass) = 0;
-  /// y [stream, hidden] from the input that was written to the target; begins in Step::fc1.
+  /// y [residual_rows, hidden] from the input that was written to the target; starts in Step::fc1.
   virtual void forward(const Context& context, Activations& activations, const Tensor& y,
                        const Pass& pass) = 0;
-  /// For the producer of dy, which keeps it itself.
+  /// Target for the producer of dy, which keeps dy in its own memory.
   virtual Target grad_target(Gradients& gradients, const Pass& pass) const = 0;
-  /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::fc2_backward. recompute_input, where it is given,
-  /// writes the input again. `deferred`: the weights' gradients are left to wgrad().
+  /// dx [residual_rows, hidden] from dy [residual_rows, hidden]; starts in Step::fc2_backward. `recompute_input`, if
+  /// not empty, recomputes the input. `deferred`: wgrad() computes the weight gradients later.
   virtual void backward(const Context& context, const Tensor& dy, Activations& activations,
                         Gradients& gradients, const Tensor& dx, const Pass& pass, bool deferred,
                         const RecomputeInput& recompute_input) = 0;
   virtual void wgrad(const Context& context, const Activations& activations,
                      const Gradients& gradients) const = 0;
 
-  /// The sublayer as two GEMMs of a decode megakernel (kernels/gemm/decode_megakernel.h), the first with the activation
-  /// and without its norm; nothing when it is not two GEMMs.
+  /// The sublayer as two GEMMs of the decode megakernel (kernels/gemm/decode_megakernel.h): the first includes the
+  /// activation but not the norm before it. Empty if the sublayer is not two GEMMs.
   struct MegakernelGemms {
     kernels::MegakernelGemm first, second;
   };
@@ -78,7 +78,7 @@ class FeedForward {
   }
 };
 
-/// The sublayer of the layer `layer_name` ("layers.3"), its `index`-th.
+/// Creates the sublayer of layer `layer_name` ("layers.3") with the given index.
 std::unique_ptr<FeedForward> make_feed_forward(const std::string& layer_name, int index,
                                                const LayerConfig& config,
                                                parameters::ParameterStore& parameters, Recipe& recipe,

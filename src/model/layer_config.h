@@ -1,5 +1,5 @@
-// What the parts of a model are built from: the shape of the model, the sizes of a microbatch on this rank, and how
-// training passes through a layer.
+// The parameters from which the parts of a model are built: shape of the model, sizes of a microbatch on this rank, and
+// training settings of a layer.
 #pragma once
 
 #include "config/config.h"
@@ -11,13 +11,13 @@ struct LayerConfig {
   config::ModelConfig model;
   Dimensions dims;
   config::Recompute recompute = config::Recompute::none;
-  config::Fp8KeptWeights kept_weights = config::Fp8KeptWeights::rowwise;  ///< `automatic` is decided
-  float z_loss = 0.0f;                                                    ///< coefficient
-  int64_t max_documents = 0;  ///< of a microbatch, where attention stays inside documents; else 0
+  config::Fp8KeptWeights kept_weights =
+      config::Fp8KeptWeights::rowwise;  ///< never `automatic`, which is resolved
+  float z_loss = 0.0f;                  ///< coefficient
+  int64_t max_documents = 0;            ///< documents of a microbatch, with data.document_mask; else 0
 
-  /// The whole config, for whoever builds a model: this is where it ends.
   static LayerConfig of(const config::Config& config, const parallel::TensorParallel& tensor);
-  /// What one layer is built from: layers differ in their attention's window.
+  /// The config of one layer; layers may differ in their attention window.
   LayerConfig of_layer(int64_t layer) const;
 };
 

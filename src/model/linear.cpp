@@ -38,9 +38,9 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
 
 // --- storage -----------------------------------------------------------------------------------------------
 
-// Scales are kept in any case. A weight is cast once when it has changed, to a form that is scratch if none is kept:
-// between layers nothing is alive but what they hand on, which is alive in all forward steps, and so in that of the
-// form.
+// Scales are always kept. A weight is quantized after every change, between layers. If no layout is kept, it is
+// quantized to scratch. That is safe because the only scratch that is alive between layers is their output, whose
+// lifetime includes all forward steps, so it never overlaps this layout.
 void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training) {
   using config::Fp8KeptWeights;
   early_weight_ = !training;
@@ -51,8 +51,8 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   recomputes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
   if (!weight_->has_value && !gathered)
-    plan.add(weight_operand_.high_precision, spec_.name + ".weight.hp", MemoryKind::scratch, DType::bf16,
-             {out(), in()}, forward);
+    plan.add(weight_operand_.high_precision, spec_.name + ".weight.high_precision", MemoryKind::scratch,
+             DType::bf16, {out(), in()}, forward);
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
                           .rows = out(),
@@ -77,8 +77,8 @@ Lifetime LinearUse::saved_life() const {
   return saved(recompute, live(input, backward));
 }
 
-// Quantized: fprop reads rowwise at once; wgrad reads the columnwise form in the backward pass, or what there is in
-// high precision. A producer that casts needs no high_precision, but calibration does.
+// Quantized: fprop reads the rowwise layout; wgrad reads the columnwise layout in the backward pass, or high precision.
+// A producer that quantizes needs no high_precision, but calibration does.
 void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use,
                           bool high_precision_exists) const {
   const std::string name = spec_.name + ".input";
@@ -147,8 +147,9 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
   if (with_bias && bias_ != nullptr) gemm.bias = bias_->value;
   if (!activation.forward()) return kernels::gemm(context, gemm);
   const Output& result = activation.y;
-  TE_CHECK(!result.fp8 || count == y.rows(), "{}: the activation behind it is cast by {} of {} rows",
-           spec_.name, count, y.rows());
+  TE_CHECK(!result.fp8 || count == y.rows(),
+           "{}: a quantized activation in the epilogue needs all rows at once, got {} of {}", spec_.name,
+           count, y.rows());
   kernels::gemm_activation_forward(
       context, {.kind = activation.kind,
                 .a = gemm.a,
@@ -168,7 +169,7 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
   kernels::Gemm gemm = fp8::dgrad(grad, weight_operand_, first, count);
   gemm.out = dx.slice_rows(first, count);
   if (!activation.backward()) return kernels::gemm(context, gemm);
-  TE_CHECK(!runs_quantized(), "{}: quantized GEMMs have no activation's gradient", spec_.name);
+  TE_CHECK(!runs_quantized(), "{}: quantized GEMMs cannot fuse the gradient of the activation", spec_.name);
   kernels::gemm_activation_backward(
       context,
       {.kind = activation.kind,

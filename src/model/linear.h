@@ -1,9 +1,8 @@
-// A linear layer y = x W^T + b, whose three GEMMs (fprop, dgrad, wgrad) run in the precision its quantizers give
-// them, on this rank's part of W. How the parts make a whole is in parallel_linear.h.
+// A linear layer y = x W^T + b on this rank's part of W. Its quantizers determine the precision of the three GEMMs
+// (fprop, dgrad, wgrad). parallel_linear.h combines the parts of the ranks.
 //
-// The producer of x asks input_target() where to write, so that it can write FP8 in its own pass; the same holds for
-// the producer of dy and grad_target() (fp8/operand.h). What a producer cannot do, the linear completes before its
-// GEMM.
+// The producer of x calls input_target() to find out where to write, so that it can quantize x in the same kernel; the
+// producer of dy calls grad_target() (fp8/operand.h). The linear layer completes the rest before its GEMM.
 #pragma once
 
 #include <functional>
@@ -27,34 +26,34 @@ using fp8::Output;
 using fp8::Recipe;
 using fp8::Target;
 
-/// Writes a sublayer's input again, in a recomputed pass. Empty: the input was kept.
+/// Recomputes the input of a sublayer. Empty: the input was saved.
 using RecomputeInput = std::function<void(Target)>;
 
-/// The activation beside a GEMM (kernels/gemm/gemm_activation.h): behind linear_fc1's fprop, whose result it takes, or
-/// in front of linear_fc2's dgrad, whose result is its gradient. Empty: none.
+/// The activation in the epilogue of a GEMM (kernels/gemm/gemm_activation.h): applied to the result of linear_fc1's
+/// fprop, or its backward pass applied to the result of linear_fc2's dgrad. Empty: none.
 struct EpilogueActivation {
   kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
-  Output y;         ///< out [tokens, ffn]: the activation's result; backward optional, and not cast
-  Tensor x;         ///< backward [tokens, fc1]: what the activation took
-  Output dx;        ///< backward: out [tokens, fc1] and its column sums
-  float clamp = 0;  ///< of a clamped kind
+  Output y;   ///< out [tokens, ffn]: the activation's result; in the backward pass optional, not quantized
+  Tensor x;   ///< backward [tokens, fc1]: the activation's input
+  Output dx;  ///< backward: out [tokens, fc1] and its column sums
+  float clamp = 0;  ///< for clamped kinds
   bool forward() const { return (y.high_precision || y.fp8) && !x; }
   bool backward() const { return static_cast<bool>(x); }
 };
 
-/// How a layer uses a linear, from which follows what of its operands lives how long.
+/// How a layer uses a linear layer; determines the lifetimes of its operands.
 struct LinearUse {
   const Dimensions& dims;
   config::Recompute recompute;
-  Step input;  ///< x is made
+  Step input;  ///< produces x
   Step forward;
-  Lifetime grad;  ///< dy is made and used
+  Lifetime grad;  ///< of dy
   Step backward;
   config::Fp8KeptWeights weights = config::Fp8KeptWeights::both;
 
-  /// What of x is used up at once, in either pass.
+  /// Lifetime of the parts of x that are not saved for the backward pass.
   Lifetime input_life() const;
-  /// What of x the backward pass reads; empty: memory of its own.
+  /// Lifetime of the parts of x that the backward pass reads; empty: not scratch.
   Lifetime saved_life() const;
 };
 
@@ -64,7 +63,7 @@ class Linear {
     std::string name;  ///< "layers.3.mlp.linear_fc1"
     int layer = 0;
     parameters::ParameterShard weight;  ///< of [out, in]
-    std::vector<int64_t> matrices{};    ///< as ParameterSpec has them
+    std::vector<int64_t> matrices{};    ///< as in ParameterSpec
     bool bias = false;
     parameters::ParameterShard bias_shard;  ///< of [out]
     parameters::Sharing bias_sharing = parameters::Sharing::sharded;
@@ -72,40 +71,41 @@ class Linear {
   };
   Linear(const Spec& spec, parameters::ParameterStore& parameters, fp8::Recipe& recipe,
          parallel::TensorParallel& tensor);
-  /// The same with a weight that exists already (the spec's shapes are not looked at), and no bias.
+  /// The same with an existing weight (the spec's shapes are ignored) and without bias.
   Linear(Spec spec, parameters::Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;
 
-  /// After the store's plan. Quantized forms of the weight: kept, or scratch of the steps whose GEMM reads them.
-  /// Without training there are no column-wise ones, and the others are kept.
+  /// After the store's plan. Plans the quantized layouts of the weight: kept, or scratch in the steps whose GEMM reads
+  /// them. Without training there is no column-wise layout, and the row-wise one is kept.
   void plan_weights(MemoryPlan& plan, const LinearUse& use, bool training);
-  /// Finds the weight's scale and casts it to the forms that are kept; after every change of it, before the first pass
-  /// that uses it, and between layers. `count`: add to the saturation counters. A weight that travels as bytes has been
-  /// cast, and counted, before it was gathered (ModelStage::quantize_sharded_weights).
+  /// Computes the weight's scale and quantizes it to the layouts that are kept. Must be called after every change of
+  /// the weight, before the first pass that uses it, and between layers. `count`: add to the saturation counters. A
+  /// weight that is gathered as bytes has already been quantized and counted (ModelStage::quantize_sharded_weights).
   void quantize_weight(const Context& context, bool count = false);
-  /// dW += dy^T x, straight into the main gradient, which the first GEMM of a step writes; both operands complete.
+  /// dW += dy^T x in the main gradient; the first GEMM of a step overwrites it. Both operands must be complete.
   void wgrad(const Context& context, const Operand& grad, const Operand& input) const;
 
-  /// True when one of the GEMMs reads quantized operands.
+  /// True if one of the GEMMs reads quantized operands.
   bool quantized() const {
     return input_quantizer_.enabled() || weight_quantizer_.enabled() || grad_quantizer_.enabled();
   }
-  /// The same of the passes that run now, of a run of both precisions.
+  /// The same for the current passes of a run with both precisions.
   bool runs_quantized() const {
     return quantized() && !input_quantizer_.in_high_precision() && !weight_quantizer_.in_high_precision() &&
            !grad_quantizer_.in_high_precision();
   }
-  /// True when passes may come in which it is not quantized: planning is for both.
+  /// True if some passes may run without quantization; memory is then planned for both precisions.
   bool can_run_unquantized() const {
     return !quantized() || input_quantizer_.keeps_high_precision() ||
            weight_quantizer_.keeps_high_precision() || grad_quantizer_.keeps_high_precision();
   }
-  /// The input's quantized form in memory that inputs of several linears share; empty where fprop reads high precision.
+  /// The input's quantized layout in memory that inputs of several linear layers share; empty if fprop reads high
+  /// precision.
   kernels::Matrix input_layout(const Tensor& values, const Tensor& scales, int64_t rows) const {
     return input_quantizer_.rowwise_in(values, scales, rows, in());
   }
-  /// For decode_megakernel(), without input, norm, activation and result: a GEMM like fprop's. Its weight is empty
-  /// where the input is cast otherwise than with one scale of its own.
+  /// For decode_megakernel(): a GEMM like fprop's, without input, norm, activation and result. Its weight is empty if
+  /// the input is quantized other than with one current scale.
   kernels::MegakernelGemm megakernel_gemm() const;
   parameters::Parameter* weight() const { return weight_; }
   parameters::Parameter* bias() const { return bias_; }
@@ -113,37 +113,38 @@ class Linear {
   int64_t out() const { return weight_->shape[0]; }
 
  protected:
-  /// Storage of an input of all tokens. `high_precision_exists`: the caller has already planned input.high_precision,
-  /// or nobody needs it.
+  /// Plans an input of all tokens. `high_precision_exists`: the caller has already planned input.high_precision, or it
+  /// is not needed.
   void plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool high_precision_exists) const;
-  /// Storage of dy; `deferred`: what wgrad needs has memory of its own. `high_precision`: nobody else has its
-  /// high-precision form.
+  /// Plans dy. `deferred`: the operands of wgrad are not scratch. `high_precision`: no other tensor has the
+  /// high-precision values of dy.
   void plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
                          bool high_precision) const;
-  /// `sums`: when b's gradient may be added up.
+  /// `sums`: lifetime of the partial sums of b's gradient.
   void plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums);
 
-  /// What a pass asks for of an input: one that is made again before wgrad reads it needs no column-wise form until
-  /// then.
+  /// The layouts of an input that a pass needs: an input that is recomputed before wgrad reads it needs no column-wise
+  /// layout before that.
   fp8::QuantizeMode input_mode(const Pass& pass) const;
-  /// And of an input that is made again for wgrad alone.
+  /// The mode for an input that is recomputed for wgrad only.
   static fp8::QuantizeMode wgrad_input_mode(const Pass& pass) {
     fp8::QuantizeMode mode = pass.quantize_mode();
     mode.rowwise = false;
     return mode;
   }
-  /// Makes the form that fprop reads, and the one of dgrad, where it is not kept; in the step that plan_weights() was
-  /// told.
+  /// Quantizes the layout that fprop or dgrad reads, if it is not kept. Must be called in the step given to
+  /// plan_weights().
   void prepare_fprop_weight(const Context& context);
   void prepare_dgrad_weight(const Context& context);
 
-  /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation also those of its output, all
-  /// rows at once where that is cast; or, of high-precision GEMMs, those of its gradient, and dx is then scratch.
+  /// Rows [first, first + count) of y = x W^T (+ b) and of dx = dy W. With an activation, fprop also computes these
+  /// rows of its output (all rows at once if the output is quantized). dgrad also computes the gradient of the
+  /// activation, in high precision only; dx is then scratch.
   void fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first, int64_t count,
              bool with_bias, const EpilogueActivation& activation = {}) const;
   void dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first, int64_t count,
              const EpilogueActivation& activation = {}) const;
-  /// b's gradient += column sums of dy.
+  /// Target and scratch for b's gradient += column sums of dy.
   ColumnSums bias_sums() const {
     return bias_ != nullptr ? ColumnSums{bias_->grad, column_sums_} : ColumnSums{};
   }
@@ -154,10 +155,10 @@ class Linear {
   parameters::Parameter* bias_ = nullptr;
   fp8::Quantizer input_quantizer_, weight_quantizer_, grad_quantizer_;
   Operand weight_operand_;
-  /// The weight's forms that stay from one quantize_weight() to the next.
+  /// The weight's layouts that are kept from one quantize_weight() to the next.
   bool keeps_rowwise_ = true, keeps_columnwise_ = true;
   bool recomputes_input_ = false;  ///< in the backward pass
-  bool early_weight_ = false;      ///< it changes between passes only: Gemm::early_b
+  bool early_weight_ = false;      ///< the weight changes between passes only: Gemm::early_b
   Tensor column_sums_;             ///< scratch: partial sums of b's gradient
 };
 

@@ -3,7 +3,7 @@
 namespace te::model {
 namespace {
 
-/// The blocks of rows that are cut among the tensor ranks one by one.
+/// Blocks of rows, each of which is partitioned among the tensor-parallel ranks.
 std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
   return std::vector<int64_t>(static_cast<size_t>(model.fc1_width() / model.ffn_hidden_size),
                               model.ffn_hidden_size);
@@ -140,7 +140,7 @@ void Mlp::run_activation(const Context& context, const Activations& a, Target y)
 void Mlp::forward(const Context& context, FeedForward::Activations& activations, const Tensor& y,
                   const Pass& pass) {
   Activations& a = own(activations);
-  // 1. Up (for SwiGLU: gate and up in one GEMM). 2. The activation.
+  // 1. Up projection (for SwiGLU: gate and up in one GEMM). 2. Activation.
   pass.begin_step(context, Step::fc1);
   Target activated = linear_fc2_.input_target(a.fc2_input, pass);
   const bool casts = linear_fc1_.runs_quantized();
@@ -154,7 +154,7 @@ void Mlp::forward(const Context& context, FeedForward::Activations& activations,
     pass.begin_step(context, Step::activation);
     run_activation(context, a, activated);
   }
-  // 3. Down.
+  // 3. Down projection.
   pass.begin_step(context, Step::fc2);
   linear_fc2_.forward(context, a.fc2_input, y, pass);
 }
@@ -177,7 +177,7 @@ void Mlp::backward(const Context& context, const Tensor& dy, FeedForward::Activa
   const Pass recomputed = pass.recomputed();
   if (g.fc1_in_place) g.fc1.high_precision = a.fc1_out;
   Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
-  // 3'. Down; 2'. the activation's gradient, and its result again, if that was not kept.
+  // 3'. Down projection; 2'. gradient of the activation, whose output is recomputed if it was not saved.
   if (fuses_activation(linear_fc2_)) {
     EpilogueActivation activation;
     activation.kind = kind_;
@@ -206,7 +206,7 @@ void Mlp::backward(const Context& context, const Tensor& dy, FeedForward::Activa
                                            .scratch = output.sums.scratch,
                                            .clamp = clamp_});
   }
-  // 1'. Up.
+  // 1'. Up projection.
   pass.begin_step(context, Step::fc1_backward);
   if (recompute_input) {
     recompute_input(linear_fc1_.input_target(a.fc1_input, recomputed));

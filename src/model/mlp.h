@@ -1,11 +1,12 @@
 // The MLP sublayer of a transformer layer, between its norm and the residual add:
 //   y = linear_fc2(activation(linear_fc1(x)))
 //
-// The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of
-// that GEMM's epilogue (kernels/gemm/gemm_activation.h). Behind a quantized one it is, too, where an operand has one
-// scale, and casts what it makes there (ColumnParallelLinear::fuses_forward_activation()); its gradient in front of a
-// quantized one is a pass of its own (fuses_activation()). Both are asked pass by pass: BF16 steps of an FP8 run are
-// those of a BF16 run.
+// The activation's output is linear_fc2's input, and its gradient is linear_fc1's dy. High-precision GEMMs compute the
+// activation and its gradient in their epilogue (kernels/gemm/gemm_activation.h). A quantized fprop also computes and
+// quantizes the activation in its epilogue if its operands have one scale per tensor
+// (ColumnParallelLinear::fuses_forward_activation()); after a quantized dgrad, the gradient of the activation is a
+// separate kernel (fuses_activation()). The choice is made per pass, so BF16 steps of an FP8 run equal those of a BF16
+// run.
 #pragma once
 
 #include <memory>
@@ -21,19 +22,19 @@ class Mlp final : public FeedForward {
   Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
-  /// What a microbatch leaves for the backward pass.
+  /// Tensors that a microbatch saves for the backward pass.
   struct Activations final : FeedForward::Activations {
     Operand fc1_input;
     Tensor fc1_out;  ///< [tokens, fc1 width]
     Operand fc2_input;
-    /// The inputs' quantized forms have one memory, so that of fc2 is made when fc1's GEMM has ended.
+    /// Both inputs' quantized layouts share memory, so fc2's input is quantized after fc1's GEMM.
     bool inputs_share_memory = false;
   };
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients final : FeedForward::Gradients {
     Operand fc1, fc2;
     bool fc1_in_place =
-        false;  ///< fc1.high_precision is the memory of fc1_out, which nobody reads after the activation's gradient
+        false;  ///< fc1.high_precision uses the memory of fc1_out, which only the activation's gradient reads
   };
   static Activations& own(FeedForward::Activations& a) { return static_cast<Activations&>(a); }
   static const Activations& own(const FeedForward::Activations& a) {
@@ -76,7 +77,7 @@ class Mlp final : public FeedForward {
 
  private:
   static bool fuses_activation(const Linear& linear) { return !linear.runs_quantized(); }
-  /// In some passes of the run at least, for which memory is planned.
+  /// True if some passes of the run fuse the activation; memory is planned for them.
   static bool can_fuse_activation(const Linear& linear) { return linear.can_run_unquantized(); }
   void run_activation(const Context& context, const Activations& a, Target y) const;
   LinearUse fc1_use() const;
@@ -87,7 +88,7 @@ class Mlp final : public FeedForward {
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
   kernels::ActivationKind kind_;
-  float clamp_;  ///< of a clamped kind
+  float clamp_;  ///< for clamped kinds
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;
   Tensor d_act_;  ///< scratch [tokens, ffn]: gradient of linear_fc2's input

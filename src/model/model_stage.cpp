@@ -14,8 +14,9 @@ bool full_recompute(const config::Config& config) {
   return config.training.recompute == config::Recompute::full;
 }
 
-// FP32 main parameters can be the source of FP8 weights of which a form is kept. Several data ranks exchange BF16
-// values; the decoders of texts and tasks between steps and steps in BF16 read them.
+// True if no BF16 weights are needed, because FP8 weights with a kept layout are quantized from the FP32 master
+// weights. Several data-parallel ranks exchange BF16 weights; samples and evaluation tasks during training and BF16
+// steps read them.
 bool drops_values(const config::Config& config, int data_ranks) {
   return config.precision.dtype == config::ComputeDType::bf16 && data_ranks == 1 &&
          !config.optimizer.store_param_remainders && config.optimizer.offload != config::Offload::state &&
@@ -55,10 +56,11 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe
 
 ModelStage::~ModelStage() = default;
 
-// Parameters are registered in the order of the forward pass: flat ranges then finish from the back.
+// Registers parameters in the order of the forward pass, so that the gradients of flat ranges finish from the end.
 void ModelStage::build() {
-  TE_CHECK(config_.parallel.context == context_ranks_.size(), "parallel.context {} with a group of {} ranks",
-           config_.parallel.context, context_ranks_.size());
+  TE_CHECK(config_.parallel.context == context_ranks_.size(),
+           "parallel.context is {}, but the context group has {} ranks", config_.parallel.context,
+           context_ranks_.size());
   recipe_->set_amax_groups(groups_->microbatch(), groups_->stage());
   const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config_.parallel.virtual_stages);
   const auto split = pipeline_pieces(config_, stages);
@@ -102,7 +104,7 @@ void ModelStage::add_unit(size_t first) {
 // --- memory ------------------------------------------------------------------------------------------------
 
 void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots& slots) {
-  // One bucket is used while another one travels.
+  // With overlap, one bucket is used while another one is communicated.
   const auto sharded_slots = [&](config::Shard least, bool overlap) {
     const bool shards = slots.training && groups_->data().size() > 1 && config_.parallel.shard >= least;
     return shards ? (overlap ? 2 : 1) : 0;
@@ -127,11 +129,11 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   rope_.plan(plan, config_.model);
   context_ranks_.plan(plan);
   if (embedding_) embedding_->plan(plan, context);
-  // The passes of one microbatch begin and end with it, those of another may lie between them.
+  // It lives from one pass to the next, and passes of other microbatches may run in between, so it has no lifetime.
   plan.add(d_residual_, "d_stream", MemoryKind::scratch, dims().dtype, {dims().residual_rows, dims().hidden});
   const bool deferred = slots.wgrad > 0;
   TE_CHECK(!deferred || config_.training.recompute == config::Recompute::none,
-           "weight gradients are put off, but their inputs are scratch");
+           "deferred wgrad needs saved inputs, which recomputation does not keep");
   gradients_.resize(static_cast<size_t>(std::max(slots.wgrad, 1)));
   for (auto& layers : gradients_) layers.resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -148,7 +150,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   recipe_->sharded_weights().plan(plan);
 }
 
-// A slot has the gradients of one microbatch's pass through one chunk.
+// A slot has the gradients of one microbatch in one chunk; all chunks share its memory.
 void ModelStage::plan_deferred_wgrad(MemoryPlan& plan) {
   for (auto& gradients : gradients_) {
     plan.overlay(num_chunks(), [&](int c) {
@@ -265,7 +267,7 @@ Tensor ModelStage::input(const MicrobatchSlot& place) const {
   return chunks_[static_cast<size_t>(place.chunk)].slots[static_cast<size_t>(place.slot)].layers.front().x_in;
 }
 
-// Of a chunk's first layer, or of its end: what another chunk has, and the embedding, is not below.
+// The layer before `layer` in the chunk; empty for the first layer, which follows another chunk or the embedding.
 PreviousLayer ModelStage::previous_layer(const Chunk& chunk, size_t layer, const MicrobatchSlot& place) {
   if (layer == chunk.first) return {};
   return {&layers_[layer - 1], &gradients_of(layer - 1, place)};
@@ -281,7 +283,7 @@ void ModelStage::forward(const Context& context, const MicrobatchSlot& place, co
     before_use(context, 0, nullptr);
     embedding_->forward(context, tokens, input(place), pass);
   }
-  // 2. Layers; the stream travels as (residual, delta), see transformer_layer.h.
+  // 2. Layers, which pass the residual stream as (residual, delta); see transformer_layer.h.
   Tensor residual = input(place), delta;
   for (size_t i = 0; i < chunk.count; ++i) {
     TransformerLayer& layer = layers_[chunk.first + i];
@@ -291,9 +293,9 @@ void ModelStage::forward(const Context& context, const MicrobatchSlot& place, co
     delta = slot.layers[i].delta;
   }
   pass.begin_step(context, Step::head);
-  // 3. On to the next chunk, in the one tensor that its first norm would have made of the two.
+  // 3. The next chunk gets the sum of the two, which its first norm would otherwise compute.
   if (!has_head(place.chunk)) return kernels::add(context, residual, delta, out);
-  // 4. Final norm, head and loss.
+  // 4. Final norm, output layer and loss.
   final_norm(context, residual, delta, slot);
   if (loss_sum) output_layer_->run(context, slot.final_h, targets, grad_scale, loss_sum, pass);
 }
@@ -309,7 +311,7 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
   Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
   const bool deferred = place.wgrad_slot >= 0;
-  // 3'. Final norm: its output has been overwritten by its gradient; the stream's gradient starts here.
+  // 3'. Final norm, whose output was overwritten by its gradient. Starts the gradient of the residual stream.
   if (has_head(place.chunk)) {
     pass.begin_step(context, Step::final_norm_backward);
     const PreviousLayer last = previous_layer(chunk, chunk.first + chunk.count, place);
@@ -348,7 +350,7 @@ void ModelStage::wgrad(const Context& context, const MicrobatchSlot& place, cons
   }
 }
 
-// --- the whole model ---------------------------------------------------------------------------------------
+// --- the complete model ------------------------------------------------------------------------------------
 
 void ModelStage::forward_backward(const Context& context, const Tensor& tokens, const Tensor& targets,
                                   float grad_scale, const Tensor& loss_sum, const Pass& pass) {

@@ -1,5 +1,5 @@
-// The part of the model that this rank holds: without a pipeline all of it, with one the layers of its stage in one or
-// more chunks. The first chunk of the model has the embedding, the last the final norm and the head. All memory is
+// This rank's part of the model: all of it, or with pipeline parallelism the layers of its stage in one or more chunks.
+// The first chunk of the model has the embedding, the last has the final norm and the output layer. All memory is
 // planned before the first pass.
 //
 // Life: construct -> plan() -> [MemoryPlan::allocate] -> bind() -> initialize() or load -> passes; quantize_weights()
@@ -20,84 +20,82 @@
 
 namespace te::model {
 
-/// Where the passes of a microbatch keep what they save: the chunk of the model (of this rank) and one of its slots.
+/// Where the passes of a microbatch save activations: a chunk of this rank and one of its slots.
 struct MicrobatchSlot {
   int chunk = 0;
   int slot = 0;
-  int wgrad_slot =
-      -1;  ///< not -1: backward leaves the weights' gradients to wgrad, and what that needs in this slot
+  int wgrad_slot = -1;  ///< not -1: wgrad is deferred, and backward saves its operands in this slot
 };
 
-/// How many microbatches are in flight at once: per chunk, and between backward and wgrad, where a slot has room for
-/// any chunk's.
+/// Maximum number of microbatches in flight: per chunk, and between backward and deferred wgrad, whose slots fit any
+/// chunk.
 struct StageSlots {
-  std::vector<int> activations = {1};  ///< one number for several chunks: slots that they share
+  std::vector<int> activations = {1};  ///< per chunk; a single number: slots that all chunks share
   int wgrad = 0;
   bool training =
-      true;  ///< false: evaluate() and forward_logits() alone, without gradients and main parameters
+      true;  ///< false: evaluate() and forward_logits() only, without gradients and FP32 master weights
 };
 
-/// What others want to know about flat ranges of the parameters while passes run.
+/// Callbacks for flat ranges of the parameters during passes.
 struct StageHooks {
-  /// Values [begin, end) are about to be read by a pass that goes through the layers upwards (1) or downwards (-1).
+  /// Before a pass reads values [begin, end). `direction`: 1 in the forward pass, -1 in the backward pass.
   std::function<void(const Context&, int64_t begin, int64_t end, int direction)> before_parameters;
-  /// GEMMs are about to write gradients [begin, end).
+  /// Before GEMMs write gradients [begin, end).
   std::function<void(const Context&, int64_t begin, int64_t end)> before_wgrads;
-  /// Gradients [begin, end) will not change any more in this microbatch, and in this step if it is the last.
+  /// Gradients [begin, end) are final for this microbatch, and for the step if it is the last one.
   std::function<void(const Context&, int64_t begin, int64_t end, bool last_microbatch)> gradients_ready;
 };
 
 class ModelStage {
  public:
-  /// The whole config: the stage builds all parts of the model, and gives each its own. The groups must outlive the
-  /// stage.
+  /// Builds all parts of the stage. The groups must outlive the stage. `recipe`: overrides the config's recipe.
   ModelStage(const config::Config& config, const parallel::Groups& groups,
              std::unique_ptr<fp8::Recipe> recipe = nullptr);
-  /// All of the model on one rank. Both with a recipe of the caller's, if there is one.
+  /// The complete model on one rank.
   explicit ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe = nullptr);
   ModelStage(const ModelStage&) = delete;
   ~ModelStage();
 
-  /// The context tells the device whose workspace sizes are asked for; no device memory is allocated.
+  /// `context` is the device whose workspace sizes are queried; no device memory is allocated.
   void plan(MemoryPlan& plan, const Context& context, const StageSlots& slots = {});
   void bind(const Context& context);
   void initialize(const Context& context, uint64_t seed);
   void set_hooks(StageHooks hooks) { hooks_ = std::move(hooks); }
-  /// Casts all weights of FP8 layers. `count_fp8`: add to the saturation counters.
+  /// Quantizes all weights of FP8 layers. `count_fp8`: add to the saturation counters.
   void quantize_weights(const Context& context, bool count_fp8 = false);
-  /// Instead: each layer's weights are cast right before their next use.
+  /// Instead of quantize_weights(): each layer's weights are quantized immediately before their next use.
   void weights_changed(bool count_fp8 = false);
-  /// Of weights that travel as bytes: this rank's parts, with the scales of the whole weights; after every change of
-  /// the values, and before they are gathered. Collective over the ranks of the stage.
+  /// Quantizes this rank's shards of weights that are gathered as bytes, with the scales of the full weights. Must be
+  /// called after every change of the weights, before they are gathered. Collective over the ranks of the stage.
   void quantize_sharded_weights(const Context& context, bool count_fp8);
 
   // --- passes of one microbatch through one chunk -----------------------------------------------------------------
-  // The stream enters a chunk that is not the model's first in input(place), and leaves one that is not the last in
-  // `out` [stream, hidden]; its gradient goes the other way through gradient(). tokens, targets: int32 [tokens of a
-  // microbatch] in device memory, read by the first and the last chunk of the model.
+  // Chunks other than the model's first read the residual stream from input(place); chunks other than the last write it
+  // to `out` [residual_rows, hidden]. gradient() passes its gradient in the other direction. tokens, targets: int32
+  // [tokens of a microbatch] in device memory, read by the first and the last chunk of the model.
 
   bool has_embedding(int chunk) const { return chunk == 0 && groups_->first_stage(); }
   bool has_head(int chunk) const { return chunk + 1 == num_chunks() && groups_->last_stage(); }
   int num_chunks() const { return static_cast<int>(chunks_.size()); }
   Tensor input(const MicrobatchSlot& place) const;
-  /// The gradient of the chunk's output before backward(), that of its input afterwards; shared by all chunks.
+  /// The gradient of the chunk's output before backward(), of its input afterwards; shared by all chunks.
   Tensor gradient() const { return d_residual_; }
 
-  /// The last chunk adds the loss to loss_sum [1] fp32 (sum over counted tokens, on one tensor rank) and, with
-  /// grad_scale (1 / tokens of the global batch), starts the gradients, which are added to the store's.
+  /// The last chunk adds the loss to loss_sum [1] fp32 (sum over counted tokens, on tensor-parallel rank 0 only). With
+  /// grad_scale (1 / tokens of the global batch) it also starts the gradients, which accumulate in the store.
   void forward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens,
                const Tensor& targets, float grad_scale, const Tensor& loss_sum, const Tensor& out,
                const Pass& pass);
   void backward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens, const Pass& pass);
   void wgrad(const Context& context, const MicrobatchSlot& place, const Pass& pass);
 
-  // --- for a rank that has the whole model ------------------------------------------------------------------------
+  // --- for a rank with the complete model -------------------------------------------------------------------------
 
   void forward_backward(const Context& context, const Tensor& tokens, const Tensor& targets, float grad_scale,
                         const Tensor& loss_sum, const Pass& pass);
-  /// Loss alone; touches no gradient and no FP8 state.
+  /// Computes the loss only; does not change gradients or FP8 state.
   void evaluate(const Context& context, const Tensor& tokens, const Tensor& targets, const Tensor& loss_sum);
-  /// Logits of all tokens, [tokens, this rank's slice of the padded vocabulary]; no sequence parallelism.
+  /// Logits of all tokens, [tokens, this rank's shard of the padded vocabulary]; without sequence parallelism.
   void forward_logits(const Context& context, const Tensor& tokens, const Tensor& logits);
 
   /// The slowest kernels that a layer's attention uses.
@@ -109,18 +107,18 @@ class ModelStage {
   const parallel::Groups& groups() const { return *groups_; }
 
  private:
-  /// What one microbatch in flight leaves in a chunk.
+  /// Tensors that a chunk saves for one microbatch in flight.
   struct Slot {
     std::deque<LayerActivations> layers;
     Tensor final_x,
-        final_h;  ///< head: [stream, hidden], the stream's end and its norm (then that one's gradient)
+        final_h;  ///< last chunk: [residual_rows, hidden], input and output of the final norm (then output's gradient)
     Norm::Statistics final_statistics;
   };
   struct Chunk {
     size_t first = 0, count = 0;  ///< of layers_
     std::deque<Slot> slots;
   };
-  /// Parameters that are used and finished together: the embedding, a layer, or final norm and head.
+  /// Parameters that are used and finished together: embedding, a layer, or final norm and output layer.
   struct Unit {
     size_t first = 0, end = 0;  ///< of the store's parameters
   };
@@ -144,7 +142,7 @@ class ModelStage {
   PreviousLayer previous_layer(const Chunk& chunk, size_t layer, const MicrobatchSlot& place);
 
   config::Config config_;
-  std::unique_ptr<parallel::Groups> own_groups_;  ///< of the constructor without groups
+  std::unique_ptr<parallel::Groups> own_groups_;  ///< only with the constructor without groups
   const parallel::Groups* groups_;
   parallel::TensorParallel tensor_;
   ContextParallel context_ranks_;
@@ -157,14 +155,14 @@ class ModelStage {
   std::unique_ptr<Norm> final_layernorm_;
   std::unique_ptr<OutputLayer> output_layer_;
   std::vector<Unit> units_;
-  std::vector<bool> fresh_;  ///< per unit: its values have been used since weights_changed()
+  std::vector<bool> fresh_;  ///< per unit: used (and quantized) since weights_changed()
   bool count_casts_ = false;
   StageHooks hooks_;
 
-  Tensor d_residual_;  ///< [stream, hidden]: the gradient of the residual stream
+  Tensor d_residual_;  ///< [residual_rows, hidden]: the gradient of the residual stream
   std::deque<Chunk> chunks_;
   std::deque<std::deque<LayerGradients>>
-      gradients_;  ///< [wgrad slot][layer]; one slot where wgrad is not put off
+      gradients_;  ///< [wgrad slot][layer]; one slot if wgrad is not deferred
 };
 
 }  // namespace te::model

@@ -1,4 +1,4 @@
-// RMSNorm or LayerNorm with its parameters; see kernels/norm for the mathematics.
+// RMSNorm or LayerNorm with its parameters; kernels/norm has the formulas.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace te::model {
 
-/// A norm multiplies by one at first: by its gain, or by 1 + gain.
+/// Initial gain, with which a norm multiplies by one: 1, or 0 if it multiplies by 1 + gain.
 parameters::Init initial_gain(const config::ModelConfig& model);
 
 class Norm {
  public:
-  /// With sequence parallelism the gradients of gain and bias are of this rank's tokens alone.
+  /// With sequence parallelism, the gradients of gain and bias are those of this rank's tokens only.
   Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
        const parallel::TensorParallel& tensor);
 
@@ -28,16 +28,16 @@ class Norm {
                        Lifetime lifetime = {}) const;
   void plan_scratch(MemoryPlan& plan, Step backward);
 
-  /// sum = x + delta (or x itself without a delta, when sum is x); target = norm(sum).
+  /// sum = x + delta, target = norm(sum). Without delta, sum must be x.
   void forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
                const Statistics& statistics, Target target) const;
-  /// For decode_megakernel(), without delta and sum.
+  /// The norm for decode_megakernel(), without delta and sum.
   kernels::MegakernelNorm megakernel_norm() const;
-  /// d_residual += gradient of x through the norm, given dy; gains and biases accumulate. target: of the linear whose
-  /// dy the new d_residual is.
+  /// d_residual += gradient of x through the norm, given dy; gradients of gain and bias accumulate. `target`: of the
+  /// linear layer whose dy is the new d_residual.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
                 const Tensor& d_residual, Target target) const;
-  /// The same with the sum elsewhere: dx = d_residual + gradient of x.
+  /// The same with another output: dx = d_residual + gradient of x.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
                 const Tensor& d_residual, const Tensor& dx, Target target) const;
   /// The same without a residual path around the norm: d_residual = gradient of x.

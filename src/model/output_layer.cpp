@@ -11,15 +11,14 @@ namespace te::model {
 
 namespace {
 
-// Large enough to fill a GPU with one GEMM, small enough that logits stay below 1 GiB for the largest
-// vocabularies.
+// Large enough for efficient GEMMs, small enough to bound the memory of the logits: 4 GiB in BF16 with 262144 tokens.
 constexpr int64_t kChunkTokens = 8192;
 
 Tensor vector_rows(const Tensor& vector, int64_t first, int64_t count) {
   return vector.view({vector.numel(), 1}).slice_rows(first, count).view({count});
 }
 
-/// The embedding where this rank has it and it is tied, else a matrix of its own.
+/// The tied embedding if this rank has it, else a separate weight.
 parameters::Parameter* head_weight(const config::ModelConfig& model, parameters::ParameterStore& parameters,
                                    parameters::Parameter* tied, const parallel::TensorParallel& tensor) {
   if (tied != nullptr) return tied;
@@ -61,7 +60,7 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
   add(losses_, ".losses", DType::f32, {dims_.tokens});
   if (z_loss_ != 0.0f) add(z_losses_, ".z_losses", DType::f32, {dims_.tokens});
   if (tensor_.size() > 1) add(statistics_, ".statistics", DType::f32, {tensor_.size(), 3 * chunk_});
-  if (tensor_.sequence()) add(full_, ".whole", dims_.dtype, {dims_.tokens, dims_.hidden});
+  if (tensor_.sequence()) add(full_, ".full", dims_.dtype, {dims_.tokens, dims_.hidden});
   const auto storage = [&](const fp8::Quantizer& quantizer, Operand& operand, const char* name,
                            int64_t width) {
     quantizer.plan(plan, operand,
@@ -134,11 +133,11 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     // 2. Logits of the chunk.
     const Operand input = operand(context, input_quantizer_, states, input_, pass);
     fprop(context, input, chunk, 0, rows, false);
-    // 3. Loss per token; in training the logits become their gradient.
+    // 3. Loss per token; in training the logits are replaced by their gradient.
     losses(context, chunk, vector_rows(targets, begin, rows), vector_rows(losses_, begin, rows),
            sums_z ? vector_rows(z_losses_, begin, rows) : Tensor{}, grad_scale);
     if (!training) continue;
-    // 4. Gradient of the head, then of the states, in their place.
+    // 4. Weight gradient, then the gradient of the states, in place.
     const Operand grad = operand(context, grad_quantizer_, chunk, grad_, pass);
     wgrad(context, grad, input);
     dgrad(context, grad, states, 0, rows);
@@ -147,7 +146,7 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
   if (tensor_.rank() != 0) return;
   kernels::accumulate_sum(context, losses_, loss_sum);
   if (sums_z) kernels::accumulate_sum(context, z_losses_, pass.z_loss_sum);
-  // 5. The same by sequence, where somebody asks for it.
+  // 5. The loss per sequence, if requested.
   const int64_t sequences = pass.sequence_losses ? pass.sequence_losses.numel() : 0;
   for (int64_t i = 0; i < sequences; ++i) {
     const int64_t length = dims_.tokens / sequences;

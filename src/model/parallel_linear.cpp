@@ -18,8 +18,8 @@ Linear::Spec column_spec(std::string name, int layer, const std::vector<int64_t>
   return spec;
 }
 
-// The bias is added to the sum, so all ranks have all of it. Its gradient is a sum over tokens: with sequence
-// parallelism each rank sees its own.
+// The bias is added to the sum, so all ranks have the full bias. Its gradient is a sum over tokens; with sequence
+// parallelism each rank sums over its own tokens.
 Linear::Spec row_spec(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
                       const parallel::TensorParallel& tensor) {
   Linear::Spec spec{.name = std::move(name), .layer = layer, .matrices = {out}, .bias = bias};
@@ -51,20 +51,20 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
   const auto add = [&](Tensor& slot, const char* name, int64_t rows, Lifetime lifetime) {
     plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
   };
-  add(shard_high_precision_, ".share", use.dims.residual_rows, use.input_life());
-  input_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".share", tensor_, use.dims.tokens, in(),
+  add(shard_high_precision_, ".shard", use.dims.residual_rows, use.input_life());
+  input_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".shard", tensor_, use.dims.tokens, in(),
                               use.input_life());
-  add(full_dx_, ".whole_dx", use.dims.tokens, live(use.backward));
+  add(full_dx_, ".full_dx", use.dims.tokens, live(use.backward));
 }
 
-// The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision
-// form.
+// The producer writes this rank's tokens to shard_. `input` has all tokens, without high-precision values if the ranks
+// gather quantized rows.
 void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const {
   const bool quantized = tensor_.sequence() && input_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
   plan_operand(plan, input, use, quantized && !input_quantizer_.keeps_high_precision());
 }
 
-// A producer that casts needs no high-precision values, but calibration does, and what works in place.
+// A producer that quantizes needs no high-precision values, but calibration and in-place producers do.
 void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
                                      bool high_precision) const {
   plan_grad_operand(plan, grad, use, deferred, high_precision);
@@ -107,11 +107,11 @@ Target ColumnParallelLinear::grad_target(Operand& grad, const Pass& pass) const 
 
 void ColumnParallelLinear::backward(const Context& context, Operand& grad, const Operand& input,
                                     const Tensor& dx, const Pass& pass, bool deferred) {
-  // 1. dy as the GEMMs need it, and the bias gradient, as far as dy's producer has not seen to it.
+  // 1. Complete dy and the bias gradient, as far as dy's producer has not.
   grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_sums());
   prepare_dgrad_weight(context);
   const Tensor full = tensor_.sequence() ? full_dx_ : dx;
-  // 2. dgrad; while the sum over the ranks travels, 3. wgrad.
+  // 2. dgrad; 3. wgrad, overlapped with the reduction over the ranks.
   const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, full, first, count); };
   const auto weights = [&] { wgrad(context, grad, input); };
   tensor_.reduce(context, full, dx, rows, deferred ? std::function<void()>{} : weights);
@@ -127,13 +127,13 @@ RowParallelLinear::RowParallelLinear(std::string name, int layer, int64_t in, in
 void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   plan_column_sums(plan, use.dims, live(use.backward));
   if (!tensor_.sequence()) return;
-  plan.add(full_y_, spec_.name + ".whole_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
+  plan.add(full_y_, spec_.name + ".full_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
            live(use.forward));
-  grad_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".share_dy", tensor_, use.dims.tokens, out(),
+  grad_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".shard_dy", tensor_, use.dims.tokens, out(),
                              live(use.backward));
 }
 
-// dy is the stream's gradient, which somebody else keeps, unless it is gathered.
+// dy is the gradient of the residual stream, which other code keeps. Memory is needed only if it is gathered.
 void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
                                   bool deferred) const {
   const bool gathers_high_precision = !grad_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
@@ -158,8 +158,8 @@ void RowParallelLinear::forward(const Context& context, Operand& input, const Te
   });
 }
 
-// With sequence parallelism dy is that of this rank's tokens: its column sums are this rank's bias gradient, but the
-// operand holds all tokens, and is made where they arrive.
+// With sequence parallelism, the producer has dy of this rank's tokens. It can compute their column sums, which are
+// this rank's bias gradient, but the operand has all tokens and is completed after the gather.
 Target RowParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
   if (tensor_.sequence()) return fp8::Quantizer::target_of_shard(grad, bias_sums());
   return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums());
@@ -172,7 +172,7 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
   const fp8::QuantizeMode mode = pass.quantize_mode();
   prepare_dgrad_weight(context);
   if (!tensor_.sequence()) {
-    // 1. dy as the GEMMs need it. Later steps change dy, so a deferred wgrad keeps a copy.
+    // 1. Complete dy. Later steps change dy, so a deferred wgrad needs a copy.
     const bool copies = deferred && (!grad_quantizer_.columnwise() || grad_quantizer_.keeps_high_precision());
     if (copies) context.copy(grad.high_precision, dy);
     if (!copies) grad.high_precision = dy;
@@ -180,7 +180,7 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
     grad_quantizer_.complete(context, grad, mode, bias_sums());
     rows(0, dx.rows());
   } else {
-    // 1. The same for this rank's tokens; 2. dgrad of all tokens, as they arrive.
+    // 1. Complete dy of this rank's tokens; 2. dgrad of all tokens as they arrive.
     Operand shard = grad_quantizer_.shard_of(grad, dy, tensor_, shard_memory_);
     grad_quantizer_.gather(context, tensor_, shard_memory_, shard, grad, mode, rows, bias_sums());
   }

@@ -1,4 +1,4 @@
-// What kind of pass this is, and which samples it runs on.
+// The kind of a pass and the samples that it runs on.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@ enum class PassKind : uint8_t { train, recompute, evaluate };
 struct Pass {
   PassKind kind = PassKind::train;
   int64_t first_sample =
-      0;  ///< global index of the microbatch's first sample: the dropout masks depend on it
+      0;  ///< global index of the microbatch's first sample, on which the dropout masks depend
   uint64_t dropout_seed = 0;
   bool count_fp8 = false;        ///< collect saturation counters in this pass
-  bool last_microbatch = false;  ///< of the step: its backward pass completes the gradients
+  bool last_microbatch = false;  ///< last of the step: its backward pass completes the gradients
   Tensor document_start;         ///< int32 [tokens], with data.document_mask; see kernels/attention
-  /// fp32 [sequences of the microbatch], or empty: the head adds each sequence's loss (sum over counted tokens) to its
-  /// element, on tensor rank 0 alone.
+  /// fp32 [sequences of the microbatch], or empty: the output layer adds each sequence's loss (sum over counted tokens)
+  /// to its element, on tensor-parallel rank 0 only.
   Tensor sequence_losses;
-  /// fp32 [1], or empty: the head adds the microbatch's z-loss to it (sum over counted tokens), on tensor rank 0 alone.
+  /// fp32 [1], or empty: the output layer adds the microbatch's z-loss (sum over counted tokens), on tensor-parallel
+  /// rank 0 only.
   Tensor z_loss_sum;
   Tensor
-      positions;  ///< int32 [rows], generation: of each token in its sequence; empty where sequences are whole
+      positions;  ///< int32 [rows]: position of each token in its sequence, in generation; empty for full sequences
   std::function<void(const Context&, Step)> on_step;  ///< for tests: MemoryPlan::begin_step
 
   void begin_step(const Context& context, Step step) const {
     if (on_step) on_step(context, step);
   }
   bool evaluating() const { return kind == PassKind::evaluate; }
-  /// The first training pass of a microbatch owns the statistics; a recomputed one would count everything
-  /// twice.
+  /// Only the first training pass of a microbatch records statistics; a recomputed pass would count them twice.
   fp8::QuantizeMode quantize_mode() const {
     const bool training = kind == PassKind::train;
     return {.record_amax = training,

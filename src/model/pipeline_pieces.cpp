@@ -49,9 +49,9 @@ std::string pipeline_summary(const config::Config& config) {
   const double mean = std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(stages);
   const double excess = *std::max_element(work.begin(), work.end()) / mean - 1.0;
   return fmt::format(
-      "pipeline: stages of {} layers (parallel.pipeline_split {}), and on the last the output layer, about "
-      "{:.1f} "
-      "layers more: the slowest has {:.0f} % more to do than the mean\n",
+      "pipeline: stages of {} layers (parallel.pipeline_split {}); the output layer on the last stage counts "
+      "as "
+      "about {:.1f} layers; the slowest stage has {:.0f}% more work than the mean\n",
       fmt::join(counts, ", "), config.parallel.pipeline_split, head, 100.0 * excess);
 }
 

@@ -1,4 +1,4 @@
-// Which layers each piece of the pipeline owns, as parallel.pipeline_split says.
+// The layers of each piece (stage or virtual stage) of the pipeline, by parallel.pipeline_split.
 #pragma once
 
 #include <string>
@@ -9,15 +9,17 @@
 
 namespace te::model {
 
-/// (first layer, number of layers) of every piece in model order; parallel/schedule/schedule.h says which stage has it.
-/// `stages`: of the groups, one where a rank has all of the model whatever the config says.
+/// (first layer, number of layers) of every piece in model order; parallel/schedule/schedule.h assigns pieces to
+/// stages. `stages`: number of stages of the groups, which is 1 if a rank has the complete model, whatever the config
+/// says.
 std::vector<std::pair<int, int>> pipeline_pieces(const config::Config& config, int stages);
 
-/// The same of the config's stages as the key's list of numbers, for configs that differ in what `balanced` goes by.
+/// The layers of the config's pieces as a list for parallel.pipeline_split, for other configs in which `balanced` would
+/// give another split.
 std::string pipeline_split_text(const config::Config& config);
 
-/// One line for the start of a run with a pipeline: layers of each stage, and how much more than the mean the slowest
-/// one has to do. "" without a pipeline.
+/// One line for the start of a run with a pipeline: layers of each stage, and the excess work of the slowest stage over
+/// the mean. "" without a pipeline.
 std::string pipeline_summary(const config::Config& config);
 
 }  // namespace te::model

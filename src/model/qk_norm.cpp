@@ -13,7 +13,7 @@ QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
       zero_centered_(model.layernorm_zero_centered_gamma) {
   const bool head = model.qk_norm == config::QkNorm::head;
   if (shares_norms(model, tensor)) ranks_ = &tensor.group();
-  // `heads`: of the whole projection.
+  // `heads`: heads of the full projection.
   const auto gain = [&](const char* part, int64_t heads) {
     using parameters::ParameterShard;
     const int64_t width = heads * model.kv_channels;

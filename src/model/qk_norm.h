@@ -1,5 +1,5 @@
-// The norm of queries and keys between linear_qkv and the rotary embedding, with its gains (kernels/qk_norm):
-// model.qk_norm other than none.
+// QK norm: the norm of queries and keys between linear_qkv and the rotary embedding, with its gains (kernels/qk_norm),
+// for model.qk_norm other than none.
 #pragma once
 
 #include <string>
@@ -14,18 +14,18 @@ namespace te::model {
 
 class QkNorm {
  public:
-  /// All tensor ranks have the gains of a head; each finds its own heads' part of the gradients. Of a norm over all
-  /// heads each has its own heads' gains, and either pass is a sum over the ranks of one number per token and norm.
+  /// qk_norm head: all tensor-parallel ranks have the gains of a head, and each computes the gradient of its heads.
+  /// qk_norm projection: each rank has the gains of its heads, and each pass all-reduces one number per token and norm.
   QkNorm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
          const parallel::TensorParallel& tensor);
 
-  /// What a pass leaves for the backward pass; empty where there will be none.
+  /// Tensors that a pass saves for the backward pass; empty if there is none.
   struct Activations {
-    Tensor raw;   ///< [tokens, q and k of this rank]: as linear_qkv made them
+    Tensor raw;   ///< [tokens, q and k of this rank]: input of the norm
     Tensor rstd;  ///< [tokens, pieces] fp32
-    Tensor sums;  ///< scratch [tokens, pieces] fp32, where shares_norms()
+    Tensor sums;  ///< scratch [tokens, pieces] fp32, only if shares_norms()
   };
-  /// Tensor ranks share the norms: passes need Activations::sums.
+  /// True if a norm spans the tensor-parallel ranks; passes then need Activations::sums.
   static bool shares_norms(const config::ModelConfig& model, const parallel::TensorParallel& tensor) {
     return model.qk_norm == config::QkNorm::projection && tensor.size() > 1;
   }
@@ -33,9 +33,9 @@ class QkNorm {
                         Lifetime lifetime) const;
   void plan_scratch(MemoryPlan& plan);
 
-  /// q and k inside qkv.
+  /// Normalizes q and k within qkv.
   void forward(const Context& context, const Tensor& qkv, const Activations& activations) const;
-  /// dqkv, of what the norm made, becomes that of what it took; the gains' gradients accumulate.
+  /// Replaces the gradient of the norm's output in dqkv by that of its input; the gradients of the gains accumulate.
   void backward(const Context& context, const Tensor& dqkv, const Activations& activations) const;
 
  private:
@@ -45,7 +45,7 @@ class QkNorm {
   bool zero_centered_;
   parameters::Parameter* q_;
   parameters::Parameter* k_;
-  parallel::Communicator* ranks_ = nullptr;  ///< that share the norms; null: none do
+  parallel::Communicator* ranks_ = nullptr;  ///< ranks that a norm spans; null: one rank
   Tensor gain_sums_;                         ///< scratch: partial sums of the gains' gradients
 };
 

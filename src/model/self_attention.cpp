@@ -3,7 +3,7 @@
 namespace te::model {
 namespace {
 
-/// The blocks of rows that are cut among the tensor ranks one by one.
+/// Blocks of rows, each of which is partitioned among the tensor-parallel ranks.
 std::vector<int64_t> qkv_blocks(const config::ModelConfig& model) {
   const int64_t keys = model.num_query_groups * model.kv_channels;
   return {model.attention_width(), keys, keys};
@@ -43,7 +43,7 @@ LinearUse SelfAttention::qkv_use() const {
 LinearUse SelfAttention::proj_use() const {
   return {.dims = dims_,
           .recompute = requantizes_output_ ? config::Recompute::selective : recompute_,
-          .input = Step::proj,  // where attention's output is cast
+          .input = Step::proj,  // attention's output is quantized in this step
           .forward = Step::proj,
           .grad = live(Step::mlp_norm_backward, Step::proj_backward),
           .backward = Step::proj_backward,
@@ -51,8 +51,8 @@ LinearUse SelfAttention::proj_use() const {
 }
 
 void SelfAttention::plan_weights(MemoryPlan& plan, bool training, bool deferred) {
-  // Attention's output is kept in high precision for its own backward pass: linear_proj's cast of it is cheaper made
-  // twice than kept.
+  // Attention's output is saved in high precision for attention's backward pass. Quantizing it twice for linear_proj is
+  // better than also saving the quantized values.
   requantizes_output_ = recompute_ == config::Recompute::none && linear_proj_.quantized() && !deferred;
   linear_qkv_.plan_weights(plan, qkv_use(), training);
   linear_proj_.plan_weights(plan, proj_use(), training);
@@ -112,7 +112,7 @@ void SelfAttention::forward(const Context& context, Activations& a, const Tensor
   // 2. Rotary embedding and attention, on the packed result.
   const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
   attend(context, a, qkv, o, pass);
-  // 3. Back to the width of the stream.
+  // 3. Projection to the width of the residual stream.
   pass.begin_step(context, Step::proj);
   linear_proj_.forward(context, a.proj_input, y, pass);
 }
@@ -127,13 +127,13 @@ void SelfAttention::attend(const Context& context, Activations& a, const Tensor&
 void SelfAttention::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                              const Tensor& dx, const Pass& pass, bool deferred,
                              const RecomputeInput& recompute_input) {
-  // 3'. Projection; the attention output was kept, and only its quantized form is made again.
+  // 3'. Projection; attention's output was saved, only its quantized layout is recomputed.
   if (recompute_input || requantizes_output_) {
     a.proj_input.mark_high_precision_written();
     linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
   }
   linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o_, pass, deferred);
-  // 2'. Attention, rotary embedding and the norm in front of it, whose result is linear_qkv's dy.
+  // 2'. Attention, rotary embedding and QK norm, which give linear_qkv's dy.
   pass.begin_step(context, Step::attention_backward);
   attention_backward(context, a, linear_qkv_.grad_target(g.qkv, pass), pass);
   // 1'. Queries, keys and values.

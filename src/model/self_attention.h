@@ -17,14 +17,14 @@ class SelfAttention {
                 parameters::ParameterStore& parameters, Recipe& recipe, const RopeTables& rope,
                 parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
-  /// What a microbatch leaves for the backward pass.
+  /// Tensors that a microbatch saves for the backward pass.
   struct Activations {
     Operand qkv_input;
     Tensor qkv;  ///< DotProductAttention::kept_shape(): q | k | v, normalized and rotated
     QkNorm::Activations qk_norm;
     Tensor lse;          ///< fp32, DotProductAttention::lse_shape()
     Operand proj_input;  ///< high_precision is the attention output
-    /// Whose qkv and lse these are: plan_activations says this layer's own.
+    /// The attention implementation of qkv and lse; plan_activations() sets that of this layer.
     const CoreAttention* core = nullptr;
   };
   /// The gradients of the linears' outputs during a backward pass.
@@ -40,25 +40,25 @@ class SelfAttention {
   kernels::AttentionKernels attention_kernels(const Context& context) const {
     return attention_.kernels(context);
   }
-  /// The inputs' quantized forms in memory that they share: for passes that keep nothing.
+  /// Places the inputs' quantized layouts in shared memory, for passes that save nothing.
   void share_input_layouts(Activations& a, const Tensor& values, const Tensor& scales) const;
 
-  /// For the producer of x.
+  /// Target for the producer of x.
   Target input_target(Activations& a, const Pass& pass) {
     return linear_qkv_.input_target(a.qkv_input, pass);
   }
-  /// y [stream, hidden] from the input that was written to the target.
+  /// y [residual_rows, hidden] from the input that was written to the target.
   void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
 
-  /// What lies between linear_qkv, whose result is in qkv, and linear_proj, which reads o.
+  /// The operations between linear_qkv, which writes qkv, and linear_proj, which reads o.
   void attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
               const Pass& pass) const;
   kernels::MegakernelGemm megakernel_qkv() const { return linear_qkv_.megakernel_gemm(); }
   kernels::MegakernelGemm megakernel_proj() const { return linear_proj_.megakernel_gemm(); }
 
-  /// For the producer of dy, which keeps it itself.
+  /// Target for the producer of dy, which keeps dy in its own memory.
   Target grad_target(Gradients& g, const Pass& pass) const { return linear_proj_.grad_target(g.proj, pass); }
-  /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::proj_backward.
+  /// dx [residual_rows, hidden] from dy [residual_rows, hidden]; starts in Step::proj_backward.
   void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
                 const Pass& pass, bool deferred, const RecomputeInput& recompute_input);
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
@@ -77,7 +77,7 @@ class SelfAttention {
   std::unique_ptr<QkNorm> qk_norm_;  ///< null: none
   DotProductAttention attention_;
   RowParallelLinear linear_proj_;
-  Tensor qkv_;  ///< scratch [tokens, qkv width], where attention keeps qkv in another order
+  Tensor qkv_;  ///< scratch [tokens, qkv width], only if attention saves qkv in another order
   Tensor d_o_;  ///< scratch [tokens, attention width]: gradient of linear_proj's input
 };
 

@@ -73,7 +73,7 @@ void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
            {dims_.residual_rows, dims_.hidden});
 }
 
-// Selective recompute rebuilds what norms and activations produced: cheap to make, and the bulk of what is saved.
+// Selective recompute recomputes the outputs of norms and activations, which are cheap and most of the saved memory.
 void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
   const Shape stream{dims_.residual_rows, dims_.hidden};
   const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
@@ -116,14 +116,14 @@ void TransformerLayer::quantize_weights(const Context& context, bool count) {
 
 void TransformerLayer::forward(const Context& context, const Tensor& residual, const Tensor& delta,
                                LayerActivations& a, const Pass& pass) {
-  // 1. The previous layer's output joins the stream; its norm is what attention reads.
+  // 1. Add the previous layer's output to the residual stream; its norm is attention's input.
   pass.begin_step(context, Step::input_norm);
   begin_branch(context, attention_branch(a), residual, delta, a.x_in,
                attention_.input_target(a.attention, pass));
   // 2. Attention.
   attention_.forward(context, a.attention, output(a, a.attention_out), pass);
   end_branch(context, attention_branch(a), output(a, a.attention_out), a.delta, pass);
-  // 3. Its output joins the stream; the norm of that is what the MLP reads.
+  // 3. Add attention's output to the residual stream; its norm is the MLP's input.
   pass.begin_step(context, Step::mlp_norm);
   if (parallel_) {
     begin_branch(context, mlp_branch(a), a.x_in, {}, a.x_in,
@@ -133,12 +133,12 @@ void TransformerLayer::forward(const Context& context, const Tensor& residual, c
     begin_branch(context, mlp_branch(a), a.x_in, a.delta, a.x_mid,
                  feed_forward_->input_target(*a.feed_forward, pass));
   }
-  // 4. MLP; its output joins the stream in the next norm.
+  // 4. MLP; the next norm adds its output to the residual stream.
   feed_forward_->forward(context, *a.feed_forward, output(a, a.mlp_out), pass);
   end_branch(context, mlp_branch(a), output(a, a.mlp_out), a.delta, pass);
 }
 
-// sum = x + delta (x itself without a delta), and the target of the sublayer gets it, through the norm in front of it.
+// sum = x + delta (x itself without delta); writes the sum, or its norm, to the target of the sublayer.
 void TransformerLayer::begin_branch(const Context& context, const Branch& branch, const Tensor& x,
                                     const Tensor& delta, const Tensor& sum, Target target) const {
   if (pre_) return branch.norms.before->forward(context, x, delta, sum, branch.before, target);
@@ -146,7 +146,7 @@ void TransformerLayer::begin_branch(const Context& context, const Branch& branch
   context.copy(target.values(), sum);
 }
 
-// delta is what the sublayer adds to the stream.
+// delta: what the sublayer adds to the residual stream.
 void TransformerLayer::end_branch(const Context& context, const Branch& branch, const Tensor& out,
                                   const Tensor& delta, const Pass& pass) const {
   if (post_) branch.norms.after->forward(context, out, {}, out, branch.after, Target(delta));
@@ -192,7 +192,7 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
                           post_ ? feed_forward_->grad_target(*g.feed_forward, pass) : Target(), pass);
   feed_forward_->backward(context, d_mlp, *a.feed_forward, *g.feed_forward, d_branch_, pass, deferred,
                           recompute_mlp);
-  // 3'. Norm; its gradient joins the stream's, which is that of attention's output.
+  // 3'. Norm; adds its gradient to d_residual, which is then the gradient of attention's output.
   pass.begin_step(context, Step::mlp_norm_backward);
   const Tensor& d_mid = parallel_ ? d_parallel_ : d_residual;
   const bool is_dy = !has_branch_gradient() && !parallel_;
@@ -205,14 +205,14 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
                           post_ ? attention_.grad_target(g.attention, pass) : Target(), pass);
   attention_.backward(context, d_attention, a.attention, g.attention, d_branch_, pass, deferred,
                       recompute_attention);
-  // 1'. Norm; its gradient joins the stream's, which is that of the output of the layer below.
+  // 1'. Norm; adds its gradient to d_residual, which is then the gradient of the previous layer's output.
   pass.begin_step(context, Step::input_norm_backward);
   begin_branch_backward(context, attention_branch(a), a.x_in, d_mid, d_residual,
                         previous_layer.grad_target(pass));
 }
 
-// Through a dropout or a norm the gradient is another tensor, for which the producer of the stream's gradient can do
-// nothing.
+// With dropout or a norm after the MLP, its dy is another tensor than d_residual, so the producer of d_residual cannot
+// quantize it.
 Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const {
   return has_branch_gradient() ? Target() : feed_forward_->grad_target(*g.feed_forward, pass);
 }
@@ -221,7 +221,8 @@ Target PreviousLayer::grad_target(const Pass& pass) const {
   return layer != nullptr ? layer->grad_target(*gradients, pass) : Target();
 }
 
-// The gradient of a sublayer's output: the residual stream's, or that through what end_branch() does.
+// The gradient of a sublayer's output: d_residual itself, or through the backward pass of end_branch(). `target`: for
+// the output of the norm's backward pass.
 Tensor TransformerLayer::end_branch_backward(const Context& context, const Branch& branch,
                                              const Tensor& d_residual, const Tensor& out, Target target,
                                              const Pass& pass) const {
@@ -235,7 +236,7 @@ Tensor TransformerLayer::end_branch_backward(const Context& context, const Branc
   return d_output_;
 }
 
-// dx = d_residual + the gradient of the sublayer's input, which is d_branch_, through what begin_branch() does.
+// dx = d_residual + the gradient d_branch_ of the sublayer's input, through the backward pass of begin_branch().
 void TransformerLayer::begin_branch_backward(const Context& context, const Branch& branch, const Tensor& x,
                                              const Tensor& d_residual, const Tensor& dx,
                                              Target target) const {

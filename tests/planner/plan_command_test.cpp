@@ -69,10 +69,10 @@ TEST_F(PlanCommand, DryRunReportsThePipelineSplit) {
   const std::string four = "llama3.1_70b_fp8.yaml --dry-run --set parallel.pipeline=4";
   ASSERT_EQ(run(four + " --set parallel.pipeline_split=balanced"), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "pipeline: stages of 21, 20, 20, 19 layers (parallel.pipeline_split balanced)");
-  TE_EXPECT_CONTAINS(out_, "about 1.7 layers more: the slowest has 3 % more to do than the mean");
+  TE_EXPECT_CONTAINS(out_, "about 1.7 layers; the slowest stage has 3% more work than the mean");
   ASSERT_EQ(run(four), 0) << error_;
   TE_EXPECT_CONTAINS(out_, "pipeline: stages of 20, 20, 20, 20 layers (parallel.pipeline_split even)");
-  TE_EXPECT_CONTAINS(out_, "the slowest has 6 % more to do than the mean");
+  TE_EXPECT_CONTAINS(out_, "the slowest stage has 6% more work than the mean");
   ASSERT_EQ(run("llama7b_fp8.yaml --dry-run"), 0) << error_;
   EXPECT_EQ(out_.find("pipeline:"), std::string::npos);
 }

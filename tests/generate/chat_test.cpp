@@ -1,4 +1,4 @@
-// Conversations: prompts by the template, replies that end with the turn, and a cache that changes nothing.
+// Conversations: prompts of the template, the ends of replies, and the reuse of the cache.
 #include "generate/chat.h"
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace {
 using generate::Chat;
 using generate::ChatPrompt;
 
-/// The role's letter, the message, a line break; a reply ends with the end-of-document token.
+/// Each turn is the role's letter, the message and a line break; a reply ends with the end-of-document token.
 constexpr const char* kTemplate =
     "system: S{content}\\n\nuser: U{content}\\n\nassistant: A{content}{eos}{stop}\n";
 
@@ -58,7 +58,7 @@ class ChatTest : public ::testing::Test {
   const text::ChatTemplate template_ = text::ChatTemplate::parse("letters", kTemplate);
 };
 
-TEST_F(ChatTest, PromptsEndWhereTheReplyBegins) {
+TEST_F(ChatTest, PromptsEndWhereTheReplyStarts) {
   const ChatPrompt first =
       generate::chat_prompt({{"system", "be", ""}, {"user", "hi", ""}}, template_, *bytes_);
   EXPECT_EQ(text(first.tokens), "Sbe\nUhi\nA");
@@ -70,14 +70,14 @@ TEST_F(ChatTest, PromptsEndWhereTheReplyBegins) {
   expected.push_back(256);
   bytes_->encode("Uso\nA", expected);
   EXPECT_EQ(second.tokens, expected);
-  // Another end of turn: what the template puts in front of {stop}.
+  // Another end of turn: the token before {stop} in the template.
   const auto other = text::ChatTemplate::parse("other", "user: {content}>\nassistant: {content}#{stop}\n");
   EXPECT_EQ(generate::chat_prompt({{"user", "a", ""}}, other, *bytes_).turn_end, '#');
   EXPECT_THROW(generate::default_chat_template(*bytes_), UserError);
 }
 
-// Each reply is what the generator makes of the whole conversation so far, though only its new part was run.
-TEST_F(ChatTest, TheCacheChangesNothing) {
+// Each reply equals that of a generator that runs the full conversation, although only the new part was run.
+TEST_F(ChatTest, ReusingTheCacheGivesTheSameReplies) {
   const config::Config config = chat_config();
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
@@ -105,8 +105,8 @@ TEST_F(ChatTest, TheCacheChangesNothing) {
   }
 }
 
-// By the turns of a model's own template: the same, though a prompt is made of other texts each time.
-TEST_F(ChatTest, TheCacheChangesNothingOfAModelsOwnTemplate) {
+// The same with the turns of a model's chat template, whose prompts consist of different texts each time.
+TEST_F(ChatTest, ReusingTheCacheGivesTheSameRepliesWithChatTurns) {
   const auto turns = text::ChatTurns::parse(R"({
     "format": "te-train chat turns 1", "template": "", "end": null, "tokens": [], "without_system": {
       "only": [{"text": "U"}, {"message": "user", "trim": "both"}, {"text": "A"}],
@@ -135,7 +135,7 @@ TEST_F(ChatTest, TheCacheChangesNothingOfAModelsOwnTemplate) {
     const ChatPrompt prompt = prompter(asked);
     generate::Generator generator(fresh.get(), *bytes_, {.sampling = {}, .max_tokens = 5});
     EXPECT_EQ(generator.run(cpu, {prompt.tokens})[0].text, reply) << message;
-    EXPECT_GE(talk.reused_tokens(), before);  // what was asked before, at least
+    EXPECT_GE(talk.reused_tokens(), before);  // at least the previous prompt
     before = talk.prompt_tokens();
   }
 }
@@ -150,7 +150,8 @@ TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   talk.reply(cpu, "hi");
   EXPECT_EQ(talk.finish_reason(), generate::FinishReason::context);
   EXPECT_THROW(talk.reply(cpu, "more"), UserError);
-  // Where the end of the turn is what the model says first: a reply without text, and nothing remembered.
+  // If the model generates the end of the turn first, the reply is empty and the conversation does not keep the
+  // message.
   ReadyDecoder again(cpu, config, source, {.batch = 1, .max_rows = 32});
   const ChatPrompt prompt = generate::chat_prompt({{"user", "hi", ""}}, template_, *bytes_);
   generate::Generator generator(again.get(), *bytes_, {.max_tokens = 1});
@@ -158,7 +159,7 @@ TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   Chat silent(again.get(), tokenizer, prompter(tokenizer), {.sampling = {}, .max_tokens = 9});
   EXPECT_EQ(silent.reply(cpu, "hi"), "");
   EXPECT_EQ(silent.finish_reason(), generate::FinishReason::end_token);
-  // The same where the model's files name it, and the template has another end.
+  // The same if the token is an end token of the model's files and the template has another end.
   Chat named(
       again.get(), *bytes_, prompter(*bytes_),
       {.sampling = {}, .max_tokens = 9, .ends = generate::EndTokens({7, tokenizer.end_of_document()})});

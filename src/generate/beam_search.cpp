@@ -12,7 +12,7 @@
 namespace te::generate {
 namespace {
 
-/// Logarithms of probabilities, in place; rounded to FP32, where transformers has them, too.
+/// Log probabilities, in place; rounded to FP32, as in transformers.
 void log_softmax(std::span<float> scores) {
   const float largest = *std::max_element(scores.begin(), scores.end());
   double sum = 0.0;
@@ -49,11 +49,11 @@ Beam Beams::extended(const Continuation& next) const {
   return beam;
 }
 
-// The num_candidates() best ones, best first; of equal ones that of the better beam, then the smaller token.
+// The num_candidates() best continuations, best first; ties are ordered by beam, then by token.
 std::vector<Beams::Continuation> Beams::continuations(std::span<const float> logits) const {
   const size_t vocab = logits.size() / running_.size();
   const auto wanted = static_cast<size_t>(num_candidates(options_, ends_));
-  TE_CHECK(vocab >= wanted, "beam search: {} beams need a vocabulary of {} tokens, not of {}",
+  TE_CHECK(vocab >= wanted, "beam search: {} beams need a vocabulary of at least {} tokens, not {}",
            options_.num_beams, wanted, vocab);
   std::vector<Continuation> all;
   all.reserve(logits.size());
@@ -88,8 +88,8 @@ void Beams::keep_hypotheses(std::span<const Continuation> continuations) {
     hypotheses_.resize(static_cast<size_t>(options_.num_beams));
 }
 
-// Whether a running beam may come among the hypotheses. Longer texts lose log-probability, and a length_penalty above 0
-// may outweigh that: `never` counts with the longest text.
+// True if a running beam may still become one of the hypotheses. Longer texts have a lower log probability, but a
+// length_penalty above 0 may compensate for that, so `never` assumes the maximum length.
 bool Beams::can_improve() const {
   if (!full()) return true;
   const bool longest = options_.early_stopping == EarlyStopping::never && options_.length_penalty > 0.0;
@@ -113,11 +113,11 @@ bool Beams::advance(std::span<const float> logits) {
   return can_improve() && !(options_.early_stopping == EarlyStopping::on && full());
 }
 
-// --- searches side by side ---------------------------------------------------------------------------------
+// --- several searches --------------------------------------------------------------------------------------
 
 struct BeamGenerator::Search {
   size_t index;                ///< of the prompt
-  std::vector<int64_t> slots;  ///< of the running beams in the decoder, then of those to come
+  std::vector<int64_t> slots;  ///< sequences in the decoder: of the running beams, then free ones
   std::vector<int32_t> prompt;
   Beams beams;
 };
@@ -125,7 +125,7 @@ struct BeamGenerator::Search {
 BeamGenerator::BeamGenerator(Decoder& decoder, const text::Tokenizer& tokenizer, GenerateOptions options,
                              BeamOptions beams)
     : decoder_(decoder), tokenizer_(tokenizer), options_(std::move(options)), beams_(beams) {
-  TE_CHECK(options_.stops.empty(), "beam search knows no stop strings");
+  TE_CHECK(options_.stops.empty(), "beam search does not support stop strings");
   TE_CHECK(decoder.batch() >= beams.num_beams, "beam search: {} beams in a decoder of {} sequences",
            beams.num_beams, decoder.batch());
 }
@@ -151,7 +151,7 @@ std::span<const float> BeamGenerator::append(const Context& context, const std::
   return logits;
 }
 
-// Each beam takes over its parent's slot, or a copy of it in the slot of a beam that ended.
+// Each beam gets its parent's slot, or a copy of it in a free slot.
 void BeamGenerator::move_cache(const Context& context, Search& search) {
   const std::vector<size_t>& parents = search.beams.parents();
   std::vector<int64_t> slots(parents.size(), -1);
@@ -216,7 +216,7 @@ std::vector<Completion> BeamGenerator::run(const Context& context,
     if (searches.empty()) break;
     std::span<const float> logits = append(context, searches);
     const double start = now_seconds();
-    std::vector<Search> going_on;
+    std::vector<Search> unfinished;
     for (Search& search : searches) {
       const size_t rows = search.beams.running().size();
       const bool first = search.beams.running().front().tokens.empty();
@@ -225,13 +225,13 @@ std::vector<Completion> BeamGenerator::run(const Context& context,
       timing_.tokens += static_cast<int64_t>(first ? width : rows);
       if (more) {
         move_cache(context, search);
-        going_on.push_back(std::move(search));
+        unfinished.push_back(std::move(search));
       } else {
         free.push_back(search.slots);
         end_search(search, false);
       }
     }
-    searches = std::move(going_on);
+    searches = std::move(unfinished);
     timing_.seconds += now_seconds() - start;
     if (stop == nullptr || *stop == 0) continue;
     for (const Search& search : searches) end_search(search, true);

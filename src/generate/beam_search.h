@@ -1,14 +1,14 @@
-// Beam search, by the rules of transformers' generate(num_beams): the same candidates, scores and ends, so that the
-// same logits give the same tokens.
+// Beam search by the rules of transformers' generate(num_beams): candidates, scores and stopping rules are the same, so
+// the same logits give the same tokens.
 //
-// At each token the num_beams best running beams have max(2, 1 + end tokens) * num_beams best continuations together:
-// enough that num_beams of them do not end. Those among the first num_beams that end (an end token, or the last allowed
-// token) become hypotheses, with the score
+// For each token, the search selects the max(2, 1 + number of end tokens) * num_beams best continuations of the
+// num_beams running beams, so that at least num_beams of them do not end. Continuations among the first num_beams that
+// end (with an end token, or at max_tokens) become hypotheses with the score
 //
-//   sum of the tokens' log-probabilities / (number of generated tokens, the end included) ^ length_penalty,
+//   sum of the tokens' log probabilities / (number of generated tokens, including the end token) ^ length_penalty.
 //
-// of which the num_beams best are kept; the num_beams best that do not end run on. A search stops when its last token
-// was allowed, or by early_stopping.
+// The num_beams best hypotheses are kept; the num_beams best continuations that do not end become the running beams. A
+// search stops at max_tokens or by early_stopping.
 #pragma once
 
 #include <algorithm>
@@ -24,20 +24,20 @@
 
 namespace te::generate {
 
-/// When a search whose num_beams hypotheses are complete stops.
+/// When a search with num_beams complete hypotheses stops.
 enum class EarlyStopping : uint8_t {
-  off,    ///< when the best running beam, ended now, would not come among them (transformers' False)
-  on,     ///< at once (True)
-  never,  ///< when no running beam can come among them, however long it becomes ("never")
+  off,  ///< if the best running beam would not be among the hypotheses if it ended now (transformers' False)
+  on,   ///< immediately (True)
+  never,  ///< if no running beam can become one of the hypotheses, whatever its length ("never")
 };
 
 struct BeamOptions {
   int64_t num_beams = 1;
-  double length_penalty = 1.0;  ///< above 0 favours long texts, below 0 short ones
+  double length_penalty = 1.0;  ///< above 0 favors long texts, below 0 short ones
   EarlyStopping early_stopping = EarlyStopping::off;
 };
 
-/// The best continuations of a step that are looked at.
+/// Number of best continuations that a step selects.
 inline int64_t num_candidates(const BeamOptions& options, const EndTokens& ends) {
   return std::max<int64_t>(2, 1 + static_cast<int64_t>(ends.size())) * options.num_beams;
 }
@@ -45,25 +45,25 @@ inline int64_t num_candidates(const BeamOptions& options, const EndTokens& ends)
 /// A sequence of a search, without its prompt.
 struct Beam {
   std::vector<int32_t> tokens;
-  double score = 0.0;  ///< running: the sum of log-probabilities; a hypothesis: the score above
+  double score = 0.0;  ///< running beam: sum of log probabilities; hypothesis: the score above
 };
 
-/// The search of one prompt, apart from the model.
+/// The search for one prompt, independent of the model.
 class Beams {
  public:
-  /// `max_tokens`: to be generated, at least 1. `ends`: the tokens that end a sequence. Each token that is in the
-  /// prompt or a beam has its log-probability changed by `repetition_penalty` (sampler.h).
+  /// `max_tokens`: maximum number of generated tokens, at least 1. `ends`: tokens that end a sequence.
+  /// `repetition_penalty` changes the log probability of each token that is in the prompt or the beam (sampler.h).
   Beams(const BeamOptions& options, std::vector<int32_t> prompt, int64_t max_tokens, EndTokens ends,
         double repetition_penalty);
 
-  /// The beams that run: one, without a token, at first; then num_beams.
+  /// The running beams: initially one without tokens, then num_beams.
   const std::vector<Beam>& running() const { return running_; }
-  /// Of each running beam after advance(): which of the beams before it goes on.
+  /// For each running beam after advance(): index of the earlier beam that it extends.
   const std::vector<size_t>& parents() const { return parents_; }
-  /// Takes the next token, from logits [running, vocab] of the running beams; vocab is at least
-  /// num_candidates(). False when the search is over. UserError when a logit is not a number.
+  /// Selects the next tokens from the logits [running, vocab] of the running beams; vocab must be at least
+  /// num_candidates(). Returns false if the search has ended. UserError if a logit is NaN.
   bool advance(std::span<const float> logits);
-  /// The best hypothesis, or the best running beam while there is none.
+  /// The best hypothesis, or the best running beam if there is none.
   const Beam& best() const { return hypotheses_.empty() ? running_.front() : hypotheses_.front(); }
 
  private:
@@ -87,12 +87,12 @@ class Beams {
   double repetition_penalty_;
   std::vector<Beam> running_, hypotheses_;  ///< best first
   std::vector<size_t> parents_;
-  bool last_ = false;  ///< the next token is the last that is allowed
+  bool last_ = false;  ///< the next token is the last one by max_tokens
 };
 
-/// Continues prompts by beam search: decoder.batch() / num_beams of them at a time. The text is that of the best
-/// hypothesis. options.sampling is read for its repetition penalty alone, options.stops must be empty. Tensor ranks
-/// call this alike.
+/// Continues prompts by beam search, decoder.batch() / num_beams prompts at a time. The result is the best hypothesis.
+/// Of options.sampling, only the repetition penalty is used; options.stops must be empty. Collective among the ranks of
+/// the model.
 class BeamGenerator {
  public:
   BeamGenerator(Decoder& decoder, const text::Tokenizer& tokenizer, GenerateOptions options,

@@ -17,11 +17,12 @@ json read_json(const fs::path& file) {
   const FileText read = read_file(file);
   if (!read) user_error("{}: cannot be read: {}", file.string(), read.error);
   json value = json::parse(read.text, nullptr, false);
-  if (value.is_discarded()) user_error("{}: is not valid JSON; fetch it again", file.string());
+  if (value.is_discarded()) user_error("{}: is not valid JSON; download it again", file.string());
   return value;
 }
 
-/// A template of a post-processor begins with a special token. Of a sequence, one that has a template decides.
+/// True if the template of a post-processor starts with a special token; in a sequence of post-processors, the first
+/// one with a template decides. Empty without a template.
 std::optional<bool> template_begins(const json& processor) {
   if (!processor.is_object()) return {};
   const std::string type = processor.value("type", "");
@@ -49,7 +50,7 @@ bool adds_begin_of_document(const text::Tokenizer& tokenizer) {
     if (config.is_object() && config.contains("add_bos_token") && config["add_bos_token"].is_boolean())
       return config["add_bos_token"].get<bool>();
   }
-  // The file that text::make_tokenizer chose.
+  // The file that text::make_tokenizer uses.
   const fs::path json_file = folder ? spec / "tokenizer.json" : spec;
   if (fs::is_regular_file(json_file) && json_file.extension() == ".json") {
     const json definition = read_json(json_file);

@@ -1,5 +1,5 @@
-// Whether a tokenizer puts its begin-of-document token in front of a text, as Hugging Face's encode() of the same files
-// does. Having such a token is not enough: GPT-2 names <|endoftext|> as its bos_token and never writes it.
+// Determines whether a tokenizer prepends its begin-of-document token to a text, as Hugging Face's encode() does with
+// the same files. A tokenizer may have such a token without prepending it: GPT-2's bos_token is <|endoftext|>.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace te::generate {
 
-/// The first of these that says something:
-///   add_bos_token               of tokenizer_config.json beside the tokenizer
-///   post_processor              of tokenizer.json: whether its template begins with a special token
-///   tokenizer.model             of SentencePiece: yes, as LlamaTokenizer does
-/// False for all else, and where the tokenizer has no begin-of-document token. UserError for a file that is no JSON.
+/// The first of these rules that applies:
+///   add_bos_token               in the tokenizer_config.json next to the tokenizer
+///   post_processor              in tokenizer.json: true if its template starts with a special token
+///   tokenizer.model             of SentencePiece: true, as for LlamaTokenizer
+/// Otherwise false, also if the tokenizer has no begin-of-document token. UserError if a file is not valid JSON.
 bool adds_begin_of_document(const text::Tokenizer& tokenizer);
 
 }  // namespace te::generate

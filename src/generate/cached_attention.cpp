@@ -45,7 +45,7 @@ void CachedAttention::forward(const Context& context, const Tensor& qkv, const T
                                         .o = o,
                                         .window = window_};
   if (rows_.one_token_per_sequence) return kernels::attention_step(context, {decode, rope_.cos, rope_.sin});
-  // 1. Each token by its position.
+  // 1. Rotary embedding, by the position of each token.
   if (rope_.cos)
     kernels::rope(context, {.qkv = qkv,
                             .cos = rope_.cos,
@@ -55,13 +55,13 @@ void CachedAttention::forward(const Context& context, const Tensor& qkv, const T
                             .num_query_groups = num_query_groups_,
                             .head_dim = head_dim_,
                             .positions = pass.positions});
-  // 2. Into the cache.
+  // 2. Add keys and values to the cache.
   const auto appended = [&](const Tensor& ids) { return Tensor{ids.data, ids.dtype, {rows_.appended}}; };
   kernels::cache_append(context, {.qkv = qkv.slice_rows(0, rows_.appended),
                                   .sequences = appended(rows_.sequences),
                                   .positions = appended(pass.positions),
                                   .cache = cache_});
-  // 3. Against it.
+  // 3. Attention to the cache.
   kernels::attention_decode(context, decode);
 }
 

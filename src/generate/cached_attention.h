@@ -1,5 +1,5 @@
-// Attention of one layer in generation: rows are tokens of sequences whose earlier keys and values are in a cache
-// (kernels/attention/decode.h).
+// Attention of one layer in generation: each row is a token of a sequence whose earlier keys and values are in the KV
+// cache (kernels/attention/decode.h).
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,26 @@ namespace te::generate {
 /// The tokens of a pass; their positions are Pass::positions.
 struct CachedRows {
   Tensor sequences;                     ///< int32 [rows]
-  int64_t appended = 0;                 ///< rows that enter the cache; the others repeat one of them
-  bool one_token_per_sequence = false;  ///< all rows enter it, and no two are of one sequence
+  int64_t appended = 0;                 ///< rows that are added to the cache; the others are padding
+  bool one_token_per_sequence = false;  ///< all rows are added, and all are of different sequences
 };
 
 class CachedAttention final : public model::CoreAttention {
  public:
-  /// Of one layer (`model`: ModelConfig::of_layer()). `rows` are those of the pass that runs; they and the tables
-  /// outlive this.
+  /// For one layer (`model`: ModelConfig::of_layer()). `rows`: of the current pass. `rows` and `rope` must outlive the
+  /// object.
   CachedAttention(const config::ModelConfig& model, int tensor_ranks, const model::RopeTables& rope,
                   const CachedRows& rows);
 
-  /// Memory for `tokens` tokens of all sequences together.
+  /// Plans memory for `tokens` tokens over all sequences.
   void plan(MemoryPlan& plan, const std::string& name, DType dtype, int64_t tokens);
-  /// Cuts it anew: `batch` sequences of up to `length` tokens.
+  /// Divides the memory into `batch` sequences of up to `length` tokens.
   void resize_cache(int64_t batch, int64_t length);
-  /// Gives a sequence the first `length` tokens of another one.
+  /// Copies the first `length` tokens of sequence `from` to sequence `to`.
   void copy_prefix(const Context& context, int64_t from, int64_t to, int64_t length) const;
 
-  /// The appended rows' keys and values enter the cache; o = attention against it. kept_qkv and lse are not looked at.
+  /// Adds the keys and values of the appended rows to the cache; o = attention to the cache. kept_qkv and lse are not
+  /// used.
   void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
                const Tensor& lse, const model::Pass& pass) const override;
 
@@ -43,7 +44,7 @@ class CachedAttention final : public model::CoreAttention {
   const model::RopeTables& rope_;
   const CachedRows& rows_;
   kernels::KeyValueCache storage_;  ///< [tokens, groups, head_dim]
-  kernels::KeyValueCache cache_;    ///< [batch, length, groups, head_dim], its beginning
+  kernels::KeyValueCache cache_;    ///< [batch, length, groups, head_dim], the start of storage_
 };
 
 }  // namespace te::generate

@@ -26,13 +26,12 @@ std::string default_chat_template(const text::Tokenizer& tokenizer) {
       return name;
   }
   user_error(
-      "--template: tokenizer {} has the special tokens of no built-in chat template; give the template that "
-      "the model was "
-      "trained with",
+      "--template: tokenizer {} does not have the special tokens of any built-in chat template; give the "
+      "template that the model was trained with",
       tokenizer.name());
 }
 
-// A template says where a message of the assistant begins and ends by the loss mask of training on it.
+// The loss mask of a template marks where a message of the assistant starts and ends.
 ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatTemplate& chat,
                        const text::Tokenizer& tokenizer) {
   text::Conversation answered = conversation;
@@ -40,7 +39,8 @@ ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatT
   const text::ChatTemplate::Encoded all = chat.encode(answered, tokenizer, kPlace);
   size_t begin = all.mask.size();
   while (begin > 0 && all.mask[begin - 1] == 1) --begin;
-  TE_CHECK(begin > 0 && begin < all.tokens.size(), "chat template {}: no place for a reply", chat.name());
+  TE_CHECK(begin > 0 && begin < all.tokens.size(), "chat template {}: cannot find the start of a reply",
+           chat.name());
   ChatPrompt prompt{{all.tokens.begin(), all.tokens.begin() + static_cast<std::ptrdiff_t>(begin)}, {}};
   if (all.tokens.size() > begin + 1) prompt.turn_end = all.tokens.back();
   return prompt;
@@ -58,18 +58,17 @@ Chat::Chat(Decoder& decoder, const text::Tokenizer& tokenizer, ChatPrompter prom
   if (!options_.system.empty()) conversation_.push_back({"system", options_.system, ""});
 }
 
-// Runs what the cache lacks of the prompt.
+// Runs the tokens of the prompt that are not in the cache.
 std::span<const float> Chat::begin(const Context& context, const std::vector<int32_t>& prompt) {
   prompt_tokens_ = static_cast<int64_t>(prompt.size());
   if (prompt_tokens_ >= decoder_.max_length())
     user_error(
-        "the conversation has {} tokens, and the context of {} must hold at least one more; begin another, "
-        "or give a "
-        "longer --context",
+        "the conversation has {} tokens, but the context of {} must have space for at least one more; start "
+        "another conversation, or give a longer --context",
         prompt_tokens_, decoder_.max_length());
   for (const int32_t token : prompt)
     if (token >= decoder_.vocab_size())
-      user_error("tokenizer {}: token {} is beyond the model's vocabulary of {}", tokenizer_.name(), token,
+      user_error("tokenizer {}: token {} is outside the model's vocabulary of {}", tokenizer_.name(), token,
                  decoder_.vocab_size());
   const auto [same, ignored] = std::mismatch(cached_.begin(), cached_.end(), prompt.begin(), prompt.end());
   reused_ = std::min<int64_t>(same - cached_.begin(), prompt_tokens_ - 1);

@@ -15,7 +15,7 @@ namespace te::generate {
 namespace {
 
 constexpr int64_t kFp8Rows = 16;
-constexpr int64_t kRecordedRows = 64;  ///< more take so long that launching their kernels costs nothing
+constexpr int64_t kMaxCapturedRows = 64;  ///< with more rows, kernels run longer than their launches take
 
 config::Config decoder_config(config::Config config) {
   config.precision = fp8::stateless_precision(config.precision);
@@ -28,7 +28,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// The first rows of a buffer made for more.
+/// The first rows of a larger buffer; empty if the buffer is.
 Tensor first_rows(const Tensor& buffer, int64_t rows) {
   return buffer ? buffer.slice_rows(0, rows) : Tensor{};
 }
@@ -52,7 +52,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
            "decoder: {} sequences and passes of {} rows; rows must be a multiple of 16", sizes.batch,
            sizes.max_rows);
   TE_CHECK(sizes.score_rows >= 0 && sizes.score_rows <= sizes.max_rows,
-           "decoder: {} scored rows, passes of {}", sizes.score_rows, sizes.max_rows);
+           "decoder: {} scored rows in passes of {} rows", sizes.score_rows, sizes.max_rows);
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->set_amax_groups(groups.tensor(), groups.stage());
   if (is_single_rank()) recipe_->use_single_amax_buffer();
@@ -125,7 +125,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   if (sizes_.score_rows > 0) plan_scores(plan, context);
 }
 
-// All but the embeddings, of which a pass reads a row a token; FP8 weights, a byte each, in place of their values.
+// Excludes the embeddings, of which a pass reads one row per token. FP8 weights count one byte each.
 int64_t Decoder::read_weights(int64_t fp8_bytes) const {
   const parameters::Parameter* words = embedding_ ? embedding_->words() : nullptr;
   const bool tied = config_.model.tie_word_embeddings && output_layer_;
@@ -142,18 +142,19 @@ void Decoder::bind(const Context& context) {
 }
 
 void Decoder::bind(const Context& context, const parameters::ParameterStore& weights) {
-  TE_CHECK(!recipe_->quantizes(), "decoder: borrowed weights are not cast to FP8");
+  TE_CHECK(!recipe_->quantizes(), "decoder: weights of another model cannot be used with FP8");
   for (parameters::Parameter& parameter : parameters_.parameters()) {
     const auto found =
         std::find_if(weights.parameters().begin(), weights.parameters().end(),
                      [&](const parameters::Parameter& other) { return other.name == parameter.name; });
     TE_CHECK(found != weights.parameters().end() && found->value.shape == parameter.shape &&
                  found->value.dtype == dims_.dtype,
-             "decoder: {} is not among the borrowed weights, or of another kind", parameter.name);
+             "decoder: {} is missing in the weights of the other model or has another shape or dtype",
+             parameter.name);
     parameter.value = found->value;
   }
   start(context);
-  quantize_weights(context);  // casts nothing: GEMMs read the values as they are at the time
+  quantize_weights(context);  // without FP8 this quantizes nothing: GEMMs read the current weights
 }
 
 void Decoder::start(const Context& context) {
@@ -171,17 +172,17 @@ void Decoder::quantize_weights(const Context& context) {
 
 void Decoder::truncate(int64_t sequence, int64_t length) {
   int64_t& now = lengths_.at(static_cast<size_t>(sequence));
-  TE_CHECK(length >= 0 && length <= std::max<int64_t>(now, 0), "decoder: sequence {} of {} tokens cut to {}",
-           sequence, now, length);
+  TE_CHECK(length >= 0 && length <= std::max<int64_t>(now, 0),
+           "decoder: sequence {} has {} tokens and cannot be truncated to {}", sequence, now, length);
   now = length;
 }
 
 void Decoder::copy_prefix(const Context& context, int64_t from, std::span<const int64_t> to, int64_t length) {
-  TE_CHECK(length > 0 && length <= this->length(from), "decoder: {} tokens of sequence {}, which has {}",
-           length, from, this->length(from));
+  TE_CHECK(length > 0 && length <= this->length(from),
+           "decoder: cannot copy {} tokens of sequence {}, which has {}", length, from, this->length(from));
   for (const int64_t sequence : to) {
-    TE_CHECK(this->length(sequence) == 0, "decoder: sequence {} has {} tokens already", sequence,
-             this->length(sequence));
+    TE_CHECK(this->length(sequence) == 0, "decoder: cannot copy to sequence {}, which already has {} tokens",
+             sequence, this->length(sequence));
     for (const CachedAttention& attention : attention_)
       attention.copy_prefix(context, from, sequence, length);
     lengths_[static_cast<size_t>(sequence)] = length;
@@ -191,7 +192,8 @@ void Decoder::copy_prefix(const Context& context, int64_t from, std::span<const 
 void Decoder::resize_cache(int64_t batch, int64_t length) {
   TE_CHECK(
       batch > 0 && length > 0 && length <= config_.model.seq_length && batch * length <= sizes_.cache_tokens,
-      "decoder: {} sequences of {} tokens in a cache of {}", batch, length, sizes_.cache_tokens);
+      "decoder: {} sequences of {} tokens do not fit a cache of {} tokens", batch, length,
+      sizes_.cache_tokens);
   lengths_.assign(static_cast<size_t>(batch), 0);
   cache_length_ = length;
   clear_graphs();
@@ -209,10 +211,10 @@ std::span<const float> Decoder::append_all(const Context& context,
   return run(context, continuations, true);
 }
 
-// Rows without a result; UserError where the sequence becomes too long.
+// Adds the rows of a continuation, without results; UserError if the sequence becomes too long.
 void Decoder::append_rows(const Continuation& next, std::vector<Row>& rows) {
   const int64_t before = length(next.sequence), after = before + static_cast<int64_t>(next.tokens.size());
-  TE_CHECK(!next.tokens.empty(), "decoder: sequence {} goes on with no token", next.sequence);
+  TE_CHECK(!next.tokens.empty(), "decoder: empty continuation of sequence {}", next.sequence);
   if (after > max_length())
     user_error("the model's context of {} tokens is too short for {} tokens", max_length(), after);
   for (int64_t i = before; i < after; ++i) {
@@ -235,9 +237,9 @@ std::span<const float> Decoder::run(const Context& context, std::span<const Cont
   }
   result_.resize(static_cast<size_t>(results * vocab_size()));
   const std::span<const Row> every(rows);
-  const auto most = static_cast<size_t>(sizes_.max_rows);
-  for (size_t first = 0; first < rows.size(); first += most) {
-    const auto part = every.subspan(first, std::min(most, rows.size() - first));
+  const auto max_rows = static_cast<size_t>(sizes_.max_rows);
+  for (size_t first = 0; first < rows.size(); first += max_rows) {
+    const auto part = every.subspan(first, std::min(max_rows, rows.size() - first));
     const int64_t padded = padded_rows(context, static_cast<int64_t>(part.size()));
     const parallel::Watchdog::Guard guard(context, "generation");
     if (can_capture(context, part)) {
@@ -245,25 +247,24 @@ std::span<const float> Decoder::run(const Context& context, std::span<const Cont
     } else {
       read_logits(context, pass(context, part, padded), part);
     }
-    context.synchronize();  // the ids' host buffer is used again
+    context.synchronize();  // before the next pass reuses the host buffer of the ids
   }
   return result_;
 }
 
-// A GPU makes each GEMM with the algorithm of its shape, found at the first use: few shapes are better than the
-// prompt's every length.
+// On a GPU, the first GEMM of each shape searches an algorithm, so passes are padded to a few numbers of rows.
 int64_t Decoder::padded_rows(const Context& context, int64_t rows, bool always) const {
   if (context.is_cuda() && (always || rows > sizes_.batch)) {
     int64_t padded = kFp8Rows;
     while (padded < rows) padded *= 2;
     return std::min(padded, sizes_.max_rows);
   }
-  const bool few = context.is_cuda() && rows <= kernels::kFewRows;  // has a GEMM of its own
+  const bool few = context.is_cuda() && rows <= kernels::kFewRows;  // has a separate GEMM kernel
   return recipe_->quantizes() && !few ? round_up(rows, kFp8Rows) : rows;
 }
 
-// Returns the final norm's output; the last row fills the pass up to `padded` rows. The caller synchronizes before the
-// next pass.
+// Returns the final norm's output. The pass is padded to `padded` rows with copies of the last row. The caller must
+// synchronize before the next pass.
 Tensor Decoder::pass(const Context& context, std::span<const Row> rows, int64_t padded) {
   fill_ids(rows, padded);
   return run_pass(context, padded, static_cast<int64_t>(rows.size()), false);
@@ -283,20 +284,20 @@ Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, 
   return forward(context, padded, count, one_token_per_sequence);
 }
 
-// One token each of different sequences, on one rank: a graph of several would have to be recorded by all at the same
-// moment.
+// True for passes with one token each of different sequences. Only on one rank: with several ranks, all would have to
+// capture the graph at the same time.
 bool Decoder::can_capture(const Context& context, std::span<const Row> rows) const {
   const auto same_sequence = [](const Row& a, const Row& b) { return a.sequence == b.sequence; };
   const auto count = static_cast<int64_t>(rows.size());
   const bool small = !recipe_->quantizes() ||
                      round_up(count, kFp8Rows) * dims_.max_input_width() <= kernels::kMaxSmallElements;
   return DeviceGraph::supported(context) && is_single_rank() && small &&
-         count <= std::min(sizes_.batch, kRecordedRows) &&
+         count <= std::min(sizes_.batch, kMaxCapturedRows) &&
          std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&
          std::adjacent_find(rows.begin(), rows.end(), same_sequence) == rows.end();
 }
 
-// The first time kernels are launched one by one, which tunes their GEMMs; the second time they are recorded.
+// The first time, kernels are launched one by one, which tunes their GEMMs; the second time, they are captured.
 void Decoder::run_step(const Context& context, std::span<const Row> rows, int64_t padded) {
   const auto count = static_cast<int64_t>(rows.size());
   fill_ids(rows, padded);
@@ -334,7 +335,7 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   return a;
 }
 
-// Returns the final norm's output, empty where another stage has it, or where a chain went on to the logits.
+// Returns the final norm's output; empty if another stage has it, or if the megakernel has computed the logits.
 Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, bool one_token_per_sequence) {
   const auto row_of_ids = [&](int64_t i) {
     return Tensor{ids_.as<int32_t>() + i * rows, DType::i32, {rows}};
@@ -364,12 +365,12 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
 }
 
 bool Decoder::uses_megakernel(int64_t rows) const {
-  const int64_t most_faster = recipe_->quantizes() ? 4 : 1;
-  if (sizes_.megakernel == MegakernelMode::where_faster) return uses_megakernel() && rows <= most_faster;
+  const int64_t max_faster_rows = recipe_->quantizes() ? 4 : 1;
+  if (sizes_.megakernel == MegakernelMode::where_faster) return uses_megakernel() && rows <= max_faster_rows;
   return uses_megakernel();
 }
 
-// From a.x_in to the stream as (a.x_mid, a.delta).
+// From a.x_in to the residual stream as (a.x_mid, a.delta).
 void Decoder::run_layers(const Context& context, model::LayerActivations& a, const model::Pass& pass) {
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -383,7 +384,7 @@ void Decoder::run_layers(const Context& context, model::LayerActivations& a, con
 
 // --- logits ------------------------------------------------------------------------------------------------
 
-// `batch` rows at a time; rows that lie side by side are used where they are.
+// Reads the logits of the requested rows, `batch` rows at a time; contiguous rows are not copied.
 void Decoder::read_logits(const Context& context, const Tensor& states, std::span<const Row> rows) {
   std::vector<int64_t> wanted;
   for (size_t r = 0; r < rows.size(); ++r)
@@ -394,7 +395,7 @@ void Decoder::read_logits(const Context& context, const Tensor& states, std::spa
     const int64_t begin = wanted[first];
     Tensor h = first_rows(last_hidden_, count);
     if (!states) {
-      // Another stage has them.
+      // Another stage has the states.
     } else if (wanted[first + static_cast<size_t>(count) - 1] - begin + 1 == count) {
       h = states.slice_rows(begin, count);
     } else {
@@ -414,7 +415,7 @@ void Decoder::gather_logits(const Context& context, const Tensor& h, std::span<c
   take_logits(rows);
 }
 
-// The ranks' slices of the vocabulary, side by side.
+// Copies the logits of all ranks' shards of the vocabulary to the host: [ranks, rows, shard].
 void Decoder::logits_to_host(const Context& context, const Tensor& h) {
   const int64_t count = h.rows(), slice = dims_.vocab, ranks = tensor_.size();
   Tensor logits = first_rows(logits_, count);
@@ -428,7 +429,7 @@ void Decoder::logits_to_host(const Context& context, const Tensor& h) {
   context.copy_to_host(host_logits_.as<float>(), logits);
 }
 
-// Without the padding of the vocabulary.
+// Copies logits from the host buffer to the result, without the padding of the vocabulary.
 void Decoder::take_logits(std::span<const Row> rows) {
   const int64_t slice = dims_.vocab, ranks = tensor_.size(), count = static_cast<int64_t>(rows.size());
   const auto* host = host_logits_.as<float>();
@@ -442,7 +443,7 @@ void Decoder::take_logits(std::span<const Row> rows) {
   }
 }
 
-// From the last stage, whose next one is the first, to the one before it.
+// Sends the results around the ring of stages: from the last stage to the first one, and on to the second to last one.
 void Decoder::broadcast_from_last_stage(const Context& context, const Tensor& results) const {
   const int stages = groups_.grid().pipeline, at = groups_.at().pipeline;
   if (stages == 1) return;

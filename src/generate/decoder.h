@@ -1,21 +1,20 @@
-// A model that continues sequences: the layers of training, run forward over the new tokens alone, with attention over
-// a cache of the keys and values of earlier tokens. It holds weights, cache and the activations of one pass; no
-// gradients.
+// A model that continues sequences: runs the layers of training forward on new tokens only, with attention to a KV
+// cache of earlier tokens. It has weights, cache and the activations of one pass, but no gradients.
 //
-// A pass takes any number of tokens of any sequences (a prompt, parts of several, one token of each); what is longer
-// than max_rows is cut into passes. Tensor ranks hold slices of everything, pipeline ranks the layers of their stage;
-// all run the same calls and get the same logits. A pass goes through the stages one after another, and what the last
-// one finds goes round to the others.
+// A pass processes any number of tokens of any sequences (a prompt, parts of several prompts, one token of each
+// sequence); more than max_rows tokens are divided into several passes. Tensor-parallel ranks have shards of weights
+// and cache, pipeline-parallel ranks the layers of their stage; all make the same calls and get the same logits. A pass
+// runs through the stages in order, and the last stage sends the result to the others.
 //
-// FP8 needs rows in multiples of 16, but for the few that a GPU multiplies in its own way (kernels/gemm/gemm.h): a pass
-// is filled up with repetitions of its last row, which change no scale.
-// Tensorwise scales come from all rows of a pass, so results depend on what else is in it.
+// FP8 GEMMs need multiples of 16 rows, except for the few-row kernels of a GPU (kernels/gemm/gemm.h): passes are padded
+// with copies of the last row, which do not change scales. Tensorwise scales depend on all rows of a pass, so results
+// depend on the other sequences in it.
 //
-// Passes of one token a sequence, which come again and again, are recorded as device graphs: a GPU is then given one
-// item instead of some hundred kernels of microseconds each.
+// Passes with one token per sequence are captured as CUDA graphs, because launching their many short kernels one by one
+// would limit the speed.
 //
-// Evaluation asks for the probabilities of given tokens instead of logits: score() keeps the logits on the device, and
-// truncate() lets several continuations of one text follow one another on the keys and values of that text.
+// Evaluation needs the probabilities of given tokens instead of logits: score() keeps the logits on the device, and
+// truncate() allows several continuations of the same text to reuse its keys and values.
 #pragma once
 
 #include <algorithm>
@@ -39,86 +38,89 @@
 
 namespace te::generate {
 
-/// Which passes of one token each of a few sequences go by persistent_decoder.h, of those that can.
+/// Which of the passes with one token per sequence use persistent_decoder.h, if supported.
 enum class MegakernelMode : uint8_t {
   never,
-  where_faster,  ///< as measured on an H200 (docs/log/decoding.md): one row, and of FP8 weights up to four
+  where_faster,  ///< by measurements on an H200 (docs/log/decoding.md): one row, with FP8 weights up to four
   always
 };
 
 struct DecoderSizes {
   int64_t batch = 1;       ///< sequences in the cache
-  int64_t max_rows = 512;  ///< tokens of one pass, a multiple of 16
-  /// Tokens that the cache holds, for resize_cache(); 0: batch sequences of the longest length.
+  int64_t max_rows = 512;  ///< maximum number of tokens of a pass, a multiple of 16
+  /// Capacity of the cache in tokens, for resize_cache(); 0: `batch` sequences of seq_length.
   int64_t cache_tokens = 0;
-  int64_t score_rows = 0;  ///< for score(): rows whose logits are made at a time, a power of 2 up to max_rows
+  int64_t score_rows =
+      0;  ///< for score(): rows whose logits are computed at a time, a power of 2 up to max_rows
   MegakernelMode megakernel = MegakernelMode::never;
 };
 
-/// Tokens that one sequence goes on with.
+/// Tokens to append to a sequence.
 struct Continuation {
   int64_t sequence = 0;
   std::span<const int32_t> tokens;
 };
 
-/// The same, and what its last targets.size() tokens are followed by (at most tokens.size() of them, maybe none).
+/// The same with targets: the tokens that follow each of the last targets.size() tokens (0 to tokens.size()).
 struct ScoredContinuation {
   int64_t sequence = 0;
   std::span<const int32_t> tokens, targets;
 };
 
-/// How the model judges a target.
+/// The model's score of a target.
 struct TokenScore {
   double log_probability = 0.0;  ///< natural logarithm
-  bool is_argmax = false;        ///< no token's logit is larger
+  bool is_argmax = false;        ///< no other token has a larger logit
 };
 
 class Decoder {
  public:
-  /// config.model.seq_length is the longest sequence; precision, model, parallel.tensor and pipeline are read as in
-  /// training, but the delayed recipe becomes tensorwise. The groups must outlive the decoder.
+  /// config.model.seq_length is the maximum sequence length; precision, model, parallel.tensor and pipeline have the
+  /// same meaning as in training, except that tensorwise replaces the delayed recipe. The groups must outlive the
+  /// decoder.
   Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes);
   Decoder(const Decoder&) = delete;
 
-  /// Without weights of its own it reads those of another model on the same device.
+  /// `own_weights` false: the decoder reads the weights of another model on the same device.
   void plan(MemoryPlan& plan, const Context& context, bool own_weights = true);
   void bind(const Context& context);
-  /// The same of a decoder without weights of its own: `weights` are of the same model and of as many tensor ranks, and
-  /// outlive it. They may change between two calls. Not with FP8, whose casts would be those of old values.
+  /// The same without own weights: `weights` must be of the same model and the same number of tensor-parallel ranks and
+  /// must outlive the decoder. They may change between two calls. Not with FP8, whose quantized weights would be
+  /// outdated.
   void bind(const Context& context, const parameters::ParameterStore& weights);
   parameters::ParameterStore& parameters() { return parameters_; }
-  /// After the values were loaded: casts the weights of FP8 layers.
+  /// Quantizes the weights of FP8 layers; call it after loading the weights.
   void quantize_weights(const Context& context);
 
-  /// Appends tokens to their sequences, each sequence at most once, no continuation empty. Returns FP32 logits
-  /// [continuations, vocab] of what follows the last token of each, valid until the next call. UserError when a
+  /// Appends tokens to their sequences; each sequence may occur once, and no continuation may be empty. Returns the
+  /// FP32 logits [continuations, vocab] after the last token of each, valid until the next call. UserError if a
   /// sequence would be longer than max_length().
   std::span<const float> append(const Context& context, std::span<const Continuation> continuations);
-  /// The same with the logits after every token: [all tokens, vocab], in the order of the continuations.
+  /// The same with logits after every token: [all tokens, vocab], in the order of the continuations.
   std::span<const float> append_all(const Context& context, std::span<const Continuation> continuations);
 
-  /// Appends tokens likewise, and says how probable the targets were: the scores of all targets, in the order of the
-  /// continuations. UserError when a logit is not finite, or a sequence would be too long.
+  /// Appends tokens and returns the scores of all targets, in the order of the continuations. UserError if a logit is
+  /// not finite or a sequence would be too long.
   std::vector<TokenScore> score(const Context& context, std::span<const ScoredContinuation> continuations);
 
-  /// Forgets a sequence.
+  /// Removes all tokens of a sequence.
   void reset(int64_t sequence) { truncate(sequence, 0); }
-  /// Forgets all of a sequence but its first `length` tokens.
+  /// Removes all but the first `length` tokens of a sequence.
   void truncate(int64_t sequence, int64_t length);
-  /// Gives sequences that are empty the first `length` tokens of another one.
+  /// Copies the first `length` tokens of sequence `from` to empty sequences.
   void copy_prefix(const Context& context, int64_t from, std::span<const int64_t> to, int64_t length);
-  /// Forgets everything and cuts the cache anew: `batch` sequences of up to `length` tokens, not more than cache_tokens
-  /// together.
+  /// Removes all sequences and divides the cache into `batch` sequences of up to `length` tokens, at most cache_tokens
+  /// in total.
   void resize_cache(int64_t batch, int64_t length);
-  /// The next pass of each kind is launched kernel by kernel again.
+  /// Discards the CUDA graphs: the next pass of each kind is launched kernel by kernel.
   void clear_graphs() { steps_.clear(); }
   int64_t length(int64_t sequence) const { return lengths_.at(static_cast<size_t>(sequence)); }
   int64_t max_length() const { return cache_length_; }
   int64_t batch() const { return sizes_.batch; }
   int64_t vocab_size() const { return config_.model.vocab_size; }
-  /// Passes that went by persistent_decoder.h, replayed ones aside.
+  /// Number of passes that used persistent_decoder.h, without replayed CUDA graphs.
   int64_t megakernel_passes() const { return persistent_decoder_.passes(); }
-  /// Bytes of weights that every pass reads on this rank, however few its rows; after plan().
+  /// Bytes of weights that every pass reads on this rank, whatever its number of rows; after plan().
   int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
@@ -127,7 +129,7 @@ class Decoder {
   /// A token of a pass.
   struct Row {
     int32_t token, sequence, position;
-    int64_t logits;  ///< row of the result that it gives, or -1
+    int64_t logits;  ///< row of the result, or -1 if its logits are not needed
   };
   void append_rows(const Continuation& next, std::vector<Row>& rows);
   std::span<const float> run(const Context& context, std::span<const Continuation> continuations, bool all);
@@ -159,43 +161,44 @@ class Decoder {
   DecoderSizes sizes_;
   const parallel::Groups& groups_;
   parallel::TensorParallel tensor_;
-  model::ContextParallel context_ranks_;  ///< this rank alone: sequences are whole
+  model::ContextParallel context_ranks_;  ///< one rank: no context parallelism
   model::LayerConfig layer_config_;
   model::Dimensions dims_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RotaryEmbedding rope_;
-  std::unique_ptr<model::VocabParallelEmbedding> embedding_;  ///< of the first stage
+  std::unique_ptr<model::VocabParallelEmbedding> embedding_;  ///< first stage only
   std::deque<model::TransformerLayer> layers_;                ///< of this stage
-  std::unique_ptr<model::Norm> final_layernorm_;              ///< of the last stage, and so is the next
+  std::unique_ptr<model::Norm> final_layernorm_;              ///< last stage only, like output_layer_
   std::unique_ptr<model::OutputLayer> output_layer_;
 
-  std::deque<CachedAttention> attention_;  ///< by layer
-  PersistentDecoder persistent_decoder_;   ///< of passes of one token a sequence
-  CachedRows rows_;                        ///< of the pass that runs
-  std::vector<int64_t> lengths_;           ///< by sequence
-  int64_t cache_length_ = 0;               ///< longest sequence
-  /// A pass of one token a sequence, with the logits of all: seen before, then recorded.
+  std::deque<CachedAttention> attention_;  ///< per layer
+  PersistentDecoder persistent_decoder_;   ///< for passes with one token per sequence
+  CachedRows rows_;                        ///< of the current pass
+  std::vector<int64_t> lengths_;           ///< per sequence
+  int64_t cache_length_ = 0;               ///< maximum length of a sequence
+  /// A pass with one token per sequence and logits for all: captured when it runs for the second time.
   struct Step {
     bool seen = false;
     DeviceGraph graph;
   };
   std::map<std::pair<int64_t, int64_t>, Step>
-      steps_;  ///< by rows with padding, and rows; of this arrangement
+      steps_;  ///< by (rows with padding, rows), for the current cache layout
   int64_t weight_bytes_ = 0;
 
-  // Of one pass, shared by all layers, with max_rows rows.
+  // Buffers of one pass with max_rows rows, shared by all layers.
   Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
   Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_out_;
   std::unique_ptr<model::FeedForward::Activations> feed_forward_;
-  Tensor qk_norm_sums_;  ///< fp32 [max_rows, 2], where tensor ranks share norms of queries and keys
+  Tensor qk_norm_sums_;  ///< fp32 [max_rows, 2], only if a QK norm spans the tensor-parallel ranks
   Tensor fp8_rows_, fp8_scale_inv_;
   model::Norm::Statistics statistics_;
-  // Of up to `batch` rows; logits_ also has the score_rows.
-  Tensor last_hidden_, logits_, all_logits_;  ///< the last two: this rank's slice, and [ranks, rows, slice]
+  // Up to `batch` rows; logits_ has at least score_rows.
+  Tensor last_hidden_, logits_,
+      all_logits_;  ///< logits_: this rank's shard; all_logits_: [ranks, rows, shard]
   HostBuffer host_ids_, host_logits_;
-  // Of score(): what softmax and target say of each row of a pass (kernels/cross_entropy), chunk by chunk of
-  // score_rows, [ranks, 3, rows of the chunk] each.
+  // For score(): softmax statistics and target logit of each row of a pass (kernels/cross_entropy), in chunks of
+  // score_rows rows, [ranks, 3, rows of the chunk] each.
   Tensor targets_, statistics_of_rows_;
   HostBuffer host_targets_, host_statistics_;
   std::vector<float> result_;

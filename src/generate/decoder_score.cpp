@@ -1,5 +1,5 @@
-// The probabilities of given tokens. Logits of some rows at a time are made and reduced to three numbers each where
-// they lie; those alone go to the host.
+// Scores of given tokens. Logits are computed for some rows at a time and reduced on the device to three numbers per
+// row, which are copied to the host.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t kNoTarget = -1;
 
-/// A row's score from what each rank says of its slice of the vocabulary: statistics is [ranks, 3, rows].
+/// A row's score from the statistics [ranks, 3, rows] of the ranks' shards of the vocabulary.
 TokenScore combine(const float* statistics, int64_t ranks, int64_t rows, int64_t row) {
   double largest = -std::numeric_limits<double>::infinity(),
          target = std::numeric_limits<double>::quiet_NaN();
@@ -46,16 +46,16 @@ std::vector<TokenScore> Decoder::score(const Context& context,
   std::vector<Row> rows;
   std::vector<int32_t> targets;
   for (const ScoredContinuation& next : continuations) {
-    TE_CHECK(next.targets.size() <= next.tokens.size(), "decoder: {} targets of {} tokens",
+    TE_CHECK(next.targets.size() <= next.tokens.size(), "decoder: {} targets for {} tokens",
              next.targets.size(), next.tokens.size());
     append_rows({next.sequence, next.tokens}, rows);
     targets.resize(rows.size() - next.targets.size(), kNoTarget);
     targets.insert(targets.end(), next.targets.begin(), next.targets.end());
   }
   std::vector<TokenScore> scores;
-  const auto most = static_cast<size_t>(sizes_.max_rows);
-  for (size_t first = 0; first < rows.size(); first += most) {
-    const size_t count = std::min(most, rows.size() - first);
+  const auto max_rows = static_cast<size_t>(sizes_.max_rows);
+  for (size_t first = 0; first < rows.size(); first += max_rows) {
+    const size_t count = std::min(max_rows, rows.size() - first);
     const int64_t padded = padded_rows(context, static_cast<int64_t>(count), true);
     const parallel::Watchdog::Guard guard(context, "evaluation");
     const Tensor states = pass(context, std::span<const Row>(rows).subspan(first, count), padded);
@@ -64,13 +64,13 @@ std::vector<TokenScore> Decoder::score(const Context& context,
     const Tensor statistics{statistics_of_rows_.data, DType::f32, {padded * 3 * tensor_.size()}};
     broadcast_from_last_stage(context, statistics);
     context.copy_to_host(host_statistics_.as<float>(), statistics);
-    context.synchronize();  // the host's buffers are read, and used again
+    context.synchronize();  // before the host buffers are read and reused
     read_scores(padded, part, scores);
   }
   return scores;
 }
 
-// Chunks without a target are left out.
+// Chunks without targets are skipped.
 void Decoder::score_pass(const Context& context, const Tensor& states, std::span<const int32_t> targets) {
   const int64_t padded = states.rows(), ranks = tensor_.size();
   auto* host = host_targets_.as<int32_t>();
@@ -105,7 +105,7 @@ void Decoder::read_scores(int64_t padded, std::span<const int32_t> targets,
         combine(statistics + begin * 3 * ranks, ranks, scored_chunk(begin, padded), row - begin));
     if (!std::isfinite(scores.back().log_probability))
       user_error(
-          "the model's logits are not finite: its weights are broken, or --fp8 or --dtype do not suit it");
+          "the model's logits are not finite; its weights are damaged, or --fp8 or --dtype is unsuitable");
   }
 }
 

@@ -1,4 +1,4 @@
-// How far one model's distributions of the next token are from another's, on a text.
+// Divergence between two models' next-token distributions on a text.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,20 @@
 namespace te::generate {
 
 struct Divergence {
-  int64_t tokens = 0;               ///< positions that were compared
-  double mean_kl = 0.0;             ///< KL(reference || model), natural logarithm
-  double largest_kl = 0.0;          ///< of a position
-  int64_t agreeing = 0;             ///< positions whose most probable token is the same
-  double largest_difference = 0.0;  ///< of two logits
+  int64_t tokens = 0;               ///< number of compared positions
+  double mean_kl = 0.0;             ///< mean KL(reference || model) over the positions, in nats
+  double largest_kl = 0.0;          ///< maximum over the positions, in nats
+  int64_t agreeing = 0;             ///< positions with the same most probable token
+  double largest_difference = 0.0;  ///< maximum difference of two logits
   double top1_agreement() const { return static_cast<double>(agreeing) / static_cast<double>(tokens); }
 };
 
-/// Adds a position: logits [vocab] of both. UserError when one is not a number.
+/// Adds a position to `sum`: logits [vocab] of both models. UserError if a logit is NaN.
 void add_position(std::span<const float> reference, std::span<const float> model, Divergence& sum);
 
-/// Runs consecutive cuts of `length` tokens through both models, which have room for one sequence of that length and
-/// the same vocabulary. Collective among tensor ranks; `progress` is told the tokens so far.
+/// Runs consecutive samples of `length` tokens through both models, which must support one sequence of that length and
+/// have the same vocabulary. Collective among the ranks of the model. Calls `progress` with the number of tokens so
+/// far.
 Divergence compare(LoadedModel& reference, LoadedModel& model, std::span<const int32_t> tokens,
                    int64_t length, const std::function<void(int64_t)>& progress);
 

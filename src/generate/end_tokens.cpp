@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// An id that no token can have ends nothing; some configs hold -1 for "none".
+/// Ignores ids that no token can have; some configs use -1 for "none".
 void add_id(const text::JsonReader& json, std::vector<int32_t>& ids) {
   const int64_t id = json.integer();
   if (id >= 0 && id <= std::numeric_limits<int32_t>::max()) ids.push_back(static_cast<int32_t>(id));

@@ -1,5 +1,6 @@
-// The tokens that end generated text. They are not the end of a document (text::Tokenizer::end_of_document()), which
-// te-data writes after each document: an instruction model ends its replies with another token, or with any of several.
+// The tokens that end generated text. They may differ from the end-of-document token
+// (text::Tokenizer::end_of_document()), which te-data writes after each document: an instruction model may end its
+// replies with one of several other tokens.
 #pragma once
 
 #include <algorithm>
@@ -31,15 +32,14 @@ class EndTokens {
   std::vector<int32_t> ids_;
 };
 
-/// The eos_token_id (a number or a list) of a Hugging Face folder's generation_config.json, or, without that file, of
-/// its config.json, as transformers' generate() takes it. Empty where they name none. UserError for a value of another
-/// type.
+/// The eos_token_id (a number or a list) in a Hugging Face folder's generation_config.json, or without that file in its
+/// config.json, as in transformers' generate(). Empty if there is none. UserError for a value of another type.
 EndTokens read_end_tokens(const std::filesystem::path& folder);
 
-/// The end tokens of the files next to a tokenizer; its end-of-document token where they name none.
+/// The end tokens in the files next to a tokenizer, else its end-of-document token.
 EndTokens end_tokens(const text::Tokenizer& tokenizer);
 
-/// The end tokens of a model's own files, else those of its tokenizer.
+/// The end tokens in a model's files, else those of its tokenizer.
 EndTokens end_tokens(const ModelSource& source, const text::Tokenizer& tokenizer);
 
 }  // namespace te::generate

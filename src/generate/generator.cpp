@@ -38,20 +38,20 @@ std::vector<int32_t> Generator::encode(const text::Tokenizer& tokenizer, const s
   if (options.begin_of_document && tokenizer.begin_of_document())
     tokens.push_back(*tokenizer.begin_of_document());
   tokenizer.encode(prompt, tokens);
-  // A model without a token for the beginning has seen documents begin behind the end of others.
+  // Without a begin-of-document token, documents in training start after the end-of-document token of the previous one.
   if (tokens.empty()) tokens.push_back(tokenizer.begin_of_document().value_or(tokenizer.end_of_document()));
   for (const int32_t token : tokens) {
     if (token >= vocab_size)
       user_error(
-          "tokenizer {}: token {} of the prompt is beyond the model's vocabulary of {}; --tokenizer must "
-          "name "
-          "the one the model was trained with",
+          "tokenizer {}: token {} of the prompt is outside the model's vocabulary of {}; give the tokenizer "
+          "of the model with --tokenizer",
           tokenizer.name(), token, vocab_size);
   }
   const auto length = static_cast<int64_t>(tokens.size());
   if (length >= max_length)
     user_error(
-        "the prompt has {} tokens, and the model's context of {} must hold at least one more; shorten it",
+        "the prompt has {} tokens, but the model's context of {} must have space for at least one more; "
+        "shorten the prompt",
         length, max_length);
   return tokens;
 }
@@ -73,7 +73,7 @@ int32_t Generator::choose(const Sequence& sequence, std::span<const float> logit
   return sample(logits, options_.sampling, sequence.index, result.tokens.size());
 }
 
-// True when the sequence goes on.
+// Adds a token; returns false if the sequence has ended.
 bool Generator::accept(Sequence& sequence, int32_t token, const OnText& on_text) const {
   Completion& result = *sequence.result;
   result.tokens.push_back(token);
@@ -105,7 +105,7 @@ void Generator::interrupt(Sequence& sequence, const OnText& on_text) {
   if (on_text) on_text(sequence.index, text, true);
 }
 
-// The next pass: the prompts of sequences that begin, the last token of the others.
+// Runs the next pass: the prompts of new sequences, the last tokens of the others.
 std::span<const float> Generator::append(const Context& context,
                                          const std::vector<std::unique_ptr<Sequence>>& running) {
   const double start = now_seconds();
@@ -148,19 +148,19 @@ std::vector<Completion> Generator::run(const Context& context,
     if (running.empty()) break;
     const std::span<const float> logits = append(context, running);
     const double start = now_seconds();
-    std::vector<std::unique_ptr<Sequence>> going_on;
+    std::vector<std::unique_ptr<Sequence>> unfinished;
     for (size_t i = 0; i < running.size(); ++i) {
       Sequence& sequence = *running[i];
       const int32_t token = choose(sequence, logits.subspan(i * vocab, vocab));
       ++timing_.tokens;
       if (accept(sequence, token, on_text)) {
-        going_on.push_back(std::move(running[i]));
+        unfinished.push_back(std::move(running[i]));
       } else {
         free.push_back(sequence.slot);
         if (on_done) on_done(sequence.index, *sequence.result);
       }
     }
-    running = std::move(going_on);
+    running = std::move(unfinished);
     timing_.seconds += now_seconds() - start;
     if (stop == nullptr || *stop == 0) continue;
     for (const auto& sequence : running) interrupt(*sequence, on_text);

@@ -9,7 +9,7 @@ namespace {
 config::Config config_of(parallel::World& world, const ModelSource& source, const RunOptions& options,
                          bool cuda, int64_t length) {
   config::Config config;
-  // FP8's rule about the tokens of a pass is the decoder's own business: 16 samples satisfy it.
+  // 16 samples satisfy FP8's rule about the number of tokens of a pass; the decoder pads its passes itself.
   world.run_collectively([&] { config = run_config(source, options, cuda, length, 16); });
   return config;
 }

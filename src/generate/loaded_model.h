@@ -1,4 +1,4 @@
-// A model with its weights on a device, ready to be given tokens.
+// A model with its weights on a device, ready to run.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@
 
 namespace te::generate {
 
-/// RunOptions::gemm_chains. UserError for another word.
+/// The mode by RunOptions::gemm_chains. UserError for an unknown value.
 MegakernelMode megakernel_mode_of(const RunOptions& options);
 
 struct LoadedModel {
-  /// Opens the device, connects the ranks and loads, for sequences of up to `length` tokens; `sizes` is told whether
-  /// the device is a GPU, and the model. Collective. UserError (JobFailure) when options, job and model do not go
-  /// together, or a file is damaged. Prints output_layer_note() to stderr.
+  /// Opens the device, connects the ranks and loads the weights, for sequences of up to `length` tokens; `sizes`
+  /// chooses the decoder's sizes. Collective. UserError (JobFailure) if options, job and model do not match, or a file
+  /// is damaged. Prints output_layer_note() to stderr.
   using ChooseSizes = std::function<DecoderSizes(bool cuda, const config::Config& config)>;
   LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
               const ChooseSizes& sizes);

@@ -32,7 +32,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
         "model",
         path.string());
   auto source = std::make_unique<ModelSource>();
-  fs::path files;  // with the tokenizer and the generation config
+  fs::path files;  // folder with the tokenizer and generation_config.json
   if (convert::is_foreign_model(path)) {
     auto foreign = std::make_unique<convert::ForeignModel>(convert::open_foreign_model(path));
     source->title_ = foreign->title();

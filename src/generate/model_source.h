@@ -1,4 +1,4 @@
-// A trained model, wherever it comes from: its config, its tokenizer and its weights under te-train's names.
+// A trained model from any source: its config, tokenizer and weights under te-train's names.
 #pragma once
 
 #include <filesystem>
@@ -15,13 +15,13 @@ namespace te::generate {
 
 class ModelSource {
  public:
-  const std::string& title() const { return title_; }  ///< for messages: path and what it is
+  const std::string& title() const { return title_; }  ///< for messages: path and step
   const config::ModelConfig& model() const { return model_; }
-  /// Of the run that trained it; defaults where there was none.
+  /// The precision of the training run; defaults if unknown.
   const config::PrecisionConfig& precision() const { return precision_; }
-  /// Spec for make_tokenizer; empty where nothing names one.
+  /// Argument for make_tokenizer(); empty if unknown.
   const std::string& tokenizer() const { return tokenizer_; }
-  /// Those that the model's files name; empty where they name none.
+  /// The end tokens in the model's files; empty if there are none.
   const EndTokens& end_tokens() const { return end_tokens_; }
   const checkpoint::WeightSource& weights() const { return *weights_; }
 
@@ -36,11 +36,11 @@ class ModelSource {
 };
 
 /// A checkpoint of te-train (a step folder, or a checkpoint directory: its latest), a Hugging Face folder or a file of
-/// llama2.c. UserError when the path is none of these.
+/// llama2.c. UserError if the path is none of these.
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path);
 
-/// Fills the values of this rank's parameters, rounded to the model's dtype. Rows of the padded vocabulary that the
-/// source lacks become 0. UserError when the source's shapes are others.
+/// Loads this rank's parameters, rounded to the model's dtype. Padding rows of the vocabulary that the source lacks
+/// become 0. UserError if the source has other shapes.
 void load_weights(const Context& context, const ModelSource& source, parameters::ParameterStore& parameters);
 
 }  // namespace te::generate

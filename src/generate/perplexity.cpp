@@ -24,7 +24,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
   stage.plan(plan, context, {.training = false});
   const int64_t count = stage.dims().tokens;
   if (!groups.last_stage())
-    plan.add(out, "stream_out", MemoryKind::data, stage.dims().dtype,
+    plan.add(out, "residual_out", MemoryKind::data, stage.dims().dtype,
              {stage.dims().residual_rows, stage.dims().hidden});
   plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {count});
   plan.add(targets, "targets", MemoryKind::data, DType::i32, {count});
@@ -51,7 +51,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
       groups.receive(context, stage.input({}), parallel::Channel::forward_from_previous);
     stage.forward(context, {}, tokens, targets, 0.0f, loss_sum, out, {.kind = model::PassKind::evaluate});
     if (!groups.last_stage()) groups.send(context, out, parallel::Channel::forward_to_next);
-    float loss = 0;  // of this rank's tokens, on tensor rank 0 of the last stage
+    float loss = 0;  // of this rank's tokens, on tensor-parallel rank 0 of the last stage
     const parallel::Watchdog::Guard guard(context, "evaluation");
     context.copy_to_host(&loss, loss_sum);
     context.synchronize();
@@ -62,10 +62,10 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
         std::count(samples.targets.begin(), samples.targets.end(), data::BatchSource::kIgnoredTarget);
     if (progress) progress(result.samples);
   }
-  if (result.tokens == 0) user_error("--data: no token of it is predicted");
+  if (result.tokens == 0) user_error("--data: the dataset has no token to predict");
   result.loss = world.sum_f64(sum) / static_cast<double>(result.tokens);
   result.seconds = now_seconds() - start;
-  if (!std::isfinite(result.loss)) user_error("the loss is not finite: the model's weights are broken");
+  if (!std::isfinite(result.loss)) user_error("the loss is not finite; the model's weights are damaged");
   return result;
 }
 

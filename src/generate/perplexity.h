@@ -12,15 +12,15 @@
 namespace te::generate {
 
 struct Perplexity {
-  int64_t samples = 0, tokens = 0;  ///< tokens that were predicted
-  double loss = 0;                  ///< mean of -log probability
+  int64_t samples = 0, tokens = 0;  ///< tokens: number of predicted tokens
+  double loss = 0;                  ///< mean of -log probability, in nats
   double seconds = 0;
   double perplexity() const;
 };
 
-/// Reads all samples of the source once. config: the model, data.seq_length() as its sequence,
-/// training.micro_batch_size samples at a time. All ranks call this alike and get the same result. `progress`: called
-/// with the samples done.
+/// Evaluates all samples of `data` once, training.micro_batch_size samples at a time. `config`: the model with
+/// data.seq_length() as its sequence length. Collective; all ranks get the same result. Calls `progress` with the
+/// number of samples done.
 Perplexity evaluate(const config::Config& config, const Context& context, const parallel::Groups& groups,
                     parallel::World& world, const ModelSource& source, const data::BatchSource& data,
                     const std::function<void(int64_t)>& progress = {});

@@ -5,16 +5,16 @@
 namespace te::generate {
 
 void PersistentDecoder::plan(MemoryPlan& plan) {
-  plan.add(barrier_, "step_chain.barrier", MemoryKind::scratch, DType::i32, {1});
+  plan.add(barrier_, "decode_megakernel.barrier", MemoryKind::scratch, DType::i32, {1});
 }
 
-// Launches in front of each attention, and behind the last; empty: not all of them are possible.
+// The megakernels before each attention and after the last one; empty if one of them is not supported.
 std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
     const Context& context, const std::deque<model::TransformerLayer>& layers, const MegakernelHead& head,
     const model::LayerActivations& a) const {
   std::vector<kernels::DecodeMegakernel> megakernels(1);
-  // What the layer below has left joins the stream.
-  const auto joined = [&](kernels::MegakernelGemm gemm) {
+  // Adds the output of the previous layer to the residual stream.
+  const auto with_residual = [&](kernels::MegakernelGemm gemm) {
     gemm.x = a.x_mid;
     gemm.norm.delta = a.delta, gemm.norm.sum = a.x_in;
     return gemm;
@@ -22,12 +22,12 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
   for (const model::TransformerLayer& layer : layers) {
     auto all = layer.megakernel_gemms(a);
     if (!all) return {};
-    // 1. The stream.
+    // 1. Norm of the residual stream and linear_qkv.
     const bool first = megakernels.size() == 1;
     all->qkv.x = a.x_in;
     all->qkv.out = a.attention.qkv;
-    megakernels.back().gemms.push_back(first ? all->qkv : joined(all->qkv));
-    // 2. Attention. 3. Its output does, 4. and the MLP's.
+    megakernels.back().gemms.push_back(first ? all->qkv : with_residual(all->qkv));
+    // 2. Attention (not in a megakernel). 3. linear_proj. 4. MLP, whose norm adds the output of linear_proj.
     all->proj.x = a.attention.proj_input.high_precision;
     all->proj.out = a.delta;
     all->fc1.x = a.x_in;
@@ -40,7 +40,7 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
   kernels::MegakernelGemm logits = head.output.megakernel_logits();
   logits.norm = head.norm.megakernel_norm();
   logits.out = head.logits;
-  megakernels.back().gemms.push_back(joined(logits));
+  megakernels.back().gemms.push_back(with_residual(logits));
   const bool possible =
       std::all_of(megakernels.begin(), megakernels.end(), [&](const kernels::DecodeMegakernel& megakernel) {
         return kernels::has_decode_megakernel(context, megakernel);

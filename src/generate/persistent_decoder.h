@@ -1,4 +1,4 @@
-// A pass of one token each of a few sequences, on one GPU: one launch between two attentions
+// A pass with one token per sequence for a few sequences on one GPU: a single kernel between two attentions
 // (kernels/gemm/decode_megakernel.h).
 //
 //   embedding | norm, qkv | attention | proj, norm, fc1, fc2, norm, qkv | attention | ... | proj, norm, fc1, fc2,
@@ -15,7 +15,7 @@
 
 namespace te::generate {
 
-/// What is behind the layers.
+/// The parts after the layers.
 struct MegakernelHead {
   const model::Norm& norm;
   const model::OutputLayer& output;
@@ -26,9 +26,9 @@ class PersistentDecoder {
  public:
   void plan(MemoryPlan& plan);
   void start(const Context& context) const { context.zero(barrier_); }
-  /// Through all layers: from the embeddings in a.x_in to the logits. a: of the pass's rows, with memory that all
-  /// layers share; `cores`: the layers' attention. False: nothing was launched, the layers or these rows have no such
-  /// launches.
+  /// Runs all layers, from the embeddings in a.x_in to the logits. `a`: activations of the pass's rows, which all
+  /// layers share; `cores`: the layers' attention. Returns false without launching anything if the megakernel does not
+  /// support the layers or the number of rows.
   template <class Cores>
   bool forward(const Context& context, const std::deque<model::TransformerLayer>& layers, const Cores& cores,
                const MegakernelHead& head, model::LayerActivations& a, const model::Pass& pass) const {
@@ -43,7 +43,7 @@ class PersistentDecoder {
     ++passes_;
     return true;
   }
-  /// forward() calls that have launched; recorded passes that are replayed do not come here.
+  /// Number of successful forward() calls, without replayed CUDA graphs.
   int64_t passes() const { return passes_; }
 
  private:

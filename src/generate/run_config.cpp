@@ -24,8 +24,8 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.model.seq_length = seq_length;
   config.model.max_position_embeddings = std::max(config.model.max_position_embeddings, seq_length);
   config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
-  config.model.pad_vocabulary_for(options.tensor);  // rows that the file lacks are filled up
-  // What the checkpoint was trained with, as far as a single pass can do the same (output_layer_note).
+  config.model.pad_vocabulary_for(options.tensor);  // load_weights() fills rows that the file lacks
+  // The precision of training, without state over several steps (see also output_layer_note()).
   config.precision = fp8::stateless_precision(source.precision());
   config.precision.dtype = cuda ? config::ComputeDType::bf16 : config::ComputeDType::fp32;
   if (options.dtype != "auto" && !config::from_string(options.dtype, config.precision.dtype))
@@ -40,7 +40,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.training.micro_batch_size = config.training.global_batch_size = batch;
   config.training.train_steps = 1;
   config.training.recompute = config::Recompute::full;  // one set of activations for all layers
-  config.data.synthetic = true;                         // it has no data of its own
+  config.data.synthetic = true;                         // the config needs no dataset
   config::resolve_defaults(config);
   config::validate(config);
   return config;
@@ -62,7 +62,8 @@ parallel::Groups connect(parallel::World& world, const Context& context, const R
     const std::string context_ranks =
         options.context == 1 ? "" : fmt::format(", --context-ranks {}", options.context);
     user_error(
-        "--tensor {}{} and --pipeline {} need a job of {} ranks, this one has {}; start it with mpirun -n {}",
+        "--tensor {}{} and --pipeline {} need a job of {} ranks, but this job has {}; start it with mpirun "
+        "-n {}",
         options.tensor, context_ranks, options.pipeline, ranks, world.size(), ranks);
   });
   return parallel::Groups::connect(

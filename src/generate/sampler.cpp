@@ -9,8 +9,8 @@
 namespace te::generate {
 namespace {
 
-/// The largest logit, and whether one is NaN or infinitely large. In plain loops that compilers turn into vector
-/// instructions: a vocabulary is looked at for every token.
+/// The largest logit, and whether one is NaN or +infinity. Written as a loop that compilers vectorize, because it runs
+/// over the vocabulary for every token.
 struct LargestLogit {
   float value = -INFINITY;
   bool broken = false;
@@ -27,12 +27,12 @@ LargestLogit largest_logit(std::span<const float> logits) {
   return {largest, broken != 0};
 }
 
-/// The first one with the largest logit.
+/// The first token with the largest logit.
 int32_t argmax(std::span<const float> logits, float largest) {
   return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
-/// The k most probable ones and those that equal the k-th, sorted.
+/// Keeps the k most probable tokens and those as probable as the k-th, sorted.
 void keep_top_k(std::vector<Candidate>& all, int64_t k) {
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.probability != b.probability ? a.probability > b.probability : a.token < b.token;
@@ -53,9 +53,9 @@ float check_logits(std::span<const float> logits) {
   const LargestLogit largest = largest_logit(logits);
   if (largest.broken)
     user_error(
-        "the model's logits are not finite: its weights are broken, or --fp8 or --dtype do not suit it");
+        "the model's logits are not finite; its weights are damaged, or --fp8 or --dtype is unsuitable");
   if (!std::isfinite(largest.value))
-    user_error("the model gives no token a probability: its weights are broken");
+    user_error("the model's logits are all -infinity; its weights are damaged");
   return largest.value;
 }
 
@@ -76,13 +76,13 @@ void penalize_repetitions(std::span<float> scores, double penalty,
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options) {
   const double largest = check_logits(logits);
   if (options.temperature == 0.0) return {{argmax(logits, static_cast<float>(largest)), 1.0}};
-  // 1. Unnormalised probabilities at this temperature.
+  // 1. Unnormalized probabilities at this temperature.
   std::vector<Candidate> all(logits.size());
   for (size_t i = 0; i < all.size(); ++i)
     all[i] = {static_cast<int32_t>(i), std::exp((logits[i] - largest) / options.temperature)};
-  // 2. The k most probable ones, sorted.
+  // 2. The k most probable tokens, sorted.
   keep_top_k(all, options.top_k);
-  // 3. Of these as many as reach top_p.
+  // 3. Of these, as many as reach top_p.
   double total = 0.0;
   for (const Candidate& candidate : all) total += candidate.probability;
   if (options.top_p < 1.0) {
@@ -91,7 +91,7 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingO
     while (count < all.size() && reached < options.top_p * total) reached += all[count++].probability;
     all.resize(std::max<size_t>(count, 1));
   }
-  // 4. Of these the ones that min_p allows: the first is the most probable.
+  // 4. Of these, the ones that min_p allows; the first is the most probable.
   if (options.min_p > 0.0) {
     const double least = options.min_p * all.front().probability;
     std::erase_if(all, [&](const Candidate& candidate) { return candidate.probability < least; });
@@ -113,7 +113,7 @@ int32_t sample(std::span<const float> logits, const SamplingOptions& options, ui
     left -= candidate.probability;
     if (left < 0.0) return candidate.token;
   }
-  return all.back().token;  // rounding
+  return all.back().token;  // because of rounding, the probabilities may sum up to less than 1
 }
 
 }  // namespace te::generate

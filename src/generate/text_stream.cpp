@@ -9,10 +9,10 @@ namespace te::generate {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-constexpr size_t kWindow = 8;                              // tokens of the past that decide how a token shows
-constexpr size_t kLongestCharacter = 4;                    // bytes
+constexpr size_t kWindow = 8;            // number of earlier tokens that may affect the text of a token
+constexpr size_t kLongestCharacter = 4;  // bytes
 
-/// Bytes at the end of `text` that begin a character whose rest is missing.
+/// Number of bytes at the end of `text` that are the start of an incomplete character.
 size_t incomplete_tail(std::string_view text) {
   for (size_t n = 1; n < kLongestCharacter && n <= text.size(); ++n) {
     const auto byte = static_cast<unsigned char>(text[text.size() - n]);
@@ -23,7 +23,7 @@ size_t incomplete_tail(std::string_view text) {
   return 0;
 }
 
-/// The longest end of `text` that is the beginning of a stop string, but not all of it.
+/// Length of the longest suffix of `text` that is a proper prefix of a stop string.
 size_t stop_prefix(std::string_view text, const std::vector<std::string>& stops) {
   size_t longest = 0;
   for (const std::string& stop : stops) {
@@ -52,8 +52,8 @@ TextStream::TextStream(const text::Tokenizer& tokenizer, std::span<const int32_t
   shown_ = window_.size();
 }
 
-// A token's bytes are what it adds to the text of the tokens before it. A tokenizer that shows an unfinished character
-// as U+FFFD makes its tokens wait for the next ones, as many as a character can have.
+// The bytes that a token adds to the text of the tokens before it. If the tokenizer decodes an incomplete character as
+// U+FFFD, waits for the next tokens, at most as many as a character has bytes.
 std::string TextStream::bytes_of(int32_t token) {
   window_.push_back(token);
   const std::span<const int32_t> all(window_);

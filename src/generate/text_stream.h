@@ -1,7 +1,7 @@
-// From tokens to text as it comes into being: what can no longer change is handed out at once.
+// Converts tokens to streamed text: returns text as soon as it cannot change.
 //
-// Held back are the beginning of a character whose other bytes are still to come, and whatever may be the beginning of
-// a stop string. What comes out is valid UTF-8: bytes that can no longer become a character turn into U+FFFD.
+// Holds back the start of an incomplete character and text that may be the start of a stop string. The output is valid
+// UTF-8: bytes that cannot become a character are replaced by U+FFFD.
 #pragma once
 
 #include <span>
@@ -13,21 +13,21 @@
 
 namespace te::generate {
 
-/// The text with U+FFFD in place of bytes that are no UTF-8.
+/// The text with U+FFFD in place of bytes that are not valid UTF-8.
 std::string valid_utf8(std::string_view bytes);
 
 class TextStream {
  public:
-  /// `prompt`: the tokens of the text before (without a begin-of-document token), since a tokenizer may drop the space
-  /// in front of a first token. Stop strings are not empty.
+  /// `prompt`: the tokens before the text (without a begin-of-document token); needed because a tokenizer may drop the
+  /// space before the first token. Stop strings must not be empty.
   TextStream(const text::Tokenizer& tokenizer, std::span<const int32_t> prompt,
              std::vector<std::string> stops);
 
-  /// The text that is certain after this token and was not before; nothing once stopped().
+  /// Adds a token and returns the text that can no longer change; empty after stopped().
   std::string add(int32_t token);
-  /// A stop string has come; it and what follows are not part of the text.
+  /// True after a stop string; the string and all text after it are not part of the output.
   bool stopped() const { return stopped_; }
-  /// What was held back, when no more tokens come.
+  /// Ends the stream and returns the text that was held back.
   std::string finish();
 
  private:
@@ -37,10 +37,10 @@ class TextStream {
 
   const text::Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
-  std::vector<int32_t> window_;  ///< the last tokens; those from shown_ on have not been turned into bytes
+  std::vector<int32_t> window_;  ///< the last tokens; those from shown_ on have not been converted to bytes
   size_t shown_ = 0;
-  std::string bytes_;  ///< of the text, not yet known to be characters
-  std::string text_;   ///< characters, perhaps the beginning of a stop string
+  std::string bytes_;  ///< bytes of the text that are not yet converted to characters
+  std::string text_;   ///< characters that may be the start of a stop string
   bool stopped_ = false;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-/// The kilobytes that /proc/self/status says after "KEY:", in bytes.
+/// Bytes of the entry "KEY: N kB" in /proc/self/status.
 int64_t used(const std::string& status, const std::string& key) {
   const size_t at = status.find("\n" + key + ":");
   int64_t kilobytes = 0;

@@ -1,11 +1,11 @@
-// The clock that durations are measured with.
+// Clock for measuring durations.
 #pragma once
 
 #include <chrono>
 
 namespace te {
 
-/// Seconds of a clock that never jumps; only differences mean something.
+/// Seconds of a monotonic clock with an arbitrary origin.
 inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -8,12 +8,12 @@
 namespace te {
 namespace {
 
-/// Where a hierarchy of control groups that has the controller is seen, and this process's place in it.
+/// Mount of a hierarchy of control groups that has the controller, and this process's group in it.
 struct Hierarchy {
   bool version_2 = false;
-  std::string mount_root;  ///< the group that the mount point shows
+  std::string mount_root;  ///< the group at the mount point
   std::string mount_point;
-  std::string group;  ///< this process's
+  std::string group;  ///< group of this process
 };
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -27,7 +27,7 @@ bool has(const std::vector<std::string>& parts, const std::string& word) {
   return std::find(parts.begin(), parts.end(), word) != parts.end();
 }
 
-/// proc/self/mountinfo: "36 35 0:30 ROOT MOUNT_POINT OPTIONS [FIELDS...] - TYPE SOURCE SUPER_OPTIONS".
+/// Parses proc/self/mountinfo: "36 35 0:30 ROOT MOUNT_POINT OPTIONS [FIELDS...] - TYPE SOURCE SUPER_OPTIONS".
 std::vector<Hierarchy> find_mounts(const std::string& root, const std::string& controller) {
   std::vector<Hierarchy> mounts;
   std::ifstream file(root + "/proc/self/mountinfo");
@@ -42,7 +42,7 @@ std::vector<Hierarchy> find_mounts(const std::string& root, const std::string& c
   return mounts;
 }
 
-/// proc/self/cgroup: "ID:CONTROLLERS:GROUP", the controllers empty in version 2.
+/// Parses proc/self/cgroup: "ID:CONTROLLERS:GROUP", without controllers in version 2.
 std::vector<Hierarchy> find_hierarchies(const std::string& root, const std::string& controller) {
   std::vector<Hierarchy> found = find_mounts(root, controller);
   std::ifstream file(root + "/proc/self/cgroup");
@@ -58,10 +58,10 @@ std::vector<Hierarchy> find_hierarchies(const std::string& root, const std::stri
   return found;
 }
 
-/// The group's folder and name, and those of the groups above it up to the one that the mount point shows.
+/// Adds the group and its ancestors up to the group at the mount point.
 void add_groups(const std::string& root, const Hierarchy& hierarchy, std::vector<ControlGroup>& groups) {
-  // The group's path below the mount point. A process of another root than the mount's (a container whose mount shows
-  // its own group alone) is in the group that the mount point shows.
+  // Path of the group below the mount point. It is empty if the group is not below the mount's root (a container whose
+  // mount has only its own group): the process is then in the group at the mount point.
   const std::string top = hierarchy.mount_root == "/" ? "" : hierarchy.mount_root;
   std::string below;
   if (hierarchy.group.starts_with(top + "/")) below = hierarchy.group.substr(top.size());

@@ -19,7 +19,7 @@
 namespace te {
 namespace {
 
-// ---- how threads wait ----
+// ---- wait policy of threads ----
 
 bool is_set(char** environment, const char* name) {
   const size_t length = std::strlen(name);
@@ -28,15 +28,16 @@ bool is_set(char** environment, const char* name) {
   return false;
 }
 
-/// libgomp has no function for its waiting policy, and reads the variable when it is loaded; OpenBLAS starts a thread
-/// per core when it is loaded. Both therefore need their variables before the program begins. This function runs
-/// between the loading of the libraries and their initialization: nothing has been set up yet that a new start would
-/// lose (MPI, CUDA, OpenBLAS's threads), and it takes less than a millisecond. The process keeps its id, arguments,
-/// standard streams and signals. The C library is not initialized either, so there is no environ: the loader passes it.
+/// libgomp reads its wait policy from the environment when it is loaded and has no function to set it; OpenBLAS starts
+/// a thread per core when it is loaded. Both therefore need their variables before the program starts. This function
+/// runs after the libraries are loaded and before they are initialized, so a restart loses no state (MPI, CUDA,
+/// OpenBLAS's threads) and is fast. The process keeps its id, arguments, standard files and signal settings. The C
+/// library is not initialized either: instead of `environ` the function uses the environment that the loader passes.
 void start_with_sleeping_threads(int, char** arguments, char** environment) {
   static char passive[] = "OMP_WAIT_POLICY=passive", one_thread[] = "OPENBLAS_NUM_THREADS=1";
   if (is_set(environment, "OMP_WAIT_POLICY") || is_set(environment, "GOMP_SPINCOUNT")) return;
-  // Started by naming the loader: /proc/self/exe is the loader then, and does not take these arguments.
+  // AT_BASE is 0 if the loader was started explicitly (ld.so PROGRAM): /proc/self/exe is then the loader, which does
+  // not take these arguments.
   if (::getauxval(AT_BASE) == 0) return;
   static std::array<char, PATH_MAX> path{};
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
@@ -51,7 +52,7 @@ void start_with_sleeping_threads(int, char** arguments, char** environment) {
   if (!is_set(environment, "OPENBLAS_NUM_THREADS")) extended[count++] = one_thread;
   extended[count] = nullptr;
   ::execve(path.data(), arguments, extended);
-  // A program that cannot be started again (deleted meanwhile) goes on as it is: slower where cores are shared.
+  // If the restart fails (the program was deleted), continue with spinning threads.
   std::free(extended);
 }
 
@@ -59,7 +60,8 @@ using Initializer = void (*)(int, char**, char**);
 [[gnu::section(".preinit_array"), gnu::used]] const Initializer first_initializer =
     start_with_sleeping_threads;
 
-/// cpu.max "QUOTA PERIOD" with "max" for none; cpu.cfs_quota_us and cpu.cfs_period_us with -1. Not positive: no quota.
+/// CPUs of the group's quota; not positive if it has none. Version 2: cpu.max is "QUOTA PERIOD", or "max" for none.
+/// Version 1: cpu.cfs_quota_us (-1 for none) and cpu.cfs_period_us.
 double read_quota(const ControlGroup& group) {
   double quota = 0, period = 0;
   if (group.version_2) {
@@ -87,7 +89,7 @@ std::vector<CpuQuota> read_cpu_quotas(const std::string& root) {
 
 CpuLimits read_cpu_limits() {
   CpuLimits limits;
-  std::array<cpu_set_t, 8> mask{};  // as many CPUs as Linux can have
+  std::array<cpu_set_t, 8> mask{};  // 8192 CPUs, the most that Linux supports
   if (::sched_getaffinity(0, sizeof(mask), mask.data()) == 0) {
     for (int cpu = 0; cpu < static_cast<int>(sizeof(mask)) * CHAR_BIT; ++cpu)
       if (CPU_ISSET_S(cpu, sizeof(mask), mask.data())) limits.cpus.push_back(cpu);

@@ -1,4 +1,4 @@
-// Error checks for CUDA calls and kernel launches. Included only by CUDA sources.
+// Error checks for CUDA calls and kernel launches. For CUDA sources only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,5 +23,5 @@ inline cudaStream_t cuda_stream(const Context& context) {
                            std::source_location::current());                            \
   } while (false)
 
-/// Checks the launch just before it.
+/// Checks the preceding kernel launch.
 #define TE_CUDA_CHECK_LAUNCH() TE_CUDA_CHECK(cudaGetLastError())

@@ -1,4 +1,5 @@
-// What device.cpp asks of CUDA. Implemented in device_cuda.cpp; absent from a CPU build.
+// CUDA functions that device.cpp, device_graph.cpp and device_links.cpp call. The *_cuda.cpp files implement them; a
+// CPU build has stubs.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 namespace te::cuda_backend {
 
 int device_count();
-void* create_stream(int ordinal);  ///< selects the device for this process and creates its stream
+void* create_stream(int ordinal);  ///< selects the device for this process and creates a CUDA stream
 void* create_side_stream(int ordinal, bool urgent);
 void destroy_stream(void* stream);
 void* create_event();
@@ -30,7 +31,7 @@ void release_host(void* data);
 void copy(void* destination, const void* source, size_t bytes, void* stream);
 void fill(void* data, uint8_t byte, size_t bytes, void* stream);
 void begin_capture(void* stream);
-void* end_capture(void* stream);  ///< a graph that can be launched
+void* end_capture(void* stream);  ///< returns an instantiated graph
 void launch_graph(void* graph, void* stream);
 void destroy_graph(void* graph);
 

@@ -9,7 +9,7 @@
 namespace te {
 
 #ifndef TE_WITH_CUDA
-// A CPU build has no graphs, so these are never reached.
+// Never called: a CPU build has no graphs.
 namespace cuda_backend {
 void begin_capture(void*) {}
 void* end_capture(void*) {
@@ -32,7 +32,7 @@ DeviceGraph& DeviceGraph::operator=(DeviceGraph&& other) noexcept {
 }
 
 void DeviceGraph::record(const Context& context, const std::function<void()>& work) {
-  TE_CHECK(supported(context) && !recorded(), "a device graph is recorded once, on a GPU");
+  TE_CHECK(supported(context) && !recorded(), "a device graph needs a GPU and can be recorded only once");
   cuda_backend::begin_capture(context.stream());
   try {
     work();
@@ -41,7 +41,7 @@ void DeviceGraph::record(const Context& context, const std::function<void()>& wo
     try {
       cuda_backend::destroy_graph(cuda_backend::end_capture(context.stream()));
     } catch (const std::exception&) {
-      // The capture has broken off with the error that is on its way already.
+      // `error` has already ended the capture; it is the one to report.
     }
     std::rethrow_exception(error);
   }
@@ -49,7 +49,7 @@ void DeviceGraph::record(const Context& context, const std::function<void()>& wo
 }
 
 void DeviceGraph::launch(const Context& context) const {
-  TE_CHECK(recorded(), "a device graph that was not recorded");
+  TE_CHECK(recorded(), "launch of a device graph that was not recorded");
   cuda_backend::launch_graph(graph_, context.stream());
 }
 

@@ -1,4 +1,4 @@
-// CUDA graphs behind device_graph.h.
+// CUDA implementation of device_graph.h.
 #include <cuda_runtime.h>
 
 #include "core/cuda_check.h"
@@ -6,7 +6,7 @@
 
 namespace te::cuda_backend {
 
-// Thread local: other threads (checkpoints, the watchdog) may do meanwhile what a capture forbids.
+// The thread-local mode lets other threads (checkpoints, the watchdog) make calls that a capture forbids.
 void begin_capture(void* stream) {
   TE_CUDA_CHECK(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal));
 }

@@ -1,5 +1,5 @@
-// Links between GPUs by NVML, the driver's library of management. It is loaded when asked for: its header is no part of
-// the CUDA wheels, and a machine without a driver has no such library. What is declared here is NVML's stable C
+// Links between GPUs, from NVML, the driver's management library. It is loaded at run time: the CUDA wheels do not have
+// its header, and a machine without a driver does not have the library. The declarations below are from NVML's stable C
 // interface (docs.nvidia.com/deploy/nvml-api).
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ constexpr double kPcie3LaneBytesPerSecond = 8e9 * 128 / 130 / 8;  // doubles wit
 
 using NvmlDevice = void*;
 
-/// The functions that are needed, loaded once; usable() is false where there is no driver.
+/// NVML's functions, loaded once; usable() is false without a driver.
 class Nvml {
  public:
   static const Nvml& instance() {
@@ -26,7 +26,7 @@ class Nvml {
     return nvml;
   }
   bool usable() const { return usable_; }
-  /// Null for a GPU that is not known.
+  /// Null for an unknown GPU.
   NvmlDevice device(const std::string& bus_id) const {
     NvmlDevice found = nullptr;
     return device_(bus_id.c_str(), &found) == kNvmlSuccess ? found : nullptr;
@@ -75,7 +75,7 @@ class Nvml {
   int (*pcie_width_)(NvmlDevice device, unsigned* width) = nullptr;
 };
 
-/// CUDA does not name the link; atomics between GPUs are native over NVLink alone.
+/// CUDA does not report the link's kind; it is NVLink if the GPUs have native peer atomics.
 DeviceLink by_cuda(const std::string& bus_id, const std::string& other_bus_id) {
   int a = 0, b = 0, atomics = 0, access = 0;
   const bool known =
@@ -84,7 +84,7 @@ DeviceLink by_cuda(const std::string& bus_id, const std::string& other_bus_id) {
       cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, a, b) == cudaSuccess &&
       cudaDeviceCanAccessPeer(&access, a, b) == cudaSuccess;
   if (!known) {
-    cudaGetLastError();  // a GPU that this process does not see is no error: clear it for later checks
+    cudaGetLastError();  // an invisible GPU is not an error: clear the status for later checks
     return {};
   }
   if (access == 0) return {LinkKind::host_memory, 0};

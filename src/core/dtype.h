@@ -52,7 +52,7 @@ constexpr std::string_view dtype_name(DType type) {
   return "?";
 }
 
-/// What activations and weights are computed and kept in beside FP8: FP32, BF16 or FP16.
+/// True for the types of activations and weights without FP8: FP32, BF16 and FP16.
 constexpr bool is_high_precision(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16;
 }

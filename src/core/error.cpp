@@ -20,7 +20,7 @@ Failure describe_failure(const std::exception_ptr& exception) {
   } catch (const std::exception& error) {
     return {1, fmt::format("internal error: {}", error.what())};
   } catch (...) {
-    return {1, "internal error: an exception of an unknown type"};
+    return {1, "internal error: exception of an unknown type"};
   }
 }
 

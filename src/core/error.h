@@ -1,7 +1,7 @@
-// Errors come in two kinds.
-//   UserError      the user can correct it: a key, a file, a tensor, a device. One line that names the thing,
-//                  the rule and the remedy. Executables print that line and exit with code 2.
-//   InternalError  a broken promise inside te-train. Names the place in the source. Exit code 1.
+// There are two kinds of errors.
+//   UserError      the user can correct it: a key, a file, a tensor, a device. Its message is one line: what is wrong,
+//                  where, and what to do. Executables print the line and exit with code 2.
+//   InternalError  a violated invariant of te-train. Its message has the source location. Exit code 1.
 #pragma once
 
 #include <spdlog/fmt/fmt.h>
@@ -24,7 +24,7 @@ class InternalError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-/// Throws UserError with a formatted one-line message: what, the rule, the remedy.
+/// Throws UserError with a formatted one-line message.
 template <class... Args>
 [[noreturn]] void user_error(fmt::format_string<Args...> format, Args&&... args) {
   throw UserError(fmt::format(format, std::forward<Args>(args)...));
@@ -39,14 +39,14 @@ struct Failure {
 };
 Failure describe_failure(const std::exception_ptr& exception);
 
-/// Runs an executable's body with as many threads as the process has cores (core/cpu_threads.h); turns exceptions into
-/// one line on stderr and the exit code (0, 1 or 2).
+/// Runs an executable's body with as many threads as the process has cores (core/cpu_threads.h). Reports an exception
+/// as one line on stderr. Returns the exit code (0, 1 or 2).
 int run_main(const char* program, int (*body)(int, char**), int argc, char** argv);
 
 }  // namespace te
 
-/// Checks an invariant; the message names the tensor or value and the rule. Kept in release builds: it is
-/// only used where arguments are checked once per launch, never per element.
+/// Checks an invariant; the message names the tensor or value and the rule. Active in release builds, too: use it for
+/// checks per launch, not per element.
 #define TE_CHECK(condition, ...)                                                                             \
   do {                                                                                                       \
     if (!(condition)) [[unlikely]]                                                                           \

@@ -27,7 +27,7 @@ const char* name_of(mode_t mode) {
 }  // namespace
 
 File::File(const std::filesystem::path& path, int flags, FileKind kind, unsigned mode) {
-  // O_NONBLOCK means nothing to a regular file.
+  // O_NONBLOCK has no effect on a regular file.
   descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
   const int reason = errno;
   struct stat info = {};
@@ -37,7 +37,7 @@ File::File(const std::filesystem::path& path, int flags, FileKind kind, unsigned
   const bool suits = regular_ || (kind == FileKind::input && !S_ISDIR(info.st_mode));
   if (descriptor_ >= 0 && suits) return;
   missing_ = descriptor_ < 0 && reason == ENOENT;
-  // Opening says "No such device or address" of a pipe without a reader and of a socket.
+  // For a pipe without a reader and for a socket, open() reports "No such device or address".
   error_ =
       known && !suits ? fmt::format("is {}, not a regular file", name_of(info.st_mode)) : reason_of(reason);
   if (descriptor_ >= 0) ::close(release());
@@ -69,9 +69,9 @@ bool File::fail(std::string error) {
 
 int64_t File::read(void* to, size_t bytes) {
   for (;;) {
-    pollfd waiting = {descriptor_, POLLIN, 0};  // also for the first writer of a pipe
+    pollfd waiting = {descriptor_, POLLIN, 0};  // waits for data, and for the first writer of a pipe
     if (!regular_ && ::poll(&waiting, 1, -1) < 0) {
-      fail(errno == EINTR ? "a signal came before its writer" : reason_of(errno));
+      fail(errno == EINTR ? "interrupted by a signal before a writer opened it" : reason_of(errno));
       return -1;
     }
     const ssize_t count = ::read(descriptor_, to, bytes);
@@ -82,13 +82,13 @@ int64_t File::read(void* to, size_t bytes) {
 }
 
 bool File::read_all(std::string& text, uint64_t most) {
-  // Files of /proc have a size of 0, and another program may be writing.
+  // The size is only a hint: files of /proc have size 0, and another program may be writing.
   std::vector<char> part(std::clamp<uint64_t>(bytes_ + 1, uint64_t{4} << 10, uint64_t{1} << 20));
   for (;;) {
     const int64_t count = read(part.data(), part.size());
     if (count <= 0) return count == 0;
     if (text.size() + static_cast<uint64_t>(count) > most)
-      return fail(fmt::format("has more than {} MiB", std::max<uint64_t>(1, most >> 20)));
+      return fail(fmt::format("is larger than {} MiB", std::max<uint64_t>(1, most >> 20)));
     text.append(part.data(), static_cast<size_t>(count));
   }
 }

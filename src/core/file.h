@@ -1,5 +1,5 @@
-// Opening files that a user or another program can replace. A pipe under the name of a file must not make a program
-// wait: opening one blocks until a writer comes, and a signal whose handler only sets a flag does not end that.
+// Opens files that a user or another program can replace. Opening a pipe must not block: a blocking open waits for a
+// writer, and a signal whose handler only sets a flag does not end the wait.
 #pragma once
 
 #include <fcntl.h>
@@ -12,17 +12,17 @@
 
 namespace te {
 
-/// What a path may lead to.
+/// Kinds of files that a path may lead to.
 enum class FileKind : uint8_t {
-  regular,  ///< a regular file alone: names in folders, and what a file names
-  input,    ///< also a pipe or a device: a path given as an option, as /dev/stdin or a shell's <(command)
+  regular,  ///< only a regular file: entries of folders, and paths that come from a file
+  input,  ///< also a pipe or a device: a path given as an option, such as /dev/stdin or a shell's <(command)
 };
 
-/// An open file, closed at the end of its scope. Opening and reading fail without an exception.
+/// An open file, closed by its destructor. Failures are reported by error(), not by exceptions.
 class File {
  public:
   File() = default;
-  /// Returns at once. `flags` and `mode` as of open(2).
+  /// Does not block. `flags` and `mode` are those of open(2).
   explicit File(const std::filesystem::path& path, int flags = O_RDONLY, FileKind kind = FileKind::regular,
                 unsigned mode = 0666);
   static File standard_input();
@@ -39,18 +39,18 @@ class File {
   int descriptor() const { return descriptor_; }
   int release() { return std::exchange(descriptor_, -1); }
   bool is_regular() const { return regular_; }
-  uint64_t bytes() const { return bytes_; }     ///< of a regular file when it was opened
+  uint64_t bytes() const { return bytes_; }     ///< size of a regular file when it was opened
   bool is_missing() const { return missing_; }  ///< there is no such file
-  /// What was wrong with the last call that failed, e.g. "Permission denied" or "is a pipe, not a regular file".
+  /// The reason of the last failure, for example "Permission denied" or "is a pipe, not a regular file".
   const std::string& error() const { return error_; }
 
-  /// The next bytes; 0 at the end, -1 after a failure. Waits for a pipe's writer, until a signal is handled.
+  /// Reads the next bytes; returns 0 at the end, -1 after a failure. Waits for a pipe's writer until a signal arrives.
   int64_t read(void* to, size_t bytes);
-  /// All that follows, unless it is more than `most` bytes; false after a failure.
+  /// Appends the rest of the file to `text`. False after a failure, also if `text` would exceed `most` bytes.
   bool read_all(std::string& text, uint64_t most);
-  /// False after a failure; a part may be written then.
+  /// False after a failure; a part may have been written.
   bool write_all(std::string_view text);
-  /// `count` bytes at `offset`; fewer where the file ends.
+  /// Reads `count` bytes at `offset`; fewer at the end of the file.
   std::string read_at(uint64_t offset, uint64_t count);
 
  private:
@@ -66,7 +66,7 @@ class File {
 constexpr uint64_t kLargestTextFile = uint64_t{64} << 20;
 constexpr uint64_t kAnySize = UINT64_MAX;
 
-/// A file's content, or why there is none.
+/// A file's content, or why it could not be read.
 struct FileText {
   std::string text;
   std::string error;     ///< empty: the text was read

@@ -6,7 +6,7 @@
 namespace te {
 namespace {
 
-// Value of an FP8 code with `exponent_bits` and `mantissa_bits`, before the formats' special codes.
+// Value of an FP8 code, without the formats' special codes (infinity, NaN).
 float decode(uint8_t code, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -20,7 +20,7 @@ float decode(uint8_t code, int exponent_bits, int mantissa_bits) {
 std::array<float, 256> make_e4m3_table() {
   std::array<float, 256> table;
   for (int code = 0; code < 256; ++code) {
-    const bool nan = (code & 0x7f) == 0x7f;  // E4M3 spends its last code on NaN and has no infinities
+    const bool nan = (code & 0x7f) == 0x7f;  // the only special code: E4M3 has no infinities
     table[code] = nan ? std::numeric_limits<float>::quiet_NaN() : decode(static_cast<uint8_t>(code), 4, 3);
   }
   return table;

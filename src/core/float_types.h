@@ -1,10 +1,10 @@
-// The 16-bit and 8-bit floating point types of the CPU backend, rounded exactly as the GPU rounds them.
+// 16-bit and 8-bit floating-point types of the CPU backend. Rounding is bit-identical to the GPU's.
 //
 // Conversions from FP32 round to nearest, ties to even. BF16 and FP16 keep infinities and NaN (NaN becomes 0x7fff, as
-// cvt.rn.bf16.f32 and cvt.rn.f16.f32 make it); what rounds past FP16's largest number, 65504, becomes infinity.
-// FP8 conversions saturate: finite values beyond the largest become the largest (cvt.rn.satfinite.e4m3x2.f32),
-// infinities too; NaN stays NaN (0x7f with E4M3 and E5M2). The GPU tests compare every BF16 and FP16 value and every
-// FP8 code bit for bit.
+// with cvt.rn.bf16.f32 and cvt.rn.f16.f32); values that round past FP16's largest number, 65504, become infinity.
+// FP8 conversions saturate: finite values beyond the largest number, and infinities, become the largest number
+// (cvt.rn.satfinite.e4m3x2.f32); NaN stays NaN (0x7f in E4M3 and E5M2). The GPU tests compare every BF16 and FP16 value
+// and every FP8 code bit for bit.
 #pragma once
 
 #include <bit>
@@ -35,7 +35,7 @@ inline float to_float(float value) {
 inline float to_float(bfloat16 value) {
   return std::bit_cast<float>(uint32_t{value.bits} << 16);
 }
-/// Every FP16 value is an FP32 value. Without branches, so that loops over it vectorize.
+/// Exact. Branch-free, so that loops over it vectorize.
 inline float to_float(float16 value) {
   const uint32_t sign = uint32_t{value.bits & 0x8000u} << 16, magnitude = value.bits & 0x7fffu;
   constexpr uint32_t kRebias = (127 - 15) << 23;
@@ -49,7 +49,7 @@ inline float to_float(int32_t value) {
   return static_cast<float>(value);
 }
 
-/// Tables with the value of every code; 256 floats each.
+/// Tables with the value of every FP8 code; 256 floats each.
 extern const float* const kE4m3Values;
 extern const float* const kE5m2Values;
 inline float to_float(float8_e4m3 value) {
@@ -66,18 +66,18 @@ inline bfloat16 to_bf16(float value) {
   return {static_cast<uint16_t>(bits >> 16)};
 }
 
-/// The code of the magnitude of a number that is not NaN in a format with few bits, rounded to nearest (ties to even),
-/// without branches so that loops over it vectorize. kMinExponent is that of the smallest normal number, kMaxCode the
-/// code that greater ones get.
+/// Encodes the magnitude of a number (FP32 bits, not NaN) in a narrow format, rounded to nearest, ties to even.
+/// Branch-free, so that loops over it vectorize. kMinExponent is the exponent of the smallest normal number; larger
+/// codes than kMaxCode become kMaxCode.
 template <int kMantissaBits, int kMinExponent, uint32_t kMaxCode>
 inline uint32_t encode_magnitude(uint32_t magnitude) {
   constexpr int kDrop = 23 - kMantissaBits;
   constexpr uint32_t kMinNormal = static_cast<uint32_t>(127 + kMinExponent) << 23;
   constexpr uint32_t kRebias = static_cast<uint32_t>(127 + kMinExponent - 1) << kMantissaBits;
-  // One unit in the last place of this power of two is the smallest step, so adding it makes the FP32
-  // adder round a subnormal to a whole number of steps.
+  // The unit in the last place of this power of two is the format's smallest subnormal, so adding it makes the FP32
+  // adder round to a multiple of that.
   constexpr uint32_t kMagic = static_cast<uint32_t>(127 + kMinExponent - kMantissaBits + 23) << 23;
-  // A carry out of the mantissa moves into the exponent, as it should.
+  // A carry out of the mantissa correctly increments the exponent.
   const uint32_t rounded = magnitude + ((1u << (kDrop - 1)) - 1) + ((magnitude >> kDrop) & 1u);
   const uint32_t normal = (rounded >> kDrop) - kRebias;
   const uint32_t subnormal =
@@ -86,7 +86,7 @@ inline uint32_t encode_magnitude(uint32_t magnitude) {
   return code > kMaxCode ? kMaxCode : code;
 }
 
-/// Saturates at kMaxCode, that of the largest finite magnitude.
+/// Saturates at kMaxCode, the code of the largest finite magnitude.
 template <int kMantissaBits, int kMinExponent, uint32_t kMaxCode>
 inline uint8_t encode_fp8(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -110,7 +110,7 @@ inline float16 to_f16(float value) {
   return {static_cast<uint16_t>(magnitude > 0x7f800000u ? 0x7fffu : code)};
 }
 
-/// from_float<T>(x): x rounded to T. T is float, bfloat16, float16, float8_e4m3 or float8_e5m2.
+/// Rounds to T: float, bfloat16, float16, float8_e4m3 or float8_e5m2.
 template <class T>
 T from_float(float value);
 template <>
@@ -165,7 +165,7 @@ constexpr DType dtype_of<uint8_t>() {
   return DType::u8;
 }
 
-/// Calls fn(T{}) with the C++ type of a high-precision dtype (FP32, BF16 or FP16); false for any other dtype.
+/// Calls fn(T{}) with the C++ type of a high-precision dtype (FP32, BF16 or FP16). Returns false for any other dtype.
 template <class Fn>
 bool visit_high_precision(DType type, Fn&& fn) {
   if (type == DType::f32) return fn(float{}), true;
@@ -174,8 +174,8 @@ bool visit_high_precision(DType type, Fn&& fn) {
   return false;
 }
 
-/// Calls fn(T{}) with the C++ type of a dtype that gradients are accumulated in (FP32 or BF16); false for any other
-/// dtype.
+/// Calls fn(T{}) with the C++ type of a dtype that gradients are accumulated in (FP32 or BF16). Returns false for any
+/// other dtype.
 template <class Fn>
 bool visit_grad(DType type, Fn&& fn) {
   if (type == DType::f32) return fn(float{}), true;
@@ -183,7 +183,7 @@ bool visit_grad(DType type, Fn&& fn) {
   return false;
 }
 
-/// Calls fn(T{}) with the C++ type of an FP8 dtype; false for any other dtype.
+/// Calls fn(T{}) with the C++ type of an FP8 dtype. Returns false for any other dtype.
 template <class Fn>
 bool visit_fp8(DType type, Fn&& fn) {
   if (type == DType::e4m3) return fn(float8_e4m3{}), true;

@@ -12,7 +12,7 @@ constexpr size_t kLargePage = size_t{2} << 20;
 }  // namespace
 
 void* map_host_pages(size_t bytes) {
-  // Large pages begin at multiples of their size: the part in front of the first one, if any, is small.
+  // Huge pages begin at multiples of their size; the part before the first one, if any, has small pages.
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
   madvise(data, bytes, MADV_HUGEPAGE);

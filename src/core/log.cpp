@@ -15,7 +15,7 @@
 namespace te {
 namespace {
 
-/// Messages quote files of other programs; of what a terminal obeys, only the ends of lines stay.
+/// Escapes control characters except newlines: messages quote files of other programs.
 std::string printable_lines(std::string_view text) {
   std::string all;
   for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
@@ -23,17 +23,17 @@ std::string printable_lines(std::string_view text) {
   return all + printable(text);
 }
 
-/// The message, with "warning: " and "error: " in front of complaints, in colour; folded where the terminal is narrow.
+/// The message with the prefix "warning: " or "error: " and its color, wrapped to the terminal's width.
 class Message final : public spdlog::custom_flag_formatter {
  public:
   explicit Message(const Terminal& terminal) : terminal_(terminal) {}
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    const bool error = message.level >= spdlog::level::err, complaint = message.level >= spdlog::level::warn;
-    std::string text = error ? "error: " : complaint ? "warning: " : "";
+    const bool error = message.level >= spdlog::level::err, problem = message.level >= spdlog::level::warn;
+    std::string text = error ? "error: " : problem ? "warning: " : "";
     text += printable_lines({message.payload.data(), message.payload.size()});
-    // In a file a message stays one line, which can be searched.
+    // In a file a message stays on one line so that it can be searched.
     if (terminal_.is_terminal && text.find('\n') == std::string::npos) text = folded(text);
-    if (terminal_.colour && complaint) text = (error ? "\033[31m" : "\033[33m") + text + "\033[0m";
+    if (terminal_.colour && problem) text = (error ? "\033[31m" : "\033[33m") + text + "\033[0m";
     out.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {

@@ -1,5 +1,5 @@
-// The program's log: spdlog with one format, on stdout. A line begins with the time, warnings and errors say so, and on
-// a terminal they have a colour.
+// The program's log: spdlog on stdout with one format. A line begins with the time. Warnings and errors are marked as
+// such, on a terminal also by color.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -8,18 +8,18 @@
 
 namespace te {
 
-/// Sets format and level of the default logger, for the terminal that is there now. Where there is room (kWideColumns)
-/// the time has its date; elsewhere tables of the console name the date in their heading.
+/// Sets format and level of the default logger for the current terminal. With at least kWideColumns columns each line
+/// has the date and the time; otherwise only the time, and the heading of a console table has the date.
 void init_log(spdlog::level::level_enum level = spdlog::level::info);
 
 inline constexpr int kWideColumns = 100;
 
-/// Prints lines as they are, without time, where messages of level `info` are shown.
+/// Prints lines unchanged, without the time, if messages of level `info` are shown.
 void print_plain(std::string_view lines);
 
-/// The columns of the time in front of each line: "[15:41:23] ", or with the date.
+/// Width in columns of the prefix of each line: "[15:41:23] ", or with the date.
 int log_prefix_columns(int columns);
-/// What stands there in a table's heading: the date where lines have none, padded.
+/// Heading of the prefix's column in a table, padded to its width: the date if lines have only the time, else "time".
 std::string log_prefix_heading(int columns);
 
 }  // namespace te

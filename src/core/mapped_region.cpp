@@ -12,12 +12,12 @@ namespace te {
 namespace {
 
 std::atomic<MappedRegion*> first = nullptr;
-std::mutex changes;  // of the list; a handler reads it without
+std::mutex changes;  // for writers of the list; the handler reads it without a lock
 struct sigaction before = {};
 
 void on_bus_error(int signal, siginfo_t* info, void*) {
   const MappedRegion* region = MappedRegion::find(info->si_addr);
-  if (region == nullptr) {  // not ours: returning repeats the access, for the handler that was there before
+  if (region == nullptr) {  // not registered: returning repeats the access, now with the previous handler
     ::sigaction(signal, &before, nullptr);
     return;
   }
@@ -39,8 +39,8 @@ MappedRegion::MappedRegion(const void* begin, size_t bytes, const std::string& p
     : begin_(static_cast<const char*>(begin)),
       bytes_(bytes),
       message_(fmt::format(
-          "{}: error: {}: became shorter while it was in use, or its disk failed; a file must stay as "
-          "it is while a program reads it\n",
+          "{}: error: {}: became shorter while it was in use, or its disk failed; do not change a file "
+          "while a program reads it\n",
           program_invocation_short_name, path)) {
   static std::once_flag installed;
   std::call_once(installed, install);

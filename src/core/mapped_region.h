@@ -1,6 +1,6 @@
-// Files mapped into memory, by name. A file that shrinks while it is mapped, or whose disk fails, makes the next access
-// to it a SIGBUS, which would end the program without a word: while regions are known, such a signal becomes one line
-// that names the file, and exit code 2.
+// Registry of mapped files. If a file shrinks while it is mapped, or its disk fails, the next access raises SIGBUS,
+// which would end the program without a message. For a registered region the handler prints one line that names the
+// file, and exits with code 2.
 #pragma once
 
 #include <atomic>
@@ -11,21 +11,21 @@ namespace te {
 
 class MappedRegion {
  public:
-  /// Of `bytes` bytes from `begin`, until it is destroyed. The first one of the process installs the signal's handler;
-  /// a SIGBUS elsewhere goes to the handler that was there before.
+  /// Registers `bytes` bytes from `begin` until destruction. The first region of the process installs the signal
+  /// handler; a SIGBUS outside the regions goes to the previous handler.
   MappedRegion(const void* begin, size_t bytes, const std::string& path);
   ~MappedRegion();
   MappedRegion(const MappedRegion&) = delete;
   MappedRegion& operator=(const MappedRegion&) = delete;
 
-  /// The known region of an address, or null. Safe in a signal handler.
+  /// The region that contains an address, or null. Safe in a signal handler.
   static const MappedRegion* find(const void* address);
   const char* message() const { return message_.c_str(); }
 
  private:
   const char* begin_;
   size_t bytes_;
-  std::string message_;  ///< complete, since a handler cannot format
+  std::string message_;  ///< formatted in advance because a signal handler cannot
   std::atomic<MappedRegion*> next_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// How fast a GPU's memory can be read at most.
+// Peak bandwidth of a GPU's memory.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace te {
 
-/// Bytes per second of the device's memory by its clock and the width of its bus; 0 on the CPU. Kernels that copy reach
-/// about nine tenths of it.
+/// Peak bandwidth of the device's memory in bytes per second, from its clock and bus width; 0 on the CPU. Copy kernels
+/// reach most of it, not all.
 int64_t memory_bandwidth(const Context& context);
 
 }  // namespace te

@@ -7,7 +7,7 @@
 namespace te {
 namespace {
 
-/// Bytes of the UTF-8 character at the beginning of `text`; 0 when it is not valid. Its code point is put into `code`.
+/// Size in bytes of the UTF-8 character at the beginning of `text`, and its code point in `code`; 0 if it is invalid.
 size_t character_at(std::string_view text, uint32_t& code) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const size_t size = lead < 0x80   ? 1
@@ -27,7 +27,8 @@ size_t character_at(std::string_view text, uint32_t& code) {
   return too_long || (code >= 0xD800 && code < 0xE000) || code > 0x10FFFF ? 0 : size;
 }
 
-bool is_obeyed(uint32_t code) {
+/// Controls C0 and C1, line and paragraph separators, and marks that change the writing direction.
+bool is_control(uint32_t code) {
   return code < 0x20 || (code >= 0x7F && code < 0xA0) || (code >= 0x2028 && code <= 0x202E) ||
          (code >= 0x2066 && code <= 0x2069);
 }
@@ -39,7 +40,7 @@ std::string printable(std::string_view text) {
   while (!text.empty()) {
     uint32_t code = 0;
     const size_t size = character_at(text, code), taken = size == 0 ? 1 : size;
-    if (size == 0 || is_obeyed(code)) {
+    if (size == 0 || is_control(code)) {
       for (const char c : text.substr(0, taken))
         result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     } else {

@@ -1,4 +1,4 @@
-// Text that came from a file, made safe to print.
+// Escapes text from files so that it is safe to print.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace te {
 
-/// The text on one line, as a terminal can show it: bytes that a terminal would obey or could not show (control
-/// characters, also those above ASCII, marks that reverse the direction of writing, invalid UTF-8) become "\x1b".
-/// Everything else, all other UTF-8 included, stays as it is. Every name or text that comes from a file of another
-/// program, or that a user may have edited, goes through here before it is in a message, log line or table.
+/// Returns the text as one printable line. Each byte of control characters (ASCII and C1), line separators, marks that
+/// change the writing direction, and invalid UTF-8 becomes an escape such as "\x1b"; other text is unchanged. Use this
+/// for every name or text from a file of another program, or that a user may have edited, before it enters a message,
+/// log line or table.
 std::string printable(std::string_view text);
 
 }  // namespace te

@@ -10,7 +10,7 @@ std::string& label() {
   return text;
 }
 
-int depth = 0;  ///< operations that run now; only the outermost is told
+int depth = 0;  ///< nesting depth of running operations; only the outermost is reported
 
 }  // namespace
 

@@ -1,11 +1,12 @@
-// Counter-based random numbers: every value is a pure function of (seed, stream, index), so initial weights
-// and dropout masks do not depend on the order of evaluation, the device, or the number of ranks.
+// Counter-based random numbers: every value is a pure function of (seed, stream, index), so initial weights and dropout
+// masks do not depend on the order of evaluation, the device, or the number of ranks. A random stream has the values of
+// one parameter or dropout site.
 //
 // Generator: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): key = seed,
-// counter = (index low, index high, stream low, stream high). One call gives four 32-bit words.
+// counter = (index low, index high, stream low, stream high). One call returns four 32-bit words.
 //
-// The normal transform uses only IEEE additions, products, fma, division and square root, spelled out, so
-// that the host and the device give the same bits (the libraries' log and cos do not).
+// The normal transform uses only IEEE addition, multiplication, fma, division and square root, so that host and device
+// compute the same bits (their libraries' log and cos differ).
 #pragma once
 
 #include <cmath>
@@ -43,7 +44,7 @@ TE_HOST_DEVICE Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
   return {{c0, c1, c2, c3}};
 }
 
-/// Uniform in (0, 1): 23 random bits and a half step, so never 0 or 1.
+/// Uniform in the open interval (0, 1): 23 random bits plus half a step, so never 0 or 1.
 TE_HOST_DEVICE float uniform_open(uint32_t word) {
   return (static_cast<float>(word >> 9) + 0.5f) * (1.0f / 8388608.0f);
 }
@@ -104,7 +105,7 @@ TE_HOST_DEVICE void sincos_turn(float u, float* sine, float* cosine) {
 
 }  // namespace random_detail
 
-/// Standard normal value number `index` of a stream (Box-Muller: each Philox call gives four).
+/// Standard normal value at `index` of a random stream (Box-Muller; a Philox call yields four values).
 TE_HOST_DEVICE float normal(uint64_t seed, uint64_t stream, uint64_t index) {
   const Philox4 random = philox(seed, stream, index >> 2);
   const int pair = static_cast<int>(index >> 1) & 1;
@@ -116,7 +117,7 @@ TE_HOST_DEVICE float normal(uint64_t seed, uint64_t stream, uint64_t index) {
   return radius * ((index & 1) != 0 ? sine : cosine);
 }
 
-/// 64-bit FNV-1a of a name: the stream of a parameter or a dropout site.
+/// The random stream of a parameter or a dropout site: 64-bit FNV-1a hash of its name.
 constexpr uint64_t stream_of(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325ull;
   for (char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;

@@ -12,7 +12,7 @@ int64_t pack(std::span<ScratchBuffer> buffers, int64_t alignment) {
   for (ScratchBuffer& buffer : buffers) by_size.push_back(&buffer);
   std::stable_sort(by_size.begin(), by_size.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
 
-  std::vector<ScratchBuffer*> placed;  // in the order of their offsets
+  std::vector<ScratchBuffer*> placed;  // sorted by offset
   int64_t total = 0;
   for (ScratchBuffer* buffer : by_size) {
     buffer->offset = 0;
@@ -34,7 +34,7 @@ void check_packing(std::span<const ScratchBuffer> buffers) {
       const ScratchBuffer &a = buffers[j], &b = buffers[i];
       const bool common_bytes = std::max(a.offset, b.offset) < std::min(a.end(), b.end());
       TE_CHECK(!common_bytes || !a.lifetime.overlaps(b.lifetime),
-               "scratch {} and {} are alive in the same step and lie in the same memory", a.name, b.name);
+               "scratch buffers {} and {} overlap in memory and have a common step", a.name, b.name);
     }
   }
 }

@@ -1,5 +1,5 @@
-// Scratch memory is planned with the steps in which it lives: numbers of a timeline, which model/layer_steps.h defines.
-// Buffers that are never alive in the same step may lie in the same bytes.
+// Offsets of scratch buffers. A buffer has a lifetime: the steps of a timeline (model/layer_steps.h) in which it is
+// used. Buffers without a common step can share memory.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace te {
 
-/// A set of steps, numbers from 0 to 63. The empty one is no scratch: memory of its own.
+/// A set of steps, numbered from 0 to 63. A buffer with an empty lifetime is not scratch: it does not share memory.
 class Lifetime {
  public:
   static constexpr int kSteps = 64;
@@ -37,10 +37,10 @@ struct ScratchBuffer {
   int64_t end() const { return offset + bytes; }
 };
 
-/// Gives each buffer an offset, a multiple of `alignment`: the largest first, each as low as those that live with it
-/// leave room. The same buffers in the same order give the same offsets. Returns the bytes that hold them all.
+/// Assigns each buffer an offset, a multiple of `alignment`: largest buffer first, each at the lowest offset that is
+/// free during its lifetime. Deterministic for the same buffers in the same order. Returns the total size in bytes.
 int64_t pack(std::span<ScratchBuffer> buffers, int64_t alignment);
-/// InternalError, which names both, when two buffers with a common step have a byte in common.
+/// Throws InternalError, which names both buffers, if two buffers with a common step overlap in memory.
 void check_packing(std::span<const ScratchBuffer> buffers);
 
 }  // namespace te

@@ -3,9 +3,9 @@
 namespace te {
 
 Shape::Shape(std::initializer_list<int64_t> dims) {
-  TE_CHECK(dims.size() <= kMaxRank, "a shape of rank {}; at most {}", dims.size(), kMaxRank);
+  TE_CHECK(dims.size() <= kMaxRank, "shape of rank {}; the largest is {}", dims.size(), kMaxRank);
   for (int64_t dim : dims) {
-    TE_CHECK(dim >= 0, "a negative dimension {}", dim);
+    TE_CHECK(dim >= 0, "shape with a negative dimension {}", dim);
     dims_[rank_++] = dim;
   }
 }

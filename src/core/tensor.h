@@ -1,6 +1,5 @@
-// A tensor is a view: pointer, dtype and shape of dense row-major elements in the memory of the context's
-// device. It owns nothing (all memory of a run is one block, see core/memory_plan.h) and its constness does not protect
-// the elements.
+// A tensor is a view: pointer, dtype and shape of dense row-major elements in device memory. It does not own them (all
+// memory of a run is one block, see core/memory_plan.h), and its constness does not protect them.
 #pragma once
 
 #include <array>
@@ -40,7 +39,7 @@ struct Tensor {
   int64_t numel() const { return data == nullptr ? 0 : shape.numel(); }
   size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype); }
   int64_t dim(int axis) const { return shape[axis]; }
-  /// The last dimension, and the product of all others: how row-wise kernels see any tensor.
+  /// The tensor as a matrix, for row-wise kernels: cols() is the last dimension, rows() the product of all others.
   int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
   int64_t rows() const { return cols() == 0 ? 0 : numel() / cols(); }
 
@@ -48,15 +47,16 @@ struct Tensor {
   T* as() const {
     return static_cast<T*>(data);
   }
-  /// The same elements under another shape of as many elements.
+  /// The same elements with another shape of equal size.
   Tensor view(Shape other) const {
-    TE_CHECK(other.numel() == shape.numel(), "view {} of a tensor of shape {}", other.str(), shape.str());
+    TE_CHECK(other.numel() == shape.numel(), "view of shape {} of a tensor of shape {}", other.str(),
+             shape.str());
     return {data, dtype, other};
   }
   /// Rows [begin, begin + count) of the tensor seen as [rows, cols].
   Tensor slice_rows(int64_t begin, int64_t count) const {
-    TE_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "rows {}+{} of {}", begin, count,
-             shape.str());
+    TE_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "slice of {} rows from row {} of shape {}",
+             count, begin, shape.str());
     return {static_cast<char*>(data) + static_cast<size_t>(begin * cols()) * dtype_size(dtype),
             dtype,
             {count, cols()}};

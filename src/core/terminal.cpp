@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kUnknownColumns = 120;
 
-/// Closes what it has opened itself.
+/// File descriptor that is closed on destruction if it is owned.
 struct Output {
   int file = STDOUT_FILENO;
   bool own = false;
@@ -28,8 +28,8 @@ bool is_set(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
-// The launcher is the parent, unless a wrapper script or a remote host's daemon stands between: then it has no
-// terminal.
+// Standard output of the parent process, which is the launcher unless there is a wrapper script or a remote host's
+// daemon between them; these have no terminal.
 Output launchers_output() {
   const std::string path = "/proc/" + std::to_string(::getppid()) + "/fd/1";
   std::error_code error;
@@ -63,7 +63,7 @@ std::string wrapped(std::string_view text, int columns, int indent) {
   const auto width = static_cast<size_t>(std::max(columns, 1));
   std::string all, line;
   const auto blanks = static_cast<size_t>(indent);
-  bool empty = true;  // of words
+  bool empty = true;  // the line has no words yet
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(' ', at), text.size());
     const std::string_view word = text.substr(at, end - at);

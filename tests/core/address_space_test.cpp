@@ -12,7 +12,7 @@
 namespace te {
 namespace {
 
-TEST(AddressSpace, IsWhatTheLimitsLeave) {
+TEST(AddressSpace, SubtractsUsageFromTheLimits) {
   if (testing::kSanitized) GTEST_SKIP() << "a sanitizer maps terabytes";
   const pid_t child = ::fork();
   if (child == 0) {

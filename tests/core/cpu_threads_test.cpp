@@ -1,4 +1,4 @@
-// The number of threads: quotas read from fake trees of control groups, shares of masks and quotas.
+// Number of threads: quotas from fake trees of control groups, and shares of affinity masks and quotas.
 #include "core/cpu_threads.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 /// A folder that looks like / to read_cpu_quotas.
 class FakeRoot : public testing::FolderOfFiles {
  public:
-  /// As text: "group cpus;group cpus;".
+  /// The quotas as "group cpus;group cpus;".
   std::string quotas() const {
     std::string text;
     for (const CpuQuota& quota : read_cpu_quotas(path().string()))
@@ -33,18 +33,19 @@ constexpr const char* kMounts1 =
     "31 22 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
     "32 22 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 
-TEST(CpuQuotas, OfVersion2AndOfAllGroupsAbove) {
+TEST(CpuQuotas, Version2WithAncestorGroups) {
   const FakeRoot root;
   root.write("proc/self/cgroup", "0::/system.slice/job.scope/step\n");
   root.write("proc/self/mountinfo", kMounts2);
   root.write("sys/fs/cgroup/system.slice/cpu.max", "max 100000\n");
   root.write("sys/fs/cgroup/system.slice/job.scope/cpu.max", "150000 100000\n");
   root.write("sys/fs/cgroup/system.slice/job.scope/step/cpu.max", "200000 50000\n");
-  root.write("sys/fs/cgroup/system.slice/other/cpu.max", "1000 100000\n");  // not above this process
+  root.write("sys/fs/cgroup/system.slice/other/cpu.max",
+             "1000 100000\n");  // not an ancestor of the process's group
   EXPECT_EQ(root.quotas(), "v2:/system.slice/job.scope/step/ 4.00;v2:/system.slice/job.scope/ 1.50;");
 }
 
-TEST(CpuQuotas, OfAContainerWithItsOwnNamespace) {
+TEST(CpuQuotas, ContainerWithItsOwnNamespace) {
   const FakeRoot root;
   root.write("proc/self/cgroup", "0::/\n");
   root.write("proc/self/mountinfo", kMounts2);
@@ -52,7 +53,7 @@ TEST(CpuQuotas, OfAContainerWithItsOwnNamespace) {
   EXPECT_EQ(root.quotas(), "v2:/ 0.50;");
 }
 
-TEST(CpuQuotas, OfVersion1) {
+TEST(CpuQuotas, Version1) {
   const FakeRoot root;
   root.write("proc/self/cgroup", "4:memory:/m\n3:cpu,cpuacct:/a/b\n0::/\n");
   root.write("proc/self/mountinfo", kMounts1);
@@ -65,7 +66,7 @@ TEST(CpuQuotas, OfVersion1) {
   EXPECT_EQ(root.quotas(), "v1:/a/ 2.50;");
 }
 
-TEST(CpuQuotas, OfAContainerThatSeesItsHostsNames) {
+TEST(CpuQuotas, ContainerWithTheHostsGroupNames) {
   const FakeRoot root;
   root.write("proc/self/cgroup", "3:cpu,cpuacct:/docker/0123/inner\n");
   root.write("proc/self/mountinfo",
@@ -75,12 +76,12 @@ TEST(CpuQuotas, OfAContainerThatSeesItsHostsNames) {
   root.write("sys/fs/cgroup/cpu/inner/cpu.cfs_quota_us", "100000\n");
   root.write("sys/fs/cgroup/cpu/inner/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(root.quotas(), "v1:/docker/0123/inner/ 1.00;v1:/docker/0123/ 3.00;");
-  // Moved out of what the mount shows: what it shows is all there is to see.
+  // The process's group is outside the mount's root: only the group at the mount point is visible.
   root.write("proc/self/cgroup", "3:cpu,cpuacct:/docker/0123456\n");
   EXPECT_EQ(root.quotas(), "v1:/docker/0123/ 3.00;");
 }
 
-TEST(CpuQuotas, NothingWhereNothingCanBeRead) {
+TEST(CpuQuotas, IgnoresUnreadableFiles) {
   const FakeRoot root;
   EXPECT_EQ(root.quotas(), "");
   root.write("proc/self/cgroup", "0::/a\nnonsense\n");
@@ -96,22 +97,22 @@ CpuLimits cpus(int first, int last, std::vector<CpuQuota> quotas = {}) {
   return limits;
 }
 
-TEST(ThreadCount, OneProcessTakesItsMaskAndAtMostItsSmallestQuotaRoundedUp) {
+TEST(ThreadCount, OneProcessUsesItsMaskAndAtMostItsSmallestQuotaRoundedUp) {
   EXPECT_EQ(thread_count({cpus(0, 7)}, 0), 8);
   EXPECT_EQ(thread_count({cpus(0, 7, {{"/a/", 3}})}, 0), 3);
   EXPECT_EQ(thread_count({cpus(0, 7, {{"/a/b/", 4}, {"/a/", 1.5}})}, 0), 2);
   EXPECT_EQ(thread_count({cpus(0, 7, {{"/", 0.5}})}, 0), 1);
   EXPECT_EQ(thread_count({cpus(0, 1, {{"/", 16}})}, 0), 2);
-  EXPECT_EQ(thread_count({CpuLimits{}}, 0), 1);  // a mask that cannot be read
+  EXPECT_EQ(thread_count({CpuLimits{}}, 0), 1);  // an unreadable mask
 }
 
-TEST(ThreadCount, RanksShareWhatTheirMasksHaveInCommon) {
+TEST(ThreadCount, RanksShareTheCommonCpusOfTheirMasks) {
   const std::vector<CpuLimits> unbound(3, cpus(0, 7));
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(thread_count(unbound, rank), 2);
   const std::vector<CpuLimits> bound = {cpus(0, 3), cpus(4, 7)};
   EXPECT_EQ(thread_count(bound, 0), 4);
   EXPECT_EQ(thread_count(bound, 1), 4);
-  // CPUs 0 to 3 are shared by two, 4 to 7 are the second's alone.
+  // Both ranks share CPUs 0 to 3; only the second rank has 4 to 7.
   const std::vector<CpuLimits> nested = {cpus(0, 3), cpus(0, 7)};
   EXPECT_EQ(thread_count(nested, 0), 2);
   EXPECT_EQ(thread_count(nested, 1), 6);
@@ -119,8 +120,8 @@ TEST(ThreadCount, RanksShareWhatTheirMasksHaveInCommon) {
   EXPECT_EQ(thread_count(crowded, 3), 1);
 }
 
-TEST(ThreadCount, RanksShareTheQuotasOfTheGroupsTheyHaveInCommon) {
-  // A job of 8 CPUs, one step of it limited to 3.
+TEST(ThreadCount, RanksShareTheQuotasOfCommonGroups) {
+  // A job with 8 CPUs; one of its steps is limited to 3.
   const CpuLimits free = cpus(0, 63, {{"/job/b/", 100}, {"/job/", 8}});
   const CpuLimits limited = cpus(0, 63, {{"/job/a/", 3}, {"/job/", 8}});
   EXPECT_EQ(thread_count({free, limited}, 0), 4);
@@ -128,7 +129,7 @@ TEST(ThreadCount, RanksShareTheQuotasOfTheGroupsTheyHaveInCommon) {
   EXPECT_EQ(thread_count({limited, limited}, 0), 2);
 }
 
-TEST(ThreadCount, LimitsTravelAsText) {
+TEST(ThreadCount, LimitsRoundTripThroughText) {
   const CpuLimits limits = cpus(2, 4, {{"v1:/a group/b/", 1.5}, {"v2:/", 3}});
   const CpuLimits read = cpu_limits_from_text(to_text(limits));
   EXPECT_EQ(read.cpus, limits.cpus);
@@ -140,7 +141,7 @@ TEST(ThreadCount, LimitsTravelAsText) {
 }
 
 TEST(ThreadCount, FollowsTheMaskOfTheProcess) {
-  // In a thread of its own, whose mask goes with it.
+  // In a separate thread, so that the changed mask ends with it.
   std::thread([] {
     const std::vector<int> before = read_cpu_limits().cpus;
     ASSERT_FALSE(before.empty());

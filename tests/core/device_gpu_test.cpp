@@ -1,4 +1,4 @@
-// Streams and events on a GPU: what waits for what, and what does not.
+// Synchronization of CUDA streams by events, asynchronous copies, and CUDA graphs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace {
 
 using testing::TestTensor;
 
-constexpr int64_t kLarge = int64_t{1} << 28;  // a copy of 256 MiB takes a tenth of a millisecond or more
+constexpr int64_t kLarge = int64_t{1} << 28;  // large enough that kCopies copies outlast the host's calls
 constexpr int kCopies = 200;
 
-/// Keeps a stream busy for some 20 ms.
+/// Keeps a CUDA stream busy for much longer than the host needs for a test's calls.
 class Busy {
  public:
   explicit Busy(const Context& context)
@@ -30,7 +30,7 @@ class Busy {
   TestTensor from_, to_;
 };
 
-TEST(EventGpu, ASideStreamWaitsForTheRecordedPointAndNotForLaterWork) {
+TEST(EventGpu, SideStreamWaitsForTheRecordedPointButNotForLaterWork) {
   TE_REQUIRE_GPU();
   const Context context = Context::cuda(0), side = context.side(true);
   const Busy busy(context);
@@ -50,14 +50,14 @@ TEST(EventGpu, ASideStreamWaitsForTheRecordedPointAndNotForLaterWork) {
   side.copy(b, a);
   side.synchronize();
   EXPECT_TRUE(point.done());
-  EXPECT_FALSE(all.done()) << "the side stream has waited for work behind the recorded point";
+  EXPECT_FALSE(all.done()) << "the side stream has waited for work after the recorded point";
   EXPECT_EQ(b.floats()[0], 3.0f) << "the side stream has not waited";
   context.synchronize();
   EXPECT_TRUE(all.done());
 }
 
-// Small ones are CUDA's, large ones pages of this program's that are locked: copies run beside the host either way.
-TEST(HostBufferGpu, CopiesDoNotWait) {
+// CUDA allocates small buffers; large ones are pages that te-train maps and locks. Copies are asynchronous for both.
+TEST(HostBufferGpu, CopiesAreAsynchronous) {
   TE_REQUIRE_GPU();
   const Context context = Context::cuda(0);
   for (const size_t bytes : {size_t{1} << 20, size_t{200} << 20}) {
@@ -80,8 +80,8 @@ TEST(HostBufferGpu, CopiesDoNotWait) {
   }
 }
 
-// What addresses hold is read at each launch; a recording that breaks off leaves the stream as it was.
-TEST(DeviceGraphGpu, LaunchesWhatWasRecorded) {
+// Each launch reads the current memory contents. A failed recording leaves the CUDA stream usable.
+TEST(DeviceGraphGpu, LaunchesTheRecordedWork) {
   TE_REQUIRE_GPU();
   const Context context = Context::cuda(0);
   TestTensor a(context, DType::f32, {1000}), b(context, DType::f32, {1000});
@@ -105,7 +105,7 @@ TEST(DeviceGraphGpu, LaunchesWhatWasRecorded) {
   context.synchronize();
   EXPECT_EQ(b.floats()[999], 3.0f);
   DeviceGraph broken;
-  EXPECT_THROW(broken.record(context, [] { user_error("no more"); }), UserError);
+  EXPECT_THROW(broken.record(context, [] { user_error("failed"); }), UserError);
   EXPECT_FALSE(broken.recorded());
   set(4.0f);
   work();
@@ -113,14 +113,14 @@ TEST(DeviceGraphGpu, LaunchesWhatWasRecorded) {
   EXPECT_EQ(b.floats()[999], 4.0f);
 }
 
-TEST(EventGpu, WithoutAnEventStreamsDoNotWait) {
+TEST(EventGpu, StreamsDoNotWaitForAnUnrecordedEvent) {
   TE_REQUIRE_GPU();
   const Context context = Context::cuda(0), side = context.side(true);
   const Busy busy(context);
   TestTensor a(context, DType::f32, {16});
   context.synchronize();
   Event all(context);
-  all.wait(side);  // nothing recorded: nothing to wait for
+  all.wait(side);  // no effect: nothing is recorded yet
   busy.occupy(context);
   all.record(context);
   side.zero(a);
@@ -130,7 +130,7 @@ TEST(EventGpu, WithoutAnEventStreamsDoNotWait) {
   EXPECT_EQ(a.floats()[0], 0.0f);
 }
 
-TEST(ContextGpu, SideStreamsHaveTheOptions) {
+TEST(ContextGpu, SideContextsHaveTheSameOptions) {
   TE_REQUIRE_GPU();
   const ExecutionOptions options{.gemm_autotune = GemmAutotune::off, .deterministic_attention = false};
   EXPECT_EQ(Context::cuda(0, options).side().options(), options);

@@ -1,4 +1,4 @@
-// Contexts and events on the CPU: what a side stream takes over, and that there is never anything to wait for.
+// Contexts and events on the CPU: options of side contexts, and synchronous execution.
 #include "core/device.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ using testing::TestTensor;
 
 constexpr ExecutionOptions kUnusual{.gemm_autotune = GemmAutotune::cached, .deterministic_attention = false};
 
-TEST(Context, CarriesItsOptionsToSideStreamsAndWhenMoved) {
+TEST(Context, PassesItsOptionsToSideContextsAndWhenMoved) {
   EXPECT_EQ(Context::cpu().options(), ExecutionOptions{});
   Context context = Context::cpu(kUnusual);
   EXPECT_EQ(context.options(), kUnusual);
@@ -22,11 +22,11 @@ TEST(Context, CarriesItsOptionsToSideStreamsAndWhenMoved) {
   EXPECT_EQ(context.side(true).side().options(), kUnusual);
   const Context moved = std::move(context);
   EXPECT_EQ(moved.options(), kUnusual);
-  // Two contexts of a process have their own.
+  // Contexts of a process have separate options.
   EXPECT_EQ(Context::cpu().options(), ExecutionOptions{});
 }
 
-TEST(Context, OnTheCpuWorkIsDoneWhenItsCallReturns) {
+TEST(Context, CpuWorkIsSynchronous) {
   const Context context = Context::cpu(), side = context.side();
   EXPECT_FALSE(side.is_cuda());
   TestTensor a(context, DType::f32, {3}), b(context, DType::f32, {3});

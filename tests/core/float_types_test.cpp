@@ -1,5 +1,5 @@
-// The CPU's FP8, BF16 and FP16 conversions against the definition: the nearest representable value, ties to the
-// even code.
+// Compares the CPU's FP8, BF16 and FP16 conversions with the definition: the nearest representable value, ties to even.
+// Also tests the random numbers of core/random.h.
 #include "core/float_types.h"
 
 #include <gtest/gtest.h>
@@ -14,10 +14,9 @@
 namespace te {
 namespace {
 
-// Nearest code by search over all finite codes of one sign; ties go to the even code.
+// Nearest code, found by search over all finite codes; ties go to the even code. Saturates.
 template <class T>
 uint8_t nearest_code(float value, int max_code) {
-  // Saturates.
   const float magnitude = std::min(std::abs(value), to_float(T{static_cast<uint8_t>(max_code)}));
   int best = 0;
   double best_distance = std::numeric_limits<double>::infinity();
@@ -61,10 +60,10 @@ TEST(FloatTypes, E5m2IsTheNearestValueAndSaturates) {
 
 TEST(FloatTypes, Bf16RoundsToNearestEven) {
   EXPECT_EQ(to_bf16(1.0f).bits, 0x3f80);
-  EXPECT_EQ(to_bf16(1.00390625f).bits, 0x3f80);  // a tie: to even
-  EXPECT_EQ(to_bf16(1.01171875f).bits, 0x3f82);  // a tie: to even
+  EXPECT_EQ(to_bf16(1.00390625f).bits, 0x3f80);  // tie: to even
+  EXPECT_EQ(to_bf16(1.01171875f).bits, 0x3f82);  // tie: to even
   EXPECT_EQ(to_bf16(std::nextafter(1.00390625f, 2.f)).bits, 0x3f81);
-  EXPECT_EQ(to_bf16(3.4e38f).bits, 0x7f80);  // rounds past the largest: infinity
+  EXPECT_EQ(to_bf16(3.4e38f).bits, 0x7f80);  // rounds past the largest number
   EXPECT_EQ(to_bf16(std::numeric_limits<float>::quiet_NaN()).bits, 0x7fff);
   for (int bits = 0; bits < 65536; ++bits) {
     const bfloat16 value{static_cast<uint16_t>(bits)};
@@ -73,7 +72,7 @@ TEST(FloatTypes, Bf16RoundsToNearestEven) {
   }
 }
 
-TEST(FloatTypes, Fp16ValuesAreThoseOfTheirBits) {
+TEST(FloatTypes, Fp16DecodesEveryCode) {
   for (int bits = 0; bits < 65536; ++bits) {
     const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
     const float value = to_float(float16{static_cast<uint16_t>(bits)});
@@ -89,13 +88,13 @@ TEST(FloatTypes, Fp16ValuesAreThoseOfTheirBits) {
   }
 }
 
-// Between every two neighbours: below, at and above the middle, which goes to the even one.
+// Tests below, at and above the midpoint of every two neighboring values; the midpoint rounds to even.
 TEST(FloatTypes, Fp16RoundsToNearestEven) {
   for (int bits = 0; bits < 0x7c00; ++bits) {
     const float low = to_float(float16{static_cast<uint16_t>(bits)});
     ASSERT_EQ(to_f16(low).bits, bits);
     ASSERT_EQ(to_f16(-low).bits, bits | 0x8000);
-    // Infinity stands where the next number would be.
+    // Infinity takes the place of the next number.
     const double next = bits == 0x7bff ? 65536.0 : double{to_float(float16{static_cast<uint16_t>(bits + 1)})};
     const auto middle = static_cast<float>((double{low} + next) / 2);
     const int even = bits % 2 == 0 ? bits : bits + 1;

@@ -9,8 +9,8 @@
 namespace te {
 namespace {
 
-// Sizes that are no multiple of a page, large or small.
-TEST(HostPages, AreThereAndZero) {
+// The sizes are not multiples of a page, small or huge.
+TEST(HostPages, AreResidentAndZero) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   for (const size_t bytes : {size_t{1}, page + 1, (size_t{2} << 20) + 5, (size_t{9} << 20) - 3}) {
     auto* const data = static_cast<char*>(map_host_pages(bytes));
@@ -26,7 +26,7 @@ TEST(HostPages, AreThereAndZero) {
   }
 }
 
-TEST(HostPages, MoreThanThereIs) {
+TEST(HostPages, NullIfTheKernelRefuses) {
   EXPECT_EQ(map_host_pages(size_t{1} << 60), nullptr);
 }
 

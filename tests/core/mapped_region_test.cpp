@@ -1,4 +1,4 @@
-// Mapped files by address, and what becomes of one that shrinks.
+// Lookup of mapped files by address, and the error when one shrinks.
 #include "core/mapped_region.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 namespace te {
 namespace {
 
-TEST(MappedRegion, IsFoundByAddressWhileItLives) {
+TEST(MappedRegion, IsFoundByAddressUntilDestruction) {
   const char bytes[30] = {};
   EXPECT_EQ(MappedRegion::find(bytes), nullptr);
   auto first = std::make_unique<MappedRegion>(bytes, 10, "first");
@@ -32,8 +32,8 @@ TEST(MappedRegion, IsFoundByAddressWhileItLives) {
   EXPECT_EQ(MappedRegion::find(bytes), nullptr);
 }
 
-/// Maps a file, makes it empty and reads from it.
-void read_what_is_gone(bool known) {
+/// Maps a file, truncates it to zero bytes and reads from it; `known`: with the mapping registered.
+void read_truncated_file(bool known) {
   std::FILE* unnamed = std::tmpfile();
   const int file = unnamed != nullptr ? ::fileno(unnamed) : -1;
   if (file < 0 || ::ftruncate(file, 100) != 0) std::abort();
@@ -45,12 +45,12 @@ void read_what_is_gone(bool known) {
   ::_exit(*static_cast<volatile char*>(address));
 }
 
-TEST(MappedRegion, AFileThatShrinksIsNamed) {
-  EXPECT_EXIT(read_what_is_gone(true), ::testing::ExitedWithCode(2),
+TEST(MappedRegion, ErrorNamesTheFileThatShrank) {
+  EXPECT_EXIT(read_truncated_file(true), ::testing::ExitedWithCode(2),
               "error: data/books.bin: became shorter while it was in use");
-  // Any other end than ours: the signal's own, or a sanitizer's.
+  // An unregistered file ends the process by the signal or by a sanitizer, not by the region's handler.
   EXPECT_EXIT(
-      read_what_is_gone(false), [](int status) { return !(WIFEXITED(status) && WEXITSTATUS(status) == 2); },
+      read_truncated_file(false), [](int status) { return !(WIFEXITED(status) && WEXITSTATUS(status) == 2); },
       "");
 }
 

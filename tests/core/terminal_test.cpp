@@ -1,4 +1,4 @@
-// Lines for a terminal of some width; where colours are welcome.
+// Wrapping of lines to a terminal's width, and when colors are used.
 #include "core/terminal.h"
 
 #include <gtest/gtest.h>
@@ -16,20 +16,20 @@ TEST(Wrapped, BreaksAtBlanks) {
   EXPECT_EQ(wrapped("", 7, 2), "\n");
 }
 
-TEST(Wrapped, KeepsLongWordsAndRowsOfBlanks) {
+TEST(Wrapped, KeepsLongWordsAndRepeatedBlanks) {
   EXPECT_EQ(wrapped("a averylongword b", 6, 1), "a\n averylongword\n b\n");
   EXPECT_EQ(wrapped("label     one two", 13, 10), "label     one\n          two\n");
   EXPECT_EQ(wrapped("  label one two", 11, 4), "  label one\n    two\n");
 }
 
-TEST(Wrapped, EachLineOfAText) {
+TEST(Wrapped, WrapsEachLineOfAText) {
   EXPECT_EQ(wrapped_lines("one two three\n  four five six\n\nseven", 11),
             "one two\n    three\n  four five\n      six\n\nseven\n");
   EXPECT_EQ(wrapped_lines("", 11), "");
 }
 
-// The tests' own output may be a terminal or not; COLUMNS counts where it is none.
-TEST(ConsoleTerminal, NoColourWithoutTerminalOrAgainstTheUsersWish) {
+// The tests' output may be a terminal or not; COLUMNS matters only if it is not.
+TEST(ConsoleTerminal, NoColorWithoutTerminalOrWithNoColorSet) {
   const Terminal before = console_terminal();
   EXPECT_GE(before.columns, 1);
   if (!before.is_terminal) {

@@ -364,7 +364,7 @@ TEST_F(TeGenerate, FailsIfOutputCannotBeWritten) {
 
 TEST_F(TeGenerate, RefusesAnEndlessPrompt) {
   expect_refused(generate("--prompt-file /dev/zero"),
-                 "--prompt-file /dev/zero: cannot be read: has more than 64 MiB");
+                 "--prompt-file /dev/zero: cannot be read: is larger than 64 MiB");
   EXPECT_EQ(generate("--max-tokens 2 --prompt-file -", "", "printf 'the small ' |").out,
             generate("--max-tokens 2 --prompt 'the small '").out);
 }

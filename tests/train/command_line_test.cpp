@@ -270,7 +270,7 @@ TEST_F(CommandLine, AddressSpaceLimitIsReported) {
 
 TEST_F(CommandLine, AnEndlessConfigIsRefused) {
   expect_refused(folder_.run_raw("--dry-run --config /dev/zero"),
-                 "/dev/zero: cannot open the configuration file: has more than 8 MiB");
+                 "/dev/zero: cannot open the configuration file: is larger than 8 MiB");
   ASSERT_EQ(::mkfifo((folder_ / "pipe.yaml").c_str(), 0600), 0);
   folder_.write_config("extends", "extends: pipe.yaml\n");
   expect_refused(folder_.run_raw("--dry-run --config " + (folder_ / "extends.yaml")),

@@ -7,7 +7,7 @@ struct Rectangle {
   int64_t top, bottom, left, right;  ///< [top, bottom) x [left, right)
 };
 
-/// A block is at most three rectangles: the end of its first row, whole rows, the start of its last row.
+/// A block is at most three rectangles: the end of its first row, complete rows, the start of its last row.
 void append_rectangles(const Block& block, std::vector<Rectangle>& result) {
   int64_t at = block.first;
   while (at < block.end()) {
@@ -26,7 +26,7 @@ void append_rectangles(const Block& block, std::vector<Rectangle>& result) {
 
 }  // namespace
 
-// A sweep over the rows: rectangles that are still open when another begins must lie beside it.
+// Sweeps over the rows: a rectangle must not have columns in common with those still open when it begins.
 bool disjoint(const std::vector<Block>& blocks, int64_t rows, int64_t cols) {
   std::vector<Rectangle> rectangles;
   for (const Block& block : blocks) {

@@ -1,8 +1,8 @@
-// Geometry of sharded tensors: which elements of a whole tensor a rank has saved, or wants to read.
+// Geometry of sharded tensors: the elements of a full tensor that a rank saved or reads.
 //
-// A tensor of shape [n0, n1, ...] counts as a matrix [rows = n0, cols = n1 * ...], a vector [n] as [n, 1] and a scalar
-// as [1, 1]. Tensor parallelism cuts matrices into rows or columns, the distributed optimizer cuts what a rank has of
-// them into runs of elements; both are a Block.
+// A tensor of shape [n0, n1, ...] is treated as a matrix [rows = n0, cols = n1 * ...], a vector [n] as [n, 1] and a
+// scalar as [1, 1]. Tensor parallelism shards matrices by rows or columns; the distributed optimizer shards a rank's
+// part of them into ranges of elements. A Block describes both.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace te::checkpoint {
 
-/// Elements [first, first + count) of the window of columns [col, col + width), all its rows taken in order:
-/// element i of the window is row i / width, column col + i % width of the whole.
+/// Elements [first, first + count) of the window of columns [col, col + width), in row-major order: element i of the
+/// window is row i / width, column col + i % width of the full tensor.
 struct Block {
   int64_t col = 0;
   int64_t width = 1;
@@ -26,8 +26,8 @@ struct Block {
   int64_t end() const { return first + count; }
 };
 
-/// Calls copy(a_at, b_at, count) for every run of elements that both blocks hold: `count` elements from the a_at-th of
-/// a on are those from the b_at-th of b on. One run where the windows are equal, else at most one per row.
+/// Calls copy(a_at, b_at, count) for every run of elements that both blocks contain: elements [a_at, a_at + count) of a
+/// equal elements [b_at, b_at + count) of b. There is one run if the windows are equal, else at most one per row.
 template <class Copy>
 void for_each_overlap(const Block& a, const Block& b, Copy&& copy) {
   if (a.col == b.col && a.width == b.width) {
@@ -40,7 +40,7 @@ void for_each_overlap(const Block& a, const Block& b, Copy&& copy) {
   const int64_t last_row = std::min((a.end() - 1) / a.width, (b.end() - 1) / b.width);
   for (int64_t row = first_row; row <= last_row; ++row) {
     const int64_t a_row = row * a.width,
-                  b_row = row * b.width;  // index of the row's first element in either window
+                  b_row = row * b.width;  // index of the row's first element in each window
     const int64_t from = std::max(
         {a.col + std::max<int64_t>(0, a.first - a_row), b.col + std::max<int64_t>(0, b.first - b_row)});
     const int64_t to =
@@ -49,8 +49,8 @@ void for_each_overlap(const Block& a, const Block& b, Copy&& copy) {
   }
 }
 
-/// True when no two blocks share an element and all lie within a tensor of `rows` x `cols`: blocks that together count
-/// rows * cols elements then hold each of them once.
+/// True if no two blocks have an element in common and all lie within a tensor of `rows` x `cols`. If their counts add
+/// up to rows * cols, they contain each element exactly once.
 bool disjoint(const std::vector<Block>& blocks, int64_t rows, int64_t cols);
 
 }  // namespace te::checkpoint

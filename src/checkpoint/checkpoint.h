@@ -1,9 +1,9 @@
-// Checkpoints: a folder per saved step, written by all ranks of a job at once and read under any other layout of ranks.
-// docs/reference/file-formats.md has the format; the parts are
+// Checkpoints: a folder per saved step, written by all ranks of a job in parallel. A run with any parallel layout can
+// read it. docs/reference/file-formats.md describes the format. Headers:
 //
-//   folder.h     names and atomic replacement of folders        manifest.h  what is where, checksums
-//   saver.h      saving from a running job, in the background   loader.h    filling a rank's state
-//   reader.h     tensors as wholes, for tools                   writer.h    a checkpoint from one process, for tools
+//   folder.h     names and atomic replacement of folders        manifest.h  tensors, their slices, checksums
+//   saver.h      saving from a running job, in the background   loader.h    loading a rank's state
+//   reader.h     reading full tensors, also for tools           writer.h    writing from one process, for tools
 #pragma once
 
 #include "checkpoint/folder.h"

@@ -5,11 +5,11 @@
 namespace te::checkpoint {
 namespace {
 
-/// Word is that of the bits of a number.
+/// Word is the unsigned type with a number's bits, `exponent` the mask of its exponent.
 template <class Word, Word exponent>
 bool words_are_finite(const void* values, int64_t count) {
   bool finite = true;
-  for (int64_t i = 0; i < count; ++i) {  // no early end, so that it runs at memory speed
+  for (int64_t i = 0; i < count; ++i) {  // no early exit, so that the loop vectorizes
     Word bits;
     std::memcpy(&bits, static_cast<const char*>(values) + i * static_cast<int64_t>(sizeof(Word)),
                 sizeof(Word));

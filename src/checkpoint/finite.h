@@ -1,4 +1,4 @@
-// Weights and moments that are not finite are no model: saving refuses them, and so does whatever reads them.
+// Check for infinities and NaN: saving and reading refuse weights and moments that are not finite.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace te::checkpoint {
 
-/// False when one of `count` values is infinite or NaN. Values of types other than F32 and BF16 are not looked at.
-/// Runs at the speed of memory; `values` need not be aligned.
+/// False if one of `count` values is infinite or NaN. Types other than F32 and BF16 are not checked. Memory-bound;
+/// `values` need not be aligned.
 bool are_finite(DType dtype, const void* values, int64_t count);
 
 }  // namespace te::checkpoint

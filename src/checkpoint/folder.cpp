@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp";
-constexpr uint64_t kLargestName = 4096;  // bytes of a file that names a checkpoint
+constexpr uint64_t kLargestName = 4096;  // maximum bytes of a file that names a checkpoint
 
 std::string first_line(const FileText& file) {
   return file.text.substr(0, file.text.find('\n'));
@@ -37,7 +37,7 @@ bool is_checkpoint(const fs::path& folder) {
          fs::is_regular_file(folder / "manifest.json", error);
 }
 
-/// Whatever has a step folder's name, by step.
+/// Everything with the name of a step folder, sorted by step.
 std::vector<fs::path> step_folders(const fs::path& directory) {
   std::vector<fs::path> folders;
   std::error_code error;
@@ -55,7 +55,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& directory) {
   return folders;
 }
 
-/// The checkpoint that is complete and of the highest step. UserError when it is one that this user may not read.
+/// The complete checkpoint with the highest step. UserError if the user may not read the newest one.
 std::optional<fs::path> newest_complete(const fs::path& directory) {
   const std::vector<fs::path> folders = step_folders(directory);
   for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
@@ -65,7 +65,7 @@ std::optional<fs::path> newest_complete(const fs::path& directory) {
       read_manifest(*folder);
       return *folder;
     } catch (const UserError&) {
-      continue;  // damaged: an older one will do
+      continue;  // damaged: try an older one
     }
   }
   return std::nullopt;
@@ -93,7 +93,7 @@ void guard_file_system(const std::function<void()>& body) {
   try {
     body();
   } catch (const fs::filesystem_error& error) {
-    write_error("checkpoint.directory: {}: {}; choose a folder that can be written and has room",
+    write_error("checkpoint.directory: {}: {}; choose a writable folder with enough space",
                 error.path1().string(), error.code().message());
   }
 }
@@ -103,7 +103,7 @@ void guard_file_system(const std::function<void()>& body) {
 void check_readable(const fs::path& path) {
   if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0 || (errno != EACCES && errno != EPERM))
     return;
-  user_error("{}: cannot be read: {}; give the user of this program the right to read it", path.string(),
+  user_error("{}: cannot be read: {}; grant this user permission to read it", path.string(),
              std::strerror(errno));
 }
 
@@ -119,7 +119,7 @@ std::optional<fs::path> find_latest(const fs::path& directory) {
                                    : fmt::format("cannot be read: {}", latest.error);
   const std::optional<fs::path> newest = newest_complete(directory);
   if (newest) {
-    spdlog::warn("{}: {}; going on with {}, the newest complete checkpoint", (directory / "latest").string(),
+    spdlog::warn("{}: {}; using {}, the newest complete checkpoint", (directory / "latest").string(),
                  named ? fault : "not found", newest->filename().string());
     return newest;
   }
@@ -161,7 +161,7 @@ bool is_checkpoint_directory(const fs::path& path) {
   return false;
 }
 
-/// `path`, or the checkpoints of the run whose folder it is.
+/// `path`, or its folder `checkpoints` if `path` is a run folder.
 fs::path directory_of(const fs::path& path) {
   const fs::path inside = path / "checkpoints";
   return !is_checkpoint_directory(path) && is_checkpoint_directory(inside) ? inside : path;
@@ -181,16 +181,14 @@ fs::path resolve(const fs::path& path) {
   if (fs::exists(path / "config.json", error) && !fs::exists(path / "latest", error)) {
     user_error(
         "{}: is a Hugging Face folder, not a checkpoint; start a new run from it with checkpoint.init_from, "
-        "or "
-        "make a checkpoint of it: te-convert import {} --out DIRECTORY",
+        "or convert it to a checkpoint: te-convert import {} --out DIRECTORY",
         path.string(), path.string());
   }
   if (fs::exists(path / "manifest.json", error)) return path;
   if (const std::optional<fs::path> latest = find_latest(directory_of(path))) return *latest;
   if (fs::exists(path / "run.json", error)) {
     user_error(
-        "{}: is the folder of a run that has saved no checkpoint there; where its config sets "
-        "checkpoint.directory, give that folder",
+        "{}: is a run folder without checkpoints; if its config sets checkpoint.directory, give that folder",
         path.string());
   }
   user_error(
@@ -207,7 +205,7 @@ void sync_path(const fs::path& path) {
   const int reason = errno;
   if (file >= 0) ::close(file);
   if (!synced) {
-    write_error("{}: could not be synced to disk: {}; is the disk full?", path.string(),
+    write_error("{}: cannot be synced to disk: {}; check the disk's free space", path.string(),
                 std::generic_category().message(reason));
   }
 }
@@ -219,7 +217,8 @@ void write_text(const fs::path& path, const std::string& text) {
     if (!out.is_open() || !out.write_all(text)) {
       std::error_code ignored;
       fs::remove(temporary, ignored);
-      write_error("{}: could not be written; is the disk full or the folder read-only?", path.string());
+      write_error("{}: cannot be written; check the disk's free space and the folder's permissions",
+                  path.string());
     }
   }
   sync_path(temporary);
@@ -273,7 +272,7 @@ void move_into_place(const fs::path& temporary, const fs::path& folder) {
     fs::remove_all(temporary);
     return;
   }
-  const fs::path old = folder.string() + ".old.tmp";  // a file system that cannot swap
+  const fs::path old = folder.string() + ".old.tmp";  // the file system cannot exchange names
   fs::remove_all(old);
   fs::rename(folder, old);
   fs::rename(temporary, folder);
@@ -291,7 +290,7 @@ fs::path commit_folder(const fs::path& directory, int64_t step, const std::strin
   const fs::path temporary = temporary_folder(directory, step), folder = directory / step_name(step);
   write_text(temporary / "manifest.json", manifest);
   sync_path(temporary);
-  move_into_place(temporary, folder);  // a run that was resumed before this step saves it again
+  move_into_place(temporary, folder);  // the folder exists if a run resumed before this step saves it again
   sync_path(directory);
   make_latest(folder);
   return folder;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-/// The number after `key` in a file of "key number" lines; `fallback` where there is none.
+/// The number after `key` in a file of "key number" lines, else `fallback`.
 int64_t number_after(const std::string& path, const std::string& key, int64_t fallback) {
   std::ifstream in(path);
   for (std::string word; in >> word;) {
@@ -24,10 +24,10 @@ int64_t number_after(const std::string& path, const std::string& key, int64_t fa
 int64_t first_number(const std::string& path, int64_t fallback) {
   std::ifstream in(path);
   int64_t value = 0;
-  return in >> value ? value : fallback;  // "max" is no number
+  return in >> value ? value : fallback;  // the file may have "max" instead of a number
 }
 
-/// What the group's limit leaves to its processes and those of the groups below it.
+/// Bytes below the limit that are left for processes of the group and its descendants.
 int64_t left_in(const ControlGroup& group) {
   const std::string limit_file = group.version_2 ? "/memory.max" : "/memory.limit_in_bytes";
   const int64_t limit = first_number(group.folder + limit_file, kUnlimited);

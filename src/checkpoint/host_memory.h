@@ -1,4 +1,4 @@
-// How much memory this host can still give.
+// Available host memory.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace te::checkpoint {
 
-/// Bytes that can be had without swapping: the kernel's estimate (MemAvailable), or what the limits of this process's
-/// control groups leave if that is less. Memory that page cache holds counts as free. `root`: the folder that holds
-/// proc/ and the control groups' mount points, for tests.
+/// Bytes that can be allocated without swapping: the kernel's estimate (MemAvailable), or less if the limits of this
+/// process's control groups leave less. Page cache counts as free. `root` is the folder with proc/ and the mount points
+/// of the control groups, for tests.
 int64_t available_host_bytes(const std::string& root = "");
 
 }  // namespace te::checkpoint

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A tokenizer is in one of these, or in the pair vocab.json and merges.txt.
+/// A tokenizer is tokenizer.json, tokenizer.model, or the pair vocab.json and merges.txt.
 constexpr std::array<const char*, 4> kTokenizers = {"tokenizer.json", "tokenizer.model", "vocab.json",
                                                     "merges.txt"};
 constexpr std::array<const char*, 10> kBeside = {"config.json",
@@ -38,7 +38,7 @@ void add_file(std::vector<KeptFile>& files, const fs::path& source, const char* 
   if (is_file(source)) files.push_back({source, name});
 }
 
-/// GPT-2's pair of files, which OpenAI had named otherwise.
+/// Adds GPT-2's vocabulary and merges; `old_names`: under OpenAI's names encoder.json and vocab.bpe.
 void add_pair(std::vector<KeptFile>& files, const fs::path& folder, bool old_names) {
   add_file(files, folder / (old_names ? "encoder.json" : "vocab.json"), "vocab.json");
   add_file(files, folder / (old_names ? "vocab.bpe" : "merges.txt"), "merges.txt");
@@ -101,7 +101,7 @@ fs::path kept_beside(const fs::path& checkpoint) {
 void copy_files(const std::vector<KeptFile>& files, const fs::path& to) {
   std::error_code error;
   fs::create_directories(to, error);
-  if (error) user_error("{}: cannot be made: {}", to.string(), error.message());
+  if (error) user_error("{}: cannot be created: {}", to.string(), error.message());
   for (const KeptFile& file : files) {
     fs::copy_file(file.source, to / file.name, fs::copy_options::overwrite_existing, error);
     if (error)
@@ -113,7 +113,7 @@ void copy_files(const std::vector<KeptFile>& files, const fs::path& to) {
 bool keep_files(const std::vector<KeptFile>& files, const fs::path& directory) {
   const fs::path kept = directory / kKeptFolder, temporary = kept.string() + ".tmp";
   std::error_code ignored;
-  fs::remove_all(temporary, ignored);  // of a run that was killed
+  fs::remove_all(temporary, ignored);  // left by a run that was killed
   if (holds_the_same(kept, files)) return false;
   guard_file_system([&] {
     copy_files(files, temporary);

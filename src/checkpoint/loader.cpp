@@ -14,7 +14,7 @@ namespace {
 using parameters::Parameter;
 using parameters::ParameterStore;
 
-constexpr int64_t kStagingElements = 4 << 20;  // whole blocks of moments in FP8
+constexpr int64_t kStagingElements = 4 << 20;  // a multiple of the blocks of FP8 moments
 
 class Loading {
  public:
@@ -65,7 +65,7 @@ class Loading {
     user_error("{}: {}; {}", source_.title(), why, remedy);
   }
 
-  /// Muon has one moment of a matrix, AdamW two: which of them has left this checkpoint shows in its tensors.
+  /// Muon has one moment per matrix, AdamW two: the checkpoint's tensors tell which optimizer wrote it.
   void check_optimizer() const {
     for (const Parameter& parameter : state_.parameters->parameters()) {
       if (parameter.matrices.empty() || !source_.info("exp_avg/" + parameter.name)) continue;
@@ -73,9 +73,8 @@ class Loading {
                                                                      : config::OptimizerName::muon;
       if (name == config_.optimizer.name) return;
       user_error(
-          "{}: holds the moments of optimizer.name {}, this config has {}; resume with that optimizer, or "
-          "set "
-          "checkpoint.load_optimizer to false, which starts with moments of zero",
+          "{}: has the optimizer state of optimizer.name {}, but this config has {}; resume with that "
+          "optimizer, or set checkpoint.load_optimizer to false to start with zero moments",
           source_.title(), config::to_string(name), config::to_string(config_.optimizer.name));
     }
   }
@@ -84,7 +83,7 @@ class Loading {
     return checked_info(source_, config_.model.vocab_size, name, parameter);
   }
 
-  /// The piece's elements from the checkpoint, but for rows that it does not have.
+  /// Loads the piece's elements, except rows that the checkpoint does not have.
   void fill(const std::string& name, const TensorInfo& stored, const Parameter& parameter,
             const ParameterStore::Piece& piece, const parameters::MainParams& target) {
     int64_t done = 0;
@@ -98,8 +97,8 @@ class Loading {
       done += block.count;
     }
   }
-  /// The same of moments, with zeros in rows that the checkpoint does not have. In runs that begin with a block of FP8,
-  /// whatever rows they cut.
+  /// Loads the piece's moments, with zeros in rows that the checkpoint does not have. Works in ranges that begin at a
+  /// block of FP8 moments, independent of rows.
   void fill(const std::string& name, const TensorInfo& stored, const Parameter& parameter,
             const ParameterStore::Piece& piece, const optim::Moments& target) {
     float* values = staging_.as<float>();
@@ -122,12 +121,12 @@ class Loading {
   const config::Config& config_;
   const TrainingState& state_;
   HostBuffer staging_;
-  HostBuffer rounded_;  ///< halves of main parameters, or moments in fewer bits
+  HostBuffer rounded_;  ///< 16-bit parts of master weights, or moments in a narrow format
 };
 
-// Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another
-// format (calibrated as hybrid, resumed as e4m3): then the scales are carried over to its largest number. Without any
-// the state is that of a run's beginning, and the caller calibrates.
+// Rows are matched by name and role, so the checkpoint may have a different pipeline split. A run may resume with a
+// different FP8 format (calibrated as hybrid, resumed as e4m3): scales are then converted by the ratio of the formats'
+// largest numbers. Without saved scales the state gets its initial values, and the caller calibrates.
 bool Loading::fp8(const Reader& reader) {
   const bool saved = reader.has_fp8();
   if (!has_fp8_state(state_)) return saved;
@@ -135,16 +134,16 @@ bool Loading::fp8(const Reader& reader) {
   const fp8::ScaleTable& table = *state_.scales;
   const int64_t length = table.history.dim(0), n = table.size();
   const config::PrecisionConfig& precision = config_.precision;
-  // At scale 1 its loss would jump.
+  // With all scales at 1 the loss would jump.
   if (!saved && precision.fp8 != config::Fp8Mode::off && precision.fp8_calibration_passes == 0) {
     refuse_scales(
-        "holds no FP8 state (fp8.safetensors), but precision.fp8 with the delayed recipe needs its scales",
+        "has no FP8 state (fp8.safetensors), but precision.fp8 with the delayed recipe needs its scales",
         "resume with precision.fp8_calibration_passes above 0, or from a run with fp8_calibrate: true");
   }
   if (saved && stored.history_len != length) {
-    refuse_scales(fmt::format("holds amax histories of {} steps, precision.amax_history_len is {}",
+    refuse_scales(fmt::format("has amax histories of {} steps, but precision.amax_history_len is {}",
                               stored.history_len, length),
-                  "resume with the length it was saved with");
+                  "resume with the length that it was saved with");
   }
   std::map<std::pair<std::string, std::string>, const Fp8State::Row*> rows;
   for (const Fp8State::Row& row : stored.rows) rows[{row.operand.name, row.operand.role}] = &row;
@@ -154,10 +153,9 @@ bool Loading::fp8(const Reader& reader) {
     const auto found = rows.find({wanted.name, wanted.role});
     if (found == rows.end()) {
       refuse_scales(
-          fmt::format("holds the scales of other layers than this config quantizes: not {}", wanted.name),
-          "resume with the precision.first_layers_bf16, last_layers_bf16, fp8_output_layer and overrides it "
-          "was "
-          "saved with");
+          fmt::format("has no scales of {}, which this config quantizes", wanted.name),
+          "resume with the precision.first_layers_bf16, last_layers_bf16, fp8_output_layer and overrides "
+          "that it was saved with");
     }
     const Fp8State::Row& row = *found->second;
     scale[i] = row.scale * (wanted.fp8_max / row.operand.fp8_max);

@@ -1,5 +1,5 @@
-// Fills a rank's state from a checkpoint, whatever layout of ranks has written it, or its weights from any source:
-// every rank reads the elements that it needs of the whole tensors, without communication.
+// Loads a rank's state from a checkpoint of any parallel layout, or its weights from any WeightSource. Each rank reads
+// the elements that it needs of the full tensors, without communication.
 #pragma once
 
 #include "checkpoint/reader.h"
@@ -8,35 +8,36 @@
 
 namespace te::checkpoint {
 
-/// What is taken from a checkpoint besides the main parameters. Moments are converted to the state's dtype.
+/// What to load from a checkpoint in addition to the FP32 master weights. Moments are converted to the state's dtype.
 struct LoadOptions {
-  bool optimizer = true;  ///< moments; else, and where the checkpoint has none, they start at zero
-  bool fp8 = true;        ///< scales and amax histories, where the state has them
+  bool optimizer = true;  ///< moments; if false, or if the checkpoint has none, they start at zero
+  bool fp8 = true;        ///< scales and amax histories, if the state has them
 };
 
 struct Loaded {
-  /// Of the checkpoint; `updates` is 0 without moments, since the bias correction belongs to them.
+  /// The checkpoint's progress. `updates` is 0 without moments: Adam's bias correction counts their updates.
   Progress progress;
   bool optimizer = false;  ///< moments were loaded
-  bool scales =
-      false;  ///< the checkpoint has FP8 state; loaded where the state has some, which else starts anew
+  /// The checkpoint has FP8 state, which was loaded if the state has some; if false, the state has its initial values.
+  bool scales = false;
 };
 
-/// The caller casts, gathers and quantizes values afterwards. Rows that pad the vocabulary need not be as many as in
-/// the checkpoint: superfluous ones are dropped, missing ones get their initial values (zero in the moments).
+/// Loads master weights, moments and FP8 state. The caller then casts, gathers and quantizes the weights. The number of
+/// rows that pad the vocabulary may differ from the checkpoint: surplus rows are dropped, missing ones get their
+/// initial values (zero in the moments).
 ///
-/// UserError, one line: the checkpoint is of another model (the first key of `model` that differs is named), a tensor
-/// is missing or of another shape, FP8 scales do not fit or are missing and cannot be found anew, or a file is damaged.
-/// That is why it takes the whole config.
+/// Throws UserError (one line) if the checkpoint belongs to a different model (it names the first key of `model` that
+/// differs), a tensor is missing or has a different shape, FP8 scales do not fit or are missing without calibration, or
+/// a file is damaged. The checks need the complete config.
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options = {});
 
-/// The weights alone, with moments of zero: how a run starts from the weights of another. UserError as above.
+/// Loads only the weights and sets moments to zero, to start a run from existing weights. UserError as above.
 void load_weights(const Context& context, const WeightSource& source, const config::Config& config,
                   const TrainingState& state);
 
-/// UserError when a key of `model` that decides about names and shapes of tensors differs between the source's config
-/// and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).
+/// Throws UserError if a key of `model` that determines names or shapes of tensors differs between the source's config
+/// and this one. Warns about differences in keys that change what the weights compute (rope_theta, norm_epsilon, ...).
 void check_same_model(const WeightSource& source, const config::Config& config);
 
 }  // namespace te::checkpoint

@@ -75,7 +75,7 @@ Json dataset_json(const Dataset& dataset) {
           {"hash", hex(dataset.hash)}};
 }
 
-/// One item a line: a list that a person can read, and diff.
+/// A JSON list with one item per line, which can be read and compared with diff.
 template <class Item, class ToJson>
 std::string list_text(const std::vector<Item>& items, ToJson&& to_json) {
   std::string text = "[";
@@ -86,7 +86,7 @@ std::string list_text(const std::vector<Item>& items, ToJson&& to_json) {
   return text + (items.empty() ? "]" : "\n  ]");
 }
 
-/// The end of a manifest after `body`.
+/// The last lines of a manifest, with the checksum of `body`.
 std::string checksum_lines(std::string_view body) {
   return fmt::format("{}{}\"\n}}\n", kChecksumKey, hex(checksum(body.data(), body.size())));
 }
@@ -140,10 +140,10 @@ LogicalTensor tensor_of(const JsonNode& node, int num_files) {
 StoredFile file_of(const JsonNode& node) {
   StoredFile file;
   file.name = node.at("name").text();
-  // The name is joined to the folder's path: it must not lead out of it.
+  // The name is appended to the folder's path and must not lead out of it.
   if (file.name.empty() || file.name.find('/') != std::string::npos || file.name.starts_with('.') ||
       file.name.find('\0') != std::string::npos)
-    node.at("name").refuse("must be the name of a file of the checkpoint's folder");
+    node.at("name").refuse("must be the name of a file in the checkpoint's folder");
   const JsonNode checksums = node.at("checksums");
   for (const std::string& name : checksums.keys()) {
     std::vector<uint64_t>& blocks = file.checksums[name];
@@ -165,7 +165,7 @@ Fp8Part fp8_of(const JsonNode& node, int num_files) {
   return part;
 }
 
-/// What is wrong with a tensor's slices; nullptr when they make it up.
+/// What is wrong with a tensor's slices; nullptr if they cover the tensor exactly.
 const char* slices_fault(const LogicalTensor& tensor) {
   std::vector<Block> blocks;
   int64_t held = 0;
@@ -174,7 +174,7 @@ const char* slices_fault(const LogicalTensor& tensor) {
     if (__builtin_add_overflow(held, slice.block.count, &held)) return "overlap";
   }
   if (!disjoint(blocks, tensor.rows(), tensor.cols())) return "overlap or lie outside the tensor";
-  return held == tensor.numel() ? nullptr : "leave a hole";
+  return held == tensor.numel() ? nullptr : "leave a gap";
 }
 
 Dataset dataset_of(const JsonNode& node) {
@@ -253,16 +253,16 @@ std::string to_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest_part(const std::string& file, const std::string& text) {
-  const nlohmann::json root = parse_json(file, text);  // the node refers to it
+  const nlohmann::json root = parse_json(file, text);  // JsonNode keeps a reference
   return manifest_of(JsonNode(root, file, ""));
 }
 
-// The checksum comes first: what was damaged by accident never reaches the JSON parser.
+// The checksum is compared first, so the JSON parser never sees an accidentally damaged file.
 Manifest parse_manifest(const std::string& file, const std::string& text) {
   const size_t line = text.rfind(kChecksumKey);
   const std::string_view body = std::string_view(text).substr(0, line == text.npos ? 0 : line);
   if (line == text.npos || text.substr(line) != checksum_lines(body)) {
-    user_error("{}: manifest_checksum does not fit: the file is damaged or was edited; {}", file,
+    user_error("{}: manifest_checksum does not match: the file is damaged or was edited; {}", file,
                kUseAnother);
   }
   const nlohmann::json root = parse_json(file, text);
@@ -298,7 +298,7 @@ Manifest merge(const std::vector<Manifest>& parts) {
       if (is_new) tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
       LogicalTensor& merged = tensors[place->second];
       TE_CHECK(merged.shape == tensor.shape && merged.dtype == tensor.dtype,
-               "{} has another shape or dtype on another rank", tensor.name);
+               "tensor {} has different shapes or dtypes on different ranks", tensor.name);
       for (Slice slice : tensor.slices) {
         slice.file += first_file;
         merged.slices.push_back(slice);
@@ -309,7 +309,7 @@ Manifest merge(const std::vector<Manifest>& parts) {
     for (LogicalTensor& tensor : tensors) {
       if (tensor.is_moment() != moments) continue;
       const char* fault = slices_fault(tensor);
-      TE_CHECK(fault == nullptr, "{}: the ranks' slices {}", tensor.name, fault);
+      TE_CHECK(fault == nullptr, "tensor {}: the ranks' slices {}", tensor.name, fault);
       whole.tensors.push_back(std::move(tensor));
     }
   }

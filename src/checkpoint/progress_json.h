@@ -8,10 +8,10 @@
 
 namespace te::checkpoint {
 
-/// `"key": value,` lines of the policies whose state is not that of a run's beginning.
+/// Lines `"key": value,` for policies whose state differs from a new run's.
 std::string policies_text(const Progress& progress);
 
-/// The progress in a manifest; state that it lacks is that of a run's beginning, as in checkpoints of earlier versions.
+/// Progress in a manifest. Missing state gets the values of a new run (checkpoints of earlier versions lack some).
 Progress progress_of(const JsonNode& root);
 
 }  // namespace te::checkpoint

@@ -20,7 +20,8 @@ namespace {
 
 constexpr const char* kCopyAgain = "use another checkpoint, or copy this one again";
 
-/// out[i] = bf16 i of the second half of out's own bytes: element i is written where only elements before it were read.
+/// Converts `count` BF16 numbers in the second half of out's bytes to FP32, in place: writing element i overwrites only
+/// elements that have been read.
 void widen_in_place(float* out, int64_t count) {
   char* bytes = reinterpret_cast<char*>(out);
   for (int64_t i = 0; i < count; ++i) {
@@ -36,7 +37,7 @@ template <class... Args>
   throw Damaged(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Whatever is refused within `body` is a damage.
+/// Rethrows a UserError of `body` as Damaged.
 template <class Body>
 decltype(auto) reading(Body&& body) {
   try {
@@ -50,7 +51,7 @@ decltype(auto) reading(Body&& body) {
 
 // --- shards ------------------------------------------------------------------------------------------------
 
-/// A tensor of a shard, as its header and the manifest describe it.
+/// A tensor of a shard: from its header, and checksums from the manifest.
 struct StoredTensor {
   DType dtype;
   std::vector<int64_t> shape;
@@ -58,7 +59,7 @@ struct StoredTensor {
   const std::vector<uint64_t>* checksums = nullptr;
 };
 
-/// The open files of a checkpoint, and one verified block.
+/// The open files of a checkpoint, and a cache of one verified block.
 class Reader::Shards {
  public:
   Shards(std::filesystem::path folder, const Manifest& manifest, Verify verify)
@@ -97,16 +98,16 @@ class Reader::Shards {
   std::vector<File> files_;
   int num_open_ = 0;
 
-  // The block that was read last: rows of a column slice share blocks.
+  // The block that was read last: consecutive rows of a column slice are often in the same block.
   std::vector<std::byte> block_;
   const StoredTensor* block_tensor_ = nullptr;
   uint64_t block_index_ = 0;
 };
 
-// Reads a shard's header, and compares it with the manifest.
+// Reads a shard's header and compares it with the manifest.
 void Reader::Shards::index(int number) {
   if (files_[number].indexed) return;
-  check_readable(path(number));  // a matter of who reads, not of the checkpoint
+  check_readable(path(number));  // missing permission is a UserError, not a damaged checkpoint
   reading([&] { index_file(files_[number], number); });
 }
 
@@ -122,8 +123,8 @@ void Reader::Shards::index_file(File& file, int number) {
     const auto sums = file.stored.checksums.find(found.name);
     const uint64_t blocks = (found.bytes + kChecksumBlock - 1) / kChecksumBlock;
     if (sums == file.stored.checksums.end() || sums->second.size() != blocks || !found.dtype) {
-      user_error("{}: tensor {} is not the one that the manifest describes; {}", name,
-                 safetensors::quote_name(found.name), kCopyAgain);
+      user_error("{}: tensor {} does not match the manifest; {}", name, safetensors::quote_name(found.name),
+                 kCopyAgain);
     }
     file.tensors[found.name] = {*found.dtype, found.shape, found.offset, found.bytes, &sums->second};
   }
@@ -165,7 +166,7 @@ void Reader::Shards::read_at(int file, uint64_t offset, uint64_t count, std::byt
     const ssize_t got = ::pread(descriptor, out, count, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      damaged("{}: cannot be read: {}; {}", path(file), got < 0 ? std::strerror(errno) : "cut short",
+      damaged("{}: cannot be read: {}; {}", path(file), got < 0 ? std::strerror(errno) : "truncated",
               kCopyAgain);
     }
     out += got;
@@ -177,26 +178,26 @@ void Reader::Shards::read_at(int file, uint64_t offset, uint64_t count, std::byt
 void Reader::Shards::check(int file, const std::string& name, const StoredTensor& stored, uint64_t block,
                            const std::byte* data, uint64_t bytes) const {
   if (checksum(data, bytes) == (*stored.checksums)[block]) return;
-  damaged("{}: tensor {}: checksum of bytes {}..{} does not fit: the file was damaged or changed; {}",
+  damaged("{}: tensor {}: checksum of bytes {}..{} does not match: the file is damaged or was changed; {}",
           path(file), safetensors::quote_name(name), block * kChecksumBlock,
           block * kChecksumBlock + bytes - 1, kCopyAgain);
 }
 
-// What saving refuses no checkpoint has, but for one that was imported or edited. Amaxes of FP8 may be infinite.
+// Saving refuses such values, so only imported or edited checkpoints can have them. FP8 amaxes may be infinite.
 void Reader::Shards::check_finite(int file, const std::string& name, const StoredTensor& stored,
                                   const std::byte* data, uint64_t bytes) const {
   if (files_[file].stored.name.starts_with("fp8") ||
       are_finite(stored.dtype, data, static_cast<int64_t>(bytes / dtype_size(stored.dtype))))
     return;
-  damaged("{}: tensor {} has values that are infinite or NaN, from which training cannot continue; {}",
+  damaged("{}: tensor {} has values that are infinite or NaN, so training cannot continue from it; {}",
           path(file), safetensors::quote_name(name), kCopyAgain);
 }
 
-// Whole blocks go straight to `out`; parts of a block through block_.
+// Complete blocks are read directly into `out`, parts of a block through block_.
 void Reader::Shards::read(int file, const std::string& name, uint64_t first, uint64_t count, std::byte* out) {
   const StoredTensor& stored = tensor(file, name);
-  TE_CHECK(first <= stored.bytes && count <= stored.bytes - first, "{}: bytes {}+{} of {}", name, first,
-           count, stored.bytes);
+  TE_CHECK(first <= stored.bytes && count <= stored.bytes - first, "{}: {} bytes at {} of a tensor of {}",
+           name, count, first, stored.bytes);
   while (count > 0) {
     const uint64_t block = first / kChecksumBlock, begin = block * kChecksumBlock;
     const uint64_t bytes = std::min<uint64_t>(kChecksumBlock, stored.bytes - begin);
@@ -276,7 +277,7 @@ void Reader::read(const LogicalTensor& tensor, const Block& block, std::byte* ou
       const StoredTensor& stored = shards_->tensor(slice.file, tensor.name);
       const auto held = static_cast<int64_t>(stored.bytes) / size;
       if (stored.dtype != tensor.dtype || slice.offset > held - slice.block.count) {
-        damaged("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(slice.file),
+        damaged("{}: tensor {} does not match the manifest; {}", shards_->path(slice.file),
                 safetensors::quote_name(tensor.name), kCopyAgain);
       }
       shards_->read(slice.file, tensor.name, static_cast<uint64_t>((slice.offset + from) * size),
@@ -316,8 +317,7 @@ Fp8State Reader::fp8() const {
                                  void* out) {
       const StoredTensor& stored = shards_->tensor(part.file, name);
       if (stored.dtype != dtype || stored.shape != shape) {
-        damaged("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(part.file),
-                name, kCopyAgain);
+        damaged("{}: tensor {} does not match the manifest; {}", shards_->path(part.file), name, kCopyAgain);
       }
       shards_->read(part.file, name, 0, stored.bytes, static_cast<std::byte*>(out));
     };
@@ -329,12 +329,12 @@ Fp8State Reader::fp8() const {
     read_tensor("amax_history", DType::f32, {length, n}, history.data());
     read_tensor("position", DType::i32, {1}, &position);
     if (!state.rows.empty() && (length != state.history_len || position != state.position)) {
-      damaged("{}: its FP8 history differs in length or position from that of the other stages; {}",
+      damaged("{}: the FP8 history differs in length or position from the other pipeline stages; {}",
               shards_->path(part.file), kCopyAgain);
     }
     if (position < 0 || position >= length) {
-      damaged("{}: position {} is not in the history of {}; {}", shards_->path(part.file), position, length,
-              kCopyAgain);
+      damaged("{}: position {} is outside the amax history of length {}; {}", shards_->path(part.file),
+              position, length, kCopyAgain);
     }
     state.history_len = length;
     state.position = position;

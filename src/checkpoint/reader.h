@@ -1,9 +1,9 @@
-// Reads tensors of a checkpoint as wholes or in parts, however many ranks have written it. For te-train's own loading
-// (loader.h) and for tools that stream through a checkpoint.
+// Reads full tensors of a checkpoint or parts of them, independent of how many ranks wrote it. Used by te-train's
+// loading (loader.h) and by tools that stream through a checkpoint.
 //
-// Data is read with pread in blocks, not mapped: memory stays at one block (kChecksumBlock) beside the caller's
-// buffers, an error of the disk is a message and not a signal, and what was verified is what is used. Not thread-safe:
-// one Reader per thread.
+// Data is read in blocks with pread instead of mmap: the reader needs only one block (kChecksumBlock) of memory, a disk
+// error is an exception instead of a signal, and the verified bytes are the ones used. Not thread-safe: use one Reader
+// per thread.
 #pragma once
 
 #include <cstddef>
@@ -20,32 +20,32 @@
 
 namespace te::checkpoint {
 
-/// A checkpoint that is not what was saved: a file is missing, cut short, altered or cannot be read. Another checkpoint
-/// of the same run may do.
+/// A checkpoint that differs from what was saved: a file is missing, truncated, altered or cannot be read. Another
+/// checkpoint of the same run may be usable.
 class Damaged : public UserError {
  public:
   using UserError::UserError;
 };
 
-/// Whether reads compare checksums. Sizes, names and shapes are compared always.
+/// Whether reads compare checksums. Sizes, names and shapes are always compared.
 enum class Verify : uint8_t { off, on };
 
-/// The FP8 state of the whole model, whatever stages saved it.
+/// The FP8 state of all pipeline stages.
 struct Fp8State {
   struct Row {
     Fp8Operand operand;
     float scale = 1.0f;
-    std::vector<float> history;  ///< [history_len], as a ring
+    std::vector<float> history;  ///< [history_len], a ring buffer
   };
   int64_t history_len = 0;
-  int32_t position = 0;  ///< the ring's next place
+  int32_t position = 0;  ///< next index of the ring buffer to write
   std::vector<Row> rows;
 };
 
 class Reader final : public WeightSource {
  public:
-  /// `path` is a step folder, or a checkpoint directory (then its latest checkpoint, as find_latest of folder.h says).
-  /// UserError when there is no checkpoint; Damaged when its manifest is. Shards are opened when they are first read.
+  /// `path` is a step folder, or a checkpoint directory (then its latest checkpoint, see find_latest in folder.h).
+  /// UserError if there is no checkpoint; Damaged if its manifest is damaged. A shard is opened at its first read.
   explicit Reader(const std::filesystem::path& path, Verify verify = Verify::on);
   ~Reader() override;
   Reader(Reader&&) noexcept;
@@ -56,21 +56,21 @@ class Reader final : public WeightSource {
   std::string title() const override { return folder_.string(); }
   std::string config() const override { return manifest_.config; }
 
-  /// All logical tensors: parameters and, unless they were left out, moments (LogicalTensor::is_moment).
+  /// All logical tensors: parameters and, if they were saved, moments (LogicalTensor::is_moment).
   const std::vector<LogicalTensor>& tensors() const { return manifest_.tensors; }
   const LogicalTensor* find(std::string_view name) const { return manifest_.find(name); }
-  /// UserError that names folder and tensor when there is none.
+  /// UserError with folder and tensor if there is no such tensor.
   const LogicalTensor& at(std::string_view name) const;
   std::optional<TensorInfo> info(std::string_view name) const override;
   bool has_optimizer() const;
 
-  // Rows [first, first + count) of the tensor seen as [rows, cols] (block.h), assembled from all slices. UserError when
-  // a shard is missing, cut short, altered (Verify::on) or not what the manifest says.
+  // Rows [first, first + count) of the tensor as a matrix [rows, cols] (block.h), assembled from all slices. UserError
+  // if a shard is missing, truncated, altered (Verify::on) or does not match the manifest.
   /// As FP32; the stored dtype must be F32 or BF16, else UserError.
   void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const;
   /// As stored: count * cols * dtype_size(dtype) bytes.
   void read_rows(std::string_view name, int64_t first, int64_t count, std::byte* out) const;
-  /// Any block of the whole tensor.
+  /// Any block of the full tensor.
   void read(std::string_view name, const Block& block, float* out) const override {
     read(at(name), block, out);
   }
@@ -78,10 +78,10 @@ class Reader final : public WeightSource {
   void read(const LogicalTensor& tensor, const Block& block, std::byte* out) const;
 
   bool has_fp8() const { return !manifest_.fp8.empty(); }
-  /// Empty rows where the checkpoint has no FP8 state. UserError as above, or when stages disagree.
+  /// Without rows if the checkpoint has no FP8 state. UserError as above, or if the stages' histories do not match.
   Fp8State fp8() const;
 
-  /// Reads every byte of every shard and compares checksums, whatever Verify says.
+  /// Reads every byte of every shard and compares checksums, also with Verify::off.
   void verify_all() const;
 
  private:

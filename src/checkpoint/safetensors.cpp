@@ -1,4 +1,4 @@
-// Files: mapping one for reading, and writing one aside before it takes its name.
+// Maps safetensors files for reading, and writes them under a temporary name.
 #include "checkpoint/safetensors.h"
 
 #include <fcntl.h>
@@ -21,21 +21,20 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 constexpr uint64_t kLengthBytes = 8;
-constexpr size_t kWorthStarting = 1 << 20;  // bytes
+constexpr size_t kMinWriteback = 1 << 20;  // bytes of a write that starts writeback at once
 
 std::string reason() {
   return std::strerror(errno);
 }
 
-/// Closes a file descriptor at the end of a scope.
-/// Maps a whole regular file of at least 8 bytes; `size` gets its size.
+/// Maps a regular file of at least 8 bytes and stores its size in `size`.
 std::shared_ptr<const std::byte> map_file(const std::filesystem::path& path, uint64_t& size) {
   const File file(path);
   if (!file.is_open()) user_error("{}: cannot be opened: {}; check the path", path.string(), file.error());
   size = file.bytes();
   if (size < kLengthBytes) {
     user_error(
-        "{}: {} bytes are too few for a safetensors file (the header's length takes 8); fetch it again",
+        "{}: {} bytes are too few for a safetensors file (the header's length has 8); download it again",
         path.string(), size);
   }
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
@@ -50,7 +49,7 @@ std::shared_ptr<const std::byte> map_file(const std::filesystem::path& path, uin
 
 void sync_folder(const std::filesystem::path& folder) {
   const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) return;  // the rename itself has happened; some file systems let no folder be opened
+  if (file < 0) return;  // some file systems cannot open a folder; the rename has succeeded anyway
   ::fsync(file);
   ::close(file);
 }
@@ -64,8 +63,7 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(
   std::memcpy(&header_bytes, mapping_.get(), kLengthBytes);
   if (header_bytes > size - kLengthBytes) {
     user_error(
-        "{}: header of {} bytes does not fit into the file's {}; the file is cut short or damaged, fetch it "
-        "again",
+        "{}: header of {} bytes in a file of {} bytes; the file is truncated or damaged, download it again",
         file, header_bytes, size);
   }
   if (header_bytes > safetensors::kMaxHeaderBytes) {
@@ -106,8 +104,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   const safetensors::Header header = safetensors::plan_header(specs, metadata);
   const std::string text = safetensors::header_text(header);
   const uint64_t header_bytes = text.size(), data_begin = kLengthBytes + header_bytes;
-  TE_CHECK(header_bytes <= safetensors::kMaxHeaderBytes, "{}: header of {} bytes", path.string(),
-           header_bytes);
+  TE_CHECK(header_bytes <= safetensors::kMaxHeaderBytes, "{}: header of {} bytes exceeds the format's limit",
+           path.string(), header_bytes);
   for (const safetensors::HeaderTensor& tensor : header.tensors)
     slots_[tensor.name] = {data_begin + tensor.begin, data_begin + tensor.end};
 
@@ -117,10 +115,10 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                             temporary_.string(), reason());
   }
   try {
-    // A full disk should show before hours of writing, where the file system can tell.
+    // Reserves the space so that a full disk is reported now, if the file system supports it.
     const uint64_t size = data_begin + (header.tensors.empty() ? 0 : header.tensors.back().end);
     if (::fallocate(file_, 0, 0, static_cast<off_t>(size)) != 0 && errno == ENOSPC)
-      checkpoint::write_error("{}: the disk has no room for {} bytes; free some or choose another folder",
+      checkpoint::write_error("{}: no disk space for {} bytes; free some or choose another folder",
                               path.string(), size);
     write_at(0, &header_bytes, kLengthBytes);
     write_at(kLengthBytes, text.data(), header_bytes);
@@ -155,13 +153,13 @@ void SafetensorsWriter::write_at(uint64_t offset, const void* data, size_t bytes
 void SafetensorsWriter::write(std::string_view name, const void* data, size_t bytes) {
   const auto found = slots_.find(name);
   TE_CHECK(file_ >= 0, "{}: write after finish()", path_.string());
-  TE_CHECK(found != slots_.end(), "{}: tensor {} was not announced", path_.string(), name);
+  TE_CHECK(found != slots_.end(), "{}: tensor {} is not in the header", path_.string(), name);
   Slot& slot = found->second;
-  TE_CHECK(bytes <= slot.end - slot.next, "{}: tensor {} has room for {} more bytes, not {}", path_.string(),
-           name, slot.end - slot.next, bytes);
+  TE_CHECK(bytes <= slot.end - slot.next, "{}: write of {} bytes to tensor {}, which lacks only {}",
+           path_.string(), bytes, name, slot.end - slot.next);
   write_at(slot.next, data, bytes);
-  // The disk begins at once, while the caller makes the next piece, instead of when fsync waits for all of it.
-  if (bytes >= kWorthStarting)
+  // Starts writeback now, so that the disk works while the caller prepares the next write, not only in fsync.
+  if (bytes >= kMinWriteback)
     ::sync_file_range(file_, static_cast<off_t>(slot.next), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
   slot.next += bytes;
 }

@@ -1,5 +1,5 @@
-// Parsing is event-driven (SAX): a value of the wrong type stops it where it stands, names that come twice
-// are seen (a DOM would silently keep the last), and no tree is built of what an attacker nested.
+// Parsing is event-driven (SAX): it stops at the first value of a wrong type, detects duplicate names (a DOM would
+// silently keep the last one), and does not build a tree of input that is nested maliciously.
 #include "checkpoint/safetensors_header.h"
 
 #include <spdlog/fmt/ranges.h>
@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFetchAgain = "the file is damaged or not a safetensors file, fetch or write it again";
+constexpr const char* kFetchAgain =
+    "the file is damaged or not a safetensors file, download or write it again";
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct FileDType {
@@ -28,7 +29,7 @@ struct FileDType {
   std::optional<DType> dtype;
 };
 
-/// In the order of safetensors' own list, by which its writer sorts tensors (last first).
+/// In the order of safetensors' own list; its writer sorts tensors by the reverse order.
 constexpr std::array kFileDTypes = {
     FileDType{"BOOL", 1, std::nullopt},   FileDType{"U8", 1, DType::u8},
     FileDType{"I8", 1, std::nullopt},     FileDType{"F8_E5M2", 1, DType::e5m2},
@@ -57,7 +58,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// Bytes of a dense tensor, or nothing when the product overflows 64 bits.
+/// Bytes of a dense tensor; empty if the number overflows 64 bits.
 std::optional<uint64_t> tensor_bytes(const std::vector<int64_t>& shape, uint64_t element_size) {
   uint64_t bytes = element_size;
   for (int64_t dim : shape) {
@@ -66,7 +67,7 @@ std::optional<uint64_t> tensor_bytes(const std::vector<int64_t>& shape, uint64_t
   return bytes;
 }
 
-/// Turns the parser's events into a Header. Throws UserError at the first event that does not belong.
+/// Turns the parser's events into a Header. Throws UserError at the first event that the format does not allow.
 class HeaderEvents final : public nlohmann::json_sax<json> {
  public:
   HeaderEvents(const std::string& file, Header& header) : file_(file), header_(header) {}
@@ -99,7 +100,7 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
     if (state_ != ParseState::tensor || key_ != "dtype") return misplaced("text");
     const FileDType* type = find_file_dtype(text);
     if (type == nullptr) {
-      user_error("{}: tensor {}: dtype {} is not known; convert the tensor to F32 or BF16", file_,
+      user_error("{}: tensor {}: unknown dtype {}; convert the tensor to F32 or BF16", file_,
                  quote_name(tensor_.name), quote_name(text));
     }
     tensor_.file_dtype = type->name;
@@ -178,9 +179,9 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
 
   [[noreturn]] bool misplaced(const char* what) const {
     if (state_ == ParseState::file)
-      user_error("{}: header: {} in place of an object; {}", file_, what, kFetchAgain);
+      user_error("{}: header: {} instead of an object; {}", file_, what, kFetchAgain);
     if (state_ == ParseState::header)
-      user_error("{}: tensor {}: {} in place of an object; {}", file_, quote_name(key_), what, kFetchAgain);
+      user_error("{}: tensor {}: {} instead of an object; {}", file_, quote_name(key_), what, kFetchAgain);
     if (state_ == ParseState::metadata)
       user_error("{}: {}: {} is {}, must be text; {}", file_, kMetadataKey, quote_name(key_), what,
                  kFetchAgain);
@@ -201,24 +202,24 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
   std::unordered_set<std::string> names_, metadata_keys_;
 };
 
-/// Byte counts of each tensor, then the cover of the data section by all of them in order.
+/// Checks the byte count of each tensor, and that all tensors together cover the data without overlap or gap.
 void check_ranges(const std::string& file, const std::vector<HeaderTensor>& tensors, uint64_t data_bytes) {
   uint64_t covered = 0;
   for (const HeaderTensor& tensor : tensors) {
     const std::string name = quote_name(tensor.name);
     if (tensor.begin > tensor.end || tensor.end > data_bytes) {
-      user_error("{}: tensor {}: data_offsets [{}, {}] lie outside the file's {} bytes of data; {}", file,
+      user_error("{}: tensor {}: data_offsets [{}, {}] are outside the file's {} bytes of data; {}", file,
                  name, tensor.begin, tensor.end, data_bytes, kFetchAgain);
     }
     const auto bytes = tensor_bytes(tensor.shape, find_file_dtype(tensor.file_dtype)->size);
     if (bytes != tensor.end - tensor.begin) {
-      user_error("{}: tensor {}: {} of shape {} needs {} bytes, but data_offsets hold {}; {}", file, name,
+      user_error("{}: tensor {}: {} of shape {} needs {} bytes, but data_offsets span {}; {}", file, name,
                  tensor.file_dtype, shape_text(tensor.shape),
                  bytes ? fmt::to_string(*bytes) : "more than 2^64", tensor.end - tensor.begin, kFetchAgain);
     }
     if (tensor.begin != covered) {
-      user_error("{}: tensor {}: its data begins at {} where {} was due, so tensors {}; {}", file, name,
-                 tensor.begin, covered, tensor.begin < covered ? "overlap" : "leave a hole", kFetchAgain);
+      user_error("{}: tensor {}: data_offsets begin at {} instead of {}, so tensors {}; {}", file, name,
+                 tensor.begin, covered, tensor.begin < covered ? "overlap" : "leave a gap", kFetchAgain);
     }
     covered = tensor.end;
   }
@@ -242,14 +243,14 @@ std::optional<DType> dtype_of(std::string_view file_dtype) {
 std::string quote_name(std::string_view name) {
   constexpr size_t kLongest = 80;
   const bool cut = name.size() > kLongest;
-  // Control characters and everything beyond ASCII come out escaped, so that a message stays one line.
+  // Control characters and non-ASCII characters are escaped, so that a message stays one line.
   std::string text =
       json(std::string(name.substr(0, kLongest))).dump(-1, ' ', true, json::error_handler_t::replace);
   return cut ? text.insert(text.size() - 1, "...") : text;
 }
 
 Header parse_header(const std::string& file, std::string_view text, uint64_t data_bytes) {
-  // The parser would take a NUL for the end of the text and skip white space and a byte order mark in front.
+  // The parser would treat a NUL as the end of the text, and skip leading white space and a byte order mark.
   const size_t last = text.find_last_not_of(" \t\r\n");
   if (text.empty() || text.front() != '{' || text[last] != '}' || text.find('\0') != text.npos)
     user_error("{}: header: must be a JSON object from '{{' to '}}'; {}", file, kFetchAgain);
@@ -274,7 +275,7 @@ Header plan_header(const std::vector<SafetensorsSpec>& specs, const SafetensorsM
   Header header{.metadata = metadata, .tensors = {}};
   uint64_t offset = 0;
   for (const SafetensorsSpec* spec : order) {
-    TE_CHECK(spec->name != kMetadataKey, "a tensor must not be called {}", kMetadataKey);
+    TE_CHECK(spec->name != kMetadataKey, "{} is not a valid name of a tensor", kMetadataKey);
     for (int64_t dim : spec->shape)
       TE_CHECK(dim >= 0, "tensor {}: negative size in shape {}", spec->name, shape_text(spec->shape));
     const FileDType& type = file_dtype_of(spec->dtype);
@@ -293,7 +294,7 @@ std::string header_text(const Header& header) {
   if (!header.metadata.empty()) text += fmt::format("\"{}\":{}", kMetadataKey, json(header.metadata).dump());
   std::unordered_set<std::string> names;
   for (const HeaderTensor& tensor : header.tensors) {
-    TE_CHECK(names.insert(tensor.name).second, "tensor {} is given twice", tensor.name);
+    TE_CHECK(names.insert(tensor.name).second, "tensor {} occurs twice", tensor.name);
     if (text.size() > 1) text += ',';
     text += json(tensor.name).dump() + fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                                                    tensor.file_dtype, fmt::join(tensor.shape, ","),

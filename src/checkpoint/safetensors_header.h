@@ -1,5 +1,5 @@
-// The header of a safetensors file as text: parsing with every check of the format, and laying out a new one.
-// Private to src/checkpoint; files and mappings are the business of safetensors.cpp.
+// The header of a safetensors file as text: parses and validates a header, and creates a new one. Private to
+// src/checkpoint; safetensors.cpp handles files and mappings.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace te::safetensors {
 
-/// Longer headers are refused, as Python's safetensors refuses them.
+/// Longer headers are refused, as in Python's safetensors.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 struct HeaderTensor {
@@ -18,15 +18,15 @@ struct HeaderTensor {
   std::string_view file_dtype;
   std::optional<DType> dtype;
   std::vector<int64_t> shape;
-  uint64_t begin = 0, end = 0;  ///< byte range, counted from the end of the header
+  uint64_t begin = 0, end = 0;  ///< byte range relative to the end of the header
 };
 
 struct Header {
   SafetensorsMetadata metadata;
-  std::vector<HeaderTensor> tensors;  ///< by begin, then end
+  std::vector<HeaderTensor> tensors;  ///< sorted by begin, then end
 };
 
-/// Parses and validates. `file` names the file in errors, `data_bytes` is what follows the header.
+/// Parses and validates a header. `file` names the file in errors; `data_bytes` is the file's size after the header.
 Header parse_header(const std::string& file, std::string_view text, uint64_t data_bytes);
 
 /// Assigns byte ranges, wide types first, then by name.
@@ -35,11 +35,11 @@ Header plan_header(const std::vector<SafetensorsSpec>& specs, const SafetensorsM
 /// The JSON text, padded with spaces to a multiple of 8 bytes.
 std::string header_text(const Header& header);
 
-/// The format's name of a dtype ("F32"), and back; empty where te-train has no such type.
+/// The format's name of a dtype ("F32"), and the inverse, which is empty if te-train cannot read the type.
 std::string_view file_dtype_name(DType dtype);
 std::optional<DType> dtype_of(std::string_view file_dtype);
 
-/// A name as one printable, quoted word of at most about 80 characters, for error messages.
+/// A name in quotes, escaped and shortened to about 80 characters, for error messages.
 std::string quote_name(std::string_view name);
 
 }  // namespace te::safetensors

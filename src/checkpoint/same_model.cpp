@@ -1,5 +1,5 @@
-// Is a checkpoint of this config's model? Compares the `model` sections of the two configs as text: the checkpoint may
-// come from another version of te-train, or from a conversion that knows only some keys.
+// Checks that a checkpoint belongs to this config's model. The `model` sections of the two configs are compared as text
+// because the checkpoint may come from another version of te-train, or from a conversion that sets only some keys.
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 namespace te::checkpoint {
 namespace {
 
-/// Keys that decide about names and shapes of tensors, and how many tokens the vocabulary has.
+/// Keys that determine names and shapes of tensors, and the number of tokens in the vocabulary.
 constexpr std::array<std::string_view, 15> kShapeKeys = {
     "family",        "num_layers",   "hidden_size",      "ffn_hidden_size",    "num_attention_heads",
     "kv_channels",   "vocab_size",   "num_query_groups", "add_qkv_bias",       "tie_word_embeddings",
     "add_proj_bias", "add_mlp_bias", "qk_norm",          "position_embedding", "norm_placement"};
-/// Keys that may differ without a word. max_position_embeddings shows in a shape where it matters.
+/// Keys that may differ without a warning. If max_position_embeddings matters, the shape of a tensor differs, too.
 constexpr std::array<std::string_view, 8> kFreeKeys = {"seq_length",
                                                        "make_vocab_size_divisible_by",
                                                        "hidden_dropout",
@@ -43,7 +43,7 @@ std::map<std::string, std::string> model_section(const std::string& yaml) {
     for (const auto& item : model)
       if (item.second.IsScalar()) values[item.first.as<std::string>()] = item.second.as<std::string>();
   } catch (const YAML::Exception&) {
-    values.clear();  // then shapes alone decide
+    values.clear();  // only shapes are compared then
   }
   return values;
 }
@@ -59,13 +59,14 @@ void check_same_model(const WeightSource& source, const config::Config& config) 
     const std::string key(name);
     if (!differs(key)) continue;
     user_error(
-        "{}: is of another model: model.{} is {}, this config has {}; use the config it was saved with",
+        "{}: belongs to a different model: model.{} is {}, but this config has {}; use the config that it "
+        "was saved with",
         source.title(), key, stored.at(key), wanted.at(key));
   }
   for (const auto& [key, value] : wanted) {
     if (is_among(key, kShapeKeys) || is_among(key, kFreeKeys) || !differs(key)) continue;
-    spdlog::warn("{}: was trained with model.{}: {}, this config has {}", source.title(), key, stored.at(key),
-                 value);
+    spdlog::warn("{}: was trained with model.{} {}, but this config has {}", source.title(), key,
+                 stored.at(key), value);
   }
 }
 

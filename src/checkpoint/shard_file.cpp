@@ -1,6 +1,6 @@
 #include "checkpoint/shard_file.h"
 
-#define XXH_STATIC_LINKING_ONLY  // the state as a member
+#define XXH_STATIC_LINKING_ONLY  // makes XXH3_state_t a complete type
 #include <xxhash.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace te::checkpoint {
 
-/// Checksums of a tensor's blocks, from pieces of any length.
+/// Computes the checksums of a tensor's blocks from data of any lengths.
 struct ShardFile::Sums {
   Sums() { XXH3_64bits_reset(&state); }
   void add(const char* data, size_t bytes) {
@@ -67,8 +67,9 @@ Fp8Part write_fp8(const std::filesystem::path& folder, const std::string& name, 
     const Fp8State::Row& row = state.rows[i];
     part.operands.push_back(row.operand);
     scale.push_back(row.scale);
-    TE_CHECK(static_cast<int64_t>(row.history.size()) == state.history_len, "{}: history of {} amaxes",
-             row.operand.name, row.history.size());
+    TE_CHECK(static_cast<int64_t>(row.history.size()) == state.history_len,
+             "{}: amax history of length {} instead of {}", row.operand.name, row.history.size(),
+             state.history_len);
     for (int64_t at = 0; at < state.history_len; ++at) history[at * n + i] = row.history[at];
   }
   ShardFile file(folder, name,

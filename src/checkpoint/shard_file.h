@@ -1,5 +1,5 @@
-// A safetensors file of a checkpoint while it is written: data goes to the file, checksums of its blocks to the
-// manifest. Private to src/checkpoint.
+// Writes a safetensors file of a checkpoint and computes the checksums of its blocks for the manifest. Private to
+// src/checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -21,9 +21,9 @@ class ShardFile {
   ~ShardFile();
   ShardFile(ShardFile&&) noexcept;
 
-  /// The next bytes of a tensor.
+  /// Writes the next bytes of a tensor.
   void write(const std::string& name, const void* data, size_t bytes);
-  /// Syncs the file and gives it its name; returns its entry in the manifest.
+  /// Syncs the file and renames it to its final name; returns its entry in the manifest.
   StoredFile finish();
 
  private:
@@ -33,7 +33,8 @@ class ShardFile {
   std::map<std::string, std::unique_ptr<Sums>, std::less<>> sums_;
 };
 
-/// Writes the FP8 state as a file of its own, appends its entry to `files` and returns the operands' (with its index).
+/// Writes the FP8 state to a separate file and appends the file's entry to `files`. Returns the manifest's entry of the
+/// FP8 state, which refers to the file by index.
 Fp8Part write_fp8(const std::filesystem::path& folder, const std::string& name, const Fp8State& state,
                   std::vector<StoredFile>& files);
 

@@ -1,4 +1,4 @@
-// What a rank has that belongs into a checkpoint, and which part of it this rank is the one to save.
+// A rank's state that belongs in a checkpoint, and the part of it that this rank saves.
 #pragma once
 
 #include <functional>
@@ -20,59 +20,58 @@ namespace te::checkpoint {
 /// Views of a rank's state, bound to memory.
 struct TrainingState {
   parameters::ParameterStore* parameters = nullptr;
-  optim::Moments exp_avg, exp_avg_sq;  ///< of the shard's elements
-  const fp8::ScaleTable* scales =
-      nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
-  /// Waits until parameters and moments may be read and written (optim::Optimizer::wait_offload); empty: they always
-  /// may.
+  optim::Moments exp_avg, exp_avg_sq;  ///< moments of the shard's elements
+  /// Scales of the rank's pipeline stage. There is no FP8 state if this is null or has no history.
+  const fp8::ScaleTable* scales = nullptr;
+  /// Waits until parameters and moments may be read and written (optim::Optimizer::wait_offload); may be empty.
   std::function<void()> wait_offload{};
 };
 
-/// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block
-/// per run of rows.
+/// Position in the full parameter of elements [first, first + count) of this rank's shard, one block per run of rows.
 std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t first, int64_t count);
 
-/// Saving goes piece by piece, at most so many elements a time.
+/// Saving converts and writes at most this many elements at a time.
 constexpr int64_t kFetch = 4 << 20;
-static_assert(kFetch % kernels::kAdamWGranule == 0, "parts of moments in FP8 begin with a block");
+static_assert(kFetch % kernels::kAdamWGranule == 0, "parts of FP8 moments begin at a block");
 
 /// A piece of a parameter or of a moment that a rank stores.
 struct StoredPiece {
-  std::string name;             ///< of the logical tensor
+  std::string name;             ///< name of the logical tensor
   DType dtype = DType::f32;     ///< F32; moments, and in converted checkpoints parameters, may be BF16
-  std::vector<int64_t> global;  ///< shape of the whole
-  std::vector<int64_t> stored;  ///< shape in the rank's file: whole rows where the piece has them, else flat
-  std::vector<Block> blocks;    ///< in the order of the stored elements
+  std::vector<int64_t> global;  ///< shape of the full tensor
+  std::vector<int64_t>
+      stored;  ///< shape in the rank's file: rows if the piece consists of complete rows, else flat
+  std::vector<Block> blocks;  ///< in the order of the stored elements
 
   int64_t count() const;
 };
 
-/// ... and where this rank has it, on the device.
+/// A stored piece with its location in device memory.
 struct SavedPiece : StoredPiece {
-  parameters::MainParams main;  ///< of a parameter
-  optim::Moments moment;        ///< of a moment
+  parameters::MainParams main;  ///< set for a parameter
+  optim::Moments moment;        ///< set for a moment
 
   size_t file_bytes() const { return static_cast<size_t>(count()) * dtype_size(dtype); }
   size_t raw_bytes() const { return moment.values ? moment.raw_bytes() : main.bytes(); }
-  /// True when the device's bytes are not those of the file.
+  /// True if the bytes on the device differ from those in the file.
   bool converts() const { return moment.values ? moment.blocks() : !main.fp32; }
-  /// The device's bytes; `raw`: raw_bytes() of host memory. Returns before the copy is done.
+  /// Copies the device's bytes to `raw`, raw_bytes() of host memory. Asynchronous.
   void copy_raw(const Context& context, void* raw) const;
-  /// The device's main parameters or moments [first, first + count) alone, with from_raw's `first` counted from there.
+  /// The master weights or moments [first, first + count) on the device; from_raw of the result counts from `first`.
   SavedPiece part(int64_t first, int64_t count) const;
-  /// Elements [first, first + count) from what copy_raw() has copied, as the file has them: a pointer into raw, or
-  /// `converted` filled. `first` is a multiple of kFetch.
+  /// Elements [first, first + count) of copy_raw()'s result in the file's format: a pointer into raw, or to `converted`
+  /// after filling it. `first` is a multiple of kFetch.
   const void* from_raw(const void* raw, int64_t first, int64_t count, float* converted) const;
 };
 
-/// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all
-/// tensor ranks hold.
+/// The pieces that this rank saves. Other ranks save parameters that are copies of another stage's and, on
+/// tensor-parallel ranks above 0, parameters that are replicated across tensor-parallel ranks.
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer);
-/// The same of a store that is planned and needs no memory, with the moments of this optimizer.
+/// The pieces of a planned store without memory, with the moments of this optimizer.
 std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer,
                                        config::OptimizerName name);
 
-/// True when there is FP8 state and this is the rank of its stage that saves it.
+/// True if there is FP8 state and this is the rank of its stage that saves it.
 bool saves_fp8(const TrainingState& state);
 bool has_fp8_state(const TrainingState& state);
 

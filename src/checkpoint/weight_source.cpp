@@ -33,8 +33,9 @@ TensorInfo checked_info(const WeightSource& source, int64_t vocab_size, const st
     fits = padded ? stored->shape[0] >= vocab_size : stored->shape[axis] == wanted[axis];
   }
   if (!fits)
-    user_error("{}: tensor {} is [{}], the model of this config has {}; use the config it was saved with",
-               source.title(), safetensors::quote_name(name), fmt::join(stored->shape, ", "), wanted.str());
+    user_error(
+        "{}: tensor {} has shape [{}], but this config needs {}; use the config that it was saved with",
+        source.title(), safetensors::quote_name(name), fmt::join(stored->shape, ", "), wanted.str());
   return *std::move(stored);
 }
 

@@ -1,12 +1,12 @@
-// A checkpoint that could not be written because of its disk.
+// Error of writing a checkpoint to disk.
 #pragma once
 
 #include "core/error.h"
 
 namespace te::checkpoint {
 
-/// The file system takes no more: it is full, read-only, or gone. A later save may succeed, so a run that trains on
-/// need not end. Other UserErrors of a save mean that trying again is no use.
+/// The file system is full, read-only, or unavailable. A later save may succeed, so the run can continue. After other
+/// UserErrors of a save another attempt would fail, too.
 class WriteError : public UserError {
  public:
   using UserError::UserError;

@@ -13,7 +13,7 @@ struct Writer::State {
   std::filesystem::path directory, temporary;
   Manifest manifest;
   std::vector<ShardFile> files;
-  std::map<std::string, int, std::less<>> file_of;  ///< of a tensor
+  std::map<std::string, int, std::less<>> file_of;  ///< tensor -> index in files
   bool finished = false;
 };
 
@@ -32,7 +32,7 @@ Writer::Writer(const std::filesystem::path& directory, const Progress& progress,
       for (const TensorSpec& spec : tensors) {
         LogicalTensor tensor{spec.name, spec.dtype, spec.shape, {}};
         if (tensor.is_moment() != moments) continue;
-        TE_CHECK(tensor.numel() > 0, "{}: a tensor without elements", spec.name);
+        TE_CHECK(tensor.numel() > 0, "tensor {} has no elements", spec.name);
         tensor.slices = {{file, 0, Block::rows(0, tensor.rows(), tensor.cols())}};
         state.manifest.tensors.push_back(std::move(tensor));
         state.file_of[spec.name] = file;
@@ -59,7 +59,7 @@ Writer::~Writer() {
 
 void Writer::write(std::string_view name, const void* data, size_t bytes) {
   const auto found = state_->file_of.find(name);
-  TE_CHECK(found != state_->file_of.end(), "tensor {} was not announced", name);
+  TE_CHECK(found != state_->file_of.end(), "tensor {} was not declared in the constructor", name);
   state_->files[found->second].write(found->first, data, bytes);
 }
 

@@ -292,7 +292,7 @@ TEST(Resharding, Fp8ScalesCarryOverToAnotherFormat) {
     EXPECT_EQ(table.history.as<float>()[i], 0.0f);
   }
   config.precision.fp8_calibration_passes = 0;
-  TE_EXPECT_REFUSED("holds no FP8 state", checkpoint::load(rank.context(), without, config, rank.state()));
+  TE_EXPECT_REFUSED("has no FP8 state", checkpoint::load(rank.context(), without, config, rank.state()));
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {
   refuse("\"step\": 5", "\"stop\": 5", "\"step\" is missing");
   refuse("\"files\": [", "\"files\": 1, \"f\": [", "\"files\" must be a list");
   refuse("\"model-00001", "\"../odel-00001", "must be the name of a file");
-  refuse("\"shape\":[40,12]", "\"shape\":[44,12]", "leave a hole");
+  refuse("\"shape\":[40,12]", "\"shape\":[44,12]", "leave a gap");
   refuse("\"shape\":[40,12]", "\"shape\":[40,4611686018427387904]", "whole number from 0");
   refuse("\"shape\":[40,12]", "\"shape\":[72057594037927936,12]", "too many elements");
   refuse("\"dtype\":\"F32\"", "\"dtype\":\"F99\"", "dtype");
@@ -159,7 +159,7 @@ TEST_F(Damage, AShardCutMissingOrOfAnotherModel) {
   write_bytes(path, good + "more");
   TE_EXPECT_REFUSED(path.string(), Reader(step_).verify_all());
   write_bytes(path, read_bytes(step_ / "optimizer-00001-of-00002.safetensors"));
-  TE_EXPECT_REFUSED("not the one that the manifest describes", Reader(step_).verify_all());
+  TE_EXPECT_REFUSED("does not match the manifest", Reader(step_).verify_all());
   std::filesystem::remove(path);
   TE_EXPECT_REFUSED("model-00001-of-00002.safetensors: shard is missing", Reader(step_).verify_all());
   write_bytes(path, good);

@@ -178,8 +178,8 @@ TEST_F(SafetensorsTest, EveryBrokenRuleIsNamed) {
       {"{}{}", "", "not valid JSON at byte 3"},
       {R"({"a":})", "", "not valid JSON"},
       {"{\"a\xff\":1}", "", "not valid JSON"},
-      {R"({"a":1})", "", R"(tensor "a": a number in place of an object)"},
-      {R"({"__metadata__":[]})", "", R"("__metadata__": a list in place of an object)"},
+      {R"({"a":1})", "", R"(tensor "a": a number instead of an object)"},
+      {R"({"__metadata__":[]})", "", R"("__metadata__": a list instead of an object)"},
       {R"({"__metadata__":{"k":1}})", "", R"("k" is a number, must be text)"},
       {R"({"__metadata__":{"k":{}}})", "", R"("k" is an object, must be text)"},
       {R"({"__metadata__":{"k":"1","k":"2"}})", "", R"(the key "k" occurs twice)"},
@@ -212,9 +212,9 @@ TEST_F(SafetensorsTest, EveryBrokenRuleIsNamed) {
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
        eight, R"(tensor "a": the name occurs twice)"},
       {R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
-       eight, R"(tensor "b": its data begins at 4 where 5 was due, so tensors overlap)"},
+       eight, R"(tensor "b": data_offsets begin at 4 instead of 5, so tensors overlap)"},
       {R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
-       eight, R"(tensor "b": its data begins at 4 where 3 was due, so tensors leave a hole)"},
+       eight, R"(tensor "b": data_offsets begin at 4 instead of 3, so tensors leave a gap)"},
       {R"({"a\nb)" + std::string(200, 'z') + R"(":1})", "", R"(tensor "a\nbzzz)"},
   };
   for (const Case& c : cases) {
@@ -227,8 +227,8 @@ TEST_F(SafetensorsTest, EveryBrokenRuleIsNamed) {
 }
 
 TEST_F(SafetensorsTest, HeaderLengthIsCheckedAgainstTheFile) {
-  EXPECT_NE(open_error(store(length_prefix(~0ull) + "{}")).find("does not fit"), std::string::npos);
-  EXPECT_NE(open_error(store(length_prefix(3) + "{}")).find("does not fit"), std::string::npos);
+  EXPECT_NE(open_error(store(length_prefix(~0ull) + "{}")).find("truncated or damaged"), std::string::npos);
+  EXPECT_NE(open_error(store(length_prefix(3) + "{}")).find("truncated or damaged"), std::string::npos);
   EXPECT_NE(open_error(store("1234567")).find("too few"), std::string::npos);
   EXPECT_NE(open_error(path("absent")).find("cannot be opened"), std::string::npos);
   EXPECT_NE(open_error(folder_.path()).find("not a regular file"), std::string::npos);

@@ -118,7 +118,7 @@ TEST_F(Saving, ARunsFolderStandsForItsCheckpoints) {
   TE_EXPECT_REFUSED("not found; a checkpoint is a folder with manifest.json", checkpoint::resolve(run));
   write_bytes(run / "run.json", "{}");
   EXPECT_TRUE(checkpoint::is_checkpoint_path(run));
-  TE_EXPECT_REFUSED("is the folder of a run that has saved no checkpoint there", checkpoint::resolve(run));
+  TE_EXPECT_REFUSED("is a run folder without checkpoints", checkpoint::resolve(run));
   auto saving = saver(false);
   for (const int64_t number : {1, 2}) saving->save(at_step(number), {});
   for (const auto& name : {"latest", "step_00000001", "step_00000002"}) {

@@ -149,7 +149,7 @@ TEST_F(TunedModel, StartsFromAHuggingFaceFolder) {
   fs::remove_all(folder_ / "run");
   const RunResult result = tune("run", "hf", " --set model.num_layers=1");
   EXPECT_EQ(result.code, 2);
-  EXPECT_NE(result.error.find("is of another model: model.num_layers is 2, this config has 1"),
+  EXPECT_NE(result.error.find("belongs to a different model: model.num_layers is 2, but this config has 1"),
             std::string::npos)
       << result.error;
 }

@@ -431,7 +431,7 @@ TEST_F(Resuming, WithoutLatestUsesTheNewestCompleteCheckpoint) {
   std::filesystem::remove(folder_.run_folder("a") + "/checkpoints/latest");
   const Result result = folder_.run("a", {"checkpoint.resume=auto"});
   EXPECT_EQ(result.code, 0);
-  TE_EXPECT_CONTAINS(result.out, "latest: not found; going on with step_00000002");
+  TE_EXPECT_CONTAINS(result.out, "latest: not found; using step_00000002");
   EXPECT_EQ(folder_.csv("a").size(), 6u);
   // A checkpoint directory is accepted as a path, too.
   EXPECT_EQ(folder_.run("b", {"checkpoint.resume=" + folder_.run_folder("a") + "/checkpoints"}).code, 0);

@@ -66,9 +66,9 @@ TEST(MuonTraining, RefusesTheMomentsOfAnotherOptimizer) {
   ASSERT_EQ(folder.run("muon", {kMuon, "training.train_steps=3"}).code, 0);
   const std::string resume = "checkpoint.resume=auto";
   expect_refused(folder.run("adamw", {kMuon, resume}),
-                 "holds the moments of optimizer.name adamw, this config has muon");
+                 "has the optimizer state of optimizer.name adamw, but this config has muon");
   expect_refused(folder.run("muon", {resume}),
-                 "holds the moments of optimizer.name muon, this config has adamw");
+                 "has the optimizer state of optimizer.name muon, but this config has adamw");
   // Without its moments any checkpoint is accepted.
   const Result taken = folder.run("adamw", {kMuon, resume, "checkpoint.load_optimizer=false"});
   EXPECT_EQ(taken.code, 0) << taken.error;

@@ -249,7 +249,7 @@ TEST_F(RunFolders, PipeInsteadOfAFileDoesNotHang) {
   const Result result = run(resume);
   ASSERT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out,
-                     "latest: cannot be read: is a pipe, not a regular file; going on with step_00000002");
+                     "latest: cannot be read: is a pipe, not a regular file; using step_00000002");
   for (const char* log : {"/loss.csv", "/metrics.jsonl"}) {
     replace(folder + log);
     expect_refused(run(resume + Overrides{"training.train_steps=6"}), "is a pipe, not a regular file");

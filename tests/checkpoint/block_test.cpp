@@ -1,4 +1,4 @@
-// The geometry of slices, against sets of elements written out one by one.
+// Geometry of slices, compared with explicit sets of elements.
 #include "checkpoint/block.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class Dice {
   uint64_t count_ = 0;
 };
 
-TEST(Block, OverlapsAreThoseOfTheirElements) {
+TEST(Block, OverlapsMatchTheElements) {
   Dice dice;
   int64_t same_window = 0, found = 0;
   for (int round = 0; round < 4000; ++round) {
@@ -50,7 +50,7 @@ TEST(Block, OverlapsAreThoseOfTheirElements) {
       ++same_window;
     }
     const std::vector<int64_t> in_a = elements(a, cols), in_b = elements(b, cols);
-    std::map<int64_t, int64_t> places;  // of b's elements
+    std::map<int64_t, int64_t> places;  // position of each element in b
     for (size_t i = 0; i < in_b.size(); ++i) places[in_b[i]] = static_cast<int64_t>(i);
     int64_t expected = 0, covered = 0;
     for (const int64_t element : in_a) expected += places.count(element);
@@ -79,7 +79,7 @@ TEST(Block, EqualWindowsOverlapInOneRun) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(Block, DisjointMeansThatNoElementIsSharedOrOutside) {
+TEST(Block, DisjointIfNoElementIsSharedOrOutside) {
   Dice dice;
   int64_t yes = 0, no = 0;
   for (int round = 0; round < 6000; ++round) {

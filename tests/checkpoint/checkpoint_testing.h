@@ -1,5 +1,5 @@
-// Ranks of made-up layouts in one process, without communication: each has the parameters, moments and FP8 state that
-// its place in the job gives it, filled with values that tell name and global index.
+// Fake ranks of any layout in one process, without communication. Each has the parameters, moments and FP8 state of its
+// position in the job, filled with values that identify name and global index.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 
 namespace te::testing {
 
-/// Where files may be rewritten thousands of times without waiting for a disk.
+/// A folder in memory, for tests that rewrite files thousands of times.
 inline std::filesystem::path memory_folder() {
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }
@@ -50,7 +50,7 @@ inline std::vector<std::string> entries(const std::filesystem::path& folder) {
   return names;
 }
 
-/// The message of the UserError that `body` must throw: one line.
+/// The message of the UserError that `body` must throw; the message must be one line.
 template <class Body>
 std::string refusal(Body&& body) {
   try {
@@ -60,7 +60,7 @@ std::string refusal(Body&& body) {
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
     return text;
   }
-  ADD_FAILURE() << "nothing was refused";
+  ADD_FAILURE() << "no UserError was thrown";
   return "";
 }
 
@@ -70,7 +70,7 @@ std::string refusal(Body&& body) {
     EXPECT_NE(refused_text.find(part), std::string::npos) << refused_text << "\nlacks " << (part); \
   } while (false)
 
-/// What a tensor of the fake model holds at a global index: any function that tells names and indices apart.
+/// Value of a tensor of the fake model at a global index: a function that distinguishes names and indices.
 inline float value_at(const std::string& name, int64_t index) {
   const Philox4 random = philox(7, stream_of(name), static_cast<uint64_t>(index));
   return static_cast<float>(random.word[0] >> 8) * 0x1p-24f - 0.5f;
@@ -106,7 +106,7 @@ inline config::Config fake_config(const Layout& layout = {}) {
   return config;
 }
 
-/// One rank. Tied embeddings: the last of several stages has a copy.
+/// One rank. Embeddings are tied: with several pipeline stages the last one has a copy.
 class FakeRank {
  public:
   FakeRank(const Layout& layout, int rank) : layout_(layout), rank_(rank) {
@@ -121,7 +121,7 @@ class FakeRank {
            .shard = parameters::ParameterShard::full({kHidden}),
            .init = parameters::Init::ones,
            .sharing = parameters::Sharing::partial});
-      // Three blocks of unequal heights, and two.
+      // Row blocks: three of different heights here, two in fc1.
       add({.name = name + ".qkv.weight",
            .shard = parameters::ParameterShard::of_rows({kHidden + 8, kHidden}, {kHidden, 4, 4}, tensor,
                                                         layout.tensor)});
@@ -163,11 +163,11 @@ class FakeRank {
   parameters::ParameterStore& store() { return store_; }
   checkpoint::Job job() const { return {.who = {rank_, layout_.ranks()}, .timeout_seconds = 20}; }
 
-  /// Calls visit(name of the logical tensor, global index, element) for all that this rank holds in its segments.
+  /// Calls visit(name of the logical tensor, global index, element) for all elements of this rank's shards.
   template <class Visit>
   void for_each(Visit&& visit) {
     for (const parameters::Parameter& parameter : store_.parameters()) {
-      // Global indices of the local elements, written out.
+      // Global indices of the local elements.
       std::vector<int64_t> indices;
       for (const parameters::ParameterShard::Rows& range : parameter.shard.rows)
         for (int64_t row = range.first; row < range.first + range.count; ++row)
@@ -199,7 +199,7 @@ class FakeRank {
     context_.fill_bytes(exp_avg_.values, 0xff);
     context_.fill_bytes(exp_avg_sq_.values, 0xff);
   }
-  /// Everything must be as fill() left it, whatever layout it came from.
+  /// Expects the values that fill() sets.
   void expect_filled() {
     int64_t wrong = 0, seen = 0;
     for_each([&](const std::string& name, int64_t index, float& element) {
@@ -224,7 +224,7 @@ class FakeRank {
     return name.ends_with("word_embeddings.weight") && index >= kVocab * kHidden;
   }
   static constexpr int kHistory = 3;
-  /// Moments that were, on their way here, in BF16 on another rank.
+  /// expect_filled() then expects moments rounded to BF16: another rank had them in BF16 in the meantime.
   void expect_rounded_moments() { rounded_ = true; }
 
  private:
@@ -232,7 +232,7 @@ class FakeRank {
   static void visit_moment(Visit&& visit, const std::string& name, int64_t index, const Tensor& moments,
                            int64_t i) {
     if (moments.dtype == DType::f32) return visit(name, index, moments.as<float>()[i]);
-    if (moments.dtype != DType::bf16) return;  // blocks of FP8 are not filled element by element
+    if (moments.dtype != DType::bf16) return;  // FP8 blocks are not filled element by element
     float value = to_float(moments.as<bfloat16>()[i]);
     visit(name, index, value);
     moments.as<bfloat16>()[i] = to_bf16(value);
@@ -278,7 +278,7 @@ inline checkpoint::SaverOptions fake_options(const std::filesystem::path& direct
   return {.directory = directory, .config = config::to_yaml(fake_config(layout))};
 }
 
-/// All ranks save at once; returns the step folder.
+/// Saves from all ranks concurrently; returns the step folder.
 inline std::filesystem::path save_all(std::vector<std::unique_ptr<FakeRank>>& ranks,
                                       const checkpoint::SaverOptions& options,
                                       const checkpoint::Progress& progress = {5, 50, 4},

@@ -1,4 +1,4 @@
-// Free memory of the host, read from fake trees of /proc and control groups.
+// Available memory of the host, read from fake trees of /proc and control groups.
 #include "checkpoint/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -16,15 +16,15 @@ class HostMemory : public ::testing::Test {
   testing::FolderOfFiles root_;
 };
 
-TEST_F(HostMemory, IsTheKernelsEstimateWithoutLimits) {
+TEST_F(HostMemory, KernelsEstimateWithoutLimits) {
   EXPECT_EQ(available(), 1024000);
 }
 
-TEST_F(HostMemory, IsWhatTheTightestGroupOfVersion2Leaves) {
+TEST_F(HostMemory, TightestLimitOfVersion2Groups) {
   root_.write("proc/self/cgroup", "0::/job/step\n");
   root_.write("proc/self/mountinfo", "30 22 0:26 / /cg rw,nosuid shared:4 - cgroup2 cgroup2 rw\n");
   root_.write("cg/job/memory.max", "500000\n");
-  root_.write("cg/job/memory.stat", "file 400000\nanon 200000\n");  // page cache can be had back
+  root_.write("cg/job/memory.stat", "file 400000\nanon 200000\n");  // page cache is reclaimable
   root_.write("cg/job/step/memory.max", "max\n");
   root_.write("cg/other/memory.max", "1\n");
   EXPECT_EQ(available(), 300000);
@@ -35,7 +35,7 @@ TEST_F(HostMemory, IsWhatTheTightestGroupOfVersion2Leaves) {
   EXPECT_EQ(available(), 0);
 }
 
-TEST_F(HostMemory, IsWhatTheTightestGroupOfVersion1Leaves) {
+TEST_F(HostMemory, TightestLimitOfVersion1Groups) {
   root_.write("proc/self/cgroup", "3:cpu:/c\n4:memory:/job\n");
   root_.write("proc/self/mountinfo", "30 22 0:26 / /cg/memory rw - cgroup cgroup rw,memory\n");
   root_.write("cg/memory/memory.limit_in_bytes", "9223372036854771712\n");
@@ -44,7 +44,7 @@ TEST_F(HostMemory, IsWhatTheTightestGroupOfVersion1Leaves) {
   EXPECT_EQ(available(), 400000);
 }
 
-TEST_F(HostMemory, OfThisProcessIsMoreThanNothing) {
+TEST_F(HostMemory, IsPositiveForThisProcess) {
   EXPECT_GT(available_host_bytes(), 0);
 }
 

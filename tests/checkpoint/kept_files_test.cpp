@@ -1,4 +1,4 @@
-// What a checkpoint directory keeps beside its checkpoints: a tokenizer's files, whatever they were called.
+// Hugging Face files that a checkpoint directory keeps in addition to its checkpoints, and their names.
 #include "checkpoint/kept_files.h"
 
 #include "checkpoint_testing.h"
@@ -26,7 +26,7 @@ class KeptFiles : public ::testing::Test {
       write_bytes(folder_ / name, "content of " + name);
     }
   }
-  /// "name<source", sorted.
+  /// Each file as "name<source", sorted.
   static std::vector<std::string> shown(const std::vector<KeptFile>& files) {
     std::vector<std::string> result;
     for (const KeptFile& file : files) result.push_back(file.name + "<" + file.source.filename().string());
@@ -38,7 +38,7 @@ class KeptFiles : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(KeptFiles, OfAFolder) {
+TEST_F(KeptFiles, FilesOfAFolder) {
   make({"hf/config.json", "hf/chat_turns.json", "hf/tokenizer.json", "hf/README.md", "hf/model.safetensors",
         "hf/LICENSE"});
   EXPECT_EQ(shown(kept_files(folder_ / "hf")),
@@ -50,7 +50,7 @@ TEST_F(KeptFiles, OfAFolder) {
   EXPECT_TRUE(tokenizer_files(folder_ / "nowhere").empty());
 }
 
-TEST_F(KeptFiles, OfAFileWithoutOtherTokenizersBesideIt) {
+TEST_F(KeptFiles, ATokenizersFileWithoutOtherTokenizersOfItsFolder) {
   make({"t/tokenizer_config.json", "t/tokenizer.json", "t/my.model", "t/v2.json", "t/vocab.json",
         "t/merges.txt"});
   const std::string beside = "tokenizer_config.json<tokenizer_config.json";
@@ -60,24 +60,24 @@ TEST_F(KeptFiles, OfAFileWithoutOtherTokenizersBesideIt) {
             (Names{"merges.txt<merges.txt", beside, "vocab.json<vocab.json"}));
 }
 
-TEST_F(KeptFiles, TheFirstNamesOfGpt2BecomeThoseOfHuggingFace) {
+TEST_F(KeptFiles, RenamesOpenAisGpt2FilesToHuggingFaceNames) {
   make({"old/encoder.json", "old/vocab.bpe"});
   const Names renamed = {"merges.txt<vocab.bpe", "vocab.json<encoder.json"};
   EXPECT_EQ(shown(tokenizer_files(folder_ / "old")), renamed);
   EXPECT_EQ(shown(tokenizer_files(folder_ / "old/vocab.bpe")), renamed);
 }
 
-TEST_F(KeptFiles, AreReplacedAsAWholeAndOnlyWhenTheyDiffer) {
+TEST_F(KeptFiles, AreReplacedTogetherAndOnlyIfTheyDiffer) {
   make({"a/tokenizer.json", "a/config.json", "b/my.model", "run/step_00000001/manifest.json"});
   EXPECT_TRUE(kept_beside(folder_ / "run").empty());
-  make({"run/hugging_face.tmp/tokenizer.json"});  // of a run that was killed
+  make({"run/hugging_face.tmp/tokenizer.json"});  // left by a run that was killed
   EXPECT_TRUE(keep_files(kept_files(folder_ / "a"), folder_ / "run"));
   EXPECT_FALSE(keep_files(kept_files(folder_ / "a"), folder_ / "run"));
   EXPECT_EQ(entries(folder_ / "run"), (Names{"hugging_face", "step_00000001"}));
   EXPECT_EQ(entries(folder_ / "run/hugging_face"), (Names{"config.json", "tokenizer.json"}));
-  // From its own folder, as a run that goes on in the directory it was started from.
+  // From the folder itself: a run that resumes in the directory from which it was started.
   EXPECT_FALSE(keep_files(kept_files(folder_ / "run/hugging_face"), folder_ / "run"));
-  // The same names with other bytes, then other names.
+  // Equal names with different bytes, then different names.
   write_bytes(folder_ / "a/config.json", "changed");
   EXPECT_TRUE(keep_files(kept_files(folder_ / "a"), folder_ / "run"));
   EXPECT_EQ(read_bytes(folder_ / "run/hugging_face/config.json"), "changed");
@@ -88,7 +88,7 @@ TEST_F(KeptFiles, AreReplacedAsAWholeAndOnlyWhenTheyDiffer) {
     EXPECT_EQ(kept_beside(folder_ / path), fs::absolute(folder_ / "run/hugging_face")) << path;
 }
 
-TEST_F(KeptFiles, AFileThatCannotBeCopiedLeavesTheOldOnes) {
+TEST_F(KeptFiles, KeepsTheOldFilesIfCopyingFails) {
   make({"a/tokenizer.json", "run/hugging_face/tokenizer.json"});
   const std::vector<KeptFile> gone = {{folder_ / "a/none.json", "tokenizer.json"}};
   EXPECT_THROW(keep_files(gone, folder_ / "run"), UserError);

@@ -1,4 +1,4 @@
-// A checkpoint saved by one layout of ranks loads under every other: each rank finds exactly its elements.
+// A checkpoint of any parallel layout can be loaded with any other: each rank gets exactly its elements.
 #include "checkpoint_testing.h"
 
 namespace te {
@@ -44,7 +44,7 @@ void load_all(const std::filesystem::path& folder, const Layout& layout) {
 
 class Layouts : public ::testing::TestWithParam<Layout> {};
 
-TEST_P(Layouts, LoadUnderEveryOther) {
+TEST_P(Layouts, LoadWithEveryOtherLayout) {
   TemporaryFolder folder;
   auto ranks = fake_ranks(GetParam(), true);
   const auto saved = save_all(ranks, fake_options(folder.path()));
@@ -53,8 +53,8 @@ TEST_P(Layouts, LoadUnderEveryOther) {
     load_all(saved, layout);
   }
   checkpoint::Reader(saved).verify_all();
-  // Nothing is stored twice, and nothing is missing: what is in the files is what the tensors have.
-  int64_t stored = 0, whole = 0;
+  // No element is stored twice or missing: the files have as many bytes as the tensors.
+  int64_t stored = 0, logical = 0;
   const checkpoint::Reader reader(saved);
   for (const checkpoint::StoredFile& file : reader.manifest().files) {
     if (file.name.starts_with("fp8")) continue;
@@ -62,21 +62,21 @@ TEST_P(Layouts, LoadUnderEveryOther) {
     for (const SafetensorsTensor& tensor : shard.tensors()) stored += static_cast<int64_t>(tensor.bytes);
   }
   for (const checkpoint::LogicalTensor& tensor : reader.tensors())
-    whole += static_cast<int64_t>(tensor.bytes());
-  EXPECT_EQ(stored, whole);
+    logical += static_cast<int64_t>(tensor.bytes());
+  EXPECT_EQ(stored, logical);
   EXPECT_EQ(reader.tensors().size(), 3u * (1 + 6 * Layout().layers));
 }
 
 INSTANTIATE_TEST_SUITE_P(Saved, Layouts, ::testing::ValuesIn(kLayouts),
                          [](const auto& info) { return name_of(info.param); });
 
-TEST(Resharding, AWholeTensorReadsTheSameFromEveryLayout) {
+TEST(Resharding, FullTensorReadsTheSameFromEveryLayout) {
   const std::string name = "layers.1.fc2.weight", moment = "exp_avg_sq/layers.2.qkv.weight";
   for (const Layout& layout : kLayouts) {
     TemporaryFolder folder;
     auto ranks = fake_ranks(layout, true);
     save_all(ranks, fake_options(folder.path()));
-    const checkpoint::Reader reader(folder.path());  // the directory: its latest
+    const checkpoint::Reader reader(folder.path());  // the directory, so its latest checkpoint
     for (const std::string& tensor_name : {name, moment}) {
       const checkpoint::LogicalTensor& tensor = reader.at(tensor_name);
       for (const int64_t rows : {int64_t{1}, int64_t{5}, tensor.rows()}) {
@@ -93,7 +93,7 @@ TEST(Resharding, AWholeTensorReadsTheSameFromEveryLayout) {
   }
 }
 
-// Moments keep their format in the checkpoint, and are rounded or widened when another one is wanted.
+// Moments keep their dtype in the checkpoint. Loading converts them to the dtype of the state.
 TEST(Resharding, MomentsMayBeBf16) {
   const DType formats[][2] = {
       {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
@@ -107,7 +107,7 @@ TEST(Resharding, MomentsMayBeBf16) {
     EXPECT_EQ(reader.at("layers.0.fc2.bias").dtype, DType::f32);
     reader.verify_all();
     for (auto layout : {Layout{}, Layout{.tensor = 4, .pipeline = 2}, Layout{.data = 2, .pipeline = 2}}) {
-      // In the saved formats, and with both moments in BF16, whatever they were.
+      // With the saved dtypes, and with both moments in BF16.
       load_all(saved, (layout.exp_avg = exp_avg, layout.exp_avg_sq = exp_avg_sq, layout));
       load_all(saved, (layout.exp_avg = layout.exp_avg_sq = DType::bf16, layout));
       if (exp_avg_sq != DType::bf16) continue;
@@ -121,7 +121,8 @@ TEST(Resharding, MomentsMayBeBf16) {
   }
 }
 
-/// All values of the two checkpoints' moments; second ones are squares of what FP8 rounds.
+/// Compares all moments of two checkpoints relative to each tensor's largest value. FP8 stores square roots of second
+/// moments.
 void compare_moments(const std::filesystem::path& a, const std::filesystem::path& b, float tolerance) {
   const checkpoint::Reader left(a), right(b);
   for (const checkpoint::LogicalTensor& tensor : left.tensors()) {
@@ -139,9 +140,9 @@ void compare_moments(const std::filesystem::path& a, const std::filesystem::path
   }
 }
 
-// Moments in FP8 are stored as numbers: under another layout of data ranks and stages, which cut the same blocks, they
-// come back bit for bit; tensor ranks cut other blocks and round once more.
-TEST(Resharding, MomentsInFp8KeepTheirValues) {
+// The checkpoint has decoded values of FP8 moments. With a different number of data-parallel ranks or stages the blocks
+// are the same, so the moments are bit-identical. Tensor parallelism changes the blocks, so values are rounded again.
+TEST(Resharding, Fp8MomentsKeepTheirValues) {
   TemporaryFolder fp32, first, second, third, plain;
   const auto load_and_save = [](const std::filesystem::path& from, Layout layout, const TemporaryFolder& to,
                                 bool fp8 = true) {
@@ -167,7 +168,7 @@ TEST(Resharding, MomentsInFp8KeepTheirValues) {
   compare_moments(rounded, load_and_save(rounded, {.tensor = 2, .pipeline = 2}, plain, false), 0);
 }
 
-// A vocabulary of 37, padded to 40, 48 and 37.
+// A vocabulary of 37 tokens, padded to 40 and 48, and without padding.
 TEST(Resharding, PaddingOfTheVocabularyMayDiffer) {
   const std::string name = "embedding.word_embeddings.weight";
   for (const int64_t saved_rows : {int64_t{40}, int64_t{48}, testing::kVocab}) {
@@ -202,7 +203,7 @@ TEST(Resharding, PaddingOfTheVocabularyMayDiffer) {
   }
 }
 
-TEST(Resharding, WithoutMomentsTheyStartAtZero) {
+TEST(Resharding, MissingMomentsStartAtZero) {
   TemporaryFolder folder;
   const Layout layout{.tensor = 2, .data = 2};
   auto ranks = fake_ranks(layout, true);
@@ -231,12 +232,12 @@ TEST(Resharding, WithoutMomentsTheyStartAtZero) {
   };
   EXPECT_FALSE(checkpoint::Reader(saved).has_optimizer());
   expect_zero_moments(saved, {});
-  // Moments that are there but not wanted may as well be deleted.
+  // Moments that are not loaded may be deleted.
   std::filesystem::remove(folder / "step_00000003/optimizer-00001-of-00004.safetensors");
   expect_zero_moments(folder / "step_00000003", {.optimizer = false});
 }
 
-/// A checkpoint of zeros in the reader's shapes, with this FP8 state.
+/// Writes a checkpoint with zeros in the shapes of the reader's tensors, and this FP8 state.
 std::filesystem::path rewrite(const TemporaryFolder& folder, const checkpoint::Reader& reader,
                               const std::vector<checkpoint::TensorSpec>& specs,
                               const checkpoint::Fp8State& state) {
@@ -248,7 +249,7 @@ std::filesystem::path rewrite(const TemporaryFolder& folder, const checkpoint::R
   return writer.finish();
 }
 
-TEST(Resharding, Fp8ScalesCarryOverToAnotherFormat) {
+TEST(Resharding, Fp8ScalesAreConvertedToAnotherFormat) {
   TemporaryFolder folder;
   auto ranks = fake_ranks({}, true);
   const auto saved = save_all(ranks, fake_options(folder.path()));
@@ -270,7 +271,7 @@ TEST(Resharding, Fp8ScalesCarryOverToAnotherFormat) {
   const fp8::ScaleTable& table = *rank.state().scales;
   for (int i = 0; i < table.size(); ++i)
     EXPECT_EQ(table.scale.as<float>()[i], state.rows[i].scale * (448.0f / 57344.0f));
-  // And a history of another length, or other layers, do not fit.
+  // A history of a different length, or of different layers, is refused.
   checkpoint::Fp8State shorter = state;
   shorter.history_len = 1;
   shorter.position = 0;
@@ -282,7 +283,7 @@ TEST(Resharding, Fp8ScalesCarryOverToAnotherFormat) {
     const checkpoint::Reader unfit(rewrite(folder, reader, specs, broken));
     TE_EXPECT_REFUSED(expected, checkpoint::load(rank.context(), unfit, fake_config(), rank.state()));
   }
-  // Without any the state is that of a run's beginning, if scales can be found anew.
+  // Without saved scales the state gets its initial values, if the run calibrates.
   const checkpoint::Reader without(rewrite(folder, reader, specs, {}));
   config::Config config = fake_config();
   config.precision.fp8 = config::Fp8Mode::hybrid;

@@ -1,5 +1,5 @@
-// manifest.json and shards that are damaged: a clean refusal or the same data, never a crash (CI runs this under
-// sanitizers). And what Reader and Writer promise to tools.
+// Damaged manifests and shards are refused or read correctly, never with a crash (CI uses sanitizers). Also tests Reader
+// and Writer as tools use them.
 #include "checkpoint/manifest.h"
 
 #include <array>
@@ -18,16 +18,16 @@ using testing::read_bytes;
 using testing::TemporaryFolder;
 using testing::write_bytes;
 
-/// A manifest made of all that its checksum covers.
+/// Appends the checksum to a manifest's body.
 std::string with_checksum(const std::string& body) {
   return body + fmt::format("  \"manifest_checksum\": \"{:016x}\"\n}}\n",
                             checkpoint::checksum(body.data(), body.size()));
 }
 
-/// Reads all that a manifest promises.
+/// Reads all tensors of the manifest and the FP8 state.
 void read_everything(const Reader& reader) {
   for (const checkpoint::LogicalTensor& tensor : reader.tensors()) {
-    if (tensor.numel() > 100000) continue;  // what a caller would refuse, having no such buffer
+    if (tensor.numel() > 100000) continue;  // a damaged manifest may have shapes that need too much memory
     std::vector<std::byte> bytes(tensor.bytes());
     reader.read_rows(tensor.name, 0, tensor.rows(), bytes.data());
   }
@@ -50,7 +50,7 @@ class Damage : public ::testing::Test {
   std::string text_;
 };
 
-TEST_F(Damage, TextOfAManifestReadsBack) {
+TEST_F(Damage, ManifestRoundTripsThroughText) {
   const Manifest manifest = checkpoint::parse_manifest("m", text_);
   EXPECT_EQ(checkpoint::to_text(manifest), text_);
   EXPECT_EQ(manifest.progress, (checkpoint::Progress{5, 50, 4}));
@@ -58,7 +58,7 @@ TEST_F(Damage, TextOfAManifestReadsBack) {
   EXPECT_EQ(manifest.files.size(), 5u);
 }
 
-TEST_F(Damage, TheStateOfAllPoliciesReadsBack) {
+TEST_F(Damage, StateOfAllPoliciesRoundTrips) {
   Manifest manifest = checkpoint::parse_manifest("m", text_);
   checkpoint::Progress& progress = manifest.progress;
   progress.validation = {.set = "books", .lowest = 2.5, .without_gain = 1, .best = {{4, 2.5, true}}};
@@ -87,7 +87,7 @@ TEST_F(Damage, TheStateOfAllPoliciesReadsBack) {
   }
 }
 
-TEST_F(Damage, LossScaleReadsBack) {
+TEST_F(Damage, LossScaleRoundTrips) {
   Manifest manifest = checkpoint::parse_manifest("m", text_);
   manifest.progress.loss_scale = {.scale = 12345.5, .good_steps = 7, .hysteresis = 2};
   const std::string text = checkpoint::to_text(manifest);
@@ -102,7 +102,7 @@ TEST_F(Damage, LossScaleReadsBack) {
   }
 }
 
-TEST_F(Damage, DatasetsReadBack) {
+TEST_F(Damage, DatasetsRoundTrip) {
   Manifest manifest = checkpoint::parse_manifest("m", text_);
   EXPECT_TRUE(manifest.datasets.empty());
   manifest.datasets = {{"data.train", "a/\"b", 3, 40, 0xfedcba9876543210u}, {"data.valid: c", "d", 0, 0, 1}};
@@ -119,7 +119,7 @@ TEST_F(Damage, DatasetsReadBack) {
   }
 }
 
-TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {
+TEST_F(Damage, RefusesEveryViolatedRuleOfTheManifest) {
   const auto refuse = [&](const std::string& from, const std::string& to, const std::string& expected) {
     const size_t at = text_.find(from);
     ASSERT_NE(at, std::string::npos) << from;
@@ -149,7 +149,7 @@ TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {
 
 // --- shards ------------------------------------------------------------------------------------------------
 
-TEST_F(Damage, AShardCutMissingOrOfAnotherModel) {
+TEST_F(Damage, RefusesATruncatedMissingOrForeignShard) {
   const auto path = step_ / "model-00001-of-00002.safetensors";
   const std::string good = read_bytes(path);
   for (size_t length = 0; length < good.size(); length += 511) {
@@ -167,8 +167,8 @@ TEST_F(Damage, AShardCutMissingOrOfAnotherModel) {
   TE_EXPECT_REFUSED("checkpoint.load_optimizer", Reader(step_).verify_all());
 }
 
-// Without verification data is read as it is; sizes and names are compared all the same.
-TEST_F(Damage, VerificationIsAChoice) {
+// Without verification checksums are not compared; sizes and names are.
+TEST_F(Damage, VerificationIsOptional) {
   const auto path = step_ / "model-00001-of-00002.safetensors";
   std::string bytes = read_bytes(path);
   bytes[bytes.size() - 3] ^= 0x10;
@@ -179,7 +179,7 @@ TEST_F(Damage, VerificationIsAChoice) {
   TE_EXPECT_REFUSED("checksum", reader.verify_all());
 }
 
-TEST_F(Damage, ManifestsOfAnotherModelNameTheFirstKeyThatDiffers) {
+TEST_F(Damage, NamesTheFirstModelKeyThatDiffers) {
   testing::FakeRank rank({.layers = 1}, 0);
   const Reader reader(step_);
   const auto refuse = [&](auto&& change, const char* expected) {
@@ -187,13 +187,14 @@ TEST_F(Damage, ManifestsOfAnotherModelNameTheFirstKeyThatDiffers) {
     change(config.model);
     TE_EXPECT_REFUSED(expected, checkpoint::load(rank.context(), reader, config, rank.state()));
   };
-  refuse([](auto& m) { m.num_layers = 5, m.hidden_size = 16; }, "model.num_layers is 1, this config has 5");
+  refuse([](auto& m) { m.num_layers = 5, m.hidden_size = 16; },
+         "model.num_layers is 1, but this config has 5");
   refuse([](auto& m) { m.hidden_size = 16; }, "model.hidden_size");
-  refuse([](auto& m) { m.vocab_size = 36; }, "model.vocab_size is 37, this config has 36");
+  refuse([](auto& m) { m.vocab_size = 36; }, "model.vocab_size is 37, but this config has 36");
   refuse([](auto& m) { m.tie_word_embeddings = true; },
-         "model.tie_word_embeddings is false, this config has true");
+         "model.tie_word_embeddings is false, but this config has true");
   config::Config config = testing::fake_config(layout_);
-  config.model.rope_theta = 5e5;  // a warning
+  config.model.rope_theta = 5e5;  // only a warning
   config.model.seq_length = 16;
   EXPECT_NO_THROW(checkpoint::load(rank.context(), reader, config, rank.state()));
   rank.expect_filled();
@@ -201,8 +202,8 @@ TEST_F(Damage, ManifestsOfAnotherModelNameTheFirstKeyThatDiffers) {
 
 // --- every byte --------------------------------------------------------------------------------------------
 
-/// As small a checkpoint as has every feature of the format: slices of columns, of rows and of elements in two files,
-/// a moment, FP8 state.
+/// A minimal checkpoint with every feature of the format: slices of columns, rows and elements in two files, a moment,
+/// FP8 state.
 class EveryByte : public ::testing::Test {
  protected:
   EveryByte() {
@@ -236,7 +237,7 @@ class EveryByte : public ::testing::Test {
     body_ = text_.rfind("  \"manifest_checksum\"");
     write_bytes(folder_ / "manifest.json", text_);
   }
-  /// What a byte is replaced by: its neighbour, what means something in JSON, and what is no ASCII.
+  /// Replacements of a byte: a neighboring value, characters with a meaning in JSON, and a non-ASCII byte.
   static std::vector<char> others(char byte) {
     std::vector<char> values = {static_cast<char>(byte ^ 1), '"', '9', '-', static_cast<char>(byte ^ 0x80)};
     std::erase(values, byte);
@@ -246,10 +247,10 @@ class EveryByte : public ::testing::Test {
   TemporaryFolder folder_{testing::memory_folder()};
   float values_[24] = {1, 2, 3, 4, 5, 6, 7, 8};
   std::string text_;
-  size_t body_ = 0;  ///< bytes that the manifest's checksum covers
+  size_t body_ = 0;  ///< number of bytes that the manifest's checksum covers
 };
 
-TEST_F(EveryByte, TheCheckpointIsSound) {
+TEST_F(EveryByte, UndamagedCheckpointIsRead) {
   const Reader reader(folder_.path());
   reader.verify_all();
   std::vector<float> w(24);
@@ -260,7 +261,7 @@ TEST_F(EveryByte, TheCheckpointIsSound) {
   EXPECT_EQ(reader.fp8().rows.at(0).history, (std::vector<float>{0.5f, 0.25f}));
 }
 
-TEST_F(EveryByte, OfTheManifestChanged) {
+TEST_F(EveryByte, ManifestChanged) {
   for (size_t at = 0; at < text_.size(); ++at) {
     std::string damaged = text_;
     for (const char value : others(text_[at])) {
@@ -270,13 +271,13 @@ TEST_F(EveryByte, OfTheManifestChanged) {
   }
 }
 
-TEST_F(EveryByte, OfTheManifestIsTheLast) {
+TEST_F(EveryByte, ManifestTruncated) {
   for (size_t length = 0; length < text_.size(); ++length)
     testing::refusal([&] { checkpoint::parse_manifest("m", text_.substr(0, length)); });
 }
 
-// Someone who corrects the checksum, too: then the content must hold up to every check, and reading to every shard.
-TEST_F(EveryByte, OfTheManifestChangedAndTheChecksumMended) {
+// With a corrected checksum the other checks of the manifest and of the shards must detect the change or accept it.
+TEST_F(EveryByte, ManifestChangedWithCorrectedChecksum) {
   int64_t accepted = 0, refused = 0;
   for (size_t at = 0; at < body_; ++at) {
     for (const char value : others(text_[at])) {
@@ -285,7 +286,7 @@ TEST_F(EveryByte, OfTheManifestChangedAndTheChecksumMended) {
       damaged = with_checksum(damaged);
       try {
         checkpoint::parse_manifest("m", damaged);
-        ++accepted;  // another name, another checksum, another config
+        ++accepted;  // a changed name, checksum or config
         write_bytes(folder_ / "manifest.json", damaged);
         read_everything(Reader(folder_.path(), Verify::on));
       } catch (const UserError& error) {
@@ -298,7 +299,7 @@ TEST_F(EveryByte, OfTheManifestChangedAndTheChecksumMended) {
   EXPECT_GT(refused, 2000);
 }
 
-TEST_F(EveryByte, OfAShardChanged) {
+TEST_F(EveryByte, ShardChanged) {
   for (const char* shard : {"a", "b", "c"}) {
     const std::string good = read_bytes(folder_ / shard);
     std::fstream file(folder_ / shard, std::ios::binary | std::ios::in | std::ios::out);
@@ -315,7 +316,7 @@ TEST_F(EveryByte, OfAShardChanged) {
   }
 }
 
-TEST_F(EveryByte, OfAShardIsTheLast) {
+TEST_F(EveryByte, ShardTruncated) {
   for (const char* shard : {"a", "b", "c"}) {
     const std::string good = read_bytes(folder_ / shard);
     for (size_t length = good.size(); length-- > 0;) {
@@ -330,7 +331,7 @@ TEST_F(EveryByte, OfAShardIsTheLast) {
 
 // --- tools -------------------------------------------------------------------------------------------------
 
-TEST(ReaderAndWriter, WholeTensorsInPieces) {
+TEST(ReaderAndWriter, FullTensorsInParts) {
   TemporaryFolder folder;
   const std::vector<checkpoint::TensorSpec> specs = {{"b", DType::bf16, {3, 5}},
                                                      {"a", DType::f32, {1200, 1000}},
@@ -344,7 +345,8 @@ TEST(ReaderAndWriter, WholeTensorsInPieces) {
   {
     Writer writer(folder.path(), {7, 70, 6}, "name: x\n", specs);
     const char* bytes = reinterpret_cast<const char*>(big.data());
-    for (size_t at = 0; at < big.size() * 4; at += 1000003) {  // interleaved, in pieces that fit no block
+    for (size_t at = 0; at < big.size() * 4;
+         at += 1000003) {  // interleaved, in parts that are not aligned to blocks
       const size_t count = std::min<size_t>(1000003, big.size() * 4 - at);
       writer.write("a", bytes + at, count);
       writer.write("exp_avg/a", bytes + at, count);
@@ -366,7 +368,7 @@ TEST(ReaderAndWriter, WholeTensorsInPieces) {
   EXPECT_TRUE(reader.fp8().rows.empty());
   ASSERT_EQ(reader.tensors().size(), 5u);
   EXPECT_EQ(reader.tensors()[0].name, "b");
-  // The simplest shape: whole tensors.
+  // A slice that is the full tensor has only its file in the manifest.
   EXPECT_NE(read_bytes(reader.folder() / "manifest.json")
                 .find(R"({"name":"a","dtype":"F32","shape":[1200,1000],"slices":[{"file":0}]})"),
             std::string::npos);
@@ -383,7 +385,7 @@ TEST(ReaderAndWriter, WholeTensorsInPieces) {
   EXPECT_EQ(widened[1], -1.0f);
   EXPECT_EQ(widened[2], 2.0f);
   EXPECT_TRUE(std::signbit(widened[4]));
-  EXPECT_EQ(widened[5], 0x1.fep127f);  // the largest
+  EXPECT_EQ(widened[5], 0x1.fep127f);  // the largest finite BF16 number
   reader.read_rows("b", 2, 1, widened.data());
   EXPECT_EQ(widened[4], 3.140625f);
   std::vector<std::byte> raw(30);
@@ -400,7 +402,7 @@ TEST(ReaderAndWriter, WholeTensorsInPieces) {
   reader.verify_all();
 }
 
-TEST(ReaderAndWriter, WhatIsNotFinishedLeavesNothing) {
+TEST(ReaderAndWriter, UnfinishedWriterLeavesNoFiles) {
   TemporaryFolder folder;
   {
     Writer writer(folder.path(), {}, "", {{"a", DType::f32, {4}}});

@@ -1,5 +1,4 @@
-// What a reader refuses though the bytes are those that were saved: values that no training can go on from, and files
-// that this user may not read, which are not damaged ones.
+// Checkpoints that a reader refuses although they are not damaged: with infinities or NaN, or without read permission.
 #include <sys/stat.h>
 
 #include <limits>
@@ -30,9 +29,9 @@ TEST(Finite, OneValueAmongMany) {
   }
 }
 
-/// A checkpoint of one tensor of weights and its moment, in whose last place of `where` is `value`.
+/// A checkpoint of one weight tensor and its moment. The last element of tensor `where` is `value`.
 fs::path write_checkpoint(const fs::path& directory, int64_t step, const std::string& where, float value) {
-  constexpr int64_t kNumel = 3 << 20;  // more than two blocks of checksums
+  constexpr int64_t kNumel = 3 << 20;  // more than two checksum blocks
   checkpoint::Writer writer(directory, {.step = step}, "",
                             {{"w\x1b[2J", DType::f32, {kNumel}}, {"exp_avg/w\x1b[2J", DType::f32, {kNumel}}});
   for (const std::string name : {"w\x1b[2J", "exp_avg/w\x1b[2J"}) {
@@ -72,34 +71,34 @@ TEST(RefusedReads, ContentsOfLatestArePrintable) {
   TE_EXPECT_REFUSED("names '\\x1b]0;title\\x07step_9'", checkpoint::find_latest(folder.path()));
 }
 
-/// Without the rights of the superuser, who may read everything.
-class AsNobody {
+/// Drops the superuser's permission to read everything; restores it when destroyed.
+class Unprivileged {
  public:
-  AsNobody() : user_(::geteuid()) {
+  Unprivileged() : user_(::geteuid()) {
     if (user_ == 0) {
       EXPECT_EQ(::seteuid(65534), 0);
     }
   }
-  ~AsNobody() {
+  ~Unprivileged() {
     if (user_ == 0) {
       EXPECT_EQ(::seteuid(0), 0);
     }
   }
-  AsNobody(const AsNobody&) = delete;
-  AsNobody& operator=(const AsNobody&) = delete;
+  Unprivileged(const Unprivileged&) = delete;
+  Unprivileged& operator=(const Unprivileged&) = delete;
 
  private:
   uid_t user_;
 };
 
-/// The refusal, which must be no sign of damage: a damaged checkpoint gives way to the one before it.
+/// The message of the refusal, which must not be Damaged: a run resumes from an older checkpoint if one is damaged.
 template <class Body>
 std::string not_damage(Body&& body) {
-  const AsNobody user;
+  const Unprivileged user;
   try {
     body();
   } catch (const checkpoint::Damaged& error) {
-    ADD_FAILURE() << "called damaged: " << error.what();
+    ADD_FAILURE() << "reported as damaged: " << error.what();
   } catch (const UserError& error) {
     return error.what();
   }
@@ -124,7 +123,7 @@ TEST(RefusedReads, PermissionDeniedIsNotDamage) {
     TE_EXPECT_CONTAINS(text, (path / name).string() + ": cannot be read: Permission denied");
     may_read(path / name, true);
   }
-  // Nor does the older checkpoint take the place of one that may not be read, whether `latest` names it or not.
+  // An older checkpoint does not replace an unreadable one, whether or not `latest` names it.
   for (const bool named : {true, false}) {
     if (!named) fs::remove(folder / "latest");
     for (const fs::path& file : {path / "manifest.json", path}) {

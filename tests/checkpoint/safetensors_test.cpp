@@ -1,6 +1,5 @@
-// safetensors files: the bytes Python's library writes, round trips, every rule of the format broken once,
-// and damage of every kind (cut anywhere, any header byte changed to anything) that must end in a UserError
-// or a sound read.
+// safetensors files: the same bytes as Python's library, round trips, a violation of every rule of the format, and
+// damaged files (truncated at any byte, any header byte changed), which must cause a UserError or a valid read.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +27,7 @@ class SafetensorsTest : public ::testing::Test {
     return path();
   }
 
-  /// Changes one byte of path() in place: rewriting whole files thousands of times would wait for the disk.
+  /// Changes one byte of path() in place, which is faster than rewriting the file thousands of times.
   void patch(size_t at, char value) const {
     std::fstream file(path(), std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(static_cast<std::streamoff>(at)).put(value);
@@ -52,7 +51,7 @@ std::string file_bytes(const std::string& json, const std::string& data) {
   return length_prefix(json.size()) + json + data;
 }
 
-/// The message with which opening `file` fails; empty when it opens.
+/// The error message of opening `file`; empty if it can be opened.
 std::string open_error(const fs::path& file) {
   try {
     SafetensorsReader reader(file);
@@ -91,7 +90,7 @@ const std::vector<SafetensorsSpec> kGoldenSpecs = {
 void write_golden(const fs::path& path) {
   SafetensorsWriter writer(path, kGoldenSpecs, {{"note", "tiny\n\"é\" \x01"}});
   writer.write("u", &kGoldenData[47], 1);
-  writer.write("w", &kGoldenData[12], 5);  // in pieces, between other tensors
+  writer.write("w", &kGoldenData[12], 5);  // in two parts, with other tensors between them
   writer.write("g", &kGoldenData[44], 3);
   writer.write("b", &kGoldenData[36], 4);
   writer.write("w", &kGoldenData[17], 11);
@@ -103,13 +102,13 @@ void write_golden(const fs::path& path) {
   writer.finish();
 }
 
-TEST_F(SafetensorsTest, WritesTheBytesPythonWrites) {
+TEST_F(SafetensorsTest, WritesTheSameBytesAsPython) {
   write_golden(path());
   EXPECT_EQ(load(path()), golden());
   EXPECT_FALSE(fs::exists(path("x.safetensors.tmp")));
 }
 
-TEST_F(SafetensorsTest, ReadsWhatPythonWrote) {
+TEST_F(SafetensorsTest, ReadsAFileFromPython) {
   SafetensorsReader opened(store(golden()));
   SafetensorsReader reader = std::move(opened);  // the mapping moves along
   EXPECT_EQ(reader.metadata(), (SafetensorsMetadata{{"note", "tiny\n\"é\" \x01"}}));
@@ -164,7 +163,7 @@ TEST_F(SafetensorsTest, ReadsTheFixtures) {
   }
 }
 
-TEST_F(SafetensorsTest, EveryBrokenRuleIsNamed) {
+TEST_F(SafetensorsTest, ReportsEveryViolatedRule) {
   struct Case {
     std::string json, data, expected;
   };
@@ -188,8 +187,7 @@ TEST_F(SafetensorsTest, EveryBrokenRuleIsNamed) {
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":1}})", four, R"(the key "x" is not part)"},
       {R"({"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", four,
        R"(the key "dtype" is given twice)"},
-      {R"({"a":{"dtype":"F7","shape":[4],"data_offsets":[0,4]}})", four,
-       R"(tensor "a": dtype "F7" is not known)"},
+      {R"({"a":{"dtype":"F7","shape":[4],"data_offsets":[0,4]}})", four, R"(tensor "a": unknown dtype "F7")"},
       {R"({"a":{"dtype":1,"shape":[4],"data_offsets":[0,4]}})", four, "dtype has a number, must be text"},
       {R"({"a":{"dtype":"U8","shape":4,"data_offsets":[0,4]}})", four, "shape has a number, must be a list"},
       {R"({"a":{"dtype":"U8","shape":[4.0],"data_offsets":[0,4]}})", four, "shape has a fraction"},
@@ -226,7 +224,7 @@ TEST_F(SafetensorsTest, EveryBrokenRuleIsNamed) {
   }
 }
 
-TEST_F(SafetensorsTest, HeaderLengthIsCheckedAgainstTheFile) {
+TEST_F(SafetensorsTest, RefusesAHeaderThatExceedsTheFile) {
   EXPECT_NE(open_error(store(length_prefix(~0ull) + "{}")).find("truncated or damaged"), std::string::npos);
   EXPECT_NE(open_error(store(length_prefix(3) + "{}")).find("truncated or damaged"), std::string::npos);
   EXPECT_NE(open_error(store("1234567")).find("too few"), std::string::npos);
@@ -248,9 +246,8 @@ TEST_F(SafetensorsTest, EveryTruncationIsRefused) {
   }
 }
 
-// Most changes are refused; some (a letter of a name, say) leave a valid file, whose tensors must then lie
-// inside.
-TEST_F(SafetensorsTest, NoChangedHeaderByteDoesHarm) {
+// Most changes are refused; some (such as a letter of a name) result in a valid file, whose tensors must be inside it.
+TEST_F(SafetensorsTest, ChangedHeaderBytesAreHarmless) {
   const std::string whole = golden();
   const size_t header_end = 8 + kGoldenHeader.size();
   const unsigned char kValues[] = {0, '"', '9', '}', 0xff};
@@ -286,7 +283,7 @@ TEST_F(SafetensorsTest, NoChangedHeaderByteDoesHarm) {
   EXPECT_GT(accepted, 0);
 }
 
-TEST_F(SafetensorsTest, AnUnfinishedWriteLeavesTheOldFile) {
+TEST_F(SafetensorsTest, UnfinishedWriteKeepsTheOldFile) {
   store("old");
   {
     SafetensorsWriter writer(path(), {{"a", DType::f32, {2}}});
@@ -301,7 +298,7 @@ TEST_F(SafetensorsTest, AnUnfinishedWriteLeavesTheOldFile) {
   EXPECT_EQ(load(path()), "old");
 }
 
-TEST_F(SafetensorsTest, WriterRefusesWhatNoReaderWouldTake) {
+TEST_F(SafetensorsTest, WriterRefusesInvalidTensors) {
   EXPECT_THROW(SafetensorsWriter(path(), {{"a", DType::u8, {1}}, {"a", DType::u8, {1}}}), InternalError);
   EXPECT_THROW(SafetensorsWriter(path(), {{"__metadata__", DType::u8, {1}}}), InternalError);
   EXPECT_THROW(SafetensorsWriter(path(), {{"a", DType::f32, {1ll << 62, 2}}}), InternalError);

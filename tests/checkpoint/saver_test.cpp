@@ -1,4 +1,4 @@
-// Saving: folders, `latest`, what is kept, what fails and what is then left.
+// Saving: folders, `latest`, which checkpoints are kept, and the state after failures.
 #include "checkpoint/saver.h"
 
 #include <sys/stat.h>
@@ -44,7 +44,7 @@ class Saving : public ::testing::Test {
   FakeRank rank_{{}, 0};
 };
 
-TEST_F(Saving, ForegroundAndBackgroundGiveTheSameBytes) {
+TEST_F(Saving, ForegroundAndBackgroundWriteTheSameBytes) {
   auto foreground = saver(false), background = saver(true);
   foreground->save(at_step(1), {});
   const auto saved = foreground->poll();
@@ -64,7 +64,7 @@ TEST_F(Saving, ForegroundAndBackgroundGiveTheSameBytes) {
   EXPECT_EQ(latest(), "step_00000001\n");
 }
 
-TEST_F(Saving, PollSeesASaveThatHasEnded) {
+TEST_F(Saving, PollReportsAFinishedSave) {
   auto background = saver(true);
   background->save(at_step(1), {});
   std::optional<checkpoint::Saved> saved;
@@ -74,20 +74,21 @@ TEST_F(Saving, PollSeesASaveThatHasEnded) {
   EXPECT_LE(saved->stalled_seconds, saved->seconds);
 }
 
-TEST_F(Saving, KeepDeletesTheOldestButNotTheGoodOneNorForeignFolders) {
+TEST_F(Saving, KeepDeletesTheOldestButNotTheVerifiedOneOrForeignFolders) {
   auto saving = saver(true, 2);
-  fs::create_directories(folder_ / "step_00000000");  // no manifest: not ours
+  fs::create_directories(folder_ / "step_00000000");  // not a checkpoint: it has no manifest
   fs::create_directories(folder_ / "step_1/manifest.json");
   fs::create_directories(folder_ / "best");
   write_bytes(folder_ / "best/manifest.json", "{}");
   for (int64_t number = 1; number <= 5; ++number) {
     saving->save(at_step(number), number > 1 ? step(2) : fs::path());
     saving->finish();
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the order is that of the manifests' times
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(10));  // manifests' times must differ: they give the order
   }
   EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"best", "latest", "step_00000000",
                                                                "step_00000002", "step_00000005", "step_1"}));
-  // A run that goes back to step 2 deletes what it had saved later, not what it saves now.
+  // A run that rolls back to step 2 deletes the later checkpoint, not the one that it saves now.
   saving->save(at_step(3), step(2));
   saving->finish();
   EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"best", "latest", "step_00000000",
@@ -95,7 +96,7 @@ TEST_F(Saving, KeepDeletesTheOldestButNotTheGoodOneNorForeignFolders) {
   EXPECT_EQ(latest(), "step_00000003\n");
 }
 
-TEST_F(Saving, LeftoversOfKilledRunsGoAndNothingElse) {
+TEST_F(Saving, RemovesOnlyTheTemporaryFoldersOfKilledRuns) {
   for (const char* name :
        {"step_00000004.tmp", "step_00000005.old.tmp", "step_4.tmp", "other.tmp", "step_00000006"})
     fs::create_directories(folder_ / name);
@@ -111,7 +112,7 @@ TEST_F(Saving, LeftoversOfKilledRunsGoAndNothingElse) {
   EXPECT_TRUE(fs::exists(folder_ / "elsewhere/file"));
 }
 
-TEST_F(Saving, ARunsFolderStandsForItsCheckpoints) {
+TEST_F(Saving, RunFolderResolvesToItsCheckpoints) {
   const fs::path run = folder_ / "run";
   fs::create_directories(run / "checkpoints");  // any program's folder may have one of this name
   EXPECT_FALSE(checkpoint::is_checkpoint_path(run));
@@ -127,15 +128,15 @@ TEST_F(Saving, ARunsFolderStandsForItsCheckpoints) {
   EXPECT_EQ(checkpoint::resolve(run), run / "checkpoints/step_00000002");
   EXPECT_EQ(checkpoint::resolve(run / "checkpoints"), run / "checkpoints/step_00000002");
   EXPECT_EQ(checkpoint::resolve(run / "checkpoints/step_00000001"), run / "checkpoints/step_00000001");
-  fs::remove(run / "run.json");  // the checkpoints say enough
+  fs::remove(run / "run.json");  // the checkpoints suffice
   EXPECT_TRUE(checkpoint::is_checkpoint_path(run));
   EXPECT_EQ(checkpoint::resolve(run), run / "checkpoints/step_00000002");
-  // Checkpoints in the folder itself come first.
+  // Checkpoints in the folder itself have priority.
   fs::copy(run / "checkpoints/step_00000001", run / "step_00000001", fs::copy_options::recursive);
   EXPECT_EQ(checkpoint::resolve(run), run / "step_00000001");
 }
 
-TEST_F(Saving, TheNewestCheckpointIsFoundWithoutLatest) {
+TEST_F(Saving, FindsTheNewestCheckpointWithoutLatest) {
   EXPECT_FALSE(checkpoint::find_latest(folder_.path()).has_value());
   EXPECT_FALSE(checkpoint::find_latest(folder_ / "nowhere").has_value());
   auto saving = saver(false);
@@ -154,7 +155,7 @@ TEST_F(Saving, TheNewestCheckpointIsFoundWithoutLatest) {
   }
   fs::remove(folder_ / "latest");
   EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(3));
-  write_bytes(step(3) / "manifest.json", "{");  // damaged: the one before it
+  write_bytes(step(3) / "manifest.json", "{");  // damaged, so the previous one is used
   EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(2));
   fs::remove_all(step(1));
   fs::remove_all(step(2));
@@ -168,7 +169,7 @@ TEST_F(Saving, TheNewestCheckpointIsFoundWithoutLatest) {
 
 class FailingSaves : public Saving, public ::testing::WithParamInterface<bool> {
  protected:
-  /// The save of step 2 must fail, now or in the background, and leave step 1.
+  /// Expects that the save of step 2 fails, in the foreground or background, and that step 1 is intact.
   void expect_failure(Saver& saving, const std::string& part) {
     TE_EXPECT_REFUSED(part, (saving.save(at_step(2), {}), saving.finish()));
     EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000001"}));
@@ -177,7 +178,7 @@ class FailingSaves : public Saving, public ::testing::WithParamInterface<bool> {
   }
 };
 
-TEST_P(FailingSaves, ValuesThatAreNotFinite) {
+TEST_P(FailingSaves, RefusesNonFiniteValues) {
   auto saving = saver(GetParam());
   saving->save(at_step(1), {});
   saving->finish();
@@ -199,13 +200,13 @@ TEST_P(FailingSaves, ValuesThatAreNotFinite) {
   EXPECT_EQ(latest(), "step_00000002\n");
 }
 
-TEST_P(FailingSaves, AFolderThatGoesAway) {
+TEST_P(FailingSaves, FolderDisappears) {
   auto saving = saver(GetParam());
   saving->save(at_step(1), {});
   saving->finish();
   const fs::path aside = folder_.path().string() + ".aside";
   fs::rename(folder_.path(), aside);
-  write_bytes(folder_.path(), "a file in the way");
+  write_bytes(folder_.path(), "a file in place of the folder");
   TE_EXPECT_REFUSED("checkpoint.directory: ", (saving->save(at_step(2), {}), saving->finish()));
   fs::remove(folder_.path());
   fs::rename(aside, folder_.path());
@@ -213,8 +214,8 @@ TEST_P(FailingSaves, AFolderThatGoesAway) {
   checkpoint::Reader(step(1)).verify_all();
 }
 
-// A pipe that nobody reads stands for a disk that does not answer.
-TEST_P(FailingSaves, ADiskThatStandsStillEndsTheRun) {
+// A pipe without a reader simulates a disk that does not respond.
+TEST_P(FailingSaves, HangingDiskEndsTheRun) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto hang = [this] {
     parallel::Watchdog::set_timeout(0.5);
@@ -235,20 +236,20 @@ TEST_P(FailingSaves, ADiskThatStandsStillEndsTheRun) {
 INSTANTIATE_TEST_SUITE_P(Threads, FailingSaves, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "background" : "foreground"; });
 
-TEST_F(Saving, AnErrorInTheBackgroundShowsAtTheNextCall) {
+TEST_F(Saving, NextCallReportsABackgroundError) {
   rank_.poison();
   auto saving = saver(true);
   saving->save(at_step(1), {});
   rank_.fill();
   TE_EXPECT_REFUSED("is not finite", saving->save(at_step(2), {}));
-  saving->save(at_step(3), {});  // reported once, then forgotten
+  saving->save(at_step(3), {});  // the error is reported only once
   EXPECT_TRUE(saving->finish().has_value());
   EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000003"}));
 }
 
 // --- several ranks -----------------------------------------------------------------------------------------
 
-TEST(SavingTogether, ARankThatFailsFailsTheSave) {
+TEST(SavingTogether, FailureOfOneRankFailsTheSave) {
   TemporaryFolder folder;
   const testing::Layout layout{.tensor = 2, .pipeline = 2};
   auto ranks = fake_ranks(layout, true);
@@ -267,7 +268,7 @@ TEST(SavingTogether, ARankThatFailsFailsTheSave) {
   checkpoint::Reader(folder.path()).verify_all();
 }
 
-TEST(SavingTogether, ARankThatNeverComesIsNamed) {
+TEST(SavingTogether, ErrorNamesTheMissingRank) {
   TemporaryFolder folder;
   auto ranks = fake_ranks({.tensor = 2}, true);
   checkpoint::Job job = ranks[0]->job();

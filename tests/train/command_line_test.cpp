@@ -366,7 +366,7 @@ TEST_F(Resuming, RunFolderStandsForItsCheckpoints) {
 }
 
 TEST_F(Resuming, CheckpointOfAnotherModelIsRefused) {
-  expect_refused(resume({"model.num_layers=3"}), "model.num_layers is 2, this config has 3");
+  expect_refused(resume({"model.num_layers=3"}), "model.num_layers is 2, but this config has 3");
   expect_refused(resume({"model.ffn_hidden_size=64"}), "model.ffn_hidden_size");
   expect_refused(resume({"model.family=gpt", "model.num_query_groups=4"}), "model.family is llama");
   expect_refused(resume({"precision.fp8=hybrid", "precision.fp8_calibration_passes=0"}), "fp8.safetensors");

@@ -6,13 +6,13 @@
 
 namespace te::parallel {
 
-/// The stages form a ring: the last one's next is the first, which interleaved schedules need. With two stages both
-/// neighbours are the same rank, yet the four links stay distinct: each is a queue of its own.
+/// The stages form a ring: the next stage of the last one is the first, which interleaved schedules need. With two
+/// stages both neighbors are the same rank, but there are still four links, each a separate queue.
 enum class Channel : uint8_t {
-  forward_from_previous,  ///< activations come in
-  forward_to_next,        ///< activations go out
-  backward_from_next,     ///< their gradients come in
-  backward_to_previous    ///< gradients go out
+  forward_from_previous,  ///< receives activations
+  forward_to_next,        ///< sends activations
+  backward_from_next,     ///< receives gradients of activations
+  backward_to_previous    ///< sends gradients of activations
 };
 constexpr size_t kChannels = 4;
 

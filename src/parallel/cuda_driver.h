@@ -1,5 +1,5 @@
-// Functions of the CUDA driver, found through the runtime: te-train does not link to the driver's library. Included
-// only by CUDA sources.
+// Functions of the CUDA driver, found through the runtime because te-train does not link to the driver's library. For
+// CUDA sources only.
 #pragma once
 
 #include <cuda.h>
@@ -8,7 +8,7 @@
 
 namespace te::parallel {
 
-/// As cudaTypedefs.h declares it: PFN_NAME_vVERSION.
+/// `Function` is the type in cudaTypedefs.h: PFN_NAME_vVERSION.
 template <class Function>
 Function driver_function(const char* name) {
   void* found = nullptr;
@@ -18,13 +18,13 @@ Function driver_function(const char* name) {
 #else
   TE_CUDA_CHECK(cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result));
 #endif
-  TE_CHECK(result == cudaDriverEntryPointSuccess, "the driver has no {}", name);
+  TE_CHECK(result == cudaDriverEntryPointSuccess, "the CUDA driver has no function {}", name);
   return reinterpret_cast<Function>(found);
 }
 
 inline void driver_check(CUresult result, const char* call) {
   if (result != CUDA_SUCCESS)
-    internal_error(fmt::format("{}: error {} of the CUDA driver", call, static_cast<int>(result)),
+    internal_error(fmt::format("{}: CUDA driver error {}", call, static_cast<int>(result)),
                    std::source_location::current());
 }
 

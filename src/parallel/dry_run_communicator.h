@@ -1,6 +1,6 @@
-// Measures what a rank computes when it never waits for another: every operation fills its outputs with data that the
-// rank has itself, by a copy on the device. Copies, because a GPU runs GEMMs of zeros at a higher clock than
-// GEMMs of activations. The numbers that come out mean nothing.
+// Communicator without communication, to measure the computation of one rank: every operation fills its outputs with
+// copies of the rank's own data. The results are meaningless. Outputs are not zero because a GPU runs GEMMs of zeros at
+// a higher clock than GEMMs of activations.
 #pragma once
 
 #include "parallel/communicator.h"
@@ -16,16 +16,16 @@ class DryRunCommunicator final : public Communicator {
   Tensor part(const Tensor& full, int rank) const;
 
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override {}
-  /// Every rank's part is this rank's.
+  /// Copies this rank's part to every rank's part.
   void do_all_gather(const Context&, const Tensor& in, const Tensor& out) override;
-  /// Its own parts.
+  /// Copies the input.
   void do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) override {
     context.copy(out.view({out.numel()}), in.view({in.numel()}));
   }
-  /// This rank's part of its own addend.
+  /// Copies this rank's part of its own input.
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
   void do_broadcast(const Context&, const Tensor&, int) override {}
-  /// A receive on any channel gives what was last sent on any.
+  /// A receive on any channel copies the tensor that was last sent on any channel, if it has the same size.
   void do_send(const Context&, const Tensor& t, int) override { last_sent_ = t; }
   void do_receive(const Context&, const Tensor& t, int) override;
   void do_barrier(const Context&) override {}

@@ -1,4 +1,4 @@
-// The last operations of one communicator on the device, for the watchdog's line.
+// The last operations of one communicator on the device, for the watchdog's message.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 
 namespace te::parallel {
 
-/// The last operations launched on one communicator, each with an event behind it: the oldest whose event has not come
-/// is what the device is in.
+/// Records an event after each of the last operations launched on a communicator. The oldest operation whose event is
+/// not done is the one that the device executes.
 class FlightRecorder {
  public:
-  /// kept: how many of the last operations.
+  /// `kept` is the number of operations to remember.
   explicit FlightRecorder(const Context& context, size_t kept = 64) : entries_(kept) {
     for (Entry& entry : entries_) entry.event.emplace(context);
   }
@@ -29,7 +29,7 @@ class FlightRecorder {
     entry.event->record(context);
   }
 
-  /// "" when all are done.
+  /// Description of the oldest operation that is not done; "" if all are done.
   std::string oldest_pending() {
     const std::lock_guard lock(mutex_);
     const uint64_t kept = std::min<uint64_t>(count_, entries_.size());

@@ -1,5 +1,5 @@
-// Whether a rank of this host is ending the job (World::abort), which the others cannot ask it. Both functions may be
-// called by signal handlers.
+// Shared flag of this host's ranks: one of them is ending the job (World::abort). Both functions are safe in signal
+// handlers.
 #pragma once
 
 namespace te::parallel {

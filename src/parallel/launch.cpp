@@ -27,16 +27,15 @@ Context open_cuda_device(World& world, const ExecutionOptions& options) {
   });
   if (world.size() == 1) return std::move(*context);
   if (ranks_share_gpus()) {
-    // NCCL refuses two ranks on a GPU of one host. To it these are of several hosts, so they talk over sockets.
+    // NCCL refuses two ranks on one GPU of a host. With different host ids it uses sockets between them.
     setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", world.hostname(), world.rank()).c_str(), 0);
     if (world.leader())
       spdlog::warn(
-          "TE_RANKS_SHARE_GPUS: ranks may share a GPU, for tests of layouts; messages of NCCL go over "
-          "sockets");
+          "TE_RANKS_SHARE_GPUS: ranks may share a GPU, for tests of layouts; NCCL communicates over sockets");
     return std::move(*context);
   }
 
-  // Under a launcher that shows each rank its own GPU the ordinals are all 0, so the bus address decides.
+  // If the launcher makes only one GPU visible to each rank, all ordinals are 0; the PCI address identifies the GPU.
   const std::vector<std::string> devices =
       world.gather_strings(fmt::format("{}\n{}", world.hostname(), context->info().bus_id));
   world.run_collectively([&] {

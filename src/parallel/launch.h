@@ -1,4 +1,4 @@
-// Which device a rank drives and how many threads it uses, and the table of ranks printed at start.
+// Device and number of threads of a rank, and the table of ranks that is printed at startup.
 #pragma once
 
 #include <string>
@@ -9,20 +9,19 @@
 
 namespace te::parallel {
 
-/// True where the environment variable TE_RANKS_SHARE_GPUS asks for it (not empty, not 0): a machine with fewer GPUs
-/// than ranks tests layouts, slowly.
+/// True if the environment variable TE_RANKS_SHARE_GPUS is set (not empty, not 0): for slow tests of layouts on a
+/// machine with fewer GPUs than ranks.
 bool ranks_share_gpus();
 
-/// This rank's CUDA device; collective. The ordinal is local_rank modulo the number of devices the rank sees.
-/// JobFailure on all ranks (exit code 2) when two ranks of a host would share a GPU, unless ranks_share_gpus(), or a
-/// device cannot be used. With ranks_share_gpus() NCCL is told that ranks are on several hosts (NCCL_HOSTID).
+/// Opens this rank's CUDA device; collective. The ordinal is local_rank modulo the number of devices visible to the
+/// rank. JobFailure on all ranks (exit code 2) if a device cannot be used, or if two ranks of a host would share a GPU
+/// without ranks_share_gpus(). With ranks_share_gpus() NCCL_HOSTID makes NCCL treat the ranks as separate hosts.
 Context open_cuda_device(World& world, const ExecutionOptions& options = {});
 
-/// This rank's share of the CPUs that the ranks of its host may use (te::thread_count); collective.
+/// Number of threads: this rank's share of the CPUs that the ranks of its host may use (te::thread_count); collective.
 int threads_of_rank(World& world);
 
-/// Rank, host, device and coordinates of every rank, one a line with a heading; collective, the same text on all
-/// ranks.
+/// Table with rank, host, device and coordinates of every rank; collective, the same text on all ranks.
 std::string binding_table(World& world, const Context& context, const ProcessGrid& grid);
 
 }  // namespace te::parallel

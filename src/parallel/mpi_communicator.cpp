@@ -13,7 +13,7 @@ namespace te::parallel {
 namespace {
 
 constexpr int kCollectiveTag = 1, kChannelTag = 2;
-/// Up to so many bytes in all, an all-reduce sends everything to everybody: one round of messages instead of two.
+/// Up to this total size, an all-reduce sends the full tensor to every rank: one round of communication instead of two.
 constexpr size_t kOneRoundBytes = 64 << 10;
 
 template <class T>
@@ -32,7 +32,7 @@ T narrow(Wide value) {
   }
 }
 
-/// out[i] = parts[0][i] op parts[1][i] op ..., in this order; out may be one of the parts.
+/// out[i] = parts[0][i] op parts[1][i] op ..., in this order. `out` may be one of the parts.
 template <class T>
 void reduce_typed(const std::vector<char*>& parts, void* out, int64_t count, ReduceOp op) {
   using Wide = decltype(widen(T{}));
@@ -50,7 +50,7 @@ void reduce_typed(const std::vector<char*>& parts, void* out, int64_t count, Red
       } else {
         for (int64_t i = 0; i < block; ++i) {
           const Wide value = widen(values[i]);
-          // A NaN (unequal to itself) gives way to any number.
+          // A NaN (unequal to itself) is replaced by any number.
           result[i] = value > result[i] || result[i] != result[i] ? value : result[i];
         }
       }
@@ -77,7 +77,7 @@ struct MpiCommunicator::Mpi {
     std::vector<char> bytes;
     MpiExchange exchange;
   };
-  std::deque<Sent> sent;  // oldest first
+  std::deque<Sent> sent;  // pending sends, oldest first
 };
 
 MpiCommunicator::MpiCommunicator(World& world, std::string name, std::vector<int> world_ranks)
@@ -90,7 +90,8 @@ MpiCommunicator::MpiCommunicator(World& world, std::string name, std::vector<int
 
 MpiCommunicator::~MpiCommunicator() {
   if (std::uncaught_exceptions() > mpi_->exceptions) {
-    // The receivers may never come. MPI may still read the buffers, so they stay; within reach, for a leak's finder.
+    // The receivers may never receive. MPI may still read the buffers, so they are not freed; the static list keeps
+    // them reachable for the leak sanitizer.
     static std::vector<Mpi*>& kept = *new std::vector<Mpi*>;  // NOLINT(bugprone-unhandled-exception-at-new)
     kept.push_back(mpi_.release());
     return;
@@ -123,7 +124,7 @@ void MpiCommunicator::do_all_reduce(const Context&, const Tensor& t, ReduceOp op
     exchange.wait();
     return reduce(parts, t.dtype, t.data, t.numel(), op);
   }
-  // Every rank reduces one slice, then the slices are gathered.
+  // Every rank reduces one slice; then the slices are gathered.
   const auto slice = [&](int part) {
     const int64_t begin = t.numel() * part / size(), end = t.numel() * (part + 1) / size();
     return Tensor{bytes_of(t) + static_cast<size_t>(begin) * dtype_size(t.dtype), t.dtype, {end - begin}};

@@ -1,5 +1,5 @@
-// Communicator of CPU ranks over MPI. All operations are built of nonblocking point-to-point messages, polled, so
-// that the watchdog can look at the time; reductions gather the ranks' values and add them in rank order.
+// Communicator of CPU ranks over MPI. Operations consist of nonblocking point-to-point communication, which is polled
+// so that the watchdog can check the time. Reductions gather the ranks' values and add them in rank order.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class MpiCommunicator final : public Communicator {
  public:
   /// Collective over the ranks. The World must outlive it.
   MpiCommunicator(World& world, std::string name, std::vector<int> world_ranks);
-  /// Waits until the sends have arrived, unless an exception is on its way.
+  /// Waits until all sends are complete, unless an exception is being handled.
   ~MpiCommunicator() override;
 
  private:
@@ -31,11 +31,11 @@ class MpiCommunicator final : public Communicator {
   void do_receive(const Context&, const Tensor& t, int peer) override;
   void do_barrier(const Context&) override;
 
-  /// Where rank r's values lie while they are reduced: `own` here, room for `bytes` for each of the others.
+  /// Buffers of the ranks' values for a reduction: `own` for this rank, `bytes` of staging memory for each other rank.
   std::vector<char*> staging_parts(size_t bytes, char* own);
   void reap_sends();
 
-  struct Mpi;  // the MPI communicator and the sends that may still be on their way
+  struct Mpi;  // the MPI communicator and the pending sends
   std::unique_ptr<Mpi> mpi_;
   std::vector<char> staging_;
 };

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 30;  // MPI counts are int
 
-/// Calls visit(offset, bytes) for each piece of a message; one empty piece for an empty message.
+/// Calls visit(offset, bytes) for each part of at most kPieceBytes; once with 0 bytes if there are none.
 template <class Visit>
 void for_pieces(size_t bytes, Visit&& visit) {
   size_t offset = 0;
@@ -65,7 +65,7 @@ void mpi_wait(std::vector<MPI_Request>& requests, MPI_Status* statuses) {
     if (code == MPI_ERR_IN_STATUS && statuses != MPI_STATUSES_IGNORE) {
       for (size_t i = 0; i < requests.size(); ++i) {
         if (statuses[i].MPI_ERROR != MPI_ERR_PENDING) {
-          mpi_check(statuses[i].MPI_ERROR, "a message; do all ranks issue the same operations?");
+          mpi_check(statuses[i].MPI_ERROR, "MPI_Testall; check that all ranks issue the same operations");
         }
       }
     }
@@ -105,8 +105,8 @@ void MpiExchange::wait() {
     int bytes = 0;
     MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
     TE_CHECK(bytes == expected_[i],
-             "{}: rank {} of the group sent {} bytes where {} were expected; do all ranks issue the same "
-             "operations?",
+             "{}: rank {} of the group sent {} bytes, expected {}; check that all ranks issue the same "
+             "operations",
              Operation::describe_current(), statuses[i].MPI_SOURCE, bytes, expected_[i]);
   }
   requests_.clear();

@@ -24,7 +24,7 @@ void nccl_check(ncclResult_t result, const char* call, ncclComm_t comm) {
 }
 #define TE_NCCL_CHECK(comm, call) nccl_check((call), #call, comm)
 
-/// The type in which a tensor is reduced.
+/// NCCL's type for reducing a tensor.
 ncclDataType_t reduced_type(const Tensor& t) {
   switch (t.dtype) {
     case DType::f32:
@@ -34,7 +34,7 @@ ncclDataType_t reduced_type(const Tensor& t) {
     case DType::f16:
       return ncclFloat16;
     default:
-      return ncclInt32;  // Communicator has refused all others
+      return ncclInt32;  // Communicator refuses all others
   }
 }
 
@@ -47,7 +47,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(World& world, const Context& context, std::string name, const std::vector<int>& ranks,
                    int max_ctas);
   ~NcclCommunicator() override;
-  /// Moves one element, so that the two ranks of a channel are connected.
+  /// Sends one element to connect the two ranks of a channel.
   void connect_channel(const Context& context);
 
  private:
@@ -95,7 +95,7 @@ NcclCommunicator::NcclCommunicator(World& world, const Context& context, std::st
 
 NcclCommunicator::~NcclCommunicator() {
   Watchdog::remove_probe(probe_);
-  // After an exception the peers may never finish what is on the streams.
+  // After an exception the peers may never complete the operations that are on the CUDA streams.
   if (std::uncaught_exceptions() > exceptions_) {
     ncclCommAbort(comm_);
   } else {
@@ -123,8 +123,8 @@ Watchdog::Report NcclCommunicator::report(bool find_pending) {
   return report;
 }
 
-/// Behind every launch. While a stream is captured into a graph nothing is recorded: the events would become a part
-/// of the graph.
+/// Called after every launch. Does not record while the CUDA stream is captured: the event would become part of the
+/// graph.
 void NcclCommunicator::launched(const Context& context) {
   if (Watchdog::timeout() == 0) return;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -146,7 +146,7 @@ void NcclCommunicator::do_all_gather(const Context& context, const Tensor& in, c
   launched(context);
 }
 
-// Sends and receives of one group run as one operation, the rank's own part among them.
+// The sends and receives of a NCCL group run as one operation, including this rank's own part.
 void NcclCommunicator::do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) {
   const size_t bytes = in.bytes() / static_cast<size_t>(size());
   TE_NCCL_CHECK(comm_, ncclGroupStart());

@@ -1,4 +1,4 @@
-// The watchdog's side that communicators and World see: the record of one blocking or launched operation.
+// Interface between the watchdog and communicators or World: the record of a blocking or launched operation.
 #pragma once
 
 #include <string>
@@ -13,20 +13,20 @@ namespace te::parallel {
 /// "0, 1, 4"
 std::string list_ranks(const std::vector<int>& ranks);
 
-/// Lives while a thread is inside an operation. Writes its beginning and its end to the status board. On a GPU it is a
-/// Guard too, since NCCL may make a launch wait for the peers.
+/// Exists while a thread is inside an operation, and writes begin and end of the operation to the status board. On a
+/// GPU it is also a Guard because NCCL may block in a launch until the peers launch, too.
 class Operation {
  public:
   Operation(const char* name, const Communicator& group, const Context& context);
-  /// On the host. The arguments must outlive it. ranks: world ranks of the group.
+  /// An operation on the host. `ranks` are world ranks of the group. The arguments must outlive the object.
   Operation(const char* name, const std::string& group, const std::vector<int>& ranks);
   ~Operation();
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  /// To be called while waiting; ends the job when the wait has passed the watchdog's timeout.
+  /// Call this while waiting: ends the job if the wait exceeds the watchdog's timeout.
   static void check_current();
-  /// "all_reduce of tensor (ranks 0, 1)", or "" outside of any.
+  /// "all_reduce of tensor (ranks 0, 1)", or "" outside of operations.
   static std::string describe_current();
 
  private:
@@ -41,13 +41,13 @@ class Operation {
 
 namespace watchdog {
 
-/// Moves this rank to slot `slot` of a board in shared memory (StatusBoard::bytes(slots), zeroed).
+/// Moves this rank's status to slot `slot` of a board in shared memory (StatusBoard::bytes(slots), zeroed).
 void attach_board(void* memory, int slots, int slot, int world_rank);
-/// Back to a board of its own, before the shared memory goes; stops the thread.
+/// Returns to a private board, before the shared memory is freed, and stops the watchdog's thread.
 void detach_board();
 
-/// What a Guard does, for a wait "for the device in WHAT" or for one that names what it is for. Armable: the watchdog
-/// is on and no guard is up.
+/// Implementation of Guard. arm() is for a wait "for the device in WHAT", arm_for() for any other wait. armable(): the
+/// watchdog is on and there is no guard.
 bool armable();
 bool arm(std::string_view what);
 bool arm_for(std::string_view wait);

@@ -1,5 +1,4 @@
-// Memory of a rank's GPU that the other ranks of a group on its host can read and write, by CUDA's interprocess
-// handles.
+// GPU memory of a rank that the other ranks of a group on the same host can read and write (CUDA IPC).
 #pragma once
 
 #include <cstddef>
@@ -15,30 +14,31 @@ namespace te::parallel {
 
 class World;
 
-/// Collective over the world: JobFailure, a UserError, where the ranks of a group are on several hosts, or where the
-/// GPU of one cannot access that of another. `key`: of the config, such as "parallel.tensor_transport", for messages.
+/// Checks that the ranks of a group are on one host and that their GPUs have peer access; collective over the world.
+/// JobFailure (a UserError) otherwise. `key` is the config key for messages, such as "parallel.tensor_transport".
 void check_peer_access(World& world, const Context& context, const Communicator& group,
                        const std::string& key);
 
 class PeerMemory {
  public:
-  /// Collective over the world. `memory`: `bytes` of the context's device, the same number on all ranks of the group;
-  /// `layout` likewise. JobFailure, a UserError, when the driver does not open it for another rank.
+  /// Collective over the world. `memory` is `bytes` bytes on the context's device. `bytes` and `layout`, a description
+  /// of the memory's layout, must be equal on all ranks of the group. JobFailure (a UserError) if they differ, or if
+  /// the driver cannot open the memory on another rank.
   PeerMemory(World& world, const Context& context, const Communicator& group, void* memory, size_t bytes,
              const std::string& layout, const std::string& key);
-  /// Waits for the context, closes what it opened, and waits for the other ranks of the group to do so too, since the
-  /// memory may be freed then. After an exception it leaves all that to the end of the process.
+  /// Waits for the context, closes the other ranks' memory, and waits until the group's ranks have done so, too: the
+  /// memory may be freed afterwards. Does nothing if an exception is being handled.
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  /// The begin of group rank `rank`'s memory, as this rank's device sees it.
+  /// Address of group rank `rank`'s memory on this rank's device.
   char* at(int rank) const { return views_[static_cast<size_t>(rank)]; }
   bool holds(const Tensor& tensor) const {
     const auto* const begin = static_cast<const char*>(tensor.data);
     return begin >= own() && begin + tensor.bytes() <= own() + bytes_;
   }
-  /// Of a tensor that it holds: from the begin.
+  /// Byte offset of a tensor in this rank's memory; holds(tensor) must be true.
   size_t offset(const Tensor& tensor) const {
     return static_cast<size_t>(static_cast<const char*>(tensor.data) - own());
   }

@@ -20,12 +20,12 @@ std::string remedy(const std::string& key) {
   return "set " + key + " to nccl";
 }
 
-/// What a rank tells the others of its memory.
+/// Description of a rank's memory for the other ranks.
 struct Offer {
-  cudaIpcMemHandle_t handle;  ///< of the allocation
-  uint64_t offset;            ///< of the memory in it
+  cudaIpcMemHandle_t handle;  ///< handle of the allocation
+  uint64_t offset;            ///< offset of the memory in the allocation
   uint64_t bytes;
-  uint64_t layout;  ///< hash of the description
+  uint64_t layout;  ///< hash of the layout's description
 };
 
 std::string text_of(const Offer& offer) {
@@ -34,7 +34,7 @@ std::string text_of(const Offer& offer) {
 
 Offer offer_of(const std::string& text) {
   Offer offer{};
-  TE_CHECK(text.size() == sizeof(Offer), "an offer of {} bytes", text.size());
+  TE_CHECK(text.size() == sizeof(Offer), "description of peer memory with {} bytes", text.size());
   std::memcpy(&offer, text.data(), sizeof(Offer));
   return offer;
 }
@@ -52,7 +52,7 @@ Offer make_offer(void* memory, size_t bytes, const std::string& layout, const st
       cudaIpcGetMemHandle(&offer.handle, reinterpret_cast<void*>(base));  // NOLINT(performance-no-int-to-ptr)
   if (status == cudaSuccess) return offer;
   cudaGetLastError();
-  user_error("{} copy: CUDA does not share this GPU's memory with other processes ({}); {}", key,
+  user_error("{} copy: CUDA cannot share this GPU's memory with other processes ({}); {}", key,
              cudaGetErrorString(status), remedy(key));
 }
 
@@ -73,23 +73,21 @@ void check_peer_access(World& world, const Context& context, const Communicator&
                 peer_rank = group.world_ranks()[static_cast<size_t>(peer)];
       if (first_local != world.first_local()) {
         user_error(
-            "{} copy: ranks {} of one {} group are on several hosts, and copies go no further than one; {}, "
-            "or "
-            "take groups of at most the ranks of a host",
+            "{} copy: ranks {} of a {} group are on several hosts, but copies work only inside one host; {}, "
+            "or use groups of at most as many ranks as a host has",
             key, list_ranks(group.world_ranks()), group.name(), remedy(key));
       }
       if (cudaDeviceGetByPCIBusId(&other, bus_id.c_str()) != cudaSuccess) {
         cudaGetLastError();
         user_error(
-            "{} copy: rank {} does not see the GPU {} of rank {}; let CUDA_VISIBLE_DEVICES show all GPUs of "
-            "the {} "
-            "group to its ranks, or {}",
-            key, own_rank, bus_id, peer_rank, group.name(), remedy(key));
+            "{} copy: GPU {} of rank {} is not visible to rank {}; set CUDA_VISIBLE_DEVICES so that all GPUs "
+            "of the {} group are visible to its ranks, or {}",
+            key, bus_id, peer_rank, own_rank, group.name(), remedy(key));
       }
-      if (other == context.ordinal()) continue;  // ranks that share it (launch.h)
+      if (other == context.ordinal()) continue;  // ranks share the GPU (launch.h)
       if (cudaDeviceCanAccessPeer(&access, context.ordinal(), other) != cudaSuccess || access == 0) {
         cudaGetLastError();
-        user_error("{} copy: the GPU of rank {} cannot access the memory of rank {}'s; {}", key, own_rank,
+        user_error("{} copy: the GPU of rank {} cannot access the memory of rank {}'s GPU; {}", key, own_rank,
                    peer_rank, remedy(key));
       }
     }
@@ -106,7 +104,7 @@ PeerMemory::PeerMemory(World& world, const Context& context, const Communicator&
       exceptions_(std::uncaught_exceptions()) {
   views_.assign(static_cast<size_t>(group.size()), nullptr);
   views_[static_cast<size_t>(group.rank())] = static_cast<char*>(memory);
-  context.synchronize();  // what has been written there is there for the others
+  context.synchronize();  // completes earlier writes to the memory before other ranks read it
   std::string own_offer;
   world.run_collectively([&] { own_offer = text_of(make_offer(memory, bytes, layout, key_)); });
   const std::vector<std::string> offers = world.gather_strings(own_offer, group.world_ranks());
@@ -122,14 +120,14 @@ void PeerMemory::open(const std::vector<std::string>& offers, const std::string&
     const int peer_rank = group_.world_ranks()[static_cast<size_t>(peer)];
     if (offer.bytes != own.bytes || offer.layout != own.layout) {
       user_error(
-          "{} copy: the memory of rank {} is laid out otherwise than this rank's ({} and {} bytes); {}", key_,
-          peer_rank, offer.bytes, own.bytes, remedy(key_));
+          "{} copy: the memory of rank {} has a different layout than this rank's ({} and {} bytes); {}",
+          key_, peer_rank, offer.bytes, own.bytes, remedy(key_));
     }
     void* base = nullptr;
     const cudaError_t status = cudaIpcOpenMemHandle(&base, offer.handle, cudaIpcMemLazyEnablePeerAccess);
     if (status != cudaSuccess) {
       cudaGetLastError();
-      user_error("{} copy: CUDA does not open the memory of rank {}'s GPU ({}); {}", key_, peer_rank,
+      user_error("{} copy: CUDA cannot open the memory of rank {}'s GPU ({}); {}", key_, peer_rank,
                  cudaGetErrorString(status), remedy(key_));
     }
     opened_.push_back(base);
@@ -137,7 +135,7 @@ void PeerMemory::open(const std::vector<std::string>& offers, const std::string&
   }
 }
 
-/// Each rank writes a word of its own to the begin of its memory, and must find the others' through its views.
+/// Each rank writes a distinct word to the beginning of its memory and checks that it can read the other ranks' words.
 void PeerMemory::check_views() {
   constexpr uint64_t kMark = 0x7465747261696e00;
   const auto copy = [](void* to, const void* from) {
@@ -154,13 +152,13 @@ void PeerMemory::check_views() {
       uint64_t found = 0;
       copy(&found, at(peer));
       if (found != kMark + static_cast<uint64_t>(peer))
-        user_error("{} copy: what was opened as the memory of rank {} is not that; {}", key_,
+        user_error("{} copy: CUDA opened wrong memory for rank {}; {}", key_,
                    group_.world_ranks()[static_cast<size_t>(peer)], remedy(key_));
     }
   });
   copy(own(), &kept);
   TE_CUDA_CHECK(cudaDeviceSynchronize());
-  world_.barrier(group_.world_ranks());  // nobody writes there before
+  world_.barrier(group_.world_ranks());  // other ranks may write to the memory only after it is restored
 }
 
 PeerMemory::~PeerMemory() {

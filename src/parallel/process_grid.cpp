@@ -5,7 +5,7 @@
 namespace te::parallel {
 namespace {
 
-/// All ranks whose coordinates agree with `at` on every axis that is not free.
+/// Axes along which the members of a group differ.
 struct FreeAxes {
   bool tensor = false, context = false, data = false, pipeline = false;
 };
@@ -30,21 +30,20 @@ std::string Coordinates::str() const {
 }
 
 ProcessGrid ProcessGrid::of(int world, int tensor, int context, int pipeline) {
-  TE_CHECK(world >= 1, "process grid: a world of {} ranks", world);
+  TE_CHECK(world >= 1, "process grid: world of {} ranks", world);
   if (tensor < 1 || context < 1 || pipeline < 1) {
     user_error("parallel: tensor {}, context {} and pipeline {} must each be at least 1", tensor, context,
                pipeline);
   }
   const int64_t model = int64_t{tensor} * context * pipeline;
   if (world % model != 0) {
-    const std::string cut =
+    const std::string sizes =
         context == 1 ? fmt::format("tensor {} x pipeline {}", tensor, pipeline)
                      : fmt::format("tensor {} x context {} x pipeline {}", tensor, context, pipeline);
     user_error(
-        "parallel: {} ranks cannot be cut into {} = {} ranks per copy of the model (remainder {}); start a "
-        "multiple of {} "
-        "ranks or change parallel.tensor, parallel.context or parallel.pipeline",
-        world, cut, model, world % model, model);
+        "parallel: {} ranks cannot be divided into {} = {} ranks per copy of the model (remainder {}); start "
+        "a multiple of {} ranks or change parallel.tensor, parallel.context or parallel.pipeline",
+        world, sizes, model, world % model, model);
   }
   return {world, tensor, context, static_cast<int>(world / model), pipeline};
 }
@@ -62,7 +61,7 @@ Coordinates ProcessGrid::coordinates(int rank) const {
 int ProcessGrid::rank(const Coordinates& at) const {
   TE_CHECK(at.tensor >= 0 && at.tensor < tensor && at.context >= 0 && at.context < context && at.data >= 0 &&
                at.data < data && at.pipeline >= 0 && at.pipeline < pipeline,
-           "process grid: coordinates {} outside of {}", at.str(), str());
+           "process grid: coordinates {} are outside of {}", at.str(), str());
   return at.tensor + tensor * (at.context + context * (at.data + data * at.pipeline));
 }
 

@@ -38,7 +38,7 @@ __device__ void put(__half& x, float sum) {
   x = __float2half_rn(sum);
 }
 
-/// So many elements are read at once.
+/// 16 bytes of elements, for vectorized loads and stores.
 template <class T>
 struct alignas(16) Vector {
   static constexpr int kCount = 16 / sizeof(T);
@@ -89,13 +89,13 @@ void launch(const Context& context, const Parts& parts, const Tensor& out) {
 }  // namespace
 
 void sum_of_ranks(const Context& context, const std::vector<const void*>& parts, const Tensor& out) {
-  TE_CHECK(!parts.empty() && parts.size() <= kMaxAddends, "a sum of {} addends", parts.size());
+  TE_CHECK(!parts.empty() && parts.size() <= kMaxAddends, "sum of ranks with {} addends", parts.size());
   Parts addends{};
   addends.count = static_cast<int>(parts.size());
   std::copy(parts.begin(), parts.end(), addends.data.begin());
   bool aligned = reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
   for (const void* part : parts) aligned = aligned && reinterpret_cast<uintptr_t>(part) % 16 == 0;
-  TE_CHECK(aligned, "a sum of ranks of memory that is not aligned to 16 bytes, shape {}", out.shape.str());
+  TE_CHECK(aligned, "sum of ranks of shape {}: memory is not aligned to 16 bytes", out.shape.str());
   switch (out.dtype) {
     case DType::f32:
       return launch<float>(context, addends, out);
@@ -104,7 +104,7 @@ void sum_of_ranks(const Context& context, const std::vector<const void*>& parts,
     case DType::f16:
       return launch<__half>(context, addends, out);
     default:
-      TE_CHECK(false, "a sum of ranks of {}", dtype_name(out.dtype));
+      TE_CHECK(false, "sum of ranks of dtype {}", dtype_name(out.dtype));
   }
 }
 

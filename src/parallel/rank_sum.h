@@ -1,4 +1,4 @@
-// The sum of several ranks' addends, in the order of the ranks, and of what they are added to.
+// Sum of several ranks' addends in rank order, for reductions with copy engines.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,12 @@
 
 namespace te::parallel {
 
-/// The addends of at most so many ranks: the GPUs of one host.
+/// Largest number of ranks: at least as many as a host has GPUs.
 constexpr int kMaxSummedRanks = 32;
 constexpr int kMaxAddends = kMaxSummedRanks + 1;
 
-/// out = the sum of `parts`, added in FP32 one after another and rounded once to out's dtype (f32, bf16, f16), of which
-/// they are; all of out's size, 16-byte aligned. `out` may be one of them. On a GPU only.
+/// out = sum of `parts`, added in FP32 in their order and rounded once to the dtype of `out` (f32, bf16, f16). All
+/// parts have the size and dtype of `out` and are 16-byte aligned; `out` may be one of them. GPU only.
 void sum_of_ranks(const Context& context, const std::vector<const void*>& parts, const Tensor& out);
 
 }  // namespace te::parallel

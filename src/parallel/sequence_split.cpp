@@ -6,7 +6,8 @@ namespace te::parallel {
 
 SequenceSplit::SequenceSplit(int64_t seq, int rank, int ranks) : seq_(seq), rank_(rank), ranks_(ranks) {
   TE_CHECK(ranks >= 1 && rank >= 0 && rank < ranks, "sequence split: rank {} of {}", rank, ranks);
-  TE_CHECK(ranks == 1 || seq % (2 * ranks) == 0, "sequence split: {} tokens in {} chunks", seq, 2 * ranks);
+  TE_CHECK(ranks == 1 || seq % (2 * ranks) == 0, "sequence split: {} tokens are not divisible into {} chunks",
+           seq, 2 * ranks);
   ranges_ = ranges_of(rank);
 }
 

@@ -22,8 +22,8 @@ void StatusBoard::publish(int slot, const Status& status) {
 Status StatusBoard::read(int slot) const {
   const Slot& from = slot_[slot];
   Words words{};
-  // A rank that was killed in the middle of a write leaves an odd version for ever: after some tries the words are
-  // taken as they are, good enough for a message.
+  // A rank that is killed during a write leaves an odd version. After some attempts the words are used as they are,
+  // which is sufficient for a message.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const uint64_t before = from.version.load(std::memory_order_acquire);
     if (before == 0) return {};

@@ -1,5 +1,5 @@
-// What each rank of a host does now, in memory that they share: the watchdog of one rank reads there where the others
-// are. A slot has one writer; a reader that meets a write in progress tries again.
+// Current operation of each rank of a host, in shared memory, so that the watchdog of one rank can report the others.
+// Each slot has one writer; a reader retries if it sees a write in progress (seqlock).
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@
 namespace te::parallel {
 
 struct Status {
-  int32_t rank = -1;      ///< in the world; -1: the slot was never written
+  int32_t rank = -1;      ///< world rank; -1 if the slot was never written
   int32_t waiting = 0;    ///< 1 inside the operation, 0 after it
-  uint64_t sequence = 0;  ///< operations that the rank has begun
-  int64_t since_ns =
-      0;  ///< when it entered or left the operation; steady clock, which a host's processes share
-  int64_t seen_ns = 0;           ///< while waiting on the CPU: when it last looked whether its wait is over
-  int64_t guarded_since_ns = 0;  ///< when a Guard was set up; 0: none
+  uint64_t sequence = 0;  ///< number of operations that the rank has started
+  /// When the rank entered or left the operation, on the steady clock, which is the same for all processes of a host.
+  int64_t since_ns = 0;
+  int64_t seen_ns = 0;           ///< last poll while the rank waits on the CPU
+  int64_t guarded_since_ns = 0;  ///< when a Guard was armed; 0 if none is
   char operation[32] = {};
   char group[48] = {};
   char guard[56] = {};
@@ -29,22 +29,22 @@ class StatusBoard {
   static constexpr size_t bytes(int slots) {
     return sizeof(Header) + sizeof(Slot) * static_cast<size_t>(slots);
   }
-  /// `memory`: zeroed, 64-byte aligned, shared by all who use the board; it must outlive it.
+  /// `memory` is zeroed, 64-byte aligned and shared by all users of the board. It must outlive the board.
   StatusBoard(void* memory, int slots);
 
   int slots() const { return slots_; }
   void publish(int slot, const Status& status);
   Status read(int slot) const;
-  /// True for the first caller of all processes.
+  /// True only for the first call in all processes.
   bool claim_report();
-  /// One of the processes ends the job. Both may be called by signal handlers.
+  /// A process ends the job. Both functions are safe in signal handlers.
   void announce_end() { header_->ending = 1; }
   bool ending() const { return header_->ending != 0; }
 
  private:
   static constexpr size_t kWords = sizeof(Status) / sizeof(uint64_t);
   using Words = std::array<uint64_t, kWords>;
-  // All-zero bytes are a valid state, so nobody has to construct these in shared memory first.
+  // All-zero bytes are a valid state, so these need no construction in shared memory.
   struct alignas(64) Header {
     std::atomic<uint32_t> claimed, ending;
   };

@@ -1,4 +1,4 @@
-// Consecutive tokens of a whole that are neighbours on the rank that holds them.
+// Consecutive tokens that are also consecutive in a rank's memory.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 namespace te::parallel {
 
 struct TokenRange {
-  int64_t local = 0;  ///< the first one's place among the rank's tokens
-  int64_t begin = 0;  ///< and in the whole: a sequence (SequenceSplit) or a microbatch (TensorParallel)
+  int64_t local = 0;  ///< index of the first token among the rank's tokens
+  int64_t begin = 0;  ///< its index in the full sequence (SequenceSplit) or microbatch (TensorParallel)
   int64_t count = 0;
 };
 

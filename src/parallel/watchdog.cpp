@@ -23,7 +23,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-/// A waiting rank that has not looked for so long does not run: it is stopped, or its host is out of breath.
+/// A waiting rank that has not polled for this long is not running: it is stopped or starved of CPU.
 constexpr int64_t kStillNs = 2'000'000'000;
 constexpr int64_t kBeatNs = 250'000'000;
 constexpr std::string_view kForDevice = "for the device in ";
@@ -50,7 +50,7 @@ struct State {
   StatusBoard board{own_memory, 1};
   int slot = 0;
   int world_rank = 0;
-  Status status;  // what the board says of this rank
+  Status status;  // this rank's entry on the board
   std::atomic<uint64_t> sequence{0};
   std::atomic<bool> fired{false};
 
@@ -66,13 +66,13 @@ struct State {
 };
 static_assert(sizeof(State::own_memory) >= StatusBoard::bytes(1));
 
-/// Never destroyed: the thread and exiting ranks may still look at it.
+/// Never destroyed: the thread and exiting ranks may still read it.
 State& state() {
   static State& instance = *new State;
   return instance;
 }
 
-/// Changes what the board says of this rank.
+/// Changes this rank's entry on the board.
 template <class Change>
 void publish(Change&& change) {
   State& s = state();
@@ -85,7 +85,7 @@ std::string during(std::string_view text) {
   return text.empty() ? "" : fmt::format(", during {}", text);
 }
 
-/// Where the ranks of this host are, but for this one.
+/// Describes what the other ranks of this host are doing.
 std::string others(int64_t now) {
   State& s = state();
   std::string text;
@@ -99,14 +99,14 @@ std::string others(int64_t now) {
     const auto seconds = [now](int64_t since) { return double(now - since) * 1e-9; };
     text += fmt::format("; rank {} ", status.rank);
     if (status.guarded_since_ns != 0) {
-      text +=
-          fmt::format("waits for {:.1f} s {}, launched last", seconds(status.guarded_since_ns), status.guard);
+      text += fmt::format("has waited {:.1f} s {}, last launched", seconds(status.guarded_since_ns),
+                          status.guard);
     } else if (status.waiting != 0 && now - status.seen_ns > kStillNs) {
-      text += fmt::format("does not run for {:.1f} s, stopped in", seconds(status.seen_ns));
+      text += fmt::format("has not run for {:.1f} s, stopped in", seconds(status.seen_ns));
     } else if (status.waiting != 0) {
-      text += fmt::format("waits for {:.1f} s in", seconds(status.since_ns));
+      text += fmt::format("has waited {:.1f} s in", seconds(status.since_ns));
     } else {
-      text += fmt::format("is elsewhere, {:.1f} s after", seconds(status.since_ns));
+      text += fmt::format("is not communicating, {:.1f} s after", seconds(status.since_ns));
     }
     text += fmt::format(" {} of {} (its operation {}{})", status.operation, status.group, status.sequence,
                         during(status.activity));
@@ -114,8 +114,8 @@ std::string others(int64_t now) {
   return text;
 }
 
-/// Prints the line and ends the job. The first of a host's ranks adds what the board says; the others get two
-/// seconds to print theirs.
+/// Prints the message and ends the job. The first rank of a host adds the status of the others, which have two seconds
+/// to print their messages.
 [[noreturn]] void fire(const std::string& what) {
   State& s = state();
   if (!s.fired.exchange(true)) {
@@ -128,7 +128,7 @@ std::string others(int64_t now) {
   World::abort(1);
 }
 
-/// Calls all probes; the first error, and the pending operations of all.
+/// Calls all probes; returns the first error and all pending operations.
 Watchdog::Report ask_probes(bool find_pending) {
   Watchdog::Report all;
   for (const auto& [handle, probe] : state().probes) {
@@ -139,7 +139,7 @@ Watchdog::Report ask_probes(bool find_pending) {
   return all;
 }
 
-/// The thread's body: looks at the guard about once a second.
+/// Body of the thread: checks the guard about once per second.
 void watch() {
   State& s = state();
   std::unique_lock lock(s.mutex);
@@ -158,8 +158,8 @@ void watch() {
     fire(fmt::format("has waited {:.1f} s {}{}{}", double(waited) * 1e-9, s.guard_what,
                      during(s.guard_activity),
                      !device           ? ""
-                     : pending.empty() ? "; the device is in no communication"
-                                       : "; the device is in " + pending));
+                     : pending.empty() ? "; no communication is pending on the device"
+                                       : "; pending on the device: " + pending));
   }
 }
 

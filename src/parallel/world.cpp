@@ -24,7 +24,7 @@
 namespace te::parallel {
 namespace {
 
-/// Whether a launcher started this process as a rank of an MPI job.
+/// True if a launcher started this process as a rank of an MPI job.
 bool launched() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"}) {
     if (std::getenv(name) != nullptr) return true;
@@ -32,8 +32,8 @@ bool launched() {
   const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
   if (tasks != nullptr && std::atoi(tasks) > 1) {
     user_error(
-        "srun started {} tasks without MPI: use srun --mpi=pmix (srun --mpi=list shows what there is), or "
-        "mpirun",
+        "srun started {} tasks without MPI: use srun --mpi=pmix (srun --mpi=list shows what is available) "
+        "or mpirun",
         tasks);
   }
   return false;
@@ -55,7 +55,7 @@ struct World::State {
   MPI_Win board = MPI_WIN_NULL;
   std::map<Ranks, MPI_Comm> groups;
 
-  /// `ranks`, or all if it is empty.
+  /// `ranks`, or all ranks if it is empty.
   Ranks members(const Ranks& ranks) const {
     if (!ranks.empty()) return ranks;
     Ranks all(static_cast<size_t>(size));
@@ -68,7 +68,7 @@ struct World::State {
     return found != groups.end() ? found->second : groups.emplace(ranks, mpi_make_group(ranks)).first->second;
   }
 
-  /// `bytes` of every rank of the group, one after another.
+  /// Gathers `bytes` bytes from every rank of the group, in rank order.
   std::vector<char> gather(const char* name, const Ranks& ranks, const void* data, size_t bytes) {
     const Ranks all = members(ranks);
     std::vector<char> out(bytes * all.size());
@@ -98,24 +98,25 @@ struct World::State {
   void stop_mpi();
 };
 
-// Every rank comes to the same result, and rank 0 says it.
+// All ranks have the same result; only rank 0 has the message.
 void World::State::check_thread_level(int provided) {
   if (provided >= MPI_THREAD_SERIALIZED) return;
   mpi = false;
   MPI_Finalize();
   throw JobFailure(
-      2, rank != 0 ? ""
-                   : fmt::format("error: MPI provides thread level {} of {} (MPI_THREAD_SERIALIZED), but the "
-                                 "watchdog's thread must be able to end the job; unset "
-                                 "OMPI_MPI_THREAD_LEVEL, or use an MPI that is built with threads",
-                                 provided, static_cast<int>(MPI_THREAD_SERIALIZED)));
+      2, rank != 0
+             ? ""
+             : fmt::format("error: MPI provides thread level {}, but the watchdog's thread needs {} "
+                           "(MPI_THREAD_SERIALIZED) to end the job; unset OMPI_MPI_THREAD_LEVEL, or use "
+                           "an MPI that is built with threads",
+                           provided, static_cast<int>(MPI_THREAD_SERIALIZED)));
 }
 
 void World::State::start_mpi() {
 #ifdef __SANITIZE_ADDRESS__
-  const __lsan::ScopedDisabler mpi_leaks_at_start;  // also of plug-ins that it tries and unloads
+  const __lsan::ScopedDisabler mpi_leaks_at_start;  // also in plug-ins that MPI loads and unloads again
 #endif
-  // The watchdog's thread may abort the job while the main thread waits for a device: never both inside MPI.
+  // The watchdog's thread may abort the job while the main thread waits for a device. They are never in MPI at once.
   int provided = 0;
   TE_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
   mpi = true;
@@ -131,7 +132,7 @@ void World::State::start_mpi() {
   const int first = local_rank == 0 ? 1 : 0;
   TE_MPI_CHECK(MPI_Allreduce(&first, &hosts, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
 
-  // The status board: allocated whole by the host's first rank, zeroed before anybody writes.
+  // The first rank of the host allocates the complete status board and zeroes it before any rank writes.
   const size_t bytes = local_rank == 0 ? StatusBoard::bytes(local_size) + 64 : 0;
   char* memory = nullptr;
   TE_MPI_CHECK(
@@ -144,7 +145,7 @@ void World::State::start_mpi() {
   const uintptr_t misaligned = reinterpret_cast<uintptr_t>(memory) % 64;
   watchdog::attach_board(memory + (misaligned == 0 ? 0 : 64 - misaligned), local_size, local_rank, rank);
   MPI_Comm_free(&host);
-  group(members({}));  // now, since making a group waits for its ranks unwatched
+  group(members({}));  // created now because the watchdog does not watch the creation of a group
 }
 
 void World::State::stop_mpi() {
@@ -152,8 +153,8 @@ void World::State::stop_mpi() {
   for (auto& [ranks, comm] : groups) MPI_Comm_free(&comm);
   MPI_Win_free(&board);
 #ifdef __SANITIZE_ADDRESS__
-  // Leaks are looked for now: Open MPI unloads its plug-ins at its end, and what they leak could not be told
-  // from leaks of ours by name any more (tests/testing/mpi_leaks.supp).
+  // Check for leaks now: Open MPI unloads its plug-ins in MPI_Finalize, and then leaks in them can no longer be
+  // suppressed by name (tests/testing/mpi_leaks.supp).
   __lsan_do_leak_check();
 #endif
   MPI_Finalize();
@@ -165,7 +166,7 @@ World::World() : state_(std::make_unique<State>()) {
 
 World::~World() {
   if (!state_->mpi) return;
-  // Other ranks are perhaps waiting for this one: leaving MPI in good order would never end.
+  // Other ranks may be waiting for this one, so MPI_Finalize might never return.
   if (std::uncaught_exceptions() > state_->exceptions) abort(1);
   state_->stop_mpi();
 }
@@ -226,11 +227,11 @@ std::string World::broadcast_string(const std::string& text, const Ranks& ranks,
 }
 
 std::vector<std::string> World::gather_strings(const std::string& text, const Ranks& ranks) {
-  // Texts are padded to the longest: simple, and they are short.
+  // Texts are short, so they are padded to the length of the longest one.
   const auto length = static_cast<int64_t>(text.size());
   const std::vector<int64_t> lengths = state_->gather_values("gather", ranks, length);
   const auto longest = static_cast<size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  TE_CHECK(longest < size_t{1} << 30, "gather of a text of {} bytes", longest);
+  TE_CHECK(longest < size_t{1} << 30, "gather_strings with a text of {} bytes", longest);
   std::string padded = text;
   padded.resize(longest);
   const std::vector<char> bytes = state_->gather("gather", ranks, padded.data(), longest);
@@ -247,7 +248,7 @@ void World::barrier(const Ranks& ranks) {
 
 void World::run_collectively(const std::function<void()>& fn) {
   if (size() == 1) return fn();
-  std::string report;  // exit code and message, empty if it went well
+  std::string report;  // exit code and message; empty on success
   try {
     fn();
   } catch (const JobFailure& failure) {
@@ -267,7 +268,7 @@ void World::run_collectively(const std::function<void()>& fn) {
   std::string message;
   for (const auto& [text, ranks] : failures) {
     const int code = std::atoi(text.c_str());
-    exit_code = exit_code == 0 ? code : std::min(exit_code, code);  // an internal error outranks the user's
+    exit_code = exit_code == 0 ? code : std::min(exit_code, code);  // internal errors (1) have priority
     if (!message.empty()) message += '\n';
     if (static_cast<int>(ranks.size()) < size()) {
       message += fmt::format("rank{} {}: ", ranks.size() == 1 ? "" : "s", list_ranks(ranks));
@@ -281,7 +282,7 @@ void World::abort(int exit_code) {
   announce_job_end();
   std::fflush(nullptr);
   if (mpi_running()) {
-    // If MPI itself is stuck, the alarm ends this process, and the launcher then ends the others.
+    // If MPI itself hangs, the alarm ends this process, and then the launcher ends the others.
     std::signal(SIGALRM, SIG_DFL);
     alarm(10);
     MPI_Abort(MPI_COMM_WORLD, exit_code);

@@ -1,7 +1,7 @@
-// The process's place in the job, host-side communication among the ranks, and how a job ends.
+// This process's rank in the job, host-side communication between ranks, and the end of a job.
 //
-// MPI is used only when a launcher (mpirun, srun with PMI) started the process; started plainly it is a world of
-// one rank, and MPI is never initialized. One World per process, made in main().
+// MPI is initialized only if a launcher (mpirun, srun with PMI) started the process; otherwise the world has one rank.
+// A process has one World, which main() creates.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +16,42 @@ namespace te::parallel {
 
 class World {
  public:
-  /// UserError when Slurm started several tasks without giving MPI the means to connect them.
+  /// UserError if Slurm started several tasks without a PMI for MPI to connect them.
   World();
-  /// Leaves MPI together with the other ranks; after an exception it aborts the job instead.
+  /// Finalizes MPI together with the other ranks; aborts the job if an exception is being handled.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   int rank() const;
   int size() const;
-  int local_rank() const;  ///< among the ranks of this host
+  int local_rank() const;  ///< rank among the ranks of this host
   int local_size() const;
   int hosts() const;
-  int first_local() const;  ///< the lowest rank of this host, which tells hosts apart whatever their names
+  int first_local() const;  ///< lowest rank of this host, which identifies the host (host names may be equal)
   const std::string& hostname() const;
   bool leader() const { return rank() == 0; }
 
-  // Host values among the ranks of a group, all of which must call (world ranks, as Communicator::world_ranks();
-  // empty: the whole world). Every rank gets the result. sum_f64 adds in the order of the ranks.
+  // Collectives of host values over the ranks of a group (world ranks, as Communicator::world_ranks(); empty for the
+  // whole world). All ranks of the group must call and get the result. sum_f64 adds in rank order.
   using Ranks = std::vector<int>;
   int64_t sum_i64(int64_t value, const Ranks& ranks = {});
   int64_t max_i64(int64_t value, const Ranks& ranks = {});
   int64_t min_i64(int64_t value, const Ranks& ranks = {});
   double sum_f64(double value, const Ranks& ranks = {});
   double max_f64(double value, const Ranks& ranks = {});
-  /// The text (any bytes) of the group's rank `root`.
+  /// The text (arbitrary bytes) of the group's rank `root`.
   std::string broadcast_string(const std::string& text, const Ranks& ranks = {}, int root = 0);
-  /// The ranks' texts in their order.
+  /// The ranks' texts in rank order.
   std::vector<std::string> gather_strings(const std::string& text, const Ranks& ranks = {});
   void barrier(const Ranks& ranks = {});
 
-  /// Runs fn on every rank and lets the ranks agree on how it went: when it throws on any of them, JobFailure is
-  /// thrown on all. For the phases in which the user's mistakes show (config, files, devices). fn must not
-  /// communicate, since a rank that throws would leave the others waiting.
+  /// Runs fn on every rank. If it throws on any rank, throws JobFailure on all ranks. Use it for phases that can fail
+  /// because of a user's mistake (config, files, devices). fn must not communicate: if it threw on one rank, the others
+  /// would wait forever.
   void run_collectively(const std::function<void()>& fn);
 
-  /// Ends the whole job now, on every rank, with this exit code.
+  /// Ends the job immediately, on every rank, with this exit code.
   [[noreturn]] static void abort(int exit_code);
 
  private:
@@ -59,8 +59,8 @@ class World {
   std::unique_ptr<State> state_;
 };
 
-/// What run_collectively() throws. The message is the same on all ranks: each distinct one once, with the ranks that
-/// had it unless all had.
+/// Exception of run_collectively(). All ranks have the same text: each distinct message once, with its ranks unless it
+/// occurred on all.
 class JobFailure : public std::exception {
  public:
   JobFailure(int exit_code, std::string message) : exit_code_(exit_code), message_(std::move(message)) {}
@@ -72,11 +72,10 @@ class JobFailure : public std::exception {
   std::string message_;
 };
 
-/// run_main for executables that run as a job: makes the World and runs the body on it, each rank with its share of the
-/// host's cores as threads. A JobFailure is printed by
-/// rank 0, and every rank returns its exit code. Any other exception concerns this rank alone: it prints
-/// "program: rank 3: error: ..." and aborts the job with the exit code (2 after a UserError, else 1). In a world of
-/// one rank it behaves as run_main.
+/// run_main for executables that run as a job: creates the World and runs the body with as many threads as the rank's
+/// share of the host's cores. Rank 0 prints a JobFailure, and every rank returns its exit code. Any other exception
+/// occurred only on this rank: the rank prints "program: rank 3: error: ..." and aborts the job with the exit code (2
+/// after a UserError, else 1). In a world of one rank it is the same as run_main.
 int run_job(const char* program, int (*body)(World&, int, char**), int argc, char** argv);
 
 }  // namespace te::parallel

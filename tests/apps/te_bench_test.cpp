@@ -286,7 +286,7 @@ TEST_F(TeBench, CommNeedsRanksThatFitTheLayout) {
   EXPECT_EQ(text("err").find("te-bench: error: te-bench comm needs at least two ranks; "), 0u) << text("err");
   EXPECT_EQ(run("comm --config " + path("tiny.yaml") + " --set parallel.tensor=2", 3), 2);
   const std::string lines = "\n" + text("err");  // mpirun may print other lines first
-  EXPECT_NE(lines.find("\nte-bench: error: parallel: 3 ranks cannot be cut"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("\nte-bench: error: parallel: 3 ranks cannot be divided"), std::string::npos) << lines;
 }
 
 // The CPU runs operations one after another, so all communication is exposed. overlap_test.cpp tests overlap.

@@ -1,5 +1,5 @@
-// Damaged manifests and shards are refused or read correctly, never with a crash (CI uses sanitizers). Also tests Reader
-// and Writer as tools use them.
+// Damaged manifests and shards are refused or read correctly, never with a crash (CI uses sanitizers). Also tests
+// Reader and Writer as tools use them.
 #include "checkpoint/manifest.h"
 
 #include <array>

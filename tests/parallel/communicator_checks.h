@@ -1,5 +1,5 @@
-// Inputs and expectations for tests of a communicator's operations, whatever is behind it. Every rank can compute every
-// rank's input, so what must come out is computed locally, in double or in the contract's order.
+// Inputs and expected results for tests of any communicator. Every rank can compute the inputs of all ranks, so it
+// computes the expected results locally, reductions in rank order.
 #pragma once
 
 #include <cstring>
@@ -12,9 +12,9 @@ namespace te::testing {
 using parallel::Communicator;
 using parallel::ReduceOp;
 
-/// The values of group rank `rank`, exactly representable in the dtype. `salt` tells calls apart.
+/// Input values of group rank `rank`, exactly representable in the dtype. Different `salt` gives different values.
 inline std::vector<float> rank_values(DType dtype, int64_t count, int rank, uint64_t salt = 0) {
-  // Cheap numbers, since every rank makes those of all ranks: 24 bits of a linear congruential generator, in [-4, 4).
+  // 24 bits of a linear congruential generator, in [-4, 4); fast because every rank generates the values of all ranks.
   uint64_t state = 1000 * salt + 17 * static_cast<uint64_t>(rank) + 3;
   std::vector<float> values(static_cast<size_t>(count));
   for (float& value : values) {
@@ -38,7 +38,7 @@ inline void put(TestTensor& tensor, const std::vector<float>& values) {
   }
 }
 
-/// The bytes of values as a tensor of the dtype holds them.
+/// The bytes of a tensor of this dtype with these values.
 inline std::vector<uint8_t> bytes_of(DType dtype, const std::vector<float>& values) {
   static const Context cpu = Context::cpu();
   TestTensor tensor(cpu, dtype, {static_cast<int64_t>(values.size())});
@@ -59,7 +59,7 @@ inline std::vector<uint8_t> reduced_bytes(DType dtype, int64_t count, int ranks,
   return bytes_of(dtype, result);
 }
 
-/// The ranks' values, one after another.
+/// The ranks' values, concatenated.
 inline std::vector<float> gathered_values(DType dtype, int64_t count, int ranks, uint64_t salt = 0) {
   std::vector<float> all;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -69,7 +69,7 @@ inline std::vector<float> gathered_values(DType dtype, int64_t count, int ranks,
   return all;
 }
 
-/// Part `part` of `parts` equal ones.
+/// Part number `part` of `parts` equal parts.
 inline std::vector<uint8_t> part_of(const std::vector<uint8_t>& bytes, int part, int parts) {
   const auto size = static_cast<std::ptrdiff_t>(bytes.size()) / parts;
   return {bytes.begin() + part * size, bytes.begin() + (part + 1) * size};
@@ -83,10 +83,10 @@ inline Tensor part_of(const Tensor& full, int part, int parts) {
 constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i32,
                                 DType::u8,  DType::e4m3, DType::e5m2};
 constexpr DType kReducedDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i32};
-/// Elements: one, fewer than ranks, ragged, aligned, and enough for every size class of an implementation.
+/// Numbers of elements: one, fewer than ranks, unaligned, aligned, and enough for every code path of an implementation.
 constexpr int64_t kCounts[] = {1, 5, 64, 1003, 20011};
 
-/// all_gather: out of place and in place, bitwise.
+/// Checks all_gather bit for bit, out of place and in place.
 inline void check_all_gather(const Context& context, Communicator& group) {
   for (const DType dtype : kAllDTypes) {
     for (const int64_t count : kCounts) {
@@ -108,7 +108,7 @@ inline void check_all_gather(const Context& context, Communicator& group) {
   }
 }
 
-/// all_to_all: part i is what rank i has for this rank, bitwise.
+/// Checks all_to_all bit for bit: part i of the output is rank i's input for this rank.
 inline void check_all_to_all(const Context& context, Communicator& group) {
   const int size = group.size(), rank = group.rank();
   for (const DType dtype : kAllDTypes) {
@@ -135,7 +135,7 @@ inline void check_broadcast(const Context& context, Communicator& group) {
     for (const int64_t count : kCounts) {
       for (int root = 0; root < group.size(); ++root) {
         SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " x " << count << " from " << root);
-        TestTensor t(context, dtype, {count});  // poisoned but at the root
+        TestTensor t(context, dtype, {count});  // poisoned except at the root
         if (group.rank() == root) put(t, rank_values(dtype, count, root, 2));
         group.broadcast(context, t, root);
         EXPECT_EQ(t.raw(), bytes_of(dtype, rank_values(dtype, count, root, 2)));

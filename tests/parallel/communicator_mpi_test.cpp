@@ -1,5 +1,5 @@
-// The operations of MpiCommunicator on the whole world (SingleCommunicator with one rank): every dtype, ragged sizes,
-// in place and out of place, bit for bit against what the contract says.
+// Operations of MpiCommunicator on all ranks (SingleCommunicator with one rank): every dtype, unaligned sizes, in place
+// and out of place, bit for bit.
 #include "parallel/communicator.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class CommunicatorTest : public ::testing::Test {
   std::unique_ptr<Communicator> group_;
 };
 
-TEST_F(CommunicatorTest, KnowsItsPlace) {
+TEST_F(CommunicatorTest, HasRankSizeAndName) {
   EXPECT_EQ(rank(), world().rank());
   EXPECT_EQ(size(), world().size());
   EXPECT_EQ(group().world_ranks().at(static_cast<size_t>(rank())), world().rank());
@@ -58,9 +58,9 @@ TEST_F(CommunicatorTest, AllReduce) {
   }
 }
 
-TEST_F(CommunicatorTest, AllReduceOfHugeNumbersIsExactInThirtyTwoBits) {
+TEST_F(CommunicatorTest, AllReduceOfLargeIntegersIsExact) {
   TestTensor t(cpu_, DType::i32, {3});
-  // 2^30 + 1 has no FP32; the last sum passes through numbers beyond 2^31.
+  // 2^30 + 1 is not an FP32 number; partial sums of the last element exceed 2^31.
   const int32_t sign = rank() % 2 == 0 ? 1 : -1;
   t.fill_ints({rank() == 0 ? (1 << 30) + 1 : 0, rank(), sign * std::numeric_limits<int32_t>::max()});
   group().all_reduce(cpu_, t, ReduceOp::sum);
@@ -84,8 +84,8 @@ TEST_F(CommunicatorTest, MaximumIgnoresNanAndKeepsInfinity) {
   EXPECT_TRUE(std::isnan(values[2]));
 }
 
-TEST_F(CommunicatorTest, ReductionOrderIsThatOfTheRanks) {
-  if (size() < 3) GTEST_SKIP() << "addition of two numbers has one order";
+TEST_F(CommunicatorTest, ReducesInRankOrder) {
+  if (size() < 3) GTEST_SKIP() << "the order matters only for three or more ranks";
   // ((1e8 + 1) - 1e8) + ... is 0 in this order and 1 in others.
   for (const int64_t count : {int64_t{1}, int64_t{50000}}) {
     TestTensor t(cpu_, DType::f32, {count});
@@ -107,11 +107,11 @@ TEST_F(CommunicatorTest, ReduceScatter) {
   for (const DType dtype : kReducedDTypes) {
     for (const int64_t count : kCounts) {
       SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " x " << count);
-      const int64_t whole = count * size();
-      const std::vector<uint8_t> input = bytes_of(dtype, rank_values(dtype, whole, rank(), 1));
+      const int64_t total = count * size();
+      const std::vector<uint8_t> input = bytes_of(dtype, rank_values(dtype, total, rank(), 1));
       const std::vector<uint8_t> expected =
-          part_of(reduced_bytes(dtype, whole, size(), ReduceOp::sum, 1), rank(), size());
-      TestTensor in(cpu_, dtype, {whole}), out(cpu_, dtype, {count});
+          part_of(reduced_bytes(dtype, total, size(), ReduceOp::sum, 1), rank(), size());
+      TestTensor in(cpu_, dtype, {total}), out(cpu_, dtype, {count});
       in.fill_raw(input.data());
       group().reduce_scatter(cpu_, in, out);
       EXPECT_EQ(out.raw(), expected);
@@ -130,7 +130,7 @@ TEST_F(CommunicatorTest, Broadcast) {
   check_broadcast(cpu_, group());
 }
 
-TEST_F(CommunicatorTest, EmptyTensorsAreFine) {
+TEST_F(CommunicatorTest, AcceptsEmptyTensors) {
   const Tensor none{nullptr, DType::f32, {0}};
   group().all_reduce(cpu_, none, ReduceOp::sum);
   group().all_gather(cpu_, none, none);
@@ -139,11 +139,11 @@ TEST_F(CommunicatorTest, EmptyTensorsAreFine) {
   group().barrier(cpu_);
 }
 
-TEST_F(CommunicatorTest, SendsArriveInOrderAndLeaveTheTensorFree) {
+TEST_F(CommunicatorTest, SendsArriveInOrderAndTheTensorIsReusableAtOnce) {
   if (size() < 2) GTEST_SKIP() << "needs a peer";
   const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
   constexpr int kMessages = 20;
-  // All ranks send everything before anybody receives, also messages far beyond MPI's eager limit.
+  // All ranks send everything before they receive, including tensors far above MPI's eager limit.
   const auto count = [](int message) { return int64_t{message % 3 == 0 ? 200001 : 1 + message}; };
   for (int message = 0; message < kMessages; ++message) {
     for (const DType dtype : {DType::bf16, DType::e4m3}) {
@@ -163,7 +163,7 @@ TEST_F(CommunicatorTest, SendsArriveInOrderAndLeaveTheTensorFree) {
   }
 }
 
-TEST_F(CommunicatorTest, CollectivesPassSendsThatNobodyReceivedYet) {
+TEST_F(CommunicatorTest, CollectivesDoNotWaitForPendingSends) {
   if (size() < 2) GTEST_SKIP() << "needs a peer";
   TestTensor big(cpu_, DType::f32, {300000}), t(cpu_, DType::f32, {7});
   const int peer = rank() ^ 1;
@@ -179,7 +179,7 @@ TEST_F(CommunicatorTest, CollectivesPassSendsThatNobodyReceivedYet) {
 }
 
 TEST_F(CommunicatorTest, BarrierWaitsForAll) {
-  // Every rank raises its flag before the barrier, so after it all flags are up, in every round.
+  // After the barrier all ranks are in the same round.
   for (int64_t round = 1; round <= 20; ++round) {
     group().barrier(cpu_);
     EXPECT_EQ(world().sum_i64(round), round * size());

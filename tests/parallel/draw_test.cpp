@@ -1,5 +1,4 @@
-// Pictures of small schedules, letter by letter. Start and end of every cell were checked by hand
-// against the rules of the schedule.
+// Exact drawings of small schedules. Start and end of every cell were checked by hand against the schedule's rules.
 #include "parallel/schedule/draw.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +98,7 @@ stage 1  2 = 4 / 2, plus operands of W for 1
 )");
 }
 
-TEST(Draw, LongSchedulesGoOnInBlocksAndLoseTheirMiddle) {
+TEST(Draw, LongSchedulesHaveBlocksAndSkipTheMiddle) {
   DrawOptions options;
   options.width = 9 + 5 * 3 + 1;  // five passes of three columns
   EXPECT_EQ(picture({ScheduleKind::gpipe, 1, 1, 2}, {}, options), R"(
@@ -135,7 +134,7 @@ stage 0  1
 )");
 }
 
-TEST(Draw, CommunicationIsSeenAsIdleTime) {
+TEST(Draw, CommunicationIsIdleTime) {
   Costs costs;
   costs.forward = 10;
   costs.backward = 20;
@@ -172,7 +171,7 @@ TEST(Draw, LargeSchedulesStayReadable) {
   }
 }
 
-TEST(Draw, AllOfALongScheduleWithEnoughBlocks) {
+TEST(Draw, CompleteLongScheduleWithEnoughBlocks) {
   const ScheduleShape shape = {ScheduleKind::interleaved, 4, 3, 16};
   DrawOptions options;
   EXPECT_NE(draw(make_schedule(shape), shape, {}, options).find("left out"), std::string::npos);

@@ -1,4 +1,4 @@
-// A job of which one rank (the last) or all of them fail in the way that the argument names. See faults_test.cpp.
+// A job in which the last rank or all ranks fail in the way that the argument names. See faults_test.cpp.
 #include <mpi.h>
 
 #include <chrono>
@@ -17,22 +17,22 @@
 namespace te::parallel {
 namespace {
 
-void sleep_for_ever() {
+void sleep_forever() {
   std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-/// What the last rank does in the third of five steps.
+/// The last rank's fault, in the third of five steps.
 void misbehave(const std::string& how) {
   const ScopedActivity activity("mischief");
   if (how == "killed") std::raise(SIGKILL);
   if (how == "stopped") std::raise(SIGSTOP);
-  if (how == "hung") sleep_for_ever();
+  if (how == "hung") sleep_forever();
   if (how == "user_error") user_error("data.train: no such file");
   if (how == "internal_error") TE_CHECK(false, "weights are gone");
 }
 
-/// Phases in which the ranks agree on how it went.
-void agree(World& world, const std::string& how) {
+/// Phases whose failure is collective.
+void fail_collectively(World& world, const std::string& how) {
   const bool last = world.rank() == world.size() - 1;
   world.run_collectively([&] {
     if (how == "all_refuse") user_error("parallel.tensor: 3 does not divide 4 heads");
@@ -45,11 +45,11 @@ int body(World& world, int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   const bool last = world.rank() == world.size() - 1;
   Watchdog::set_timeout(how == "killed" ? 0 : 2);
-  agree(world, how);
+  fail_collectively(world, how);
   if (how == "code_three") return 3;
   if (how == "device_hangs") {  // as a Guard around a wait for a GPU
     watchdog::arm("step 12");
-    sleep_for_ever();
+    sleep_forever();
   }
 
   const Context cpu = Context::cpu();
@@ -75,7 +75,7 @@ int body(World& world, int argc, char** argv) {
 
 static bool mpi_has_no_threads = false;
 
-/// MPI's own, or that of an MPI that is built without threads.
+/// MPI's function, or a fake one of an MPI that is built without threads.
 extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   const int result = PMPI_Init_thread(argc, argv, required, provided);
   if (mpi_has_no_threads) *provided = MPI_THREAD_SINGLE;

@@ -1,5 +1,5 @@
-// A rank that dies, throws or hangs ends the whole job: within 30 s, with the exit code that says why, and with the
-// rank and the reason in the log.
+// A rank that dies, throws or hangs ends the complete job within kLimitSeconds, with the exit code of the failure and a
+// message that names the rank and the reason.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -46,22 +46,22 @@ Outcome run_ranks(int ranks, const std::string& how) {
   return outcome;
 }
 
-TEST(Faults, AJobWithoutFaultEndsWell) {
+TEST(Faults, JobWithoutFaultSucceeds) {
   const Outcome outcome = run_ranks(4, "none");
   EXPECT_EQ(outcome.code, 0) << outcome.text;
   EXPECT_EQ(outcome.count("done, 4 ranks, hosts 1"), 1) << outcome.text;
 }
 
-TEST(Faults, StartedPlainlyItIsOneRank) {
+TEST(Faults, OneRankWithoutALauncher) {
   const Outcome outcome = run(std::string(TE_FAULT_PROGRAM) + " none");
   EXPECT_EQ(outcome.code, 0) << outcome.text;
   EXPECT_EQ(outcome.count("done, 1 ranks, hosts 1"), 1) << outcome.text;
 }
 
-TEST(Faults, AnMpiWithoutThreadsIsRefusedOnce) {
+TEST(Faults, RefusesAnMpiWithoutThreadsInOneMessage) {
   const Outcome outcome = run_ranks(2, "no_threads");
   EXPECT_EQ(outcome.code, 2) << outcome.text;
-  EXPECT_EQ(outcome.count("fault: error: MPI provides thread level 0 of "), 1) << outcome.text;
+  EXPECT_EQ(outcome.count("fault: error: MPI provides thread level 0, but "), 1) << outcome.text;
   EXPECT_EQ(outcome.count("done"), 0) << outcome.text;
 }
 
@@ -71,14 +71,14 @@ TEST(Faults, KilledRankEndsTheJob) {
   EXPECT_EQ(outcome.count("done"), 0) << outcome.text;
 }
 
-TEST(Faults, HungRankIsNamedByTheWatchdog) {
+TEST(Faults, WatchdogNamesTheHungRank) {
   for (const char* how : {"hung", "stopped"}) {
     const Outcome outcome = run_ranks(4, how);
     EXPECT_EQ(outcome.code, 1) << outcome.text;
-    // Each of the others says what it waits for; one of them where all are.
+    // Each of the other ranks reports what it waits for; one of them reports the status of all ranks.
     EXPECT_GE(outcome.count("in all_reduce max of data (ranks 0, 1, 2, 3)"), 1) << outcome.text;
     EXPECT_GE(outcome.count(", during step 2)"), 1) << outcome.text;
-    EXPECT_EQ(outcome.count("rank 3 is elsewhere, "), 1) << outcome.text;
+    EXPECT_EQ(outcome.count("rank 3 is not communicating, "), 1) << outcome.text;
     EXPECT_EQ(outcome.count("s in all_reduce max of data (its operation"), 2) << outcome.text;
     EXPECT_EQ(outcome.count("s after all_reduce max of data (its operation 6, during mischief)"), 1)
         << outcome.text;
@@ -86,16 +86,16 @@ TEST(Faults, HungRankIsNamedByTheWatchdog) {
   }
 }
 
-TEST(Faults, HungDeviceIsNamedByTheWatchdog) {
+TEST(Faults, WatchdogReportsAHungDevice) {
   const Outcome outcome = run_ranks(2, "device_hangs");
   EXPECT_EQ(outcome.code, 1) << outcome.text;
-  EXPECT_GE(outcome.count("s for the device in step 12; the device is in no communication"), 1)
+  EXPECT_GE(outcome.count("s for the device in step 12; no communication is pending on the device"), 1)
       << outcome.text;
-  EXPECT_EQ(outcome.count("s for the device in step 12, launched last"), 1) << outcome.text;
+  EXPECT_EQ(outcome.count("s for the device in step 12, last launched"), 1) << outcome.text;
   EXPECT_EQ(run(std::string(TE_FAULT_PROGRAM) + " device_hangs").code, 1);
 }
 
-TEST(Faults, RankThatThrowsEndsTheJobWithItsCode) {
+TEST(Faults, ExceptionOfOneRankEndsTheJobWithItsExitCode) {
   const Outcome user = run_ranks(4, "user_error");
   EXPECT_EQ(user.code, 2) << user.text;
   EXPECT_EQ(user.count("fault: rank 3: error: data.train: no such file\n"), 1) << user.text;
@@ -104,13 +104,13 @@ TEST(Faults, RankThatThrowsEndsTheJobWithItsCode) {
   EXPECT_EQ(internal.count("fault: rank 3: internal error: weights are gone"), 1) << internal.text;
 }
 
-TEST(Faults, RanksThatDisagreeAboutAnOperationSayWhich) {
+TEST(Faults, ErrorNamesAnOperationWithMismatchedSizes) {
   const Outcome outcome = run_ranks(3, "mismatch");
   EXPECT_EQ(outcome.code, 1) << outcome.text;
   EXPECT_GE(outcome.count("all_gather of data (ranks 0, 1, 2)"), 1) << outcome.text;
 }
 
-TEST(Faults, AgreedFailureIsPrintedOnce) {
+TEST(Faults, CollectiveFailureIsPrintedOnce) {
   const Outcome all = run_ranks(4, "all_refuse");
   EXPECT_EQ(all.code, 2) << all.text;
   EXPECT_EQ(all.count("fault: error: parallel.tensor: 3 does not divide 4 heads\n"), 1) << all.text;
@@ -130,7 +130,7 @@ TEST(Faults, AgreedFailureIsPrintedOnce) {
   EXPECT_EQ(plain.text, "fault: error: parallel.tensor: 3 does not divide 4 heads\n");
 }
 
-TEST(Faults, ExitCodeOfTheBodyIsTheJobs) {
+TEST(Faults, JobHasTheExitCodeOfTheBody) {
   EXPECT_EQ(run_ranks(2, "code_three").code, 3);
 }
 

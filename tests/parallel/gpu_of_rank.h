@@ -6,7 +6,7 @@
 
 namespace te::testing {
 
-/// Never closed: static objects end after CUDA's own.
+/// Never destroyed: static objects are destroyed after CUDA's.
 inline const Context& gpu() {
   static const Context& context = *new Context(parallel::open_cuda_device(world()));
   return context;

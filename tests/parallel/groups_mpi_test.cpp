@@ -1,5 +1,5 @@
-// Every grid that the number of ranks allows: each group holds the ranks it should, and the pipeline's channels carry
-// messages in both directions at once, in order, around the whole ring.
+// For every grid of this number of ranks: each group has the right ranks, and the pipeline's channels transfer tensors
+// in both directions concurrently, in order, around the complete ring.
 #include "parallel/groups.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TEST_F(GroupsTest, ReduceOverTheRanksOfTheGrid) {
       SCOPED_TRACE(group.name());
       EXPECT_EQ(group.world_ranks(), members);
       EXPECT_EQ(group.world_ranks().at(static_cast<size_t>(group.rank())), rank);
-      // One bit per rank: the sum names the members.
+      // One bit per rank: the sum identifies the members.
       TestTensor bits(cpu_, DType::i32, {1}), ranks(cpu_, DType::i32, {group.size()});
       bits.fill_ints({1 << rank});
       group.all_reduce(cpu_, bits, ReduceOp::sum);
@@ -69,13 +69,13 @@ TEST_F(GroupsTest, ReduceOverTheRanksOfTheGrid) {
   }
 }
 
-/// Message number `message` from a stage: its size and its values differ from all others'.
+/// Values of tensor number `message` from a stage; values and sizes identify sender, number and direction.
 std::vector<float> message_values(int from, int message, bool forward) {
   const int64_t count = message % 2 == 0 ? 150001 : 3;
   return rank_values(DType::bf16, count, from, static_cast<uint64_t>(2 * message + (forward ? 1 : 0)));
 }
 
-TEST_F(GroupsTest, ChannelsCarryBothDirectionsAtOnce) {
+TEST_F(GroupsTest, ChannelsTransferBothDirectionsConcurrently) {
   constexpr int kMessages = 4;
   for (const ProcessGrid& grid : grids_of(world().size())) {
     if (grid.pipeline == 1 || grid.context != 1) continue;
@@ -99,8 +99,8 @@ TEST_F(GroupsTest, ChannelsCarryBothDirectionsAtOnce) {
       groups.receive(cpu_, t, which);
       EXPECT_EQ(t.floats(), values) << "message " << message << " from rank " << from;
     };
-    // Everybody sends everything first, and reads the directions in the other order than they were written: a queue
-    // shared by two directions, or a send that waits, would stop here.
+    // All ranks send everything before they receive, and receive the directions in the opposite order: this would hang
+    // if the directions shared a queue, or if a send blocked.
     for (int message = 0; message < kMessages; ++message) {
       send(Channel::forward_to_next, message);
       send(Channel::backward_to_previous, message);
@@ -112,9 +112,9 @@ TEST_F(GroupsTest, ChannelsCarryBothDirectionsAtOnce) {
   }
 }
 
-TEST_F(GroupsTest, SendsOutliveTheGroupsOnlyUntilTheyArrive) {
+TEST_F(GroupsTest, DestructorWaitsForPendingSends) {
   if (world().size() < 2) GTEST_SKIP() << "needs a pipeline";
-  // The receiver comes late; the sender leaves at once and must not take the message with it.
+  // The sender destroys its groups immediately, possibly before the receive; the tensor must still arrive.
   const int count = world().size();
   const Groups groups = Groups::connect(world(), cpu_, ProcessGrid::of(count, 1, 1, count));
   if (!groups.last_stage()) {
@@ -129,7 +129,7 @@ TEST_F(GroupsTest, SendsOutliveTheGroupsOnlyUntilTheyArrive) {
   }
 }
 
-TEST_F(GroupsTest, PlannedGroupsKnowTheirPlaceAndRefuseToTalk) {
+TEST_F(GroupsTest, DryRunGroupsHaveRanksAndRefuseToCommunicate) {
   const ProcessGrid grid = ProcessGrid::of(16, 2, 1, 4);
   const Groups groups = Groups::dry_run(grid, 6);
   EXPECT_EQ(groups.tensor().rank(), 0);
@@ -141,7 +141,7 @@ TEST_F(GroupsTest, PlannedGroupsKnowTheirPlaceAndRefuseToTalk) {
   EXPECT_EQ(groups.channel(Channel::forward_from_previous).world_ranks(), (std::vector<int>{2, 6}));
   EXPECT_EQ(groups.embedding().size(), 1);
   EXPECT_EQ(Groups::dry_run(grid, 0).embedding().world_ranks(), (std::vector<int>{0, 12}));
-  // The first stage's previous is the last.
+  // The previous stage of the first one is the last.
   EXPECT_EQ(Groups::dry_run(grid, 0).channel(Channel::forward_from_previous).world_ranks(),
             (std::vector<int>{12, 0}));
   TestTensor t(cpu_, DType::f32, {4});
@@ -149,7 +149,7 @@ TEST_F(GroupsTest, PlannedGroupsKnowTheirPlaceAndRefuseToTalk) {
   EXPECT_THROW(groups.send(cpu_, t, Channel::forward_to_next), InternalError);
 }
 
-TEST_F(GroupsTest, SingleNeedsNobody) {
+TEST_F(GroupsTest, SingleRankNeedsNoPeers) {
   const Groups groups = Groups::single();
   EXPECT_TRUE(groups.first_stage());
   EXPECT_TRUE(groups.last_stage());

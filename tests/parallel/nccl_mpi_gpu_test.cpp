@@ -1,5 +1,5 @@
-// NcclCommunicator, one rank per GPU, against MpiCommunicator with the same inputs: what only moves bytes is equal bit
-// for bit, sums within the rounding of another order of addition.
+// Compares NcclCommunicator, with one rank per GPU, to MpiCommunicator with the same inputs. Operations that only move
+// bytes are equal bit for bit; sums are equal within the rounding error of a different summation order.
 #include <algorithm>
 #include <numeric>
 
@@ -38,8 +38,8 @@ class NcclTest : public ::testing::Test {
   std::unique_ptr<Groups> groups_, cpu_groups_;
 };
 
-/// Sums of n values in another order. FP32: n roundings of the largest partial sum (n * 4 here), 2^-24 each. BF16: NCCL
-/// may round to BF16 at each hop, so n roundings of 2^-8 of that.
+/// Bound for the difference of two summation orders of n values. FP32: n roundings of the largest partial sum (n * 4
+/// here), 2^-24 each. BF16: NCCL may round to BF16 at each hop, so n roundings of 2^-8 each.
 double sum_bound(DType dtype, int ranks) {
   const double largest = 4.0 * ranks;
   return dtype == DType::i32 ? 0 : ranks * largest * (dtype == DType::f32 ? 0x1p-23 : 0x1p-8);
@@ -71,7 +71,7 @@ TEST_F(NcclTest, AllReduce) {
         group().all_reduce(gpu(), again, op);
         const std::vector<uint8_t> bytes = device.raw();
         EXPECT_EQ(again.raw(), bytes) << "repeated";
-        // All ranks hold the same bits.
+        // All ranks have the same bits.
         const std::string text(bytes.begin(), bytes.end());
         EXPECT_EQ(world().broadcast_string(text), text);
       }
@@ -90,7 +90,7 @@ TEST_F(NcclTest, ReduceScatter) {
       group().reduce_scatter(gpu(), in, out);
       mpi().reduce_scatter(cpu_, host_in, host_out);
       expect_close(out, host_out, sum_bound(dtype, size()));
-      // In place: the same bits, and nothing else of `in` is written.
+      // In place: the same bits, and the rest of `in` is unchanged.
       std::vector<uint8_t> expected = in.raw();
       const std::vector<uint8_t> part = out.raw();
       std::copy(part.begin(), part.end(),
@@ -122,13 +122,13 @@ TEST_F(NcclTest, BarrierAndEmptyTensors) {
   gpu().synchronize();
 }
 
-TEST_F(NcclTest, ChannelsCarryBothDirectionsAtOnce) {
+TEST_F(NcclTest, ChannelsTransferBothDirectionsConcurrently) {
   if (size() < 2) GTEST_SKIP() << "needs a pipeline";
   const Groups groups = Groups::connect(world(), gpu(), ProcessGrid::of(size(), 1, 1, size()));
   const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
   constexpr int kMessages = 3;
-  constexpr int64_t kCount = (int64_t{8} << 20) + 3;  // far beyond NCCL's buffers
-  // A stream per channel. All ranks launch their sends before their receives.
+  constexpr int64_t kCount = (int64_t{8} << 20) + 3;  // far above NCCL's buffer size
+  // One CUDA stream per channel. All ranks launch their sends before their receives.
   const Context forward_out = gpu().side(true), forward_in = gpu().side(true),
                 backward_out = gpu().side(true), backward_in = gpu().side(true);
   std::vector<std::unique_ptr<TestTensor>> sent, from_previous, from_next;
@@ -167,7 +167,8 @@ TEST_F(NcclTest, ChannelsCarryBothDirectionsAtOnce) {
 }
 
 TEST_F(NcclTest, SideStreamsAndEventsOrderWork) {
-  // A copy on the main stream, its reduction on a side stream, the result back on the main stream, without a host wait.
+  // A copy on the main CUDA stream, a reduction on a side stream, and a copy of the result on the main stream, without
+  // waiting on the host.
   const Context side = gpu().side(true);
   EXPECT_FALSE(side.gemm_workspace());
   EXPECT_NE(side.stream(), gpu().stream());
@@ -192,25 +193,25 @@ TEST_F(NcclTest, SideStreamsAndEventsOrderWork) {
   EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(size())), kCount);
 }
 
-TEST_F(NcclTest, BindingTableNamesTheDevices) {
+TEST_F(NcclTest, BindingTableHasTheDeviceNames) {
   const std::string table = parallel::binding_table(world(), gpu(), ProcessGrid::of(world().size(), 1, 1, 1));
   if (world().leader()) std::printf("%s", table.c_str());
   EXPECT_NE(table.find(gpu().info().name), std::string::npos);
   EXPECT_FALSE(gpu().info().bus_id.empty());
 }
 
-TEST_F(NcclTest, LinksBetweenTheGpusOfAHostAreNamed) {
+TEST_F(NcclTest, PlacementHasTheLinksBetweenGpus) {
   const parallel::Placement placement = parallel::find_placement(world(), gpu());
   if (world().leader())
     for (const std::string& line : parallel::host_lines(placement, 4)) std::printf("%s\n", line.c_str());
   ASSERT_EQ(placement.size(), 1u);
   EXPECT_EQ(placement[0].ranks.size(), static_cast<size_t>(world().size()));
   EXPECT_NE(placement[0].devices.find(gpu().info().name), std::string::npos) << placement[0].devices;
-  const bool one_gpu = world().size() == 1 || cuda_device_count() == 1;  // which ranks may share
+  const bool one_gpu = world().size() == 1 || cuda_device_count() == 1;  // ranks may share it
   EXPECT_EQ(placement[0].link.empty(), one_gpu) << placement[0].link;
   if (one_gpu) return;
   EXPECT_EQ(placement[0].link.find("unknown"), std::string::npos) << placement[0].link;
-  // Hopper's NVLinks make at least 25 GB/s, and no more than 18 of them; PCIe from generation 3 on.
+  // Hopper has up to 18 NVLinks with 25 GB/s each; the lower bound allows PCIe of generation 3 or later.
   EXPECT_GE(placement[0].link_bytes_per_second, 1e9);
   EXPECT_LE(placement[0].link_bytes_per_second, 450e9);
 }

@@ -1,4 +1,4 @@
-// Hosts in few lines, and the warning of groups that lie across hosts, on placements made up.
+// Summary of hosts in a few lines, and the warning about groups that span hosts, for fake placements.
 #include "parallel/placement.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace te::parallel {
 namespace {
 
-/// So many hosts with `each` ranks, one after another or (round_robin) dealt out.
+/// `count` hosts with `each` ranks, assigned in blocks or round robin.
 Placement hosts(int count, int each, bool round_robin = false) {
   Placement placement;
   for (int host = 0; host < count; ++host) {
@@ -27,7 +27,7 @@ TEST(Placement, WritesRanksAsRanges) {
   EXPECT_EQ(rank_ranges({0, 1, 2, 5, 7, 8}), "0-2, 5, 7-8");
 }
 
-TEST(Placement, FewHostsHaveALineEach) {
+TEST(Placement, OneLinePerHostForFewHosts) {
   EXPECT_EQ(host_lines(hosts(1, 8), 4), Lines{"node01: ranks 0-7, 8 x NVIDIA H200, NVLink"});
   EXPECT_EQ(host_lines(hosts(2, 1), 4),
             (Lines{"node01: rank 0, 1 x NVIDIA H200", "node02: rank 1, 1 x NVIDIA H200"}));
@@ -38,7 +38,7 @@ TEST(Placement, FewHostsHaveALineEach) {
 TEST(Placement, ManyHostsShareLines) {
   EXPECT_EQ(host_lines(hosts(16, 8), 4),
             Lines{"node01 to node16 (16 hosts): 8 ranks each, 0-127, 8 x NVIDIA H200, NVLink"});
-  // One host of another kind in the middle, and one with fewer ranks at the end.
+  // A host with a different link in the middle, and one with fewer ranks at the end.
   Placement mixed = hosts(16, 8);
   mixed[7].link = "PCIe";
   mixed[15].ranks.pop_back();
@@ -47,7 +47,7 @@ TEST(Placement, ManyHostsShareLines) {
                    "node08: ranks 56-63, 8 x NVIDIA H200, PCIe",
                    "node09 to node15 (7 hosts): 8 ranks each, 64-119, 8 x NVIDIA H200, NVLink",
                    "node16: ranks 120-126, 8 x NVIDIA H200, NVLink"}));
-  // No two neighbours alike: what does not fit is counted.
+  // All neighbors differ: the hosts beyond the limit are only counted.
   Placement motley = hosts(16, 8);
   for (size_t host = 0; host < motley.size(); host += 2) motley[host].link = "PCIe";
   const Lines lines = host_lines(motley, 4);
@@ -56,33 +56,33 @@ TEST(Placement, ManyHostsShareLines) {
   EXPECT_EQ(host_lines(motley, 16).size(), 16u);
 }
 
-TEST(Placement, GroupsInsideAHostAreFine) {
+TEST(Placement, NoWarningForGroupsInsideAHost) {
   EXPECT_EQ(crossing_groups(hosts(1, 8), ProcessGrid::of(8, 8, 1, 1)), "");
   EXPECT_EQ(crossing_groups(hosts(2, 8), ProcessGrid::of(16, 8, 1, 2)), "");
   EXPECT_EQ(crossing_groups(hosts(2, 8), ProcessGrid::of(16, 4, 2, 1)), "");
   EXPECT_EQ(crossing_groups(hosts(4, 1), ProcessGrid::of(4, 1, 1, 4)), "");
 }
 
-TEST(Placement, NamesWhatWouldHelp) {
-  // 16 tensor ranks on hosts of 8: 8 would fit.
+TEST(Placement, WarningNamesTheRemedy) {
+  // 16 tensor-parallel ranks on hosts with 8 ranks: 8 would fit.
   EXPECT_EQ(
       crossing_groups(hosts(2, 8), ProcessGrid::of(16, 16, 1, 1)),
       "parallel.tensor 16: ranks 0-15 are on 2 hosts (node01, node02), 1 of 1 groups so: every layer waits "
       "for "
       "the network; set parallel.tensor to 8, which keeps a group on one host, and let parallel.pipeline or "
       "parallel.shard share the model over hosts");
-  // Hosts of 6 and groups of 4: every other group crosses, and 2 fits.
+  // Groups of 4 on hosts with 6 ranks: one of three groups spans hosts, and groups of 2 fit.
   const std::string six = crossing_groups(hosts(2, 6), ProcessGrid::of(12, 4, 1, 1));
   EXPECT_NE(six.find("ranks 4-7 are on 2 hosts (node01, node02), 1 of 3 groups so"), std::string::npos)
       << six;
   EXPECT_NE(six.find("set parallel.tensor to 2,"), std::string::npos) << six;
-  // Ranks dealt out over the hosts: the layout is fine, the order is not.
+  // Ranks assigned round robin to hosts: the layout is fine, the order is not.
   const std::string dealt = crossing_groups(hosts(4, 2, true), ProcessGrid::of(8, 2, 1, 1));
   EXPECT_NE(dealt.find("ranks 0-1 are on 2 hosts (node01, node02), 4 of 4 groups so"), std::string::npos)
       << dealt;
   EXPECT_NE(dealt.find("mpirun --map-by slot"), std::string::npos) << dealt;
   EXPECT_EQ(dealt.find("set parallel.tensor"), std::string::npos) << dealt;
-  // Tensor groups stay inside, context groups do not: 4 x 4 on hosts of 8.
+  // Tensor 4 x context 4 on hosts with 8 ranks: context-parallel groups span hosts, tensor-parallel groups do not.
   const std::string context = crossing_groups(hosts(2, 8), ProcessGrid::of(16, 4, 4, 1));
   EXPECT_NE(
       context.find("parallel.context 4: ranks 0, 4, 8, 12 are on 2 hosts (node01, node02), 4 of 4 groups"),

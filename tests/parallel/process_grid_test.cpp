@@ -29,7 +29,7 @@ std::vector<ProcessGrid> all_grids() {
 
 TEST(ProcessGrid, RankAndCoordinatesAreInverse) {
   for (const ProcessGrid& grid : all_grids()) {
-    // The order written out: tensor fastest, pipeline slowest.
+    // Explicit loops in rank order: tensor fastest, pipeline slowest.
     int rank = 0;
     for (int p = 0; p < grid.pipeline; ++p) {
       for (int d = 0; d < grid.data; ++d) {
@@ -46,8 +46,8 @@ TEST(ProcessGrid, RankAndCoordinatesAreInverse) {
   }
 }
 
-/// Groups of one kind: each contains its rank, is ascending, has the size expected, is the same seen from all of its
-/// members, and so they partition the world.
+/// Checks groups of one kind: each contains its rank, is ascending and has the expected size. All members have the same
+/// group, so the groups partition the world.
 void expect_partition(const ProcessGrid& grid, Group (ProcessGrid::*group_of)(int) const, int size) {
   for (int rank = 0; rank < grid.world; ++rank) {
     const Group group = (grid.*group_of)(rank);
@@ -84,7 +84,7 @@ TEST(ProcessGrid, EmbeddingGroupIsFirstAndLastStage) {
   }
 }
 
-TEST(ProcessGrid, EightRanksByHand) {
+TEST(ProcessGrid, ExampleWithEightRanks) {
   const ProcessGrid grid = ProcessGrid::of(8, 2, 1, 2);
   EXPECT_EQ(grid.data, 2);
   EXPECT_EQ(grid.str(), "8 ranks: tensor 2 x data 2 x pipeline 2");
@@ -105,16 +105,16 @@ std::string refusal(int world, int tensor, int context, int pipeline) {
   return "";
 }
 
-TEST(ProcessGrid, RefusesWithTheArithmetic) {
+TEST(ProcessGrid, ErrorShowsTheArithmetic) {
   const std::string text = refusal(6, 4, 1, 1);
-  EXPECT_NE(text.find("6 ranks cannot be cut into tensor 4 x pipeline 1 = 4 ranks"), std::string::npos)
+  EXPECT_NE(text.find("6 ranks cannot be divided into tensor 4 x pipeline 1 = 4 ranks"), std::string::npos)
       << text;
   EXPECT_NE(text.find("remainder 2"), std::string::npos) << text;
   EXPECT_NE(refusal(2, 4, 1, 1), "");  // fewer ranks than one copy of the model
   EXPECT_NE(refusal(8, 2, 3, 1).find("tensor 2 x context 3 x pipeline 1 = 6"), std::string::npos);
   EXPECT_NE(refusal(8, 0, 1, 1).find("at least 1"), std::string::npos);
   EXPECT_NE(refusal(8, 1, 1, -2).find("at least 1"), std::string::npos);
-  // Sizes whose product passes 2^31.
+  // The product of the sizes exceeds 2^31.
   EXPECT_NE(refusal(8, 1 << 16, 1 << 10, 1 << 16), "");
   EXPECT_EQ(refusal(8, 2, 1, 4), "");
 }

@@ -1,4 +1,4 @@
-// Shapes without a schedule are the user's to correct; schedules that break a promise are found by the simulation.
+// Shapes without a schedule cause a UserError; the simulation detects schedules that violate a rule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void expect_refused(const ScheduleShape& shape, const std::string& part) {
   }
 }
 
-TEST(ScheduleShape, IllegalCombinationsNameKeyRuleAndMend) {
+TEST(ScheduleShape, ErrorsNameKeyRuleAndRemedy) {
   expect_refused({ScheduleKind::one_f_one_b, 0, 1, 1}, "parallel.pipeline (0)");
   expect_refused({ScheduleKind::one_f_one_b, 1, 0, 1}, "parallel.virtual_stages (0)");
   expect_refused({ScheduleKind::one_f_one_b, 1, 1, 0}, "gives 0 microbatches");
@@ -41,10 +41,11 @@ TEST(ScheduleShape, IllegalCombinationsNameKeyRuleAndMend) {
                  "parallel.virtual_stages 1");
   expect_refused({ScheduleKind::zero_bubble, 1, 2, 8},
                  "zero_bubble with parallel.virtual_stages 2 needs parallel.pipeline of 2 or more (it is 1)");
-  make_schedule({ScheduleKind::zero_bubble, 4, 1, 6});  // with one chunk any number
+  make_schedule(
+      {ScheduleKind::zero_bubble, 4, 1, 6});  // with one chunk any number of microbatches is allowed
 }
 
-/// Breaks a good schedule and expects the simulation to say so with these words.
+/// Damages a valid schedule and expects that the simulation reports it with this text.
 void expect_found(const ScheduleShape& shape,
                   const std::function<void(std::vector<StageSchedule>&)>& breakage, const std::string& part,
                   int buffers = 0) {
@@ -67,7 +68,7 @@ std::vector<Action>::iterator find(StageSchedule& stage, ActionKind kind, int mi
 
 const ScheduleShape kGpipe = {ScheduleKind::gpipe, 2, 1, 3};
 
-TEST(SimulateBroken, SwappedMessages) {
+TEST(SimulateBroken, SwappedSends) {
   const auto swap_sends = [](std::vector<StageSchedule>& s) {
     std::swap(find(s[0], ActionKind::send_forward, 0)->microbatch,
               find(s[0], ActionKind::send_forward, 1)->microbatch);
@@ -83,7 +84,7 @@ TEST(SimulateBroken, SwappedMessages) {
 }
 
 TEST(SimulateBroken, WrongPiece) {
-  // Same count and microbatch, other chunk: only the identity of the message tells.
+  // The number of sends and the microbatch are right, but not the chunk.
   const ScheduleShape shape = {ScheduleKind::interleaved, 2, 2, 2};
   const auto other_chunk = [](std::vector<StageSchedule>& s) {
     auto receive = find(s[1], ActionKind::receive_forward, 0);
@@ -99,7 +100,7 @@ TEST(SimulateBroken, MissingSendIsADeadlock) {
   expect_found(kGpipe, drop, "stage 1 at receive_forward of microbatch 2 on chunk 0");
 }
 
-TEST(SimulateBroken, MessageNobodyReceives) {
+TEST(SimulateBroken, SendWithoutReceive) {
   const auto drop = [](std::vector<StageSchedule>& s) {
     s[0].actions.erase(find(s[0], ActionKind::receive_backward, 2));
     s[0].actions.erase(find(s[0], ActionKind::backward, 2));
@@ -129,8 +130,8 @@ TEST(SimulateBroken, OrderAndRepetition) {
 }
 
 TEST(SimulateBroken, OneBufferIsNotAlwaysEnough) {
-  // Stage 0 runs GPipe and stage 1 1F1B: the messages match and, with room for them, all ends well. With one
-  // buffer stage 0 cannot send its last forward, and stage 1 cannot send its second gradient.
+  // Stage 0 runs GPipe and stage 1 runs 1F1B: sends and receives match, and with unlimited buffers the schedule ends.
+  // With one buffer stage 0 cannot send its last activations, and stage 1 cannot send its second gradient.
   const ScheduleShape shape = {ScheduleKind::one_f_one_b, 2, 1, 4};
   const auto mix = [](std::vector<StageSchedule>& s) {
     s[0] = make_schedule({ScheduleKind::gpipe, 2, 1, 4}).at(0);

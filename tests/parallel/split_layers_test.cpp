@@ -1,4 +1,4 @@
-// Layers of the pipeline's pieces: the documented rule by hand, and its promises for every small shape.
+// Layers of the pipeline's global chunks: examples of the documented rule, and its properties for every small shape.
 #include "parallel/schedule/split_layers.h"
 
 #include <gtest/gtest.h>
@@ -31,14 +31,14 @@ TEST(SplitLayers, RemainderGoesToTheMiddleStages) {
 }
 
 TEST(SplitLayers, RemainderOfChunksBalancesStages) {
-  // 4 stages of 2 chunks. Pieces 0..7 belong to stages 0 1 2 3 0 1 2 3; the middle of the model is 3.5.
-  EXPECT_EQ(counts(10, 4, 2), (std::vector<int>{1, 1, 2, 1, 1, 2, 1, 1}));  // stages 1 and 2, inner pieces
-  EXPECT_EQ(counts(12, 4, 2), (std::vector<int>{1, 1, 2, 2, 2, 2, 1, 1}));  // one more for every stage
-  EXPECT_EQ(counts(13, 4, 2), (std::vector<int>{1, 2, 2, 2, 2, 2, 1, 1}));  // stage 1 has both
-  EXPECT_EQ(counts(5, 2, 2), (std::vector<int>{1, 1, 2, 1}));               // stage 0, its inner piece
+  // 4 stages of 2 chunks. Global chunks 0..7 belong to stages 0 1 2 3 0 1 2 3; the middle of the model is 3.5.
+  EXPECT_EQ(counts(10, 4, 2), (std::vector<int>{1, 1, 2, 1, 1, 2, 1, 1}));  // stages 1 and 2, inner chunks
+  EXPECT_EQ(counts(12, 4, 2), (std::vector<int>{1, 1, 2, 2, 2, 2, 1, 1}));  // one extra layer for every stage
+  EXPECT_EQ(counts(13, 4, 2), (std::vector<int>{1, 2, 2, 2, 2, 2, 1, 1}));  // both chunks of stage 1
+  EXPECT_EQ(counts(5, 2, 2), (std::vector<int>{1, 1, 2, 1}));               // stage 0, its inner chunk
 }
 
-TEST(SplitLayers, PromisesForEveryShape) {
+TEST(SplitLayers, PropertiesForEveryShape) {
   for (int stages = 1; stages <= 8; ++stages) {
     for (int chunks = 1; chunks <= 4; ++chunks) {
       const int pieces = stages * chunks;
@@ -71,15 +71,15 @@ std::vector<int> counts_by_time(int layers, int stages, int chunks, double head)
 
 TEST(SplitLayers, ByTimeTheLastStageHasFewerLayers) {
   EXPECT_EQ(counts_by_time(32, 4, 1, 0.0), counts(32, 4, 1));
-  EXPECT_EQ(counts_by_time(32, 4, 1, 0.9), (std::vector<int>{8, 8, 8, 8}));  // a layer less would be no gain
+  EXPECT_EQ(counts_by_time(32, 4, 1, 0.9), (std::vector<int>{8, 8, 8, 8}));  // moving a layer would not help
   EXPECT_EQ(counts_by_time(32, 4, 1, 1.2), (std::vector<int>{9, 8, 8, 7}));
   EXPECT_EQ(counts_by_time(80, 4, 1, 2.4), (std::vector<int>{21, 21, 20, 18}));
   EXPECT_EQ(counts_by_time(16, 2, 2, 2.2),
-            (std::vector<int>{5, 4, 4, 3}));  // of stage 1 the piece with the head
-  EXPECT_EQ(counts_by_time(8, 4, 1, 50.0), (std::vector<int>{3, 2, 2, 1}));  // a piece keeps one
+            (std::vector<int>{5, 4, 4, 3}));  // taken from stage 1's chunk with the output layer
+  EXPECT_EQ(counts_by_time(8, 4, 1, 50.0), (std::vector<int>{3, 2, 2, 1}));  // a chunk keeps one layer
 }
 
-/// The least that the slowest stage can have to do, by the number of layers of the last one.
+/// Minimum work of the slowest stage, found by trying all numbers of layers of the last stage.
 double least_possible(int layers, int stages, int chunks, double head) {
   double least = 1e9;
   for (int last = chunks; last <= layers - (stages - 1) * chunks; ++last) {
@@ -115,10 +115,10 @@ TEST(SplitLayers, ByTimeNoOtherSplitIsFaster) {
   }
 }
 
-TEST(SplitLayers, TooFewLayersAreRefusedWithTheArithmetic) {
+TEST(SplitLayers, ErrorOnTooFewLayersShowsTheArithmetic) {
   try {
     split_layers(7, 4, 2);
-    FAIL() << "7 layers for 8 pieces";
+    FAIL() << "7 layers for 8 chunks";
   } catch (const UserError& error) {
     const std::string message = error.what();
     EXPECT_NE(message.find("model.num_layers (7)"), std::string::npos) << message;

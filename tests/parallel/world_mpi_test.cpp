@@ -1,4 +1,4 @@
-// Host-side communication of World, how ranks agree on failure, and the table of ranks.
+// Host-side communication of World, collective failures, and the table of ranks.
 #include "parallel/world.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ TEST(World, ReducesHostValues) {
   EXPECT_EQ(world().max_f64(0.5 * double(rank)), 0.5 * double(size - 1));
   double sum = 0;
   for (int other = 0; other < size; ++other) sum += 1.0 / (other + 3);
-  EXPECT_EQ(world().sum_f64(1.0 / double(rank + 3)), sum);  // in rank order, so the same bits
+  EXPECT_EQ(world().sum_f64(1.0 / double(rank + 3)), sum);  // added in rank order, so bit-identical
 }
 
 TEST(World, ReducesWithinAGroup) {
@@ -67,13 +67,13 @@ TEST(World, GathersAndBroadcastsTexts) {
   world().barrier();
 }
 
-/// The exit code and message with which run_collectively() ends, on this rank.
+/// The exit code and message of run_collectively() on this rank.
 std::pair<int, std::string> outcome(const std::function<void()>& fn) {
   try {
     world().run_collectively(fn);
   } catch (const JobFailure& failure) {
     return {failure.exit_code(), failure.what()};
-  } catch (const UserError& error) {  // a world of one rank: the exception itself
+  } catch (const UserError& error) {  // a world of one rank throws the exception itself
     return {2, std::string("error: ") + error.what()};
   } catch (const std::exception& error) {
     return {1, std::string("internal error: ") + error.what()};
@@ -81,7 +81,7 @@ std::pair<int, std::string> outcome(const std::function<void()>& fn) {
   return {0, ""};
 }
 
-TEST(World, RanksAgreeOnFailure) {
+TEST(World, AllRanksThrowIfOneFails) {
   using Result = std::pair<int, std::string>;
   const int rank = world().rank(), size = world().size(), last = size - 1;
   EXPECT_EQ(outcome([] {}), Result(0, ""));
@@ -92,7 +92,7 @@ TEST(World, RanksAgreeOnFailure) {
               if (rank == last) user_error("file: gone");
             }),
             Result(2, fmt::format("rank {}: error: file: gone", last)));
-  // An internal error outranks the user's.
+  // Internal errors have priority over user errors.
   EXPECT_EQ(outcome([&] {
               if (rank == last) throw std::runtime_error("broken");
               user_error("file: gone");
@@ -100,7 +100,7 @@ TEST(World, RanksAgreeOnFailure) {
             1);
 }
 
-TEST(World, FindsItsRanksOnOneHost) {
+TEST(World, PlacementHasAllRanksOnOneHost) {
   const parallel::Placement placement = parallel::find_placement(world(), Context::cpu());
   ASSERT_EQ(placement.size(), 1u);
   EXPECT_EQ(placement[0].name, world().hostname());
@@ -120,7 +120,7 @@ TEST(World, BindingTableHasALinePerRank) {
   EXPECT_EQ(world().broadcast_string(table), table);
 }
 
-TEST(Launch, RanksShareGpusWhereTheEnvironmentAsks) {
+TEST(Launch, EnvironmentVariableLetsRanksShareGpus) {
   unsetenv("TE_RANKS_SHARE_GPUS");
   EXPECT_FALSE(parallel::ranks_share_gpus());
   for (const auto& [value, shared] : {std::pair{"1", true}, {"yes", true}, {"0", false}, {"", false}}) {

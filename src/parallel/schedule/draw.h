@@ -1,4 +1,4 @@
-// A picture of a schedule for people, in plain text: what te-train --print-schedule prints.
+// Plain-text drawing of a schedule, for te-train --print-schedule.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 namespace te::parallel {
 
 struct DrawOptions {
-  int width = 150;  ///< columns of a line; longer schedules go on in another block of lines
-  int blocks =
-      4;  ///< most blocks, at least 2; what does not fit is left out before the last one, and said so
+  int width = 150;  ///< columns per line; longer schedules continue in another block of lines
+  /// Maximum number of blocks, at least 2. If there are more, the text skips some before the last one and says so.
+  int blocks = 4;
 };
 
-/// Legend; one line per stage with the time to the right; bubble share; peak memory of every stage. The lines
-/// end with '\n'. The times are those of simulate() with the same costs.
+/// Draws a legend, one line per stage with time from left to right, the bubble fraction, and the peak memory of every
+/// stage. Lines end with '\n'. Times are those of simulate() with the same costs.
 std::string draw(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape,
                  const Costs& costs = {}, const DrawOptions& options = {});
 

@@ -1,17 +1,17 @@
 // 1F1B: one forward, one backward (PipeDream-Flush, Narayanan et al., arXiv 2006.09503).
 //
-// 1. GPipe saves activations of all m microbatches because no backward pass starts before the last forward.
-//    But the last stage can run backward of microbatch 0 as soon as it has run its forward, and then every
-//    stage before it can, one after the other.
-// 2. Warm-up: stage s runs p - 1 - s forward passes, one for every stage behind it: that many microbatches
-//    are on their way when the first gradient comes back.
-// 3. Steady: one forward, then one backward, so that each new microbatch replaces a finished one. Stage s
-//    never holds more than min(m, p - s) microbatches: p on the first stage, one on the last, however large
-//    m is.
-// 4. Cool-down: the forward passes are used up and the warm-up's microbatches come back.
-// 5. The waits are GPipe's in another order: filling and draining still cost p - 1 of each pass, so
-//        bubble share = (p - 1) / (m + p - 1).
-//    The gain is memory; a smaller bubble comes from more microbatches, from interleaved or from zero_bubble.
+// 1. GPipe saves activations of all m microbatches because no backward pass starts before the last forward pass.
+//    However, the last stage can run the backward pass of microbatch 0 directly after its forward pass, and then the
+//    earlier stages can, one after the other.
+// 2. Warmup: stage s runs p - 1 - s forward passes, one for every later stage. That many microbatches are in flight
+//    when the first gradient arrives.
+// 3. Steady state: one forward, then one backward, so that each new microbatch replaces a finished one. Stage s has at
+//    most min(m, p - s) microbatches in flight: p on the first stage, one on the last, for any m.
+// 4. Cooldown: no forward passes are left; the backward passes of the warmup's microbatches follow.
+// 5. The idle time is that of GPipe, at other positions: filling and draining the pipeline cost p - 1 passes of each
+//    kind, so
+//        bubble fraction = (p - 1) / (m + p - 1).
+//    The advantage is memory. For a smaller bubble use more microbatches, interleaved or zero_bubble.
 #include <algorithm>
 
 #include "parallel/schedule/orders.h"

@@ -1,12 +1,11 @@
-// Which shapes have a schedule, and how the order of a stage's computations (orders.h) becomes its list of
-// actions.
+// Checks shapes of schedules, and converts the order of a stage's computations (orders.h) to its list of actions.
 //
-// 1. A receive stands directly before the computation that needs it. Earlier would take its slot earlier
-//    and so break the bounds on memory. A GPU need not lose by that, since the host enqueues ahead of it: how early
-//    a message may really arrive is the executor's matter (train/pipeline.h).
-// 2. A send stands directly after the computation that made it, before a wgrad that could wait.
-// 3. A microbatch takes the lowest free slot of its chunk, or of the stage where its chunks share them; there are as
-//    many as were ever taken at once.
+// 1. A receive directly precedes the computation that needs it. An earlier receive would allocate its slot earlier and
+//    exceed the bounds on memory. This need not cost time on a GPU because the host enqueues work in advance; the
+//    executor decides how early the data may arrive (train/pipeline.h).
+// 2. A send directly follows the computation of its data, before a wgrad that can wait.
+// 3. A microbatch gets the lowest free slot of its chunk, or of the stage if its chunks share slots. The number of
+//    slots is the maximum in use at once.
 #include "parallel/schedule/schedule.h"
 
 #include <algorithm>
@@ -26,7 +25,7 @@ constexpr std::array<std::string_view, 4> kScheduleNames = {"gpipe", "1f1b", "in
 constexpr std::array<std::string_view, 7> kActionNames = {
     "receive_forward", "forward", "send_forward", "receive_backward", "backward", "send_backward", "wgrad"};
 
-/// Numbers 0, 1, ... given out lowest first; remembers how many were ever out at once.
+/// Allocates slot numbers 0, 1, ..., lowest first; count() is the maximum allocated at once.
 class Slots {
  public:
   int take() {
@@ -46,7 +45,7 @@ class Slots {
   std::vector<bool> taken_;
 };
 
-/// Adds messages and slots to the computations of one stage, one after the other.
+/// Adds sends, receives and slots to the computations of one stage.
 class StageWriter {
  public:
   StageWriter(const ScheduleShape& shape, int stage)
@@ -115,14 +114,14 @@ class StageWriter {
 
   const ScheduleShape& shape_;
   int stage_;
-  std::vector<Slots> slots_;  // per chunk, or one for all
+  std::vector<Slots> slots_;  // one per chunk, or one for all chunks
   Slots wgrad_slots_;
   std::map<Key, int> slot_of_;
   std::map<Key, int> wgrad_slot_of_;
   StageSchedule out_;
 };
 
-/// With one stage there is nobody to keep busy: the order of 1F1B, which is F B F B, or F B W F B W.
+/// With one stage all kinds have the order of 1F1B: F B F B, or F B W F B W.
 std::vector<Step> stage_order(const ScheduleShape& shape, int stage) {
   switch (shape.kind) {
     case ScheduleKind::gpipe:
@@ -137,7 +136,7 @@ std::vector<Step> stage_order(const ScheduleShape& shape, int stage) {
   internal_error("unknown schedule", std::source_location::current());
 }
 
-/// The rules of several chunks.
+/// Checks the rules for several chunks per stage.
 void check_interleaving(const ScheduleShape& shape) {
   const bool zero_bubble = shape.kind == ScheduleKind::zero_bubble;
   const std::string schedule =
@@ -182,8 +181,7 @@ void check(const ScheduleShape& shape) {
   if (shape.microbatches < 1) {
     user_error(
         "training.global_batch_size / micro_batch_size / data-parallel size gives {} microbatches; there "
-        "must "
-        "be at least 1: raise training.global_batch_size",
+        "must be at least 1: raise training.global_batch_size",
         shape.microbatches);
   }
   const bool interleaved = shape.kind == ScheduleKind::interleaved;

@@ -10,7 +10,7 @@ namespace te::parallel {
 
 namespace {
 
-/// 0 .. count - 1, those nearest the middle first, the earlier of two equally near ones first.
+/// 0 .. count - 1, sorted by distance from the middle; of two equally near ones the earlier is first.
 std::vector<int> middle_first(int count) {
   std::vector<int> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
@@ -28,11 +28,10 @@ std::vector<std::pair<int, int>> split_layers(int layers, int stages, int chunks
   if (layers < pieces) {
     user_error(
         "model.num_layers ({}) is below parallel.pipeline x parallel.virtual_stages ({} x {} = {}): every "
-        "piece "
-        "of the pipeline needs a layer; lower one of the two or raise model.num_layers by {}",
+        "virtual stage needs a layer; lower one of the two or raise model.num_layers by {}",
         layers, stages, chunks, pieces, pieces - layers);
   }
-  // One round over the stages gives each one extra layer; the order within a round is the rule's step 2.
+  // One round over the stages gives each stage an extra layer; the order within a round is step 2 of the rule.
   const std::vector<int> stage_order = middle_first(stages);
   const std::vector<int> piece_order = middle_first(pieces);
   std::vector<int> counts(static_cast<size_t>(pieces), layers / pieces);
@@ -77,7 +76,8 @@ std::vector<std::pair<int, int>> split_layers_by_time(int layers, int stages, in
       if (work_of(stage) < work_of(least)) least = stage;
     }
     if (work_of(least) + 1.0 >= work_of(most)) break;
-    // The piece with the head gives first, the one with fewest layers takes; each keeps one.
+    // On the last stage take from the chunk with the output layer first; give to the chunk with the fewest layers. Each
+    // chunk keeps at least one layer.
     size_t from = pieces_of(most).back(), to = pieces_of(least).front();
     for (const size_t piece : pieces_of(most))
       if (counts[from] == 1 || (most != stages - 1 && counts[piece] > counts[from])) from = piece;

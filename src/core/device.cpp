@@ -46,7 +46,7 @@ int cuda_device_count() {
 int cuda_device_count() {
   return 0;
 }
-// A CPU build has no CUDA context, so these are never reached; they keep the code below free of #ifdef.
+// Never called: a CPU build has no CUDA context. They keep the code below free of #ifdef.
 namespace cuda_backend {
 void* create_stream(int) {
   return nullptr;
@@ -213,7 +213,9 @@ DeviceBuffer::DeviceBuffer(const Context& context, size_t bytes) : bytes_(bytes)
   const size_t padded = (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
   data_ = std::aligned_alloc(kCpuAlignment, padded);
   if (data_ == nullptr)
-    user_error("memory: {:.2f} GiB could not be allocated on the CPU", double(bytes) / (1 << 30));
+    user_error(
+        "host memory: {:.2f} GiB could not be allocated; reduce the model or the batch, or use a larger host",
+        double(bytes) / (1 << 30));
 }
 
 DeviceBuffer::~DeviceBuffer() {

@@ -1,6 +1,5 @@
-// Device, stream and raw memory. A process drives one device; a Context names it and carries the stream on
-// which all work of the training step is launched, in order. On the CPU every call completes before it
-// returns.
+// Device, CUDA stream and memory. A process uses one device. A Context has the device and the CUDA stream on which the
+// work of a training step is launched in order. On the CPU every call is synchronous.
 #pragma once
 
 #include <cstddef>
@@ -18,35 +17,34 @@ struct DeviceInfo {
   std::string bus_id;        ///< PCI address, unique on a host; empty on the CPU
   int64_t memory_bytes = 0;  ///< total
   int64_t free_bytes = 0;    ///< free now
-  int num_sms = 0;           ///< or threads on the CPU
+  int num_sms = 0;           ///< SMs of a GPU; threads on the CPU
   int capability_major = 0;  ///< CUDA compute capability; 0 on the CPU
   int capability_minor = 0;
 };
 
-/// Usable CUDA devices: 0 in a CPU build, without a driver, or without a card.
+/// Number of usable CUDA devices: 0 in a CPU build, without a driver, or without a GPU.
 int cuda_device_count();
 
-/// On a GPU: how the algorithm of a GEMM is chosen at its first use (kernels/gemm/gemm.h). Choices that were
-/// timed are kept in a file and taken by later processes, which then compute the same bits.
+/// How a GPU chooses the algorithm of a GEMM at its first use (kernels/gemm/gemm.h). Timed choices are cached in a
+/// file; later processes use them and then compute the same bits.
 enum class GemmAutotune : uint8_t {
-  off,     ///< the first one that cuBLASLt proposes
-  cached,  ///< that of the file; the first proposal for what it does not hold
-  on,      ///< that of the file; what it does not hold is timed, for a few seconds a process at most
-  full,    ///< all candidates, each long enough to meet the card's power limit; replaces what `on` chose
+  off,     ///< cuBLASLt's first heuristic candidate
+  cached,  ///< the cached algorithm, else the first candidate
+  on,      ///< the cached algorithm, else times candidates, for at most a few seconds per process
+  full,    ///< times all candidates, each long enough to reach the power limit; replaces choices of `on`
 };
 
-/// What kernels are to choose where a GPU has several ways; the CPU has one.
+/// Choices between implementations on a GPU; the CPU has only one.
 struct ExecutionOptions {
   GemmAutotune gemm_autotune = GemmAutotune::on;
-  /// A backward pass of attention that is left to cuDNN (kernels/attention/attention.h): its
-  /// deterministic algorithm, which holds batch * heads * seq * seq BF16 values as workspace where cuDNN has no other,
-  /// or the one that adds dq with atomics.
+  /// For backward passes of attention in cuDNN (kernels/attention/attention.h): true for the deterministic algorithm,
+  /// which may need a workspace of batch * heads * seq * seq BF16 values; false for the one that accumulates dq with
+  /// atomics.
   bool deterministic_attention = true;
-  /// GEMMs of FP32 matrices: tensor cores multiply values rounded to TF32 (10 bits of mantissa); else all in FP32.
+  /// For GEMMs of FP32 matrices: true for tensor cores with inputs rounded to TF32 (10 mantissa bits), false for FP32.
   bool tf32 = false;
-  /// GEMMs of FP8 matrices with scales of 128 values: 0: cuBLASLt's; n: the n-th of te-train's own
-  /// (kernels/gemm/block_scaled.h) for what it can do, cuBLASLt's for the rest; -1: the kernel that gemm_autotune finds
-  /// fastest.
+  /// For GEMMs of blockwise FP8 matrices (a scale per 128 values): 0 for cuBLASLt; n for te-train's n-th kernel
+  /// (kernels/gemm/block_scaled.h) for supported shapes, else cuBLASLt; -1 for the fastest, which gemm_autotune finds.
   int block_scaled_gemm = -1;
   bool operator==(const ExecutionOptions&) const = default;
 };
@@ -54,8 +52,7 @@ struct ExecutionOptions {
 class Context {
  public:
   static Context cpu(const ExecutionOptions& options = {});
-  /// UserError when the build has no CUDA, no such device exists, or it is older than Hopper (compute
-  /// capability 9.0).
+  /// UserError if the build has no CUDA, the device does not exist, or its compute capability is not 9 (Hopper).
   static Context cuda(int ordinal, const ExecutionOptions& options = {});
   ~Context();
   Context(Context&& other) noexcept;
@@ -67,21 +64,20 @@ class Context {
   int ordinal() const { return ordinal_; }
   /// cudaStream_t as an opaque pointer; null on the CPU.
   void* stream() const { return stream_; }
-  /// Scratch of the GEMM library, 64 MiB on a GPU; empty on the CPU. Used only on stream().
+  /// Workspace of the GEMM library, 64 MiB on a GPU; empty on the CPU. Used only on stream().
   Tensor gemm_workspace() const { return workspace_; }
   DeviceInfo info() const;
-  /// As given when the context was made; those of side() are the same.
+  /// The options from construction; side() contexts have the same.
   const ExecutionOptions& options() const { return options_; }
 
-  /// Another context of this device with a stream of its own, for work beside this one's (communication, weight
-  /// gradients); urgent: the device starts its kernels first. It has no gemm_workspace. Order between
-  /// the two is made with an Event. On the CPU simply another CPU context.
+  /// Another context of this device with a separate CUDA stream, for concurrent work (communication, weight gradients).
+  /// `urgent` gives the CUDA stream the highest priority. The context has no gemm_workspace. Use an Event to order work
+  /// of the two contexts. On the CPU it is another CPU context.
   Context side(bool urgent = false) const;
 
   /// Waits for all work on stream().
   void synchronize() const;
-  /// Asynchronous on a GPU: the host buffer must stay alive (and should be pinned) until the stream has
-  /// passed it.
+  /// Asynchronous on a GPU: the host buffer must exist (and should be pinned) until the copy is complete.
   void copy_to_device(const Tensor& destination, const void* host) const;
   void copy_to_host(void* host, const Tensor& source) const;
   void copy(const Tensor& destination, const Tensor& source) const;
@@ -98,7 +94,7 @@ class Context {
   Tensor workspace_;
 };
 
-/// A point in a context's work. No-op on the CPU, where all work is done when its call returns.
+/// A point in a context's work. No-op on the CPU, where all calls are synchronous.
 class Event {
  public:
   explicit Event(const Context& context);
@@ -106,19 +102,18 @@ class Event {
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
 
-  /// The point after all work launched on the context so far; may be called again and again.
+  /// Sets the point after all work launched on the context so far; may be called repeatedly.
   void record(const Context& context);
-  /// Work launched on the context from now on starts after the recorded point. The host does not wait.
+  /// Makes later work on the context wait for the recorded point. The host does not wait.
   void wait(const Context& context) const;
-  /// The device has passed the recorded point (true if none was recorded).
+  /// True if the device has passed the recorded point, or if none was recorded.
   bool done() const;
 
  private:
   void* event_ = nullptr;  // cudaEvent_t; null on the CPU
 };
 
-/// Owns bytes of device memory (64-byte aligned on the CPU, 256 on a GPU). UserError when the device has not
-/// enough.
+/// Owns device memory (64-byte aligned on the CPU, 256 on a GPU). UserError if the device does not have enough.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -136,7 +131,7 @@ class DeviceBuffer {
   DeviceKind device_ = DeviceKind::cpu;
 };
 
-/// Owns page-locked host memory on a GPU build with a device, plain memory otherwise.
+/// Owns host memory, page-locked if the context's device is a GPU.
 class HostBuffer {
  public:
   HostBuffer() = default;

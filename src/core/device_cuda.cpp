@@ -1,4 +1,4 @@
-// The CUDA runtime behind device.h.
+// CUDA implementation of device.h.
 #include <cuda_runtime.h>
 
 #include <map>
@@ -11,7 +11,7 @@
 namespace te::cuda_backend {
 namespace {
 
-/// Of host memory that has been mapped and locked here, and not by CUDA.
+/// Host memory that this file, not CUDA, has mapped and page-locked.
 struct LockedPages {
   std::mutex mutex;
   std::map<void*, size_t> bytes;
@@ -22,7 +22,7 @@ LockedPages& locked_pages() {
   return pages;
 }
 
-// Much memory: its pages by all threads, then locked as they are. Null: not that way.
+// For large buffers: all threads fault the pages in, then CUDA locks them. Null if that fails.
 void* lock_mapped_pages(size_t bytes) {
   void* const data = map_host_pages(bytes);
   if (data == nullptr) return nullptr;
@@ -121,7 +121,7 @@ int64_t memory_bandwidth(int ordinal) {
   int kilohertz = 0, bits = 0;
   TE_CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, ordinal));
   TE_CUDA_CHECK(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, ordinal));
-  return int64_t{2} * kilohertz * 1000 * bits / 8;  // two bits a line and cycle
+  return int64_t{2} * kilohertz * 1000 * bits / 8;  // double data rate: two bits per line and cycle
 }
 
 void synchronize(void* stream) {
@@ -136,9 +136,8 @@ void* allocate(size_t bytes) {
     size_t free_bytes = 0, total = 0;
     cudaMemGetInfo(&free_bytes, &total);
     user_error(
-        "GPU memory: {:.2f} GiB were asked for, {:.2f} of {:.2f} GiB are free; lower "
-        "training.micro_batch_size, set "
-        "training.recompute, or see the plan of --dry-run",
+        "GPU memory: cannot allocate {:.2f} GiB, {:.2f} of {:.2f} GiB are free; lower "
+        "training.micro_batch_size, set training.recompute, or see the memory plan of --dry-run",
         double(bytes) / (1 << 30), double(free_bytes) / (1 << 30), double(total) / (1 << 30));
   }
   TE_CUDA_CHECK(status);
@@ -154,8 +153,9 @@ void* allocate_host(size_t bytes) {
   if (data != nullptr) return data;
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // a caller may do with less
-    user_error("host memory: {:.2f} GiB could not be page-locked", double(bytes) / (1 << 30));
+    cudaGetLastError();  // clear the status: the caller may try less memory
+    user_error("host memory: {:.2f} GiB could not be page-locked; free host memory",
+               double(bytes) / (1 << 30));
   }
   TE_CUDA_CHECK(status);
   return data;

@@ -7,7 +7,7 @@
 namespace te {
 namespace {
 
-// GPU kernels use 16-byte accesses and the bulk copy engine wants 128; 256 is what cudaMalloc itself gives.
+// GPU kernels use 16-byte accesses, and bulk copies (TMA) need 128; 256 is the alignment of cudaMalloc.
 constexpr int64_t kAlignment = 256;
 
 int64_t aligned(int64_t bytes) {
@@ -40,13 +40,13 @@ std::string_view memory_kind_name(MemoryKind kind) {
     case MemoryKind::fp8_weights:
       return "FP8 weights";
     case MemoryKind::main_params:
-      return "main parameters (FP32)";
+      return "master weights (FP32)";
     case MemoryKind::main_grads:
       return "main gradients (FP32)";
     case MemoryKind::optimizer:
       return "optimizer moments";
     case MemoryKind::offload_slots:
-      return "slots of optimizer.offload";
+      return "optimizer.offload slots";
     case MemoryKind::activations:
       return "activations";
     case MemoryKind::scratch:
@@ -82,7 +82,7 @@ void MemoryPlan::add(MemoryPlace place, Tensor& slot, const std::string& name, M
 void MemoryPlan::add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime) {
   const auto& [first, steps] = scratch_requests_.try_emplace(name, slot, lifetime).first->second;
   TE_CHECK(first.shape == slot.shape && first.dtype == slot.dtype && steps == lifetime,
-           "scratch {} is asked for as {} {} and as {} {}, or for different steps", name,
+           "scratch {} is requested as {} {} and as {} {}, or with different lifetimes", name,
            dtype_name(first.dtype), first.shape.str(), dtype_name(slot.dtype), slot.shape.str());
   const std::string shared = without_numbers(name);
   const auto same = [&](const ScratchBuffer& buffer) { return buffer.name == shared; };
@@ -153,7 +153,7 @@ std::string MemoryPlan::table() const {
   };
   std::string text = rows([this](MemoryKind kind) { return bytes(kind); }, "total", total_bytes());
   if (host_end_ == 0) return text;
-  return text + "host memory, page-locked beside a GPU:\n" +
+  return text + "host memory (page-locked with a GPU):\n" +
          rows([this](MemoryKind kind) { return host_bytes(kind); }, "total on the host", host_end_);
 }
 
@@ -190,7 +190,7 @@ DeviceBuffer MemoryPlan::allocate(const Context& context) {
 }
 
 void MemoryPlan::bind_fake_addresses() {
-  constexpr uintptr_t kNowhere = uintptr_t{1} << 56;        // no process has memory there: a use ends it
+  constexpr uintptr_t kNowhere = uintptr_t{1} << 56;        // never mapped: an access crashes
   auto* const nowhere = reinterpret_cast<char*>(kNowhere);  // NOLINT(performance-no-int-to-ptr)
   fill_slots(nowhere, packed().first);
   for (const Entry& entry : host_entries_) entry.slot->data = nowhere + entry.offset;
@@ -220,7 +220,7 @@ HostBuffer MemoryPlan::allocate_host(const Context& context) {
 void MemoryPlan::begin_step(const Context& context, int step) {
   for (const ScratchBuffer& buffer : scratch_) {
     if (buffer.lifetime.contains(step) == buffer.lifetime.contains(step_)) continue;
-    // 0xff is NaN in every type of number.
+    // Bytes of 0xff are NaN in every floating-point type.
     context.fill_bytes({static_cast<char*>(block_) + buffer.offset, DType::u8, {buffer.bytes}}, 0xff);
   }
   step_ = step;

@@ -1,14 +1,15 @@
-// Plan, then run. Components name every buffer they will need before the first step; the plan is a table that
-// --dry-run prints and the arena allocates in one piece. Nothing allocates device memory after that.
+// Memory plan: components declare all buffers before the first step. --dry-run prints the plan as a table, and
+// allocate() allocates all buffers as one block. No device memory is allocated after that.
 //
-// A component passes the Tensor member that shall point at the memory: plan.add(slot, ...) fills dtype and
-// shape at once and allocate() fills the pointer, so a slot must not move in between (components that plan
-// are not copied or moved).
+// A component passes the Tensor member that will refer to the memory: plan.add(slot, ...) sets dtype and shape
+// immediately, allocate() sets the pointer. A slot must not move in between, so components that plan are not copied or
+// moved.
 //
-// What is alive in some steps only is scratch: it is planned with its Lifetime, and packed (core/scratch_packing.h).
+// Buffers that are used only in some steps are scratch: they are planned with a Lifetime and packed
+// (core/scratch_packing.h).
 //
-// A buffer may be host memory instead: page-locked beside a GPU, so that copies run beside other work, and so that
-// kernels can read and write it, too, slowly.
+// A buffer may also be host memory. With a GPU it is page-locked, so that copies run concurrently with other work, and
+// kernels can access it (slowly).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@
 
 namespace te {
 
-/// What a buffer is for: the rows of the memory table shown at start-up.
+/// Purpose of a buffer: the rows of the memory table that is printed at startup.
 enum class MemoryKind : uint8_t {
   parameters,
   fp8_weights,
@@ -41,7 +42,7 @@ enum class MemoryKind : uint8_t {
 constexpr int kMemoryKinds = 10;
 std::string_view memory_kind_name(MemoryKind kind);
 
-/// Where a buffer is.
+/// Location of a buffer.
 enum class MemoryPlace : uint8_t { device, host };
 
 class MemoryPlan {
@@ -49,46 +50,46 @@ class MemoryPlan {
   MemoryPlan() = default;
   MemoryPlan(const MemoryPlan&) = delete;
 
-  /// Asks for a buffer of `shape` for `slot`. `name` is for messages and tables ("layers.0.fc1.out").
-  /// With a lifetime the buffer is scratch, whatever its kind. Names that differ in numbers only ("layers.0.d_act",
-  /// "layers.1.d_act") are one buffer, of the largest size and alive in all their steps: layers live through the same
-  /// steps one after another. InternalError when one name is asked for with two shapes or lifetimes.
+  /// Adds a buffer of `shape` for `slot`. `name` is for messages and tables ("layers.0.fc1.out"). With a lifetime the
+  /// buffer is scratch, independent of its kind. Scratch buffers whose names differ only in numbers ("layers.0.d_act",
+  /// "layers.1.d_act") are one buffer with the largest size and the union of the lifetimes, because layers run through
+  /// the same steps one after another. InternalError if a name is added with two shapes or lifetimes.
   void add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape, Lifetime lifetime = {});
-  /// The same in host memory.
+  /// Adds a buffer in host memory.
   void add_host(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape);
-  /// The one or the other.
+  /// Adds a buffer in device or host memory.
   void add(MemoryPlace place, Tensor& slot, const std::string& name, MemoryKind kind, DType dtype,
            Shape shape);
-  /// Makes `slot` another view of `owner`, a slot already added: the same elements for as long.
+  /// Makes `slot` another view of the same memory as `owner`, a slot that is already added.
   void alias(Tensor& slot, const Tensor& owner);
 
-  /// Buffers of several parts of which one at a time is in use: add_part(0) .. add_part(parts - 1) add them, each
-  /// part's begin at the same place, and together they take what the largest takes, whose buffers alone are counted.
-  /// Scratch and host memory that a part adds are shared or not as ever. No part adds parts of its own.
+  /// Adds buffers of several parts that are never in use at the same time: add_part(0) .. add_part(parts - 1) add them.
+  /// All parts begin at the same address and together need the memory of the largest part; only its buffers are
+  /// counted. Scratch and host memory of a part are not affected. Calls must not be nested.
   void overlay(int parts, const std::function<void(int part)>& add_part);
 
-  /// Of the device. Scratch counts once it is packed.
+  /// Bytes of device memory; scratch is counted after packing.
   int64_t bytes(MemoryKind kind) const;
   int64_t total_bytes() const;
-  /// Of the host.
+  /// Bytes of host memory.
   int64_t host_bytes(MemoryKind kind) const;
   int64_t total_host_bytes() const { return host_end_; }
-  /// A line per kind and the total, for people; behind it the same of host memory, where there is some.
+  /// Text with a line per kind and the total, then the same for host memory if there is any.
   std::string table() const;
-  /// A line per buffer, largest first: what --dry-run shows with --verbose.
+  /// Text with a line per buffer, largest first, for --dry-run with --verbose.
   std::string buffers() const;
 
-  /// Allocates everything on the device as one block, zeroed, and fills its slots. Call once.
+  /// Allocates all device buffers as one zeroed block and sets the slots' pointers. Call it once.
   DeviceBuffer allocate(const Context& context);
-  /// The same of host memory; empty where none was asked for. UserError when it cannot be had.
+  /// Allocates all host buffers; the result is empty if there are none. UserError if the memory is not available.
   HostBuffer allocate_host(const Context& context);
 
-  /// Fills all slots with addresses at which there is no memory: for passes that are only rehearsed
-  /// (OpObserver::executes). Instead of allocate().
+  /// Instead of allocate(), for passes that are only traced (OpObserver::executes): sets all pointers to addresses
+  /// without memory.
   void bind_fake_addresses();
 
-  /// For tests: the timeline goes on to `step`. Scratch whose life begins or has ended is overwritten with NaN, so that
-  /// a use outside the lifetime cannot go unnoticed. After allocate().
+  /// For tests, after allocate(): advances the timeline to `step`. Overwrites scratch whose lifetime begins or has
+  /// ended with NaN, so that tests detect a use outside the lifetime.
   void begin_step(const Context& context, int step);
 
  private:
@@ -98,7 +99,7 @@ class MemoryPlan {
     MemoryKind kind;
     int64_t bytes;
     int64_t offset;
-    bool counted = true;  ///< false: of a part of an overlay that is not its largest
+    bool counted = true;  ///< false in parts of an overlay other than the largest
   };
   struct Alias {
     Tensor* slot;
@@ -106,11 +107,11 @@ class MemoryPlan {
   };
   struct ScratchSlot {
     Tensor* slot;
-    size_t buffer;  ///< of scratch_
+    size_t buffer;  ///< index in scratch_
   };
   void add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime);
   void fill_slots(void* block, std::vector<ScratchBuffer> buffers);
-  /// The scratch buffers with their offsets, behind `end_`, and the bytes of all.
+  /// The scratch buffers with their offsets, which start at `end_`, and their total bytes.
   std::pair<std::vector<ScratchBuffer>, int64_t> packed() const;
 
   std::vector<Entry> entries_;
@@ -119,8 +120,8 @@ class MemoryPlan {
   std::vector<ScratchBuffer> scratch_;
   std::vector<ScratchSlot> scratch_slots_;
   std::map<std::string, std::pair<Tensor, Lifetime>> scratch_requests_;  ///< by full name
-  int64_t end_ = 0;                                                      ///< of the entries
-  int64_t host_end_ = 0;                                                 ///< of the host's entries
+  int64_t end_ = 0;                                                      ///< end of entries_, in bytes
+  int64_t host_end_ = 0;                                                 ///< end of host_entries_, in bytes
   void* block_ = nullptr;
   int step_ = -1;
 };

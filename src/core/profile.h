@@ -1,10 +1,10 @@
-// A hook around every operation of a step: who spends the device's time, and on what. Off unless an observer
-// is installed (te-bench --profile); then each operation tells the observer when it starts and ends, what it
-// must move and compute, and under which label it runs. Switched off it costs one branch an operation. An observer may
-// also have a step rehearsed (planner/cost_trace.h): its operations are told, in order, and none of them is done.
+// A hook around every operation of a step, to find out how the device's time is spent. Each operation reports begin,
+// end, cost and label to an observer, if one is installed (te-bench --profile). Without an observer it costs one branch
+// per operation. An observer can also trace a step without executing it (planner/cost_trace.h): operations are reported
+// in order, but not executed.
 //
-// An operation is a kernel of kernels/ (one launch or a few), a copy or fill, or a collective. Operations
-// that others call to do their work are part of those and not seen.
+// An operation is a function of kernels/ (one or a few launches), a copy or fill, or a collective. Operations inside
+// another operation are not reported.
 #pragma once
 
 #include <any>
@@ -15,43 +15,42 @@ namespace te {
 
 class Context;
 
-/// What an operation has to do, whoever implements it.
+/// Cost of an operation, independent of its implementation.
 struct OpCost {
-  double flops = 0;  ///< of GEMMs and attention; other arithmetic never limits
+  double flops = 0;  ///< FLOPs of GEMMs and attention; other arithmetic is never the bottleneck
   double bytes = 0;  ///< device memory: each input read once, each output written once
 };
 
 struct OpCall {
   const char* name = "";  ///< "norm_forward", "gemm", "copy", "all_reduce"
-  std::string label;      ///< of the ProfileLabels around it: "linear_fc1 fprop", or empty
-  OpCost cost;            ///< as far as the caller knows it: copies, collectives, ops of plain tensors
-  /// The arguments of an op that takes a struct of them (kernels::Gemm ...), from which cost/op_cost.h finds its cost;
-  /// else empty.
+  std::string label;      ///< text of the enclosing ProfileLabels: "linear_fc1 fprop", or empty
+  OpCost cost;  ///< if the caller knows it: for copies, collectives, and ops without an argument struct
+  /// The argument struct of an op (kernels::Gemm ...), from which cost/op_cost.h computes its cost; else empty.
   std::any args;
-  std::string group{};  ///< of a collective: its ranks' group ("tensor", "data" ...)
+  std::string group{};  ///< group of a collective ("tensor", "data" ...)
 };
 
-/// Who listens. Calls come from the thread that drives the step, begin and end in pairs.
+/// Interface of observers. The thread that runs the step calls begin and end in pairs.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void begin(const Context& context, OpCall call) = 0;
   virtual void end(const Context& context) = 0;
-  /// False in a rehearsal: operations are told and not done, and the memory that they name need not be there.
+  /// False for tracing: operations are reported but not executed, and their tensors need no memory.
   virtual bool executes() const { return true; }
 
-  /// The one that is installed, or null.
+  /// The installed observer, or null.
   static OpObserver* active() { return active_; }
   static bool is_tracing() { return active_ != nullptr && !active_->executes(); }
-  /// Installs an observer, or none with null; it must outlive its time in place.
+  /// Installs an observer, which must exist until it is replaced; null removes it.
   static void install(OpObserver* observer) { active_ = observer; }
 
  private:
   inline static OpObserver* active_ = nullptr;
 };
 
-/// Names the operations within its scope; scopes nest, and the labels are joined by spaces. Of a name with
-/// dots the last part is taken, so that equal linears of all layers share a label.
+/// Labels the operations in its scope. Scopes nest; their labels are joined by spaces. Only the part of a name after
+/// its last dot is used, so that corresponding linear layers of all transformer layers have the same label.
 class ProfileLabel {
  public:
   explicit ProfileLabel(std::string_view name, std::string_view detail = {}) {
@@ -71,14 +70,14 @@ class ProfileLabel {
   void push(std::string_view name, std::string_view detail);
   void pop();
   bool pushed_ = false;
-  size_t length_ = 0;  ///< of the label before
+  size_t length_ = 0;  ///< length of the label without this one
 };
 
-/// One operation, from construction to destruction. start() is for callers that have found an observer.
+/// One operation, from construction to destruction. Callers that already know there is an observer use start().
 class ProfileScope {
  public:
   ProfileScope() = default;
-  /// A null name is no operation.
+  /// Does nothing if name is null.
   ProfileScope(const Context& context, const char* name, double bytes, std::string_view group = {}) {
     if (OpObserver::active() != nullptr && name != nullptr) [[unlikely]]
       start(context, name, {.bytes = bytes}, {}, group);
@@ -92,12 +91,12 @@ class ProfileScope {
 
   void start(const Context& context, const char* name, const OpCost& cost, std::any args,
              std::string_view group = {});
-  /// The operation is only told, not to be done.
+  /// True if the operation is only traced and must not be executed.
   bool traced_only() const { return context_ != nullptr && OpObserver::is_tracing(); }
 
  private:
   void finish();
-  const Context* context_ = nullptr;  ///< null: nobody listens
+  const Context* context_ = nullptr;  ///< null without an observer
 };
 
 }  // namespace te

@@ -17,7 +17,7 @@ bool is_separator(char c) {
   return c == '_' || c == '-' || c == '.';
 }
 
-/// The words of "num-attention_heads", in small letters.
+/// The words of a name such as "num-attention_heads", in lower case.
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words(1);
   for (const char c : name.substr(0, kMaxLetters)) {
@@ -36,7 +36,7 @@ std::string joined(const std::vector<std::string>& words) {
   return letters;
 }
 
-/// Each of `parts` begins a word of `words`, or `whole`, is one; in their order.
+/// True if each of `parts` is a prefix of a word in `words` (with `whole`: equal to one), in the same order.
 bool found_in(const std::vector<std::string>& parts, const std::vector<std::string>& words, bool whole) {
   size_t at = 0;
   for (const std::string& part : parts) {
@@ -73,7 +73,7 @@ std::optional<int> name_distance(std::string_view name, std::string_view candida
   const int extra = std::abs(static_cast<int>(letters.size()) - static_cast<int>(other.size()));
   std::optional<int> best;
   const auto consider = [&](int distance) { best = std::min(best.value_or(distance), distance); };
-  // One letter of two is another name.
+  // For names of up to two letters an edit is too much.
   const int edits = longer <= 2 ? longer : edit_distance(letters, other);
   if (edits <= std::max(1, longer / 4)) consider(edits * kEdit);
   if (letters.size() >= (related ? 2 : 4) && found_in(words, others, false)) consider(kWords + extra);

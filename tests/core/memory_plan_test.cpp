@@ -1,4 +1,4 @@
-// The memory plan: what it hands out, how it packs scratch, and that it refuses what would be overwritten.
+// Memory plan: addresses of buffers, packing of scratch, and errors for conflicting buffers.
 #include "core/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-/// Bytes that are alive in the step that has most: no packing can do with less.
+/// Maximum over all steps of the bytes in use: a lower bound for any packing.
 int64_t most_alive(const std::vector<ScratchBuffer>& buffers) {
   int64_t most = 0;
   for (int step = 0; step < Lifetime::kSteps; ++step) {
@@ -40,7 +40,7 @@ std::vector<ScratchBuffer> random_buffers(unsigned seed) {
   return buffers;
 }
 
-/// A plan with its memory, as a stage's.
+/// A plan with its memory.
 struct Planned {
   Context context = Context::cpu();
   MemoryPlan plan;
@@ -68,18 +68,18 @@ TEST(Lifetime, IsASetOfSteps) {
   EXPECT_TRUE(Lifetime().empty() && !Lifetime().overlaps(all));
 }
 
-TEST(Packing, OverlaysWhatIsNotAliveAtOnce) {
+TEST(Packing, OverlapsBuffersWithoutCommonSteps) {
   std::vector<ScratchBuffer> buffers = {{"early", {0, 1}, 1000, 0},
                                         {"late", {2, 3}, 2000, 0},
                                         {"both", {1, 2}, 500, 0},
                                         {"early and late", Lifetime(0, 0) | Lifetime(3, 3), 500, 0}};
-  EXPECT_EQ(pack(buffers, kAlignment), 2560);  // late and, behind it, both and "early and late"
+  EXPECT_EQ(pack(buffers, kAlignment), 2560);  // "late", followed by "both" and "early and late"
   EXPECT_EQ(buffers[0].offset, buffers[1].offset);
   EXPECT_EQ(buffers[2].offset, buffers[3].offset);
   EXPECT_NO_THROW(check_packing(buffers));
 }
 
-TEST(Packing, IsSafeAlignedTightAndAlwaysTheSame) {
+TEST(Packing, IsValidAlignedTightAndDeterministic) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     std::vector<ScratchBuffer> buffers = random_buffers(seed), again = buffers;
     const int64_t bytes = pack(buffers, kAlignment);
@@ -95,7 +95,7 @@ TEST(Packing, IsSafeAlignedTightAndAlwaysTheSame) {
   }
 }
 
-TEST(Packing, RefusesTwoThatAreAliveAtOnceInTheSameBytes) {
+TEST(Packing, RefusesOverlapOfBuffersWithACommonStep) {
   std::vector<ScratchBuffer> buffers = {
       {"d_act", {2, 3}, 1000, 0}, {"d_o", {5, 6}, 1000, 0}, {"workspace", {6, 7}, 100, 999}};
   try {
@@ -124,7 +124,7 @@ TEST(MemoryPlan, IsOneZeroedBlockOfAlignedBuffers) {
   }
 }
 
-TEST(MemoryPlan, OverlaysScratchAndNothingElse) {
+TEST(MemoryPlan, OnlyScratchOverlaps) {
   Planned p;
   const Tensor &own = p.add("own", 256), &early = p.add("early", 1000, {0, 1}),
                &late = p.add("late", 900, {2, 3});
@@ -135,7 +135,7 @@ TEST(MemoryPlan, OverlaysScratchAndNothingElse) {
   EXPECT_NE(p.plan.buffers().find("late"), std::string::npos);
 }
 
-TEST(MemoryPlan, PartsOfAnOverlayBeginAtOnePlaceAndTheLargestCounts) {
+TEST(MemoryPlan, PartsOfAnOverlayHaveTheSameAddressAndTheLargestCounts) {
   Planned p;
   Tensor &before = p.add("before", 100), *small = nullptr, *large = nullptr, *large_end = nullptr,
          *scratch = nullptr, *last = nullptr;
@@ -166,20 +166,20 @@ TEST(MemoryPlan, PartsOfAnOverlayBeginAtOnePlaceAndTheLargestCounts) {
   }
 }
 
-TEST(MemoryPlan, LayersShareScratchOfOneName) {
+TEST(MemoryPlan, LayersShareScratchOfTheSameName) {
   Planned p;
   const Tensor &small = p.add("layers.0.d_act", 100, {0, 1}), &large = p.add("layers.11.d_act", 900, {1, 2}),
                &other = p.add("layers.0.d_out", 100, {2, 2});
   p.allocate();
   EXPECT_EQ(small.data, large.data);
-  EXPECT_FALSE(common_bytes(large, other)) << "the buffer lives in all its layers' steps";
+  EXPECT_FALSE(common_bytes(large, other)) << "the buffer has the lifetimes of all its layers";
   EXPECT_EQ(p.plan.total_bytes(), 1024 + 256);
 }
 
-TEST(MemoryPlan, RefusesOneNameForTwoThings) {
+TEST(MemoryPlan, RefusesOneNameWithTwoShapesOrLifetimes) {
   Planned p;
   p.add("layers.0.d_act", 100, {0, 1});
-  EXPECT_NO_THROW(p.add("layers.0.d_act", 100, {0, 1}));  // another microbatch's
+  EXPECT_NO_THROW(p.add("layers.0.d_act", 100, {0, 1}));  // for another microbatch
   EXPECT_THROW(p.add("layers.0.d_act", 200, {0, 1}), InternalError);
   EXPECT_THROW(p.add("layers.0.d_act", 100, {3, 4}), InternalError);
 }
@@ -194,7 +194,7 @@ TEST(MemoryPlan, AnAliasIsTheSameMemory) {
   EXPECT_EQ(alias.shape, owner.shape);
 }
 
-TEST(MemoryPlan, HostMemoryIsApart) {
+TEST(MemoryPlan, HostMemoryIsSeparate) {
   Planned p;
   Tensor first, second;
   p.add("device", 100);
@@ -206,7 +206,7 @@ TEST(MemoryPlan, HostMemoryIsApart) {
   EXPECT_EQ(p.plan.host_bytes(MemoryKind::optimizer), 12);
   EXPECT_EQ(p.plan.host_bytes(MemoryKind::main_params), 2000);
   const std::string table = p.plan.table(), buffers = p.plan.buffers();
-  EXPECT_NE(table.find("total                            256 B\nhost memory, page-locked beside a GPU:\n"),
+  EXPECT_NE(table.find("total                            256 B\nhost memory (page-locked with a GPU):\n"),
             std::string::npos)
       << table;
   EXPECT_NE(table.find("total on the host               2304 B\n"), std::string::npos) << table;
@@ -218,15 +218,15 @@ TEST(MemoryPlan, HostMemoryIsApart) {
   EXPECT_EQ(second.as<char>(), host.as<char>() + 256);
   EXPECT_TRUE(
       std::all_of(host.as<char>(), host.as<char>() + host.bytes(), [](char byte) { return byte == 0; }));
-  // None is asked for: none is taken, and none is spoken of.
+  // Without host buffers nothing is allocated, and the table does not mention the host.
   Planned without;
   without.add("device", 100);
   EXPECT_EQ(without.plan.allocate_host(without.context).bytes(), 0u);
   EXPECT_EQ(without.plan.table().find("host"), std::string::npos);
 }
 
-// What reads scratch too late, or has written it too early, finds NaN.
-TEST(MemoryPlan, DestroysScratchOutsideItsLife) {
+// Reads after the lifetime of scratch, and reads of data that was written before it, return NaN.
+TEST(MemoryPlan, OverwritesScratchOutsideItsLifetime) {
   Planned p;
   const Tensor &always = p.add("always", 64), &buffer = p.add("buffer", 64, {2, 3}),
                &longer = p.add("longer", 64, {2, 4});
@@ -250,8 +250,8 @@ TEST(MemoryPlan, DestroysScratchOutsideItsLife) {
   EXPECT_TRUE(all(always, 7));
 }
 
-// A rehearsal has addresses as apart as those of an allocation, at which nothing is.
-TEST(MemoryPlan, ARehearsalHasAddressesAlone) {
+// Fake addresses have the distances of real ones, but there is no memory.
+TEST(MemoryPlan, FakeAddressesHaveTheOffsetsOfThePlan) {
   MemoryPlan plan;
   Tensor first, second, alias, scratch;
   plan.add(first, "first", MemoryKind::data, DType::f32, {int64_t{1} << 40});

@@ -1,4 +1,4 @@
-// Distances of names: what is meant is near, what is not is nothing at all.
+// Distances of mistyped names from candidates.
 #include "core/suggest.h"
 
 #include <gtest/gtest.h>
@@ -6,32 +6,32 @@
 namespace te {
 namespace {
 
-TEST(Suggest, EditsCountSwapsOnce) {
+TEST(Suggest, SwapIsOneEdit) {
   EXPECT_EQ(edit_distance("", "abc"), 3);
   EXPECT_EQ(edit_distance("modle", "model"), 1);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
 }
 
-TEST(Suggest, SeparatorsAndCaseAreNoDifference) {
+TEST(Suggest, IgnoresSeparatorsAndCase) {
   EXPECT_EQ(name_distance("--dryrun", "--dry-run"), 0);
   EXPECT_EQ(name_distance("--max_tokens", "--max-tokens"), 0);
   EXPECT_EQ(name_distance("Num.Layers", "num_layers"), 0);
 }
 
-TEST(Suggest, EditsAreMeasuredByTheLength) {
+TEST(Suggest, AllowedEditsDependOnTheLength) {
   EXPECT_EQ(name_distance("tokenise", "tokenize"), 100);
   EXPECT_EQ(name_distance("pf8", "fp8"), 100);
   EXPECT_EQ(name_distance("nlayers", "num_layers"), 200);
-  EXPECT_EQ(name_distance("dir", "lr"), std::nullopt);  // two edits of three letters
+  EXPECT_EQ(name_distance("dir", "lr"), std::nullopt);  // two edits in three letters
   EXPECT_EQ(name_distance("ls", "lr"), std::nullopt);
   EXPECT_EQ(name_distance("", "lr"), std::nullopt);
   EXPECT_EQ(name_distance("zq", "schedule"), std::nullopt);
 }
 
-TEST(Suggest, AbbreviationsAndWordsTooMany) {
+TEST(Suggest, AbbreviationsAndExtraWords) {
   EXPECT_LT(*name_distance("dir", "directory"), 200);
   EXPECT_EQ(name_distance("dir", "directory", false),
-            std::nullopt);  // too short to find what it means elsewhere
+            std::nullopt);  // too short for other sections
   EXPECT_LT(*name_distance("n_head", "num_attention_heads", false), 200);
   EXPECT_LT(*name_distance("batch_size", "micro_batch_size"),
             *name_distance("batch_size", "global_batch_size"));
@@ -42,7 +42,7 @@ TEST(Suggest, AbbreviationsAndWordsTooMany) {
   EXPECT_EQ(name_distance("output", "out", false), std::nullopt);
 }
 
-TEST(Suggest, QuestionsNameAllThatAreEquallyNear) {
+TEST(Suggest, QuestionHasAllEquallyNearNames) {
   NearestNames names;
   EXPECT_TRUE(names.empty());
   names.add("far", 200);

@@ -215,7 +215,7 @@ TEST(OffloadPlan, DryRunShowsBothMemories) {
                      "/configs/llama2_13b_fp8.yaml --ranks 1 --set optimizer.offload=moments");
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out,
-                     "host memory, page-locked beside a GPU:\n  optimizer moments            96.98 GiB\n");
+                     "host memory (page-locked with a GPU):\n  optimizer moments            96.98 GiB\n");
   TE_EXPECT_CONTAINS(result.out, "offload: Adam moments in host memory");
 }
 

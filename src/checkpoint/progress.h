@@ -1,6 +1,6 @@
-// Where a run stands between two optimizer steps: the one list of what decides later steps, apart from tensors and
-// config. Policies of the training loop (src/train) keep no state of their own; each works on its member here, so that
-// a resumed run decides as one that was not interrupted. The manifest stores all of it (progress_json.h).
+// Progress of a run between two optimizer steps: all state that affects later steps, other than tensors and config.
+// Policies of the training loop (src/train) have no state of their own but use their members here, so that a resumed
+// run decides as an uninterrupted one. The manifest stores all of it (progress_json.h).
 #pragma once
 
 #include <cstdint>
@@ -10,69 +10,69 @@
 
 namespace te::checkpoint {
 
-/// What the evaluations of a run have found so far, for the best checkpoints and for early stopping.
+/// Results of a run's evaluations so far, for the best checkpoints and early stopping.
 struct Validation {
   struct Best {
     int64_t step = 0;
     double loss = 0;
-    bool extra = false;  ///< saved for this alone
+    bool extra = false;  ///< saved only because it is among the best
     bool operator==(const Best&) const = default;
   };
   std::string set;               ///< the validation set of the losses; empty before the first evaluation
-  std::optional<double> lowest;  ///< loss that was the last gain; empty before there was one
-  int64_t without_gain = 0;      ///< evaluations since then
-  std::vector<Best> best;        ///< checkpoints, the lowest loss first
+  std::optional<double> lowest;  ///< loss of the last improvement; empty before the first one
+  int64_t without_gain = 0;      ///< evaluations since the last improvement
+  std::vector<Best> best;        ///< checkpoints, lowest loss first
   bool operator==(const Validation&) const = default;
 };
 
-/// What the guard of an FP8 run knows (train/guard.h).
+/// State of the guard of an FP8 run (train/guard.h).
 struct Guard {
-  std::vector<double> gaps;       ///< of earlier comparisons, the newest last
-  int64_t began = -1;             ///< steps that were taken when the comparison in work began; -1: none
-  std::vector<double> bf16, fp8;  ///< losses of its steps, the second as far as they are taken
+  std::vector<double> gaps;       ///< gaps of earlier comparisons, newest last
+  int64_t began = -1;             ///< step at which the current comparison began; -1 if there is none
+  std::vector<double> bf16, fp8;  ///< losses of its BF16 steps, and of its FP8 steps so far
   std::optional<double> bf16_valid;
-  int64_t bf16_until = 0;  ///< steps up to this one are taken in BF16
+  int64_t bf16_until = 0;  ///< steps up to this one run in BF16
   int64_t excesses = 0;
   bool operator==(const Guard&) const = default;
 };
 
 /// The dynamic loss scale of an FP16 run (train/loss_scaler.h).
 struct LossScale {
-  double scale = 0;        ///< of the next step; 0: the run has none
-  int64_t good_steps = 0;  ///< with finite gradients since the scale has changed
-  int64_t hysteresis = 0;  ///< steps without finite gradients that are left before the scale falls
+  double scale = 0;        ///< loss scale of the next step; 0 if the run has none
+  int64_t good_steps = 0;  ///< steps with finite gradients since the last change of the scale
+  int64_t hysteresis = 0;  ///< remaining steps without finite gradients before the scale decreases
   bool operator==(const LossScale&) const = default;
 };
 
-/// The losses that decide what a loss spike is (train/loss_spikes.h).
+/// Losses for the detection of loss spikes (train/loss_spikes.h).
 struct SpikeHistory {
-  std::vector<double> accepted;  ///< the last accepted losses, the newest last
-  std::vector<double> row;       ///< losses of the spikes since the last accepted one
-  int64_t total = 0;             ///< spikes
+  std::vector<double> accepted;  ///< last accepted losses, newest last
+  std::vector<double> row;       ///< losses of consecutive spikes since the last accepted loss
+  int64_t total = 0;             ///< number of spikes
   int64_t since = 0;             ///< steps since the last spike
   bool operator==(const SpikeHistory&) const = default;
 };
 
 /// Counters of the training loop.
 struct Faults {
-  int64_t consecutive_skipped =
-      0;                      ///< steps that were not finite; spikes and loss-scale overflows do not count
-  int64_t skipped_total = 0;  ///< steps without an update, whatever the reason
-  int64_t rollbacks = 0;      ///< after loss spikes
+  /// Consecutive skipped steps with non-finite gradients; spikes and loss-scale overflows are not counted.
+  int64_t consecutive_skipped = 0;
+  int64_t skipped_total = 0;  ///< steps without an update, for any reason
+  int64_t rollbacks = 0;      ///< rollbacks after loss spikes
   bool operator==(const Faults&) const = default;
 };
 
-/// What the run knows of its checkpoints (train/checkpoint_manager.h).
+/// State of a run's checkpoints (train/checkpoint_manager.h).
 struct KeptCheckpoints {
-  std::string last_verified;  ///< folder name of the last good one; empty: none
-  std::vector<int64_t> drop;  ///< steps of checkpoints that are to be deleted once they are no longer `good`
+  std::string last_verified;  ///< folder name of the last verified checkpoint; empty if there is none
+  std::vector<int64_t> drop;  ///< steps of checkpoints to delete once they are no longer last_verified
   bool operator==(const KeptCheckpoints&) const = default;
 };
 
 struct Progress {
-  int64_t step = 0;  ///< optimizer steps taken, skipped ones included
+  int64_t step = 0;  ///< optimizer steps, including skipped ones
   int64_t consumed_samples = 0;
-  int64_t updates = 0;  ///< steps that were not skipped: Adam's t
+  int64_t updates = 0;  ///< optimizer steps without skipped ones: Adam's t
   Validation validation = {};
   Guard guard = {};
   LossScale loss_scale = {};

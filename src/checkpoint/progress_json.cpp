@@ -12,7 +12,7 @@ int64_t count_of(const JsonNode& node, const char* key) {
   return node.at(key).integer(0, std::numeric_limits<int64_t>::max());
 }
 
-// A loss that is not finite has no number in JSON.
+// JSON cannot represent a loss that is not finite; it becomes null.
 Json loss_json(double loss) {
   return std::isfinite(loss) ? Json(loss) : Json(nullptr);
 }
@@ -130,7 +130,7 @@ Json to_json(const KeptCheckpoints& kept) {
 
 void read(const JsonNode& node, KeptCheckpoints& kept) {
   kept.last_verified = node.at("good").text();
-  // The name is joined to the folder's path: it must not lead out of it.
+  // The name is appended to the folder's path and must not lead out of it.
   if (kept.last_verified.find('/') != std::string::npos || kept.last_verified.starts_with('.') ||
       kept.last_verified.find('\0') != std::string::npos)
     node.at("good").refuse("must be the name of a checkpoint in the same directory");
@@ -139,7 +139,8 @@ void read(const JsonNode& node, KeptCheckpoints& kept) {
     kept.drop.push_back(drop.at(i).integer(0, std::numeric_limits<int64_t>::max()));
 }
 
-/// Visits the policies' state with its keys. A member that is added to Progress does not compile until it is here.
+/// Visits the state of all policies with its keys. The structured binding makes a new member of Progress a compile
+/// error until it is added here.
 template <class AnyProgress, class Visit>
 void each_policy(AnyProgress& progress, Visit&& visit) {
   auto& [step, consumed_samples, updates, validation, guard, loss_scale, spikes, faults, checkpoints] =

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kDisk = "disk: ";  // begins the message of a WriteError
+const std::string kDisk = "disk: ";  // prefix of a WriteError's message in a failure marker
 
 std::string file_name(const char* kind, RankInfo who) {
   if (who.size == 1) return fmt::format("{}.safetensors", kind);
@@ -97,20 +97,21 @@ void write_failure_marker(const fs::path& folder, RankInfo who, const std::strin
   try {
     write_text(path, (disk ? kDisk : "") + message);
   } catch (const UserError&) {
-    const File empty(path, O_WRONLY | O_CREAT | O_TRUNC);  // a full disk still has room for an empty file
+    const File empty(path, O_WRONLY | O_CREAT | O_TRUNC);  // an empty file can be created on a full disk, too
   }
 }
 
-/// Passes a rank's failure on.
+/// Throws the error of another rank.
 [[noreturn]] static void rethrow_failure(const fs::path& folder, int rank) {
   std::string message = read_file(failure_path(folder, rank)).text;
-  if (message.empty()) write_error("rank {}: could not write its files; is the disk full?", rank);
+  if (message.empty())
+    write_error("rank {}: its files could not be written; check the disk's free space", rank);
   if (!message.starts_with(kDisk)) user_error("rank {}: {}", rank, message);
   write_error("rank {}: {}", rank, message.substr(kDisk.size()));
 }
 
 void wait_for_ranks(const fs::path& folder, int ranks) {
-  constexpr int kTicks = 1000;  // of 10 ms: a rank that was killed must not hold up the end of the job
+  constexpr int kTicks = 1000;  // of 10 ms: a killed rank must not delay the end of the job longer
   std::error_code ignored;
   for (int tick = 0, rank = 1; tick < kTicks && rank < ranks; ++tick) {
     while (rank < ranks &&
@@ -132,16 +133,15 @@ std::vector<Manifest> collect_parts(const fs::path& folder, int ranks, int64_t t
       }
       if (timeout_seconds > 0 && Clock::now() - start > std::chrono::seconds(timeout_seconds)) {
         user_error(
-            "{}: rank {} has not finished its files within {} s (parallel.timeout_seconds); do all hosts "
-            "share "
-            "this folder?",
+            "{}: rank {} has not finished its files within {} s (parallel.timeout_seconds); check that all "
+            "hosts share this folder",
             folder.string(), rank, timeout_seconds);
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     const FileText text = read_file(path, kAnySize);
     if (!text)
-      user_error("{}: cannot be read: {}; do all hosts share this folder?", path.string(), text.error);
+      user_error("{}: cannot be read: {}; check that all hosts share this folder", path.string(), text.error);
     parts[rank - 1] = parse_manifest_part(path.string(), text.text);
   }
   for (int rank = 1; rank < ranks; ++rank) fs::remove(part_path(folder, rank));

@@ -1,5 +1,5 @@
-// Writes one rank's part of a checkpoint into its temporary folder. No communication, no device: data comes from a
-// function, so that it may be the device's memory or a copy made earlier.
+// Writes one rank's part of a checkpoint to the temporary folder. There is no communication and no device here: a
+// function provides the data, from the device's memory or from an earlier copy.
 #pragma once
 
 #include <filesystem>
@@ -12,22 +12,22 @@
 
 namespace te::checkpoint {
 
-/// A rank among those that save together.
+/// A rank and the number of ranks of the job.
 struct RankInfo {
   int rank = 0, size = 1;
 };
 
-/// Model and optimizer file of a rank while they are written ("model.safetensors"; with several ranks
-/// "model-00003-of-00008.safetensors"; none that would be empty).
+/// Writes the model and optimizer file of a rank ("model.safetensors"; with several ranks
+/// "model-00003-of-00008.safetensors"). Empty files are omitted.
 class RankFiles {
  public:
-  /// UserError when the files cannot be made.
+  /// UserError if the files cannot be created.
   RankFiles(const std::filesystem::path& folder, RankInfo who, const std::vector<StoredPiece>& pieces);
   RankFiles(RankFiles&&) noexcept = default;
 
-  /// The next bytes of a piece.
+  /// Writes the next bytes of a piece.
   void write(size_t piece, const void* data, size_t bytes);
-  /// Syncs, and writes the FP8 file, if there are rows; returns the rank's part of the manifest.
+  /// Syncs the files and writes the FP8 file if `fp8` has rows. Returns the rank's manifest.
   Manifest finish(const Fp8State& fp8);
 
  private:
@@ -35,29 +35,29 @@ class RankFiles {
   RankInfo who_;
   Manifest part_;
   std::vector<ShardFile> files_;
-  std::vector<std::pair<size_t, std::string>> places_;  ///< of a piece: its file, its name there
+  std::vector<std::pair<size_t, std::string>> places_;  ///< per piece: index in files_, name in the file
 };
 
-/// Elements [first, first + count) of pieces[index] in its dtype, on the host; valid until the next call. `count` is at
-/// most kFetch.
+/// Returns elements [first, first + count) of pieces[index] in the piece's dtype, in host memory that is valid until
+/// the next call. `count` is at most kFetch.
 using Fetch = std::function<const void*(size_t index, int64_t first, int64_t count)>;
 
-/// Writes all files of the rank and returns their part of the manifest. UserError when they cannot be written, or a
-/// value is not finite: such weights are no checkpoint, the previous one must stay the latest.
+/// Writes all files of the rank and returns the rank's manifest. UserError if they cannot be written or a value is not
+/// finite; the previous checkpoint then stays the latest one.
 Manifest write_rank_files(const std::filesystem::path& folder, RankInfo who,
                           const std::vector<SavedPiece>& pieces, const Fetch& fetch, const Fp8State& fp8);
 
-// How rank 0 learns that another rank is done, without MPI, which the saving thread must not use: a file that appears
-// in the temporary folder at once and whole, with the rank's part of the manifest or with its error.
+// Ranks report to rank 0 by files, because the saving thread must not use MPI: each writes a file atomically to the
+// temporary folder, with its manifest or its error.
 void write_rank_manifest(const std::filesystem::path& folder, RankInfo who, const Manifest& part);
-/// `disk`: a WriteError, which rank 0 passes on as such.
+/// `disk`: the error is a WriteError, which rank 0 throws as such.
 void write_failure_marker(const std::filesystem::path& folder, RankInfo who, const std::string& message,
                           bool disk);
-/// Rank 0, after a failure: gives the other ranks a moment to leave part or error, so that nobody writes into the
-/// folder that is then removed.
+/// On rank 0 after a failure: waits a limited time for the other ranks' manifests or errors, so that no rank writes to
+/// the folder while it is removed.
 void wait_for_ranks(const std::filesystem::path& folder, int ranks);
-/// Rank 0: waits for the parts of ranks 1.. and removes their files; timeout_seconds 0 waits for ever. UserError with
-/// the message of a rank that failed (a WriteError where it was one), or with the ranks that were waited for in vain.
+/// On rank 0: waits for the manifests of the other ranks and removes their files; timeout_seconds 0 is no limit. Throws
+/// the error of a rank that failed (UserError or WriteError), or a UserError with the rank that did not finish in time.
 std::vector<Manifest> collect_parts(const std::filesystem::path& folder, int ranks, int64_t timeout_seconds);
 
 }  // namespace te::checkpoint

@@ -1,6 +1,6 @@
-// The source is read once, tensor by tensor in runs of rows. Every run is dealt out to the ranks' files, all of which
-// are open. A rank stores the elements of its part of a tensor in the order of the whole's rows, so its file grows from
-// front to back.
+// The source is read once, tensor by tensor in runs of rows. Each run is distributed to the files of all ranks, which
+// are all open. A rank stores its elements of a tensor in the row order of the full tensor, so its file is written
+// sequentially.
 #include "checkpoint/reshard.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kRunBytes = 16 << 20;
 
-/// What a rank of the target saves: a plan of its stage, without memory.
+/// The pieces that a rank of the target saves, from a plan of its stage without memory.
 struct RankPlan {
   RankPlan(const config::Config& config, const parallel::ProcessGrid& grid, int rank, bool optimizer)
       : groups(parallel::Groups::dry_run(grid, rank)), stage(config, groups) {
@@ -39,7 +39,7 @@ struct RankPlan {
   std::vector<StoredPiece> pieces;
 };
 
-/// A rank's piece of a tensor, and how much of it is written.
+/// A rank's piece of a tensor, and the number of elements written.
 struct Holder {
   size_t rank = 0, piece = 0;
   int64_t written = 0;
@@ -61,7 +61,7 @@ class Resharding {
     for (auto& [name, holders] : holders_) check(name, holders);
     for (const LogicalTensor& tensor : source.tensors()) {
       if (holders_.contains(tensor.name) || (tensor.is_moment() && !optimizer)) continue;
-      user_error("{}: tensor {} is not a part of the model of its config; use another checkpoint",
+      user_error("{}: tensor {} does not belong to its config's model; use another checkpoint",
                  source.folder().string(), printable(tensor.name));
     }
   }
@@ -81,7 +81,7 @@ class Resharding {
   }
 
  private:
-  /// Is the source's tensor the model's? The pieces get its dtype.
+  /// Checks that the source's tensor fits the model, and sets the pieces' dtype to the stored one.
   void check(const std::string& name, const std::vector<Holder>& holders) {
     const TensorInfo stored = checked_info(source_, config_.model.vocab_size, name, parameter_of(name));
     for (const Holder& holder : holders) plans_[holder.rank].pieces[holder.piece].dtype = stored.dtype;
@@ -93,7 +93,7 @@ class Resharding {
 
   void copy(const LogicalTensor& stored, std::vector<Holder>& holders);
   void read_run(const LogicalTensor& stored, const Block& run, std::byte* out) const;
-  void deal_out(const LogicalTensor& stored, const Block& run, Holder& holder);
+  void distribute(const LogicalTensor& stored, const Block& run, Holder& holder);
   std::vector<Fp8State> split_fp8();
 
   const Reader& source_;
@@ -102,7 +102,7 @@ class Resharding {
   Fp8State fp8_;
   std::deque<RankPlan> plans_;
   std::map<std::string, const parameters::Parameter*> parameters_;
-  std::map<std::string, std::vector<Holder>> holders_;  ///< of a logical tensor
+  std::map<std::string, std::vector<Holder>> holders_;  ///< by name of the logical tensor
   std::vector<RankFiles> files_;
   std::vector<std::byte> run_, part_;
   int64_t bytes_ = 0;
@@ -116,18 +116,18 @@ void Resharding::copy(const LogicalTensor& stored, std::vector<Holder>& holders)
     const Block run = Block::rows(row, std::min(step, rows - row), cols);
     run_.resize(static_cast<size_t>(run.count * size));
     read_run(stored, run, run_.data());
-    for (Holder& holder : holders) deal_out(stored, run, holder);
+    for (Holder& holder : holders) distribute(stored, run, holder);
     bytes_ += run.count * size;
     if (options_.progress) options_.progress(bytes_);
   }
   for (const Holder& holder : holders) {
-    const int64_t whole = plans_[holder.rank].pieces[holder.piece].count();
-    TE_CHECK(holder.written == whole, "{}: {} of {} elements dealt out", stored.name, holder.written, whole);
+    const int64_t total = plans_[holder.rank].pieces[holder.piece].count();
+    TE_CHECK(holder.written == total, "{}: only {} of {} elements of a piece were written", stored.name,
+             holder.written, total);
   }
 }
 
-// Rows beyond those of the source pad the vocabulary: as the loader fills them, weights get their initial values,
-// moments zero.
+// Rows that the source lacks pad the vocabulary. As in the loader, weights get their initial values and moments zero.
 void Resharding::read_run(const LogicalTensor& stored, const Block& run, std::byte* out) const {
   const int64_t there = std::clamp<int64_t>(stored.numel() - run.first, 0, run.count);
   const auto size = static_cast<int64_t>(dtype_size(stored.dtype));
@@ -144,14 +144,14 @@ void Resharding::read_run(const LogicalTensor& stored, const Block& run, std::by
   kernels::cast(cpu, {values.data(), DType::f32, {missing}}, {out + there * size, stored.dtype, {missing}});
 }
 
-void Resharding::deal_out(const LogicalTensor& stored, const Block& run, Holder& holder) {
+void Resharding::distribute(const LogicalTensor& stored, const Block& run, Holder& holder) {
   const auto size = static_cast<int64_t>(dtype_size(stored.dtype));
   part_.clear();
   int64_t before = 0, written = holder.written;
   for (const Block& block : plans_[holder.rank].pieces[holder.piece].blocks) {
     for_each_overlap(block, run, [&](int64_t at, int64_t in_run, int64_t count) {
-      TE_CHECK(before + at == written, "{}: a rank stores its elements in another order than the whole's",
-               stored.name);
+      TE_CHECK(before + at == written,
+               "{}: a rank does not store its elements in the full tensor's row order", stored.name);
       const std::byte* from = run_.data() + in_run * size;
       part_.insert(part_.end(), from, from + count * size);
       written += count;
@@ -162,7 +162,7 @@ void Resharding::deal_out(const LogicalTensor& stored, const Block& run, Holder&
   holder.written = written;
 }
 
-// Rows go to the rank that saves its stage's, in the order of the stage's table.
+// Assigns rows to the rank that saves the FP8 state of its stage, in the order of the stage's table.
 std::vector<Fp8State> Resharding::split_fp8() {
   std::vector<Fp8State> states(plans_.size());
   if (fp8_.rows.empty()) return states;
@@ -181,9 +181,8 @@ std::vector<Fp8State> Resharding::split_fp8() {
     }
   }
   if (!left.empty()) {
-    user_error(
-        "{}: holds the FP8 state of {}, which its config's model does not cast; use another checkpoint",
-        source_.folder().string(), left.begin()->first.first);
+    user_error("{}: has FP8 state of {}, which its config does not quantize; use another checkpoint",
+               source_.folder().string(), left.begin()->first.first);
   }
   return states;
 }

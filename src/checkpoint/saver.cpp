@@ -18,12 +18,12 @@ namespace te::checkpoint {
 namespace {
 
 std::string waiting_for_disk(int64_t step) {
-  return "for the disk, which writes " + step_name(step);
+  return "for the disk to write " + step_name(step);
 }
 
 }  // namespace
 
-/// One save, on whichever thread.
+/// One save, in the foreground or background.
 struct Saver::Task {
   Progress progress;
   std::filesystem::path last_verified;
@@ -32,10 +32,10 @@ struct Saver::Task {
   Fetch fetch;
   bool background = false;
   double start = 0, stalled = 0;
-  std::atomic<int64_t> pieces_done = 0;  ///< of data written, so that a save that stands still is noticed
-  std::atomic<bool> collecting = false;  ///< waits for other ranks, with a limit of its own
+  std::atomic<int64_t> pieces_done = 0;  ///< progress of writing, to detect a save that hangs
+  std::atomic<bool> collecting = false;  ///< waits for other ranks, which has a separate time limit
   Saved result;
-  std::exception_ptr no_folder;  ///< the temporary folder could not be made
+  std::exception_ptr no_folder;  ///< error of creating the temporary folder
   std::exception_ptr error;
   std::atomic<bool> done = false;
   std::optional<parallel::Watchdog::Guard> guard;  ///< in the foreground
@@ -67,17 +67,17 @@ void Saver::check_limits() const {
   const uint64_t largest = std::max(parameters, moments);
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && largest > limit.rlim_cur) {
     user_error(
-        "checkpoint.directory: a checkpoint has files of {} bytes, this process may write {} (ulimit -f): "
-        "raise "
-        "the limit, or set checkpoint.save_every: 0 and save_last: false",
+        "checkpoint.directory: a checkpoint has files of {} bytes, but this process may write only {} "
+        "(ulimit "
+        "-f): raise the limit, or set checkpoint.save_every: 0 and save_last: false",
         largest, limit.rlim_cur);
   }
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(options_.directory, error);
   if (!error && space.available < parameters + moments) {
     spdlog::warn(
-        "checkpoint.directory: {}: has room for {} bytes, a checkpoint takes {} (of this rank): make room "
-        "before the first save",
+        "checkpoint.directory: {}: {} bytes are free, but this rank's part of a checkpoint needs {}: free "
+        "disk space before the first save",
         options_.directory.string(), space.available, parameters + moments);
   }
 }
@@ -86,8 +86,8 @@ std::filesystem::path Saver::folder_of(int64_t step) const {
   return options_.directory / step_name(step);
 }
 
-// Memory of a background save: a copy of everything that this rank saves, page-locked on a GPU. A host that lacks it
-// saves in the foreground, which needs almost none.
+// Memory for background saves: a copy of all data that this rank saves, page-locked with a GPU. If the host does not
+// have enough, saves run in the foreground, which needs only a small buffer.
 void Saver::reserve() {
   constexpr size_t kAlignment = 64;
   size_t end = 0;
@@ -98,7 +98,7 @@ void Saver::reserve() {
   const auto bytes = static_cast<int64_t>(end);
   const int64_t available = available_host_bytes();
   std::string reason;
-  // A fifth of the memory stays free for the page cache of the files and for everybody else.
+  // A fifth of the memory stays free for the files' page cache and for other processes.
   if (bytes * job_.host_ranks > available / 5 * 4) {
     reason = fmt::format("{:.1f} GiB of host memory are free", static_cast<double>(available) / (1 << 30));
   } else {
@@ -111,9 +111,8 @@ void Saver::reserve() {
   if (reason.empty()) return;
   options_.background = false;
   spdlog::warn(
-      "checkpoints are saved in the foreground: a copy for the background takes {:.1f} GiB on each of {} "
-      "ranks of this "
-      "host, but {}; checkpoint.async: false says so without this warning",
+      "checkpoints are saved in the foreground: a copy for the background needs {:.1f} GiB on each of {} "
+      "ranks of this host, but {}; set checkpoint.async: false to avoid this warning",
       static_cast<double>(bytes) / (1 << 30), job_.host_ranks, reason);
 }
 
@@ -125,7 +124,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& last_ver
   const double start = now_seconds();
   task_ = std::make_unique<Task>();
   Task& task = *task_;
-  // No rank may miss the barrier: a folder that cannot be made fails the save behind it, on all ranks.
+  // All ranks must reach the barrier: an error of creating the folder is thrown after it, on all ranks.
   try {
     if (job_.who.rank == 0) guard_file_system([&] { begin_folder(options_.directory, progress.step); });
   } catch (const UserError&) {
@@ -153,7 +152,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& last_ver
     };
   } else {
     task.fetch = [this, &task](size_t index, int64_t first, int64_t count) {
-      task.guard.reset();  // a new wait begins
+      task.guard.reset();  // restarts the watchdog's time limit
       task.guard.emplace(waiting_for_disk(task.progress.step));
       const SavedPiece part = pieces_[index].part(first, count);
       part.copy_raw(context_, staging_.as<void>());
@@ -173,7 +172,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& last_ver
   }
 }
 
-// Ends the job, through the watchdog, when the saving thread stands still.
+// The watchdog ends the job if the saving thread makes no progress.
 void Saver::wait_for_thread() const {
   while (!task_->done) {
     const int64_t pieces = task_->pieces_done;
@@ -185,7 +184,7 @@ void Saver::wait_for_thread() const {
   }
 }
 
-// Ends the task that is under way: its result goes to saved_, its error is thrown.
+// Waits for the current task; stores its result in saved_ or throws its error.
 void Saver::join() {
   if (!task_) return;
   if (thread_.joinable()) {
@@ -248,21 +247,21 @@ void Saver::write(Task& task) {
       try {
         write_failure_marker(temporary, job_.who, error.what(),
                              dynamic_cast<const WriteError*>(&error) != nullptr);
-      } catch (const std::exception&) {  // then rank 0 finds out by waiting, or by this rank's end
+      } catch (const std::exception&) {  // rank 0 will notice by its timeout, or by the end of this rank
       }
     }
     throw;
   }
   try {
     remove_stale(task);
-  } catch (const std::filesystem::filesystem_error& error) {  // the new checkpoint is good all the same
+  } catch (const std::filesystem::filesystem_error& error) {  // the new checkpoint is valid anyway
     spdlog::warn("checkpoint.keep: {}: {}", error.path1().string(), error.code().message());
   } catch (const WriteError& error) {
     spdlog::warn("checkpoint.keep_best: {}", error.what());
   }
 }
 
-// Which of the checkpoints is the best, and which of them go.
+// Updates DIR/best and deletes checkpoints that are no longer kept.
 void Saver::remove_stale(const Task& task) const {
   std::vector<int64_t> best;
   for (const Validation::Best& item : task.progress.validation.best) best.push_back(item.step);

@@ -1,17 +1,17 @@
-// Saves checkpoints from all ranks of a job at once, in the background if wanted.
+// Saves checkpoints from all ranks of a job in parallel, optionally in the background.
 //
-//   all ranks, training thread:  wait for the previous save | rank 0 makes the temporary folder | barrier |
-//                                device-to-host copy of what this rank saves
-//   all ranks, saving thread:    write and sync the rank's files, leave its part of the manifest
-//   rank 0, saving thread:       wait for all parts (files, no MPI: that belongs to the training thread), write the
-//                                manifest, sync, rename, replace `latest`, delete old checkpoints
+//   all ranks, training thread:  wait for the previous save | rank 0 creates the temporary folder | barrier |
+//                                device-to-host copy of this rank's part
+//   all ranks, saving thread:    write and sync the rank's files, write its manifest
+//   rank 0, saving thread:       wait for all manifests (by files: only the training thread may use MPI), write the
+//                                merged manifest, sync, rename, replace `latest`, delete old checkpoints
 //
-// In the foreground the same runs on the training thread, and reads the device through a small buffer. A save that
-// fails leaves the last good checkpoint and `latest` as they were; an error in the background is thrown by the next
-// call of poll, save or finish.
+// In the foreground all of this runs on the training thread, which reads from the device through a small buffer. A save
+// that fails does not change the previous checkpoint and `latest`. The next call of poll, save or finish throws an
+// error of the background.
 //
-// The training thread waits for the device and for the disk under the watchdog's guard: a save that stands still for
-// parallel.timeout_seconds ends the job. One that goes on, however slowly, does not.
+// A watchdog guard covers the training thread's waits for the device and the disk: a save without progress for
+// parallel.timeout_seconds ends the job. A slow save with progress does not.
 #pragma once
 
 #include <atomic>
@@ -30,54 +30,55 @@
 
 namespace te::checkpoint {
 
-/// The ranks that save together.
+/// The job of a saver's rank.
 struct Job {
   RankInfo who;
-  int host_ranks = 1;             ///< of them on this host: they share its memory
-  std::function<void()> barrier;  ///< called on the training thread only; may be empty for one rank
-  int64_t timeout_seconds = 600;  ///< of rank 0 waiting for the others; 0: for ever
+  int host_ranks = 1;             ///< number of ranks on this host, which share its memory
+  std::function<void()> barrier;  ///< called only on the training thread; may be empty for one rank
+  int64_t timeout_seconds = 600;  ///< limit for rank 0 to wait for the others; 0 is no limit
 };
 
 struct SaverOptions {
   std::filesystem::path directory;
   std::string config;                  ///< YAML, for the manifest
   std::vector<Dataset> datasets = {};  ///< for the manifest
-  int64_t keep = 0;                    ///< checkpoints; 0: all
+  int64_t keep = 0;                    ///< number of checkpoints to keep; 0 keeps all
   bool optimizer = true;               ///< save moments
-  bool background = true;              ///< while the host has memory for a copy of what is saved
+  bool background = true;              ///< if the host has memory for a copy of the data
 };
 
 /// A checkpoint that is complete on disk.
 struct Saved {
   std::filesystem::path folder;
   int64_t bytes = 0;           ///< written by this rank
-  double seconds = 0;          ///< from the call of save()
-  double stalled_seconds = 0;  ///< of them on the training thread
+  double seconds = 0;          ///< since the call of save()
+  double stalled_seconds = 0;  ///< the part of `seconds` that blocked the training thread
 };
 
 class Saver {
  public:
-  /// Removes what killed runs left in the directory (rank 0), and sets memory for background saves aside. The state
-  /// must be bound to memory; context and state outlive the saver.
+  /// Removes temporary folders of killed runs (on rank 0) and allocates memory for background saves. The state must be
+  /// bound to memory; context and state must outlive the saver.
   Saver(const Context& context, SaverOptions options, TrainingState state, Job job = {});
-  /// Waits for a save that is under way; its error is logged.
+  /// Waits for a save in progress and logs its error.
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// All ranks, between two steps. `good` is never deleted, nor are the best checkpoints of progress.validation, whose
-  /// first DIR/best then names; those of the steps in `drop` are. With `wait`, or where there is no memory for a copy,
-  /// returns when the checkpoint is complete. WriteError when the disk takes no more, other UserErrors when trying
-  /// again is no use, of this save (or of the previous one, in the background).
+  /// Saves a checkpoint; all ranks call it between two steps. Then deletes old checkpoints and those of the steps in
+  /// `drop`, but not `last_verified` and the best checkpoints of progress.validation; DIR/best names the first of
+  /// these. Returns when the checkpoint is complete if `wait` is true, or if there is no memory for a copy. Throws the
+  /// error of this save (or of the previous one in the background): WriteError if the disk failed, another UserError if
+  /// a new attempt would fail, too.
   void save(const Progress& progress, const std::filesystem::path& last_verified, bool wait = false,
             std::vector<int64_t> drop = {});
-  /// A save that has been completed since the last call of poll or finish. Does not wait.
+  /// Returns a save that was completed since the last call of poll or finish. Does not wait.
   std::optional<Saved> poll();
-  /// The same after waiting for the save that is under way.
+  /// Like poll(), but waits for a save in progress.
   std::optional<Saved> finish();
 
-  /// UserError when a file of this rank would be larger than the process may write (ulimit -f); a warning where the
-  /// disk has no room for one checkpoint.
+  /// UserError if a file of this rank would exceed the process's limit (ulimit -f); a warning if the disk does not have
+  /// enough space for one checkpoint.
   void check_limits() const;
 
   std::filesystem::path folder_of(int64_t step) const;
@@ -97,10 +98,10 @@ class Saver {
   TrainingState state_;
   Job job_;
   std::vector<SavedPiece> pieces_;
-  std::vector<size_t> offsets_;   ///< of the pieces in copy_, in bytes
-  HostBuffer copy_;               ///< of all pieces; empty: saves run in the foreground
-  HostBuffer staging_;            ///< of kFetch elements, for the foreground
-  std::vector<float> converted_;  ///< kFetch elements that are not stored as the device has them
+  std::vector<size_t> offsets_;   ///< byte offsets of the pieces in copy_
+  HostBuffer copy_;               ///< copy of all pieces; empty if saves run in the foreground
+  HostBuffer staging_;            ///< kFetch elements, for the foreground
+  std::vector<float> converted_;  ///< kFetch elements, for pieces that are converted for the file
   std::unique_ptr<Task> task_;
   std::thread thread_;
   std::optional<Saved> saved_;

@@ -9,7 +9,7 @@ namespace {
 
 using Piece = parameters::ParameterStore::Piece;
 
-/// Of the names of parameters and of their moments.
+/// Prefixes of the tensor names of parameters and their moments.
 constexpr const char* kPrefixes[] = {"", "exp_avg/", "exp_avg_sq/"};
 
 std::vector<int64_t> dims_of(const Shape& shape) {
@@ -31,8 +31,8 @@ std::vector<int64_t> stored_shape(const parameters::Parameter& parameter, const 
   return {piece.count};
 }
 
-/// visit(stored piece, prefix, parameter, piece of the store) for all that a rank saves; prefix is one of kPrefixes
-/// itself. has_second(parameter, piece): it has an exp_avg_sq.
+/// Calls visit(stored piece, prefix, parameter, piece of the store) for all pieces that a rank saves; prefix is an
+/// element of kPrefixes. has_second(parameter, piece) tells whether the piece has an exp_avg_sq.
 template <class HasSecond, class Visit>
 void for_each_piece(const parameters::ParameterStore& store, bool optimizer, HasSecond&& has_second,
                     Visit&& visit) {

@@ -230,7 +230,7 @@ TEST_P(FailingSaves, HangingDiskEndsTheRun) {
     saving.finish();
   };
   EXPECT_EXIT(hang(), ::testing::ExitedWithCode(1),
-              "watchdog: rank 0: has waited .* s for the disk, which writes step_00000002");
+              "watchdog: rank 0: has waited .* s for the disk to write step_00000002");
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, FailingSaves, ::testing::Bool(),

@@ -21,7 +21,7 @@ GradientReducer::GradientReducer(const config::ParallelConfig& config, bool tied
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
-/// This rank's segments' parts of the parameter.
+/// The parts of the parameter in this rank's segments.
 std::vector<GradientReducer::FlatRange> GradientReducer::ranges_of(const Parameter& parameter) const {
   std::vector<FlatRange> ranges;
   for (const ParameterStore::Piece& piece : parameters_.pieces(parameter)) {
@@ -66,7 +66,7 @@ Tensor GradientReducer::grads_of(const FlatRange& range) const {
 // --- over the data group -----------------------------------------------------------------------------------
 
 void GradientReducer::begin(const Context& context) {
-  TE_CHECK(!in_flight_, "gradients: a reduction begins before the last one was finished");
+  TE_CHECK(!in_flight_, "gradients: a reduction begins before the previous one is finished");
   in_flight_ = true;
   if (!data_parallel_) return;
   if (overlap_ && !side_) {
@@ -84,7 +84,7 @@ void GradientReducer::begin(const Context& context) {
   for (Sharded& sharded : sharded_) sharded.started = sharded.finished = false;
 }
 
-/// Takes the part of [begin, end) that is the parameter's from what its bucket misses.
+/// Subtracts the parameter's elements in [begin, end) from its bucket's missing elements.
 void GradientReducer::count_down(const Parameter& parameter, int64_t begin, int64_t end) {
   int64_t& missing = missing_[parameters_.bucket_at(parameter.offset)];
   missing -= std::min(end, parameter.end()) - std::max(begin, parameter.offset);
@@ -111,14 +111,14 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, 
   while (overlap_ && has_unsharded_left() && missing_[left_ - 1] == 0) reduce_next(*side_);
 }
 
-/// What the side context does next starts after the work launched on the context so far. Every ready() does
-/// it, not only the one that completes a bucket: the parts of a bucket may come from several streams.
+/// Makes the side context wait for the work launched on the context so far. Every ready() calls it, not only the one
+/// that completes a bucket, because the parts of a bucket may come from several CUDA streams.
 void GradientReducer::fence(const Context& context) {
   event_->record(context);
   event_->wait(*side_);
 }
 
-/// left_ - 1 is a whole bucket.
+/// Decreases left_ until bucket left_ - 1 is not sharded; false if there is none.
 bool GradientReducer::has_unsharded_left() {
   while (left_ > 0 && parameters_.shards_grads(parameters_.buckets()[left_ - 1])) --left_;
   return left_ > 0;
@@ -130,7 +130,7 @@ void GradientReducer::reduce_next(const Context& context) {
                  parameters_.grad_of(parameters_.segments()[left_]), false);
 }
 
-/// share = or, with `adds`, += the sum over the data ranks of this rank's segment of the whole.
+/// shard = the sum over the data-parallel ranks of this rank's part of `full`; with `adds`, shard += this sum.
 void GradientReducer::reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
                                      bool adds) const {
   parallel::PeerTransport* const copies = groups_.data_peer_transport();
@@ -148,7 +148,7 @@ void GradientReducer::finish(const Context& context) {
   if (!in_flight_) begin(context);
   parameters_.check_gradients(0, parameters_.flat_size());
   for (const Sharded& sharded : sharded_)
-    TE_CHECK(sharded.finished, "gradients: layers are not reduced, or not with the last microbatch");
+    TE_CHECK(sharded.finished, "gradients: a sharded bucket was not reduced after the last microbatch");
   if (overlap_ && has_unsharded_left()) fence(context);
   while (has_unsharded_left()) reduce_next(overlap_ ? *side_ : context);
   if (overlap_) {
@@ -167,7 +167,7 @@ void GradientReducer::plan_sharded() {
   for (const Bucket& bucket : parameters_.buckets()) {
     if (!parameters_.shards_grads(bucket)) continue;
     Sharded& sharded = sharded_.emplace_back();
-    int64_t end = 0;  // of the last linear, within the bucket
+    int64_t end = 0;  // end of the last linear layer in the bucket
     const auto add_gap = [&](int64_t to) {
       if (to > end) sharded.gaps.push_back({.begin = end, .end = to});
     };
@@ -199,7 +199,8 @@ void GradientReducer::open(const Context& context, int64_t begin, int64_t end) {
   }
 }
 
-/// The gradients of vectors, which have added up, travel with the last microbatch's linears.
+/// The gradients of vectors, which accumulate over the microbatches, are reduced together with the linear layers of the
+/// last microbatch.
 void GradientReducer::reduce_sharded(const Context& context, size_t number, bool last) {
   const Bucket& bucket = parameters_.buckets()[number];
   const parameters::Segment& segment = parameters_.segments()[number];
@@ -224,7 +225,7 @@ void GradientReducer::reduce_sharded(const Context& context, size_t number, bool
 
 // --- over the tensor group ---------------------------------------------------------------------------------
 
-/// Gains and biases: many and small, so they travel together.
+/// Norm weights and biases are many and small, so they are reduced in one collective.
 void GradientReducer::sum_partial(const Context& context) const {
   if (partial_.empty()) return;
   const auto for_each_run = [&](auto&& copy) {

@@ -1,19 +1,19 @@
-// Sums of gradients over the ranks: after finish(), this rank's segment of every bucket of main gradients
-// holds the sum over all ranks that have a share in it. What lies outside of the rank's segments is of no use
-// any more.
+// Sums gradients over the ranks. After finish(), this rank's segment of every bucket of main gradients has the sum over
+// all ranks that contribute to it; the rest of the buckets is undefined.
 //
-//   1. over the data group     a reduce-scatter per bucket, in place, launched while the backward pass runs
-//   2. over the two stages that hold a tied parameter, on the segments' parts of it
-//   3. over the tensor group   parameters of which each rank finds its own tokens' part (Sharing::partial)
+//   1. data group              reduce-scatter per bucket, in place, launched while the backward pass runs
+//   2. two pipeline stages     all-reduce of a tied parameter that both have, on the segments
+//   3. tensor group            all-reduce of parameters whose gradient each rank has only for its own tokens
+//                              (Sharing::partial)
 //
-// The ranks of a group must issue the same collectives in the same order. So buckets go in one fixed order,
-// the last one first, as the backward pass finishes them; one that is ready before its turn waits for those
-// before it.
+// The ranks of a group must issue the same collectives in the same order. Therefore buckets are reduced in a fixed
+// order, the last one first, as the backward pass completes them. A bucket that is ready early waits for those before
+// it in this order.
 //
-// Buckets whose gradients are sharded (ParameterStore::shards_grads) are reduced after every microbatch, as its
-// backward pass finishes them, and added to the segment. All data ranks run the same passes, so these come in the same
-// order on all of them. An element's order of sums: over the data ranks first, then over the microbatches, each in
-// their order; of whole buckets, and of vectors, over the microbatches first.
+// Buckets with sharded gradients (ParameterStore::shards_grads) are reduced after every microbatch, when its backward
+// pass completes them, and added to the segment. All data-parallel ranks run the same passes, so the order is the same
+// on all of them. An element of such a bucket is summed over the data-parallel ranks first and over the microbatches
+// second, each in order. Elements of other buckets, and of vectors, are summed over the microbatches first.
 #pragma once
 
 #include <optional>
@@ -32,24 +32,24 @@ class GradientReducer {
   /// tied_embeddings: model.tie_word_embeddings.
   GradientReducer(const config::ParallelConfig& config, bool tied_embeddings,
                   parameters::ParameterStore& parameters, const parallel::Groups& groups);
-  /// After the store's plan(). InternalError when the config ties parameters of two stages and none is
-  /// marked.
+  /// Call it after the store's plan(). InternalError if the config ties parameters of two stages but none is marked as
+  /// tied.
   void plan(MemoryPlan& plan);
 
-  /// The last microbatch's backward pass begins; with sharded buckets the first one's. Optional without these: finish()
-  /// does everything.
+  /// Call it before the backward pass of the last microbatch, with sharded buckets before that of the first one.
+  /// Optional without sharded buckets: finish() then reduces everything.
   void begin(const Context& context);
-  /// GEMMs launched on the context from now on write this microbatch's gradients of elements [begin, end): sharded
-  /// ones into a slot, which an earlier reduction may have to leave first. Before each backward pass of a layer, also
-  /// outside of begin() and finish(), where the gradients are of no use.
+  /// Call it before each backward pass of a layer, before GEMMs write this microbatch's gradients of elements
+  /// [begin, end): for sharded gradients the context waits until the slot's earlier reduction is complete. Also needed
+  /// outside of begin() and finish(), where the gradients are discarded.
   void open(const Context& context, int64_t begin, int64_t end);
-  /// Elements [begin, end) of the flat buffers are final on this rank, by work launched on the context so
-  /// far: for the step if this is its last microbatch, else for the microbatch, which sharded buckets alone look at.
-  /// In any order; the ranges of a microbatch do not overlap; alignment gaps may be left out. InternalError outside of
-  /// begin() and finish(), and if a gradient is stale.
+  /// Marks elements [begin, end) of the flat buffers as final on this rank, by work launched on the context so far: for
+  /// the step if this is its last microbatch, else for the microbatch (only sharded buckets use that). Ranges may come
+  /// in any order, must not overlap within a microbatch, and may omit alignment gaps. InternalError outside of begin()
+  /// and finish(), or if a gradient is stale.
   void ready(const Context& context, int64_t begin, int64_t end, bool last = true);
-  /// All gradients are final: reduces what has not been reduced yet. Work launched on the context from now on
-  /// sees the sums. InternalError if a gradient is stale.
+  /// Reduces all remaining gradients, which must be final. Later work on the context sees the sums. InternalError if a
+  /// gradient is stale.
   void finish(const Context& context);
   bool in_flight() const { return in_flight_; }  ///< between begin() and finish()
 
@@ -69,31 +69,32 @@ class GradientReducer {
   void reduce_sharded(const Context& context, size_t number, bool last);
   void sum_partial(const Context& context) const;
 
-  /// What a sharded bucket has besides its linears' gradients.
+  /// A sharded bucket's state, and its contents other than gradients of linear layers.
   struct Sharded {
-    std::vector<parameters::Bucket> gaps;               ///< ranges of its slot: all but the linears
-    std::vector<const parameters::Parameter*> vectors;  ///< in the gaps
-    int64_t linears = 0;                                ///< elements
-    bool started = false;                               ///< the segment holds a sum of this step
-    bool finished = false;                              ///< and the last microbatch is in it
+    std::vector<parameters::Bucket> gaps;               ///< ranges of its slot without linear layers
+    std::vector<const parameters::Parameter*> vectors;  ///< parameters in the gaps
+    int64_t linears = 0;                                ///< number of elements of linear layers
+    bool started = false;                               ///< the segment has a sum of this step
+    bool finished = false;                              ///< the sum includes the last microbatch
   };
 
   parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
-  bool has_tied_parameter_;  ///< this stage shares a parameter with another
+  bool has_tied_parameter_;  ///< this stage shares a parameter with another stage
   bool data_parallel_;
   bool overlap_;
   std::vector<FlatRange> tied_, partial_;
-  Tensor copied_;  ///< where copies bring the other ranks' addends; the dtype of the main gradients
-  Tensor packed_;  ///< the ranges of partial_, one after another; the dtype of the main gradients
+  Tensor copied_;  ///< slots for the other ranks' addends with copy engines; dtype of the main gradients
+  Tensor packed_;  ///< the ranges of partial_, concatenated; dtype of the main gradients
 
-  std::optional<Context> side_;  // the collectives' stream, with overlap
+  std::optional<Context> side_;  // CUDA stream of the collectives, with overlap
   std::optional<Event> event_;
   bool in_flight_ = false;
-  std::vector<int64_t> missing_;  // per bucket: elements that are not ready; of sharded ones those of linears
-  size_t left_ = 0;               // the whole ones of buckets [0, left_) have not been reduced
-  std::vector<Sharded> sharded_;  // by Bucket::sharded
-  std::vector<Event> slot_is_free_;  // per slot: behind its last reduction
+  std::vector<int64_t>
+      missing_;      // per bucket: elements that are not ready; in sharded buckets only linear layers'
+  size_t left_ = 0;  // buckets [0, left_) that are not sharded have not been reduced
+  std::vector<Sharded> sharded_;     // by Bucket::sharded
+  std::vector<Event> slot_is_free_;  // per slot: recorded after its last reduction
 };
 
 }  // namespace te::comm

@@ -33,10 +33,11 @@ void ParameterGatherer::all_gather(const Context& context, const Tensor& own, co
 
 void ParameterGatherer::cast(const Context& context) const {
   if (cast_) return cast_(context);
-  TE_CHECK(!parameters_.bytes || OpObserver::is_tracing(), "weights travel as bytes that nobody makes");
+  TE_CHECK(!parameters_.bytes || OpObserver::is_tracing(),
+           "quantized weights are gathered, but before_gather() was not called");
 }
 
-// Granules are whole numbers of pairs of 16-bit values.
+// The number of 16-bit values is even, so they can be summed as 32-bit integers.
 void ParameterGatherer::gather_unquantized(const Context& context) const {
   const Tensor all = parameters_.unquantized_parameters();
   if (all.numel() == 0) return;
@@ -75,7 +76,8 @@ void ParameterGatherer::start(const Context& context) {
   }
 }
 
-/// Into its slot, if it is not there. What has been launched on the context may still read the bucket that was.
+/// Gathers a bucket into its slot if it is not there, after the work launched on the context so far, which may still
+/// read the slot's previous bucket.
 void ParameterGatherer::fetch(const Context& context, size_t number) {
   const Bucket& bucket = parameters_.buckets()[number];
   held_.resize(static_cast<size_t>(parameters_.num_value_slots()), nullptr);
@@ -106,7 +108,7 @@ void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end,
   }
   if (!overlap_ || direction == 0 || first == buckets.size()) return;
   const size_t from = direction > 0 ? last : first,
-               next = direction > 0 ? from + 1 : from - 1;  // 0 - 1 is none
+               next = direction > 0 ? from + 1 : from - 1;  // 0 - 1 wraps around: no bucket
   if (next < buckets.size() && sharded(next) && buckets[next].chunk == buckets[from].chunk)
     fetch(context, next);
 }

@@ -1,14 +1,15 @@
-// New values for all: after the update each data rank holds new values of its own segments; an all-gather per
-// bucket, in place, brings it the others'. With overlap they run on a stream of their own while the next
-// forward pass has begun, in the order in which that pass reads them.
+// Gathers parameters: after the update each data-parallel rank has new values of its own segments, and an in-place
+// all-gather per bucket distributes them. With overlap the all-gathers run on a separate CUDA stream during the next
+// forward pass, in the order in which the pass reads the buckets.
 //
-// Buckets whose values are sharded (ParameterStore::shards_values) are gathered into their slots for each pass that
-// reads them. With overlap a pass that comes to a bucket finds it there: it has been gathered while the pass before it
-// ran, into the other slot, whose bucket has been left behind. A bucket that is still in its slot, as where a backward
-// pass begins with the layers with which the forward pass has ended, is not gathered again.
-// Buckets whose quantized weights travel as bytes (ParameterStore::gathers_bytes) need them first: before_gather() says
-// who casts this rank's parts. The few values of these buckets that are not quantized go ahead, those of all buckets in
-// one sum of what each rank has of them and zeros: of integers, so that bits are moved and nothing is added.
+// Buckets with sharded values (ParameterStore::shards_values) are gathered into slots for each pass that reads them.
+// With overlap the bucket of the next layers is gathered, into another slot, while the current layers run. A bucket
+// that is still in its slot is not gathered again, such as at the beginning of a backward pass.
+//
+// For buckets whose quantized weights are gathered as bytes (ParameterStore::gathers_bytes), the function of
+// before_gather() quantizes this rank's parts first. The few unquantized values of these buckets are gathered before
+// them, for all buckets in one integer all-reduce (sum) in which all other ranks contribute zeros, so bits are
+// preserved.
 #pragma once
 
 #include <functional>
@@ -27,22 +28,22 @@ class ParameterGatherer {
   ParameterGatherer(const config::ParallelConfig& config, const parameters::ParameterStore& parameters,
                     const parallel::Groups& groups);
 
-  /// Who makes the bytes of this rank's parts of quantized weights from new values, in order on the context.
+  /// Sets the function that quantizes this rank's parts of the weights from new values, in order on the context.
   void before_gather(std::function<void(const Context&)> cast) { cast_ = std::move(cast); }
-  /// Launches the gathers of all buckets behind the work launched on the context so far. All data ranks must
-  /// call it, also when the step was skipped.
+  /// Launches the gathers of all buckets, after the work launched on the context so far. All data-parallel ranks must
+  /// call it, also if the step was skipped.
   void start(const Context& context);
-  /// Work launched on the context from now on sees all values of elements [begin, end) of the flat buffers. A
-  /// bucket that has been waited for is not waited for again: all waits must come from one context.
-  /// Sharded ones are in their slots until others of the same slot are asked for. `direction`: which buckets are wanted
-  /// next, 1 those behind in a forward pass, -1 those in front in a backward pass, 0 nobody knows. The same calls on
-  /// all data ranks.
+  /// Makes later work on the context see all values of elements [begin, end) of the flat buffers. All waits must use
+  /// the same context, because a bucket is waited for only once. A sharded bucket stays in its slot until a wait for
+  /// another bucket of the same slot. `direction` is for prefetching: 1 if the next bucket is needed next (forward
+  /// pass), -1 for the previous one (backward pass), 0 if unknown. All data-parallel ranks must make the same calls.
   void wait(const Context& context, int64_t begin, int64_t end, int direction = 0);
-  /// All gathers that have been started have been waited for: values may be written.
+  /// Waits for all gathers that have been started, so that values may be written.
   void wait_all(const Context& context);
-  /// Values have changed under what has been gathered: slots hold nothing. Start() and gather_all() say so themselves.
+  /// Marks the contents of all slots as outdated, after a change of values. start() and gather_all() do this, too.
   void invalidate() { held_.assign(held_.size(), nullptr); }
-  /// In order on the context: after main parameters were initialized or loaded, and cast.
+  /// Gathers all buckets without overlap, in order on the context: after master weights were initialized or loaded, and
+  /// cast.
   void gather_all(const Context& context);
 
  private:
@@ -59,11 +60,11 @@ class ParameterGatherer {
   bool overlap_;
   std::function<void(const Context&)> cast_;
 
-  std::optional<Context> side_;  // the collectives' stream, with overlap
+  std::optional<Context> side_;  // CUDA stream of the collectives, with overlap
   std::optional<Event> started_;
   std::vector<Event> gathered_;                  // per bucket
   std::vector<char> pending_;                    // per bucket: gathered_ has not been waited for
-  std::vector<const parameters::Bucket*> held_;  // per slot: which sharded bucket it holds
+  std::vector<const parameters::Bucket*> held_;  // per slot: the sharded bucket in it
 };
 
 }  // namespace te::comm

@@ -11,7 +11,7 @@ namespace {
 
 using parameters::Parameter;
 
-/// 31 bits, so that the negative hash is a number, too.
+/// A hash of 31 bits, so that its negative is an int32, too.
 int32_t hash_of(const Context& context, const std::vector<Tensor>& tensors) {
   std::string bytes;
   for (const Tensor& tensor : tensors) {
@@ -27,7 +27,7 @@ int32_t hash_of(const Context& context, const std::vector<Tensor>& tensors) {
 void check_group(const Context& context, parallel::Communicator& group,
                  const parameters::ParameterStore& parameters, const std::vector<const Parameter*>& shared) {
   if (group.size() == 1 || shared.empty()) return;
-  // The maximum of h and that of -h agree only where all h do.
+  // max(h) == -max(-h) only if h is equal on all ranks.
   std::vector<int32_t> hashes;
   for (const Parameter* parameter : shared) {
     hashes.push_back(hash_of(context, parameters.kept_values(*parameter)));
@@ -40,7 +40,7 @@ void check_group(const Context& context, parallel::Communicator& group,
   context.copy_to_host(hashes.data(), device);
   context.synchronize();
   for (size_t i = 0; i < shared.size(); ++i) {
-    TE_CHECK(hashes[2 * i] == -hashes[2 * i + 1], "the ranks of group {} hold different values of {}",
+    TE_CHECK(hashes[2 * i] == -hashes[2 * i + 1], "the ranks of group {} have different values of {}",
              group.name(), shared[i]->name);
   }
 }

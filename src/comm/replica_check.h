@@ -1,5 +1,5 @@
-// A check that values which several ranks hold are still the same bits everywhere. Costs a copy to the host,
-// so it is for tests and debug builds.
+// Checks that values which are replicated across ranks are bit-identical. It copies them to the host, so it is only for
+// tests and debug builds.
 #pragma once
 
 #include "core/device.h"
@@ -8,10 +8,10 @@
 
 namespace te::comm {
 
-/// Collective over the world; after the gather's wait. Compares (by a hash) the values of replicated and
-/// partial parameters over the tensor group, those of tied parameters over the embedding group, and all of
-/// them over the data group, but for sharded ones. InternalError that names the parameter and the group, on every
-/// rank of a group that disagrees.
+/// Collective over the world; call it after waiting for the gathers. Compares hashes of replicated and partial
+/// parameters over the tensor group, of tied parameters over the embedding group, and of all parameters without sharded
+/// values over the data group. InternalError with the parameter and the group on every rank of a group with different
+/// values.
 void check_replicas(const Context& context, const parameters::ParameterStore& parameters,
                     const parallel::Groups& groups);
 

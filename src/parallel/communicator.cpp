@@ -16,26 +16,26 @@ bool disjoint(const Tensor& a, const Tensor& b) {
   return first + a.bytes() <= second || second + b.bytes() <= first;
 }
 
-/// whole holds `size` parts; `part` is the rank's own place in it or lies outside.
+/// `full` must consist of one part per rank; `part` must be the rank's own part of it, or not overlap it.
 void check_parts(const Communicator& group, const char* operation, const Tensor& part, const Tensor& full) {
-  TE_CHECK(part.dtype == full.dtype, "{} of group {}: a part of {} in a whole of {}", operation, group.name(),
-           dtype_name(part.dtype), dtype_name(full.dtype));
+  TE_CHECK(part.dtype == full.dtype, "{} of group {}: a part of dtype {} and a full tensor of {}", operation,
+           group.name(), dtype_name(part.dtype), dtype_name(full.dtype));
   TE_CHECK(full.numel() == part.numel() * group.size(),
            "{} of group {}: {} elements, shape {}, are not {} ranks' parts of {}, shape {}", operation,
            group.name(), full.numel(), full.shape.str(), group.size(), part.numel(), part.shape.str());
   const char* own = static_cast<char*>(full.data) + static_cast<size_t>(group.rank()) * part.bytes();
   TE_CHECK(part.numel() == 0 || part.data == own || disjoint(part, full),
-           "{} of group {}: the rank's part overlaps the whole elsewhere than at rank {}", operation,
-           group.name(), group.rank());
+           "{} of group {}: the rank's part overlaps the full tensor, but is not its part of rank {}",
+           operation, group.name(), group.rank());
 }
 
 void check_reducible(const Communicator& group, const char* operation, const Tensor& t) {
   TE_CHECK(is_high_precision(t.dtype) || t.dtype == DType::i32,
-           "{} of group {}: {} cannot be reduced, only f32, bf16, fp16 and i32", operation, group.name(),
+           "{} of group {}: {} cannot be reduced, only fp32, bf16, fp16 and int32", operation, group.name(),
            dtype_name(t.dtype));
 }
 
-/// For a profiler; a group of one communicates nothing.
+/// The operation's name for a profiler, or null for a group of one rank, which does not communicate.
 const char* profiled(const Communicator& group, const char* operation) {
   return group.size() > 1 ? operation : nullptr;
 }
@@ -141,8 +141,8 @@ void SingleCommunicator::do_reduce_scatter(const Context& context, const Tensor&
 }
 
 void UnconnectedCommunicator::refuse(const char* operation) const {
-  internal_error(fmt::format("{} of group {}: its ranks {} are only planned, nothing can be communicated",
-                             operation, name(), list_ranks(world_ranks())),
+  internal_error(fmt::format("{} of group {}: its ranks {} are not connected (dry run)", operation, name(),
+                             list_ranks(world_ranks())),
                  std::source_location::current());
 }
 

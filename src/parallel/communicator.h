@@ -1,18 +1,17 @@
-// Communication among one group of ranks.
+// Communication in a group of ranks.
 //
-// Every rank of the group issues the same operations, with the same shapes and dtypes, in the same order. An
-// operation is launched on the context's stream: on a GPU it returns before it is done, on the CPU it is done
-// when it returns (but for send, see there). Misuse (dtype, shape, aliasing) is an InternalError that names the
-// group.
+// Every rank of the group issues the same operations, with the same shapes and dtypes, in the same order. An operation
+// is launched on the context's CUDA stream: it is asynchronous on a GPU and synchronous on the CPU (except for send).
+// Misuse (dtype, shape, aliasing) is an InternalError that names the group.
 //
-// Reductions (f32, bf16, i32) are deterministic, and every rank gets the same bits:
-//   MPI (CPU)   the ranks' values are added in rank order in FP32 (i32: in 64 bits) and rounded once to the dtype.
-//               The result does not depend on how a tensor is cut into calls.
-//   NCCL (GPU)  the same bits for the same sizes, layout and NCCL version, and bf16 may be rounded at every hop.
-// The maximum ignores a NaN where any other rank has a number. An amax that must keep its NaN is reduced as
-// i32: non-negative floats, infinity and NaN included, are ordered like their bits.
+// Reductions (f32, bf16, f16, i32) are deterministic, and every rank gets the same bits:
+//   MPI (CPU)   the ranks' values are added in rank order in FP32 (i32: in 64 bits) and rounded once to the dtype. The
+//               result does not depend on how a tensor is divided into calls.
+//   NCCL (GPU)  the bits are the same for the same sizes, layout and NCCL version; bf16 may be rounded at every hop.
+// The maximum ignores a NaN if any other rank has a number. An amax that must keep its NaN is reduced as i32:
+// non-negative floats, including infinity and NaN, have the same order as their bits.
 //
-// Other operations move bytes, whatever the dtype (f32, bf16, i32, u8, e4m3, e5m2). Empty tensors are fine.
+// Other operations move bytes of any dtype (f32, bf16, f16, i32, u8, e4m3, e5m2). Tensors may be empty.
 #pragma once
 
 #include <cstdint>
@@ -32,37 +31,36 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  int rank() const { return rank_; }  ///< of this process within the group
+  int rank() const { return rank_; }  ///< rank of this process in the group
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::string& name() const { return name_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }  ///< ascending, except in a channel
 
   /// In place: t = the sum or maximum of the ranks' t.
   void all_reduce(const Context& context, const Tensor& t, ReduceOp op);
-  /// out = the ranks' `in`, one after another; out holds size() times as many elements. `in` may be this rank's
-  /// part of out; any other overlap is an error.
+  /// out [size() * n] = the ranks' `in` [n], concatenated. `in` may be this rank's part of `out`; any other overlap is
+  /// an error.
   void all_gather(const Context& context, const Tensor& in, const Tensor& out);
-  /// Part i of out = part `rank()` of rank i's `in`; both are size() equal parts, one after another. They do not
-  /// overlap.
+  /// Part i of out = part `rank()` of rank i's `in`, where both consist of size() equal parts and do not overlap.
   void all_to_all(const Context& context, const Tensor& in, const Tensor& out);
-  /// out = this rank's part of the sum of the ranks' `in`. `out` may be this rank's part of `in`; nothing else of
-  /// `in` is written.
+  /// out [n] = this rank's part of the sum of the ranks' `in` [size() * n]. `out` may be this rank's part of `in`; the
+  /// rest of `in` is not written.
   void reduce_scatter(const Context& context, const Tensor& in, const Tensor& out);
-  /// t = rank root's t. Ranks here and in send and receive are those of the group.
+  /// t = rank root's t. `root`, and `peer` below, are ranks in the group.
   void broadcast(const Context& context, const Tensor& t, int root);
-  /// Pairs with the peer's receive; sends to one peer arrive in order. CPU: returns at once, t may be overwritten
-  /// then. GPU: in the stream's order, and the stream may wait for the receiver: two ranks that send to each
-  /// other must do so on two communicators and two streams.
+  /// Pairs with the peer's receive; sends to one peer arrive in order. CPU: does not block, and t may be overwritten
+  /// after the call. GPU: runs in the CUDA stream's order, and the CUDA stream may wait for the receiver, so two ranks
+  /// that send to each other must use two communicators and two CUDA streams.
   void send(const Context& context, const Tensor& t, int peer);
   void receive(const Context& context, const Tensor& t, int peer);
-  /// CPU: returns when all ranks have come. GPU: so does the stream; the host does not wait.
+  /// CPU: waits until all ranks have called it. GPU: the CUDA stream waits, not the host.
   void barrier(const Context& context);
 
  protected:
   Communicator(std::string name, std::vector<int> world_ranks, int rank);
 
  private:
-  // The operations proper. Arguments have been checked and are not empty.
+  // The implementations. Arguments have been checked and are not empty.
   virtual void do_all_reduce(const Context&, const Tensor& t, ReduceOp op) = 0;
   virtual void do_all_gather(const Context&, const Tensor& in, const Tensor& out) = 0;
   virtual void do_all_to_all(const Context&, const Tensor& in, const Tensor& out) = 0;
@@ -77,7 +75,7 @@ class Communicator {
   int rank_;
 };
 
-/// A group of one rank: reductions and broadcasts leave the tensor as it is, gathers copy where in is not out.
+/// A group of one rank: reductions and broadcasts do nothing; gathers copy `in` to `out` if they differ.
 class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator(std::string name, int world_rank) : Communicator(std::move(name), {world_rank}, 0) {}
@@ -88,13 +86,12 @@ class SingleCommunicator final : public Communicator {
   void do_all_to_all(const Context&, const Tensor& in, const Tensor& out) override;
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
   void do_broadcast(const Context&, const Tensor&, int) override {}
-  void do_send(const Context&, const Tensor&, int) override {}  // there is no peer: refused before
+  void do_send(const Context&, const Tensor&, int) override {}  // never called: there is no peer
   void do_receive(const Context&, const Tensor&, int) override {}
   void do_barrier(const Context&) override {}
 };
 
-/// A rank's place in a group that is not there: plans of a layout ask for rank and size; any operation is an
-/// InternalError.
+/// Rank and size of a group without connected ranks, for plans of a layout. Any operation is an InternalError.
 class UnconnectedCommunicator final : public Communicator {
  public:
   UnconnectedCommunicator(std::string name, std::vector<int> world_ranks, int rank)

@@ -38,7 +38,7 @@ std::unique_ptr<PeerTransport> connect_copies(World& world, const Context& conte
   return make_group_transport(group);
 }
 
-/// On the CPU none: a send does not wait there anyhow.
+/// Null on the CPU, where a send does not block.
 std::unique_ptr<PeerLinks> connect_links(World& world, const Context& context, const ProcessGrid& grid,
                                          const std::array<Communicator*, kChannels>& channels) {
 #ifdef TE_WITH_CUDA
@@ -57,7 +57,7 @@ std::unique_ptr<PeerLinks> connect_links(World& world, const Context& context, c
 
 }  // namespace
 
-/// make_group(name, ranks, channel) makes a communicator of at least two ranks, of which `rank` is one.
+/// make_group(name, ranks, channel) creates a communicator of at least two ranks, including `rank`.
 template <class Make>
 Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
   Groups groups;
@@ -76,7 +76,7 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
   groups.world_ = group("world", all);
   groups.tensor_ = group("tensor", grid.tensor_group(rank));
   groups.context_ = group("context", grid.context_group(rank));
-  // One of the two where the other is a single rank: a communicator costs a GPU memory.
+  // Reuses the tensor or context group if the other one has only one rank: a communicator needs GPU memory.
   groups.microbatch_ = grid.context == 1  ? groups.tensor_
                        : grid.tensor == 1 ? groups.context_
                                           : group("microbatch", grid.microbatch_group(rank));
@@ -85,7 +85,7 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
   groups.embedding_ = group("embedding", grid.embedding_group(rank));
   if (grid.pipeline == 1) return groups;
 
-  // Link by link along the ring: all ranks make their links in this one order, so nobody waits in a circle.
+  // All ranks create their links in the order of the ring, so that they do not wait for each other in a cycle.
   const std::vector<int> stages = grid.pipeline_group(rank);
   const int own = groups.at_.pipeline;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
@@ -106,7 +106,7 @@ Groups::~Groups() {
   pipeline_peer_links_.reset();
   data_peer_transport_.reset();
   tensor_peer_transport_.reset();
-  // One by one in the order of making: the end of a communicator may wait for its ranks, as making it does.
+  // In the order of creation on all ranks: destruction of a communicator may wait for its other ranks.
   for (std::unique_ptr<Communicator>& communicator : made_) communicator.reset();
 }
 
@@ -154,7 +154,7 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
 
 Communicator& Groups::channel(Channel which) const {
   Communicator* found = channels_[static_cast<size_t>(which)];
-  TE_CHECK(found != nullptr, "channel {} of a pipeline of one stage", static_cast<int>(which));
+  TE_CHECK(found != nullptr, "channel {}: a pipeline of one stage has no channels", static_cast<int>(which));
   return *found;
 }
 

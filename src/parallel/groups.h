@@ -1,9 +1,9 @@
-// The communicators of one rank: its groups in the process grid and, with a pipeline, its channels to the
-// neighbouring stages: each a communicator of two ranks, of which rank 0 sends and rank 1 receives.
+// The communicators of one rank: its groups in the process grid and, with a pipeline, its channels to the neighboring
+// stages. A channel is a communicator of two ranks: rank 0 sends and rank 1 receives.
 //
-// On the CPU, where a send does not wait, no schedule whose receives have their sends can deadlock. On a GPU each
-// channel is given a stream of its own (Context::side), and NCCL's kernels of several channels may still wait for each
-// other there, as large messages of several virtual stages do: peer_links.h has links without such kernels.
+// On the CPU a send does not block, so a schedule cannot deadlock if every receive has a send. On a GPU each channel
+// has a separate CUDA stream (Context::side), but NCCL kernels of several channels may still wait for each other, for
+// example with large activations and several virtual stages. peer_links.h has links without such kernels.
 #pragma once
 
 #include <array>
@@ -21,34 +21,34 @@ namespace te::parallel {
 class World;
 
 struct ConnectOptions {
-  /// Thread blocks that NCCL may use for a channel; the collectives' number is NCCL's own choice. A channel moves
-  /// one activation at a time beside the GEMMs, which want the rest of the chip.
+  /// Thread blocks that NCCL may use for a channel; NCCL chooses the number for collectives. A channel transfers one
+  /// activation at a time, concurrently with GEMMs, which need most of the SMs.
   int channel_max_ctas = 8;
-  /// With several tensor ranks: their tokens travel by a PeerTransport. JobFailure where GPUs cannot do that.
+  /// With several tensor-parallel ranks: use a PeerTransport for their tokens. JobFailure if GPUs do not support it.
   bool use_tensor_copy_engines = false;
-  /// With several data ranks: likewise the gradients and values of their buckets.
+  /// With several data-parallel ranks: use a PeerTransport for gradients and values of buckets. JobFailure as above.
   bool use_data_copy_engines = false;
-  /// With several stages, on GPUs: the stream and its gradient travel by PeerLinks. JobFailure where GPUs cannot do
-  /// that. On the CPU the channels carry them.
+  /// With several stages on GPUs: use PeerLinks for the residual stream and its gradient. JobFailure if the GPUs do not
+  /// support it. On the CPU the channels are used.
   bool use_pipeline_copy_engines = false;
 };
 
 class Groups {
  public:
-  /// One rank alone.
+  /// Groups of a single rank.
   static Groups single();
-  /// The place of `rank` in a grid without its ranks: groups of more than one rank refuse every operation.
+  /// Groups of `rank` in a grid without connected ranks: groups of more than one rank refuse every operation.
   static Groups dry_run(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
-  /// The same, with operations that talk to nobody (dry_run_communicator.h): for measuring one rank's own work.
+  /// Like dry_run(), but operations only copy data (dry_run_communicator.h), to measure one rank's computation.
   static Groups no_communication(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
-  /// Connects all ranks of the world; collective. NCCL for a CUDA context, MPI for a CPU one. The grid must have
-  /// as many ranks as the world.
+  /// Connects all ranks of the world; collective. Uses NCCL for a CUDA context, MPI for a CPU context. The grid must
+  /// have as many ranks as the world.
   static Groups connect(World& world, const Context& context, const ProcessGrid& grid,
                         const ConnectOptions& options = {});
 
   Groups(Groups&&) = default;
   Groups& operator=(Groups&&) = delete;
-  /// Ends the communicators; NCCL may wait for the other ranks to do so too. The Context must still be there.
+  /// Destroys the communicators; NCCL may wait for the other ranks to do so, too. The Context must still exist.
   ~Groups();
 
   const ProcessGrid& grid() const { return grid_; }
@@ -66,15 +66,15 @@ class Groups {
   Communicator& stage() const { return *stage_; }
   Communicator& embedding() const { return *embedding_; }
 
-  /// By which the tensor ranks' tokens travel; null where tensor() does it.
+  /// Copy-engine transport for tokens of tensor-parallel ranks; null if tensor() is used instead.
   PeerTransport* tensor_peer_transport() const { return tensor_peer_transport_.get(); }
-  /// By which buckets of gradients and values travel; null where data() does it.
+  /// Copy-engine transport for buckets of gradients and values; null if data() is used instead.
   PeerTransport* data_peer_transport() const { return data_peer_transport_.get(); }
 
-  /// By which the stream and its gradient travel between stages; null where the channels carry them, as on the CPU.
+  /// Copy-engine links for the residual stream and its gradient between stages; null if the channels are used instead.
   PeerLinks* pipeline_peer_links() const { return pipeline_peer_links_.get(); }
 
-  /// Only with more than one stage.
+  /// A channel to a neighboring stage. InternalError with only one stage.
   Communicator& channel(Channel which) const;
   void send(const Context& context, const Tensor& t, Channel which) const {
     channel(which).send(context, t, 1);
@@ -94,7 +94,8 @@ class Groups {
   ProcessGrid grid_;
   int rank_ = 0;
   Coordinates at_;
-  std::vector<std::unique_ptr<Communicator>> made_;  // in the order in which all ranks make and end them
+  std::vector<std::unique_ptr<Communicator>>
+      made_;  // in the order in which all ranks create and destroy them
   Communicator *world_ = nullptr, *tensor_ = nullptr, *context_ = nullptr, *microbatch_ = nullptr,
                *data_ = nullptr, *stage_ = nullptr, *embedding_ = nullptr;
   std::array<Communicator*, kChannels> channels_{};

@@ -12,7 +12,7 @@
 namespace te::parallel {
 namespace {
 
-/// What a rank tells the others about itself, a line each.
+/// Description of a rank for the others, as text with one line per member.
 struct RankPlace {
   int first_local = 0;
   std::string host, device, bus_id;
@@ -30,7 +30,7 @@ RankPlace read_place(const std::string& text) {
   return place;
 }
 
-/// The links of this rank's GPU to the others of its host: kinds in the order of LinkKind, and the rate.
+/// Links of this rank's GPU to the others of its host as text: the rate, then the kinds in the order of LinkKind.
 std::string own_links(const std::vector<RankPlace>& places, const RankPlace& own) {
   std::set<LinkKind> kinds;
   double rate = 0;
@@ -45,7 +45,7 @@ std::string own_links(const std::vector<RankPlace>& places, const RankPlace& own
   return text;
 }
 
-/// Adds what own_links() told: a host of several kinds names them all, and its rate is that of its slowest GPU.
+/// Adds the result of a rank's own_links() to its host: all kinds of links, and the rate of the slowest GPU.
 void add_links(HostPlacement& host, std::set<LinkKind>& kinds, const std::string& text) {
   std::istringstream lines(text);
   double rate = 0;
@@ -74,7 +74,7 @@ bool consecutive(const std::vector<int>& ranks) {
   return ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size());
 }
 
-/// Whether two hosts can share a line.
+/// True if two hosts can share a line.
 bool alike(const HostPlacement& a, const HostPlacement& b) {
   return a.ranks.size() == b.ranks.size() && a.devices == b.devices && a.link == b.link &&
          consecutive(a.ranks) == consecutive(b.ranks);
@@ -84,7 +84,7 @@ std::string with_link(const std::string& text, const HostPlacement& host) {
   return fmt::format("{}, {}{}{}", text, host.devices, host.link.empty() ? "" : ", ", host.link);
 }
 
-/// Of hosts [begin, end), which are alike.
+/// The line for hosts [begin, end), which are alike.
 std::string line_of(const Placement& placement, size_t begin, size_t end) {
   const HostPlacement& first = placement[begin];
   if (end - begin == 1) {
@@ -98,11 +98,11 @@ std::string line_of(const Placement& placement, size_t begin, size_t end) {
   std::sort(ranks.begin(), ranks.end());
   const std::string names =
       fmt::format("{} to {} ({} hosts)", first.name, placement[end - 1].name, end - begin);
-  const std::string each = first.ranks.size() == 1 ? "a rank" : fmt::format("{} ranks", first.ranks.size());
+  const std::string each = first.ranks.size() == 1 ? "1 rank" : fmt::format("{} ranks", first.ranks.size());
   return with_link(fmt::format("{}: {} each, {}", names, each, rank_ranges(ranks)), first);
 }
 
-/// The hosts that ranks are on, by index.
+/// Indices of the hosts of the ranks.
 std::set<size_t> hosts_of(const Placement& placement, const std::vector<int>& ranks) {
   std::set<size_t> found;
   for (size_t host = 0; host < placement.size(); ++host)
@@ -112,7 +112,7 @@ std::set<size_t> hosts_of(const Placement& placement, const std::vector<int>& ra
   return found;
 }
 
-/// The remedy for groups of `span` neighbouring ranks. common: what divides the ranks of every host.
+/// The remedy for groups that span hosts. `common` is the greatest common divisor of the hosts' numbers of ranks.
 std::string remedy(const Placement& placement, const ProcessGrid& grid, int common, bool tensor) {
   const int span = tensor ? grid.tensor : grid.tensor * grid.context;
   const bool host_by_host = std::all_of(placement.begin(), placement.end(),
@@ -123,15 +123,13 @@ std::string remedy(const Placement& placement, const ProcessGrid& grid, int comm
       tensor ? std::gcd(grid.tensor, common) : std::gcd(grid.context, common / std::gcd(grid.tensor, common));
   if (tensor) {
     return fmt::format(
-        "set parallel.tensor to {}, which keeps a group on one host, and let parallel.pipeline or "
-        "parallel.shard share "
-        "the model over hosts",
+        "set parallel.tensor to {}, which keeps a group on one host, and use parallel.pipeline or "
+        "parallel.shard to divide the model over hosts",
         fits);
   }
   return fmt::format(
-      "set parallel.context to {}, which keeps a group on one host, with training.recompute or "
-      "parallel.pipeline for "
-      "the memory",
+      "set parallel.context to {}, which keeps a group on one host, and use training.recompute or "
+      "parallel.pipeline to save memory",
       fits);
 }
 
@@ -206,8 +204,8 @@ std::string crossing_groups(const Placement& placement, const ProcessGrid& grid)
     const std::string& first = placement[*hosts.begin()].name;
     const std::string& last = placement[*hosts.rbegin()].name;
     return fmt::format(
-        "parallel.{} {}: ranks {} are on {} hosts ({}, {}{}), {} of {} groups so: every layer waits for the "
-        "network; {}",
+        "parallel.{} {}: ranks {} are on {} hosts ({}, {}{}), {} of {} groups span hosts: every layer waits "
+        "for the network; {}",
         tensor ? "tensor" : "context", tensor ? grid.tensor : grid.context, rank_ranges(example),
         hosts.size(), first, hosts.size() > 2 ? "..., " : "", last, crossing,
         grid.world / (tensor ? grid.tensor : grid.context), remedy(placement, grid, common, tensor));

@@ -203,7 +203,7 @@ TEST_F(CommunicatorTest, RefusesMisuse) {
     EXPECT_NE(text.find(words), std::string::npos) << text;
   };
   says([&] { group().all_reduce(cpu_, q, ReduceOp::sum); }, "e4m3 cannot be reduced");
-  says([&] { group().all_gather(cpu_, b, big); }, "a part of bf16 in a whole of fp32");
+  says([&] { group().all_gather(cpu_, b, big); }, "a part of dtype bf16 and a full tensor of fp32");
   says([&] { group().all_gather(cpu_, c, big); }, "shape [7]");
   says([&] { group().reduce_scatter(cpu_, c, big); }, "ranks' parts");
   says([&] { group().all_to_all(cpu_, a, b); }, "all_to_all");

@@ -67,26 +67,27 @@ TEST(Placement, WarningNamesTheRemedy) {
   // 16 tensor-parallel ranks on hosts with 8 ranks: 8 would fit.
   EXPECT_EQ(
       crossing_groups(hosts(2, 8), ProcessGrid::of(16, 16, 1, 1)),
-      "parallel.tensor 16: ranks 0-15 are on 2 hosts (node01, node02), 1 of 1 groups so: every layer waits "
-      "for "
-      "the network; set parallel.tensor to 8, which keeps a group on one host, and let parallel.pipeline or "
-      "parallel.shard share the model over hosts");
+      "parallel.tensor 16: ranks 0-15 are on 2 hosts (node01, node02), 1 of 1 groups span hosts: "
+      "every layer waits for the network; set parallel.tensor to 8, which keeps a group on one host, and use "
+      "parallel.pipeline or parallel.shard to divide the model over hosts");
   // Groups of 4 on hosts with 6 ranks: one of three groups spans hosts, and groups of 2 fit.
   const std::string six = crossing_groups(hosts(2, 6), ProcessGrid::of(12, 4, 1, 1));
-  EXPECT_NE(six.find("ranks 4-7 are on 2 hosts (node01, node02), 1 of 3 groups so"), std::string::npos)
+  EXPECT_NE(six.find("ranks 4-7 are on 2 hosts (node01, node02), 1 of 3 groups span hosts"),
+            std::string::npos)
       << six;
   EXPECT_NE(six.find("set parallel.tensor to 2,"), std::string::npos) << six;
   // Ranks assigned round robin to hosts: the layout is fine, the order is not.
   const std::string dealt = crossing_groups(hosts(4, 2, true), ProcessGrid::of(8, 2, 1, 1));
-  EXPECT_NE(dealt.find("ranks 0-1 are on 2 hosts (node01, node02), 4 of 4 groups so"), std::string::npos)
+  EXPECT_NE(dealt.find("ranks 0-1 are on 2 hosts (node01, node02), 4 of 4 groups span hosts"),
+            std::string::npos)
       << dealt;
   EXPECT_NE(dealt.find("mpirun --map-by slot"), std::string::npos) << dealt;
   EXPECT_EQ(dealt.find("set parallel.tensor"), std::string::npos) << dealt;
   // Tensor 4 x context 4 on hosts with 8 ranks: context-parallel groups span hosts, tensor-parallel groups do not.
   const std::string context = crossing_groups(hosts(2, 8), ProcessGrid::of(16, 4, 4, 1));
-  EXPECT_NE(
-      context.find("parallel.context 4: ranks 0, 4, 8, 12 are on 2 hosts (node01, node02), 4 of 4 groups"),
-      std::string::npos)
+  EXPECT_NE(context.find("parallel.context 4: ranks 0, 4, 8, 12 are on 2 hosts (node01, node02), "
+                         "4 of 4 groups span hosts"),
+            std::string::npos)
       << context;
   EXPECT_NE(context.find("set parallel.context to 2,"), std::string::npos) << context;
   const std::string many = crossing_groups(hosts(4, 2), ProcessGrid::of(8, 8, 1, 1));

@@ -1,6 +1,6 @@
-// How the ranks of a group on one host signal each other without a kernel and without the host: each has a page of
-// 32-bit counters in its GPU's memory, which the others write from their streams (cuStreamWriteValue32) and for which
-// its own streams wait (cuStreamWaitValue32).
+// Signals between the ranks of a group on one host, without kernels and without the host. Each rank has a page of
+// 32-bit counters in its GPU's memory. Other ranks write them from their CUDA streams (cuStreamWriteValue32), and the
+// rank's own CUDA streams wait for them (cuStreamWaitValue32).
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ class World;
 
 class PeerCounters {
  public:
-  /// Counters of a rank, zero at first. Nobody polls another's cache line.
+  /// Number of counters of a rank. They are initially zero and in separate cache lines.
   static constexpr size_t kMax = 16384;
 
-  /// Collective over the world; all must outlive it. JobFailure, a UserError, where ranks of the group are on several
-  /// hosts or their GPUs cannot write each other's memory. `key`: of the config that asked for it, for messages.
+  /// Collective over the world; the arguments must outlive the object. JobFailure (a UserError) if ranks of the group
+  /// are on several hosts or their GPUs have no peer access. `key` is the config key for messages.
   PeerCounters(World& world, const Context& context, const Communicator& group, const std::string& key);
 
-  /// Counter `index` of group rank `rank` = value, behind what the stream has done before, copies to other GPUs
-  /// included.
+  /// Sets counter `index` of group rank `rank` to `value`, after all earlier work of the CUDA stream, including copies
+  /// to other GPUs.
   void write_counter(const Context& stream, int rank, size_t index, uint32_t value) const;
-  /// The stream goes on when this rank's counter has reached the value; counters may wrap around.
+  /// Makes the CUDA stream wait until this rank's counter has reached `value`; counters may wrap around.
   void wait_for(const Context& stream, size_t index, uint32_t value) const;
 
  private:
@@ -38,7 +38,7 @@ class PeerCounters {
   std::unique_ptr<PeerMemory> pages_;
 };
 
-/// Copies between memories that the stream's GPU can access, its own and other ranks', by a copy engine.
+/// Copies with a copy engine between any memory that the CUDA stream's GPU can access, its own or other ranks'.
 void copy_bytes(const Context& stream, void* destination, const void* source, size_t bytes);
 
 }  // namespace te::parallel

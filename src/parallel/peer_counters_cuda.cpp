@@ -8,7 +8,7 @@ namespace te::parallel {
 namespace {
 
 constexpr size_t kCounterBytes = 128;
-constexpr size_t kPageBytes = size_t{2} << 20;  // a whole page of the driver's, which can be shared
+constexpr size_t kPageBytes = size_t{2} << 20;  // a complete page of the driver, which can be shared
 static_assert(PeerCounters::kMax * kCounterBytes <= kPageBytes);
 
 }  // namespace
@@ -27,7 +27,7 @@ uint32_t* PeerCounters::counter(int rank, size_t index) const {
   return reinterpret_cast<uint32_t*>(pages_->at(rank) + index * kCounterBytes);
 }
 
-// The driver puts a fence of the whole system in front of the write.
+// The driver executes a system-wide memory fence before the write.
 void PeerCounters::write_counter(const Context& stream, int rank, size_t index, uint32_t value) const {
   static const auto function = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
   driver_check(function(cuda_stream(stream), reinterpret_cast<CUdeviceptr>(counter(rank, index)), value,

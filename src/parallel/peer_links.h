@@ -1,20 +1,20 @@
-// The four links of a pipeline's stage by copy engines, for stages on one host: a sender writes a message into the
-// receiver's memory, opened over CUDA's interprocess handles, without a kernel and without the host.
+// The four links of a pipeline stage with copy engines, for stages on one host: a sender writes tensors to the
+// receiver's memory (opened with CUDA IPC), without kernels and without the host.
 //
-// NCCL's sends and receives are kernels that wait for the neighbour while they hold multiprocessors, and those of
-// several links on one GPU can wait for each other. Here a side stream has work that ends by itself, a copy and the
-// write of a counter; only the stream of the step waits for a neighbour. Since that stream does what the schedule says
-// in the schedule's order, what holds for the simulated schedule (schedule/simulate.h) holds for the GPU, however the
-// driver maps streams to its queues.
+// NCCL's sends and receives are kernels that occupy SMs while they wait for the neighbor, and kernels of several links
+// on one GPU can wait for each other. Here side CUDA streams only have work that completes by itself: a copy and the
+// write of a counter. Only the step's CUDA stream waits for a neighbor, in the order of the schedule. Therefore a
+// schedule that does not deadlock in the simulation (schedule/simulate.h) does not deadlock on GPUs, independent of how
+// the driver maps CUDA streams to hardware queues.
 //
-// Message k of a link, counted from 0 over the life of the links, travels so:
+// Protocol for tensor k of a link, counted from 0 since the creation of the links, with n receive buffers:
 //
-//   sender    waits until the receiver has taken message k - n (wait_until_free), writes the message to memory of its
-//             own, copies it to landing buffer k % n of the receiver, counts it there as arrived
-//   receiver  waits until it has arrived, copies it from the landing buffer to its place, counts it in the sender's
-//             memory as taken
+//   sender    waits until the receiver has consumed tensor k - n (wait_until_free), writes the tensor to its own
+//             memory, copies it to the receiver's buffer k % n, writes the receiver's counter of arrivals
+//   receiver  waits for the arrival, copies the tensor from the buffer to its destination, writes the sender's counter
+//             of consumed tensors
 //
-// Both ends count their own calls, so they must make them in the same order and number.
+// Both ends count their own calls, so they must make the same calls in the same order.
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@ class PeerLinks {
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
 
-  /// While it lives, messages may land. Ends together with those of the other stages, before the memory is freed; not
-  /// after an exception, which ends the job.
+  /// Receive buffers, which other stages may write while this object exists. All stages must destroy it together,
+  /// before the memory is freed, except after an exception, which ends the job.
   class RegisteredBuffers {
    public:
     RegisteredBuffers() = default;
@@ -47,28 +47,28 @@ class PeerLinks {
     RegisteredBuffers(const RegisteredBuffers&) = delete;
     RegisteredBuffers& operator=(const RegisteredBuffers&) = delete;
   };
-  /// Opens the stages' landing buffers for each other; collective over the world, one at a time. `memory`: a tensor of
-  /// 2 * `buffers` equal messages, those that come forward before those that come backward; the same size and number on
-  /// all stages. JobFailure, a UserError, when a driver refuses.
+  /// Registers `memory` as receive buffers and opens them on the other stages; collective over the world, one
+  /// registration at a time. `memory` consists of 2 * `buffers` equal buffers: first those for forward, then those for
+  /// backward. Size and number must be equal on all stages. JobFailure (a UserError) if a driver refuses.
   virtual std::unique_ptr<RegisteredBuffers> register_buffers(const Context& context, const Tensor& memory,
                                                               int buffers) = 0;
 
-  /// The context goes on when the next message of the link, which sends, has a landing buffer. Before send(), where the
-  /// message is about to be made: the schedule decides where a stage may wait.
+  /// Makes the context wait until the next tensor of a sending link has a free buffer. Call it before send(), and
+  /// before the tensor is computed: the schedule determines where a stage may wait.
   virtual void wait_until_free(const Context& context, Channel to) = 0;
-  /// Launches the message, of the size of a landing buffer at most, on the lane, which waits for nobody. It must be
-  /// there in the lane's order, and stay until the lane has passed.
+  /// Launches the copy of a tensor, at most as large as a buffer, on CUDA stream `lane`, which does not wait for other
+  /// ranks. In the lane's order the tensor must be complete before the copy and unchanged until after it.
   virtual void send(const Context& lane, const Tensor& message, Channel to) = 0;
-  /// The context waits for the next message of the link, which receives, and copies it: `into` has its size.
+  /// Makes the context wait for the next tensor of a receiving link and copies it to `into`, which has its size.
   virtual void receive(const Context& context, const Tensor& into, Channel from) = 0;
 
  protected:
   PeerLinks() = default;
 };
 
-/// Collective over the world; all ranks have a pipeline. `stages`: the world ranks of this rank's pipeline, in its
-/// order. `channels`: by Channel, for names; all must outlive the links. JobFailure, a UserError, where stages are on
-/// several hosts or their GPUs cannot write each other's memory. `key`: of the config that asked for it, for messages.
+/// Collective over the world; all ranks must have a pipeline. `stages` has the world ranks of this rank's pipeline in
+/// order. `channels` are indexed by Channel and provide names. All arguments must outlive the links. JobFailure (a
+/// UserError) if stages are on several hosts or their GPUs have no peer access. `key` is the config key for messages.
 std::unique_ptr<PeerLinks> make_peer_links(World& world, const Context& context, std::vector<int> stages,
                                            const std::array<Communicator*, kChannels>& channels,
                                            const std::string& key);

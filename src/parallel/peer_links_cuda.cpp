@@ -15,16 +15,16 @@
 namespace te::parallel {
 namespace {
 
-/// What a stage tells a neighbour of one direction's messages. Each counter has one writer: of messages that go forward
-/// the previous stage counts arrivals and the next what it has taken, of those that go backward the other way round.
+/// Counters of a stage, one of each kind per direction, which a neighbor writes. Each has one writer: for forward, the
+/// previous stage writes arrivals and the next stage writes consumed tensors; for backward, vice versa.
 enum class LinkSignal : uint8_t {
-  greeting,  ///< the memories have been opened
-  arrived,
-  taken,
+  greeting,  ///< the memory has been opened
+  arrived,   ///< number of tensors that have arrived
+  taken,     ///< number of tensors that the receiver has consumed
 };
 constexpr size_t kDirections = 2;
-/// The operations of four links, of which a step with many microbatches launches hundreds at once: the one that hangs
-/// shall still be among those kept.
+/// A step with many microbatches launches hundreds of operations on four links ahead of the device: the flight recorder
+/// must still have the one that hangs.
 constexpr size_t kKeptOperations = 512;
 
 class CopyLinks final : public PeerLinks {
@@ -42,7 +42,7 @@ class CopyLinks final : public PeerLinks {
  private:
   class Buffers;
 
-  /// The group rank of the stage at the other end.
+  /// The group rank of the neighbor.
   int peer(Channel channel) const {
     const bool next = channel == Channel::forward_to_next || channel == Channel::backward_from_next;
     return (group_.rank() + (next ? 1 : group_.size() - 1)) % group_.size();
@@ -57,24 +57,24 @@ class CopyLinks final : public PeerLinks {
     return static_cast<size_t>(signal) * kDirections + (is_forward(channel) ? 0 : 1);
   }
   const Communicator& link(Channel channel) const { return *channels_[static_cast<size_t>(channel)]; }
-  /// Messages that have been sent to the link or received from it.
+  /// Number of tensors that have been sent to the link or received from it.
   uint64_t& count(Channel channel) { return counts_[static_cast<size_t>(channel)]; }
-  /// The landing buffers; a message must fit into one of them.
+  /// The receive buffers; checks that the tensor fits into a buffer.
   const Buffers& buffers(Channel channel, const Tensor& message) const;
   void launched(const Context& context, const char* name, Channel channel);
 
   World& world_;
-  UnconnectedCommunicator group_;  ///< the stages; nothing goes through it
+  UnconnectedCommunicator group_;  ///< names the stages; not used for communication
   std::array<Communicator*, kChannels> channels_;
   std::string key_;
   PeerCounters counters_;
-  Buffers* buffers_ = nullptr;  ///< while they are shared
+  Buffers* buffers_ = nullptr;  ///< the registered buffers, if any
   std::array<uint64_t, kChannels> counts_{};
   FlightRecorder flight_recorder_;
   int probe_ = 0;
 };
 
-/// The others' views of the stages' landing buffers, known to the links while it lives.
+/// Registered receive buffers of all stages. The links use them until destruction.
 class CopyLinks::Buffers final : public RegisteredBuffers {
  public:
   Buffers(CopyLinks& links, const Context& context, const Tensor& memory, int buffers)
@@ -82,14 +82,14 @@ class CopyLinks::Buffers final : public RegisteredBuffers {
         number_(static_cast<uint64_t>(buffers)),
         bytes_(memory.bytes() / (kDirections * static_cast<size_t>(buffers))),
         memory_(links.world_, context, links.group_, memory.data, memory.bytes(),
-                fmt::format("{} landing buffers of {} bytes", buffers, bytes_), links.key_) {
+                fmt::format("{} receive buffers of {} bytes", buffers, bytes_), links.key_) {
     links_.buffers_ = this;
   }
   ~Buffers() override { links_.buffers_ = nullptr; }
 
   uint64_t number() const { return number_; }
   size_t bytes() const { return bytes_; }
-  /// Where message `index` of the channel's direction lands at group rank `rank`.
+  /// Address of the buffer for tensor `index` of the channel's direction at group rank `rank`.
   char* at(int rank, Channel channel, uint64_t index) const {
     const uint64_t buffer = (is_forward(channel) ? 0 : number_) + index % number_;
     return memory_.at(rank) + buffer * bytes_;
@@ -97,12 +97,12 @@ class CopyLinks::Buffers final : public RegisteredBuffers {
 
  private:
   CopyLinks& links_;
-  uint64_t number_;  ///< of a direction
-  size_t bytes_;     ///< of a buffer
+  uint64_t number_;  ///< number of buffers per direction
+  size_t bytes_;     ///< size of a buffer
   PeerMemory memory_;
 };
 
-// --- life --------------------------------------------------------------------------------------------------
+// --- construction and registration -------------------------------------------------------------------------
 
 UnconnectedCommunicator stages_group(const World& world, std::vector<int> stages) {
   const auto own = std::find(stages.begin(), stages.end(), world.rank()) - stages.begin();
@@ -117,7 +117,7 @@ CopyLinks::CopyLinks(World& world, const Context& context, std::vector<int> stag
       key_(key),
       counters_(world, context, group_, key),
       flight_recorder_(context, kKeptOperations) {
-  // A driver that cannot do this shall say so now.
+  // Exchanges a signal now, so that a driver that does not support this fails here.
   const Watchdog::Guard guard(context, "the first signal of group " + group_.name());
   for (const Channel to : {Channel::forward_to_next, Channel::backward_to_previous})
     write_counter(context, to, LinkSignal::greeting, 1);
@@ -132,19 +132,20 @@ CopyLinks::CopyLinks(World& world, const Context& context, std::vector<int> stag
 std::unique_ptr<PeerLinks::RegisteredBuffers> CopyLinks::register_buffers(const Context& context,
                                                                           const Tensor& memory, int buffers) {
   TE_CHECK(buffers > 0 && memory.numel() % (2 * int64_t{buffers}) == 0,
-           "group {}: {} for twice {} landing buffers", group_.name(), memory.shape.str(), buffers);
-  TE_CHECK(buffers_ == nullptr, "group {}: landing buffers are shared already", group_.name());
+           "group {}: memory of shape {} for 2 x {} receive buffers", group_.name(), memory.shape.str(),
+           buffers);
+  TE_CHECK(buffers_ == nullptr, "group {}: receive buffers are already registered", group_.name());
   return std::make_unique<Buffers>(*this, context, memory, buffers);
 }
 
 const CopyLinks::Buffers& CopyLinks::buffers(Channel channel, const Tensor& message) const {
-  TE_CHECK(buffers_ != nullptr, "{}: no landing buffers are shared", link(channel).name());
-  TE_CHECK(message.bytes() <= buffers_->bytes(), "{}: a message of {} bytes for landing buffers of {}",
+  TE_CHECK(buffers_ != nullptr, "{}: no receive buffers are registered", link(channel).name());
+  TE_CHECK(message.bytes() <= buffers_->bytes(), "{}: a tensor of {} bytes exceeds the receive buffers of {}",
            link(channel).name(), message.bytes(), buffers_->bytes());
   return *buffers_;
 }
 
-/// Behind every operation, for the watchdog.
+/// Called after every operation, for the watchdog.
 void CopyLinks::launched(const Context& context, const char* name, Channel channel) {
   if (Watchdog::timeout() == 0) return;
   const Operation operation(name, link(channel), context);
@@ -153,10 +154,10 @@ void CopyLinks::launched(const Context& context, const char* name, Channel chann
                                             activity.empty() ? "" : ", during ", activity));
 }
 
-// --- messages ----------------------------------------------------------------------------------------------
+// --- send and receive --------------------------------------------------------------------------------------
 
 void CopyLinks::wait_until_free(const Context& context, Channel to) {
-  TE_CHECK(sends(to), "{} receives", link(to).name());
+  TE_CHECK(sends(to), "{}: this rank is the receiver of the link", link(to).name());
   if (OpObserver::is_tracing()) return;
   const uint64_t index = count(to), number = buffers(to, {}).number();
   if (index < number) return;
@@ -165,7 +166,7 @@ void CopyLinks::wait_until_free(const Context& context, Channel to) {
 }
 
 void CopyLinks::send(const Context& lane, const Tensor& message, Channel to) {
-  TE_CHECK(sends(to), "{} receives", link(to).name());
+  TE_CHECK(sends(to), "{}: this rank is the receiver of the link", link(to).name());
   const ProfileScope scope(lane, "send", static_cast<double>(message.bytes()), link(to).name());
   if (scope.traced_only()) return;
   const Buffers& there = buffers(to, message);
@@ -176,7 +177,7 @@ void CopyLinks::send(const Context& lane, const Tensor& message, Channel to) {
 }
 
 void CopyLinks::receive(const Context& context, const Tensor& into, Channel from) {
-  TE_CHECK(!sends(from), "{} sends", link(from).name());
+  TE_CHECK(!sends(from), "{}: this rank is the sender of the link", link(from).name());
   const ProfileScope scope(context, "receive", static_cast<double>(into.bytes()), link(from).name());
   if (scope.traced_only()) return;
   const Buffers& here = buffers(from, into);

@@ -1,11 +1,13 @@
-// In which order a tensor rank works on the tokens of all, where they travel by copy engines (peer_transport.h).
+// Order in which a tensor-parallel rank processes the tokens of all ranks, if copy engines transfer them
+// (peer_transport.h).
 //
-// Every rank holds a run of the tokens, in the order of the ranks. `pieces` equal runs are worked on one after another:
-// several ranks' tokens at once, one rank's, or each rank's in several chunks.
+// Each rank's shard is a run of the tokens, in rank order. All tokens are divided into `pieces` equal pieces, which are
+// processed one after another. A piece has the tokens of several ranks, of one rank, or a chunk of one rank's tokens.
 //
 //   4 ranks, rank 1   4 pieces: gathered 1 2 3 0, reduced 2 3 0 1     8 pieces: gathered 2 3 4 5 6 7 0 1
 //
-// A gather begins with the tokens that are here already, a reduction ends with those that need not travel.
+// A gather begins with the rank's own tokens, which are already available; a reduction ends with them, because they are
+// not transferred.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +18,14 @@ namespace te::parallel {
 struct PeerPieces {
   int ranks = 1, rank = 0;
   int pieces = 1;      ///< divides `ranks` or is a multiple of it
-  int64_t tokens = 0;  ///< of all ranks; a multiple of both
+  int64_t tokens = 0;  ///< tokens of all ranks; a multiple of `ranks` and `pieces`
 
   bool valid() const {
     return (ranks % pieces == 0 || pieces % ranks == 0) && tokens % std::max(ranks, pieces) == 0;
   }
   int64_t shard() const { return tokens / ranks; }
   int64_t piece() const { return tokens / pieces; }
-  /// A rank's tokens travel in so many chunks.
+  /// Number of chunks in which a rank's tokens are transferred.
   int chunks() const { return std::max(1, pieces / ranks); }
   int64_t chunk() const { return shard() / chunks(); }
 
@@ -31,7 +33,8 @@ struct PeerPieces {
   int gathered(int step) const { return (first() + step) % pieces; }
   int reduced(int step) const { return (first() + chunks() + step) % pieces; }
 
-  /// How many chunks of a rank's must have come before rows [first, first + count) of the whole can be read.
+  /// Number of chunks of rank `from` that must have arrived before rows [first_row, first_row + count) of the full
+  /// tensor can be read.
   int needed(int from, int64_t first_row, int64_t count) const {
     const int64_t end = std::min(first_row + count, (from + 1) * shard()) - from * shard();
     if (end <= 0 || first_row >= (from + 1) * shard()) return 0;
@@ -39,7 +42,7 @@ struct PeerPieces {
   }
 
  private:
-  int first() const { return rank * pieces / ranks; }  ///< of the pieces with this rank's tokens
+  int first() const { return rank * pieces / ranks; }  ///< first piece with this rank's tokens
 };
 
 }  // namespace te::parallel

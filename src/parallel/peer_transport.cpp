@@ -25,8 +25,9 @@ class GroupTransport final : public PeerTransport {
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
               int pieces, const Work& produce, const std::function<void()>& overlapped_work) override {
     const PeerPieces cut = pieces_of(full, pieces);
-    TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(), "group {}: slots {} for shares {}",
-             group_.name(), slots.shape.str(), shard.shape.str());
+    TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(),
+             "group {}: slots of shape {} are too small for shards of shape {}", group_.name(),
+             slots.shape.str(), shard.shape.str());
     for (int step = 0; step < pieces; ++step) produce(cut.reduced(step) * cut.piece(), cut.piece());
     if (overlapped_work) overlapped_work();
     group_.reduce_scatter(context, full, shard);
@@ -34,16 +35,18 @@ class GroupTransport final : public PeerTransport {
 
   void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
                       bool adds) override {
-    TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(), "group {}: slots {} for shares {}",
-             group_.name(), slots.shape.str(), shard.shape.str());
-    TE_CHECK(!adds, "group {}: a reduction that adds", group_.name());
+    TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(),
+             "group {}: slots of shape {} are too small for shards of shape {}", group_.name(),
+             slots.shape.str(), shard.shape.str());
+    TE_CHECK(!adds, "group {}: this transport cannot add to the shard", group_.name());
     group_.reduce_scatter(context, full, shard);
   }
 
  private:
   PeerPieces pieces_of(const Tensor& full, int pieces) const {
     const PeerPieces cut{group_.size(), group_.rank(), pieces, full.rows()};
-    TE_CHECK(cut.valid(), "group {}: {} in {} pieces", group_.name(), full.shape.str(), pieces);
+    TE_CHECK(cut.valid(), "group {}: shape {} cannot be divided into {} pieces", group_.name(),
+             full.shape.str(), pieces);
     return cut;
   }
 

@@ -1,17 +1,18 @@
-// What the ranks of a group on one host send each other by their GPUs' copy engines, which take no multiprocessors from
-// the GEMMs: each rank writes into the others' memory, opened over CUDA's interprocess handles.
+// Collectives with copy engines between the GPUs of one host. Unlike NCCL's kernels, copy engines do not take SMs from
+// GEMMs. Each rank writes to the other ranks' memory, opened with CUDA IPC.
 //
-// A message is a copy and then a 32-bit counter in the receiver's memory, both in the sender's stream; the receiver's
-// stream waits for the counter (cuStreamWriteValue32, cuStreamWaitValue32). No kernel and no host takes part:
+// A transfer is a copy followed by the write of a 32-bit counter in the receiver's memory, both in the sender's CUDA
+// stream. The receiver's CUDA stream waits for the counter (cuStreamWriteValue32, cuStreamWaitValue32). Kernels and the
+// host are not involved:
 //
-//   all-gather       receiver: "gather g may be written here" -> sender: copies its rows into the receiver's tensor,
-//                    counts its chunks there -> receiver: works on them
-//   reduce-scatter   sender: copies its addend of the receiver's rows into its slot there, counts -> receiver: adds
-//                    all ranks' addends in the order of the ranks, in FP32, rounds once, and says "reduction r is
-//                    consumed", for which the sender's next one waits
+//   all-gather       receiver: signals "gather g may be written" -> sender: copies its rows to the receiver's tensor,
+//                    writes the counter of arrived chunks -> receiver: processes them
+//   reduce-scatter   sender: copies its addend of the receiver's rows to its slot there, writes the counter ->
+//                    receiver: adds all ranks' addends in rank order in FP32, rounds once, and signals "reduction r is
+//                    consumed", for which the sender's next reduction waits
 //
-// Every rank calls the same operations in the same order with the same shapes. The tensors that others write lie in
-// memory that has been shared, at the same place of it on every rank. Results are the same bits in every run.
+// Every rank calls the same operations in the same order with the same shapes. Tensors that other ranks write must be
+// in registered memory, at the same offset on every rank. Results are bit-identical in every run.
 #pragma once
 
 #include <functional>
@@ -31,8 +32,8 @@ class PeerTransport {
   PeerTransport(const PeerTransport&) = delete;
   PeerTransport& operator=(const PeerTransport&) = delete;
 
-  /// While it lives, the others may write the memory. Ends together with those of the other ranks, before the memory is
-  /// freed; not after an exception, which ends the job.
+  /// Memory that other ranks may write while this object exists. All ranks must destroy it together, before the memory
+  /// is freed, except after an exception, which ends the job.
   class RegisteredMemory {
    public:
     RegisteredMemory() = default;
@@ -40,28 +41,28 @@ class PeerTransport {
     RegisteredMemory(const RegisteredMemory&) = delete;
     RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   };
-  /// Opens the ranks' memories for each other; collective over the world. What the context has written there is kept;
-  /// from then on a rank that is ahead may send, so slots are not written any more. `layout` describes what lies where
-  /// in it and must be the same on all ranks of a group. JobFailure, a UserError, when a driver refuses.
+  /// Opens the ranks' memory for each other; collective over the world. The memory's contents are kept. Afterwards a
+  /// faster rank may already send, so this rank must not write to slots any more. `layout` describes the contents of
+  /// the memory and must be equal on all ranks of a group. JobFailure (a UserError) if a driver refuses.
   virtual std::unique_ptr<RegisteredMemory> register_memory(const Context& context, void* memory,
                                                             size_t bytes, const std::string& layout) = 0;
 
-  /// Launches work on rows [first, first + count) of the whole on the context.
+  /// Launches work on rows [first, first + count) of the full tensor on the context.
   using Work = std::function<void(int64_t first, int64_t count)>;
 
-  /// All-gather: full [tokens, n], in shared memory, = the ranks' shards [tokens / size, n] in the order of the
-  /// ranks, of any dtype; `shard` may be this rank's part of it. Then work on each of `pieces` pieces (peer_pieces.h),
+  /// All-gather: full [tokens, n] = the ranks' shards [tokens / size, n] in rank order, of any dtype. `full` must be in
+  /// registered memory; `shard` may be this rank's part of it. Calls `work` for each of `pieces` pieces (peer_pieces.h)
   /// as they arrive.
   virtual void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
                       const Work& work) = 0;
-  /// Reduce-scatter: `produce` writes this rank's addend of a piece of full [tokens, n]; shard [tokens / size, n] =
-  /// the sum over the ranks (f32, bf16 or f16). `slots`: shared memory of (size - 1) shards for the others' addends,
-  /// for this alone. `overlapped_work` is launched while the last piece travels.
+  /// Reduce-scatter: `produce` writes this rank's addend of a piece of full [tokens, n]; shard [tokens / size, n] = the
+  /// sum over the ranks (f32, bf16 or f16). `slots` is registered memory of (size - 1) shards for the other ranks'
+  /// addends, not used otherwise. `overlapped_work` is launched while the last piece is transferred.
   virtual void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
                       int pieces, const Work& produce, const std::function<void()>& overlapped_work) = 0;
-  /// Reduce-scatter of a full [size, n] that is there: shard [1, n], which may be this rank's row of the whole, = the
-  /// sum over the ranks; with `adds`, where the transport can, shard += the sum, rounded once. Other operations of this
-  /// transport may have been launched on other streams: copies go in the order of the calls.
+  /// Reduce-scatter of a complete tensor full [size, n]: shard [1, n] = the sum over the ranks; with `adds` (requires
+  /// can_add()), shard += the sum, rounded once. `shard` may be this rank's row of `full`. Operations of this transport
+  /// may be launched on different CUDA streams; copies run in the order of the calls.
   virtual void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
                               const Tensor& slots, bool adds) = 0;
   virtual bool can_add() const { return false; }
@@ -70,13 +71,14 @@ class PeerTransport {
   PeerTransport() = default;
 };
 
-/// Collective over the world; each rank's group has several ranks. Both must outlive it. JobFailure, a UserError, where
-/// the ranks of a group are on several hosts or their GPUs cannot write each other's memory. `key`: of the config that
-/// asked for it, for messages.
+/// Creates a transport with copy engines; collective over the world. Each rank's group must have several ranks. The
+/// arguments must outlive the transport. JobFailure (a UserError) if the ranks of a group are on several hosts or their
+/// GPUs have no peer access. `key` is the config key for messages.
 std::unique_ptr<PeerTransport> make_peer_transport(World& world, const Context& context,
                                                    const Communicator& group, const std::string& key);
 
-/// The same order of work and the same sums through a group of CPU ranks, which must outlive it.
+/// Creates a transport with the same order of work and the same sums that uses a group of CPU ranks, which must outlive
+/// it.
 std::unique_ptr<PeerTransport> make_group_transport(Communicator& group);
 
 }  // namespace te::parallel

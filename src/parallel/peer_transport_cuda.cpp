@@ -16,12 +16,12 @@
 namespace te::parallel {
 namespace {
 
-/// What a rank tells another: each in a counter of its own of the other's memory.
+/// Signals from one rank to another: each is a separate counter in the other rank's memory.
 enum class Signal : uint8_t {
-  greeting,  ///< the memories have been opened
-  writable,  ///< all-gathers whose tensor there may be written
-  arrived,   ///< chunks that have been written to the other
-  consumed,  ///< reductions whose addends have been read
+  greeting,  ///< the memory has been opened
+  writable,  ///< number of all-gathers whose tensor on the signaling rank may be written
+  arrived,   ///< number of chunks that the signaling rank has written
+  consumed,  ///< number of reductions whose addends the signaling rank has read
 };
 constexpr size_t kSignals = 4;
 static_assert(kSignals * kMaxSummedRanks <= PeerCounters::kMax);
@@ -47,7 +47,7 @@ class CopyTransport final : public PeerTransport {
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
-  /// The index of the counter that rank `from` writes.
+  /// Index of the counter that rank `from` writes.
   size_t counter(Signal signal, int from) const {
     return static_cast<size_t>(signal) * static_cast<size_t>(size()) + static_cast<size_t>(from);
   }
@@ -57,10 +57,10 @@ class CopyTransport final : public PeerTransport {
   void wait_for(const Context& stream, int peer, Signal signal, uint32_t value) const {
     counters_.wait_for(stream, counter(signal, peer), value);
   }
-  /// Where `tensor` of this rank lies in the memory of rank `peer`.
+  /// Address in the memory of rank `peer` that corresponds to this rank's `tensor`.
   char* place_at(int peer, const Tensor& tensor) const;
   PeerPieces pieces_of(const Tensor& full, const Tensor& shard, int pieces) const;
-  /// Copies launched from now on come behind the work launched on the context so far. Before a message's time begins.
+  /// Makes later copies wait for the work launched on the context so far. Called before a transfer is timed.
   void begin_copies(const Context& context) {
     ready_.record(context);
     ready_.wait(lane_);
@@ -78,21 +78,21 @@ class CopyTransport final : public PeerTransport {
   std::string key_;
   PeerCounters counters_;
   std::vector<const PeerMemory*> registered_;
-  Context lane_;  ///< on which this rank's copies run, one after another
+  Context lane_;  ///< CUDA stream of this rank's copies
   Event ready_, sent_;
   FlightRecorder flight_recorder_;
-  uint32_t chunks_ = 0, gathers_ = 0, reductions_ = 0;  ///< so far, the same on all ranks
+  uint32_t chunks_ = 0, gathers_ = 0, reductions_ = 0;  ///< counts so far, equal on all ranks
   int probe_ = 0;
 };
 
-/// One reduce-scatter on its way.
+/// A reduce-scatter in progress.
 struct CopyTransport::Reduction {
   const Tensor &full, &shard, &slots;
   PeerPieces cut;
-  bool adds = false;  ///< to what the shard holds
+  bool adds = false;  ///< add the sum to the shard's values
 
   size_t shard_bytes() const { return full.bytes() / static_cast<size_t>(cut.ranks); }
-  /// The place of the addend of rank `from` among the slots of rank `at`, which has none for its own.
+  /// The slot of rank `from`'s addend on rank `at`; a rank has no slot for its own addend.
   Tensor slot(int at, int from) const {
     const int64_t rows = cut.shard();
     const Tensor all{slots.data, full.dtype, {rows * (cut.ranks - 1), full.cols()}};
@@ -100,7 +100,7 @@ struct CopyTransport::Reduction {
   }
 };
 
-// --- life --------------------------------------------------------------------------------------------------
+// --- construction and registration -------------------------------------------------------------------------
 
 CopyTransport::CopyTransport(World& world, const Context& context, const Communicator& group,
                              const std::string& key)
@@ -112,9 +112,9 @@ CopyTransport::CopyTransport(World& world, const Context& context, const Communi
       ready_(context),
       sent_(context),
       flight_recorder_(context) {
-  TE_CHECK(group.size() > 1 && group.size() <= kMaxSummedRanks, "group {}: copies among {} ranks",
-           group.name(), group.size());
-  // A driver that cannot do this shall say so now.
+  TE_CHECK(group.size() > 1 && group.size() <= kMaxSummedRanks,
+           "group {}: {} ranks; copy engines need 2 to {}", group.name(), group.size(), kMaxSummedRanks);
+  // Exchanges a signal now, so that a driver that does not support this fails here.
   const Watchdog::Guard guard(context, "the first signal of group " + group.name());
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank()) write_counter(context, peer, Signal::greeting, 1);
@@ -130,7 +130,7 @@ CopyTransport::~CopyTransport() {
   Watchdog::remove_probe(probe_);
 }
 
-/// The others' views of this rank's memory, known to the transport while it lives.
+/// Registered memory of all ranks. The transport uses it until destruction.
 class CopyTransport::RegisteredBlock final : public RegisteredMemory {
  public:
   RegisteredBlock(CopyTransport& transport, const Context& context, void* memory, size_t bytes,
@@ -155,21 +155,22 @@ std::unique_ptr<PeerTransport::RegisteredMemory> CopyTransport::register_memory(
 char* CopyTransport::place_at(int peer, const Tensor& tensor) const {
   for (const PeerMemory* memory : registered_)
     if (memory->holds(tensor)) return memory->at(peer) + memory->offset(tensor);
-  internal_error(fmt::format("group {}: a tensor {} that other ranks write is not in shared memory",
-                             group_.name(), tensor.shape.str()),
-                 std::source_location::current());
+  internal_error(
+      fmt::format("group {}: a tensor of shape {} that other ranks write is not in registered memory",
+                  group_.name(), tensor.shape.str()),
+      std::source_location::current());
 }
 
 PeerPieces CopyTransport::pieces_of(const Tensor& full, const Tensor& shard, int pieces) const {
   const PeerPieces cut{size(), rank(), pieces, full.rows()};
   TE_CHECK(
       cut.valid() && shard.rows() == cut.shard() && shard.cols() == full.cols() && shard.dtype == full.dtype,
-      "group {}: {} and {} of {} ranks in {} pieces", group_.name(), full.shape.str(), shard.shape.str(),
-      size(), pieces);
+      "group {}: full shape {} and shard shape {} do not fit {} ranks and {} pieces", group_.name(),
+      full.shape.str(), shard.shape.str(), size(), pieces);
   return cut;
 }
 
-/// Behind every operation, for the watchdog.
+/// Called after every operation, for the watchdog.
 void CopyTransport::launched(const Context& context, const char* name) {
   if (Watchdog::timeout() == 0) return;
   const Operation operation(name, group_, context);
@@ -180,7 +181,7 @@ void CopyTransport::launched(const Context& context, const char* name) {
 
 // --- all-gather --------------------------------------------------------------------------------------------
 
-// To the ranks below first: these work on the tokens of the rank above them right after their own.
+// Sends to the next lower rank first, because each rank processes the next higher rank's tokens right after its own.
 void CopyTransport::push_shard(const Tensor& shard, const Tensor& full, const PeerPieces& cut) {
   const size_t bytes = shard.bytes(), chunk = bytes / static_cast<size_t>(cut.chunks());
   for (int distance = 1; distance < size(); ++distance) {
@@ -199,7 +200,7 @@ void CopyTransport::push_shard(const Tensor& shard, const Tensor& full, const Pe
 void CopyTransport::gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
                            const Work& work) {
   const PeerPieces cut = pieces_of(full, shard, pieces);
-  place_at(rank(), full);  // it is in shared memory
+  place_at(rank(), full);  // checks that it is in registered memory
   const Tensor own = full.slice_rows(rank() * cut.shard(), cut.shard());
   const auto wait_for_rows = [&](int64_t first, int64_t count) {
     for (int from = 0; from < size(); ++from) {
@@ -211,13 +212,13 @@ void CopyTransport::gather(const Context& context, const Tensor& shard, const Te
   ++gathers_;
   begin_copies(context);
   {
-    // A message that is waited for is timed to its end, another on its own stream.
+    // A blocking transfer is timed on the context until it is complete, any other on the CUDA stream of the copies.
     const ProfileScope scope(blocking(pieces) ? context : lane_, "all_gather",
                              static_cast<double>(full.bytes()), group_.name());
-    // 1. What the stream has launched so far is the last that reads or writes the whole's memory.
+    // 1. After the work launched so far, the memory of the full tensor may be overwritten.
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank()) write_counter(context, peer, Signal::writable, gathers_);
-    // 2. The shard travels, 3. and takes its own place.
+    // 2. Send the shard. 3. Copy it to its own position.
     push_shard(shard, full, cut);
     if (blocking(pieces)) {
       if (own.data != shard.data) context.copy(own, shard);
@@ -225,13 +226,13 @@ void CopyTransport::gather(const Context& context, const Tensor& shard, const Te
     }
   }
   if (!blocking(pieces) && own.data != shard.data) context.copy(own, shard);
-  // 4. Pieces, as they arrive.
+  // 4. Process pieces as they arrive.
   for (int step = 0; step < pieces; ++step) {
     const int64_t first = cut.gathered(step) * cut.piece();
     if (!blocking(pieces)) wait_for_rows(first, cut.piece());
     if (work) work(first, cut.piece());
   }
-  // 5. The shard may be overwritten.
+  // 5. After the sends, the shard may be overwritten.
   sent_.wait(context);
   chunks_ += static_cast<uint32_t>(cut.chunks());
   launched(context, "all_gather");
@@ -239,11 +240,11 @@ void CopyTransport::gather(const Context& context, const Tensor& shard, const Te
 
 // --- reduce-scatter ----------------------------------------------------------------------------------------
 
-/// The rows of other ranks in the piece, to their slots.
+/// Sends the other ranks' rows in the piece to their slots.
 void CopyTransport::push_piece(const Reduction& reduction, int piece) {
   const PeerPieces& cut = reduction.cut;
   const int ranks = std::max(1, size() / cut.pieces), first_rank = piece * size() / cut.pieces;
-  if (ranks == 1 && first_rank == rank()) return;  // nobody else's
+  if (ranks == 1 && first_rank == rank()) return;  // only this rank's own rows
   const int chunk = piece % cut.chunks();
   const size_t bytes = reduction.shard_bytes() / static_cast<size_t>(cut.chunks());
   for (int step = 1; step <= ranks; ++step) {
@@ -259,7 +260,7 @@ void CopyTransport::push_piece(const Reduction& reduction, int piece) {
   sent_.record(lane_);
 }
 
-/// The ranks' addends of this rank's rows, chunk by chunk, as they come.
+/// Adds the ranks' addends of this rank's rows, chunk by chunk, as they arrive.
 void CopyTransport::sum(const Context& context, const Reduction& reduction) {
   const PeerPieces& cut = reduction.cut;
   const Tensor own = reduction.full.slice_rows(rank() * cut.shard(), cut.shard());
@@ -286,13 +287,13 @@ void CopyTransport::sum(const Context& context, const Reduction& reduction) {
 CopyTransport::Reduction CopyTransport::begin_reduction(Reduction reduction) {
   const size_t shard = reduction.shard.bytes();
   TE_CHECK(static_cast<size_t>(size() - 1) * shard <= reduction.slots.bytes(),
-           "group {}: slots of {} bytes for {} shares of {}", group_.name(), reduction.slots.bytes(),
-           size() - 1, shard);
+           "group {}: slots of {} bytes are too small for {} shards of {} bytes", group_.name(),
+           reduction.slots.bytes(), size() - 1, shard);
   ++reductions_;
   return reduction;
 }
 
-/// The whole may be overwritten by what the context does from now on.
+/// Makes the context wait for the sends: its later work may overwrite the full tensor.
 void CopyTransport::end_reduction(const Context& context, const Reduction& reduction) {
   sent_.wait(context);
   chunks_ += static_cast<uint32_t>(reduction.cut.chunks());

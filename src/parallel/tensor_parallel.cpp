@@ -6,7 +6,7 @@
 
 namespace te::parallel {
 
-/// The stream on which pieces travel, and the marks by which it and the step's stream wait for each other.
+/// The CUDA stream for pieces, and events for synchronization with the step's CUDA stream.
 struct TensorParallel::Side {
   Side(const Context& context, int pieces) : stream(context.side()), start(context), end(context) {
     for (int i = 0; i < pieces; ++i) pieces_done.emplace_back(context);
@@ -69,7 +69,7 @@ void TensorParallel::gather(const Context& context, const Tensor& shard, const T
   const int64_t tokens = full.rows(), piece = tokens / pieces_;
   if (!sequence_) {
     TE_CHECK(!companions.before_work && !companions.overlapped,
-             "nothing is sent, and so nothing goes with it");
+             "gather with companions needs sequence parallelism");
     if (work) work(0, tokens);
     return;
   }
@@ -100,8 +100,8 @@ void TensorParallel::gather(const Context& context, const Tensor& shard, const T
   if (companions.overlapped) other.end.wait(context);
 }
 
-// Ranks tell each other in the order of gathers that these may be written, so the companions' stream goes on only
-// behind the rows' signal. They are sent behind the rows all the same: all copies of a rank are in one lane.
+// Ranks signal in the order of the gathers that these may be written, so the companions' CUDA stream has to wait for
+// the rows' signal. This costs no time: all copies of a rank run in one CUDA stream, so the companions follow the rows.
 void TensorParallel::gather_copied(const Context& context, const Tensor& shard, const Tensor& full,
                                    const Work& work, const Companions& companions) {
   if (companions.before_work) companions.before_work(context);

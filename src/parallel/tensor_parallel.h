@@ -1,18 +1,18 @@
-// The border between what the tensor ranks share and what each of them holds alone.
+// Communication before and after tensor-parallel layers.
 //
-// A tensor-parallel layer works on all tokens of a microbatch with a part of every matrix. Around it lies the
-// residual stream. Without sequence parallelism every rank holds the whole stream, so nothing is sent before the
-// layer, and an all-reduce sums behind it. With it each rank holds a shard of the tokens: an all-gather before the
-// layer, a reduce-scatter behind it; as many bytes travel, and norms, dropout and saved
+// A tensor-parallel layer processes all tokens of a microbatch with a shard of every matrix. Without sequence
+// parallelism every rank has the full residual stream: there is no communication before the layer, and an all-reduce
+// after it. With sequence parallelism each rank has a shard of the tokens: an all-gather before the layer, a
+// reduce-scatter after it. The communication volume is the same, and the work of norms and dropout and the saved
 // activations shrink by the number of ranks (Korthikanti et al., arXiv 2205.05198).
 //
-// Overlap: both may be cut into pieces along the tokens, so that one piece travels on a stream of its own while
-// the GEMM of another runs. A rank's shard is then its part of every piece, in order:
+// Overlap: both collectives may be divided into pieces along the tokens, so that one piece is transferred on a separate
+// CUDA stream while the GEMM of another piece runs. A rank's shard then consists of its part of every piece, in order:
 //
 //   tokens   | piece 0: rank 0, rank 1 | piece 1: rank 0, rank 1 |        shard of rank 1: | p0 r1 | p1 r1 |
 //
-// On GPUs of one host the tokens of sequence parallelism may travel by copy engines instead (peer_transport.h). A
-// rank's shard is one run of tokens then, and the pieces are those of peer_pieces.h.
+// On GPUs of one host, copy engines may transfer the tokens of sequence parallelism instead (peer_transport.h). A
+// rank's shard is then one contiguous run of tokens, and the pieces are those of peer_pieces.h.
 #pragma once
 
 #include <functional>
@@ -29,50 +29,52 @@ namespace te::parallel {
 
 class TensorParallel {
  public:
-  /// `pieces`: how many every exchange is cut into. `copies`: by which tokens travel, where that is not the group; it
-  /// must outlive this.
+  /// `pieces` is the number of pieces of every collective. `copies` is the copy-engine transport for tokens, or null to
+  /// use the group; it must outlive this object.
   TensorParallel(Communicator& group, bool sequence, int pieces, PeerTransport* copies = nullptr);
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
   Communicator& group() const { return group_; }
-  /// True when the ranks shard the tokens of the stream.
+  /// True if the ranks shard the tokens of the residual stream.
   bool sequence() const { return sequence_; }
 
-  /// Memory that copies need: slots for the other ranks' addends of a tensor [tokens, width].
+  /// Plans memory for the copy-engine transport: slots for the other ranks' addends of a tensor [tokens, width].
   void plan(MemoryPlan& plan, DType dtype, int64_t tokens, int64_t width);
-  /// Rows of the stream that this rank holds, of `tokens`.
+  /// Number of rows of the residual stream on this rank, for `tokens` tokens in all.
   int64_t shard(int64_t tokens) const { return sequence_ ? tokens / size() : tokens; }
-  /// This rank's rows of a gathered tensor, where a shard that is written there need not be copied to its place; empty
-  /// elsewhere.
+  /// This rank's rows of a gathered tensor: a shard that is written there need not be copied by gather(). Empty if the
+  /// transport does not support this.
   Tensor shard_view(const Tensor& full) const;
-  /// True when gather() runs its work once, on all rows.
+  /// True if gather() calls its work once, for all rows.
   bool gathers_at_once() const { return !sequence_ || (!overlaps() && copies_ == nullptr); }
-  /// Where the rows of this rank's shard lie among `tokens`.
+  /// The token ranges of this rank's shard, for `tokens` tokens in all.
   std::vector<TokenRange> ranges(int64_t tokens) const;
 
-  /// Launches work on rows [first, first + count) of the whole on the context.
+  /// Launches work on rows [first, first + count) of the full tensor on the context.
   using Work = std::function<void(int64_t first, int64_t count)>;
-  /// Messages that go with a gather's rows; each is told the stream on which to launch them, with gather_rows() and
-  /// gather_blocks(). Empty: none. What they read has been launched on the gather's context before it.
+  /// Additional transfers of a gather, which the functions launch on the given CUDA stream with gather_rows() and
+  /// gather_blocks(). Their inputs must have been launched on the gather's context before. Functions may be empty.
   struct Companions {
-    std::function<void(const Context& stream)> before_work;  ///< the work needs them
-    std::function<void(const Context& stream)> overlapped;   ///< it does not: they travel beside it
+    std::function<void(const Context& stream)> before_work;  ///< transfers that the work needs
+    std::function<void(const Context& stream)> overlapped;   ///< transfers that may overlap with the work
   };
 
-  /// All-gather: full [tokens, n] from the ranks' shards [shard(tokens), n], of any dtype; then work on every piece,
-  /// as it arrives. What is launched on the context behind it finds all of it done, companions included. Without
-  /// sequence parallelism full and shard are the same memory and nothing is sent, for which there are no companions.
+  /// All-gather: full [tokens, n] from the ranks' shards [shard(tokens), n], of any dtype. Calls `work` for every piece
+  /// as it arrives. Later work on the context runs after all of this, companions included. Without sequence parallelism
+  /// `full` and `shard` are the same memory, there is no communication, and there must be no companions.
   void gather(const Context& context, const Tensor& shard, const Tensor& full, const Work& work = {},
               const Companions& companions = {});
-  /// With sequence parallelism: the same on the stream, without work. Rows may stand for several tokens each, as those
-  /// of scales do, of which every run of a rank's tokens has whole numbers.
+  /// All-gather of rows on the CUDA stream, with sequence parallelism. A row may represent several tokens (a row of
+  /// scales), if every run of a rank's tokens has a whole number of rows.
   void gather_rows(const Context& stream, const Tensor& shard, const Tensor& full);
-  /// Likewise: blocks [ranks, ...] from one of each rank, whatever is in it, which may be in its place there.
+  /// All-gather of one block per rank to blocks [ranks, ...] on the CUDA stream, with sequence parallelism. Blocks have
+  /// any contents; `block` may be this rank's part of `blocks`.
   void gather_blocks(const Context& stream, const Tensor& block, const Tensor& blocks);
   /// Reduce-scatter: `produce` writes this rank's addend of a piece to `full`; shard = the sum over the ranks (f32 or
-  /// bf16), which without sequence parallelism is the same memory as whole. `overlapped_work` is launched while the
-  /// last piece travels; copies, which take nothing from it, are not cut then.
+  /// bf16). Without sequence parallelism `shard` and `full` are the same memory. `overlapped_work` is launched while
+  /// the last piece is transferred; the copy-engine transport then uses one piece, because copies do not slow the work
+  /// down.
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Work& produce,
               const std::function<void()>& overlapped_work = {});
 
@@ -88,9 +90,9 @@ class TensorParallel {
   Communicator& group_;
   bool sequence_;
   int pieces_;
-  PeerTransport* copies_;       ///< or null
-  Tensor slots_;                ///< [(size - 1) * shard, width]: of copies
-  std::shared_ptr<Side> side_;  ///< made at the first use
+  PeerTransport* copies_;       ///< copy-engine transport, or null
+  Tensor slots_;                ///< [(size - 1) * shard, width], for copies_
+  std::shared_ptr<Side> side_;  ///< created at the first use
 };
 
 }  // namespace te::parallel

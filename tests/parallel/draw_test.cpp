@@ -23,8 +23,8 @@ time 0 to 12
 stage 0 |F0 F1 F2 .........B0--- B1--- B2--- |
 stage 1 |...F0 F1 F2 B0--- B1--- B2--- ......|
 
-bubble share 25.0 %: the step takes 12, the work of a stage 9
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 25.0%: the step takes 12, the work of a stage 9
+peak memory, in activations of a full stage for one microbatch:
 stage 0  3
 stage 1  3
 )");
@@ -40,8 +40,8 @@ stage 0 |F0 F1 F2 ............B0--- F3 B1--- ...B2--- ...B3--- |
 stage 1 |...F0 F1 ......B0--- F2 B1--- F3 B2--- ...B3--- ......|
 stage 2 |......F0 B0--- F1 B1--- F2 B2--- F3 B3--- ............|
 
-bubble share 33.3 %: the step takes 18, the work of a stage 12
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 33.3%: the step takes 18, the work of a stage 12
+peak memory, in activations of a full stage for one microbatch:
 stage 0  3
 stage 1  2
 stage 2  1
@@ -57,8 +57,8 @@ time 0 to 7.5
 stage 0 |F0a F1a F0b F1b ........B0b---- ....B1b---- B0a---- B1a---- |
 stage 1 |....F0a F1a F0b B0b---- F1b B1b---- B0a---- B1a---- ........|
 
-bubble share 20.0 %: the step takes 7.5, the work of a stage 6
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 20.0%: the step takes 7.5, the work of a stage 6
+peak memory, in activations of a full stage for one microbatch:
 stage 0  2 = (2 + 2) / 2
 stage 1  1.5 = (2 + 1) / 2
 )");
@@ -74,8 +74,8 @@ stage 0 |F0 F1 F2 ......B0 W0 F3 B1 W1 B2 W2 B3 W3 |
 stage 1 |...F0 F1 ...B0 F2 B1 W0 F3 B2 W1 B3 W2 W3 |
 stage 2 |......F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3 |
 
-bubble share 14.3 %: the step takes 14, the work of a stage 12
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 14.3%: the step takes 14, the work of a stage 12
+peak memory, in activations of a full stage for one microbatch:
 stage 0  3, plus operands of W for 1
 stage 1  3, plus operands of W for 2
 stage 2  3, plus operands of W for 3
@@ -91,8 +91,8 @@ time 0 to 12.5
 stage 0 |F0a F1a F0b F1b ....B0b W0b F2a B1b W1b F3a B0a W0a F2b B1a W1a F3b B2b W2b B3b W3b B2a W2a B3a W3a |
 stage 1 |....F0a F1a F0b B0b F1b B1b W0b F2a B0a W1b F3a B1a W0a F2b B2b W1a F3b B3b W2b B2a W3b B3a W2a W3a |
 
-bubble share 4.0 %: the step takes 12.5, the work of a stage 12
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 4.0%: the step takes 12.5, the work of a stage 12
+peak memory, in activations of a full stage for one microbatch:
 stage 0  2 = 4 / 2, plus operands of W for 0.5
 stage 1  2 = 4 / 2, plus operands of W for 1
 )");
@@ -111,8 +111,8 @@ stage 0 |F0 B0--- F1 B1-|
 time 5 to 6
 stage 0 |-- |
 
-bubble share 0.0 %: the step takes 6, the work of a stage 6
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 0.0%: the step takes 6, the work of a stage 6
+peak memory, in activations of a full stage for one microbatch:
 stage 0  1
 )");
   options.blocks = 2;
@@ -123,13 +123,13 @@ F0 forward of microbatch 0, B0 its backward; dots: idle; times in forward passes
 time 0 to 5
 stage 0 |F0 B0--- F1 B1-|
 
-(time 5 to 15 is left out)
+(time 5 to 15 is skipped)
 
 time 15 to 18
 stage 0 |F5 B5--- |
 
-bubble share 0.0 %: the step takes 18, the work of a stage 18
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 0.0%: the step takes 18, the work of a stage 18
+peak memory, in activations of a full stage for one microbatch:
 stage 0  1
 )");
 }
@@ -147,8 +147,8 @@ time 0 to 11
 stage 0 |F0 F1 ............B0--- ...B1--- |
 stage 1 |......F0 B0--- F1 B1--- .........|
 
-bubble share 45.5 %: the step takes 11, the work of a stage 6
-peak memory, in activations of a whole stage for one microbatch:
+bubble fraction 45.5%: the step takes 11, the work of a stage 6
+peak memory, in activations of a full stage for one microbatch:
 stage 0  2
 stage 1  1
 )");
@@ -167,14 +167,14 @@ TEST(Draw, LargeSchedulesStayReadable) {
       if (kind == ScheduleKind::zero_bubble && label[3] == '-') continue;
       EXPECT_NE(text.find(label), std::string::npos) << label;
     }
-    EXPECT_EQ(text.find("left out"), std::string::npos);
+    EXPECT_EQ(text.find("is skipped"), std::string::npos);
   }
 }
 
 TEST(Draw, CompleteLongScheduleWithEnoughBlocks) {
   const ScheduleShape shape = {ScheduleKind::interleaved, 4, 3, 16};
   DrawOptions options;
-  EXPECT_NE(draw(make_schedule(shape), shape, {}, options).find("left out"), std::string::npos);
+  EXPECT_NE(draw(make_schedule(shape), shape, {}, options).find("is skipped"), std::string::npos);
   options.blocks = 1000;
   options.width = 100000;  // one block, so that no label is broken
   const std::string text = draw(make_schedule(shape), shape, {}, options);

@@ -1,5 +1,5 @@
-// The links of a pipeline by copy engines: what arrives is what was sent, in order, and nothing is overwritten before
-// it has been taken, however far apart the stages run and however full the landing buffers are.
+// Pipeline links with copy engines: tensors arrive unchanged and in order, and none is overwritten before it has been
+// received, independent of the stages' timing and of the number of receive buffers.
 #include <array>
 #include <deque>
 #include <memory>
@@ -26,7 +26,7 @@ class LinksTest : public ::testing::Test {
  protected:
   void SetUp() override {
     TE_REQUIRE_GPU();
-    if (size() == 1) GTEST_SKIP() << "one stage sends nothing";
+    if (size() == 1) GTEST_SKIP() << "one stage has no links";
     groups_ = std::make_unique<Groups>(Groups::connect(world(), gpu(), ProcessGrid::of(size(), 1, 1, size()),
                                                        {.use_pipeline_copy_engines = true}));
     ASSERT_NE(groups_->pipeline_peer_links(), nullptr);
@@ -39,8 +39,8 @@ class LinksTest : public ::testing::Test {
   int previous() const { return (rank() + size() - 1) % size(); }
   PeerLinks& links() { return *groups_->pipeline_peer_links(); }
 
-  /// Landing buffers of `rows` rows of FP32.
-  void share(int64_t rows, int buffers = kBuffers) {
+  /// Registers receive buffers of `rows` rows of FP32.
+  void register_buffers(int64_t rows, int buffers = kBuffers) {
     registered_buffers_.reset();
     const Shape shape{2 * buffers * rows, kMessageWidth};
     memory_ = DeviceBuffer(gpu(), static_cast<size_t>(shape.numel()) * sizeof(float));
@@ -51,7 +51,7 @@ class LinksTest : public ::testing::Test {
   static uint64_t salt(int round, bool forward) {
     return static_cast<uint64_t>(2 * round + (forward ? 1 : 0));
   }
-  /// As a step does: the buffer may be filled, is filled, and leaves on its lane.
+  /// As in a training step: waits for a free receive buffer, fills the send buffer, and sends it on its lane.
   void send(const Tensor& source, int round, Channel to) {
     Lane& lane = lanes_[to == Channel::forward_to_next ? 0 : 1];
     const Tensor buffer = lane.buffer(round, source);
@@ -63,12 +63,12 @@ class LinksTest : public ::testing::Test {
     links().send(lane.stream, buffer, to);
     lane.done[static_cast<size_t>(round % 2)].record(lane.stream);
   }
-  /// A message over what is no number.
+  /// Receives into memory that is filled with NaN.
   void receive(const Tensor& into, Channel from) {
     gpu().fill_bytes(into, 0xff);
     links().receive(gpu(), into, from);
   }
-  /// What a round brought must be what the neighbour `from` sent in it.
+  /// Expects the data that neighbor `from` sent in this round.
   void expect(TestTensor& arrived, int from, int round, bool forward) {
     const Tensor& t = arrived.get();
     EXPECT_EQ(arrived.raw(), bytes_of(t.dtype, rank_values(t.dtype, t.numel(), from, salt(round, forward))))
@@ -85,15 +85,15 @@ class LinksTest : public ::testing::Test {
     }
   };
   std::unique_ptr<Groups> groups_;
-  std::deque<Lane> lanes_;  ///< of what goes forward, and backward
+  std::deque<Lane> lanes_;  ///< forward and backward
   DeviceBuffer memory_;
   std::unique_ptr<PeerLinks::RegisteredBuffers> registered_buffers_;
 };
 
-// Messages of any dtype, of one row and of tens of MiB, one after another in both directions.
-TEST_F(LinksTest, BringWhatWasSent) {
+// Tensors of several dtypes, from one row to tens of MiB, one after another in both directions.
+TEST_F(LinksTest, TransferTensorsUnchanged) {
   constexpr int64_t kMax = int64_t{24} << 12;  // 24 MiB
-  share(kMax);
+  register_buffers(kMax);
   int round = 0;
   for (const DType dtype : {DType::bf16, DType::f32}) {
     for (const int64_t rows : {int64_t{1}, int64_t{100}, kMax}) {
@@ -116,16 +116,17 @@ TEST_F(LinksTest, BringWhatWasSent) {
   }
 }
 
-// The host launches all rounds at once, and in every round another stage comes late. Sends run ahead of receives as far
-// as there are landing buffers: what is written too early, or read too early, shows in its round.
-TEST_F(LinksTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
+// The host launches all rounds at once, and in every round a different stage is delayed. Sends run ahead of receives by
+// the number of receive buffers: a write or read that is too early results in a wrong value of its round.
+TEST_F(LinksTest, ConsecutiveRoundsOfAllSizesAreCorrect) {
   constexpr int kRounds = 48;
   TestTensor delay(gpu(), DType::u8, {int64_t{256} << 20});
   for (const int buffers : {1, 2, kBuffers}) {
     SCOPED_TRACE(buffers);
-    // Before a stage receives message k, it sends so many more: with one buffer none, or all would wait for each other.
+    // Number of sends ahead of the receive of a round: 0 with one buffer, otherwise all stages would wait for each
+    // other.
     const int ahead = buffers - 1;
-    share(4 * 101, buffers);
+    register_buffers(4 * 101, buffers);
     std::deque<TestTensor> forward, backward, from_previous, from_next;
     for (int round = 0; round < kRounds; ++round) {
       const int64_t rows = 4 * (1 + (37 * round) % 101);
@@ -160,9 +161,9 @@ TEST_F(LinksTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
   }
 }
 
-// A stage that has filled all landing buffers of a late one goes on with other work, and what it sent is not lost.
-TEST_F(LinksTest, SendersRunAheadOfALateReceiver) {
-  share(16);
+// A stage that has filled all receive buffers of a delayed stage continues with other work, and no tensor is lost.
+TEST_F(LinksTest, SendersRunAheadOfADelayedReceiver) {
+  register_buffers(16);
   TestTensor delay(gpu(), DType::u8, {int64_t{1} << 30});
   std::deque<TestTensor> sent, arrived;
   for (int round = 0; round < kBuffers; ++round) {
@@ -183,10 +184,10 @@ TEST_F(LinksTest, SendersRunAheadOfALateReceiver) {
     expect(arrived[static_cast<size_t>(round)], previous(), round, true);
 }
 
-// Buffers of another size and number in the middle of a link's life: messages go on being counted.
-TEST_F(LinksTest, OtherLandingBuffersMayFollow) {
+// Registers different sizes and numbers of buffers one after another; the links' counts continue.
+TEST_F(LinksTest, BuffersMayBeReplaced) {
   for (const int buffers : {2, 5, 3}) {
-    share(64, buffers);
+    register_buffers(64, buffers);
     for (int round = 0; round < 7; ++round) {
       TestTensor sent(gpu(), DType::f32, {64, kMessageWidth}),
           arrived(gpu(), DType::f32, {64, kMessageWidth});
@@ -200,16 +201,16 @@ TEST_F(LinksTest, OtherLandingBuffersMayFollow) {
   }
 }
 
-TEST_F(LinksTest, MisuseIsRefused) {
+TEST_F(LinksTest, RefusesMisuse) {
   TestTensor small(gpu(), DType::f32, {4, kMessageWidth}), large(gpu(), DType::f32, {5, kMessageWidth});
-  EXPECT_THROW(links().send(gpu(), small, Channel::forward_to_next), InternalError) << "nothing is shared";
-  share(4);
+  EXPECT_THROW(links().send(gpu(), small, Channel::forward_to_next), InternalError) << "no buffers";
+  register_buffers(4);
   EXPECT_THROW(links().send(gpu(), large, Channel::forward_to_next), InternalError);
   EXPECT_THROW(links().receive(gpu(), large, Channel::forward_from_previous), InternalError);
   EXPECT_THROW(links().send(gpu(), small, Channel::forward_from_previous), InternalError);
   EXPECT_THROW(links().receive(gpu(), small, Channel::forward_to_next), InternalError);
-  EXPECT_THROW(links().register_buffers(gpu(), small, 2), InternalError) << "shared already";
-  // The counters have not gone on.
+  EXPECT_THROW(links().register_buffers(gpu(), small, 2), InternalError) << "already registered";
+  // The failed calls have not changed the counts.
   put(small, rank_values(DType::f32, 4 * kMessageWidth, rank(), salt(0, true)));
   TestTensor arrived(gpu(), DType::f32, {4, kMessageWidth});
   const Watchdog::Guard guard(gpu(), "a message");
@@ -219,7 +220,7 @@ TEST_F(LinksTest, MisuseIsRefused) {
   expect(arrived, previous(), 0, true);
 }
 
-TEST_F(LinksTest, UnlikeNumbersOfBuffersAreRefused) {
+TEST_F(LinksTest, RefusesDifferentNumbersOfBuffers) {
   const DeviceBuffer memory(gpu(), size_t{4} << 20);
   const Tensor all{memory.data(), DType::u8, {static_cast<int64_t>(memory.bytes())}};
   EXPECT_THROW(links().register_buffers(gpu(), all, rank() == 0 ? 1 : 2), parallel::JobFailure);

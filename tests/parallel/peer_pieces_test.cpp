@@ -1,4 +1,4 @@
-// The order of pieces and chunks by which tensor ranks work where tokens travel by copy engines.
+// Order of pieces and chunks in which tensor-parallel ranks process tokens that copy engines transfer.
 #include "parallel/peer_pieces.h"
 
 #include <vector>
@@ -10,9 +10,9 @@ namespace {
 
 using parallel::PeerPieces;
 
-std::vector<int> order(const PeerPieces& cut, int (PeerPieces::*of_turn)(int) const) {
+std::vector<int> order(const PeerPieces& cut, int (PeerPieces::*piece_of)(int) const) {
   std::vector<int> pieces;
-  for (int step = 0; step < cut.pieces; ++step) pieces.push_back((cut.*of_turn)(step));
+  for (int step = 0; step < cut.pieces; ++step) pieces.push_back((cut.*piece_of)(step));
   return pieces;
 }
 
@@ -28,14 +28,14 @@ TEST(PeerPieces, OwnTokensAreGatheredFirstAndReducedLast) {
   EXPECT_EQ(reduced({2, 1, 4, 8}), (Order{0, 1, 2, 3}));
   EXPECT_EQ(gathered({4, 1, 8, 8}), (Order{2, 3, 4, 5, 6, 7, 0, 1}));
   EXPECT_EQ(reduced({4, 1, 8, 8}), (Order{4, 5, 6, 7, 0, 1, 2, 3}));
-  // Pieces of two ranks' tokens.
+  // Pieces with the tokens of two ranks.
   EXPECT_EQ(gathered({4, 3, 2, 8}), (Order{1, 0}));
   EXPECT_EQ(reduced({4, 3, 2, 8}), (Order{0, 1}));
   EXPECT_EQ(gathered({4, 1, 2, 8}), (Order{0, 1}));
 }
 
-// A chunk too few would let a GEMM read rows that are not there.
-TEST(PeerPieces, RowsNeedTheChunksThatHoldThem) {
+// With too few chunks a GEMM would read rows that have not arrived.
+TEST(PeerPieces, RowsNeedTheirChunks) {
   for (const int ranks : {2, 3, 4}) {
     for (const int pieces : {1, ranks, 3 * ranks}) {
       const PeerPieces cut{ranks, 0, pieces, int64_t{2} * 3 * ranks};
@@ -56,7 +56,7 @@ TEST(PeerPieces, RowsNeedTheChunksThatHoldThem) {
   }
 }
 
-TEST(PeerPieces, PiecesAreWholeSharesOrPartsOfOne) {
+TEST(PeerPieces, PiecesAreFullShardsOrPartsOfOne) {
   EXPECT_TRUE((PeerPieces{4, 0, 2, 8}.valid()));
   EXPECT_FALSE((PeerPieces{4, 0, 3, 12}.valid()));
   EXPECT_FALSE((PeerPieces{4, 0, 8, 12}.valid()));

@@ -1,6 +1,5 @@
-// Tokens of tensor ranks by copy engines: what a piece's work finds is what the ranks have sent, sums have the bits of
-// FP32 sums in the order of the ranks, and nothing is overwritten before it has been read, however far apart the ranks
-// run.
+// Transfers of tensor-parallel tokens with copy engines: work on a piece sees the ranks' data, sums are bit-identical
+// to FP32 sums in rank order, and nothing is overwritten before it has been read, independent of the ranks' timing.
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,18 +20,18 @@ using parallel::ProcessGrid;
 using parallel::Watchdog;
 
 constexpr int64_t kWidth = 48;
-constexpr int64_t kMaxRows = 4096;  // of a share
+constexpr int64_t kMaxRows = 4096;  // rows of a shard
 
 class CopiesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     TE_REQUIRE_GPU();
-    if (size() == 1) GTEST_SKIP() << "one rank sends nothing";
+    if (size() == 1) GTEST_SKIP() << "needs a peer";
     groups_ = std::make_unique<Groups>(Groups::connect(world(), gpu(), ProcessGrid::of(size(), size(), 1, 1),
                                                        {.use_tensor_copy_engines = true}));
-    // The whole of a gather, then the slots of a reduction.
+    // The full tensor of a gather, then the slots of a reduction.
     memory_ = DeviceBuffer(gpu(), 2 * half());
-    // Before it is shared: from then on a rank that is ahead may send its first addends.
+    // Before registration: after it, a faster rank may send its first addends.
     gpu().fill_bytes({memory_.data(), DType::u8, {static_cast<int64_t>(memory_.bytes())}}, 0xff);
     registered_ = copies().register_memory(gpu(), memory_.data(), memory_.bytes(), "test");
   }
@@ -50,14 +49,14 @@ class CopiesTest : public ::testing::Test {
     if (size() == 4) counts.push_back(2);
     return counts;
   }
-  /// Gathers, and copies each piece when it may be worked on; what is copied must be what was sent.
+  /// Gathers `shard`, and copies each piece to `seen` in the piece's work.
   void gather_into(const Tensor& seen, const Tensor& shard, int pieces) {
     const Tensor all = full(shard.dtype, shard.rows());
     copies().gather(gpu(), shard, all, pieces, [&](int64_t first, int64_t count) {
       gpu().copy(seen.slice_rows(first, count), all.slice_rows(first, count));
     });
   }
-  /// The addend is made piece by piece, over what is no number.
+  /// Reduces; writes the addend piece by piece into memory that is filled with NaN.
   void reduce_from(const Tensor& source, const Tensor& addend, const Tensor& shard, int pieces,
                    const std::function<void()>& overlapped_work = {}) {
     gpu().fill_bytes(addend, 0xff);
@@ -77,7 +76,7 @@ class CopiesTest : public ::testing::Test {
   std::unique_ptr<PeerTransport::RegisteredMemory> registered_;
 };
 
-TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
+TEST_F(CopiesTest, EveryPieceArrivesBeforeItsWork) {
   for (const DType dtype : {DType::e4m3, DType::bf16, DType::f32}) {
     for (const int pieces : piece_counts()) {
       for (const int64_t rows : {int64_t{4}, int64_t{132}, kMaxRows}) {
@@ -91,7 +90,7 @@ TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
         gpu().fill_bytes(full(dtype, rows), 0xff);
         gather_into(seen, shard, pieces);
         EXPECT_EQ(seen.raw(), expected);
-        // From its own place, without work.
+        // In place, without work.
         const Tensor own = full(dtype, rows).slice_rows(rank() * rows, rows);
         gpu().fill_bytes(full(dtype, rows), 0xff);
         gpu().copy(own, shard);
@@ -103,7 +102,7 @@ TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
   }
 }
 
-TEST_F(CopiesTest, SumsAreThoseInTheOrderOfTheRanks) {
+TEST_F(CopiesTest, SumsInRankOrder) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const int pieces : piece_counts()) {
       for (const int64_t rows : {int64_t{4}, int64_t{132}, kMaxRows}) {
@@ -119,15 +118,15 @@ TEST_F(CopiesTest, SumsAreThoseInTheOrderOfTheRanks) {
                       with_work ? [&calls] { ++calls; } : std::function<void()>{});
           EXPECT_EQ(shard.raw(), expected_sum(dtype, rows, 7));
           EXPECT_EQ(calls, with_work ? 1 : 0);
-          EXPECT_EQ(addend.raw(), source.raw()) << "the addends are read alone";
+          EXPECT_EQ(addend.raw(), source.raw()) << "the addends must not be written";
         }
       }
     }
   }
 }
 
-// A whole that is there: its own row takes the sum, or something else does, to which it may be added.
-TEST_F(CopiesTest, ReduceScatterOfAWhole) {
+// Reduce-scatter of a complete tensor: to another tensor, in place to its own row, and added to a tensor.
+TEST_F(CopiesTest, ReduceScatterOfACompleteTensor) {
   EXPECT_TRUE(copies().can_add());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t rows : {int64_t{4}, kMaxRows}) {
@@ -143,7 +142,7 @@ TEST_F(CopiesTest, ReduceScatterOfAWhole) {
       copies().reduce_scatter(gpu(), full_rows, own, slots_of_rows, false);
       gpu().copy(sum, own);
       EXPECT_EQ(sum.raw(), expected_sum(dtype, rows, 11)) << "in place";
-      // On top of zeros the same again, whose doubles are exact.
+      // Added to zeros, then once more: doubling is exact.
       put(full_rows, rank_values(dtype, size() * count, rank(), 11));
       gpu().zero(sum);
       copies().reduce_scatter(gpu(), full_rows, sum, slots_of_rows, true);
@@ -162,9 +161,9 @@ TEST_F(CopiesTest, ReduceScatterOfAWhole) {
   }
 }
 
-// The host launches all rounds at once, and in every round another rank comes late: what is written before it has been
-// read, or read before it is there, shows in that round's result.
-TEST_F(CopiesTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
+// The host launches all rounds at once, and in every round a different rank is delayed: a write or read that is too
+// early results in a wrong value of that round.
+TEST_F(CopiesTest, ConsecutiveRoundsOfAllSizesAreCorrect) {
   constexpr int kRounds = 60;
   const std::vector<int> counts = piece_counts();
   TestTensor delay(gpu(), DType::u8, {int64_t{256} << 20});
@@ -191,7 +190,7 @@ TEST_F(CopiesTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
       if (round % size() == rank())
         for (int fill = 0; fill < 4; ++fill) gpu().fill_bytes(delay, 0);
       gather_into(*seen[i], *shards[i], pieces);
-      gpu().fill_bytes(*shards[i], 0xff);  // a share is free when its gather is over
+      gpu().fill_bytes(*shards[i], 0xff);  // the shard may be overwritten after its gather
       if (round % 3 != 0) {
         const Tensor memory{addend.get().data, DType::bf16, {rows[i] * size(), kWidth}};
         reduce_from(*sources[i], memory, *sums[i], pieces,
@@ -213,16 +212,16 @@ TEST_F(CopiesTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
   }
 }
 
-TEST_F(CopiesTest, OtherMemoryIsRefused) {
+TEST_F(CopiesTest, RefusesUnregisteredMemory) {
   TestTensor own(gpu(), DType::bf16, {4, kWidth}), elsewhere(gpu(), DType::bf16, {4 * size(), kWidth});
-  // The others' counters go on, so this one must not have begun.
+  // The checks must fail before any counter changes, because the ranks' counts must stay equal.
   EXPECT_THROW(copies().gather(gpu(), own, elsewhere, 1, {}), InternalError);
   EXPECT_THROW(copies().gather(gpu(), own, full(DType::bf16, 4), 3 * size() + 1, {}), InternalError);
   gather_into(elsewhere, own, 1);
   gpu().synchronize();
 }
 
-TEST_F(CopiesTest, MemoriesOfUnlikeLayoutsAreRefused) {
+TEST_F(CopiesTest, RefusesMemoryWithDifferentLayouts) {
   const DeviceBuffer memory(gpu(), size_t{4} << 20);
   EXPECT_THROW(copies().register_memory(gpu(), memory.data(), memory.bytes(), std::to_string(rank())),
                parallel::JobFailure);

@@ -73,14 +73,14 @@ TEST(SimulateBroken, SwappedSends) {
     std::swap(find(s[0], ActionKind::send_forward, 0)->microbatch,
               find(s[0], ActionKind::send_forward, 1)->microbatch);
   };
-  expect_found(kGpipe, swap_sends, "sends what is not computed");
+  expect_found(kGpipe, swap_sends, "runs before its output is computed");
   const auto swap_late_sends = [](std::vector<StageSchedule>& s) {
     const Action first = *find(s[0], ActionKind::send_forward, 0);
     s[0].actions.erase(find(s[0], ActionKind::send_forward, 0));
     s[0].actions.insert(find(s[0], ActionKind::send_forward, 1) + 1, first);
   };
   expect_found(kGpipe, swap_late_sends,
-               "expects microbatch 0 of piece 0, but microbatch 1 of piece 0 arrives");
+               "expects microbatch 0 of chunk 0, but microbatch 1 of chunk 0 arrives");
 }
 
 TEST(SimulateBroken, WrongPiece) {
@@ -90,7 +90,7 @@ TEST(SimulateBroken, WrongPiece) {
     auto receive = find(s[1], ActionKind::receive_forward, 0);
     receive->chunk = 1;
   };
-  expect_found(shape, other_chunk, "expects microbatch 0 of piece 2, but microbatch 0 of piece 0 arrives");
+  expect_found(shape, other_chunk, "expects microbatch 0 of chunk 2, but microbatch 0 of chunk 0 arrives");
 }
 
 TEST(SimulateBroken, MissingSendIsADeadlock) {
@@ -117,7 +117,7 @@ TEST(SimulateBroken, OrderAndRepetition) {
     const auto at = find(s[1], ActionKind::receive_forward, 1);
     std::swap(*at, *(at + 1));
   };
-  expect_found(kGpipe, early, "forward of microbatch 1 on chunk 0 runs before its input came");
+  expect_found(kGpipe, early, "forward of microbatch 1 on chunk 0 runs before its input arrives");
   const auto twice = [](std::vector<StageSchedule>& s) {
     s[1].actions.push_back(*find(s[1], ActionKind::backward, 1));
   };

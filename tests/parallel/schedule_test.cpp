@@ -1,5 +1,5 @@
-// Every legal schedule of stages 1..8, chunks 1..4, microbatches 1..32. The simulation proves that it ends and
-// that messages meet; the checks here read the lists themselves and know nothing of how they were made.
+// All valid schedules of 1..8 stages, 1..4 chunks and 1..32 microbatches. The simulation checks that they end and that
+// sends match receives; the checks here are independent of the code that creates the lists.
 #include "parallel/schedule/schedule.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ std::string text(const ScheduleShape& shape) {
                      shape.chunks, shape.microbatches);
 }
 
-/// F = 1, B = 2 for every chunk, so that all times are whole numbers and sums are exact.
+/// F = 1, B = 2 for every chunk, so that all times are integers and sums are exact.
 Costs whole_costs(const ScheduleShape& shape) {
   Costs costs;
   costs.forward = shape.chunks;
@@ -63,7 +63,7 @@ Passes by_microbatch(const StageSchedule& stage) {
   return passes;
 }
 
-/// What a microbatch must go through on a piece, written down from the semantics.
+/// Expected actions of a microbatch on a global chunk, from the semantics.
 std::vector<ActionKind> expected_kinds(const ScheduleShape& shape, int piece) {
   const bool first = piece == 0;
   const bool last = piece == shape.stages * shape.chunks - 1;
@@ -110,7 +110,7 @@ TEST(Schedule, GradientsAreSummedInTheOrderOfTheMicrobatches) {
   }
 }
 
-TEST(Schedule, NoDeadlockAndEverySendMeetsItsReceive) {
+TEST(Schedule, NoDeadlockAndEverySendHasItsReceive) {
   for (const ScheduleShape& shape : shapes()) {
     SCOPED_TRACE(text(shape));
     const auto schedule = make_schedule(shape);
@@ -129,12 +129,13 @@ TEST(Schedule, NoDeadlockAndEverySendMeetsItsReceive) {
     slow.communication = 5;
     slow.wgrad_fraction = 0.25;
     const double makespan = simulate(schedule, shape, whole_costs(shape)).makespan;
-    EXPECT_EQ(simulate(schedule, shape, bounded).makespan, makespan);  // a second buffer would gain nothing
+    EXPECT_EQ(simulate(schedule, shape, bounded).makespan, makespan);  // more buffers would not be faster
     EXPECT_GE(simulate(schedule, shape, slow).makespan, makespan);
   }
 }
 
-/// Walks a stage's list with its slots: none taken twice, all actions of a microbatch on the same one.
+/// Follows the slots of a stage's list: checks that none is allocated twice, and that all actions of a microbatch on a
+/// chunk use the same slot.
 struct SlotWalk {
   using Pass = std::pair<int, int>;           // (chunk, microbatch)
   std::map<std::pair<int, int>, Pass> owner;  // (pool, slot)
@@ -169,12 +170,12 @@ struct SlotWalk {
     } else {
       ASSERT_EQ(action.wgrad_slot, -1);
     }
-    // send_backward follows backward and may name the slot after it is free, before anybody else takes it.
+    // send_backward follows backward and has the slot's number after the slot is free, but before its next use.
     if (action.kind == (split ? ActionKind::wgrad : ActionKind::backward)) held[pool].erase(action.slot);
   }
 };
 
-/// The most chunk activations a stage may hold.
+/// Maximum number of chunk activations on a stage.
 int bound(const ScheduleShape& shape, int stage) {
   const int p = shape.stages;
   const int m = shape.microbatches;
@@ -186,12 +187,12 @@ int bound(const ScheduleShape& shape, int stage) {
     case ScheduleKind::interleaved:
       return std::min(m * shape.chunks, 2 * (p - 1 - stage) + (shape.chunks - 1) * p + 1);
     case ScheduleKind::zero_bubble:
-      return std::min(m, p) * shape.chunks;  // 1F1B's on its largest stage
+      return std::min(m, p) * shape.chunks;  // as on the first stage of 1F1B
   }
   return 0;
 }
 
-TEST(Schedule, SlotsAreUsedOnceAtATimeAndCountIsThePeak) {
+TEST(Schedule, SlotsHaveOneUserAndTheirCountIsThePeak) {
   for (const ScheduleShape& shape : shapes()) {
     SCOPED_TRACE(text(shape));
     const auto schedule = make_schedule(shape);
@@ -222,7 +223,7 @@ TEST(Schedule, SlotsAreUsedOnceAtATimeAndCountIsThePeak) {
   }
 }
 
-TEST(Schedule, BubbleIsTheTextbooks) {
+TEST(Schedule, BubbleMatchesTheFormulas) {
   for (const ScheduleShape& shape : shapes()) {
     SCOPED_TRACE(text(shape));
     const double p = shape.stages;
@@ -245,14 +246,14 @@ TEST(Schedule, BubbleIsTheTextbooks) {
   }
 }
 
-// One microbatch there and back, by hand: what a message costs its receiver it costs however early it came.
-TEST(Schedule, MessagesTravelAndAreTaken) {
+// One microbatch forward and backward, computed by hand. The cost of a receipt does not depend on the arrival.
+TEST(Schedule, CommunicationAndReceiptTakeTime) {
   const ScheduleShape shape = {ScheduleKind::one_f_one_b, 2, 1, 1};
   Costs costs{.forward = 1, .backward = 2, .communication = 0.5, .receipt = 0.25};
   EXPECT_EQ(simulate(make_schedule(shape), shape, costs).makespan, 2 * (1 + 2) + 2 * (0.5 + 0.25));
   costs.waits_for_receiver = true;
   EXPECT_EQ(simulate(make_schedule(shape), shape, costs).makespan, 2 * (1 + 2) + 2 * (0.5 + 0.25));
-  // Of two microbatches the second one's way is hidden, but for one that waits for its receiver.
+  // With two microbatches the second transfer is overlapped, unless it waits for its receiver.
   const ScheduleShape two = {ScheduleKind::gpipe, 2, 1, 2};
   costs = {.forward = 1, .backward = 0, .communication = 0.5, .receipt = 0.25};
   const double early = simulate(make_schedule(two), two, costs).makespan;
@@ -260,11 +261,12 @@ TEST(Schedule, MessagesTravelAndAreTaken) {
   EXPECT_GT(simulate(make_schedule(two), two, costs).makespan, early);
 }
 
-// Stages that are not alike, by hand: the slow last one (a head) sets the pace of 1f1b, and its neighbour waits.
+// Stages with different costs, computed by hand: the slow last stage (output layer) determines the time of 1f1b, and
+// the other stage waits.
 //
 //   stage 0  F0 F1 . . B0 . F2 . B1 . . . B2       forward 1, backward 2
 //   stage 1  . F0 B0 F1 B1 F2 B2                   forward 2, backward 3
-TEST(Schedule, PiecesMayDiffer) {
+TEST(Schedule, ChunksMayHaveDifferentCosts) {
   const ScheduleShape shape = {ScheduleKind::one_f_one_b, 2, 1, 3};
   Costs costs;
   costs.pieces = {{1, 2, 0}, {2, 3, 0}};
@@ -274,7 +276,7 @@ TEST(Schedule, PiecesMayDiffer) {
   EXPECT_EQ(simulation.stages[0].busy, 3 * 3);
   EXPECT_EQ(simulation.stages[1].busy, 3 * 5);
   EXPECT_DOUBLE_EQ(simulation.bubble_fraction, 3.0 / 18);
-  // Equal pieces are what one set of costs means.
+  // Equal costs per chunk are the same as one set of costs.
   for (const ScheduleShape& other : shapes()) {
     const Costs one = whole_costs(other);
     Costs each = one;
@@ -289,16 +291,16 @@ TEST(Schedule, PiecesMayDiffer) {
   EXPECT_THROW(simulate(make_schedule(shape), shape, costs), InternalError);
 }
 
-// A message that waits for its receiver is paid for by each receive; one that does not travels beside passes.
-TEST(Schedule, MessagesMayWaitForTheirReceiver) {
+// A transfer that waits for its receiver delays each receive; other transfers overlap with computation.
+TEST(Schedule, TransfersMayWaitForTheirReceiver) {
   const ScheduleShape shape = {ScheduleKind::gpipe, 2, 1, 4};
   Costs costs;
   costs.communication = 0.5;
   const double early = simulate(make_schedule(shape), shape, costs).makespan;
   costs.waits_for_receiver = true;
   const double late = simulate(make_schedule(shape), shape, costs).makespan;
-  // Forward: only the first message is waited for where it travels early; each one where it does not. The first of the
-  // backward passes' messages is waited for in either case, the others by a stage that has just become free.
+  // Forward: with early transfers only the first receive waits; otherwise each one does. Backward: the first receive
+  // waits in both cases, the others only on a stage that has just finished a pass.
   EXPECT_EQ(early, 4 * 3 + 3 + 2 * 0.5);
   EXPECT_GT(late, early);
   EXPECT_LE(late, early + 2 * 3 * 0.5);
@@ -314,16 +316,16 @@ TEST(Schedule, ZeroBubbleBeats1F1B) {
         costs.wgrad_fraction = share;
         EXPECT_LT(simulate(make_schedule(zero), zero, costs).bubble_fraction,
                   simulate(make_schedule(one), one, costs).bubble_fraction)
-            << text(zero) << ", wgrad share " << share;
+            << text(zero) << ", wgrad fraction " << share;
       }
     }
   }
 }
 
-// Two stages of two chunks (a, b) and four microbatches, by hand. Stage 1 answers F0b at once and is one W behind;
-// stage 0 has three forwards before B0b is back. F0b, which waits for no other pass than F0a on stage 1, comes first of
-// chunk b as soon as both microbatches of the first group are through chunk a.
-TEST(Schedule, InterleavedZeroBubbleByHand) {
+// Two stages of two chunks (a, b) and four microbatches, computed by hand. Stage 1 runs B0b directly after F0b and
+// defers one W; stage 0 runs three forwards before B0b. F0b, which depends only on F0a on stage 1, runs as soon as both
+// microbatches of the first group have passed chunk a.
+TEST(Schedule, InterleavedZeroBubbleExample) {
   const auto schedule = make_schedule({ScheduleKind::zero_bubble, 2, 2, 4});
   const auto computations = [&](size_t stage) {
     std::string order;
@@ -342,7 +344,7 @@ TEST(Schedule, InterleavedZeroBubbleByHand) {
   EXPECT_EQ(
       computations(1),
       "F0a F1a F0b B0b F1b B1b W0b F2a B0a W1b F3a B1a W0a F2b B2b W1a F3b B3b W2b B2a W3b B3a W2a W3a ");
-  // Slots of either chunk, lowest first: B0b's of stage 0 is free again for F2a, which is of the other chunk.
+  // The chunks share slots, lowest first: on stage 0, F2a reuses the slot of microbatch 0 on chunk b.
   const auto& actions = schedule[0].actions;
   const auto slot_of = [&](ActionKind kind, int microbatch, int chunk) {
     return std::find_if(actions.begin(), actions.end(),
@@ -359,8 +361,8 @@ TEST(Schedule, InterleavedZeroBubbleByHand) {
   EXPECT_EQ(schedule[1].wgrad_slots, 2);
 }
 
-// Where the ring closes, one message less than the shape says makes stages wait, here for each other. An interleaved
-// shape asks for one, so its order of sends and receives is what a channel of one message carries.
+// Between the last stage and the first, less capacity than the shape's makes stages wait, here in a deadlock. A shape
+// of kind interleaved has channels for one tensor, so the simulation uses that capacity for it.
 TEST(Schedule, InterleavedZeroBubbleNeedsItsChannels) {
   const ScheduleShape shape = {ScheduleKind::zero_bubble, 4, 3, 16};
   ASSERT_EQ(shape.channel_messages(3, ActionKind::send_forward), 3);
@@ -368,7 +370,7 @@ TEST(Schedule, InterleavedZeroBubbleNeedsItsChannels) {
   Costs costs = whole_costs(shape);
   costs.buffers = 1;
   EXPECT_NO_THROW(simulate(schedule, shape, costs));
-  // The same lists where every channel holds one message.
+  // The same lists with channels for one tensor.
   ScheduleShape narrow = shape;
   narrow.kind = ScheduleKind::interleaved;
   for (StageSchedule& stage : schedule)
@@ -376,22 +378,22 @@ TEST(Schedule, InterleavedZeroBubbleNeedsItsChannels) {
   EXPECT_NO_THROW(simulate(schedule, narrow));
   try {
     simulate(schedule, narrow, costs);
-    FAIL() << "channels of one message are enough";
+    FAIL() << "channels for one tensor are sufficient";
   } catch (const InternalError& error) {
     EXPECT_NE(std::string(error.what()).find("deadlock"), std::string::npos) << error.what();
   }
 }
 
-// The head is a layer's work more on the last of four pieces: F, B, W take 2 there, 1 elsewhere. By hand, two
-// microbatches:
+// The output layer adds a layer's work to the last of four chunks: F, B, W take 2 there, 1 elsewhere. Two microbatches,
+// computed by hand:
 //
 //   stage 0  F0a F1a F0b F1b . . B0b W0b B1b W1b . B0a W0a B1a W1a     F0b waits for F0a on stage 1, until 2: no gap
 //   stage 1  . F0a F1a F0b- B0b- F1b- B1b- W0b- B0a W1b- B1a W0a W1a
 //
-// Stage 1: F0b 3 to 5, B0b to 7, F1b to 9, B1b to 11, W0b to 13, B0a (its gradient, B0b of stage 0, came at 8) to 14,
-// W1b to 16, B1a to 17, W0a, W1a to 19. Stage 0: F1b to 4, B0b 7 to 8, W0b to 9, B1b 11 to 12, W1b to 13, B0a 14 to 15,
-// W0a to 16, B1a 17 to 18, W1a to 19.
-TEST(Schedule, InterleavedZeroBubbleWithAHeadByHand) {
+// Stage 1: F0b 3 to 5, B0b to 7, F1b to 9, B1b to 11, W0b to 13, B0a (its gradient, B0b of stage 0, is ready at 8) to
+// 14, W1b to 16, B1a to 17, W0a, W1a to 19. Stage 0: F1b to 4, B0b 7 to 8, W0b to 9, B1b 11 to 12, W1b to 13, B0a 14 to
+// 15, W0a to 16, B1a 17 to 18, W1a to 19.
+TEST(Schedule, InterleavedZeroBubbleWithAnOutputLayerExample) {
   const ScheduleShape shape = {ScheduleKind::zero_bubble, 2, 2, 2};
   Costs costs;
   costs.pieces = {{1, 2, 1}, {1, 2, 1}, {1, 2, 1}, {2, 4, 2}};
@@ -419,7 +421,7 @@ TEST(Schedule, InterleavedZeroBubbleBeatsZeroBubbleAndInterleaved) {
         for (int chunks = 1; chunks <= 4; ++chunks) {
           const ScheduleShape zero = {ScheduleKind::zero_bubble, stages, chunks, microbatches};
           const double bubble = simulate(make_schedule(zero), zero, costs).bubble_fraction;
-          EXPECT_LT(bubble, before) << text(zero) << ", wgrad share " << share;
+          EXPECT_LT(bubble, before) << text(zero) << ", wgrad fraction " << share;
           before = bubble;
           const ScheduleShape other = {ScheduleKind::interleaved, stages, chunks, microbatches};
           if (!legal(other)) continue;

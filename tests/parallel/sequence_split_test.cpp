@@ -22,7 +22,7 @@ TEST(SequenceSplit, EveryTokenHasOneRankAndAllRanksEqualWork) {
       for (const TokenRange& range : split.ranges()) {
         EXPECT_EQ(range.local, local);
         for (int64_t i = 0; i < range.count; ++i) {
-          EXPECT_TRUE(seen.insert(range.begin + i).second) << "two ranks hold token " << range.begin + i;
+          EXPECT_TRUE(seen.insert(range.begin + i).second) << "two ranks have token " << range.begin + i;
           EXPECT_EQ(&split.range_at(range.local + i), &range);
           keys += range.begin + i + 1;
         }
@@ -33,11 +33,11 @@ TEST(SequenceSplit, EveryTokenHasOneRankAndAllRanksEqualWork) {
       EXPECT_EQ(split.ranges().size(), split.ranges_of(rank).size());
     }
     EXPECT_EQ(seen.size(), static_cast<size_t>(kSeq));
-    EXPECT_EQ(work.size(), 1u) << "a token attends to all before it and itself";
+    EXPECT_EQ(work.size(), 1u) << "the ranks' numbers of keys differ";
   }
 }
 
-TEST(SequenceSplit, TakesARanksTokensOfEverySample) {
+TEST(SequenceSplit, CopiesTheRanksTokensOfEverySample) {
   std::vector<int> full(16), local(8);
   std::iota(full.begin(), full.end(), 0);
   SequenceSplit(8, 0, 2).copy_local(full.data(), 2, local.data());

@@ -1,11 +1,11 @@
-// How a schedule becomes text.
+// Draws a schedule as text.
 //
-// 1. Every computation is a cell: a letter (F, B, W), the microbatch and, with several chunks, the chunk as a
-//    letter: "B12a". Cells are as wide as they last, and the scale is such that the shortest pass has room
-//    for the longest label and a blank: "F0 F1 B0--- ". Idle time is dotted, so that the bubble can be seen.
-// 2. A schedule is usually wider than a terminal. As in a musical score, the lines of all stages are broken
-//    at the same time and go on in a block below. The middle of a long one repeats itself and is left out.
-// 3. Below the picture stand the two numbers by which schedules are chosen: bubble share and peak memory.
+// 1. Every computation is a cell with a label: a letter (F, B, W), the microbatch and, with several chunks, the chunk
+//    as a letter: "B12a". A cell's width is proportional to its duration. The scale is such that the shortest pass fits
+//    the longest label and a blank: "F0 F1 B0--- ". Dots mark idle time, which makes the bubble visible.
+// 2. A schedule is usually wider than a terminal. The lines of all stages are broken at the same time and continue in a
+//    block below. The middle of a long schedule is repetitive and is skipped.
+// 3. Below the drawing are the two numbers by which to choose a schedule: bubble fraction and peak memory.
 #include "parallel/schedule/draw.h"
 
 #include <spdlog/fmt/ranges.h>
@@ -20,9 +20,8 @@ namespace te::parallel {
 
 namespace {
 
-constexpr int kPrefix = 9;  // "stage 0 |"
-constexpr double kShortest =
-    0.2;  // of the longest pass: shorter cells are drawn too, but with clipped labels
+constexpr int kPrefix = 9;         // "stage 0 |"
+constexpr double kShortest = 0.2;  // fraction of the longest pass; labels of shorter cells are truncated
 
 std::string label(const TimelineEntry& entry, int chunks) {
   const char letter = entry.kind == ActionKind::forward    ? 'F'
@@ -33,7 +32,7 @@ std::string label(const TimelineEntry& entry, int chunks) {
   return text;
 }
 
-/// The picture before it is broken into blocks: one string per stage, `cell` columns for the shortest pass.
+/// The drawing before it is broken into blocks: one string per stage, with `cell` columns for the shortest pass.
 class Canvas {
  public:
   Canvas(const Simulation& simulation, const ScheduleShape& shape) : simulation_(simulation), shape_(shape) {
@@ -101,7 +100,7 @@ std::string blocks(const Canvas& canvas, int stages, const DrawOptions& options)
   std::string text;
   for (int block = 0; block < count; ++block) {
     if (count > limit && block == limit - 1) {
-      text += fmt::format("\n(time {:.4g} to {:.4g} is left out)\n", canvas.time(block * room),
+      text += fmt::format("\n(time {:.4g} to {:.4g} is skipped)\n", canvas.time(block * room),
                           canvas.time((count - 1) * room));
       block = count - 1;
     }
@@ -116,12 +115,12 @@ std::string blocks(const Canvas& canvas, int stages, const DrawOptions& options)
 }
 
 std::string bubble(const Simulation& simulation) {
-  return fmt::format("\nbubble share {:.1f} %: the step takes {:.4g}, the work of a stage {:.4g}\n",
+  return fmt::format("\nbubble fraction {:.1f}%: the step takes {:.4g}, the work of a stage {:.4g}\n",
                      100 * simulation.bubble_fraction, simulation.makespan, simulation.ideal);
 }
 
 std::string memory(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape) {
-  std::string text = "peak memory, in activations of a whole stage for one microbatch:\n";
+  std::string text = "peak memory, in activations of a full stage for one microbatch:\n";
   for (size_t s = 0; s < schedule.size(); ++s) {
     const std::vector<int>& slots = schedule[s].slots;
     const double sum = std::accumulate(slots.begin(), slots.end(), 0);
@@ -141,7 +140,7 @@ std::string memory(const std::vector<StageSchedule>& schedule, const ScheduleSha
 
 std::string draw(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape, const Costs& costs,
                  const DrawOptions& options) {
-  TE_CHECK(costs.forward > 0, "a forward pass takes {}", costs.forward);
+  TE_CHECK(costs.forward > 0, "the cost of a forward pass, {}, must be above 0", costs.forward);
   Costs relative = costs;  // times in forward passes of a stage
   relative.forward = 1;
   relative.backward = costs.backward / costs.forward;

@@ -1,13 +1,13 @@
-// 1. Every stage has a clock and a position in its list. A stage goes on until it has to wait: for a message
-//    that was not sent yet, or, with bounded buffers, for its last message to be received. Stages take turns
-//    until all are at their end. If a whole round moves nobody, they wait for each other: deadlock.
-// 2. Who goes first does not matter. A receive has one sender and a queue, so what a stage sees depends only
-//    on what the others did before, never on the order in which this loop visits them (a Kahn network).
-// 3. Message k arrives at the time of its send plus the communication; receiving ends at the later of arrival
-//    and the receiver's clock, plus what a receipt takes. With b buffers, send k cannot end before message
-//    k - b was received.
-// 4. A message carries its identity (direction, microbatch, piece that made it), and the receiver compares it
-//    with what it expects: counts that match while contents are swapped would be the worst kind of wrong.
+// 1. Every stage has a clock and a position in its list. A stage runs until it has to wait: for a tensor that is not
+//    yet sent or, with bounded buffers, for a free buffer. The loop visits the stages in rounds until all are at their
+//    end. If no stage advances in a round, there is a deadlock.
+// 2. The order of the visits does not matter: each receive has one sender and a queue, so the stages form a Kahn
+//    process network.
+// 3. Tensor k arrives at the time of its send plus the communication time. The receive ends at the later of the arrival
+//    and the receiver's clock, plus the time of a receipt. With b buffers, send k cannot end before tensor k - b is
+//    received.
+// 4. A message has an identity (direction, microbatch, global chunk of its sender), which the receiver compares with
+//    the expected one, because a wrong order with matching counts would otherwise not be detected.
 #include "parallel/schedule/simulate.h"
 
 #include <spdlog/fmt/ranges.h>
@@ -25,11 +25,11 @@ namespace {
 
 struct Message {
   int microbatch;
-  int piece;  // global chunk that made it
+  int piece;  // global chunk that computed it
   double arrival;
 };
 
-/// A queue between two stages. Messages stay in the vector, so that the time of receipt can be looked up.
+/// A queue between two stages. Messages stay in the vectors because later sends need the times of receipt.
 struct Channel {
   std::vector<Message> sent;
   std::vector<double> received;
@@ -42,7 +42,7 @@ class Simulator {
     TE_CHECK(static_cast<int>(schedule.size()) == shape.stages, "schedule of {} stages for a shape of {}",
              schedule.size(), shape.stages);
     TE_CHECK(costs.pieces.empty() || static_cast<int>(costs.pieces.size()) == shape.pieces(),
-             "costs of {} pieces for {}", costs.pieces.size(), shape.pieces());
+             "costs of {} global chunks for a shape of {}", costs.pieces.size(), shape.pieces());
     result_.stages.resize(schedule.size());
   }
 
@@ -70,11 +70,11 @@ class Simulator {
     double clock = 0;
     Channel forward_in;   // from the previous stage
     Channel backward_in;  // from the next stage
-    // What each (chunk, microbatch) has been through here.
+    // Completed actions of each (chunk, microbatch).
     std::set<Key> forward_received, forward_done, backward_received, backward_done, wgrad_done, in_flight;
   };
 
-  /// Of one chunk, for one microbatch.
+  /// Costs of one chunk for one microbatch.
   Costs::Piece piece_costs(int stage, int chunk) const {
     if (!costs_.pieces.empty()) return costs_.pieces[static_cast<size_t>(shape_.piece(stage, chunk))];
     return {.forward = costs_.forward / shape_.chunks,
@@ -93,7 +93,7 @@ class Simulator {
     return states_[static_cast<size_t>((stage + step + shape_.stages) % shape_.stages)];
   }
 
-  /// Runs the stage as far as it gets; whether it got anywhere.
+  /// Runs the stage until it has to wait; true if it advanced.
   bool advance(int stage) {
     const std::vector<Action>& actions = schedule_[static_cast<size_t>(stage)].actions;
     State& state = states_[static_cast<size_t>(stage)];
@@ -102,7 +102,7 @@ class Simulator {
     return state.position != before;
   }
 
-  /// Does one action, or returns false if it has to wait.
+  /// Executes one action, or returns false if it has to wait.
   bool act(int stage, State& state, const Action& action) {
     const Key key = {action.chunk, action.microbatch};
     const int piece = shape_.piece(stage, action.chunk);
@@ -116,11 +116,11 @@ class Simulator {
         state.backward_received.insert(key);
         return true;
       case ActionKind::send_forward:
-        require(state.forward_done.contains(key), stage, action, "sends what is not computed");
+        require(state.forward_done.contains(key), stage, action, "runs before its output is computed");
         return send(state, neighbour(stage, 1).forward_in, room(stage, action),
                     {action.microbatch, piece, 0});
       case ActionKind::send_backward:
-        require(state.backward_done.contains(key), stage, action, "sends what is not computed");
+        require(state.backward_done.contains(key), stage, action, "runs before its output is computed");
         return send(state, neighbour(stage, -1).backward_in, room(stage, action),
                     {action.microbatch, piece, 0});
       default:
@@ -134,7 +134,7 @@ class Simulator {
     if (next == channel.sent.size()) return false;
     const Message& message = channel.sent[next];
     TE_CHECK(message.microbatch == action.microbatch && message.piece == piece,
-             "stage {}: {} expects microbatch {} of piece {}, but microbatch {} of piece {} arrives", stage,
+             "stage {}: {} expects microbatch {} of chunk {}, but microbatch {} of chunk {} arrives", stage,
              action_name(action.kind), action.microbatch, piece, message.microbatch, message.piece);
     state.clock = costs_.waits_for_receiver
                       ? std::max(state.clock, message.arrival - costs_.communication) + costs_.communication
@@ -144,7 +144,7 @@ class Simulator {
     return true;
   }
 
-  /// Messages that the send's channel holds; 0: no limit.
+  /// Capacity of the send's channel; 0 is no limit.
   size_t room(int stage, const Action& action) const {
     const int more = shape_.channel_messages(stage, action.kind) - 1;
     return static_cast<size_t>(costs_.buffers > 0 ? costs_.buffers + more : 0);
@@ -153,7 +153,7 @@ class Simulator {
   bool send(State& state, Channel& channel, size_t buffers, Message message) const {
     const size_t index = channel.sent.size();
     if (buffers > 0 && index >= buffers) {
-      const size_t before = index - buffers;  // the message whose buffer this one takes over
+      const size_t before = index - buffers;  // the message whose buffer this one reuses
       if (before >= channel.received.size()) return false;
       state.clock = std::max(state.clock, channel.received[before]);
     }
@@ -170,14 +170,14 @@ class Simulator {
     double duration = 0;
     if (action.kind == ActionKind::forward) {
       require(piece == 0 || state.forward_received.contains(key), stage, action,
-              "runs before its input came");
+              "runs before its input arrives");
       require(state.forward_done.insert(key).second, stage, action, "runs twice");
       state.in_flight.insert(key);
       duration = costs.forward;
     } else if (action.kind == ActionKind::backward) {
       const bool last = piece == shape_.pieces() - 1;
       require(state.forward_done.contains(key), stage, action, "runs before its forward");
-      require(last || state.backward_received.contains(key), stage, action, "runs before its input came");
+      require(last || state.backward_received.contains(key), stage, action, "runs before its input arrives");
       require(state.backward_done.insert(key).second, stage, action, "runs twice");
       duration = costs.backward - (split ? costs.wgrad : 0);
     } else {
@@ -215,7 +215,7 @@ class Simulator {
     const size_t wgrads = shape_.kind == ScheduleKind::zero_bubble ? passes : 0;
     TE_CHECK(state.forward_done.size() == passes && state.backward_done.size() == passes &&
                  state.wgrad_done.size() == wgrads,
-             "stage {}: {} forward, {} backward, {} wgrad passes; {}, {} and {} are due", stage,
+             "stage {}: {} forward, {} backward, {} wgrad passes; expected {}, {} and {}", stage,
              state.forward_done.size(), state.backward_done.size(), state.wgrad_done.size(), passes, passes,
              wgrads);
     for (const Channel* channel : {&state.forward_in, &state.backward_in}) {

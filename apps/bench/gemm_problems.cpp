@@ -26,9 +26,9 @@ std::vector<Linear> linears_of(const std::string& model) {
 }
 
 GemmAutotune mode_of(const std::string& autotune) {
-  if (autotune == "off") return GemmAutotune::off;
-  if (autotune == "cached") return GemmAutotune::cached;
-  return autotune == "on" ? GemmAutotune::on : GemmAutotune::full;
+  GemmAutotune mode = GemmAutotune::full;
+  from_string(autotune, mode);
+  return mode;
 }
 
 kernels::Gemm problem(const Linear& linear, int64_t tokens, GemmKind kind, kernels::ScaleLayout scales) {

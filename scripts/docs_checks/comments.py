@@ -3,6 +3,15 @@
 import bisect
 import re
 
+# Numbers that do not fall out of date: constants of the code, formulas, and figures of data sheets.
+ALLOWED = {
+    ("src/checkpoint/rank_files.cpp", "10 ms"),
+    ("src/config/pipeline_split.h", "8%"),
+    ("src/core/device_links_cuda.cpp", "450 gb/s"),
+    ("src/kernels/adamw/moment_rounding.h", "0.1%"),
+    ("src/planner/gpu.cpp", "3.35 tb/s"),
+    ("src/train/summary.h", "63 gb/s"),
+}
 ENDINGS = (".cpp", ".h", ".cu", ".cuh")
 NUMBER = r"(?<![\w.])\d[\d.,]*"
 # A string, a character, or a comment (lines of // that follow each other are one), whichever begins first.
@@ -36,6 +45,7 @@ def numbers_in(text):
 
 
 def check_comments(root):
-    """[(path, line, what stands there)] of src and apps."""
+    """[(path, line, what stands there)] of src and apps, without what is allowed."""
     paths = sorted(path for folder in ("src", "apps") for path in (root / folder).rglob("*") if path.suffix in ENDINGS)
-    return [(path, number, found) for path in paths for number, found in numbers_in(path.read_text(errors="replace"))]
+    return [(path, number, found) for path in paths for number, found in numbers_in(path.read_text(errors="replace"))
+            if (str(path.relative_to(root)), found) not in ALLOWED]

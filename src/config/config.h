@@ -8,8 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "core/choices.h"
+
 namespace te::config {
 
+using te::AmaxAlgo;
+using te::GemmAutotune;
+using PipelineSchedule = te::ScheduleKind;
+using RopeScaling = te::RopeScalingKind;
 enum class Family : uint8_t { gpt, llama };
 enum class ComputeDType : uint8_t { bf16, fp32, fp16 };
 enum class GradDType : uint8_t { bf16, fp32 };
@@ -23,14 +29,11 @@ enum class Fp8KeptWeights : uint8_t {
   rowwise,
   both
 };  ///< automatic is spelled "auto" in YAML
-enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class Recompute : uint8_t { none, selective, full };
-enum class GemmAutotune : uint8_t { off, cached, on, full };
 enum class LossSpikes : uint8_t { off, warn, skip, rollback };
 enum class GuardAction : uint8_t { warn, bf16, rollback };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
-enum class RopeScaling : uint8_t { none, linear, llama3, yarn };
 enum class PositionEmbedding : uint8_t { automatic, learned, rope };  ///< automatic is spelled "auto" in YAML
 enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu, geglu };
 enum class QkNorm : uint8_t { none, head, projection };
@@ -46,64 +49,33 @@ enum class Shard : uint8_t { optimizer, gradients, parameters };
 /// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines (parallel/peer_transport.h,
 /// peer_links.h).
 enum class Transport : uint8_t { nccl, copy };
-enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
-std::string_view to_string(Family value);
-std::string_view to_string(ComputeDType value);
-std::string_view to_string(GradDType value);
-std::string_view to_string(Fp8Mode value);
-std::string_view to_string(Fp8Recipe value);
-std::string_view to_string(Fp8ScaleFormat value);
-std::string_view to_string(Fp8KeptWeights value);
-std::string_view to_string(AmaxAlgo value);
-std::string_view to_string(Recompute value);
-std::string_view to_string(GemmAutotune value);
-std::string_view to_string(LossSpikes value);
-std::string_view to_string(GuardAction value);
-std::string_view to_string(DeviceChoice value);
-std::string_view to_string(LrDecay value);
-std::string_view to_string(RopeScaling value);
-std::string_view to_string(PositionEmbedding value);
-std::string_view to_string(Activation value);
-std::string_view to_string(QkNorm value);
-std::string_view to_string(NormPlacement value);
-std::string_view to_string(OptimizerName value);
-std::string_view to_string(MomentDType value);
-std::string_view to_string(Offload value);
-std::string_view to_string(DataFormat value);
-std::string_view to_string(Overlong value);
-std::string_view to_string(Shard value);
-std::string_view to_string(Transport value);
-std::string_view to_string(PipelineSchedule value);
+using te::names_of, te::to_string, te::from_string;  // of the enums of core/choices.h
+TE_DECLARE_NAMES(Family);
+TE_DECLARE_NAMES(ComputeDType);
+TE_DECLARE_NAMES(GradDType);
+TE_DECLARE_NAMES(Fp8Mode);
+TE_DECLARE_NAMES(Fp8Recipe);
+TE_DECLARE_NAMES(Fp8ScaleFormat);
+TE_DECLARE_NAMES(Fp8KeptWeights);
+TE_DECLARE_NAMES(Recompute);
+TE_DECLARE_NAMES(LossSpikes);
+TE_DECLARE_NAMES(GuardAction);
+TE_DECLARE_NAMES(DeviceChoice);
+TE_DECLARE_NAMES(LrDecay);
+TE_DECLARE_NAMES(PositionEmbedding);
+TE_DECLARE_NAMES(Activation);
+TE_DECLARE_NAMES(QkNorm);
+TE_DECLARE_NAMES(NormPlacement);
+TE_DECLARE_NAMES(OptimizerName);
+TE_DECLARE_NAMES(MomentDType);
+TE_DECLARE_NAMES(Offload);
+TE_DECLARE_NAMES(DataFormat);
+TE_DECLARE_NAMES(Overlong);
+TE_DECLARE_NAMES(Shard);
+TE_DECLARE_NAMES(Transport);
 
 /// The inverse of to_string; false (and value unchanged) if the text is not the name of a value.
-bool from_string(std::string_view text, Family& value);
-bool from_string(std::string_view text, ComputeDType& value);
-bool from_string(std::string_view text, GradDType& value);
-bool from_string(std::string_view text, Fp8Mode& value);
-bool from_string(std::string_view text, Fp8Recipe& value);
-bool from_string(std::string_view text, Fp8ScaleFormat& value);
-bool from_string(std::string_view text, Fp8KeptWeights& value);
-bool from_string(std::string_view text, AmaxAlgo& value);
-bool from_string(std::string_view text, Recompute& value);
-bool from_string(std::string_view text, GemmAutotune& value);
-bool from_string(std::string_view text, LossSpikes& value);
-bool from_string(std::string_view text, GuardAction& value);
-bool from_string(std::string_view text, DeviceChoice& value);
-bool from_string(std::string_view text, LrDecay& value);
-bool from_string(std::string_view text, RopeScaling& value);
-bool from_string(std::string_view text, PositionEmbedding& value);
-bool from_string(std::string_view text, Activation& value);
-bool from_string(std::string_view text, QkNorm& value);
-bool from_string(std::string_view text, NormPlacement& value);
-bool from_string(std::string_view text, OptimizerName& value);
-bool from_string(std::string_view text, MomentDType& value);
-bool from_string(std::string_view text, Offload& value);
-bool from_string(std::string_view text, DataFormat& value);
-bool from_string(std::string_view text, Overlong& value);
-bool from_string(std::string_view text, Shard& value);
-bool from_string(std::string_view text, Transport& value);
-bool from_string(std::string_view text, PipelineSchedule& value);
 
 struct ModelConfig {
   Family family = Family::llama;

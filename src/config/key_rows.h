@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "config/enums.h"
+#include "config/config.h"
 #include "config/key_table.h"
 
 namespace te::config {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/choices.h"
 #include "core/tensor.h"
 
 namespace te {
@@ -24,15 +25,6 @@ struct DeviceInfo {
 
 /// Number of usable CUDA devices: 0 in a CPU build, without a driver, or without a GPU.
 int cuda_device_count();
-
-/// How a GPU chooses the algorithm of a GEMM at its first use (kernels/gemm/gemm.h). Timed choices are cached in a
-/// file; later processes use them and then compute the same bits.
-enum class GemmAutotune : uint8_t {
-  off,     ///< cuBLASLt's first heuristic candidate
-  cached,  ///< the cached algorithm, else the first candidate
-  on,      ///< the cached algorithm, else times candidates, for at most a few seconds per process
-  full,    ///< times all candidates, each long enough to reach the power limit; replaces choices of `on`
-};
 
 /// Choices between implementations on a GPU; the CPU has only one.
 struct ExecutionOptions {

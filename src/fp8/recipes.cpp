@@ -44,9 +44,7 @@ void DelayedRecipe::update(const Context& context, const int32_t* skip) {
                                           .scale = table().scale.view({n}),
                                           .fp8_max = table().fp8_max.view({n}),
                                           .margin = static_cast<int>(precision_.margin),
-                                          .compute = precision_.amax_compute_algo == config::AmaxAlgo::max
-                                                         ? kernels::AmaxCompute::max
-                                                         : kernels::AmaxCompute::most_recent,
+                                          .compute = precision_.amax_compute_algo,
                                           .skip = skip});
   check_scales_agree(context);
 }

@@ -19,9 +19,7 @@ void plan_tables(MemoryPlan& plan, RopeTables& tables, const std::string& name,
 kernels::RopeScaling rope_scaling(const config::ModelConfig& model) {
   kernels::RopeScaling scaling;
   if (model.rope_scaling == config::RopeScaling::none) return scaling;
-  scaling.kind = model.rope_scaling == config::RopeScaling::linear   ? kernels::RopeScalingKind::linear
-                 : model.rope_scaling == config::RopeScaling::llama3 ? kernels::RopeScalingKind::llama3
-                                                                     : kernels::RopeScalingKind::yarn;
+  scaling.kind = model.rope_scaling;
   scaling.factor = model.rope_scaling_factor;
   scaling.low_freq_factor = model.rope_scaling_low_freq_factor;
   scaling.high_freq_factor = model.rope_scaling_high_freq_factor;

@@ -1,10 +1,9 @@
-// Maps the config's enums to the options of kernels and schedules.
+// The options of kernels and groups that follow from a config.
 #pragma once
 
 #include "config/config.h"
 #include "core/device.h"
 #include "parallel/groups.h"
-#include "parallel/schedule/schedule.h"
 
 namespace te::train {
 
@@ -13,7 +12,5 @@ ExecutionOptions execution_options(const config::Config& config);
 
 /// Options of the run's groups.
 parallel::ConnectOptions connect_options(const config::Config& config);
-
-parallel::ScheduleKind schedule_kind(config::PipelineSchedule schedule);
 
 }  // namespace te::train

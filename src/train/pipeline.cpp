@@ -25,7 +25,7 @@ parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,
         training.global_batch_size, training.micro_batch_size, grid.data, samples,
         training.global_batch_size % samples, grid.str());
   }
-  return {.kind = schedule_kind(layout.schedule),
+  return {.kind = layout.schedule,
           .stages = grid.pipeline,
           .chunks = static_cast<int>(layout.virtual_stages),
           .microbatches = static_cast<int>(training.global_batch_size / samples)};

@@ -169,7 +169,7 @@ TEST(Parse, DuplicatesAndStructure) {
   EXPECT_EQ(complaint("model: 5\n"), "dir/bad.yaml:1: model: expected a section with keys of its own");
   EXPECT_EQ(complaint("- 1\n"), "dir/bad.yaml:1: expected sections (model, training, ...) with their keys");
   EXPECT_EQ(complaint("[a]: 1\n"), "dir/bad.yaml:1: expected the name of a key");
-  EXPECT_NE(complaint(kSmall + "---\nmodel: {}\n").find("dir/bad.yaml:6: a second YAML document begins here"),
+  EXPECT_NE(complaint(kSmall + "---\nmodel: {}\n").find("dir/bad.yaml:5: a second YAML document begins here"),
             std::string::npos);
   EXPECT_EQ(complaint(""),
             "dir/bad.yaml: required keys are missing: model.family, model.num_layers, model.hidden_size, "

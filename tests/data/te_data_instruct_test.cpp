@@ -37,12 +37,12 @@ TEST(TeDataInstruct, CreatesTokensAndMaskFromFields) {
   EXPECT_EQ(read_dataset(folder / "out"), tokens);
   EXPECT_EQ(read_dataset(folder / "out_mask"), masks);
   TE_EXPECT_CONTAINS(result.out,
-                     "out: 2 conversations, 20 tokens as u16, 5 of them (25.0 %) in the loss, longest 14");
-  TE_EXPECT_CONTAINS(result.out, "packed into 2 samples of 8: 81.2 % filled, 1 conversations longer than 9");
+                     "out: 2 conversations, 20 tokens as u16, 5 of them (25.0%) in the loss, longest 14");
+  TE_EXPECT_CONTAINS(result.out, "packed into 2 samples of 8: 81.2% filled, 1 conversations longer than 9");
   TE_EXPECT_CONTAINS(result.out, "1 objects without a response skipped");
 
   result = run_te_data(folder, "inspect --tokenizer bytes --samples 9 " + (folder / "out"));
-  TE_EXPECT_CONTAINS(result.out, "loss mask: 5 of 20 tokens (25.0 %) are in the loss");
+  TE_EXPECT_CONTAINS(result.out, "loss mask: 5 of 20 tokens (25.0%) are in the loss");
   TE_EXPECT_CONTAINS(result.out, "document 0 (6 tokens): two\\n[[2<|endoftext|>]]\n");
 
   result = run_te_data(folder,
@@ -105,7 +105,8 @@ TEST(TeDataInstruct, RefusesBadInputInOneLineAndLeavesNoFile) {
   expect_refused(instruct(good, fields), "--template");
   expect_refused(instruct(good, fields + "--template none"), "chat template `none`");
   expect_refused(instruct(good, "--template plain --prompt-field q"), "give both or neither");
-  expect_refused(instruct(good, "--template plain --context-field q"), "--context-field: is for");
+  expect_refused(instruct(good, "--template plain --context-field q"),
+                 "--context-field needs --prompt-field and --response-field");
   expect_refused(instruct("\n{\"q\": \"x\", \"a\": \"\"}\n", fields + "--template plain"),
                  "no conversation with a response in 1 file (1 without)");
   expect_refused(instruct(good + "[]\n", fields + "--template plain"), "a.jsonl:2: found a JSON array");
@@ -122,8 +123,9 @@ TEST(TeDataInstruct, WarnsAboutMissingTokens) {
       folder, "instruct --tokenizer bytes --template chatml --prompt-field q --response-field a --output " +
                   (folder / "out") + " --input " + (folder / "a.jsonl"));
   EXPECT_EQ(result.code, 0) << result.error;
-  EXPECT_EQ(result.error,
-            "te-data: warning: the tokenizer bytes has no token <|im_start|>, <|im_end|>: encoded as text\n");
+  EXPECT_EQ(
+      result.error,
+      "te-data: warning: the tokenizer bytes has no token <|im_start|>, <|im_end|>: it is encoded as text\n");
 }
 
 }  // namespace

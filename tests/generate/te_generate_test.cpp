@@ -169,7 +169,7 @@ TEST_F(TeGenerate, DivergenceOfTwoModels) {
   const Result same = run(options + " --checkpoint " + checkpoints());
   ASSERT_EQ(same.code, 0) << same.error;
   TE_EXPECT_CONTAINS(same.out, "tokens           35\nmean KL          0.000000e+00\n");
-  TE_EXPECT_CONTAINS(same.out, "top-1 agreement  100.0000 %\n");
+  TE_EXPECT_CONTAINS(same.out, "top-1 agreement  100.0000%\n");
   const Result fp8 = run(options + " --fp8 hybrid --dtype bf16 --seq-length 8 --max-tokens 20 --checkpoint " +
                          checkpoints());
   ASSERT_EQ(fp8.code, 0) << fp8.error;

@@ -50,7 +50,6 @@ long double llama3_frequency(long double frequency, long double factor, long dou
 
 TEST(RopeTest, ScaledTables) {
   using kernels::RopeScaling;
-  using kernels::RopeScalingKind;
   const int64_t seq = 40, dim = 128, half = dim / 2;
   std::vector<float> cos(seq * half), sin(seq * half);
   // Llama 3.1's own parameters, then odd ones with other bands.
@@ -91,7 +90,6 @@ TEST(RopeTest, ScaledTables) {
 // Numbers of transformers 5.23 (_compute_yarn_parameters): head_dim 16, theta 20000, factor 4, original length 1200.
 TEST(RopeTest, YarnTables) {
   using kernels::RopeScaling;
-  using kernels::RopeScalingKind;
   const int64_t seq = 50, dim = 16, half = dim / 2;
   std::vector<float> cos(seq * half), sin(seq * half);
   RopeScaling scaling{.kind = RopeScalingKind::yarn, .factor = 4.0, .original_max_position_embeddings = 1200};

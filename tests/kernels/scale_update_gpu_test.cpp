@@ -38,7 +38,7 @@ std::vector<float> amaxes(int64_t n, int step) {
 }
 
 // Bytes of the whole state after 12 steps, of which the sixth is skipped.
-std::vector<uint8_t> state_after_steps(const Context& context, int64_t n, int64_t len, AmaxCompute compute,
+std::vector<uint8_t> state_after_steps(const Context& context, int64_t n, int64_t len, AmaxAlgo compute,
                                        int margin) {
   TestTensor amax(context, DType::f32, {n}), history(context, DType::f32, {len, n});
   TestTensor position(context, DType::i32, {1}), scale(context, DType::f32, {n});
@@ -74,7 +74,7 @@ TEST(ScaleUpdateGpu, DelayedEqualsTheCpu) {
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   for (const int64_t n : {1, 31, 700})
     for (const int64_t len : {1, 5, 1024})
-      for (const AmaxCompute compute : {AmaxCompute::max, AmaxCompute::most_recent})
+      for (const AmaxAlgo compute : {AmaxAlgo::max, AmaxAlgo::most_recent})
         for (const int margin : {0, 2})
           EXPECT_EQ(testing::count_different(state_after_steps(gpu, n, len, compute, margin),
                                              state_after_steps(cpu, n, len, compute, margin), 4),

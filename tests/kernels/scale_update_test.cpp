@@ -30,7 +30,7 @@ struct State {
     scale.fill_value(1.0f);
     fp8_max.fill_value(448.0f);
   }
-  void update(std::vector<float> values, AmaxCompute compute = AmaxCompute::max, int margin = 0) {
+  void update(std::vector<float> values, AmaxAlgo compute = AmaxAlgo::max, int margin = 0) {
     amax.fill(values);
     delayed_scale_update(context, {.amax = amax,
                                    .history = history,
@@ -48,7 +48,7 @@ struct State {
 
 TEST(ScaleUpdate, DelayedHandlesZeroTinyInfAndNan) {
   const Context context = Context::cpu();
-  for (const AmaxCompute compute : {AmaxCompute::max, AmaxCompute::most_recent}) {
+  for (const AmaxAlgo compute : {AmaxAlgo::max, AmaxAlgo::most_recent}) {
     State state(context, 6, 3);
     state.scale.fill({7, 7, 7, 7, 7, 7});
     state.fp8_max.fill({448, 448, 448, 448, 57344, 448});
@@ -69,7 +69,7 @@ TEST(ScaleUpdate, DelayedMaxUsesTheHistoryAndMostRecentDoesNot) {
   const float latest[] = {8, 2, 4, 1, 0.5f, 0.5f, 0.25f};  // NaN keeps the scale
   for (int step = 0; step < 7; ++step) {
     longest.update({amaxes[step]});
-    recent.update({amaxes[step]}, AmaxCompute::most_recent);
+    recent.update({amaxes[step]}, AmaxAlgo::most_recent);
     EXPECT_EQ(longest.scale.floats()[0], 448.0f / maxima[step]) << step;
     EXPECT_EQ(recent.scale.floats()[0], 448.0f / latest[step]) << step;
     EXPECT_EQ(longest.position.floats()[0], static_cast<float>((step + 1) % 3));
@@ -104,7 +104,7 @@ TEST(ScaleUpdate, DelayedSkipChangesNothingButAmax) {
 TEST(ScaleUpdate, MarginHalvesTheScale) {
   const Context context = Context::cpu();
   State state(context, 1, 1);
-  state.update({2}, AmaxCompute::max, 3);
+  state.update({2}, AmaxAlgo::max, 3);
   EXPECT_EQ(state.scale.floats()[0], 28.0f);
 }
 

@@ -42,7 +42,7 @@ std::vector<ScheduleShape> shapes() {
 }
 
 std::string text(const ScheduleShape& shape) {
-  return fmt::format("{}, {} stages, {} chunks, {} microbatches", schedule_name(shape.kind), shape.stages,
+  return fmt::format("{}, {} stages, {} chunks, {} microbatches", to_string(shape.kind), shape.stages,
                      shape.chunks, shape.microbatches);
 }
 

@@ -19,6 +19,9 @@ class Documents(unittest.TestCase):
         problems = [f"{path.relative_to(ROOT)}:{number}: {text}" for path, number, text in check_docs.check(ROOT)]
         self.assertEqual(problems, [])
 
+    def test_comments_have_no_performance_numbers(self):
+        self.assertEqual([f"{path.relative_to(ROOT)}:{number}: {text}" for path, number, text in comments.check_comments(ROOT)], [])
+
 
 class Checker(InFolder):
     """A small repository with one page, which each test writes."""

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "core/choices.h"
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/quantize/fp8_output.h"
@@ -41,7 +42,6 @@ void rope(const Context& context, const Rope& args);
 ///           where D is the number of rotated channels. With low and high the i of beta_fast and beta_slow rotations
 ///           (with truncate rounded down and up, within 0 and D - 1): s frequency + (1 - s) frequency / factor,
 ///           s = 1 - clamp((i - low) / (high - low)); cosine and sine are multiplied by attention_factor
-enum class RopeScalingKind : uint8_t { none, linear, llama3, yarn };
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::none;
   double factor = 1.0;                              ///< at least 1

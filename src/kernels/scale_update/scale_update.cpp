@@ -39,7 +39,7 @@ void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args
     for (int64_t i = 0; i < n; ++i) {
       history[position * n + i] = std::isfinite(amax[i]) ? amax[i] : 0.0f;
       float reference = amax[i];
-      if (args.compute == AmaxCompute::max) {
+      if (args.compute == AmaxAlgo::max) {
         reference = 0.0f;
         for (int64_t row = 0; row < len; ++row) reference = std::max(reference, history[row * n + i]);
       }

@@ -20,7 +20,7 @@ struct DelayedArgs {
   const int32_t* skip;
   int64_t len, n;
   float margin_factor;
-  AmaxCompute compute;
+  AmaxAlgo compute;
 };
 
 __global__ void delayed_scale_kernel(DelayedArgs args) {
@@ -29,7 +29,7 @@ __global__ void delayed_scale_kernel(DelayedArgs args) {
   const bool valid = i < args.n;
   const bool skip = args.skip != nullptr && *args.skip != 0;
   const int64_t position = *args.position;
-  const bool look_back = args.compute == AmaxCompute::max && !skip;
+  const bool look_back = args.compute == AmaxAlgo::max && !skip;
   float largest = 0.0f;
   if (valid && look_back)
     for (int64_t row = threadIdx.y; row < args.len; row += kStrands)

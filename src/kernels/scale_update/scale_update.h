@@ -3,12 +3,11 @@
 // DelayedScaling, with two differences below that keep non-finite values out of the state.
 #pragma once
 
+#include "core/choices.h"
 #include "core/device.h"
 #include "core/tensor.h"
 
 namespace te::kernels {
-
-enum class AmaxCompute : uint8_t { max, most_recent };
 
 /// One optimizer step of the delayed recipe, for n tensors. Unless *skip is non-zero:
 ///   history[position, i] = amax[i] if finite, else 0  (a non-finite amax would corrupt the maximum below)
@@ -24,7 +23,7 @@ struct DelayedScaleUpdate {
   Tensor scale;     ///< [n] fp32, in/out
   Tensor fp8_max;   ///< [n] fp32: 448 or 57344
   int margin = 0;
-  AmaxCompute compute = AmaxCompute::max;
+  AmaxAlgo compute = AmaxAlgo::max;
   const int32_t* skip = nullptr;  ///< device flag, or null
 };
 void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args);

@@ -84,7 +84,7 @@ class Canvas {
 };
 
 std::string head(const ScheduleShape& shape) {
-  std::string text = fmt::format("{}: stages {}, ", schedule_name(shape.kind), shape.stages);
+  std::string text = fmt::format("{}: stages {}, ", to_string(shape.kind), shape.stages);
   if (shape.chunks > 1) text += fmt::format("chunks of a stage {}, ", shape.chunks);
   text += fmt::format("microbatches {}\n", shape.microbatches);
   text += "F0 forward of microbatch 0, B0 its backward";

@@ -21,7 +21,6 @@ namespace te::parallel {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kScheduleNames = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
 constexpr std::array<std::string_view, 7> kActionNames = {
     "receive_forward", "forward", "send_forward", "receive_backward", "backward", "send_backward", "wgrad"};
 
@@ -161,10 +160,6 @@ void check_interleaving(const ScheduleShape& shape) {
 
 }  // namespace
 
-std::string_view schedule_name(ScheduleKind kind) {
-  return kScheduleNames.at(static_cast<size_t>(kind));
-}
-
 std::string_view action_name(ActionKind kind) {
   return kActionNames.at(static_cast<size_t>(kind));
 }
@@ -196,7 +191,7 @@ void check(const ScheduleShape& shape) {
     user_error(
         "parallel.virtual_stages ({}) must be 1 with parallel.schedule {}: set it, or choose "
         "parallel.schedule interleaved or zero_bubble",
-        shape.chunks, schedule_name(shape.kind));
+        shape.chunks, to_string(shape.kind));
   }
   check_interleaving(shape);
 }

@@ -34,12 +34,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/choices.h"
+
 namespace te::parallel {
-
-enum class ScheduleKind : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };
-
-/// The value of parallel.schedule: "gpipe", "1f1b", "interleaved", "zero_bubble".
-std::string_view schedule_name(ScheduleKind kind);
 
 enum class ActionKind : uint8_t {
   receive_forward,

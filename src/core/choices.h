@@ -1,0 +1,60 @@
+// Enums of choices that a config key and a library below src/config share, and the names of enum values in configs.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+/// Declares, for an enum of this namespace: its values' names in the order of the values, a value's name, and the value
+/// of a name (false, and `value` unchanged, when no value has it).
+#define TE_DECLARE_NAMES(Enum)                      \
+  std::span<const std::string_view> names_of(Enum); \
+  std::string_view to_string(Enum value);           \
+  bool from_string(std::string_view text, Enum& value)
+
+/// Defines them from the names, given in the order of the values.
+#define TE_DEFINE_NAMES(Enum, ...)                                                \
+  std::span<const std::string_view> names_of(Enum) {                              \
+    static constexpr auto names = std::to_array<std::string_view>({__VA_ARGS__}); \
+    return names;                                                                 \
+  }                                                                               \
+  std::string_view to_string(Enum value) {                                        \
+    return names_of(value)[static_cast<size_t>(value)];                           \
+  }                                                                               \
+  bool from_string(std::string_view text, Enum& value) {                          \
+    const auto names = names_of(value);                                           \
+    const auto found = std::find(names.begin(), names.end(), text);               \
+    if (found == names.end()) return false;                                       \
+    value = static_cast<Enum>(found - names.begin());                             \
+    return true;                                                                  \
+  }
+
+namespace te {
+
+/// How a GPU chooses the algorithm of a GEMM at its first use (kernels/gemm/gemm.h). Timed choices are cached in a
+/// file; later processes use them and then compute the same bits.
+enum class GemmAutotune : uint8_t {
+  off,     ///< cuBLASLt's first heuristic candidate
+  cached,  ///< the cached algorithm, else the first candidate
+  on,      ///< the cached algorithm, else times candidates, for at most a few seconds per process
+  full,    ///< times all candidates, each long enough to reach the power limit; replaces choices of `on`
+};
+
+/// Order of a pipeline's forward and backward passes (parallel/schedule/schedule.h).
+enum class ScheduleKind : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };
+
+/// How RoPE's frequencies are scaled for longer sequences (kernels/rope/rope.h).
+enum class RopeScalingKind : uint8_t { none, linear, llama3, yarn };
+
+/// Which amax of its history a delayed scale follows (kernels/scale_update/scale_update.h).
+enum class AmaxAlgo : uint8_t { max, most_recent };
+
+TE_DECLARE_NAMES(GemmAutotune);
+TE_DECLARE_NAMES(ScheduleKind);
+TE_DECLARE_NAMES(RopeScalingKind);
+TE_DECLARE_NAMES(AmaxAlgo);
+
+}  // namespace te

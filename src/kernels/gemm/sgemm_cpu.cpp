@@ -54,7 +54,7 @@ void print_error(const char* text) {
 /// OpenBLAS 0.3.29 allocates its first buffer while it is loaded and retries forever if the system has no memory. This
 /// function runs before any library is initialized, so it can still print a message. It uses only system calls, because
 /// the C and C++ libraries are not initialized either.
-void require_memory_to_load_openblas(int, char** arguments, char**) {
+[[maybe_unused]] void require_memory_to_load_openblas(int, char** arguments, char**) {
   const auto [space, data] = mapped_bytes();
   if (std::min(remaining(RLIMIT_AS, space), remaining(RLIMIT_DATA, data)) >= rlim_t{kBuffer}) return;
   const char* slash = std::strrchr(arguments[0], '/');

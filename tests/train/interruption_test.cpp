@@ -290,7 +290,7 @@ TEST_F(Interruption, WeightsThatAreNotFiniteAreNotSaved) {
 
 TEST_F(Interruption, FileSizeLimitBelowACheckpointIsRefusedAtTheStart) {
   const Result result = folder_.run("a", {"checkpoint.save_every=2"}, "base", "ulimit -f 64;");
-  expect_refused(result, "this process may write 32768 (ulimit -f)");
+  expect_refused(result, "this process may write only 32768 (ulimit -f)");
   EXPECT_EQ(result.out.find("grad norm"), std::string::npos) << result.out;
 }
 

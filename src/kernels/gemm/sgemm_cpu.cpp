@@ -53,15 +53,18 @@ void print_error(const char* text) {
 
 /// OpenBLAS 0.3.29 allocates its first buffer while it is loaded and retries forever if the system has no memory. This
 /// function runs before any library is initialized, so it can still print a message. It uses only system calls, because
-/// the C and C++ libraries are not initialized either.
+/// the C and C++ libraries are not initialized either. Libraries that are initialized before OpenBLAS (those of MPI)
+/// allocate about 20 MiB.
 [[maybe_unused]] void require_memory_to_load_openblas(int, char** arguments, char**) {
   const auto [space, data] = mapped_bytes();
-  if (std::min(remaining(RLIMIT_AS, space), remaining(RLIMIT_DATA, data)) >= rlim_t{kBuffer}) return;
+  constexpr rlim_t kOtherLibraries = rlim_t{32} << 20;
+  if (std::min(remaining(RLIMIT_AS, space), remaining(RLIMIT_DATA, data)) >= kBuffer + kOtherLibraries)
+    return;
   const char* slash = std::strrchr(arguments[0], '/');
   print_error(slash != nullptr ? slash + 1 : arguments[0]);
   print_error(
-      ": error: the process limits (ulimit -v, ulimit -d) leave less than the 128 MiB of memory that "
-      "OpenBLAS needs to start; raise the limit\n");
+      ": error: the process limits (ulimit -v, ulimit -d) leave less than the 160 MiB of memory that "
+      "OpenBLAS and other libraries need to start; raise the limit\n");
   ::_exit(2);
 }
 

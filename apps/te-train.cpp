@@ -236,7 +236,7 @@ int train_under_signals(const te::config::Config& config, te::parallel::World& w
 }
 
 int body(te::parallel::World& world, int argc, char** argv) {
-  CLI::App app{"te-train: trains GPT and Llama models in BF16 and FP8.", "te-train"};
+  CLI::App app{"te-train: trains GPT and Llama models in FP8, BF16, FP16 or FP32.", "te-train"};
   app.footer(kFooter);
   std::vector<std::string> configs, overrides;
   bool print_config = false, describe = false, presets = false, overwrite = false;

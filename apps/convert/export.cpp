@@ -39,7 +39,7 @@ std::vector<checkpoint::KeptFile> tokenizer_of(const ExportArguments& arguments,
     return files;
   }
   const std::string folder = source.reader.folder().string();
-  const fs::path kept = checkpoint::kept_beside(folder);
+  const fs::path kept = checkpoint::find_kept_folder(folder);
   if (source.tokenizer == "bytes") {
     fmt::print(
         stderr,

@@ -68,7 +68,7 @@ void reshard(const ReshardArguments& arguments) {
                                   apps::check_interrupted();
                                 }});
   });
-  if (const fs::path kept = checkpoint::kept_beside(reader.folder()); !kept.empty())
+  if (const fs::path kept = checkpoint::find_kept_folder(reader.folder()); !kept.empty())
     checkpoint::keep_files(checkpoint::kept_files(kept), arguments.output);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{}: {}, {:.1f} MB in {:.1f} s\n", made.string(), grid.str(), static_cast<double>(written) / 1e6,

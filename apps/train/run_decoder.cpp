@@ -11,7 +11,7 @@ namespace te::apps {
 std::unique_ptr<text::Tokenizer> open_run_tokenizer(const config::Config& config) {
   std::string spec = config.data.tokenizer;
   if (spec != "bytes" && checkpoint::tokenizer_files(spec).empty()) {
-    const std::filesystem::path kept = checkpoint::kept_beside(config.checkpoint.directory);
+    const std::filesystem::path kept = checkpoint::find_kept_folder(config.checkpoint.directory);
     if (!kept.empty()) spec = kept.string();
   }
   return text::make_tokenizer(spec);

@@ -18,16 +18,16 @@ namespace fs = std::filesystem;
 /// A tokenizer is tokenizer.json, tokenizer.model, or the pair vocab.json and merges.txt.
 constexpr std::array<const char*, 4> kTokenizers = {"tokenizer.json", "tokenizer.model", "vocab.json",
                                                     "merges.txt"};
-constexpr std::array<const char*, 10> kBeside = {"config.json",
-                                                 "generation_config.json",
-                                                 "tokenizer_config.json",
-                                                 "special_tokens_map.json",
-                                                 "added_tokens.json",
-                                                 "chat_template.jinja",
-                                                 "chat_template.json",
-                                                 "chat_turns.json",
-                                                 "LICENSE",
-                                                 "LICENSE.txt"};
+constexpr std::array<const char*, 10> kCompanions = {"config.json",
+                                                     "generation_config.json",
+                                                     "tokenizer_config.json",
+                                                     "special_tokens_map.json",
+                                                     "added_tokens.json",
+                                                     "chat_template.jinja",
+                                                     "chat_template.json",
+                                                     "chat_turns.json",
+                                                     "LICENSE",
+                                                     "LICENSE.txt"};
 
 bool is_file(const fs::path& path) {
   std::error_code error;
@@ -62,7 +62,7 @@ bool holds_the_same(const fs::path& folder, const std::vector<KeptFile>& files) 
 
 std::vector<KeptFile> kept_files(const fs::path& folder) {
   std::vector<KeptFile> files;
-  for (const char* name : kBeside) add_file(files, folder / name, name);
+  for (const char* name : kCompanions) add_file(files, folder / name, name);
   for (const char* name : kTokenizers) add_file(files, folder / name, name);
   if (!is_file(folder / "vocab.json")) add_pair(files, folder, true);
   return files;
@@ -73,7 +73,7 @@ std::vector<KeptFile> tokenizer_files(const fs::path& tokenizer) {
   const fs::path folder = tokenizer.parent_path();
   const std::string name = tokenizer.filename();
   std::vector<KeptFile> files;
-  for (const char* beside : kBeside) add_file(files, folder / beside, beside);
+  for (const char* companion : kCompanions) add_file(files, folder / companion, companion);
   if (name == "vocab.json" || name == "merges.txt") {
     add_pair(files, folder, false);
   } else if (name == "encoder.json" || name == "vocab.bpe") {
@@ -89,7 +89,7 @@ bool has_tokenizer(const fs::path& folder) {
   return has("tokenizer.json") || has("tokenizer.model") || has("vocab.json") || has("encoder.json");
 }
 
-fs::path kept_beside(const fs::path& checkpoint) {
+fs::path find_kept_folder(const fs::path& checkpoint) {
   fs::path absolute = fs::absolute(checkpoint).lexically_normal();
   if (!absolute.has_filename()) absolute = absolute.parent_path();
   std::error_code error;

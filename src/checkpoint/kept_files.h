@@ -29,7 +29,7 @@ std::vector<KeptFile> tokenizer_files(const std::filesystem::path& tokenizer);
 bool has_tokenizer(const std::filesystem::path& folder);
 
 /// The folder with the kept files of a checkpoint (a step folder, or a checkpoint directory); empty if there is none.
-std::filesystem::path kept_beside(const std::filesystem::path& checkpoint);
+std::filesystem::path find_kept_folder(const std::filesystem::path& checkpoint);
 
 /// Copies the files to the folder `to` and syncs them. UserError if one cannot be copied.
 void copy_files(const std::vector<KeptFile>& files, const std::filesystem::path& to);

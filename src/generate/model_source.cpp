@@ -47,7 +47,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
     source->model_ = config.model;
     source->precision_ = config.precision;
     source->tokenizer_ = config.data.tokenizer;
-    if (source->tokenizer_ != "bytes") files = checkpoint::kept_beside(reader->folder());
+    if (source->tokenizer_ != "bytes") files = checkpoint::find_kept_folder(reader->folder());
     source->weights_ = std::move(reader);
   }
   if (!files.empty()) {

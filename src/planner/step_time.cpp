@@ -139,9 +139,9 @@ class DataMessages {
     return message("all_gather",
                    bytes * static_cast<double>(parameters - in_fp8) + static_cast<double>(in_fp8));
   }
-  double exposed(double seconds, double beside, bool overlaps) const {
+  double exposed(double seconds, double compute, bool overlaps) const {
     if (!overlaps) return seconds;
-    const double hidden = std::min(seconds * (1.0 - 1.0 / buckets_), beside);
+    const double hidden = std::min(seconds * (1.0 - 1.0 / buckets_), compute);
     return seconds - hidden + (copies() ? gpu_.copies_overlap_cost : gpu_.overlap_cost) * hidden;
   }
 

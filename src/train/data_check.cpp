@@ -114,7 +114,7 @@ std::vector<std::string> check_planned_data(const config::Config& config) {
   std::erase_if(data.valid, [](const config::ValidationSet& set) { return set.sources.empty(); });
   std::error_code error;
   if (!data.tokenizer.empty() && data.tokenizer != "bytes" && !fs::exists(data.tokenizer, error) &&
-      checkpoint::kept_beside(config.checkpoint.directory).empty()) {
+      checkpoint::find_kept_folder(config.checkpoint.directory).empty()) {
     lines.push_back(
         fmt::format("data.tokenizer: {} does not exist on this machine: not checked", data.tokenizer));
     data.tokenizer.clear();

@@ -22,7 +22,7 @@ bool names_files(const std::string& tokenizer) {
 std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const fs::path& directory) {
   if (!names_files(spec)) return spec.empty() ? nullptr : text::make_tokenizer(spec);
   if (checkpoint::tokenizer_files(spec).empty()) {
-    const fs::path kept = checkpoint::kept_beside(directory);
+    const fs::path kept = checkpoint::find_kept_folder(directory);
     if (!kept.empty() && checkpoint::has_tokenizer(kept))  // resumed on another machine
       return text::make_tokenizer(kept.string());
     if (!kept.empty()) return nullptr;
@@ -42,7 +42,7 @@ void keep_tokenizer(const std::string& spec, const fs::path& directory,
   for (const fs::path& source : origins) {
     if (!files.empty()) break;
     if (source.empty()) continue;
-    const fs::path kept = checkpoint::has_tokenizer(source) ? source : checkpoint::kept_beside(source);
+    const fs::path kept = checkpoint::has_tokenizer(source) ? source : checkpoint::find_kept_folder(source);
     if (!kept.empty()) files = checkpoint::kept_files(kept);
   }
   if (!files.empty() && checkpoint::keep_files(files, directory))

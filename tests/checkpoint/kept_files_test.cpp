@@ -8,8 +8,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using checkpoint::find_kept_folder;
 using checkpoint::keep_files;
-using checkpoint::kept_beside;
 using checkpoint::kept_files;
 using checkpoint::KeptFile;
 using checkpoint::tokenizer_files;
@@ -69,7 +69,7 @@ TEST_F(KeptFiles, RenamesOpenAisGpt2FilesToHuggingFaceNames) {
 
 TEST_F(KeptFiles, AreReplacedTogetherAndOnlyIfTheyDiffer) {
   make({"a/tokenizer.json", "a/config.json", "b/my.model", "run/step_00000001/manifest.json"});
-  EXPECT_TRUE(kept_beside(folder_ / "run").empty());
+  EXPECT_TRUE(find_kept_folder(folder_ / "run").empty());
   make({"run/hugging_face.tmp/tokenizer.json"});  // left by a run that was killed
   EXPECT_TRUE(keep_files(kept_files(folder_ / "a"), folder_ / "run"));
   EXPECT_FALSE(keep_files(kept_files(folder_ / "a"), folder_ / "run"));
@@ -85,7 +85,7 @@ TEST_F(KeptFiles, AreReplacedTogetherAndOnlyIfTheyDiffer) {
   EXPECT_EQ(entries(folder_ / "run/hugging_face"), (Names{"tokenizer.model"}));
   EXPECT_EQ(entries(folder_ / "run"), (Names{"hugging_face", "step_00000001"}));
   for (const char* path : {"run", "run/", "run/step_00000001", "run/step_00000001/"})
-    EXPECT_EQ(kept_beside(folder_ / path), fs::absolute(folder_ / "run/hugging_face")) << path;
+    EXPECT_EQ(find_kept_folder(folder_ / path), fs::absolute(folder_ / "run/hugging_face")) << path;
 }
 
 TEST_F(KeptFiles, KeepsTheOldFilesIfCopyingFails) {

@@ -248,12 +248,12 @@ OpCost cost_of(const CurrentScale& args) {
   return moves({args.amax, args.scale});
 }
 
-OpCost cost_of(const OwnScales& args) {
+OpCost cost_of(const CurrentScales& args) {
   return moves({args.amax, args.fp8_max, args.scale});
 }
 
 /// A few scalars.
-OpCost cost_of(const EnterOwnScale&) {
+OpCost cost_of(const RecordCurrentScale&) {
   return {};
 }
 
@@ -277,10 +277,10 @@ OpCost op_cost(const std::any& args) {
       found_among<ActivationForward, ActivationBackward, AdamW, AttentionForward, AttentionBackward,
                   AttentionDecode, CacheAppend, ClipCoefficient, ColumnPieces, RowOrder, CrossEntropy,
                   CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate,
-                  Dropout, EmbeddingForward, EmbeddingBackward, EnterOwnScale, Gemm, GemmActivationForward,
-                  GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize, MuonPlace, MuonUpdate,
-                  NormForward, NormBackward, OwnScales, ParamSplit, QkNormForward, QkNormBackward, Quantize,
-                  QuantizeGroups, Rope, ZeroGranules>(args, cost);
+                  Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
+                  GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,
+                  MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
+                  QkNormBackward, Quantize, QuantizeGroups, Rope, ZeroGranules>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

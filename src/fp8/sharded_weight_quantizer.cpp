@@ -65,11 +65,11 @@ void ShardedWeightQuantizer::record_amax(const Context& context, int number, con
 void ShardedWeightQuantizer::all_reduce_amax(const Context& context, parallel::Communicator* ranks) const {
   if (ranks != nullptr)
     ranks->all_reduce(context, {amax_.data, DType::i32, amax_.shape}, parallel::ReduceOp::max);
-  kernels::own_scales(context, {.amax = amax_,
-                                .fp8_max = fp8_max_,
-                                .power_of_two = powers_of_two_,
-                                .scale = scale_,
-                                .margin = weights_.front().margin});
+  kernels::current_scales(context, {.amax = amax_,
+                                    .fp8_max = fp8_max_,
+                                    .power_of_two = powers_of_two_,
+                                    .scale = scale_,
+                                    .margin = weights_.front().margin});
 }
 
 void ShardedWeightQuantizer::quantize(const Context& context, int number, const Tensor& values,
@@ -83,12 +83,12 @@ void ShardedWeightQuantizer::quantize(const Context& context, int number, const 
 
 void ShardedWeightQuantizer::commit_scale(const Context& context, int number,
                                           const kernels::Fp8Output& out) const {
-  kernels::enter_own_scale(context, {.found_amax = one(amax_, number).as<float>(),
-                                     .found_scale = one(scale_, number).as<float>(),
-                                     .amax = out.amax,
-                                     .current_amax = out.requantize.current_amax,
-                                     .scale = out.requantize.current_scale,
-                                     .scale_inv = out.scale_inv});
+  kernels::record_current_scale(context, {.found_amax = one(amax_, number).as<float>(),
+                                          .found_scale = one(scale_, number).as<float>(),
+                                          .amax = out.amax,
+                                          .current_amax = out.requantize.current_amax,
+                                          .scale = out.requantize.current_scale,
+                                          .scale_inv = out.scale_inv});
 }
 
 }  // namespace te::fp8

@@ -12,7 +12,7 @@ using generate::Continuation;
 
 constexpr double kBound = 1e-5;
 
-class DecoderTest : public ::testing::TestWithParam<Form> {
+class DecoderTest : public ::testing::TestWithParam<ModelVariant> {
  protected:
   config::Config config_of(int64_t batch) {
     config::Config config = tiny_config_of(GetParam());
@@ -204,7 +204,7 @@ TEST_P(DecoderTest, RefusesInvalidTokensAndLengths) {
   EXPECT_THROW(decoder.append({{0, {}}}), InternalError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, DecoderTest, ::testing::ValuesIn(forms()),
+INSTANTIATE_TEST_SUITE_P(ModelVariants, DecoderTest, ::testing::ValuesIn(model_variants()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -13,10 +13,10 @@ struct Cut {
   config::Family family = config::Family::llama;
   int pipeline = 1;
   /// olmo2: a QK norm over the heads of all tensor-parallel ranks; gemma3: layers with different windows.
-  std::string_view form{};
+  std::string_view variant{};
 };
 void PrintTo(const Cut& cut, std::ostream* out) {
-  *out << (cut.form.empty() ? config::to_string(cut.family) : cut.form) << "_pp" << cut.pipeline;
+  *out << (cut.variant.empty() ? config::to_string(cut.family) : cut.variant) << "_pp" << cut.pipeline;
 }
 
 class SharedModel : public ::testing::TestWithParam<Cut> {
@@ -25,8 +25,8 @@ class SharedModel : public ::testing::TestWithParam<Cut> {
     config::Config config = tiny_config(GetParam().family);
     config.model.num_layers = std::max(2, GetParam().pipeline + 1);
     config.model.tie_word_embeddings = true;
-    if (GetParam().form == "gemma3") set_gemma3(config.model);
-    if (GetParam().form == "olmo2") {
+    if (GetParam().variant == "gemma3") set_gemma3(config.model);
+    if (GetParam().variant == "olmo2") {
       config.model.qk_norm = config::QkNorm::projection;
       config.model.norm_placement = config::NormPlacement::post;
     }

@@ -90,20 +90,20 @@ class ReadyDecoder {
 };
 
 /// Variants of a layer, each in a tiny model.
-struct Form {
+struct ModelVariant {
   const char* name;
   config::Family family = config::Family::llama;
   void (*change)(config::ModelConfig&) = [](config::ModelConfig&) {};
 };
-inline void PrintTo(const Form& form, std::ostream* out) {
-  *out << form.name;
+inline void PrintTo(const ModelVariant& variant, std::ostream* out) {
+  *out << variant.name;
 }
-inline config::Config tiny_config_of(const Form& form) {
-  config::Config config = tiny_config(form.family);
-  form.change(config.model);
+inline config::Config tiny_config_of(const ModelVariant& variant) {
+  config::Config config = tiny_config(variant.family);
+  variant.change(config.model);
   return config;
 }
-inline std::vector<Form> forms() {
+inline std::vector<ModelVariant> model_variants() {
   using config::Family, config::ModelConfig;
   return {
       {"gpt", Family::gpt},

@@ -116,17 +116,17 @@ TEST(ScaleUpdateGpu, CurrentScalesEqualTheCpu) {
       context.copy_to_device(rounded, flags.data());
       context.synchronize();
       state.fill_value(0.0f);
-      own_scales(context,
-                 {.amax = amax, .fp8_max = fp8_max, .power_of_two = rounded, .scale = scale, .margin = 1});
+      current_scales(
+          context, {.amax = amax, .fp8_max = fp8_max, .power_of_two = rounded, .scale = scale, .margin = 1});
       std::vector<uint8_t> all = scale.raw();
       for (int64_t i = 0; i < n; ++i) {
         float* const to = state.get().as<float>();
-        enter_own_scale(context, {.found_amax = amax.get().as<float>() + i,
-                                  .found_scale = scale.get().as<float>() + i,
-                                  .amax = to,
-                                  .current_amax = to + 1,
-                                  .scale = to + 2,
-                                  .scale_inv = to + 3});
+        record_current_scale(context, {.found_amax = amax.get().as<float>() + i,
+                                       .found_scale = scale.get().as<float>() + i,
+                                       .amax = to,
+                                       .current_amax = to + 1,
+                                       .scale = to + 2,
+                                       .scale_inv = to + 3});
         const std::vector<uint8_t> bytes = state.raw();
         all.insert(all.end(), bytes.begin(), bytes.end());
       }

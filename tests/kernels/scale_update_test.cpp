@@ -126,11 +126,11 @@ TEST(ScaleUpdate, CurrentScalesAreRoundedDownToPowersOfTwo) {
   fp8_max.fill({448, 448, 448, 448, 448, 57344, 448, 448});
   const std::vector<uint8_t> flags = {1, 1, 0, 0, 1, 1, 1, 1};
   context.copy_to_device(rounded, flags.data());
-  own_scales(context, {.amax = amax, .fp8_max = fp8_max, .power_of_two = rounded, .scale = scale});
+  current_scales(context, {.amax = amax, .fp8_max = fp8_max, .power_of_two = rounded, .scale = scale});
   EXPECT_EQ(scale.floats(),
             (std::vector<float>{1, 1, 1, 448.0f / 3.0f, 128, 16384, std::ldexp(1.0f, 126), 64}));
-  own_scales(context,
-             {.amax = amax, .fp8_max = fp8_max, .power_of_two = rounded, .scale = scale, .margin = 2});
+  current_scales(context,
+                 {.amax = amax, .fp8_max = fp8_max, .power_of_two = rounded, .scale = scale, .margin = 2});
   EXPECT_EQ(scale.floats(),
             (std::vector<float>{1, 1, 1, 112.0f / 3.0f, 32, 4096, std::ldexp(1.0f, 126), 16}));
 }
@@ -142,12 +142,12 @@ TEST(ScaleUpdate, CurrentScaleIsStoredInTheState) {
     found.fill({amax, scale});
     const float* const from = found.get().as<float>();
     float* const to = state.get().as<float>();
-    enter_own_scale(context, {.found_amax = from,
-                              .found_scale = from + 1,
-                              .amax = to,
-                              .current_amax = to + 1,
-                              .scale = to + 2,
-                              .scale_inv = to + 3});
+    record_current_scale(context, {.found_amax = from,
+                                   .found_scale = from + 1,
+                                   .amax = to,
+                                   .current_amax = to + 1,
+                                   .scale = to + 2,
+                                   .scale_inv = to + 3});
     return state.floats();
   };
   state.fill_value(0.0f);
@@ -156,8 +156,8 @@ TEST(ScaleUpdate, CurrentScaleIsStoredInTheState) {
   EXPECT_EQ(enter(kInf, 1.0f)[0], kInf);
   EXPECT_TRUE(std::isnan(enter(kNan, 1.0f)[0]));
   EXPECT_TRUE(std::isnan(enter(5.0f, 1.0f)[0]));
-  enter_own_scale(context,
-                  {.found_amax = found.get().as<float>(), .found_scale = found.get().as<float>() + 1});
+  record_current_scale(context,
+                       {.found_amax = found.get().as<float>(), .found_scale = found.get().as<float>() + 1});
   EXPECT_EQ(state.floats()[1], 5.0f);
 }
 

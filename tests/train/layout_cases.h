@@ -37,7 +37,7 @@ enum class Precision : uint8_t {
 constexpr double kSmallSteps = 2e-4;
 
 /// Variants of a layer; plain: none.
-enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window, window_pattern, gemma3 };
+enum class ModelVariant : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window, window_pattern, gemma3 };
 
 struct Case {
   std::string name;
@@ -57,7 +57,7 @@ struct Case {
   bool bf16_grads = false;   ///< of the main gradients
   bool fp8_head = false;     ///< precision.fp8_output_layer
   std::string overrides{};   ///< precision.overrides
-  Form form = Form::plain;
+  ModelVariant model_variant = ModelVariant::plain;
   int context = 1;
   int groups = 0;  ///< query groups; 0: as many as the tensor size needs
   config::Shard shard = config::Shard::optimizer;
@@ -69,7 +69,9 @@ struct Case {
   int chunks = 0;              ///< parallel.virtual_stages; 0: 2 if interleaved, else 1
   int seq = 0;                 ///< model.seq_length; 0: by width
 
-  bool norms_on_outputs() const { return form == Form::olmo2 || form == Form::gemma3; }
+  bool norms_on_outputs() const {
+    return model_variant == ModelVariant::olmo2 || model_variant == ModelVariant::gemma3;
+  }
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
   bool delayed() const { return precision == Precision::delayed || precision == Precision::delayed_fp32; }
@@ -88,32 +90,32 @@ inline void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
 }
 
-inline void set_form(config::ModelConfig& m, Form form) {
-  switch (form) {
-    case Form::plain:
+inline void set_variant(config::ModelConfig& m, ModelVariant model_variant) {
+  switch (model_variant) {
+    case ModelVariant::plain:
       break;
-    case Form::qwen3:
+    case ModelVariant::qwen3:
       m.qk_norm = config::QkNorm::head;
       break;
-    case Form::olmo2:
+    case ModelVariant::olmo2:
       m.qk_norm = config::QkNorm::projection;
       m.norm_placement = config::NormPlacement::post;
       break;
-    case Form::gpt_neox:
+    case ModelVariant::gpt_neox:
       m.position_embedding = config::PositionEmbedding::rope;
       m.rotary_percent = 0.5;
       m.parallel_residual = true;
       m.activation = config::Activation::gelu_exact;
       break;
-    case Form::biases_window:
+    case ModelVariant::biases_window:
       m.add_qkv_bias = m.add_proj_bias = m.add_mlp_bias = true;
       m.sliding_window = 6;
       break;
-    case Form::window_pattern:
+    case ModelVariant::window_pattern:
       m.sliding_window = 6;
       m.window_pattern = "2w f";
       break;
-    case Form::gemma3:
+    case ModelVariant::gemma3:
       set_gemma3(m);
       m.sliding_window = 6;
       m.add_qkv_bias = false;
@@ -141,7 +143,7 @@ inline config::Config make_config(const Case& c) {
   m.tie_word_embeddings = c.tied();
   m.add_qkv_bias = llama && c.variant;
   m.init_method_std = 0.1;
-  set_form(m, c.form);
+  set_variant(m, c.model_variant);
   if (c.dropout) m.hidden_dropout = m.attention_dropout = 0.1;
   config.precision.dtype = c.fp32()                         ? ComputeDType::fp32
                            : c.precision == Precision::fp16 ? ComputeDType::fp16

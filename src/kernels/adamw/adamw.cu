@@ -20,7 +20,7 @@ static_assert(kAdamWGranule % kWidth == 0);
 
 /// FP32 numbers, optionally with a copy in the model's dtype.
 template <class Param>
-struct WholeMain {
+struct Fp32Main {
   float* main;
   Param* param;  ///< null, a separate buffer or main itself
 
@@ -235,11 +235,11 @@ void launch_for(const Context& context, const AdamW& args, const M& m, const V& 
   if (args.remainder) {
     launch<Grad>(context, args, SplitMain{args.param.as<uint16_t>(), args.remainder.as<uint16_t>()}, m, v);
   } else if (args.param && args.param.dtype == DType::bf16) {
-    launch<Grad>(context, args, WholeMain<__nv_bfloat16>{main, args.param.as<__nv_bfloat16>()}, m, v);
+    launch<Grad>(context, args, Fp32Main<__nv_bfloat16>{main, args.param.as<__nv_bfloat16>()}, m, v);
   } else if (args.param && args.param.dtype == DType::f16) {
-    launch<Grad>(context, args, WholeMain<__half>{main, args.param.as<__half>()}, m, v);
+    launch<Grad>(context, args, Fp32Main<__half>{main, args.param.as<__half>()}, m, v);
   } else {
-    launch<Grad>(context, args, WholeMain<float>{main, args.param.as<float>()}, m, v);
+    launch<Grad>(context, args, Fp32Main<float>{main, args.param.as<float>()}, m, v);
   }
 }
 

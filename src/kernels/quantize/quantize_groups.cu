@@ -22,14 +22,14 @@ constexpr int kUnits = kSide / 16;        ///< 16-byte units per column of the t
 static_assert(kRows == 16 && kCols == 4, "a lane's rows of one column are one 16-byte unit");
 
 /// One layout of the output; null pointers mean that it is not requested.
-struct Form {
+struct LayoutOutput {
   uint8_t* values;
   float* scales;
   int64_t stride;  ///< vectors: stride between groups of 128 columns; blocks: between rows of scales
 };
 
 struct Target {
-  Form rowwise, columnwise;
+  LayoutOutput rowwise, columnwise;
   float fp8_max, margin;
   bool power_of_two;
   float* amax;
@@ -309,7 +309,7 @@ __global__ void invert_kernel(const __grid_constant__ Target target) {
   if (target.columnwise.values != nullptr && i < target.cols) invert(target.columnwise.scales + i);
 }
 
-Form form_of(const Matrix& matrix) {
+LayoutOutput layout_output(const Matrix& matrix) {
   if (!matrix) return {};
   return {matrix.values.as<uint8_t>(), matrix.scales.as<float>(), matrix.scales.cols()};
 }
@@ -329,8 +329,8 @@ void dispatch(DType type, DType format, Launch&& launch) {
 void quantize_groups(const Context& context, const QuantizeGroups& args) {
   if (args.x.numel() == 0) return;
   const Matrix& some = args.rowwise ? args.rowwise : args.columnwise;
-  const Target target{.rowwise = form_of(args.rowwise),
-                      .columnwise = form_of(args.columnwise),
+  const Target target{.rowwise = layout_output(args.rowwise),
+                      .columnwise = layout_output(args.columnwise),
                       .fp8_max = fp8_max(some.dtype()),
                       .margin = std::ldexp(1.0f, -args.margin),
                       .power_of_two = args.power_of_two,

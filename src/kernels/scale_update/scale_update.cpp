@@ -13,8 +13,8 @@ namespace te::kernels {
 namespace cuda {
 void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args);
 void current_scale(const Context& context, const CurrentScale& args);
-void own_scales(const Context& context, const OwnScales& args);
-void enter_own_scale(const Context& context, const EnterOwnScale& args);
+void current_scales(const Context& context, const CurrentScales& args);
+void record_current_scale(const Context& context, const RecordCurrentScale& args);
 }  // namespace cuda
 
 void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args) {
@@ -63,8 +63,8 @@ void current_scale(const Context& context, const CurrentScale& args) {
         scale_of(args.amax.as<float>()[i], args.fp8_max, std::ldexp(1.0f, -args.margin), 1.0f);
 }
 
-void own_scales(const Context& context, const OwnScales& args) {
-  const char* op = "own_scales";
+void current_scales(const Context& context, const CurrentScales& args) {
+  const char* op = "current_scales";
   const int64_t n = args.amax.numel();
   check_dtype(op, "amax", args.amax, DType::f32);
   check_dtype(op, "fp8_max", args.fp8_max, DType::f32);
@@ -72,16 +72,16 @@ void own_scales(const Context& context, const OwnScales& args) {
   check_dtype(op, "scale", args.scale, DType::f32);
   TE_CHECK(args.fp8_max.numel() == n && args.power_of_two.numel() == n && args.scale.numel() == n,
            "{}: fp8_max, power_of_two and scale must have as many elements as amax ({})", op, n);
-  TE_DISPATCH_CUDA(context, own_scales, args);
+  TE_DISPATCH_CUDA(context, current_scales, args);
   for (int64_t i = 0; i < n; ++i)
     args.scale.as<float>()[i] =
         group_scale(args.amax.as<float>()[i], args.fp8_max.as<float>()[i], std::ldexp(1.0f, -args.margin),
                     args.power_of_two.as<uint8_t>()[i] != 0);
 }
 
-void enter_own_scale(const Context& context, const EnterOwnScale& args) {
-  TE_CHECK(args.found_amax && args.found_scale, "enter_own_scale: amax and scale are required");
-  TE_DISPATCH_CUDA(context, enter_own_scale, args);
+void record_current_scale(const Context& context, const RecordCurrentScale& args) {
+  TE_CHECK(args.found_amax && args.found_scale, "record_current_scale: amax and scale are required");
+  TE_DISPATCH_CUDA(context, record_current_scale, args);
   if (args.amax) *args.amax = amax_of(*args.amax, *args.found_amax);
   if (args.current_amax) *args.current_amax = *args.found_amax;
   if (args.scale) *args.scale = *args.found_scale;

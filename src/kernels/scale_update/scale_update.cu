@@ -61,14 +61,14 @@ __global__ void current_scale_kernel(const float* amax, float* scale, int64_t n,
   if (i < n) scale[i] = scale_of(amax[i], fp8_max, margin_factor, 1.0f);
 }
 
-__global__ void own_scales_kernel(const float* amax, const float* fp8_max, const uint8_t* power_of_two,
-                                  float* scale, int64_t n, float margin_factor) {
+__global__ void current_scales_kernel(const float* amax, const float* fp8_max, const uint8_t* power_of_two,
+                                      float* scale, int64_t n, float margin_factor) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < n) scale[i] = group_scale(amax[i], fp8_max[i], margin_factor, power_of_two[i] != 0);
 }
 
 /// A single thread. All other writers of the state are earlier launches.
-__global__ void enter_own_scale_kernel(EnterOwnScale args) {
+__global__ void record_current_scale_kernel(RecordCurrentScale args) {
   const float amax = *args.found_amax, scale = *args.found_scale;
   // Non-negative floats are ordered like their bits, with infinity and NaN above the finite values.
   if (args.amax != nullptr)
@@ -109,17 +109,17 @@ void current_scale(const Context& context, const CurrentScale& args) {
   TE_CUDA_CHECK_LAUNCH();
 }
 
-void own_scales(const Context& context, const OwnScales& args) {
+void current_scales(const Context& context, const CurrentScales& args) {
   const int64_t n = args.amax.numel();
   if (n == 0) return;
-  own_scales_kernel<<<ceil_div(n, 128), 128, 0, cuda_stream(context)>>>(
+  current_scales_kernel<<<ceil_div(n, 128), 128, 0, cuda_stream(context)>>>(
       args.amax.as<float>(), args.fp8_max.as<float>(), args.power_of_two.as<uint8_t>(),
       args.scale.as<float>(), n, std::ldexp(1.0f, -args.margin));
   TE_CUDA_CHECK_LAUNCH();
 }
 
-void enter_own_scale(const Context& context, const EnterOwnScale& args) {
-  enter_own_scale_kernel<<<1, 1, 0, cuda_stream(context)>>>(args);
+void record_current_scale(const Context& context, const RecordCurrentScale& args) {
+  record_current_scale_kernel<<<1, 1, 0, cuda_stream(context)>>>(args);
   TE_CUDA_CHECK_LAUNCH();
 }
 

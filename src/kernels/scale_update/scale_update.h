@@ -42,18 +42,18 @@ void current_scale(const Context& context, const CurrentScale& args);
 /// current_scale):
 ///   scale[i] = fp8_max[i] * 2^-margin / amax[i], or 1 if amax[i] is 0, infinite or NaN; rounded down to a power of two
 ///   if power_of_two[i] is not 0
-struct OwnScales {
+struct CurrentScales {
   Tensor amax;          ///< [n] fp32
   Tensor fp8_max;       ///< [n] fp32
   Tensor power_of_two;  ///< [n] u8
   Tensor scale;         ///< [n] fp32, output
   int margin = 0;
 };
-void own_scales(const Context& context, const OwnScales& args);
+void current_scales(const Context& context, const CurrentScales& args);
 
 /// Writes the results of current scaling for a tensor that was quantized in parts. All pointers are to device memory;
 /// null outputs are not written.
-struct EnterOwnScale {
+struct RecordCurrentScale {
   const float* found_amax = nullptr;   ///< [1]
   const float* found_scale = nullptr;  ///< [1]
   float* amax = nullptr;               ///< [1]: updated with the maximum, NaN > inf > finite
@@ -61,6 +61,6 @@ struct EnterOwnScale {
   float* scale = nullptr;              ///< [1]: receives found_scale
   float* scale_inv = nullptr;          ///< [1]: receives 1 / found_scale
 };
-void enter_own_scale(const Context& context, const EnterOwnScale& args);
+void record_current_scale(const Context& context, const RecordCurrentScale& args);
 
 }  // namespace te::kernels

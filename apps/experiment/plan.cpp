@@ -95,6 +95,17 @@ bool is_name(const std::string& text) {
   });
 }
 
+std::optional<Branch> read_branch(const Reader& variant) {
+  if (!variant.has("branch")) return std::nullopt;
+  const Reader reader(variant.where() + ".branch", variant.node("branch"));
+  reader.only({"of", "step"});
+  Branch branch{reader.value<std::string>("of", "", "another variant's name"),
+                reader.value<int64_t>("step", 0, "a whole number from 1 on")};
+  if (branch.variant.empty()) reader.fail("of", "another variant's name");
+  if (branch.step < 1) reader.fail("step", "a whole number from 1 on: the step of that variant's checkpoint");
+  return branch;
+}
+
 Variant read_variant(const std::string& where, const std::string& name, const YAML::Node& node,
                      const std::vector<int64_t>& seeds) {
   Variant variant{name, {}, seeds};
@@ -108,10 +119,11 @@ Variant read_variant(const std::string& where, const std::string& name, const YA
     content.reset(node);
   if (!node.IsNull()) {
     const Reader reader(place, content);
-    reader.only({"overrides", "seeds", "baseline"});
+    reader.only({"overrides", "seeds", "baseline", "branch"});
     variant.overrides = reader.list<std::string>("overrides", "a list of KEY=VALUE");
     if (reader.has("seeds")) variant.seeds = reader.list<int64_t>("seeds", kSeedRule);
     variant.baseline = reader.value<std::string>("baseline", "", "another variant's name");
+    variant.branch = read_branch(reader);
   }
   check_overrides(place, variant.overrides);
   check_seeds(place, variant.seeds);
@@ -186,6 +198,28 @@ std::optional<Evaluation> read_evaluation(const Reader& root) {
   return evaluation;
 }
 
+const Variant* find_variant(const Experiment& experiment, const std::string& name) {
+  const auto found = std::find_if(experiment.variants.begin(), experiment.variants.end(),
+                                  [&](const Variant& variant) { return variant.name == name; });
+  return found == experiment.variants.end() ? nullptr : &*found;
+}
+
+// The variants of branches have to precede them, have their seeds, and start at step 1 themselves.
+void check_branches(const std::string& where, const Experiment& experiment) {
+  for (const Variant& variant : experiment.variants) {
+    if (!variant.branch) continue;
+    const std::string key = where + ": variants." + variant.name + ".branch";
+    const Variant* parent = find_variant(experiment, variant.branch->variant);
+    if (parent == nullptr || parent >= &variant)
+      user_error("{}: of must be the name of a variant above {}", key, variant.name);
+    if (parent->branch)
+      user_error("{}: {} is a branch itself; branch off {}", key, parent->name, parent->branch->variant);
+    for (const int64_t seed : variant.seeds)
+      if (std::find(parent->seeds.begin(), parent->seeds.end(), seed) == parent->seeds.end())
+        user_error("{}: {} has no run with seed {}; set seeds", key, parent->name, seed);
+  }
+}
+
 void read_variants(const Reader& root, Experiment& experiment) {
   const std::vector<int64_t> seeds = root.list<int64_t>("seeds", kSeedRule);
   if (!root.has("variants") || !root.node("variants").IsMap() || root.node("variants").size() == 0)
@@ -209,6 +243,27 @@ void read_variants(const Reader& root, Experiment& experiment) {
                  root.where(), key, variant.name);
     if (own == variant.name || !names.contains(own)) root.fail(key, "the name of another variant");
   }
+  check_branches(root.where(), experiment);
+}
+
+// Where a branch starts. UserError if its parent does not save that checkpoint or might delete it.
+void set_start(const std::string& key, const Branch& branch, const Run& parent, Run& run) {
+  const config::CheckpointConfig& saves = parent.config.checkpoint;
+  const int64_t last = parent.config.training.train_steps;
+  const bool saved = (saves.save_every > 0 && branch.step % saves.save_every == 0 && branch.step < last) ||
+                     (branch.step == last && saves.save_last);
+  if (!saved)
+    user_error("{}: {} saves no checkpoint of step {}; set checkpoint.save_every to a divisor of it", key,
+               branch.variant, branch.step);
+  if (saves.keep != 0)
+    user_error("{}: {} keeps {} checkpoints and may delete that of step {}; set checkpoint.keep=0", key,
+               branch.variant, saves.keep, branch.step);
+  if (run.config.training.train_steps <= branch.step)
+    user_error("{}: training.train_steps ({}) must be above the step of the branch ({})", key,
+               run.config.training.train_steps, branch.step);
+  run.parent = parent.name;
+  run.parent_step = branch.step;
+  run.start = std::filesystem::path(saves.directory) / fmt::format("step_{:08}", branch.step);
 }
 
 std::vector<std::pair<std::string, std::string>> shared_algorithms(const std::filesystem::path& directory) {
@@ -265,9 +320,17 @@ std::vector<Run> plan_runs(const Experiment& experiment) {
   for (const int64_t seed : seeds) {
     for (const Variant& variant : experiment.variants) {
       if (std::find(variant.seeds.begin(), variant.seeds.end(), seed) == variant.seeds.end()) continue;
-      Run run{fmt::format("{}_seed{}", variant.name, seed), variant.name, seed, {}, {}};
+      Run run;
+      run.name = fmt::format("{}_seed{}", variant.name, seed);
+      run.variant = variant.name;
+      run.seed = seed;
       run.folder = experiment.directory / run.name;
       std::vector<std::string> overrides = experiment.overrides;
+      if (variant.branch) {
+        const std::vector<std::string>& inherited =
+            find_variant(experiment, variant.branch->variant)->overrides;
+        overrides.insert(overrides.end(), inherited.begin(), inherited.end());
+      }
       overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
       if (experiment.run_on.cpu > 0) overrides.emplace_back("training.device=cpu");
       overrides.push_back(fmt::format("training.seed={}", seed));
@@ -278,6 +341,12 @@ std::vector<Run> plan_runs(const Experiment& experiment) {
         run.config = config::load_config(experiment.base, overrides);
       } catch (const UserError& error) {
         user_error("{}: variants.{}: {}", experiment.file.string(), variant.name, error.what());
+      }
+      if (variant.branch) {
+        const std::string parent = fmt::format("{}_seed{}", variant.branch->variant, seed);
+        set_start(
+            fmt::format("{}: variants.{}.branch", experiment.file.string(), variant.name), *variant.branch,
+            *std::find_if(runs.begin(), runs.end(), [&](const Run& r) { return r.name == parent; }), run);
       }
       if (experiment.evaluation && !run.config.checkpoint.save_last)
         user_error(

@@ -11,11 +11,21 @@
 
 namespace te::experiment {
 
+/// The checkpoint that a variant's runs start from: that of the run of another variant with the same seed. One run with
+/// a constant learning rate, and short decays that branch off, give several training lengths for little more than the
+/// price of the longest.
+struct Branch {
+  std::string variant;
+  int64_t step = 0;
+};
+
 struct Variant {
   std::string name;
   std::vector<std::string> overrides;  ///< "key=value"
   std::vector<int64_t> seeds;
   std::string baseline;  ///< the variant that the report compares it with; empty: the experiment's
+  std::optional<Branch>
+      branch;  ///< its overrides follow those of the branch's variant; empty: starts at step 1
 };
 
 /// Devices of the runs: several runs in parallel on GPUs or on the CPU, each with one or more ranks.
@@ -65,6 +75,9 @@ struct Run {
   int64_t seed = 0;
   std::filesystem::path folder;
   config::Config config;  ///< effective
+  std::string parent;  ///< name of the run whose checkpoint of step `parent_step` it starts from; empty: none
+  int64_t parent_step = 0;
+  std::filesystem::path start;  ///< that checkpoint
 };
 
 /// All runs, ordered by seed, so that seed pairs are complete early. Loads and checks each config; UserError names the

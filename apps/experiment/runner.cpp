@@ -54,6 +54,9 @@ int64_t saved_step(const Run& run) {
 Command command_of(const Run& run, const Slot& slot, const std::string& te_train) {
   Command command{slot.launcher, slot.environment};
   command.words.insert(command.words.end(), {te_train, "--config", (run.folder / "config.yaml").string()});
+  // A branch starts from another run's checkpoint until it has its own.
+  if (!run.start.empty() && saved_step(run) == 0)
+    command.words.insert(command.words.end(), {"--set", "checkpoint.resume=" + run.start.string()});
   return command;
 }
 
@@ -95,6 +98,7 @@ void Runner::run(const std::function<void()>& changed) {
   while (true) {
     if (apps::interrupted() && !stopping_) stop();
     if (collect()) changed();
+    if (!stopping_ && fail_branches_without_start()) changed();
     if (!stopping_) start_runs();
     const bool all_done =
         std::all_of(items_.begin(), items_.end(), [](const Item& item) { return item.finished(); });
@@ -107,8 +111,34 @@ void Runner::run(const std::function<void()>& changed) {
   display_.finish(rows());
 }
 
-template <class Start>
-void Runner::start_waiting(bool (*waits)(const Item&), Start start) {
+// A checkpoint's folder gets its name when it is complete, so that a branch can start while its parent still runs.
+bool Runner::can_start(const Item& item) const {
+  if (item.state.stage != Stage::waiting) return false;
+  std::error_code ignored;
+  return item.run.start.empty() || saved_step(item.run) > 0 ||
+         std::filesystem::exists(item.run.start, ignored);
+}
+
+// Branches whose parent has ended without the checkpoint that they start from cannot run. Returns whether one failed.
+bool Runner::fail_branches_without_start() {
+  bool any = false;
+  for (Item& item : items_) {
+    if (item.state.stage != Stage::waiting || can_start(item)) continue;
+    const auto parent = std::find_if(items_.begin(), items_.end(),
+                                     [&](const Item& other) { return other.run.name == item.run.parent; });
+    if (!parent->finished()) continue;
+    item.state.stage = Stage::failed;
+    item.state.reason = fmt::format("{} ({}) has no checkpoint of step {}", parent->run.name,
+                                    to_string(parent->state.stage), item.run.parent_step);
+    write_state(item.run, item.state);
+    display_.event(fmt::format("{}: failed: {}", item.run.name, item.state.reason));
+    any = true;
+  }
+  return any;
+}
+
+template <class Waits, class Start>
+void Runner::start_waiting(Waits waits, Start start) {
   for (Item& item : items_) {
     if (item.process != 0 || !waits(item)) continue;
     const auto free = std::find(busy_.begin(), busy_.end(), false);
@@ -120,7 +150,7 @@ void Runner::start_waiting(bool (*waits)(const Item&), Start start) {
 // Evaluations start first: they are short, and give early results of finished runs.
 void Runner::start_runs() {
   start_waiting([](const Item& item) { return item.awaits_evaluation(); }, &Runner::start_evaluation);
-  start_waiting([](const Item& item) { return item.state.stage == Stage::waiting; }, &Runner::start);
+  start_waiting([this](const Item& item) { return can_start(item); }, &Runner::start);
 }
 
 std::optional<FolderLock> Runner::lock(Item& item) {

@@ -60,8 +60,10 @@ class Runner {
 
  private:
   void start_runs();
-  template <class Start>
-  void start_waiting(bool (*waits)(const Item&), Start start);
+  template <class Waits, class Start>
+  void start_waiting(Waits waits, Start start);
+  bool can_start(const Item& item) const;
+  bool fail_branches_without_start();
   std::optional<FolderLock> lock(Item& item);
   void start(Item& item, size_t slot);
   void start_evaluation(Item& item, size_t slot);

@@ -60,6 +60,66 @@ TEST_F(TeExperiment, RunsAllVariantsWithAllSeedsOnce) {
   EXPECT_EQ(std::filesystem::last_write_time(folder_ / "out/fp8_seed2/loss.csv"), written);
 }
 
+// One run with a constant learning rate and a decay that branches off equals a shorter run with that decay.
+TEST_F(TeExperiment, BranchesStartFromAnotherVariantsCheckpoint) {
+  std::string text = tiny(
+      "training.train_steps=14, optimizer.decay_steps=14, checkpoint.save_every=4, checkpoint.keep=0, "
+      "optimizer.decay=wsd, "
+      "optimizer.wsd_decay_steps=4, optimizer.lr=0.01, optimizer.warmup_steps=1");
+  text.insert(text.find("seeds:"),
+              "  bf16_12: {branch: {of: bf16, step: 8}, overrides: [training.train_steps=12, "
+              "optimizer.decay_steps=12]}\n"
+              "  fp8_12: {branch: {of: fp8, step: 8}, overrides: [training.train_steps=12, "
+              "optimizer.decay_steps=12], baseline: bf16_12}\n"
+              "  fp8_from_1: {overrides: [precision.fp8=hybrid, training.train_steps=12, "
+              "optimizer.decay_steps=12], seeds: [1]}\n");
+  write_file(folder_ / "tiny.yaml", text);
+  const Result result = run(folder_ / "tiny.yaml");
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  for (const char* name : {"bf16_12_seed1", "bf16_12_seed2", "fp8_12_seed1", "fp8_12_seed2"}) {
+    EXPECT_EQ(lines(log(name)), 5) << name;  // a header and steps 9 to 12
+    TE_EXPECT_CONTAINS(read_file(folder_ / ("out/" + std::string(name) + "/console.log")), "after step 8");
+  }
+  const std::vector<std::string> whole = losses(log("fp8_from_1_seed1")),
+                                 branch = losses(log("fp8_12_seed1"));
+  EXPECT_EQ(std::vector<std::string>(whole.begin() + 9, whole.end()),
+            std::vector<std::string>(branch.begin() + 1, branch.end()));
+  EXPECT_NE(losses(log("fp8_seed1")).at(12), branch.at(4)) << "without the decay";
+
+  // Without the parent's checkpoint a branch that has not run fails, and says why.
+  std::filesystem::remove_all(folder_ / "out/fp8_12_seed2");
+  std::filesystem::remove_all(folder_ / "out/fp8_seed2/checkpoints/step_00000008");
+  const Result without = run(folder_ / "tiny.yaml");
+  EXPECT_EQ(without.code, 1) << without.out << without.error;
+  TE_EXPECT_CONTAINS(file("fp8_12_seed2/state.json").value("reason", ""),
+                     "fp8_seed2 (finished) has no checkpoint of step 8");
+}
+
+TEST_F(TeExperiment, RefusesBranchesThatCannotStart) {
+  const std::string text = tiny("training.train_steps=14, checkpoint.save_every=4, checkpoint.keep=0");
+  const auto refused = [&](const std::string& variants) {
+    std::string changed = text;
+    changed.insert(changed.find("seeds:"), variants);
+    write_file(folder_ / "tiny.yaml", changed);
+    const Result result = run("--dry-run " + (folder_ / "tiny.yaml"));
+    EXPECT_EQ(result.code, 2) << result.out << result.error;
+    return result.error;
+  };
+  TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf17, step: 8}}\n"), "the name of a variant above b");
+  TE_EXPECT_CONTAINS(refused("  b: {branch: {step: 8}}\n"), "branch: of must be another variant's name");
+  TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf16}}\n"), "step must be a whole number from 1 on");
+  TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf16, step: 6}, overrides: [training.train_steps=12]}\n"),
+                     "bf16 saves no checkpoint of step 6; set checkpoint.save_every");
+  TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf16, step: 8}, overrides: [training.train_steps=8]}\n"),
+                     "training.train_steps (8) must be above the step of the branch (8)");
+  TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf16, step: 8}, seeds: [3]}\n"),
+                     "bf16 has no run with seed 3");
+  TE_EXPECT_CONTAINS(refused("  b: {overrides: [checkpoint.keep=2]}\n  c: {branch: {of: b, step: 8}}\n"),
+                     "set checkpoint.keep=0");
+  TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf16, step: 8}}\n  c: {branch: {of: b, step: 12}}\n"),
+                     "b is a branch itself; branch off bf16");
+}
+
 TEST_F(TeExperiment, MakesAReport) {
   std::string three = tiny("training.train_steps=5");
   three.insert(

@@ -174,7 +174,7 @@ std::vector<Fp8State> Resharding::split_fp8() {
     const fp8::ScaleTable& table = plans_[rank].stage.recipe().table();
     states[rank] = {.history_len = fp8_.history_len, .position = fp8_.position, .rows = {}};
     for (int i = 0; i < table.size(); ++i) {
-      const auto found = left.find({table.info(i).name, fp8::role_name(table.info(i).role)});
+      const auto found = left.find({table.info(i).linear.name(), fp8::role_name(table.info(i).role)});
       if (found == left.end()) continue;
       states[rank].rows.push_back(*found->second);
       left.erase(found);

@@ -132,7 +132,7 @@ bool saves_fp8(const TrainingState& state) {
 }
 
 Fp8Operand operand_of(const fp8::OperandInfo& info) {
-  return {info.name, fp8::role_name(info.role), fp8_max(info.format)};
+  return {info.linear.name(), fp8::role_name(info.role), fp8_max(info.format)};
 }
 
 Fp8State read_fp8(const Context& context, const fp8::ScaleTable& table) {

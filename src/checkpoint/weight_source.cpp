@@ -16,10 +16,6 @@ int64_t TensorInfo::cols() const {
   return shape.empty() ? 1 : std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-bool has_vocabulary_rows(std::string_view parameter) {
-  return parameter == "embedding.word_embeddings.weight" || parameter == "output_layer.weight";
-}
-
 TensorInfo checked_info(const WeightSource& source, int64_t vocab_size, const std::string& name,
                         const parameters::Parameter& parameter) {
   std::optional<TensorInfo> stored = source.info(name);
@@ -29,7 +25,7 @@ TensorInfo checked_info(const WeightSource& source, int64_t vocab_size, const st
   const Shape& wanted = parameter.shard.global;
   bool fits = static_cast<int>(stored->shape.size()) == wanted.rank();
   for (int axis = 0; fits && axis < wanted.rank(); ++axis) {
-    const bool padded = axis == 0 && has_vocabulary_rows(parameter.name);
+    const bool padded = axis == 0 && has_vocabulary_rows(parameter.id.role);
     fits = padded ? stored->shape[0] >= vocab_size : stored->shape[axis] == wanted[axis];
   }
   if (!fits)

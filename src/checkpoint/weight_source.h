@@ -38,10 +38,6 @@ class WeightSource {
   virtual void read(std::string_view name, const Block& block, float* out) const = 0;
 };
 
-/// True for the embedding and the output layer, which have a row per token, then rows that pad the vocabulary. The
-/// number of padding rows depends on the tensor parallelism of the run that stored them.
-bool has_vocabulary_rows(std::string_view parameter);
-
 /// Shape and dtype of the stored tensor `name`, which is the parameter or one of its Adam moments. UserError if it is
 /// missing or has a different shape; the number of rows that pad the vocabulary (beyond vocab_size) may differ.
 TensorInfo checked_info(const WeightSource& source, int64_t vocab_size, const std::string& name,

@@ -19,10 +19,11 @@ constexpr double kFp8Time = 0.53, kAttentionTime = 2.0, kOtherOps = 1.08;
 }
 
 /// FLOPs of a linear's forward GEMM per token, weighted by the relative time of its precision.
-double gemm_time(const Config& config, std::string_view linear, int64_t layer, double parameters) {
+double gemm_time(const Config& config, LinearKind linear, int64_t layer, double parameters) {
   const PrecisionConfig& precision = config.precision;
-  const bool fp8 = precision.fp8 != Fp8Mode::off &&
-                   linear_precision(precision, linear, layer, config.model.num_layers).quantized();
+  const bool fp8 =
+      precision.fp8 != Fp8Mode::off &&
+      linear_precision(precision, {static_cast<int>(layer), linear}, config.model.num_layers).quantized();
   return 2.0 * parameters * (fp8 ? kFp8Time : 1.0);
 }
 
@@ -69,13 +70,13 @@ double head_in_layers(const Config& config) {
   const int64_t middle = m.num_layers / 2;
   const double keys = span * (2.0 * seq - span) / seq;  // average number of keys of two tokens
   const double gemms =
-      gemm_time(config, "linear_qkv", middle, hidden * static_cast<double>(m.qkv_width())) +
-      gemm_time(config, "linear_proj", middle, hidden * static_cast<double>(m.attention_width())) +
-      gemm_time(config, "linear_fc1", middle, hidden * static_cast<double>(m.fc1_width())) +
-      gemm_time(config, "linear_fc2", middle, hidden * static_cast<double>(m.ffn_hidden_size));
+      gemm_time(config, LinearKind::qkv, middle, hidden * static_cast<double>(m.qkv_width())) +
+      gemm_time(config, LinearKind::proj, middle, hidden * static_cast<double>(m.attention_width())) +
+      gemm_time(config, LinearKind::fc1, middle, hidden * static_cast<double>(m.fc1_width())) +
+      gemm_time(config, LinearKind::fc2, middle, hidden * static_cast<double>(m.ffn_hidden_size));
   const double attention = kAttentionTime * 2.0 * keys * static_cast<double>(m.attention_width());
-  const double head =
-      gemm_time(config, kOutputLayerName, m.num_layers, hidden * static_cast<double>(m.padded_vocab_size()));
+  const double head = gemm_time(config, LinearKind::output_layer, m.num_layers,
+                                hidden * static_cast<double>(m.padded_vocab_size()));
   return head / (kOtherOps * (gemms + attention));
 }
 

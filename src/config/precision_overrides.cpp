@@ -9,14 +9,11 @@
 
 namespace te::config {
 
-const std::vector<std::string_view> kLinearNames = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2",
-                                                    kOutputLayerName};
-
 namespace {
 
 constexpr std::string_view kSyntax =
-    "SELECTOR: SETTING with a selector of linear_qkv | linear_proj | linear_fc1 | linear_fc2 | output_layer, "
-    "layers A-B, fprop | dgrad | wgrad, input | weight | grad_output, and a setting of bf16 | e4m3 | e5m2 | "
+    "SELECTOR: SETTING with a selector of {}, layers A-B, fprop | dgrad | wgrad, input | weight | "
+    "grad_output, and a setting of bf16 | e4m3 | e5m2 | "
     "delayed | tensorwise | rowwise | blockwise";
 
 /// Bit sets of the GEMMs and operands that a rule selects.
@@ -29,16 +26,20 @@ struct LayerRange {
 
 struct Rule {
   std::string text;
-  std::vector<std::string> linears;  ///< empty: all linears of the layers
-  std::vector<LayerRange> layers;    ///< empty: all
-  uint8_t gemms = 0, roles = 0;      ///< 0: all
+  std::vector<LinearKind> linears;  ///< empty: all linears of the layers
+  std::vector<LayerRange> layers;   ///< empty: all
+  uint8_t gemms = 0, roles = 0;     ///< 0: all
   bool bf16 = false;
   std::optional<Fp8Recipe> recipe;
   std::optional<DType> format;
 };
 
 [[noreturn]] void refuse(const Rule& rule, std::string_view problem) {
-  user_error("precision.overrides: '{}' {}; a rule is {}", one_line(rule.text), problem, kSyntax);
+  std::string linears;
+  for (const LinearKind linear : kLinearKinds)
+    linears += fmt::format("{}{}", linears.empty() ? "" : " | ", to_string(linear));
+  user_error("precision.overrides: '{}' {}; a rule is {}", one_line(rule.text), problem,
+             fmt::format(kSyntax, linears));
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -84,8 +85,8 @@ void parse_selector(Rule& rule, std::string_view text) {
       in_layers = true;
     } else if (in_layers && parse_range(word, range)) {
       rule.layers.push_back(range);
-    } else if (std::find(kLinearNames.begin(), kLinearNames.end(), word) != kLinearNames.end()) {
-      rule.linears.emplace_back(word);
+    } else if (const std::optional<LinearKind> linear = linear_kind_of(word)) {
+      rule.linears.push_back(*linear);
     } else if (const auto* gemm = std::find_if(std::begin(gemms), std::end(gemms), named);
                gemm != std::end(gemms)) {
       rule.gemms |= gemm->second;
@@ -134,7 +135,7 @@ int64_t absolute_layer(int64_t layer, int64_t num_layers) {
   return layer < 0 ? num_layers + layer : layer;
 }
 
-bool names(const Rule& rule, std::string_view linear) {
+bool names(const Rule& rule, LinearKind linear) {
   return std::find(rule.linears.begin(), rule.linears.end(), linear) != rule.linears.end();
 }
 
@@ -147,17 +148,17 @@ void check_layers(const Rule& rule, int64_t num_layers) {
     if (absolute_layer(range.first, num_layers) > absolute_layer(range.last, num_layers))
       refuse(rule, fmt::format("has the range {}-{}, which ends before it begins", range.first, range.last));
   }
-  if (!rule.layers.empty() && names(rule, kOutputLayerName))
+  if (!rule.layers.empty() && names(rule, LinearKind::output_layer))
     refuse(rule, "names layers and output_layer, which is not in a layer: give it a separate rule");
 }
 
-bool selects(const Rule& rule, std::string_view linear, int64_t layer, int64_t num_layers) {
-  if (!rule.linears.empty() && !names(rule, linear)) return false;
-  if (linear == kOutputLayerName) return !rule.linears.empty();
+bool selects(const Rule& rule, const LinearId& linear, int64_t num_layers) {
+  if (!rule.linears.empty() && !names(rule, linear.kind)) return false;
+  if (linear.kind == LinearKind::output_layer) return !rule.linears.empty();
   if (rule.layers.empty()) return true;
   return std::any_of(rule.layers.begin(), rule.layers.end(), [&](const LayerRange& range) {
-    return layer >= absolute_layer(range.first, num_layers) &&
-           layer <= absolute_layer(range.last, num_layers);
+    return linear.layer >= absolute_layer(range.first, num_layers) &&
+           linear.layer <= absolute_layer(range.last, num_layers);
   });
 }
 
@@ -189,18 +190,18 @@ void apply(const Rule& rule, LinearPrecision& linear) {
 }
 
 LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule>& rules,
-                        std::string_view linear, int64_t layer, int64_t num_layers) {
+                        const LinearId& linear, int64_t num_layers) {
   LinearPrecision result{.recipe = precision.fp8_recipe};
   if (precision.fp8 == Fp8Mode::off) return result;
-  const bool output_layer = linear == kOutputLayerName;
-  const bool on =
-      output_layer ? precision.fp8_output_layer
-                   : layer >= precision.first_layers_bf16 && layer < num_layers - precision.last_layers_bf16;
+  const bool on = linear.kind == LinearKind::output_layer
+                      ? precision.fp8_output_layer
+                      : linear.layer >= precision.first_layers_bf16 &&
+                            linear.layer < num_layers - precision.last_layers_bf16;
   result.fprop = result.dgrad = result.wgrad = on;
   // Hybrid uses the wider exponent (E5M2) for gradients, because they have the wider range.
   if (precision.fp8 == Fp8Mode::e4m3) result.grad_output = DType::e4m3;
   for (const Rule& rule : rules)
-    if (selects(rule, linear, layer, num_layers)) apply(rule, result);
+    if (selects(rule, linear, num_layers)) apply(rule, result);
   return result;
 }
 
@@ -218,9 +219,9 @@ std::string describe(const LinearPrecision& linear, std::string_view dtype) {
 
 }  // namespace
 
-LinearPrecision linear_precision(const PrecisionConfig& precision, std::string_view linear, int64_t layer,
+LinearPrecision linear_precision(const PrecisionConfig& precision, const LinearId& linear,
                                  int64_t num_layers) {
-  return resolve(precision, parse_rules(precision.overrides), linear, layer, num_layers);
+  return resolve(precision, parse_rules(precision.overrides), linear, num_layers);
 }
 
 PrecisionConfig as_quantized(PrecisionConfig precision) {
@@ -231,17 +232,21 @@ PrecisionConfig as_quantized(PrecisionConfig precision) {
 std::string precision_table(const PrecisionConfig& precision, int64_t num_layers) {
   const std::vector<Rule> rules = parse_rules(precision.overrides);
   std::string text;
-  for (const std::string_view linear : kLinearNames) {
-    const bool output_layer = linear == kOutputLayerName;
+  for (const LinearKind linear : kLinearKinds) {
+    const bool output_layer = linear == LinearKind::output_layer;
+    const auto precision_in = [&](int64_t layer) {
+      return resolve(precision, rules, {static_cast<int>(layer), linear}, num_layers);
+    };
     for (int64_t first = 0, end = output_layer ? 1 : num_layers; first < end;) {
-      const LinearPrecision one = resolve(precision, rules, linear, first, num_layers);
+      const LinearPrecision one = precision_in(first);
       int64_t last = first;
-      while (last + 1 < end && resolve(precision, rules, linear, last + 1, num_layers) == one) ++last;
+      while (last + 1 < end && precision_in(last + 1) == one) ++last;
       const std::string layers = output_layer                    ? ""
                                  : first == last                 ? fmt::format("layer {}", first)
                                  : last + 1 == end && first == 0 ? "all layers"
                                                                  : fmt::format("layers {}-{}", first, last);
-      text += fmt::format("  {:<13}{:<16}{}\n", linear, layers, describe(one, to_string(precision.dtype)));
+      text += fmt::format("  {:<13}{:<16}{}\n", to_string(linear), layers,
+                          describe(one, to_string(precision.dtype)));
       first = last + 1;
     }
   }
@@ -251,15 +256,15 @@ std::string precision_table(const PrecisionConfig& precision, int64_t num_layers
 void check_overrides(const PrecisionConfig& precision, int64_t num_layers) {
   const std::vector<Rule> rules = parse_rules(precision.overrides);
   for (const Rule& rule : rules) check_layers(rule, num_layers);
-  for (const std::string_view linear : kLinearNames) {
-    for (int64_t layer = 0; layer < (linear == kOutputLayerName ? 1 : num_layers); ++layer) {
-      const LinearPrecision one = resolve(precision, rules, linear, layer, num_layers);
+  for (const LinearKind linear : kLinearKinds) {
+    for (int layer = 0; layer < (linear == LinearKind::output_layer ? 1 : num_layers); ++layer) {
+      const LinearPrecision one = resolve(precision, rules, {layer, linear}, num_layers);
       const bool input = one.input == DType::e5m2, weight = one.weight == DType::e5m2,
                  grad = one.grad_output == DType::e5m2;
       if ((one.fprop && input && weight) || (one.dgrad && grad && weight) || (one.wgrad && grad && input))
         user_error(
             "precision.overrides: {} of layer {} has a GEMM with two E5M2 operands; give one of them e4m3",
-            linear, layer);
+            to_string(linear), layer);
     }
   }
 }

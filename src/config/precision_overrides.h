@@ -14,11 +14,11 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "config/config.h"
 #include "core/dtype.h"
+#include "core/parameter_id.h"
 
 namespace te::config {
 
@@ -32,12 +32,7 @@ struct LinearPrecision {
   bool operator==(const LinearPrecision&) const = default;
 };
 
-/// Names of the linears of a layer in the order of the forward pass, followed by the output layer.
-extern const std::vector<std::string_view> kLinearNames;
-constexpr std::string_view kOutputLayerName = "output_layer";
-
-/// The precision of `linear` (a name of kLinearNames) in layer `layer`, which is ignored for the output layer.
-LinearPrecision linear_precision(const PrecisionConfig& precision, std::string_view linear, int64_t layer,
+LinearPrecision linear_precision(const PrecisionConfig& precision, const LinearId& linear,
                                  int64_t num_layers);
 
 /// The precision with FP8 (hybrid) on if it is off: the precision of an FP8 run with this config.

@@ -78,7 +78,7 @@ void check_fp8(const Config& c) {
                       fmt::format("model.num_attention_heads * model.kv_channels{} = {} * {}", per_rank,
                                   m.num_attention_heads, m.kv_channels),
                       m.attention_width() / ranks);
-  if (linear_precision(p, kOutputLayerName, m.num_layers, m.num_layers).quantized()) {
+  if (linear_precision(p, {0, LinearKind::output_layer}, m.num_layers).quantized()) {
     check_fp8_dimension(p, "model.vocab_size, padded," + per_rank, m.padded_vocab_size() / ranks);
   }
   check_fp8_dimension(

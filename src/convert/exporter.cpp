@@ -38,8 +38,8 @@ struct Job {
 
 void check_shape(const checkpoint::Reader& reader, const ParameterLayout& parameter) {
   const checkpoint::LogicalTensor& stored = reader.at(parameter.name);
-  const bool rows = checkpoint::has_vocabulary_rows(parameter.name) ? stored.rows() >= parameter.rows()
-                                                                    : stored.rows() == parameter.rows();
+  const bool rows = has_vocabulary_rows(parameter.id.role) ? stored.rows() >= parameter.rows()
+                                                           : stored.rows() == parameter.rows();
   if (!rows || stored.cols() != parameter.cols() ||
       (stored.dtype != DType::f32 && stored.dtype != DType::bf16))
     user_error(

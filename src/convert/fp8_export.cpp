@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "config/precision_overrides.h"
 #include "convert/write_behind.h"
@@ -14,29 +15,17 @@
 namespace te::convert {
 namespace {
 
-/// The layer index of a parameter, or -1.
-int64_t layer_of(const std::string& name) {
-  constexpr std::string_view kPrefix = "layers.";
-  return name.starts_with(kPrefix) ? std::stoll(name.substr(kPrefix.size())) : -1;
+/// The linear layer whose weight this is; empty for other parameters and the output layer, which stays in BF16.
+std::optional<LinearId> linear_of(const ParameterLayout& parameter) {
+  const ParameterId& id = parameter.id;
+  const std::optional<LinearKind> kind = linear_kind_of(id.role);
+  if (!kind || kind == LinearKind::output_layer || id.part != ParameterPart::weight) return {};
+  return LinearId{id.layer, *kind};
 }
 
-bool is_linear_weight(const ParameterLayout& parameter) {
-  return layer_of(parameter.name) >= 0 && parameter.name.find(".linear_") != std::string::npos &&
-         parameter.name.ends_with(".weight");
-}
-
-std::string without(const std::string& name, std::string_view ending) {
-  return name.substr(0, name.size() - ending.size());
-}
-
+/// The other program's module of a weight.
 std::string module_of(const Part& part) {
-  return without(part.name, ".weight");
-}
-
-/// The linear layer of a weight: "linear_qkv" of layers.0.self_attention.linear_qkv.weight.
-std::string linear_of(const ParameterLayout& parameter) {
-  const std::string name = without(parameter.name, ".weight");
-  return name.substr(name.rfind('.') + 1);
+  return part.name.substr(0, part.name.size() - std::string_view(".weight").size());
 }
 
 void round_to_bf16(std::span<float> values) {
@@ -53,7 +42,7 @@ Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision,
       margin_(static_cast<int>(precision.margin)) {
   if (format_ == Fp8Format::off) return;
   for (const ParameterLayout& parameter : layout) {
-    if (!is_linear_weight(parameter)) continue;
+    if (!linear_of(parameter)) continue;
     if (parameter.parts.front().order == Order::permuted)
       user_error(
           "--fp8: {} rotates a part of each head (model.rotary_percent), which needs reordered rows; FP8 "
@@ -79,9 +68,9 @@ void Fp8Export::find_linears(const config::PrecisionConfig& trained, int64_t num
                              const std::vector<ParameterLayout>& layout) {
   const config::PrecisionConfig precision = config::as_quantized(trained);
   for (const ParameterLayout& parameter : layout) {
-    if (!is_linear_weight(parameter)) continue;
-    const config::LinearPrecision linear =
-        config::linear_precision(precision, linear_of(parameter), layer_of(parameter.name), num_layers);
+    const std::optional<LinearId> id = linear_of(parameter);
+    if (!id) continue;
+    const config::LinearPrecision linear = config::linear_precision(precision, *id, num_layers);
     // Inference runs the forward pass only.
     const bool quantized = linear.fprop;
     // The parts of a parameter share one scale, so either all of them are converted or none.
@@ -104,7 +93,7 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
   const checkpoint::Fp8State state = reader.fp8();
   const float margin = std::ldexp(1.0f, -margin_);
   for (Linear& linear : linears_) {
-    const std::string name = without(linear.parameter->name, ".weight");
+    const std::string name = linear_of(*linear.parameter)->name();
     const auto row =
         std::find_if(state.rows.begin(), state.rows.end(), [&](const checkpoint::Fp8State::Row& found) {
           return found.operand.name == name && found.operand.role == "input";

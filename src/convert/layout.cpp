@@ -9,20 +9,21 @@ namespace te::convert {
 namespace {
 
 using config::ModelConfig;
+using Role = ParameterRole;
 
 using RowOrder = std::shared_ptr<const std::vector<int64_t>>;
 
-ParameterLayout same(const std::string& name, const std::string& theirs, std::vector<int64_t> shape) {
-  return {name, shape, {{theirs, shape, Order::rows, nullptr}}};
+ParameterLayout same(const ParameterId& id, const std::string& theirs, std::vector<int64_t> shape) {
+  return {id, shape, {{theirs, shape, Order::rows, nullptr}}};
 }
 
-ParameterLayout conv1d(const std::string& name, const std::string& theirs, int64_t out, int64_t in) {
-  return {name, {out, in}, {{theirs, {in, out}, Order::transposed, nullptr}}};
+ParameterLayout conv1d(const ParameterId& id, const std::string& theirs, int64_t out, int64_t in) {
+  return {id, {out, in}, {{theirs, {in, out}, Order::transposed, nullptr}}};
 }
 
-ParameterLayout permuted(const std::string& name, const std::string& theirs, std::vector<int64_t> shape,
+ParameterLayout permuted(const ParameterId& id, const std::string& theirs, std::vector<int64_t> shape,
                          const RowOrder& order) {
-  return {name, shape, {{theirs, shape, Order::permuted, order}}};
+  return {id, shape, {{theirs, shape, Order::permuted, order}}};
 }
 
 // --- orders of rows ----------------------------------------------------------------------------------------
@@ -81,31 +82,32 @@ class Llama {
  public:
   Llama(const ModelConfig& m, Architecture architecture) : m_(m), architecture_(architecture) {
     result_.push_back(
-        same("embedding.word_embeddings.weight", "model.embed_tokens.weight", {m.vocab_size, m.hidden_size}));
-    for (int64_t layer = 0; layer < m.num_layers; ++layer) {
-      ours_ = fmt::format("layers.{}.", layer);
-      theirs_ = "model." + ours_;
+        same({Role::word_embeddings}, "model.embed_tokens.weight", {m.vocab_size, m.hidden_size}));
+    for (; layer_ < m.num_layers; ++layer_) {
+      theirs_ = "model." + layer_name(layer_) + ".";
       attention();
       mlp();
       norms();
     }
-    result_.push_back(same("final_layernorm.weight", "model.norm.weight", {m.hidden_size}));
+    result_.push_back(same({Role::final_norm}, "model.norm.weight", {m.hidden_size}));
     if (!m.tie_word_embeddings)
-      result_.push_back(same("output_layer.weight", "lm_head.weight", {m.vocab_size, m.hidden_size}));
+      result_.push_back(same({Role::output_layer}, "lm_head.weight", {m.vocab_size, m.hidden_size}));
   }
   std::vector<ParameterLayout> result() && { return std::move(result_); }
 
  private:
-  void add(const std::string& ours, const std::string& theirs, std::vector<int64_t> shape) {
-    result_.push_back(same(ours_ + ours, theirs_ + theirs, std::move(shape)));
+  ParameterId weight(Role role) const { return {role, layer_}; }
+  ParameterId bias(Role role) const { return {role, layer_, ParameterPart::bias}; }
+  void add(const ParameterId& id, const std::string& theirs, std::vector<int64_t> shape) {
+    result_.push_back(same(id, theirs_ + theirs, std::move(shape)));
   }
 
   void attention() {
     const int64_t hidden = m_.hidden_size, q = m_.attention_width(),
                   kv = m_.num_query_groups * m_.kv_channels;
-    const std::string qkv = ours_ + "self_attention.linear_qkv", attention = theirs_ + "self_attn.";
+    const std::string attention = theirs_ + "self_attn.";
     if (m_.add_qkv_bias)
-      result_.push_back({qkv + ".bias",
+      result_.push_back({bias(Role::linear_qkv),
                          {q + 2 * kv},
                          {{attention + "q_proj.bias", {q}},
                           {attention + "k_proj.bias", {kv}},
@@ -113,60 +115,62 @@ class Llama {
     if (architecture_ == Architecture::phi3) {
       const std::string name = attention + "qkv_proj.weight";
       result_.push_back(m_.rotary_percent == 1.0
-                            ? same(qkv + ".weight", name, {q + 2 * kv, hidden})
-                            : permuted(qkv + ".weight", name, {q + 2 * kv, hidden}, packed(m_)));
+                            ? same(weight(Role::linear_qkv), name, {q + 2 * kv, hidden})
+                            : permuted(weight(Role::linear_qkv), name, {q + 2 * kv, hidden}, packed(m_)));
     } else {
-      result_.push_back({qkv + ".weight",
+      result_.push_back({weight(Role::linear_qkv),
                          {q + 2 * kv, hidden},
                          {{attention + "q_proj.weight", {q, hidden}},
                           {attention + "k_proj.weight", {kv, hidden}},
                           {attention + "v_proj.weight", {kv, hidden}}}});
     }
-    if (m_.add_proj_bias) add("self_attention.linear_proj.bias", "self_attn.o_proj.bias", {hidden});
-    add("self_attention.linear_proj.weight", "self_attn.o_proj.weight", {hidden, q});
+    if (m_.add_proj_bias) add(bias(Role::linear_proj), "self_attn.o_proj.bias", {hidden});
+    add(weight(Role::linear_proj), "self_attn.o_proj.weight", {hidden, q});
     if (m_.qk_norm == config::QkNorm::none) return;
     const bool head = m_.qk_norm == config::QkNorm::head;
-    add("self_attention.q_layernorm.weight", "self_attn.q_norm.weight", {head ? m_.kv_channels : q});
-    add("self_attention.k_layernorm.weight", "self_attn.k_norm.weight", {head ? m_.kv_channels : kv});
+    add(weight(Role::q_norm), "self_attn.q_norm.weight", {head ? m_.kv_channels : q});
+    add(weight(Role::k_norm), "self_attn.k_norm.weight", {head ? m_.kv_channels : kv});
   }
 
   void mlp() {
     const int64_t hidden = m_.hidden_size, ffn = m_.ffn_hidden_size;
-    const std::string fc1 = ours_ + "mlp.linear_fc1", mlp = theirs_ + "mlp.";
+    const std::string mlp = theirs_ + "mlp.";
     if (m_.add_mlp_bias) {
-      result_.push_back(
-          {fc1 + ".bias", {2 * ffn}, {{mlp + "gate_proj.bias", {ffn}}, {mlp + "up_proj.bias", {ffn}}}});
-      add("mlp.linear_fc2.bias", "mlp.down_proj.bias", {hidden});
+      result_.push_back({bias(Role::linear_fc1),
+                         {2 * ffn},
+                         {{mlp + "gate_proj.bias", {ffn}}, {mlp + "up_proj.bias", {ffn}}}});
+      add(bias(Role::linear_fc2), "mlp.down_proj.bias", {hidden});
     }
     if (architecture_ == Architecture::phi3) {
-      add("mlp.linear_fc1.weight", "mlp.gate_up_proj.weight", {2 * ffn, hidden});
+      add(weight(Role::linear_fc1), "mlp.gate_up_proj.weight", {2 * ffn, hidden});
     } else {
       result_.push_back(
-          {fc1 + ".weight",
+          {weight(Role::linear_fc1),
            {2 * ffn, hidden},
            {{mlp + "gate_proj.weight", {ffn, hidden}}, {mlp + "up_proj.weight", {ffn, hidden}}}});
     }
-    add("mlp.linear_fc2.weight", "mlp.down_proj.weight", {hidden, ffn});
+    add(weight(Role::linear_fc2), "mlp.down_proj.weight", {hidden, ffn});
   }
 
   void norms() {
     if (architecture_ == Architecture::gemma3) {
-      add("input_layernorm.weight", "input_layernorm.weight", {m_.hidden_size});
-      add("post_attention_layernorm.weight", "post_attention_layernorm.weight", {m_.hidden_size});
-      add("pre_mlp_layernorm.weight", "pre_feedforward_layernorm.weight", {m_.hidden_size});
-      add("post_mlp_layernorm.weight", "post_feedforward_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::input_norm), "input_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::post_attention_norm), "post_attention_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::pre_mlp_norm), "pre_feedforward_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::post_mlp_norm), "post_feedforward_layernorm.weight", {m_.hidden_size});
     } else if (architecture_ == Architecture::olmo2) {
-      add("post_attention_layernorm.weight", "post_attention_layernorm.weight", {m_.hidden_size});
-      add("post_mlp_layernorm.weight", "post_feedforward_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::post_attention_norm), "post_attention_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::post_mlp_norm), "post_feedforward_layernorm.weight", {m_.hidden_size});
     } else {
-      add("input_layernorm.weight", "input_layernorm.weight", {m_.hidden_size});
-      add("pre_mlp_layernorm.weight", "post_attention_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::input_norm), "input_layernorm.weight", {m_.hidden_size});
+      add(weight(Role::pre_mlp_norm), "post_attention_layernorm.weight", {m_.hidden_size});
     }
   }
 
   const ModelConfig& m_;
   Architecture architecture_;
-  std::string ours_, theirs_;
+  int layer_ = 0;
+  std::string theirs_;
   std::vector<ParameterLayout> result_;
 };
 
@@ -175,57 +179,57 @@ class Llama {
 std::vector<ParameterLayout> gpt(const ModelConfig& m, const std::string& prefix) {
   const int64_t hidden = m.hidden_size, ffn = m.ffn_hidden_size;
   std::vector<ParameterLayout> result;
-  const auto norm = [&](const std::string& ours, const std::string& theirs) {
-    for (const char* kind : {".weight", ".bias"})
-      result.push_back(same(ours + kind, theirs + kind, {hidden}));
+  const auto norm = [&](Role role, int layer, const std::string& theirs) {
+    result.push_back(same({role, layer}, theirs + ".weight", {hidden}));
+    result.push_back(same({role, layer, ParameterPart::bias}, theirs + ".bias", {hidden}));
   };
-  const auto linear = [&](const std::string& ours, const std::string& theirs, int64_t out, int64_t in) {
-    result.push_back(conv1d(ours + ".weight", theirs + ".weight", out, in));
-    result.push_back(same(ours + ".bias", theirs + ".bias", {out}));
+  const auto linear = [&](Role role, int layer, const std::string& theirs, int64_t out, int64_t in) {
+    result.push_back(conv1d({role, layer}, theirs + ".weight", out, in));
+    result.push_back(same({role, layer, ParameterPart::bias}, theirs + ".bias", {out}));
   };
-  result.push_back(same("embedding.word_embeddings.weight", prefix + "wte.weight", {m.vocab_size, hidden}));
-  result.push_back(same("embedding.position_embeddings.weight", prefix + "wpe.weight",
-                        {m.max_position_embeddings, hidden}));
-  for (int64_t layer = 0; layer < m.num_layers; ++layer) {
-    const std::string ours = fmt::format("layers.{}.", layer), theirs = fmt::format("{}h.{}.", prefix, layer);
-    norm(ours + "input_layernorm", theirs + "ln_1");
-    linear(ours + "self_attention.linear_qkv", theirs + "attn.c_attn", 3 * hidden, hidden);
-    linear(ours + "self_attention.linear_proj", theirs + "attn.c_proj", hidden, hidden);
-    norm(ours + "pre_mlp_layernorm", theirs + "ln_2");
-    linear(ours + "mlp.linear_fc1", theirs + "mlp.c_fc", ffn, hidden);
-    linear(ours + "mlp.linear_fc2", theirs + "mlp.c_proj", hidden, ffn);
+  result.push_back(same({Role::word_embeddings}, prefix + "wte.weight", {m.vocab_size, hidden}));
+  result.push_back(
+      same({Role::position_embeddings}, prefix + "wpe.weight", {m.max_position_embeddings, hidden}));
+  for (int layer = 0; layer < m.num_layers; ++layer) {
+    const std::string theirs = fmt::format("{}h.{}.", prefix, layer);
+    norm(Role::input_norm, layer, theirs + "ln_1");
+    linear(Role::linear_qkv, layer, theirs + "attn.c_attn", 3 * hidden, hidden);
+    linear(Role::linear_proj, layer, theirs + "attn.c_proj", hidden, hidden);
+    norm(Role::pre_mlp_norm, layer, theirs + "ln_2");
+    linear(Role::linear_fc1, layer, theirs + "mlp.c_fc", ffn, hidden);
+    linear(Role::linear_fc2, layer, theirs + "mlp.c_proj", hidden, ffn);
   }
-  norm("final_layernorm", prefix + "ln_f");
+  norm(Role::final_norm, kNoLayer, prefix + "ln_f");
   if (!m.tie_word_embeddings)
-    result.push_back(same("output_layer.weight", "lm_head.weight", {m.vocab_size, hidden}));
+    result.push_back(same({Role::output_layer}, "lm_head.weight", {m.vocab_size, hidden}));
   return result;
 }
 
 std::vector<ParameterLayout> gpt_neox(const ModelConfig& m) {
   const int64_t hidden = m.hidden_size, ffn = m.ffn_hidden_size;
   std::vector<ParameterLayout> result;
-  const auto both = [&](const std::string& ours, const std::string& theirs, std::vector<int64_t> shape) {
-    result.push_back(same(ours + ".bias", theirs + ".bias", {shape[0]}));
-    result.push_back(same(ours + ".weight", theirs + ".weight", std::move(shape)));
+  const auto both = [&](Role role, int layer, const std::string& theirs, std::vector<int64_t> shape) {
+    result.push_back(same({role, layer, ParameterPart::bias}, theirs + ".bias", {shape[0]}));
+    result.push_back(same({role, layer}, theirs + ".weight", std::move(shape)));
   };
   const RowOrder order = head_by_head(m);
-  result.push_back(
-      same("embedding.word_embeddings.weight", "gpt_neox.embed_in.weight", {m.vocab_size, hidden}));
-  for (int64_t layer = 0; layer < m.num_layers; ++layer) {
-    const std::string ours = fmt::format("layers.{}.", layer), theirs = "gpt_neox." + ours;
-    const std::string qkv = ours + "self_attention.linear_qkv",
+  result.push_back(same({Role::word_embeddings}, "gpt_neox.embed_in.weight", {m.vocab_size, hidden}));
+  for (int layer = 0; layer < m.num_layers; ++layer) {
+    const std::string theirs = "gpt_neox." + layer_name(layer) + ".",
                       theirs_qkv = theirs + "attention.query_key_value";
-    both(ours + "input_layernorm", theirs + "input_layernorm", {hidden});
-    both(ours + "pre_mlp_layernorm", theirs + "post_attention_layernorm", {hidden});
-    result.push_back(permuted(qkv + ".bias", theirs_qkv + ".bias", {3 * hidden}, order));
-    result.push_back(permuted(qkv + ".weight", theirs_qkv + ".weight", {3 * hidden, hidden}, order));
-    both(ours + "self_attention.linear_proj", theirs + "attention.dense", {hidden, hidden});
-    both(ours + "mlp.linear_fc1", theirs + "mlp.dense_h_to_4h", {ffn, hidden});
-    both(ours + "mlp.linear_fc2", theirs + "mlp.dense_4h_to_h", {hidden, ffn});
+    both(Role::input_norm, layer, theirs + "input_layernorm", {hidden});
+    both(Role::pre_mlp_norm, layer, theirs + "post_attention_layernorm", {hidden});
+    result.push_back(
+        permuted({Role::linear_qkv, layer, ParameterPart::bias}, theirs_qkv + ".bias", {3 * hidden}, order));
+    result.push_back(
+        permuted({Role::linear_qkv, layer}, theirs_qkv + ".weight", {3 * hidden, hidden}, order));
+    both(Role::linear_proj, layer, theirs + "attention.dense", {hidden, hidden});
+    both(Role::linear_fc1, layer, theirs + "mlp.dense_h_to_4h", {ffn, hidden});
+    both(Role::linear_fc2, layer, theirs + "mlp.dense_4h_to_h", {hidden, ffn});
   }
-  both("final_layernorm", "gpt_neox.final_layer_norm", {hidden});
+  both(Role::final_norm, kNoLayer, "gpt_neox.final_layer_norm", {hidden});
   if (!m.tie_word_embeddings)
-    result.push_back(same("output_layer.weight", "embed_out.weight", {m.vocab_size, hidden}));
+    result.push_back(same({Role::output_layer}, "embed_out.weight", {m.vocab_size, hidden}));
   return result;
 }
 

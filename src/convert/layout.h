@@ -25,6 +25,7 @@
 
 #include "config/config.h"
 #include "convert/architecture.h"
+#include "core/parameter_id.h"
 
 namespace te::convert {
 
@@ -48,9 +49,10 @@ struct Part {
 
 /// A parameter of te-train: the concatenation of its parts along the rows.
 struct ParameterLayout {
-  std::string name;
+  ParameterId id;
   std::vector<int64_t> shape;  ///< without the padding rows of the vocabulary
   std::vector<Part> parts;
+  std::string name = id.name();
 
   int64_t rows() const { return shape[0]; }
   int64_t cols() const { return shape.size() > 1 ? shape[1] : 1; }

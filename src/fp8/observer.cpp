@@ -66,7 +66,7 @@ ScaleLayout layout_of(Fp8Recipe recipe, OperandRole role) {
 // --- what is recorded --------------------------------------------------------------------------------------
 
 int Observer::add_operand(ObservedOperand operand) {
-  TE_CHECK(first_variant_.empty(), "operand {} registered after the plan", operand.info.name);
+  TE_CHECK(first_variant_.empty(), "operand {} registered after the plan", operand.info.linear.name());
   operands_.push_back(std::move(operand));
   return static_cast<int>(operands_.size()) - 1;
 }

@@ -103,7 +103,7 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   const ColumnSums missing = done.sums ? ColumnSums{} : sums;
   if (done.cast) {
     TE_CHECK(!missing.into, "{}: its producer quantized it without computing the column sums",
-             recipe_->table().info(index_).name);
+             recipe_->table().info(index_).linear.name());
     return;
   }
   TE_CHECK(done.values, "operand [{}] is completed, but no producer of this pass has written it",
@@ -163,7 +163,7 @@ void Quantizer::complete_gathered(const Context& context, Operand& weight, int n
                                   QuantizeMode mode) const {
   TE_CHECK(!recipe_->shared_->observer.active() && !recipe_->shared_->high_precision,
            "{}: all high-precision values are needed, but this rank has only a shard",
-           recipe_->table().info(index_).name);
+           recipe_->table().info(index_).linear.name());
   weight.produced_ = {};
   weight.ready_ = true;
   weight.use_high_precision_ = false;
@@ -249,14 +249,12 @@ DType format_of(const config::LinearPrecision& linear, OperandRole role) {
 
 }  // namespace
 
-Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
-  const bool head = layer == kOutputLayer;
+Quantizer Recipe::quantizer(const LinearId& id, OperandRole role) {
   // A calibrating run records the operands that an FP8 run would quantize.
-  const config::LinearPrecision linear = config::linear_precision(
-      config::as_quantized(precision_), linear_name.substr(linear_name.rfind('.') + 1),
-      head ? num_layers_ : layer, num_layers_);
+  const config::LinearPrecision linear =
+      config::linear_precision(config::as_quantized(precision_), id, num_layers_);
   const OperandLayouts layouts = forms_of(linear, role);
-  const OperandInfo info{linear_name, head ? num_layers_ : layer, role, format_of(linear, role)};
+  const OperandInfo info{id, role, format_of(linear, role)};
   const bool none = !layouts.rowwise && !layouts.columnwise;
   const int observer_index = shared_->observer.add_operand({.info = info,
                                                             .quantized = quantizes() && !none,
@@ -305,8 +303,8 @@ void Recipe::check_scales_agree(const Context& context) const {
   context.synchronize();
   for (size_t i = 0; i < count; ++i) {
     TE_CHECK(own[i] == largest[i], "FP8 scale of {} {} is {} on this rank and {} on another rank of {}",
-             table().info(static_cast<int>(i)).name, role_name(table().info(static_cast<int>(i)).role),
-             own[i], largest[i], shared_->stage->name());
+             table().info(static_cast<int>(i)).linear.name(),
+             role_name(table().info(static_cast<int>(i)).role), own[i], largest[i], shared_->stage->name());
   }
 }
 
@@ -325,7 +323,7 @@ void Recipe::bypass_quantization(const Context& context, int, Operand& operand, 
 
 bool Recipe::has_test_outlier(int index) const {
   const OperandInfo& info = table().info(index);
-  return info.role == OperandRole::input && info.name.ends_with("linear_fc2");
+  return info.role == OperandRole::input && info.linear.kind == LinearKind::fc2;
 }
 
 int Recipe::margin_of(int index) const {
@@ -422,7 +420,7 @@ bool Recipe::cast_small(const Context& context, int index, Operand& operand, Qua
                                                   .power_of_two = has_power_of_two_scales()});
   TE_CHECK(done || !context.is_cuda() || operand.high_precision.numel() > kernels::kMaxSmallElements,
            "{}: quantizing {} would alternate amax buffers, which a CUDA graph cannot",
-           table().info(index).name, operand.high_precision.shape.str());
+           table().info(index).linear.name(), operand.high_precision.shape.str());
   return done;
 }
 

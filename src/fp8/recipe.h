@@ -157,11 +157,8 @@ class Recipe {
  public:
   virtual ~Recipe() = default;
 
-  /// Layer index of the output layer, which is quantized with precision.fp8_output_layer.
-  static constexpr int kOutputLayer = -1;
-
   /// Creates the quantizer of an operand; config::linear_precision determines its precision in this layer.
-  Quantizer quantizer(const std::string& linear_name, int layer, OperandRole role);
+  Quantizer quantizer(const LinearId& linear, OperandRole role);
 
   virtual const char* name() const = 0;
   /// True if the recipe quantizes operands to FP8.

@@ -17,7 +17,7 @@ const char* role_name(OperandRole role) {
 }
 
 int ScaleTable::add(OperandInfo info) {
-  TE_CHECK(scale.shape.rank() == 0, "operand {} registered after the plan", info.name);
+  TE_CHECK(scale.shape.rank() == 0, "operand {} registered after the plan", info.linear.name());
   infos_.push_back(std::move(info));
   return size() - 1;
 }

@@ -2,11 +2,11 @@
 // launch can update and one collective can reduce all of them.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "core/parameter_id.h"
 #include "kernels/quantize/fp8_output.h"
 
 namespace te::fp8 {
@@ -17,8 +17,7 @@ enum class OperandRole : uint8_t { input, weight, grad_output };
 const char* role_name(OperandRole role);
 
 struct OperandInfo {
-  std::string name;  ///< "layers.3.mlp.linear_fc1"
-  int layer = 0;
+  LinearId linear;
   OperandRole role = OperandRole::input;
   DType format = DType::e4m3;
 };

@@ -71,7 +71,8 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
     attention_.emplace_back(layer.model, tensor_.size(), rope, rows_);
   }
   if (!groups.last_stage()) return;
-  final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
+  final_layernorm_ =
+      std::make_unique<model::Norm>(ParameterRole::final_norm, kNoLayer, config_.model, parameters_, tensor_);
   parameters::Parameter* tied =
       config_.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
   output_layer_ = std::make_unique<model::OutputLayer>(layer_config_, parameters_, tied, *recipe_, tensor_);
@@ -90,7 +91,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   weight_bytes_ = read_weights(plan.bytes(MemoryKind::fp8_weights) - others);
   const config::ModelConfig& model = config_.model;
   for (size_t i = 0; i < attention_.size(); ++i)
-    attention_[i].plan(plan, fmt::format("layers.{}", i), dims_.dtype, sizes_.cache_tokens);
+    attention_[i].plan(plan, layer_name(static_cast<int64_t>(i)), dims_.dtype, sizes_.cache_tokens);
   const int64_t rows = sizes_.max_rows;
   const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
     plan.add(slot, name, MemoryKind::scratch, dtype, shape);
@@ -131,7 +132,7 @@ int64_t Decoder::read_weights(int64_t fp8_bytes) const {
   const bool tied = config_.model.tie_word_embeddings && output_layer_;
   int64_t numbers = 0;
   for (const parameters::Parameter& parameter : parameters_.parameters())
-    if ((&parameter != words || tied) && !parameter.name.ends_with("position_embeddings.weight"))
+    if ((&parameter != words || tied) && parameter.id.role != ParameterRole::position_embeddings)
       numbers += parameter.shape.numel();
   return (numbers - fp8_bytes) * static_cast<int64_t>(dtype_size(dims_.dtype)) + fp8_bytes;
 }
@@ -146,7 +147,7 @@ void Decoder::bind(const Context& context, const parameters::ParameterStore& wei
   for (parameters::Parameter& parameter : parameters_.parameters()) {
     const auto found =
         std::find_if(weights.parameters().begin(), weights.parameters().end(),
-                     [&](const parameters::Parameter& other) { return other.name == parameter.name; });
+                     [&](const parameters::Parameter& other) { return other.id == parameter.id; });
     TE_CHECK(found != weights.parameters().end() && found->value.shape == parameter.shape &&
                  found->value.dtype == dims_.dtype,
              "decoder: {} is missing in the weights of the other model or has another shape or dtype",

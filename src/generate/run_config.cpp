@@ -48,7 +48,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
 
 std::string output_layer_note(const ModelSource& source, const config::Config& run, OutputLayerUse use) {
   const auto in_fp8 = [&](const config::PrecisionConfig& precision) {
-    return config::linear_precision(precision, config::kOutputLayerName, 0, run.model.num_layers).fprop;
+    return config::linear_precision(precision, {0, LinearKind::output_layer}, run.model.num_layers).fprop;
   };
   if (!in_fp8(source.precision()) || (use == OutputLayerUse::losses && in_fp8(run.precision))) return {};
   return fmt::format("{}: its output layer was trained in FP8 and runs in {} here", source.title(),

@@ -69,13 +69,13 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
   const bool decay =
       config.model.embedding_init_method_std == 0.0;  // weight decay would undo the larger initial values
   words_ = parameters.add(
-      {.name = "embedding.word_embeddings.weight",
+      {.id = {ParameterRole::word_embeddings},
        .shard = parameters::ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
        .std = std,
        .decay = decay});
   if (!config.model.rotary()) {
     positions_ = parameters.add(
-        {.name = "embedding.position_embeddings.weight",
+        {.id = {ParameterRole::position_embeddings},
          .shard = parameters::ParameterShard::full({config.model.max_position_embeddings, hidden}),
          .std = std,
          .decay = decay,

@@ -13,16 +13,16 @@ using fp8::OperandRole;
 
 Linear::Linear(Spec spec, parameters::Parameter* weight, Recipe& recipe, parallel::TensorParallel& tensor)
     : spec_(std::move(spec)), tensor_(tensor), weight_(weight) {
-  input_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::input);
-  weight_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::weight);
-  grad_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::grad_output);
+  input_quantizer_ = recipe.quantizer(spec_.id, OperandRole::input);
+  weight_quantizer_ = recipe.quantizer(spec_.id, OperandRole::weight);
+  grad_quantizer_ = recipe.quantizer(spec_.id, OperandRole::grad_output);
   weight_->linear = true;
 }
 
 Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe& recipe,
                parallel::TensorParallel& tensor)
     : Linear(spec,
-             parameters.add({.name = spec.name + ".weight",
+             parameters.add({.id = spec.id.parameter(ParameterPart::weight),
                              .shard = spec.weight,
                              .std = spec.init_std,
                              .decay = true,
@@ -30,7 +30,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
              recipe, tensor) {
   weight_->quantized = weight_quantizer_.transposes();
   if (!spec_.bias) return;
-  bias_ = parameters.add({.name = spec_.name + ".bias",
+  bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                           .shard = spec_.bias_shard,
                           .init = parameters::Init::zeros,
                           .sharing = spec_.bias_sharing});

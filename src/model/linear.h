@@ -60,8 +60,8 @@ struct LinearUse {
 class Linear {
  public:
   struct Spec {
-    std::string name;  ///< "layers.3.mlp.linear_fc1"
-    int layer = 0;
+    LinearId id;
+    std::string name = id.name();
     parameters::ParameterShard weight;  ///< of [out, in]
     std::vector<int64_t> matrices{};    ///< as in ParameterSpec
     bool bias = false;

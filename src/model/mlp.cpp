@@ -40,9 +40,9 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       kept_weights_(config.kept_weights),
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
-      linear_fc1_(layer_name + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden,
-                  config.model.mlp_bias(), config.model.init_method_std, parameters, recipe, tensor),
-      linear_fc2_(layer_name + ".mlp.linear_fc2", index, config.model.ffn_hidden_size, dims_.hidden,
+      linear_fc1_({index, LinearKind::fc1}, fc1_blocks(config.model), dims_.hidden, config.model.mlp_bias(),
+                  config.model.init_method_std, parameters, recipe, tensor),
+      linear_fc2_({index, LinearKind::fc2}, config.model.ffn_hidden_size, dims_.hidden,
                   config.model.mlp_bias(), output_std(config.model), parameters, recipe, tensor) {}
 
 // --- memory ------------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ void ModelStage::build() {
   }
   if (groups_->last_stage()) {
     first = parameters_.parameters().size();
-    final_layernorm_ = std::make_unique<Norm>("final_layernorm", config_.model, parameters_, tensor_);
+    final_layernorm_ =
+        std::make_unique<Norm>(ParameterRole::final_norm, kNoLayer, config_.model, parameters_, tensor_);
     parameters::Parameter* tied =
         config_.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
     output_layer_ = std::make_unique<OutputLayer>(layer_config_, parameters_, tied, *recipe_, tensor_);

@@ -16,20 +16,22 @@ parameters::Init initial_gain(const config::ModelConfig& model) {
   return model.layernorm_zero_centered_gamma ? parameters::Init::zeros : parameters::Init::ones;
 }
 
-Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
-           const parallel::TensorParallel& tensor)
-    : name_(name),
+Norm::Norm(ParameterRole role, int layer, const config::ModelConfig& model,
+           parameters::ParameterStore& parameters, const parallel::TensorParallel& tensor)
+    : name_(module_name(role, layer)),
       layer_norm_(model.layer_norm()),
       kind_(norm_kind(model)),
       eps_(static_cast<float>(model.norm_epsilon)) {
   const parameters::ParameterShard shard = parameters::ParameterShard::full({model.hidden_size});
   const parameters::Sharing sharing =
       tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
-  gain_ = parameters.add(
-      {.name = name + ".weight", .shard = shard, .init = initial_gain(model), .sharing = sharing});
+  gain_ =
+      parameters.add({.id = {role, layer}, .shard = shard, .init = initial_gain(model), .sharing = sharing});
   if (layer_norm_) {
-    bias_ = parameters.add(
-        {.name = name + ".bias", .shard = shard, .init = parameters::Init::zeros, .sharing = sharing});
+    bias_ = parameters.add({.id = {role, layer, ParameterPart::bias},
+                            .shard = shard,
+                            .init = parameters::Init::zeros,
+                            .sharing = sharing});
   }
 }
 

@@ -15,8 +15,8 @@ parameters::Init initial_gain(const config::ModelConfig& model);
 class Norm {
  public:
   /// With sequence parallelism, the gradients of gain and bias are those of this rank's tokens only.
-  Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
-       const parallel::TensorParallel& tensor);
+  Norm(ParameterRole role, int layer, const config::ModelConfig& model,
+       parameters::ParameterStore& parameters, const parallel::TensorParallel& tensor);
 
   /// Per-row statistics of one pass, kept for the backward pass.
   struct Statistics {

@@ -24,7 +24,7 @@ parameters::Parameter* head_weight(const config::ModelConfig& model, parameters:
   if (tied != nullptr) return tied;
   const int64_t rows = model.padded_vocab_size();
   const bool copy = model.tie_word_embeddings;
-  return parameters.add({.name = copy ? "embedding.word_embeddings.weight" : "output_layer.weight",
+  return parameters.add({.id = {copy ? ParameterRole::word_embeddings : ParameterRole::output_layer},
                          .shard = parameters::ParameterShard::of_rows({rows, model.hidden_size}, {rows},
                                                                       tensor.rank(), tensor.size()),
                          .std = static_cast<float>(model.init_method_std),
@@ -36,7 +36,7 @@ parameters::Parameter* head_weight(const config::ModelConfig& model, parameters:
 
 OutputLayer::OutputLayer(const LayerConfig& config, parameters::ParameterStore& parameters,
                          parameters::Parameter* tied, Recipe& recipe, parallel::TensorParallel& tensor)
-    : Linear({.name = "output_layer", .layer = fp8::Recipe::kOutputLayer},
+    : Linear({.id = {static_cast<int>(config.model.num_layers), LinearKind::output_layer}},
              head_weight(config.model, parameters, tied, tensor), recipe, tensor),
       dims_(config.dims),
       kept_weights_(config.kept_weights),

@@ -8,10 +8,10 @@
 namespace te::model {
 namespace {
 
-Linear::Spec column_spec(std::string name, int layer, const std::vector<int64_t>& blocks, int64_t in,
-                         bool bias, double init_std, const parallel::TensorParallel& tensor) {
+Linear::Spec column_spec(LinearId id, const std::vector<int64_t>& blocks, int64_t in, bool bias,
+                         double init_std, const parallel::TensorParallel& tensor) {
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
-  Linear::Spec spec{.name = std::move(name), .layer = layer, .matrices = blocks, .bias = bias};
+  Linear::Spec spec{.id = id, .matrices = blocks, .bias = bias};
   spec.weight = parameters::ParameterShard::of_rows({out, in}, blocks, tensor.rank(), tensor.size());
   spec.bias_shard = parameters::ParameterShard::of_rows({out}, blocks, tensor.rank(), tensor.size());
   spec.init_std = static_cast<float>(init_std);
@@ -20,9 +20,9 @@ Linear::Spec column_spec(std::string name, int layer, const std::vector<int64_t>
 
 // The bias is added to the sum, so all ranks have the full bias. Its gradient is a sum over tokens; with sequence
 // parallelism each rank sums over its own tokens.
-Linear::Spec row_spec(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
+Linear::Spec row_spec(LinearId id, int64_t in, int64_t out, bool bias, double init_std,
                       const parallel::TensorParallel& tensor) {
-  Linear::Spec spec{.name = std::move(name), .layer = layer, .matrices = {out}, .bias = bias};
+  Linear::Spec spec{.id = id, .matrices = {out}, .bias = bias};
   spec.weight = parameters::ParameterShard::of_columns({out, in}, tensor.rank(), tensor.size());
   spec.bias_shard = parameters::ParameterShard::full({out});
   spec.bias_sharing = tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
@@ -38,12 +38,10 @@ double output_std(const config::ModelConfig& model) {
 
 // --- column parallel ---------------------------------------------------------------------------------------
 
-ColumnParallelLinear::ColumnParallelLinear(std::string name, int layer, const std::vector<int64_t>& blocks,
-                                           int64_t in, bool bias, double init_std,
-                                           parameters::ParameterStore& parameters, Recipe& recipe,
-                                           parallel::TensorParallel& tensor)
-    : Linear(column_spec(std::move(name), layer, blocks, in, bias, init_std, tensor), parameters, recipe,
-             tensor) {}
+ColumnParallelLinear::ColumnParallelLinear(LinearId id, const std::vector<int64_t>& blocks, int64_t in,
+                                           bool bias, double init_std, parameters::ParameterStore& parameters,
+                                           Recipe& recipe, parallel::TensorParallel& tensor)
+    : Linear(column_spec(id, blocks, in, bias, init_std, tensor), parameters, recipe, tensor) {}
 
 void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   plan_column_sums(plan, use.dims, use.grad);
@@ -119,10 +117,10 @@ void ColumnParallelLinear::backward(const Context& context, Operand& grad, const
 
 // --- row parallel ------------------------------------------------------------------------------------------
 
-RowParallelLinear::RowParallelLinear(std::string name, int layer, int64_t in, int64_t out, bool bias,
-                                     double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
+RowParallelLinear::RowParallelLinear(LinearId id, int64_t in, int64_t out, bool bias, double init_std,
+                                     parameters::ParameterStore& parameters, Recipe& recipe,
                                      parallel::TensorParallel& tensor)
-    : Linear(row_spec(std::move(name), layer, in, out, bias, init_std, tensor), parameters, recipe, tensor) {}
+    : Linear(row_spec(id, in, out, bias, init_std, tensor), parameters, recipe, tensor) {}
 
 void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   plan_column_sums(plan, use.dims, live(use.backward));

@@ -21,7 +21,7 @@ double output_std(const config::ModelConfig& model);
 class ColumnParallelLinear : public Linear {
  public:
   /// `blocks`: number of rows of each block of outputs (q, k, v; gate, up). Each block is partitioned among the ranks.
-  ColumnParallelLinear(std::string name, int layer, const std::vector<int64_t>& blocks, int64_t in, bool bias,
+  ColumnParallelLinear(LinearId id, const std::vector<int64_t>& blocks, int64_t in, bool bias,
                        double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                        parallel::TensorParallel& tensor);
 
@@ -68,7 +68,7 @@ class ColumnParallelLinear : public Linear {
 
 class RowParallelLinear : public Linear {
  public:
-  RowParallelLinear(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
+  RowParallelLinear(LinearId id, int64_t in, int64_t out, bool bias, double init_std,
                     parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);

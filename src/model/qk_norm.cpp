@@ -4,9 +4,9 @@
 
 namespace te::model {
 
-QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
-               parameters::ParameterStore& parameters, const parallel::TensorParallel& tensor)
-    : name_(name),
+QkNorm::QkNorm(int layer, const config::ModelConfig& model, parameters::ParameterStore& parameters,
+               const parallel::TensorParallel& tensor)
+    : name_(layer_name(layer) + ".self_attention"),
       shape_{model.num_attention_heads / tensor.size(), model.num_query_groups / tensor.size(),
              model.kv_channels},
       eps_(static_cast<float>(model.norm_epsilon)),
@@ -14,18 +14,18 @@ QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
   const bool head = model.qk_norm == config::QkNorm::head;
   if (shares_norms(model, tensor)) ranks_ = &tensor.group();
   // `heads`: heads of the full projection.
-  const auto gain = [&](const char* part, int64_t heads) {
+  const auto gain = [&](ParameterRole role, int64_t heads) {
     using parameters::ParameterShard;
     const int64_t width = heads * model.kv_channels;
     return parameters.add(
-        {.name = name + part,
+        {.id = {role, layer},
          .shard = head ? ParameterShard::full({model.kv_channels})
                        : ParameterShard::of_rows({width}, {width}, tensor.rank(), tensor.size()),
          .init = initial_gain(model),
          .sharing = head ? parameters::Sharing::partial : parameters::Sharing::sharded});
   };
-  q_ = gain(".q_layernorm.weight", model.num_attention_heads);
-  k_ = gain(".k_layernorm.weight", model.num_query_groups);
+  q_ = gain(ParameterRole::q_norm, model.num_attention_heads);
+  k_ = gain(ParameterRole::k_norm, model.num_query_groups);
 }
 
 void QkNorm::plan_activations(MemoryPlan& plan, Activations& a, const Dimensions& dims,

@@ -16,7 +16,7 @@ class QkNorm {
  public:
   /// qk_norm head: all tensor-parallel ranks have the gains of a head, and each computes the gradient of its heads.
   /// qk_norm projection: each rank has the gains of its heads, and each pass all-reduces one number per token and norm.
-  QkNorm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
+  QkNorm(int layer, const config::ModelConfig& model, parameters::ParameterStore& parameters,
          const parallel::TensorParallel& tensor);
 
   /// Tensors that a pass saves for the backward pass; empty if there is none.

@@ -18,14 +18,13 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const Lay
       dims_(config.dims),
       recompute_(config.recompute),
       kept_weights_(config.kept_weights),
-      linear_qkv_(layer_name + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
-                  config.model.qkv_bias(), config.model.init_method_std, parameters, recipe, tensor),
+      linear_qkv_({index, LinearKind::qkv}, qkv_blocks(config.model), dims_.hidden, config.model.qkv_bias(),
+                  config.model.init_method_std, parameters, recipe, tensor),
       attention_(layer_name + ".self_attention", config, rope, tensor, ranks),
-      linear_proj_(layer_name + ".self_attention.linear_proj", index, config.model.attention_width(),
-                   dims_.hidden, config.model.proj_bias(), output_std(config.model), parameters, recipe,
-                   tensor) {
+      linear_proj_({index, LinearKind::proj}, config.model.attention_width(), dims_.hidden,
+                   config.model.proj_bias(), output_std(config.model), parameters, recipe, tensor) {
   if (config.model.qk_norm != config::QkNorm::none)
-    qk_norm_ = std::make_unique<QkNorm>(layer_name + ".self_attention", config.model, parameters, tensor);
+    qk_norm_ = std::make_unique<QkNorm>(index, config.model, parameters, tensor);
 }
 
 // --- memory ------------------------------------------------------------------------------------------------

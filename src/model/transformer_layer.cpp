@@ -12,7 +12,7 @@ TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
                                    parameters::ParameterStore& parameters, Recipe& recipe,
                                    const RopeTables& rope, parallel::TensorParallel& tensor,
                                    const ContextParallel& ranks)
-    : name_("layers." + std::to_string(index)),
+    : name_(layer_name(index)),
       tensor_(tensor),
       ranks_(ranks),
       dims_(config.dims),
@@ -23,18 +23,20 @@ TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
       dropout_(static_cast<float>(config.model.hidden_dropout)),
       attention_dropout_id_(stream_of(name_ + ".self_attention.hidden_dropout")),
       mlp_dropout_id_(stream_of(name_ + ".mlp.hidden_dropout")),
-      attention_norms_(make_norms(".input_layernorm", ".post_attention_layernorm", config, parameters)),
+      attention_norms_(make_norms(ParameterRole::input_norm, ParameterRole::post_attention_norm, index,
+                                  config, parameters)),
       attention_(name_, index, config, parameters, recipe, rope, tensor, ranks),
-      mlp_norms_(make_norms(".pre_mlp_layernorm", ".post_mlp_layernorm", config, parameters)),
+      mlp_norms_(
+          make_norms(ParameterRole::pre_mlp_norm, ParameterRole::post_mlp_norm, index, config, parameters)),
       feed_forward_(make_feed_forward(name_, index, config, parameters, recipe, tensor)) {
   parameters.end_layer(true);
 }
 
-TransformerLayer::Norms TransformerLayer::make_norms(const char* before, const char* after,
+TransformerLayer::Norms TransformerLayer::make_norms(ParameterRole before, ParameterRole after, int layer,
                                                      const LayerConfig& config,
                                                      parameters::ParameterStore& parameters) {
-  const auto make = [&](const char* name) {
-    return std::make_unique<Norm>(name_ + name, config.model, parameters, tensor_);
+  const auto make = [&](ParameterRole role) {
+    return std::make_unique<Norm>(role, layer, config.model, parameters, tensor_);
   };
   Norms norms;
   if (pre_) norms.before = make(before);

@@ -115,7 +115,7 @@ class TransformerLayer {
   struct Norms {
     std::unique_ptr<Norm> before, after;
   };
-  Norms make_norms(const char* before, const char* after, const LayerConfig& config,
+  Norms make_norms(ParameterRole before, ParameterRole after, int layer, const LayerConfig& config,
                    parameters::ParameterStore& parameters);
   /// The parameters of a sublayer in one pass.
   struct Branch {

@@ -25,6 +25,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
 }  // namespace
 
 Parameter* ParameterStore::add(ParameterSpec spec) {
+  if (spec.name.empty()) spec.name = spec.id.name();
   Parameter parameter;
   parameter.shape = spec.shard.local();
   static_cast<ParameterSpec&>(parameter) = std::move(spec);

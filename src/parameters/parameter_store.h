@@ -35,6 +35,7 @@
 
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "core/parameter_id.h"
 #include "parameters/main_params.h"
 #include "parameters/parameter_shard.h"
 
@@ -50,7 +51,8 @@ enum class Sharing : uint8_t {
 };
 
 struct ParameterSpec {
-  std::string name;  ///< "layers.0.mlp.linear_fc1.weight"
+  std::string name{};  ///< in files and messages; add() sets that of the identity if it is empty
+  ParameterId id{};
   ParameterShard shard;
   Init init = Init::normal;
   float std = 0.0f;    ///< standard deviation for Init::normal

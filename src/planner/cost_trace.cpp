@@ -114,7 +114,7 @@ class CostsByLayer {
   CostsByLayer(const parameters::ParameterStore& store, int64_t layers)
       : layers_(static_cast<size_t>(layers)) {
     for (const parameters::Parameter& parameter : store.parameters()) {
-      LayerCost& unit = unit_of(parameter.name);
+      LayerCost& unit = unit_of(parameter.id);
       unit.parameters += parameter.shape.numel();
       unit.fp8_parameters += parameter.quantized ? parameter.shape.numel() : 0;
       starts_.emplace_back(parameter.offset, &unit);
@@ -135,9 +135,11 @@ class CostsByLayer {
   std::vector<LayerCost> layers_;
 
  private:
-  LayerCost& unit_of(const std::string& name) {
-    if (name.starts_with("layers.")) return layers_[std::stoul(name.substr(7))];
-    return name.starts_with("embedding.") ? embedding_ : head_;
+  LayerCost& unit_of(const ParameterId& id) {
+    if (id.layer != kNoLayer) return layers_[static_cast<size_t>(id.layer)];
+    return id.role == ParameterRole::word_embeddings || id.role == ParameterRole::position_embeddings
+               ? embedding_
+               : head_;
   }
   std::vector<std::pair<int64_t, LayerCost*>> starts_;
   LayerCost* current_ = nullptr;

@@ -60,7 +60,7 @@ bool has_scales(const checkpoint::Reader& reader, const fp8::ScaleTable& table) 
   std::set<std::pair<std::string, std::string>> there;
   for (const checkpoint::Fp8State::Row& row : state.rows) there.insert({row.operand.name, row.operand.role});
   for (int i = 0; i < table.size(); ++i)
-    if (!there.contains({table.info(i).name, fp8::role_name(table.info(i).role)})) return false;
+    if (!there.contains({table.info(i).linear.name(), fp8::role_name(table.info(i).role)})) return false;
   return true;
 }
 

@@ -54,10 +54,10 @@ struct Group {
 
 /// In the order of first appearance.
 std::vector<Group> groups_of(const Fp8Statistics& statistics) {
-  std::map<std::pair<std::string, OperandRole>, size_t> index;
+  std::map<std::pair<LinearId, OperandRole>, size_t> index;
   std::vector<Group> groups;
   for (const CastStatistics& s : statistics.operands) {
-    const auto [found, added] = index.try_emplace({s.operand.name, s.operand.role}, groups.size());
+    const auto [found, added] = index.try_emplace({s.operand.linear, s.operand.role}, groups.size());
     if (added) groups.emplace_back();
     Group& group = groups[found->second];
     if (s.recipe != "none") (s.what_if ? group.what_if : group.own).push_back(&s);
@@ -117,10 +117,6 @@ bool harmful(const CastQuality& quality, DType format, const CastLimits& limits)
          quality.flushed > limits.flushed;
 }
 
-std::string linear_kind(const std::string& name) {
-  return name.substr(name.rfind('.') + 1);
-}
-
 std::vector<InspectedCast> inspected_casts(const Fp8Statistics& statistics,
                                            const config::PrecisionConfig& precision, int64_t num_layers,
                                            config::Fp8Recipe reference) {
@@ -130,8 +126,7 @@ std::vector<InspectedCast> inspected_casts(const Fp8Statistics& statistics,
   std::vector<InspectedCast> casts;
   for (const Group& group : groups_of(statistics)) {
     for (const CastStatistics* s : runs_in_fp8 ? group.own : group.what_if) {
-      const config::LinearPrecision linear =
-          config::linear_precision(judged, linear_kind(s->operand.name), s->operand.layer, num_layers);
+      const config::LinearPrecision linear = config::linear_precision(judged, s->operand.linear, num_layers);
       if (!runs_in_fp8 && s->recipe != recipe_that_was_tried(group, linear.recipe, reference)) continue;
       const std::vector<std::string> gemms = gemms_of(s->operand.role, s->form, linear);
       if (gemms.empty()) continue;
@@ -164,10 +159,11 @@ std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
   text += "\n";
   for (size_t i = 0; i < std::min(rows, casts.size()); ++i) {
     const InspectedCast& c = casts[i];
-    const std::string kind = linear_kind(c.operand.name);
+    const LinearId& linear = c.operand.linear;
     text += fmt::format("{} {:>5} {:<12} {:<16} {:<12} {:<10} {:>9.4g} {:>9} {:>8} {:>6} ",
                         harmful(c.own, c.operand.format, limits) ? "!" : " ",
-                        kind == config::kOutputLayerName ? "" : std::to_string(c.operand.layer), kind,
+                        linear.kind == LinearKind::output_layer ? "" : std::to_string(linear.layer),
+                        to_string(linear.kind),
                         fmt::format("{} {}", fp8::role_name(c.operand.role), format_name(c.operand.format)),
                         fmt::format("{}", fmt::join(c.gemms, ", ")), c.recipe, c.amax,
                         percent(c.own.saturated), percent(c.own.flushed), decibels(c.own.sqnr_db));
@@ -184,8 +180,8 @@ std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
 
 json to_json(const InspectedCast& cast, const CastLimits& limits) {
   json record = quality_json(cast.own);
-  record.update({{"layer", cast.operand.layer},
-                 {"linear", cast.operand.name},
+  record.update({{"layer", cast.operand.linear.layer},
+                 {"linear", cast.operand.linear.name()},
                  {"role", fp8::role_name(cast.operand.role)},
                  {"format", dtype_name(cast.operand.format)},
                  {"gemms", cast.gemms},

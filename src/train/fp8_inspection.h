@@ -54,9 +54,6 @@ std::vector<InspectedCast> inspected_casts(const Fp8Statistics& statistics,
 /// Harmful ones first, then by shortfall.
 void sort_worst_first(std::vector<InspectedCast>& casts, const CastLimits& limits);
 
-/// "layers.3.mlp.linear_fc2" -> "linear_fc2".
-std::string linear_kind(const std::string& name);
-
 /// A heading, and one line for each of the first `rows` entries; "!" marks harmful ones. `recipes`: columns of SQNR.
 std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
                        const std::vector<std::string>& recipes, const CastLimits& limits);

@@ -23,9 +23,9 @@ using Words = std::array<uint64_t, sizeof(kernels::TensorSums) / sizeof(uint64_t
 json to_message(const Fp8Statistics& own) {
   json message = {{"operands", json::array()}, {"swiglu", json::array()}};
   for (const CastStatistics& s : own.operands) {
-    message["operands"].push_back({s.operand.name, s.operand.layer, static_cast<int>(s.operand.role),
-                                   static_cast<int>(s.operand.format), s.recipe, s.what_if, s.form,
-                                   std::bit_cast<Words>(s.sums)});
+    message["operands"].push_back({s.operand.linear.layer, static_cast<int>(s.operand.linear.kind),
+                                   static_cast<int>(s.operand.role), static_cast<int>(s.operand.format),
+                                   s.recipe, s.what_if, s.form, std::bit_cast<Words>(s.sums)});
   }
   for (const LayerAlignment& layer : own.swiglu)
     message["swiglu"].push_back({layer.layer, layer.mean, layer.max, layer.channels});
@@ -34,14 +34,15 @@ json to_message(const Fp8Statistics& own) {
 
 void add_operand(Fp8Statistics& all, std::map<std::string, size_t>& index, const json& item) {
   CastStatistics s;
-  s.operand = {item[0].get<std::string>(), item[1].get<int>(),
-               static_cast<fp8::OperandRole>(item[2].get<int>()), static_cast<DType>(item[3].get<int>())};
+  s.operand = {{item[0].get<int>(), static_cast<LinearKind>(item[1].get<int>())},
+               static_cast<fp8::OperandRole>(item[2].get<int>()),
+               static_cast<DType>(item[3].get<int>())};
   s.recipe = item[4].get<std::string>();
   s.what_if = item[5].get<bool>();
   s.form = item[6].get<std::string>();
   s.sums = std::bit_cast<kernels::TensorSums>(item[7].get<Words>());
   const std::string key =
-      fmt::format("{} {} {} {}", s.operand.name, fp8::role_name(s.operand.role), s.recipe, s.form);
+      fmt::format("{} {} {} {}", s.operand.linear.name(), fp8::role_name(s.operand.role), s.recipe, s.form);
   const auto [found, added] = index.try_emplace(key, all.operands.size());
   if (added) return all.operands.push_back(std::move(s));
   kernels::TensorSums& sums = all.operands[found->second].sums;
@@ -63,8 +64,8 @@ void add_alignment(Fp8Statistics& all, const json& item) {
 
 json operand_record(const CastStatistics& s) {
   const auto n = static_cast<double>(s.sums.count - s.sums.nonfinite);
-  json record = {{"layer", s.operand.layer},
-                 {"linear", s.operand.name},
+  json record = {{"layer", s.operand.linear.layer},
+                 {"linear", s.operand.linear.name()},
                  {"role", fp8::role_name(s.operand.role)},
                  {"recipe", s.recipe},
                  {"values", s.sums.count},
@@ -124,7 +125,7 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
   double saturated = 0, flushed = 0, fc2 = 0, alignment = 0;
   for (const CastStatistics& s : statistics.operands) {
     if (s.what_if) continue;
-    if (s.operand.name.ends_with("linear_fc2") && s.operand.role == fp8::OperandRole::input)
+    if (s.operand.linear.kind == LinearKind::fc2 && s.operand.role == fp8::OperandRole::input)
       fc2 = std::max(fc2, static_cast<double>(s.sums.amax));
     if (s.recipe == "none" || s.sums.count == 0) continue;
     saturated = std::max(saturated, fp8::saturated_fraction(s.sums));
@@ -144,8 +145,9 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
 std::string describe(const Fp8Statistics& statistics) {
   std::string text = "FP8 statistics: ";
   if (const CastStatistics* operand = worst(statistics)) {
-    text += fmt::format("lowest SQNR {:.1f} dB ({} {}, {}), ", fp8::sqnr_db(operand->sums),
-                        operand->operand.name, fp8::role_name(operand->operand.role), operand->recipe);
+    text +=
+        fmt::format("lowest SQNR {:.1f} dB ({} {}, {}), ", fp8::sqnr_db(operand->sums),
+                    operand->operand.linear.name(), fp8::role_name(operand->operand.role), operand->recipe);
   }
   for (const auto& [name, value] : summary(statistics))
     if (name == "fc2_input_amax") text += fmt::format("largest linear_fc2 input {:.4g}", value);

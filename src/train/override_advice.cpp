@@ -80,27 +80,19 @@ std::string ranges(const std::vector<int64_t>& layers) {
 }
 
 /// Rule text after the linears -> kind of linear -> its layers.
-using Settings = std::map<std::string, std::map<std::string, std::vector<int64_t>>>;
-
-size_t place_of(const std::string& kind) {
-  const auto& names = config::kLinearNames;
-  return static_cast<size_t>(std::find(names.begin(), names.end(), kind) - names.begin());
-}
+using Settings = std::map<std::string, std::map<LinearKind, std::vector<int64_t>>>;
 
 /// Kinds of linears with the same layers share a rule.
 void add_rules(std::vector<std::string>& rules, const Settings& settings, int64_t num_layers) {
   for (const auto& [setting, layers_of] : settings) {
-    std::map<std::vector<int64_t>, std::vector<std::string>> kinds_of;
+    std::map<std::vector<int64_t>, std::vector<std::string_view>> kinds_of;
     for (const auto& [kind, layers] : layers_of) {
-      if (kind == config::kOutputLayerName) {  // not part of a layer
-        rules.push_back(kind + setting);
-        continue;
-      }
-      kinds_of[layers].push_back(kind);
+      if (kind == LinearKind::output_layer)  // not part of a layer
+        rules.push_back(fmt::format("{}{}", to_string(kind), setting));
+      else
+        kinds_of[layers].push_back(to_string(kind));
     }
-    for (auto& [layers, kinds] : kinds_of) {
-      std::sort(kinds.begin(), kinds.end(),
-                [](const std::string& a, const std::string& b) { return place_of(a) < place_of(b); });
+    for (const auto& [layers, kinds] : kinds_of) {
       const bool all = static_cast<int64_t>(layers.size()) == num_layers;
       rules.push_back(fmt::format("{}{}{}", all ? "" : fmt::format("layers {} ", ranges(layers)),
                                   fmt::join(kinds, ", "), setting));
@@ -145,18 +137,17 @@ double worst_under(const Casts& casts, const Choice& choice) {
 OverrideAdvice advise(const std::vector<InspectedCast>& casts, const config::PrecisionConfig& precision,
                       int64_t num_layers, const std::vector<std::string>& recipes, const CastLimits& limits,
                       config::Fp8Recipe reference) {
-  std::map<std::pair<int64_t, std::string>, Casts> linears;
-  for (const InspectedCast& cast : casts) linears[{cast.operand.layer, cast.operand.name}].push_back(&cast);
+  std::map<LinearId, Casts> linears;
+  for (const InspectedCast& cast : casts) linears[cast.operand.linear].push_back(&cast);
   OverrideAdvice advice{.worst_now_db = std::numeric_limits<double>::infinity(),
                         .worst_then_db = std::numeric_limits<double>::infinity()};
   Settings by_recipe, bf16;
   for (const auto& [at, own] : linears) {
-    const std::string kind = linear_kind(at.second);
     const config::LinearPrecision linear =
-        config::linear_precision(config::as_quantized(precision), kind, at.first, num_layers);
+        config::linear_precision(config::as_quantized(precision), at, num_layers);
     const Choice choice = choose(own, linear, recipes, limits);
-    if (!choice.recipe.empty()) by_recipe[": " + choice.recipe][kind].push_back(at.first);
-    if (!choice.bf16.empty()) bf16[bf16_setting(choice.bf16)][kind].push_back(at.first);
+    if (!choice.recipe.empty()) by_recipe[": " + choice.recipe][at.kind].push_back(at.layer);
+    if (!choice.bf16.empty()) bf16[bf16_setting(choice.bf16)][at.kind].push_back(at.layer);
     advice.worst_now_db = std::fmin(advice.worst_now_db, worst_under(own, {}));
     advice.worst_then_db = std::fmin(advice.worst_then_db, worst_under(own, choice));
   }

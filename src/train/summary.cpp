@@ -10,22 +10,14 @@
 namespace te::train {
 namespace {
 
-// "layers.3.mlp.linear_fc1.weight" -> "linear_fc1": the rows of the parameter table.
-std::string part_of(const std::string& name) {
-  for (const char* part : {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "word_embeddings",
-                           "position_embeddings", "output_layer"}) {
-    if (name.find(part) != std::string::npos) return part;
-  }
-  return "norms";
-}
-
-/// Parameters of the whole model, independent of how ranks shard it.
+/// The rows of the parameter table: parameters of the whole model, independent of how ranks shard it.
 std::map<std::string, int64_t> parameters_by_part(config::Config config) {
   config.parallel = {};
   model::ModelStage model(config);  // only describes its parameters
   std::map<std::string, int64_t> parts;
   for (const parameters::Parameter& parameter : model.parameters().parameters())
-    parts[part_of(parameter.name)] += parameter.shape.numel();
+    parts[is_norm(parameter.id.role) ? "norms" : std::string(to_string(parameter.id.role))] +=
+        parameter.shape.numel();
   return parts;
 }
 
@@ -101,9 +93,9 @@ std::string loss_scale_text(const config::PrecisionConfig& precision) {
 
 bool anything_in_fp8(const config::Config& config) {
   const int64_t layers = config.model.num_layers;
-  for (const std::string_view linear : config::kLinearNames)
-    for (int64_t layer = 0; layer < layers; ++layer)
-      if (config::linear_precision(config.precision, linear, layer, layers).quantized()) return true;
+  for (const LinearKind linear : kLinearKinds)
+    for (int layer = 0; layer < layers; ++layer)
+      if (config::linear_precision(config.precision, {layer, linear}, layers).quantized()) return true;
   return false;
 }
 

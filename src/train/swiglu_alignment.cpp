@@ -1,9 +1,7 @@
 #include "train/swiglu_alignment.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <string_view>
 
 #include "core/error.h"
 #include "kernels/tensor_stats/tensor_stats.h"
@@ -13,13 +11,9 @@ namespace te::train {
 SwigluAlignment::SwigluAlignment(const config::ModelConfig& model,
                                  const parameters::ParameterStore& parameters) {
   if (model.activation != config::Activation::swiglu) return;
-  constexpr std::string_view kPrefix = "layers.", kSuffix = ".mlp.linear_fc1.weight";
-  for (const parameters::Parameter& parameter : parameters.parameters()) {
-    const std::string_view name = parameter.name;
-    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
-    Weight& weight = weights_.emplace_back(Weight{0, &parameter});
-    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size() - kSuffix.size(), weight.layer);
-  }
+  for (const parameters::Parameter& parameter : parameters.parameters())
+    if (parameter.id.role == ParameterRole::linear_fc1 && parameter.id.part == ParameterPart::weight)
+      weights_.push_back({parameter.id.layer, &parameter});
 }
 
 void SwigluAlignment::plan(MemoryPlan& plan) {

@@ -139,7 +139,7 @@ class FakeRank {
       store_.end_layer();
       for (const auto role :
            {fp8::OperandRole::input, fp8::OperandRole::weight, fp8::OperandRole::grad_output})
-        if (layout.fp8) table_.add({.name = name + ".fc1", .layer = layer, .role = role});
+        if (layout.fp8) table_.add({.linear = {layer, LinearKind::fc1}, .role = role});
     }
     if (stage == layout.pipeline - 1 && stage > 0) embedding(true);
     store_.plan(plan_, {.dtype = layout.dtype,
@@ -187,7 +187,7 @@ class FakeRank {
   void fill() {
     for_each([](const std::string& name, int64_t index, float& element) { element = value_at(name, index); });
     for (int i = 0; i < table_.size(); ++i) {
-      const std::string name = table_.info(i).name + fp8::role_name(table_.info(i).role);
+      const std::string name = table_.info(i).linear.name() + fp8::role_name(table_.info(i).role);
       table_.scale.as<float>()[i] = 1.0f + value_at(name, 0);
       for (int64_t at = 0; at < kHistory; ++at)
         table_.history.as<float>()[at * table_.size() + i] = value_at(name, 1 + at);
@@ -211,7 +211,7 @@ class FakeRank {
     EXPECT_GT(seen, 0);
     EXPECT_EQ(wrong, 0) << "rank " << rank_ << ", of " << seen;
     for (int i = 0; i < table_.size(); ++i) {
-      const std::string name = table_.info(i).name + fp8::role_name(table_.info(i).role);
+      const std::string name = table_.info(i).linear.name() + fp8::role_name(table_.info(i).role);
       EXPECT_EQ(table_.scale.as<float>()[i], 1.0f + value_at(name, 0)) << name;
       for (int64_t at = 0; at < kHistory; ++at)
         EXPECT_EQ(table_.history.as<float>()[at * table_.size() + i], value_at(name, 1 + at)) << name << at;
@@ -246,7 +246,7 @@ class FakeRank {
     store_.add(std::move(spec));
   }
   void embedding(bool copy) {
-    add({.name = "embedding.word_embeddings.weight",
+    add({.id = {ParameterRole::word_embeddings},
          .shard = parameters::ParameterShard::of_rows({layout_.vocab_rows, kHidden}, {layout_.vocab_rows},
                                                       tensor_, layout_.tensor),
          .copy = copy});

@@ -6,11 +6,11 @@
 namespace te::config {
 namespace {
 
-LinearPrecision precision_of(const std::string& overrides, std::string_view linear, int64_t layer = 1) {
+LinearPrecision precision_of(const std::string& overrides, LinearKind linear, int layer = 1) {
   PrecisionConfig precision;
   precision.fp8 = Fp8Mode::hybrid;
   precision.overrides = overrides;
-  return linear_precision(precision, linear, layer, 4);
+  return linear_precision(precision, {layer, linear}, 4);
 }
 
 std::string gemms(const LinearPrecision& linear) {
@@ -19,36 +19,36 @@ std::string gemms(const LinearPrecision& linear) {
 
 TEST(PrecisionOverrides, DefaultToTheModelsPrecision) {
   PrecisionConfig precision;
-  EXPECT_FALSE(linear_precision(precision, "linear_qkv", 0, 4).quantized());
+  EXPECT_FALSE(linear_precision(precision, {0, LinearKind::qkv}, 4).quantized());
   precision.fp8 = Fp8Mode::e4m3;
   precision.first_layers_bf16 = precision.last_layers_bf16 = 1;
-  for (int64_t layer = 0; layer < 4; ++layer)
-    EXPECT_EQ(linear_precision(precision, "linear_qkv", layer, 4).quantized(), layer == 1 || layer == 2);
-  EXPECT_EQ(linear_precision(precision, "linear_qkv", 1, 4).grad_output, DType::e4m3);
-  EXPECT_FALSE(linear_precision(precision, kOutputLayerName, 4, 4).quantized());
+  for (int layer = 0; layer < 4; ++layer)
+    EXPECT_EQ(linear_precision(precision, {layer, LinearKind::qkv}, 4).quantized(), layer == 1 || layer == 2);
+  EXPECT_EQ(linear_precision(precision, {1, LinearKind::qkv}, 4).grad_output, DType::e4m3);
+  EXPECT_FALSE(linear_precision(precision, {4, LinearKind::output_layer}, 4).quantized());
   precision.fp8_output_layer = true;
-  EXPECT_TRUE(linear_precision(precision, kOutputLayerName, 4, 4).quantized());
+  EXPECT_TRUE(linear_precision(precision, {4, LinearKind::output_layer}, 4).quantized());
 }
 
 TEST(PrecisionOverrides, SelectLinearsGemmsAndOperands) {
-  EXPECT_EQ(gemms(precision_of("linear_fc2 wgrad: bf16", "linear_fc2")), "fd-");
-  EXPECT_EQ(gemms(precision_of("linear_fc2 wgrad: bf16", "linear_fc1")), "fdw");
-  EXPECT_EQ(gemms(precision_of("linear_fc2, linear_proj: bf16", "linear_proj")), "---");
-  EXPECT_EQ(gemms(precision_of("fprop dgrad: bf16", "linear_qkv")), "--w");
+  EXPECT_EQ(gemms(precision_of("linear_fc2 wgrad: bf16", LinearKind::fc2)), "fd-");
+  EXPECT_EQ(gemms(precision_of("linear_fc2 wgrad: bf16", LinearKind::fc1)), "fdw");
+  EXPECT_EQ(gemms(precision_of("linear_fc2, linear_proj: bf16", LinearKind::proj)), "---");
+  EXPECT_EQ(gemms(precision_of("fprop dgrad: bf16", LinearKind::qkv)), "--w");
   // An operand in BF16 makes all GEMMs that read it run in BF16.
-  EXPECT_EQ(gemms(precision_of("input: bf16", "linear_qkv")), "-d-");
-  EXPECT_EQ(gemms(precision_of("weight: bf16", "linear_qkv")), "--w");
-  EXPECT_EQ(gemms(precision_of("grad_output: bf16", "linear_qkv")), "f--");
-  EXPECT_EQ(precision_of("grad_output: e4m3", "linear_qkv").grad_output, DType::e4m3);
-  EXPECT_EQ(precision_of("linear_qkv: blockwise", "linear_qkv").recipe, Fp8Recipe::blockwise);
-  EXPECT_EQ(precision_of("linear_qkv: blockwise", "linear_fc1").recipe, Fp8Recipe::delayed);
+  EXPECT_EQ(gemms(precision_of("input: bf16", LinearKind::qkv)), "-d-");
+  EXPECT_EQ(gemms(precision_of("weight: bf16", LinearKind::qkv)), "--w");
+  EXPECT_EQ(gemms(precision_of("grad_output: bf16", LinearKind::qkv)), "f--");
+  EXPECT_EQ(precision_of("grad_output: e4m3", LinearKind::qkv).grad_output, DType::e4m3);
+  EXPECT_EQ(precision_of("linear_qkv: blockwise", LinearKind::qkv).recipe, Fp8Recipe::blockwise);
+  EXPECT_EQ(precision_of("linear_qkv: blockwise", LinearKind::fc1).recipe, Fp8Recipe::delayed);
 }
 
 TEST(PrecisionOverrides, SelectLayersFromEitherEnd) {
   const auto layers = [](const std::string& rules) {
     std::string text;
-    for (int64_t layer = 0; layer < 4; ++layer)
-      text += precision_of(rules, "linear_qkv", layer).quantized() ? "8" : "-";
+    for (int layer = 0; layer < 4; ++layer)
+      text += precision_of(rules, LinearKind::qkv, layer).quantized() ? "8" : "-";
     return text;
   };
   EXPECT_EQ(layers("layers 0: bf16"), "-888");
@@ -59,19 +59,21 @@ TEST(PrecisionOverrides, SelectLayersFromEitherEnd) {
 }
 
 TEST(PrecisionOverrides, LaterRulesWin) {
-  EXPECT_EQ(gemms(precision_of("layers 0-3: bf16; layer 1: tensorwise\nwgrad: bf16", "linear_fc1")), "fd-");
-  EXPECT_EQ(precision_of("layers 0-3: bf16; layer 1: tensorwise", "linear_fc1").recipe,
+  EXPECT_EQ(gemms(precision_of("layers 0-3: bf16; layer 1: tensorwise\nwgrad: bf16", LinearKind::fc1)),
+            "fd-");
+  EXPECT_EQ(precision_of("layers 0-3: bf16; layer 1: tensorwise", LinearKind::fc1).recipe,
             Fp8Recipe::tensorwise);
 }
 
 // Rules without a linear apply to the layers only; the output layer must be named.
 TEST(PrecisionOverrides, TheOutputLayerMustBeNamed) {
-  EXPECT_FALSE(precision_of("linear_qkv: blockwise", kOutputLayerName).quantized());
-  EXPECT_EQ(precision_of("output_layer: blockwise; wgrad: bf16", kOutputLayerName).recipe,
+  EXPECT_FALSE(precision_of("linear_qkv: blockwise", LinearKind::output_layer).quantized());
+  EXPECT_EQ(precision_of("output_layer: blockwise; wgrad: bf16", LinearKind::output_layer).recipe,
             Fp8Recipe::blockwise);
-  EXPECT_EQ(gemms(precision_of("output_layer: blockwise; wgrad: bf16", kOutputLayerName)), "fdw");
-  EXPECT_EQ(gemms(precision_of("output_layer: blockwise; output_layer wgrad: bf16", kOutputLayerName)),
-            "fd-");
+  EXPECT_EQ(gemms(precision_of("output_layer: blockwise; wgrad: bf16", LinearKind::output_layer)), "fdw");
+  EXPECT_EQ(
+      gemms(precision_of("output_layer: blockwise; output_layer wgrad: bf16", LinearKind::output_layer)),
+      "fd-");
 }
 
 TEST(PrecisionOverrides, AreShownAsATable) {

@@ -74,7 +74,7 @@ class Gathered {
                                 {.use_tensor_copy_engines = layout.copies})),
         ranks(groups_.tensor(), true, layout.pieces, groups_.tensor_peer_transport()),
         recipe(fp8::make_recipe(precision, 1)),
-        quantizer(recipe->quantizer("layers.0.mlp.linear_fc1", 0, layout.role)),
+        quantizer(recipe->quantizer({0, LinearKind::fc1}, layout.role)),
         all_(context_, DType::bf16, {tokens, layout.cols}),
         sums_(context_, DType::f32, {layout.cols}),
         scratch_(context_, DType::f32, {kernels::quantize_scratch_elements(tokens, layout.cols)}) {

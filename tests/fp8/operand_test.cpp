@@ -31,7 +31,7 @@ class Gradient {
  public:
   explicit Gradient(Fp8Recipe kind, Fp8Mode mode = Fp8Mode::hybrid)
       : recipe_(fp8::make_recipe({.fp8 = mode, .fp8_recipe = kind}, 1)),
-        quantizer_(recipe_->quantizer("linear", 0, OperandRole::grad_output)) {
+        quantizer_(recipe_->quantizer({0, LinearKind::qkv}, OperandRole::grad_output)) {
     recipe_->plan(plan_);
     plan_.add(operand.high_precision, "hp", MemoryKind::activations, DType::bf16, {kRows, kCols});
     quantizer_.plan(plan_, operand, {.name = "operand", .rows = kRows, .cols = kCols});

@@ -90,8 +90,8 @@ TEST(Overrides, SelectFormatsOfOperands) {
   const fp8::ScaleTable& table = model.model().recipe().table();
   for (int i = 0; i < table.size(); ++i) {
     const fp8::OperandInfo& info = table.info(i);
-    const bool fc2_input = info.role == fp8::OperandRole::input && info.name.ends_with("linear_fc2");
-    EXPECT_EQ(info.format, fc2_input ? DType::e5m2 : DType::e4m3) << info.name;
+    const bool fc2_input = info.role == fp8::OperandRole::input && info.linear.kind == LinearKind::fc2;
+    EXPECT_EQ(info.format, fc2_input ? DType::e5m2 : DType::e4m3) << info.linear.name();
     seen += fc2_input ? 1 : 0;
   }
   EXPECT_EQ(seen, 2);

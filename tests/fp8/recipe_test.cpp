@@ -63,7 +63,7 @@ class Bench {
   Bench(const PrecisionConfig& config, int operands, OperandRole role = OperandRole::input)
       : recipe_(fp8::make_recipe(config, 1)) {
     for (int i = 0; i < operands; ++i)
-      quantizers_.push_back(recipe_->quantizer("linear" + std::to_string(i), 0, role));
+      quantizers_.push_back(recipe_->quantizer({0, kLinearKinds[static_cast<size_t>(i)]}, role));
     recipe_->plan(plan_);
     memory_ = plan_.allocate(context_);
     recipe_->reset(context_);
@@ -113,7 +113,7 @@ TEST(Recipe, FormatsFollowModeAndRole) {
     for (Fp8Recipe kind : kAllRecipes) {
       const auto recipe = fp8::make_recipe(precision(mode, kind), 1);
       for (OperandRole role : kRoles) {
-        const Quantizer quantizer = recipe->quantizer("fc", 0, role);
+        const Quantizer quantizer = recipe->quantizer({0, LinearKind::fc1}, role);
         EXPECT_TRUE(quantizer.enabled());
         EXPECT_EQ(quantizer.fused(), kind == Fp8Recipe::delayed || kind == Fp8Recipe::tensorwise);
         EXPECT_EQ(quantizer.format(), role == OperandRole::grad_output ? format : DType::e4m3);
@@ -130,7 +130,8 @@ TEST(Recipe, FirstAndLastLayersStayUnquantized) {
     const auto recipe = fp8::make_recipe(config, 5);
     for (int layer = 0; layer < 5; ++layer) {
       for (OperandRole role : kRoles)
-        EXPECT_EQ(recipe->quantizer("fc", layer, role).enabled(), layer == 1 || layer == 2) << layer;
+        EXPECT_EQ(recipe->quantizer({layer, LinearKind::fc1}, role).enabled(), layer == 1 || layer == 2)
+            << layer;
     }
     EXPECT_EQ(recipe->table().size(), 2 * 3);
   }
@@ -141,7 +142,7 @@ TEST(Recipe, OffTracksOperandsOnlyWhenCalibrating) {
   for (bool calibrate : {false, true}) {
     config.fp8_calibrate = calibrate;
     const auto recipe = fp8::make_recipe(config, 1);
-    for (OperandRole role : kRoles) EXPECT_FALSE(recipe->quantizer("fc", 0, role).enabled());
+    for (OperandRole role : kRoles) EXPECT_FALSE(recipe->quantizer({0, LinearKind::fc1}, role).enabled());
     EXPECT_EQ(recipe->table().size(), calibrate ? 3 : 0);
   }
 }
@@ -384,7 +385,7 @@ TEST(Recipe, OnlyPredictedScalesNeedRequantization) {
   config.overrides = "linear_fc2: delayed";
   const auto mixed = fp8::make_recipe(config, 1);
   EXPECT_FALSE(mixed->requantizes());  // no operand uses the recipe yet
-  mixed->quantizer("linear_fc2", 0, OperandRole::input);
+  mixed->quantizer({0, LinearKind::fc2}, OperandRole::input);
   EXPECT_TRUE(mixed->requantizes());
 }
 
@@ -463,7 +464,7 @@ TEST(Fp8Health, ASpikeBeyondTheScaleIsCountedAndShown) {
     const std::vector<train::Fp8Health> health =
         train::read_fp8_health(bench.context(), bench.recipe().table());
     ASSERT_EQ(health.size(), 2u);
-    EXPECT_EQ(health[0].name, "linear0");
+    EXPECT_EQ(health[0].name, "layers.0.self_attention.linear_qkv");
     EXPECT_EQ(health[0].role, role);
     EXPECT_EQ(health[0].amax, 7.0);
     EXPECT_EQ(health[0].scale, limit / 7.0f);

@@ -74,8 +74,8 @@ TEST(OutputLayer, IsQuantizedOnlyIfConfigured) {
   const fp8::ScaleTable& table = quantized.model().recipe().table();
   ASSERT_EQ(table.size(), 3);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(table.info(i).name, "output_layer");
-    EXPECT_EQ(table.info(i).layer, config.model.num_layers);
+    EXPECT_EQ(table.info(i).linear.name(), "output_layer");
+    EXPECT_EQ(table.info(i).linear.layer, config.model.num_layers);
     EXPECT_EQ(table.info(i).format,
               table.info(i).role == OperandRole::grad_output ? DType::e5m2 : DType::e4m3);
   }

@@ -274,9 +274,9 @@ TEST(Fp8State, CalibrationOfABf16RunRecordsTheSameOperands) {
   ASSERT_EQ(a.size(), 2 * 4 * 3);
   const auto amax_a = calibrated.read(a.last_amax), amax_b = quantized.read(b.last_amax);
   for (int i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a.info(i).name, b.info(i).name);
+    EXPECT_EQ(a.info(i).linear, b.info(i).linear);
     EXPECT_EQ(a.info(i).format, b.info(i).format);
-    EXPECT_GT(amax_a[i], 0) << a.info(i).name << " " << role_name(a.info(i).role);
+    EXPECT_GT(amax_a[i], 0) << a.info(i).linear.name() << " " << role_name(a.info(i).role);
     // Weights are the same bits; activations differ because earlier layers used FP8.
     if (a.info(i).role != fp8::OperandRole::weight) continue;
     EXPECT_EQ(amax_a[i], amax_b[i]);

@@ -32,8 +32,9 @@ fp8::CastStatistics cast(int layer, const std::string& linear, OperandRole role,
                          bool what_if, const std::string& form, double sqnr, unsigned long long saturated = 0,
                          unsigned long long flushed = 0) {
   fp8::CastStatistics s;
-  s.operand = {linear == "output_layer" ? linear : "layers." + std::to_string(layer) + ".x." + linear, layer,
-               role, role == OperandRole::grad_output ? DType::e5m2 : DType::e4m3};
+  s.operand = {{layer, linear_kind_of(linear).value()},
+               role,
+               role == OperandRole::grad_output ? DType::e5m2 : DType::e4m3};
   s.recipe = recipe;
   s.what_if = what_if;
   s.form = form;
@@ -132,8 +133,8 @@ TEST(Fp8Inspection, WorstAreFirstAndMarked) {
   add(statistics, 2, "linear_fc1", OperandRole::grad_output, 25.6, 25, 25, 25, 25);
   auto casts = inspected_casts(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
   sort_worst_first(casts, {});
-  EXPECT_EQ(casts.front().operand.layer, 3);
-  EXPECT_EQ(casts.back().operand.layer, 2);
+  EXPECT_EQ(casts.front().operand.linear.layer, 3);
+  EXPECT_EQ(casts.back().operand.linear.layer, 2);
   const std::string table = cast_table(casts, 1, kRecipes, {});
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 2) << table;
   TE_EXPECT_CONTAINS(table,
@@ -199,10 +200,10 @@ TEST(OverrideAdvice, KeepsExistingRules) {
             "linear_fc2 wgrad: bf16\nlayers 0: bf16\nlayers 2 linear_fc2: tensorwise\nlayers 2 linear_fc2 "
             "wgrad: bf16");
   const config::LinearPrecision linear =
-      config::linear_precision(hybrid(found.overrides), "linear_fc2", 2, kLayers);
+      config::linear_precision(hybrid(found.overrides), {2, LinearKind::fc2}, kLayers);
   EXPECT_TRUE(linear.fprop && linear.dgrad && !linear.wgrad);
   EXPECT_EQ(linear.recipe, Fp8Recipe::tensorwise);
-  EXPECT_EQ(config::linear_precision(hybrid(found.overrides), "linear_fc2", 3, kLayers).recipe,
+  EXPECT_EQ(config::linear_precision(hybrid(found.overrides), {3, LinearKind::fc2}, kLayers).recipe,
             Fp8Recipe::delayed);
 }
 
@@ -215,7 +216,8 @@ TEST(OverrideAdvice, NamesTheOutputLayerWithoutLayers) {
   EXPECT_EQ(found.rules, std::vector<std::string>{"output_layer: rowwise"});
   precision.overrides = found.overrides;
   config::check_overrides(precision, kLayers);
-  EXPECT_EQ(config::linear_precision(precision, "output_layer", kLayers, kLayers).recipe, Fp8Recipe::rowwise);
+  EXPECT_EQ(config::linear_precision(precision, {0, LinearKind::output_layer}, kLayers).recipe,
+            Fp8Recipe::rowwise);
 }
 
 TEST(OverrideAdvice, TurnsFp8OnForABf16Model) {

@@ -130,7 +130,7 @@ std::map<std::string, std::vector<float>> fp8_state(const Context& context, Step
   const auto n = static_cast<size_t>(table.size());
   for (size_t i = 0; i < n; ++i) {
     const fp8::OperandInfo& info = table.info(static_cast<int>(i));
-    std::vector<float>& column = state[info.name + " " + fp8::role_name(info.role)];
+    std::vector<float>& column = state[info.linear.name() + " " + fp8::role_name(info.role)];
     column.push_back(scale[i]);
     for (size_t row = 0; row < history.size() / n; ++row) column.push_back(history[row * n + i]);
   }

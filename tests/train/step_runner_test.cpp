@@ -50,22 +50,23 @@ TEST(StepRunner, CountersCountEveryOperandOncePerPass) {
       const fp8::ScaleTable& table = runner.model().recipe().table();
       std::map<std::string, std::pair<int64_t, int64_t>> shapes;  // of the weights: [out, in]
       for (const parameters::Parameter& parameter : runner.model().parameters().parameters()) {
-        if (parameter.shape.rank() == 2 && parameter.name.starts_with("layers."))
+        if (parameter.shape.rank() == 2 && parameter.id.layer != kNoLayer)
           shapes[parameter.name] = {parameter.shape[0], parameter.shape[1]};
       }
       ASSERT_EQ(table.size(), static_cast<int>(3 * shapes.size()));
 
       runner.launch(batch, 1, 0, false);
-      for (int i = 0; i < table.size(); ++i) EXPECT_EQ(table.counters_of(i)->total, 0u) << table.info(i).name;
+      for (int i = 0; i < table.size(); ++i)
+        EXPECT_EQ(table.counters_of(i)->total, 0u) << table.info(i).linear.name();
       runner.launch(batch, 2, 6, true);
       for (int i = 0; i < table.size(); ++i) {
         const fp8::OperandInfo& info = table.info(i);
-        const auto [out, in] = shapes.at(info.name + ".weight");
+        const auto [out, in] = shapes.at(info.linear.name() + ".weight");
         const int64_t expected = info.role == OperandRole::weight  ? out * in
                                  : info.role == OperandRole::input ? batch.counted * in
                                                                    : batch.counted * out;
         EXPECT_EQ(table.counters_of(i)->total, static_cast<unsigned long long>(expected))
-            << info.name << " " << role_name(info.role);
+            << info.linear.name() << " " << role_name(info.role);
       }
     }
   }

@@ -108,8 +108,8 @@ void print_tables(const std::string& text) {
 // The plan of one rank per pipeline stage: all tensor- and data-parallel ranks of a stage need as much memory.
 void show_layout(const te::config::Config& config, const te::Context& context, te::parallel::World& world,
                  const te::parallel::ProcessGrid& grid, bool verbose) {
-  for (int stage = 0; stage < grid.pipeline; ++stage) {
-    const int rank = grid.rank({.pipeline = stage});
+  for (int stage = 0; stage < grid[te::parallel::Axis::pipeline]; ++stage) {
+    const int rank = grid.rank({{te::parallel::Axis::pipeline, stage}});
     const te::parallel::Groups groups =
         te::parallel::Groups::dry_run(grid, rank, te::train::connect_options(config));
     te::apps::PlannedRank rank_plan(config, context, world, groups);
@@ -164,9 +164,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   te::parallel::ProcessGrid grid;
   world.run_collectively([&] {
-    grid = te::parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
-                                         static_cast<int>(config.parallel.context),
-                                         static_cast<int>(config.parallel.pipeline));
+    grid = te::train::grid_of(config.parallel, world.size());
     te::parallel::check(te::train::schedule_shape(config.training, config.parallel, grid));
   });
   te::Context context = open_device(config, world, false);
@@ -322,9 +320,8 @@ int body(te::parallel::World& world, int argc, char** argv) {
     return train_under_signals(
         config, world, {fmt::format("{}", fmt::join(configs, " + ")), provenance, overwrite, show.verbose});
   if (!world.leader()) return 0;
-  const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(
-      shown_ranks(config.parallel, world, show.ranks), static_cast<int>(config.parallel.tensor),
-      static_cast<int>(config.parallel.context), static_cast<int>(config.parallel.pipeline));
+  const te::parallel::ProcessGrid grid =
+      te::train::grid_of(config.parallel, shown_ranks(config.parallel, world, show.ranks));
   if (show.schedule) {
     const te::parallel::ScheduleShape shape =
         te::train::schedule_shape(config.training, config.parallel, grid);

@@ -17,6 +17,7 @@
 namespace te::bench {
 namespace {
 
+using parallel::Axis;
 using parallel::Channel;
 using parallel::Communicator;
 using parallel::Groups;
@@ -99,7 +100,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
   const auto add_tokens = [&](const std::string& what, Exchange exchange, DType dtype, int64_t elements) {
     add_both("tensor", what, exchange, dtype, elements, groups.tensor(), groups.tensor_peer_transport());
   };
-  if (grid.tensor > 1) {
+  if (grid[Axis::tensor] > 1) {
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
     if (config.parallel.sequence) {
       add_fp8_operand(config, groups, planned, add_tokens);
@@ -110,15 +111,16 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
           groups.tensor());
     }
   }
-  if (grid.context > 1) {
+  if (grid[Axis::context] > 1) {
     Communicator& group = groups.context();
-    if (config.model.num_query_groups / grid.tensor % grid.context == 0) {  // model/context_parallel.h
+    if (config.model.num_query_groups / grid[Axis::tensor] % grid[Axis::context] ==
+        0) {  // model/context_parallel.h
       add("context", "queries, keys, values by head", Exchange::all_to_all, dims.dtype,
           dims.tokens * dims.qkv, group);
       add("context", "attention output by token", Exchange::all_to_all, dims.dtype,
           dims.tokens * dims.attention, group);
     } else {
-      const int64_t all = grid.context * dims.tokens * (dims.qkv - dims.attention);
+      const int64_t all = grid[Axis::context] * dims.tokens * (dims.qkv - dims.attention);
       add("context", "keys and values", Exchange::all_gather, dims.dtype, all, group);
       add("context", "gradients of keys and values", Exchange::reduce_scatter, dims.dtype, all, group);
     }
@@ -141,7 +143,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     add_bucket("weights of a bucket", Exchange::all_gather, dims.dtype, values);
     add_bucket("FP8 weights of a bucket", Exchange::all_gather, DType::e4m3, bytes);
   }
-  if (grid.pipeline > 1) {
+  if (grid[Axis::pipeline] > 1) {
     messages.push_back({"pipeline", "residual stream, stage 0 to 1 and back", Exchange::send_receive,
                         dims.dtype, dims.residual_rows * dims.hidden, 2});
     if (groups.pipeline_peer_links() != nullptr) {
@@ -158,7 +160,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
 /// own.
 void there_and_back(const Context& context, const Groups& groups, const Tensor& sent,
                     const Tensor& received) {
-  if (groups.at().pipeline == 0) {
+  if (groups.at()[Axis::pipeline] == 0) {
     groups.send(context, sent, Channel::forward_to_next);
     groups.receive(context, received, Channel::backward_from_next);
   } else {
@@ -170,7 +172,7 @@ void there_and_back(const Context& context, const Groups& groups, const Tensor& 
 /// there_and_back with copy engines. Sends use the context's own CUDA stream, so the return waits for the first send.
 void there_and_back_copied(const Context& context, const Groups& groups, parallel::PeerLinks& links,
                            const Tensor& sent, const Tensor& received) {
-  const bool first = groups.at().pipeline == 0;
+  const bool first = groups.at()[Axis::pipeline] == 0;
   const Channel to = first ? Channel::forward_to_next : Channel::backward_to_previous;
   if (!first) links.receive(context, received, Channel::forward_from_previous);
   links.wait_until_free(context, to);
@@ -182,7 +184,7 @@ void there_and_back_copied(const Context& context, const Groups& groups, paralle
 /// Collective over all ranks of the world.
 double stream_ms(const Context& context, int repeats, const Groups& groups, const Message& message,
                  const Tensor& sent, const Tensor& received) {
-  const bool takes_part = groups.at().pipeline <= 1;
+  const bool takes_part = groups.at()[Axis::pipeline] <= 1;
   if (message.links == nullptr) {
     if (!takes_part) return 0;
     return median_ms(context, repeats, [&] { there_and_back(context, groups, sent, received); }) / 2;
@@ -265,7 +267,7 @@ double peak_of(const parallel::Placement& placement, const std::vector<int>& ran
 /// The ranks of the leader's group, ascending.
 std::vector<int> ranks_of(const Message& message, const Groups& groups) {
   if (message.communicator != nullptr) return message.communicator->world_ranks();
-  const std::vector<int> stages = groups.grid().pipeline_group(0);
+  const std::vector<int> stages = groups.grid().ranks_along({Axis::pipeline}, 0);
   return {stages[0], stages[1]};
 }
 
@@ -276,7 +278,7 @@ void measure_message(const CommOptions& options, parallel::World& world, const C
   const parallel::Watchdog::Guard guard(context, message.what);
   const double own_ms = message_ms(context, options.common.repeats, groups, message);
   // The slowest group of the first stage, to which rank 0 belongs.
-  const double ms = world.max_f64(own_ms, groups.grid().stage_group(world.rank()));
+  const double ms = world.max_f64(own_ms, groups.grid().members(parallel::Group::stage, world.rank()));
   if (!world.leader()) return;
   const double rate = static_cast<double>(message.bytes()) / (ms * 1e-3), bus = rate * message.sent_share();
   const double peak = peak_of(placement, ranks_of(message, groups));
@@ -306,9 +308,7 @@ void run(const CommOptions& options, parallel::World& world) {
   ProcessGrid grid;
   world.run_collectively([&] {
     config = load_without_data(options.config, options.overrides);
-    grid = ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
-                           static_cast<int>(config.parallel.context),
-                           static_cast<int>(config.parallel.pipeline));
+    grid = train::grid_of(config.parallel, world.size());
   });
   parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   const Context context = open_rank_device(config, world);

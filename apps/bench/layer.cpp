@@ -22,6 +22,9 @@
 #include "train/flops.h"
 
 namespace te::bench {
+
+using parallel::Axis;
+
 namespace {
 
 struct LayerOptions {
@@ -257,8 +260,8 @@ LayerTimes measure(const Bench& bench, const config::Config& config) {
 
 /// "TP4", "TP2, CP2"; empty on one rank.
 std::string layout_text(const parallel::ProcessGrid& grid) {
-  std::string text = grid.tensor > 1 ? fmt::format("TP{}", grid.tensor) : "";
-  if (grid.context > 1) text += fmt::format("{}CP{}", text.empty() ? "" : ", ", grid.context);
+  std::string text = grid[Axis::tensor] > 1 ? fmt::format("TP{}", grid[Axis::tensor]) : "";
+  if (grid[Axis::context] > 1) text += fmt::format("{}CP{}", text.empty() ? "" : ", ", grid[Axis::context]);
   return text;
 }
 

@@ -18,6 +18,9 @@
 #include "train/step_runner.h"
 
 namespace te::bench {
+
+using parallel::Axis;
+
 namespace {
 
 constexpr int kWarmupSteps = 3;
@@ -153,9 +156,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   parallel::ProcessGrid grid;
   world.run_collectively([&] {
     config = load(options, path);
-    grid = parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
-                                     static_cast<int>(config.parallel.context),
-                                     static_cast<int>(config.parallel.pipeline));
+    grid = train::grid_of(config.parallel, world.size());
   });
   parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   const Context context = open_rank_device(config, world);
@@ -177,8 +178,9 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
   const double tflops = train::flops_per_token(config.model) * tokens_per_gpu / 1e12;
   const std::string layout =
-      fmt::format("{}x{}{}x{}", grid.tensor, grid.context == 1 ? "" : fmt::format("CP{}x", grid.context),
-                  grid.data, grid.pipeline);
+      fmt::format("{}x{}{}x{}", grid[Axis::tensor],
+                  grid[Axis::context] == 1 ? "" : fmt::format("CP{}x", grid[Axis::context]), grid[Axis::data],
+                  grid[Axis::pipeline]);
   const std::string fp8(to_string(config.precision.fp8));
   std::string memory = human_bytes(measured.memory_bytes);
   if (measured.host_memory_bytes > 0)

@@ -272,7 +272,7 @@ int EvaluateCommand::run(parallel::World& world) {
   });
   const ScorerOptions scorer{.batch = a.batch,
                              .cache_tokens = sizes.cache_tokens,
-                             .replica = model.groups.at().data,
+                             .replica = model.groups.at()[parallel::Axis::data],
                              .replicas = a.model.run.replicas};
   // 3. Scores.
   const double loaded = now_seconds();

@@ -16,9 +16,9 @@ int64_t planned_bytes(const config::Config& config, const parallel::ProcessGrid&
                       parallel::World& world) {
   const Context context = Context::cpu(train::execution_options(config));
   int64_t bytes = 0;
-  for (int stage = 0; stage < grid.pipeline; ++stage) {
-    const parallel::Groups groups =
-        parallel::Groups::dry_run(grid, grid.rank({.pipeline = stage}), train::connect_options(config));
+  for (int stage = 0; stage < grid[parallel::Axis::pipeline]; ++stage) {
+    const parallel::Groups groups = parallel::Groups::dry_run(
+        grid, grid.rank({{parallel::Axis::pipeline, stage}}), train::connect_options(config));
     bytes = std::max(bytes, PlannedRank(config, context, world, groups).plan().total_bytes());
   }
   return bytes;

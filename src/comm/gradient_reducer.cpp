@@ -53,7 +53,7 @@ void GradientReducer::plan(MemoryPlan& plan) {
              {groups_.data().size() - 1, largest});
   }
   TE_CHECK(marked || !has_tied_parameter_, "gradients: no parameter of stage {} is marked as tied",
-           groups_.at().pipeline);
+           groups_.at()[parallel::Axis::pipeline]);
   if (count > 0) {
     plan.add(packed_, "partial_grads", MemoryKind::scratch, parameters_.grads.dtype, {count});
   }

@@ -62,8 +62,8 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
     embedding_->words()->copied = config_.model.tie_word_embeddings && !groups.last_stage();
     parameters_.end_layer();
   }
-  const auto split = model::pipeline_pieces(config_, groups.grid().pipeline);
-  const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
+  const auto split = model::pipeline_pieces(config_, groups.grid()[parallel::Axis::pipeline]);
+  const auto [first, count] = split[static_cast<size_t>(groups.at()[parallel::Axis::pipeline])];
   for (int i = first; i < first + count; ++i) {
     const model::LayerConfig layer = layer_config_.of_layer(i);
     const model::RopeTables& rope = rope_.of(layer.model);
@@ -446,7 +446,7 @@ void Decoder::take_logits(std::span<const Row> rows) {
 
 // Sends the results around the ring of stages: from the last stage to the first one, and on to the second to last one.
 void Decoder::broadcast_from_last_stage(const Context& context, const Tensor& results) const {
-  const int stages = groups_.grid().pipeline, at = groups_.at().pipeline;
+  const int stages = groups_.grid()[parallel::Axis::pipeline], at = groups_.at()[parallel::Axis::pipeline];
   if (stages == 1) return;
   if (!groups_.last_stage()) groups_.receive(context, results, parallel::Channel::forward_from_previous);
   if (at != stages - 2) groups_.send(context, results, parallel::Channel::forward_to_next);

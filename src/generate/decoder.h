@@ -138,7 +138,7 @@ class Decoder {
   Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool one_token_per_sequence);
   bool uses_megakernel() const { return sizes_.megakernel != MegakernelMode::never && is_single_rank(); }
   bool uses_megakernel(int64_t rows) const;
-  bool is_single_rank() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
+  bool is_single_rank() const { return tensor_.size() == 1 && groups_.grid()[parallel::Axis::pipeline] == 1; }
   bool can_capture(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;

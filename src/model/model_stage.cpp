@@ -62,7 +62,8 @@ void ModelStage::build() {
            "parallel.context is {}, but the context group has {} ranks", config_.parallel.context,
            context_ranks_.size());
   recipe_->set_amax_groups(groups_->microbatch(), groups_->stage());
-  const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config_.parallel.virtual_stages);
+  const int stages = groups_->grid()[parallel::Axis::pipeline],
+            chunks = static_cast<int>(config_.parallel.virtual_stages);
   const auto split = pipeline_pieces(config_, stages);
   size_t first = 0;
   if (groups_->first_stage()) {
@@ -73,7 +74,7 @@ void ModelStage::build() {
     add_unit(first);
   }
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int piece = chunk * stages + groups_->at().pipeline;
+    const int piece = chunk * stages + groups_->at()[parallel::Axis::pipeline];
     const auto [layer, count] = split[static_cast<size_t>(piece)];
     chunks_.push_back({layers_.size(), static_cast<size_t>(count), {}});
     for (int i = 0; i < count; ++i) {

@@ -43,7 +43,7 @@ std::unique_ptr<PeerLinks> connect_links(World& world, const Context& context, c
                                          const std::array<Communicator*, kChannels>& channels) {
 #ifdef TE_WITH_CUDA
   if (context.is_cuda()) {
-    return make_peer_links(world, context, grid.pipeline_group(world.rank()), channels,
+    return make_peer_links(world, context, grid.ranks_along({Axis::pipeline}, world.rank()), channels,
                            "parallel.pipeline_transport");
   }
 #else
@@ -67,29 +67,27 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
   const auto keep = [&](std::unique_ptr<Communicator> made) {
     return groups.made_.emplace_back(std::move(made)).get();
   };
-  const auto group = [&](const char* name, std::vector<int> ranks) {
-    if (ranks.size() == 1) return keep(std::make_unique<SingleCommunicator>(name, rank));
-    return keep(make_group(name, std::move(ranks), false));
-  };
-  std::vector<int> all;
-  for (int other = 0; other < grid.world; ++other) all.push_back(other);
-  groups.world_ = group("world", all);
-  groups.tensor_ = group("tensor", grid.tensor_group(rank));
-  groups.context_ = group("context", grid.context_group(rank));
-  // Reuses the tensor or context group if the other one has only one rank: a communicator needs GPU memory.
-  groups.microbatch_ = grid.context == 1  ? groups.tensor_
-                       : grid.tensor == 1 ? groups.context_
-                                          : group("microbatch", grid.microbatch_group(rank));
-  groups.data_ = group("data", grid.data_group(rank));
-  groups.stage_ = group("stage", grid.stage_group(rank));
-  groups.embedding_ = group("embedding", grid.embedding_group(rank));
-  if (grid.pipeline == 1) return groups;
+  for (const GroupRow& row : kGroups) {
+    std::vector<int> ranks = grid.members(row, rank);
+    Communicator*& group = groups.groups_[static_cast<size_t>(row.group)];
+    for (const GroupRow& other : kGroups)
+      if (group == nullptr && row.reuses.contains(other.group) &&
+          groups.of(other.group).world_ranks() == ranks)
+        group = &groups.of(other.group);
+    if (group != nullptr) continue;
+    if (ranks.size() == 1)
+      group = keep(std::make_unique<SingleCommunicator>(row.name, rank));
+    else
+      group = keep(make_group(row.name, std::move(ranks), false));
+  }
+  const int stage_count = grid[Axis::pipeline];
+  if (stage_count == 1) return groups;
 
   // All ranks create their links in the order of the ring, so that they do not wait for each other in a cycle.
-  const std::vector<int> stages = grid.pipeline_group(rank);
-  const int own = groups.at_.pipeline;
-  for (int stage = 0; stage < grid.pipeline; ++stage) {
-    const int next = (stage + 1) % grid.pipeline;
+  const std::vector<int> stages = grid.ranks_along({Axis::pipeline}, rank);
+  const int own = groups.at_[Axis::pipeline];
+  for (int stage = 0; stage < stage_count; ++stage) {
+    const int next = (stage + 1) % stage_count;
     if (own != stage && own != next) continue;
     const int from = stages[static_cast<size_t>(stage)], to = stages[static_cast<size_t>(next)];
     const std::string link = std::to_string(stage) + "-" + std::to_string(next);
@@ -128,7 +126,7 @@ Groups Groups::unconnected(const ProcessGrid& grid, int rank, const ConnectOptio
     const auto own = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
     return std::make_unique<Made>(std::move(name), std::move(ranks), static_cast<int>(own));
   });
-  if (options.use_tensor_copy_engines && grid.tensor > 1)
+  if (options.use_tensor_copy_engines && grid[Axis::tensor] > 1)
     groups.tensor_peer_transport_ = make_group_transport(groups.tensor());
   if (options.use_data_copy_engines && groups.data().size() > 1)
     groups.data_peer_transport_ = make_group_transport(groups.data());
@@ -142,12 +140,12 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
     return connect_group(world, context, std::move(name), std::move(ranks),
                          channel ? options.channel_max_ctas : 0, channel);
   });
-  if (options.use_tensor_copy_engines && grid.tensor > 1)
+  if (options.use_tensor_copy_engines && grid[Axis::tensor] > 1)
     groups.tensor_peer_transport_ =
         connect_copies(world, context, groups.tensor(), "parallel.tensor_transport");
   if (options.use_data_copy_engines && groups.data().size() > 1)
     groups.data_peer_transport_ = connect_copies(world, context, groups.data(), "parallel.data_transport");
-  if (options.use_pipeline_copy_engines && grid.pipeline > 1)
+  if (options.use_pipeline_copy_engines && grid[Axis::pipeline] > 1)
     groups.pipeline_peer_links_ = connect_links(world, context, grid, groups.channels_);
   return groups;
 }

@@ -54,17 +54,18 @@ class Groups {
   const ProcessGrid& grid() const { return grid_; }
   int rank() const { return rank_; }
   const Coordinates& at() const { return at_; }
-  bool first_stage() const { return at_.pipeline == 0; }
-  bool last_stage() const { return at_.pipeline == grid_.pipeline - 1; }
+  bool first_stage() const { return at_[Axis::pipeline] == 0; }
+  bool last_stage() const { return at_[Axis::pipeline] == grid_[Axis::pipeline] - 1; }
 
-  // Groups as process_grid.h defines them.
-  Communicator& world() const { return *world_; }
-  Communicator& tensor() const { return *tensor_; }
-  Communicator& context() const { return *context_; }
-  Communicator& microbatch() const { return *microbatch_; }
-  Communicator& data() const { return *data_; }
-  Communicator& stage() const { return *stage_; }
-  Communicator& embedding() const { return *embedding_; }
+  /// A group of kGroups (process_grid.h).
+  Communicator& of(Group group) const { return *groups_[static_cast<size_t>(group)]; }
+  Communicator& world() const { return of(Group::world); }
+  Communicator& tensor() const { return of(Group::tensor); }
+  Communicator& context() const { return of(Group::context); }
+  Communicator& microbatch() const { return of(Group::microbatch); }
+  Communicator& data() const { return of(Group::data); }
+  Communicator& stage() const { return of(Group::stage); }
+  Communicator& embedding() const { return of(Group::embedding); }
 
   /// Copy-engine transport for tokens of tensor-parallel ranks; null if tensor() is used instead.
   PeerTransport* tensor_peer_transport() const { return tensor_peer_transport_.get(); }
@@ -96,8 +97,7 @@ class Groups {
   Coordinates at_;
   std::vector<std::unique_ptr<Communicator>>
       made_;  // in the order in which all ranks create and destroy them
-  Communicator *world_ = nullptr, *tensor_ = nullptr, *context_ = nullptr, *microbatch_ = nullptr,
-               *data_ = nullptr, *stage_ = nullptr, *embedding_ = nullptr;
+  std::array<Communicator*, std::size(kGroups)> groups_{};
   std::array<Communicator*, kChannels> channels_{};
   std::unique_ptr<PeerTransport> tensor_peer_transport_, data_peer_transport_;
   std::unique_ptr<PeerLinks> pipeline_peer_links_;

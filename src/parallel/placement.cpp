@@ -112,25 +112,25 @@ std::set<size_t> hosts_of(const Placement& placement, const std::vector<int>& ra
   return found;
 }
 
+/// An axis along which every layer communicates, and what may replace it if its groups span hosts.
+struct LayerAxis {
+  Axis axis;
+  const char* instead;
+};
+constexpr LayerAxis kLayerAxes[] = {
+    {Axis::tensor, "use parallel.pipeline or parallel.shard to divide the model over hosts"},
+    {Axis::context, "use training.recompute or parallel.pipeline to save memory"},
+};
+
 /// The remedy for groups that span hosts. `common` is the greatest common divisor of the hosts' numbers of ranks.
-std::string remedy(const Placement& placement, const ProcessGrid& grid, int common, bool tensor) {
-  const int span = tensor ? grid.tensor : grid.tensor * grid.context;
+std::string remedy(const Placement& placement, const ProcessGrid& grid, int common, const LayerAxis& along) {
+  const int size = grid[along.axis], stride = grid.stride(along.axis);
   const bool host_by_host = std::all_of(placement.begin(), placement.end(),
                                         [](const HostPlacement& host) { return consecutive(host.ranks); });
-  if (!host_by_host && common % span == 0)
+  if (!host_by_host && common % (stride * size) == 0)
     return "start the ranks host by host (mpirun --map-by slot, srun --distribution=block)";
-  const int fits =
-      tensor ? std::gcd(grid.tensor, common) : std::gcd(grid.context, common / std::gcd(grid.tensor, common));
-  if (tensor) {
-    return fmt::format(
-        "set parallel.tensor to {}, which keeps a group on one host, and use parallel.pipeline or "
-        "parallel.shard to divide the model over hosts",
-        fits);
-  }
-  return fmt::format(
-      "set parallel.context to {}, which keeps a group on one host, and use training.recompute or "
-      "parallel.pipeline to save memory",
-      fits);
+  return fmt::format("set parallel.{} to {}, which keeps a group on one host, and {}", axis_name(along.axis),
+                     std::gcd(size, common / std::gcd(stride, common)), along.instead);
 }
 
 }  // namespace
@@ -191,11 +191,12 @@ std::vector<std::string> host_lines(const Placement& placement, size_t max_lines
 std::string crossing_groups(const Placement& placement, const ProcessGrid& grid) {
   int common = 0;
   for (const HostPlacement& host : placement) common = std::gcd(common, static_cast<int>(host.ranks.size()));
-  for (const bool tensor : {true, false}) {
+  for (const LayerAxis& along : kLayerAxes) {
+    const int size = grid[along.axis];
     int crossing = 0;
     std::vector<int> example;
     for (int rank = 0; rank < grid.world; ++rank) {
-      const std::vector<int> group = tensor ? grid.tensor_group(rank) : grid.context_group(rank);
+      const std::vector<int> group = grid.ranks_along({along.axis}, rank);
       if (group.front() != rank || hosts_of(placement, group).size() < 2) continue;
       if (crossing++ == 0) example = group;
     }
@@ -206,9 +207,9 @@ std::string crossing_groups(const Placement& placement, const ProcessGrid& grid)
     return fmt::format(
         "parallel.{} {}: ranks {} are on {} hosts ({}, {}{}), {} of {} groups span hosts: every layer waits "
         "for the network; {}",
-        tensor ? "tensor" : "context", tensor ? grid.tensor : grid.context, rank_ranges(example),
-        hosts.size(), first, hosts.size() > 2 ? "..., " : "", last, crossing,
-        grid.world / (tensor ? grid.tensor : grid.context), remedy(placement, grid, common, tensor));
+        axis_name(along.axis), size, rank_ranges(example), hosts.size(), first,
+        hosts.size() > 2 ? "..., " : "", last, crossing, grid.world / size,
+        remedy(placement, grid, common, along));
   }
   return "";
 }

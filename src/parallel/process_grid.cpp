@@ -1,104 +1,129 @@
 #include "parallel/process_grid.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "core/error.h"
 
 namespace te::parallel {
 namespace {
 
-/// Axes along which the members of a group differ.
-struct FreeAxes {
-  bool tensor = false, context = false, data = false, pipeline = false;
-};
-
-std::vector<int> members(const ProcessGrid& grid, int rank, FreeAxes free) {
-  const Coordinates at = grid.coordinates(rank);
-  std::vector<int> ranks;
-  for (int other = 0; other < grid.world; ++other) {
-    const Coordinates c = grid.coordinates(other);
-    const bool member = (free.tensor || c.tensor == at.tensor) && (free.context || c.context == at.context) &&
-                        (free.data || c.data == at.data) && (free.pipeline || c.pipeline == at.pipeline);
-    if (member) ranks.push_back(other);
+/// text(row) of all axes, without empty texts; `last` separates the last two.
+std::string join_axes(const std::function<std::string(const AxisRow&)>& text, const char* separator,
+                      const char* last) {
+  std::vector<std::string> texts;
+  for (const AxisRow& row : kAxes) {
+    std::string one = text(row);
+    if (!one.empty()) texts.push_back(std::move(one));
   }
-  return ranks;
+  std::string joined;
+  for (size_t i = 0; i < texts.size(); ++i)
+    joined += (i == 0 ? "" : i + 1 == texts.size() ? last : separator) + texts[i];
+  return joined;
+}
+
+/// "tensor 2 x data 2 x pipeline 2", without optional axes whose number is `omitted`.
+std::string numbers_text(const AxisNumbers& numbers, int omitted, const char* separator, bool free = true) {
+  const auto text = [&](const AxisRow& row) {
+    const int number = numbers[row.axis];
+    const bool omit = (row.optional && number == omitted) || (row.is_free && !free);
+    return omit ? "" : fmt::format("{} {}", row.name, number);
+  };
+  return join_axes(text, separator, separator);
 }
 
 }  // namespace
 
 std::string Coordinates::str() const {
-  return fmt::format("tensor {}, {}data {}, pipeline {}", tensor,
-                     context == 0 ? "" : fmt::format("context {}, ", context), data, pipeline);
+  return numbers_text(*this, 0, ", ");
 }
 
-ProcessGrid ProcessGrid::of(int world, int tensor, int context, int pipeline) {
+ProcessGrid ProcessGrid::of(int world, AxisSizes sizes) {
   TE_CHECK(world >= 1, "process grid: world of {} ranks", world);
-  if (tensor < 1 || context < 1 || pipeline < 1) {
-    user_error("parallel: tensor {}, context {} and pipeline {} must each be at least 1", tensor, context,
-               pipeline);
+  int64_t model = 1;
+  for (const AxisRow& row : kAxes) {
+    if (row.is_free) sizes[row.axis] = 1;
+    if (sizes[row.axis] < 1) {
+      const auto text = [&](const AxisRow& axis) {
+        return axis.is_free ? "" : fmt::format("{} {}", axis.name, sizes[axis.axis]);
+      };
+      user_error("parallel: {} must each be at least 1", join_axes(text, ", ", " and "));
+    }
+    model *= sizes[row.axis];
   }
-  const int64_t model = int64_t{tensor} * context * pipeline;
   if (world % model != 0) {
-    const std::string sizes =
-        context == 1 ? fmt::format("tensor {} x pipeline {}", tensor, pipeline)
-                     : fmt::format("tensor {} x context {} x pipeline {}", tensor, context, pipeline);
+    const auto key = [](const AxisRow& row) {
+      return row.is_free ? "" : fmt::format("parallel.{}", row.name);
+    };
     user_error(
         "parallel: {} ranks cannot be divided into {} = {} ranks per copy of the model (remainder {}); start "
-        "a multiple of {} ranks or change parallel.tensor, parallel.context or parallel.pipeline",
-        world, sizes, model, world % model, model);
+        "a multiple of {} ranks or change {}",
+        world, numbers_text(sizes, 1, " x ", false), model, world % model, model,
+        join_axes(key, ", ", " or "));
   }
-  return {world, tensor, context, static_cast<int>(world / model), pipeline};
+  for (const AxisRow& row : kAxes)
+    if (row.is_free) sizes[row.axis] = static_cast<int>(world / model);
+  return {world, sizes};
+}
+
+int ProcessGrid::stride(Axis axis) const {
+  int stride = 1;
+  for (const AxisRow& row : kAxes) {
+    if (row.axis == axis) break;
+    stride *= sizes[row.axis];
+  }
+  return stride;
 }
 
 Coordinates ProcessGrid::coordinates(int rank) const {
   TE_CHECK(rank >= 0 && rank < world, "process grid: rank {} of {}", rank, world);
   Coordinates at;
-  at.tensor = rank % tensor;
-  at.context = rank / tensor % context;
-  at.data = rank / (tensor * context) % data;
-  at.pipeline = rank / (tensor * context * data);
+  for (const AxisRow& row : kAxes) at[row.axis] = rank / stride(row.axis) % sizes[row.axis];
   return at;
 }
 
 int ProcessGrid::rank(const Coordinates& at) const {
-  TE_CHECK(at.tensor >= 0 && at.tensor < tensor && at.context >= 0 && at.context < context && at.data >= 0 &&
-               at.data < data && at.pipeline >= 0 && at.pipeline < pipeline,
-           "process grid: coordinates {} are outside of {}", at.str(), str());
-  return at.tensor + tensor * (at.context + context * (at.data + data * at.pipeline));
+  int rank = 0;
+  for (const AxisRow& row : kAxes) {
+    TE_CHECK(at[row.axis] >= 0 && at[row.axis] < sizes[row.axis],
+             "process grid: coordinates {} are outside of {}", at.str(), str());
+    rank += stride(row.axis) * at[row.axis];
+  }
+  return rank;
 }
 
 std::string ProcessGrid::str() const {
-  return fmt::format("{} rank{}: tensor {} x {}data {} x pipeline {}", world, world == 1 ? "" : "s", tensor,
-                     context == 1 ? "" : fmt::format("context {} x ", context), data, pipeline);
+  return fmt::format("{} rank{}: {}", world, world == 1 ? "" : "s", numbers_text(sizes, 1, " x "));
 }
 
-std::vector<int> ProcessGrid::tensor_group(int rank) const {
-  return members(*this, rank, {.tensor = true});
+std::vector<int> ProcessGrid::ranks_along(EnumSet<Axis> axes, int rank) const {
+  const Coordinates at = coordinates(rank);
+  std::vector<int> ranks{rank};
+  for (const AxisRow& row : kAxes) {  // ascending strides, so the ranks stay sorted
+    if (!axes.contains(row.axis)) continue;
+    const std::vector<int> before = ranks;
+    ranks.clear();
+    for (int index = 0; index < sizes[row.axis]; ++index)
+      for (const int other : before) ranks.push_back(other + (index - at[row.axis]) * stride(row.axis));
+  }
+  return ranks;
 }
 
-std::vector<int> ProcessGrid::context_group(int rank) const {
-  return members(*this, rank, {.context = true});
+std::vector<int> ProcessGrid::members(const GroupRow& row, int rank) const {
+  std::vector<int> ranks = ranks_along(row.axes, rank);
+  if (row.select == nullptr) return ranks;
+  const auto own = std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  return row.select(*this, ranks, static_cast<size_t>(own));
 }
 
-std::vector<int> ProcessGrid::microbatch_group(int rank) const {
-  return members(*this, rank, {.tensor = true, .context = true});
+std::vector<int> ProcessGrid::members(Group group, int rank) const {
+  return members(kGroups[static_cast<size_t>(group)], rank);
 }
 
-std::vector<int> ProcessGrid::data_group(int rank) const {
-  return members(*this, rank, {.context = true, .data = true});
-}
-
-std::vector<int> ProcessGrid::pipeline_group(int rank) const {
-  return members(*this, rank, {.pipeline = true});
-}
-
-std::vector<int> ProcessGrid::stage_group(int rank) const {
-  return members(*this, rank, {.tensor = true, .context = true, .data = true});
-}
-
-std::vector<int> ProcessGrid::embedding_group(int rank) const {
-  const std::vector<int> stages = pipeline_group(rank);
-  const bool end = rank == stages.front() || rank == stages.back();
-  if (!end || stages.size() == 1) return {rank};
-  return {stages.front(), stages.back()};
+std::vector<int> first_and_last(const ProcessGrid& /*grid*/, const std::vector<int>& ranks, size_t own) {
+  const bool end = own == 0 || own + 1 == ranks.size();
+  if (!end || ranks.size() == 1) return {ranks[own]};
+  return {ranks.front(), ranks.back()};
 }
 
 }  // namespace te::parallel

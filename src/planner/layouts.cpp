@@ -10,6 +10,9 @@
 #include "train/pipeline.h"
 
 namespace te::planner {
+
+using parallel::Axis;
+
 namespace {
 
 using config::Config;
@@ -86,25 +89,26 @@ void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all
 std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid, bool one_host) {
   std::vector<Config> all;
   Config way = config;
-  way.parallel.tensor = grid.tensor;
-  way.parallel.context = grid.context;
-  way.parallel.pipeline = grid.pipeline;
-  way.model.pad_vocabulary_for(grid.tensor);
-  way.parallel.sequence = grid.tensor > 1;
-  if (grid.tensor == 1) way.parallel.tensor_overlap = 1;
-  for (const int64_t batch : divisors(config.training.global_batch_size / grid.data)) {
-    const bool shared = config.training.global_batch_size % (batch * grid.data) == 0;
-    if (!shared || (batch > 1 && batch * config.model.seq_length / grid.context > kMaxTokens)) continue;
+  way.parallel.tensor = grid[Axis::tensor];
+  way.parallel.context = grid[Axis::context];
+  way.parallel.pipeline = grid[Axis::pipeline];
+  way.model.pad_vocabulary_for(grid[Axis::tensor]);
+  way.parallel.sequence = grid[Axis::tensor] > 1;
+  if (grid[Axis::tensor] == 1) way.parallel.tensor_overlap = 1;
+  for (const int64_t batch : divisors(config.training.global_batch_size / grid[Axis::data])) {
+    const bool shared = config.training.global_batch_size % (batch * grid[Axis::data]) == 0;
+    if (!shared || (batch > 1 && batch * config.model.seq_length / grid[Axis::context] > kMaxTokens))
+      continue;
     way.training.micro_batch_size = batch;
-    for (const auto& [schedule, chunks] : schedules(grid.pipeline)) {
+    for (const auto& [schedule, chunks] : schedules(grid[Axis::pipeline])) {
       way.parallel.schedule = schedule;
       way.parallel.virtual_stages = chunks;
-      for (const char* split : splits(grid.pipeline)) {
+      for (const char* split : splits(grid[Axis::pipeline])) {
         way.parallel.pipeline_split = split;
         for (const config::ParallelConfig& layout : transports(way.parallel, one_host)) {
           Config carried = way;
           carried.parallel = layout;
-          add_memory_ways(carried, int64_t{grid.context} * grid.data, all);
+          add_memory_ways(carried, int64_t{grid[Axis::context]} * grid[Axis::data], all);
         }
       }
     }
@@ -177,7 +181,7 @@ class Search {
     std::vector<Config> all = ways(config_, grid, cluster.gpus <= cluster.per_host);
     if (all.empty())
       refusal_ = fmt::format("training.global_batch_size ({}) is not a multiple of {} data-parallel ranks",
-                             config_.training.global_batch_size, grid.data);
+                             config_.training.global_batch_size, grid[Axis::data]);
     for (Config& way : all) {
       std::string why = refusal(way, grid);
       if (!why.empty()) {
@@ -232,16 +236,14 @@ class Search {
 
   void add_own() {
     const config::ParallelConfig& own = config_.parallel;
-    const int64_t ranks = own.tensor * own.context * own.pipeline;
+    const int64_t ranks = own.model_ranks();
     if (model_.cluster().gpus % ranks != 0) {
       result_.configured_refusal =
           fmt::format("{} GPUs are not a multiple of parallel.tensor x context x pipeline = {}",
                       model_.cluster().gpus, ranks);
       return;
     }
-    const auto grid =
-        parallel::ProcessGrid::of(model_.cluster().gpus, static_cast<int>(own.tensor),
-                                  static_cast<int>(own.context), static_cast<int>(own.pipeline));
+    const parallel::ProcessGrid grid = train::grid_of(own, model_.cluster().gpus);
     result_.configured_refusal = refusal(config_, grid);
     if (!result_.configured_refusal.empty()) return;
     result_.configured = layout(config_, grid);

@@ -12,6 +12,9 @@
 #include "planner/layouts.h"
 
 namespace te::planner {
+
+using parallel::Axis;
+
 namespace {
 
 using Row = std::vector<std::string>;
@@ -36,7 +39,8 @@ Row row_of(const std::string& number, const Layout& layout) {
   const parallel::ProcessGrid& grid = layout.grid;
   const config::Config& config = layout.config;
   Row row{number,
-          fmt::format("{}x{}x{}x{}", grid.tensor, grid.context, grid.data, grid.pipeline),
+          fmt::format("{}x{}x{}x{}", grid[Axis::tensor], grid[Axis::context], grid[Axis::data],
+                      grid[Axis::pipeline]),
           schedule_of(config.parallel),
           fmt::format("{}", config.training.micro_batch_size),
           std::string(to_string(config.training.recompute)),
@@ -86,10 +90,10 @@ std::string configured_line(const SearchResult& result) {
 nlohmann::json json_of(const Layout& layout) {
   nlohmann::json shares;
   for (const auto& [name, seconds] : parts_of(layout.time)) shares[name] = seconds;
-  return {{"tensor", layout.grid.tensor},
-          {"context", layout.grid.context},
-          {"data", layout.grid.data},
-          {"pipeline", layout.grid.pipeline},
+  return {{"tensor", layout.grid[Axis::tensor]},
+          {"context", layout.grid[Axis::context]},
+          {"data", layout.grid[Axis::data]},
+          {"pipeline", layout.grid[Axis::pipeline]},
           {"sequence", layout.config.parallel.sequence},
           {"tensor_transport", to_string(layout.config.parallel.tensor_transport)},
           {"tensor_overlap", layout.config.parallel.tensor_overlap},

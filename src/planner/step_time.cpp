@@ -13,13 +13,10 @@
 #include "train/summary.h"
 
 namespace te::planner {
-namespace {
 
-parallel::ProcessGrid grid_of(const config::Config& config, const Cluster& cluster) {
-  return parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(config.parallel.tensor),
-                                   static_cast<int>(config.parallel.context),
-                                   static_cast<int>(config.parallel.pipeline));
-}
+using parallel::Axis;
+
+namespace {
 
 bool puts_off(const config::Config& config) {
   return config.parallel.schedule == config::PipelineSchedule::zero_bubble && config.parallel.pipeline > 1;
@@ -82,7 +79,7 @@ class DataMessages {
                const StageWork& stage)
       : config_(config),
         gpu_(cluster.gpu),
-        place_(place_of(cluster, grid.context * grid.data, grid.tensor)),
+        place_(place_of(cluster, grid[Axis::context] * grid[Axis::data], grid[Axis::tensor])),
         stage_(stage),
         buckets_(std::max<double>(1.0, static_cast<double>(stage.parameters) /
                                            std::max(static_cast<double>(config.parallel.bucket_size),
@@ -157,7 +154,7 @@ class DataMessages {
 parallel::Costs message_costs(const config::Config& config, const parallel::ProcessGrid& grid,
                               const Cluster& cluster) {
   const double tokens = static_cast<double>(config.training.micro_batch_size * config.model.seq_length) /
-                        grid.context / (config.parallel.sequence ? grid.tensor : 1);
+                        grid[Axis::context] / (config.parallel.sequence ? grid[Axis::tensor] : 1);
   const double bytes = tokens * static_cast<double>(config.model.hidden_size) *
                        (config.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
   const bool one_host = cluster.gpus <= cluster.per_host;
@@ -232,10 +229,10 @@ const UpdateWork& StepModel::update(const config::Config& config, int data) {
 
 template <class Seconds>
 StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) {
-  const parallel::ProcessGrid grid = grid_of(config, cluster_);
+  const parallel::ProcessGrid grid = train::grid_of(config.parallel, cluster_.gpus);
   const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
   const Cut cuts = cut(config, passes(config));
-  const UpdateWork& updates = update(config, grid.data);
+  const UpdateWork& updates = update(config, grid[Axis::data]);
   StepTime step;
   std::vector<DataMessages> data;
   double casts = 0, once = 0;
@@ -268,12 +265,12 @@ double StepModel::min_seconds(const config::Config& config) {
 }
 
 double StepModel::min_bytes(const config::Config& config) {
-  const parallel::ProcessGrid grid = grid_of(config, cluster_);
+  const parallel::ProcessGrid grid = train::grid_of(config.parallel, cluster_.gpus);
   const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
   const config::OptimizerConfig& optimizer = config.optimizer;
   const MicrobatchCost& all = passes(config);
   const Cut parts = cut(config, all);
-  const double shares = grid.context * grid.data;
+  const double shares = grid[Axis::context] * grid[Axis::data];
   const auto bytes_of = [](config::MomentDType dtype) {
     return dtype == config::MomentDType::fp32 ? 4.0 : dtype == config::MomentDType::bf16 ? 2.0 : 1.0;
   };

@@ -11,22 +11,29 @@ namespace te::train {
 
 using model::MicrobatchSlot;
 using parallel::ActionKind;
+using parallel::Axis;
 using parallel::Channel;
+
+parallel::ProcessGrid grid_of(const config::ParallelConfig& layout, int ranks) {
+  return parallel::ProcessGrid::of(ranks, {{Axis::tensor, static_cast<int>(layout.tensor)},
+                                           {Axis::context, static_cast<int>(layout.context)},
+                                           {Axis::pipeline, static_cast<int>(layout.pipeline)}});
+}
 
 parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,
                                        const config::ParallelConfig& layout,
                                        const parallel::ProcessGrid& grid) {
-  const int64_t samples = training.micro_batch_size * grid.data;
+  const int64_t samples = training.micro_batch_size * grid[Axis::data];
   if (training.global_batch_size % samples != 0) {
     user_error(
         "training.global_batch_size ({}) is not a multiple of training.micro_batch_size * data-parallel "
         "ranks = {} * "
         "{} = {}: {} remain ({})",
-        training.global_batch_size, training.micro_batch_size, grid.data, samples,
+        training.global_batch_size, training.micro_batch_size, grid[Axis::data], samples,
         training.global_batch_size % samples, grid.str());
   }
   return {.kind = layout.schedule,
-          .stages = grid.pipeline,
+          .stages = grid[Axis::pipeline],
           .chunks = static_cast<int>(layout.virtual_stages),
           .microbatches = static_cast<int>(training.global_batch_size / samples)};
 }
@@ -66,9 +73,9 @@ Pipeline::Pipeline(const config::TrainingConfig& training, const config::Paralle
                    const Context& context, model::ModelStage& stage)
     : stage_(stage), groups_(stage.groups()) {
   const parallel::ScheduleShape shape = schedule_shape(training, layout, groups_.grid());
-  const int at = groups_.at().pipeline;
+  const int at = groups_.at()[Axis::pipeline];
   schedule_ = parallel::make_schedule(shape)[static_cast<size_t>(at)];
-  if (groups_.grid().pipeline == 1) return;
+  if (groups_.grid()[Axis::pipeline] == 1) return;
   if (layout.pipeline_transport == config::Transport::copy) landing_buffers_ = landing_buffers(shape);
   for (const Channel channel : kAllChannels) {
     const bool early = layout.overlap_receive && !copies();

@@ -26,6 +26,9 @@
 
 namespace te::train {
 
+/// The grid of parallel.tensor, context and pipeline for a job of `ranks` ranks.
+parallel::ProcessGrid grid_of(const config::ParallelConfig& layout, int ranks);
+
 /// The schedule's shape from parallel.* and the batch sizes. UserError when the global batch is not a multiple of the
 /// microbatches that the data-parallel ranks process at once.
 parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,

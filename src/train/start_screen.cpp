@@ -14,6 +14,9 @@
 #include "train/summary.h"
 
 namespace te::train {
+
+using parallel::Axis;
+
 namespace {
 
 constexpr int kLabel = 11;    ///< columns of the labels
@@ -93,10 +96,10 @@ std::string transport_line(const StartInfo& info) {
   const parallel::ConnectOptions options = connect_options(info.config);
   std::string copied;
   const auto add = [&](const char* what) { copied += (copied.empty() ? "" : ", and ") + std::string(what); };
-  if (info.grid.tensor > 1 && options.use_tensor_copy_engines) add("tensor-parallel activations");
-  if (info.grid.data * info.grid.context > 1 && options.use_data_copy_engines)
+  if (info.grid[Axis::tensor] > 1 && options.use_tensor_copy_engines) add("tensor-parallel activations");
+  if (info.grid[Axis::data] * info.grid[Axis::context] > 1 && options.use_data_copy_engines)
     add("data-parallel gradients and weights");
-  if (info.grid.pipeline > 1 && options.use_pipeline_copy_engines) add("pipeline activations");
+  if (info.grid[Axis::pipeline] > 1 && options.use_pipeline_copy_engines) add("pipeline activations");
   return copied.empty() ? "" : copied + " with copy engines, everything else with NCCL";
 }
 

@@ -33,7 +33,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
                  model_.parameters(), groups),
       pipeline_(config.training, config.parallel, context, model_),
       swiglu_(config.model, model_.parameters()),
-      local_samples_(config.training.global_batch_size / groups.grid().data) {
+      local_samples_(config.training.global_batch_size / groups.grid()[parallel::Axis::data]) {
   TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
            "the context's options are not those of the config");
   if (config::mixes_precisions(config)) model_.recipe().keep_high_precision();
@@ -134,7 +134,7 @@ model::Pass StepRunner::training_pass(int64_t first_sample, int64_t microbatch) 
 
 void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
                         double largest_loss, double loss_scale) {
-  if (!warm_ && context_.is_cuda() && groups().grid().pipeline > 1) warm_up(batch);
+  if (!warm_ && context_.is_cuda() && groups().grid()[parallel::Axis::pipeline] > 1) warm_up(batch);
   // 1. Samples. The loss is the mean over the counted tokens of the global batch, so every microbatch's
   //    gradient is scaled by their number, and by the loss scale.
   copy_batch(batch);

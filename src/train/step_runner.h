@@ -53,7 +53,7 @@ class StepRunner {
 
   /// Number of this data-parallel rank's samples per step, and the index of the first one in the global batch.
   int64_t local_samples() const { return local_samples_; }
-  int64_t first_local_sample() const { return local_samples_ * groups().at().data; }
+  int64_t first_local_sample() const { return local_samples_ * groups().at()[parallel::Axis::data]; }
   /// The tokens of each sequence that this rank holds.
   const parallel::SequenceSplit& split() const { return model_.context_ranks().split(); }
   HostBatch make_host_batch() const;

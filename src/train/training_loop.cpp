@@ -265,7 +265,8 @@ void TrainingLoop::adapt_loss_scale(StepMetrics& metrics) {
 void TrainingLoop::add_source_losses(const HostBatch& batch, int64_t first_sample,
                                      const StepMetrics& metrics) {
   const parallel::Coordinates& at = runner_.groups().at();
-  if (!sources_ || metrics.skipped || at.tensor != 0 || !runner_.groups().last_stage()) return;
+  if (!sources_ || metrics.skipped || at[parallel::Axis::tensor] != 0 || !runner_.groups().last_stage())
+    return;
   sources_->add(batches_.sources_of(first_sample + runner_.first_local_sample(), runner_.local_samples()),
                 runner_.sample_losses(), batch.targets.as<const int32_t>(), runner_.split().local());
 }

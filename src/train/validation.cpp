@@ -6,6 +6,8 @@
 
 namespace te::train {
 
+using parallel::Axis;
+
 namespace {
 
 /// The mean loss over one set; empty on all ranks after a read error on one of them. With parallel.shard: parameters a
@@ -15,7 +17,8 @@ std::optional<double> validation_loss(StepRunner& runner, const Batches& batches
                                       int64_t micro_batch_size, parallel::World& world,
                                       std::string& bad_data) {
   const parallel::Groups& groups = runner.groups();
-  const int64_t own = micro_batch_size * groups.at().data, all = micro_batch_size * groups.grid().data;
+  const int64_t own = micro_batch_size * groups.at()[Axis::data],
+                all = micro_batch_size * groups.grid()[Axis::data];
   int64_t counted = 0;
   runner.begin_evaluation();
   for (int64_t first = 0; first < batches.validation_samples(set); first += all) {

@@ -18,6 +18,7 @@
 
 namespace te::testing {
 
+using parallel::Axis;
 using parallel::Groups;
 using parallel::ProcessGrid;
 using parameters::ParameterShard;
@@ -153,12 +154,12 @@ std::vector<float> sum_of(int count, DType dtype, Part&& part) {
 /// a partial one.
 inline std::vector<float> summed_gradient(const Case& c, const Definition& definition, int step,
                                           const ProcessGrid& grid) {
-  const int stages = definition.tied && grid.pipeline > 1 ? 2 : 1;
-  const int parts = definition.sharing == Sharing::partial ? grid.tensor : 1;
+  const int stages = definition.tied && grid[Axis::pipeline] > 1 ? 2 : 1;
+  const int parts = definition.sharing == Sharing::partial ? grid[Axis::tensor] : 1;
   return sum_of(parts, c.grad_dtype, [&](int tensor) {
     return sum_of(stages, c.grad_dtype, [&](int end) {
-      const int stage = end == 0 ? 0 : grid.pipeline - 1;
-      return sum_of(grid.data, c.grad_dtype,
+      const int stage = end == 0 ? 0 : grid[Axis::pipeline] - 1;
+      return sum_of(grid[Axis::data], c.grad_dtype,
                     [&](int data) { return found_gradient(c, definition, step, data, tensor, stage); });
     });
   });
@@ -247,7 +248,7 @@ class Rank {
     for (const Held& held : held_)
       write(held.parameter->grad, summed_gradient(case_, held.definition, step, grid));
     float loss = 0;
-    for (int data = 0; data < grid.data; ++data) loss += found_loss(step, data);
+    for (int data = 0; data < grid[Axis::data]; ++data) loss += found_loss(step, data);
     write(optimizer_.loss_sum(), {skip ? std::numeric_limits<float>::infinity() : loss});
     finish_step();
   }
@@ -299,7 +300,7 @@ class Rank {
  private:
   void add_parameters() {
     std::vector<std::vector<Definition>> layers = model_layers();
-    const int stages = groups_.grid().pipeline, stage = groups_.at().pipeline;
+    const int stages = groups_.grid()[Axis::pipeline], stage = groups_.at()[Axis::pipeline];
     if (stages > 1) layers.push_back({layers.front().front()});
     for (size_t layer = 0; layer < layers.size(); ++layer) {
       if (static_cast<int>(layer) * stages / static_cast<int>(layers.size()) != stage) continue;
@@ -352,7 +353,7 @@ class Rank {
     for (size_t i = layer_begin_[layer]; i < layer_begin_[layer + 1]; ++i) {
       const Held& held = held_[i];
       const std::vector<float> whole = found_gradient(case_, held.definition, step, groups_.data().rank(),
-                                                      groups_.tensor().rank(), groups_.at().pipeline);
+                                                      groups_.tensor().rank(), groups_.at()[Axis::pipeline]);
       std::vector<float> own;
       for (const size_t index : held.global) own.push_back(whole[index]);
       if (poisoned_ && i == 0) own.back() = std::numeric_limits<float>::quiet_NaN();

@@ -54,7 +54,8 @@ TEST_F(DistributedOptimizerGpu, EqualsOneRank) {
     compare(groups, {.dtype = DType::f32, .bucket_size = 700, .exact = true});
     compare(groups, {.dtype = DType::bf16, .grad_dtype = DType::bf16, .bucket_size = 700, .exact = true});
     for (const auto moments : {config::MomentDType::bf16, config::MomentDType::fp8}) {
-      if (moments == config::MomentDType::fp8 && grid.tensor > 1) continue;  // its blocks differ
+      if (moments == config::MomentDType::fp8 && grid[parallel::Axis::tensor] > 1)
+        continue;  // its blocks differ
       compare(groups, {.dtype = DType::bf16, .moment_dtype = moments, .bucket_size = 700, .exact = true});
     }
   }
@@ -68,7 +69,7 @@ TEST_F(DistributedOptimizerGpu, EqualsOneRankWithOffload) {
     const Groups groups = Groups::connect(world(), device_, grid);
     for (const config::Offload offload : {config::Offload::moments, config::Offload::state}) {
       for (const MomentDType moments : {MomentDType::fp32, MomentDType::bf16, MomentDType::fp8}) {
-        if (moments == MomentDType::fp8 && grid.tensor > 1) continue;
+        if (moments == MomentDType::fp8 && grid[parallel::Axis::tensor] > 1) continue;
         compare(groups, {.dtype = DType::bf16,
                          .moment_dtype = moments,
                          .bucket_size = 700,

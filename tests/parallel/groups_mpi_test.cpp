@@ -11,7 +11,9 @@
 namespace te::testing {
 namespace {
 
+using parallel::Axis;
 using parallel::Channel;
+using parallel::Group;
 using parallel::Groups;
 using parallel::ProcessGrid;
 
@@ -60,12 +62,12 @@ TEST_F(GroupsTest, ReduceOverTheRanksOfTheGrid) {
       EXPECT_EQ(ranks.floats(), std::vector<float>(members.begin(), members.end()));
     };
     check(groups.world(), all);
-    check(groups.tensor(), grid.tensor_group(rank));
-    check(groups.context(), grid.context_group(rank));
-    check(groups.microbatch(), grid.microbatch_group(rank));
-    check(groups.data(), grid.data_group(rank));
-    check(groups.stage(), grid.stage_group(rank));
-    check(groups.embedding(), grid.embedding_group(rank));
+    check(groups.tensor(), grid.ranks_along({Axis::tensor}, rank));
+    check(groups.context(), grid.ranks_along({Axis::context}, rank));
+    check(groups.microbatch(), grid.members(Group::microbatch, rank));
+    check(groups.data(), grid.members(Group::data, rank));
+    check(groups.stage(), grid.members(Group::stage, rank));
+    check(groups.embedding(), grid.members(Group::embedding, rank));
   }
 }
 
@@ -78,11 +80,11 @@ std::vector<float> message_values(int from, int message, bool forward) {
 TEST_F(GroupsTest, ChannelsTransferBothDirectionsConcurrently) {
   constexpr int kMessages = 4;
   for (const ProcessGrid& grid : grids_of(world().size())) {
-    if (grid.pipeline == 1 || grid.context != 1) continue;
+    if (grid[Axis::pipeline] == 1 || grid[Axis::context] != 1) continue;
     SCOPED_TRACE(grid.str());
     const Groups groups = Groups::connect(world(), cpu_, grid);
-    const std::vector<int> stages = grid.pipeline_group(world().rank());
-    const int own = groups.at().pipeline, count = grid.pipeline;
+    const std::vector<int> stages = grid.ranks_along({Axis::pipeline}, world().rank());
+    const int own = groups.at()[Axis::pipeline], count = grid[Axis::pipeline];
     const int next = stages[static_cast<size_t>((own + 1) % count)];
     const int previous = stages[static_cast<size_t>((own + count - 1) % count)];
     const auto send = [&](Channel which, int message) {
@@ -119,13 +121,13 @@ TEST_F(GroupsTest, DestructorWaitsForPendingSends) {
   const Groups groups = Groups::connect(world(), cpu_, ProcessGrid::of(count, 1, 1, count));
   if (!groups.last_stage()) {
     TestTensor t(cpu_, DType::bf16, {150001});
-    t.fill(message_values(groups.at().pipeline, 0, true));
+    t.fill(message_values(groups.at()[Axis::pipeline], 0, true));
     groups.send(cpu_, t, Channel::forward_to_next);
   }
   if (!groups.first_stage()) {
     TestTensor t(cpu_, DType::bf16, {150001});
     groups.receive(cpu_, t, Channel::forward_from_previous);
-    EXPECT_EQ(t.floats(), message_values(groups.at().pipeline - 1, 0, true));
+    EXPECT_EQ(t.floats(), message_values(groups.at()[Axis::pipeline] - 1, 0, true));
   }
 }
 
@@ -140,6 +142,12 @@ TEST_F(GroupsTest, DryRunGroupsHaveRanksAndRefuseToCommunicate) {
   EXPECT_EQ(groups.channel(Channel::backward_from_next).rank(), 1);
   EXPECT_EQ(groups.channel(Channel::forward_from_previous).world_ranks(), (std::vector<int>{2, 6}));
   EXPECT_EQ(groups.embedding().size(), 1);
+  // A communicator needs GPU memory, so equal groups of a microbatch's ranks share one.
+  EXPECT_EQ(&groups.microbatch(), &groups.tensor());
+  const Groups split = Groups::dry_run(ProcessGrid::of(8, 1, 2, 1), 0);
+  EXPECT_EQ(&split.microbatch(), &split.context());
+  const Groups both = Groups::dry_run(ProcessGrid::of(8, 2, 2, 1), 0);
+  EXPECT_EQ(both.microbatch().world_ranks(), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(Groups::dry_run(grid, 0).embedding().world_ranks(), (std::vector<int>{0, 12}));
   // The previous stage of the first one is the last.
   EXPECT_EQ(Groups::dry_run(grid, 0).channel(Channel::forward_from_previous).world_ranks(),

@@ -10,7 +10,7 @@
 namespace te::parallel {
 namespace {
 
-using Group = std::vector<int>;
+using Ranks = std::vector<int>;
 
 std::vector<ProcessGrid> all_grids() {
   std::vector<ProcessGrid> grids;
@@ -19,7 +19,7 @@ std::vector<ProcessGrid> all_grids() {
       for (int data : {1, 2, 3}) {
         for (int pipeline : {1, 2, 4}) {
           grids.push_back(ProcessGrid::of(tensor * context * data * pipeline, tensor, context, pipeline));
-          EXPECT_EQ(grids.back().data, data);
+          EXPECT_EQ(grids.back()[Axis::data], data);
         }
       }
     }
@@ -31,11 +31,11 @@ TEST(ProcessGrid, RankAndCoordinatesAreInverse) {
   for (const ProcessGrid& grid : all_grids()) {
     // Explicit loops in rank order: tensor fastest, pipeline slowest.
     int rank = 0;
-    for (int p = 0; p < grid.pipeline; ++p) {
-      for (int d = 0; d < grid.data; ++d) {
-        for (int c = 0; c < grid.context; ++c) {
-          for (int t = 0; t < grid.tensor; ++t, ++rank) {
-            const Coordinates at{.tensor = t, .context = c, .data = d, .pipeline = p};
+    for (int p = 0; p < grid[Axis::pipeline]; ++p) {
+      for (int d = 0; d < grid[Axis::data]; ++d) {
+        for (int c = 0; c < grid[Axis::context]; ++c) {
+          for (int t = 0; t < grid[Axis::tensor]; ++t, ++rank) {
+            const Coordinates at{{Axis::tensor, t}, {Axis::context, c}, {Axis::data, d}, {Axis::pipeline, p}};
             EXPECT_EQ(grid.rank(at), rank) << grid.str();
             EXPECT_EQ(grid.coordinates(rank), at) << grid.str();
           }
@@ -48,25 +48,85 @@ TEST(ProcessGrid, RankAndCoordinatesAreInverse) {
 
 /// Checks groups of one kind: each contains its rank, is ascending and has the expected size. All members have the same
 /// group, so the groups partition the world.
-void expect_partition(const ProcessGrid& grid, Group (ProcessGrid::*group_of)(int) const, int size) {
+void expect_partition(const ProcessGrid& grid, const GroupRow& row, int size) {
+  SCOPED_TRACE(fmt::format("{}: {}", grid.str(), row.name));
   for (int rank = 0; rank < grid.world; ++rank) {
-    const Group group = (grid.*group_of)(rank);
-    EXPECT_EQ(static_cast<int>(group.size()), size) << grid.str();
+    const Ranks group = grid.members(row, rank);
+    EXPECT_EQ(static_cast<int>(group.size()), size);
     EXPECT_TRUE(std::is_sorted(group.begin(), group.end()));
     EXPECT_EQ(std::count(group.begin(), group.end(), rank), 1);
-    for (const int member : group) EXPECT_EQ((grid.*group_of)(member), group) << grid.str();
+    for (const int member : group) EXPECT_EQ(grid.members(row, member), group);
   }
 }
 
 TEST(ProcessGrid, GroupsPartitionTheWorld) {
   for (const ProcessGrid& grid : all_grids()) {
-    expect_partition(grid, &ProcessGrid::tensor_group, grid.tensor);
-    expect_partition(grid, &ProcessGrid::context_group, grid.context);
-    expect_partition(grid, &ProcessGrid::microbatch_group, grid.tensor * grid.context);
-    expect_partition(grid, &ProcessGrid::data_group, grid.data * grid.context);
-    expect_partition(grid, &ProcessGrid::pipeline_group, grid.pipeline);
-    expect_partition(grid, &ProcessGrid::stage_group, grid.tensor * grid.context * grid.data);
+    for (const GroupRow& row : kGroups) {
+      if (row.select != nullptr) continue;
+      int size = 1;
+      for (const AxisRow& axis : kAxes)
+        if (row.axes.contains(axis.axis)) size *= grid[axis.axis];
+      expect_partition(grid, row, size);
+    }
   }
+}
+
+// Ranks along some axes are those that a comparison of all coordinates finds.
+TEST(ProcessGrid, RanksAlongAxesDifferOnlyThere) {
+  for (const ProcessGrid& grid : all_grids()) {
+    for (const GroupRow& row : kGroups) {
+      for (int rank = 0; rank < grid.world; ++rank) {
+        Ranks expected;
+        for (int other = 0; other < grid.world; ++other) {
+          const auto same = [&](const AxisRow& axis) {
+            return row.axes.contains(axis.axis) ||
+                   grid.coordinates(other)[axis.axis] == grid.coordinates(rank)[axis.axis];
+          };
+          if (std::all_of(std::begin(kAxes), std::end(kAxes), same)) expected.push_back(other);
+        }
+        EXPECT_EQ(grid.ranks_along(row.axes, rank), expected)
+            << grid.str() << " rank " << rank << " " << row.name;
+      }
+    }
+  }
+}
+
+// A derived split: the context x data ranks of a stage and tensor rank are divided among experts. Each part is a row.
+constexpr int kExperts = 2;
+constexpr EnumSet<Axis> kReplicas{Axis::context, Axis::data};
+constexpr GroupRow kExpert{{}, "expert", kReplicas, [](const ProcessGrid&, const Ranks& ranks, size_t own) {
+                             const auto first = ranks.begin() + static_cast<int>(own) / kExperts * kExperts;
+                             return Ranks(first, first + kExperts);
+                           }};
+constexpr GroupRow kExpertData{
+    {}, "expert data", kReplicas, [](const ProcessGrid&, const Ranks& ranks, size_t own) {
+      Ranks group;
+      for (size_t i = own % kExperts; i < ranks.size(); i += kExperts) group.push_back(ranks[i]);
+      return group;
+    }};
+
+TEST(ProcessGrid, AGroupRowCanSplitItsAxes) {
+  int tested = 0;
+  for (const ProcessGrid& grid : all_grids()) {
+    const int replicas = grid[Axis::context] * grid[Axis::data];
+    if (replicas % kExperts != 0) continue;
+    ++tested;
+    expect_partition(grid, kExpert, kExperts);
+    expect_partition(grid, kExpertData, replicas / kExperts);
+    // Together, the two groups reach all ranks that hold copies of the other parameters.
+    for (int rank = 0; rank < grid.world; ++rank) {
+      Ranks reached;
+      for (const int other : grid.members(kExpert, rank))
+        for (const int copy : grid.members(kExpertData, other)) reached.push_back(copy);
+      std::sort(reached.begin(), reached.end());
+      EXPECT_EQ(reached, grid.members(Group::data, rank)) << grid.str();
+    }
+  }
+  EXPECT_GT(tested, 0);
+  // 8 ranks, tensor 2 x data 4: adjacent data ranks exchange tokens.
+  const ProcessGrid grid = ProcessGrid::of(8, 2, 1, 1);
+  EXPECT_EQ(grid.members(kExpert, 4), (Ranks{4, 6}));
+  EXPECT_EQ(grid.members(kExpertData, 4), (Ranks{0, 4}));
 }
 
 TEST(ProcessGrid, EmbeddingGroupIsFirstAndLastStage) {
@@ -74,26 +134,26 @@ TEST(ProcessGrid, EmbeddingGroupIsFirstAndLastStage) {
     for (int rank = 0; rank < grid.world; ++rank) {
       const Coordinates at = grid.coordinates(rank);
       Coordinates first = at, last = at;
-      first.pipeline = 0;
-      last.pipeline = grid.pipeline - 1;
+      first[Axis::pipeline] = 0;
+      last[Axis::pipeline] = grid[Axis::pipeline] - 1;
       const bool end = at == first || at == last;
-      const Group expected =
-          end && grid.pipeline > 1 ? Group{grid.rank(first), grid.rank(last)} : Group{rank};
-      EXPECT_EQ(grid.embedding_group(rank), expected) << grid.str() << " rank " << rank;
+      const Ranks expected =
+          end && grid[Axis::pipeline] > 1 ? Ranks{grid.rank(first), grid.rank(last)} : Ranks{rank};
+      EXPECT_EQ(grid.members(Group::embedding, rank), expected) << grid.str() << " rank " << rank;
     }
   }
 }
 
 TEST(ProcessGrid, ExampleWithEightRanks) {
   const ProcessGrid grid = ProcessGrid::of(8, 2, 1, 2);
-  EXPECT_EQ(grid.data, 2);
+  EXPECT_EQ(grid[Axis::data], 2);
   EXPECT_EQ(grid.str(), "8 ranks: tensor 2 x data 2 x pipeline 2");
   EXPECT_EQ(grid.coordinates(5).str(), "tensor 1, data 0, pipeline 1");
-  EXPECT_EQ(grid.tensor_group(5), (Group{4, 5}));
-  EXPECT_EQ(grid.data_group(5), (Group{5, 7}));
-  EXPECT_EQ(grid.pipeline_group(5), (Group{1, 5}));
-  EXPECT_EQ(grid.stage_group(5), (Group{4, 5, 6, 7}));
-  EXPECT_EQ(grid.embedding_group(5), (Group{1, 5}));
+  EXPECT_EQ(grid.ranks_along({Axis::tensor}, 5), (Ranks{4, 5}));
+  EXPECT_EQ(grid.members(Group::data, 5), (Ranks{5, 7}));
+  EXPECT_EQ(grid.ranks_along({Axis::pipeline}, 5), (Ranks{1, 5}));
+  EXPECT_EQ(grid.members(Group::stage, 5), (Ranks{4, 5, 6, 7}));
+  EXPECT_EQ(grid.members(Group::embedding, 5), (Ranks{1, 5}));
 }
 
 std::string refusal(int world, int tensor, int context, int pipeline) {

@@ -15,6 +15,9 @@
 #include "train/summary.h"
 
 namespace te::planner {
+
+using parallel::Axis;
+
 namespace {
 
 using testing::Settings;
@@ -25,8 +28,8 @@ using testing::user_error_of;
 int64_t planned(const config::Config& config, const parallel::ProcessGrid& grid) {
   const Context context = Context::cpu(train::execution_options(config));
   int64_t most = 0;
-  for (int stage = 0; stage < grid.pipeline; ++stage) {
-    const auto groups = parallel::Groups::dry_run(grid, grid.rank({.pipeline = stage}));
+  for (int stage = 0; stage < grid[Axis::pipeline]; ++stage) {
+    const auto groups = parallel::Groups::dry_run(grid, grid.rank({{Axis::pipeline, stage}}));
     most = std::max(most, train::StepRunner(config, context, groups).plan().total_bytes());
   }
   return most;
@@ -52,7 +55,9 @@ TEST(Search, LayoutsAreValidDistinctOrderedAndReproducible) {
   for (const Layout& layout : result.layouts) {
     SCOPED_TRACE(layout.settings);
     EXPECT_TRUE(cuts.insert(layout.grid.str()).second);
-    EXPECT_EQ(layout.grid.tensor * layout.grid.context * layout.grid.data * layout.grid.pipeline, 8);
+    EXPECT_EQ(layout.grid[Axis::tensor] * layout.grid[Axis::context] * layout.grid[Axis::data] *
+                  layout.grid[Axis::pipeline],
+              8);
     EXPECT_GE(layout.time.total(), before);
     before = layout.time.total();
     EXPECT_LE(layout.memory_bytes, result.capacity_bytes);
@@ -148,7 +153,7 @@ TEST(Search, OwnLayoutIsRanked) {
       shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true"});
   const SearchResult result = search(config, testing::h200s(4), planned);
   ASSERT_TRUE(result.configured_fits());
-  EXPECT_EQ(result.configured->grid.tensor, 4);
+  EXPECT_EQ(result.configured->grid[Axis::tensor], 4);
   EXPECT_EQ(result.configured->time.total(), StepModel(testing::h200s(4)).predict(config).total());
   EXPECT_GT(result.configured_rank(), 1);
   // The best layout, given as the config, is ranked first.
@@ -178,7 +183,7 @@ TEST(Search, PadsAVocabularyThatIsNotDivisible) {
   bool split = false;
   for (const Layout& layout : result.layouts) {
     EXPECT_EQ(layout.settings.find("divisible"), std::string::npos) << layout.settings;
-    split = split || layout.grid.tensor == 4;
+    split = split || layout.grid[Axis::tensor] == 4;
   }
   EXPECT_TRUE(split);
 }
@@ -196,7 +201,7 @@ TEST(Search, RunsLongSequencesOneAtATime) {
 std::string settings_of_cut(const Cluster& cluster, int tensor, int pipeline) {
   const SearchResult result = search(shipped_config("llama7b_fp8"), cluster, planned);
   const auto cut = std::find_if(result.layouts.begin(), result.layouts.end(), [&](const Layout& layout) {
-    return layout.grid.tensor == tensor && layout.grid.pipeline == pipeline;
+    return layout.grid[Axis::tensor] == tensor && layout.grid[Axis::pipeline] == pipeline;
   });
   return cut == result.layouts.end() ? std::string() : cut->settings;
 }

@@ -37,6 +37,7 @@
 namespace te::testing {
 namespace {
 
+using parallel::Axis;
 using parallel::Groups;
 using parallel::ProcessGrid;
 
@@ -262,7 +263,7 @@ TEST_P(Layout, EqualsOneRank) {
   const config::Config config = make_config(c);
   config::validate(config);
   const ProcessGrid grid = ProcessGrid::of(world().size(), c.tensor, c.context, c.pipeline);
-  const bool stages_alone = c.tensor == 1 && c.context == 1 && grid.data == 1;
+  const bool stages_alone = c.tensor == 1 && c.context == 1 && grid[Axis::data] == 1;
   const bool exact = stages_alone && !c.tied() && config.optimizer.clip_grad == 0;
   const bool rounded =
       !exact && (c.fp8() || c.precision == Precision::bf16 || c.precision == Precision::fp16 || c.bf16_grads);
@@ -272,7 +273,7 @@ TEST_P(Layout, EqualsOneRank) {
   const Trace& one = *by_itself[0];
   const Groups groups = Groups::connect(world(), Context::cpu(), grid, train::connect_options(config));
   const Trace ranks = train_small(config, groups, options);
-  EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket does not test the order of buckets";
+  EXPECT_TRUE(grid[Axis::data] == 1 || ranks.buckets > 1) << "one bucket does not test the order of buckets";
 
   // 1. Every rank holds what it should, and nothing is missing.
   expect_cover(ranks.grads.at(1), full_parameters(one.grads.at(1)), config);
@@ -305,7 +306,7 @@ TEST_P(Layout, EqualsOneRank) {
   // 3. The FP8 state.
   if (c.fp8()) {
     expect_same_fp8(ranks, c.delayed() ? groups.stage().world_ranks() : groups.microbatch().world_ranks());
-    if (c.delayed() || grid.data == 1) {
+    if (c.delayed() || grid[Axis::data] == 1) {
       const double scales = fp8_difference(ranks, one);
       // A power-of-two scale halves as soon as the amax passes a power of two.
       const double bound = c.recipe() == Fp8Recipe::tensorwise ? 1.0 : kAmaxBound;

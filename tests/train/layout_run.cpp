@@ -161,14 +161,14 @@ void start(const Context& context, StepRunner& runner, const config::Config& con
 }
 
 double validation_loss(StepRunner& runner, const config::Config& config, int microbatches) {
-  const int ranks = runner.groups().grid().data;
+  const int ranks = runner.groups().grid()[parallel::Axis::data];
   const int64_t size = config.training.micro_batch_size;
   int64_t counted = 0;
   runner.begin_evaluation();
   for (int i = 0; i < microbatches; ++i) {
     const Samples batch = samples(config.model, kValidSamples + static_cast<uint64_t>(i * size), size);
     counted += batch.counted;
-    if (i % ranks != runner.groups().at().data) continue;
+    if (i % ranks != runner.groups().at()[parallel::Axis::data]) continue;
     const Samples own = of_context_rank(runner, batch);
     runner.evaluate({own.tokens.data(), own.targets.data()});
   }

@@ -45,8 +45,9 @@ int64_t largest_plan(const std::string& name, int ranks) {
   const parallel::ProcessGrid grid = parallel::ProcessGrid::of(
       ranks, static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
   int64_t largest = 0;
-  for (int stage = 0; stage < grid.pipeline; ++stage) {
-    const parallel::Groups groups = parallel::Groups::dry_run(grid, grid.rank({.pipeline = stage}));
+  for (int stage = 0; stage < grid[parallel::Axis::pipeline]; ++stage) {
+    const parallel::Groups groups =
+        parallel::Groups::dry_run(grid, grid.rank({{parallel::Axis::pipeline, stage}}));
     largest = std::max(largest, train::StepRunner(config, Context::cpu(), groups).plan().total_bytes());
   }
   return largest;

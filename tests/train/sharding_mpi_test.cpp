@@ -46,7 +46,8 @@ class Sharding : public ::testing::TestWithParam<Case> {
     config::Config config = make_config(GetParam());
     config.parallel.shard = shard;
     if (groups.data_peer_transport() != nullptr) config.parallel.data_transport = config::Transport::copy;
-    config.training.global_batch_size = config.training.micro_batch_size * microbatches * grid_.data;
+    config.training.global_batch_size =
+        config.training.micro_batch_size * microbatches * grid_[parallel::Axis::data];
     config::validate(config);
     return train_small(config, groups, {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
   }

@@ -172,14 +172,15 @@ function(te_test_executable target label depends)
     PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 ${te_test_properties})
 endfunction()
 
-# Options for starting ranks in tests: more ranks than cores, in containers, as root, on one host. ob1, because other
-# PMLs search for networks at every start; TCP warns on hosts that have only loopback. TE_MPI_ENVIRONMENT applies to all
-# tests under mpirun. Open MPI 4 reads OMPI_*, Open MPI 5 also PRTE_*.
+# Options for starting ranks in tests: more ranks than cores, in containers, as root, on one host. ob1 and no transport
+# of networks, because these search for networks at every start, and "ofi" sleeps for a second in each MPI_Finalize; TCP
+# warns on hosts that have only loopback. TE_MPI_ENVIRONMENT applies to all tests under mpirun. Open MPI 4 reads OMPI_*,
+# Open MPI 5 also PRTE_*.
 set(TE_MPI_LEAKS LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
 set(TE_MPI_START
-  OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=^tcp
-  OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
-  OMPI_MCA_btl_vader_single_copy_mechanism=none
+  OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1
+  OMPI_MCA_btl=^tcp,ofi,openib,uct,usnic OMPI_MCA_rmaps_base_oversubscribe=1
+  OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
   PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe")
 set(TE_MPI_ENVIRONMENT ${TE_MPI_START} ${TE_MPI_LEAKS})
 # A shell command for tests that start jobs; they append the number of ranks and the program. In sanitizer builds,

@@ -170,7 +170,7 @@ std::vector<Fp8State> Resharding::split_fp8() {
   for (const Fp8State::Row& row : fp8_.rows) left[{row.operand.name, row.operand.role}] = &row;
   for (size_t rank = 0; rank < plans_.size(); ++rank) {
     const parameters::StoreLayout& layout = plans_[rank].stage.parameters().layout();
-    if (layout.tensor_rank != 0 || layout.data_rank != 0) continue;
+    if (layout.tensor_rank != 0 || layout.of(GradientGroup::dense).rank != 0) continue;
     const fp8::ScaleTable& table = plans_[rank].stage.recipe().table();
     states[rank] = {.history_len = fp8_.history_len, .position = fp8_.position, .rows = {}};
     for (int i = 0; i < table.size(); ++i) {

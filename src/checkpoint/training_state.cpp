@@ -128,7 +128,7 @@ bool has_fp8_state(const TrainingState& state) {
 
 bool saves_fp8(const TrainingState& state) {
   const parameters::StoreLayout& layout = state.parameters->layout();
-  return has_fp8_state(state) && layout.tensor_rank == 0 && layout.data_rank == 0;
+  return has_fp8_state(state) && layout.tensor_rank == 0 && layout.of(GradientGroup::dense).rank == 0;
 }
 
 Fp8Operand operand_of(const fp8::OperandInfo& info) {

@@ -16,8 +16,9 @@ GradientReducer::GradientReducer(const config::ParallelConfig& config, bool tied
     : parameters_(parameters),
       groups_(groups),
       has_tied_parameter_(groups.embedding().size() > 1 && tied_embeddings),
-      data_parallel_(groups.data().size() > 1),
-      overlap_(data_parallel_ && config.overlap_grad_reduce) {}
+      divided_(std::any_of(kGradientGroups.begin(), kGradientGroups.end(),
+                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })),
+      overlap_(divided_ && config.overlap_grad_reduce) {}
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
@@ -45,12 +46,14 @@ void GradientReducer::plan(MemoryPlan& plan) {
     for (const FlatRange& range : ranges) count += range.end - range.begin;
   }
   plan_sharded();
-  if (groups_.data_peer_transport() != nullptr) {
+  for (const GradientGroup group : kGradientGroups) {
     int64_t largest = 0;
-    for (const parameters::Segment& segment : parameters_.segments())
-      largest = std::max(largest, segment.count);
-    plan.add(copied_, "data_transport.slots", MemoryKind::scratch, parameters_.grads.dtype,
-             {groups_.data().size() - 1, largest});
+    for (size_t i = 0; i < parameters_.buckets().size(); ++i)
+      if (parameters_.buckets()[i].group == group)
+        largest = std::max(largest, parameters_.segments()[i].count);
+    if (groups_.gradient_transport(group) != nullptr && largest > 0)
+      plan.add(copied_[static_cast<size_t>(group)], "data_transport.slots", MemoryKind::scratch,
+               parameters_.grads.dtype, {groups_.gradient_ranks(group).size() - 1, largest});
   }
   TE_CHECK(marked || !has_tied_parameter_, "gradients: no parameter of stage {} is marked as tied",
            groups_.at()[parallel::Axis::pipeline]);
@@ -68,7 +71,7 @@ Tensor GradientReducer::grads_of(const FlatRange& range) const {
 void GradientReducer::begin(const Context& context) {
   TE_CHECK(!in_flight_, "gradients: a reduction begins before the previous one is finished");
   in_flight_ = true;
-  if (!data_parallel_) return;
+  if (!divided_) return;
   if (overlap_ && !side_) {
     side_.emplace(context.side(true));
     event_.emplace(context);
@@ -81,7 +84,7 @@ void GradientReducer::begin(const Context& context) {
     if (parameter.linear || !parameters_.shards_grads(buckets[bucket]))
       missing_[bucket] += parameter.shape.numel();
   }
-  for (Sharded& sharded : sharded_) sharded.started = sharded.finished = false;
+  for (auto& [bucket, sharded] : sharded_) sharded.started = sharded.finished = false;
 }
 
 /// Subtracts the parameter's elements in [begin, end) from its bucket's missing elements.
@@ -96,7 +99,7 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, 
   TE_CHECK(in_flight_, "gradients: elements {}..{} are ready outside of a reduction", begin, end);
   if (!last && sharded_.empty()) return;
   parameters_.check_gradients(begin, end);
-  if (!data_parallel_) return;
+  if (!divided_) return;
   std::vector<size_t> complete;  // sharded buckets
   for (const Parameter& parameter : parameters_.parameters()) {
     if (parameter.offset >= end || parameter.end() <= begin) continue;
@@ -108,7 +111,8 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, 
   }
   if (overlap_) fence(context);
   for (const size_t bucket : complete) reduce_sharded(overlap_ ? *side_ : context, bucket, last);
-  while (overlap_ && has_unsharded_left() && missing_[left_ - 1] == 0) reduce_next(*side_);
+  while (overlap_ && has_unsharded_left() && missing_[parameters_.pass_order()[left_ - 1]] == 0)
+    reduce_next(*side_);
 }
 
 /// Makes the side context wait for the work launched on the context so far. Every ready() calls it, not only the one
@@ -118,36 +122,40 @@ void GradientReducer::fence(const Context& context) {
   event_->wait(*side_);
 }
 
-/// Decreases left_ until bucket left_ - 1 is not sharded; false if there is none.
+/// Decreases left_ until the last bucket left is not sharded; false if there is none.
 bool GradientReducer::has_unsharded_left() {
-  while (left_ > 0 && parameters_.shards_grads(parameters_.buckets()[left_ - 1])) --left_;
+  const std::vector<size_t>& order = parameters_.pass_order();
+  while (left_ > 0 && parameters_.shards_grads(parameters_.buckets()[order[left_ - 1]])) --left_;
   return left_ > 0;
 }
 
 void GradientReducer::reduce_next(const Context& context) {
-  --left_;
-  reduce_scatter(context, parameters_.grads_of(parameters_.buckets()[left_]),
-                 parameters_.grad_of(parameters_.segments()[left_]), false);
+  reduce_scatter(context, parameters_.pass_order()[--left_], false);
 }
 
-/// shard = the sum over the data-parallel ranks of this rank's part of `full`; with `adds`, shard += this sum.
-void GradientReducer::reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
-                                     bool adds) const {
-  parallel::PeerTransport* const copies = groups_.data_peer_transport();
-  const int64_t count = shard.numel(), rank = groups_.data().rank(), size = groups_.data().size();
+/// The bucket's segment = the sum over the ranks of its group; with `adds`, the segment += this sum.
+void GradientReducer::reduce_scatter(const Context& context, size_t number, bool adds) const {
+  const Bucket& bucket = parameters_.buckets()[number];
+  const Tensor full = parameters_.grads_of(bucket),
+               shard = parameters_.grad_of(parameters_.segments()[number]);
+  parallel::Communicator& ranks = groups_.gradient_ranks(bucket.group);
+  parallel::PeerTransport* const copies = groups_.gradient_transport(bucket.group);
+  const int64_t count = shard.numel(), rank = ranks.rank(), size = ranks.size();
+  if (size == 1) return;  // the segment is the bucket
   const bool fused = adds && copies != nullptr && copies->can_add(), separate_add = adds && !fused;
   const Tensor target = separate_add ? ParameterStore::part(full, rank * count, count) : shard;
   if (copies != nullptr)
-    copies->reduce_scatter(context, full.view({size, count}), target.view({1, count}), copied_, fused);
+    copies->reduce_scatter(context, full.view({size, count}), target.view({1, count}),
+                           copied_[static_cast<size_t>(bucket.group)], fused);
   else
-    groups_.data().reduce_scatter(context, full, target);
+    ranks.reduce_scatter(context, full, target);
   if (separate_add) kernels::add(context, shard, target, shard);
 }
 
 void GradientReducer::finish(const Context& context) {
   if (!in_flight_) begin(context);
   parameters_.check_gradients(0, parameters_.flat_size());
-  for (const Sharded& sharded : sharded_)
+  for (const auto& [bucket, sharded] : sharded_)
     TE_CHECK(sharded.finished, "gradients: a sharded bucket was not reduced after the last microbatch");
   if (overlap_ && has_unsharded_left()) fence(context);
   while (has_unsharded_left()) reduce_next(overlap_ ? *side_ : context);
@@ -164,9 +172,10 @@ void GradientReducer::finish(const Context& context) {
 // --- sharded buckets ---------------------------------------------------------------------------------------
 
 void GradientReducer::plan_sharded() {
-  for (const Bucket& bucket : parameters_.buckets()) {
+  for (size_t number = 0; number < parameters_.buckets().size(); ++number) {
+    const Bucket& bucket = parameters_.buckets()[number];
     if (!parameters_.shards_grads(bucket)) continue;
-    Sharded& sharded = sharded_.emplace_back();
+    Sharded& sharded = sharded_[number];
     int64_t end = 0;  // end of the last linear layer in the bucket
     const auto add_gap = [&](int64_t to) {
       if (to > end) sharded.gaps.push_back({.begin = end, .end = to});
@@ -185,17 +194,18 @@ void GradientReducer::plan_sharded() {
   }
 }
 
-size_t GradientReducer::slot_of(const Bucket& bucket) const {
-  return static_cast<size_t>(bucket.sharded % parameters_.grad_slots.dim(0));
+Event& GradientReducer::slot_is_free(const Context& context, const Bucket& bucket) {
+  const std::pair slot{bucket.group, bucket.sharded % parameters_.num_grad_slots(bucket.group)};
+  return slot_is_free_.try_emplace(slot, context).first->second;
 }
 
 void GradientReducer::open(const Context& context, int64_t begin, int64_t end) {
   if (sharded_.empty()) return;
   parameters_.mark_linear_grads_stale(begin, end);
-  if (slot_is_free_.empty()) return;
+  if (!overlap_) return;
   for (const Bucket& bucket : parameters_.buckets()) {
     if (bucket.end <= begin || end <= bucket.begin || !parameters_.shards_grads(bucket)) continue;
-    slot_is_free_[slot_of(bucket)].wait(context);
+    slot_is_free(context, bucket).wait(context);
   }
 }
 
@@ -203,9 +213,8 @@ void GradientReducer::open(const Context& context, int64_t begin, int64_t end) {
 /// last microbatch.
 void GradientReducer::reduce_sharded(const Context& context, size_t number, bool last) {
   const Bucket& bucket = parameters_.buckets()[number];
-  const parameters::Segment& segment = parameters_.segments()[number];
-  Sharded& sharded = sharded_[static_cast<size_t>(bucket.sharded)];
-  const Tensor slot = parameters_.grads_of(bucket), sum = parameters_.grad_of(segment);
+  Sharded& sharded = sharded_.at(number);
+  const Tensor slot = parameters_.grads_of(bucket);
   for (const Bucket& gap : sharded.gaps) context.zero(ParameterStore::part(slot, gap.begin, gap.size()));
   for (const Parameter* vector : sharded.vectors) {
     if (!last) break;
@@ -213,14 +222,11 @@ void GradientReducer::reduce_sharded(const Context& context, size_t number, bool
     context.copy(ParameterStore::part(slot, vector->offset - bucket.begin, count),
                  vector->grad.view({count}));
   }
-  reduce_scatter(context, slot, sum, sharded.started);
+  reduce_scatter(context, number, sharded.started);
   sharded.started = true;
   sharded.finished = last;
   missing_[number] = sharded.linears;
-  if (!overlap_) return;
-  while (slot_is_free_.size() < static_cast<size_t>(parameters_.grad_slots.dim(0)))
-    slot_is_free_.emplace_back(context);
-  slot_is_free_[slot_of(bucket)].record(context);
+  if (overlap_) slot_is_free(context, bucket).record(context);
 }
 
 // --- over the tensor group ---------------------------------------------------------------------------------

@@ -1,14 +1,15 @@
 // Sums gradients over the ranks. After finish(), this rank's segment of every bucket of main gradients has the sum over
 // all ranks that contribute to it; the rest of the buckets is undefined.
 //
-//   1. data group              reduce-scatter per bucket, in place, launched while the backward pass runs
+//   1. gradient group          reduce-scatter per bucket, in place, launched while the backward pass runs, over
+//                              the ranks of the bucket's group (parallel::Groups::gradient_ranks)
 //   2. two pipeline stages     all-reduce of a tied parameter that both have, on the segments
 //   3. tensor group            all-reduce of parameters whose gradient each rank has only for its own tokens
 //                              (Sharing::partial)
 //
 // The ranks of a group must issue the same collectives in the same order. Therefore buckets are reduced in a fixed
-// order, the last one first, as the backward pass completes them. A bucket that is ready early waits for those before
-// it in this order.
+// order, that of the forward pass reversed (ParameterStore::pass_order), as the backward pass completes them. A bucket
+// that is ready early waits for those before it in this order.
 //
 // Buckets with sharded gradients (ParameterStore::shards_grads) are reduced after every microbatch, when its backward
 // pass completes them, and added to the segment. All data-parallel ranks run the same passes, so the order is the same
@@ -16,7 +17,10 @@
 // second, each in order. Elements of other buckets, and of vectors, are summed over the microbatches first.
 #pragma once
 
+#include <array>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "config/config.h"
@@ -64,8 +68,9 @@ class GradientReducer {
   bool has_unsharded_left();
   void reduce_next(const Context& context);
   void plan_sharded();
-  size_t slot_of(const parameters::Bucket& bucket) const;
-  void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, bool adds) const;
+  /// Recorded after the last reduction of a sharded bucket's slot.
+  Event& slot_is_free(const Context& context, const parameters::Bucket& bucket);
+  void reduce_scatter(const Context& context, size_t number, bool adds) const;
   void reduce_sharded(const Context& context, size_t number, bool last);
   void sum_partial(const Context& context) const;
 
@@ -81,10 +86,11 @@ class GradientReducer {
   parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
   bool has_tied_parameter_;  ///< this stage shares a parameter with another stage
-  bool data_parallel_;
+  bool divided_;             ///< a gradient group has several ranks
   bool overlap_;
   std::vector<FlatRange> tied_, partial_;
-  Tensor copied_;  ///< slots for the other ranks' addends with copy engines; dtype of the main gradients
+  /// Per gradient group: slots for the other ranks' addends with copy engines; dtype of the main gradients.
+  std::array<Tensor, kGradientGroups.size()> copied_;
   Tensor packed_;  ///< the ranges of partial_, concatenated; dtype of the main gradients
 
   std::optional<Context> side_;  // CUDA stream of the collectives, with overlap
@@ -92,9 +98,9 @@ class GradientReducer {
   bool in_flight_ = false;
   std::vector<int64_t>
       missing_;      // per bucket: elements that are not ready; in sharded buckets only linear layers'
-  size_t left_ = 0;  // buckets [0, left_) that are not sharded have not been reduced
-  std::vector<Sharded> sharded_;     // by Bucket::sharded
-  std::vector<Event> slot_is_free_;  // per slot: recorded after its last reduction
+  size_t left_ = 0;  // the first left_ buckets of the pass order, if not sharded, have not been reduced
+  std::map<size_t, Sharded> sharded_;                            // by bucket
+  std::map<std::pair<GradientGroup, int>, Event> slot_is_free_;  // per slot
 };
 
 }  // namespace te::comm

@@ -13,22 +13,26 @@ ParameterGatherer::ParameterGatherer(const config::ParallelConfig& config,
                                      const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
-      data_parallel_(groups.data().size() > 1),
-      overlap_(data_parallel_ && config.overlap_param_gather) {}
+      divided_(std::any_of(kGradientGroups.begin(), kGradientGroups.end(),
+                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })),
+      overlap_(divided_ && config.overlap_param_gather) {}
 
 void ParameterGatherer::gather(const Context& context, size_t bucket) {
   const Bucket& full = parameters_.buckets()[bucket];
   const parameters::Segment& own = parameters_.segments()[bucket];
   if (parameters_.gathers_bytes(full))
-    all_gather(context, parameters_.bytes_of(own), parameters_.bytes_of(full));
+    all_gather(context, full.group, parameters_.bytes_of(own), parameters_.bytes_of(full));
   else
-    all_gather(context, parameters_.value_of(own), parameters_.values_of(full));
+    all_gather(context, full.group, parameters_.value_of(own), parameters_.values_of(full));
 }
 
-void ParameterGatherer::all_gather(const Context& context, const Tensor& own, const Tensor& full) const {
-  parallel::PeerTransport* const copies = groups_.data_peer_transport();
-  if (copies == nullptr) return groups_.data().all_gather(context, own, full);
-  copies->gather(context, own.view({1, own.numel()}), full.view({groups_.data().size(), own.numel()}), 1, {});
+void ParameterGatherer::all_gather(const Context& context, GradientGroup group, const Tensor& own,
+                                   const Tensor& full) const {
+  parallel::Communicator& ranks = groups_.gradient_ranks(group);
+  parallel::PeerTransport* const copies = groups_.gradient_transport(group);
+  if (ranks.size() == 1) return;  // the segment is the bucket
+  if (copies == nullptr) return ranks.all_gather(context, own, full);
+  copies->gather(context, own.view({1, own.numel()}), full.view({ranks.size(), own.numel()}), 1, {});
 }
 
 void ParameterGatherer::cast(const Context& context) const {
@@ -39,11 +43,14 @@ void ParameterGatherer::cast(const Context& context) const {
 
 // The number of 16-bit values is even, so they can be summed as 32-bit integers.
 void ParameterGatherer::gather_unquantized(const Context& context) const {
-  const Tensor all = parameters_.unquantized_parameters();
-  if (all.numel() == 0) return;
-  context.zero(all);
-  for (const auto& [own, target] : parameters_.unquantized_parts()) context.copy(target, own);
-  groups_.data().all_reduce(context, {all.data, DType::i32, {all.numel() / 2}}, parallel::ReduceOp::sum);
+  for (const GradientGroup group : kGradientGroups) {
+    const Tensor all = parameters_.unquantized_parameters(group);
+    if (all.numel() == 0) continue;
+    context.zero(all);
+    for (const auto& [own, target] : parameters_.unquantized_parts(group)) context.copy(target, own);
+    groups_.gradient_ranks(group).all_reduce(context, {all.data, DType::i32, {all.numel() / 2}},
+                                             parallel::ReduceOp::sum);
+  }
 }
 
 void ParameterGatherer::make_side(const Context& context) {
@@ -63,9 +70,9 @@ void ParameterGatherer::start(const Context& context) {
   started_->wait(*side_);
   gather_unquantized(*side_);
   const std::vector<Bucket>& buckets = parameters_.buckets();
-  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+  for (const size_t bucket : parameters_.pass_order()) {
     const bool sharded = parameters_.shards_values(buckets[bucket]);
-    if (sharded && buckets[bucket].sharded >= parameters_.num_value_slots()) continue;
+    if (sharded && buckets[bucket].sharded >= parameters_.num_value_slots(buckets[bucket].group)) continue;
     if (sharded) {
       fetch(context, bucket);
       continue;
@@ -80,8 +87,7 @@ void ParameterGatherer::start(const Context& context) {
 /// read the slot's previous bucket.
 void ParameterGatherer::fetch(const Context& context, size_t number) {
   const Bucket& bucket = parameters_.buckets()[number];
-  held_.resize(static_cast<size_t>(parameters_.num_value_slots()), nullptr);
-  const Bucket*& held = held_[static_cast<size_t>(bucket.sharded) % held_.size()];
+  const Bucket*& held = held_[{bucket.group, bucket.sharded % parameters_.num_value_slots(bucket.group)}];
   if (held == &bucket) return;
   held = &bucket;
   if (!overlap_) return gather(context, number);
@@ -94,7 +100,7 @@ void ParameterGatherer::fetch(const Context& context, size_t number) {
 }
 
 void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end, int direction) {
-  if (!data_parallel_) return;
+  if (!divided_) return;
   const std::vector<Bucket>& buckets = parameters_.buckets();
   const auto sharded = [&](size_t i) { return parameters_.shards_values(buckets[i]); };
   size_t first = buckets.size(), last = 0;
@@ -109,7 +115,8 @@ void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end,
   if (!overlap_ || direction == 0 || first == buckets.size()) return;
   const size_t from = direction > 0 ? last : first,
                next = direction > 0 ? from + 1 : from - 1;  // 0 - 1 wraps around: no bucket
-  if (next < buckets.size() && sharded(next) && buckets[next].chunk == buckets[from].chunk)
+  if (next < buckets.size() && sharded(next) && buckets[next].chunk == buckets[from].chunk &&
+      buckets[next].group == buckets[from].group)
     fetch(context, next);
 }
 
@@ -121,12 +128,12 @@ void ParameterGatherer::wait_all(const Context& context) {
 }
 
 void ParameterGatherer::gather_all(const Context& context) {
-  if (!data_parallel_) return;
+  if (!divided_) return;
   wait_all(context);
   invalidate();
   cast(context);
   gather_unquantized(context);
-  for (size_t bucket = 0; bucket < parameters_.buckets().size(); ++bucket)
+  for (const size_t bucket : parameters_.pass_order())
     if (!parameters_.shards_values(parameters_.buckets()[bucket])) gather(context, bucket);
 }
 

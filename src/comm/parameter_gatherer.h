@@ -1,6 +1,6 @@
-// Gathers parameters: after the update each data-parallel rank has new values of its own segments, and an in-place
-// all-gather per bucket distributes them. With overlap the all-gathers run on a separate CUDA stream during the next
-// forward pass, in the order in which the pass reads the buckets.
+// Gathers parameters: after the update each rank of a gradient group has new values of its own segments, and an
+// in-place all-gather per bucket distributes them. With overlap the all-gathers run on a separate CUDA stream during
+// the next forward pass, in the order in which the pass reads the buckets.
 //
 // Buckets with sharded values (ParameterStore::shards_values) are gathered into slots for each pass that reads them.
 // With overlap the bucket of the next layers is gathered, into another slot, while the current layers run. A bucket
@@ -13,7 +13,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "config/config.h"
@@ -41,14 +43,14 @@ class ParameterGatherer {
   /// Waits for all gathers that have been started, so that values may be written.
   void wait_all(const Context& context);
   /// Marks the contents of all slots as outdated, after a change of values. start() and gather_all() do this, too.
-  void invalidate() { held_.assign(held_.size(), nullptr); }
+  void invalidate() { held_.clear(); }
   /// Gathers all buckets without overlap, in order on the context: after master weights were initialized or loaded, and
   /// cast.
   void gather_all(const Context& context);
 
  private:
   void gather(const Context& context, size_t bucket);
-  void all_gather(const Context& context, const Tensor& own, const Tensor& full) const;
+  void all_gather(const Context& context, GradientGroup group, const Tensor& own, const Tensor& full) const;
   void cast(const Context& context) const;
   void gather_unquantized(const Context& context) const;
   void make_side(const Context& context);
@@ -56,15 +58,16 @@ class ParameterGatherer {
 
   const parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
-  bool data_parallel_;
+  bool divided_;  ///< a gradient group has several ranks
   bool overlap_;
   std::function<void(const Context&)> cast_;
 
   std::optional<Context> side_;  // CUDA stream of the collectives, with overlap
   std::optional<Event> started_;
-  std::vector<Event> gathered_;                  // per bucket
-  std::vector<char> pending_;                    // per bucket: gathered_ has not been waited for
-  std::vector<const parameters::Bucket*> held_;  // per slot: the sharded bucket in it
+  std::vector<Event> gathered_;  // per bucket
+  std::vector<char> pending_;    // per bucket: gathered_ has not been waited for
+  std::map<std::pair<GradientGroup, int>, const parameters::Bucket*>
+      held_;  // per slot: the sharded bucket in it
 };
 
 }  // namespace te::comm

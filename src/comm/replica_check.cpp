@@ -1,5 +1,6 @@
 #include "comm/replica_check.h"
 
+#include <array>
 #include <string_view>
 #include <vector>
 
@@ -50,14 +51,16 @@ void check_group(const Context& context, parallel::Communicator& group,
 void check_replicas(const Context& context, const parameters::ParameterStore& parameters,
                     const parallel::Groups& groups) {
   if (OpObserver::is_tracing()) return;
-  std::vector<const Parameter*> all, replicated, tied;
+  std::array<std::vector<const Parameter*>, kGradientGroups.size()> all;
+  std::vector<const Parameter*> replicated, tied;
   for (const Parameter& parameter : parameters.parameters()) {
     if (!parameters.shards_values(parameters.buckets()[parameters.bucket_at(parameter.offset)]))
-      all.push_back(&parameter);
+      all[static_cast<size_t>(parameter.group)].push_back(&parameter);
     if (parameter.sharing != parameters::Sharing::sharded) replicated.push_back(&parameter);
     if (parameter.tied()) tied.push_back(&parameter);
   }
-  check_group(context, groups.data(), parameters, all);
+  for (const GradientGroup group : kGradientGroups)
+    check_group(context, groups.gradient_ranks(group), parameters, all[static_cast<size_t>(group)]);
   check_group(context, groups.tensor(), parameters, replicated);
   check_group(context, groups.embedding(), parameters, tied);
 }

@@ -38,6 +38,14 @@ enum class ParameterRole : uint8_t {
 };
 enum class ParameterPart : uint8_t { weight, bias };
 
+/// The ranks that sum a parameter's gradient and shard its master weights and moments
+/// (parallel::Groups::gradient_ranks).
+enum class GradientGroup : uint8_t {
+  dense,  ///< all data-parallel ranks
+  expert  ///< data-parallel ranks that hold the same experts
+};
+inline constexpr std::array kGradientGroups{GradientGroup::dense, GradientGroup::expert};
+
 std::string_view to_string(LinearKind kind);     ///< "linear_fc1"
 std::string_view to_string(ParameterRole role);  ///< "linear_fc1", "input_layernorm"
 std::optional<LinearKind> linear_kind_of(std::string_view name);

@@ -24,6 +24,15 @@ bool drops_values(const config::Config& config, int data_ranks) {
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 
+parameters::ShardRanks shard_ranks(const parallel::Groups& groups) {
+  parameters::ShardRanks ranks;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const parallel::Communicator& own = groups.gradient_ranks(kGradientGroups[i]);
+    ranks[i] = {own.rank(), own.size()};
+  }
+  return ranks;
+}
+
 }  // namespace
 
 // --- construction ------------------------------------------------------------------------------------------
@@ -115,8 +124,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
       plan,
       {.dtype = dims().dtype,
        .grad_dtype = config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16,
-       .data_rank = groups_->data().rank(),
-       .data_size = groups_->data().size(),
+       .ranks = shard_ranks(*groups_),
        .tensor_rank = tensor_.rank(),
        .bucket_size = config_.parallel.bucket_size,
        .training = slots.training,
@@ -245,8 +253,9 @@ void ModelStage::quantize_sharded_weights(const Context& context, bool count_fp8
 }
 
 void ModelStage::before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction) {
-  const parameters::Bucket range = range_of(unit);
-  if (hooks_.before_parameters) hooks_.before_parameters(context, range.begin, range.end, direction);
+  if (hooks_.before_parameters)
+    for (const parameters::Bucket& range : ranges_of(unit))
+      hooks_.before_parameters(context, range.begin, range.end, direction);
   if (fresh_[unit]) return;
   if (layer != nullptr) layer->quantize_weights(context, count_casts_);
   if (output_layer_ && unit == units_.size() - 1) output_layer_->quantize_weight(context, count_casts_);
@@ -254,13 +263,15 @@ void ModelStage::before_use(const Context& context, size_t unit, TransformerLaye
 }
 
 void ModelStage::before_wgrad(const Context& context, size_t unit) const {
-  const parameters::Bucket range = range_of(unit);
-  if (hooks_.before_wgrads) hooks_.before_wgrads(context, range.begin, range.end);
+  if (hooks_.before_wgrads)
+    for (const parameters::Bucket& range : ranges_of(unit))
+      hooks_.before_wgrads(context, range.begin, range.end);
 }
 
 void ModelStage::finished(const Context& context, size_t unit, const Pass& pass) const {
-  const parameters::Bucket range = range_of(unit);
-  if (hooks_.gradients_ready) hooks_.gradients_ready(context, range.begin, range.end, pass.last_microbatch);
+  if (hooks_.gradients_ready)
+    for (const parameters::Bucket& range : ranges_of(unit))
+      hooks_.gradients_ready(context, range.begin, range.end, pass.last_microbatch);
 }
 
 // --- passes ------------------------------------------------------------------------------------------------

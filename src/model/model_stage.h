@@ -128,8 +128,8 @@ class ModelStage {
   void plan_deferred_wgrad(MemoryPlan& plan);
   void plan_slots(MemoryPlan& plan, const std::vector<int>& counts);
   void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
-  parameters::Bucket range_of(size_t unit) const {
-    return parameters_.range(units_[unit].first, units_[unit].end);
+  std::vector<parameters::Bucket> ranges_of(size_t unit) const {
+    return parameters_.ranges(units_[unit].first, units_[unit].end);
   }
   void before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction = 1);
   void before_wgrad(const Context& context, size_t unit) const;

@@ -46,8 +46,8 @@ void Muon::plan(MemoryPlan& plan, Lifetime update) {
     if (parameter.matrices.empty()) continue;
     const size_t number = parameters_.bucket_at(parameter.offset);
     buckets_[number].push_back(&parameter);
-    window = std::max(
-        window, groups_.data().size() > 1 ? parameters_.buckets()[number].size() : parameter.shape.numel());
+    const bool divided = groups_.gradient_ranks(parameter.group).size() > 1;
+    window = std::max(window, divided ? parameters_.buckets()[number].size() : parameter.shape.numel());
     if (!is_full(parameter)) shared = std::max(shared, parameter.shape.numel());
     for (const Matrix& matrix : matrices_of(parameter)) {
       elements = std::max(elements, matrix.rows * matrix.cols);
@@ -81,14 +81,15 @@ void Muon::update(const Context& context, const MuonStep& step) const {
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (buckets_[number].empty()) continue;
     const Bucket& bucket = parameters_.buckets()[number];
-    const bool shared = groups_.data().size() > 1;
+    parallel::Communicator& ranks = groups_.gradient_ranks(bucket.group);
+    const bool shared = ranks.size() > 1;
     if (shared) {
       const Segment& segment = parameters_.segments()[number];
       const Tensor own = ParameterStore::part(update_, segment.begin - bucket.begin, segment.count);
       context.zero(own);  // gaps and other parameters are gathered as zeros
       for (const Parameter* parameter : buckets_[number])
         make_update(context, step, number, bucket.begin, parameter->offset, parameter->end());
-      groups_.data().all_gather(context, own, ParameterStore::part(update_, 0, bucket.size()));
+      ranks.all_gather(context, own, ParameterStore::part(update_, 0, bucket.size()));
     }
     for (const Parameter* parameter : buckets_[number]) {
       const int64_t origin = shared ? bucket.begin : parameter->offset;

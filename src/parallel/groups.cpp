@@ -80,6 +80,7 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
     else
       group = keep(make_group(row.name, std::move(ranks), false));
   }
+  groups.gradient_ranks_.fill(&groups.data());
   const int stage_count = grid[Axis::pipeline];
   if (stage_count == 1) return groups;
 
@@ -148,6 +149,10 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
   if (options.use_pipeline_copy_engines && grid[Axis::pipeline] > 1)
     groups.pipeline_peer_links_ = connect_links(world, context, grid, groups.channels_);
   return groups;
+}
+
+void Groups::set_gradient_ranks(GradientGroup group, std::unique_ptr<Communicator> ranks) {
+  gradient_ranks_[static_cast<size_t>(group)] = made_.emplace_back(std::move(ranks)).get();
 }
 
 Communicator& Groups::channel(Channel which) const {

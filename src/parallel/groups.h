@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/parameter_id.h"
 #include "parallel/channel.h"
 #include "parallel/communicator.h"
 #include "parallel/peer_links.h"
@@ -67,10 +68,21 @@ class Groups {
   Communicator& stage() const { return of(Group::stage); }
   Communicator& embedding() const { return of(Group::embedding); }
 
+  /// The ranks that sum the gradients of this group's parameters and shard their master weights and moments.
+  Communicator& gradient_ranks(GradientGroup group) const {
+    return *gradient_ranks_[static_cast<size_t>(group)];
+  }
+  /// Replaces the ranks of a gradient group, by default data(), with some of them. In the same order on all ranks.
+  void set_gradient_ranks(GradientGroup group, std::unique_ptr<Communicator> ranks);
+
   /// Copy-engine transport for tokens of tensor-parallel ranks; null if tensor() is used instead.
   PeerTransport* tensor_peer_transport() const { return tensor_peer_transport_.get(); }
   /// Copy-engine transport for buckets of gradients and values; null if data() is used instead.
   PeerTransport* data_peer_transport() const { return data_peer_transport_.get(); }
+  /// The same for a gradient group; null if gradient_ranks() is used instead.
+  PeerTransport* gradient_transport(GradientGroup group) const {
+    return &gradient_ranks(group) == &data() ? data_peer_transport() : nullptr;
+  }
 
   /// Copy-engine links for the residual stream and its gradient between stages; null if the channels are used instead.
   PeerLinks* pipeline_peer_links() const { return pipeline_peer_links_.get(); }
@@ -98,6 +110,7 @@ class Groups {
   std::vector<std::unique_ptr<Communicator>>
       made_;  // in the order in which all ranks create and destroy them
   std::array<Communicator*, std::size(kGroups)> groups_{};
+  std::array<Communicator*, kGradientGroups.size()> gradient_ranks_{};
   std::array<Communicator*, kChannels> channels_{};
   std::unique_ptr<PeerTransport> tensor_peer_transport_, data_peer_transport_;
   std::unique_ptr<PeerLinks> pipeline_peer_links_;

@@ -36,52 +36,65 @@ Parameter* ParameterStore::add(ParameterSpec spec) {
 
 // --- layout ------------------------------------------------------------------------------------------------
 
-// Sets offsets, buckets and segments. One data-parallel rank has a single bucket.
-void ParameterStore::lay_out() {
-  int64_t end = 0, begin = 0;
-  auto layer = layer_ends_.cbegin();
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].offset = end;
-    end += round_up(parameters_[i].shape.numel(), kGranule);
-    while (layer != layer_ends_.cend() && layer->parameter <= i) ++layer;
-    if (!ends_bucket(i, end - begin, layer)) continue;
-    end = round_up(end, kGranule * layout_.data_size);
-    end_bucket(begin, end, layer != layer_ends_.cend() ? *layer : LayerEnd{i + 1, false, chunk_});
+// Sets offsets, buckets and segments of a group's parameters, after those of earlier groups. One rank has a single
+// bucket.
+void ParameterStore::lay_out(GradientGroup group) {
+  std::vector<size_t> members;
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].group == group) members.push_back(i);
+  int64_t end = flat_size_, begin = end;
+  for (size_t i = 0; i < members.size(); ++i) {
+    Parameter& parameter = parameters_[members[i]];
+    parameter.offset = end;
+    end += round_up(parameter.shape.numel(), kGranule);
+    const bool last = i + 1 == members.size();
+    if (!last && !ends_bucket(members[i], members[i + 1], end - begin)) continue;
+    end = round_up(end, kGranule * layout_.of(group).size);
+    end_bucket(group, begin, end, members[i]);
     begin = end;
   }
   flat_size_ = end;
 }
 
-/// `elements`: of the bucket so far; `layer`: the parameter's. Buckets are the same whether they are sharded or not, so
-/// that gradient norms are bitwise equal.
-bool ParameterStore::ends_bucket(size_t parameter, int64_t elements,
-                                 std::vector<LayerEnd>::const_iterator layer) const {
-  const size_t behind = parameter + 1;
-  if (behind == parameters_.size()) return true;
-  if (layout_.data_size == 1) return false;
-  if (parameters_[parameter].tied() || parameters_[behind].tied()) return true;
-  if (layer == layer_ends_.cend() || layer->parameter != behind) return false;
-  const auto next = layer + 1;
-  const bool other =
-      next != layer_ends_.cend() && (next->shardable != layer->shardable || next->chunk != layer->chunk);
-  return elements >= layout_.bucket_size || other;
+std::vector<ParameterStore::LayerEnd>::const_iterator ParameterStore::layer_of(size_t parameter) const {
+  return std::find_if(layer_ends_.cbegin(), layer_ends_.cend(),
+                      [&](const LayerEnd& layer) { return parameter < layer.parameter; });
 }
 
-void ParameterStore::end_bucket(int64_t begin, int64_t end, const LayerEnd& layer) {
-  const int64_t count = (end - begin) / layout_.data_size;
-  segments_.push_back({begin + layout_.data_rank * count, count, shard_size_});
+/// `next`: the next parameter of the group; `elements`: of the bucket so far. Buckets are the same whether they are
+/// sharded or not, so that gradient norms are bitwise equal.
+bool ParameterStore::ends_bucket(size_t parameter, size_t next, int64_t elements) const {
+  if (layout_.of(parameters_[parameter].group).size == 1) return false;
+  if (parameters_[parameter].tied() || parameters_[next].tied()) return true;
+  const auto layer = layer_of(parameter), other = layer_of(next);
+  if (layer == other) return false;
+  const bool differs =
+      other != layer_ends_.cend() && (other->shardable != layer->shardable || other->chunk != layer->chunk);
+  return elements >= layout_.bucket_size || differs;
+}
+
+/// `last`: index of the bucket's last parameter.
+void ParameterStore::end_bucket(GradientGroup group, int64_t begin, int64_t end, size_t last) {
+  const ShardRank& own = layout_.of(group);
+  const int64_t count = (end - begin) / own.size;
+  segments_.push_back({begin + own.rank * count, count, shard_size_});
   shard_size_ += count;
-  Bucket& bucket = buckets_.emplace_back(Bucket{.begin = begin, .end = end, .chunk = layer.chunk});
-  if (layout_.grad_slots == 0 || !layer.shardable) return;
-  bucket.sharded = num_sharded_++;
-  largest_sharded_ = std::max(largest_sharded_, bucket.size());
+  const auto found = layer_of(last);
+  const LayerEnd layer = found != layer_ends_.cend() ? *found : LayerEnd{last + 1, false, chunk_};
+  Bucket& bucket =
+      buckets_.emplace_back(Bucket{.begin = begin, .end = end, .group = group, .chunk = layer.chunk});
+  bucket_ends_.push_back(last);
+  if (layout_.grad_slots == 0 || !layer.shardable || own.size == 1) return;
+  Group& shared = of(group);
+  bucket.sharded = shared.num_sharded++;
+  shared.largest_sharded = std::max(shared.largest_sharded, bucket.size());
 }
 
 // Assigns positions in `values`; returns its size in elements.
 int64_t ParameterStore::lay_out_values() {
   int64_t end = 0;
   if (!flat_values()) {
-    TE_CHECK(layout_.training && layout_.data_size == 1 && !fp32() && !split(),
+    TE_CHECK(layout_.training && !layout_.divides() && !fp32() && !split(),
              "values without which there is nothing to quantize");
     for (Parameter& parameter : parameters_) {
       parameter.has_value = !parameter.quantized;
@@ -97,10 +110,15 @@ int64_t ParameterStore::lay_out_values() {
     segment.value = own ? end : end + segment.begin - bucket.begin;
     end += own ? segment.count : bucket.size();
   }
-  unquantized_ = end;
-  for (const Parameter& parameter : parameters_)
-    if (is_unquantized(parameter)) unquantized_size_ += round_up(parameter.shape.numel(), kGranule);
-  return end + unquantized_size_;
+  for (const GradientGroup group : kGradientGroups) {
+    Group& shared = of(group);
+    shared.unquantized = end;
+    for (const Parameter& parameter : parameters_)
+      if (parameter.group == group && is_unquantized(parameter))
+        shared.unquantized_size += round_up(parameter.shape.numel(), kGranule);
+    end += shared.unquantized_size;
+  }
+  return end;
 }
 
 /// Whether gathering FP8 is smaller: one byte per element, plus an all-reduce of the other 16-bit values, which counts
@@ -122,14 +140,14 @@ bool ParameterStore::is_unquantized(const Parameter& parameter) const {
 
 // Assigns positions in `bytes`; returns its size in elements.
 int64_t ParameterStore::lay_out_bytes() {
-  if (!layout_.gather_quantized || layout_.data_size == 1) return 0;
+  if (!layout_.gather_quantized || !layout_.divides()) return 0;
   TE_CHECK(layout_.training && dtype_size(layout_.dtype) == 2,
            "FP8 weights are gathered instead of 16-bit values only");
   int64_t end = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     Segment& segment = segments_[i];
-    if (!sends_fewer_bytes(bucket)) continue;
+    if (layout_.of(bucket.group).size == 1 || !sends_fewer_bytes(bucket)) continue;
     const bool sharded = shards_values(bucket);
     end = round_up(end, kByteAlignment);
     bucket.bytes = end;
@@ -147,10 +165,11 @@ int64_t ParameterStore::lay_out_bytes() {
 void ParameterStore::lay_out_slots() {
   for (const Bucket& bucket : buckets_) {
     if (!shards_values(bucket)) continue;
-    int64_t& largest = gathers_bytes(bucket) ? largest_of_bytes_ : largest_of_values_;
+    Group& group = of(bucket.group);
+    int64_t& largest = gathers_bytes(bucket) ? group.largest_of_bytes : group.largest_of_values;
     largest = std::max(largest, bucket.size());
   }
-  largest_of_bytes_ = round_up(largest_of_bytes_, kByteAlignment);
+  for (Group& group : groups_) group.largest_of_bytes = round_up(group.largest_of_bytes, kByteAlignment);
 }
 
 // Assigns positions in `grads`: full buckets, segments, then the vectors of sharded layers. Returns its size in
@@ -174,49 +193,59 @@ int64_t ParameterStore::lay_out_grads() {
 
 void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   layout_ = layout;
-  TE_CHECK(
-      (layout.value_slots == 0 || layout.grad_slots > 0) && (layout.grad_slots == 0 || layout.data_size > 1),
-      "{} slots of gradients and {} of values with {} data-parallel ranks", layout.grad_slots,
-      layout.value_slots, layout.data_size);
+  TE_CHECK((layout.value_slots == 0 || layout.grad_slots > 0) && (layout.grad_slots == 0 || layout.divides()),
+           "{} slots of gradients and {} of values of buckets that are not divided", layout.grad_slots,
+           layout.value_slots);
   TE_CHECK(!layout.offload_mains || !layout.drop_values,
            "passes cannot read FP32 master weights in host memory");
-  lay_out();
+  for (const GradientGroup group : kGradientGroups) lay_out(group);
+  pass_order_.resize(buckets_.size());
+  std::iota(pass_order_.begin(), pass_order_.end(), size_t{0});
+  std::sort(pass_order_.begin(), pass_order_.end(),
+            [&](size_t a, size_t b) { return bucket_ends_[a] < bucket_ends_[b]; });
   const int64_t num_bytes = lay_out_bytes();
   lay_out_slots();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});
   if (num_bytes > 0) plan.add(bytes, "parameters.fp8", MemoryKind::fp8_weights, DType::u8, {num_bytes});
-  const auto add_slots = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count,
-                             int64_t largest) {
-    if (count > 0 && largest > 0)
-      plan.add(slots, name, kind, dtype, {std::min(count, num_sharded_), largest});
-  };
-  add_slots(value_slots, "parameters.gathered", MemoryKind::parameters, layout.dtype, layout.value_slots,
-            largest_of_values_);
-  add_slots(byte_slots, "parameters.fp8_gathered", MemoryKind::fp8_weights, DType::u8, layout.value_slots,
-            largest_of_bytes_);
+  for (const GradientGroup group : kGradientGroups) plan_slots(plan, group);
   if (!layout.training) return;
   if (!fp32()) {
     plan.add(layout.offload_mains ? MemoryPlace::host : MemoryPlace::device, mains, "main_params",
              MemoryKind::main_params, split() ? DType::u16 : DType::f32, {shard_size_});
   }
   plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {lay_out_grads()});
-  add_slots(grad_slots, "main_grads.of_a_microbatch", MemoryKind::main_grads, layout.grad_dtype,
-            layout.grad_slots, largest_sharded_);
   plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {flat_size_ / kGranule});
 }
 
+void ParameterStore::plan_slots(MemoryPlan& plan, GradientGroup which) {
+  Group& group = of(which);
+  const std::string suffix = which == GradientGroup::dense ? "" : ".experts";
+  const auto add = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count,
+                       int64_t largest) {
+    if (count > 0 && largest > 0) plan.add(slots, name + suffix, kind, dtype, {count, largest});
+  };
+  add(group.value_slots, "parameters.gathered", MemoryKind::parameters, layout_.dtype, num_value_slots(which),
+      group.largest_of_values);
+  add(group.byte_slots, "parameters.fp8_gathered", MemoryKind::fp8_weights, DType::u8, num_value_slots(which),
+      group.largest_of_bytes);
+  if (!layout_.training) return;
+  add(group.grad_slots, "main_grads.of_a_microbatch", MemoryKind::main_grads, layout_.grad_dtype,
+      num_grad_slots(which), group.largest_sharded);
+}
+
 void ParameterStore::bind(const Context& context) {
-  if (fp32() && layout_.data_size == 1) mains = values;
+  if (fp32() && !layout_.divides()) mains = values;
   int64_t dense_value = 0, vector = vectors_;  // with dropped values, and with sharded gradients
-  int64_t loose = unquantized_;
+  std::array<int64_t, kGradientGroups.size()> unquantized{};
   for (Parameter& parameter : parameters_) {
     const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
     const int64_t count = parameter.shape.numel(), within = parameter.offset - bucket.begin;
     if (parameter.has_bytes) {
       parameter.bytes = part(bytes_of(bucket), within, count).view(parameter.shape);
     } else if (gathers_bytes(bucket)) {
-      parameter.value = part(values, loose, count).view(parameter.shape);
-      loose += round_up(count, kGranule);
+      int64_t& at = unquantized[static_cast<size_t>(parameter.group)];
+      parameter.value = part(unquantized_parameters(parameter.group), at, count).view(parameter.shape);
+      at += round_up(count, kGranule);
     } else if (flat_values()) {
       parameter.value = part(values_of(bucket), within, count).view(parameter.shape);
     } else if (parameter.has_value) {
@@ -231,8 +260,9 @@ void ParameterStore::bind(const Context& context) {
     }
     if (fp32()) {
       parameter.main = parameter.value;
-    } else if (layout_.training && layout_.data_size == 1 && !split()) {
-      parameter.main = part(mains, parameter.offset, count).view(parameter.shape);
+    } else if (layout_.training && layout_.of(parameter.group).size == 1 && !split()) {
+      const Segment& segment = segments_[bucket_at(parameter.offset)];
+      parameter.main = main_at(segment, within, count).fp32.view(parameter.shape);
     }
   }
   if (!layout_.training) return;
@@ -275,8 +305,18 @@ Tensor ParameterStore::part(const Tensor& flat, int64_t first, int64_t count) {
           {count}};
 }
 
-Bucket ParameterStore::range(size_t first, size_t end) const {
-  return {parameters_[first].offset, end < parameters_.size() ? parameters_[end].offset : flat_size_};
+std::vector<Bucket> ParameterStore::ranges(size_t first, size_t end) const {
+  std::vector<Bucket> result;
+  for (const GradientGroup group : kGradientGroups) {
+    Bucket range{.group = group};
+    for (size_t i = first; i < end; ++i) {
+      if (parameters_[i].group != group) continue;
+      if (range.size() == 0) range.begin = parameters_[i].offset;
+      range.end = parameters_[i].end();
+    }
+    if (range.size() > 0) result.push_back(range);
+  }
+  return result;
 }
 
 size_t ParameterStore::bucket_at(int64_t flat) const {
@@ -288,17 +328,20 @@ size_t ParameterStore::bucket_at(int64_t flat) const {
 
 Tensor ParameterStore::values_of(const Bucket& bucket) const {
   if (!shards_values(bucket)) return part(values, bucket.value, bucket.size());
-  return part(value_slots.slice_rows(bucket.sharded % num_value_slots(), 1), 0, bucket.size());
+  return part(of(bucket.group).value_slots.slice_rows(bucket.sharded % num_value_slots(bucket.group), 1), 0,
+              bucket.size());
 }
 
 Tensor ParameterStore::bytes_of(const Bucket& bucket) const {
   if (!shards_values(bucket)) return part(bytes, bucket.bytes, bucket.size());
-  return part(byte_slots.slice_rows(bucket.sharded % num_value_slots(), 1), 0, bucket.size());
+  return part(of(bucket.group).byte_slots.slice_rows(bucket.sharded % num_value_slots(bucket.group), 1), 0,
+              bucket.size());
 }
 
 Tensor ParameterStore::grads_of(const Bucket& bucket) const {
   if (!shards_grads(bucket)) return part(grads, bucket.grad, bucket.size());
-  return part(grad_slots.slice_rows(bucket.sharded % grad_slots.dim(0), 1), 0, bucket.size());
+  return part(of(bucket.group).grad_slots.slice_rows(bucket.sharded % num_grad_slots(bucket.group), 1), 0,
+              bucket.size());
 }
 
 Tensor ParameterStore::grad_of(int64_t begin, int64_t end) const {
@@ -372,10 +415,10 @@ std::vector<ParameterStore::Part> ParameterStore::parts_to_cast(const Parameter&
   return result;
 }
 
-std::vector<ParameterStore::Part> ParameterStore::unquantized_parts() const {
+std::vector<ParameterStore::Part> ParameterStore::unquantized_parts(GradientGroup group) const {
   std::vector<Part> result;
   for (const Parameter& parameter : parameters_) {
-    if (!is_unquantized(parameter)) continue;
+    if (parameter.group != group || !is_unquantized(parameter)) continue;
     for (const Part& part : parts_to_cast(parameter)) result.push_back(part);
   }
   return result;

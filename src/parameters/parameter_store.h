@@ -7,6 +7,9 @@
 //
 //   bucket 0               bucket 1                        a rank's master weights and moments:
 //   | rank 0 | rank 1 |    | rank 0      | rank 1      |   | segment of bucket 0 | segment of bucket 1 |
+// A bucket has parameters of one gradient group (GradientGroup), whose ranks divide it: the parameters of each group
+// follow each other in the flat buffers, in the order in which they were added.
+//
 // A parameter on two pipeline stages (tied embedding) has its own bucket, so that both stages divide it alike: the same
 // data-parallel ranks own the same elements, sum the same gradients and compute bitwise equal updates.
 //
@@ -29,6 +32,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <string>
 #include <vector>
@@ -66,6 +70,7 @@ struct ParameterSpec {
   /// only the owner counts it in the norm and saves it.
   bool copy = false;
   bool copied = false;  ///< on the owner: another stage holds a copy
+  GradientGroup group = GradientGroup::dense;
   /// Passes read only quantized copies and no value; StoreLayout::drop_values may then save the value's memory.
   bool quantized = false;
 
@@ -103,7 +108,9 @@ struct Parameter : ParameterSpec {
 /// Elements [begin, end) of the flat buffers that are reduced and gathered in one collective.
 struct Bucket {
   int64_t begin = 0, end = 0;
-  int sharded = -1;    ///< index among the sharded buckets; -1: values and gradients are full on every rank
+  GradientGroup group = GradientGroup::dense;
+  int sharded =
+      -1;  ///< index among the group's sharded buckets; -1: values and gradients are full on every rank
   int chunk = 0;       ///< layers of a chunk are consecutive in every pass
   int64_t value = 0;   ///< first element in `values`, if not sharded
   int64_t grad = 0;    ///< likewise in `grads`
@@ -111,7 +118,7 @@ struct Bucket {
   int64_t size() const { return end - begin; }
 };
 
-/// The part of a bucket that belongs to a data-parallel rank.
+/// The part of a bucket that belongs to a rank of its group.
 struct Segment {
   int64_t begin = 0;  ///< in the flat buffers
   int64_t count = 0;
@@ -121,25 +128,36 @@ struct Segment {
   int64_t bytes = -1;  ///< likewise in `bytes`, or -1
 };
 
+/// This rank among those that divide a gradient group's buckets.
+struct ShardRank {
+  int rank = 0, size = 1;
+};
+using ShardRanks = std::array<ShardRank, kGradientGroups.size()>;  ///< by GradientGroup
+
 struct StoreLayout {
   DType dtype = DType::bf16;      ///< of the values
   DType grad_dtype = DType::f32;  ///< of the main gradients
-  int data_rank = 0, data_size = 1;
+  ShardRanks ranks{};
   int tensor_rank = 0;
   int64_t bucket_size = 1;  ///< minimum, in elements
   bool training = true;     ///< false: only values, for generation and evaluation
   bool split = false;       ///< FP32 master weights are BF16 values and remainders
-  /// Quantized parameters have FP32 master weights and no values. Only in training, with one data-parallel rank, not
-  /// split.
+  /// Quantized parameters have FP32 master weights and no values. Only in training, not divided, not split.
   bool drop_values = false;
   /// Quantized parameters are gathered as bytes, in buckets where that is smaller. Only in training, with 16-bit
-  /// values; no effect with one data-parallel rank.
+  /// values; no effect on buckets that are not divided.
   bool gather_quantized = false;
   /// FP32 master weights with separate memory are in host memory. Not with drop_values, where passes read them.
   bool offload_mains = false;
-  /// Slots for full buckets of layers whose gradients or values are sharded; 0: not sharded. Only in training with
-  /// several data-parallel ranks; values only together with gradients.
+  /// Slots per gradient group for full buckets of layers whose gradients or values are sharded; 0: not sharded. Only in
+  /// training with divided buckets; values only together with gradients.
   int grad_slots = 0, value_slots = 0;
+
+  const ShardRank& of(GradientGroup group) const { return ranks[static_cast<size_t>(group)]; }
+  /// True if a group has several ranks.
+  bool divides() const {
+    return std::any_of(ranks.begin(), ranks.end(), [](const ShardRank& own) { return own.size > 1; });
+  }
 };
 
 class ParameterStore {
@@ -179,6 +197,9 @@ class ParameterStore {
   const StoreLayout& layout() const { return layout_; }
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  /// Indices of the buckets in the order in which a forward pass completes its use of them. All ranks communicate
+  /// buckets in this order, or in reverse.
+  const std::vector<size_t>& pass_order() const { return pass_order_; }
   const std::vector<Segment>& segments() const { return segments_; }  ///< of this rank, one per bucket
   MainParams main_of(const Segment& segment) const;
   /// Whether values have the layout of main parameters and gradients; false with StoreLayout::drop_values.
@@ -195,23 +216,30 @@ class ParameterStore {
   size_t bucket_at(int64_t flat) const;
   bool shards_grads(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.grad_slots > 0; }
   bool shards_values(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.value_slots > 0; }
-  /// Number of sharded buckets that are full at once, in values or bytes: bucket.sharded modulo this is the bucket's
-  /// slot.
-  int num_value_slots() const { return std::min(layout_.value_slots, num_sharded_); }
+  /// Number of the group's sharded buckets that are full at once, in values or bytes: bucket.sharded modulo this is the
+  /// bucket's slot; and in gradients.
+  int num_value_slots(GradientGroup group) const {
+    return std::min(layout_.value_slots, of(group).num_sharded);
+  }
+  int num_grad_slots(GradientGroup group) const {
+    return std::min(layout_.grad_slots, of(group).num_sharded);
+  }
   /// For a bucket whose FP8 weights are gathered as bytes, u8: the full bucket (the memory of its slot if sharded), and
   /// this rank's segment.
   bool gathers_bytes(const Bucket& bucket) const { return bucket.bytes >= 0; }
   Tensor bytes_of(const Bucket& bucket) const;
   Tensor bytes_of(const Segment& segment) const { return part(bytes, segment.bytes, segment.count); }
-  /// Values of all unquantized parameters of such buckets, with zeros between them.
-  Tensor unquantized_parameters() const { return part(values, unquantized_, unquantized_size_); }
+  /// Values of all unquantized parameters of the group's such buckets, with zeros between them.
+  Tensor unquantized_parameters(GradientGroup group) const {
+    return part(values, of(group).unquantized, of(group).unquantized_size);
+  }
   bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the master weights
   bool split() const {
     return layout_.split && !fp32();
   }  ///< the values are the master weights' upper halves
 
-  /// The flat range of parameters [first, end), by index, with the gap after it.
-  Bucket range(size_t first, size_t end) const;
+  /// The flat ranges of parameters [first, end), by index: one per gradient group that has parameters among them.
+  std::vector<Bucket> ranges(size_t first, size_t end) const;
   /// Elements [first, first + count) of a flat tensor.
   static Tensor part(const Tensor& flat, int64_t first, int64_t count);
 
@@ -229,7 +257,7 @@ class ParameterStore {
   };
   std::vector<Part> parts_to_cast(const Parameter& parameter) const;
   /// The parts of all parameters in unquantized_parameters().
-  std::vector<Part> unquantized_parts() const;
+  std::vector<Part> unquantized_parts(GradientGroup group) const;
   /// The values that this rank stores between passes: all, or the bytes; if sharded, this rank's pieces.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
@@ -239,8 +267,6 @@ class ParameterStore {
   Tensor mains;
   Tensor bytes;  ///< u8: buckets that gather bytes; of sharded ones this rank's segments
   Tensor grads;  ///< [flat_size]; less with sharded gradients
-  /// [slots, elements of the largest sharded bucket that uses them], or empty.
-  Tensor value_slots, byte_slots, grad_slots;
   Tensor flags;  ///< u8 [flat_size / granule], see kernels/common/granule.h
 
  private:
@@ -249,11 +275,26 @@ class ParameterStore {
     bool shardable;
     int chunk;
   };
+  /// What the sharded buckets of a gradient group share, and where its unquantized parameters are.
+  struct Group {
+    /// [slots, elements of the largest sharded bucket that uses them], or empty.
+    Tensor value_slots, byte_slots, grad_slots;
+    int num_sharded = 0;
+    int64_t largest_sharded = 0;  ///< elements of the largest sharded bucket
+    /// Likewise, of buckets that gather values, and bytes.
+    int64_t largest_of_values = 0, largest_of_bytes = 0;
+    /// unquantized_parameters(): position in `values`, and elements.
+    int64_t unquantized = 0, unquantized_size = 0;
+  };
+  Group& of(GradientGroup group) { return groups_[static_cast<size_t>(group)]; }
+  const Group& of(GradientGroup group) const { return groups_[static_cast<size_t>(group)]; }
+  void plan_slots(MemoryPlan& plan, GradientGroup which);
   static int64_t granules_written(const Parameter& parameter);
   void write_flags(const Context& context) const;
-  void lay_out();
-  bool ends_bucket(size_t parameter, int64_t elements, std::vector<LayerEnd>::const_iterator layer) const;
-  void end_bucket(int64_t begin, int64_t end, const LayerEnd& layer);
+  void lay_out(GradientGroup group);
+  std::vector<LayerEnd>::const_iterator layer_of(size_t parameter) const;
+  bool ends_bucket(size_t parameter, size_t next, int64_t elements) const;
+  void end_bucket(GradientGroup group, int64_t begin, int64_t end, size_t last);
   int64_t lay_out_values();
   int64_t lay_out_bytes();
   void lay_out_slots();
@@ -274,14 +315,11 @@ class ParameterStore {
   int64_t count_ = 0;
   int64_t flat_size_ = 0;
   int64_t shard_size_ = 0;
-  int num_sharded_ = 0;
-  int64_t largest_sharded_ = 0;  ///< elements of the largest sharded bucket
-  int64_t largest_of_values_ = 0,
-          largest_of_bytes_ = 0;  ///< likewise, of buckets that gather values, and bytes
+  std::array<Group, kGradientGroups.size()> groups_;
   /// Gradients of sharded layers' vectors: position in `grads`, and elements.
   int64_t vectors_ = 0, vector_size_ = 0;
-  /// unquantized_parameters(): position in `values`, and elements.
-  int64_t unquantized_ = 0, unquantized_size_ = 0;
+  std::vector<size_t> bucket_ends_;  ///< per bucket: index of its last parameter
+  std::vector<size_t> pass_order_;
   std::vector<int64_t> zeroed_granules_;  ///< per bucket: number of granules with kGranuleZeroed
 };
 

@@ -136,7 +136,7 @@ std::string fp8_notes(const config::Config& config) {
 }  // namespace
 
 std::string gather_summary(const parameters::ParameterStore& parameters) {
-  const int ranks = parameters.layout().data_size;
+  const int ranks = parameters.layout().of(GradientGroup::dense).size;
   if (ranks == 1) return "";
   struct Sizes {
     int64_t fp8 = 0, values = 0;

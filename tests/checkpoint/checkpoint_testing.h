@@ -143,8 +143,7 @@ class FakeRank {
     }
     if (stage == layout.pipeline - 1 && stage > 0) embedding(true);
     store_.plan(plan_, {.dtype = layout.dtype,
-                        .data_rank = data,
-                        .data_size = layout.data,
+                        .ranks = {{{data, layout.data}}},
                         .tensor_rank = tensor,
                         .bucket_size = layout.bucket_size});
     exp_avg_.plan(plan_, "exp_avg", layout.exp_avg, store_.shard_size());

@@ -41,12 +41,16 @@ struct Case {
   bool exact = false;
   bool muon = false;  ///< for the weights of fc1 (two matrices in one) and fc2
   config::Offload offload = config::Offload::none;
+  /// Layers also have this many experts. A data-parallel rank holds one of them, which it shares with every
+  /// experts-th rank; a single rank holds all.
+  int experts = 0;
 
   std::string str() const {
     return fmt::format(
-        "{} values {}, gradients {}, moments {}, buckets of {}, overlap {}, ready {}, clip {}, offload {}",
+        "{} values {}, gradients {}, moments {}, buckets of {}, overlap {}, ready {}, clip {}, offload {}, "
+        "{} experts",
         muon ? "Muon," : "AdamW,", dtype_name(dtype), dtype_name(grad_dtype), config::to_string(moment_dtype),
-        bucket_size, overlap, static_cast<int>(order), clip, config::to_string(offload));
+        bucket_size, overlap, static_cast<int>(order), clip, config::to_string(offload), experts);
   }
 };
 
@@ -61,10 +65,11 @@ struct Definition {
   Sharing sharing = Sharing::sharded;
   bool decay = false;
   bool tied = false;
+  int expert = -1;  ///< index; not an expert's parameter: -1
 };
 
 /// Layers whose sizes are divisible only by the number of tensor-parallel ranks (up to 4).
-inline std::vector<std::vector<Definition>> model_layers() {
+inline std::vector<std::vector<Definition>> model_layers(int experts) {
   std::vector<std::vector<Definition>> layers;
   layers.push_back({{"words", {28, 13}, Cut::rows, Sharing::sharded, true, true},
                     {"positions", {7, 13}, Cut::whole, Sharing::replicated, true}});
@@ -75,6 +80,15 @@ inline std::vector<std::vector<Definition>> model_layers() {
                       {prefix + "fc1.bias", {24 + 8 * i}, Cut::two_blocks},
                       {prefix + "fc2.weight", {13, 12 + 64 * i}, Cut::columns, Sharing::sharded, true},
                       {prefix + "fc2.bias", {13}, Cut::whole, Sharing::partial}});
+    for (int expert = 0; expert < experts; ++expert) {
+      const std::string name = fmt::format("{}experts.{}.", prefix, expert);
+      auto& layer = layers.back();
+      const auto at =
+          layer.begin() + 3;  // between the others, as if a layer had parameters after its experts
+      layer.insert(at,
+                   {{name + "fc1", {16 + 8 * i, 13}, Cut::two_blocks, Sharing::sharded, true, false, expert},
+                    {name + "bias", {16 + 8 * i}, Cut::two_blocks, Sharing::sharded, false, false, expert}});
+    }
   }
   layers.push_back({{"final_norm", {131}, Cut::whole, Sharing::partial}});
   return layers;
@@ -150,6 +164,11 @@ std::vector<float> sum_of(int count, DType dtype, Part&& part) {
   return total;
 }
 
+/// Whether a data-parallel rank holds the parameter.
+inline bool holds(const Case& c, const Definition& definition, int data, int data_size) {
+  return definition.expert < 0 || data_size == 1 || data % c.experts == definition.expert;
+}
+
 /// The sum over all ranks: data-parallel ranks, then both stages of a tied parameter, then the tensor-parallel ranks of
 /// a partial one.
 inline std::vector<float> summed_gradient(const Case& c, const Definition& definition, int step,
@@ -159,8 +178,12 @@ inline std::vector<float> summed_gradient(const Case& c, const Definition& defin
   return sum_of(parts, c.grad_dtype, [&](int tensor) {
     return sum_of(stages, c.grad_dtype, [&](int end) {
       const int stage = end == 0 ? 0 : grid[Axis::pipeline] - 1;
-      return sum_of(grid[Axis::data], c.grad_dtype,
-                    [&](int data) { return found_gradient(c, definition, step, data, tensor, stage); });
+      std::vector<int> owners;
+      for (int data = 0; data < grid[Axis::data]; ++data)
+        if (holds(c, definition, data, grid[Axis::data])) owners.push_back(data);
+      return sum_of(static_cast<int>(owners.size()), c.grad_dtype, [&](int i) {
+        return found_gradient(c, definition, step, owners[static_cast<size_t>(i)], tensor, stage);
+      });
     });
   });
 }
@@ -171,6 +194,14 @@ inline float found_loss(int step, int data) {
 }
 
 // --- a rank ------------------------------------------------------------------------------------------------
+
+inline parameters::ShardRanks ranks_of(const Groups& groups) {
+  parameters::ShardRanks ranks;
+  for (const GradientGroup group : kGradientGroups)
+    ranks[static_cast<size_t>(group)] = {groups.gradient_ranks(group).rank(),
+                                         groups.gradient_ranks(group).size()};
+  return ranks;
+}
 
 /// Parameters and optimizer of one rank.
 class Rank {
@@ -189,8 +220,7 @@ class Rank {
         optimizer_(options_of(c), store_, groups) {
     store_.plan(plan_, {.dtype = c.dtype,
                         .grad_dtype = c.grad_dtype,
-                        .data_rank = groups.data().rank(),
-                        .data_size = groups.data().size(),
+                        .ranks = ranks_of(groups),
                         .tensor_rank = groups.tensor().rank(),
                         .bucket_size = c.bucket_size,
                         .offload_mains = c.offload == config::Offload::state});
@@ -299,13 +329,14 @@ class Rank {
 
  private:
   void add_parameters() {
-    std::vector<std::vector<Definition>> layers = model_layers();
+    std::vector<std::vector<Definition>> layers = model_layers(case_.experts);
     const int stages = groups_.grid()[Axis::pipeline], stage = groups_.at()[Axis::pipeline];
     if (stages > 1) layers.push_back({layers.front().front()});
     for (size_t layer = 0; layer < layers.size(); ++layer) {
       if (static_cast<int>(layer) * stages / static_cast<int>(layers.size()) != stage) continue;
       layer_begin_.push_back(held_.size());
       for (const Definition& definition : layers[layer]) {
+        if (!holds(case_, definition, groups_.data().rank(), groups_.data().size())) continue;
         ParameterShard shard = shard_of(definition, groups_.tensor().rank(), groups_.tensor().size());
         std::vector<size_t> indices = global_indices(shard);
         parameters::Parameter* parameter =
@@ -317,12 +348,20 @@ class Rank {
                         .matrices = matrices_of(definition),
                         .sharing = definition.sharing,
                         .copy = definition.tied && stage > 0,
-                        .copied = definition.tied && stage == 0 && stages > 1});
+                        .copied = definition.tied && stage == 0 && stages > 1,
+                        .group = definition.expert < 0 ? GradientGroup::dense : GradientGroup::expert});
         held_.push_back({definition, parameter, std::move(indices)});
       }
       store_.end_layer();
     }
     layer_begin_.push_back(held_.size());
+  }
+
+  std::vector<std::pair<int64_t, int64_t>> ranges_of(size_t layer) const {
+    std::vector<std::pair<int64_t, int64_t>> ranges;
+    for (const parameters::Bucket& range : store_.ranges(layer_begin_[layer], layer_begin_[layer + 1]))
+      ranges.emplace_back(range.begin, range.end);
+    return ranges;
   }
 
   std::vector<size_t> layer_order(int step) const {
@@ -342,11 +381,12 @@ class Rank {
   }
 
   void announce(size_t layer) {
-    const int64_t begin = layer_begin(layer), end = held_[layer_begin_[layer + 1] - 1].parameter->end();
-    // In two parts, divided within a parameter.
-    const int64_t middle = case_.order == ReadyOrder::halves ? begin + (end - begin) / 3 : begin;
-    optimizer_.reducer().ready(context_, middle, end);
-    if (middle > begin) optimizer_.reducer().ready(context_, begin, middle);
+    for (const auto& [begin, end] : ranges_of(layer)) {
+      // In two parts, divided within a parameter.
+      const int64_t middle = case_.order == ReadyOrder::halves ? begin + (end - begin) / 3 : begin;
+      optimizer_.reducer().ready(context_, middle, end);
+      if (middle > begin) optimizer_.reducer().ready(context_, begin, middle);
+    }
   }
 
   void write_gradients(size_t layer, int step) {
@@ -368,7 +408,7 @@ class Rank {
     optimizer_.finish_step(optimizer_.status().skipped != 0);
     // The next forward pass reads the values layer by layer.
     for (size_t layer = 0; layer < num_layers(); ++layer) {
-      optimizer_.gatherer().wait(context_, layer_begin(layer), layer_begin(layer + 1));
+      for (const auto& [begin, end] : ranges_of(layer)) optimizer_.gatherer().wait(context_, begin, end);
     }
   }
 
@@ -385,99 +425,6 @@ class Rank {
   HostBuffer host_memory_;
   DeviceBuffer memory_;
 };
-
-// --- comparison --------------------------------------------------------------------------------------------
-
-/// The reference's full tensors, by name.
-struct Expected {
-  std::map<std::string, std::vector<float>> main, exp_avg, exp_avg_sq, value;
-
-  explicit Expected(Rank& reference) {
-    for (const Rank::Held& held : reference.held()) {
-      const parameters::Parameter& p = *held.parameter;
-      const auto part = [&](const optim::Moments& flat) {
-        return reference.read(flat.part(p.offset, p.shape.numel()));
-      };
-      main[p.name] = reference.read(p.main);
-      value[p.name] = reference.read(p.value);
-      exp_avg[p.name] = part(reference.optimizer().exp_avg);
-      if (reference.optimizer().exp_avg_sq.contains(p.offset, p.shape.numel()))
-        exp_avg_sq[p.name] = part(reference.optimizer().exp_avg_sq);
-    }
-  }
-};
-
-/// Largest |actual - expected| over elements [local, local + actual.size()) of a rank's part; NaN counts as infinite.
-inline float largest_difference(const std::vector<float>& actual, const std::vector<float>& expected,
-                                const Rank::Held& held, int64_t local) {
-  float largest = 0;
-  for (size_t i = 0; i < actual.size(); ++i) {
-    const float difference = std::abs(actual[i] - expected[held.global[static_cast<size_t>(local) + i]]);
-    if (difference != difference) return std::numeric_limits<float>::infinity();
-    largest = std::max(largest, difference);
-  }
-  return largest;
-}
-
-struct Tolerance {
-  float main = 0, exp_avg = 0, exp_avg_sq = 0, value = 0;  ///< absolute; 0: equal
-};
-
-inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& tolerance) {
-  rank.optimizer().wait_offload();
-  for (const Rank::Held& held : rank.held()) {
-    const parameters::Parameter& p = *held.parameter;
-    SCOPED_TRACE(p.name);
-    EXPECT_LE(largest_difference(rank.read(p.value), expected.value.at(p.name), held, 0), tolerance.value);
-    for (const ParameterStore::Piece& piece : rank.store().pieces(p)) {
-      const auto moment = [&](const optim::Moments& flat) {
-        return rank.read(flat.part(piece.shard, piece.count));
-      };
-      EXPECT_LE(largest_difference(rank.read(rank.store().main_of(p, piece).fp32), expected.main.at(p.name),
-                                   held, piece.local),
-                tolerance.main);
-      EXPECT_LE(largest_difference(moment(rank.optimizer().exp_avg), expected.exp_avg.at(p.name), held,
-                                   piece.local),
-                tolerance.exp_avg);
-      const optim::Moments& second = rank.optimizer().exp_avg_sq;
-      ASSERT_EQ(second.contains(piece.shard, piece.count), expected.exp_avg_sq.contains(p.name));
-      if (!expected.exp_avg_sq.contains(p.name)) continue;
-      EXPECT_LE(largest_difference(moment(second), expected.exp_avg_sq.at(p.name), held, piece.local),
-                tolerance.exp_avg_sq);
-    }
-  }
-}
-
-/// Checks that gaps between parameters are zero.
-inline void expect_padding_zero(Rank& rank) {
-  ParameterStore& store = rank.store();
-  std::vector<float> values = rank.read(store.values), grads = rank.read(store.grads);
-  std::vector<float> exp_avg = rank.read(rank.optimizer().exp_avg),
-                     exp_avg_sq = rank.read(rank.optimizer().exp_avg_sq);
-  std::vector<float> mains = store.mains ? rank.read(store.mains) : std::vector<float>();
-  const bool mains_are_values = store.mains && store.mains.data == store.values.data;
-  const auto clear = [](std::vector<float>& flat, int64_t begin, int64_t count) {
-    if (!flat.empty()) std::fill_n(flat.begin() + begin, count, 0.0f);
-  };
-  for (const parameters::Parameter& p : store.parameters()) {
-    clear(values, p.offset, p.shape.numel());
-    clear(grads, p.offset, p.shape.numel());
-    if (mains_are_values) clear(mains, p.offset, p.shape.numel());
-    for (const ParameterStore::Piece& piece : store.pieces(p)) {
-      clear(exp_avg, piece.shard, piece.count);
-      const optim::Moments& second = rank.optimizer().exp_avg_sq;
-      if (second.contains(piece.shard, piece.count)) {
-        const auto* first = second.part(piece.shard, piece.count).values.as<uint8_t>();
-        const auto bytes = static_cast<int64_t>(dtype_size(second.values.dtype));
-        clear(exp_avg_sq, (first - second.values.as<uint8_t>()) / bytes, piece.count);
-      }
-      if (!mains_are_values) clear(mains, piece.shard, piece.count);
-    }
-  }
-  for (const auto* flat : {&values, &grads, &mains, &exp_avg, &exp_avg_sq}) {
-    EXPECT_EQ(std::count(flat->begin(), flat->end(), 0.0f), static_cast<int64_t>(flat->size()));
-  }
-}
 
 /// Grids of a world: tensor and pipeline 1 and 2, the remaining ranks data-parallel.
 inline std::vector<ProcessGrid> grids(int world) {

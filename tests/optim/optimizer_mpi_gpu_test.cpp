@@ -2,7 +2,7 @@
 // have the same sum in any order; all numbers must then equal those of the one-rank optimizer on the CPU, whose AdamW
 // is bitwise equal to the GPU's.
 #include "comm/replica_check.h"
-#include "data_parallel_cases.h"
+#include "compare_ranks.h"
 #include "kernels/adamw/adamw_math.h"
 #include "kernels/elementwise/elementwise.h"
 #include "parallel/launch.h"
@@ -116,7 +116,7 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
     store.end_layer();
   }
   MemoryPlan plan;
-  store.plan(plan, {.data_rank = groups.data().rank(), .data_size = ranks, .bucket_size = 1});
+  store.plan(plan, {.ranks = ranks_of(groups), .bucket_size = 1});
   optimizer.plan(plan);
   Tensor seen;  // the values that each step's forward pass reads
   plan.add(seen, "seen", MemoryKind::data, DType::bf16, {kManySteps * kLayers, kRows * kCols});

@@ -8,7 +8,6 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
-#include "model/pipeline_pieces.h"
 #include "parallel/watchdog.h"
 
 namespace te::generate {
@@ -20,7 +19,7 @@ constexpr int64_t kMaxCapturedRows = 64;  ///< with more rows, kernels run longe
 config::Config decoder_config(config::Config config) {
   config.precision = fp8::stateless_precision(config.precision);
   config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
-  config.parallel.context = 1;
+  config.parallel.context = config.parallel.virtual_stages = 1;
   return config;
 }
 
@@ -37,57 +36,55 @@ Tensor first_elements(const Tensor& vector, int64_t count) {
   return vector ? Tensor{vector.data, vector.dtype, {count}} : Tensor{};
 }
 
+std::unique_ptr<fp8::Recipe> recipe_of(const config::Config& config, const parallel::Groups& groups) {
+  auto recipe = fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers));
+  recipe->set_amax_groups(groups.tensor(), groups.stage());
+  if (groups.tensor().size() == 1 && groups.grid()[parallel::Axis::pipeline] == 1)
+    recipe->use_single_amax_buffer();
+  return recipe;
+}
+
 }  // namespace
 
-Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes)
+// From the config to the layers:
+//   1. config_                   decoder_config: no dropout, no state over several steps, full sequences
+//   2. tensor_, context_ranks_   the groups in which the ranks of a layer communicate
+//   3. recipe_                   how the layers quantize (fp8::make_recipe)
+//   4. stack_                    LayerConfig::of; embedding, layers (each with a FeedForward from the factory), output
+//   5. attention_                per layer, with the cache of its keys and values, instead of the layer's own attention
+//   6. plan()                    weights, cache, and activations of one pass that all layers share
+//   7. bind()                    after the allocation: parameters and tables; then load and quantize_weights()
+Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes,
+                 const model::FeedForwardFactory& make_feed_forward)
     : config_(decoder_config(config)),
       sizes_(sizes),
       groups_(groups),
       tensor_(groups.tensor(), false, 1),
       context_ranks_(config_.model, config_.training.micro_batch_size),
-      layer_config_(model::LayerConfig::of(config_, tensor_)),
-      dims_(layer_config_.dims),
-      recipe_(fp8::make_recipe(config_.precision, static_cast<int>(config_.model.num_layers))) {
+      recipe_(recipe_of(config_, groups)),
+      stack_(config_, groups, *recipe_, tensor_, context_ranks_, make_feed_forward),
+      dims_(stack_.config.dims) {
   TE_CHECK(sizes.batch > 0 && sizes.max_rows > 0 && sizes.max_rows % kFp8Rows == 0,
            "decoder: {} sequences and passes of {} rows; rows must be a multiple of 16", sizes.batch,
            sizes.max_rows);
   TE_CHECK(sizes.score_rows >= 0 && sizes.score_rows <= sizes.max_rows,
            "decoder: {} scored rows in passes of {} rows", sizes.score_rows, sizes.max_rows);
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
-  recipe_->set_amax_groups(groups.tensor(), groups.stage());
-  if (is_single_rank()) recipe_->use_single_amax_buffer();
-  if (groups.first_stage()) {
-    embedding_ =
-        std::make_unique<model::VocabParallelEmbedding>(layer_config_, parameters_, tensor_, context_ranks_);
-    embedding_->words()->copied = config_.model.tie_word_embeddings && !groups.last_stage();
-    parameters_.end_layer();
+  for (const model::TransformerLayer& layer : stack_.layers) {
+    const config::ModelConfig own = config_.model.of_layer(layer.index());
+    attention_.emplace_back(own, tensor_.size(), stack_.rope.of(own), rows_);
   }
-  const auto split = model::pipeline_pieces(config_, groups.grid()[parallel::Axis::pipeline]);
-  const auto [first, count] = split[static_cast<size_t>(groups.at()[parallel::Axis::pipeline])];
-  for (int i = first; i < first + count; ++i) {
-    const model::LayerConfig layer = layer_config_.of_layer(i);
-    const model::RopeTables& rope = rope_.of(layer.model);
-    layers_.emplace_back(i, layer, parameters_, *recipe_, rope, tensor_, context_ranks_);
-    attention_.emplace_back(layer.model, tensor_.size(), rope, rows_);
-  }
-  if (!groups.last_stage()) return;
-  final_layernorm_ =
-      std::make_unique<model::Norm>(ParameterRole::final_norm, kNoLayer, config_.model, parameters_, tensor_);
-  parameters::Parameter* tied =
-      config_.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
-  output_layer_ = std::make_unique<model::OutputLayer>(layer_config_, parameters_, tied, *recipe_, tensor_);
-  parameters_.end_layer();
 }
 
 // --- memory ------------------------------------------------------------------------------------------------
 
 void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   if (own_weights)
-    parameters_.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
+    stack_.parameters.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
   recipe_->plan(plan);
-  rope_.plan(plan, config_.model);
+  stack_.rope.plan(plan, config_.model);
   const int64_t others = plan.bytes(MemoryKind::fp8_weights);
-  for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, false, false);
+  for (model::TransformerLayer& layer : stack_.layers) layer.plan_weights(plan, false, false);
   weight_bytes_ = read_weights(plan.bytes(MemoryKind::fp8_weights) - others);
   const config::ModelConfig& model = config_.model;
   for (size_t i = 0; i < attention_.size(); ++i)
@@ -106,12 +103,11 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   add(qkv_, "qkv", dims_.dtype, {rows, dims_.qkv});
   if (model::QkNorm::shares_norms(model, tensor_)) add(qk_norm_sums_, "qk_norm_sums", DType::f32, {rows, 2});
   add(attention_out_, "attention_out", dims_.dtype, {rows, dims_.attention});
-  feed_forward_ = layers_.front().feed_forward().make_activations();
-  layers_.front().feed_forward().plan_inference(plan, *feed_forward_, rows);
+  plan_feed_forward(plan);
   if (recipe_->quantizes()) {
-    add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.max_input_width()});
+    add(fp8_rows_, "fp8_input", DType::e4m3, {rows * max_input_width_});
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
-        kernels::scale_shape(kernels::ScaleLayout::vectors, rows, dims_.max_input_width()));
+        kernels::scale_shape(kernels::ScaleLayout::vectors, rows, max_input_width_));
   }
   if (uses_megakernel()) persistent_decoder_.plan(plan);
   add(statistics_.rstd, "norm.rstd", DType::f32, {rows});
@@ -126,25 +122,36 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   if (sizes_.score_rows > 0) plan_scores(plan, context);
 }
 
+// Layers run one after another, so their activations share memory.
+void Decoder::plan_feed_forward(MemoryPlan& plan) {
+  max_input_width_ = std::max(dims_.hidden, dims_.attention);
+  plan.overlay(static_cast<int>(stack_.layers.size()), [&](int layer) {
+    const model::FeedForward& feed_forward = stack_.layers[static_cast<size_t>(layer)].feed_forward();
+    feed_forward_.push_back(feed_forward.make_activations());
+    feed_forward.plan_inference(plan, *feed_forward_.back(), sizes_.max_rows);
+    max_input_width_ = std::max(max_input_width_, feed_forward.max_input_width());
+  });
+}
+
 // Excludes the embeddings, of which a pass reads one row per token. FP8 weights count one byte each.
 int64_t Decoder::read_weights(int64_t fp8_bytes) const {
-  const parameters::Parameter* words = embedding_ ? embedding_->words() : nullptr;
-  const bool tied = config_.model.tie_word_embeddings && output_layer_;
+  const parameters::Parameter* words = stack_.embedding ? stack_.embedding->words() : nullptr;
+  const bool tied = config_.model.tie_word_embeddings && stack_.output_layer;
   int64_t numbers = 0;
-  for (const parameters::Parameter& parameter : parameters_.parameters())
+  for (const parameters::Parameter& parameter : stack_.parameters.parameters())
     if ((&parameter != words || tied) && parameter.id.role != ParameterRole::position_embeddings)
       numbers += parameter.shape.numel();
   return (numbers - fp8_bytes) * static_cast<int64_t>(dtype_size(dims_.dtype)) + fp8_bytes;
 }
 
 void Decoder::bind(const Context& context) {
-  parameters_.bind(context);
+  stack_.parameters.bind(context);
   start(context);
 }
 
 void Decoder::bind(const Context& context, const parameters::ParameterStore& weights) {
   TE_CHECK(!recipe_->quantizes(), "decoder: weights of another model cannot be used with FP8");
-  for (parameters::Parameter& parameter : parameters_.parameters()) {
+  for (parameters::Parameter& parameter : stack_.parameters.parameters()) {
     const auto found =
         std::find_if(weights.parameters().begin(), weights.parameters().end(),
                      [&](const parameters::Parameter& other) { return other.id == parameter.id; });
@@ -159,14 +166,14 @@ void Decoder::bind(const Context& context, const parameters::ParameterStore& wei
 }
 
 void Decoder::start(const Context& context) {
-  rope_.fill(context, config_.model);
+  stack_.rope.fill(context, config_.model);
   recipe_->reset(context);
   if (uses_megakernel()) persistent_decoder_.start(context);
   resize_cache(sizes_.batch, config_.model.seq_length);
 }
 
 void Decoder::quantize_weights(const Context& context) {
-  for (model::TransformerLayer& layer : layers_) layer.quantize_weights(context);
+  for (model::TransformerLayer& layer : stack_.layers) layer.quantize_weights(context);
 }
 
 // --- sequences ---------------------------------------------------------------------------------------------
@@ -290,8 +297,8 @@ Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, 
 bool Decoder::can_capture(const Context& context, std::span<const Row> rows) const {
   const auto same_sequence = [](const Row& a, const Row& b) { return a.sequence == b.sequence; };
   const auto count = static_cast<int64_t>(rows.size());
-  const bool small = !recipe_->quantizes() ||
-                     round_up(count, kFp8Rows) * dims_.max_input_width() <= kernels::kMaxSmallElements;
+  const bool small =
+      !recipe_->quantizes() || round_up(count, kFp8Rows) * max_input_width_ <= kernels::kMaxSmallElements;
   return DeviceGraph::supported(context) && is_single_rank() && small &&
          count <= std::min(sizes_.batch, kMaxCapturedRows) &&
          std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&
@@ -320,20 +327,26 @@ void Decoder::run_step(const Context& context, std::span<const Row> rows, int64_
 
 // --- the layers --------------------------------------------------------------------------------------------
 
-model::LayerActivations Decoder::activations(int64_t rows) const {
-  model::LayerActivations a;
-  a.x_in = first_rows(x_in_, rows);
-  a.x_mid = first_rows(x_mid_, rows);
-  a.delta = first_rows(delta_, rows);
-  a.attention_out = a.mlp_out = first_rows(sublayer_out_, rows);
-  a.norm1 = a.norm2 = a.post_norm1 =
-      a.post_norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
-  a.attention.qkv_input.high_precision = first_rows(hidden_, rows);
-  a.attention.qkv = first_rows(qkv_, rows);
-  a.attention.qk_norm.sums = first_rows(qk_norm_sums_, rows);
-  a.attention.proj_input.high_precision = first_rows(attention_out_, rows);
-  a.feed_forward = layers_.front().feed_forward().first_rows(*feed_forward_, first_rows(hidden_, rows), rows);
-  return a;
+// Per layer: the first rows of the shared buffers.
+std::deque<model::LayerActivations> Decoder::activations(int64_t rows) const {
+  std::deque<model::LayerActivations> all(stack_.layers.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    model::LayerActivations& a = all[i];
+    a.x_in = first_rows(x_in_, rows);
+    a.x_mid = first_rows(x_mid_, rows);
+    a.delta = first_rows(delta_, rows);
+    a.attention_out = a.mlp_out = first_rows(sublayer_out_, rows);
+    a.norm1 = a.norm2 = a.post_norm1 =
+        a.post_norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
+    a.attention.core = &attention_[i];
+    a.attention.qkv_input.high_precision = first_rows(hidden_, rows);
+    a.attention.qkv = first_rows(qkv_, rows);
+    a.attention.qk_norm.sums = first_rows(qk_norm_sums_, rows);
+    a.attention.proj_input.high_precision = first_rows(attention_out_, rows);
+    a.feed_forward =
+        stack_.layers[i].feed_forward().first_rows(*feed_forward_[i], first_rows(hidden_, rows), rows);
+  }
+  return all;
 }
 
 // Returns the final norm's output; empty if another stage has it, or if the megakernel has computed the logits.
@@ -344,24 +357,25 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   rows_ = {
       .sequences = row_of_ids(1), .appended = appended, .one_token_per_sequence = one_token_per_sequence};
   const model::Pass pass{.kind = model::PassKind::evaluate, .positions = row_of_ids(2)};
-  model::LayerActivations a = activations(rows);
-  if (embedding_) {
-    embedding_->forward(context, row_of_ids(0), a.x_in, pass);
+  std::deque<model::LayerActivations> layers = activations(rows);
+  model::LayerActivations& a = layers.front();
+  if (stack_.embedding) {
+    stack_.embedding->forward(context, row_of_ids(0), a.x_in, pass);
   } else {
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
   if (one_token_per_sequence && uses_megakernel(rows)) {
-    const MegakernelHead head{*final_layernorm_, *output_layer_, first_rows(logits_, rows)};
-    if (persistent_decoder_.forward(context, layers_, attention_, head, a, pass)) return {};
+    const MegakernelHead head{*stack_.final_layernorm, *stack_.output_layer, first_rows(logits_, rows)};
+    if (persistent_decoder_.forward(context, stack_.layers, head, layers, pass)) return {};
   }
-  run_layers(context, a, pass);
+  run_layers(context, layers, pass);
   const Tensor out = first_rows(hidden_, rows);
-  if (!final_layernorm_) {
+  if (!stack_.final_layernorm) {
     kernels::add(context, a.x_mid, a.delta, out);
     groups_.send(context, out, parallel::Channel::forward_to_next);
     return {};
   }
-  final_layernorm_->forward(context, a.x_mid, a.delta, a.x_in, a.norm1, fp8::Target(out));
+  stack_.final_layernorm->forward(context, a.x_mid, a.delta, a.x_in, a.norm1, fp8::Target(out));
   return out;
 }
 
@@ -371,13 +385,14 @@ bool Decoder::uses_megakernel(int64_t rows) const {
   return uses_megakernel();
 }
 
-// From a.x_in to the residual stream as (a.x_mid, a.delta).
-void Decoder::run_layers(const Context& context, model::LayerActivations& a, const model::Pass& pass) {
-  Tensor residual = a.x_in, delta;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    a.attention.core = &attention_[i];
-    layers_[i].share_input_layouts(a, fp8_rows_, fp8_scale_inv_);
-    layers_[i].forward(context, residual, delta, a, pass);
+// From x_in to the residual stream as (x_mid, delta).
+void Decoder::run_layers(const Context& context, std::deque<model::LayerActivations>& activations,
+                         const model::Pass& pass) {
+  Tensor residual = activations.front().x_in, delta;
+  for (size_t i = 0; i < stack_.layers.size(); ++i) {
+    model::LayerActivations& a = activations[i];
+    stack_.layers[i].share_input_layouts(a, fp8_rows_, fp8_scale_inv_);
+    stack_.layers[i].forward(context, residual, delta, a, pass);
     residual = a.x_mid;
     delta = a.delta;
   }
@@ -420,10 +435,10 @@ void Decoder::gather_logits(const Context& context, const Tensor& h, std::span<c
 void Decoder::logits_to_host(const Context& context, const Tensor& h) {
   const int64_t count = h.rows(), slice = dims_.vocab, ranks = tensor_.size();
   Tensor logits = first_rows(logits_, count);
-  if (output_layer_) output_layer_->logits(context, h, logits);
+  if (stack_.output_layer) stack_.output_layer->logits(context, h, logits);
   if (ranks > 1) {
     const Tensor all{all_logits_.data, DType::f32, {ranks, count * slice}};
-    if (output_layer_) tensor_.group().all_gather(context, logits.view({count * slice}), all);
+    if (stack_.output_layer) tensor_.group().all_gather(context, logits.view({count * slice}), all);
     logits = all;
   }
   broadcast_from_last_stage(context, logits);

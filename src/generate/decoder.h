@@ -30,11 +30,7 @@
 #include "core/memory_plan.h"
 #include "generate/cached_attention.h"
 #include "generate/persistent_decoder.h"
-#include "model/embedding.h"
-#include "model/layer_config.h"
-#include "model/output_layer.h"
-#include "model/transformer_layer.h"
-#include "parallel/groups.h"
+#include "model/stack.h"
 
 namespace te::generate {
 
@@ -78,7 +74,8 @@ class Decoder {
   /// config.model.seq_length is the maximum sequence length; precision, model, parallel.tensor and pipeline have the
   /// same meaning as in training, except that tensorwise replaces the delayed recipe. The groups must outlive the
   /// decoder.
-  Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes);
+  Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes,
+          const model::FeedForwardFactory& make_feed_forward = model::make_feed_forward);
   Decoder(const Decoder&) = delete;
 
   /// `own_weights` false: the decoder reads the weights of another model on the same device.
@@ -88,7 +85,7 @@ class Decoder {
   /// must outlive the decoder. They may change between two calls. Not with FP8, whose quantized weights would be
   /// outdated.
   void bind(const Context& context, const parameters::ParameterStore& weights);
-  parameters::ParameterStore& parameters() { return parameters_; }
+  parameters::ParameterStore& parameters() { return stack_.parameters; }
   /// Quantizes the weights of FP8 layers; call it after loading the weights.
   void quantize_weights(const Context& context);
 
@@ -124,6 +121,7 @@ class Decoder {
   int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
+  void plan_feed_forward(MemoryPlan& plan);
   void start(const Context& context);
   int64_t read_weights(int64_t fp8_bytes) const;
   /// A token of a pass.
@@ -142,9 +140,10 @@ class Decoder {
   bool can_capture(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
-  model::LayerActivations activations(int64_t rows) const;
+  std::deque<model::LayerActivations> activations(int64_t rows) const;
   Tensor forward(const Context& context, int64_t rows, int64_t appended, bool one_token_per_sequence);
-  void run_layers(const Context& context, model::LayerActivations& a, const model::Pass& pass);
+  void run_layers(const Context& context, std::deque<model::LayerActivations>& activations,
+                  const model::Pass& pass);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
   void logits_to_host(const Context& context, const Tensor& h);
@@ -162,16 +161,9 @@ class Decoder {
   const parallel::Groups& groups_;
   parallel::TensorParallel tensor_;
   model::ContextParallel context_ranks_;  ///< one rank: no context parallelism
-  model::LayerConfig layer_config_;
-  model::Dimensions dims_;
-  parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
-  model::RotaryEmbedding rope_;
-  std::unique_ptr<model::VocabParallelEmbedding> embedding_;  ///< first stage only
-  std::deque<model::TransformerLayer> layers_;                ///< of this stage
-  std::unique_ptr<model::Norm> final_layernorm_;              ///< last stage only, like output_layer_
-  std::unique_ptr<model::OutputLayer> output_layer_;
-
+  model::Stack stack_;
+  const model::Dimensions& dims_;
   std::deque<CachedAttention> attention_;  ///< per layer
   PersistentDecoder persistent_decoder_;   ///< for passes with one token per sequence
   CachedRows rows_;                        ///< of the current pass
@@ -185,11 +177,12 @@ class Decoder {
   std::map<std::pair<int64_t, int64_t>, Step>
       steps_;  ///< by (rows with padding, rows), for the current cache layout
   int64_t weight_bytes_ = 0;
+  int64_t max_input_width_ = 0;  ///< of a linear layer
 
   // Buffers of one pass with max_rows rows, shared by all layers.
   Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
   Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_out_;
-  std::unique_ptr<model::FeedForward::Activations> feed_forward_;
+  std::vector<std::unique_ptr<model::FeedForward::Activations>> feed_forward_;  ///< per layer, in one memory
   Tensor qk_norm_sums_;  ///< fp32 [max_rows, 2], only if a QK norm spans the tensor-parallel ranks
   Tensor fp8_rows_, fp8_scale_inv_;
   model::Norm::Statistics statistics_;

@@ -60,7 +60,7 @@ std::vector<TokenScore> Decoder::score(const Context& context,
     const parallel::Watchdog::Guard guard(context, "evaluation");
     const Tensor states = pass(context, std::span<const Row>(rows).subspan(first, count), padded);
     const auto part = std::span<const int32_t>(targets).subspan(first, count);
-    if (output_layer_) score_pass(context, states, part);
+    if (stack_.output_layer) score_pass(context, states, part);
     const Tensor statistics{statistics_of_rows_.data, DType::f32, {padded * 3 * tensor_.size()}};
     broadcast_from_last_stage(context, statistics);
     context.copy_to_host(host_statistics_.as<float>(), statistics);
@@ -81,7 +81,7 @@ void Decoder::score_pass(const Context& context, const Tensor& states, std::span
     const int64_t rows = scored_chunk(begin, padded);
     if (std::all_of(host + begin, host + begin + rows, [](int32_t t) { return t == kNoTarget; })) continue;
     const Tensor logits = logits_.slice_rows(0, rows);
-    output_layer_->logits(context, states.slice_rows(begin, rows), logits);
+    stack_.output_layer->logits(context, states.slice_rows(begin, rows), logits);
     const Tensor all{statistics + begin * 3 * ranks, DType::f32, {ranks, 3 * rows}};
     const Tensor own = all.slice_rows(tensor_.rank(), 1).view({3, rows});
     kernels::cross_entropy_statistics(context,

@@ -11,22 +11,22 @@ void PersistentDecoder::plan(MemoryPlan& plan) {
 // The megakernels before each attention and after the last one; empty if one of them is not supported.
 std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
     const Context& context, const std::deque<model::TransformerLayer>& layers, const MegakernelHead& head,
-    const model::LayerActivations& a) const {
+    const std::deque<model::LayerActivations>& activations) const {
   std::vector<kernels::DecodeMegakernel> megakernels(1);
+  const model::LayerActivations& a = activations.front();
   // Adds the output of the previous layer to the residual stream.
   const auto with_residual = [&](kernels::MegakernelGemm gemm) {
     gemm.x = a.x_mid;
     gemm.norm.delta = a.delta, gemm.norm.sum = a.x_in;
     return gemm;
   };
-  for (const model::TransformerLayer& layer : layers) {
-    auto all = layer.megakernel_gemms(a);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    auto all = layers[i].megakernel_gemms(activations[i]);
     if (!all) return {};
     // 1. Norm of the residual stream and linear_qkv.
-    const bool first = megakernels.size() == 1;
     all->qkv.x = a.x_in;
     all->qkv.out = a.attention.qkv;
-    megakernels.back().gemms.push_back(first ? all->qkv : with_residual(all->qkv));
+    megakernels.back().gemms.push_back(i == 0 ? all->qkv : with_residual(all->qkv));
     // 2. Attention (not in a megakernel). 3. linear_proj. 4. MLP, whose norm adds the output of linear_proj.
     all->proj.x = a.attention.proj_input.high_precision;
     all->proj.out = a.delta;
@@ -46,6 +46,21 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
         return kernels::has_decode_megakernel(context, megakernel);
       });
   return possible ? megakernels : std::vector<kernels::DecodeMegakernel>{};
+}
+
+bool PersistentDecoder::forward(const Context& context, const std::deque<model::TransformerLayer>& layers,
+                                const MegakernelHead& head, std::deque<model::LayerActivations>& activations,
+                                const model::Pass& pass) const {
+  const std::vector<kernels::DecodeMegakernel> megakernels =
+      megakernels_of(context, layers, head, activations);
+  if (megakernels.empty()) return false;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    kernels::decode_megakernel(context, megakernels[i]);
+    layers[i].attend(context, activations[i], pass);
+  }
+  kernels::decode_megakernel(context, megakernels.back());
+  ++passes_;
+  return true;
 }
 
 }  // namespace te::generate

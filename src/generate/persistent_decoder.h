@@ -26,31 +26,19 @@ class PersistentDecoder {
  public:
   void plan(MemoryPlan& plan);
   void start(const Context& context) const { context.zero(barrier_); }
-  /// Runs all layers, from the embeddings in a.x_in to the logits. `a`: activations of the pass's rows, which all
-  /// layers share; `cores`: the layers' attention. Returns false without launching anything if the megakernel does not
-  /// support the layers or the number of rows.
-  template <class Cores>
-  bool forward(const Context& context, const std::deque<model::TransformerLayer>& layers, const Cores& cores,
-               const MegakernelHead& head, model::LayerActivations& a, const model::Pass& pass) const {
-    const std::vector<kernels::DecodeMegakernel> megakernels = megakernels_of(context, layers, head, a);
-    if (megakernels.empty()) return false;
-    for (size_t i = 0; i < layers.size(); ++i) {
-      kernels::decode_megakernel(context, megakernels[i]);
-      a.attention.core = &cores[i];
-      layers[i].attend(context, a, pass);
-    }
-    kernels::decode_megakernel(context, megakernels.back());
-    ++passes_;
-    return true;
-  }
+  /// Runs all layers, from the embeddings in x_in to the logits. `activations`: of the pass's rows, per layer, all in
+  /// the same memory. Returns false without launching anything if the megakernel does not support the layers or the
+  /// number of rows.
+  bool forward(const Context& context, const std::deque<model::TransformerLayer>& layers,
+               const MegakernelHead& head, std::deque<model::LayerActivations>& activations,
+               const model::Pass& pass) const;
   /// Number of successful forward() calls, without replayed CUDA graphs.
   int64_t passes() const { return passes_; }
 
  private:
-  std::vector<kernels::DecodeMegakernel> megakernels_of(const Context& context,
-                                                        const std::deque<model::TransformerLayer>& layers,
-                                                        const MegakernelHead& head,
-                                                        const model::LayerActivations& a) const;
+  std::vector<kernels::DecodeMegakernel> megakernels_of(
+      const Context& context, const std::deque<model::TransformerLayer>& layers, const MegakernelHead& head,
+      const std::deque<model::LayerActivations>& activations) const;
   Tensor barrier_;
   mutable int64_t passes_ = 0;
 };

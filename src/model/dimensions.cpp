@@ -1,7 +1,5 @@
 #include "model/dimensions.h"
 
-#include <algorithm>
-
 namespace te::model {
 
 Dimensions Dimensions::of(const config::ModelConfig& model, int64_t micro_batch_size, int64_t context_ranks,
@@ -20,10 +18,6 @@ Dimensions Dimensions::of(const config::ModelConfig& model, int64_t micro_batch_
   dims.vocab = model.padded_vocab_size() / ranks;
   dims.dtype = dtype;
   return dims;
-}
-
-int64_t Dimensions::max_input_width() const {
-  return std::max({hidden, attention, ffn});
 }
 
 }  // namespace te::model

@@ -24,7 +24,6 @@ struct Dimensions {
 
   static Dimensions of(const config::ModelConfig& model, int64_t micro_batch_size, int64_t context_ranks,
                        DType dtype, const parallel::TensorParallel& tensor);
-  int64_t max_input_width() const;  ///< maximum over a layer's four linear layers
 };
 
 }  // namespace te::model

@@ -1,10 +1,11 @@
 // Interface of the second sublayer of a transformer layer, between its norm and the residual add. Layers use only this
-// interface; make_feed_forward() selects the implementation (Mlp) from the layer's config.
+// interface; a FeedForwardFactory creates the implementation (make_feed_forward(): Mlp) from the layer's config.
 //
 // An implementation defines the tensors that a microbatch saves for the backward pass (Activations) and the gradients
 // of its linear layers' outputs (Gradients). Layers own these objects and pass them to the sublayer that created them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,11 +43,13 @@ class FeedForward {
   virtual void plan_activations(MemoryPlan& plan, Activations& activations) const = 0;
   /// `deferred`: the operands of wgrad() are not scratch.
   virtual void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const = 0;
-  /// For inference: plans activations of up to `rows` rows, without the input; all layers share them.
+  /// For inference: plans activations of up to `rows` rows, without the input; layers share the memory.
   virtual void plan_inference(MemoryPlan& plan, Activations& activations, int64_t rows) const = 0;
   /// The first `rows` rows of activations that plan_inference() planned, with their input [rows, hidden].
   virtual std::unique_ptr<Activations> first_rows(const Activations& activations, const Tensor& input,
                                                   int64_t rows) const = 0;
+  /// Width of the widest input of a linear layer on this rank, for share_input_layouts().
+  virtual int64_t max_input_width() const = 0;
   /// Places the linear layers' quantized inputs in shared memory, for passes that save nothing.
   virtual void share_input_layouts(Activations& activations, const Tensor& values,
                                    const Tensor& scales) const = 0;
@@ -79,6 +82,10 @@ class FeedForward {
 };
 
 /// Creates the sublayer of layer `layer_name` ("layers.3") with the given index.
+using FeedForwardFactory = std::function<std::unique_ptr<FeedForward>(
+    const std::string& layer_name, int index, const LayerConfig& config,
+    parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor)>;
+/// The factory of a config's model.
 std::unique_ptr<FeedForward> make_feed_forward(const std::string& layer_name, int index,
                                                const LayerConfig& config,
                                                parameters::ParameterStore& parameters, Recipe& recipe,

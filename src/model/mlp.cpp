@@ -104,10 +104,10 @@ void Mlp::quantize_weights(const Context& context, bool count) {
 void Mlp::plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const {
   Activations& a = own(activations);
   const auto add = [&](Tensor& slot, const char* name, int64_t width) {
-    plan.add(slot, name, MemoryKind::scratch, dims_.dtype, {rows, width});
+    plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {rows, width});
   };
-  add(a.fc1_out, "fc1_out", dims_.fc1);
-  add(a.fc2_input.high_precision, "fc2_input", dims_.ffn);
+  add(a.fc1_out, ".fc1_out", dims_.fc1);
+  add(a.fc2_input.high_precision, ".fc2_input", dims_.ffn);
 }
 
 std::unique_ptr<FeedForward::Activations> Mlp::first_rows(const FeedForward::Activations& activations,

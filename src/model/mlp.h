@@ -9,6 +9,7 @@
 // run.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -56,6 +57,7 @@ class Mlp final : public FeedForward {
   void plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const override;
   std::unique_ptr<FeedForward::Activations> first_rows(const FeedForward::Activations& activations,
                                                        const Tensor& input, int64_t rows) const override;
+  int64_t max_input_width() const override { return std::max(dims_.hidden, dims_.ffn); }
   void share_input_layouts(FeedForward::Activations& activations, const Tensor& values,
                            const Tensor& scales) const override;
 

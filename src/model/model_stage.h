@@ -12,11 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/embedding.h"
-#include "model/layer_config.h"
-#include "model/output_layer.h"
-#include "model/transformer_layer.h"
-#include "parallel/groups.h"
+#include "model/stack.h"
 
 namespace te::model {
 
@@ -50,9 +46,11 @@ class ModelStage {
  public:
   /// Builds all parts of the stage. The groups must outlive the stage. `recipe`: overrides the config's recipe.
   ModelStage(const config::Config& config, const parallel::Groups& groups,
-             std::unique_ptr<fp8::Recipe> recipe = nullptr);
+             std::unique_ptr<fp8::Recipe> recipe = nullptr,
+             const FeedForwardFactory& make_feed_forward = model::make_feed_forward);
   /// The complete model on one rank.
-  explicit ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe = nullptr);
+  explicit ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe = nullptr,
+                      const FeedForwardFactory& make_feed_forward = model::make_feed_forward);
   ModelStage(const ModelStage&) = delete;
   ~ModelStage();
 
@@ -100,9 +98,9 @@ class ModelStage {
 
   /// The slowest kernels that a layer's attention uses.
   kernels::AttentionKernels attention_kernels(const Context& context) const;
-  parameters::ParameterStore& parameters() { return parameters_; }
+  parameters::ParameterStore& parameters() { return stack_.parameters; }
   fp8::Recipe& recipe() { return *recipe_; }
-  const Dimensions& dims() const { return layer_config_.dims; }
+  const Dimensions& dims() const { return stack_.config.dims; }
   const ContextParallel& context_ranks() const { return context_ranks_; }
   const parallel::Groups& groups() const { return *groups_; }
 
@@ -114,27 +112,17 @@ class ModelStage {
         final_h;  ///< last chunk: [residual_rows, hidden], input and output of the final norm (then output's gradient)
     Norm::Statistics final_statistics;
   };
-  struct Chunk {
-    size_t first = 0, count = 0;  ///< of layers_
+  struct Chunk : Stack::Chunk {
     std::deque<Slot> slots;
   };
-  /// Parameters that are used and finished together: embedding, a layer, or final norm and output layer.
-  struct Unit {
-    size_t first = 0, end = 0;  ///< of the store's parameters
-  };
 
-  void build();
-  void add_unit(size_t first);
+  void start();
   void plan_deferred_wgrad(MemoryPlan& plan);
   void plan_slots(MemoryPlan& plan, const std::vector<int>& counts);
   void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
-  std::vector<parameters::Bucket> ranges_of(size_t unit) const {
-    return parameters_.ranges(units_[unit].first, units_[unit].end);
-  }
   void before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction = 1);
   void before_wgrad(const Context& context, size_t unit) const;
   void finished(const Context& context, size_t unit, const Pass& pass) const;
-  size_t unit_of_layer(size_t layer) const { return layer + (embedding_ ? 1 : 0); }
   void final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot);
   LayerGradients& gradients_of(size_t layer, const MicrobatchSlot& place) {
     return gradients_[static_cast<size_t>(std::max(place.wgrad_slot, 0))][layer];
@@ -146,15 +134,8 @@ class ModelStage {
   const parallel::Groups* groups_;
   parallel::TensorParallel tensor_;
   ContextParallel context_ranks_;
-  LayerConfig layer_config_;
-  parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
-  RotaryEmbedding rope_;
-  std::unique_ptr<VocabParallelEmbedding> embedding_;
-  std::deque<TransformerLayer> layers_;
-  std::unique_ptr<Norm> final_layernorm_;
-  std::unique_ptr<OutputLayer> output_layer_;
-  std::vector<Unit> units_;
+  Stack stack_;
   std::vector<bool> fresh_;  ///< per unit: used (and quantized) since weights_changed()
   bool count_casts_ = false;
   StageHooks hooks_;

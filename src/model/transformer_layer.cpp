@@ -11,8 +11,9 @@ namespace te::model {
 TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
                                    parameters::ParameterStore& parameters, Recipe& recipe,
                                    const RopeTables& rope, parallel::TensorParallel& tensor,
-                                   const ContextParallel& ranks)
-    : name_(layer_name(index)),
+                                   const ContextParallel& ranks, const FeedForwardFactory& make_feed_forward)
+    : index_(index),
+      name_(layer_name(index)),
       tensor_(tensor),
       ranks_(ranks),
       dims_(config.dims),

@@ -60,8 +60,11 @@ class TransformerLayer {
  public:
   TransformerLayer(int index, const LayerConfig& config, parameters::ParameterStore& parameters,
                    Recipe& recipe, const RopeTables& rope, parallel::TensorParallel& tensor,
-                   const ContextParallel& ranks);
+                   const ContextParallel& ranks,
+                   const FeedForwardFactory& make_feed_forward = model::make_feed_forward);
   TransformerLayer(const TransformerLayer&) = delete;
+
+  int index() const { return index_; }  ///< in the model
 
   void plan_weights(MemoryPlan& plan, bool training, bool deferred);
   /// Plans scratch of passes that is in neither of the structs above, for training and evaluation of full sequences.
@@ -145,6 +148,7 @@ class TransformerLayer {
   /// True if the gradient of a sublayer's output differs from that of the residual stream.
   bool has_branch_gradient() const { return post_ || dropout_ != 0.0f; }
 
+  int index_;
   std::string name_;
   parallel::TensorParallel& tensor_;
   const ContextParallel& ranks_;

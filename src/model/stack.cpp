@@ -1,0 +1,48 @@
+#include "model/stack.h"
+
+#include "model/pipeline_pieces.h"
+
+namespace te::model {
+
+Stack::Stack(const config::Config& run, const parallel::Groups& groups, fp8::Recipe& recipe,
+             parallel::TensorParallel& tensor, const ContextParallel& ranks,
+             const FeedForwardFactory& make_feed_forward)
+    : config(LayerConfig::of(run, tensor)) {
+  const auto end_unit = [&] {
+    units.push_back({units.empty() ? 0 : units.back().end, parameters.parameters().size()});
+  };
+  const bool tied = config.model.tie_word_embeddings;
+  // 1. Embedding.
+  if (groups.first_stage()) {
+    embedding = std::make_unique<VocabParallelEmbedding>(config, parameters, tensor, ranks);
+    embedding->words()->copied = tied && !groups.last_stage();
+    parameters.end_layer();
+    end_unit();
+  }
+  // 2. Layers: pieces of the model are assigned to the stages in turn.
+  const auto stages = static_cast<size_t>(groups.grid()[parallel::Axis::pipeline]);
+  const auto pieces = pipeline_pieces(run, static_cast<int>(stages));
+  for (auto piece = static_cast<size_t>(groups.at()[parallel::Axis::pipeline]); piece < pieces.size();
+       piece += stages) {
+    const auto [first, count] = pieces[piece];
+    chunks.push_back({layers.size(), static_cast<size_t>(count)});
+    for (int index = first; index < first + count; ++index) {
+      const LayerConfig layer = config.of_layer(index);
+      layers.emplace_back(index, layer, parameters, recipe, rope.of(layer.model), tensor, ranks,
+                          make_feed_forward);
+      end_unit();
+    }
+    parameters.end_chunk();
+  }
+  // 3. Final norm and output layer.
+  if (groups.last_stage()) {
+    final_layernorm =
+        std::make_unique<Norm>(ParameterRole::final_norm, kNoLayer, config.model, parameters, tensor);
+    output_layer = std::make_unique<OutputLayer>(
+        config, parameters, tied && embedding ? embedding->words() : nullptr, recipe, tensor);
+    parameters.end_layer();
+    end_unit();
+  }
+}
+
+}  // namespace te::model

@@ -4,6 +4,7 @@
 // Bound: both are FP32 and differ only in the summation order of attention; the other tests of the model also use a
 // relative error of 1e-5.
 #include "generate/generate_testing.h"
+#include "model/mixed_feed_forward.h"
 
 namespace te::testing {
 namespace {
@@ -202,6 +203,33 @@ TEST_P(DecoderTest, RefusesInvalidTokensAndLengths) {
   EXPECT_EQ(decoder.get().length(0), 0);
   EXPECT_THROW(decoder.append({{0, wrong}}), InternalError);
   EXPECT_THROW(decoder.append({{0, {}}}), InternalError);
+}
+
+// Layers plan and use the activations of their own feed-forward, of which the widest needs most memory.
+TEST(DecoderLayers, MayHaveDifferentFeedForwards) {
+  const Context cpu = Context::cpu();
+  for (const auto& [fp8, bound] :
+       {std::pair{config::Fp8Mode::off, kBound}, std::pair{config::Fp8Mode::hybrid, 1e-2}}) {
+    config::Config config = mixed_config(config::Family::llama);
+    config.precision.fp8 = fp8;
+    config.precision.fp8_recipe = config::Fp8Recipe::rowwise;  // scales of a token do not depend on others
+    TinyModel tiny(config, nullptr, Context::cpu(), model::mixed_feed_forward);
+    const MemorySource source(tiny, config);
+    const std::vector<int32_t> tokens = random_tokens(config, 3);
+    const std::vector<float> expected = full_logits(tiny, config, tokens);
+    ReadyDecoder decoder(cpu, config, source, {.batch = 2, .max_rows = 32}, nullptr,
+                         model::mixed_feed_forward);
+    const std::span<const int32_t> all(tokens);
+    std::vector<float> grown = decoder.append_all({{0, all.first(5)}});
+    for (size_t i = 5; i < 16; ++i) {
+      const std::vector<float> next = decoder.append({{0, all.subspan(i, 1)}});
+      grown.insert(grown.end(), next.begin(), next.end());
+    }
+    EXPECT_LT(relative_error(grown, {expected.begin(), expected.begin() + grown.size()}), bound);
+    decoder.get().reset(0);
+    const std::vector<float> full = decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}});
+    EXPECT_LT(relative_error(full, expected), bound);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(ModelVariants, DecoderTest, ::testing::ValuesIn(model_variants()),

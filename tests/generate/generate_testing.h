@@ -60,10 +60,11 @@ class MemorySource final : public generate::ModelSource {
 class ReadyDecoder {
  public:
   ReadyDecoder(const Context& context, const config::Config& config, const generate::ModelSource& source,
-               const generate::DecoderSizes& sizes, const parallel::Groups* groups = nullptr)
+               const generate::DecoderSizes& sizes, const parallel::Groups* groups = nullptr,
+               const model::FeedForwardFactory& make_feed_forward = model::make_feed_forward)
       : context_(context),
         single_(parallel::Groups::single()),
-        decoder_(config, groups ? *groups : single_, sizes) {
+        decoder_(config, groups ? *groups : single_, sizes, make_feed_forward) {
     decoder_.plan(plan_, context);
     memory_ = plan_.allocate(context);
     decoder_.bind(context);

@@ -3,6 +3,7 @@
 // fails here.
 #include <cmath>
 
+#include "model/mixed_feed_forward.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 
@@ -34,8 +35,9 @@ double directional_difference(TinyModel& tiny, const parameters::Parameter& para
 }
 
 /// `bound`: of the error relative to the gradient's norm.
-void check_gradients(const Config& config, double step = 0.04, double bound = 2e-3) {
-  TinyModel tiny(config);
+void check_gradients(const Config& config, double step = 0.04, double bound = 2e-3,
+                     const model::FeedForwardFactory& make_feed_forward = model::make_feed_forward) {
+  TinyModel tiny(config, nullptr, Context::cpu(), make_feed_forward);
   // Gains and biases are moved away from their initial values 1 and 0, which would hide errors in their use.
   uint64_t seed = 100;
   for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
@@ -66,6 +68,28 @@ void check_gradients(const Config& config, double step = 0.04, double bound = 2e
       const double measured = directional_difference(tiny, parameter, direction, step);
       EXPECT_NEAR(measured, expected, bound * norm + 0.01 * bound) << parameter.name << " trial " << trial;
     }
+  }
+}
+
+TEST(ModelGradient, LayersWithDifferentFeedForwards) {
+  check_gradients(testing::mixed_config(Family::llama), 0.04, 2e-3, model::mixed_feed_forward);
+}
+
+// Each recompute mode gives other tensors other lifetimes.
+TEST(ModelGradient, LayersWithDifferentFeedForwardsRecompute) {
+  Config config = testing::mixed_config(Family::gpt);
+  config.precision.dtype = config::ComputeDType::bf16;
+  config.precision.fp8 = config::Fp8Mode::hybrid;
+  std::vector<float> expected;
+  for (const auto recompute :
+       {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
+    config.training.recompute = recompute;
+    TinyModel tiny(config, nullptr, Context::cpu(), model::mixed_feed_forward);
+    for (int step = 0; step < 2; ++step) tiny.train_step(1e-3f);
+    tiny.forward_backward();
+    const std::vector<float> gradients = tiny.read(tiny.model().parameters().grads);
+    if (expected.empty()) expected = gradients;
+    EXPECT_EQ(std::memcmp(gradients.data(), expected.data(), gradients.size() * sizeof(float)), 0);
   }
 }
 

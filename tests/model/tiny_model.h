@@ -45,12 +45,13 @@ class TinyModel {
  public:
   explicit TinyModel(const config::Config& config, Context context = Context::cpu())
       : TinyModel(config, nullptr, std::move(context)) {}
-  /// With a recipe that the test provides.
+  /// With a recipe or a factory of sublayers that the test provides.
   TinyModel(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe,
-            Context context = Context::cpu())
+            Context context = Context::cpu(),
+            const model::FeedForwardFactory& make_feed_forward = model::make_feed_forward)
       : config_(config),
         context_(std::move(context)),
-        model_(config, std::move(recipe)),
+        model_(config, std::move(recipe), make_feed_forward),
         optimizer_({.optimizer = config.optimizer,
                     .parallel = config.parallel,
                     .seed = config.training.seed,

@@ -91,19 +91,8 @@ TEST(ProcessGrid, RanksAlongAxesDifferOnlyThere) {
   }
 }
 
-// A derived split: the context x data ranks of a stage and tensor rank are divided among experts. Each part is a row.
-constexpr int kExperts = 2;
-constexpr EnumSet<Axis> kReplicas{Axis::context, Axis::data};
-constexpr GroupRow kExpert{{}, "expert", kReplicas, [](const ProcessGrid&, const Ranks& ranks, size_t own) {
-                             const auto first = ranks.begin() + static_cast<int>(own) / kExperts * kExperts;
-                             return Ranks(first, first + kExperts);
-                           }};
-constexpr GroupRow kExpertData{
-    {}, "expert data", kReplicas, [](const ProcessGrid&, const Ranks& ranks, size_t own) {
-      Ranks group;
-      for (size_t i = own % kExperts; i < ranks.size(); i += kExperts) group.push_back(ranks[i]);
-      return group;
-    }};
+// Rows that divide the context x data ranks of a stage and tensor rank among experts.
+#include "pages/expert_groups.inc"
 
 TEST(ProcessGrid, AGroupRowCanSplitItsAxes) {
   int tested = 0;

@@ -8,7 +8,6 @@
 #include "bench/rates.h"
 #include "bench/session.h"
 #include "core/error.h"
-#include "kernels/gemm/block_scaled.h"
 
 namespace te::bench {
 namespace {
@@ -17,9 +16,11 @@ using kernels::Gemm;
 
 constexpr double kSeconds = 0.2;  ///< of one measurement
 
-/// FP8 with a scale per tensor, or BF16.
-kernels::ScaleLayout scales_of(bool fp8) {
-  return fp8 ? kernels::ScaleLayout::tensor : kernels::ScaleLayout::none;
+/// BF16 without scales, or FP8 with the recipe's scales.
+kernels::ScaleLayout scales_of(const GemmOptions& options, bool fp8) {
+  using kernels::ScaleLayout;
+  if (!fp8) return ScaleLayout::none;
+  return options.recipe == "blockwise" ? ScaleLayout::vectors : ScaleLayout::tensor;
 }
 
 /// Milliseconds of one GEMM with cuBLASLt's first heuristic candidate and with the chosen algorithm.
@@ -35,8 +36,8 @@ void measure(const Context& device, const GemmOptions& options, const std::vecto
   for (const Linear& linear : linears)
     for (GemmKind pass : {GemmKind::fprop, GemmKind::dgrad, GemmKind::wgrad})
       for (bool fp8 : {false, true})
-        result(index++,
-               isolated_ms(context, problem(linear, options.tokens, pass, scales_of(fp8)), kSeconds));
+        result(index++, isolated_ms(context, problem(linear, options.tokens, pass, scales_of(options, fp8)),
+                                    kSeconds));
 }
 
 /// The rows of table and report, in the order of measure().
@@ -50,7 +51,7 @@ void show(const GemmOptions& options, const std::vector<Linear>& linears, const 
       const double bf16_ms = times[index].chosen;
       for (bool fp8 : {false, true}) {
         const Times& ms = times[index++];
-        const Gemm args = problem(linear, options.tokens, pass, scales_of(fp8));
+        const Gemm args = problem(linear, options.tokens, pass, scales_of(options, fp8));
         const double flops = 2.0 * static_cast<double>(linear.out * linear.in * options.tokens);
         const double tflops = flops / ms.chosen / 1e9;
         if (!fp8) {
@@ -79,7 +80,6 @@ void show(const GemmOptions& options, const std::vector<Linear>& linears, const 
 
 void run(const GemmOptions& options) {
   if (options.tokens % 16 != 0) user_error("--tokens {}: must be a multiple of 16 (FP8)", options.tokens);
-  if (options.recipe == "blockwise") return run_block_scaled(options);
   const std::vector<Linear> linears = linears_of(options.model);
   const Context context = open_device(options.common.device);
   nlohmann::json report = report_head(context, options.common);
@@ -122,19 +122,9 @@ void add_gemm_command(CLI::App& app) {
                    "how GEMM algorithms are chosen: off, cached, on or full, as training.gemm_autotune")
       ->check(CLI::IsMember({"off", "cached", "on", "full"}))
       ->capture_default_str();
-  command
-      ->add_option(
-          "--recipe", options->recipe,
-          "FP8 scales: tensorwise (compared with BF16), or blockwise (te-train's own kernels compared "
-          "with cuBLASLt)")
+  command->add_option("--recipe", options->recipe, "FP8 scales: tensorwise or blockwise")
       ->check(CLI::IsMember({"tensorwise", "blockwise"}))
       ->capture_default_str();
-  command
-      ->add_option(
-          "--kernels", options->kernels,
-          "with --recipe blockwise: kernels to time; 0: cuBLASLt, 1 and above: te-train's own (default: all)")
-      ->delimiter(',')
-      ->check(CLI::Range(0, static_cast<int>(kernels::kBlockScaledKernels.size())));
   command->callback([options] { run(*options); });
 }
 

@@ -20,8 +20,6 @@ struct GemmOptions {
   Options common;
   int64_t tokens = 8192;
   std::string model, autotune = "on", recipe = "tensorwise";
-  std::vector<int>
-      kernels;  ///< kernels of --recipe blockwise (kernels/gemm/block_scaled.h), 0: cuBLASLt; empty: all
 };
 
 /// The linear layers of a model; of all models if `model` is empty. UserError for an unknown model.
@@ -38,8 +36,5 @@ constexpr const char* kKindNames[] = {"fprop", "dgrad", "wgrad"};
 /// The GEMM's description, without memory. `scales`: none for BF16; for FP8 `tensor`, or `vectors` for the recipe
 /// blockwise (whose weights get `blocks`).
 kernels::Gemm problem(const Linear& linear, int64_t tokens, GemmKind kind, kernels::ScaleLayout scales);
-
-/// te-bench gemm --recipe blockwise.
-void run_block_scaled(const GemmOptions& options);
 
 }  // namespace te::bench

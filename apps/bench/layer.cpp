@@ -32,7 +32,6 @@ struct LayerOptions {
   std::string which;
   std::vector<std::string> configs, overrides;
   std::vector<std::string> recipes{"delayed"};
-  bool cublaslt_only = false;
   bool profile = false;
   bool tune = false;
 };
@@ -346,7 +345,6 @@ parallel::ProcessGrid grid_of(const config::Config& config, int ranks) {
 ExecutionOptions execution_options(const LayerOptions& options, const config::Config& layer) {
   ExecutionOptions execution = train::execution_options(layer);
   if (options.tune) execution.gemm_autotune = GemmAutotune::full;
-  if (options.cublaslt_only) execution.block_scaled_gemm = 0;
   return execution;
 }
 
@@ -411,8 +409,6 @@ void add_layer_command(CLI::App& app, parallel::World& world) {
   command->add_option("--recipe", options->recipes, "FP8 recipes: delayed, tensorwise, rowwise, blockwise")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_flag("--library-gemms", options->cublaslt_only,
-                    "blockwise: use cuBLASLt's GEMMs only, not the faster of cuBLASLt's and te-train's own");
   command->add_flag("--profile", options->profile,
                     "also time every operation, and show the speed-of-light time of each kind");
   command->add_flag("--tune", options->tune,

@@ -35,9 +35,6 @@ struct ExecutionOptions {
   bool deterministic_attention = true;
   /// For GEMMs of FP32 matrices: true for tensor cores with inputs rounded to TF32 (10 mantissa bits), false for FP32.
   bool tf32 = false;
-  /// For GEMMs of blockwise FP8 matrices (a scale per 128 values): 0 for cuBLASLt; n for te-train's n-th kernel
-  /// (kernels/gemm/block_scaled.h) for supported shapes, else cuBLASLt; -1 for the fastest, which gemm_autotune finds.
-  int block_scaled_gemm = -1;
   bool operator==(const ExecutionOptions&) const = default;
 };
 

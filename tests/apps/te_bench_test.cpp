@@ -77,12 +77,6 @@ TEST_F(TeBench, ReportsOffloadCopies) {
   EXPECT_NE(text("out").find(", host "), std::string::npos) << text("out");
 }
 
-// On the CPU there are no kernels to compare.
-TEST_F(TeBench, BlockwiseGemmsNeedAGpu) {
-  EXPECT_EQ(run("gemm --recipe blockwise --device cpu"), 2);
-  EXPECT_NE(text("err").find("--recipe blockwise"), std::string::npos) << text("err");
-}
-
 // Allocating more page-locked memory than the host has would kill this process or another one.
 TEST_F(TeBench, RefusesMoreHostMemoryThanAvailable) {
   EXPECT_EQ(run("step --set optimizer.offload=moments --set model.hidden_size=32768 --set "

@@ -8,8 +8,7 @@
 //
 // A problem is planned at its first use. The plan consists of descriptors and the algorithm, which is read from the
 // file of earlier selections (gemm_cache.h), selected by timing the heuristic's candidates on the device, or the first
-// candidate. Later calls look up the plan and launch. For FP8 with scales of 128 values, te-train's own kernels
-// (block_scaled.h) can compete with the library's algorithms or be requested.
+// candidate. Later calls look up the plan and launch.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -23,7 +22,6 @@
 #include <vector>
 
 #include "core/cuda_check.h"
-#include "kernels/gemm/block_scaled_cuda.h"
 #include "kernels/gemm/gemm_cache.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/gemm_tune.h"
@@ -159,7 +157,7 @@ bool in_tf32(const Context& context, const Gemm& args) {
 }
 
 /// Everything that the selection of an algorithm depends on.
-using Key = std::array<int64_t, 21>;
+using Key = std::array<int64_t, 20>;
 
 Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
@@ -182,8 +180,7 @@ Key key_of(const Context& context, const Gemm& args) {
           args.bias ? alignment_of(args.bias.data) : 0,
           static_cast<int64_t>(workspace_of(context, args).bytes()),
           static_cast<int64_t>(context.options().gemm_autotune),
-          in_tf32(context, args),
-          context.options().block_scaled_gemm};
+          in_tf32(context, args)};
 }
 
 /// cuBLASLt's constant for a scale layout.
@@ -200,16 +197,10 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaleLayout layout) {
   }
 }
 
-/// A kernel for a problem: one of te-train's own, or if `own` is 0, the library's algorithm.
-struct Choice {
-  int own = 0;  ///< number of a block-scaled kernel
-  cublasLtMatmulAlgo_t algo{};
-};
-
 struct Plan {
   MatmulDesc desc;
   Layout a, b, out;  ///< layouts of our a, b and out
-  Choice choice;
+  cublasLtMatmulAlgo_t algorithm{};
   bool separate_bias = false;  ///< no such epilogue: prepare_bias, then an accumulating GEMM
 };
 
@@ -260,51 +251,30 @@ Preference make_preference(const Context& context, const Gemm& args) {
 }
 
 /// The heuristic's candidates, best first; none if the library cannot compute the problem.
-std::vector<Choice> library_candidates(const Context& context, const Gemm& args, const Plan& plan, int most) {
+std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm& args, const Plan& plan,
+                                             int most) {
   const Preference preference = make_preference(context, args);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
                                      plan.out.get(), preference.get(), most, results.data(), &count);
-  std::vector<Choice> choices;
+  std::vector<cublasLtMatmulAlgo_t> choices;
   if (status != CUBLAS_STATUS_SUCCESS) return choices;
   for (int i = 0; i < count; ++i)
     if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-      choices.push_back({0, results[static_cast<size_t>(i)].algo});
-  return choices;
-}
-
-/// Whether te-train's own kernels compete with the library's for a problem.
-bool may_be_own(const Context& context, const Gemm& args) {
-  return context.options().block_scaled_gemm < 0 && is_block_scaled(args);
-}
-
-/// All candidates; without timing, the first one is used. `most` limits the library's candidates. Own kernels are
-/// included if they are timed or the library has no candidate.
-std::vector<Choice> candidates(const Context& context, const Gemm& args, const Plan& plan, int most) {
-  std::vector<Choice> choices = library_candidates(context, args, plan, most);
-  if (!may_be_own(context, args)) return choices;
-  for (int kernel = 1; kernel <= static_cast<int>(kBlockScaledKernels.size()); ++kernel)
-    if (most > 1 || choices.empty()) choices.push_back({kernel, {}});
+      choices.push_back(results[static_cast<size_t>(i)].algo);
   return choices;
 }
 
 /// Launches a candidate. `destination` is the result's data, or scratch while accumulating candidates are timed.
-cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan, const Choice& choice,
-                      void* destination) {
-  if (choice.own > 0) {
-    Gemm own = args;
-    own.out.data = destination;
-    gemm_block_scaled(context, own, choice.own);
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan,
+                      const cublasLtMatmulAlgo_t& algorithm, void* destination) {
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   const Tensor workspace = workspace_of(context, args);
   return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.values.data, plan.b.get(),
                         args.a.values.data, plan.a.get(), &beta, args.out.data, plan.out.get(), destination,
-                        plan.out.get(), &choice.algo, workspace.data, workspace.bytes(),
-                        cuda_stream(context));
+                        plan.out.get(), &algorithm, workspace.data, workspace.bytes(), cuda_stream(context));
 }
 
 /// Describes the scale layouts; empty for one scale per tensor, which keeps the keys of existing cache files valid.
@@ -332,31 +302,20 @@ GemmCache& cache_of(const Context& context) {
   return cache;
 }
 
-/// Part of the key if own kernels are among the candidates. Increase the number when these kernels change.
-constexpr const char* kOwnKernels = ", own kernels 1";
-
 /// Key of the problem in the cache file: everything in Key except the search options.
 std::string cache_key(const Context& context, const Gemm& args) {
-  return fmt::format("{}{}{}{}, alignment {} {} {} {}, workspace {}", describe(args),
+  return fmt::format("{}{}{}, alignment {} {} {} {}, workspace {}", describe(args),
                      args.fast_accumulation ? ", fast accumulation" : "",
-                     in_tf32(context, args) ? ", TF32" : "", may_be_own(context, args) ? kOwnKernels : "",
-                     alignment_of(args.a.values.data), alignment_of(args.b.values.data),
-                     alignment_of(args.out.data), args.bias ? alignment_of(args.bias.data) : 0,
-                     workspace_of(context, args).bytes());
+                     in_tf32(context, args) ? ", TF32" : "", alignment_of(args.a.values.data),
+                     alignment_of(args.b.values.data), alignment_of(args.out.data),
+                     args.bias ? alignment_of(args.bias.data) : 0, workspace_of(context, args).bytes());
 }
 
-/// A selection as stored in the file: the library's bytes, or the word "own" and a kernel's number.
-std::vector<uint8_t> bytes_of(const Choice& choice) {
-  if (choice.own > 0) return {'o', 'w', 'n', static_cast<uint8_t>(choice.own)};
-  std::vector<uint8_t> bytes(sizeof(choice.algo));
-  std::memcpy(bytes.data(), &choice.algo, sizeof(choice.algo));
+/// A selection as stored in the file.
+std::vector<uint8_t> bytes_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::vector<uint8_t> bytes(sizeof(algorithm));
+  std::memcpy(bytes.data(), &algorithm, sizeof(algorithm));
   return bytes;
-}
-
-/// Number of the own kernel that the bytes name; 0: none.
-int own_kernel_of(const std::vector<uint8_t>& bytes) {
-  const bool own = bytes.size() == 4 && bytes[0] == 'o' && bytes[1] == 'w' && bytes[2] == 'n';
-  return own && bytes[3] <= kBlockScaledKernels.size() ? bytes[3] : 0;
 }
 
 /// Copies an earlier selection to the plan, if there is one of sufficient effort that this library can run.
@@ -367,8 +326,6 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   if (entry == nullptr ||
       (context.options().gemm_autotune == GemmAutotune::full && entry->effort < kFull.effort))
     return false;
-  plan.choice.own = may_be_own(context, args) ? own_kernel_of(entry->algorithm) : 0;
-  if (plan.choice.own > 0) return true;
   cublasLtMatmulAlgo_t algo{};
   cublasLtMatmulHeuristicResult_t result{};
   if (entry->algorithm.size() == sizeof(algo)) {
@@ -377,7 +334,7 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
         cublasLtMatmulAlgoCheck(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
                                 plan.out.get(), &algo, &result);
     if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_of(context, args).bytes()) {
-      plan.choice.algo = algo;
+      plan.algorithm = algo;
       return true;
     }
   }
@@ -388,8 +345,9 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
 /// The fastest candidate, and the effort spent. An accumulating GEMM is timed into scratch memory, so out keeps its
 /// values. Without memory for that, or when the time for searches is spent, the first candidate is selected without a
 /// search.
-std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, const Plan& plan,
-                                      const std::vector<Choice>& choices) {
+std::pair<cublasLtMatmulAlgo_t, int> search_fastest(const Context& context, const Gemm& args,
+                                                    const Plan& plan,
+                                                    const std::vector<cublasLtMatmulAlgo_t>& choices) {
   const TuneScratch scratch(cuda_stream(context), args.accumulate ? args.out.bytes() : 0);
   void* destination = args.accumulate ? scratch.data() : args.out.data;
   if (destination == nullptr || spent_ms > search(context).process_ms) return {choices.front(), 0};
@@ -409,24 +367,21 @@ std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, 
 }
 
 /// Selects an algorithm for this process and all others that share the file, or uses another one's new selection.
-void choose(const Context& context, const Gemm& args, Plan& plan, const std::vector<Choice>& choices) {
+void choose(const Context& context, const Gemm& args, Plan& plan,
+            const std::vector<cublasLtMatmulAlgo_t>& choices) {
   // A rank that holds the lock must not wait for ranks that wait for the lock. A collective on any CUDA stream of this
   // device ends only after the other ranks have launched it, and CUDA may wait for all streams when it loads a
   // candidate's kernel. So all work on the device must finish before the lock is acquired.
   TE_CUDA_CHECK(cudaDeviceSynchronize());
   const auto lock = cache_of(context).search();
   if (take_cached(context, args, plan)) return;
-  const auto [choice, effort] = search_fastest(context, args, plan, choices);
-  plan.choice = choice;
-  cache_of(context).add(cache_key(context, args), {effort, bytes_of(choice)});
+  const auto [algorithm, effort] = search_fastest(context, args, plan, choices);
+  plan.algorithm = algorithm;
+  cache_of(context).add(cache_key(context, args), {effort, bytes_of(algorithm)});
 }
 
 Plan make_plan(const Context& context, const Gemm& args) {
   Plan plan;
-  if (context.options().block_scaled_gemm > 0 && is_block_scaled(args)) {
-    plan.choice.own = context.options().block_scaled_gemm;
-    return plan;
-  }
   // cuBLASLt's FP8 GEMMs support only a BF16 bias.
   plan.separate_bias = args.bias && is_fp8(args.a.dtype()) && args.out.dtype == DType::f32;
   if (plan.separate_bias) return plan;
@@ -444,7 +399,7 @@ Plan make_plan(const Context& context, const Gemm& args) {
     plan.separate_bias = true;
     return plan;
   }
-  plan.choice = choices.front();
+  plan.algorithm = choices.front();
   if (searching && choices.size() > 1) choose(context, args, plan, choices);
   return plan;
 }
@@ -477,8 +432,8 @@ void gemm(const Context& context, const Gemm& args) {
     rest.accumulate = true;
     return cuda::gemm(context, rest);
   }
-  if (plan.choice.own == 0) set_pointers(plan.desc, with_dense_scales(context, args));
-  TE_CUBLAS_CHECK(launch(context, args, plan, plan.choice, args.out.data));
+  set_pointers(plan.desc, with_dense_scales(context, args));
+  TE_CUBLAS_CHECK(launch(context, args, plan, plan.algorithm, args.out.data));
 }
 
 }  // namespace te::kernels::cuda

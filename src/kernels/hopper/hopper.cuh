@@ -1,5 +1,4 @@
-// Core of the Hopper kernels: attention (kernels/attention/flash_*) and GEMMs with activations or with scales of 128
-// FP8 values (kernels/gemm).
+// Core of the Hopper kernels: attention (kernels/attention/flash_*) and GEMMs with activations (kernels/gemm).
 //
 // Kernels built on it are persistent and warp-specialized. Two of a block's three warpgroups are consumers, which
 // compute; single threads of the third are producers, which move data. Tiles pass between them through rings of stages

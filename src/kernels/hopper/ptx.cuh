@@ -131,14 +131,6 @@ __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* fr
                "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
                : "memory");
 }
-/// Like tma_store, but adds FP32 values to the tensor.
-__device__ __forceinline__ void tma_add(const CUtensorMap* map, const void* from, int x, int y, int z) {
-  asm volatile(
-      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
-          map),
-      "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
-      : "memory");
-}
 /// Stores bytes (a multiple of 16) to global memory, or adds FP32 values to it.
 __device__ __forceinline__ void bulk_store(void* to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
@@ -163,18 +155,6 @@ TE_INSTRUCTION(fence_proxy_async_global, "fence.proxy.async.global;")
 /// Orders this thread's writes to shared memory before later reads of it by wgmma and bulk copies.
 TE_INSTRUCTION(fence_proxy_async_shared, "fence.proxy.async.shared::cta;")
 
-// --- copies by single threads ------------------------------------------------------------------------------------
-
-/// Copies one FP32 value.
-__device__ __forceinline__ void copy_async(float* to, const float* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-/// Arrives at the barrier after all earlier copies of this thread are complete.
-__device__ __forceinline__ void copy_async_arrive(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-}
-
 /// Changes the number of registers of a warpgroup; all of its warps call it.
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_inc() {
@@ -198,17 +178,6 @@ __device__ __forceinline__ void ldmatrix(uint32_t address, uint32_t (&d)[4]) {
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                : "r"(address)
                : "memory");
-}
-__device__ __forceinline__ void store_shared(uint32_t address, float x, float y) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
-}
-__device__ __forceinline__ float4 load_shared(uint32_t address) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
 }
 __device__ __forceinline__ float low_bf16(uint32_t packed) {
   return __uint_as_float(packed << 16);

@@ -76,8 +76,6 @@ class Signal {
   __device__ __forceinline__ void commit(Slot<kBy, kStages> slot, uint32_t bytes) {
     mbarrier_arrive_expect_tx(full(slot), bytes);
   }
-  /// Commits after all copy_async copies of this thread are complete.
-  __device__ __forceinline__ void commit_copies(Slot<kBy, kStages> slot) { copy_async_arrive(full(slot)); }
   /// Barrier for the copies that fill the stage.
   __device__ __forceinline__ uint64_t* full(Slot<kBy, kStages> slot) { return &full_[slot.stage()]; }
   __device__ __forceinline__ FullSlot wait(const Consumer& at) {

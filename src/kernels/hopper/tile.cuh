@@ -43,32 +43,6 @@ __device__ __forceinline__ void store_accumulators(const Thread& thread, uint32_
              {word(k * 4), word(k * 4 + 1), word(k * 4 + 2), word(k * 4 + 3)});
 }
 
-/// Stores accumulators in FP32, in tiles of 32 columns. Odd rows store each pair of column groups in reverse order, so
-/// that threads that store at the same time use all banks.
-template <int kColumns>
-__device__ __forceinline__ void store_accumulators_fp32(const Thread& thread, uint32_t tile,
-                                                        uint32_t next_tile_bytes,
-                                                        const float (&d)[kColumns / 2]) {
-  const uint32_t row = thread.row(), quad = thread.lane % 4;
-  const bool odd = row % 2 == 1;
-  const uint32_t at = tile + row * kTileRowBytes + (quad / 2 * 16 ^ swizzle(row)) + quad % 2 * 8;
-#pragma unroll
-  for (int g = 0; g < kColumns / 8; ++g) {  // a tile has groups 0 to 3, stored in the pairs 0 and 2, 1 and 3
-    if (g % 4 >= 2) continue;
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const bool second = odd != (part == 1);
-      const uint32_t to = ((at ^ (g % 4 * 32)) ^ (second ? 64 : 0)) + g / 4 * next_tile_bytes;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {  // rows are 8 apart
-        const int one = 4 * g + 2 * i, other = one + 8;
-        store_shared(to + i * 8 * kTileRowBytes, second ? d[other] : d[one],
-                     second ? d[other + 1] : d[one + 1]);
-      }
-    }
-  }
-}
-
 /// wgmma descriptor of an operand. `next_tile_bytes` is the distance to the tile with the next 64 columns; it is used
 /// only if rows are the summed dimension and the operand is wider than a tile.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next_tile_bytes = 0) {

@@ -73,13 +73,8 @@ class Printer {
 /// counts of tokens.
 class ResultFile {
  public:
-  /// `scores`: write the score of each result.
-  ResultFile(const std::string& path, const std::vector<json>& requests, bool scores)
-      : path_(path),
-        requests_(requests),
-        scores_(scores),
-        lines_(requests.size()),
-        out_(path, std::ios::binary) {
+  ResultFile(const std::string& path, const std::vector<json>& requests)
+      : path_(path), requests_(requests), lines_(requests.size()), out_(path, std::ios::binary) {
     if (!out_) user_error("--output {}: cannot be written", path);
   }
   void add(size_t index, const Completion& result) {
@@ -88,7 +83,6 @@ class ResultFile {
     record["ending"] = to_string(result.finish_reason);
     record["prompt_tokens"] = result.prompt.size();
     record["tokens"] = result.tokens;
-    if (scores_) record["score"] = result.score;
     lines_[index] = record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     for (; next_ < lines_.size() && !lines_[next_].empty(); ++next_) {
       out_ << lines_[next_] << std::flush;
@@ -100,7 +94,6 @@ class ResultFile {
  private:
   std::string path_;
   const std::vector<json>& requests_;
-  bool scores_;
   std::vector<std::string> lines_;
   std::ofstream out_;
   size_t next_ = 0;
@@ -133,7 +126,6 @@ struct GenerateCommand::Arguments {
   ModelOptions model;
   GenerateOptions options;
   SamplingArguments sampling;
-  BeamArguments beams;
   std::vector<std::string> prompts, prompt_files;
   std::string prompt_lines, output;
   TokenizerOptions tokenizer;
@@ -142,9 +134,6 @@ struct GenerateCommand::Arguments {
 
   std::vector<json> read_prompts(parallel::World& world) const;
   void resolve();
-  Timing generate(LoadedModel& model, const text::Tokenizer& by,
-                  const std::vector<std::vector<int32_t>>& tokens, const Generator::OnText& print,
-                  const Generator::OnDone& done) const;
 };
 
 GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
@@ -173,7 +162,6 @@ GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
       app.add_option("--stop", a.options.stops, "Stop at this text, which is not printed; may be repeated"))
       ->type_name("TEXT");
   a.sampling.add_to(&app);
-  a.beams.add_to(&app);
   app.add_option("--batch", a.batch, "Number of prompts that are continued concurrently")
       ->check(whole_number(1))
       ->capture_default_str();
@@ -195,13 +183,6 @@ void GenerateCommand::Arguments::resolve() {
   for (const std::string& stop : options.stops)
     if (stop.empty()) user_error("--stop: a stop string must not be empty");
   sampling.resolve();
-  beams.resolve();
-  if (beams.chosen() && !sampling.drawing().empty())
-    user_error("{}: samples tokens, but beam search does not sample; remove it or --num-beams",
-               sampling.drawing());
-  if (beams.chosen() && !options.stops.empty())
-    user_error(
-        "--stop: not supported by beam search, whose texts end with the model's end tokens; remove it");
   options.sampling = sampling.options;
 }
 
@@ -248,12 +229,6 @@ int GenerateCommand::run(parallel::World& world) {
   size_t longest = 0;
   const int64_t context_length = longest_sequence(source->model());
   world.run_collectively([&] {
-    const int64_t candidates = num_candidates(a.beams.options, a.options.ends);
-    if (a.beams.chosen() && candidates > source->model().vocab_size)
-      user_error(
-          "--num-beams {}: beam search needs {} tokens in the vocabulary, but the model of {} has {}; use "
-          "fewer beams",
-          a.beams.options.num_beams, candidates, source->title(), source->model().vocab_size);
     for (size_t i = 0; i < texts.size(); ++i) {
       try {
         prompts.push_back(
@@ -264,14 +239,13 @@ int GenerateCommand::run(parallel::World& world) {
       }
       longest = std::max(longest, prompts.back().size());
     }
-    if (world.leader() && !a.output.empty())
-      results = std::make_unique<ResultFile>(a.output, requests, a.beams.chosen());
+    if (world.leader() && !a.output.empty()) results = std::make_unique<ResultFile>(a.output, requests);
   });
   // 2. The model, with memory for these prompts only.
   const auto prompt_length = static_cast<int64_t>(longest);
   const int64_t length = prompt_length + std::min(context_length - prompt_length, a.options.max_tokens);
   LoadedModel model(world, *source, a.model.run, length,
-                    a.beams.options.num_beams * std::min(a.batch, static_cast<int64_t>(prompts.size())));
+                    std::min(a.batch, static_cast<int64_t>(prompts.size())));
   choose_threads(model.context, model.decoder.parameters());
   // 3. Text.
   std::vector<std::string> echo(texts.size());
@@ -287,31 +261,15 @@ int GenerateCommand::run(parallel::World& world) {
   }
   // Tensor-parallel ranks cannot stop at different tokens, so with several ranks Ctrl-C ends the job at once.
   if (world.size() == 1) stop_on_interrupt();
-  const Timing timing = a.generate(model, *tokenizer, prompts, print, done);
+  Generator generator(model.decoder, *tokenizer, a.options);
+  generator.run(model.context, prompts, print, &stop_requested, done);
+  const Timing& timing = generator.timing();
   if (world.leader() && !a.quiet)
     fmt::print(stderr, "{} prompt tokens in {:.3f} s, {} tokens in {:.3f} s ({:.1f} tokens/s){}\n",
                timing.prompt_tokens, timing.prompt_seconds, timing.tokens, timing.seconds,
                static_cast<double>(timing.tokens) / std::max(timing.seconds, 1e-9),
                reading_speed(model, timing));
   return stop_requested != 0 ? 130 : 0;
-}
-
-// The text of a beam search is known only at its end.
-Timing GenerateCommand::Arguments::generate(LoadedModel& model, const text::Tokenizer& by,
-                                            const std::vector<std::vector<int32_t>>& tokens,
-                                            const Generator::OnText& print,
-                                            const Generator::OnDone& done) const {
-  if (beams.chosen()) {
-    BeamGenerator generator(model.decoder, by, options, beams.options);
-    generator.run(model.context, tokens, &stop_requested, [&](size_t index, const Completion& result) {
-      if (print) print(index, result.text, true);
-      if (done) done(index, result);
-    });
-    return generator.timing();
-  }
-  Generator generator(model.decoder, by, options);
-  generator.run(model.context, tokens, print, &stop_requested, done);
-  return generator.timing();
 }
 
 }  // namespace te::generate

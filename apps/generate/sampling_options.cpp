@@ -30,15 +30,9 @@ void SamplingArguments::add_to(CLI::App* command) {
                    "Divide (if negative, multiply) logits of tokens that already occurred by it; 1: off")
       ->check(number_above(0.0, 1000.0))
       ->capture_default_str();
-  seed_ = command->add_option("--seed", options.seed, "Seed for sampling")
-              ->check(whole_number(0))
-              ->capture_default_str();
-}
-
-std::string SamplingArguments::drawing() const {
-  for (const CLI::Option* option : {top_k_, top_p_, min_p_, temperature_, seed_})
-    if (option->count() > 0) return option->get_name();
-  return {};
+  command->add_option("--seed", options.seed, "Seed for sampling")
+      ->check(whole_number(0))
+      ->capture_default_str();
 }
 
 void SamplingArguments::resolve() {
@@ -46,34 +40,6 @@ void SamplingArguments::resolve() {
   if (temperature_->count() == 0 && narrows) options.temperature = 1.0;
   if (narrows && options.temperature == 0.0)
     user_error("--temperature 0 always takes the most probable token: remove --top-k, --top-p and --min-p");
-}
-
-void BeamArguments::add_to(CLI::App* command) {
-  command->add_option("--num-beams", options.num_beams, "Beam search with N beams; 1: off")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  length_penalty_ =
-      command
-          ->add_option("--length-penalty", options.length_penalty,
-                       "Divide beam scores by their length to this power: values above 0 favor long texts")
-          ->check(number_between(-100.0, 100.0))
-          ->capture_default_str();
-  early_stopping_ =
-      command
-          ->add_option("--early-stopping", early_stopping,
-                       "When a search that has N finished texts stops: true: at once; false: if the "
-                       "best beam would not enter the N best now; never: if no beam could enter them later")
-          ->check(CLI::IsMember({"true", "false", "never"}))
-          ->capture_default_str();
-}
-
-void BeamArguments::resolve() {
-  for (const CLI::Option* option : {length_penalty_, early_stopping_})
-    if (!chosen() && option->count() > 0)
-      user_error("{}: needs beam search; add --num-beams N", option->get_name());
-  options.early_stopping = early_stopping == "true"    ? EarlyStopping::on
-                           : early_stopping == "never" ? EarlyStopping::never
-                                                       : EarlyStopping::off;
 }
 
 }  // namespace te::generate

@@ -33,7 +33,6 @@ struct Completion {
   std::string text;                     ///< valid UTF-8; without a stop string
   std::vector<int32_t> prompt, tokens;  ///< tokens: generated tokens, including the end token
   FinishReason finish_reason = FinishReason::max_tokens;
-  double score = 0.0;  ///< only with beam search (beam_search.h)
 };
 
 struct Timing {

@@ -2,12 +2,10 @@
 // others, for Hugging Face folders and imported checkpoints, for all kinds of generation.
 #include "generate/end_tokens.h"
 
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "generate/beam_search.h"
 #include "generate/generate_testing.h"
 #include "generate/te_generate_testing.h"
 
@@ -99,39 +97,6 @@ TEST_F(EndTokensTest, FromAnImportedCheckpoint) {
             0)
       << read_file(file("log"));
   expect_ends(checkpoint, {171, 103});
-}
-
-// Each text of a beam search ends at its first end token, or after max_tokens.
-TEST_F(EndTokensTest, InBeamSearch) {
-  const std::set<int32_t> ends = {171, 103, 12};
-  size_t ended = 0;
-  for (const json& result : results(model({{"eos_token_id", {171, 103, 12}}}), "--num-beams 3")) {
-    const Ids tokens = result["tokens"].get<Ids>();
-    for (size_t i = 0; i + 1 < tokens.size(); ++i) EXPECT_FALSE(ends.contains(tokens[i])) << result;
-    const bool end = ends.contains(tokens.back());
-    EXPECT_EQ(result["ending"], end ? "end token" : "max tokens");
-    ended += end ? 1 : 0;
-  }
-  EXPECT_GT(ended, 2u);
-  expect_refused(run("--checkpoint " + model({{"eos_token_id", {171, 103, 12}}}) +
-                     " --tokenizer bytes --prompt a --num-beams 65"),
-                 "--num-beams 65: beam search needs 260 tokens");
-}
-
-// All three end tokens are among the best four continuations. A search that assumes a single end token considers only
-// these four, which leaves one of two beams.
-TEST(EndTokensOfBeams, LeaveEnoughBeams) {
-  const generate::BeamOptions options = {
-      .num_beams = 2, .length_penalty = 10.0, .early_stopping = generate::EarlyStopping::never};
-  generate::Beams beams(options, {1}, 3, EndTokens({3, 4, 5}), 1.0);
-  std::vector<float> logits;
-  for (const double p : {0.1, 0.05, 0.02, 0.23, 0.3, 0.3}) logits.push_back(static_cast<float>(std::log(p)));
-  logits.resize(8, -20.0f);
-  ASSERT_TRUE(beams.advance(logits));
-  ASSERT_EQ(beams.running().size(), 2u);
-  EXPECT_EQ(beams.running()[0].tokens, Ids{0});
-  EXPECT_EQ(beams.running()[1].tokens, Ids{1});
-  EXPECT_EQ(beams.best().tokens, Ids{4});  // the smaller of two equal ones
 }
 
 // The samples that te-train generates also end at the ids of the files next to its tokenizer.

@@ -199,11 +199,6 @@ TEST_F(TeGenerate, RanksThatShardTheModelGiveTheTextOfOneRank) {
   EXPECT_EQ(two.out, one.out);
   EXPECT_EQ(generate(options + " --pipeline 2", TE_MPIRUN " 2").out, one.out);
   EXPECT_EQ(generate(options + " --tensor 2 --pipeline 2", TE_MPIRUN " 4").out, one.out);
-  const std::string beams =
-      "--prompt 'the small ' --prompt ab --max-tokens 5 --num-beams 3 --repetition-penalty 1.1";
-  const Result searched = generate(beams);
-  EXPECT_EQ(searched.code, 0) << searched.error;
-  EXPECT_EQ(generate(beams + " --tensor 2", TE_MPIRUN " 2").out, searched.out);
   const Result piped = generate("--max-tokens 4 --tensor 2", TE_MPIRUN " 2", "printf 'the small ' | ");
   EXPECT_EQ(piped.out, generate("--prompt 'the small ' --max-tokens 4").out);
 }
@@ -306,13 +301,6 @@ TEST_F(TeGenerate, ErrorsAreOneLine) {
   expect_refused(generate("--prompt a --min-p 1.5"), "1.5 must be a number from 0 to 1");
   expect_refused(generate("--prompt a --min-p 0.1 --temperature 0"), "--temperature 0");
   expect_refused(generate("--prompt a --repetition-penalty 0"), "--repetition-penalty");
-  expect_refused(generate("--prompt a --num-beams 0"), "--num-beams");
-  expect_refused(generate("--prompt a --num-beams 129"), "beam search needs 258 tokens");
-  expect_refused(generate("--prompt a --num-beams 2 --top-k 3"), "--top-k: samples tokens");
-  expect_refused(generate("--prompt a --num-beams 2 --seed 3"), "--seed: samples tokens");
-  expect_refused(generate("--prompt a --num-beams 2 --stop b"), "--stop: not supported by beam search");
-  expect_refused(generate("--prompt a --length-penalty 2"), "--length-penalty: needs beam search");
-  expect_refused(generate("--prompt a --num-beams 2 --early-stopping maybe"), "--early-stopping");
   expect_refused(generate("--prompt a --max-tokens -1"), "-1 must be a whole number of at least 1");
   expect_refused(generate("--prompt a --max-tokens 1.5"), "--max-tokens");
   expect_refused(generate("--prompt a --seed -1"), "--seed");

@@ -21,7 +21,6 @@ import argparse
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -163,26 +162,8 @@ def of_hugging_face(task, record):
     return record
 
 
-def hellaswag_of_text(path):
-    """Reads the text format, six lines per document. The unfinished sentence at the end of a context is ctx_b."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    for i in range(0, len(lines) - 5, 6):
-        label, _, context = lines[i].partition(": ")
-        ends = [m.end() for m in re.finditer(r"[.!?][\"')]* ", context)]
-        cut = ends[-1] if ends and context[-1] not in ".!?" else len(context)
-        yield {
-            "activity_label": label,
-            "ctx_a": context[:cut].rstrip(" ") if cut < len(context) else context,
-            "ctx_b": context[cut:],
-            "endings": lines[i + 2 : i + 6],
-            "label": lines[i + 1],
-        }
-
-
 def read_records(task, data):
     path = data / f"{task}.jsonl"
-    if task == "hellaswag" and not path.exists():
-        return list(hellaswag_of_text(data / "hellaswag_val_full.txt"))
     with open(path, encoding="utf-8") as file:
         return [of_hugging_face(task, json.loads(line)) for line in file if line.strip()]
 

@@ -8,7 +8,6 @@
 #include "data/data_testing.h"
 #include "generate/begin_token.h"
 #include "generate/evaluation/compare.h"
-#include "generate/evaluation/csv.h"
 #include "generate/evaluation/metrics.h"
 #include "generate/evaluation/mmlu.h"
 #include "generate/evaluation/python_text.h"
@@ -57,19 +56,6 @@ TEST(TaskRules, RemovesSpacesOfWikitext) {
   EXPECT_EQ(wikitext_detokenized("/' 7/ 20 ° C"), "/'[0-9]/ 20°C");
 }
 
-// An unfinished sentence at the end corresponds to ctx_b.
-TEST(TaskRules, HellaswagAsText) {
-  const auto context = [](const std::string& text) {
-    return hellaswag_of_lines({text, "3", "a", "b", "c", "d."}, "x").requests[0].context;
-  };
-  EXPECT_EQ(context("Rowing: A man rows. he"), "Rowing: A man rows. He");
-  EXPECT_EQ(context("Rowing: \"Stop!\" he says. the OLD man"), "Rowing: \"Stop!\" he says. The old man");
-  EXPECT_EQ(context("Health: How to row. Find mr. x."), "Health: How to row. Find mr. x.");
-  EXPECT_EQ(context("Rowing: he"), "Rowing: he");
-  EXPECT_EQ(hellaswag_of_lines({"R: A.", "3", "a", "b", "c", "d."}, "x").gold, 3);
-  EXPECT_THROW(hellaswag_of_lines({"R: A.", "4", "a", "b", "c", "d."}, "x"), UserError);
-}
-
 // --- files -----------------------------------------------------------------------------------------------------------
 
 class TaskFiles : public ::testing::Test {
@@ -94,20 +80,14 @@ class TaskFiles : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(TaskFiles, Csv) {
-  write("a.csv", "x,\"y, \"\"z\"\"\n2\",\"\",4\r\n\nlast,5,6\n");
-  const std::vector<CsvRow> rows = read_csv(folder_ / "a.csv");
-  ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(rows[0].fields, (std::vector<std::string>{"x", "y, \"z\"\n2", "", "4"}));
-  EXPECT_EQ(rows[1].fields, (std::vector<std::string>{"last", "5", "6"}));
-  TE_EXPECT_CONTAINS(rows[1].place, "a.csv:4");
-  write("b.csv", "x,\"y");
-  EXPECT_THROW(read_csv(folder_ / "b.csv"), UserError);
-}
-
 TEST_F(TaskFiles, MmluQuestionsFollowTheirExamples) {
-  write("test/anatomy_test.csv", "\" Where is\nthe heart? \",chest,foot,head,\"a, b\",A\n");
-  write("dev/anatomy_dev.csv", "One?,1,2,3,4,D\nTwo?,5,6,7,8,B\nThree?,1,1,1,1,A\n");
+  write("mmlu_anatomy.jsonl",
+        R"({"question": " Where is\nthe heart? ", "choices": ["chest", "foot", "head", "a, b"], "answer": 0})"
+        "\n");
+  write("mmlu_anatomy_dev.jsonl", R"({"question": "One?", "choices": ["1", "2", "3", "4"], "answer": 3}
+{"question": "Two?", "choices": ["5", "6", "7", "8"], "answer": 1}
+{"question": "Three?", "choices": ["1", "1", "1", "1"], "answer": 0}
+)");
   const Task task = read({"mmlu_anatomy"}, 0, 2)[0];
   EXPECT_EQ(task.group, "mmlu_stem");
   ASSERT_EQ(task.documents.size(), 1u);
@@ -117,13 +97,12 @@ TEST_F(TaskFiles, MmluQuestionsFollowTheirExamples) {
             "Where is\nthe heart?\nA. chest\nB. foot\nC. head\nD. a, b\nAnswer:");
   EXPECT_EQ(task.documents[0].requests[2].continuation, " C");
   EXPECT_EQ(task.documents[0].gold, 0);
-  expect_refused({"mmlu_anatomy"}, "anatomy_dev.csv: has 3 questions");
+  expect_refused({"mmlu_anatomy"}, "mmlu_anatomy_dev.jsonl: has 3 questions");
   expect_refused({"mmlu"}, "mmlu_abstract_algebra");
   expect_refused({"mmlu_alchemy"}, "mmlu_alchemy: is neither");
-  write("test/anatomy_test.csv", "Where?,a,b,c,d,E\n");
-  expect_refused({"mmlu_anatomy"}, "anatomy_test.csv:1: the answer must be A, B, C or D", 0);
-  write("test/anatomy_test.csv", "Where?,a,b,c,A\n");
-  expect_refused({"mmlu_anatomy"}, "has 5 fields", 0);
+  write("mmlu_anatomy.jsonl", R"({"question": "Where?", "choices": ["a", "b", "c"], "answer": 0})"
+                              "\n");
+  expect_refused({"mmlu_anatomy"}, "must have four elements", 0);
   EXPECT_EQ(mmlu_tasks("mmlu").size(), 57u);
   EXPECT_EQ(mmlu_tasks("mmlu_stem").size(), 19u);
   EXPECT_EQ(mmlu_tasks("mmlu_other").size(), 13u);
@@ -132,28 +111,23 @@ TEST_F(TaskFiles, MmluQuestionsFollowTheirExamples) {
 }
 
 TEST_F(TaskFiles, FormatsOfPublishedData) {
-  write("hellaswag_val_full.txt", "Rowing: A man rows. he\n1\na\nb\nc\nd\nRowing: He. x\n0\na\nb\nc\nd\n");
-  write("piqa/valid.jsonl", R"({"goal":"g","sol1":"a","sol2":"b"})"
-                            "\n"
-                            R"({"goal":"h","sol1":"a","sol2":"b"})"
-                            "\n");
-  write("piqa/valid-labels.lst", "1\n0\n");
+  const std::string endings = R"("endings": ["a", "b", "c", "d"])";
+  write("hellaswag_val.jsonl",
+        R"({"activity_label": "Rowing", "ctx_a": "A man rows.", "ctx_b": "the OLD man", "label": 1, )" +
+            endings + "}\n" + R"({"activity_label": "R", "ctx_a": "He.", "ctx_b": "", "label": "0", )" +
+            endings + "}\n");
   write(
       "sciq/test.json",
       R"([{"question":"q","distractor3":"c","distractor1":"a","distractor2":"b","correct_answer":"d","support":" s"}])");
   write("boolq/dev.jsonl", R"({"question":"is it","title":"t","answer":true,"passage":"p"})"
                            "\n");
-  write("wiki.test.raw", " \n = A = \n \n text \n = = B = = \n more \n = C = \n end \n");
-  const std::vector<Task> tasks = read({"hellaswag", "piqa", "sciq", "boolq", "wikitext"});
+  const std::vector<Task> tasks = read({"hellaswag", "sciq", "boolq"});
   EXPECT_EQ(tasks[0].documents.size(), 2u);
-  EXPECT_EQ(tasks[1].documents[0].gold, 1);
-  EXPECT_EQ(tasks[1].documents[1].gold, 0);
-  EXPECT_EQ(tasks[2].documents[0].requests[3].context, "s\nQuestion: q\nAnswer:");
-  EXPECT_EQ(tasks[2].documents[0].requests[3].continuation, " d");
-  EXPECT_EQ(tasks[3].documents[0].gold, 1);
-  ASSERT_EQ(tasks[4].documents.size(), 2u);
-  EXPECT_EQ(tasks[4].documents[0].requests[0].continuation, " = A =\n\ntext\n== B ==\nmore ");
-  EXPECT_EQ(tasks[4].documents[0].words, 12);
+  EXPECT_EQ(tasks[0].documents[0].requests[1].context, "Rowing: A man rows. The old man");
+  EXPECT_EQ(tasks[0].documents[0].gold, 1);
+  EXPECT_EQ(tasks[1].documents[0].requests[3].context, "s\nQuestion: q\nAnswer:");
+  EXPECT_EQ(tasks[1].documents[0].requests[3].continuation, " d");
+  EXPECT_EQ(tasks[2].documents[0].gold, 1);
   EXPECT_EQ(read({"hellaswag"}, 1)[0].documents.size(), 1u);
   EXPECT_EQ(read({"hellaswag"}, 1)[0].original, 2);
 }

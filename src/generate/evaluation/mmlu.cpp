@@ -4,7 +4,6 @@
 #include <set>
 
 #include "core/error.h"
-#include "generate/evaluation/csv.h"
 #include "generate/evaluation/python_text.h"
 #include "generate/evaluation/record_fields.h"
 #include "generate/evaluation/task_files.h"
@@ -28,25 +27,7 @@ Question make_question(const std::string& question, const std::vector<std::strin
   return {text + "\nAnswer:", answer};
 }
 
-int64_t letter(const std::string& answer, const std::string& place) {
-  const size_t index = answer.size() == 1 ? kLetters.find(answer[0]) : std::string_view::npos;
-  if (index == std::string_view::npos) user_error("{}: the answer must be A, B, C or D", place);
-  return static_cast<int64_t>(index);
-}
-
-std::vector<Question> read_csv_questions(const fs::path& file) {
-  std::vector<Question> questions;
-  for (const CsvRow& row : read_csv(file)) {
-    if (row.fields.size() != 6)
-      user_error("{}: has {} fields, must have six: question, four choices, answer", row.place,
-                 row.fields.size());
-    questions.push_back(make_question(row.fields[0], {row.fields.begin() + 1, row.fields.begin() + 5},
-                                      letter(row.fields[5], row.place)));
-  }
-  return questions;
-}
-
-std::vector<Question> read_json_questions(const fs::path& file) {
+std::vector<Question> read_questions(const fs::path& file) {
   std::vector<Question> questions;
   text::read_json_records(file, text::JsonLayout::kList, [&](const text::JsonRecord& record) {
     const RecordFields fields(record);
@@ -58,17 +39,12 @@ std::vector<Question> read_json_questions(const fs::path& file) {
 }
 
 /// `part`: test or dev.
-std::vector<Question> read_questions(const std::string& subject, const std::string& part,
-                                     const fs::path& data, std::string& file) {
-  const std::string json = fmt::format("{}{}{}.jsonl", kPrefix, subject, part == "dev" ? "_dev" : "");
-  const std::string csv = fmt::format("{}/{}_{}.csv", part, subject, part);
-  const auto found =
-      first_file(data, {json, "mmlu/" + json, csv, "mmlu/" + csv, "data/" + csv, "mmlu/data/" + csv});
+fs::path find_questions(const std::string& subject, const std::string& part, const fs::path& data) {
+  const std::string name = fmt::format("{}{}{}.jsonl", kPrefix, subject, part == "dev" ? "_dev" : "");
+  const auto found = first_file(data, {name, "mmlu/" + name});
   if (!found)
-    user_error("--data {}: has neither {} nor {}, the {} questions of mmlu_{}", data.string(), csv, json,
-               part, subject);
-  file = found->string();
-  return file.find(".csv") == std::string::npos ? read_json_questions(*found) : read_csv_questions(*found);
+    user_error("--data {}: has no {}, the {} questions of mmlu_{}", data.string(), name, part, subject);
+  return *found;
 }
 
 }  // namespace
@@ -163,16 +139,17 @@ Task read_mmlu(const std::string& name, const fs::path& data, int64_t num_fewsho
   std::string context = "The following are multiple choice questions (with answers) about " +
                         python::replace(subject, "_", " ") + ".\n\n";
   if (num_fewshot > 0) {
-    std::string file;
-    const std::vector<Question> dev = read_questions(subject, "dev", data, file);
+    const fs::path file = find_questions(subject, "dev", data);
+    const std::vector<Question> dev = read_questions(file);
     if (static_cast<int64_t>(dev.size()) < num_fewshot)
-      user_error("{}: has {} questions, --num-fewshot {} needs more", file, dev.size(), num_fewshot);
+      user_error("{}: has {} questions, --num-fewshot {} needs more", file.string(), dev.size(), num_fewshot);
     for (int64_t i = 0; i < num_fewshot; ++i) {
       const Question& example = dev[static_cast<size_t>(i)];
       context += fmt::format("{} {}\n\n", example.text, kLetters[static_cast<size_t>(example.answer)]);
     }
   }
-  for (const Question& question : read_questions(subject, "test", data, task.file))
+  task.file = find_questions(subject, "test", data).string();
+  for (const Question& question : read_questions(task.file))
     task.documents.push_back(multiple_choice(context + question.text, {"A", "B", "C", "D"}, question.answer));
   return task;
 }

@@ -24,7 +24,5 @@ std::vector<Task> read_tasks(const std::vector<std::string>& names, const TaskOp
 /// The first of the files that exists, possibly compressed (.gz, .xz, .zst).
 std::optional<std::filesystem::path> first_file(const std::filesystem::path& folder,
                                                 const std::vector<std::string>& names);
-/// The text of a file, decompressed.
-std::string read_text(const std::filesystem::path& file);
 
 }  // namespace te::generate

@@ -11,18 +11,14 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-Document hellaswag_document(const std::string& label, const std::string& ctx_a, const std::string& ctx_b,
-                            Texts endings, int64_t gold) {
-  for (std::string& ending : endings) ending = hellaswag_text(ending);
-  return multiple_choice(hellaswag_text(label + ": " + ctx_a + " " + python::capitalize(ctx_b)), endings,
-                         gold);
-}
-
 Document hellaswag(const text::JsonRecord& record) {
   const RecordFields fields(record);
-  const Texts endings = fields.texts("endings");
-  return hellaswag_document(fields.text("activity_label"), fields.text("ctx_a"), fields.text("ctx_b"),
-                            endings, fields.index("label", static_cast<int64_t>(endings.size())));
+  Texts endings = fields.texts("endings");
+  for (std::string& ending : endings) ending = hellaswag_text(ending);
+  const std::string context = fields.text("activity_label") + ": " + fields.text("ctx_a") + " " +
+                              python::capitalize(fields.text("ctx_b"));
+  return multiple_choice(hellaswag_text(context), endings,
+                         fields.index("label", static_cast<int64_t>(endings.size())));
 }
 
 // Accepts Hugging Face's field "text", whose last word is the continuation, or "context" and "continuation".
@@ -157,7 +153,7 @@ std::string without_inner_space(const std::string& text, char open, char close) 
 const std::vector<TaskRule>& task_rules() {
   using enum TaskKind;
   static const std::vector<TaskRule> rules = {
-      {"hellaswag", multiple_choice, true, 1.0, {"hellaswag_val.jsonl", "hellaswag_val_full.txt"}, hellaswag},
+      {"hellaswag", multiple_choice, true, 1.0, {"hellaswag_val.jsonl"}, hellaswag},
       {"lambada_openai", last_word, false, 1.0, {"lambada_test.jsonl", "lambada_test_en.jsonl"}, lambada},
       {"arc_easy", multiple_choice, true, 1.0, {"ARC-Easy-Test.jsonl", "ARC-Easy/ARC-Easy-Test.jsonl"}, arc},
       {"arc_challenge",
@@ -166,7 +162,7 @@ const std::vector<TaskRule>& task_rules() {
        1.0,
        {"ARC-Challenge-Test.jsonl", "ARC-Challenge/ARC-Challenge-Test.jsonl"},
        arc},
-      {"piqa", multiple_choice, true, 1.0, {"piqa/valid.jsonl", "physicaliqa-train-dev/dev.jsonl"}, piqa},
+      {"piqa", multiple_choice, true, 1.0, {}, piqa},
       {"openbookqa",
        multiple_choice,
        true,
@@ -181,7 +177,7 @@ const std::vector<TaskRule>& task_rules() {
        1.0,
        {"winogrande/dev.jsonl", "winogrande_1.1/dev.jsonl"},
        winogrande},
-      {"wikitext", rolling, false, 2.0, {"wiki.test.raw", "wikitext-2-raw/wiki.test.raw"}, wikitext},
+      {"wikitext", rolling, false, 2.0, {}, wikitext},
   };
   return rules;
 }
@@ -245,28 +241,6 @@ std::string wikitext_detokenized(const std::string& page) {
   replace({{"= = = =", "===="}, {"= = =", "==="}, {"= =", "=="}, {" \u00b0 ", "\u00b0"}});
   replace({{" \n", "\n"}, {"\n ", "\n"}, {" N ", " 1 "}, {" 's", "'s"}});
   return text;
-}
-
-Document hellaswag_of_lines(const Texts& lines, const std::string& place) {
-  const std::string& context = lines[0];
-  if (lines[1].size() != 1 || lines[1][0] < '0' || lines[1][0] > '3')
-    user_error("{}: the second of a document's six lines must be the number of the correct ending, 0 to 3",
-               place);
-  std::string full = context;
-  if (context.find_last_of(".!?") + 1 != context.size()) {
-    size_t begin =
-        std::string::npos;  // position after the last ". "; quotes or brackets may follow the period
-    for (size_t at = 0; at + 1 < context.size(); ++at) {
-      if (std::string_view(".!?").find(context[at]) == std::string_view::npos) continue;
-      const size_t after = context.find_first_not_of("\"')", at + 1);
-      if (after != std::string::npos && context[after] == ' ') begin = after + 1;
-    }
-    if (begin != std::string::npos)
-      full = context.substr(0, begin) + python::capitalize(context.substr(begin));
-  }
-  Texts endings(lines.begin() + 2, lines.end());
-  for (std::string& ending : endings) ending = hellaswag_text(ending);
-  return multiple_choice(hellaswag_text(full), endings, lines[1][0] - '0');
 }
 
 }  // namespace te::generate

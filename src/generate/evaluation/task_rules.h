@@ -35,9 +35,4 @@ std::string hellaswag_text(std::string text);  ///< removes the marks of WikiHow
 /// Removes the spaces that wikitext's tokenizer added.
 std::string wikitext_detokenized(const std::string& page);
 
-/// A document of HellaSwag's text format, which has six lines: label and context, number of the correct ending, four
-/// endings. lm-evaluation-harness capitalizes the unfinished sentence of the context, whose start this format does not
-/// mark: it is the text after the last end of a sentence, unless the context ends there.
-Document hellaswag_of_lines(const std::vector<std::string>& lines, const std::string& place);
-
 }  // namespace te::generate

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/log.h"
 
 namespace te::train {
 namespace {
@@ -62,6 +61,16 @@ fs::path new_file(const fs::path& directory) {
   std::array<char, 256> host = {};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {"unknown"};
   return directory / fmt::format("{}{:010}.{}.{}{}", kPrefix, seconds, host.data(), ::getpid(), kSuffix);
+}
+
+RecordFile open_new_file(const fs::path& directory) {
+  const fs::path path = new_file(directory);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0) {
+    user_error("logging.directory: {}: {}; check the folder's permissions", path.string(),
+               std::strerror(errno));
+  }
+  return {path, file, "records"};
 }
 
 }  // namespace
@@ -168,21 +177,8 @@ std::vector<fs::path> event_files(const fs::path& directory) {
   return files;
 }
 
-EventFile::EventFile(const fs::path& directory) : path_(new_file(directory)) {
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-  if (file_ < 0) {
-    user_error("logging.directory: {}: {}; check the folder's permissions", path_.string(),
-               std::strerror(errno));
-  }
+EventFile::EventFile(const fs::path& directory) : file_(open_new_file(directory)) {
   append(event(0).bytes(3, "brain.Event:2"));  // file_version
-}
-
-EventFile::~EventFile() {
-  if (!pending_.empty() && !write_pending()) {
-    spdlog::warn("{}: {} records are lost: {}", path_.string(),
-                 dropped_ + static_cast<int64_t>(pending_.size()), std::strerror(errno));
-  }
-  ::close(file_);
 }
 
 void EventFile::start_at(int64_t step) {
@@ -203,47 +199,7 @@ void EventFile::append(const ProtoMessage& event) {
   append_little_endian(record, masked_crc32c(record));
   record += event.text();
   append_little_endian(record, masked_crc32c(event.text()));
-  pending_bytes_ += record.size();
-  pending_.push_back(std::move(record));
-  if (!write_pending()) {
-    if (!failing_) {
-      spdlog::warn("{}: cannot be written: {}; training continues, and records wait in memory for disk space",
-                   path_.string(), std::strerror(errno));
-    }
-    failing_ = true;
-    drop_oldest();
-  } else if (failing_) {
-    spdlog::info("{}: writing again; {} records are missing", path_.string(), dropped_);
-    failing_ = false;
-    dropped_ = 0;
-  }
-}
-
-bool EventFile::write_pending() {
-  while (!pending_.empty()) {
-    const std::string& record = pending_.front();
-    const ssize_t written =
-        ::write(file_, record.data() + written_of_first_, record.size() - written_of_first_);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    written_of_first_ += static_cast<size_t>(written);
-    if (written_of_first_ < record.size()) continue;
-    pending_bytes_ -= record.size();
-    pending_.pop_front();
-    written_of_first_ = 0;
-  }
-  return true;
-}
-
-// A partly written record must stay: without its rest, readers cannot read what follows.
-void EventFile::drop_oldest() {
-  const size_t keep = written_of_first_ > 0 ? 1 : 0;
-  while (pending_bytes_ > kMaxPending && pending_.size() > keep + 1) {
-    const auto oldest = pending_.begin() + static_cast<std::ptrdiff_t>(keep);
-    pending_bytes_ -= oldest->size();
-    pending_.erase(oldest);
-    ++dropped_;
-  }
+  file_.append(std::move(record));
 }
 
 }  // namespace te::train

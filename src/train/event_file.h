@@ -8,11 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "train/record_file.h"
 
 namespace te::train {
 
@@ -49,31 +50,16 @@ class EventFile {
  public:
   /// Creates a new file whose name sorts after the existing ones. UserError when it cannot be created.
   explicit EventFile(const std::filesystem::path& directory);
-  /// Tries once more to write pending records; those that cannot be written are lost, with a warning.
-  ~EventFile();
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
-
   /// Marks events of this step and later ones in the folder's files as void, as these steps are repeated from here.
   void start_at(int64_t step);
   void add(int64_t step, const std::vector<ProtoMessage>& values);
 
-  const std::filesystem::path& path() const { return path_; }
-  /// When the disk is full, records are kept in memory: the newest ones, up to this many bytes.
-  static constexpr size_t kMaxPending = 16 << 20;
+  const std::filesystem::path& path() const { return file_.path(); }
 
  private:
   void append(const ProtoMessage& event);
-  bool write_pending();
-  void drop_oldest();
 
-  std::filesystem::path path_;
-  int file_ = -1;
-  std::deque<std::string> pending_;
-  size_t pending_bytes_ = 0;
-  size_t written_of_first_ = 0;  ///< bytes of the first pending record already in the file
-  int64_t dropped_ = 0;
-  bool failing_ = false;
+  RecordFile file_;
 };
 
 }  // namespace te::train

@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/log.h"
 
 namespace te::train {
 namespace {
@@ -67,18 +66,6 @@ class LinesFromEnd {
   std::string line_;
 };
 
-/// Writes as much as possible; returns the number of bytes written.
-size_t write_some(int file, std::string_view text) {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t written = ::write(file, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) break;
-    done += static_cast<size_t>(written);
-  }
-  return done;
-}
-
 /// Rewrites the log with a header.
 void add_header(const fs::path& path, std::string_view header) {
   const fs::path aside = path.string() + ".tmp";
@@ -98,6 +85,18 @@ void add_header(const fs::path& path, std::string_view header) {
     }
   }
   if (::rename(aside.c_str(), path.c_str()) != 0) refuse(path);
+}
+
+/// A descriptor that appends to the log, which has the header or is empty.
+int open_log(const fs::path& path, std::string_view header) {
+  {
+    File probe(path, O_RDWR | O_CREAT);
+    if (!probe.is_open()) refuse(path, probe.error());
+    if (probe.bytes() > 0 && probe.read_at(0, header.size()) != header) add_header(path, header);
+  }
+  File file(path, O_WRONLY | O_APPEND);
+  if (!file.is_open()) refuse(path, file.error());
+  return file.release();
 }
 
 }  // namespace
@@ -141,60 +140,16 @@ fs::path rotate_log(const fs::path& path) {
   }
 }
 
-LogFile::LogFile(const fs::path& path, std::string_view header) : path_(path) {
-  File probe(path, O_RDWR | O_CREAT);
-  if (!probe.is_open()) refuse(path, probe.error());
-  const bool wants_header = !header.empty() && probe.read_at(0, header.size()) != header;
-  if (wants_header && probe.bytes() > 0) add_header(path, header);
-  File file(path, O_WRONLY | O_APPEND);
-  if (!file.is_open()) refuse(path, file.error());
-  file_ = file.release();
-  if (wants_header && probe.bytes() == 0) append(header);
-}
-
-LogFile::~LogFile() {
-  if (!pending_.empty() && !write_pending()) {
-    spdlog::warn("{}: {} lines are lost: {}", path_.string(),
-                 dropped_ + std::count(pending_.begin(), pending_.end(), '\n'), std::strerror(errno));
-  }
-  ::close(file_);
-}
-
-bool LogFile::write_pending() {
-  const size_t written = write_some(file_, pending_);
-  if (written > 0) complete_ = pending_[written - 1] == '\n';
-  pending_.erase(0, written);
-  return pending_.empty();
-}
-
-// Drops complete lines, and what follows the last newline; the rest of a partly written line stays.
-void LogFile::drop_oldest() {
-  const auto end_of_line = [&](size_t from) {
-    return std::min(pending_.find('\n', from), pending_.size() - 1) + 1;
-  };
-  const size_t keep = complete_ ? 0 : end_of_line(0);
-  size_t end = keep;
-  while (end < pending_.size() && pending_.size() - (end - keep) > kMaxPending) {
-    end = end_of_line(end);
-    ++dropped_;
-  }
-  pending_.erase(keep, end - keep);
+LogFile::LogFile(const fs::path& path, std::string_view header)
+    : file_(path, open_log(path, header), "lines") {
+  if (std::error_code ignored; fs::file_size(path, ignored) == 0) append(header);
 }
 
 void LogFile::append(std::string_view lines) {
-  pending_ += lines;
-  if (!write_pending()) {
-    const int error = errno;
-    if (failing_++ == 0) {
-      spdlog::warn("{}: cannot be written: {}; training continues, and lines wait in memory for disk space",
-                   path_.string(), std::strerror(error));
-    }
-    drop_oldest();
-    return;
-  }
-  if (failing_ > 0) {
-    spdlog::info("{}: writing again; {} lines are missing", path_.string(), dropped_);
-    failing_ = dropped_ = 0;
+  while (!lines.empty()) {
+    const size_t length = std::min(lines.find('\n'), lines.size() - 1) + 1;
+    file_.append(std::string(lines.substr(0, length)));
+    lines.remove_prefix(length);
   }
 }
 

@@ -4,8 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
 #include <string_view>
+
+#include "train/record_file.h"
 
 namespace te::train {
 
@@ -28,27 +29,11 @@ class LogFile {
   /// Opens the log for appending, creating it if needed. A log without the header gets one, through a temporary file
   /// and a rename. UserError when it cannot be opened.
   LogFile(const std::filesystem::path& path, std::string_view header);
-  /// Tries once more to write pending lines; those that cannot be written are lost, with a warning.
-  ~LogFile();
-  LogFile(const LogFile&) = delete;
-  LogFile& operator=(const LogFile&) = delete;
-
-  /// Appends lines. While the disk is full they stay in memory (the newest kMaxPending bytes) and are retried at the
-  /// next call; one warning is printed.
+  /// Appends lines; each is a record of record_file.h.
   void append(std::string_view lines);
 
-  static constexpr size_t kMaxPending = 16 << 20;
-
  private:
-  bool write_pending();
-  void drop_oldest();
-
-  std::filesystem::path path_;
-  int file_ = -1;
-  std::string pending_;   ///< starts within a line if part of it has been written
-  bool complete_ = true;  ///< the file ends with a whole line
-  int64_t failing_ = 0;   ///< consecutive calls that left lines in memory
-  int64_t dropped_ = 0;   ///< lines dropped
+  RecordFile file_;
 };
 
 }  // namespace te::train

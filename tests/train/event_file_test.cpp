@@ -108,7 +108,7 @@ TEST_F(Events, OldestRecordsAreDropped) {
   }
   const std::vector<std::string> kept = records(path);
   ASSERT_GE(kept.size(), 4u);
-  EXPECT_LE(kept.size(), EventFile::kMaxPending / text.size() + 3);
+  EXPECT_LE(kept.size(), RecordFile::kMaxPending / text.size() + 3);
   EXPECT_NE(kept[1].find("z1"), std::string::npos);  // was half written
   EXPECT_NE(kept[kept.size() - 2].find("z40"), std::string::npos);
 }

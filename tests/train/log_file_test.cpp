@@ -140,7 +140,7 @@ TEST_F(FullDisk, OldestLinesAreDropped) {
   }
   const std::string all = read_file(path_of());
   EXPECT_EQ(all.substr(0, text.size() + 3), lines(1, 1, text));
-  EXPECT_LE(all.size(), LogFile::kMaxPending + 3 * text.size());
+  EXPECT_LE(all.size(), RecordFile::kMaxPending + 3 * text.size());
   EXPECT_TRUE(all.ends_with(lines(39, 40, text) + lines(41, 41)));
 }
 

@@ -102,32 +102,22 @@ function(te_app name)
   te_optimize(${name} ${TE_APP_LEVEL})
   add_dependencies(executables ${name})
   install(TARGETS ${name} RUNTIME DESTINATION bin)
-  te_descriptions(${name})
+  te_completion(${name})
 endfunction()
 
-# te_descriptions(NAME): installs the manual page and the completion scripts that the executable prints.
-function(te_descriptions name)
+# te_completion(NAME): installs the completion script for bash that the executable prints.
+function(te_completion name)
   if(TE_SANITIZE OR TE_FUZZ)
     return()
   endif()
-  set(folder ${CMAKE_BINARY_DIR}/descriptions)
-  set(page ${folder}/${name}.1)
-  set(bash ${folder}/bash/${name})
-  set(zsh ${folder}/zsh/_${name})
-  set(fish ${folder}/fish/${name}.fish)
-  add_custom_command(OUTPUT ${page} ${bash} ${zsh} ${fish} DEPENDS ${name} ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake
-    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${page} $<TARGET_FILE:${name}> --man
-    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${bash} $<TARGET_FILE:${name}> --completion bash
-    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${zsh} $<TARGET_FILE:${name}> --completion zsh
-    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${fish} $<TARGET_FILE:${name}> --completion fish
-    COMMENT "Writing manual page and completions of ${name}" VERBATIM)
-  add_custom_target(${name}-descriptions ALL DEPENDS ${page} ${bash} ${zsh} ${fish})
-  add_dependencies(executables ${name}-descriptions)
+  set(script ${CMAKE_BINARY_DIR}/completions/${name})
+  add_custom_command(OUTPUT ${script} DEPENDS ${name} ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake
+    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${script} $<TARGET_FILE:${name}> --completion bash
+    COMMENT "Writing the completion script of ${name}" VERBATIM)
+  add_custom_target(${name}-completion ALL DEPENDS ${script})
+  add_dependencies(executables ${name}-completion)
   include(GNUInstallDirs)
-  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-  install(FILES ${bash} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-  install(FILES ${zsh} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${TE_ZSH_FOLDER})
-  install(FILES ${fish} DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+  install(FILES ${script} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 endfunction()
 
 # te_tests(FOLDER [THREADS n] DEPENDS ...): adds tests/FOLDER/*_test.cpp on the CPU, and *_gpu_test.cpp and .cu (label

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "cli.md"
 PROGRAMS = ("te-train", "te-data", "te-convert", "te-generate", "te-experiment", "te-bench")
-COMMON = ("--help", "--version", "--completion", "--man")  # options of all programs, listed once
+COMMON = ("--help", "--version", "--completion")  # options of all programs, listed once
 HEAD = """# Command line
 
 Options of all executables, as their `--help` prints them. Options that take a value show its type, allowed values or

@@ -25,8 +25,7 @@ export PATH="$prefix/bin:$PATH" OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=1
 for program in te-train te-data te-convert te-generate te-experiment te-bench; do
   [ "$(command -v $program)" = "$prefix/bin/$program" ]
   $program --version
-  [ -s "$prefix/share/man/man1/$program.1" ] && [ -s "$prefix/share/bash-completion/completions/$program" ]
-  ls "$prefix"/share/zsh/*/_$program "$prefix/share/fish/vendor_completions.d/$program.fish" >/dev/null
+  [ -s "$prefix/share/bash-completion/completions/$program" ]
 done
 for file in README.md CHANGELOG.md copyright docs/reference/configuration.md; do [ -s "$prefix/share/doc/te-train/$file" ]; done
 for i in 1 2 3 4 5 6 7 8; do echo "In the beginning was document $i, and it was long enough to learn from."; echo; done >text.txt

@@ -144,7 +144,7 @@ void check_finite(const CLI::App& app) {
   });
 }
 
-/// Adds --version, --completion and --man. They store the text to print in `shown` and stop the parsing.
+/// Adds --version and --completion. They store the text to print in `shown` and stop the parsing.
 void add_descriptions(CLI::App& app, const ConfigWords& words, std::string& shown) {
   const auto show = [&shown](std::string text) {
     shown = std::move(text);
@@ -156,15 +156,10 @@ void add_descriptions(CLI::App& app, const ConfigWords& words, std::string& show
       "--version", [show, version] { show(version); }, "Print version and commit, and stop");
   app.add_option_function<std::string>(
          "--completion",
-         [show, &app, words](const std::string& shell) {
-           show(completion_script(model_of(app), words, shell));
-         },
-         "Print a script that completes this command line in bash, zsh or fish, and stop")
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
+         [show, &app, words](const std::string&) { show(completion_script(model_of(app), words)); },
+         "Print a script that completes this command line in bash, and stop")
+      ->check(CLI::IsMember({"bash"}))
       ->type_name("SHELL");
-  app.add_flag_callback(
-      "--man", [show, &app, words] { show(manual_page(model_of(app), words, project_version())); },
-      "Print the manual page, for man -l, and stop");
 }
 
 int say_interrupted(const CLI::App& app) {

@@ -11,7 +11,7 @@ namespace te::apps {
 /// is opened later gets that descriptor and receives console output.
 void reserve_standard_streams();
 
-/// Adds --version, --completion and --man, parses the command line, and runs the callbacks of subcommands. Numbers must
+/// Adds --version and --completion, parses the command line, and runs the callbacks of subcommands. Numbers must
 /// be finite. Returns false if the user asked for --help or one of these; its text is printed unless `quiet`. Throws
 /// UserError if the command line is wrong. The app's name is the program's; `words` is for programs with --config and
 /// --set.

@@ -6,11 +6,6 @@
 namespace te::apps {
 namespace {
 
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
 /// "a" and "b" of "TEXT:{a,b}", as CLI::IsMember describes itself.
 std::vector<std::string> choices_of(const std::string& type) {
   std::vector<std::string> choices;
@@ -43,19 +38,15 @@ OptionModel option_model(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) model.names.push_back("--" + name);
   if (model.positional) model.names = {option.get_single_name()};
   const std::string type = option.get_type_name();
-  model.value_name = type.substr(0, type.find(':'));
   model.choices = choices_of(type);
-  model.kind = kind_of(option, model.value_name, model.choices);
-  model.repeats = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll ||
-                  option.get_items_expected_max() > 1;
-  model.description = one_line(option.get_description());
+  model.kind = kind_of(option, type.substr(0, type.find(':')), model.choices);
   return model;
 }
 
 }  // namespace
 
 CommandModel model_of(const CLI::App& app) {
-  CommandModel model{app.get_name(), app.get_description(), app.get_footer(), {}, {}};
+  CommandModel model{app.get_name(), {}, {}};
   for (const CLI::Option* option : app.get_options()) model.options.push_back(option_model(*option));
   for (const CLI::App* command : app.get_subcommands({})) model.commands.push_back(model_of(*command));
   return model;

@@ -1,4 +1,4 @@
-// A description of a CLI11 command line from which completion scripts and manual pages are made.
+// A description of a CLI11 command line from which completion scripts are made.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,17 +16,12 @@ enum class ValueKind { none, text, choice, file, folder, config, assignment };
 struct OptionModel {
   std::vector<std::string> names;  ///< with their dashes; of a positional argument its name
   bool positional = false;
-  bool repeats = false;              ///< may be given several times
   ValueKind kind = ValueKind::none;  ///< none: a flag
-  std::string value_name;            ///< "FILE"
   std::vector<std::string> choices;
-  std::string description;  ///< one line
 };
 
 struct CommandModel {
   std::string name;
-  std::string description;  ///< its first line is the summary
-  std::string footer;
   std::vector<OptionModel> options;
   std::vector<CommandModel> commands;
 };
@@ -38,7 +33,6 @@ struct KeyModel {
   std::string path;
   std::vector<std::string> values;  ///< empty: any value
   bool is_path = false;
-  std::string meaning;
 };
 
 /// Words of te-train's config: keys for --set, and presets that --config accepts in addition to files.
@@ -49,11 +43,7 @@ struct ConfigWords {
   std::function<std::string(std::string_view)> advice = [](std::string_view) { return std::string(); };
 };
 
-/// A script that completes the program's command line. `shell` is bash, zsh or fish (UserError otherwise).
-std::string completion_script(const CommandModel& program, const ConfigWords& words,
-                              const std::string& shell);
-
-/// The program's manual page, for man.
-std::string manual_page(const CommandModel& program, const ConfigWords& words, const std::string& version);
+/// A script that completes the program's command line in bash.
+std::string completion_script(const CommandModel& program, const ConfigWords& words);
 
 }  // namespace te::apps

@@ -1,5 +1,5 @@
-// Completion scripts for bash, zsh and fish, generated from a program's command line. They are self-contained:
-// completion does not start the program.
+// Completion scripts for bash, generated from a program's command line. They are self-contained: completion does not
+// start the program.
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "common/command_model.h"
-#include "core/error.h"
 
 namespace te::apps {
 namespace {
@@ -22,28 +21,11 @@ std::string joined(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-/// In single quotes, for any shell; fish interprets backslashes in single quotes, too.
-std::string shell_quoted(std::string_view text, bool fish = false) {
+/// In single quotes, for the shell.
+std::string shell_quoted(std::string_view text) {
   std::string result = "'";
-  for (const char c : text) {
-    if (c == '\'')
-      result += fish ? "\\'" : "'\\''";
-    else if (c == '\\' && fish)
-      result += "\\\\";
-    else
-      result += c;
-  }
+  for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
   return result + "'";
-}
-
-/// Puts a backslash before each of `characters`.
-std::string escaped(std::string_view text, std::string_view characters) {
-  std::string result;
-  for (const char c : text) {
-    if (characters.find(c) != characters.npos) result += '\\';
-    result += c;
-  }
-  return result;
 }
 
 std::vector<std::string> key_words(const ConfigWords& words) {
@@ -57,8 +39,6 @@ std::vector<std::string> command_names(const CommandModel& program) {
   for (const CommandModel& command : program.commands) names.push_back(command.name);
   return names;
 }
-
-// ------------------------------------------------------------------------------------------------ bash
 
 /// How bash completes a value: the lines of a case branch.
 std::string bash_value(const OptionModel& option) {
@@ -174,7 +154,9 @@ std::string bash_find_command(const CommandModel& program) {
       fmt::join(command_names(program), " | "));
 }
 
-std::string bash_script(const CommandModel& program, const ConfigWords& words) {
+}  // namespace
+
+std::string completion_script(const CommandModel& program, const ConfigWords& words) {
   const std::string id = identifier(program.name);
   std::string text = fmt::format(fmt::runtime(kBashBegin), fmt::arg("program", program.name),
                                  fmt::arg("id", id), fmt::arg("find_command", bash_find_command(program)));
@@ -184,169 +166,6 @@ std::string bash_script(const CommandModel& program, const ConfigWords& words) {
                             fmt::arg("presets", joined(words.presets)),
                             fmt::arg("values", bash_values(words)),
                             fmt::arg("keys", joined(key_words(words))));
-}
-
-// ------------------------------------------------------------------------------------------------- zsh
-
-/// The action of an _arguments specification.
-std::string zsh_action(const OptionModel& option, const std::string& id) {
-  switch (option.kind) {
-    case ValueKind::choice:
-      return fmt::format("({})", fmt::join(option.choices, " "));
-    case ValueKind::file:
-      return "_files";
-    case ValueKind::folder:
-      return "_files -/";
-    case ValueKind::config:
-      return "_" + id + "_config";
-    case ValueKind::assignment:
-      return "_" + id + "_set";
-    default:
-      return " ";
-  }
-}
-
-/// Specifications of options for _arguments, one a line.
-std::string zsh_arguments(const CommandModel& command, const std::string& id, const std::string& indent) {
-  std::string text;
-  for (const OptionModel& option : command.options) {
-    std::string value;
-    if (option.kind != ValueKind::none)
-      value = fmt::format(":{}:{}", escaped(option.value_name, ":"), zsh_action(option, id));
-    if (option.positional) {
-      text += fmt::format(" \\\n{}{}", indent, shell_quoted((option.repeats ? "*" : "") + value));
-      continue;
-    }
-    for (const std::string& name : option.names) {
-      const std::string others = option.repeats ? "*" : fmt::format("({})", fmt::join(option.names, " "));
-      text += fmt::format(
-          " \\\n{}{}", indent,
-          shell_quoted(fmt::format("{}{}[{}]{}", others, name, escaped(option.description, "[]:\\"), value)));
-    }
-  }
-  return text;
-}
-
-std::string zsh_config_functions(const ConfigWords& words, const std::string& id) {
-  if (words.keys.empty()) return "";
-  std::string text = fmt::format(
-      "_{}_config() {{\n  _alternative 'presets:preset:({})' 'files:file:_files -g \"*.y(|a)ml\"'\n}}\n\n",
-      id, escaped(joined(words.presets), ":"));
-  text += fmt::format("_{}_set() {{\n  if compset -P '*='; then\n    case ${{IPREFIX%=}} in\n", id);
-  for (const KeyModel& key : words.keys) {
-    if (key.is_path) text += fmt::format("      *{}) _files ;;\n", key.path);
-    if (!key.values.empty())
-      text += fmt::format("      *{}) compadd -- {} ;;\n", key.path, fmt::join(key.values, " "));
-  }
-  text += "    esac\n  else\n    local -a keys=(\n";
-  for (const KeyModel& key : words.keys)
-    text += fmt::format("      {}\n", shell_quoted(key.path + ":" + key.meaning));
-  return text + "    )\n    _describe -t keys key keys -S =\n  fi\n}\n\n";
-}
-
-std::string zsh_script(const CommandModel& program, const ConfigWords& words) {
-  const std::string id = identifier(program.name);
-  std::string text = fmt::format(
-      "#compdef {0}\n# zsh completion of {0}, written by `{0} --completion zsh`\n\n", program.name);
-  text += zsh_config_functions(words, id);
-  text += fmt::format("_{}() {{\n", id);
-  if (program.commands.empty()) {
-    text += "  _arguments -s" + zsh_arguments(program, id, "    ") + "\n";
-  } else {
-    text += "  local curcontext=$curcontext state line ret=1\n  local -a commands=(\n";
-    for (const CommandModel& command : program.commands)
-      text += fmt::format("    {}\n", shell_quoted(command.name + ":" + command.description));
-    text += "  )\n  _arguments -s -C" + zsh_arguments(program, id, "    ") +
-            " \\\n    '1: :->command' '*:: :->argument' && ret=0\n";
-    text +=
-        "  case $state in\n    command) _describe -t commands command commands && ret=0 ;;\n    argument)\n  "
-        "    case $words[1] in\n";
-    for (const CommandModel& command : program.commands)
-      text += fmt::format("        {}) _arguments -s{} && ret=0 ;;\n", command.name,
-                          zsh_arguments(command, id, "          "));
-    text += "      esac ;;\n  esac\n  return ret\n";
-  }
-  return text + fmt::format(
-                    "}}\n\nif [[ $zsh_eval_context[-1] == loadautofunc ]]; then\n  _{0} \"$@\"\nelse\n  "
-                    "compdef _{0} {1}\nfi\n",
-                    id, program.name);
-}
-
-// ------------------------------------------------------------------------------------------------ fish
-
-/// The arguments of fish's `complete` command for the option's value.
-std::string fish_value(const OptionModel& option, const ConfigWords& words, const std::string& id) {
-  switch (option.kind) {
-    case ValueKind::none:
-      return "";
-    case ValueKind::choice:
-      return fmt::format(" -x -a {}", shell_quoted(joined(option.choices), true));
-    case ValueKind::file:
-      return " -r -F";
-    case ValueKind::folder:
-      return " -x -a '(__fish_complete_directories)'";
-    case ValueKind::config:
-      return fmt::format(" -x -a '(__fish_complete_suffix .yaml) {}'", fmt::join(words.presets, " "));
-    case ValueKind::assignment:
-      return " -x -a '(__" + id + "_set)'";
-    default:
-      return " -x";
-  }
-}
-
-std::string fish_options(const CommandModel& command, const std::string& begin, const ConfigWords& words,
-                         const std::string& id) {
-  std::string text;
-  for (const OptionModel& option : command.options) {
-    const std::string value = fish_value(option, words, id);
-    if (option.positional) {
-      if (option.kind == ValueKind::file) text += begin + " -F\n";
-      continue;
-    }
-    text += begin;
-    for (const std::string& name : option.names)
-      text += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-    text += value + " -d " + shell_quoted(option.description, true) + "\n";
-  }
-  return text;
-}
-
-std::string fish_script(const CommandModel& program, const ConfigWords& words) {
-  const std::string id = identifier(program.name);
-  std::string text =
-      fmt::format("# fish completion of {0}, written by `{0} --completion fish`\n", program.name);
-  if (!words.keys.empty()) {
-    text += fmt::format("function __{}_set\n", id);
-    for (const KeyModel& key : words.keys) {
-      const std::vector<std::string> values = key.values.empty() ? std::vector<std::string>{""} : key.values;
-      for (const std::string& value : values)
-        text += fmt::format("  printf '%s\\t%s\\n' {} {}\n", shell_quoted(key.path + "=" + value, true),
-                            shell_quoted(key.meaning, true));
-    }
-    text += "end\n";
-  }
-  const std::string begin = "complete -c " + program.name;
-  text += begin + " -f\n";
-  const std::string names = joined(command_names(program));
-  const std::string root =
-      names.empty() ? begin : fmt::format("{} -n 'not __fish_seen_subcommand_from {}'", begin, names);
-  text += fish_options(program, root, words, id);
-  for (const CommandModel& command : program.commands) {
-    text += fmt::format("{} -a {} -d {}\n", root, command.name, shell_quoted(command.description, true));
-    text += fish_options(command, fmt::format("{} -n '__fish_seen_subcommand_from {}'", begin, command.name),
-                         words, id);
-  }
-  return text;
-}
-
-}  // namespace
-
-std::string completion_script(const CommandModel& program, const ConfigWords& words,
-                              const std::string& shell) {
-  if (shell == "bash") return bash_script(program, words);
-  if (shell == "zsh") return zsh_script(program, words);
-  if (shell == "fish") return fish_script(program, words);
-  user_error("--completion {}: must be bash, zsh or fish", shell);
 }
 
 }  // namespace te::apps

@@ -10,7 +10,7 @@ namespace te::apps {
 inline ConfigWords config_words() {
   ConfigWords words;
   for (config::KeyChoices& key : config::key_choices())
-    words.keys.push_back({std::move(key.path), std::move(key.values), key.is_path, std::move(key.meaning)});
+    words.keys.push_back({std::move(key.path), std::move(key.values), key.is_path});
   words.presets = config::preset_sources();
   words.advice = config::set_suggestion;
   return words;

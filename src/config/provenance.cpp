@@ -32,7 +32,7 @@ std::vector<KeyChoices> key_choices() {
   std::vector<KeyChoices> result;
   Config config;
   for (const Key& key : keys()) {
-    KeyChoices choices{.path = std::string(key.path), .meaning = plain_meaning(key)};
+    KeyChoices choices{.path = std::string(key.path)};
     const Field field = key.field(config);
     if (const auto* names = std::get_if<EnumField>(&field)) {
       choices.values.assign(names->names.begin(), names->names.end());

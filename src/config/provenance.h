@@ -36,7 +36,6 @@ struct KeyChoices {
   std::string path;
   std::vector<std::string> values;  ///< for enums and booleans; empty for other types
   bool is_path = false;             ///< whether the value is a string or a list of datasets
-  std::string meaning;              ///< plain text
 };
 
 std::vector<KeyChoices> key_choices();

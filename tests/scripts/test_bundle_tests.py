@@ -22,7 +22,7 @@ class Bundle(InFolder):
         for name in ("apps/te-train", "tests/core/test_core", "tests/core/helper", "tests/core/test_other"):
             shutil.copy("/bin/true", self.build / name)
         shutil.copy("/bin/false", self.build / "tests/core/test_gpu")
-        (self.build / "apps/te-train.1").write_text("a manual page")
+        (self.build / "apps/libte_apps.a").write_text("a library")
         text = ""
         for name, program, label in (
             ("A.Passes", "test_core", "gpu"),

@@ -246,7 +246,7 @@ TEST_F(CommandLine, LostOutputIsNoSuccess) {
                            (folder_ / "stderr") + " #");
   };
   for (const char* what : {" --dry-run", " --print-config", " --print-schedule", " --describe-keys",
-                           " --help", " --completion bash", " --man", " --list-presets"})
+                           " --help", " --completion bash", " --list-presets"})
     expect_refused(run(what), "standard output could not be written and is incomplete: ");
   const Result result = run(" --set logging.directory=" + folder_.run_folder("a"));
   EXPECT_EQ(result.code, 0);

@@ -115,15 +115,16 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
     te::apps::PlannedRank rank_plan(config, context, world, groups);
     te::train::StepRunner& runner = rank_plan.runner();
     if (stage == 0) {
-      print_tables(te::train::device_summary(context) + te::train::model_summary(config) +
-                   te::train::precision_summary(config, context) + te::model::pipeline_summary(config) +
-                   te::train::config_notes(config));
+      print_tables(te::train::device_summary(context) +
+                   te::train::model_summary(config, runner.model().parameters(), true) +
+                   te::train::batch_summary(config) + te::train::precision_summary(config, context) +
+                   te::model::pipeline_summary(config) + te::train::config_notes(config));
     }
     if (grid.world > 1)
       print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
-    print_tables(te::train::shard_summary(config, runner.model().parameters()) +
-                 te::train::gather_summary(runner.model().parameters()) +
-                 te::train::memory_summary(runner.plan(), context) +
+    if (stage > 0) print_tables(te::train::model_summary(config, runner.model().parameters(), false));
+    print_tables(te::train::gather_summary(runner.model().parameters()) +
+                 te::train::memory_summary(runner.plan(), context, true) +
                  te::train::offload_summary(runner.plan(), config) +
                  (config.guard.every > 0 ? fmt::format("  guard: {} of host memory for a copy of the state\n",
                                                        te::human_bytes(te::train::state_copy_bytes(runner)))

@@ -52,44 +52,6 @@ std::string rows_of(const std::string& text, int columns) {
   return all;
 }
 
-std::string model_line(const StartInfo& info) {
-  const config::ModelConfig& m = info.config.model;
-  const int64_t whole = total_parameters(info.config), held = info.parameters.num_parameters();
-  std::string text = fmt::format(
-      "{}, {} parameters{}: {} layers, hidden {}, ffn {}, {} heads of {}", to_string(m.family),
-      with_separators(whole), held == whole ? "" : fmt::format(" ({} on rank 0)", with_separators(held)),
-      m.num_layers, m.hidden_size, m.ffn_hidden_size, m.num_attention_heads, m.kv_channels);
-  if (m.num_query_groups != m.num_attention_heads)
-    text += fmt::format(" ({} query groups)", m.num_query_groups);
-  return text + fmt::format(", vocabulary {} (padded {}), sequence {}", m.vocab_size, m.padded_vocab_size(),
-                            m.seq_length);
-}
-
-std::string batch_line(const StartInfo& info) {
-  const config::TrainingConfig& training = info.config.training;
-  const int64_t batch = training.global_batch_size, tokens = batch * info.config.model.seq_length;
-  return fmt::format(
-      "{} tokens per step: {} sequences of {}, microbatches of {}; {:.3g} GFLOP per token; {} steps",
-      with_separators(tokens), batch, info.config.model.seq_length, training.micro_batch_size,
-      flops_per_token(info.config.model) / 1e9, with_separators(training.train_steps));
-}
-
-std::string memory_line(const StartInfo& info) {
-  std::string text = human_bytes(info.plan.total_bytes()) + " planned";
-  const char* separator = ": ";
-  for (int kind = 0; kind < kMemoryKinds; ++kind) {
-    const int64_t bytes = info.plan.bytes(static_cast<MemoryKind>(kind));
-    if (bytes == 0) continue;
-    text += fmt::format("{}{} {}", separator, memory_kind_name(static_cast<MemoryKind>(kind)),
-                        human_bytes(bytes));
-    separator = ", ";
-  }
-  if (!info.context.is_cuda()) return text;
-  return text + fmt::format("; {} with CUDA's own memory, of {}",
-                            human_bytes(info.plan.total_bytes() + kCudaOverheadBytes),
-                            human_bytes(info.context.info().memory_bytes));
-}
-
 /// Communication that does not use NCCL.
 std::string transport_line(const StartInfo& info) {
   if (!info.context.is_cuda()) return "";
@@ -131,6 +93,15 @@ std::string ranks_note(const StartInfo& info) {
       parallel.intended_ranks(), ranks);
 }
 
+/// What both outputs say about the run; with `tables` also the parameters by part and the memory by kind.
+std::string summary(const StartInfo& info, bool tables) {
+  return device_summary(info.context) + model_summary(info.config, info.parameters, tables) +
+         batch_summary(info.config) + model::pipeline_summary(info.config) +
+         precision_summary(info.config, info.context) + attention_summary(info.config, info.attention) +
+         gather_summary(info.parameters) + memory_summary(info.plan, info.context, tables) +
+         offload_summary(info.plan, info.config) + config_notes(info.config) + ranks_note(info);
+}
+
 /// "  section  name value, name value".
 std::string keys_rows(const config::Config& config, int columns) {
   std::string text, section, line;
@@ -153,13 +124,7 @@ std::string start_screen(const StartInfo& info, int columns) {
   const std::string& folder = info.config.logging.directory;
   return fmt::format("{}, {}\n", info.program, now_text()) +
          row("run", folder + " (complete tables: start.txt)", columns) + ranks_rows(info, columns) +
-         rows_of(device_summary(info.context), columns) + row("model", model_line(info), columns) +
-         row("batch", batch_line(info), columns) + rows_of(model::pipeline_summary(info.config), columns) +
-         rows_of(precision_summary(info.config, info.context), columns) +
-         rows_of(attention_summary(info.config, info.attention), columns) +
-         rows_of(gather_summary(info.parameters), columns) + row("memory", memory_line(info), columns) +
-         rows_of(offload_summary(info.plan, info.config), columns) +
-         rows_of(config_notes(info.config) + ranks_note(info), columns) +
+         rows_of(summary(info, false), columns) +
          row("config",
              fmt::format("{}; keys that differ from their defaults (all: {}/effective_config.yaml):",
                          info.config_path, folder),
@@ -172,12 +137,7 @@ std::string start_tables(const StartInfo& info) {
   for (const std::string& line : parallel::host_lines(info.placement, info.placement.size()))
     hosts += "host " + line + "\n";
   if (const std::string line = transport_line(info); !line.empty()) hosts += "transport: " + line + "\n";
-  return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
-         model_summary(info.config) + shard_summary(info.config, info.parameters) +
-         model::pipeline_summary(info.config) + precision_summary(info.config, info.context) +
-         attention_summary(info.config, info.attention) + gather_summary(info.parameters) +
-         config_notes(info.config) + ranks_note(info) + memory_summary(info.plan, info.context) +
-         offload_summary(info.plan, info.config);
+  return (info.ranks.empty() ? "" : info.ranks + hosts) + summary(info, true);
 }
 
 void write_start_files(const StartInfo& info) {

@@ -57,30 +57,31 @@ int64_t total_parameters(const config::Config& config) {
   return count;
 }
 
-std::string shard_summary(const config::Config& config, const parameters::ParameterStore& parameters) {
+std::string model_summary(const config::Config& config, const parameters::ParameterStore& parameters,
+                          bool tables) {
+  const config::ModelConfig& m = config.model;
   const int64_t whole = total_parameters(config), held = parameters.num_parameters();
-  if (held == whole) return "";
-  return fmt::format("this rank: {} of the model's {} parameters\n", with_separators(held),
-                     with_separators(whole));
-}
-
-std::string model_summary(const config::Config& config) {
-  const config::ModelConfig& model = config.model;
   std::string text = fmt::format(
-      "model: {} with {} layers, hidden {}, ffn {}, {} heads of {} ({} query groups), vocabulary {} (padded "
-      "{}), sequence {}\n",
-      to_string(model.family), model.num_layers, model.hidden_size, model.ffn_hidden_size,
-      model.num_attention_heads, model.kv_channels, model.num_query_groups, model.vocab_size,
-      model.padded_vocab_size(), model.seq_length);
+      "model: {}, {} parameters{}: {} layers, hidden {}, ffn {}, {} heads of {}", to_string(m.family),
+      with_separators(whole), held == whole ? "" : fmt::format(" ({} on this rank)", with_separators(held)),
+      m.num_layers, m.hidden_size, m.ffn_hidden_size, m.num_attention_heads, m.kv_channels);
+  if (m.num_query_groups != m.num_attention_heads)
+    text += fmt::format(" ({} query groups)", m.num_query_groups);
+  text += fmt::format(", vocabulary {} (padded {}), sequence {}\n", m.vocab_size, m.padded_vocab_size(),
+                      m.seq_length);
+  if (!tables) return text;
   for (const auto& [part, count] : parameters_by_part(config))
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
-  text += fmt::format("  {:<26}{:>16}\n", "parameters", with_separators(total_parameters(config)));
-  const int64_t tokens = config.training.global_batch_size * model.seq_length;
-  text += fmt::format("  {:<26}{:>16.3f}\n  {:<26}{:>16}  ({} microbatches of {} x {})\n", "GFLOP per token",
-                      flops_per_token(model) / 1e9, "tokens per step", with_separators(tokens),
-                      config.training.global_batch_size / config.training.micro_batch_size,
-                      config.training.micro_batch_size, model.seq_length);
   return text;
+}
+
+std::string batch_summary(const config::Config& config) {
+  const config::TrainingConfig& training = config.training;
+  const int64_t batch = training.global_batch_size, tokens = batch * config.model.seq_length;
+  return fmt::format(
+      "batch: {} tokens per step: {} sequences of {}, microbatches of {}; {:.3g} GFLOP per token; {} steps\n",
+      with_separators(tokens), batch, config.model.seq_length, training.micro_batch_size,
+      flops_per_token(config.model) / 1e9, with_separators(training.train_steps));
 }
 
 namespace {
@@ -258,12 +259,21 @@ std::string offload_summary(const MemoryPlan& plan, const config::Config& config
       human_bytes(plan.total_host_bytes()), (moved - hidden) / kAssumedHostLink, kAssumedHostLink / 1e9);
 }
 
-std::string memory_summary(const MemoryPlan& plan, const Context& context) {
-  std::string text = "memory, planned before the first step:\n" + plan.table();
-  if (!context.is_cuda()) return text;
-  const int64_t peak = plan.total_bytes() + kCudaOverheadBytes;
-  return text + fmt::format("  {:<26}{:>12}  (with CUDA's own memory) of {}\n", "estimated peak",
-                            human_bytes(peak), human_bytes(context.info().memory_bytes));
+std::string memory_summary(const MemoryPlan& plan, const Context& context, bool tables) {
+  std::string text = fmt::format("memory: {} planned", human_bytes(plan.total_bytes()));
+  const char* separator = ": ";
+  for (int kind = 0; kind < kMemoryKinds && !tables; ++kind) {
+    const int64_t bytes = plan.bytes(static_cast<MemoryKind>(kind));
+    if (bytes == 0) continue;
+    text += fmt::format("{}{} {}", separator, memory_kind_name(static_cast<MemoryKind>(kind)),
+                        human_bytes(bytes));
+    separator = ", ";
+  }
+  if (context.is_cuda())
+    text += fmt::format("; {} with CUDA's own memory, of {}",
+                        human_bytes(plan.total_bytes() + kCudaOverheadBytes),
+                        human_bytes(context.info().memory_bytes));
+  return text + "\n" + (tables ? plan.table() : "");
 }
 
 }  // namespace te::train

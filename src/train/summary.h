@@ -1,5 +1,5 @@
-// The tables at the start: device, model, memory, effective config. Functions that explain a config take all of it, as
-// any section may matter.
+// The summary at the start: device, model, batch, memory. Each function returns lines "label: text" with indented lines
+// of details, which start_screen.h prints. Functions that explain a config take all of it, as any section may matter.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,14 @@ std::string with_separators(int64_t value);
 std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention);
 
 std::string device_summary(const Context& context);
-/// Whole model: shape, parameters by part, FLOPs per token, tokens per step.
-std::string model_summary(const config::Config& config);
+/// One line: the whole model's shape, and this rank's parameters if it does not hold all. `tables`: also the whole
+/// model's parameters by part.
+std::string model_summary(const config::Config& config, const parameters::ParameterStore& parameters,
+                          bool tables);
+/// One line: batch, FLOPs per token, steps.
+std::string batch_summary(const config::Config& config);
 /// Parameters of the whole model, over all ranks.
 int64_t total_parameters(const config::Config& config);
-/// One line with the number of parameters on this rank; empty if it holds all of them.
-std::string shard_summary(const config::Config& config, const parameters::ParameterStore& parameters);
 /// Operands in FP8 with format and recipe, and a warning if FP8 is likely slower than BF16.
 std::string precision_summary(const config::Config& config, const Context& context);
 /// One line: what the data-parallel ranks gather once per step, and whether FP8 weights are gathered in FP8. Empty if
@@ -42,7 +44,7 @@ inline constexpr double kAssumedHostLink = 50e9;
 
 /// One line: what optimizer.offload transfers, and the time at kAssumedHostLink. Empty without offload.
 std::string offload_summary(const MemoryPlan& plan, const config::Config& config);
-/// Memory by kind, the estimated peak, and the device's memory.
-std::string memory_summary(const MemoryPlan& plan, const Context& context);
+/// One line: memory by kind, the estimated peak, and the device's memory. `tables`: the kinds as a table.
+std::string memory_summary(const MemoryPlan& plan, const Context& context, bool tables);
 
 }  // namespace te::train

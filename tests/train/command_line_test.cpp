@@ -142,18 +142,16 @@ TEST_F(CommandLine, DryRunUsesTheRanksOfTheConfig) {
   const std::string one_host = dry("llama3.1_8b_fp8.yaml");
   TE_EXPECT_CONTAINS(one_host, "planning for 4 ranks, as the config says (parallel.ranks)");
   TE_EXPECT_CONTAINS(one_host, "85.63 GiB");  // README
-  EXPECT_EQ(one_host.find("this rank: "), std::string::npos) << one_host;
+  EXPECT_EQ(one_host.find("on this rank"), std::string::npos) << one_host;
   const std::string pipeline = dry("llama3.1_70b_fp8.yaml");
-  for (const char* part :
-       {"rank 16 of 32 ranks", "95.00 GiB", "80.98 GiB", "  parameters                  70,553,706,496\n",
-        "this rank: 8,819,703,808 of the model's 70,553,706,496 parameters"})
+  for (const char* part : {"rank 16 of 32 ranks", "95.00 GiB", "80.98 GiB",
+                           "70,553,706,496 parameters (8,819,703,808 on this rank): "})
     TE_EXPECT_CONTAINS(pipeline, part);
-  EXPECT_EQ(pipeline.find("\n  parameters                   8,819"), std::string::npos) << pipeline;
   TE_EXPECT_CONTAINS(dry("llama3.1_8b_fp8.yaml --ranks 1"), "144.97 GiB");
   // Without parallel.ranks: the minimum that the layout needs.
   const std::string few = dry("llama7b_fp8.yaml --set parallel.tensor=2");
   TE_EXPECT_CONTAINS(few, "planning for 2 ranks, the minimum of the layout");
-  TE_EXPECT_CONTAINS(few, "of the model's 6,738,415,616 parameters");
+  TE_EXPECT_CONTAINS(few, "6,738,415,616 parameters (");
 }
 
 TEST_F(CommandLine, NotesADifferentNumberOfRanks) {

@@ -76,7 +76,7 @@ te::Context open_device(const te::config::Config& config, te::parallel::World& w
     return te::Context::cpu(options);
   }
   if (world.size() > 1) return te::parallel::open_cuda_device(world, options);
-  return te::Context::cuda(static_cast<int>(config.training.device_index), options);
+  return te::Context::cuda(0, options);
 }
 
 /// What te-train prints before it stops without training.

@@ -104,7 +104,7 @@ void write_state(const Run& run, const RunState& state) {
 RunProgress read_progress(const Run& run) {
   RunProgress progress;
   File file(run.folder / "loss.csv");
-  if (run.config.logging.csv.empty() || !file.is_open()) return progress;
+  if (!file.is_open()) return progress;
   const std::string header = file.read_at(0, kLossTail);
   const uint64_t start = header.find('\n') + 1;
   if (start == 0) return progress;

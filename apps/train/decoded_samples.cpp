@@ -1,13 +1,11 @@
 #include "train/decoded_samples.h"
 
 #include <algorithm>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "generate/begin_token.h"
 #include "generate/decoder.h"
 #include "generate/generator.h"
@@ -22,25 +20,10 @@ namespace {
 // Maximum number of concurrent prompts, since the KV cache grows with them.
 constexpr size_t kBatch = 8;
 
-std::vector<std::string> read_prompts(const config::LoggingConfig& logging) {
-  std::vector<std::string> prompts = logging.generate_prompts;
-  const std::string& path = logging.generate_prompt_file;
-  if (path.empty()) return prompts;
-  const FileText file = read_file(path, kLargestTextFile, FileKind::input);
-  if (!file) user_error("logging.generate_prompt_file: {}: cannot be opened: {}", path, file.error);
-  std::istringstream lines(file.text);
-  for (std::string line; std::getline(lines, line);) prompts.push_back(line);
-  if (prompts.empty()) user_error("logging.generate_prompt_file: {}: has no line", path);
-  return prompts;
-}
-
 generate::GenerateOptions options_of(const config::Config& config, const text::Tokenizer& tokenizer) {
   const config::LoggingConfig& logging = config.logging;
   generate::GenerateOptions options;
-  options.sampling = {.temperature = logging.generate_temperature,
-                      .top_k = logging.generate_top_k,
-                      .top_p = logging.generate_top_p,
-                      .seed = config.training.seed};
+  options.sampling = {.temperature = logging.generate_temperature, .seed = config.training.seed};
   options.max_tokens = logging.generate_tokens;
   options.begin_of_document = generate::adds_begin_of_document(tokenizer);
   options.ends = generate::end_tokens(tokenizer);
@@ -51,7 +34,7 @@ class DecodedSamples final : public train::SampleMaker {
  public:
   DecodedSamples(const config::Config& config, const Context& context, const parallel::Groups& groups)
       : context_(own_context(context)),
-        texts_(read_prompts(config.logging)),
+        texts_(config.logging.generate_prompts),
         tokenizer_(open_run_tokenizer(config)),
         options_(options_of(config, *tokenizer_)) {
     const int64_t longest = generate::longest_sequence(config.model);

@@ -24,8 +24,7 @@ config::Config run_decoder_config(config::Config config, int64_t length) {
   config.precision.fp8_calibrate = false;
   config.parallel.sequence = false;
   config.parallel.tensor_overlap = 1;
-  config.parallel.tensor_transport = config::Transport::nccl;  // a few tokens, without sequence parallelism
-  config.parallel.data_transport = config::Transport::nccl;
+  config.parallel.transport = config::Transport::nccl;  // a few tokens
   config.training.micro_batch_size = config.training.global_batch_size = 1;
   config.training.recompute = config::Recompute::full;  // one set of activations for all layers
   return config;

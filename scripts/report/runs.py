@@ -210,7 +210,7 @@ def json_lines(file):
 
 
 def read_jsonl(file):
-    """te-train's metrics.jsonl, for runs with logging.csv: ""."""
+    """te-train's metrics.jsonl."""
     builder = RunBuilder()
     for number, record in json_lines(file):
         if "consumed_tokens" not in record or "loss" not in record:

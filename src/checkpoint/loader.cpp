@@ -133,13 +133,6 @@ bool Loading::fp8(const Reader& reader) {
   const Fp8State stored = reader.fp8();
   const fp8::ScaleTable& table = *state_.scales;
   const int64_t length = table.history.dim(0), n = table.size();
-  const config::PrecisionConfig& precision = config_.precision;
-  // With all scales at 1 the loss would jump.
-  if (!saved && precision.fp8 != config::Fp8Mode::off && precision.fp8_calibration_passes == 0) {
-    refuse_scales(
-        "has no FP8 state (fp8.safetensors), but precision.fp8 with the delayed recipe needs its scales",
-        "resume with precision.fp8_calibration_passes above 0, or from a run with fp8_calibrate: true");
-  }
   if (saved && stored.history_len != length) {
     refuse_scales(fmt::format("has amax histories of {} steps, but precision.amax_history_len is {}",
                               stored.history_len, length),

@@ -30,8 +30,7 @@ struct Guard {
   std::vector<double> gaps;       ///< gaps of earlier comparisons, newest last
   int64_t began = -1;             ///< step at which the current comparison began; -1 if there is none
   std::vector<double> bf16, fp8;  ///< losses of its BF16 steps, and of its FP8 steps so far
-  std::optional<double> bf16_valid;
-  int64_t bf16_until = 0;  ///< steps up to this one run in BF16
+  int64_t bf16_until = 0;         ///< steps up to this one run in BF16
   int64_t excesses = 0;
   bool operator==(const Guard&) const = default;
 };
@@ -40,7 +39,6 @@ struct Guard {
 struct LossScale {
   double scale = 0;        ///< loss scale of the next step; 0 if the run has none
   int64_t good_steps = 0;  ///< steps with finite gradients since the last change of the scale
-  int64_t hysteresis = 0;  ///< remaining steps without finite gradients before the scale decreases
   bool operator==(const LossScale&) const = default;
 };
 

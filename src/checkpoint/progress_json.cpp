@@ -65,7 +65,6 @@ Json to_json(const Guard& guard) {
   json["began"] = guard.began;
   json["bf16"] = losses_json(guard.bf16);
   json["fp8"] = losses_json(guard.fp8);
-  if (guard.bf16_valid) json["bf16_valid"] = loss_json(*guard.bf16_valid);
   return json;
 }
 
@@ -77,20 +76,17 @@ void read(const JsonNode& node, Guard& guard) {
   guard.began = count_of(node, "began");
   guard.bf16 = losses_of(node.at("bf16"));
   guard.fp8 = losses_of(node.at("fp8"));
-  if (node.has("bf16_valid")) guard.bf16_valid = loss_of(node.at("bf16_valid"));
   if (guard.fp8.size() > guard.bf16.size()) node.at("fp8").refuse("has more losses than bf16");
 }
 
 // --- the loss scale ----------------------------------------------------------------------------------------
 
 Json to_json(const LossScale& state) {
-  return {{"scale", state.scale}, {"good_steps", state.good_steps}, {"hysteresis", state.hysteresis}};
+  return {{"scale", state.scale}, {"good_steps", state.good_steps}};
 }
 
 void read(const JsonNode& node, LossScale& state) {
-  state = {.scale = node.at("scale").number(),
-           .good_steps = count_of(node, "good_steps"),
-           .hysteresis = count_of(node, "hysteresis")};
+  state = {.scale = node.at("scale").number(), .good_steps = count_of(node, "good_steps")};
   if (!(state.scale > 0.0)) node.at("scale").refuse("must be above 0");
 }
 

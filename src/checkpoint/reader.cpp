@@ -12,6 +12,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
+#include "config/config.h"
 #include "core/error.h"
 #include "core/file.h"
 
@@ -246,6 +247,10 @@ Reader::Reader(const std::filesystem::path& path, Verify verify)
       shards_(std::make_unique<Shards>(folder_, manifest_, verify)) {}
 
 Reader::~Reader() = default;
+
+std::string Reader::config() const {
+  return config::upgrade_stored(manifest_.config);
+}
 Reader::Reader(Reader&&) noexcept = default;
 
 const LogicalTensor& Reader::at(std::string_view name) const {

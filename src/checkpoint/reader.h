@@ -54,7 +54,7 @@ class Reader final : public WeightSource {
   const Manifest& manifest() const { return manifest_; }
   const Progress& progress() const { return manifest_.progress; }
   std::string title() const override { return folder_.string(); }
-  std::string config() const override { return manifest_.config; }
+  std::string config() const override;  ///< as this version writes it: config::upgrade_stored()
 
   /// All logical tensors: parameters and, if they were saved, moments (LogicalTensor::is_moment).
   const std::vector<LogicalTensor>& tensors() const { return manifest_.tensors; }

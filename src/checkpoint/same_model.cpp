@@ -22,14 +22,9 @@ constexpr std::array<std::string_view, 15> kShapeKeys = {
     "kv_channels",   "vocab_size",   "num_query_groups", "add_qkv_bias",       "tie_word_embeddings",
     "add_proj_bias", "add_mlp_bias", "qk_norm",          "position_embedding", "norm_placement"};
 /// Keys that may differ without a warning. If max_position_embeddings matters, the shape of a tensor differs, too.
-constexpr std::array<std::string_view, 8> kFreeKeys = {"seq_length",
-                                                       "make_vocab_size_divisible_by",
-                                                       "hidden_dropout",
-                                                       "attention_dropout",
-                                                       "embedding_dropout",
-                                                       "init_method_std",
-                                                       "embedding_init_method_std",
-                                                       "max_position_embeddings"};
+constexpr std::array<std::string_view, 7> kFreeKeys = {
+    "seq_length",      "make_vocab_size_divisible_by", "hidden_dropout",         "attention_dropout",
+    "init_method_std", "embedding_init_method_std",    "max_position_embeddings"};
 
 bool is_among(const std::string& key, std::span<const std::string_view> keys) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -41,7 +36,8 @@ std::map<std::string, std::string> model_section(const std::string& yaml) {
     const YAML::Node model = YAML::Load(yaml)["model"];
     if (!model.IsMap()) return values;
     for (const auto& item : model)
-      if (item.second.IsScalar()) values[item.first.as<std::string>()] = item.second.as<std::string>();
+      values[item.first.as<std::string>()] =
+          item.second.IsScalar() ? item.second.Scalar() : YAML::Dump(item.second);
   } catch (const YAML::Exception&) {
     values.clear();  // only shapes are compared then
   }

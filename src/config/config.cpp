@@ -42,7 +42,7 @@ ModelConfig ModelConfig::with_local_rope() const {
   ModelConfig model = *this;
   if (!local_rope()) return model;
   model.rope_theta = rope_local_theta;
-  model.rope_scaling = RopeScaling::none;
+  model.rope_scaling = {};
   return model;
 }
 
@@ -59,7 +59,6 @@ void resolve_family(ModelConfig& m) {
   if (m.position_embedding == PositionEmbedding::automatic)
     m.position_embedding = gpt ? PositionEmbedding::learned : PositionEmbedding::rope;
   if (m.activation == Activation::automatic) m.activation = gpt ? Activation::gelu : Activation::swiglu;
-  m.embedding_dropout = m.embedding_dropout_rate();
 }
 
 /// value / 10, rounded in decimal: 3e-5 for 3e-4, whereas 3e-4 / 10 differs from 3e-5 in the last bit.
@@ -76,15 +75,8 @@ void follow_other_keys(Config& config, const std::function<bool(std::string_view
   if (!given("model.tie_word_embeddings"))
     config.model.tie_word_embeddings = config.model.family == Family::gpt;
   if (!given("optimizer.min_lr")) config.optimizer.min_lr = tenth_of(config.optimizer.lr);
-  PrecisionConfig& p = config.precision;
-  if (!given("precision.min_loss_scale")) p.min_loss_scale = std::min(p.min_loss_scale, p.initial_loss_scale);
-  if (!given("precision.initial_loss_scale"))
-    p.initial_loss_scale = std::max(p.min_loss_scale, p.initial_loss_scale);
   GuardConfig& g = config.guard;
   if (!given("guard.compare_steps") && g.every > 1) g.compare_steps = std::min(g.compare_steps, g.every - 1);
-  LoggingConfig& l = config.logging;
-  if (!given("logging.generate_temperature") && (l.generate_top_k > 0 || l.generate_top_p < 1.0))
-    l.generate_temperature = 1.0;  // same default as te-generate
   ParallelConfig& layout = config.parallel;
   if (!given("parallel.virtual_stages") && layout.schedule == PipelineSchedule::interleaved)
     layout.virtual_stages = 2;
@@ -111,8 +103,6 @@ void resolve_defaults(Config& config) {
   OptimizerConfig& o = config.optimizer;
   if (o.decay_steps == 0) o.decay_steps = config.training.train_steps;
   if (o.wsd_decay_steps == 0) o.wsd_decay_steps = std::max<int64_t>(o.decay_steps / 10, 1);
-  if (config.training.best_valid_set.empty() && !config.data.valid.empty())
-    config.training.best_valid_set = config.data.valid.front().name;
   if (config.logging.directory.empty()) config.logging.directory = "runs/" + config.name;
   if (config.checkpoint.directory.empty())
     config.checkpoint.directory = config.logging.directory + "/checkpoints";

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,8 @@ namespace te::config {
 using te::AmaxAlgo;
 using te::GemmAutotune;
 using PipelineSchedule = te::ScheduleKind;
-using RopeScaling = te::RopeScalingKind;
+using te::RopeScaling;
+using te::RopeScalingKind;
 enum class Family : uint8_t { gpt, llama };
 enum class ComputeDType : uint8_t { bf16, fp32, fp16 };
 enum class GradDType : uint8_t { bf16, fp32 };
@@ -47,8 +49,8 @@ enum class Overlong : uint8_t { truncate, drop };
 /// What data-parallel ranks shard: FP32 master weights and moments (optimizer), also gradients, also BF16 weights.
 enum class Shard : uint8_t { optimizer, gradients, parameters };
 /// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines (parallel/peer_transport.h,
-/// peer_links.h).
-enum class Transport : uint8_t { nccl, copy };
+/// peer_links.h). automatic: copy engines where they are measured to be faster (ParallelConfig::tensor_copies()).
+enum class Transport : uint8_t { automatic, nccl, copy };  ///< automatic is spelled "auto" in YAML
 
 using te::names_of, te::to_string, te::from_string;  // of the enums of core/choices.h
 TE_DECLARE_NAMES(Family);
@@ -94,17 +96,7 @@ struct ModelConfig {
   double rope_local_theta = 0.0;  ///< layers with a window, without scaling; 0: rope_theta with scaling
   double rotary_percent =
       1.0;  ///< fraction of an attention head's pairs that are rotated, see rotary_pairs()
-  /// Scaling of the rotary frequencies of a pretrained model for longer sequences. The formulas, and the parameters of
-  /// each kind (named without `rope_scaling_`), are in kernels/rope/rope.h.
-  RopeScaling rope_scaling = RopeScaling::none;
-  double rope_scaling_factor = 8.0;
-  double rope_scaling_low_freq_factor = 1.0;
-  double rope_scaling_high_freq_factor = 4.0;
-  int64_t rope_scaling_original_max_position_embeddings = 8192;
-  double rope_scaling_beta_fast = 32.0;
-  double rope_scaling_beta_slow = 1.0;
-  double rope_scaling_attention_factor = 0.0;  ///< 0: 0.1 ln(rope_scaling_factor) + 1
-  bool rope_scaling_truncate = true;
+  RopeScaling rope_scaling;
   double norm_epsilon = 1e-5;
   bool tie_word_embeddings = false;                   ///< the loader's default: true for gpt, false for llama
   bool add_qkv_bias = false;                          ///< llama; gpt has a bias in every linear
@@ -121,8 +113,7 @@ struct ModelConfig {
   bool parallel_residual = false;  ///< attention and MLP read the same residual stream and add to it together
   int64_t sliding_window = 0;      ///< tokens that a token attends to, itself included; 0: all preceding ones
   std::string window_pattern;      ///< which layers have the window (window_pattern.h); empty: all
-  double hidden_dropout = 0.0;     ///< gpt
-  double embedding_dropout = -1.0;  ///< gpt; below 0: hidden_dropout
+  double hidden_dropout = 0.0;     ///< gpt: of the embedding and of each sublayer's output
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
   double embedding_init_method_std =
@@ -164,9 +155,6 @@ struct ModelConfig {
   bool windowed() const { return sliding_window != 0 && sliding_window < seq_length; }
   /// Maximum number of tokens that a token attends to: seq_length or the window.
   int64_t attention_span() const { return windowed() ? sliding_window : seq_length; }
-  double embedding_dropout_rate() const {
-    return embedding_dropout < 0.0 ? hidden_dropout : embedding_dropout;
-  }
   double embedding_init_std() const {
     return embedding_init_method_std == 0.0 ? init_method_std : embedding_init_method_std;
   }
@@ -175,17 +163,13 @@ struct ModelConfig {
 struct PrecisionConfig {
   ComputeDType dtype = ComputeDType::bf16;
   bool tf32 = false;  ///< fp32 on a GPU: GEMMs use TF32
-  /// fp16 (train/loss_scaler.h): a fixed loss scale; 0: dynamic loss scaling with the four keys below.
+  /// fp16 (train/loss_scaler.h): a fixed loss scale; 0: dynamic loss scaling.
   double loss_scale = 0.0;
   double initial_loss_scale = 65536.0;
-  double min_loss_scale = 1.0;
-  int64_t loss_scale_window = 2000;
-  int64_t hysteresis = 1;
   Fp8Mode fp8 = Fp8Mode::off;
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
-  Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;             ///< rowwise and blockwise
-  Fp8ScaleFormat fp8_tensorwise_scale_format = Fp8ScaleFormat::power_of_two;  ///< tensorwise
-  Fp8KeptWeights fp8_keep_weights = Fp8KeptWeights::automatic;                ///< see fp8_kept_weights()
+  Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;  ///< tensorwise, rowwise and blockwise
+  Fp8KeptWeights fp8_keep_weights = Fp8KeptWeights::automatic;     ///< see fp8_kept_weights()
   int64_t amax_history_len = 1024;
   AmaxAlgo amax_compute_algo = AmaxAlgo::max;
   int64_t margin = 0;
@@ -195,11 +179,8 @@ struct PrecisionConfig {
   std::string overrides;          ///< rules, see precision_overrides.h
   bool fp8_output_layer = false;  ///< FP8 GEMMs in the output layer, too
   bool fp8_calibrate = false;     ///< with fp8 off: record the amaxes of an FP8 run
-  /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not use scale 1.
-  /// 0: Transformer Engine's behavior.
-  int64_t fp8_calibration_passes = 2;
-  int64_t fp8_from_step = 0;   ///< the first FP8 step; 0: step 1
-  int64_t fp8_until_step = 0;  ///< the last FP8 step; 0: the last step of the run
+  int64_t fp8_from_step = 0;      ///< the first FP8 step; 0: step 1
+  int64_t fp8_until_step = 0;     ///< the last FP8 step; 0: the last step of the run
 
   /// Whether an FP8 run executes step `step` (from 1) in FP8; the other steps run in `dtype`.
   bool fp8_in_step(int64_t step) const {
@@ -220,18 +201,29 @@ struct ParallelConfig {
   /// Number of token chunks into which a GEMM next to a tensor-parallel collective is divided, so that the collective
   /// of one chunk overlaps the GEMM of the next. 1: no overlap.
   int64_t tensor_overlap = 1;
-  Transport tensor_transport = Transport::nccl;
+  Transport transport = Transport::automatic;
   Shard shard = Shard::optimizer;    ///< what data-parallel ranks shard
   int64_t bucket_size = 40'000'000;  ///< minimum number of parameters of one gradient reduction
+  int64_t timeout_seconds = 600;     ///< maximum time that a rank waits for others; 0: no limit
+
+  /// Always on, and no keys: tests turn them off and compare bits.
   bool overlap_grad_reduce = true;   ///< reduce a bucket as soon as the backward pass has completed it
   bool overlap_param_gather = true;  ///< gather updated weights during the next forward pass
-  Transport data_transport = Transport::nccl;  ///< of gradients and weights
-  bool fp8_param_gather = true;  ///< gather FP8 weights instead of BF16: see gathers_fp8_weights()
-  Transport pipeline_transport = Transport::nccl;  ///< of the residual stream and its gradient between stages
-  bool overlap_receive = false;   ///< pipeline: receive the input of a pass during the previous pass
-  int64_t timeout_seconds = 600;  ///< maximum time that a rank waits for others; 0: no limit
+  bool fp8_param_gather = true;      ///< gather FP8 weights instead of BF16: see gathers_fp8_weights()
 
   int64_t model_ranks() const { return tensor * context * pipeline; }
+  /// Whether copy engines carry the tokens of sequence parallelism. With `auto`: if GEMMs are split into chunks, which
+  /// pays only with copy engines, and both transports support the number of chunks, so that a group that copy engines
+  /// cannot reach uses NCCL.
+  bool tensor_copies() const {
+    const bool fits = tensor % tensor_overlap == 0 || tensor_overlap % tensor == 0;
+    return tensor > 1 && sequence &&
+           (transport == Transport::copy ||
+            (transport == Transport::automatic && tensor_overlap > 1 && fits));
+  }
+  /// Whether copy engines carry gradients and weights of data-parallel ranks, and the residual stream and its gradient
+  /// between stages.
+  bool other_copies() const { return transport == Transport::copy; }
   /// `ranks`, rounded up to whole model replicas.
   int64_t intended_ranks() const {
     const int64_t copies = (ranks + model_ranks() - 1) / model_ranks();
@@ -248,17 +240,13 @@ struct TrainingConfig {
   bool deterministic = true;  ///< on a GPU: fixed summation order in attention's backward pass
   GemmAutotune gemm_autotune = GemmAutotune::on;  ///< kernels/gemm/gemm.h
   DeviceChoice device = DeviceChoice::automatic;
-  int64_t device_index = 0;
   int64_t eval_interval = 0;         ///< steps between evaluations; 0: never
   int64_t eval_microbatches = 10;    ///< microbatches of one evaluation
   int64_t max_nonfinite_steps = 10;  ///< consecutive skipped steps, or rollbacks, after which training stops
   LossSpikes loss_spikes = LossSpikes::warn;  ///< train/loss_spikes.h
-  double loss_spike_threshold = 10.0;         ///< robust standard deviations above the median
   double z_loss_coefficient = 0.0;            ///< kernels/cross_entropy/cross_entropy.h; 0: no z-loss
-  std::string best_valid_set;  ///< set whose loss selects the best checkpoint; default: first of data.valid
   int64_t early_stopping_patience =
       0;  ///< evaluations without improvement after which the run ends; 0: never
-  double early_stopping_min_delta = 0.0;  ///< minimum decrease below the lowest loss that is an improvement
 };
 
 struct OptimizerConfig {
@@ -279,11 +267,7 @@ struct OptimizerConfig {
   MomentDType exp_avg_dtype = MomentDType::fp32;  ///< in memory and in checkpoints
   MomentDType exp_avg_sq_dtype = MomentDType::fp32;
   Offload offload = Offload::none;
-  int64_t offload_buffer_mib = 512;  ///< maximum device memory of the buffers for offloaded state
-  double muon_momentum = 0.95;       ///< muon: optim/muon.h
-  bool muon_nesterov = true;
-  int64_t muon_ns_steps = 5;  ///< Newton-Schulz iterations
-  double muon_scale = 0.2;    ///< an orthogonalized update is multiplied by this and sqrt(max(rows, columns))
+  double muon_momentum = 0.95;  ///< muon: optim/muon.h
 };
 
 struct DataSource {
@@ -309,8 +293,10 @@ struct DataConfig {
   bool eod_mask_loss = false;              ///< pretrain: no loss on the first token of a document
   Overlong overlong = Overlong::truncate;  ///< instruct: conversations of more than seq_length + 1 tokens
   std::string tokenizer;                   ///< as passed to te-data; copied to checkpoints
-  bool check_tokenizer = true;             ///< refuse datasets of another tokenizer
-  bool check_fingerprint = true;           ///< on resume: refuse datasets that have changed
+  bool check = true;  ///< refuse datasets of another tokenizer and, on resume, datasets that have changed
+
+  /// The validation set whose loss selects the best checkpoint and stops early: the first; empty if there is none.
+  std::string deciding_set() const { return valid.empty() ? "" : valid.front().name; }
 };
 
 struct CheckpointConfig {
@@ -322,7 +308,6 @@ struct CheckpointConfig {
   bool async = true;             ///< write in the background, from a copy in host memory
   bool save_optimizer = true;    ///< save the moments, too
   std::string resume = "never";  ///< "never", "auto" (newest checkpoint of directory, if any), or a path
-  bool resume_fallback = true;   ///< resume auto: if a checkpoint is damaged, use the one before it
   bool load_optimizer = true;    ///< load the moments on resume, too
   std::string init_from;         ///< checkpoint with the initial weights of a new run; empty: random weights
 };
@@ -330,8 +315,6 @@ struct CheckpointConfig {
 struct LoggingConfig {
   std::string directory;                 ///< default: "runs/" + Config::name
   int64_t every = 1;                     ///< steps between console lines and log records
-  std::string csv = "loss.csv";          ///< inside directory; empty: none
-  bool jsonl = true;                     ///< metrics.jsonl inside directory
   bool tensorboard = true;               ///< an event file inside directory
   int64_t fp8_stats_every = 10;          ///< steps between FP8 health records; 0: off
   int64_t fp8_statistics_every = 0;      ///< steps between quantization statistics of every operand; 0: off
@@ -339,11 +322,8 @@ struct LoggingConfig {
   bool loss_by_source = false;           ///< log the loss of each dataset of a blend, too
   int64_t generate_every = 0;            ///< steps between generated samples; 0: none
   std::vector<std::string> generate_prompts;
-  std::string generate_prompt_file;   ///< file with more prompts, one per line
   int64_t generate_tokens = 64;       ///< maximum number of tokens per prompt
   double generate_temperature = 0.0;  ///< 0: greedy decoding
-  int64_t generate_top_k = 0;         ///< 0: all
-  double generate_top_p = 1.0;
 };
 
 /// Tasks on which the model is evaluated during training: train/task_results.h.
@@ -361,12 +341,7 @@ struct GuardConfig {
   int64_t compare_steps = 4;  ///< steps of a comparison, executed in both precisions
   GuardAction action = GuardAction::warn;
   int64_t bf16_steps = 100;  ///< BF16 steps after a gap above the limit
-  double threshold = 6.0;  ///< limit: robust standard deviations above the median gap of earlier comparisons
   double tolerance = 0.005;  ///< gaps below this fraction of the loss are ignored
-  bool validate = false;     ///< compare validation losses, too
-  int64_t test_outlier_step =
-      0;  ///< for tests: FP8 inputs of linear_fc2 have an outlier from this step; 0: never
-  int64_t test_outlier_log2 = 18;  ///< log2 of the ratio of the outlier to the largest value
 };
 
 struct Config {
@@ -405,7 +380,7 @@ bool mixes_precisions(const Config& config);
 bool reads_values_of_fp8_weights(const Config& config);
 
 /// Whether data-parallel ranks quantize their shards of updated weights and gather FP8 bytes instead of BF16 values:
-/// with parallel.fp8_param_gather, if the BF16 values of other ranks' shards are not read.
+/// if the BF16 values of other ranks' shards are not read.
 bool gathers_fp8_weights(const Config& config);
 
 /// Checks every range and every combination of keys. UserError with key names and arithmetic. Device-dependent rules
@@ -425,6 +400,16 @@ struct ChangedKey {
 
 /// The keys whose values in `before`, the output of to_yaml (of this or another version), differ from `now`.
 std::vector<ChangedKey> changed_keys(const std::string& before, const Config& now);
+
+/// The keys of such a text ("model.num_layers") with their values.
+std::map<std::string, std::string, std::less<>> stored_values(const std::string& yaml);
+
+/// The output of to_yaml of this or an earlier version as this version's: without removed keys.
+std::string upgrade_stored(const std::string& yaml);
+
+/// UserError if the run that wrote such a text cannot be continued with the same computation, because a removed key had
+/// another value than what this version does.
+void check_resumable(const std::string& yaml);
 
 /// The value of a string key in such a text; empty if it is missing.
 std::string string_in(const std::string& yaml, std::string_view path);

@@ -25,6 +25,6 @@ TE_DEFINE_NAMES(Offload, "none", "moments", "state")
 TE_DEFINE_NAMES(DataFormat, "pretrain", "instruct")
 TE_DEFINE_NAMES(Overlong, "truncate", "drop")
 TE_DEFINE_NAMES(Shard, "optimizer", "gradients", "parameters")
-TE_DEFINE_NAMES(Transport, "nccl", "copy")
+TE_DEFINE_NAMES(Transport, "auto", "nccl", "copy")
 
 }  // namespace te::config

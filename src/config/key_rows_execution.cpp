@@ -25,32 +25,16 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(parallel.schedule), "1f1b, or interleaved with virtual_stages above 1", kAny,
      "Order of forward and backward passes over the stages; `te-train --print-schedule` draws it."},
     {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),
-     "Chunks into which GEMMs next to tensor-parallel collectives are split to overlap communication; 1 "
-     "disables, with `tensor_transport: copy` use `tensor`."},
-    {TE_KEY(parallel.tensor_transport), kBuiltIn, kAny,
-     "With `sequence`, on GPUs: collectives of tensor-parallel ranks use NCCL kernels, or copy engines, "
-     "which need NVLink within one host."},
+     "With `sequence`: chunks into which GEMMs next to tensor-parallel collectives are split to overlap "
+     "communication; 1 disables, `tensor` is fastest."},
+    {TE_KEY(parallel.transport), kBuiltIn, kAny,
+     "Communication between GPUs: NCCL kernels, copy engines (groups within one host with NVLink), or copy "
+     "engines only where `tensor_overlap` splits GEMMs (`auto`)."},
     {TE_KEY(parallel.shard), kBuiltIn, kAny,
      "Data-parallel sharding: `optimizer` (ZeRO-1), `gradients` too (ZeRO-2), `parameters` too (ZeRO-3, "
      "FSDP); less memory, more communication each."},
     {TE_KEY(parallel.bucket_size), kBuiltIn, from_to(1, 1e12),
      "Data parallelism: minimum number of parameters per gradient reduction."},
-    {TE_KEY(parallel.overlap_grad_reduce), kBuiltIn, kAny,
-     "Data parallelism: reduce each gradient bucket as soon as the backward pass has finished it."},
-    {TE_KEY(parallel.overlap_param_gather), kBuiltIn, kAny,
-     "Data parallelism: gather updated weights during the next forward pass."},
-    {TE_KEY(parallel.data_transport), kBuiltIn, kAny,
-     "Data-parallel collectives on GPUs use NCCL kernels, or copy engines (`copy`), which need NVLink within "
-     "one host and extra memory."},
-    {TE_KEY(parallel.fp8_param_gather), kBuiltIn, kAny,
-     "Data parallelism: gather weights in FP8 where all their GEMMs are FP8 with one scale per tensor; the "
-     "bits of the run stay equal."},
-    {TE_KEY(parallel.pipeline_transport), kBuiltIn, kAny,
-     "Pipeline communication on GPUs uses NCCL kernels, or copy engines (`copy`), which need NVLink within "
-     "one host and receive buffers."},
-    {TE_KEY(parallel.overlap_receive), kBuiltIn, kAny,
-     "With `pipeline_transport: nccl`: receive during the preceding pass, for two more buffers of the "
-     "residual stream and up to 16 SMs."},
     {TE_KEY(parallel.timeout_seconds), kBuiltIn, from_to(0, kMaxSteps),
      "Seconds after which a rank that waits for others ends the job and names what it waited for; 0 "
      "disables."},
@@ -72,25 +56,17 @@ const auto kExecutionRows = std::to_array<Key>({
      "How GEMM algorithms are chosen: cuBLASLt's first candidate, cached choices only, cached or timing some "
      "candidates, or timing all of them."},
     {TE_KEY(training.device), kBuiltIn, kAny, "`auto` is `cuda` if a usable GPU is found, otherwise `cpu`."},
-    {TE_KEY(training.device_index), kBuiltIn, from_to(0, 1023), "Index of the GPU."},
     {TE_KEY(training.eval_interval), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between validations; 0 disables."},
     {TE_KEY(training.eval_microbatches), kBuiltIn, from_to(1, kMaxSteps), "Microbatches per validation."},
-    {TE_KEY(training.best_valid_set), "the first of data.valid", kAny,
-     "Validation set that decides best checkpoints and early stopping and is `valid_loss` in the logs.",
-     "a name in `data.valid`"},
     {TE_KEY(training.early_stopping_patience), kBuiltIn, from_to(0, kMaxSteps),
      "Consecutive validations without improvement after which the run ends with exit code 0; 0 disables."},
-    {TE_KEY(training.early_stopping_min_delta), kBuiltIn, at_least(0),
-     "Smallest decrease below the lowest validation loss that counts as an improvement."},
     {TE_KEY(training.max_nonfinite_steps), kBuiltIn, from_to(1, kMaxSteps),
      "Consecutive steps with a non-finite loss or gradient, each skipped, after which the run stops; FP16 "
      "overflow steps do not count."},
     {TE_KEY(training.loss_spikes), kBuiltIn, kAny,
      "Action on a loss spike: `off`, `warn`, `skip` (discard the update) or `rollback` (restore the last "
      "good checkpoint, skip the data since)."},
-    {TE_KEY(training.loss_spike_threshold), kBuiltIn, above(0),
-     "Robust standard deviations above the median of the last 64 losses at which a loss counts as a spike."},
     {TE_KEY(training.z_loss_coefficient), kBuiltIn, at_least(0),
      "Adds this times the mean of log(Z)^2 to the training objective (PaLM: 1e-4, OLMo 2: 1e-5); logged as "
      "`z_loss`, 0 disables."},
@@ -127,18 +103,8 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(optimizer.offload), kBuiltIn, kAny,
      "`adamw`: offload Adam moments, or also FP32 master weights (`state`), to pinned host memory; the "
      "update runs on the GPU, bitwise identical."},
-    {TE_KEY(optimizer.offload_buffer_mib), kBuiltIn, from_to(1, 65536),
-     "Maximum device memory in MiB for transfers of offloaded state; what fits is transferred during forward "
-     "and backward passes."},
     {TE_KEY(optimizer.muon_momentum), kBuiltIn, kFraction,
      "`muon`: momentum decay; the gradient is added without a factor."},
-    {TE_KEY(optimizer.muon_nesterov), kBuiltIn, kAny,
-     "`muon`: orthogonalize the gradient plus `muon_momentum` times the new momentum (Nesterov) instead of "
-     "the momentum."},
-    {TE_KEY(optimizer.muon_ns_steps), kBuiltIn, from_to(1, 100), "`muon`: Newton-Schulz iterations."},
-    {TE_KEY(optimizer.muon_scale), kBuiltIn, above(0),
-     "`muon`: update scale, multiplied by the root of the larger dimension; the default matches AdamW's "
-     "update size and learning rates."},
 });
 
 }  // namespace

@@ -10,17 +10,9 @@ const auto kPrecisionRows = std::to_array<Key>({
     {TE_KEY(precision.tf32), kBuiltIn, kAny,
      "With `dtype: fp32` on a GPU: GEMMs use TF32 (10 mantissa bits), several times faster than FP32."},
     {TE_KEY(precision.loss_scale), kBuiltIn, at_least(0),
-     "Loss scale of FP16 training; 0 is dynamic loss scaling, controlled by the next four keys "
-     "([reference/dtypes.md](dtypes.md))."},
-    {TE_KEY(precision.initial_loss_scale), "65536, or min_loss_scale where that is larger", above(0),
+     "Loss scale of FP16 training; 0 is dynamic loss scaling ([reference/dtypes.md](dtypes.md))."},
+    {TE_KEY(precision.initial_loss_scale), kBuiltIn, at_least(1),
      "Dynamic loss scaling: scale of the first step."},
-    {TE_KEY(precision.min_loss_scale), "1, or initial_loss_scale where that is smaller", above(0),
-     "Dynamic loss scaling: smallest scale; at most `initial_loss_scale`."},
-    {TE_KEY(precision.loss_scale_window), kBuiltIn, from_to(1, kMaxSteps),
-     "Dynamic loss scaling: consecutive steps with finite gradients after which the scale doubles."},
-    {TE_KEY(precision.hysteresis), kBuiltIn, from_to(1, 1000),
-     "Dynamic loss scaling: overflow steps before the scale is halved; afterwards each one halves it until "
-     "it has grown again."},
     {TE_KEY(precision.fp8), kBuiltIn, kAny,
      "FP8 GEMMs in the transformer layers: `hybrid` uses E4M3 forward and E5M2 for gradients, `e4m3` uses "
      "E4M3 for both."},
@@ -28,10 +20,8 @@ const auto kPrecisionRows = std::to_array<Key>({
      "FP8 scaling: `delayed` (amax history), or current scaling per tensor, per row, or per 1 x 128 block "
      "(weights: 128 x 128)."},
     {TE_KEY(precision.fp8_scale_format), kBuiltIn, kAny,
-     "Scale format for `rowwise` and `blockwise`: rounded down to powers of two, or FP32."},
-    {TE_KEY(precision.fp8_tensorwise_scale_format), kBuiltIn, kAny,
-     "Scale format for `tensorwise`; `power_of_two` lets kernels reuse the previous scale and requantize "
-     "only when it changes, which is faster."},
+     "Scale format except for `delayed`: rounded down to powers of two, or FP32, with which `tensorwise` "
+     "cannot reuse scales and is slower."},
     {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
      "FP8 weight layouts kept between passes, 1 byte per parameter each: `none`, `rowwise` (for the forward "
      "pass) or `both`; others are requantized when needed."},
@@ -57,9 +47,6 @@ const auto kPrecisionRows = std::to_array<Key>({
      "may underflow."},
     {TE_KEY(precision.fp8_calibrate), kBuiltIn, kAny,
      "With `fp8: off`: record the amax history, so that FP8 can start at any step."},
-    {TE_KEY(precision.fp8_calibration_passes), kBuiltIn, from_to(0, 1000),
-     "`delayed`: microbatches that fill the amax history before the first FP8 step; 0 starts at scale 1 like "
-     "Transformer Engine."},
     {TE_KEY(precision.fp8_from_step), kBuiltIn, from_to(0, kMaxSteps),
      "First step in FP8, with BF16 before it; 0 is step 1."},
     {TE_KEY(precision.fp8_until_step), kBuiltIn, from_to(0, kMaxSteps),

@@ -12,8 +12,8 @@ const auto kRunRows = std::to_array<Key>({
     {TE_KEY(data.train), kBuiltIn, kAny,
      "Training datasets, blended by relative weight; required unless `synthetic`.", kSourcesRule},
     {TE_KEY(data.valid), kBuiltIn, kAny,
-     "Validation datasets, blended by weight, or several named sets; required if `training.eval_interval` is "
-     "not 0.",
+     "Validation datasets, blended by weight, or several named sets, of which the first decides best "
+     "checkpoints and early stopping; required for `training.eval_interval`.",
      kSetsRule},
     {TE_KEY(data.synthetic), kBuiltIn, kAny,
      "Random tokens instead of datasets, for benchmarks; no validation."},
@@ -33,11 +33,9 @@ const auto kRunRows = std::to_array<Key>({
      "Tokenizer of the datasets, as given to te-data; its files are copied to `checkpoint.directory`. Empty: "
      "the tokenizer of the loaded checkpoint.",
      "empty, `bytes` or a path"},
-    {TE_KEY(data.check_tokenizer), kBuiltIn, kAny,
-     "Refuse datasets whose `PREFIX.meta.json` names another tokenizer than `tokenizer`, or than the first "
-     "dataset's."},
-    {TE_KEY(data.check_fingerprint), kBuiltIn, kAny,
-     "When resuming: refuse datasets that changed since the checkpoint was saved; `false` only warns."},
+    {TE_KEY(data.check), kBuiltIn, kAny,
+     "Refuse datasets whose `PREFIX.meta.json` names another tokenizer, and when resuming datasets that "
+     "changed since the checkpoint; `false` only warns of the latter."},
 
     {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Folder of the checkpoints."},
     {TE_KEY(checkpoint.save_every), kBuiltIn, from_to(0, kMaxSteps),
@@ -55,12 +53,9 @@ const auto kRunRows = std::to_array<Key>({
      "Save the optimizer state, two thirds of an FP32 checkpoint; without it a resumed run starts with zero "
      "moments."},
     {TE_KEY(checkpoint.resume), kBuiltIn, kAny,
-     "`auto` resumes from the latest checkpoint in `directory`, if any; a path names a checkpoint, or a "
-     "directory or run folder.",
+     "`auto` resumes from the latest undamaged checkpoint in `directory`, if any; a path names a checkpoint, "
+     "or a directory or run folder.",
      "`auto`, `never` or a path"},
-    {TE_KEY(checkpoint.resume_fallback), kBuiltIn, kAny,
-     "With `resume: auto`: if the newest checkpoint is damaged, resume from the one before it with a "
-     "warning."},
     {TE_KEY(checkpoint.load_optimizer), kBuiltIn, kAny,
      "Load the optimizer state when resuming; `false` starts with zero moments."},
     {TE_KEY(checkpoint.init_from), "random initial weights", kAny,
@@ -71,9 +66,6 @@ const auto kRunRows = std::to_array<Key>({
     {TE_KEY(logging.directory), "runs/NAME, NAME being the config file's name without .yaml", kAny,
      "Run folder, to which the run writes its logs."},
     {TE_KEY(logging.every), kBuiltIn, from_to(1, kMaxSteps), "Steps between console lines and log records."},
-    {TE_KEY(logging.csv), kBuiltIn, kAny, "Name of the loss log in `directory`; empty disables.",
-     "a file name, or empty"},
-    {TE_KEY(logging.jsonl), kBuiltIn, kAny, "Write `metrics.jsonl` in `directory`."},
     {TE_KEY(logging.tensorboard), kBuiltIn, kAny,
      "Write TensorBoard event files in `directory`: the numbers of `metrics.jsonl`, FP8 health as "
      "histograms, and the config."},
@@ -93,15 +85,9 @@ const auto kRunRows = std::to_array<Key>({
      "`parallel.virtual_stages` 1, 0 disables."},
     {TE_KEY(logging.generate_prompts), kBuiltIn, kAny, "Prompts to complete.",
      "a list of texts, or one text"},
-    {TE_KEY(logging.generate_prompt_file), kBuiltIn, kAny, "File with more prompts, one per line.",
-     "empty, or a path"},
     {TE_KEY(logging.generate_tokens), kBuiltIn, from_to(1, kMaxWidth), "Maximum tokens per completion."},
-    {TE_KEY(logging.generate_temperature), "0, or 1 with generate_top_k or generate_top_p", from_to(0, 1000),
+    {TE_KEY(logging.generate_temperature), kBuiltIn, from_to(0, 1000),
      "Sampling temperature; 0 is greedy, and random draws follow `training.seed`."},
-    {TE_KEY(logging.generate_top_k), kBuiltIn, from_to(0, 1e7),
-     "Sample from this many most probable tokens; 0 is all."},
-    {TE_KEY(logging.generate_top_p), kBuiltIn, Range{.low = 0, .high = 1, .open_low = true},
-     "Sample from the smallest set of most probable tokens with at least this total probability."},
 
     {TE_KEY(evaluation.every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between evaluations on `tasks`, plus one after the last step; needs `data.tokenizer` and "
@@ -124,17 +110,8 @@ const auto kRunRows = std::to_array<Key>({
      "comparison's start and continue in BF16."},
     {TE_KEY(guard.bf16_steps), kBuiltIn, from_to(1, kMaxSteps),
      "`bf16` and `rollback`: steps in BF16 before FP8 is tried again."},
-    {TE_KEY(guard.threshold), kBuiltIn, above(0),
-     "Robust standard deviations above the median of the last 16 gaps that trigger `action`; ignored until 4 "
-     "gaps are known."},
     {TE_KEY(guard.tolerance), kBuiltIn, at_least(0),
      "Share of the BF16 loss; a smaller gap never triggers `action`."},
-    {TE_KEY(guard.validate), kBuiltIn, kAny,
-     "Compare validation losses (`training.best_valid_set`) after the comparison's steps, too."},
-    {TE_KEY(guard.test_outlier_step), kBuiltIn, from_to(0, kMaxSteps),
-     "For tests: from this step, quantize `linear_fc2` inputs as if they contained an outlier; 0 disables."},
-    {TE_KEY(guard.test_outlier_log2), kBuiltIn, from_to(1, 60),
-     "For tests: size of the outlier, as a power of two times the tensor's maximum."},
 });
 
 }  // namespace

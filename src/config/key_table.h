@@ -23,7 +23,7 @@ struct EnumField {
 
 /// Pointer to the field of a key in a Config; the alternative is the key's type.
 using Field = std::variant<int64_t*, uint64_t*, double*, bool*, std::string*, std::vector<DataSource>*,
-                           std::vector<ValidationSet>*, std::vector<std::string>*, EnumField>;
+                           std::vector<ValidationSet>*, std::vector<std::string>*, RopeScaling*, EnumField>;
 
 /// The allowed range of a number; an open end excludes the bound.
 struct Range {
@@ -59,7 +59,7 @@ std::span<const Section> sections();
 std::span<const Key> keys();
 const Key* find_key(std::string_view path);
 
-/// "integer", "number", "boolean", "string", "name", "list", "list or mapping".
+/// "integer", "number", "boolean", "string", "name", "list", "mapping", "list or mapping".
 std::string_view type_name(const Key& key);
 /// Allowed values in words: "1 or more", "off, e4m3, hybrid"; empty if there is no restriction.
 std::string allowed_values(const Key& key);

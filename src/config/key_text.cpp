@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "config/key_table.h"
+#include "config/rope_scaling.h"
 #include "config/text.h"
 #include "core/error.h"
 
@@ -86,6 +87,7 @@ std::string_view type_name(const Key& key) {
                         [](std::vector<DataSource>*) { return "list"; },
                         [](std::vector<ValidationSet>*) { return "list or mapping"; },
                         [](std::vector<std::string>*) { return "list"; },
+                        [](RopeScaling*) { return "mapping"; },
                         [](const EnumField&) { return "name"; },
                     },
                     key.field(config));
@@ -137,6 +139,7 @@ std::string value_text(const Field& field) {
                         [](const std::vector<DataSource>* value) { return sources_text(*value); },
                         [](const std::vector<ValidationSet>* value) { return sets_text(*value); },
                         [](const std::vector<std::string>* value) { return texts_text(*value); },
+                        [](const RopeScaling* value) { return rope_scaling_text(*value); },
                         [](const EnumField& value) { return std::string(value.names[*value.index]); },
                     },
                     field);

@@ -8,6 +8,7 @@
 #include "config/key_table.h"
 #include "config/merge.h"
 #include "config/provenance.h"
+#include "config/removed_keys.h"
 #include "config/text.h"
 #include "config/yaml_value.h"
 #include "core/error.h"
@@ -66,7 +67,7 @@ void Loader::read_override(const std::string& assignment) {
   const std::string path = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
   const Key* key = find_key(path);
-  if (!key) user_error("{}: key {} is unknown; {}", shown, key_name(path), suggestion(path));
+  if (!key) user_error("{}: key {}", shown, why_not_a_key(path));
   YAML::Node value;
   if (std::holds_alternative<std::string*>(key->field(config_))) {
     value = YAML::Node(text);  // not parsed as YAML: the shell has already removed quotes

@@ -13,6 +13,7 @@
 
 #include "config/key_table.h"
 #include "config/presets.h"
+#include "config/removed_keys.h"
 #include "config/text.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -198,9 +199,7 @@ void SourceReader::read_section(const Entry& section, File& file) {
   if (!section.value.IsMap()) user_error("{}: {}: expected a section with keys of its own", place, name);
   for (const Entry& entry : entries_of(section.value, name + ".", file)) {
     const std::string path = name + "." + entry.name;
-    if (!find_key(path)) {
-      user_error("{}: key {} is unknown; {}", at(entry.key, file.source), key_name(path), suggestion(path));
-    }
+    if (!find_key(path)) user_error("{}: key {}", at(entry.key, file.source), why_not_a_key(path));
     assignments_.push_back({path, origin_of(entry.key, file.source), entry.value});
   }
 }

@@ -57,20 +57,20 @@ constexpr auto kPresets = std::to_array<Preset>({
      "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0"},
     {"llama3.1_8b", "Llama 3.1 8B",
      "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
-     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
-     "rope_scaling_factor: 8.0"},
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, "
+     "rope_scaling: {rope_type: llama3, factor: 8.0}"},
     {"llama3.1_70b", "Llama 3.1 70B",
      "family: llama, num_layers: 80, hidden_size: 8192, ffn_hidden_size: 28672, num_attention_heads: 64, "
-     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
-     "rope_scaling_factor: 8.0"},
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, "
+     "rope_scaling: {rope_type: llama3, factor: 8.0}"},
     {"llama3.2_1b", "Llama 3.2 1B",
      "family: llama, num_layers: 16, hidden_size: 2048, ffn_hidden_size: 8192, num_attention_heads: 32, "
-     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
-     "rope_scaling_factor: 32.0, tie_word_embeddings: true"},
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, "
+     "rope_scaling: {rope_type: llama3, factor: 32.0}, tie_word_embeddings: true"},
     {"llama3.2_3b", "Llama 3.2 3B",
      "family: llama, num_layers: 28, hidden_size: 3072, ffn_hidden_size: 8192, num_attention_heads: 24, "
-     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
-     "rope_scaling_factor: 32.0, tie_word_embeddings: true"},
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, "
+     "rope_scaling: {rope_type: llama3, factor: 32.0}, tie_word_embeddings: true"},
     {"mistral_7b", "Mistral 7B v0.3",
      "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
      "num_query_groups: 8, vocab_size: 32768, seq_length: 8192, rope_theta: 1000000.0"},

@@ -7,6 +7,7 @@
 #include "config/key_table.h"
 #include "config/pipeline_split.h"
 #include "config/precision_overrides.h"
+#include "config/rope_scaling.h"
 #include "config/text.h"
 #include "config/validate_model.h"
 #include "core/error.h"
@@ -40,8 +41,8 @@ void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int6
 
 /// Number of equal token chunks into which the layout divides a microbatch.
 int64_t token_chunks(const ParallelConfig& p) {
-  // With copy engines, tensor and tensor_overlap are multiples of each other (check_tensor_transport).
-  const bool copies = p.sequence && p.tensor_transport == Transport::copy;
+  // With copy engines, tensor and tensor_overlap are multiples of each other (check_transport). `auto` may use NCCL.
+  const bool copies = p.transport == Transport::copy && p.tensor_copies();
   const int64_t tensor =
       copies ? std::max(p.tensor, p.tensor_overlap) : (p.sequence ? p.tensor : 1) * p.tensor_overlap;
   return tensor * p.context;
@@ -122,10 +123,6 @@ void check_fp16(const Config& c) {
         "optimizer.store_param_remainders extends BF16 weights, but precision.dtype is fp16; set it to "
         "false");
   }
-  if (p.loss_scale == 0.0 && p.min_loss_scale > p.initial_loss_scale) {
-    user_error("precision.min_loss_scale ({}) is above precision.initial_loss_scale ({})", p.min_loss_scale,
-               p.initial_loss_scale);
-  }
 }
 
 void check_divides(const ModelConfig& m, const char* key, int64_t value, const char* why, int64_t ranks) {
@@ -140,17 +137,12 @@ void check_divides(const ModelConfig& m, const char* key, int64_t value, const c
 }
 
 // With copy engines, a chunk is the tokens of one or several ranks, or a part of one rank's tokens.
-void check_tensor_transport(const ParallelConfig& p) {
-  if (p.tensor_transport != Transport::copy || p.tensor == 1) return;
-  if (!p.sequence) {
-    user_error(
-        "parallel.tensor_transport copy needs sequence parallelism, but parallel.sequence is false; set it "
-        "to true, or tensor_transport to nccl");
-  }
+void check_transport(const ParallelConfig& p) {
+  if (p.transport != Transport::copy || !p.tensor_copies()) return;
   if (p.tensor % p.tensor_overlap != 0 && p.tensor_overlap % p.tensor != 0) {
     user_error(
         "parallel.tensor_overlap ({}) must divide parallel.tensor ({}) or be a multiple of it with "
-        "parallel.tensor_transport copy: a chunk is the tokens of one or several ranks, or a part of one "
+        "parallel.transport copy: a chunk is the tokens of one or several ranks, or a part of one "
         "rank's tokens",
         p.tensor_overlap, p.tensor);
   }
@@ -159,7 +151,7 @@ void check_tensor_transport(const ParallelConfig& p) {
 void check_parallel(const Config& c) {
   const ModelConfig& m = c.model;
   const ParallelConfig& p = c.parallel;
-  check_tensor_transport(p);
+  check_transport(p);
   check_divides(m, "model.num_attention_heads", m.num_attention_heads, "an attention head cannot be split",
                 p.tensor);
   check_divides(m, "model.num_query_groups", m.num_query_groups,
@@ -294,25 +286,14 @@ void check_evaluation(const Config& c) {
   };
   needs_evaluation("checkpoint.keep_best", c.checkpoint.keep_best);
   needs_evaluation("training.early_stopping_patience", t.early_stopping_patience);
-  std::string names;
-  for (const ValidationSet& set : c.data.valid) {
-    if (set.name == t.best_valid_set) return;
-    names += (names.empty() ? "" : ", ") + set.name;
-  }
-  if (!t.best_valid_set.empty() && !names.empty())
-    user_error("training.best_valid_set: {} is not a set of data.valid, which has: {}",
-               in_quotes(t.best_valid_set), names);
 }
 
 void check_samples(const Config& c) {
   const LoggingConfig& l = c.logging;
   if (l.generate_every == 0) return;
-  if (l.generate_prompts.empty() && l.generate_prompt_file.empty()) {
-    user_error(
-        "logging.generate_every ({}) needs logging.generate_prompts, a list of texts, or "
-        "logging.generate_prompt_file, a file with one prompt per line",
-        l.generate_every);
-  }
+  if (l.generate_prompts.empty())
+    user_error("logging.generate_every ({}) needs logging.generate_prompts, a list of texts",
+               l.generate_every);
   if (c.data.tokenizer.empty()) {
     user_error("logging.generate_every ({}) needs data.tokenizer, which encodes the prompts; set it",
                l.generate_every);
@@ -322,11 +303,6 @@ void check_samples(const Config& c) {
         "logging.generate_every ({}) needs stages of consecutive layers, but parallel.virtual_stages is {}; "
         "set generate_every to 0 and run te-generate with checkpoints",
         l.generate_every, c.parallel.virtual_stages);
-  }
-  if (l.generate_temperature == 0.0 && (l.generate_top_k > 0 || l.generate_top_p < 1.0)) {
-    user_error(
-        "logging.generate_temperature 0 means greedy decoding: set it above 0, or leave "
-        "logging.generate_top_k and logging.generate_top_p out");
   }
 }
 
@@ -397,10 +373,6 @@ void check_output(const Config& c) {
     user_error("checkpoint.resume: {} is neither auto, never nor a path; {} (a folder of that name is ./{})",
                in_quotes(c.checkpoint.resume), meant, c.checkpoint.resume);
   }
-  if (c.logging.csv.find('/') != std::string::npos) {
-    user_error("logging.csv: {} must be a file name without a folder; logging.directory is the folder",
-               in_quotes(c.logging.csv));
-  }
 }
 
 void check_statistics(const Config& c) {
@@ -424,8 +396,6 @@ void check_guard(const Config& c) {
   }
   if (g.compare_steps >= g.every)
     user_error("guard.compare_steps ({}) must be below guard.every ({})", g.compare_steps, g.every);
-  if (g.validate && c.data.valid.empty())
-    user_error("guard.validate needs data.valid, which is missing; give it, or set validate to false");
 }
 
 }  // namespace
@@ -453,6 +423,7 @@ void validate_for_device(const Config& config, bool cuda) {
 void validate(const Config& config) {
   check_ranges(config);
   check_model(config.model);
+  check_rope_scaling(config);
   check_parallel(config);
   check_shard(config);
   check_training(config);

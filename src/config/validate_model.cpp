@@ -57,17 +57,15 @@ void check_family(const ModelConfig& m) {
         m.embedding_init_method_std);
   if (!gpt && m.parallel_residual)
     user_error("model.parallel_residual is a key of model.family gpt: leave it out");
-  for (const auto& [key, value] :
-       {std::pair{"hidden_dropout", m.hidden_dropout}, {"embedding_dropout", m.embedding_dropout}}) {
-    if (!gpt && value != 0.0)
-      user_error("model.{} ({}) must be 0 with model.family llama: only gpt has it", key, value);
-  }
-  if (!m.rotary() && (m.rope_theta != plain.rope_theta || m.rope_scaling != RopeScaling::none ||
+  if (!gpt && m.hidden_dropout != 0.0)
+    user_error("model.hidden_dropout ({}) must be 0 with model.family llama: only gpt has it",
+               m.hidden_dropout);
+  if (!m.rotary() && (m.rope_theta != plain.rope_theta || m.rope_scaling.kind != RopeScalingKind::none ||
                       m.rotary_percent != plain.rotary_percent)) {
     user_error("model.{} is for model.position_embedding rope, but it is learned: leave it out",
-               m.rope_theta != plain.rope_theta      ? "rope_theta"
-               : m.rope_scaling != RopeScaling::none ? "rope_scaling"
-                                                     : "rotary_percent");
+               m.rope_theta != plain.rope_theta               ? "rope_theta"
+               : m.rope_scaling.kind != RopeScalingKind::none ? "rope_scaling"
+                                                              : "rotary_percent");
   }
 }
 
@@ -97,19 +95,6 @@ void check_windows(const ModelConfig& m) {
       m.window_pattern, m.num_layers, m.sliding_window);
 }
 
-void check_rope_scaling(const ModelConfig& m) {
-  if (m.rope_scaling == RopeScaling::llama3 &&
-      m.rope_scaling_low_freq_factor >= m.rope_scaling_high_freq_factor) {
-    user_error(
-        "model.rope_scaling_low_freq_factor ({}) must be below model.rope_scaling_high_freq_factor ({})",
-        m.rope_scaling_low_freq_factor, m.rope_scaling_high_freq_factor);
-  }
-  if (m.rope_scaling == RopeScaling::yarn && m.rope_scaling_beta_slow >= m.rope_scaling_beta_fast) {
-    user_error("model.rope_scaling_beta_slow ({}) must be below model.rope_scaling_beta_fast ({})",
-               m.rope_scaling_beta_slow, m.rope_scaling_beta_fast);
-  }
-}
-
 }  // namespace
 
 void check_model(const ModelConfig& m) {
@@ -122,7 +107,6 @@ void check_model(const ModelConfig& m) {
   }
   check_family(m);
   check_windows(m);
-  check_rope_scaling(m);
 }
 
 }  // namespace te::config

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 #include <type_traits>
 #include <variant>
 
@@ -67,18 +66,7 @@ std::string to_yaml(const Config& config) {
 }
 
 std::vector<ChangedKey> changed_keys(const std::string& before, const Config& now) {
-  std::map<std::string, std::string, std::less<>> values;
-  std::istringstream lines(before);
-  std::string section;
-  for (std::string line; std::getline(lines, line);) {
-    const size_t colon = line.find(':');
-    if (colon == std::string::npos) continue;
-    if (line[0] != ' ') {
-      section = line.substr(0, colon);
-    } else if (line.size() > colon + 2) {
-      values[section + "." + line.substr(2, colon - 2)] = line.substr(colon + 2);
-    }
-  }
+  const std::map<std::string, std::string, std::less<>> values = stored_values(before);
   Config copy = now;
   std::vector<ChangedKey> changed;
   for (const Key& key : keys()) {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <utility>
 
+#include "config/rope_scaling.h"
 #include "config/text.h"
 #include "core/error.h"
 
@@ -29,9 +30,13 @@ std::string found(const YAML::Node& node) {
   return (is_quoted(node) ? "the string " : "") + in_quotes(text);
 }
 
-[[noreturn]] void ill_typed(const std::string& expected, const YAML::Node& node, const Where& where) {
+}  // namespace
+
+void ill_typed(const std::string& expected, const YAML::Node& node, const Where& where) {
   user_error("{}: expected {}, got {}", where(node), expected, found(node));
 }
+
+namespace {
 
 /// Parses the whole text as a decimal number; octal, hexadecimal, infinity and NaN are refused.
 template <class T>
@@ -95,6 +100,7 @@ std::string read_set_name(const YAML::Node& node, const Where& where) {
 struct Reader {
   const YAML::Node& node;
   const Where& where;
+  Config& config;
 
   void operator()(int64_t* value) const {
     if (!plain_number(node, *value)) ill_typed("an integer", node, where);
@@ -147,6 +153,7 @@ struct Reader {
       value->push_back(item.Scalar());
     }
   }
+  void operator()(RopeScaling*) const { read_rope_scaling(node, where, config); }
   void operator()(const EnumField& field) const {
     for (size_t i = 0; node.IsScalar() && i < field.names.size(); ++i) {
       if (field.names[i] == node.Scalar()) {
@@ -162,7 +169,7 @@ struct Reader {
 }  // namespace
 
 void read_value(const Key& key, const YAML::Node& node, const Where& where, Config& config) {
-  std::visit(Reader{node, where}, key.field(config));
+  std::visit(Reader{node, where, config}, key.field(config));
   check_range(key, config, where(node));
 }
 

@@ -14,6 +14,9 @@ namespace te::config {
 /// "FILE:LINE: key" of a node, or "--set key=value" for an override.
 using Where = std::function<std::string(const YAML::Node&)>;
 
+/// UserError "WHERE: expected EXPECTED, got ...".
+[[noreturn]] void ill_typed(const std::string& expected, const YAML::Node& node, const Where& where);
+
 /// UserError "WHERE: expected an integer, got ..." or "... is out of range ...".
 void read_value(const Key& key, const YAML::Node& node, const Where& where, Config& config);
 

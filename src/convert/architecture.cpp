@@ -51,8 +51,6 @@ void check_plain_heads(const ModelConfig& m, const char* name, const std::string
 Architecture gpt_class(const ModelConfig& m, const std::string& source) {
   check_plain_heads(m, m.rotary() ? "GPT-NeoX" : "GPT-2", source);
   if (m.sliding_window != 0) no_class(source, "LayerNorm and a sliding window (model.sliding_window)");
-  if (m.rotary() && m.embedding_dropout_rate() != m.hidden_dropout)
-    no_class(source, "RoPE and different values of model.embedding_dropout and model.hidden_dropout");
   if (m.rotary()) return Architecture::gpt_neox;
   if (m.parallel_residual) no_class(source, "learned positions and model.parallel_residual");
   return Architecture::gpt2;
@@ -70,7 +68,8 @@ bool is_gemma(const ModelConfig& m, const std::string& source) {
              "scale_embedding and qk_norm head; Gemma 3 has all of them");
   if (m.add_mlp_bias || m.add_qkv_bias != m.add_proj_bias || m.rotary_percent != 1.0)
     no_class(source, "model.activation geglu and these biases or rotary_percent");
-  if (m.sliding_window != 0 && m.rope_local_theta == 0.0 && m.rope_scaling != config::RopeScaling::none)
+  if (m.sliding_window != 0 && m.rope_local_theta == 0.0 &&
+      m.rope_scaling.kind != config::RopeScalingKind::none)
     no_class(source, "model.activation geglu and RoPE scaling in layers with a window");
   if (m.query_pre_attn_scalar != std::floor(m.query_pre_attn_scalar))
     no_class(source, "a model.query_pre_attn_scalar that is not an integer");
@@ -96,7 +95,7 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
     return post ? Architecture::olmo2 : Architecture::qwen3;
   }
   if (partial) {
-    if (some_bias || !m.window_pattern.empty() || m.rope_scaling != config::RopeScaling::none ||
+    if (some_bias || !m.window_pattern.empty() || m.rope_scaling.kind != config::RopeScalingKind::none ||
         m.attention_width() != m.hidden_size)
       no_class(source,
                "model.rotary_percent and biases, window_pattern, RoPE scaling or heads that do not make up "

@@ -264,7 +264,7 @@ ModelConfig read_gpt2(const JsonKeys& keys) {
   model.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   model.tie_word_embeddings = keys.boolean("tie_word_embeddings", true);
   model.hidden_dropout = keys.number("resid_pdrop", 0.1);
-  model.embedding_dropout = keys.number("embd_pdrop", 0.1);
+  keys.number("embd_pdrop", 0.1);  // a setting of training, which uses hidden_dropout
   model.attention_dropout = keys.number("attn_pdrop", 0.1);
   model.activation = activation_of(keys, "activation_function", "gelu_new");
   keys.must_be("scale_attn_weights", keys.boolean("scale_attn_weights", true), true,

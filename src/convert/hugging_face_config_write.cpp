@@ -14,22 +14,22 @@ using config::ModelConfig;
 using nlohmann::json;
 
 json rope_scaling_json(const ModelConfig& m) {
-  if (m.rope_scaling == config::RopeScaling::none) return nullptr;
-  json rope = {{"rope_type", config::to_string(m.rope_scaling)}, {"factor", m.rope_scaling_factor}};
-  if (m.rope_scaling == config::RopeScaling::linear) {
+  if (m.rope_scaling.kind == config::RopeScalingKind::none) return nullptr;
+  json rope = {{"rope_type", config::to_string(m.rope_scaling.kind)}, {"factor", m.rope_scaling.factor}};
+  if (m.rope_scaling.kind == config::RopeScalingKind::linear) {
     rope["type"] = "linear";  // transformers before 4.43 reads this key
     return rope;
   }
-  rope["original_max_position_embeddings"] = m.rope_scaling_original_max_position_embeddings;
-  if (m.rope_scaling == config::RopeScaling::llama3) {
-    rope["low_freq_factor"] = m.rope_scaling_low_freq_factor;
-    rope["high_freq_factor"] = m.rope_scaling_high_freq_factor;
+  rope["original_max_position_embeddings"] = m.rope_scaling.original_max_position_embeddings;
+  if (m.rope_scaling.kind == config::RopeScalingKind::llama3) {
+    rope["low_freq_factor"] = m.rope_scaling.low_freq_factor;
+    rope["high_freq_factor"] = m.rope_scaling.high_freq_factor;
     return rope;
   }
-  rope["beta_fast"] = m.rope_scaling_beta_fast;
-  rope["beta_slow"] = m.rope_scaling_beta_slow;
-  if (m.rope_scaling_attention_factor > 0.0) rope["attention_factor"] = m.rope_scaling_attention_factor;
-  if (!m.rope_scaling_truncate) rope["truncate"] = false;
+  rope["beta_fast"] = m.rope_scaling.beta_fast;
+  rope["beta_slow"] = m.rope_scaling.beta_slow;
+  if (m.rope_scaling.attention_factor > 0.0) rope["attention_factor"] = m.rope_scaling.attention_factor;
+  if (!m.rope_scaling.truncate) rope["truncate"] = false;
   return rope;
 }
 
@@ -131,7 +131,7 @@ const char* activation_name(const ModelConfig& m) {
 json gpt2_json(const ModelConfig& m) {
   return {{"activation_function", activation_name(m)},
           {"attn_pdrop", m.attention_dropout},
-          {"embd_pdrop", m.embedding_dropout_rate()},
+          {"embd_pdrop", m.hidden_dropout},
           {"resid_pdrop", m.hidden_dropout},
           {"initializer_range", m.init_method_std},
           {"layer_norm_epsilon", m.norm_epsilon},

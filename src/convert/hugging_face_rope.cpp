@@ -39,26 +39,26 @@ void read_rope_scaling(const JsonKeys& keys, const JsonKeys& rope, const std::st
                        "long_factor", "low_freq_factor", "mscale", "mscale_all_dim",
                        "original_max_position_embeddings", "short_factor", "truncate", "type"});
   if (type == "default") return;
-  if (!config::from_string(type, model.rope_scaling))
+  if (!config::from_string(type, model.rope_scaling.kind))
     internal_error("an unknown rope_type", std::source_location::current());
   if (type == "linear") {
-    model.rope_scaling_factor = rope.number("factor");
+    model.rope_scaling.factor = rope.number("factor");
     return;
   }
   const int64_t original = read_original_positions(keys, rope, model);
-  model.rope_scaling_original_max_position_embeddings = original;
+  model.rope_scaling.original_max_position_embeddings = original;
   if (type == "llama3") {
-    model.rope_scaling_factor = rope.number("factor");
-    model.rope_scaling_low_freq_factor = rope.number("low_freq_factor");
-    model.rope_scaling_high_freq_factor = rope.number("high_freq_factor");
+    model.rope_scaling.factor = rope.number("factor");
+    model.rope_scaling.low_freq_factor = rope.number("low_freq_factor");
+    model.rope_scaling.high_freq_factor = rope.number("high_freq_factor");
     return;
   }
   const double longer = static_cast<double>(model.max_position_embeddings) / static_cast<double>(original);
-  model.rope_scaling_factor = rope.given("factor") ? rope.number_or("factor", longer) : rope.number("factor");
-  model.rope_scaling_beta_fast = rope.number_or("beta_fast", 32.0);
-  model.rope_scaling_beta_slow = rope.number_or("beta_slow", 1.0);
-  model.rope_scaling_attention_factor = yarn_attention_factor(rope, model.rope_scaling_factor);
-  model.rope_scaling_truncate = rope.boolean("truncate", true);
+  model.rope_scaling.factor = rope.given("factor") ? rope.number_or("factor", longer) : rope.number("factor");
+  model.rope_scaling.beta_fast = rope.number_or("beta_fast", 32.0);
+  model.rope_scaling.beta_slow = rope.number_or("beta_slow", 1.0);
+  model.rope_scaling.attention_factor = yarn_attention_factor(rope, model.rope_scaling.factor);
+  model.rope_scaling.truncate = rope.boolean("truncate", true);
 }
 
 std::string rope_type(const JsonKeys& rope, const std::vector<std::string>& types) {

@@ -49,6 +49,20 @@ enum class ScheduleKind : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble
 /// How RoPE's frequencies are scaled for longer sequences (kernels/rope/rope.h).
 enum class RopeScalingKind : uint8_t { none, linear, llama3, yarn };
 
+/// Scaling of a pretrained model's RoPE frequencies for longer sequences (Hugging Face's `rope_scaling`). The formulas
+/// are in kernels/rope/rope.h.
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::none;
+  double factor = 1.0;                              ///< at least 1
+  double low_freq_factor = 1.0;                     ///< llama3 only, below high_freq_factor
+  double high_freq_factor = 4.0;                    ///< llama3 only
+  int64_t original_max_position_embeddings = 8192;  ///< llama3 and yarn
+  double beta_fast = 32.0;                          ///< yarn only
+  double beta_slow = 1.0;                           ///< yarn only, below beta_fast
+  double attention_factor = 0.0;                    ///< yarn only; 0 means 0.1 ln(factor) + 1
+  bool truncate = true;                             ///< yarn only
+};
+
 /// Which amax of its history a delayed scale follows (kernels/scale_update/scale_update.h).
 enum class AmaxAlgo : uint8_t { max, most_recent };
 

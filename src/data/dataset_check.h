@@ -18,7 +18,7 @@ struct DatasetCheck {
   std::optional<TokenizerRecord> tokenizer;
   std::string tokenizer_key;         ///< config key or dataset that defines `tokenizer`, for messages
   bool any_tokenizer = false;        ///< skip the comparison of tokenizers
-  std::string any_tokenizer_remedy;  ///< how to skip it, for messages: "set data.check_tokenizer to false"
+  std::string any_tokenizer_remedy;  ///< how to skip it, for messages: "set data.check to false"
 };
 
 /// Checks the datasets of one config key, such as data.train. The largest token is taken from a dataset's record.

@@ -63,7 +63,7 @@ class TensorwiseRecipe final : public Recipe {
  protected:
   CastScale cast_scale(int) const override { return CastScale::current; }
   bool has_power_of_two_scales() const override {
-    return precision_.fp8_tensorwise_scale_format == config::Fp8ScaleFormat::power_of_two;
+    return precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two;
   }
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;

@@ -18,7 +18,7 @@ constexpr int64_t kMaxCapturedRows = 64;  ///< with more rows, kernels run longe
 
 config::Config decoder_config(config::Config config) {
   config.precision = fp8::stateless_precision(config.precision);
-  config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
+  config.model.hidden_dropout = config.model.attention_dropout = 0.0;
   config.parallel.context = config.parallel.virtual_stages = 1;
   return config;
 }

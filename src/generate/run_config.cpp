@@ -23,7 +23,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.model = source.model();
   config.model.seq_length = seq_length;
   config.model.max_position_embeddings = std::max(config.model.max_position_embeddings, seq_length);
-  config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
+  config.model.hidden_dropout = config.model.attention_dropout = 0.0;
   config.model.pad_vocabulary_for(options.tensor);  // load_weights() fills rows that the file lacks
   // The precision of training, without state over several steps (see also output_layer_note()).
   config.precision = fp8::stateless_precision(source.precision());

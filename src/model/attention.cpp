@@ -16,26 +16,11 @@ void plan_tables(MemoryPlan& plan, RopeTables& tables, const std::string& name,
   plan.add(tables.sin, name + ".sin", MemoryKind::parameters, DType::f32, shape);
 }
 
-kernels::RopeScaling rope_scaling(const config::ModelConfig& model) {
-  kernels::RopeScaling scaling;
-  if (model.rope_scaling == config::RopeScaling::none) return scaling;
-  scaling.kind = model.rope_scaling;
-  scaling.factor = model.rope_scaling_factor;
-  scaling.low_freq_factor = model.rope_scaling_low_freq_factor;
-  scaling.high_freq_factor = model.rope_scaling_high_freq_factor;
-  scaling.original_max_position_embeddings = model.rope_scaling_original_max_position_embeddings;
-  scaling.beta_fast = model.rope_scaling_beta_fast;
-  scaling.beta_slow = model.rope_scaling_beta_slow;
-  scaling.attention_factor = model.rope_scaling_attention_factor;
-  scaling.truncate = model.rope_scaling_truncate;
-  return scaling;
-}
-
 void fill_tables(const Context& context, const RopeTables& tables, const config::ModelConfig& model) {
   if (!tables.cos) return;
   std::vector<float> cos(static_cast<size_t>(tables.cos.numel())), sin(cos.size());
   kernels::rope_tables(model.seq_length, model.kv_channels, model.rope_theta, cos.data(), sin.data(),
-                       rope_scaling(model), model.rotary_pairs());
+                       model.rope_scaling, model.rotary_pairs());
   context.copy_to_device(tables.cos, cos.data());
   context.copy_to_device(tables.sin, sin.data());
   context.synchronize();  // the host vectors must outlive the copies

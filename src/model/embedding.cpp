@@ -63,7 +63,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
       ranks_(ranks),
       dims_(config.dims),
       scale_(scale_of(config)),
-      dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
+      dropout_(static_cast<float>(config.model.hidden_dropout)) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
   const float std = static_cast<float>(config.model.embedding_init_std());
   const bool decay =

@@ -110,7 +110,7 @@ void Muon::make_update(const Context& context, const MuonStep& step, size_t buck
                                        step.momentum, segment.shard + begin - segment.begin, end - begin),
                                    .update = ParameterStore::part(update_, begin - origin, end - begin),
                                    .decay = static_cast<float>(config_.muon_momentum),
-                                   .nesterov = config_.muon_nesterov,
+                                   .nesterov = true,
                                    .grad_multiplier = step.grad_multiplier,
                                    .skip = step.skip});
 }
@@ -167,7 +167,7 @@ Tensor Muon::orthogonalized(const Context& context, const Parameter& parameter, 
                                    .gram_squared = ParameterStore::part(gram_squared_, 0, n * n).view({n, n}),
                                    .sum = sum_,
                                    .scratch = sum_scratch_,
-                                   .iterations = config_.muon_ns_steps});
+                                   .iterations = kNewtonSchulzSteps});
   return x;
 }
 
@@ -193,7 +193,7 @@ void Muon::apply(const Context& context, const MuonStep& step, const Parameter& 
        .region = region,
        .lr = step.lr,
        .weight_decay = parameter.decay ? static_cast<float>(config_.weight_decay) : 0.0f,
-       .scale = config_.muon_scale * std::sqrt(static_cast<double>(std::max(matrix.rows, matrix.cols))),
+       .scale = kMuonScale * std::sqrt(static_cast<double>(std::max(matrix.rows, matrix.cols))),
        .skip = step.skip});
 }
 

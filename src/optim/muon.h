@@ -5,8 +5,8 @@
 // For each logical matrix W [rows, cols] (q, k and v of linear_qkv, gate and up of linear_fc1, each separately), with
 // its gradient G after clipping:
 //   M = muon_momentum M + G
-//   U = muon_nesterov ? G + muon_momentum M : M
-//   W = W (1 - lr weight_decay) - lr muon_scale sqrt(max(rows, cols)) newton_schulz(U)
+//   U = G + muon_momentum M  (Nesterov)
+//   W = W (1 - lr weight_decay) - lr 0.2 sqrt(max(rows, cols)) newton_schulz(U)
 //
 // M is stored in exp_avg; there is no second moment. A matrix that is sharded across ranks is orthogonalized as a
 // whole. For each bucket (parameters/parameter_store.h) with matrices:
@@ -29,6 +29,10 @@
 #include "parameters/parameter_store.h"
 
 namespace te::optim {
+
+inline constexpr int64_t kNewtonSchulzSteps = 5;
+/// With it and sqrt(max(rows, cols)), updates are as large as AdamW's.
+inline constexpr double kMuonScale = 0.2;
 
 /// Whether the optimizer is Muon and the parameter is a matrix of a layer, with one moment instead of two.
 bool has_one_moment(config::OptimizerName optimizer, const parameters::Parameter& parameter);

@@ -96,7 +96,7 @@ int64_t Optimizer::slot_elements(bool mains) const {
   };
   const int64_t bytes = granule_bytes(exp_avg) + granule_bytes(exp_avg_sq) +
                         (mains ? kGranule * static_cast<int64_t>(dtype_size(parameters_.mains.dtype)) : 0);
-  const int64_t fitting = (config_.offload_buffer_mib << 20) / kSlots / bytes;
+  const int64_t fitting = kOffloadBufferBytes / kSlots / bytes;
   const int64_t wanted = kernels::granules_of(parameters_.shard_size()) / kMinChunks;
   return std::max<int64_t>(1, std::min(fitting, wanted)) * kGranule;
 }

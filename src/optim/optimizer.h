@@ -49,6 +49,9 @@ struct OptimizerOptions {
   bool z_loss = false;           ///< training.z_loss_coefficient is not 0
 };
 
+/// Maximum device memory of the buffers for offloaded state.
+inline constexpr int64_t kOffloadBufferBytes = int64_t{512} << 20;
+
 class Optimizer {
  public:
   /// The groups must outlive it.

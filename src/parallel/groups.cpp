@@ -1,5 +1,7 @@
 #include "parallel/groups.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +13,8 @@
 
 namespace te::parallel {
 namespace {
+
+constexpr const char* kTransportKey = "parallel.transport";
 
 std::unique_ptr<Communicator> connect_group(World& world, const Context& context, std::string name,
                                             std::vector<int> ranks, int max_ctas, bool channel) {
@@ -38,13 +42,28 @@ std::unique_ptr<PeerTransport> connect_copies(World& world, const Context& conte
   return make_group_transport(group);
 }
 
+/// If the transport is optional: null on the CPU, and, with a warning, if the GPUs do not support it.
+std::unique_ptr<PeerTransport> connect_tensor_copies(World& world, const Context& context,
+                                                     Communicator& group, bool optional) {
+  if (optional && !context.is_cuda()) return nullptr;
+  try {
+    return connect_copies(world, context, group, kTransportKey);
+  } catch (const JobFailure& failure) {                // on all ranks
+    if (!optional || failure.exit_code() != 2) throw;  // 2: a UserError
+    std::string_view reason = failure.what();
+    if (reason.starts_with("error: ")) reason.remove_prefix(7);
+    if (world.leader()) spdlog::warn("NCCL is used for tensor-parallel activations: {}", reason);
+    return nullptr;
+  }
+}
+
 /// Null on the CPU, where a send does not block.
 std::unique_ptr<PeerLinks> connect_links(World& world, const Context& context, const ProcessGrid& grid,
                                          const std::array<Communicator*, kChannels>& channels) {
 #ifdef TE_WITH_CUDA
   if (context.is_cuda()) {
     return make_peer_links(world, context, grid.ranks_along({Axis::pipeline}, world.rank()), channels,
-                           "parallel.pipeline_transport");
+                           kTransportKey);
   }
 #else
   static_cast<void>(world);
@@ -143,9 +162,9 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
   });
   if (options.use_tensor_copy_engines && grid[Axis::tensor] > 1)
     groups.tensor_peer_transport_ =
-        connect_copies(world, context, groups.tensor(), "parallel.tensor_transport");
+        connect_tensor_copies(world, context, groups.tensor(), options.tensor_copy_engines_optional);
   if (options.use_data_copy_engines && groups.data().size() > 1)
-    groups.data_peer_transport_ = connect_copies(world, context, groups.data(), "parallel.data_transport");
+    groups.data_peer_transport_ = connect_copies(world, context, groups.data(), kTransportKey);
   if (options.use_pipeline_copy_engines && grid[Axis::pipeline] > 1)
     groups.pipeline_peer_links_ = connect_links(world, context, grid, groups.channels_);
   return groups;

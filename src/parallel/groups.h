@@ -27,6 +27,8 @@ struct ConnectOptions {
   int channel_max_ctas = 8;
   /// With several tensor-parallel ranks: use a PeerTransport for their tokens. JobFailure if GPUs do not support it.
   bool use_tensor_copy_engines = false;
+  /// tensor() is used instead on the CPU, and, with a warning, if GPUs do not support it.
+  bool tensor_copy_engines_optional = false;
   /// With several data-parallel ranks: use a PeerTransport for gradients and values of buckets. JobFailure as above.
   bool use_data_copy_engines = false;
   /// With several stages on GPUs: use PeerLinks for the residual stream and its gradient. JobFailure if the GPUs do not

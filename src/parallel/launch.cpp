@@ -44,10 +44,8 @@ Context open_cuda_device(World& world, const ExecutionOptions& options) {
     for (const auto& [device, ranks] : users) {
       if (ranks.size() == 1) continue;
       const size_t end = device.find('\n');
-      user_error(
-          "device cuda: ranks {} on host {} would share the GPU {}; start at most one rank per GPU and leave "
-          "training.device_index unset",
-          list_ranks(ranks), device.substr(0, end), device.substr(end + 1));
+      user_error("device cuda: ranks {} on host {} would share the GPU {}; start at most one rank per GPU",
+                 list_ranks(ranks), device.substr(0, end), device.substr(end + 1));
     }
   });
   return std::move(*context);

@@ -15,7 +15,7 @@ namespace te::parallel {
 class World;
 
 /// Checks that the ranks of a group are on one host and that their GPUs have peer access; collective over the world.
-/// JobFailure (a UserError) otherwise. `key` is the config key for messages, such as "parallel.tensor_transport".
+/// JobFailure (a UserError) otherwise. `key` is the config key for messages, such as "parallel.transport".
 void check_peer_access(World& world, const Context& context, const Communicator& group,
                        const std::string& key);
 

@@ -84,8 +84,7 @@ std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& lay
                            const GroupPlacement& place, const Gpu& gpu) {
   const std::string_view name = call.name;
   const bool reduces = name == "reduce_scatter", carried = reduces || name == "all_gather";
-  if (layout.tensor_transport != config::Transport::copy || !layout.sequence || layout.tensor_overlap == 1 ||
-      call.group != "tensor" || !carried)
+  if (!layout.tensor_copies() || layout.tensor_overlap == 1 || call.group != "tensor" || !carried)
     return std::nullopt;
   const double sums = call.cost.bytes * (place.ranks + 1) / place.ranks / (gpu.copy * gpu.others);
   const double hidden = layout.tensor_overlap < place.ranks ? gpu.copies_hidden_in_fewer_pieces

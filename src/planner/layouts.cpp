@@ -51,24 +51,24 @@ std::vector<config::Shard> shards(int64_t ranks) {
   return {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters};
 }
 
-/// The config's transport of tensor-parallel activations, and copy engines with chunked GEMMs, which are usually
+/// The config's transport, and copy engines for tensor-parallel activations with chunked GEMMs, which are usually
 /// faster: either one chunk per rank, of which the first needs no communication, or two chunks, which are larger GEMMs.
-/// On one host, pipeline activations likewise.
+/// For pipelines on one host also copy engines for everything.
 std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout, bool one_host) {
   config::ParallelConfig copying = layout;
-  copying.tensor_transport = config::Transport::copy;
+  if (copying.transport == config::Transport::nccl) copying.transport = config::Transport::automatic;
   std::vector<config::ParallelConfig> all{layout};
   for (const int64_t pieces : {layout.tensor, int64_t{2}}) {
     copying.tensor_overlap = pieces;
     const bool there = std::any_of(all.begin(), all.end(), [&](const config::ParallelConfig& other) {
-      return other.tensor_transport == config::Transport::copy && other.tensor_overlap == pieces;
+      return other.tensor_copies() && other.tensor_overlap == pieces;
     });
     if (layout.tensor % pieces == 0 && pieces > 1 && !there) all.push_back(copying);
   }
-  if (layout.pipeline == 1 || !one_host || layout.pipeline_transport == config::Transport::copy) return all;
+  if (layout.pipeline == 1 || !one_host || layout.other_copies()) return all;
   for (size_t i = 0, count = all.size(); i < count; ++i) {
     all.push_back(all[i]);
-    all.back().pipeline_transport = config::Transport::copy;
+    all.back().transport = config::Transport::copy;
   }
   return all;
 }

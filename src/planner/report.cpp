@@ -95,7 +95,7 @@ nlohmann::json json_of(const Layout& layout) {
           {"data", layout.grid[Axis::data]},
           {"pipeline", layout.grid[Axis::pipeline]},
           {"sequence", layout.config.parallel.sequence},
-          {"tensor_transport", to_string(layout.config.parallel.tensor_transport)},
+          {"transport", to_string(layout.config.parallel.transport)},
           {"tensor_overlap", layout.config.parallel.tensor_overlap},
           {"schedule", to_string(layout.config.parallel.schedule)},
           {"virtual_stages", layout.config.parallel.virtual_stages},

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "model/pipeline_pieces.h"
+#include "optim/optimizer.h"
 #include "parallel/process_grid.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/simulate.h"
@@ -121,7 +122,7 @@ class DataMessages {
   }
 
  private:
-  bool copies() const { return config_.parallel.data_transport == config::Transport::copy; }
+  bool copies() const { return config_.parallel.other_copies(); }
   int64_t in_fp8() const { return config::gathers_fp8_weights(config_) ? stage_.fp8_parameters : 0; }
   double grad_bytes(int64_t parameters) const {
     return static_cast<double>(parameters) *
@@ -158,7 +159,7 @@ parallel::Costs message_costs(const config::Config& config, const parallel::Proc
   const double bytes = tokens * static_cast<double>(config.model.hidden_size) *
                        (config.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
   const bool one_host = cluster.gpus <= cluster.per_host;
-  const bool copies = config.parallel.pipeline_transport == config::Transport::copy;
+  const bool copies = config.parallel.other_copies();
   return {.communication =
               message_seconds("send", bytes, {.ranks = 2, .per_host = one_host ? 2 : 1}, cluster.gpu),
           .buffers = 2,
@@ -195,10 +196,10 @@ double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
 
 /// Seconds of a stage's update. With offload the host link may take longer, in both directions at once; transfers of
 /// what the slots hold, at most a quarter of the state (optim/optimizer.cpp), overlap with the passes.
-double update_seconds(const UpdateWork& update, const StageWork& stage, const config::OptimizerConfig& keys) {
+double update_seconds(const UpdateWork& update, const StageWork& stage) {
   const auto parameters = static_cast<double>(stage.parameters);
   const double moved = update.host_bytes * parameters;
-  const double hidden = std::min(moved / 4, static_cast<double>(keys.offload_buffer_mib << 20));
+  const double hidden = std::min(moved / 4, static_cast<double>(optim::kOffloadBufferBytes));
   return std::max(update.per_parameter * parameters, (moved - hidden) / train::kAssumedHostLink) +
          update.per_layer * static_cast<double>(stage.layers);
 }
@@ -210,7 +211,7 @@ const MicrobatchCost& StepModel::passes(const config::Config& config) {
   const PassesKey key{layout.tensor,
                       layout.context,
                       layout.sequence,
-                      layout.tensor_transport,
+                      layout.transport,
                       layout.tensor_overlap,
                       config.training.micro_batch_size,
                       config.training.recompute,
@@ -247,7 +248,7 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
     step.data += mean * (messages.every_forward() + messages.every_backward());
     casts += stage.casts;  // one stage after the other, before their first passes
     once = std::max(once, messages.once());
-    step.update = std::max(step.update, update_seconds(updates, stage, config.optimizer));
+    step.update = std::max(step.update, update_seconds(updates, stage));
   }
   const double whole = seconds(shape, cuts, data, message_costs(config, grid, cluster_));
   step.pipeline = whole - step.compute - step.messages - step.data;

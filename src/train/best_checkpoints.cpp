@@ -20,18 +20,16 @@ std::optional<double> deciding_loss(const std::string& set, const std::vector<Se
   return std::nullopt;
 }
 
-BestCheckpoints::BestCheckpoints(const config::TrainingConfig& training,
-                                 const config::CheckpointConfig& checkpoint)
-    : set_(training.best_valid_set),
-      directory_(checkpoint.directory),
-      keep_(checkpoint.keep_best),
-      patience_(training.early_stopping_patience),
-      min_delta_(training.early_stopping_min_delta) {}
+BestCheckpoints::BestCheckpoints(const config::Config& config)
+    : set_(config.data.deciding_set()),
+      directory_(config.checkpoint.directory),
+      keep_(config.checkpoint.keep_best),
+      patience_(config.training.early_stopping_patience) {}
 
 void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
   if (!state.set.empty() && state.set != set_) {
     spdlog::warn(
-        "the best losses so far are of validation set {}; best losses of {} (training.best_valid_set) start",
+        "the best losses so far are of validation set {}; best losses of {}, the first of data.valid, start",
         state.set, set_.empty() ? "no set" : set_);
     state = {};
   }
@@ -59,7 +57,7 @@ void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
 
 void BestCheckpoints::evaluated(Validation& state, double loss) const {
   state.set = set_;
-  const bool gain = std::isfinite(loss) && (!state.lowest || loss < *state.lowest - min_delta_);
+  const bool gain = std::isfinite(loss) && (!state.lowest || loss < *state.lowest);
   if (gain) state.lowest = loss;
   state.without_gain = gain ? 0 : state.without_gain + 1;
 }
@@ -91,9 +89,9 @@ bool BestCheckpoints::exhausted(const Validation& state) const {
 
 std::string BestCheckpoints::describe(const Validation& state) const {
   return fmt::format(
-      "the loss of validation set {} has not improved by more than {} in {} evaluations "
+      "the loss of validation set {} has not improved in {} evaluations "
       "(training.early_stopping_patience); {}",
-      set_, min_delta_, state.without_gain,
+      set_, state.without_gain,
       state.lowest ? fmt::format("the lowest loss is {:.4f}", *state.lowest) : "it never improved");
 }
 

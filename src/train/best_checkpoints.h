@@ -14,12 +14,12 @@
 
 namespace te::train {
 
-/// The loss of `set` (training.best_valid_set); empty if that set was not evaluated.
+/// The loss of `set` (DataConfig::deciding_set()); empty if that set was not evaluated.
 std::optional<double> deciding_loss(const std::string& set, const std::vector<SetLoss>& losses);
 
 class BestCheckpoints {
  public:
-  BestCheckpoints(const config::TrainingConfig& training, const config::CheckpointConfig& checkpoint);
+  explicit BestCheckpoints(const config::Config& config);
 
   /// Call before the first step. Resets the loaded state if it belongs to another validation set, lists best
   /// checkpoints that no longer exist, or lists more than keep_best. Collective.
@@ -41,7 +41,6 @@ class BestCheckpoints {
  private:
   std::string set_, directory_;
   int64_t keep_, patience_;
-  double min_delta_;
 };
 
 }  // namespace te::train

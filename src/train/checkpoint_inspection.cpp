@@ -128,8 +128,7 @@ Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& 
   };
   if (from_history && !loads) {
     read(0);
-    calibrate(runner, batches, samples, std::max<int64_t>(1, config.precision.fp8_calibration_passes), 0,
-              batch.counted);
+    calibrate(runner, batches, samples, kCalibrationPasses, 0, batch.counted);
     result.calibrated = true;
   }
   // 2. Passes.

@@ -18,14 +18,11 @@ bool is_among(const std::string& path, std::initializer_list<std::string_view> p
 
 bool changes_training(const std::string& path) {
   return !path.starts_with("checkpoint.") && !path.starts_with("logging.") &&
-         !is_among(
-             path,
-             {"training.device", "training.device_index", "training.eval_interval",
-              "training.eval_microbatches", "training.best_valid_set", "training.early_stopping_patience",
-              "training.early_stopping_min_delta", "training.max_nonfinite_steps", "training.gemm_autotune",
-              "training.recompute", "parallel.timeout_seconds", "precision.fp8_keep_weights",
-              "optimizer.offload", "optimizer.offload_buffer_mib", "data.valid", "data.tokenizer",
-              "data.check_tokenizer", "data.check_fingerprint", "model.make_vocab_size_divisible_by"});
+         !is_among(path, {"training.device", "training.eval_interval", "training.eval_microbatches",
+                          "training.early_stopping_patience", "training.max_nonfinite_steps",
+                          "training.gemm_autotune", "training.recompute", "parallel.timeout_seconds",
+                          "precision.fp8_keep_weights", "optimizer.offload", "data.valid", "data.tokenizer",
+                          "data.check", "model.make_vocab_size_divisible_by"});
 }
 
 /// The effect of changing a key; empty if its name says it.

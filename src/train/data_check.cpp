@@ -58,9 +58,9 @@ std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int6
   data::DatasetCheck check = {.vocab_size = vocab_size,
                               .tokenizer = {},
                               .tokenizer_key = "data.tokenizer",
-                              .any_tokenizer = !data.check_tokenizer,
-                              .any_tokenizer_remedy = "set data.check_tokenizer to false"};
-  if (tokenizer && data.check_tokenizer) {
+                              .any_tokenizer = !data.check,
+                              .any_tokenizer_remedy = "set data.check to false"};
+  if (tokenizer && data.check) {
     check.tokenizer = {.name = tokenizer->name(),
                        .hash = text::tokenizer_hash(*tokenizer),
                        .vocab_size = tokenizer->vocab_size(),
@@ -98,10 +98,10 @@ void check_same_data(const std::string& checkpoint, const std::vector<checkpoint
     if (refuse) {
       user_error(
           "{}; restore the earlier dataset, give the new one another prefix, or set "
-          "data.check_fingerprint to false",
+          "data.check to false",
           difference);
     }
-    spdlog::warn("{}; the run continues with it (data.check_fingerprint: false)", difference);
+    spdlog::warn("{}; the run continues with it (data.check: false)", difference);
   }
 }
 

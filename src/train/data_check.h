@@ -12,13 +12,13 @@
 namespace te::train {
 
 /// Called on one rank. UserError when data.tokenizer cannot be used (kept_tokenizer.h), or a dataset was made with
-/// another tokenizer (unless data.check_tokenizer is false), has token IDs beyond the vocabulary, or is damaged.
+/// another tokenizer (unless data.check is false), has token IDs beyond the vocabulary, or is damaged.
 /// `checkpoint_directory`: where the kept tokenizer is. Returns the datasets as a checkpoint records them.
 std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int64_t vocab_size,
                                             const std::string& checkpoint_directory);
 
 /// UserError when a dataset in `now` differs from the one of the same prefix in `checkpoint`. With `refuse` false
-/// (data.check_fingerprint), a warning.
+/// (data.check), a warning.
 void check_same_data(const std::string& checkpoint, const std::vector<checkpoint::Dataset>& saved,
                      const std::vector<checkpoint::Dataset>& now, bool refuse);
 

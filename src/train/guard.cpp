@@ -1,11 +1,15 @@
 #include "train/guard.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "train/loss_spikes.h"
 #include "train/metrics.h"
@@ -15,6 +19,7 @@ namespace te::train {
 namespace {
 
 constexpr size_t kGaps = 16, kMinGaps = 4;
+constexpr double kGuardThreshold = 6.0;  ///< robust standard deviations above the median gap
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -25,7 +30,7 @@ double mean_of(const std::vector<double>& values) {
 double guard_limit(const config::GuardConfig& config, const std::vector<double>& gaps) {
   if (gaps.size() < kMinGaps) return config.tolerance;
   const double center = median_of(gaps);
-  return std::max(config.tolerance, center + config.threshold * robust_deviation(gaps, center));
+  return std::max(config.tolerance, center + kGuardThreshold * robust_deviation(gaps, center));
 }
 
 std::optional<double> guard_gap(const std::vector<double>& fp8, const std::vector<double>& bf16) {
@@ -44,6 +49,9 @@ Guard::Guard(const config::Config& config, const Context& context, StepRunner& r
       services_(std::move(services)),
       copy_(context, runner),
       batch_(runner.make_host_batch()) {
+  if (const char* outlier = std::getenv("TE_TEST_OUTLIER");
+      outlier != nullptr && std::sscanf(outlier, "%" SCNd64 ":%d", &outlier_step_, &outlier_log2_) != 2)
+    user_error("TE_TEST_OUTLIER: expected STEP:LOG2, such as 35:30");
   spdlog::info(
       "guard: FP8 is compared with BF16 every {} steps; a copy of the state takes {} of host memory per "
       "rank",
@@ -53,10 +61,7 @@ Guard::Guard(const config::Config& config, const Context& context, StepRunner& r
 // --- before a step -----------------------------------------------------------------------------------------
 
 void Guard::inject_outlier(int64_t step) {
-  const config::GuardConfig& options = config_.guard;
-  const int outlier = options.test_outlier_step > 0 && step >= options.test_outlier_step
-                          ? static_cast<int>(options.test_outlier_log2)
-                          : 0;
+  const int outlier = outlier_step_ > 0 && step >= outlier_step_ ? outlier_log2_ : 0;
   fp8::Recipe& recipe = runner_.model().recipe();
   if (recipe.test_outlier() == outlier) return;
   recipe.set_test_outlier(context_, outlier);
@@ -98,7 +103,6 @@ void Guard::compare(checkpoint::Progress& progress) {
     guard.bf16.push_back(mean_loss(status.loss_sum, batch_.counted));
     if (std::isfinite(guard.bf16.back()) && std::isfinite(status.grad_norm)) spikes.add(guard.bf16.back());
   }
-  guard.bf16_valid = config_.guard.validate ? services_.validate() : std::nullopt;
   copy_.restore();
   precision_.set(false);
   seconds_ = now_seconds() - before;
@@ -115,7 +119,6 @@ Guard::Verdict Guard::after_step(checkpoint::Progress& progress, double loss) {
   guard.began = -1;
   guard.bf16.clear();
   guard.fp8.clear();
-  guard.bf16_valid.reset();
   if (verdict != Verdict::roll_back) copy_.drop();
   if (verdict == Verdict::bf16) guard.bf16_until = progress.step + config_.guard.bf16_steps;
   if (verdict != Verdict::roll_back) return verdict;
@@ -131,13 +134,7 @@ Guard::Verdict Guard::after_step(checkpoint::Progress& progress, double loss) {
 
 Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
   checkpoint::Guard& guard = progress.guard;
-  std::optional<double> gap = guard_gap(guard.fp8, guard.bf16);
-  if (gap && guard.bf16_valid) {
-    if (const std::optional<double> valid = services_.validate()) {
-      const std::optional<double> other = guard_gap({*valid}, {*guard.bf16_valid});
-      if (other) gap = std::max(*gap, *other);
-    }
-  }
+  const std::optional<double> gap = guard_gap(guard.fp8, guard.bf16);
   if (!gap) {
     spdlog::warn("guard: no comparison in steps {} to {}: the BF16 losses are not finite either",
                  guard.began + 1, progress.step);
@@ -173,7 +170,6 @@ void Guard::discard(checkpoint::Progress& progress) {
   guard.began = -1;
   guard.bf16.clear();
   guard.fp8.clear();
-  guard.bf16_valid.reset();
   copy_.drop();
 }
 

@@ -3,11 +3,9 @@
 // FP32 gradients are stored scaled; their norm, clipping and the update use unscaled values. Gradients that overflow
 // FP16 become infinite: such a step is skipped and the scale is lowered.
 //
-// The rule of torch.amp.GradScaler, with the hysteresis of Megatron-LM's DynamicGradScaler:
-//   gradients not finite: good_steps = 0, hysteresis -= 1, and once hysteresis <= 0
-//                         scale = max(scale / 2, min_loss_scale)
-//   finite:               good_steps += 1; after loss_scale_window of them good_steps = 0, hysteresis as configured,
-//                         scale *= 2
+// The rule of torch.amp.GradScaler, with a minimum:
+//   gradients not finite: good_steps = 0, scale = max(scale / 2, 1)
+//   finite:               good_steps += 1; after 2,000 of them good_steps = 0, scale *= 2
 // The gradient norm decides whether gradients are finite. It is bitwise equal on all ranks, so all ranks have the same
 // scale.
 #pragma once
@@ -34,8 +32,7 @@ class LossScaler {
 
  private:
   bool active_, fixed_;
-  double initial_, least_;
-  int64_t window_, hysteresis_;
+  double initial_;
 };
 
 }  // namespace te::train

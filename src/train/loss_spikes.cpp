@@ -8,10 +8,15 @@
 #include "train/robust_spread.h"
 
 namespace te::train {
+namespace {
+
+constexpr double kSpikeThreshold = 10.0;  ///< robust standard deviations above the median
+
+}  // namespace
 
 // A uniform predictor has the loss log(vocab_size).
 LossSpikes::LossSpikes(const config::Config& config, checkpoint::SpikeHistory& history)
-    : threshold_(config.training.loss_spike_threshold),
+    : threshold_(kSpikeThreshold),
       unknown_limit_(2 * std::log(static_cast<double>(config.model.vocab_size))),
       skips_(config.training.loss_spikes == config::LossSpikes::skip),
       history_(history) {}

@@ -128,14 +128,12 @@ std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleT
 }
 
 MetricsWriter::MetricsWriter(MetricsOptions options)
-    : options_(std::move(options)), console_(std::make_unique<Console>(options_)) {
-  if (!options_.csv.empty()) {
-    const std::filesystem::path path = options_.directory / options_.csv;
-    const std::string header = header_for(path, options_.valid_sets, options_.tasks);
-    columns_ = split(header);
-    csv_ = std::make_unique<LogFile>(path, header + "\n");
-  }
-  if (options_.jsonl) jsonl_ = std::make_unique<LogFile>(options_.directory / kJsonlName, "");
+    : options_(std::move(options)),
+      header_(header_for(options_.directory / kCsvName, options_.valid_sets, options_.tasks)),
+      columns_(split(header_)),
+      console_(std::make_unique<Console>(options_)),
+      csv_(options_.directory / kCsvName, header_ + "\n"),
+      jsonl_(options_.directory / kJsonlName, "") {
   if (options_.tensorboard)
     tensorboard_ = std::make_unique<TensorBoard>(options_.directory, options_.first_step, options_.config);
 }
@@ -167,13 +165,12 @@ void MetricsWriter::append_csv(const StepMetrics& m) {
         if (columns_[i] == task_column(task, metric) && std::isfinite(metric.value))
           line += fmt::format("{:.7g}", metric.value);
   }
-  csv_->append(line + "\n");
+  csv_.append(line + "\n");
 }
 
 void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, double eta_seconds) {
   console_->step(m, fp8, eta_seconds);
-  if (csv_) append_csv(m);
-  if (!jsonl_ && !tensorboard_) return;
+  append_csv(m);
   nlohmann::json record = {{"step", m.step},
                            {"consumed_samples", m.consumed_samples},
                            {"consumed_tokens", m.consumed_tokens},
@@ -218,7 +215,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                              {"flushed", number(item.flushed)}});
     if (item.requantized) record["fp8"].back()["recast"] = *item.requantized;
   }
-  if (jsonl_) jsonl_->append(record.dump() + "\n");
+  jsonl_.append(record.dump() + "\n");
   if (tensorboard_) tensorboard_->add(record);
 }
 

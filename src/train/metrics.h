@@ -40,7 +40,7 @@ struct StepMetrics {
   int64_t consumed_tokens = 0;
   double loss = 0;                   ///< cross entropy: mean_loss() of the global batch
   std::optional<double> z_loss;      ///< mean z-loss, if enabled
-  std::optional<double> valid_loss;  ///< of training.best_valid_set
+  std::optional<double> valid_loss;  ///< of the first set of data.valid
   std::vector<SetLoss> valid;        ///< of all validation sets, in the config's order
   std::vector<TaskResult> tasks;     ///< results of tasks, if evaluated
   std::vector<SourceLoss> sources;   ///< since the last record (logging.loss_by_source)
@@ -96,12 +96,10 @@ std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleT
 /// The step of a line of loss.csv or metrics.jsonl: 0 for a header, -1 if it is not a line of the log.
 int64_t csv_step(std::string_view line);
 int64_t json_step(std::string_view line);
-inline constexpr const char* kJsonlName = "metrics.jsonl";
+inline constexpr const char *kCsvName = "loss.csv", *kJsonlName = "metrics.jsonl";
 
 struct MetricsOptions {
   std::filesystem::path directory;
-  std::string csv;                      ///< empty: none
-  bool jsonl = true;                    ///< kJsonlName
   bool tensorboard = false;             ///< an event file
   int64_t first_step = 1;               ///< of this start: events of an earlier start from it on are void
   std::string config;                   ///< YAML, for the event file
@@ -131,9 +129,10 @@ class MetricsWriter {
  private:
   void append_csv(const StepMetrics& metrics);
   MetricsOptions options_;
+  std::string header_;                ///< of the CSV
   std::vector<std::string> columns_;  ///< of the CSV's header
   std::unique_ptr<Console> console_;
-  std::unique_ptr<LogFile> csv_, jsonl_;
+  LogFile csv_, jsonl_;
   std::unique_ptr<TensorBoard> tensorboard_;
 };
 

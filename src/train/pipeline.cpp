@@ -76,10 +76,9 @@ Pipeline::Pipeline(const config::TrainingConfig& training, const config::Paralle
   const int at = groups_.at()[Axis::pipeline];
   schedule_ = parallel::make_schedule(shape)[static_cast<size_t>(at)];
   if (groups_.grid()[Axis::pipeline] == 1) return;
-  if (layout.pipeline_transport == config::Transport::copy) landing_buffers_ = landing_buffers(shape);
+  if (layout.other_copies()) landing_buffers_ = landing_buffers(shape);
   for (const Channel channel : kAllChannels) {
-    const bool early = layout.overlap_receive && !copies();
-    int buffers = early ? 1 : 0;
+    int buffers = 0;
     // Copy engines need no progress by the receiver: one buffer is copied while the other is filled.
     if (parallel::sends(channel)) buffers = copies() ? 2 : messages_on_the_way(shape, at, channel) + 1;
     links_.emplace_back(context, static_cast<size_t>(buffers));
@@ -114,17 +113,11 @@ void Pipeline::receive(const Context& context, Channel channel, const Tensor& in
 
 void Pipeline::receive_by_channel(const Context& context, Channel channel, const Tensor& into) {
   Link& from = link(channel);
-  const bool early = !from.buffers.empty();
-  // The first receive always waits for earlier work, which zeroes the buffer's memory.
-  if (!early || !from.used) from.start.record(context);
+  from.start.record(context);
   from.start.wait(from.stream);
-  groups_.receive(from.stream, early ? from.buffers[0] : into, channel);
+  groups_.receive(from.stream, into, channel);
   from.done[0].record(from.stream);
   from.done[0].wait(context);
-  if (!early) return;
-  context.copy(into, from.buffers[0]);
-  from.start.record(context);
-  from.used = true;
 }
 
 Tensor Pipeline::buffer(const Context& context, Channel channel) {

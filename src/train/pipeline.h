@@ -4,10 +4,9 @@
 //
 // Each link has a CUDA stream. Sends go through buffers: one more than the number of sends that the schedule may have
 // in flight, usually two in all, so that the next pass need not wait for the neighbor. A receive writes directly to its
-// destination after all passes launched earlier, which may still read it. With parallel.overlap_receive it writes to a
-// buffer as soon as the previous one has been copied out, overlapped with the running pass, and is copied from there.
+// destination after all passes launched earlier, which may still read it.
 //
-// With parallel.pipeline_transport copy, on GPUs, PeerLinks (parallel/peer_links.h) transfers the data with copy
+// With parallel.transport copy, on GPUs, PeerLinks (parallel/peer_links.h) transfers the data with copy
 // engines: from the send buffer to one of several landing buffers of the receiver at once, and from there to the
 // destination when the receiver needs it.
 #pragma once
@@ -78,9 +77,8 @@ class Pipeline {
     Context stream;
     Event start;                  ///< what the communication must wait for
     std::vector<Event> done;      ///< per buffer; the first for a receive without buffer
-    std::vector<Tensor> buffers;  ///< sends: two or more; receives by channel: one with overlap_receive
+    std::vector<Tensor> buffers;  ///< sends: two or more; receives: none
     size_t next = 0;              ///< buffer of the next send
-    bool used = false;            ///< a receive's buffer has been used
   };
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
   bool copies() const { return landing_buffers_ > 0; }

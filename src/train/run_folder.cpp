@@ -50,8 +50,8 @@ RunFolder::RunFolder(RunFolderOptions options) : options_(std::move(options)) {
 
 std::vector<RunFolder::Log> RunFolder::logs() const {
   std::vector<Log> logs;
-  if (!options_.csv.empty()) logs.push_back({options_.logs / options_.csv, csv_step});
-  if (options_.jsonl) logs.push_back({options_.logs / kJsonlName, json_step});
+  logs.push_back({options_.logs / kCsvName, csv_step});
+  logs.push_back({options_.logs / kJsonlName, json_step});
   logs.push_back({options_.logs / kSamplesName, json_step});
   logs.push_back({options_.logs / kFp8StatisticsName, json_step});
   return logs;

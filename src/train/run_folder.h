@@ -13,8 +13,6 @@ namespace te::train {
 
 struct RunFolderOptions {
   std::filesystem::path logs;         ///< logging.directory
-  std::string csv;                    ///< empty: none
-  bool jsonl = true;                  ///< metrics.jsonl
   std::filesystem::path checkpoints;  ///< checkpoint.directory
   bool saves = true;                  ///< checkpoints are written
 };

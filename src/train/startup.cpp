@@ -74,7 +74,7 @@ StartPoint Startup::resume(fs::path folder) {
       spdlog::info("resumed from {} after step {}", point.checkpoint.string(), point.progress.step);
       return point;
     } catch (const std::exception& error) {
-      if (!damaged || options.resume != "auto" || !options.resume_fallback) throw;
+      if (!damaged || options.resume != "auto") throw;
       const fs::path older = previous(folder);
       if (older.empty()) throw;
       // The error of a job with several ranks starts with "error: ".
@@ -82,8 +82,9 @@ StartPoint Startup::resume(fs::path folder) {
       reason.remove_prefix(reason.starts_with("error: ") ? std::string_view("error: ").size() : 0);
       spdlog::warn("{}", reason);
       spdlog::warn(
-          "{} is damaged: resuming from {}, the checkpoint before it (set checkpoint.resume_fallback to "
-          "false to stop here)",
+          "{} is damaged: resuming from {}, the checkpoint before it (to stop instead, name the checkpoint "
+          "in "
+          "checkpoint.resume)",
           folder.string(), older.filename().string());
       folder = older;
     }
@@ -96,6 +97,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
   const auto read = [&] {
     try {
       const checkpoint::Reader reader(path);
+      config::check_resumable(reader.manifest().config);
       const checkpoint::Loaded loaded =
           checkpoint::load(context_, reader, config_, training_state(runner_), options);
       point = {.progress = loaded.progress,

@@ -52,6 +52,9 @@ class Startup {
   StepRunner& runner_;
 };
 
+/// Microbatches that fill the amax history before the first FP8 step.
+inline constexpr int64_t kCalibrationPasses = 2;
+
 /// Calibrates the scales of a delayed recipe before its first FP8 step. Without an amax history the scale is 1, and
 /// gradients below 2^-17 underflow in E5M2. Every gradient is divided by the global batch size, so in GPT-2 124M with
 /// 0.26M tokens per step all gradients of linear_qkv and linear_fc1 underflow (docs/log/numerics.md). The first

@@ -40,7 +40,7 @@ void StepPrecision::set(bool bf16) {
 
 bool StepPrecision::calibrates(const checkpoint::Progress& progress, bool scales) const {
   const int64_t step = progress.step + 1;
-  if (!history_ || config_.fp8_calibration_passes == 0 || bf16(progress, step)) return false;
+  if (!history_ || bf16(progress, step)) return false;
   return !scales || (step > 1 && bf16(progress, step - 1));
 }
 

@@ -19,7 +19,7 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
       world_(world),
       overwrite_(overwrite),
       runner_(config, context, groups),
-      best_checkpoints_(config.training, config.checkpoint) {}
+      best_checkpoints_(config) {}
 
 void Trainer::make_samples_with(std::unique_ptr<SampleMaker> maker) {
   sample_maker_ = std::move(maker);
@@ -56,11 +56,8 @@ void Trainer::open_data() {
 void Trainer::lock_folders() {
   world_.run_collectively([&] {
     if (!world_.leader()) return;
-    folder_.emplace(RunFolderOptions{.logs = config_.logging.directory,
-                                     .csv = config_.logging.csv,
-                                     .jsonl = config_.logging.jsonl,
-                                     .checkpoints = config_.checkpoint.directory,
-                                     .saves = saves()});
+    folder_.emplace(RunFolderOptions{
+        .logs = config_.logging.directory, .checkpoints = config_.checkpoint.directory, .saves = saves()});
     if (config_.checkpoint.resume == "never" && !overwrite_) folder_->refuse_earlier_run();
     if (overwrite_) folder_->refuse_other_run();
   });
@@ -131,7 +128,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   StartPoint start = Startup(config_, context_, world_, runner_).run();
   world_.run_collectively([&] {
     if (world_.leader() && !start.checkpoint.empty())
-      check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check_fingerprint);
+      check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check);
   });
   const checkpoint::Progress& progress = start.progress;
   checkpoint_manager_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);

@@ -90,8 +90,6 @@ void TrainingLoop::open_logs() {
     if (!world_.leader()) return;
     writer_ = std::make_unique<MetricsWriter>(
         MetricsOptions{.directory = logging.directory,
-                       .csv = logging.csv,
-                       .jsonl = logging.jsonl,
                        .tensorboard = logging.tensorboard,
                        .first_step = first_step_,
                        .config = config::to_yaml(config_),
@@ -110,13 +108,7 @@ void TrainingLoop::make_guard() {
   guard_.emplace(
       config_, context_, runner_, precision_,
       Guard::Services{.read = [this](int64_t first, HostBatch& batch) { reader_.read(first, batch); },
-                      .wait = [this](int64_t step) { wait_for_device(step); },
-                      .validate = [this]() -> std::optional<double> {
-                        return deciding_loss(
-                            config_.training.best_valid_set,
-                            validation_losses(runner_, batches_, config_.training.micro_batch_size, world_,
-                                              reader_.bad_data()));
-                      }});
+                      .wait = [this](int64_t step) { wait_for_device(step); }});
 }
 
 // Reports that decisions may differ from those of an uninterrupted run.
@@ -187,7 +179,7 @@ StepMetrics TrainingLoop::run_step(const Due& due) {
 void TrainingLoop::set_step_precision(const HostBatch& batch) {
   precision_.enter(progress_);
   if (precision_.calibrates(progress_, scales_)) {
-    calibrate(runner_, batches_, config_.training.micro_batch_size, config_.precision.fp8_calibration_passes,
+    calibrate(runner_, batches_, config_.training.micro_batch_size, kCalibrationPasses,
               progress_.consumed_samples, batch.counted);
   }
   scales_ = true;
@@ -289,7 +281,7 @@ bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
   const double before = now_seconds();
   metrics.valid =
       validation_losses(runner_, batches_, config_.training.micro_batch_size, world_, reader_.bad_data());
-  metrics.valid_loss = deciding_loss(config_.training.best_valid_set, metrics.valid);
+  metrics.valid_loss = deciding_loss(config_.data.deciding_set(), metrics.valid);
   if (metrics.valid_loss) best_checkpoints_.evaluated(progress_.validation, *metrics.valid_loss);
   remaining_.validation(now_seconds() - before);
   return true;

@@ -48,7 +48,7 @@ expect te-train 'te-train --print-' --print-config --print-schedule
 expect te-train 'te-train --set precision.fp8_reci' precision.fp8_recipe=
 expect te-train 'te-train --set precision.fp8=' e4m3 hybrid off
 expect te-train 'te-train --dry-run --set precision.fp8=hy' hybrid
-expect te-train 'te-train --set=logging.jsonl=' false true
+expect te-train 'te-train --set=logging.tensorboard=' false true
 expect te-train 'te-train --config preset:llama3.2' llama3.2_1b llama3.2_3b
 expect te-train 'te-train --config ' checkpoints/ preset:{gpt2,gpt2_large,gpt2_medium,gpt2_xl,llama2_13b,llama2_70b,llama2_7b} \
   preset:{llama3.1_70b,llama3.1_8b,llama3.2_1b,llama3.2_3b,llama3_70b,llama3_8b,mistral_7b,tinyllama} run.yaml

@@ -255,7 +255,7 @@ TEST_F(TeBench, TimesTheCommunicationOfALayout) {
                                      {"data", "all_gather", "bf16", 2, 2 * kHead, 0.5},
                                      {"data", "all_gather", "fp8_e4m3", 2, kLayer, 0.5}};
   EXPECT_EQ(sent_messages(report()), of_data);
-  ASSERT_EQ(run(start + " --set parallel.bucket_size=1 --set parallel.fp8_param_gather=false", 2), 0)
+  ASSERT_EQ(run(start + " --set parallel.bucket_size=1 --set logging.fp8_statistics_every=1000", 2), 0)
       << text("err");
   EXPECT_EQ(sent_messages(report()),
             (std::vector<Sent>{of_data[0], {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));

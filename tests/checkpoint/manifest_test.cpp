@@ -62,14 +62,9 @@ TEST_F(Damage, StateOfAllPoliciesRoundTrips) {
   Manifest manifest = checkpoint::parse_manifest("m", text_);
   checkpoint::Progress& progress = manifest.progress;
   progress.validation = {.set = "books", .lowest = 2.5, .without_gain = 1, .best = {{4, 2.5, true}}};
-  progress.guard = {.gaps = {0.25, -1e-3},
-                    .began = 4,
-                    .bf16 = {3.0, 0.1},
-                    .fp8 = {3.5},
-                    .bf16_valid = 2.0,
-                    .bf16_until = 9,
-                    .excesses = 2};
-  progress.loss_scale = {.scale = 12345.5, .good_steps = 7, .hysteresis = 2};
+  progress.guard = {
+      .gaps = {0.25, -1e-3}, .began = 4, .bf16 = {3.0, 0.1}, .fp8 = {3.5}, .bf16_until = 9, .excesses = 2};
+  progress.loss_scale = {.scale = 12345.5, .good_steps = 7};
   progress.spikes = {.accepted = {3.3, 0.1, 1e-300}, .row = {9.0}, .total = 5, .since = 3};
   progress.faults = {.consecutive_skipped = 1, .skipped_total = 2, .rollbacks = 3};
   progress.checkpoints = {.last_verified = "step_00000004", .drop = {2, 3}};
@@ -89,7 +84,7 @@ TEST_F(Damage, StateOfAllPoliciesRoundTrips) {
 
 TEST_F(Damage, LossScaleRoundTrips) {
   Manifest manifest = checkpoint::parse_manifest("m", text_);
-  manifest.progress.loss_scale = {.scale = 12345.5, .good_steps = 7, .hysteresis = 2};
+  manifest.progress.loss_scale = {.scale = 12345.5, .good_steps = 7};
   const std::string text = checkpoint::to_text(manifest);
   EXPECT_EQ(checkpoint::parse_manifest("m", text).progress, manifest.progress);
   for (const auto& [from, to, expected] :

@@ -12,7 +12,7 @@ TEST(Messages, NameTheOriginsOfTheirKeys) {
       "default)");
   // In the order of the message, and only the keys that it names.
   const std::string message =
-      override_complaint({"training.train_steps=7", "model.num_query_groups=3", "logging.csv=x"});
+      override_complaint({"training.train_steps=7", "model.num_query_groups=3", "logging.every=7"});
   EXPECT_EQ(message.rfind("model.num_attention_heads (4) is not a multiple of", 0), 0u) << message;
   EXPECT_NE(message.find("(model.num_attention_heads: dir/bad.yaml:1, model.num_query_groups: --set)"),
             std::string::npos)

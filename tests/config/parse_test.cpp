@@ -37,7 +37,6 @@ TEST(Parse, ReadsEveryTypeAndFillsDefaults) {
   EXPECT_EQ(c.precision.fp8, Fp8Mode::hybrid);
   EXPECT_EQ(c.precision.amax_compute_algo, AmaxAlgo::most_recent);
   EXPECT_EQ(c.precision.amax_history_len, 1024);
-  EXPECT_EQ(c.precision.fp8_calibration_passes, 2);
   EXPECT_EQ(c.training.seed, 18446744073709551615ull);
   EXPECT_EQ(c.training.device, DeviceChoice::automatic);
   EXPECT_EQ(c.optimizer.lr, 1e-3);
@@ -51,7 +50,6 @@ TEST(Parse, ReadsEveryTypeAndFillsDefaults) {
   EXPECT_FALSE(c.checkpoint.save_last);
   EXPECT_EQ(c.logging.directory, "runs/my_run");
   EXPECT_EQ(c.checkpoint.directory, "runs/my_run/checkpoints");
-  EXPECT_EQ(c.logging.csv, "loss.csv");
 }
 
 TEST(Parse, DefaultsThatDependOnOtherKeys) {
@@ -120,8 +118,8 @@ TEST(Parse, ValuesOfWrongTypes) {
               std::string::npos);
   }
   for (const char* text : {"yes", "on", "True", "1", "\"true\"", ""}) {
-    EXPECT_NE(complaint(std::string("logging:\n  jsonl: ") + text + "\n")
-                  .find("logging.jsonl: expected true or false"),
+    EXPECT_NE(complaint(std::string("logging:\n  tensorboard: ") + text + "\n")
+                  .find("logging.tensorboard: expected true or false"),
               std::string::npos);
   }
   EXPECT_EQ(complaint("precision:\n\n  fp8: true\n"),
@@ -188,7 +186,7 @@ TEST(Parse, BrokenYamlNamesTheLine) {
 TEST(Parse, Overrides) {
   EXPECT_EQ(small({"model.num_layers=5"}).model.num_layers, 5);
   EXPECT_EQ(small({"model.num_layers=5", "model.num_layers=6"}).model.num_layers, 6);
-  EXPECT_EQ(small({"logging.csv="}).logging.csv, "");
+  EXPECT_EQ(small({"data.tokenizer="}).data.tokenizer, "");
   EXPECT_EQ(small({"logging.directory=a = b: [c] #d"}).logging.directory, "a = b: [c] #d");
   EXPECT_EQ(small({"precision.fp8=off"}).precision.fp8, Fp8Mode::off);
   EXPECT_EQ(override_complaint({"model.num_layer=4"}),

@@ -51,15 +51,15 @@ TEST(Presets, RotaryEmbeddings) {
   EXPECT_EQ(preset("llama3_8b").model.rope_theta, 5e5);
   EXPECT_EQ(preset("mistral_7b").model.rope_theta, 1e6);
   for (const char* name : {"llama3.1_8b", "llama3.1_70b"}) {
-    EXPECT_EQ(preset(name).model.rope_scaling, RopeScaling::llama3) << name;
-    EXPECT_EQ(preset(name).model.rope_scaling_factor, 8.0) << name;
+    EXPECT_EQ(preset(name).model.rope_scaling.kind, RopeScalingKind::llama3) << name;
+    EXPECT_EQ(preset(name).model.rope_scaling.factor, 8.0) << name;
   }
-  const ModelConfig m = preset("llama3.2_1b").model;
-  EXPECT_EQ(m.rope_scaling, RopeScaling::llama3);
-  EXPECT_EQ(m.rope_scaling_factor, 32.0);
-  EXPECT_EQ(m.rope_scaling_low_freq_factor, 1.0);
-  EXPECT_EQ(m.rope_scaling_high_freq_factor, 4.0);
-  EXPECT_EQ(m.rope_scaling_original_max_position_embeddings, 8192);
+  const RopeScaling scaling = preset("llama3.2_1b").model.rope_scaling;
+  EXPECT_EQ(scaling.kind, RopeScalingKind::llama3);
+  EXPECT_EQ(scaling.factor, 32.0);
+  EXPECT_EQ(scaling.low_freq_factor, 1.0);
+  EXPECT_EQ(scaling.high_freq_factor, 4.0);
+  EXPECT_EQ(scaling.original_max_position_embeddings, 8192);
 }
 
 TEST(Synonyms, NameExistingKeysAndHideNone) {
@@ -93,7 +93,7 @@ TEST(KeyChoices, AreTheKeysAndTheirValues) {
     throw std::runtime_error(path + " is missing");
   };
   EXPECT_EQ(of("precision.fp8").values, (std::vector<std::string>{"off", "e4m3", "hybrid"}));
-  EXPECT_EQ(of("logging.jsonl").values, (std::vector<std::string>{"true", "false"}));
+  EXPECT_EQ(of("logging.tensorboard").values, (std::vector<std::string>{"true", "false"}));
   EXPECT_TRUE(of("data.train").is_path);
   EXPECT_TRUE(of("optimizer.lr").values.empty() && !of("optimizer.lr").is_path);
 }

@@ -99,7 +99,7 @@ TEST(Shipped, ShapesArePublishedOnes) {
     EXPECT_EQ(config.model.vocab_size, vocabulary) << name;
     EXPECT_EQ(config.model.seq_length, sequence) << name;
     EXPECT_EQ(config.training.global_batch_size * config.model.seq_length, tokens) << name;
-    EXPECT_EQ(config.model.rope_scaling == RopeScaling::llama3, vocabulary == 128256) << name;
+    EXPECT_EQ(config.model.rope_scaling.kind == RopeScalingKind::llama3, vocabulary == 128256) << name;
   }
 }
 

@@ -48,9 +48,10 @@ TEST(WindowPattern, ShortestPatternOfTheLayers) {
 }
 
 TEST(WindowPattern, OfAModel) {
-  ModelConfig model = small({"model.num_layers=7", "model.sliding_window=8", "model.window_pattern=2w f",
-                             "model.rope_scaling=linear", "model.rope_local_theta=500"})
-                          .model;
+  ModelConfig model =
+      small({"model.num_layers=7", "model.sliding_window=8", "model.window_pattern=2w f",
+             "model.rope_scaling={rope_type: linear, factor: 8}", "model.rope_local_theta=500"})
+          .model;
   std::string with, rotated;
   for (int64_t layer = 0; layer < 7; ++layer) {
     with += model.of_layer(layer).windowed() ? 'w' : 'f';
@@ -60,7 +61,7 @@ TEST(WindowPattern, OfAModel) {
   EXPECT_EQ(with, "wwfwwfw");
   EXPECT_EQ(rotated, with);
   EXPECT_EQ(model.with_local_rope().rope_theta, 500);
-  EXPECT_EQ(model.with_local_rope().rope_scaling, RopeScaling::none);
+  EXPECT_EQ(model.with_local_rope().rope_scaling.kind, RopeScalingKind::none);
   EXPECT_EQ(model.softmax_scale(), 0.25);  // attention heads of width 16
   model.query_pre_attn_scalar = 4;
   EXPECT_EQ(model.softmax_scale(), 0.5);

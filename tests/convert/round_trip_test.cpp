@@ -190,9 +190,9 @@ TEST(Import, OldKeysMeanTheSame) {
   const config::ModelConfig b =
       convert::read_hugging_face_config(fixture("llama3_tied_bf16") / "config.json");
   EXPECT_EQ(config::to_yaml(convert::complete_config(a)), config::to_yaml(convert::complete_config(b)));
-  EXPECT_EQ(a.rope_scaling, config::RopeScaling::llama3);
+  EXPECT_EQ(a.rope_scaling.kind, config::RopeScalingKind::llama3);
   EXPECT_EQ(a.rope_theta, 20000.0);
-  EXPECT_EQ(a.rope_scaling_original_max_position_embeddings, 16);
+  EXPECT_EQ(a.rope_scaling.original_max_position_embeddings, 16);
 }
 
 // The files of gpt2 on the hub have no prefix and contain mask buffers.

@@ -64,7 +64,7 @@ inline config::Config config_of(const BlocksLayout& layout, int ranks) {
   config.parallel.tensor = ranks;
   config.parallel.sequence = true;
   config.parallel.tensor_overlap = layout.pieces;
-  if (layout.copies) config.parallel.tensor_transport = config::Transport::copy;
+  config.parallel.transport = layout.copies ? config::Transport::copy : config::Transport::nccl;
   config.training.recompute = layout.recompute;
   config.training.micro_batch_size = config.training.global_batch_size = 2 * ranks;
   config::resolve_defaults(config);

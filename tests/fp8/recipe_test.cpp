@@ -199,7 +199,7 @@ TEST(TensorwiseRecipe, ScaleDependsOnMarginAndFormat) {
 // are reset. A wrong prediction changes only the fraction of requantized tensors.
 TEST(TensorwiseRecipe, PredictsPowersOfTwo) {
   PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
-  config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::power_of_two;
+  config.fp8_scale_format = config::Fp8ScaleFormat::power_of_two;
   for (const OperandRole role : {OperandRole::input, OperandRole::weight}) {
     Bench bench(config, 1, role);
     EXPECT_TRUE(bench.recipe().requantizes());
@@ -376,7 +376,7 @@ TEST(Recipe, OnlyPredictedScalesNeedRequantization) {
     EXPECT_EQ(fp8::make_recipe(precision(Fp8Mode::hybrid, kind), 1)->requantizes(),
               kind == Fp8Recipe::delayed || kind == Fp8Recipe::tensorwise);
   PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
-  config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;  // cannot be predicted
+  config.fp8_scale_format = config::Fp8ScaleFormat::fp32;  // cannot be predicted
   EXPECT_FALSE(fp8::make_recipe(config, 1)->requantizes());
   config = precision(Fp8Mode::off);
   config.fp8_calibrate = true;

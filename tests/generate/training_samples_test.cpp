@@ -62,19 +62,12 @@ TEST_F(TrainingSamples, TrainingComputesTheSameBits) {
 
 // The draws depend on the seed only; a resumed run writes the same texts for the steps that it repeats.
 TEST_F(TrainingSamples, AResumedRunGeneratesTheSame) {
-  const Overrides drawn =
-      prompts_ + Overrides{"logging.generate_temperature=0.9", "logging.generate_top_k=40"};
+  const Overrides drawn = prompts_ + Overrides{"logging.generate_temperature=0.9"};
   ASSERT_EQ(train("a", drawn).code, 0);
   ASSERT_EQ(train("b", drawn).code, 0);
   const std::string expected = read_file(folder_.run_folder("a") + "/samples.jsonl");
   ASSERT_EQ(train("b", drawn + Overrides{"checkpoint.resume=" + folder_.checkpoint("b", 3)}).code, 0);
   EXPECT_EQ(read_file(folder_.run_folder("b") + "/samples.jsonl"), expected);
-  write_file(file("prompts.txt"), "the small\na\n");
-  ASSERT_EQ(train("c", drawn + Overrides{"logging.generate_prompts=[]",
-                                         "logging.generate_prompt_file=" + file("prompts.txt")})
-                .code,
-            0);
-  EXPECT_EQ(read_file(folder_.run_folder("c") + "/samples.jsonl"), expected);
 }
 
 TEST_F(TrainingSamples, WithRanksThatShardTheModel) {
@@ -139,9 +132,6 @@ TEST_F(TrainingSamples, RefusesInvalidSettings) {
   refused(prompts_ + Overrides{"data.tokenizer="}, "logging.generate_every (2) needs data.tokenizer");
   refused(prompts_ + Overrides{"logging.generate_prompts=a prompt of more than sixteen bytes"},
           "logging.generate_prompts: prompt 1: the prompt has 35 tokens");
-  refused(prompts_ + Overrides{"logging.generate_prompt_file=" + file("none")}, "none: cannot be opened");
-  refused(prompts_ + Overrides{"logging.generate_temperature=0", "logging.generate_top_k=4"},
-          "logging.generate_temperature 0 means greedy decoding");
 }
 
 }  // namespace

@@ -36,8 +36,7 @@ std::vector<Config> all_precisions() {
       config.precision.fp8_recipe = recipe;
       config.precision.amax_history_len = 4;
       config.precision.first_layers_bf16 = mode == Fp8Mode::e4m3 ? 1 : 0;
-      if (family == Family::gpt)
-        config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.1;
+      if (family == Family::gpt) config.model.hidden_dropout = config.model.attention_dropout = 0.1;
       configs.push_back(config);
     }
     configs.push_back(configs[configs.size() - 5]);  // hybrid, delayed

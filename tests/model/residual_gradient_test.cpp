@@ -69,7 +69,7 @@ struct Result {
   std::vector<float> gradients, amax, scales;
 };
 Result run(Config config, double dropout, Recompute recompute) {
-  config.model.hidden_dropout = config.model.embedding_dropout = dropout;
+  config.model.hidden_dropout = dropout;
   config.training.recompute = recompute;
   TinyModel tiny(config);
   for (int step = 0; step < 2; ++step) {
@@ -103,7 +103,7 @@ TEST(ResidualGradient, NumberOfSeparatePasses) {
     Config config = tiny_config(Family::gpt);
     config.precision.dtype = config::ComputeDType::bf16;
     config.precision.fp8 = fp8;
-    config.model.hidden_dropout = config.model.embedding_dropout = dropout;
+    config.model.hidden_dropout = dropout;
     TinyModel tiny(config);
     CountCalls counter(op);
     tiny.forward_backward();

@@ -85,22 +85,14 @@ class OneLayer {
 TEST(MuonOptimizer, AgreesWithPyTorch) {
   struct {
     MatrixShape shape;
-    bool nesterov;
     std::vector<float> weights;
   } const cases[] = {
-      {{4, 6}, true, {-1.215301f, 0.750246f,  0.530202f, 0.708365f,  0.919814f, -0.690871f,
-                      0.23395f,   -0.998719f, 0.669345f, 0.190145f,  0.059311f, 0.307906f,
-                      0.545693f,  -0.968286f, 2.8e-05f,  -1.156959f, 0.572256f, 0.136198f,
-                      0.05289f,   0.005502f,  0.656935f, -1.198173f, 0.249467f, -0.848994f}},
-      {{6, 4}, false, {-1.198734f, 0.746271f,  0.535528f,  0.707638f,  0.930098f, -0.700026f,
-                       0.221123f,  -0.998208f, 0.670359f,  0.20978f,   0.057096f, 0.31188f,
-                       0.535537f,  -0.973038f, -0.014618f, -1.167517f, 0.588292f, 0.130532f,
-                       0.055284f,  0.023381f,  0.666284f,  -1.211842f, 0.25936f,  -0.847591f}},
+      {{4, 6}, {-1.215301f, 0.750246f, 0.530202f, 0.708365f, 0.919814f, -0.690871f, 0.23395f,  -0.998719f,
+                0.669345f,  0.190145f, 0.059311f, 0.307906f, 0.545693f, -0.968286f, 2.8e-05f,  -1.156959f,
+                0.572256f,  0.136198f, 0.05289f,  0.005502f, 0.656935f, -1.198173f, 0.249467f, -0.848994f}},
   };
   for (const auto& c : cases) {
-    config::OptimizerConfig config = muon_config();
-    config.muon_nesterov = c.nesterov;
-    OneLayer layer(config, c.shape, {c.shape.rows});
+    OneLayer layer(muon_config(), c.shape, {c.shape.rows});
     for (int64_t step = 0; step < 3; ++step) layer.step(step, 0.05f);
     const std::vector<float> weights = OneLayer::read(layer.matrix().main);
     for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights[i], c.weights[i], 1.5e-3) << i;
@@ -122,12 +114,11 @@ std::vector<float> expected_rows(const config::OptimizerConfig& config, MatrixSh
     std::vector<float> update(count);
     for (size_t i = 0; i < count; ++i) {
       momentum[i] = config.muon_momentum * momentum[i] + grad[i];
-      update[i] = static_cast<float>(config.muon_nesterov ? grad[i] + config.muon_momentum * momentum[i]
-                                                          : momentum[i]);
+      update[i] = static_cast<float>(grad[i] + config.muon_momentum * momentum[i]);
     }
     const std::vector<float> o =
-        orthogonalized_in_double(update, {rows, whole.cols}, static_cast<int>(config.muon_ns_steps));
-    const double scale = config.muon_scale * std::sqrt(static_cast<double>(std::max(rows, whole.cols)));
+        orthogonalized_in_double(update, {rows, whole.cols}, static_cast<int>(optim::kNewtonSchulzSteps));
+    const double scale = optim::kMuonScale * std::sqrt(static_cast<double>(std::max(rows, whole.cols)));
     for (size_t i = 0; i < count; ++i)
       weights[i] = static_cast<float>(weights[i] * (1 - lr * config.weight_decay) - lr * scale * o[i]);
   }
@@ -137,25 +128,20 @@ std::vector<float> expected_rows(const config::OptimizerConfig& config, MatrixSh
 // Each matrix of a fused parameter is orthogonalized and scaled separately.
 TEST(MuonOptimizer, MatchesDoublePrecision) {
   const MatrixShape shape{20, 9};
-  for (const bool nesterov : {true, false}) {
-    for (const std::vector<int64_t>& matrices : {std::vector<int64_t>{20}, {12, 4, 4}, {10, 10}}) {
-      config::OptimizerConfig config = muon_config();
-      config.muon_nesterov = nesterov;
-      config.muon_ns_steps = nesterov ? 5 : 4;
-      config.muon_scale = nesterov ? 0.2 : 0.3;
-      OneLayer layer(config, shape, matrices);
-      for (int64_t step = 0; step < 4; ++step) layer.step(step, 0.02f);
-      std::vector<float> expected;
-      int64_t row = 0;
-      for (const int64_t rows : matrices) {
-        const std::vector<float> part = expected_rows(config, shape, row, rows, 4, 0.02f);
-        expected.insert(expected.end(), part.begin(), part.end());
-        row += rows;
-      }
-      const std::vector<float> weights = OneLayer::read(layer.matrix().main);
-      // The bound of NewtonSchulz.MatchesDoublePrecision on steps of about 0.02 * 0.2, four of them.
-      for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights[i], expected[i], 4e-6) << i;
+  for (const std::vector<int64_t>& matrices : {std::vector<int64_t>{20}, {12, 4, 4}, {10, 10}}) {
+    const config::OptimizerConfig config = muon_config();
+    OneLayer layer(config, shape, matrices);
+    for (int64_t step = 0; step < 4; ++step) layer.step(step, 0.02f);
+    std::vector<float> expected;
+    int64_t row = 0;
+    for (const int64_t rows : matrices) {
+      const std::vector<float> part = expected_rows(config, shape, row, rows, 4, 0.02f);
+      expected.insert(expected.end(), part.begin(), part.end());
+      row += rows;
     }
+    const std::vector<float> weights = OneLayer::read(layer.matrix().main);
+    // The bound of NewtonSchulz.MatchesDoublePrecision on steps of about 0.02 * 0.2, four of them.
+    for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights[i], expected[i], 4e-6) << i;
   }
 }
 

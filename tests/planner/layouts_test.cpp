@@ -213,13 +213,11 @@ TEST(Search, TensorParallelismUsesCopyEngines) {
     more.insert(more.end(), tensor.begin(), tensor.end());
     return StepModel(testing::h200s(2)).predict(shipped_config("llama7b_fp8", more));
   };
-  const StepTime nccl = with({}),
-                 copies = with({"parallel.tensor_transport=copy", "parallel.tensor_overlap=2"});
+  const StepTime nccl = with({}), copies = with({"parallel.tensor_overlap=2"});
   EXPECT_LT(copies.messages, 0.35 * nccl.messages);  // 19% of those with copy engines, and others
   EXPECT_GT(copies.compute, nccl.compute);
   EXPECT_LT(copies.total(), 0.97 * nccl.total());
   const std::string cut = settings_of_cut(testing::h200s(2), 2, 1);
-  TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_transport=copy");
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=2");
 }
 
@@ -227,18 +225,16 @@ TEST(Search, TensorParallelismUsesCopyEngines) {
 TEST(Search, FourTensorParallelRanksUseFourChunks) {
   const auto messages = [](const char* pieces) {
     return StepModel(testing::h200s(4))
-        .predict(shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true",
-                                                "parallel.tensor_transport=copy", pieces}))
+        .predict(shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true", pieces}))
         .messages;
   };
   EXPECT_LT(messages("parallel.tensor_overlap=4"), 0.7 * messages("parallel.tensor_overlap=2"));
   const std::string cut = settings_of_cut(testing::h200s(4), 4, 1);
-  TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_transport=copy");
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=4");
 }
 
 TEST(Search, StagesOnOneHostUseCopyEngines) {
-  const std::string copy = "--set parallel.pipeline_transport=copy";
+  const std::string copy = "--set parallel.transport=copy";
   Cluster cluster = testing::h200s(2);
   TE_EXPECT_CONTAINS(settings_of_cut(cluster, 1, 2), copy);
   cluster.per_host = 1;

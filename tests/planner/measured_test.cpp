@@ -46,10 +46,10 @@ const Settings kTensor2{"parallel.tensor=2", "parallel.sequence=true"};
 const Settings kTensor4{"parallel.tensor=4", "parallel.sequence=true"};
 const Settings kPipeline2{"parallel.pipeline=2"}, kPipeline4{"parallel.pipeline=4"};
 const Settings kZeroBubble{"parallel.schedule=zero_bubble"};
-/// The rows of several GPUs were measured with this, unless they say otherwise.
-const Settings kValuesGathered{"parallel.fp8_param_gather=false"};
-const Settings kDataCopies{"parallel.data_transport=copy"};
-const Settings kTensorCopies{"parallel.tensor_transport=copy", "parallel.tensor_overlap=2"};
+/// The rows of several GPUs were measured with gathers of BF16 values, which this implies, unless they say otherwise.
+const Settings kValuesGathered{"logging.fp8_statistics_every=1000000"};
+const Settings kCopies{"parallel.transport=copy"};
+const Settings kTensorCopies{"parallel.tensor_overlap=2"};
 const Settings kFourPieces{"parallel.tensor_overlap=4"};
 const Settings kBothForms{"precision.fp8_keep_weights=both"};
 
@@ -118,7 +118,7 @@ std::vector<Row> two_gpus() {
       row("DP2", {}, 20780),
       row("DP2, 2 microbatches", batch(2, 8), 20011),
       row("DP2, 2 microbatches, FP8 weights gathered as bytes",
-          batch(2, 8) + Settings{"parallel.fp8_param_gather=true"}, 20416),
+          batch(2, 8) + Settings{"logging.fp8_statistics_every=0"}, 20416),
       row("DP2, shard gradients", {"parallel.shard=gradients"}, 19650),
       row("DP2, shard parameters", {"parallel.shard=parameters"}, 18884),
       row("DP2, shard parameters, recompute full", {"parallel.shard=parameters", "training.recompute=full"},
@@ -129,11 +129,11 @@ std::vector<Row> two_gpus() {
           131072 / 3.142 / 2),
       // One benchmark session, 16 microbatches of 2 x 4096 per step in total; FP8 weights gathered as bytes.
       later("DP2", {}, 21145),
-      later("DP2, data_transport copy", kDataCopies, 21078),
+      later("DP2, copies", kCopies, 21078),
       later("DP2, shard gradients", Settings{"parallel.shard=gradients"}, 19780),
-      later("DP2, shard gradients, copies", kDataCopies + Settings{"parallel.shard=gradients"}, 20232),
+      later("DP2, shard gradients, copies", kCopies + Settings{"parallel.shard=gradients"}, 20232),
       later("DP2, shard parameters", Settings{"parallel.shard=parameters"}, 19423),
-      later("DP2, shard parameters, copies", kDataCopies + Settings{"parallel.shard=parameters"}, 19941),
+      later("DP2, shard parameters, copies", kCopies + Settings{"parallel.shard=parameters"}, 19941),
       later("DP2, shard parameters, BF16 gathers", kValuesGathered + Settings{"parallel.shard=parameters"},
             18633),
       later("TP2", kTensor2 + kKeepAll, 17735),
@@ -150,18 +150,17 @@ std::vector<Row> two_gpus() {
 /// The shape of 7B with 16 layers, 16 microbatches of 2 x 4096, in one benchmark session.
 std::vector<Row> two_h100() {
   const Settings kOfAll = batch(2, 32) + kKeepAll + kPipeline2 + Settings{"model.num_layers=16"};
-  const Settings kInterleaved{"parallel.schedule=interleaved"}, kTwoChunks{"parallel.virtual_stages=2"},
-      kStageCopies{"parallel.pipeline_transport=copy"};
+  const Settings kInterleaved{"parallel.schedule=interleaved"}, kTwoChunks{"parallel.virtual_stages=2"};
   const auto row = [&](const char* what, const Settings& settings, double measured) {
     return Row{what, "llama7b_fp8", 2, kOfAll + settings, measured, "h100"};
   };
   return {
       row("PP2 zero_bubble", kZeroBubble, 37099),
-      row("PP2 zero_bubble, copies", kZeroBubble + kStageCopies, 37362),
+      row("PP2 zero_bubble, copies", kZeroBubble + kCopies, 37362),
       row("PP2 zero_bubble, 2 virtual stages", kZeroBubble + kTwoChunks, 35510),
-      row("PP2 zero_bubble, 2 virtual stages, copies", kZeroBubble + kTwoChunks + kStageCopies, 37502),
+      row("PP2 zero_bubble, 2 virtual stages, copies", kZeroBubble + kTwoChunks + kCopies, 37502),
       row("PP2 interleaved, 2 virtual stages", kInterleaved + kTwoChunks, 36207),
-      row("PP2 interleaved, 2 virtual stages, copies", kInterleaved + kTwoChunks + kStageCopies, 37198),
+      row("PP2 interleaved, 2 virtual stages, copies", kInterleaved + kTwoChunks + kCopies, 37198),
   };
 }
 
@@ -184,7 +183,9 @@ std::vector<Row> four_gpus() {
       row("TP2 x DP2, 8 microbatches", batch(2, 32) + kTensor2 + kKeepAll, 17287),
       row("TP4, 4 microbatches of 4", batch(4, 16) + kTensor4 + kKeepAll, 15337),
       row("TP4, 4 microbatches of 4, tensor_overlap 2",
-          batch(4, 16) + kTensor4 + kKeepAll + Settings{"parallel.tensor_overlap=2"}, 15250),
+          batch(4, 16) + kTensor4 + kKeepAll +
+              Settings{"parallel.tensor_overlap=2", "parallel.transport=nccl"},
+          15250),
       row("TP4, 8 microbatches of 2", batch(2, 16) + kTensor4 + kKeepAll, 14437),
       row("PP4 1f1b, 16 microbatches", batch(1, 16) + kPipeline4 + kKeepAll, 15772),
       row("PP4 zero_bubble, 16 microbatches", batch(1, 16) + kPipeline4 + kZeroBubble + kKeepAll, 17097),
@@ -196,7 +197,6 @@ std::vector<Row> four_gpus() {
 /// Four H200 of one host, measured one after the other: the shape of 7B with 12 layers, which one GPU holds, 131,072
 /// tokens per step unless stated otherwise; and the 8B config.
 std::vector<Row> twelve_layers_and_8b() {
-  const Settings kStageCopies{"parallel.pipeline_transport=copy"};
   const auto row = [](const char* what, int gpus, int micro, const Settings& settings, double measured) {
     return Row{what, "llama7b_fp8", gpus,
                batch(micro, 32) + kKeepAll + Settings{"model.num_layers=12"} + settings, measured};
@@ -213,14 +213,14 @@ std::vector<Row> twelve_layers_and_8b() {
       row("TP4, copies in 4 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopies + kFourPieces, 43510),
       row("TP4, copies in 4 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopies + kFourPieces, 47076),
       row("TP2 x PP2 zero_bubble, copies", 4, 2,
-          kTensor2 + kTensorCopies + kPipeline2 + kZeroBubble + kStageCopies, 45100),
+          kTensor2 + kTensorCopies + kPipeline2 + kZeroBubble + kCopies, 45100),
       row("PP4 zero_bubble, copies, 64 microbatches", 4, 2,
-          batch(2, 128) + kPipeline4 + kZeroBubble + kStageCopies, 44966),
+          batch(2, 128) + kPipeline4 + kZeroBubble + kCopies, 44966),
       row("DP4", 4, 2, {}, 53637),
       row("DP4, shard parameters, copies, recompute selective", 4, 2,
-          kDataCopies + Settings{"parallel.shard=parameters", "training.recompute=selective"}, 51924),
+          kCopies + Settings{"parallel.shard=parameters", "training.recompute=selective"}, 51924),
       {"8B, DP4, shard gradients, copies", "llama3.1_8b_fp8", 4,
-       batch(1, 32) + kDataCopies + Settings{"parallel.shard=gradients"}, 15415},
+       batch(1, 32) + kCopies + Settings{"parallel.shard=gradients"}, 15415},
       {"8B, CP4, 32,768 tokens, shard parameters", "llama3.1_8b_fp8", 4,
        batch(1, 4) + Settings{"model.seq_length=32768", "parallel.context=4", "parallel.shard=parameters"},
        7842},

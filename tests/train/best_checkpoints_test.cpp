@@ -13,14 +13,12 @@ using checkpoint::Validation;
 using train::BestCheckpoints;
 using train::SetLoss;
 
-BestCheckpoints best_of(int64_t keep, int64_t patience, double min_delta = 0.0) {
-  config::TrainingConfig training;
-  training.best_valid_set = "books";
-  training.early_stopping_patience = patience;
-  training.early_stopping_min_delta = min_delta;
-  config::CheckpointConfig checkpoint;
-  checkpoint.keep_best = keep;
-  return {training, checkpoint};
+BestCheckpoints best_of(int64_t keep, int64_t patience) {
+  config::Config config;
+  config.data.valid = {{"books", {}}, {"code", {}}};
+  config.training.early_stopping_patience = patience;
+  config.checkpoint.keep_best = keep;
+  return BestCheckpoints(config);
 }
 
 TEST(BestCheckpoints, KeepsTheLowestLosses) {
@@ -58,23 +56,23 @@ TEST(BestCheckpoints, KeepsNoneByDefault) {
 }
 
 TEST(EarlyStopping, StopsAfterPatience) {
-  const BestCheckpoints best = best_of(0, 2, 0.1);
+  const BestCheckpoints best = best_of(0, 2);
   Validation state;
   best.evaluated(state, 3.0);
-  best.evaluated(state, 2.95);  // lower, but not by more than 0.1
-  EXPECT_EQ(state.lowest, 3.0);
+  best.evaluated(state, 3.0);  // not lower
+  EXPECT_EQ(state.without_gain, 1);
   EXPECT_FALSE(best.exhausted(state));
   best.evaluated(state, 2.85);
   EXPECT_EQ(state.lowest, 2.85);
   EXPECT_EQ(state.without_gain, 0);
   best.evaluated(state, std::nan(""));
   EXPECT_FALSE(best.exhausted(state));
-  best.evaluated(state, 2.8);
+  best.evaluated(state, 2.9);
   EXPECT_TRUE(best.exhausted(state));
-  EXPECT_FALSE(best_of(0, 3, 0.1).exhausted(state));
-  EXPECT_FALSE(best_of(0, 0, 0.1).exhausted(state));
+  EXPECT_FALSE(best_of(0, 3).exhausted(state));
+  EXPECT_FALSE(best_of(0, 0).exhausted(state));
   EXPECT_EQ(best.describe(state),
-            "the loss of validation set books has not improved by more than 0.1 in 2 evaluations "
+            "the loss of validation set books has not improved in 2 evaluations "
             "(training.early_stopping_patience); the lowest loss is 2.8500");
 }
 

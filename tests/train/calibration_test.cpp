@@ -75,7 +75,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(Calibration, FirstStepIsAccurateInDeepModels) {
   // FP32 scales, like those of delayed scaling.
   config::Config tensorwise = deep(config::Fp8Mode::hybrid, config::Fp8Recipe::tensorwise);
-  tensorwise.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;
+  tensorwise.precision.fp8_scale_format = config::Fp8ScaleFormat::fp32;
   const FirstStep exact = first_step(deep(config::Fp8Mode::off, config::Fp8Recipe::delayed)),
                   current = first_step(tensorwise),
                   delayed = first_step(deep(config::Fp8Mode::hybrid, config::Fp8Recipe::delayed));

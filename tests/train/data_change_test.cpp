@@ -31,10 +31,9 @@ class DataChange : public ::testing::Test {
     const Result refused = resume(overrides);
     expect_refused(refused, key + ": " + prefix + " is not the data of " + folder_.checkpoint("a", 2) +
                                 " (30 documents, 1200 tokens, xxh3:");
-    TE_EXPECT_CONTAINS(refused.error, "or set data.check_fingerprint to false");
+    TE_EXPECT_CONTAINS(refused.error, "or set data.check to false");
     EXPECT_EQ(testing::read_file(folder_.run_folder("a") + "/loss.csv"), logged);
-    const Result wanted =
-        resume(overrides + Overrides{"data.check_fingerprint=false", "training.train_steps=3"});
+    const Result wanted = resume(overrides + Overrides{"data.check=false", "training.train_steps=3"});
     EXPECT_EQ(wanted.code, 0) << wanted.error;
     TE_EXPECT_CONTAINS(wanted.out + wanted.error, key + ": " + prefix + " is not the data of ");
     // From now on the run uses the new dataset.

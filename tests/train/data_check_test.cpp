@@ -57,9 +57,9 @@ TEST_F(DataCheck, DatasetOfAnotherTokenizerIsRefusedUnlessAllowed) {
                              " was created with the tokenizer other/tokenizer.json (200 tokens, xxh3:0), " +
                              "which differs from the tokenizer of data.tokenizer, bytes (257 tokens, " +
                              bytes().hash + ")");
-  TE_EXPECT_CONTAINS(result.error, "or set data.check_tokenizer to false");
+  TE_EXPECT_CONTAINS(result.error, "or set data.check to false");
   EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/loss.csv"));
-  EXPECT_EQ(folder_.run("a", {overrides[0], overrides[1], "data.check_tokenizer=false"}).code, 0);
+  EXPECT_EQ(folder_.run("a", {overrides[0], overrides[1], "data.check=false"}).code, 0);
 }
 
 TEST_F(DataCheck, MatchingTokenizerAndDatasetsWithoutRecordTrain) {

@@ -142,31 +142,28 @@ TEST(Fp16, MuonUpdatesByTheSmallestGradients) {
 const Overrides kFp16 = {"precision.dtype=fp16"};
 
 // The initial scale is far too high, so the first steps lower it; more of them are skipped than max_nonfinite_steps
-// allows for other reasons. Then the scale changes by the rule.
+// allows for other reasons.
 TEST(Fp16Training, FindsItsScaleAndLearns) {
   const TrainFolder folder;
   const testing::Result result =
       folder.run("a", kFp16 + Overrides{"precision.initial_loss_scale=1.099511627776e12",  // 2^40
-                                        "precision.loss_scale_window=4", "training.max_nonfinite_steps=3",
-                                        "training.train_steps=60", "optimizer.decay_steps=60"});
+                                        "training.max_nonfinite_steps=3", "training.train_steps=60",
+                                        "optimizer.decay_steps=60"});
   ASSERT_EQ(result.code, 0) << result.out << result.error;
   const std::vector<json> steps = folder.records("a");
   ASSERT_EQ(steps.size(), 60u);
   double scale = 0x1p40;
-  int good = 0, skipped = 0, grown = 0;
+  int skipped = 0;
   for (const json& step : steps) {
     EXPECT_EQ(step["loss_scale"].get<double>(), scale) << step["step"];
     const bool finite = !step["grad_norm"].is_null();
     EXPECT_EQ(step["skipped"].get<bool>(), !finite);
     EXPECT_TRUE(step["loss"].is_number()) << "the forward pass has no scale";
     skipped += finite ? 0 : 1;
-    good = finite ? good + 1 : 0;
     if (!finite) scale /= 2;
-    if (good == 4) scale *= 2, good = 0, ++grown;
   }
   EXPECT_EQ(steps.back()["skipped_total"], skipped);
   EXPECT_GT(skipped, 6);
-  EXPECT_GT(grown, 3);
   EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>() - 1.0);
   TE_EXPECT_CONTAINS(result.out,
                      "gradients overflow FP16, update skipped; the loss scale changes from 2^40 to 2^39");
@@ -179,18 +176,12 @@ TEST(Fp16Training, FindsItsScaleAndLearns) {
 // The scale cannot decrease, so non-finite gradients count as in any other run.
 TEST(Fp16Training, StopsIfTheScaleCannotDecrease) {
   const TrainFolder folder;
-  for (const Overrides& scale : {Overrides{"precision.loss_scale=1.099511627776e12"},
-                                 Overrides{"precision.initial_loss_scale=2.199023255552e12",
-                                           "precision.min_loss_scale=1.099511627776e12"}}) {
-    const std::string run = std::to_string(scale.size());
-    const testing::Result result =
-        folder.run(run, kFp16 + scale +
-                            Overrides{"training.max_nonfinite_steps=3", "training.train_steps=60",
-                                      "checkpoint.save_every=1"});
-    EXPECT_EQ(result.code, 3) << result.out;
-    TE_EXPECT_CONTAINS(result.out, "not finite in 3 consecutive steps");
-    EXPECT_EQ(folder.records(run).size(), 2 + scale.size());
-  }
+  const testing::Result result = folder.run(
+      "a", kFp16 + Overrides{"precision.loss_scale=1.099511627776e12", "training.max_nonfinite_steps=3",
+                             "training.train_steps=60", "checkpoint.save_every=1"});
+  EXPECT_EQ(result.code, 3) << result.out;
+  TE_EXPECT_CONTAINS(result.out, "not finite in 3 consecutive steps");
+  EXPECT_EQ(folder.records("a").size(), 3u);
 }
 
 // Non-finite losses count at once, whatever the scale is.
@@ -212,11 +203,11 @@ TEST(Fp16Training, AnotherDtypeResumesFromTheSameCheckpoint) {
   const auto manifest = [&](int64_t step) {
     return testing::read_file(folder.checkpoint("a", step) + "/manifest.json");
   };
-  TE_EXPECT_CONTAINS(manifest(3), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":3,\"hysteresis\":1}");
+  TE_EXPECT_CONTAINS(manifest(3), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":3}");
   ASSERT_EQ(folder.run("a", {"training.train_steps=4", "checkpoint.resume=auto"}).code, 0);
   EXPECT_EQ(manifest(4).find("\"loss_scale\": {"), std::string::npos);
   ASSERT_EQ(folder.run("a", kFp16 + Overrides{"training.train_steps=5", "checkpoint.resume=auto"}).code, 0);
-  TE_EXPECT_CONTAINS(manifest(5), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":1,\"hysteresis\":1}");
+  TE_EXPECT_CONTAINS(manifest(5), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":1}");
 }
 
 // Both ranks lower the scale together, and take the same steps as one rank up to summation order.

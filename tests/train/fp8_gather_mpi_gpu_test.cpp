@@ -65,7 +65,7 @@ TEST(Fp8GatherGpu, IsBitwiseEqualToARunWithout) {
     }
     SCOPED_TRACE("powers of two, sharded gradients, one bucket of all layers");
     config::Config sharded = config;
-    sharded.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::power_of_two;
+    sharded.precision.fp8_scale_format = config::Fp8ScaleFormat::power_of_two;
     sharded.parallel.shard = Shard::gradients;
     sharded.parallel.bucket_size = 1'000'000'000;
     expect_same_losses(sharded);

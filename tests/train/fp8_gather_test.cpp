@@ -1,5 +1,5 @@
-// parallel.fp8_param_gather in whole runs with two data-parallel ranks: all output is bitwise equal to that of a run
-// that gathers BF16 values, whatever else reads or changes the weights.
+// Gathers of FP8 weights in whole runs with two data-parallel ranks: all output is bitwise equal to that of a run that
+// gathers BF16 values, whatever else reads or changes the weights.
 #include <nlohmann/json.hpp>
 
 #include "core/memory_plan.h"
@@ -10,13 +10,13 @@ namespace {
 
 using nlohmann::json;
 
-const Overrides kGatherFp8 = {"precision.fp8=hybrid",          "model.ffn_hidden_size=64",
-                              "parallel.bucket_size=1000",     "logging.fp8_stats_every=2",
-                              "training.eval_interval=2",      "training.eval_microbatches=2",
-                              "parallel.fp8_param_gather=true"};
-const Overrides kWithout = {"parallel.fp8_param_gather=false"};
-const Overrides kFp32Scales = {"precision.fp8_recipe=tensorwise",
-                               "precision.fp8_tensorwise_scale_format=fp32"};
+const Overrides kGatherFp8 = {"precision.fp8=hybrid",      "model.ffn_hidden_size=64",
+                              "parallel.bucket_size=1000", "logging.fp8_stats_every=2",
+                              "training.eval_interval=2",  "training.eval_microbatches=2"};
+/// Statistics read values before quantization, so a run that may record some gathers BF16 values. It never does here.
+const std::string kReadsValues = "logging.fp8_statistics_every=1000";
+const Overrides kWithout = {kReadsValues};
+const Overrides kFp32Scales = {"precision.fp8_recipe=tensorwise", "precision.fp8_scale_format=fp32"};
 
 /// Losses, gradient norms and FP8 records of metrics.jsonl.
 json kept_records(const TrainFolder& folder, const std::string& run) {
@@ -46,7 +46,7 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
       {"tensorwise", kFp32Scales},
       {"margin", kFp32Scales + Overrides{"precision.margin=1"}},
       {"remainders", {"optimizer.store_param_remainders=true"}},
-      {"both_forms", {"precision.fp8_keep_weights=both", "parallel.overlap_param_gather=false"}},
+      {"both_forms", {"precision.fp8_keep_weights=both"}},
       {"offloaded", {"optimizer.offload=state"}},
       {"offloaded_remainders", {"optimizer.offload=state", "optimizer.store_param_remainders=true"}},
       {"muon", {"optimizer.name=muon"}},
@@ -67,8 +67,7 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
 TEST(Fp8GatherOfARun, ReportsWhatIsGathered) {
   TrainFolder folder;
   const std::string plan = "--config " + (folder / "base.yaml") +
-                           " --ranks 2 --dry-run --set precision.fp8=hybrid --set model.ffn_hidden_size=64 "
-                           "--set parallel.fp8_param_gather=true";
+                           " --ranks 2 --dry-run --set precision.fp8=hybrid --set model.ffn_hidden_size=64";
   // Two layers of 32 x (32 + 2 * 16 + 32 + 3 * 64) weights and two norm weights, each in full granules of 128;
   // embedding, final norm and output layer with 384 rows.
   const int64_t layers = 2 * (32 * (32 + 2 * 16 + 32 + 3 * 64) + 2 * 128), ends = 2 * 384 * 32 + 128;
@@ -78,7 +77,7 @@ TEST(Fp8GatherOfARun, ReportsWhatIsGathered) {
       fmt::format(
           "gather: {} of FP8 weights and {} of other parameters over 2 data-parallel ranks, once per step",
           human_bytes(layers), human_bytes(2 * padded_ends)));
-  TE_EXPECT_CONTAINS(folder.run_raw(plan + " --set parallel.fp8_param_gather=false").out,
+  TE_EXPECT_CONTAINS(folder.run_raw(plan + " --set " + kReadsValues).out,
                      fmt::format("gather: {} of parameters over 2 data-parallel ranks, once per step",
                                  human_bytes(2 * (layers + padded_ends))));
   const std::string sharded = plan + " --set parallel.shard=parameters";
@@ -86,7 +85,7 @@ TEST(Fp8GatherOfARun, ReportsWhatIsGathered) {
                      fmt::format("gather: {} of parameters once per step, {} of FP8 weights twice per "
                                  "microbatch, over 2 data-parallel ranks",
                                  human_bytes(2 * padded_ends), human_bytes(layers)));
-  TE_EXPECT_CONTAINS(folder.run_raw(sharded + " --set parallel.fp8_param_gather=false").out,
+  TE_EXPECT_CONTAINS(folder.run_raw(sharded + " --set " + kReadsValues).out,
                      fmt::format("gather: {} of parameters once per step, {} of parameters twice per "
                                  "microbatch, over 2 data-parallel ranks",
                                  human_bytes(2 * padded_ends), human_bytes(2 * layers)));
@@ -97,8 +96,8 @@ TEST(Fp8GatherOfARun, ReportsWhatIsGathered) {
 TEST(Fp8GatherOfARun, NeedsNoPredictionOfPowerOfTwoScales) {
   TrainFolder folder;
   folder.use_ranks(2);
-  const Overrides powers = kGatherFp8 + Overrides{"precision.fp8_recipe=tensorwise",
-                                                  "precision.fp8_tensorwise_scale_format=power_of_two"};
+  const Overrides powers =
+      kGatherFp8 + Overrides{"precision.fp8_recipe=tensorwise", "precision.fp8_scale_format=power_of_two"};
   run(folder, "fp8", powers);
   run(folder, "bf16", powers + kWithout);
   EXPECT_EQ(folder.column("fp8", "loss"), folder.column("bf16", "loss"));
@@ -106,7 +105,7 @@ TEST(Fp8GatherOfARun, NeedsNoPredictionOfPowerOfTwoScales) {
   EXPECT_EQ(folder.checkpoint_bytes("fp8", 6), folder.checkpoint_bytes("bf16", 6));
 }
 
-// The key may change at a resume: checkpoints have FP32 master weights and no FP8 weights.
+// What is gathered may change at a resume: checkpoints have FP32 master weights and no FP8 weights.
 TEST(Fp8GatherOfARun, ResumesBitwiseEqual) {
   TrainFolder folder;
   folder.use_ranks(2);

@@ -65,7 +65,7 @@ struct Case {
   bool muon = false;
   double lr = 5e-3;
   std::string split = "even";  ///< parallel.pipeline_split
-  bool copies = false;         ///< parallel.tensor_transport, data_transport and pipeline_transport copy
+  bool copies = false;         ///< parallel.transport copy
   int chunks = 0;              ///< parallel.virtual_stages; 0: 2 if interleaved, else 1
   int seq = 0;                 ///< model.seq_length; 0: by width
 
@@ -151,8 +151,8 @@ inline config::Config make_config(const Case& c) {
   if (c.fp8()) {
     config.precision.fp8 = Fp8Mode::hybrid;
     config.precision.fp8_recipe = c.recipe();
-    // Both scale formats of tensorwise: FP32 if there are overrides.
-    if (!c.overrides.empty()) config.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;
+    // Both scale formats: FP32 if there are overrides.
+    if (!c.overrides.empty()) config.precision.fp8_scale_format = config::Fp8ScaleFormat::fp32;
     config.precision.amax_history_len = 8;
     config.precision.fp8_output_layer = c.fp8_head;
     config.precision.overrides = c.overrides;
@@ -163,7 +163,7 @@ inline config::Config make_config(const Case& c) {
   p.pipeline = c.pipeline;
   p.sequence = c.sequence;
   p.tensor_overlap = c.overlap;
-  if (c.copies) p.tensor_transport = p.data_transport = p.pipeline_transport = config::Transport::copy;
+  p.transport = c.copies ? config::Transport::copy : config::Transport::nccl;
   p.schedule = c.schedule;
   p.pipeline_split = c.split;
   p.virtual_stages = c.chunks > 0 ? c.chunks : c.schedule == PipelineSchedule::interleaved ? 2 : 1;

@@ -320,36 +320,6 @@ TEST_P(Layout, EqualsOneRank) {
   }
 }
 
-/// Buffering received data before its pass changes no bit, with any schedule.
-TEST(Receives, OverlapChangesNoBit) {
-  if (world().size() == 1) GTEST_SKIP() << "no pipeline";
-  const RunOptions options{.steps = 3, .grads_at = {2}, .valid_microbatches = 2};
-  for (const PipelineSchedule schedule : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
-                                          PipelineSchedule::interleaved, PipelineSchedule::zero_bubble}) {
-    SCOPED_TRACE(to_string(schedule));
-    Case c{.family = Family::llama, .precision = Precision::delayed};
-    c.pipeline = world().size() < 4 ? 2 : 4;
-    c.tensor = world().size() / c.pipeline;
-    c.schedule = schedule;
-    c.layers = 2 * c.pipeline;
-    config::Config config = make_config(c);
-    const Groups groups =
-        Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), c.tensor, 1, c.pipeline));
-    const Trace late = train_small(config, groups, options);
-    config.parallel.overlap_receive = true;
-    const Trace early = train_small(config, groups, options);
-    EXPECT_EQ(early.loss, late.loss);
-    EXPECT_EQ(early.grad_norm, late.grad_norm);
-    EXPECT_EQ(early.valid_loss, late.valid_loss);
-    EXPECT_EQ(early.fp8, late.fp8);
-    ASSERT_EQ(early.mains.size(), late.mains.size());
-    for (size_t i = 0; i < late.mains.size(); ++i) {
-      EXPECT_EQ(early.mains[i].value, late.mains[i].value) << late.mains[i].name;
-      EXPECT_EQ(early.grads.at(2)[i].value, late.grads.at(2)[i].value) << late.mains[i].name;
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Cases, Layout, ::testing::ValuesIn(with_copies(cases_of(world().size()))),
                          [](const auto& info) { return info.param.name; });
 

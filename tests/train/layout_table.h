@@ -18,7 +18,7 @@ Case named(std::string_view name, Case rest = {});
 /// The cases of a job with this many ranks.
 std::vector<Case> cases_of(int ranks);
 
-/// Adds the cases with sequence parallelism again with all three transports `copy`, with one chunk, chunks of one
+/// Adds the cases with sequence parallelism again with parallel.transport copy, with one chunk, chunks of one
 /// rank's tokens, and chunks of half as many.
 std::vector<Case> with_copies(std::vector<Case> cases);
 

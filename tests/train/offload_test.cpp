@@ -102,8 +102,7 @@ TEST(Offload, ChangesNoBitOfALayout) {
   for (const std::string shard : {"optimizer", "gradients", "parameters"})
     runs += expect_offloading_changes_nothing(folder, "shard_" + shard,
                                               small + Overrides{"parallel.shard=" + shard});
-  runs += expect_offloading_changes_nothing(
-      folder, "shared_mains", small + kRemainders + Overrides{"parallel.overlap_param_gather=false"});
+  runs += expect_offloading_changes_nothing(folder, "shared_mains", small + kRemainders);
   runs += expect_offloading_changes_nothing(folder, "shared_fp32",
                                             {"precision.dtype=fp32", "parallel.bucket_size=1000"});
   runs += expect_offloading_changes_nothing(
@@ -153,7 +152,7 @@ TEST(OffloadPlan, MovesStateAndNothingElse) {
     return std::make_unique<train::StepRunner>(shipped("llama7b_fp8", std::move(overrides)), context);
   };
   const auto none = plan_of({}), moments = plan_of({"optimizer.offload=moments"}),
-             state = plan_of({"optimizer.offload=state", "optimizer.offload_buffer_mib=64"});
+             state = plan_of({"optimizer.offload=state"});
   EXPECT_EQ(none->plan().total_host_bytes(), 0);
   for (const MemoryKind kind : {MemoryKind::parameters, MemoryKind::main_grads, MemoryKind::activations,
                                 MemoryKind::scratch, MemoryKind::fp8_weights}) {
@@ -163,7 +162,7 @@ TEST(OffloadPlan, MovesStateAndNothingElse) {
   EXPECT_EQ(moments->plan().bytes(MemoryKind::main_params), none->plan().bytes(MemoryKind::main_params));
   EXPECT_EQ(state->plan().bytes(MemoryKind::main_params), 0);
   EXPECT_EQ(state->plan().host_bytes(MemoryKind::main_params), none->plan().bytes(MemoryKind::main_params));
-  EXPECT_LE(state->plan().bytes(MemoryKind::offload_slots), int64_t{64} << 20);
+  EXPECT_LE(state->plan().bytes(MemoryKind::offload_slots), optim::kOffloadBufferBytes);
 }
 
 // FP8 weights cannot be quantized from FP32 master weights in host memory.

@@ -116,8 +116,7 @@ TEST(Plan, OfTensorParallelRanksIsEqualWithCopyEngines) {
       for (const std::string extra :
            {"optimizer.name=adamw", "optimizer.name=muon", "training.recompute=full"}) {
         SCOPED_TRACE(::testing::Message() << name << ", " << tensor << " tensor-parallel ranks, " << extra);
-        const std::vector<std::string> plans =
-            tensor_plans(name, tensor, {"parallel.tensor_transport=copy", extra});
+        const std::vector<std::string> plans = tensor_plans(name, tensor, {"parallel.transport=copy", extra});
         for (const std::string& plan : plans) EXPECT_EQ(plan, plans[0]);
         EXPECT_NE(plans[0].find("tensor_transport.slots"), std::string::npos);
       }
@@ -143,8 +142,7 @@ TEST(Plan, OfDataParallelRanksIsEqualWithCopyEngines) {
   };
   for (const std::string shard : {"optimizer", "gradients", "parameters"}) {
     SCOPED_TRACE(shard);
-    const std::vector<std::string> copied =
-        plans({"parallel.data_transport=copy", "parallel.shard=" + shard});
+    const std::vector<std::string> copied = plans({"parallel.transport=copy", "parallel.shard=" + shard});
     for (const std::string& plan : copied) EXPECT_EQ(plan, copied[0]);
     EXPECT_NE(copied[0].find("data_transport.slots"), std::string::npos);
   }
@@ -173,7 +171,7 @@ std::vector<std::string> lines_of_stages(const std::string& buffer, int stages,
 
 // Stages with different layers find each other's landing buffers by their position in one tensor.
 TEST(Plan, OfStagesHasTheSameLandingBuffers) {
-  const std::string copy = "parallel.pipeline_transport=copy", chunks = "parallel.virtual_stages=2";
+  const std::string copy = "parallel.transport=copy", chunks = "parallel.virtual_stages=2";
   const auto lines = [](int stages, std::vector<std::string> overrides) {
     return lines_of_stages("pipeline.arriving", stages, std::move(overrides));
   };
@@ -194,7 +192,7 @@ TEST(Plan, OfStagesHasTheSameLandingBuffers) {
   EXPECT_EQ(lines(1, {copy})[0], "");
 }
 
-// Copy engines need no progress by the receiver, so two send buffers are enough, and receives need no others.
+// Copy engines need no progress by the receiver, so two send buffers are enough.
 TEST(Plan, OfStagesWithCopyEnginesHasTwoSendBuffersPerDirection) {
   const auto count = [](std::vector<std::string> overrides) {
     overrides.insert(overrides.end(), {"parallel.schedule=zero_bubble", "parallel.virtual_stages=2"});
@@ -203,10 +201,8 @@ TEST(Plan, OfStagesWithCopyEnginesHasTwoSendBuffersPerDirection) {
       counts.push_back(std::count(stage.begin(), stage.end(), '\n'));
     return counts;
   };
-  const std::string early = "parallel.overlap_receive=true";
   EXPECT_EQ(count({}), (std::vector<std::ptrdiff_t>{6, 4, 4, 6}));
-  EXPECT_EQ(count({early}), (std::vector<std::ptrdiff_t>{8, 6, 6, 8}));
-  EXPECT_EQ(count({"parallel.pipeline_transport=copy", early}), (std::vector<std::ptrdiff_t>{4, 4, 4, 4}));
+  EXPECT_EQ(count({"parallel.transport=copy"}), (std::vector<std::ptrdiff_t>{4, 4, 4, 4}));
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ class RunFolders : public ::testing::Test {
 };
 
 TEST_F(RunFolders, SecondRunInTheFolderIsRefused) {
-  const pid_t first = folder_.start("a", {"training.train_steps=1000000", "logging.jsonl=false"});
+  const pid_t first = folder_.start("a", {"training.train_steps=1000000"});
   wait_for_steps();
   TrainFolder other;
   const std::string lock = read_file(folder_.run_folder("a") + "/run.lock");
@@ -201,7 +201,7 @@ TEST_F(RunFolders, DamagedNewestCheckpointFallsBackToThePreviousOne) {
   const auto damaged = [&](const std::function<void()>& how) {
     EXPECT_EQ(folder_.run("a", {"checkpoint.save_every=2", "training.train_steps=4"}).code, 0);
     how();
-    Result result = folder_.run("a", {"checkpoint.resume=auto", "checkpoint.resume_fallback=false"});
+    Result result = folder_.run("a", {"checkpoint.resume=" + folder_.checkpoint("a", 4)});
     expect_refused(result, "step_00000004");
     result = folder_.run("a", resume);
     EXPECT_EQ(result.code, 0) << result.error;

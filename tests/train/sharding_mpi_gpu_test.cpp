@@ -65,7 +65,7 @@ TEST(ShardingGpu, CopyEnginesMatchNcclAndAreReproducible) {
                    << "precision " << static_cast<int>(precision) << ", shard " << to_string(shard));
       config.parallel.shard = shard;
       const auto run = [&](config::Transport transport, bool overlap) {
-        config.parallel.data_transport = transport;
+        config.parallel.transport = transport;
         config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = overlap;
         const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
         const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1),

@@ -45,7 +45,7 @@ class Sharding : public ::testing::TestWithParam<Case> {
   Trace run(Shard shard, int microbatches, const Groups& groups) const {
     config::Config config = make_config(GetParam());
     config.parallel.shard = shard;
-    if (groups.data_peer_transport() != nullptr) config.parallel.data_transport = config::Transport::copy;
+    if (groups.data_peer_transport() != nullptr) config.parallel.transport = config::Transport::copy;
     config.training.global_batch_size =
         config.training.micro_batch_size * microbatches * grid_[parallel::Axis::data];
     config::validate(config);
@@ -84,7 +84,7 @@ TEST_P(Sharding, WithSeveralMicrobatchesSumsInAFixedOrder) {
               c.name.c_str(), first, mains);
 }
 
-// parallel.data_transport copy: the same sums, through other memory.
+// parallel.transport copy: the same sums, through other memory.
 TEST_P(Sharding, WithCopyEnginesIsBitwiseEqual) {
   if (GetParam().muon) GTEST_SKIP() << "Muon gathers its updates differently";
   const Groups copying = Groups::connect(world(), Context::cpu(), grid_, {.use_data_copy_engines = true});

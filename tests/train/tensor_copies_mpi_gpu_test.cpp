@@ -1,4 +1,4 @@
-// parallel.tensor_transport copy on GPUs: losses and gradient norms equal those of NCCL within rounding for any number
+// parallel.transport copy on GPUs: losses and gradient norms equal those of NCCL within rounding for any number
 // of chunks, and are bitwise reproducible.
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ std::vector<float> run(const config::Config& config) {
   const Groups groups =
       Groups::connect(world(), context, ProcessGrid::of(world().size(), world().size(), 1, 1),
                       train::connect_options(config));
-  EXPECT_EQ(groups.tensor_peer_transport() != nullptr, config.parallel.tensor_transport == Transport::copy);
+  EXPECT_EQ(groups.tensor_peer_transport() != nullptr, config.parallel.tensor_copies());
   return run_random_steps(context, config, groups, kCopySteps);
 }
 
@@ -67,7 +67,7 @@ TEST(TensorCopiesGpu, MatchNcclAndAreReproducible) {
       const double first = fp32 ? 2e-6 : 2e-3, any = fp32 ? 2e-5 : fp8 ? 0.1 : 2e-2;
       config::Config config = make_tensor_config(precision, recompute);
       const std::vector<float> nccl = run(config);
-      config.parallel.tensor_transport = Transport::copy;
+      config.parallel.transport = Transport::copy;
       for (const int overlap : {1, world().size(), 2 * world().size()}) {
         SCOPED_TRACE(::testing::Message() << "precision " << static_cast<int>(precision) << ", recompute "
                                           << to_string(recompute) << ", overlap " << overlap);

@@ -151,10 +151,6 @@ class EventFiles(Run):
         self.train("logging.tensorboard=false")
         self.assertEqual(list(self.folder.glob("*tfevents*")), [])
 
-    def test_without_the_other_logs(self):
-        self.train("logging.jsonl=false", "logging.csv=")
-        self.assertEqual(list(self.scalar(self.events(), "train/loss")), [1, 2, 3, 4, 5, 6])
-
     def test_scripts_report_reads_the_same_run(self):
         self.train()
         (file,) = self.folder.glob("events.out.tfevents.*")

@@ -42,17 +42,7 @@ void rope(const Context& context, const Rope& args);
 ///           where D is the number of rotated channels. With low and high the i of beta_fast and beta_slow rotations
 ///           (with truncate rounded down and up, within 0 and D - 1): s frequency + (1 - s) frequency / factor,
 ///           s = 1 - clamp((i - low) / (high - low)); cosine and sine are multiplied by attention_factor
-struct RopeScaling {
-  RopeScalingKind kind = RopeScalingKind::none;
-  double factor = 1.0;                              ///< at least 1
-  double low_freq_factor = 1.0;                     ///< llama3 only, below high_freq_factor
-  double high_freq_factor = 4.0;                    ///< llama3 only
-  int64_t original_max_position_embeddings = 8192;  ///< llama3 and yarn
-  double beta_fast = 32.0;                          ///< yarn only
-  double beta_slow = 1.0;                           ///< yarn only, below beta_fast
-  double attention_factor = 0.0;                    ///< yarn only; 0 means 0.1 ln(factor) + 1
-  bool truncate = true;                             ///< yarn only
-};
+using te::RopeScaling;
 
 /// Fills host tables of [seq, head_dim / 2], computed in double precision and rounded to FP32. Only the first
 /// `rotary_pairs` pairs of a head are rotated (0: all), with the frequencies of a head of 2 * rotary_pairs channels;

@@ -43,7 +43,6 @@ struct Message {
   int ranks;
   Communicator* communicator = nullptr;       ///< null for pipeline send and receive
   parallel::PeerTransport* copies = nullptr;  ///< copy engines, used instead of the communicator if set
-  parallel::PeerLinks* links = nullptr;       ///< copy engines, used instead of the channels if set
 
   int64_t bytes() const { return elements * static_cast<int64_t>(dtype_size(dtype)); }
   /// Minimum number of bytes that a rank sends per byte of the buffer. It makes rates of groups of any size comparable
@@ -90,15 +89,11 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     messages.push_back({name, std::move(what), exchange, dtype, elements, group.size(), &group});
   };
   // With NCCL, and also with copy engines if the config sets them.
-  const auto add_both = [&](const char* name, const std::string& what, Exchange exchange, DType dtype,
-                            int64_t elements, Communicator& group, parallel::PeerTransport* copies) {
-    add(name, what, exchange, dtype, elements, group);
-    if (copies == nullptr) return;
-    add(name, what + ", copy engines", exchange, dtype, elements, group);
-    messages.back().copies = copies;
-  };
   const auto add_tokens = [&](const std::string& what, Exchange exchange, DType dtype, int64_t elements) {
-    add_both("tensor", what, exchange, dtype, elements, groups.tensor(), groups.tensor_peer_transport());
+    add("tensor", what, exchange, dtype, elements, groups.tensor());
+    if (groups.tensor_peer_transport() == nullptr) return;
+    add("tensor", what + ", copy engines", exchange, dtype, elements, groups.tensor());
+    messages.back().copies = groups.tensor_peer_transport();
   };
   if (grid[Axis::tensor] > 1) {
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
@@ -136,8 +131,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     const DType gradients =
         config.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16;
     const auto add_bucket = [&](const char* what, Exchange exchange, DType dtype, int64_t elements) {
-      if (elements > 0)
-        add_both("data", what, exchange, dtype, elements, groups.data(), groups.data_peer_transport());
+      if (elements > 0) add("data", what, exchange, dtype, elements, groups.data());
     };
     add_bucket("gradients of a bucket", Exchange::reduce_scatter, gradients, largest);
     add_bucket("weights of a bucket", Exchange::all_gather, dims.dtype, values);
@@ -146,12 +140,6 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
   if (grid[Axis::pipeline] > 1) {
     messages.push_back({"pipeline", "residual stream, stage 0 to 1 and back", Exchange::send_receive,
                         dims.dtype, dims.residual_rows * dims.hidden, 2});
-    if (groups.pipeline_peer_links() != nullptr) {
-      Message copied = messages.back();
-      copied.what += ", copy engines";
-      copied.links = groups.pipeline_peer_links();
-      messages.push_back(std::move(copied));
-    }
   }
   return messages;
 }
@@ -167,35 +155,6 @@ void there_and_back(const Context& context, const Groups& groups, const Tensor& 
     groups.receive(context, received, Channel::forward_from_previous);
     groups.send(context, sent, Channel::backward_to_previous);
   }
-}
-
-/// there_and_back with copy engines. Sends use the context's own CUDA stream, so the return waits for the first send.
-void there_and_back_copied(const Context& context, const Groups& groups, parallel::PeerLinks& links,
-                           const Tensor& sent, const Tensor& received) {
-  const bool first = groups.at()[Axis::pipeline] == 0;
-  const Channel to = first ? Channel::forward_to_next : Channel::backward_to_previous;
-  if (!first) links.receive(context, received, Channel::forward_from_previous);
-  links.wait_until_free(context, to);
-  links.send(context, sent, to);
-  if (first) links.receive(context, received, Channel::backward_from_next);
-}
-
-/// Milliseconds of sending the residual stream from one stage to the next; 0 if this rank does not take part.
-/// Collective over all ranks of the world.
-double stream_ms(const Context& context, int repeats, const Groups& groups, const Message& message,
-                 const Tensor& sent, const Tensor& received) {
-  const bool takes_part = groups.at()[Axis::pipeline] <= 1;
-  if (message.links == nullptr) {
-    if (!takes_part) return 0;
-    return median_ms(context, repeats, [&] { there_and_back(context, groups, sent, received); }) / 2;
-  }
-  const DeviceBuffer memory(context, 2 * sent.bytes());
-  const auto landing =
-      message.links->register_buffers(context, {memory.data(), sent.dtype, {2 * sent.numel()}}, 1);
-  if (!takes_part) return 0;
-  return median_ms(context, repeats,
-                   [&] { there_and_back_copied(context, groups, *message.links, sent, received); }) /
-         2;
 }
 
 /// Milliseconds of a collective with copy engines. Collective over all ranks of the world.
@@ -228,7 +187,10 @@ double message_ms(const Context& context, int repeats, const Groups& groups, con
   const Tensor full{first.data(), message.dtype, {message.elements}};
   const Tensor result{second.data(), message.dtype, {message.elements}};
   fill_random(context, full);
-  if (message.communicator == nullptr) return stream_ms(context, repeats, groups, message, full, result);
+  if (message.communicator == nullptr) {
+    if (groups.at()[Axis::pipeline] > 1) return 0;
+    return median_ms(context, repeats, [&] { there_and_back(context, groups, full, result); }) / 2;
+  }
   Communicator& group = *message.communicator;
   const int64_t shard = message.elements / group.size();
   const Tensor own{second.data(), message.dtype, {shard}};

@@ -46,15 +46,6 @@ void GradientReducer::plan(MemoryPlan& plan) {
     for (const FlatRange& range : ranges) count += range.end - range.begin;
   }
   plan_sharded();
-  for (const GradientGroup group : kGradientGroups) {
-    int64_t largest = 0;
-    for (size_t i = 0; i < parameters_.buckets().size(); ++i)
-      if (parameters_.buckets()[i].group == group)
-        largest = std::max(largest, parameters_.segments()[i].count);
-    if (groups_.gradient_transport(group) != nullptr && largest > 0)
-      plan.add(copied_[static_cast<size_t>(group)], "data_transport.slots", MemoryKind::scratch,
-               parameters_.grads.dtype, {groups_.gradient_ranks(group).size() - 1, largest});
-  }
   TE_CHECK(marked || !has_tied_parameter_, "gradients: no parameter of stage {} is marked as tied",
            groups_.at()[parallel::Axis::pipeline]);
   if (count > 0) {
@@ -139,17 +130,11 @@ void GradientReducer::reduce_scatter(const Context& context, size_t number, bool
   const Tensor full = parameters_.grads_of(bucket),
                shard = parameters_.grad_of(parameters_.segments()[number]);
   parallel::Communicator& ranks = groups_.gradient_ranks(bucket.group);
-  parallel::PeerTransport* const copies = groups_.gradient_transport(bucket.group);
-  const int64_t count = shard.numel(), rank = ranks.rank(), size = ranks.size();
-  if (size == 1) return;  // the segment is the bucket
-  const bool fused = adds && copies != nullptr && copies->can_add(), separate_add = adds && !fused;
-  const Tensor target = separate_add ? ParameterStore::part(full, rank * count, count) : shard;
-  if (copies != nullptr)
-    copies->reduce_scatter(context, full.view({size, count}), target.view({1, count}),
-                           copied_[static_cast<size_t>(bucket.group)], fused);
-  else
-    ranks.reduce_scatter(context, full, target);
-  if (separate_add) kernels::add(context, shard, target, shard);
+  if (ranks.size() == 1) return;  // the segment is the bucket
+  const int64_t count = shard.numel();
+  const Tensor target = adds ? ParameterStore::part(full, ranks.rank() * count, count) : shard;
+  ranks.reduce_scatter(context, full, target);
+  if (adds) kernels::add(context, shard, target, shard);
 }
 
 void GradientReducer::finish(const Context& context) {

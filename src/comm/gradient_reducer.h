@@ -89,8 +89,6 @@ class GradientReducer {
   bool divided_;             ///< a gradient group has several ranks
   bool overlap_;
   std::vector<FlatRange> tied_, partial_;
-  /// Per gradient group: slots for the other ranks' addends with copy engines; dtype of the main gradients.
-  std::array<Tensor, kGradientGroups.size()> copied_;
   Tensor packed_;  ///< the ranges of partial_, concatenated; dtype of the main gradients
 
   std::optional<Context> side_;  // CUDA stream of the collectives, with overlap

@@ -29,10 +29,7 @@ void ParameterGatherer::gather(const Context& context, size_t bucket) {
 void ParameterGatherer::all_gather(const Context& context, GradientGroup group, const Tensor& own,
                                    const Tensor& full) const {
   parallel::Communicator& ranks = groups_.gradient_ranks(group);
-  parallel::PeerTransport* const copies = groups_.gradient_transport(group);
-  if (ranks.size() == 1) return;  // the segment is the bucket
-  if (copies == nullptr) return ranks.all_gather(context, own, full);
-  copies->gather(context, own.view({1, own.numel()}), full.view({ranks.size(), own.numel()}), 1, {});
+  if (ranks.size() > 1) ranks.all_gather(context, own, full);  // else the segment is the bucket
 }
 
 void ParameterGatherer::cast(const Context& context) const {

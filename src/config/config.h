@@ -48,8 +48,7 @@ enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
 /// What data-parallel ranks shard: FP32 master weights and moments (optimizer), also gradients, also BF16 weights.
 enum class Shard : uint8_t { optimizer, gradients, parameters };
-/// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines (parallel/peer_transport.h,
-/// peer_links.h). automatic: copy engines where they are measured to be faster (ParallelConfig::tensor_copies()).
+/// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines (parallel/peer_transport.h). automatic: copy engines where they are measured to be faster (ParallelConfig::tensor_copies()).
 enum class Transport : uint8_t { automatic, nccl, copy };  ///< automatic is spelled "auto" in YAML
 
 using te::names_of, te::to_string, te::from_string;  // of the enums of core/choices.h
@@ -221,9 +220,6 @@ struct ParallelConfig {
            (transport == Transport::copy ||
             (transport == Transport::automatic && tensor_overlap > 1 && fits));
   }
-  /// Whether copy engines carry gradients and weights of data-parallel ranks, and the residual stream and its gradient
-  /// between stages.
-  bool other_copies() const { return transport == Transport::copy; }
   /// `ranks`, rounded up to whole model replicas.
   int64_t intended_ranks() const {
     const int64_t copies = (ranks + model_ranks() - 1) / model_ranks();

@@ -28,8 +28,9 @@ const auto kExecutionRows = std::to_array<Key>({
      "With `sequence`: chunks into which GEMMs next to tensor-parallel collectives are split to overlap "
      "communication; 1 disables, `tensor` is fastest."},
     {TE_KEY(parallel.transport), kBuiltIn, kAny,
-     "Communication between GPUs: NCCL kernels, copy engines (groups within one host with NVLink), or copy "
-     "engines only where `tensor_overlap` splits GEMMs (`auto`)."},
+     "With `sequence`, on GPUs: tensor-parallel communication by NCCL kernels, copy engines (NVLink within "
+     "one "
+     "host), or copy engines where `tensor_overlap` splits GEMMs (`auto`)."},
     {TE_KEY(parallel.shard), kBuiltIn, kAny,
      "Data-parallel sharding: `optimizer` (ZeRO-1), `gradients` too (ZeRO-2), `parameters` too (ZeRO-3, "
      "FSDP); less memory, more communication each."},

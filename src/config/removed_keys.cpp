@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kScaleFormat = "precision.fp8_scale_format",
                            kTensorwiseFormat = "precision.fp8_tensorwise_scale_format";
 
-constexpr std::string_view kTransport = "parallel.transport chooses for every axis; leave it out",
+constexpr std::string_view kNccl = "NCCL is always used; leave it out",
                            kAlwaysOn = "it is always on; leave it out",
                            kRope =
                                "model.rope_scaling is a mapping as in Hugging Face's config.json, such as "
@@ -49,9 +49,9 @@ constexpr RemovedKey kRemoved[] = {
      "precision.fp8_scale_format holds for tensorwise, rowwise and blockwise; set it instead",
      "=precision.fp8_scale_format", "precision.fp8=hybrid|e4m3"},
     {"precision.fp8_calibration_passes", "two microbatches calibrate the scales; leave it out"},
-    {"parallel.tensor_transport", kTransport},
-    {"parallel.data_transport", kTransport},
-    {"parallel.pipeline_transport", kTransport},
+    {"parallel.tensor_transport", "set parallel.transport, or leave it out"},
+    {"parallel.data_transport", kNccl},
+    {"parallel.pipeline_transport", kNccl},
     {"parallel.overlap_grad_reduce", kAlwaysOn},
     {"parallel.overlap_param_gather", kAlwaysOn},
     {"parallel.fp8_param_gather", kAlwaysOn},

@@ -57,23 +57,6 @@ std::unique_ptr<PeerTransport> connect_tensor_copies(World& world, const Context
   }
 }
 
-/// Null on the CPU, where a send does not block.
-std::unique_ptr<PeerLinks> connect_links(World& world, const Context& context, const ProcessGrid& grid,
-                                         const std::array<Communicator*, kChannels>& channels) {
-#ifdef TE_WITH_CUDA
-  if (context.is_cuda()) {
-    return make_peer_links(world, context, grid.ranks_along({Axis::pipeline}, world.rank()), channels,
-                           kTransportKey);
-  }
-#else
-  static_cast<void>(world);
-  static_cast<void>(grid);
-  static_cast<void>(channels);
-#endif
-  TE_CHECK(!context.is_cuda(), "links of a pipeline: a CUDA context in a build without CUDA");
-  return nullptr;
-}
-
 }  // namespace
 
 /// make_group(name, ranks, channel) creates a communicator of at least two ranks, including `rank`.
@@ -121,8 +104,6 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
 }
 
 Groups::~Groups() {
-  pipeline_peer_links_.reset();
-  data_peer_transport_.reset();
   tensor_peer_transport_.reset();
   // In the order of creation on all ranks: destruction of a communicator may wait for its other ranks.
   for (std::unique_ptr<Communicator>& communicator : made_) communicator.reset();
@@ -148,8 +129,6 @@ Groups Groups::unconnected(const ProcessGrid& grid, int rank, const ConnectOptio
   });
   if (options.use_tensor_copy_engines && grid[Axis::tensor] > 1)
     groups.tensor_peer_transport_ = make_group_transport(groups.tensor());
-  if (options.use_data_copy_engines && groups.data().size() > 1)
-    groups.data_peer_transport_ = make_group_transport(groups.data());
   return groups;
 }
 
@@ -163,10 +142,6 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
   if (options.use_tensor_copy_engines && grid[Axis::tensor] > 1)
     groups.tensor_peer_transport_ =
         connect_tensor_copies(world, context, groups.tensor(), options.tensor_copy_engines_optional);
-  if (options.use_data_copy_engines && groups.data().size() > 1)
-    groups.data_peer_transport_ = connect_copies(world, context, groups.data(), kTransportKey);
-  if (options.use_pipeline_copy_engines && grid[Axis::pipeline] > 1)
-    groups.pipeline_peer_links_ = connect_links(world, context, grid, groups.channels_);
   return groups;
 }
 

@@ -3,7 +3,7 @@
 //
 // On the CPU a send does not block, so a schedule cannot deadlock if every receive has a send. On a GPU each channel
 // has a separate CUDA stream (Context::side), but NCCL kernels of several channels may still wait for each other, for
-// example with large activations and several virtual stages. peer_links.h has links without such kernels.
+// example with large activations and several virtual stages.
 #pragma once
 
 #include <array>
@@ -13,7 +13,6 @@
 #include "core/parameter_id.h"
 #include "parallel/channel.h"
 #include "parallel/communicator.h"
-#include "parallel/peer_links.h"
 #include "parallel/peer_transport.h"
 #include "parallel/process_grid.h"
 
@@ -29,11 +28,6 @@ struct ConnectOptions {
   bool use_tensor_copy_engines = false;
   /// tensor() is used instead on the CPU, and, with a warning, if GPUs do not support it.
   bool tensor_copy_engines_optional = false;
-  /// With several data-parallel ranks: use a PeerTransport for gradients and values of buckets. JobFailure as above.
-  bool use_data_copy_engines = false;
-  /// With several stages on GPUs: use PeerLinks for the residual stream and its gradient. JobFailure if the GPUs do not
-  /// support it. On the CPU the channels are used.
-  bool use_pipeline_copy_engines = false;
 };
 
 class Groups {
@@ -79,15 +73,6 @@ class Groups {
 
   /// Copy-engine transport for tokens of tensor-parallel ranks; null if tensor() is used instead.
   PeerTransport* tensor_peer_transport() const { return tensor_peer_transport_.get(); }
-  /// Copy-engine transport for buckets of gradients and values; null if data() is used instead.
-  PeerTransport* data_peer_transport() const { return data_peer_transport_.get(); }
-  /// The same for a gradient group; null if gradient_ranks() is used instead.
-  PeerTransport* gradient_transport(GradientGroup group) const {
-    return &gradient_ranks(group) == &data() ? data_peer_transport() : nullptr;
-  }
-
-  /// Copy-engine links for the residual stream and its gradient between stages; null if the channels are used instead.
-  PeerLinks* pipeline_peer_links() const { return pipeline_peer_links_.get(); }
 
   /// A channel to a neighboring stage. InternalError with only one stage.
   Communicator& channel(Channel which) const;
@@ -114,8 +99,7 @@ class Groups {
   std::array<Communicator*, std::size(kGroups)> groups_{};
   std::array<Communicator*, kGradientGroups.size()> gradient_ranks_{};
   std::array<Communicator*, kChannels> channels_{};
-  std::unique_ptr<PeerTransport> tensor_peer_transport_, data_peer_transport_;
-  std::unique_ptr<PeerLinks> pipeline_peer_links_;
+  std::unique_ptr<PeerTransport> tensor_peer_transport_;
 };
 
 }  // namespace te::parallel

@@ -33,15 +33,6 @@ class GroupTransport final : public PeerTransport {
     group_.reduce_scatter(context, full, shard);
   }
 
-  void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
-                      bool adds) override {
-    TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(),
-             "group {}: slots of shape {} are too small for shards of shape {}", group_.name(),
-             slots.shape.str(), shard.shape.str());
-    TE_CHECK(!adds, "group {}: this transport cannot add to the shard", group_.name());
-    group_.reduce_scatter(context, full, shard);
-  }
-
  private:
   PeerPieces pieces_of(const Tensor& full, int pieces) const {
     const PeerPieces cut{group_.size(), group_.rank(), pieces, full.rows()};

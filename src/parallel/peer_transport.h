@@ -60,12 +60,6 @@ class PeerTransport {
   /// addends, not used otherwise. `overlapped_work` is launched while the last piece is transferred.
   virtual void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
                       int pieces, const Work& produce, const std::function<void()>& overlapped_work) = 0;
-  /// Reduce-scatter of a complete tensor full [size, n]: shard [1, n] = the sum over the ranks; with `adds` (requires
-  /// can_add()), shard += the sum, rounded once. `shard` may be this rank's row of `full`. Operations of this transport
-  /// may be launched on different CUDA streams; copies run in the order of the calls.
-  virtual void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
-                              const Tensor& slots, bool adds) = 0;
-  virtual bool can_add() const { return false; }
 
  protected:
   PeerTransport() = default;

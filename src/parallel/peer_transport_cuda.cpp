@@ -37,9 +37,6 @@ class CopyTransport final : public PeerTransport {
               const Work& work) override;
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
               int pieces, const Work& produce, const std::function<void()>& overlapped_work) override;
-  void reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
-                      bool adds) override;
-  bool can_add() const override { return true; }
 
  private:
   class RegisteredBlock;
@@ -89,7 +86,6 @@ class CopyTransport final : public PeerTransport {
 struct CopyTransport::Reduction {
   const Tensor &full, &shard, &slots;
   PeerPieces cut;
-  bool adds = false;  ///< add the sum to the shard's values
 
   size_t shard_bytes() const { return full.bytes() / static_cast<size_t>(cut.ranks); }
   /// The slot of rank `from`'s addend on rank `at`; a rank has no slot for its own addend.
@@ -275,7 +271,6 @@ void CopyTransport::sum(const Context& context, const Reduction& reduction) {
       parts.push_back(rows_of(from == rank() ? own : reduction.slot(rank(), from)).data);
     }
     const Tensor result = rows_of(reduction.shard);
-    if (reduction.adds) parts.push_back(result.data);
     const ProfileScope scope(context, "sum_of_ranks",
                              static_cast<double>(result.bytes() * (parts.size() + 1)));
     sum_of_ranks(context, parts, result);
@@ -303,11 +298,17 @@ void CopyTransport::end_reduction(const Context& context, const Reduction& reduc
 void CopyTransport::reduce(const Context& context, const Tensor& full, const Tensor& shard,
                            const Tensor& slots, int pieces, const Work& produce,
                            const std::function<void()>& overlapped_work) {
+  const Reduction reduction = begin_reduction({full, shard, slots, pieces_of(full, shard, pieces)});
   if (blocking(pieces) && !overlapped_work) {
     produce(0, full.rows());
-    return reduce_scatter(context, full, shard, slots, false);
+    begin_copies(context);
+    {
+      const ProfileScope scope(context, "reduce_scatter", static_cast<double>(full.bytes()), group_.name());
+      push_piece(reduction, 0);
+      sum(context, reduction);
+    }
+    return end_reduction(context, reduction);
   }
-  const Reduction reduction = begin_reduction({full, shard, slots, pieces_of(full, shard, pieces)});
   for (int step = 0; step < pieces; ++step) {
     const int piece = reduction.cut.reduced(step);
     produce(piece * reduction.cut.piece(), reduction.cut.piece());
@@ -318,18 +319,6 @@ void CopyTransport::reduce(const Context& context, const Tensor& full, const Ten
   }
   if (overlapped_work) overlapped_work();
   sum(context, reduction);
-  end_reduction(context, reduction);
-}
-
-void CopyTransport::reduce_scatter(const Context& context, const Tensor& full, const Tensor& shard,
-                                   const Tensor& slots, bool adds) {
-  const Reduction reduction = begin_reduction({full, shard, slots, pieces_of(full, shard, 1), adds});
-  begin_copies(context);
-  {
-    const ProfileScope scope(context, "reduce_scatter", static_cast<double>(full.bytes()), group_.name());
-    push_piece(reduction, 0);
-    sum(context, reduction);
-  }
   end_reduction(context, reduction);
 }
 

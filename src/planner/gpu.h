@@ -48,7 +48,6 @@ struct Gpu {
   /// fewer chunks than ranks: derived from four rows of "Copies among four" (docs/log/benchmarks.md). Assumed for more
   /// than four ranks.
   double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.65, copies_hidden_in_fewer_pieces = 0.35;
-  double copies_overlap_cost = 0.2;  ///< likewise, of overlapped data-parallel communication
 
   /// Part of memory_bytes that no plan may use: CUDA's context (139.2 of 140.4 GiB are free on an H200), and NCCL's
   /// buffers with several ranks (assumed).

@@ -53,8 +53,7 @@ std::vector<config::Shard> shards(int64_t ranks) {
 
 /// The config's transport, and copy engines for tensor-parallel activations with chunked GEMMs, which are usually
 /// faster: either one chunk per rank, of which the first needs no communication, or two chunks, which are larger GEMMs.
-/// For pipelines on one host also copy engines for everything.
-std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout, bool one_host) {
+std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout) {
   config::ParallelConfig copying = layout;
   if (copying.transport == config::Transport::nccl) copying.transport = config::Transport::automatic;
   std::vector<config::ParallelConfig> all{layout};
@@ -64,11 +63,6 @@ std::vector<config::ParallelConfig> transports(const config::ParallelConfig& lay
       return other.tensor_copies() && other.tensor_overlap == pieces;
     });
     if (layout.tensor % pieces == 0 && pieces > 1 && !there) all.push_back(copying);
-  }
-  if (layout.pipeline == 1 || !one_host || layout.other_copies()) return all;
-  for (size_t i = 0, count = all.size(); i < count; ++i) {
-    all.push_back(all[i]);
-    all.back().transport = config::Transport::copy;
   }
   return all;
 }
@@ -86,7 +80,7 @@ void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all
 }
 
 /// All variants of a layout of ranks, valid or not.
-std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid, bool one_host) {
+std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid) {
   std::vector<Config> all;
   Config way = config;
   way.parallel.tensor = grid[Axis::tensor];
@@ -105,7 +99,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
       way.parallel.virtual_stages = chunks;
       for (const char* split : splits(grid[Axis::pipeline])) {
         way.parallel.pipeline_split = split;
-        for (const config::ParallelConfig& layout : transports(way.parallel, one_host)) {
+        for (const config::ParallelConfig& layout : transports(way.parallel)) {
           Config carried = way;
           carried.parallel = layout;
           add_memory_ways(carried, int64_t{grid[Axis::context]} * grid[Axis::data], all);
@@ -178,7 +172,7 @@ class Search {
   void add_cut(const parallel::ProcessGrid& grid) {
     std::vector<std::pair<double, Config>> candidates;  // by the lower bound of their time
     const Cluster& cluster = model_.cluster();
-    std::vector<Config> all = ways(config_, grid, cluster.gpus <= cluster.per_host);
+    std::vector<Config> all = ways(config_, grid);
     if (all.empty())
       refusal_ = fmt::format("training.global_batch_size ({}) is not a multiple of {} data-parallel ranks",
                              config_.training.global_batch_size, grid[Axis::data]);

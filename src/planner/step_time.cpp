@@ -96,10 +96,8 @@ class DataMessages {
   double every_backward() const {
     if (config_.parallel.shard == config::Shard::optimizer || place_.ranks == 1) return 0;
     const double backward = stage_.backward.total() + stage_.wgrad.total();
-    // Reduced gradients are added to this rank's sums; with copy engines, the parts of all ranks are added.
-    const double passes = copies() ? place_.ranks + 2.0 : 3.0;
-    const double sums =
-        passes * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
+    // Reduced gradients are added to this rank's sums.
+    const double sums = 3.0 * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
     double seconds =
         sums + exposed(reduce(stage_.layer_parameters), backward, config_.parallel.overlap_grad_reduce);
     if (config_.parallel.shard == config::Shard::parameters)
@@ -122,7 +120,6 @@ class DataMessages {
   }
 
  private:
-  bool copies() const { return config_.parallel.other_copies(); }
   int64_t in_fp8() const { return config::gathers_fp8_weights(config_) ? stage_.fp8_parameters : 0; }
   double grad_bytes(int64_t parameters) const {
     return static_cast<double>(parameters) *
@@ -140,7 +137,7 @@ class DataMessages {
   double exposed(double seconds, double compute, bool overlaps) const {
     if (!overlaps) return seconds;
     const double hidden = std::min(seconds * (1.0 - 1.0 / buckets_), compute);
-    return seconds - hidden + (copies() ? gpu_.copies_overlap_cost : gpu_.overlap_cost) * hidden;
+    return seconds - hidden + gpu_.overlap_cost * hidden;
   }
 
   const config::Config& config_;
@@ -150,8 +147,7 @@ class DataMessages {
   double buckets_;
 };
 
-/// Time to send a microbatch's activations to the next stage, over the slowest link. With copy engines they arrive as
-/// soon as they are sent, in a landing buffer that the receiver copies (parallel/peer_links.h).
+/// Time to send a microbatch's activations to the next stage, over the slowest link.
 parallel::Costs message_costs(const config::Config& config, const parallel::ProcessGrid& grid,
                               const Cluster& cluster) {
   const double tokens = static_cast<double>(config.training.micro_batch_size * config.model.seq_length) /
@@ -159,12 +155,10 @@ parallel::Costs message_costs(const config::Config& config, const parallel::Proc
   const double bytes = tokens * static_cast<double>(config.model.hidden_size) *
                        (config.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
   const bool one_host = cluster.gpus <= cluster.per_host;
-  const bool copies = config.parallel.other_copies();
   return {.communication =
               message_seconds("send", bytes, {.ranks = 2, .per_host = one_host ? 2 : 1}, cluster.gpu),
           .buffers = 2,
-          .waits_for_receiver = !copies,
-          .receipt = copies ? 2 * bytes / (cluster.gpu.copy * cluster.gpu.others) : 0.0};
+          .waits_for_receiver = true};
 }
 
 /// Seconds of all microbatches' passes on the stage with the most work.

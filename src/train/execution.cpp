@@ -11,7 +11,6 @@ parallel::ConnectOptions connect_options(const config::Config& config) {
   parallel::ConnectOptions options;
   options.use_tensor_copy_engines = config.parallel.tensor_copies();
   options.tensor_copy_engines_optional = config.parallel.transport == config::Transport::automatic;
-  options.use_data_copy_engines = options.use_pipeline_copy_engines = config.parallel.other_copies();
   return options;
 }
 

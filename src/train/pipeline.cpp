@@ -55,18 +55,6 @@ int messages_on_the_way(const parallel::ScheduleShape& shape, int stage, Channel
       stage, to == Channel::forward_to_next ? ActionKind::send_forward : ActionKind::send_backward);
 }
 
-/// Landing buffers per direction: the maximum over the stages, so that all stages have the same memory layout. On a
-/// link with m sends in flight (schedule.h, 4), send k - 1 waits until send k - 1 - m has been received. With m + 1
-/// buffers, the pass that produces send k waits for the same receive, so the timing equals the simulated schedule.
-int landing_buffers(const parallel::ScheduleShape& shape) {
-  int most = 0;
-  for (int stage = 0; stage < shape.stages; ++stage) {
-    for (const Channel to : kAllChannels)
-      if (parallel::sends(to)) most = std::max(most, messages_on_the_way(shape, stage, to) + 1);
-  }
-  return most;
-}
-
 }  // namespace
 
 Pipeline::Pipeline(const config::TrainingConfig& training, const config::ParallelConfig& layout,
@@ -76,11 +64,8 @@ Pipeline::Pipeline(const config::TrainingConfig& training, const config::Paralle
   const int at = groups_.at()[Axis::pipeline];
   schedule_ = parallel::make_schedule(shape)[static_cast<size_t>(at)];
   if (groups_.grid()[Axis::pipeline] == 1) return;
-  if (layout.other_copies()) landing_buffers_ = landing_buffers(shape);
   for (const Channel channel : kAllChannels) {
-    int buffers = 0;
-    // Copy engines need no progress by the receiver: one buffer is copied while the other is filled.
-    if (parallel::sends(channel)) buffers = copies() ? 2 : messages_on_the_way(shape, at, channel) + 1;
+    const int buffers = parallel::sends(channel) ? messages_on_the_way(shape, at, channel) + 1 : 0;
     links_.emplace_back(context, static_cast<size_t>(buffers));
   }
 }
@@ -93,25 +78,11 @@ void Pipeline::plan(MemoryPlan& plan) {
                {dims.residual_rows, dims.hidden});
     }
   }
-  if (copies()) {
-    plan.add(arriving_, "pipeline.arriving", MemoryKind::scratch, dims.dtype,
-             {2 * landing_buffers_ * dims.residual_rows, dims.hidden});
-  }
-}
-
-std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> Pipeline::register_buffers(const Context& context) {
-  if (peer_links() == nullptr) return nullptr;
-  return peer_links()->register_buffers(context, arriving_, landing_buffers_);
 }
 
 // --- communication -----------------------------------------------------------------------------------------
 
 void Pipeline::receive(const Context& context, Channel channel, const Tensor& into) {
-  if (peer_links() != nullptr) return peer_links()->receive(context, into, channel);
-  receive_by_channel(context, channel, into);
-}
-
-void Pipeline::receive_by_channel(const Context& context, Channel channel, const Tensor& into) {
   Link& from = link(channel);
   from.start.record(context);
   from.start.wait(from.stream);
@@ -122,7 +93,6 @@ void Pipeline::receive_by_channel(const Context& context, Channel channel, const
 
 Tensor Pipeline::buffer(const Context& context, Channel channel) {
   Link& to = link(channel);
-  if (peer_links() != nullptr) peer_links()->wait_until_free(context, channel);
   to.done[to.next].wait(context);
   return to.buffers[to.next];
 }
@@ -131,11 +101,7 @@ void Pipeline::send(const Context& context, Channel channel) {
   Link& to = link(channel);
   to.start.record(context);
   to.start.wait(to.stream);
-  if (peer_links() != nullptr) {
-    peer_links()->send(to.stream, to.buffers[to.next], channel);
-  } else {
-    groups_.send(to.stream, to.buffers[to.next], channel);
-  }
+  groups_.send(to.stream, to.buffers[to.next], channel);
   to.done[to.next].record(to.stream);
   to.next = (to.next + 1) % to.buffers.size();
 }

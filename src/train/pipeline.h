@@ -5,10 +5,6 @@
 // Each link has a CUDA stream. Sends go through buffers: one more than the number of sends that the schedule may have
 // in flight, usually two in all, so that the next pass need not wait for the neighbor. A receive writes directly to its
 // destination after all passes launched earlier, which may still read it.
-//
-// With parallel.transport copy, on GPUs, PeerLinks (parallel/peer_links.h) transfers the data with copy
-// engines: from the send buffer to one of several landing buffers of the receiver at once, and from there to the
-// destination when the receiver needs it.
 #pragma once
 
 #include <deque>
@@ -57,9 +53,6 @@ class Pipeline {
   model::StageSlots slots() const { return {schedule_.slots, schedule_.wgrad_slots}; }
   /// After the stage's plan.
   void plan(MemoryPlan& plan);
-  /// After the plan's memory is allocated: registers the buffers of the copy engines. The result must be destroyed
-  /// before the memory; null if nothing is registered. Collective.
-  std::unique_ptr<parallel::PeerLinks::RegisteredBuffers> register_buffers(const Context& context);
 
   /// Returns the pass of a microbatch (which samples, what to count).
   using PassOf = std::function<model::Pass(int64_t microbatch)>;
@@ -76,16 +69,12 @@ class Pipeline {
     Link(const Context& context, size_t num_buffers);
     Context stream;
     Event start;                  ///< what the communication must wait for
-    std::vector<Event> done;      ///< per buffer; the first for a receive without buffer
+    std::vector<Event> done;      ///< per buffer; one for a receive
     std::vector<Tensor> buffers;  ///< sends: two or more; receives: none
     size_t next = 0;              ///< buffer of the next send
   };
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
-  bool copies() const { return landing_buffers_ > 0; }
-  /// Transport of the copy engines; null: point-to-point channels.
-  parallel::PeerLinks* peer_links() const { return copies() ? groups_.pipeline_peer_links() : nullptr; }
   void receive(const Context& context, parallel::Channel channel, const Tensor& into);
-  void receive_by_channel(const Context& context, parallel::Channel channel, const Tensor& into);
   /// The next send buffer; waits until its previous content has been sent.
   Tensor buffer(const Context& context, parallel::Channel channel);
   void send(const Context& context, parallel::Channel channel);
@@ -97,9 +86,7 @@ class Pipeline {
   model::ModelStage& stage_;
   const parallel::Groups& groups_;
   parallel::StageSchedule schedule_;
-  std::deque<Link> links_;   ///< by Channel; empty without a pipeline
-  int landing_buffers_ = 0;  ///< per direction, the same on all stages; 0: point-to-point channels
-  Tensor arriving_;          ///< landing buffers: forward, then backward, each [tokens, hidden]
+  std::deque<Link> links_;  ///< by Channel; empty without a pipeline
 };
 
 }  // namespace te::train

@@ -55,14 +55,8 @@ std::string rows_of(const std::string& text, int columns) {
 /// Communication that does not use NCCL.
 std::string transport_line(const StartInfo& info) {
   if (!info.context.is_cuda()) return "";
-  const parallel::ConnectOptions options = connect_options(info.config);
-  std::string copied;
-  const auto add = [&](const char* what) { copied += (copied.empty() ? "" : ", and ") + std::string(what); };
-  if (info.grid[Axis::tensor] > 1 && options.use_tensor_copy_engines) add("tensor-parallel activations");
-  if (info.grid[Axis::data] * info.grid[Axis::context] > 1 && options.use_data_copy_engines)
-    add("data-parallel gradients and weights");
-  if (info.grid[Axis::pipeline] > 1 && options.use_pipeline_copy_engines) add("pipeline activations");
-  return copied.empty() ? "" : copied + " with copy engines, everything else with NCCL";
+  if (info.grid[Axis::tensor] == 1 || !connect_options(info.config).use_tensor_copy_engines) return "";
+  return "tensor-parallel activations with copy engines, everything else with NCCL";
 }
 
 std::string ranks_rows(const StartInfo& info, int columns) {

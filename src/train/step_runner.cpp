@@ -77,12 +77,8 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
 void StepRunner::allocate() {
   host_memory_ = plan_.allocate_host(context_);
   memory_ = plan_.allocate(context_);
-  for (parallel::PeerTransport* const copies :
-       {groups().tensor_peer_transport(), groups().data_peer_transport()})
-    if (copies != nullptr)
-      registered_.push_back(
-          copies->register_memory(context_, memory_.data(), memory_.bytes(), plan_.buffers()));
-  registered_buffers_ = pipeline_.register_buffers(context_);
+  if (parallel::PeerTransport* const copies = groups().tensor_peer_transport(); copies != nullptr)
+    registered_ = copies->register_memory(context_, memory_.data(), memory_.bytes(), plan_.buffers());
   model_.bind(context_);
   optimizer_.bind(context_);
 }

@@ -107,10 +107,8 @@ class StepRunner {
   MemoryPlan plan_;
   HostBuffer host_memory_;  ///< freed after the device memory, whose copies it serves
   DeviceBuffer memory_;
-  /// Memory registered with the tensor-parallel and data-parallel ranks; destroyed before the memory.
-  std::vector<std::unique_ptr<parallel::PeerTransport::RegisteredMemory>> registered_;
-  std::unique_ptr<parallel::PeerLinks::RegisteredBuffers>
-      registered_buffers_;  ///< registered with pipeline stages
+  /// Memory registered with the tensor-parallel ranks; destroyed before the memory.
+  std::unique_ptr<parallel::PeerTransport::RegisteredMemory> registered_;
   DeviceBatch batch_;
   Tensor valid_loss_;     ///< [1] fp32
   Tensor sample_losses_;  ///< [local samples] fp32, or not there

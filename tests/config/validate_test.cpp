@@ -365,9 +365,7 @@ TEST(Validate, Output) {
 // layout.
 TEST(Validate, AutomaticTransportUsesCopyEnginesWhereGemmsAreSplit) {
   const auto copies = [](std::vector<std::string> overrides) {
-    const ParallelConfig parallel = small(overrides).parallel;
-    EXPECT_FALSE(parallel.other_copies());
-    return parallel.tensor_copies();
+    return small(overrides).parallel.tensor_copies();
   };
   const std::string tensor = "parallel.tensor=2", sequence = "parallel.sequence=true",
                     split = "parallel.tensor_overlap=2";
@@ -408,9 +406,6 @@ TEST(Validate, ParallelLayouts) {
           "parallel.tensor_overlap (3) must divide parallel.tensor (2) or be a multiple of it");
   EXPECT_TRUE(
       small(copies({"parallel.sequence=true", "parallel.tensor_overlap=4"})).parallel.tensor_copies());
-  // With one stage there is no communication, so the key is accepted.
-  for (const char* stages : {"parallel.pipeline=1", "parallel.pipeline=2"})
-    EXPECT_TRUE(small({stages, "parallel.transport=copy"}).parallel.other_copies());
   refused({"parallel.transport=mpi"}, "parallel.transport");
   EXPECT_EQ(small({"parallel.pipeline=2", "parallel.pipeline_split=1,1"}).parallel.pipeline_split, "1,1");
   refused({"parallel.pipeline_split=even,"}, "is neither even nor balanced nor a list");

@@ -125,42 +125,6 @@ TEST_F(CopiesTest, SumsInRankOrder) {
   }
 }
 
-// Reduce-scatter of a complete tensor: to another tensor, in place to its own row, and added to a tensor.
-TEST_F(CopiesTest, ReduceScatterOfACompleteTensor) {
-  EXPECT_TRUE(copies().can_add());
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const int64_t rows : {int64_t{4}, kMaxRows}) {
-      SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << ", " << rows << " rows");
-      const int64_t count = rows * kWidth;
-      const Tensor slots_of_rows{slots(dtype).data, dtype, {size() - 1, count}};
-      TestTensor full_rows(gpu(), dtype, {size(), count}), sum(gpu(), dtype, {1, count});
-      const Tensor own = full_rows.get().slice_rows(rank(), 1);
-      const Watchdog::Guard guard(gpu(), "a reduction");
-      put(full_rows, rank_values(dtype, size() * count, rank(), 11));
-      copies().reduce_scatter(gpu(), full_rows, sum, slots_of_rows, false);
-      EXPECT_EQ(sum.raw(), expected_sum(dtype, rows, 11));
-      copies().reduce_scatter(gpu(), full_rows, own, slots_of_rows, false);
-      gpu().copy(sum, own);
-      EXPECT_EQ(sum.raw(), expected_sum(dtype, rows, 11)) << "in place";
-      // Added to zeros, then once more: doubling is exact.
-      put(full_rows, rank_values(dtype, size() * count, rank(), 11));
-      gpu().zero(sum);
-      copies().reduce_scatter(gpu(), full_rows, sum, slots_of_rows, true);
-      EXPECT_EQ(sum.raw(), expected_sum(dtype, rows, 11)) << "added to zeros";
-      if (dtype != DType::f32) continue;
-      copies().reduce_scatter(gpu(), full_rows, sum, slots_of_rows, true);
-      const std::vector<uint8_t> once = expected_sum(dtype, rows, 11), twice = sum.raw();
-      int64_t wrong = 0;
-      for (int64_t i = 0; i < count; ++i) {
-        const float added = reinterpret_cast<const float*>(once.data())[i],
-                    found = reinterpret_cast<const float*>(twice.data())[i];
-        wrong += found == 2 * added ? 0 : 1;
-      }
-      EXPECT_EQ(wrong, 0) << "added to the sum itself";
-    }
-  }
-}
-
 // The host launches all rounds at once, and in every round a different rank is delayed: a write or read that is too
 // early results in a wrong value of that round.
 TEST_F(CopiesTest, ConsecutiveRoundsOfAllSizesAreCorrect) {

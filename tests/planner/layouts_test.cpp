@@ -233,16 +233,6 @@ TEST(Search, FourTensorParallelRanksUseFourChunks) {
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=4");
 }
 
-TEST(Search, StagesOnOneHostUseCopyEngines) {
-  const std::string copy = "--set parallel.transport=copy";
-  Cluster cluster = testing::h200s(2);
-  TE_EXPECT_CONTAINS(settings_of_cut(cluster, 1, 2), copy);
-  cluster.per_host = 1;
-  const std::string apart = settings_of_cut(cluster, 1, 2);
-  EXPECT_FALSE(apart.empty());
-  EXPECT_EQ(apart.find(copy), std::string::npos) << apart;
-}
-
 // State on the host needs no GPU memory, but its transfer takes time.
 TEST(Search, OffloadSavesMemory) {
   const Settings offload{"optimizer.offload=state"};

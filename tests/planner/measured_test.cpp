@@ -48,7 +48,6 @@ const Settings kPipeline2{"parallel.pipeline=2"}, kPipeline4{"parallel.pipeline=
 const Settings kZeroBubble{"parallel.schedule=zero_bubble"};
 /// The rows of several GPUs were measured with gathers of BF16 values, which this implies, unless they say otherwise.
 const Settings kValuesGathered{"logging.fp8_statistics_every=1000000"};
-const Settings kCopies{"parallel.transport=copy"};
 const Settings kTensorCopies{"parallel.tensor_overlap=2"};
 const Settings kFourPieces{"parallel.tensor_overlap=4"};
 const Settings kBothForms{"precision.fp8_keep_weights=both"};
@@ -129,11 +128,8 @@ std::vector<Row> two_gpus() {
           131072 / 3.142 / 2),
       // One benchmark session, 16 microbatches of 2 x 4096 per step in total; FP8 weights gathered as bytes.
       later("DP2", {}, 21145),
-      later("DP2, copies", kCopies, 21078),
       later("DP2, shard gradients", Settings{"parallel.shard=gradients"}, 19780),
-      later("DP2, shard gradients, copies", kCopies + Settings{"parallel.shard=gradients"}, 20232),
       later("DP2, shard parameters", Settings{"parallel.shard=parameters"}, 19423),
-      later("DP2, shard parameters, copies", kCopies + Settings{"parallel.shard=parameters"}, 19941),
       later("DP2, shard parameters, BF16 gathers", kValuesGathered + Settings{"parallel.shard=parameters"},
             18633),
       later("TP2", kTensor2 + kKeepAll, 17735),
@@ -156,11 +152,8 @@ std::vector<Row> two_h100() {
   };
   return {
       row("PP2 zero_bubble", kZeroBubble, 37099),
-      row("PP2 zero_bubble, copies", kZeroBubble + kCopies, 37362),
       row("PP2 zero_bubble, 2 virtual stages", kZeroBubble + kTwoChunks, 35510),
-      row("PP2 zero_bubble, 2 virtual stages, copies", kZeroBubble + kTwoChunks + kCopies, 37502),
       row("PP2 interleaved, 2 virtual stages", kInterleaved + kTwoChunks, 36207),
-      row("PP2 interleaved, 2 virtual stages, copies", kInterleaved + kTwoChunks + kCopies, 37198),
   };
 }
 
@@ -212,15 +205,7 @@ std::vector<Row> twelve_layers_and_8b() {
       // In another session on another host, where 2 chunks gave 41055 and 43885.
       row("TP4, copies in 4 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopies + kFourPieces, 43510),
       row("TP4, copies in 4 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopies + kFourPieces, 47076),
-      row("TP2 x PP2 zero_bubble, copies", 4, 2,
-          kTensor2 + kTensorCopies + kPipeline2 + kZeroBubble + kCopies, 45100),
-      row("PP4 zero_bubble, copies, 64 microbatches", 4, 2,
-          batch(2, 128) + kPipeline4 + kZeroBubble + kCopies, 44966),
       row("DP4", 4, 2, {}, 53637),
-      row("DP4, shard parameters, copies, recompute selective", 4, 2,
-          kCopies + Settings{"parallel.shard=parameters", "training.recompute=selective"}, 51924),
-      {"8B, DP4, shard gradients, copies", "llama3.1_8b_fp8", 4,
-       batch(1, 32) + kCopies + Settings{"parallel.shard=gradients"}, 15415},
       {"8B, CP4, 32,768 tokens, shard parameters", "llama3.1_8b_fp8", 4,
        batch(1, 4) + Settings{"model.seq_length=32768", "parallel.context=4", "parallel.shard=parameters"},
        7842},

@@ -125,30 +125,6 @@ TEST(Plan, OfTensorParallelRanksIsEqualWithCopyEngines) {
   }
 }
 
-// The same for data-parallel ranks, which have different segments.
-TEST(Plan, OfDataParallelRanksIsEqualWithCopyEngines) {
-  const auto plans = [](const std::vector<std::string>& more) {
-    std::vector<std::string> overrides{"training.device=cpu", "training.global_batch_size=128"};
-    overrides.insert(overrides.end(), more.begin(), more.end());
-    const config::Config config =
-        config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_fp8.yaml", overrides);
-    std::vector<std::string> result;
-    for (int rank = 0; rank < 4; ++rank) {
-      const parallel::Groups groups = parallel::Groups::dry_run(parallel::ProcessGrid::of(4, 1, 1, 1), rank,
-                                                                train::connect_options(config));
-      result.push_back(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
-    }
-    return result;
-  };
-  for (const std::string shard : {"optimizer", "gradients", "parameters"}) {
-    SCOPED_TRACE(shard);
-    const std::vector<std::string> copied = plans({"parallel.transport=copy", "parallel.shard=" + shard});
-    for (const std::string& plan : copied) EXPECT_EQ(plan, copied[0]);
-    EXPECT_NE(copied[0].find("data_transport.slots"), std::string::npos);
-  }
-  EXPECT_EQ(plans({})[0].find("data_transport"), std::string::npos);
-}
-
 /// The lines of a buffer in each stage's table.
 std::vector<std::string> lines_of_stages(const std::string& buffer, int stages,
                                          std::vector<std::string> overrides) {
@@ -169,40 +145,13 @@ std::vector<std::string> lines_of_stages(const std::string& buffer, int stages,
   return found;
 }
 
-// Stages with different layers find each other's landing buffers by their position in one tensor.
-TEST(Plan, OfStagesHasTheSameLandingBuffers) {
-  const std::string copy = "parallel.transport=copy", chunks = "parallel.virtual_stages=2";
-  const auto lines = [](int stages, std::vector<std::string> overrides) {
-    return lines_of_stages("pipeline.arriving", stages, std::move(overrides));
-  };
-  const auto expect = [](const std::vector<std::string>& stages, const std::string& shape) {
-    for (const std::string& stage : stages) EXPECT_EQ(stage, stages[0]);
-    EXPECT_NE(stages[0].find(shape), std::string::npos) << stages[0];
-  };
-  // Microbatches of 2 x 4096; two landing buffers per direction.
-  for (const int stages : {2, 4}) {
-    expect(lines(stages, {copy, "parallel.schedule=1f1b"}), "[32768, 4096]");
-    expect(lines(stages, {copy, "parallel.schedule=zero_bubble"}), "[32768, 4096]");
-    expect(lines(stages, {copy, "parallel.schedule=interleaved", chunks}), "[32768, 4096]");
-  }
-  // Where the cycle of chunks closes, two or three sends are in flight, in addition to the one being produced.
-  expect(lines(2, {copy, "parallel.schedule=zero_bubble", chunks}), "[49152, 4096]");
-  expect(lines(4, {copy, "parallel.schedule=zero_bubble", chunks}), "[65536, 4096]");
-  for (const std::string& stage : lines(2, {"parallel.schedule=1f1b"})) EXPECT_EQ(stage, "");
-  EXPECT_EQ(lines(1, {copy})[0], "");
-}
-
-// Copy engines need no progress by the receiver, so two send buffers are enough.
-TEST(Plan, OfStagesWithCopyEnginesHasTwoSendBuffersPerDirection) {
-  const auto count = [](std::vector<std::string> overrides) {
-    overrides.insert(overrides.end(), {"parallel.schedule=zero_bubble", "parallel.virtual_stages=2"});
-    std::vector<std::ptrdiff_t> counts;
-    for (const std::string& stage : lines_of_stages("pipeline.message", 4, std::move(overrides)))
-      counts.push_back(std::count(stage.begin(), stage.end(), '\n'));
-    return counts;
-  };
-  EXPECT_EQ(count({}), (std::vector<std::ptrdiff_t>{6, 4, 4, 6}));
-  EXPECT_EQ(count({"parallel.transport=copy"}), (std::vector<std::ptrdiff_t>{4, 4, 4, 4}));
+// Where the cycle of chunks closes, sends are in flight in addition to the one being produced.
+TEST(Plan, OfStagesHasSendBuffers) {
+  std::vector<std::ptrdiff_t> counts;
+  for (const std::string& stage :
+       lines_of_stages("pipeline.message", 4, {"parallel.schedule=zero_bubble", "parallel.virtual_stages=2"}))
+    counts.push_back(std::count(stage.begin(), stage.end(), '\n'));
+  EXPECT_EQ(counts, (std::vector<std::ptrdiff_t>{6, 4, 4, 6}));
 }
 
 }  // namespace

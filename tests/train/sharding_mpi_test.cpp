@@ -41,15 +41,13 @@ class Sharding : public ::testing::TestWithParam<Case> {
   Sharding()
       : grid_(ProcessGrid::of(world().size(), GetParam().tensor, GetParam().context, GetParam().pipeline)),
         groups_(Groups::connect(world(), Context::cpu(), grid_)) {}
-  Trace run(Shard shard, int microbatches) { return run(shard, microbatches, groups_); }
-  Trace run(Shard shard, int microbatches, const Groups& groups) const {
+  Trace run(Shard shard, int microbatches) const {
     config::Config config = make_config(GetParam());
     config.parallel.shard = shard;
-    if (groups.data_peer_transport() != nullptr) config.parallel.transport = config::Transport::copy;
     config.training.global_batch_size =
         config.training.micro_batch_size * microbatches * grid_[parallel::Axis::data];
     config::validate(config);
-    return train_small(config, groups, {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
+    return train_small(config, groups_, {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
   }
 
   ProcessGrid grid_;
@@ -82,17 +80,6 @@ TEST_P(Sharding, WithSeveralMicrobatchesSumsInAFixedOrder) {
   EXPECT_LT(mains, kStateBound);
   std::printf("MEASURED %s: gradients of step 1 differ by %.1e, FP32 master weights of step 4 by %.1e\n",
               c.name.c_str(), first, mains);
-}
-
-// parallel.transport copy: the same sums, through other memory.
-TEST_P(Sharding, WithCopyEnginesIsBitwiseEqual) {
-  if (GetParam().muon) GTEST_SKIP() << "Muon gathers its updates differently";
-  const Groups copying = Groups::connect(world(), Context::cpu(), grid_, {.use_data_copy_engines = true});
-  EXPECT_EQ(copying.data_peer_transport() != nullptr, copying.data().size() > 1);
-  for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
-    SCOPED_TRACE(to_string(shard));
-    expect_same_bits(run(shard, 4, copying), run(shard, 4));
-  }
 }
 
 /// Every recipe and recompute setting, every other parallel dimension and schedule, and models whose layers share

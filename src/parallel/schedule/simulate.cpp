@@ -139,7 +139,6 @@ class Simulator {
     state.clock = costs_.waits_for_receiver
                       ? std::max(state.clock, message.arrival - costs_.communication) + costs_.communication
                       : std::max(state.clock, message.arrival);
-    state.clock += costs_.receipt;
     channel.received.push_back(state.clock);
     return true;
   }

@@ -24,7 +24,6 @@ struct Costs {
   /// 1, the capacity is larger by the difference.
   int buffers = 0;
   bool waits_for_receiver = false;  ///< a transfer begins only when the receiver has reached the receive
-  double receipt = 0;               ///< time of the receiver for each tensor that has arrived
   std::vector<Piece> pieces{};  ///< costs per global chunk instead of the three durations above, if not empty
 };
 

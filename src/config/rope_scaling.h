@@ -1,5 +1,5 @@
-// model.rope_scaling, a mapping as in Hugging Face's config.json: {rope_type: llama3, factor: 8.0, ...}. Private to this
-// folder.
+// model.rope_scaling, a mapping as in Hugging Face's config.json: {rope_type: llama3, factor: 8.0, ...}. Private to
+// this folder.
 #pragma once
 
 #include <yaml-cpp/yaml.h>

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <string>
 
+#include "common/output_file.h"
 #include "core/error.h"
 #include "core/float_types.h"
 #include "core/random.h"
@@ -182,10 +182,9 @@ nlohmann::json report_head(const Context& context, const Options& options) {
 
 void write_report(const Options& options, const nlohmann::json& report) {
   if (options.json.empty()) return;
-  std::ofstream file(options.json);
-  file << report.dump(2) << '\n';
-  file.close();
-  if (!file) user_error("--json {}: cannot be written; check the folder and its permissions", options.json);
+  apps::OutputFile file("--json", options.json);
+  file.write(report.dump(2) + "\n");
+  file.finish();
 }
 
 }  // namespace te::bench

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
-#include "core/error.h"
+#include "common/output_file.h"
 
 namespace te::bench {
 namespace {
@@ -34,10 +34,6 @@ nlohmann::json complete_event(const TimedOperation& operation, int rank) {
             {"flops", operation.flops}}}};
 }
 
-[[noreturn]] void cannot_write(const std::string& path) {
-  user_error("--timeline {}: cannot be written; check the folder and its permissions", path);
-}
-
 }  // namespace
 
 std::string trace_events(const std::vector<TimedOperation>& operations, int rank) {
@@ -53,29 +49,28 @@ std::string trace_events(const std::vector<TimedOperation>& operations, int rank
 }
 
 void check_timeline(const std::string& path) {
-  if (!std::ofstream(path, std::ios::app)) cannot_write(path);
+  const apps::OutputFile file("--timeline", path);
 }
 
 void write_timeline(const std::string& path, const std::string& title,
                     const std::vector<TimedOperation>& operations, parallel::World& world) {
   const std::string own = trace_events(operations, world.rank());
-  std::ofstream file;
+  std::optional<apps::OutputFile> file;
   if (world.leader()) {
-    file.open(path);
+    file.emplace("--timeline", path);
     const nlohmann::json about = {{"config", title},
                                   {"ranks", world.size()},
                                   {"time_zero", "per rank: the start of its step's first operation"}};
-    file << R"({"displayTimeUnit": "ms", "otherData": )" << about.dump() << ", \"traceEvents\": [\n";
+    file->write(R"({"displayTimeUnit": "ms", "otherData": )" + about.dump() + ", \"traceEvents\": [\n");
   }
   // One rank's text at a time: all of them together could exceed the 32-bit counts of MPI.
   for (int rank = 0; rank < world.size(); ++rank) {
     const std::string events = world.broadcast_string(own, {}, rank);
-    if (world.leader()) file << (rank > 0 ? ",\n" : "") << events;
+    if (file) file->write((rank > 0 ? ",\n" : "") + events);
   }
-  if (!world.leader()) return;
-  file << "\n]}\n";
-  file.close();
-  if (!file) cannot_write(path);
+  if (!file) return;
+  file->write("\n]}\n");
+  file->finish();
 }
 
 }  // namespace te::bench

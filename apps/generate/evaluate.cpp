@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 
+#include "common/output_file.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "generate/command.h"
@@ -19,30 +19,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A file that gets its final name when it is complete.
-class OutputFile {
- public:
-  OutputFile(const char* option, const std::string& path) : path_(path), part_(path + ".part") {
-    out_.open(part_, std::ios::binary);
-    if (!out_) user_error("{} {}: cannot be written", option, path);
-  }
-  void write(const ordered_json& record, int indent = -1) {
-    out_ << record.dump(indent, ' ', false, ordered_json::error_handler_t::replace) << '\n';
-  }
-  void finish() {
-    out_.close();
-    if (!out_ || std::rename(part_.c_str(), path_.c_str()) != 0) user_error("{}: cannot be written", path_);
-    part_.clear();
-  }
-  ~OutputFile() {
-    if (!part_.empty()) std::remove(part_.c_str());
-  }
-  OutputFile(const OutputFile&) = delete;
-
- private:
-  std::string path_, part_;
-  std::ofstream out_;
-};
+void write_record(apps::OutputFile& file, const ordered_json& record, int indent = -1) {
+  file.write(record.dump(indent, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
 
 /// Progress of the evaluation: on a terminal a line that is rewritten twice a second, else a new line every ten
 /// seconds, which te-experiment parses (apps/experiment/evaluation.cpp).
@@ -107,8 +86,8 @@ int compare_files(const std::vector<std::string>& files, const std::string& outp
     records.push_back(std::move(record));
   }
   if (!output.empty()) {
-    OutputFile file("--output", output);
-    file.write({{"a", files[0]}, {"b", files[1]}, {"differences", records}}, 2);
+    apps::OutputFile file("--output", output);
+    write_record(file, {{"a", files[0]}, {"b", files[1]}, {"differences", records}}, 2);
     file.finish();
   }
   return 0;
@@ -131,7 +110,7 @@ struct EvaluateCommand::Arguments {
   ordered_json config_json(const ModelSource& source, const config::Config& config, int64_t length,
                            const text::Tokenizer& text) const;
   void write_items(const std::vector<EvaluatedTask>& results, const RequestEncoder& encoder,
-                   OutputFile& file) const;
+                   apps::OutputFile& file) const;
 };
 
 EvaluateCommand::EvaluateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
@@ -211,7 +190,7 @@ ordered_json EvaluateCommand::Arguments::config_json(const ModelSource& source, 
 }
 
 void EvaluateCommand::Arguments::write_items(const std::vector<EvaluatedTask>& results,
-                                             const RequestEncoder& encoder, OutputFile& file) const {
+                                             const RequestEncoder& encoder, apps::OutputFile& file) const {
   for (const EvaluatedTask& result : results) {
     for (size_t i = 0; i < result.scores.size(); ++i) {
       const Document& document = result.task.documents[i];
@@ -226,7 +205,7 @@ void EvaluateCommand::Arguments::write_items(const std::vector<EvaluatedTask>& r
           record["token_requests"].push_back(std::move(parts));
         }
       }
-      file.write(record);
+      write_record(file, record);
     }
   }
   file.finish();
@@ -243,7 +222,7 @@ int EvaluateCommand::run(parallel::World& world) {
   std::unique_ptr<RequestEncoder> encoder;
   std::vector<EvaluatedTask> tasks;
   std::vector<TokenizedTask> tokens;
-  std::unique_ptr<OutputFile> results_file, items_file;
+  std::unique_ptr<apps::OutputFile> results_file, items_file;
   int64_t longest = 1, max_length = 0;
   world.run_collectively([&] {
     source = open_model(a.model.checkpoint);
@@ -260,8 +239,8 @@ int EvaluateCommand::run(parallel::World& world) {
       tasks.push_back({std::move(task), {}, {}});
     }
     if (!world.leader()) return;
-    if (!a.output.empty()) results_file = std::make_unique<OutputFile>("--output", a.output);
-    if (!a.items.empty()) items_file = std::make_unique<OutputFile>("--items", a.items);
+    if (!a.output.empty()) results_file = std::make_unique<apps::OutputFile>("--output", a.output);
+    if (!a.items.empty()) items_file = std::make_unique<apps::OutputFile>("--items", a.items);
   });
   // 2. The model, one copy for --tensor times --pipeline ranks.
   const int64_t ranks_of_model = a.model.run.ranks_of_model();
@@ -303,7 +282,7 @@ int EvaluateCommand::run(parallel::World& world) {
   if (results_file) {
     ordered_json results = results_json(tasks, a.config_json(*source, model.config, max_length, *tokenizer));
     results["total_evaluation_time_seconds"] = scored - start;
-    results_file->write(results, 2);
+    write_record(*results_file, results, 2);
     results_file->finish();
   }
   if (items_file) a.write_items(tasks, *encoder, *items_file);

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/output_file.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory_bandwidth.h"
@@ -74,9 +74,9 @@ class Printer {
 class ResultFile {
  public:
   ResultFile(const std::string& path, const std::vector<json>& requests)
-      : path_(path), requests_(requests), lines_(requests.size()), out_(path, std::ios::binary) {
-    if (!out_) user_error("--output {}: cannot be written", path);
-  }
+      : requests_(requests),
+        lines_(requests.size()),
+        out_("--output", path, apps::OutputFile::Appears::at_once) {}
   void add(size_t index, const Completion& result) {
     json record = requests_[index];
     record["text"] = result.text;
@@ -85,17 +85,15 @@ class ResultFile {
     record["tokens"] = result.tokens;
     lines_[index] = record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     for (; next_ < lines_.size() && !lines_[next_].empty(); ++next_) {
-      out_ << lines_[next_] << std::flush;
+      out_.write(lines_[next_]);
       lines_[next_].clear();
-      if (!out_) user_error("--output {}: cannot be written", path_);
     }
   }
 
  private:
-  std::string path_;
   const std::vector<json>& requests_;
   std::vector<std::string> lines_;
-  std::ofstream out_;
+  apps::OutputFile out_;
   size_t next_ = 0;
 };
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "checkpoint/reader.h"
+#include "common/output_file.h"
 #include "core/error.h"
 #include "generate/run_config.h"
 #include "train/checkpoint_inspection.h"
@@ -43,10 +43,9 @@ Fp8Recipe reference_of(const std::vector<std::string>& recipes) {
 }
 
 void write_json(const std::string& path, const json& report) {
-  std::ofstream out(path, std::ios::binary);
-  out << report.dump(2, ' ', false, json::error_handler_t::replace) << '\n';
-  out.close();
-  if (!out) user_error("--json {}: cannot be written", path);
+  OutputFile out("--json", path);
+  out.write(report.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  out.finish();
 }
 
 }  // namespace

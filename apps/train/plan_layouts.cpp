@@ -1,8 +1,8 @@
 #include "train/plan_layouts.h"
 
 #include <algorithm>
-#include <fstream>
 
+#include "common/output_file.h"
 #include "core/error.h"
 #include "planner/layouts.h"
 #include "train/execution.h"
@@ -22,13 +22,6 @@ int64_t planned_bytes(const config::Config& config, const parallel::ProcessGrid&
     bytes = std::max(bytes, PlannedRank(config, context, world, groups).plan().total_bytes());
   }
   return bytes;
-}
-
-void write(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) user_error("--json {}: cannot be written", path);
 }
 
 }  // namespace
@@ -63,7 +56,11 @@ std::string PlanOptions::run(const config::Config& config, parallel::World& worl
       planner::search(config, cluster, [&](const config::Config& layout, const parallel::ProcessGrid& grid) {
         return planned_bytes(layout, grid, world);
       });
-  if (!json_.empty()) write(json_, planner::report_json(result, config, cluster, rows_));
+  if (!json_.empty()) {
+    OutputFile out("--json", json_);
+    out.write(planner::report_json(result, config, cluster, rows_));
+    out.finish();
+  }
   return planner::report(result, config, cluster, rows_);
 }
 

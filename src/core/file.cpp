@@ -97,6 +97,11 @@ bool File::write_all(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor_, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {  // a full pipe
+      pollfd waiting = {descriptor_, POLLOUT, 0};
+      ::poll(&waiting, 1, -1);
+      continue;
+    }
     if (written < 0) return fail(reason_of(errno));
     text.remove_prefix(static_cast<size_t>(written));
   }

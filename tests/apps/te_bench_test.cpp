@@ -367,8 +367,10 @@ TEST_F(TeBench, WritesTheTimelineOfAllRanks) {
 TEST_F(TeBench, RefusesUnwritableTimeline) {
   const std::string config = " --config " + path("tiny.yaml"), file = path("no folder") + "/trace.json";
   EXPECT_EQ(run("step" + config + " --timeline '" + file + "'"), 2);
-  EXPECT_EQ(text("err"), "te-bench: error: --timeline " + file +
-                             ": cannot be written; check the folder and its permissions\n");
+  EXPECT_EQ(text("err"),
+            "te-bench: error: --timeline " + file +
+                ": cannot be written (No such file or directory); check the folder's permissions "
+                "and free space\n");
   EXPECT_EQ(text("out"), "");
   EXPECT_EQ(run("step" + config + config + " --timeline " + path("trace.json")), 2);
   EXPECT_EQ(

@@ -46,7 +46,6 @@ REPORTS = {
     "llama7b": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.02, two H100"),
     "llama7b_calm": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.014, two H100"),
 }
-VERDICTS = {"inside": "within tolerance", "outside": "outside tolerance", "not enough runs to say": "inconclusive"}
 
 
 def label(experiment, arm):

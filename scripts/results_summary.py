@@ -12,7 +12,8 @@ import argparse
 import json
 import sys
 
-from results_data import RESULTS, ROOT, VERDICTS, arms, label, read_loss
+from report.words import VERDICT_TEXTS
+from results_data import RESULTS, ROOT, arms, label, read_loss
 
 GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
@@ -59,7 +60,7 @@ def reported(name, arm):
     found = next(x for x in arms(name) if x["name"] == arm)
     training, validation = found["measures"][:2]
     pairs = len(training["pairs"])
-    return {"pairs": pairs, "verdict": VERDICTS[found["verdict"]], "gap_nats": training["gap"],
+    return {"pairs": pairs, "verdict": VERDICT_TEXTS[found["verdict"]], "gap_nats": training["gap"],
             "low": training["low"] if pairs > 2 else None, "high": training["high"] if pairs > 2 else None,
             "gap_percent": 100 * training["gap_share"], "validation_percent": 100 * validation["gap_share"]}
 
@@ -119,7 +120,7 @@ def gap_table(experiment):
     for arm in arms(experiment):
         training, validation = arm["measures"][:2]
         lines.append(f"| {label(experiment, arm['name'])} | {len(training['pairs'])} | {gap_text(training)}, "
-                     f"{percent(100 * training['gap_share'])} | {gap_text(validation)} | {VERDICTS[arm['verdict']]} |")
+                     f"{percent(100 * training['gap_share'])} | {gap_text(validation)} | {VERDICT_TEXTS[arm['verdict']]} |")
     return lines
 
 

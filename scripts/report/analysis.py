@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from . import UserError, curves, statistics
-from .words import tokens_text
+from .words import INSIDE, OUTSIDE, UNDECIDED, tokens_text
 
 BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default tolerance: both limits must hold
 PAIRS_FOR_A_VERDICT = 3  # the spread of two pairs is one difference, which is often small by chance
@@ -19,8 +19,6 @@ VALIDATION_KEYS = (
     "data.document_mask",
     "data.eod_mask_loss",
 )  # keys that choose the validation samples, in addition to their number
-INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"  # values in report.json
-VERDICT_TEXTS = {INSIDE: "within tolerance", OUTSIDE: "outside tolerance", UNDECIDED: "inconclusive"}
 
 
 @dataclasses.dataclass

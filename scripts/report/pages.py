@@ -18,7 +18,7 @@ from . import (
 )
 from .blocks import Heading, Paragraph, Picture, Verdict, html_page, markdown
 from .sections import CONFIDENCE, interval_text
-from .words import nats, percent
+from .words import VERDICT_TEXTS, nats, percent
 
 KINDS = {analysis.INSIDE: "inside", analysis.OUTSIDE: "outside", analysis.UNDECIDED: "undecided"}
 
@@ -60,14 +60,14 @@ class Report:
         for arm, states in lost.items():
             verdict = analysis.OUTSIDE if "diverged" in states else analysis.UNDECIDED
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-            title = f"{arm}: {analysis.VERDICT_TEXTS[verdict]}"
+            title = f"{arm}: {VERDICT_TEXTS[verdict]}"
             found.append(Verdict(KINDS[verdict], title, [f"no run can be compared: {counts}."]))
         return found
 
     # ---- Texts ---------------------------------------------------------------------------------------------
 
     def verdict(self, comparison):
-        title = f"{comparison.name}: {analysis.VERDICT_TEXTS[comparison.verdict]}"
+        title = f"{comparison.name}: {VERDICT_TEXTS[comparison.verdict]}"
         lines = [
             f"{m.name}: {nats(m.mean)} nats ({percent(m.mean / m.base)}), {interval(m)}: {m.why}."
             for m in comparison.measures

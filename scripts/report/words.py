@@ -1,6 +1,9 @@
-"""Formatting of numbers."""
+"""Words of verdicts, and formatting of numbers."""
 
 import math
+
+INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"  # values in report.json
+VERDICT_TEXTS = {INSIDE: "within tolerance", OUTSIDE: "outside tolerance", UNDECIDED: "inconclusive"}
 
 
 def percent(value):

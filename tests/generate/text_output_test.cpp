@@ -1,11 +1,6 @@
 // te-generate writes unchanged bytes to a file or a pipe, but escapes control characters on a terminal.
-#include <pty.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-
 #include "te_generate_testing.h"
+#include "testing/pseudo_terminal.h"
 
 namespace te::testing {
 namespace {
@@ -19,24 +14,6 @@ class GeneratedText : public GenerateFolder {
            "/tests/fixtures/generate/llama --tokenizer bytes --device cpu --quiet --echo --max-tokens 1 "
            "--stop e --prompt-file " +
            file("prompt");
-  }
-  std::string on_terminal(const std::string& command) const {
-    int terminal = -1;
-    const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
-    if (child == 0) {
-      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-      ::_exit(127);
-    }
-    std::string text;
-    std::array<char, 4096> block = {};
-    for (ssize_t bytes = 0; (bytes = ::read(terminal, block.data(), block.size())) > 0;)
-      text.append(block.data(), static_cast<size_t>(bytes));
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    ::close(terminal);
-    EXPECT_EQ(status, 0) << text;
-    std::erase(text, '\r');
-    return text;
   }
 };
 

@@ -1,18 +1,17 @@
 // The console: one line per step at any width, colors only on terminals, and a start screen that fits.
 #include "train/console.h"
 
-#include <pty.h>
-
-#include <array>
 #include <filesystem>
 #include <regex>
 
 #include "core/terminal.h"
 #include "te_train_testing.h"
+#include "testing/pseudo_terminal.h"
 
 namespace te::train {
 namespace {
 
+using testing::on_terminal;
 using testing::Result;
 using testing::split;
 using testing::TrainFolder;
@@ -62,27 +61,6 @@ TEST(StepTable, NumbersOfAnySize) {
   TE_EXPECT_CONTAINS(line(), " nan ");
 }
 
-/// Everything that a command prints to a pseudo-terminal of this width.
-std::string on_terminal(const std::string& command, unsigned short columns, int& code) {
-  struct winsize window = {};
-  window.ws_col = columns;
-  window.ws_row = 40;
-  int terminal = -1;
-  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &window);
-  if (child == 0) {
-    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-    ::_exit(127);
-  }
-  std::string text;
-  std::array<char, 4096> block = {};
-  for (ssize_t bytes = 0; (bytes = ::read(terminal, block.data(), block.size())) > 0;)
-    text.append(block.data(), static_cast<size_t>(bytes));
-  ::waitpid(child, &code, 0);
-  ::close(terminal);
-  std::erase(text, '\r');
-  return text;
-}
-
 std::string without_colours(const std::string& text) {
   return std::regex_replace(text, std::regex("\x1b\\[[0-9;]*m"), "");
 }
@@ -100,9 +78,7 @@ class ConsoleOfARun : public ::testing::Test {
 
 TEST_F(ConsoleOfARun, FitsTheTerminal) {
   for (const unsigned short columns : {80, 160}) {
-    int code = -1;
-    const std::string shown = on_terminal(command("a" + std::to_string(columns)), columns, code);
-    EXPECT_EQ(code, 0) << shown;
+    const std::string shown = on_terminal(command("a" + std::to_string(columns)), columns);
     EXPECT_NE(shown.find("\x1b["), std::string::npos) << shown;
     const std::string text = without_colours(shown);
     std::vector<std::string> lines = split(text, '\n');
@@ -132,11 +108,9 @@ TEST_F(ConsoleOfARun, FitsTheTerminal) {
 }
 
 TEST_F(ConsoleOfARun, ColorsOnlyOnTerminals) {
-  int code = -1;
-  const std::string plain = on_terminal(command("a", "NO_COLOR=1"), 80, code);
-  EXPECT_EQ(code, 0) << plain;
+  const std::string plain = on_terminal(command("a", "NO_COLOR=1"));
   EXPECT_EQ(plain.find('\x1b'), std::string::npos) << plain;
-  EXPECT_EQ(on_terminal(command("b", "TERM=dumb"), 80, code).find('\x1b'), std::string::npos);
+  EXPECT_EQ(on_terminal(command("b", "TERM=dumb")).find('\x1b'), std::string::npos);
   const Result piped = folder_.run("c");
   EXPECT_EQ(piped.code, 0);
   EXPECT_EQ(piped.out.find('\x1b'), std::string::npos) << piped.out;

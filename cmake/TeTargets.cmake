@@ -175,11 +175,12 @@ set(TE_MPI_START
 set(TE_MPI_ENVIRONMENT ${TE_MPI_START} ${TE_MPI_LEAKS})
 # A shell command for tests that start jobs; they append the number of ranks and the program. In sanitizer builds,
 # checks for use after return (tests of one rank) and for leaks (ranks of tests, executables without mpirun) are off in
-# these jobs, which run the same code: each takes much time.
+# these jobs, which run the same code: each takes much time. Tests preload libraries (stop_rank.cpp) before that of the
+# sanitizers.
 set(te_start ${TE_MPI_START})
 if(TE_SANITIZE)
   list(APPEND TE_MPI_ENVIRONMENT ASAN_OPTIONS=detect_stack_use_after_return=0)
-  list(APPEND te_start ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0)
+  list(APPEND te_start ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:verify_asan_link_order=0)
 endif()
 string(JOIN " " TE_MPIRUN env ${te_start} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_PREFLAGS} ${MPIEXEC_NUMPROC_FLAG})
 

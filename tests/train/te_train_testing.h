@@ -72,8 +72,11 @@ class TrainFolder {
     for (const std::string& item : overrides) arguments += " --set '" + item + "'";
     return start_raw(arguments + " --set logging.directory=" + run_folder(run), shell);
   }
-  /// Starts te-train under mpirun from now on; start() then returns the process of mpirun.
-  void use_ranks(int ranks) { launcher_ = TE_MPIRUN " " + std::to_string(ranks) + " "; }
+  /// Starts te-train under mpirun from now on; start() then returns the process of mpirun. `wrapper`: a command that
+  /// starts the program of each rank.
+  void use_ranks(int ranks, const std::string& wrapper = "") {
+    launcher_ = TE_MPIRUN " " + std::to_string(ranks) + " " + wrapper + " ";
+  }
   pid_t start_raw(const std::string& arguments, const std::string& shell = "") const {
     // One thread: such a small model gains nothing from more, and tests run in parallel.
     const std::string command = shell + " OMP_NUM_THREADS=${TEST_THREADS:-1} exec " + launcher_ +

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints exact losses and gradient norms of a matrix of small CPU runs: both families, all recipes, recomputation,
-# tensor, pipeline, data and sequence parallelism, resuming. For changes that must not change results:
+# tensor, pipeline, data and sequence parallelism, resuming, norm placements, steps in both precisions. For changes that must not change results:
 #
 #   scripts/record_bits.sh build/cpu/apps > before.txt
 #   ... change, build ...
@@ -52,10 +52,17 @@ PYTHON
 
 recipes=(precision.fp8=off precision.fp8=hybrid "precision.fp8=hybrid precision.fp8_recipe=tensorwise"
   "precision.fp8=e4m3 precision.fp8_output_layer=true" "precision.fp8=off precision.fp8_calibrate=true" precision.dtype=fp32
-  "precision.fp8=hybrid precision.first_layers_bf16=1")
+  "precision.fp8=hybrid precision.first_layers_bf16=1" "precision.fp8=hybrid precision.fp8_recipe=rowwise"
+  "precision.fp8=hybrid precision.fp8_recipe=blockwise"
+  "precision.fp8=hybrid precision.overrides=linear_fc1:tensorwise;linear_proj:rowwise;linear_qkv,wgrad:bf16;linear_fc2,fprop:bf16")
 layouts=("1" "2 parallel.tensor=2" "2 parallel.tensor=2 parallel.sequence=true parallel.tensor_overlap=2"
   "2 parallel.pipeline=2 parallel.schedule=zero_bubble" "2 parallel.pipeline=2 parallel.virtual_stages=2 parallel.schedule=interleaved" "2"
   "4 parallel.tensor=2 parallel.sequence=true parallel.pipeline=2 parallel.schedule=zero_bubble")
+# With FP8 weights and recomputed inputs.
+variants=("1 precision.fp8_from_step=2 precision.fp8_until_step=3" "1 precision.fp8_keep_weights=none" "2 parallel.shard=parameters"
+  "1 logging.fp8_statistics_every=2")
+llama_variants=("1 model.norm_placement=post" "1 model.norm_placement=both" "1 model.qk_norm=head")
+gpt_variants=("1 model.parallel_residual=true" "1 model.hidden_dropout=0.0")
 for family in gpt llama; do
   write_config "$family"
   for r in "${!recipes[@]}"; do
@@ -64,7 +71,7 @@ for family in gpt llama; do
       record "$family-$r-$recompute" 1 "$family" "${recipe[@]}" "training.recompute=$recompute"
     done
   done
-  for r in 0 1 2; do
+  for r in 0 1 2 8 9; do
     read -ra recipe <<<"${recipes[$r]}"
     for l in "${!layouts[@]}"; do
       read -ra layout <<<"${layouts[$l]}"
@@ -72,5 +79,14 @@ for family in gpt llama; do
     done
     record "$family-$r-first" 1 "$family" "${recipe[@]}" checkpoint.save_every=2 "checkpoint.directory=$work/$family-$r-saved"
     record "$family-$r-resumed" 1 "$family" "${recipe[@]}" "checkpoint.resume=$work/$family-$r-saved/step_00000002"
+  done
+  declare -n family_variants="${family}_variants"
+  all_variants=("${variants[@]}" "${family_variants[@]}")
+  for v in "${!all_variants[@]}"; do
+    read -ra variant <<<"${all_variants[$v]}"
+    for r in 1 2 8; do
+      read -ra recipe <<<"${recipes[$r]}"
+      record "$family-$r-variant$v" "${variant[0]}" "$family" "${recipe[@]}" training.recompute=selective "${variant[@]:1}"
+    done
   done
 done

@@ -62,11 +62,11 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
                      const AddTokens& add) {
   const int64_t tokens = planned.model().dims().tokens, hidden = planned.model().dims().hidden,
                 pieces = config.parallel.tensor_overlap;
-  const fp8::Recipe& recipe = planned.model().recipe();
   const parallel::TensorParallel tensor(groups.tensor(), true, static_cast<int>(pieces),
                                         groups.tensor_peer_transport());
-  if (config.precision.fp8 == config::Fp8Mode::off || !recipe.gathers_quantized(tensor, tokens)) return;
-  const kernels::ScaleLayout layout = recipe.scale_layout(fp8::OperandRole::input);
+  const auto scaling = fp8::make_scaling(config.precision.fp8_recipe, config.precision);
+  if (config.precision.fp8 == config::Fp8Mode::off || !scaling->gathers_quantized(tensor, tokens)) return;
+  const kernels::ScaleLayout layout = scaling->layout(fp8::OperandRole::input);
   const auto gather = [&](const char* what, DType dtype, int64_t elements) {
     add(what, Exchange::all_gather, dtype, elements);
   };

@@ -150,8 +150,10 @@ class Layer {
   void backward() {
     // In a model the next layer's norm backward has already quantized linear_fc2's dy, and this layer's norm backward
     // does that for the previous layer.
-    if (has_previous_layer_) layer_.grad_target(gradients_, pass_).quantized_copy();
-    layer_.backward(context_, activations_, gradients_, {&layer_, &previous_gradients_}, d_residual_, pass_);
+    const fp8::OperandRequest request =
+        has_previous_layer_ ? layer_.grad_request(gradients_, pass_) : fp8::OperandRequest();
+    layer_.backward(context_, activations_, gradients_, {&layer_, &previous_gradients_},
+                    request.in_addition_to(d_residual_), pass_);
   }
 
  private:

@@ -1,47 +1,56 @@
-// All-gather of quantized operands under sequence parallelism, for recipes whose scales each cover values of a single
-// rank: each rank quantizes its tokens, and the ranks gather FP8 values and scales. The bits are those of quantizing
-// all tokens on one rank.
+// Sequence parallelism: each rank has some of the tokens of an operand, and its GEMMs read all of them. If the scales
+// permit (Quantizer::gathers_quantized()), each rank quantizes its tokens, and the ranks gather FP8 bytes. The bits are
+// those of quantizing all tokens on one rank.
 //
-//   row-wise      values [tokens, cols]; their scales [cols / 128, tokens] are gathered first, because the first GEMM
-//                 needs them
-//   column-wise   values [cols, tokens] and scales [tokens / 128, cols] are gathered last; only wgrad reads them
+//   one scale per tensor   the amax is reduced over the ranks; each rank transposes the gathered rows
+//   groups of 128 values   each scale covers values of a single rank
+//     row-wise             values [tokens, cols]; their scales [cols / 128, tokens] are gathered first, because the
+//                          first GEMM needs them
+//     column-wise          values [cols, tokens] and scales [tokens / 128, cols] are gathered last; only wgrad reads
+//                          them
 //
 // If a rank's tokens are columns, the ranks gather contiguous blocks [ranks, rows, shard], and a kernel copies the
 // columns to their positions. A rank's tokens are runs of whole blocks of 128 (TensorParallel::ranges()).
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "core/memory_plan.h"
-#include "fp8/operand.h"
+#include "fp8/quantizer.h"
 #include "parallel/tensor_parallel.h"
 
 namespace te::fp8 {
 
-struct QuantizeMode;
+/// Work on rows [first, first + count) of an operand, as they arrive; its other rows are not ready yet.
+using GatherWork = std::function<void(const ReadyOperand& operand, int64_t first, int64_t count)>;
 
 /// Scratch for gathering a quantized operand of which each rank has [shard, cols].
-struct ShardMemory {
+class ShardMemory {
+ public:
+  /// For an operand [tokens, cols]; nothing if high-precision rows are gathered. If the operand keeps high-precision
+  /// values (Quantizer::keeps_high_precision()), FP8 passes do not need them, so groups are gathered in their memory.
+  void plan(MemoryPlan& plan, const Quantizer& quantizer, const std::string& name,
+            const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols, Lifetime lifetime);
+  /// Memory for this rank's rows of `full`: `high_precision` values and their quantized layouts.
+  Operand shard_of(const Quantizer& quantizer, const Operand& full, const Tensor& high_precision,
+                   const parallel::TensorParallel& ranks);
+  /// Completes `full` [tokens, cols] from the tensor-parallel ranks' shards and runs `work` on its rows as they arrive.
+  /// Without work, the mode may request the column-wise layout only.
+  ReadyOperand gather(const Context& context, const Quantizer& quantizer, parallel::TensorParallel& ranks,
+                      const Operand& shard, const ProducedOperand& produced, const Operand& full,
+                      QuantizeMode mode, const GatherWork& work, const ColumnSums& sums = {}) const;
+
   Tensor rowwise;  ///< FP8 [shard, cols], of this rank
   // Only with one scale per 128 values:
   Tensor rowwise_scales;     ///< fp32 [ranks, ceil(cols / 128), shard], of all ranks
   Tensor columnwise;         ///< FP8 [ranks, cols, shard], of all ranks
   Tensor columnwise_scales;  ///< fp32 [shard / 128, cols], of this rank
 
-  /// Sets the shapes for an operand [tokens, cols]; no memory. `grouped`: one scale per 128 values.
-  void shape(const parallel::TensorParallel& ranks, DType format, int64_t tokens, int64_t cols, bool grouped);
-  void plan(MemoryPlan& plan, const std::string& name, Lifetime lifetime);
-  /// Instead of plan(): uses the memory of `values`, which has as many high-precision elements as the operand and is
-  /// therefore large enough.
+ private:
   void place_in(const Tensor& values);
-
-  /// The layouts of a rank's shard, placed within the buffers of the gather.
-  kernels::Matrix rowwise_of(int rank) const;
-  kernels::Matrix columnwise_of(int rank) const;
+  void gather_groups(const Context& context, parallel::TensorParallel& ranks, const Tensor& shard,
+                     const ReadyOperand& full, const parallel::TensorParallel::Work& work) const;
 };
-
-/// Gathers the layouts of `full` [tokens, cols] that `mode` requests from the ranks' shards in `memory`, and runs
-/// `work` on rows of the row-wise layout as they arrive. `shard`: this rank's row-wise values.
-void gather_groups(const Context& context, parallel::TensorParallel& ranks, const ShardMemory& memory,
-                   const Tensor& shard, const Operand& full, const QuantizeMode& mode,
-                   const parallel::TensorParallel::Work& work);
 
 }  // namespace te::fp8

@@ -1,10 +1,9 @@
 #include "fp8/observer.h"
 
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "core/error.h"
+#include "fp8/scaling.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/scale_update/scale_update.h"
 
@@ -13,55 +12,6 @@ namespace te::fp8 {
 using config::Fp8Recipe;
 using kernels::ScaleLayout;
 using kernels::TensorSums;
-
-namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-double finite(const TensorSums& sums) {
-  return static_cast<double>(sums.count - sums.nonfinite);
-}
-
-}  // namespace
-
-double sqnr_db(const TensorSums& sums) {
-  if (sums.sum2 == 0.0) return kNan;
-  return 10.0 * std::log10(sums.sum2 / sums.squared_error);
-}
-
-double dynamic_range(const TensorSums& sums) {
-  return sums.smallest > 0 ? std::log2(static_cast<double>(sums.amax) / sums.smallest) : kNan;
-}
-
-// Central moments from raw moments, in FP64.
-double kurtosis(const TensorSums& sums) {
-  const double n = finite(sums);
-  if (n == 0) return kNan;
-  const double mean = sums.sum1 / n, m2 = sums.sum2 / n, m3 = sums.sum3 / n, m4 = sums.sum4 / n;
-  const double variance = m2 - mean * mean;
-  // Equal values have a variance of 0 up to rounding errors.
-  if (!(variance > 1e-12 * m2)) return kNan;
-  return (m4 - 4 * mean * m3 + 6 * mean * mean * m2 - 3 * mean * mean * mean * mean) / (variance * variance);
-}
-
-double saturated_fraction(const TensorSums& sums) {
-  return sums.count > 0 ? static_cast<double>(sums.saturated) / static_cast<double>(sums.count) : kNan;
-}
-
-double underflow_fraction(const TensorSums& sums) {
-  return sums.count > 0 ? static_cast<double>(sums.flushed) / static_cast<double>(sums.count) : kNan;
-}
-
-ScaleLayout layout_of(Fp8Recipe recipe, OperandRole role) {
-  switch (recipe) {
-    case Fp8Recipe::rowwise:
-      return ScaleLayout::rows;
-    case Fp8Recipe::blockwise:
-      return role == OperandRole::weight ? ScaleLayout::blocks : ScaleLayout::vectors;
-    default:
-      return ScaleLayout::tensor;
-  }
-}
 
 // --- what is recorded --------------------------------------------------------------------------------------
 
@@ -74,9 +24,13 @@ int Observer::add_operand(ObservedOperand operand) {
 // With one scale per tensor or per 128 x 128 block, both layouts have the same quantized values.
 void Observer::add_variants(int operand_index, Fp8Recipe recipe, bool what_if, bool rowwise,
                             bool columnwise) {
-  Variant variant{.operand_index = operand_index, .recipe = recipe, .what_if = what_if};
-  const ScaleLayout layout = layout_of(recipe, operands_[static_cast<size_t>(operand_index)].info.role);
-  if (layout == ScaleLayout::tensor || layout == ScaleLayout::blocks) return variants_.push_back(variant);
+  const OperandRole role = operands_[static_cast<size_t>(operand_index)].info.role;
+  Variant variant{.operand_index = operand_index,
+                  .recipe = recipe,
+                  .layout = make_scaling(recipe, precision_)->layout(role),
+                  .what_if = what_if};
+  if (variant.layout == ScaleLayout::tensor || variant.layout == ScaleLayout::blocks)
+    return variants_.push_back(variant);
   variant.form = "rowwise";
   if (rowwise) variants_.push_back(variant);
   variant.form = "columnwise";
@@ -91,7 +45,7 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
     if (operand.quantized)
       add_variants(i, operand.recipe, false, operand.rowwise, operand.columnwise);
     else
-      variants_.push_back({.operand_index = i, .casts = false});
+      variants_.push_back({.operand_index = i});
     for (const std::string& name : what_if) {
       Fp8Recipe recipe{};
       TE_CHECK(config::from_string(name, recipe) && recipe != Fp8Recipe::delayed,
@@ -117,15 +71,15 @@ void Observer::begin(const Context& context) {
   active_ = true;
 }
 
-void Observer::record(const Context& context, int operand_index, const Operand& operand,
+void Observer::record(const Context& context, int operand_index, const Tensor& values,
                       const float* scale) const {
   const ObservedOperand& what = operands_[static_cast<size_t>(operand_index)];
   for (size_t i = first_variant_[static_cast<size_t>(operand_index)];
        i < first_variant_[static_cast<size_t>(operand_index) + 1]; ++i) {
     const Variant& variant = variants_[i];
     kernels::TensorStats stats{
-        .x = operand.high_precision,
-        .layout = variant.casts ? layout_of(variant.recipe, what.info.role) : ScaleLayout::none,
+        .x = values,
+        .layout = variant.layout,
         .format = what.info.format,
         .columnwise = variant.columnwise,
         .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
@@ -134,11 +88,11 @@ void Observer::record(const Context& context, int operand_index, const Operand& 
         .into = sums_of(i)};
     if (stats.layout == ScaleLayout::tensor) {
       stats.scale = scale;
-      if (variant.what_if) {  // as TensorwiseRecipe, for this rank's part of the tensor
+      if (variant.what_if) {  // as tensorwise scaling, for this rank's part of the tensor
         kernels::Fp8Output amax;
         amax.amax = current_amax_.as<float>();
         context.zero(current_amax_);
-        kernels::quantize(context, {.x = operand.high_precision, .out = amax});
+        kernels::quantize(context, {.x = values, .out = amax});
         kernels::current_scale(context, {.amax = current_amax_,
                                          .scale = scale_,
                                          .fp8_max = fp8_max(what.info.format),
@@ -158,7 +112,9 @@ std::vector<CastStatistics> Observer::read(const Context& context) const {
   for (size_t i = 0; i < variants_.size(); ++i) {
     const Variant& variant = variants_[i];
     result.push_back({.operand = operands_[static_cast<size_t>(variant.operand_index)].info,
-                      .recipe = variant.casts ? std::string(config::to_string(variant.recipe)) : "none",
+                      .recipe = variant.layout != ScaleLayout::none
+                                    ? std::string(config::to_string(variant.recipe))
+                                    : "none",
                       .what_if = variant.what_if,
                       .form = variant.form,
                       .sums = sums[i]});

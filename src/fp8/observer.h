@@ -14,7 +14,6 @@
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
-#include "fp8/operand.h"
 #include "fp8/scale_table.h"
 #include "kernels/tensor_stats/tensor_stats.h"
 
@@ -29,13 +28,6 @@ struct CastStatistics {
   kernels::TensorSums sums;
 };
 
-// The results are NaN if there are no values.
-double sqnr_db(const kernels::TensorSums& sums);  ///< 10 log10(signal / error); infinite if the error is 0
-double dynamic_range(const kernels::TensorSums& sums);  ///< log2(amax / smallest magnitude above 0)
-double kurtosis(const kernels::TensorSums& sums);       ///< about the mean; 3 for a normal distribution
-double saturated_fraction(const kernels::TensorSums& sums);
-double underflow_fraction(const kernels::TensorSums& sums);
-
 /// An operand as registered by Recipe::quantizer().
 struct ObservedOperand {
   OperandInfo info;
@@ -43,9 +35,6 @@ struct ObservedOperand {
   config::Fp8Recipe recipe = config::Fp8Recipe::delayed;
   bool rowwise = true, columnwise = true;  ///< layouts that it has
 };
-
-/// Which values share a scale. delayed and tensorwise have one scale per tensor.
-kernels::ScaleLayout layout_of(config::Fp8Recipe recipe, OperandRole role);
 
 class Observer {
  public:
@@ -62,7 +51,7 @@ class Observer {
 
   /// `scale`: the scale with which the operand was just quantized, if its recipe has one per tensor. An operand may be
   /// recorded in parts: the sums accumulate.
-  void record(const Context& context, int operand_index, const Operand& operand, const float* scale) const;
+  void record(const Context& context, int operand_index, const Tensor& values, const float* scale) const;
 
   /// Waits for the device. Statistics of this rank, in the order of the linear layers; merge over ranks with
   /// kernels::merged().
@@ -72,7 +61,8 @@ class Observer {
   struct Variant {
     int operand_index = 0;
     config::Fp8Recipe recipe{};
-    bool casts = true, what_if = false, columnwise = false;
+    kernels::ScaleLayout layout = kernels::ScaleLayout::none;  ///< none: not quantized
+    bool what_if = false, columnwise = false;
     const char* form = "both";
   };
   void add_variants(int operand_index, config::Fp8Recipe recipe, bool what_if, bool rowwise, bool columnwise);

@@ -1,12 +1,14 @@
-// The operand of a linear layer's GEMMs, from the kernel that produces it to the GEMMs that read it.
+// The operand of a linear layer's GEMMs as values, from the kernel that produces it to the GEMMs that read it:
 //
-//   producer   gets a Target from the linear layer and takes the outputs that its kernel can write: high-precision
-//              values, FP8 values in both layouts, column sums (the bias gradient)
-//   linear     Quantizer::complete() computes the outputs that the producer did not take
-//   GEMMs      fprop(), dgrad() and wgrad() below read the result
+//   Operand           its memory, planned before the first pass
+//   OperandRequest    what the linear layer asks the producer for: high-precision values, FP8 values in both layouts,
+//                     column sums (the bias gradient)
+//   ProducedOperand   the part of the request that the producer's kernel has written
+//   ReadyOperand      complete: Quantizer::complete() has computed what was not produced
 //
-// Taking an output also records it as produced, so no output is computed twice or forgotten. A GEMM refuses an operand
-// that was not completed in this pass.
+// Each stage is made from the one before, and GEMMs take only the last one, so no output is computed twice or
+// forgotten. Operands of a pass that a later GEMM reads (a saved input, a gradient for a deferred wgrad) are kept as
+// ReadyOperand.
 #pragma once
 
 #include "core/tensor.h"
@@ -15,39 +17,43 @@
 
 namespace te::fp8 {
 
-class Operand {
- public:
-  Tensor high_precision;  ///< [rows, cols] bf16 or fp32; may be empty if only FP8 is kept
-  kernels::Matrix
-      rowwise;  ///< [rows, cols] quantized, with its scales; empty if the recipe keeps high_precision
+/// How a pass changes the FP8 state, and which layouts it needs.
+struct QuantizeMode {
+  bool record_amax = false;  ///< only in training passes
+  bool count = false;        ///< add to the saturation counters
+  bool columnwise = true;    ///< false: no GEMM contracts over the rows (evaluation)
+  /// False: only wgrad will read the operand, because fprop or dgrad has already run. complete() uses it; producers
+  /// write the requested outputs.
+  bool rowwise = true;
+  /// Unchanged values are quantized again with the scale of the first time (Operand::scale, if any); their amax has
+  /// been recorded.
+  bool reuse_scale = false;
+  /// A recomputed pass: the microbatch's first pass has quantized the same values. Implies `reuse_scale` for operands
+  /// with Operand::scale.
+  bool is_recompute = false;
+};
+
+/// Memory of an operand. Layouts that the recipe does not use are empty.
+struct Operand {
+  Tensor high_precision;  ///< [rows, cols] bf16 or fp32; empty if only FP8 is kept, or if the producer has it
+  kernels::Matrix rowwise;     ///< [rows, cols] quantized, with its scales
   kernels::Matrix columnwise;  ///< [cols, rows]: the layout for GEMMs that contract over the rows
   Tensor scale;                ///< fp32 [1]: scale of both layouts, kept for recomputation; or empty
   bool is_shard = false;       ///< other tensor-parallel ranks have the other rows; all share one scale
 
-  /// high_precision has this pass's values. For producers without a Target (a weight update, the residual stream).
-  void mark_high_precision_written() { produced_ = {.values = true}; }
-  /// The same for producers that took a Target's quantized_copy(): those outputs stay recorded.
-  void mark_high_precision_kept() { produced_.values = true; }
-  int64_t rows() const { return rowwise ? rowwise.rows() : high_precision.rows(); }
-  /// An operand of fewer rows in the same memory; its layouts and their scales are dense.
-  Operand first_rows(int64_t rows) const;
-
- private:
-  friend class Target;
-  friend class Quantizer;
-  friend kernels::Gemm fprop(const Operand&, const Operand&, int64_t, int64_t);
-  friend kernels::Gemm dgrad(const Operand&, const Operand&, int64_t, int64_t);
-  friend kernels::Gemm wgrad(const Operand&, const Operand&);
-  void check_ready() const;
-
-  /// Outputs that the producer of this pass has written.
-  struct Produced {
-    bool values = false, cast = false, sums = false;
-  };
-  Produced produced_;
-  bool ready_ = false;  ///< complete: GEMMs may read it
-  bool use_high_precision_ =
-      false;  ///< in this pass GEMMs read high_precision, although there are quantized layouts
+  /// The same with fewer rows in the same memory; its layouts and their scales are dense.
+  Operand first_rows(int64_t rows) const {
+    Operand part;
+    if (high_precision) part.high_precision = high_precision.slice_rows(0, rows);
+    const auto resized = [](kernels::Matrix matrix, int64_t layout_rows, int64_t layout_cols) {
+      matrix.values.shape = {layout_rows, layout_cols};
+      matrix.scales.shape = kernels::scale_shape(matrix.layout, layout_rows, layout_cols);
+      return matrix;
+    };
+    if (rowwise) part.rowwise = resized(rowwise, rows, rowwise.cols());
+    if (columnwise) part.columnwise = resized(columnwise, columnwise.rows(), rows);
+    return part;
+  }
 };
 
 /// Column sums of grad_output, which are the bias gradient. Empty: not requested.
@@ -56,48 +62,62 @@ struct ColumnSums {
   Tensor scratch;  ///< as in kernels::Quantize
 };
 
-/// The outputs of a kernel that produces an operand, as fields of its arguments.
-struct Output {
-  Tensor high_precision;
+/// The outputs of a kernel that has produced an operand, also as fields of the kernel's arguments.
+struct ProducedOperand {
+  Tensor high_precision;  ///< empty if there are only FP8 values
   kernels::Fp8Output fp8;
   ColumnSums sums;
 };
 
-/// Where the producer of an operand writes it. Each producer calls one of these functions, depending on what its kernel
-/// supports.
-class Target {
- public:
-  Target() = default;  ///< nothing is needed in addition to what the producer keeps
-  explicit Target(const Tensor& values) : high_precision_(values) {}  ///< memory that is not an operand
+/// All outputs that the linear layer can use. Empty: none in addition to what the producer keeps.
+struct OperandRequest {
+  Tensor high_precision;
+  kernels::Fp8Output fp8;  ///< empty if the recipe does not let producers quantize
+  ColumnSums sums;
 
-  /// High-precision values only.
-  Tensor values();
-  /// High-precision values and the column sums.
-  Output values_and_sums();
-  /// FP8 values and no high-precision values if the recipe supports fused quantization, else high-precision values.
-  Output cast();
-  /// The same with the column sums.
-  Output cast_and_sums();
-  /// The same as cast() for a kernel that works in place on memory(), which has the result if nothing is quantized.
-  /// Column sums are computed only together with quantization.
-  Output cast_in_place();
-  Tensor memory() const { return high_precision_; }
-  /// Quantized values in addition to high-precision values in the producer's memory, which the linear layer gets later.
-  Output quantized_copy();
+  /// For a kernel that writes either high-precision or FP8 values. Without high-precision values the column sums cannot
+  /// be computed later, so a kernel that does not compute them quantizes only if there are none.
+  ProducedOperand quantized_or_values(bool computes_sums) const {
+    const bool quantizes = fp8.wants_data() && (computes_sums || !sums.into);
+    return {.high_precision = quantizes ? Tensor{} : high_precision,
+            .fp8 = quantizes ? fp8 : kernels::Fp8Output{},
+            .sums = computes_sums ? sums : ColumnSums{}};
+  }
+  /// For a kernel that writes high-precision values to memory of its own, and everything else as well.
+  ProducedOperand in_addition_to(const Tensor& values) const {
+    return {.high_precision = values, .fp8 = fp8, .sums = sums};
+  }
+};
 
- private:
-  friend class Quantizer;
-  Operand* operand_ = nullptr;
-  Tensor high_precision_;
-  kernels::Fp8Output fp8_;
-  ColumnSums sums_;
-  Output take(bool values, bool cast, bool sums);
+/// An operand that GEMMs can read: those whose layout is quantized read it, others read high precision.
+struct ReadyOperand {
+  Tensor high_precision;
+  kernels::Matrix rowwise, columnwise;
 };
 
 /// The GEMMs of y = x W^T without their outputs: rows [first, first + count) of y and of dx = dy W, and dW = dy^T x.
-/// InternalError if an operand is not complete. Only fprop uses fast accumulation.
-kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, int64_t count);
-kernels::Gemm dgrad(const Operand& grad, const Operand& weight, int64_t first, int64_t count);
-kernels::Gemm wgrad(const Operand& grad, const Operand& input);
+/// Only fprop uses fast accumulation.
+inline kernels::Gemm fprop(const ReadyOperand& input, const ReadyOperand& weight, int64_t first,
+                           int64_t count) {
+  if (!input.rowwise)
+    return {.a = input.high_precision.slice_rows(first, count), .b = weight.high_precision, .trans_b = true};
+  return {.a = input.rowwise.slice_rows(first, count),
+          .b = weight.rowwise,
+          .trans_b = true,
+          .fast_accumulation = input.rowwise.layout == kernels::ScaleLayout::tensor ||
+                               input.rowwise.layout == kernels::ScaleLayout::rows};
+}
+
+/// The GEMM contracts over W's rows, so in FP8 it reads W's columnwise layout.
+inline kernels::Gemm dgrad(const ReadyOperand& grad, const ReadyOperand& weight, int64_t first,
+                           int64_t count) {
+  if (!grad.rowwise) return {.a = grad.high_precision.slice_rows(first, count), .b = weight.high_precision};
+  return {.a = grad.rowwise.slice_rows(first, count), .b = weight.columnwise, .trans_b = true};
+}
+
+inline kernels::Gemm wgrad(const ReadyOperand& grad, const ReadyOperand& input) {
+  if (!grad.columnwise) return {.a = grad.high_precision, .b = input.high_precision, .trans_a = true};
+  return {.a = grad.columnwise, .b = input.columnwise, .trans_b = true};
+}
 
 }  // namespace te::fp8

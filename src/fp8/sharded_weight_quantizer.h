@@ -8,7 +8,7 @@
 //   4. commit_scale()                          before a pass uses the weight: updates the scale table as quantization
 //                                              of the full weight does
 //
-// Bytes, scales and state are those of quantizing the full weight on every rank (Recipe::cast_tensor with current
+// Bytes, scales and state are those of quantizing the full weight on every rank (Quantizer::complete with current
 // scaling), and the state changes at the same time.
 #pragma once
 

@@ -375,7 +375,7 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
     groups_.send(context, out, parallel::Channel::forward_to_next);
     return {};
   }
-  stack_.final_layernorm->forward(context, a.x_mid, a.delta, a.x_in, a.norm1, fp8::Target(out));
+  stack_.final_layernorm->forward(context, a.x_mid, a.delta, a.x_in, a.norm1, {.high_precision = out});
   return out;
 }
 

@@ -210,20 +210,23 @@ void DotProductAttention::forward_ranges(const Context& context, const Tensor& q
 
 // --- backward ----------------------------------------------------------------------------------------------
 
-void DotProductAttention::backward(const Context& context, const Tensor& kept_qkv, const Tensor& o,
-                                   const Tensor& lse, const Tensor& d_o, Target dqkv,
-                                   const Pass& pass) const {
+ProducedOperand DotProductAttention::backward(const Context& context, const Tensor& kept_qkv, const Tensor& o,
+                                              const Tensor& lse, const Tensor& d_o,
+                                              const OperandRequest& dqkv, const Pass& pass) const {
   const auto attention_backward = heads_  ? &DotProductAttention::backward_heads
                                   : keys_ ? &DotProductAttention::backward_ranges
                                           : &DotProductAttention::backward_full;
-  (this->*attention_backward)(context, kept_qkv, o, lse, d_o, dqkv.memory(), pass);
-  if (!rope_.cos) return void(dqkv.values());
-  kernels::Rope rope = rotation(dqkv.memory(), true);
-  const Output output = dqkv.cast_in_place();
-  rope.out = output.fp8;
-  rope.dbias = output.sums.into;
-  rope.scratch = output.sums.scratch;
+  (this->*attention_backward)(context, kept_qkv, o, lse, d_o, dqkv.high_precision, pass);
+  ProducedOperand produced{.high_precision = dqkv.high_precision};
+  if (!rope_.cos) return produced;
+  // Works in place, and computes column sums only together with quantization.
+  kernels::Rope rope = rotation(dqkv.high_precision, true);
+  if (dqkv.fp8.wants_data()) produced = dqkv.quantized_or_values(true);
+  rope.out = produced.fp8;
+  rope.dbias = produced.sums.into;
+  rope.scratch = produced.sums.scratch;
   kernels::rope(context, rope);
+  return produced;
 }
 
 void DotProductAttention::backward_full(const Context& context, const Tensor& qkv, const Tensor& o,

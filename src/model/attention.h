@@ -68,8 +68,8 @@ class DotProductAttention final : public CoreAttention {
                const Tensor& lse, const Pass& pass) const override;
   /// Computes the gradient of qkv from d_o. kept_qkv: as forward() left it (rotated). The backward pass of the rotary
   /// embedding, if any, is the last kernel and can quantize its result.
-  void backward(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
-                const Tensor& d_o, Target dqkv, const Pass& pass) const;
+  ProducedOperand backward(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
+                           const Tensor& d_o, const OperandRequest& dqkv, const Pass& pass) const;
 
  private:
   kernels::Rope rotation(const Tensor& qkv, bool backward) const;

@@ -56,16 +56,16 @@ class FeedForward {
 
   // --- passes ---
   virtual void quantize_weights(const Context& context, bool count) = 0;
-  /// Target for the producer of the input x [residual_rows, hidden].
-  virtual Target input_target(Activations& activations, const Pass& pass) = 0;
-  /// y [residual_rows, hidden] from the input that was written to the target; starts in Step::fc1.
-  virtual void forward(const Context& context, Activations& activations, const Tensor& y,
-                       const Pass& pass) = 0;
-  /// Target for the producer of dy, which keeps dy in its own memory.
-  virtual Target grad_target(Gradients& gradients, const Pass& pass) const = 0;
+  /// For the producer of the input x [residual_rows, hidden].
+  virtual OperandRequest input_request(Activations& activations, const Pass& pass) = 0;
+  /// y [residual_rows, hidden] from x; starts in Step::fc1.
+  virtual void forward(const Context& context, Activations& activations, const ProducedOperand& x,
+                       const Tensor& y, const Pass& pass) = 0;
+  /// For the producer of dy, which keeps dy in its own memory.
+  virtual OperandRequest grad_request(Gradients& gradients, const Pass& pass) const = 0;
   /// dx [residual_rows, hidden] from dy [residual_rows, hidden]; starts in Step::fc2_backward. `recompute_input`, if
   /// not empty, recomputes the input. `deferred`: wgrad() computes the weight gradients later.
-  virtual void backward(const Context& context, const Tensor& dy, Activations& activations,
+  virtual void backward(const Context& context, const ProducedOperand& dy, Activations& activations,
                         Gradients& gradients, const Tensor& dx, const Pass& pass, bool deferred,
                         const RecomputeInput& recompute_input) = 0;
   virtual void wgrad(const Context& context, const Activations& activations,

@@ -28,7 +28,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
                              .decay = true,
                              .matrices = spec.matrices}),
              recipe, tensor) {
-  weight_->quantized = weight_quantizer_.transposes();
+  weight_->quantized = weight_quantizer_.layouts().transposes();
   if (!spec_.bias) return;
   bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                           .shard = spec_.bias_shard,
@@ -60,10 +60,10 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
                           .values = MemoryKind::fp8_weights,
                           .scales = MemoryKind::fp8_state,
                           .rowwise = keeps_rowwise_ ? Lifetime{} : forward,
-                          .columnwise = keeps_columnwise_             ? Lifetime{}
-                                        : weight_quantizer_.rowwise() ? backward
-                                                                      : forward | backward,
-                          .has_columnwise = training || !weight_quantizer_.rowwise(),
+                          .columnwise = keeps_columnwise_                     ? Lifetime{}
+                                        : weight_quantizer_.layouts().rowwise ? backward
+                                                                              : forward | backward,
+                          .has_columnwise = training || !weight_quantizer_.layouts().rowwise,
                           .has_rowwise = !gathered});
 }
 
@@ -84,8 +84,9 @@ void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use
   const std::string name = spec_.name + ".input";
   if (!high_precision_exists) {
     plan.add(input.high_precision, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
-             input_quantizer_.columnwise() && !input_quantizer_.keeps_high_precision() ? use.input_life()
-                                                                                       : use.saved_life());
+             input_quantizer_.layouts().columnwise && !input_quantizer_.keeps_high_precision()
+                 ? use.input_life()
+                 : use.saved_life());
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
@@ -100,7 +101,8 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse&
                                bool high_precision) const {
   const std::string name = spec_.name + ".grad_output";
   const Lifetime wgrad = deferred ? Lifetime{} : use.grad;
-  const bool quantized_wgrad = grad_quantizer_.columnwise() && !grad_quantizer_.keeps_high_precision();
+  const bool quantized_wgrad =
+      grad_quantizer_.layouts().columnwise && !grad_quantizer_.keeps_high_precision();
   if (high_precision || (deferred && !quantized_wgrad)) {
     plan.add(grad.high_precision, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, out()},
              quantized_wgrad ? use.grad : wgrad);
@@ -118,9 +120,17 @@ void Linear::plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime
 
 fp8::QuantizeMode Linear::input_mode(const Pass& pass) const {
   fp8::QuantizeMode mode = pass.quantize_mode();
-  if (recomputes_input_ && pass.kind == PassKind::train && input_quantizer_.rowwise())
+  if (recomputes_input_ && pass.kind == PassKind::train && input_quantizer_.layouts().rowwise)
     mode.columnwise = false;
   return mode;
+}
+
+kernels::Matrix Linear::input_layout(const Tensor& values, const Tensor& scales, int64_t rows) const {
+  const fp8::OperandLayouts& layouts = input_quantizer_.layouts();
+  if (!layouts.rowwise) return {};
+  return {{values.data, layouts.format, {rows, in()}},
+          {scales.data, DType::f32, kernels::scale_shape(layouts.scales, rows, in())},
+          layouts.scales};
 }
 
 // --- GEMMs -------------------------------------------------------------------------------------------------
@@ -130,7 +140,8 @@ kernels::MegakernelGemm Linear::megakernel_gemm() const {
   if (bias_ != nullptr) gemm.bias = bias_->value;
   if (!quantized()) {
     gemm.weight = weight_->value;
-  } else if (const auto scale = input_quantizer_.current_scaling(); scale && weight_quantizer_.rowwise()) {
+  } else if (const auto scale = input_quantizer_.current_scaling();
+             scale && weight_quantizer_.layouts().rowwise) {
     gemm.weight = weight_operand_.rowwise;
     gemm.margin = scale->margin;
     gemm.power_of_two = scale->power_of_two;
@@ -138,15 +149,15 @@ kernels::MegakernelGemm Linear::megakernel_gemm() const {
   return gemm;
 }
 
-void Linear::fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first,
+void Linear::fprop(const Context& context, const ReadyOperand& input, const Tensor& y, int64_t first,
                    int64_t count, bool with_bias, const EpilogueActivation& activation) const {
   const ProfileLabel label(spec_.name, "fprop");
-  kernels::Gemm gemm = fp8::fprop(input, weight_operand_, first, count);
+  kernels::Gemm gemm = fp8::fprop(input, weight_ready_, first, count);
   gemm.out = y.slice_rows(first, count);
   gemm.early_b = early_weight_;
   if (with_bias && bias_ != nullptr) gemm.bias = bias_->value;
   if (!activation.forward()) return kernels::gemm(context, gemm);
-  const Output& result = activation.y;
+  const ProducedOperand& result = activation.y;
   TE_CHECK(!result.fp8 || count == y.rows(),
            "{}: a quantized activation in the epilogue needs all rows at once, got {} of {}", spec_.name,
            count, y.rows());
@@ -163,10 +174,10 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
                 .early_b = early_weight_});
 }
 
-void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first,
+void Linear::dgrad(const Context& context, const ReadyOperand& grad, const Tensor& dx, int64_t first,
                    int64_t count, const EpilogueActivation& activation) const {
   const ProfileLabel label(spec_.name, "dgrad");
-  kernels::Gemm gemm = fp8::dgrad(grad, weight_operand_, first, count);
+  kernels::Gemm gemm = fp8::dgrad(grad, weight_ready_, first, count);
   gemm.out = dx.slice_rows(first, count);
   if (!activation.backward()) return kernels::gemm(context, gemm);
   TE_CHECK(!runs_quantized(), "{}: quantized GEMMs cannot fuse the gradient of the activation", spec_.name);
@@ -184,7 +195,7 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
        .clamp = activation.clamp});
 }
 
-void Linear::wgrad(const Context& context, const Operand& grad, const Operand& input) const {
+void Linear::wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input) const {
   const ProfileLabel label(spec_.name, "wgrad");
   kernels::Gemm gemm = fp8::wgrad(grad, input);
   gemm.out = weight_->grad;
@@ -197,31 +208,31 @@ void Linear::wgrad(const Context& context, const Operand& grad, const Operand& i
 void Linear::quantize_weight(const Context& context, bool count) {
   const ProfileLabel label("weights");
   if (weight_->has_bytes) {
-    weight_operand_.rowwise.values = {weight_->bytes.data, weight_quantizer_.format(), weight_->shape};
-    return weight_quantizer_.complete_gathered(context, weight_operand_, weight_->sharded_weight_index,
-                                               {.record_amax = true, .columnwise = keeps_columnwise_});
+    weight_operand_.rowwise.values = {weight_->bytes.data, weight_quantizer_.layouts().format,
+                                      weight_->shape};
+    weight_ready_ =
+        weight_quantizer_.complete_gathered(context, weight_operand_, weight_->sharded_weight_index,
+                                            {.record_amax = true, .columnwise = keeps_columnwise_});
+    return;
   }
-  if (weight_->has_value) {
-    weight_operand_.high_precision = weight_->value;
-  } else {
-    kernels::cast(context, weight_->main, weight_operand_.high_precision);
-  }
-  weight_operand_.mark_high_precision_written();
-  const bool columnwise = keeps_columnwise_ || !weight_quantizer_.rowwise();
-  weight_quantizer_.complete(context, weight_operand_,
-                             {.record_amax = true, .count = count, .columnwise = columnwise});
+  if (!weight_->has_value) kernels::cast(context, weight_->main, weight_operand_.high_precision);
+  const Tensor& values = weight_->has_value ? weight_->value : weight_operand_.high_precision;
+  const bool columnwise = keeps_columnwise_ || !weight_quantizer_.layouts().rowwise;
+  weight_ready_ = weight_quantizer_.complete(context, weight_operand_, {.high_precision = values},
+                                             {.record_amax = true, .count = count, .columnwise = columnwise});
 }
 
 void Linear::prepare_fprop_weight(const Context& context) {
   if (keeps_rowwise_ || !weight_operand_.rowwise) return;
   const ProfileLabel label("weights");
-  weight_quantizer_.recompute_rowwise(context, weight_operand_);
+  weight_quantizer_.add_rowwise(context, weight_operand_, weight_ready_);
 }
 
 void Linear::prepare_dgrad_weight(const Context& context) {
   if (keeps_columnwise_ || !weight_operand_.columnwise) return;
   const ProfileLabel label("weights");
-  weight_quantizer_.recompute_columnwise(context, weight_operand_, keeps_rowwise_ && weight_operand_.rowwise);
+  weight_quantizer_.add_columnwise(context, weight_operand_, weight_ready_,
+                                   keeps_rowwise_ && weight_operand_.rowwise);
 }
 
 }  // namespace te::model

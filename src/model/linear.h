@@ -1,8 +1,9 @@
 // A linear layer y = x W^T + b on this rank's part of W. Its quantizers determine the precision of the three GEMMs
 // (fprop, dgrad, wgrad). parallel_linear.h combines the parts of the ranks.
 //
-// The producer of x calls input_target() to find out where to write, so that it can quantize x in the same kernel; the
-// producer of dy calls grad_target() (fp8/operand.h). The linear layer completes the rest before its GEMM.
+// The producer of x serves an input_request(), so that it can quantize x in the same kernel; the producer of dy serves
+// a grad_request() (fp8/operand.h). The linear layer completes the rest before its GEMM and returns the operand for
+// wgrad.
 #pragma once
 
 #include <functional>
@@ -22,21 +23,23 @@ namespace te::model {
 
 using fp8::ColumnSums;
 using fp8::Operand;
-using fp8::Output;
+using fp8::OperandRequest;
+using fp8::ProducedOperand;
+using fp8::ReadyOperand;
 using fp8::Recipe;
-using fp8::Target;
 
 /// Recomputes the input of a sublayer. Empty: the input was saved.
-using RecomputeInput = std::function<void(Target)>;
+using RecomputeInput = std::function<ProducedOperand(const OperandRequest&)>;
 
 /// The activation in the epilogue of a GEMM (kernels/gemm/gemm_activation.h): applied to the result of linear_fc1's
 /// fprop, or its backward pass applied to the result of linear_fc2's dgrad. Empty: none.
 struct EpilogueActivation {
   kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
-  Output y;   ///< out [tokens, ffn]: the activation's result; in the backward pass optional, not quantized
-  Tensor x;   ///< backward [tokens, fc1]: the activation's input
-  Output dx;  ///< backward: out [tokens, fc1] and its column sums
-  float clamp = 0;  ///< for clamped kinds
+  ProducedOperand
+      y;     ///< out [tokens, ffn]: the activation's result; in the backward pass optional, not quantized
+  Tensor x;  ///< backward [tokens, fc1]: the activation's input
+  ProducedOperand dx;  ///< backward: out [tokens, fc1] and its column sums
+  float clamp = 0;     ///< for clamped kinds
   bool forward() const { return (y.high_precision || y.fp8) && !x; }
   bool backward() const { return static_cast<bool>(x); }
 };
@@ -82,12 +85,13 @@ class Linear {
   /// the weight, before the first pass that uses it, and between layers. `count`: add to the saturation counters. A
   /// weight that is gathered as bytes has already been quantized and counted (ModelStage::quantize_sharded_weights).
   void quantize_weight(const Context& context, bool count = false);
-  /// dW += dy^T x in the main gradient; the first GEMM of a step overwrites it. Both operands must be complete.
-  void wgrad(const Context& context, const Operand& grad, const Operand& input) const;
+  /// dW += dy^T x in the main gradient; the first GEMM of a step overwrites it.
+  void wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input) const;
 
   /// True if one of the GEMMs reads quantized operands.
   bool quantized() const {
-    return input_quantizer_.enabled() || weight_quantizer_.enabled() || grad_quantizer_.enabled();
+    return input_quantizer_.layouts().quantized() || weight_quantizer_.layouts().quantized() ||
+           grad_quantizer_.layouts().quantized();
   }
   /// The same for the current passes of a run with both precisions.
   bool runs_quantized() const {
@@ -101,9 +105,7 @@ class Linear {
   }
   /// The input's quantized layout in memory that inputs of several linear layers share; empty if fprop reads high
   /// precision.
-  kernels::Matrix input_layout(const Tensor& values, const Tensor& scales, int64_t rows) const {
-    return input_quantizer_.rowwise_in(values, scales, rows, in());
-  }
+  kernels::Matrix input_layout(const Tensor& values, const Tensor& scales, int64_t rows) const;
   /// For decode_megakernel(): a GEMM like fprop's, without input, norm, activation and result. Its weight is empty if
   /// the input is quantized other than with one current scale.
   kernels::MegakernelGemm megakernel_gemm() const;
@@ -132,7 +134,7 @@ class Linear {
     mode.rowwise = false;
     return mode;
   }
-  /// Quantizes the layout that fprop or dgrad reads, if it is not kept. Must be called in the step given to
+  /// Adds the layout that fprop or dgrad reads to weight_ready_, if it is not kept. Must be called in the step given to
   /// plan_weights().
   void prepare_fprop_weight(const Context& context);
   void prepare_dgrad_weight(const Context& context);
@@ -140,11 +142,11 @@ class Linear {
   /// Rows [first, first + count) of y = x W^T (+ b) and of dx = dy W. With an activation, fprop also computes these
   /// rows of its output (all rows at once if the output is quantized). dgrad also computes the gradient of the
   /// activation, in high precision only; dx is then scratch.
-  void fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first, int64_t count,
+  void fprop(const Context& context, const ReadyOperand& input, const Tensor& y, int64_t first, int64_t count,
              bool with_bias, const EpilogueActivation& activation = {}) const;
-  void dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first, int64_t count,
+  void dgrad(const Context& context, const ReadyOperand& grad, const Tensor& dx, int64_t first, int64_t count,
              const EpilogueActivation& activation = {}) const;
-  /// Target and scratch for b's gradient += column sums of dy.
+  /// b's gradient += column sums of dy.
   ColumnSums bias_sums() const {
     return bias_ != nullptr ? ColumnSums{bias_->grad, column_sums_} : ColumnSums{};
   }
@@ -155,6 +157,7 @@ class Linear {
   parameters::Parameter* bias_ = nullptr;
   fp8::Quantizer input_quantizer_, weight_quantizer_, grad_quantizer_;
   Operand weight_operand_;
+  ReadyOperand weight_ready_;  ///< since quantize_weight()
   /// The weight's layouts that are kept from one quantize_weight() to the next.
   bool keeps_rowwise_ = true, keeps_columnwise_ = true;
   bool recomputes_input_ = false;  ///< in the backward pass

@@ -130,33 +130,35 @@ void Mlp::share_input_layouts(FeedForward::Activations& activations, const Tenso
 
 // --- passes ------------------------------------------------------------------------------------------------
 
-void Mlp::run_activation(const Context& context, const Activations& a, Target y) const {
-  const Output output = y.cast();
+ProducedOperand Mlp::run_activation(const Context& context, const Activations& a,
+                                    const OperandRequest& request) const {
+  ProducedOperand y = request.quantized_or_values(false);
   kernels::activation_forward(
-      context,
-      {.kind = kind_, .x = a.fc1_out, .y = output.high_precision, .y_fp8 = output.fp8, .clamp = clamp_});
+      context, {.kind = kind_, .x = a.fc1_out, .y = y.high_precision, .y_fp8 = y.fp8, .clamp = clamp_});
+  return y;
 }
 
-void Mlp::forward(const Context& context, FeedForward::Activations& activations, const Tensor& y,
-                  const Pass& pass) {
+void Mlp::forward(const Context& context, FeedForward::Activations& activations, const ProducedOperand& x,
+                  const Tensor& y, const Pass& pass) {
   Activations& a = own(activations);
   // 1. Up projection (for SwiGLU: gate and up in one GEMM). 2. Activation.
   pass.begin_step(context, Step::fc1);
-  Target activated = linear_fc2_.input_target(a.fc2_input, pass);
-  const bool casts = linear_fc1_.runs_quantized();
-  if (linear_fc1_.fuses_forward_activation() && !(casts && a.inputs_share_memory)) {
-    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass,
-                        {.kind = kind_,
-                         .y = casts ? activated.cast() : Output{.high_precision = activated.values()},
-                         .clamp = clamp_});
+  const OperandRequest request = linear_fc2_.input_request(a.fc2_input, pass);
+  ProducedOperand activated;
+  const bool quantized = linear_fc1_.runs_quantized();
+  if (linear_fc1_.fuses_forward_activation() && !(quantized && a.inputs_share_memory)) {
+    activated.high_precision = request.high_precision;
+    if (quantized) activated = request.quantized_or_values(false);
+    a.fc1_ready = linear_fc1_.forward(context, a.fc1_input, x, a.fc1_out, pass,
+                                      {.kind = kind_, .y = activated, .clamp = clamp_});
   } else {
-    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
+    a.fc1_ready = linear_fc1_.forward(context, a.fc1_input, x, a.fc1_out, pass);
     pass.begin_step(context, Step::activation);
-    run_activation(context, a, activated);
+    activated = run_activation(context, a, request);
   }
   // 3. Down projection.
   pass.begin_step(context, Step::fc2);
-  linear_fc2_.forward(context, a.fc2_input, y, pass);
+  a.fc2_ready = linear_fc2_.forward(context, a.fc2_input, activated, y, pass);
 }
 
 std::optional<FeedForward::MegakernelGemms> Mlp::megakernel_gemms(
@@ -169,57 +171,61 @@ std::optional<FeedForward::MegakernelGemms> Mlp::megakernel_gemms(
   return gemms;
 }
 
-void Mlp::backward(const Context& context, const Tensor& dy, FeedForward::Activations& activations,
+void Mlp::backward(const Context& context, const ProducedOperand& dy, FeedForward::Activations& activations,
                    FeedForward::Gradients& gradients, const Tensor& dx, const Pass& pass, bool deferred,
                    const RecomputeInput& recompute_input) {
   Activations& a = own(activations);
   Gradients& g = own(gradients);
   const Pass recomputed = pass.recomputed();
-  if (g.fc1_in_place) g.fc1.high_precision = a.fc1_out;
-  Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
+  OperandRequest request = linear_fc1_.grad_request(g.fc1, pass);
+  if (g.fc1_in_place) request.high_precision = a.fc1_out;
+  ProducedOperand d_fc1;
   // 3'. Down projection; 2'. gradient of the activation, whose output is recomputed if it was not saved.
   if (fuses_activation(linear_fc2_)) {
+    d_fc1 = {.high_precision = request.high_precision, .sums = request.sums};
     EpilogueActivation activation;
     activation.kind = kind_;
     activation.x = a.fc1_out;
-    activation.dx = d_fc1.values_and_sums();
+    activation.dx = d_fc1;
     activation.clamp = clamp_;
     if (recompute_input) {
-      activation.y.high_precision = linear_fc2_.input_target(a.fc2_input, recomputed).values();
-      linear_fc2_.complete_input(context, a.fc2_input, recomputed);
+      activation.y.high_precision = linear_fc2_.input_request(a.fc2_input, recomputed).high_precision;
+      a.fc2_ready = linear_fc2_.complete_input(context, a.fc2_input, activation.y, recomputed);
     }
-    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred, activation);
+    g.fc2_ready = linear_fc2_.backward(context, g.fc2, dy, a.fc2_ready, d_act_, pass, deferred, activation);
   } else {
     if (recompute_input) {
-      run_activation(context, a, linear_fc2_.input_target(a.fc2_input, recomputed));
-      linear_fc2_.complete_input(context, a.fc2_input, recomputed);
+      const ProducedOperand activated =
+          run_activation(context, a, linear_fc2_.input_request(a.fc2_input, recomputed));
+      a.fc2_ready = linear_fc2_.complete_input(context, a.fc2_input, activated, recomputed);
     }
-    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred);
+    g.fc2_ready = linear_fc2_.backward(context, g.fc2, dy, a.fc2_ready, d_act_, pass, deferred);
     pass.begin_step(context, Step::activation_backward);
-    const Output output = d_fc1.cast_and_sums();
+    d_fc1 = request.quantized_or_values(true);
     kernels::activation_backward(context, {.kind = kind_,
                                            .x = a.fc1_out,
                                            .dy = d_act_,
-                                           .dx = output.high_precision,
-                                           .dx_fp8 = output.fp8,
-                                           .dbias = output.sums.into,
-                                           .scratch = output.sums.scratch,
+                                           .dx = d_fc1.high_precision,
+                                           .dx_fp8 = d_fc1.fp8,
+                                           .dbias = d_fc1.sums.into,
+                                           .scratch = d_fc1.sums.scratch,
                                            .clamp = clamp_});
   }
   // 1'. Up projection.
   pass.begin_step(context, Step::fc1_backward);
   if (recompute_input) {
-    recompute_input(linear_fc1_.input_target(a.fc1_input, recomputed));
-    linear_fc1_.complete_input(context, a.fc1_input, recomputed);
+    const ProducedOperand x = recompute_input(linear_fc1_.input_request(a.fc1_input, recomputed));
+    a.fc1_ready = linear_fc1_.complete_input(context, a.fc1_input, x, recomputed);
   }
-  linear_fc1_.backward(context, g.fc1, a.fc1_input, dx, pass, deferred);
+  g.fc1_ready = linear_fc1_.backward(context, g.fc1, d_fc1, a.fc1_ready, dx, pass, deferred);
 }
 
 void Mlp::wgrad(const Context& context, const FeedForward::Activations& activations,
                 const FeedForward::Gradients& gradients) const {
+  const Activations& a = own(activations);
   const Gradients& g = own(gradients);
-  linear_fc2_.wgrad(context, g.fc2, own(activations).fc2_input);
-  linear_fc1_.wgrad(context, g.fc1, own(activations).fc1_input);
+  linear_fc2_.wgrad(context, g.fc2_ready, a.fc2_ready);
+  linear_fc1_.wgrad(context, g.fc1_ready, a.fc1_ready);
 }
 
 }  // namespace te::model

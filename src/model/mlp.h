@@ -25,17 +25,18 @@ class Mlp final : public FeedForward {
 
   /// Tensors that a microbatch saves for the backward pass.
   struct Activations final : FeedForward::Activations {
-    Operand fc1_input;
-    Tensor fc1_out;  ///< [tokens, fc1 width]
-    Operand fc2_input;
+    Operand fc1_input, fc2_input;
+    ReadyOperand fc1_ready, fc2_ready;  ///< the inputs, for wgrad
+    Tensor fc1_out;                     ///< [tokens, fc1 width]
     /// Both inputs' quantized layouts share memory, so fc2's input is quantized after fc1's GEMM.
     bool inputs_share_memory = false;
   };
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients final : FeedForward::Gradients {
     Operand fc1, fc2;
+    ReadyOperand fc1_ready, fc2_ready;  ///< for a deferred wgrad
     bool fc1_in_place =
-        false;  ///< fc1.high_precision uses the memory of fc1_out, which only the activation's gradient reads
+        false;  ///< fc1's values use the memory of fc1_out, which only the activation's gradient reads
   };
   static Activations& own(FeedForward::Activations& a) { return static_cast<Activations&>(a); }
   static const Activations& own(const FeedForward::Activations& a) {
@@ -62,15 +63,15 @@ class Mlp final : public FeedForward {
                            const Tensor& scales) const override;
 
   void quantize_weights(const Context& context, bool count) override;
-  Target input_target(FeedForward::Activations& activations, const Pass& pass) override {
-    return linear_fc1_.input_target(own(activations).fc1_input, pass);
+  OperandRequest input_request(FeedForward::Activations& activations, const Pass& pass) override {
+    return linear_fc1_.input_request(own(activations).fc1_input, pass);
   }
-  void forward(const Context& context, FeedForward::Activations& activations, const Tensor& y,
-               const Pass& pass) override;
-  Target grad_target(FeedForward::Gradients& gradients, const Pass& pass) const override {
-    return linear_fc2_.grad_target(own(gradients).fc2, pass);
+  void forward(const Context& context, FeedForward::Activations& activations, const ProducedOperand& x,
+               const Tensor& y, const Pass& pass) override;
+  OperandRequest grad_request(FeedForward::Gradients& gradients, const Pass& pass) const override {
+    return linear_fc2_.grad_request(own(gradients).fc2, pass);
   }
-  void backward(const Context& context, const Tensor& dy, FeedForward::Activations& activations,
+  void backward(const Context& context, const ProducedOperand& dy, FeedForward::Activations& activations,
                 FeedForward::Gradients& gradients, const Tensor& dx, const Pass& pass, bool deferred,
                 const RecomputeInput& recompute_input) override;
   void wgrad(const Context& context, const FeedForward::Activations& activations,
@@ -81,7 +82,8 @@ class Mlp final : public FeedForward {
   static bool fuses_activation(const Linear& linear) { return !linear.runs_quantized(); }
   /// True if some passes of the run fuse the activation; memory is planned for them.
   static bool can_fuse_activation(const Linear& linear) { return linear.can_run_unquantized(); }
-  void run_activation(const Context& context, const Activations& a, Target y) const;
+  ProducedOperand run_activation(const Context& context, const Activations& a,
+                                 const OperandRequest& request) const;
   LinearUse fc1_use() const;
   LinearUse fc2_use() const;
 

@@ -291,7 +291,7 @@ void ModelStage::forward(const Context& context, const MicrobatchSlot& place, co
 void ModelStage::final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot) {
   before_use(context, stack_.last_unit(), nullptr);
   stack_.final_layernorm->forward(context, residual, delta, slot.final_x, slot.final_statistics,
-                                  Target(slot.final_h));
+                            {.high_precision = slot.final_h});
 }
 
 void ModelStage::backward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens,
@@ -299,12 +299,13 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
   Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
   const bool deferred = place.wgrad_slot >= 0;
+  ProducedOperand d_output{.high_precision = d_residual_};
   // 3'. Final norm, whose output was overwritten by its gradient. Starts the gradient of the residual stream.
   if (has_head(place.chunk)) {
     pass.begin_step(context, Step::final_norm_backward);
     const PreviousLayer last = previous_layer(chunk, chunk.first + chunk.count, place);
-    stack_.final_layernorm->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
-                                                 d_residual_, last.grad_target(pass));
+    d_output = stack_.final_layernorm->backward(context, slot.final_h, slot.final_x, slot.final_statistics, {},
+                                          d_residual_, last.grad_request(pass));
     finished(context, stack_.last_unit(), pass);
   }
   // 2'. Layers, last first.
@@ -316,8 +317,8 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
     if (full_recompute(config_)) {
       layer.forward(context, slot.layers[i].x_in, {}, slot.layers[i], pass.recomputed());
     }
-    layer.backward(context, slot.layers[i], gradients_of(index, place), previous_layer(chunk, index, place),
-                   d_residual_, pass, deferred);
+    d_output = layer.backward(context, slot.layers[i], gradients_of(index, place),
+                              previous_layer(chunk, index, place), d_output, pass, deferred);
     if (!deferred) finished(context, stack_.unit_of_layer(index), pass);
   }
   // 1'. Embedding.

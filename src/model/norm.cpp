@@ -1,7 +1,5 @@
 #include "model/norm.h"
 
-#include <utility>
-
 namespace te::model {
 namespace {
 
@@ -49,8 +47,8 @@ void Norm::plan_scratch(MemoryPlan& plan, Step backward) {
            {kernels::norm_backward_scratch_elements(gain_->shape[0])}, live(backward));
 }
 
-void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
-                   const Statistics& statistics, Target target) const {
+ProducedOperand Norm::forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
+                              const Statistics& statistics, const OperandRequest& request) const {
   kernels::NormForward args;
   args.kind = kind_;
   args.eps = eps_;
@@ -61,10 +59,11 @@ void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta,
   if (bias_ != nullptr) args.beta = bias_->value;
   args.mean = statistics.mean;
   args.rstd = statistics.rstd;
-  const Output output = target.cast();
-  args.y = output.high_precision;
-  args.y_fp8 = output.fp8;
+  ProducedOperand y = request.quantized_or_values(false);
+  args.y = y.high_precision;
+  args.y_fp8 = y.fp8;
   kernels::norm_forward(context, args);
+  return y;
 }
 
 kernels::MegakernelNorm Norm::megakernel_norm() const {
@@ -73,9 +72,9 @@ kernels::MegakernelNorm Norm::megakernel_norm() const {
   return norm;
 }
 
-void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& x,
-                        const Statistics& statistics, const Tensor& residual, const Tensor& dx,
-                        Target target) const {
+ProducedOperand Norm::backward(const Context& context, const Tensor& dy, const Tensor& x,
+                               const Statistics& statistics, const Tensor& residual, const Tensor& dx,
+                               const OperandRequest& request) const {
   kernels::NormBackward args;
   args.kind = kind_;
   args.dy = dy;
@@ -87,26 +86,12 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
   args.dx = dx;
   args.dgamma = gain_->grad;
   if (bias_ != nullptr) args.dbeta = bias_->grad;
-  const Output output = target.quantized_copy();
-  args.dbias = output.sums.into;
-  args.dx_fp8 = output.fp8;
+  ProducedOperand produced = request.in_addition_to(dx);
+  args.dbias = produced.sums.into;
+  args.dx_fp8 = produced.fp8;
   args.scratch = sums_;
   kernels::norm_backward(context, args);
-}
-
-void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& d_residual, Target target) const {
-  run_backward(context, dy, x, statistics, d_residual, d_residual, std::move(target));
-}
-
-void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& d_residual, const Tensor& dx, Target target) const {
-  run_backward(context, dy, x, statistics, d_residual, dx, std::move(target));
-}
-
-void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                                const Statistics& statistics, const Tensor& d_residual, Target target) const {
-  run_backward(context, dy, x, statistics, {}, d_residual, std::move(target));
+  return produced;
 }
 
 }  // namespace te::model

@@ -28,25 +28,18 @@ class Norm {
                        Lifetime lifetime = {}) const;
   void plan_scratch(MemoryPlan& plan, Step backward);
 
-  /// sum = x + delta, target = norm(sum). Without delta, sum must be x.
-  void forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
-               const Statistics& statistics, Target target) const;
+  /// sum = x + delta; produces norm(sum). Without delta, sum must be x.
+  ProducedOperand forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
+                          const Statistics& statistics, const OperandRequest& request) const;
   /// The norm for decode_megakernel(), without delta and sum.
   kernels::MegakernelNorm megakernel_norm() const;
-  /// d_residual += gradient of x through the norm, given dy; gradients of gain and bias accumulate. `target`: of the
-  /// linear layer whose dy is the new d_residual.
-  void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                const Tensor& d_residual, Target target) const;
-  /// The same with another output: dx = d_residual + gradient of x.
-  void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                const Tensor& d_residual, const Tensor& dx, Target target) const;
-  /// The same without a residual path around the norm: d_residual = gradient of x.
-  void backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                            const Statistics& statistics, const Tensor& d_residual, Target target) const;
+  /// dx = residual + gradient of x through the norm, given dy (residual may be empty or dx itself); gradients of gain
+  /// and bias accumulate. `request`: of the linear layer whose dy is dx.
+  ProducedOperand backward(const Context& context, const Tensor& dy, const Tensor& x,
+                           const Statistics& statistics, const Tensor& residual, const Tensor& dx,
+                           const OperandRequest& request) const;
 
  private:
-  void run_backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& residual, const Tensor& dx, Target target) const;
   std::string name_;
   bool layer_norm_;
   kernels::NormKind kind_;

@@ -109,14 +109,11 @@ void OutputLayer::losses(const Context& context, const Tensor& logits, const Ten
 }
 
 // The last chunk may be shorter.
-Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
-                             const Operand& storage, const Pass& pass) const {
-  Operand operand = storage.first_rows(values.rows());
-  operand.high_precision = values;
-  operand.mark_high_precision_written();
+ReadyOperand OutputLayer::complete(const Context& context, const fp8::Quantizer& quantizer,
+                                   const Tensor& values, const Operand& storage, const Pass& pass) const {
   const ProfileLabel label(spec_.name);
-  quantizer.complete(context, operand, pass.quantize_mode());
-  return operand;
+  return quantizer.complete(context, storage.first_rows(values.rows()), {.high_precision = values},
+                            pass.quantize_mode());
 }
 
 void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
@@ -131,14 +128,14 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     const int64_t rows = std::min(chunk_, dims_.tokens - begin);
     const Tensor states = full.slice_rows(begin, rows), chunk = logits_.slice_rows(0, rows);
     // 2. Logits of the chunk.
-    const Operand input = operand(context, input_quantizer_, states, input_, pass);
+    const ReadyOperand input = complete(context, input_quantizer_, states, input_, pass);
     fprop(context, input, chunk, 0, rows, false);
     // 3. Loss per token; in training the logits are replaced by their gradient.
     losses(context, chunk, vector_rows(targets, begin, rows), vector_rows(losses_, begin, rows),
            sums_z ? vector_rows(z_losses_, begin, rows) : Tensor{}, grad_scale);
     if (!training) continue;
     // 4. Weight gradient, then the gradient of the states, in place.
-    const Operand grad = operand(context, grad_quantizer_, chunk, grad_, pass);
+    const ReadyOperand grad = complete(context, grad_quantizer_, chunk, grad_, pass);
     wgrad(context, grad, input);
     dgrad(context, grad, states, 0, rows);
   }

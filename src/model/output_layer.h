@@ -35,9 +35,9 @@ class OutputLayer : public Linear {
   kernels::MegakernelGemm megakernel_logits() const { return {.weight = weight_->value}; }
 
  private:
-  /// A complete operand of `values`; its quantized layouts, if any, are in `storage`.
-  Operand operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
-                  const Operand& storage, const Pass& pass) const;
+  /// The operand of `values`; its quantized layouts, if any, are in `storage`.
+  ReadyOperand complete(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
+                        const Operand& storage, const Pass& pass) const;
   void losses(const Context& context, const Tensor& logits, const Tensor& targets, const Tensor& losses,
               const Tensor& z_losses, float grad_scale) const;
 

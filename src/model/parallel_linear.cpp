@@ -50,8 +50,8 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
     plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
   };
   add(shard_high_precision_, ".shard", use.dims.residual_rows, use.input_life());
-  input_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".shard", tensor_, use.dims.tokens, in(),
-                              use.input_life());
+  shard_memory_.plan(plan, input_quantizer_, spec_.name + ".shard", tensor_, use.dims.tokens, in(),
+                     use.input_life());
   add(full_dx_, ".full_dx", use.dims.tokens, live(use.backward));
 }
 
@@ -68,51 +68,53 @@ void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Line
   plan_grad_operand(plan, grad, use, deferred, high_precision);
 }
 
-Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
-  if (!tensor_.sequence()) return input_quantizer_.target(input, input_mode(pass));
-  shard_ = input_quantizer_.shard_of(input, shard_high_precision_, tensor_, shard_memory_);
+OperandRequest ColumnParallelLinear::input_request(const Operand& input, const Pass& pass) {
+  if (!tensor_.sequence()) return input_quantizer_.request(input, input_mode(pass));
+  shard_ = shard_memory_.shard_of(input_quantizer_, input, shard_high_precision_, tensor_);
   if (!shard_.rowwise)
     if (const Tensor own = tensor_.shard_view(input.high_precision)) shard_.high_precision = own;
-  return input_quantizer_.target(shard_, input_mode(pass));
+  return input_quantizer_.request(shard_, input_mode(pass));
 }
 
-void ColumnParallelLinear::complete_rows(const Context& context, Operand& input, const Pass& pass,
-                                         const parallel::TensorParallel::Work& work) {
-  if (tensor_.sequence())
-    return input_quantizer_.gather(context, tensor_, shard_memory_, shard_, input, input_mode(pass), work);
-  input_quantizer_.complete(context, input, input_mode(pass));
-  if (work) work(0, input.rows());
-}
-
-void ColumnParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
-                                   const EpilogueActivation& activation) {
+ReadyOperand ColumnParallelLinear::forward(const Context& context, const Operand& input,
+                                           const ProducedOperand& x, const Tensor& y, const Pass& pass,
+                                           const EpilogueActivation& activation) {
   prepare_fprop_weight(context);
-  complete_rows(context, input, pass, [&](int64_t first, int64_t count) {
-    fprop(context, input, y, first, count, true, activation);
-  });
+  const auto rows = [&](const ReadyOperand& ready, int64_t first, int64_t count) {
+    fprop(context, ready, y, first, count, true, activation);
+  };
+  const fp8::QuantizeMode mode = input_mode(pass);
+  if (tensor_.sequence())
+    return shard_memory_.gather(context, input_quantizer_, tensor_, shard_, x, input, mode, rows);
+  ReadyOperand ready = input_quantizer_.complete(context, input, x, mode);
+  rows(ready, 0, y.rows());
+  return ready;
 }
 
-void ColumnParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) {
+ReadyOperand ColumnParallelLinear::complete_input(const Context& context, const Operand& input,
+                                                  const ProducedOperand& x, const Pass& pass) {
   const fp8::QuantizeMode mode = wgrad_input_mode(pass);
   if (tensor_.sequence())
-    return input_quantizer_.gather(context, tensor_, shard_memory_, shard_, input, mode, {});
-  input_quantizer_.complete(context, input, mode);
+    return shard_memory_.gather(context, input_quantizer_, tensor_, shard_, x, input, mode, {});
+  return input_quantizer_.complete(context, input, x, mode);
 }
 
-Target ColumnParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
-  return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums());
+OperandRequest ColumnParallelLinear::grad_request(const Operand& grad, const Pass& pass) const {
+  return grad_quantizer_.request(grad, pass.quantize_mode(), bias_sums());
 }
 
-void ColumnParallelLinear::backward(const Context& context, Operand& grad, const Operand& input,
-                                    const Tensor& dx, const Pass& pass, bool deferred) {
+ReadyOperand ColumnParallelLinear::backward(const Context& context, const Operand& grad,
+                                            const ProducedOperand& dy, const ReadyOperand& input,
+                                            const Tensor& dx, const Pass& pass, bool deferred) {
   // 1. Complete dy and the bias gradient, as far as dy's producer has not.
-  grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_sums());
+  ReadyOperand ready = grad_quantizer_.complete(context, grad, dy, pass.quantize_mode(), bias_sums());
   prepare_dgrad_weight(context);
   const Tensor full = tensor_.sequence() ? full_dx_ : dx;
   // 2. dgrad; 3. wgrad, overlapped with the reduction over the ranks.
-  const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, full, first, count); };
-  const auto weights = [&] { wgrad(context, grad, input); };
+  const auto rows = [&](int64_t first, int64_t count) { dgrad(context, ready, full, first, count); };
+  const auto weights = [&] { wgrad(context, ready, input); };
   tensor_.reduce(context, full, dx, rows, deferred ? std::function<void()>{} : weights);
+  return ready;
 }
 
 // --- row parallel ------------------------------------------------------------------------------------------
@@ -127,8 +129,8 @@ void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   if (!tensor_.sequence()) return;
   plan.add(full_y_, spec_.name + ".full_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
            live(use.forward));
-  grad_quantizer_.plan_shard(plan, shard_memory_, spec_.name + ".shard_dy", tensor_, use.dims.tokens, out(),
-                             live(use.backward));
+  shard_memory_.plan(plan, grad_quantizer_, spec_.name + ".shard_dy", tensor_, use.dims.tokens, out(),
+                     live(use.backward));
 }
 
 // dy is the gradient of the residual stream, which other code keeps. Memory is needed only if it is gathered.
@@ -139,51 +141,60 @@ void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearU
                     tensor_.sequence() && (gathers_high_precision || grad_quantizer_.keeps_high_precision()));
 }
 
-Target RowParallelLinear::input_target(Operand& input, const Pass& pass) const {
-  return input_quantizer_.target(input, input_mode(pass));
+OperandRequest RowParallelLinear::input_request(const Operand& input, const Pass& pass) const {
+  return input_quantizer_.request(input, input_mode(pass));
 }
 
-void RowParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) const {
-  input_quantizer_.complete(context, input, wgrad_input_mode(pass));
+ReadyOperand RowParallelLinear::complete_input(const Context& context, const Operand& input,
+                                               const ProducedOperand& x, const Pass& pass) const {
+  return input_quantizer_.complete(context, input, x, wgrad_input_mode(pass));
 }
 
-void RowParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass) {
-  input_quantizer_.complete(context, input, input_mode(pass));
+ReadyOperand RowParallelLinear::forward(const Context& context, const Operand& input,
+                                        const ProducedOperand& x, const Tensor& y, const Pass& pass) {
+  ReadyOperand ready = input_quantizer_.complete(context, input, x, input_mode(pass));
   prepare_fprop_weight(context);
   const Tensor full = tensor_.sequence() ? full_y_ : y;
   tensor_.reduce(context, full, y, [&](int64_t first, int64_t count) {
-    fprop(context, input, full, first, count, tensor_.rank() == 0);
+    fprop(context, ready, full, first, count, tensor_.rank() == 0);
   });
+  return ready;
 }
 
 // With sequence parallelism, the producer has dy of this rank's tokens. It can compute their column sums, which are
 // this rank's bias gradient, but the operand has all tokens and is completed after the gather.
-Target RowParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
-  if (tensor_.sequence()) return fp8::Quantizer::target_of_shard(grad, bias_sums());
-  return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums());
+OperandRequest RowParallelLinear::grad_request(const Operand& grad, const Pass& pass) const {
+  if (tensor_.sequence()) return {.sums = bias_sums()};
+  return grad_quantizer_.request(grad, pass.quantize_mode(), bias_sums());
 }
 
-void RowParallelLinear::backward(const Context& context, const Tensor& dy, Operand& grad,
-                                 const Operand& input, const Tensor& dx, const Pass& pass, bool deferred,
-                                 const EpilogueActivation& activation) {
-  const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, dx, first, count, activation); };
+ReadyOperand RowParallelLinear::backward(const Context& context, const Operand& grad,
+                                         const ProducedOperand& dy, const ReadyOperand& input,
+                                         const Tensor& dx, const Pass& pass, bool deferred,
+                                         const EpilogueActivation& activation) {
+  const auto rows = [&](const ReadyOperand& ready, int64_t first, int64_t count) {
+    dgrad(context, ready, dx, first, count, activation);
+  };
   const fp8::QuantizeMode mode = pass.quantize_mode();
   prepare_dgrad_weight(context);
+  ReadyOperand ready;
   if (!tensor_.sequence()) {
     // 1. Complete dy. Later steps change dy, so a deferred wgrad needs a copy.
-    const bool copies = deferred && (!grad_quantizer_.columnwise() || grad_quantizer_.keeps_high_precision());
-    if (copies) context.copy(grad.high_precision, dy);
-    if (!copies) grad.high_precision = dy;
-    grad.mark_high_precision_kept();
-    grad_quantizer_.complete(context, grad, mode, bias_sums());
-    rows(0, dx.rows());
+    ProducedOperand produced = dy;
+    if (deferred && (!grad_quantizer_.layouts().columnwise || grad_quantizer_.keeps_high_precision())) {
+      context.copy(grad.high_precision, dy.high_precision);
+      produced.high_precision = grad.high_precision;
+    }
+    ready = grad_quantizer_.complete(context, grad, produced, mode, bias_sums());
+    rows(ready, 0, dx.rows());
   } else {
     // 1. Complete dy of this rank's tokens; 2. dgrad of all tokens as they arrive.
-    Operand shard = grad_quantizer_.shard_of(grad, dy, tensor_, shard_memory_);
-    grad_quantizer_.gather(context, tensor_, shard_memory_, shard, grad, mode, rows, bias_sums());
+    const Operand shard = shard_memory_.shard_of(grad_quantizer_, grad, dy.high_precision, tensor_);
+    ready = shard_memory_.gather(context, grad_quantizer_, tensor_, shard, dy, grad, mode, rows, bias_sums());
   }
   // 3. wgrad.
-  if (!deferred) wgrad(context, grad, input);
+  if (!deferred) wgrad(context, ready, input);
+  return ready;
 }
 
 }  // namespace te::model

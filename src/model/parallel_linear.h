@@ -10,6 +10,7 @@
 // (parallel/tensor_parallel.h). With one rank there is no communication.
 #pragma once
 
+#include "fp8/gathered_groups.h"
 #include "model/linear.h"
 
 namespace te::model {
@@ -36,28 +37,29 @@ class ColumnParallelLinear : public Linear {
   /// True if it does in some passes of the run.
   bool can_fuse_forward_activation() const { return can_run_unquantized() || quantizes_activation(); }
 
-  /// The target for the producer of x, [residual_rows, in].
-  Target input_target(Operand& input, const Pass& pass);
-  /// y [tokens, out] = x W^T + b, and the activation of y, if requested.
-  void forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
-               const EpilogueActivation& activation = {});
+  /// For the producer of x, [residual_rows, in].
+  OperandRequest input_request(const Operand& input, const Pass& pass);
+  /// y [tokens, out] = x W^T + b, and the activation of y, if requested. Returns the input for backward().
+  ReadyOperand forward(const Context& context, const Operand& input, const ProducedOperand& x,
+                       const Tensor& y, const Pass& pass, const EpilogueActivation& activation = {});
   /// Completes a recomputed input for wgrad without running forward().
-  void complete_input(const Context& context, Operand& input, const Pass& pass);
+  ReadyOperand complete_input(const Context& context, const Operand& input, const ProducedOperand& x,
+                              const Pass& pass);
 
-  /// The target for the producer of dy [tokens, out].
-  Target grad_target(Operand& grad, const Pass& pass) const;
+  /// For the producer of dy [tokens, out].
+  OperandRequest grad_request(const Operand& grad, const Pass& pass) const;
   /// dx [residual_rows, in] = dy W; W's gradient += dy^T x unless deferred; b's gradient += column sums of dy, unless
-  /// the producer has added them.
-  void backward(const Context& context, Operand& grad, const Operand& input, const Tensor& dx,
-                const Pass& pass, bool deferred);
+  /// the producer has added them. Returns dy for a deferred wgrad.
+  ReadyOperand backward(const Context& context, const Operand& grad, const ProducedOperand& dy,
+                        const ReadyOperand& input, const Tensor& dx, const Pass& pass, bool deferred);
 
  private:
   /// The fused kernel supports one scale per tensor and quantizes all rows of one GEMM.
   bool quantizes_activation() const {
-    return input_quantizer_.has_one_scale() && weight_quantizer_.has_one_scale() && tensor_.gathers_at_once();
+    const fp8::OperandLayouts &input = input_quantizer_.layouts(), &weight = weight_quantizer_.layouts();
+    return input.rowwise && input.one_scale() && weight.rowwise && weight.one_scale() &&
+           tensor_.gathers_at_once();
   }
-  void complete_rows(const Context& context, Operand& input, const Pass& pass,
-                     const parallel::TensorParallel::Work& work);
   // Scratch of sequence parallelism:
   Operand
       shard_;  ///< [residual_rows, in]: this rank's tokens of the current input, in the input's memory or here:
@@ -78,18 +80,22 @@ class RowParallelLinear : public Linear {
   }
   void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred) const;
 
-  /// The target for the producer of x, [tokens, in].
-  Target input_target(Operand& input, const Pass& pass) const;
-  void complete_input(const Context& context, Operand& input, const Pass& pass) const;
-  /// y [residual_rows, out] = sum over the ranks of x W^T, + b.
-  void forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass);
+  /// For the producer of x, [tokens, in].
+  OperandRequest input_request(const Operand& input, const Pass& pass) const;
+  ReadyOperand complete_input(const Context& context, const Operand& input, const ProducedOperand& x,
+                              const Pass& pass) const;
+  /// y [residual_rows, out] = sum over the ranks of x W^T, + b. Returns the input for backward().
+  ReadyOperand forward(const Context& context, const Operand& input, const ProducedOperand& x,
+                       const Tensor& y, const Pass& pass);
 
-  /// The target for the producer of dy [residual_rows, out], which keeps dy in its own memory.
-  Target grad_target(Operand& grad, const Pass& pass) const;
+  /// For the producer of dy [residual_rows, out], which keeps dy in its own memory.
+  OperandRequest grad_request(const Operand& grad, const Pass& pass) const;
   /// From dy [residual_rows, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless deferred; b's gradient. With
   /// `activation` (not if quantized), computes the gradient of the activation that produced x; dx is then scratch.
-  void backward(const Context& context, const Tensor& dy, Operand& grad, const Operand& input,
-                const Tensor& dx, const Pass& pass, bool deferred, const EpilogueActivation& activation = {});
+  /// Returns dy for a deferred wgrad.
+  ReadyOperand backward(const Context& context, const Operand& grad, const ProducedOperand& dy,
+                        const ReadyOperand& input, const Tensor& dx, const Pass& pass, bool deferred,
+                        const EpilogueActivation& activation = {});
 
  private:
   // Scratch of sequence parallelism:

@@ -103,17 +103,18 @@ void SelfAttention::share_input_layouts(Activations& a, const Tensor& values, co
 
 // --- passes ------------------------------------------------------------------------------------------------
 
-void SelfAttention::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
+void SelfAttention::forward(const Context& context, Activations& a, const ProducedOperand& x, const Tensor& y,
+                            const Pass& pass) {
   // 1. Queries, keys and values of all heads, in one GEMM.
   pass.begin_step(context, Step::qkv);
   const Tensor& qkv = attention_.keeps_heads() ? qkv_ : a.qkv;
-  linear_qkv_.forward(context, a.qkv_input, qkv, pass);
+  a.qkv_ready = linear_qkv_.forward(context, a.qkv_input, x, qkv, pass);
   // 2. Rotary embedding and attention, on the packed result.
-  const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
-  attend(context, a, qkv, o, pass);
+  const ProducedOperand o{.high_precision = a.proj_input.high_precision};
+  attend(context, a, qkv, o.high_precision, pass);
   // 3. Projection to the width of the residual stream.
   pass.begin_step(context, Step::proj);
-  linear_proj_.forward(context, a.proj_input, y, pass);
+  a.proj_ready = linear_proj_.forward(context, a.proj_input, o, y, pass);
 }
 
 void SelfAttention::attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
@@ -123,38 +124,39 @@ void SelfAttention::attend(const Context& context, Activations& a, const Tensor&
   a.core->forward(context, qkv, a.qkv, o, a.lse, pass);
 }
 
-void SelfAttention::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
+void SelfAttention::backward(const Context& context, const ProducedOperand& dy, Activations& a, Gradients& g,
                              const Tensor& dx, const Pass& pass, bool deferred,
                              const RecomputeInput& recompute_input) {
   // 3'. Projection; attention's output was saved, only its quantized layout is recomputed.
-  if (recompute_input || requantizes_output_) {
-    a.proj_input.mark_high_precision_written();
-    linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
-  }
-  linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o_, pass, deferred);
+  if (recompute_input || requantizes_output_)
+    a.proj_ready = linear_proj_.complete_input(
+        context, a.proj_input, {.high_precision = a.proj_input.high_precision}, pass.recomputed());
+  g.proj_ready = linear_proj_.backward(context, g.proj, dy, a.proj_ready, d_o_, pass, deferred);
   // 2'. Attention, rotary embedding and QK norm, which give linear_qkv's dy.
   pass.begin_step(context, Step::attention_backward);
-  attention_backward(context, a, linear_qkv_.grad_target(g.qkv, pass), pass);
+  const ProducedOperand d_qkv = attention_backward(context, a, linear_qkv_.grad_request(g.qkv, pass), pass);
   // 1'. Queries, keys and values.
   pass.begin_step(context, Step::qkv_backward);
   if (recompute_input) {
-    recompute_input(linear_qkv_.input_target(a.qkv_input, pass.recomputed()));
-    linear_qkv_.complete_input(context, a.qkv_input, pass.recomputed());
+    const ProducedOperand x = recompute_input(linear_qkv_.input_request(a.qkv_input, pass.recomputed()));
+    a.qkv_ready = linear_qkv_.complete_input(context, a.qkv_input, x, pass.recomputed());
   }
-  linear_qkv_.backward(context, g.qkv, a.qkv_input, dx, pass, deferred);
+  g.qkv_ready = linear_qkv_.backward(context, g.qkv, d_qkv, a.qkv_ready, dx, pass, deferred);
 }
 
-void SelfAttention::attention_backward(const Context& context, Activations& a, Target d_qkv,
-                                       const Pass& pass) const {
-  if (!qk_norm_)
-    return attention_.backward(context, a.qkv, a.proj_input.high_precision, a.lse, d_o_, d_qkv, pass);
-  attention_.backward(context, a.qkv, a.proj_input.high_precision, a.lse, d_o_, Target(d_qkv.memory()), pass);
-  qk_norm_->backward(context, d_qkv.values(), a.qk_norm);
+ProducedOperand SelfAttention::attention_backward(const Context& context, const Activations& a,
+                                                  const OperandRequest& d_qkv, const Pass& pass) const {
+  const Tensor& o = a.proj_input.high_precision;
+  if (!qk_norm_) return attention_.backward(context, a.qkv, o, a.lse, d_o_, d_qkv, pass);
+  const OperandRequest values{.high_precision = d_qkv.high_precision};
+  ProducedOperand produced = attention_.backward(context, a.qkv, o, a.lse, d_o_, values, pass);
+  qk_norm_->backward(context, produced.high_precision, a.qk_norm);
+  return produced;
 }
 
 void SelfAttention::wgrad(const Context& context, const Activations& a, const Gradients& g) const {
-  linear_proj_.wgrad(context, g.proj, a.proj_input);
-  linear_qkv_.wgrad(context, g.qkv, a.qkv_input);
+  linear_proj_.wgrad(context, g.proj_ready, a.proj_ready);
+  linear_qkv_.wgrad(context, g.qkv_ready, a.qkv_ready);
 }
 
 }  // namespace te::model

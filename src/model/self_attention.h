@@ -20,6 +20,7 @@ class SelfAttention {
   /// Tensors that a microbatch saves for the backward pass.
   struct Activations {
     Operand qkv_input;
+    ReadyOperand qkv_ready, proj_ready;  ///< the linear layers' inputs, for wgrad
     Tensor qkv;  ///< DotProductAttention::kept_shape(): q | k | v, normalized and rotated
     QkNorm::Activations qk_norm;
     Tensor lse;          ///< fp32, DotProductAttention::lse_shape()
@@ -30,6 +31,7 @@ class SelfAttention {
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients {
     Operand qkv, proj;
+    ReadyOperand qkv_ready, proj_ready;  ///< for a deferred wgrad
   };
   void plan_weights(MemoryPlan& plan, bool training, bool deferred);
   void plan_scratch(MemoryPlan& plan, const Context& context);
@@ -43,12 +45,13 @@ class SelfAttention {
   /// Places the inputs' quantized layouts in shared memory, for passes that save nothing.
   void share_input_layouts(Activations& a, const Tensor& values, const Tensor& scales) const;
 
-  /// Target for the producer of x.
-  Target input_target(Activations& a, const Pass& pass) {
-    return linear_qkv_.input_target(a.qkv_input, pass);
+  /// For the producer of x.
+  OperandRequest input_request(const Activations& a, const Pass& pass) {
+    return linear_qkv_.input_request(a.qkv_input, pass);
   }
-  /// y [residual_rows, hidden] from the input that was written to the target.
-  void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
+  /// y [residual_rows, hidden] from x.
+  void forward(const Context& context, Activations& a, const ProducedOperand& x, const Tensor& y,
+               const Pass& pass);
 
   /// The operations between linear_qkv, which writes qkv, and linear_proj, which reads o.
   void attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
@@ -56,17 +59,20 @@ class SelfAttention {
   kernels::MegakernelGemm megakernel_qkv() const { return linear_qkv_.megakernel_gemm(); }
   kernels::MegakernelGemm megakernel_proj() const { return linear_proj_.megakernel_gemm(); }
 
-  /// Target for the producer of dy, which keeps dy in its own memory.
-  Target grad_target(Gradients& g, const Pass& pass) const { return linear_proj_.grad_target(g.proj, pass); }
+  /// For the producer of dy, which keeps dy in its own memory.
+  OperandRequest grad_request(const Gradients& g, const Pass& pass) const {
+    return linear_proj_.grad_request(g.proj, pass);
+  }
   /// dx [residual_rows, hidden] from dy [residual_rows, hidden]; starts in Step::proj_backward.
-  void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                const Pass& pass, bool deferred, const RecomputeInput& recompute_input);
+  void backward(const Context& context, const ProducedOperand& dy, Activations& a, Gradients& g,
+                const Tensor& dx, const Pass& pass, bool deferred, const RecomputeInput& recompute_input);
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
 
  private:
   LinearUse qkv_use() const;
   LinearUse proj_use() const;
-  void attention_backward(const Context& context, Activations& a, Target d_qkv, const Pass& pass) const;
+  ProducedOperand attention_backward(const Context& context, const Activations& a,
+                                     const OperandRequest& d_qkv, const Pass& pass) const;
 
   std::string name_;
   Dimensions dims_;

@@ -1,7 +1,5 @@
 #include "model/transformer_layer.h"
 
-#include <utility>
-
 #include "core/random.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/embedding.h"
@@ -121,38 +119,37 @@ void TransformerLayer::forward(const Context& context, const Tensor& residual, c
                                LayerActivations& a, const Pass& pass) {
   // 1. Add the previous layer's output to the residual stream; its norm is attention's input.
   pass.begin_step(context, Step::input_norm);
-  begin_branch(context, attention_branch(a), residual, delta, a.x_in,
-               attention_.input_target(a.attention, pass));
+  const ProducedOperand attention_input = begin_branch(context, attention_branch(a), residual, delta, a.x_in,
+                                                       attention_.input_request(a.attention, pass));
   // 2. Attention.
-  attention_.forward(context, a.attention, output(a, a.attention_out), pass);
+  attention_.forward(context, a.attention, attention_input, output(a, a.attention_out), pass);
   end_branch(context, attention_branch(a), output(a, a.attention_out), a.delta, pass);
   // 3. Add attention's output to the residual stream; its norm is the MLP's input.
   pass.begin_step(context, Step::mlp_norm);
-  if (parallel_) {
-    begin_branch(context, mlp_branch(a), a.x_in, {}, a.x_in,
-                 feed_forward_->input_target(*a.feed_forward, pass));
-    kernels::add(context, a.x_in, a.delta, a.x_mid);
-  } else {
-    begin_branch(context, mlp_branch(a), a.x_in, a.delta, a.x_mid,
-                 feed_forward_->input_target(*a.feed_forward, pass));
-  }
+  const OperandRequest request = feed_forward_->input_request(*a.feed_forward, pass);
+  const ProducedOperand mlp_input =
+      parallel_ ? begin_branch(context, mlp_branch(a), a.x_in, {}, a.x_in, request)
+                : begin_branch(context, mlp_branch(a), a.x_in, a.delta, a.x_mid, request);
+  if (parallel_) kernels::add(context, a.x_in, a.delta, a.x_mid);
   // 4. MLP; the next norm adds its output to the residual stream.
-  feed_forward_->forward(context, *a.feed_forward, output(a, a.mlp_out), pass);
+  feed_forward_->forward(context, *a.feed_forward, mlp_input, output(a, a.mlp_out), pass);
   end_branch(context, mlp_branch(a), output(a, a.mlp_out), a.delta, pass);
 }
 
-// sum = x + delta (x itself without delta); writes the sum, or its norm, to the target of the sublayer.
-void TransformerLayer::begin_branch(const Context& context, const Branch& branch, const Tensor& x,
-                                    const Tensor& delta, const Tensor& sum, Target target) const {
-  if (pre_) return branch.norms.before->forward(context, x, delta, sum, branch.before, target);
+// sum = x + delta (x itself without delta); produces the sum, or its norm, for the sublayer.
+ProducedOperand TransformerLayer::begin_branch(const Context& context, const Branch& branch, const Tensor& x,
+                                               const Tensor& delta, const Tensor& sum,
+                                               const OperandRequest& request) const {
+  if (pre_) return branch.norms.before->forward(context, x, delta, sum, branch.before, request);
   if (delta) kernels::add(context, x, delta, sum);
-  context.copy(target.values(), sum);
+  context.copy(request.high_precision, sum);
+  return {.high_precision = request.high_precision};
 }
 
 // delta: what the sublayer adds to the residual stream.
 void TransformerLayer::end_branch(const Context& context, const Branch& branch, const Tensor& out,
                                   const Tensor& delta, const Pass& pass) const {
-  if (post_) branch.norms.after->forward(context, out, {}, out, branch.after, Target(delta));
+  if (post_) branch.norms.after->forward(context, out, {}, out, branch.after, {.high_precision = delta});
   dropout(context, delta, delta, branch.dropout_id, pass);
 }
 
@@ -176,75 +173,78 @@ std::optional<TransformerLayer::MegakernelGemms> TransformerLayer::megakernel_ge
 
 // --- backward ----------------------------------------------------------------------------------------------
 
-void TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,
-                                const PreviousLayer& previous_layer, const Tensor& d_residual,
-                                const Pass& pass, bool deferred) {
+ProducedOperand TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,
+                                           const PreviousLayer& previous_layer,
+                                           const ProducedOperand& d_output, const Pass& pass, bool deferred) {
   RecomputeInput recompute_mlp, recompute_attention;
   if (recompute_ == config::Recompute::selective) {
-    recompute_mlp = [&](Target t) {
-      begin_branch(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), std::move(t));
+    recompute_mlp = [&](const OperandRequest& request) {
+      return begin_branch(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), request);
     };
-    recompute_attention = [&](Target t) {
-      begin_branch(context, attention_branch(a), a.x_in, {}, a.x_in, std::move(t));
+    recompute_attention = [&](const OperandRequest& request) {
+      return begin_branch(context, attention_branch(a), a.x_in, {}, a.x_in, request);
     };
   }
+  const Tensor& d_residual = d_output.high_precision;
   // 4'. MLP.
   pass.begin_step(context, Step::fc2_backward);
-  const Tensor d_mlp =
-      end_branch_backward(context, mlp_branch(a), d_residual, a.mlp_out,
-                          post_ ? feed_forward_->grad_target(*g.feed_forward, pass) : Target(), pass);
+  ProducedOperand d_mlp = d_output;
+  if (has_branch_gradient())
+    d_mlp = end_branch_backward(context, mlp_branch(a), d_residual, a.mlp_out,
+                                feed_forward_->grad_request(*g.feed_forward, pass), pass);
   feed_forward_->backward(context, d_mlp, *a.feed_forward, *g.feed_forward, d_branch_, pass, deferred,
                           recompute_mlp);
   // 3'. Norm; adds its gradient to d_residual, which is then the gradient of attention's output.
   pass.begin_step(context, Step::mlp_norm_backward);
   const Tensor& d_mid = parallel_ ? d_parallel_ : d_residual;
   const bool is_dy = !has_branch_gradient() && !parallel_;
-  begin_branch_backward(context, mlp_branch(a), mlp_source(a), d_residual, d_mid,
-                        is_dy ? attention_.grad_target(g.attention, pass) : Target());
+  const ProducedOperand d_sum =
+      begin_branch_backward(context, mlp_branch(a), mlp_source(a), d_residual, d_mid,
+                            is_dy ? attention_.grad_request(g.attention, pass) : OperandRequest());
   // 2'. Attention.
   pass.begin_step(context, Step::proj_backward);
-  const Tensor d_attention =
-      end_branch_backward(context, attention_branch(a), d_residual, a.attention_out,
-                          post_ ? attention_.grad_target(g.attention, pass) : Target(), pass);
+  ProducedOperand d_attention{.high_precision = d_residual};
+  if (is_dy) d_attention = d_sum;
+  if (has_branch_gradient())
+    d_attention = end_branch_backward(context, attention_branch(a), d_residual, a.attention_out,
+                                      attention_.grad_request(g.attention, pass), pass);
   attention_.backward(context, d_attention, a.attention, g.attention, d_branch_, pass, deferred,
                       recompute_attention);
   // 1'. Norm; adds its gradient to d_residual, which is then the gradient of the previous layer's output.
   pass.begin_step(context, Step::input_norm_backward);
-  begin_branch_backward(context, attention_branch(a), a.x_in, d_mid, d_residual,
-                        previous_layer.grad_target(pass));
+  return begin_branch_backward(context, attention_branch(a), a.x_in, d_mid, d_residual,
+                               previous_layer.grad_request(pass));
 }
 
 // With dropout or a norm after the MLP, its dy is another tensor than d_residual, so the producer of d_residual cannot
 // quantize it.
-Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const {
-  return has_branch_gradient() ? Target() : feed_forward_->grad_target(*g.feed_forward, pass);
+OperandRequest TransformerLayer::grad_request(LayerGradients& g, const Pass& pass) const {
+  return has_branch_gradient() ? OperandRequest() : feed_forward_->grad_request(*g.feed_forward, pass);
 }
 
-Target PreviousLayer::grad_target(const Pass& pass) const {
-  return layer != nullptr ? layer->grad_target(*gradients, pass) : Target();
+OperandRequest PreviousLayer::grad_request(const Pass& pass) const {
+  return layer != nullptr ? layer->grad_request(*gradients, pass) : OperandRequest();
 }
 
-// The gradient of a sublayer's output: d_residual itself, or through the backward pass of end_branch(). `target`: for
-// the output of the norm's backward pass.
-Tensor TransformerLayer::end_branch_backward(const Context& context, const Branch& branch,
-                                             const Tensor& d_residual, const Tensor& out, Target target,
-                                             const Pass& pass) const {
-  if (!has_branch_gradient()) return d_residual;
-  if (post_) {
-    branch.norms.after->backward_no_residual(context, d_residual, out, branch.after, d_output_,
-                                             std::move(target));
-  } else {
-    dropout(context, d_residual, d_output_, branch.dropout_id, pass);
-  }
-  return d_output_;
+// With has_branch_gradient(): the gradient of a sublayer's output, through the backward pass of end_branch().
+ProducedOperand TransformerLayer::end_branch_backward(const Context& context, const Branch& branch,
+                                                      const Tensor& d_residual, const Tensor& out,
+                                                      const OperandRequest& request, const Pass& pass) const {
+  if (post_)
+    return branch.norms.after->backward(context, d_residual, out, branch.after, {}, d_output_, request);
+  dropout(context, d_residual, d_output_, branch.dropout_id, pass);
+  return {.high_precision = d_output_};
 }
 
 // dx = d_residual + the gradient d_branch_ of the sublayer's input, through the backward pass of begin_branch().
-void TransformerLayer::begin_branch_backward(const Context& context, const Branch& branch, const Tensor& x,
-                                             const Tensor& d_residual, const Tensor& dx,
-                                             Target target) const {
-  if (!pre_) return kernels::add(context, d_residual, d_branch_, dx);
-  branch.norms.before->backward(context, d_branch_, x, branch.before, d_residual, dx, std::move(target));
+ProducedOperand TransformerLayer::begin_branch_backward(const Context& context, const Branch& branch,
+                                                        const Tensor& x, const Tensor& d_residual,
+                                                        const Tensor& dx,
+                                                        const OperandRequest& request) const {
+  if (pre_)
+    return branch.norms.before->backward(context, d_branch_, x, branch.before, d_residual, dx, request);
+  kernels::add(context, d_residual, d_branch_, dx);
+  return {.high_precision = dx};
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,

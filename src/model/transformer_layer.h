@@ -52,8 +52,8 @@ class TransformerLayer;
 struct PreviousLayer {
   const TransformerLayer* layer = nullptr;
   LayerGradients* gradients = nullptr;
-  /// Target for the producer of the gradient of its output, immediately before that runs.
-  Target grad_target(const Pass& pass) const;
+  /// For the producer of the gradient of its output, immediately before that runs.
+  OperandRequest grad_request(const Pass& pass) const;
 };
 
 class TransformerLayer {
@@ -100,14 +100,14 @@ class TransformerLayer {
     SelfAttention::Activations& a = activations.attention;
     attention_.attend(context, a, a.qkv, a.proj_input.high_precision, pass);
   }
-  /// Target for the producer of the gradient of the layer's output.
-  Target grad_target(LayerGradients& gradients, const Pass& pass) const;
-  /// d_residual [residual_rows, hidden]: on input the gradient of the layer's output, on output that of its input, also
-  /// written to the target of `previous_layer`. `deferred`: wgrad() will compute the weight gradients; activations and
-  /// gradients must not change before that.
-  void backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
-                const PreviousLayer& previous_layer, const Tensor& d_residual, const Pass& pass,
-                bool deferred = false);
+  /// For the producer of the gradient of the layer's output.
+  OperandRequest grad_request(LayerGradients& gradients, const Pass& pass) const;
+  /// d_output: the gradient of the layer's output, whose values [residual_rows, hidden] are overwritten by the gradient
+  /// of its input. Returns that, with what `previous_layer` has requested. `deferred`: wgrad() will compute the weight
+  /// gradients; activations and gradients must not change before that.
+  ProducedOperand backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
+                           const PreviousLayer& previous_layer, const ProducedOperand& d_output,
+                           const Pass& pass, bool deferred = false);
   void wgrad(const Context& context, const LayerActivations& activations,
              const LayerGradients& gradients) const;
 
@@ -137,13 +137,14 @@ class TransformerLayer {
   /// Where a sublayer writes: the input of the norm after it, or delta.
   const Tensor& output(const LayerActivations& a, const Tensor& kept) const { return post_ ? kept : a.delta; }
 
-  void begin_branch(const Context&, const Branch&, const Tensor& x, const Tensor& delta, const Tensor& sum,
-                    Target) const;
+  ProducedOperand begin_branch(const Context&, const Branch&, const Tensor& x, const Tensor& delta,
+                               const Tensor& sum, const OperandRequest&) const;
   void end_branch(const Context&, const Branch&, const Tensor& out, const Tensor& delta, const Pass&) const;
-  Tensor end_branch_backward(const Context&, const Branch&, const Tensor& d_residual, const Tensor& out,
-                             Target, const Pass&) const;
-  void begin_branch_backward(const Context&, const Branch&, const Tensor& x, const Tensor& d_residual,
-                             const Tensor& dx, Target) const;
+  ProducedOperand end_branch_backward(const Context&, const Branch&, const Tensor& d_residual,
+                                      const Tensor& out, const OperandRequest&, const Pass&) const;
+  ProducedOperand begin_branch_backward(const Context&, const Branch&, const Tensor& x,
+                                        const Tensor& d_residual, const Tensor& dx,
+                                        const OperandRequest&) const;
   void dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t dropout_id, const Pass&) const;
   /// True if the gradient of a sublayer's output differs from that of the residual stream.
   bool has_branch_gradient() const { return post_ || dropout_ != 0.0f; }

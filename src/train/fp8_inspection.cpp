@@ -25,7 +25,7 @@ using nlohmann::json;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 CastQuality quality_of(const CastStatistics& s) {
-  return {fp8::sqnr_db(s.sums), fp8::saturated_fraction(s.sums), fp8::underflow_fraction(s.sums)};
+  return {kernels::sqnr_db(s.sums), kernels::saturated_fraction(s.sums), kernels::underflow_fraction(s.sums)};
 }
 
 /// Combines two results; a NaN is ignored.

@@ -73,18 +73,18 @@ json operand_record(const CastStatistics& s) {
                  {"amax", number(s.sums.amax)},
                  {"mean", number(s.sums.sum1 / n)},
                  {"rms", number(std::sqrt(s.sums.sum2 / n))},
-                 {"kurtosis", number(fp8::kurtosis(s.sums))},
-                 {"dynamic_range", number(fp8::dynamic_range(s.sums))}};
+                 {"kurtosis", number(kernels::kurtosis(s.sums))},
+                 {"dynamic_range", number(kernels::dynamic_range(s.sums))}};
   if (s.recipe == "none") return record;
   record["what_if"] = s.what_if;
   record["form"] = s.form;
   record["format"] = dtype_name(s.operand.format);
   record["scale"] = number(s.sums.lowest_scale);
   record["scale_max"] = number(s.sums.highest_scale);
-  record["saturated"] = number(fp8::saturated_fraction(s.sums));
-  record["flushed"] = number(fp8::underflow_fraction(s.sums));
+  record["saturated"] = number(kernels::saturated_fraction(s.sums));
+  record["flushed"] = number(kernels::underflow_fraction(s.sums));
   record["mse"] = number(s.sums.squared_error / n);
-  record["sqnr_db"] = number(fp8::sqnr_db(s.sums));
+  record["sqnr_db"] = number(kernels::sqnr_db(s.sums));
   return record;
 }
 
@@ -92,8 +92,8 @@ json operand_record(const CastStatistics& s) {
 const CastStatistics* worst(const Fp8Statistics& statistics) {
   const CastStatistics* result = nullptr;
   for (const CastStatistics& s : statistics.operands) {
-    if (s.what_if || s.recipe == "none" || !std::isfinite(fp8::sqnr_db(s.sums))) continue;
-    if (result == nullptr || fp8::sqnr_db(s.sums) < fp8::sqnr_db(result->sums)) result = &s;
+    if (s.what_if || s.recipe == "none" || !std::isfinite(kernels::sqnr_db(s.sums))) continue;
+    if (result == nullptr || kernels::sqnr_db(s.sums) < kernels::sqnr_db(result->sums)) result = &s;
   }
   return result;
 }
@@ -128,11 +128,11 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
     if (s.operand.linear.kind == LinearKind::fc2 && s.operand.role == fp8::OperandRole::input)
       fc2 = std::max(fc2, static_cast<double>(s.sums.amax));
     if (s.recipe == "none" || s.sums.count == 0) continue;
-    saturated = std::max(saturated, fp8::saturated_fraction(s.sums));
-    flushed = std::max(flushed, fp8::underflow_fraction(s.sums));
+    saturated = std::max(saturated, kernels::saturated_fraction(s.sums));
+    flushed = std::max(flushed, kernels::underflow_fraction(s.sums));
   }
   if (const CastStatistics* operand = worst(statistics)) {
-    result.emplace_back("sqnr_db_min", fp8::sqnr_db(operand->sums));
+    result.emplace_back("sqnr_db_min", kernels::sqnr_db(operand->sums));
     result.emplace_back("saturated_max", saturated);
     result.emplace_back("flushed_max", flushed);
   }
@@ -146,7 +146,7 @@ std::string describe(const Fp8Statistics& statistics) {
   std::string text = "FP8 statistics: ";
   if (const CastStatistics* operand = worst(statistics)) {
     text +=
-        fmt::format("lowest SQNR {:.1f} dB ({} {}, {}), ", fp8::sqnr_db(operand->sums),
+        fmt::format("lowest SQNR {:.1f} dB ({} {}, {}), ", kernels::sqnr_db(operand->sums),
                     operand->operand.linear.name(), fp8::role_name(operand->operand.role), operand->recipe);
   }
   for (const auto& [name, value] : summary(statistics))

@@ -9,7 +9,7 @@
 
 #include "core/profile.h"
 #include "core/random.h"
-#include "fp8/recipes.h"
+#include "fp8/recipe.h"
 #include "model/model_stage.h"
 #include "model/tiny_model.h"
 #include "optim/optimizer.h"
@@ -22,12 +22,12 @@ using config::Recompute;
 using parallel::Groups;
 
 /// `blockwise` that gathers BF16 rows and quantizes all tokens on every rank.
-class CastsAllTokens final : public fp8::GroupRecipe {
+class CastsAllTokens final : public fp8::Scaling {
  public:
-  CastsAllTokens(const config::PrecisionConfig& precision, int layers) : GroupRecipe(precision, layers) {}
-  const char* name() const override { return "blockwise"; }
-  kernels::ScaleLayout scale_layout(fp8::OperandRole role) const override {
-    return fp8::layout_of(config::Fp8Recipe::blockwise, role);
+  explicit CastsAllTokens(const config::PrecisionConfig& precision)
+      : Scaling(precision.fp8_scale_format == config::Fp8ScaleFormat::power_of_two) {}
+  kernels::ScaleLayout layout(fp8::OperandRole role) const override {
+    return fp8::make_scaling(config::Fp8Recipe::blockwise, {})->layout(role);
   }
 };
 
@@ -209,7 +209,8 @@ class BlocksModel {
 };
 
 inline std::unique_ptr<fp8::Recipe> casts_all_tokens(const config::Config& config) {
-  return std::make_unique<CastsAllTokens>(config.precision, static_cast<int>(config.model.num_layers));
+  return std::make_unique<fp8::Recipe>(config.precision, static_cast<int>(config.model.num_layers),
+                                       std::make_unique<CastsAllTokens>(config.precision));
 }
 
 }  // namespace te::testing

@@ -81,7 +81,7 @@ class Gathered {
     recipe->set_amax_groups(groups_.microbatch(), groups_.stage());
     recipe->plan(plan_);
     quantizer.plan(plan_, full, {.name = "whole", .rows = tokens, .cols = layout.cols});
-    quantizer.plan_shard(plan_, memory_, "share", ranks, tokens, layout.cols, Lifetime(0, 0));
+    memory_.plan(plan_, quantizer, "share", ranks, tokens, layout.cols, Lifetime(0, 0));
     plan_.add(shard_high_precision_, "share", MemoryKind::scratch, DType::bf16,
               {ranks.shard(tokens), layout.cols});
     plan_.add(full_high_precision_, "whole", MemoryKind::scratch, DType::bf16, {tokens, layout.cols});
@@ -101,12 +101,16 @@ class Gathered {
       if (tensor) context_.fill_bytes(tensor, 0xff);
     sums_.fill_value(0.0f);
     full.high_precision = full_high_precision_;
-    Operand shard = quantizer.shard_of(full, shard_high_precision_, ranks, memory_);
+    const Operand shard = memory_.shard_of(quantizer, full, shard_high_precision_, ranks);
     const TensorMessages messages;
     worked.clear();
-    TensorParallel::Work work;
-    if (works) work = [this](int64_t first, int64_t count) { see(first, count); };
-    quantizer.gather(context_, ranks, memory_, shard, full, mode, work, {sums_, scratch_});
+    fp8::GatherWork work;
+    if (works)
+      work = [this](const fp8::ReadyOperand& /*operand*/, int64_t first, int64_t count) {
+        see(first, count);
+      };
+    memory_.gather(context_, quantizer, ranks, shard, {.high_precision = shard_high_precision_}, full, mode,
+                   work, {sums_, scratch_});
     sent = messages.sent;
   }
 
@@ -115,7 +119,7 @@ class Gathered {
     const kernels::GroupCase c{.rows = all_.get().rows(),
                                .cols = all_.get().cols(),
                                .layout = kernels::ScaleLayout::vectors,
-                               .format = quantizer.format()};
+                               .format = quantizer.layouts().format};
     const kernels::GroupStorage storage(context_, c);
     kernels::QuantizeGroups args = storage.args(all_);
     args.power_of_two = power_of_two_;

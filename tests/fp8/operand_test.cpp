@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/float_types.h"
 #include "fp8/recipe.h"
-#include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
@@ -18,13 +17,23 @@ namespace {
 using config::Fp8Mode;
 using config::Fp8Recipe;
 using config::PrecisionConfig;
-using fp8::ColumnSums;
 using fp8::Operand;
+using fp8::OperandRequest;
 using fp8::OperandRole;
-using fp8::Output;
+using fp8::ProducedOperand;
 using fp8::Quantizer;
-using fp8::Target;
+using fp8::ReadyOperand;
 using testing::TestTensor;
+
+// GEMMs take nothing but a complete operand.
+template <class T>
+concept GemmsTake = requires(const T& operand, const ReadyOperand& other) {
+  fp8::fprop(operand, other, 0, 1);
+  fp8::dgrad(operand, other, 0, 1);
+  fp8::wgrad(operand, other);
+};
+static_assert(GemmsTake<ReadyOperand>);
+static_assert(!GemmsTake<Operand> && !GemmsTake<OperandRequest> && !GemmsTake<ProducedOperand>);
 
 /// A grad_output operand of a recipe with its memory.
 class Gradient {
@@ -41,18 +50,21 @@ class Gradient {
     context.copy(operand.high_precision, high_precision_);
     sums_.fill_value(0.0f);
   }
-  Target target() { return quantizer_.target(operand, {}, {sums_, scratch_}); }
-  void complete() { quantizer_.complete(context, operand, {}, {sums_, scratch_}); }
+  OperandRequest request() { return quantizer_.request(operand, {}, {sums_, scratch_}); }
+  ReadyOperand complete(const ProducedOperand& produced) {
+    return quantizer_.complete(context, operand, produced, {}, {sums_, scratch_});
+  }
   /// How many times the bias gradient was added, from the first column.
   long times_summed() const {
     float sum = 0;
     for (int64_t r = 0; r < kRows; ++r) sum += high_precision_.floats()[static_cast<size_t>(r * kCols)];
     return std::lround(sums_.floats()[0] / sum);
   }
-  void produce(const Output& output) {
+  ProducedOperand produce(const ProducedOperand& output) {
     kernels::quantize(
         context,
         {.x = operand.high_precision, .out = output.fp8, .dbias = output.sums.into, .scratch = scratch_});
+    return output;
   }
 
   static constexpr int64_t kRows = 16, kCols = 32;
@@ -71,76 +83,100 @@ class Gradient {
 TEST(Operand, OutputsOfTheProducerAreNotComputedAgain) {
   for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     Gradient gradient(kind);
-    const Output output = gradient.target().cast_and_sums();
+    const ProducedOperand output = gradient.request().quantized_or_values(true);
     EXPECT_FALSE(output.high_precision);
     ASSERT_TRUE(output.fp8.wants_data());
-    gradient.produce(output);
-    gradient.complete();
+    const ReadyOperand ready = gradient.complete(gradient.produce(output));
     EXPECT_EQ(gradient.times_summed(), 1);
+    EXPECT_TRUE(ready.rowwise && ready.columnwise);
+    EXPECT_FALSE(ready.high_precision);
   }
 }
 
 TEST(Operand, OtherOutputsAreCompleted) {
-  for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+  for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     Gradient gradient(kind);
-    EXPECT_TRUE(gradient.target().values());
-    gradient.complete();
+    const ReadyOperand ready = gradient.complete({.high_precision = gradient.request().high_precision});
     EXPECT_EQ(gradient.times_summed(), 1);
-    EXPECT_NO_THROW(fp8::wgrad(gradient.operand, gradient.operand));
+    const kernels::Gemm gemm = fp8::wgrad(ready, ready);
+    EXPECT_EQ(gemm.a.values.data, gradient.operand.columnwise.values.data);
   }
+}
+
+TEST(Operand, ValuesInTheProducersMemoryAreKept) {
+  Gradient gradient(Fp8Recipe::delayed);
+  const Tensor own = gradient.operand.high_precision;
+  const ReadyOperand ready = gradient.complete(gradient.produce(gradient.request().in_addition_to(own)));
+  EXPECT_EQ(gradient.times_summed(), 1);
+  EXPECT_EQ(ready.high_precision.data, own.data);
+  EXPECT_TRUE(ready.rowwise && ready.columnwise);
 }
 
 TEST(Operand, ProducersQuantizeOnlyWithOneScalePerTensor) {
   Gradient gradient(Fp8Recipe::blockwise);
-  const Output output = gradient.target().cast_and_sums();
+  const ProducedOperand output = gradient.request().quantized_or_values(true);
   EXPECT_TRUE(output.high_precision);
   EXPECT_FALSE(output.fp8);
-  gradient.produce({.high_precision = output.high_precision, .sums = output.sums});
-  gradient.complete();
+  gradient.complete(gradient.produce(output));
   EXPECT_EQ(gradient.times_summed(), 1);
 }
 
 // Column sums of FP8 values are not exact enough for a bias gradient.
 TEST(Operand, AProducerThatCannotSumDoesNotQuantizeIfSumsAreNeeded) {
   Gradient gradient(Fp8Recipe::delayed);
-  const Output output = gradient.target().cast();
+  const ProducedOperand output = gradient.request().quantized_or_values(false);
   EXPECT_TRUE(output.high_precision);
   EXPECT_FALSE(output.fp8);
+  // A producer that violates that is detected.
+  EXPECT_THROW(gradient.complete({.fp8 = gradient.request().fp8}), InternalError);
 }
 
-TEST(Operand, EachPassMustProduceIt) {
+TEST(Operand, WhatWasNotProducedIsRefused) {
   Gradient gradient(Fp8Recipe::delayed);
-  gradient.produce(gradient.target().cast_and_sums());
-  gradient.complete();
-  EXPECT_NO_THROW(fp8::wgrad(gradient.operand, gradient.operand));
-  (void)gradient.target();  // starts another pass; the FP8 values are those of the last pass
-  EXPECT_THROW(fp8::wgrad(gradient.operand, gradient.operand), InternalError);
-  EXPECT_THROW(gradient.complete(), InternalError);  // no producer has written it
+  EXPECT_THROW(gradient.complete({}), InternalError);
+  EXPECT_THROW(fp8::fprop(ReadyOperand{}, ReadyOperand{}, 0, 1), InternalError);
+}
+
+// An operand has exactly the layouts that its pass requested, so GEMMs cannot read those of an earlier pass.
+TEST(Operand, HasTheLayoutsThatThePassRequested) {
+  const auto recipe = fp8::make_recipe({.fp8 = Fp8Mode::hybrid, .fp8_recipe = Fp8Recipe::tensorwise}, 1);
+  const Quantizer quantizer = recipe->quantizer({0, LinearKind::fc1}, OperandRole::input);
+  const Context context = Context::cpu();
+  MemoryPlan plan;
+  Operand operand;
+  recipe->plan(plan);
+  plan.add(operand.high_precision, "hp", MemoryKind::activations, DType::bf16, {16, 16});
+  quantizer.plan(plan, operand, {.name = "operand", .rows = 16, .cols = 16});
+  recipe->keep_high_precision();
+  const DeviceBuffer memory = plan.allocate(context);
+  recipe->reset(context);
+  const ProducedOperand values{.high_precision = operand.high_precision};
+  ReadyOperand ready = quantizer.complete(context, operand, values, {.columnwise = false});
+  EXPECT_TRUE(ready.rowwise && !ready.columnwise);
+  quantizer.add_columnwise(context, operand, ready, true);
+  EXPECT_TRUE(ready.rowwise && ready.columnwise);
+  ready = quantizer.complete(context, operand, values, {.rowwise = false});
+  EXPECT_TRUE(!ready.rowwise && ready.columnwise);
+  recipe->set_high_precision(true);
+  ready = quantizer.complete(context, operand, values, {});
+  quantizer.add_rowwise(context, operand, ready);
+  EXPECT_TRUE(ready.high_precision && !ready.rowwise && !ready.columnwise);
 }
 
 // --- a recipe of the test ----------------------------------------------------------------------------------
 
 /// E4M3 and E5M2 with a scale per row of each layout: per token for y = x W^T, per channel for wgrad.
-class RowScales final : public fp8::Recipe {
+class RowScales final : public fp8::Scaling {
  public:
-  RowScales(const PrecisionConfig& precision, int layers) : Recipe(precision, layers) {}
-  const char* name() const override { return "row scales"; }
-  bool quantizes() const override { return true; }
-  // A column's scale needs all tokens.
-  bool gathers_quantized(const parallel::TensorParallel&, int64_t) const override { return false; }
-  kernels::ScaleLayout scale_layout(OperandRole) const override { return kernels::ScaleLayout::rows; }
-
- protected:
-  void cast(const Context& context, int, Operand& operand, fp8::QuantizeMode mode,
-            const ColumnSums& sums) override {
-    const int64_t rows = operand.high_precision.rows(), cols = operand.high_precision.cols();
-    const auto* x = operand.high_precision.as<bfloat16>();
-    if (operand.rowwise)
-      quantize(operand.rowwise, rows, cols, [&](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
-    if (mode.columnwise && operand.columnwise)
-      quantize(operand.columnwise, cols, rows,
-               [&](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
-    if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
+  RowScales() : Scaling(false) {}
+  kernels::ScaleLayout layout(OperandRole) const override { return kernels::ScaleLayout::rows; }
+  void quantize(const Context&, const kernels::QuantizeGroups& args) const override {
+    const int64_t rows = args.x.rows(), cols = args.x.cols();
+    const auto* x = args.x.as<bfloat16>();
+    if (args.rowwise)
+      quantize(args.rowwise, rows, cols, [&](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+    if (args.columnwise)
+      quantize(args.columnwise, cols, rows, [&](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
   }
 
  private:
@@ -178,7 +214,9 @@ TEST(Recipe, ARecipeOfTheTestTrainsAModel) {
       config.precision.fp8 = Fp8Mode::hybrid;
       config.precision.fp8_recipe = Fp8Recipe::tensorwise;
       const int layers = static_cast<int>(config.model.num_layers);
-      testing::TinyModel rows(config, std::make_unique<RowScales>(config.precision, layers)), tensor(config);
+      testing::TinyModel rows(
+          config, std::make_unique<fp8::Recipe>(config.precision, layers, std::make_unique<RowScales>())),
+          tensor(config);
       plain.forward_backward(), rows.forward_backward(), tensor.forward_backward();
       const auto exact = plain.read(plain.model().parameters().grads);
       const auto error = [&](testing::TinyModel& model) {

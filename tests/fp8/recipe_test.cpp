@@ -41,13 +41,10 @@ struct Storage {
       : rowwise(context, format, {rows, cols}),
         columnwise(context, format, {cols, rows}),
         scale_inv(context, DType::f32, {1}) {}
-  /// An operand with these values, which a producer has written.
-  fp8::Operand operand(const Tensor& high_precision) const {
+  fp8::Operand operand() const {
     fp8::Operand result;
-    result.high_precision = high_precision;
     result.rowwise = {rowwise, scale_inv, kernels::ScaleLayout::tensor};
     result.columnwise = {columnwise, scale_inv, kernels::ScaleLayout::tensor};
-    result.mark_high_precision_written();
     return result;
   }
   bool operator==(const Storage& other) const {
@@ -76,9 +73,8 @@ class Bench {
     const Quantizer& quantizer = quantizers_[static_cast<size_t>(index)];
     TestTensor high_precision(context_, DType::f32, {rows, cols});
     high_precision.fill(values);
-    Storage storage(context_, quantizer.format(), rows, cols);
-    fp8::Operand operand = storage.operand(high_precision);
-    quantizer.complete(context_, operand, mode);
+    Storage storage(context_, quantizer.layouts().format, rows, cols);
+    quantizer.complete(context_, storage.operand(), {.high_precision = high_precision}, mode);
     const std::vector<uint8_t> row = storage.rowwise.raw(), column = storage.columnwise.raw();
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(row[r * cols + c], column[c * rows + r]);
@@ -114,9 +110,10 @@ TEST(Recipe, FormatsFollowModeAndRole) {
       const auto recipe = fp8::make_recipe(precision(mode, kind), 1);
       for (OperandRole role : kRoles) {
         const Quantizer quantizer = recipe->quantizer({0, LinearKind::fc1}, role);
-        EXPECT_TRUE(quantizer.enabled());
-        EXPECT_EQ(quantizer.fused(), kind == Fp8Recipe::delayed || kind == Fp8Recipe::tensorwise);
-        EXPECT_EQ(quantizer.format(), role == OperandRole::grad_output ? format : DType::e4m3);
+        EXPECT_TRUE(quantizer.layouts().quantized());
+        EXPECT_EQ(quantizer.layouts().transposes(),
+                  kind == Fp8Recipe::delayed || kind == Fp8Recipe::tensorwise);
+        EXPECT_EQ(quantizer.layouts().format, role == OperandRole::grad_output ? format : DType::e4m3);
       }
     }
   }
@@ -130,7 +127,7 @@ TEST(Recipe, FirstAndLastLayersStayUnquantized) {
     const auto recipe = fp8::make_recipe(config, 5);
     for (int layer = 0; layer < 5; ++layer) {
       for (OperandRole role : kRoles)
-        EXPECT_EQ(recipe->quantizer({layer, LinearKind::fc1}, role).enabled(), layer == 1 || layer == 2)
+        EXPECT_EQ(recipe->quantizer({layer, LinearKind::fc1}, role).layouts().quantized(), layer == 1 || layer == 2)
             << layer;
     }
     EXPECT_EQ(recipe->table().size(), 2 * 3);
@@ -142,7 +139,7 @@ TEST(Recipe, OffTracksOperandsOnlyWhenCalibrating) {
   for (bool calibrate : {false, true}) {
     config.fp8_calibrate = calibrate;
     const auto recipe = fp8::make_recipe(config, 1);
-    for (OperandRole role : kRoles) EXPECT_FALSE(recipe->quantizer({0, LinearKind::fc1}, role).enabled());
+    for (OperandRole role : kRoles) EXPECT_FALSE(recipe->quantizer({0, LinearKind::fc1}, role).layouts().quantized());
     EXPECT_EQ(recipe->table().size(), calibrate ? 3 : 0);
   }
 }
@@ -341,16 +338,16 @@ TEST(Recipe, RecomputationUsesTheKeptScale) {
     TestTensor high_precision(context, DType::f32, {2, 2}), scale(context, DType::f32, {1});
     Storage first(context, DType::e4m3, 2, 2), again(context, DType::e4m3, 2, 2);
     high_precision.fill({1000.0f, -3.0f, 0.75f, 0.0f});  // beyond delayed's scale of 1
-    fp8::Operand operand = first.operand(high_precision);
+    fp8::Operand operand = first.operand();
     operand.scale = scale;
-    bench.quantizer(0).complete(context, operand, {.record_amax = true});
+    bench.quantizer(0).complete(context, operand, {.high_precision = high_precision}, {.record_amax = true});
     EXPECT_EQ(scale.floats()[0], wanted);
     bench.cast(0, {7.0f, 1.0f}, 1);
     const int64_t casts = bench.recipe().table().count_casts(context).casts;
     const float amax = bench.amax(0);
-    operand = again.operand(high_precision);
+    operand = again.operand();
     operand.scale = scale;
-    bench.quantizer(0).complete(context, operand, {.is_recompute = true});
+    bench.quantizer(0).complete(context, operand, {.high_precision = high_precision}, {.is_recompute = true});
     EXPECT_TRUE(again == first);
     EXPECT_EQ(bench.recipe().table().count_casts(context).casts, casts);
     EXPECT_EQ(bench.amax(0), amax);
@@ -409,12 +406,12 @@ TEST(DelayedRecipe, FusedAndSeparateQuantizationAgree) {
     for (int i = 0; i < 2; ++i) bench.recipe().table().scale_of(i).as<float>()[0] = 300.0f;
     TestTensor high_precision(context, DType::bf16, {kRows, cols});
     Storage fused(context, DType::e4m3, kRows, cols), separate(context, DType::e4m3, kRows, cols);
-    fp8::Operand by_producer = fused.operand({});
-    produce(bench.quantizer(0).target(by_producer, mode).cast());
-    bench.quantizer(0).complete(context, by_producer, mode);  // nothing left to compute
-    fp8::Operand operand = separate.operand(high_precision);
-    produce(fp8::Target(high_precision).cast());
-    bench.quantizer(1).complete(context, operand, mode);
+    const fp8::ProducedOperand quantized =
+        bench.quantizer(0).request(fused.operand(), mode).quantized_or_values(false);
+    produce(quantized);
+    bench.quantizer(0).complete(context, fused.operand(), quantized, mode);  // nothing left to compute
+    produce({.high_precision = high_precision});
+    bench.quantizer(1).complete(context, separate.operand(), {.high_precision = high_precision}, mode);
     EXPECT_TRUE(fused == separate);
     EXPECT_EQ(bench.amax(0), bench.amax(1));
     EXPECT_GT(bench.amax(0), 0.0f);
@@ -425,7 +422,7 @@ TEST(DelayedRecipe, FusedAndSeparateQuantizationAgree) {
     EXPECT_GT(bench.counters(0).saturated, 0u);
   };
   compare(
-      [&](const fp8::Output& output) {
+      [&](const fp8::ProducedOperand& output) {
         TestTensor rstd(context, DType::f32, {kRows});
         kernels::NormForward args;
         args.kind = kernels::NormKind::rms;
@@ -435,7 +432,7 @@ TEST(DelayedRecipe, FusedAndSeparateQuantizationAgree) {
       },
       kCols);
   compare(
-      [&](const fp8::Output& output) {
+      [&](const fp8::ProducedOperand& output) {
         kernels::activation_forward(context, {.kind = kernels::ActivationKind::swiglu,
                                               .x = x,
                                               .y = output.high_precision,

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "core/float_types.h"
@@ -97,6 +98,44 @@ TensorSums merged(const TensorSums& a, const TensorSums& b) {
   TensorSums result = a;
   add_sums(result, b);
   return result;
+}
+
+namespace {
+
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+double finite_count(const TensorSums& sums) {
+  return static_cast<double>(sums.count - sums.nonfinite);
+}
+
+}  // namespace
+
+double sqnr_db(const TensorSums& sums) {
+  if (sums.sum2 == 0.0) return kUndefined;
+  return 10.0 * std::log10(sums.sum2 / sums.squared_error);
+}
+
+double dynamic_range(const TensorSums& sums) {
+  return sums.smallest > 0 ? std::log2(static_cast<double>(sums.amax) / sums.smallest) : kUndefined;
+}
+
+// Central moments from raw moments, in FP64.
+double kurtosis(const TensorSums& sums) {
+  const double n = finite_count(sums);
+  if (n == 0) return kUndefined;
+  const double mean = sums.sum1 / n, m2 = sums.sum2 / n, m3 = sums.sum3 / n, m4 = sums.sum4 / n;
+  const double variance = m2 - mean * mean;
+  // Equal values have a variance of 0 up to rounding errors.
+  if (!(variance > 1e-12 * m2)) return kUndefined;
+  return (m4 - 4 * mean * m3 + 6 * mean * mean * m2 - 3 * mean * mean * mean * mean) / (variance * variance);
+}
+
+double saturated_fraction(const TensorSums& sums) {
+  return sums.count > 0 ? static_cast<double>(sums.saturated) / static_cast<double>(sums.count) : kUndefined;
+}
+
+double underflow_fraction(const TensorSums& sums) {
+  return sums.count > 0 ? static_cast<double>(sums.flushed) / static_cast<double>(sums.count) : kUndefined;
 }
 
 int64_t tensor_stats_scratch_bytes() {

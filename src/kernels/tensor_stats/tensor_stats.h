@@ -35,6 +35,13 @@ static_assert(sizeof(TensorSums) == 88);
 /// Sums of the union of two sets of values.
 TensorSums merged(const TensorSums& a, const TensorSums& b);
 
+// The results are NaN if there are no values.
+double sqnr_db(const TensorSums& sums);        ///< 10 log10(signal / error); infinite if the error is 0
+double dynamic_range(const TensorSums& sums);  ///< log2(amax / smallest magnitude above 0)
+double kurtosis(const TensorSums& sums);       ///< about the mean; 3 for a normal distribution
+double saturated_fraction(const TensorSums& sums);
+double underflow_fraction(const TensorSums& sums);
+
 struct TensorStats {
   Tensor x;  ///< [rows, cols] fp32 or bf16; tensors of other ranks are viewed as [rows, cols]
   /// none: no quantization. tensor: uses `scale`. Other layouts: current scaling per group; the last group of a

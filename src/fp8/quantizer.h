@@ -1,0 +1,107 @@
+// Quantizes one operand of one linear layer by its recipe: format, layouts and scaling of the operand, and its row of
+// the model's FP8 state. The model gets a Quantizer per operand (Recipe::quantizer()) and does not depend on the
+// recipe.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/memory_plan.h"
+#include "fp8/operand.h"
+#include "fp8/scaling.h"
+
+namespace te::fp8 {
+
+class Recipe;
+
+/// The layouts of an operand that its GEMMs read.
+struct OperandLayouts {
+  bool rowwise = false, columnwise = false;  ///< quantized
+  bool high_precision = true;                ///< also high precision: not all of its GEMMs are quantized
+  DType format = DType::e4m3;
+  kernels::ScaleLayout scales = kernels::ScaleLayout::none;  ///< which values share a scale
+
+  bool quantized() const { return rowwise || columnwise; }
+  bool one_scale() const { return quantized() && scales == kernels::ScaleLayout::tensor; }
+  /// True if no GEMM reads high precision and the column-wise layout is the transpose of the row-wise one.
+  bool transposes() const { return one_scale() && !high_precision; }
+};
+
+/// Parameters for planning the quantized layouts of an operand.
+struct OperandMemory {
+  std::string name;  ///< "layers.0.mlp.linear_fc1.input"
+  int64_t rows = 0, cols = 0;
+  MemoryKind values = MemoryKind::activations, scales = MemoryKind::activations;
+  Lifetime rowwise, columnwise;  ///< of the layouts' values; empty: not shared with other tensors
+  bool has_columnwise = true;
+  bool keeps_scale = false;  ///< a layout is quantized again later, with Operand::scale
+  bool has_rowwise = true;   ///< false: the caller provides the memory of the row-wise values
+};
+
+/// Cheap to copy.
+class Quantizer {
+ public:
+  Quantizer() = default;
+
+  /// The layouts in passes that are not in high precision.
+  const OperandLayouts& layouts() const { return layouts_; }
+  /// True if some passes may run in high precision (Recipe::keep_high_precision): high-precision values are kept, too.
+  bool keeps_high_precision() const;
+  /// True while passes of such a run are in high precision.
+  bool in_high_precision() const;
+  /// True if the ranks of sequence parallelism gather quantized rows of an operand with this many tokens, false if they
+  /// gather high-precision rows.
+  bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;
+  /// Parameters of current scaling with one scale per tensor; empty if the operand is quantized otherwise or not at
+  /// all.
+  struct CurrentScaling {
+    int margin = 0;
+    bool power_of_two = false;
+  };
+  std::optional<CurrentScaling> current_scaling() const;
+
+  /// Plans the quantized layouts and their scales; both layouts share a scale per tensor.
+  void plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const;
+  /// What the producer of the operand is asked to write in a pass. `sums`: bias gradient that the producer may add.
+  OperandRequest request(const Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
+  /// Computes what the producer has not written: quantizes, adds the column sums, records the amax when calibrating.
+  ReadyOperand complete(const Context& context, const Operand& operand, const ProducedOperand& produced,
+                        QuantizeMode mode, const ColumnSums& sums = {}) const;
+  /// Computes one layout of a completed operand whose values have not changed, with the same scale. Nothing in
+  /// high-precision passes. `from_rowwise`: the row-wise layout is valid, so that a columnwise layout that is its
+  /// transpose needs no quantization.
+  void add_rowwise(const Context& context, const Operand& operand, ReadyOperand& ready) const;
+  void add_columnwise(const Context& context, const Operand& operand, ReadyOperand& ready,
+                      bool from_rowwise) const;
+
+  /// Registers a weight that the data-parallel ranks quantize in shards, before the plan of ShardedWeightQuantizer.
+  /// Returns its number there.
+  int register_sharded() const;
+  /// Replaces complete() for such a weight after its row-wise layout has been gathered.
+  ReadyOperand complete_gathered(const Context& context, const Operand& weight, int number,
+                                 QuantizeMode mode) const;
+
+ private:
+  friend class Recipe;
+  bool observed() const;
+  bool producers_quantize() const;
+  ScaleSource source() const;
+  /// Where the amax for a current scale is stored; fp32 [1].
+  float* current_amax() const;
+  QuantizeMode mode_of(const Operand& operand, QuantizeMode mode) const;
+  kernels::Fp8Output output_of(const Operand& operand, QuantizeMode mode) const;
+  void quantize(const Context& context, const Operand& operand, QuantizeMode mode,
+                const ColumnSums& sums) const;
+  void quantize_layout(const Context& context, const Operand& operand, kernels::Matrix Operand::*layout,
+                       QuantizeMode mode, const ColumnSums& sums) const;
+  bool quantize_small(const Context& context, const Operand& operand, QuantizeMode mode) const;
+  void bypass(const Context& context, const Tensor& values, QuantizeMode mode, const ColumnSums& sums) const;
+
+  Recipe* recipe_ = nullptr;
+  const Scaling* scaling_ = nullptr;  ///< null: neither quantized nor calibrated, as with index_ = -1
+  int index_ = -1;                    ///< row of the ScaleTable
+  OperandLayouts layouts_;
+  int observer_index_ = -1;  ///< index in the observer
+};
+
+}  // namespace te::fp8

@@ -1,0 +1,89 @@
+#include "fp8/scaling.h"
+
+#include <algorithm>
+
+namespace te::fp8 {
+namespace {
+
+using config::Fp8Recipe;
+using config::Fp8ScaleFormat;
+using config::PrecisionConfig;
+using kernels::ScaleLayout;
+
+/// Transformer Engine's DelayedScaling, updated once per optimizer step. With fp8_recast, inputs and gradients that
+/// overflow their scale are requantized with their current scale. Weights are quantized once per step from memory; they
+/// use their current scale, so that no update can overflow it.
+class Delayed final : public Scaling {
+ public:
+  explicit Delayed(const PrecisionConfig& precision)
+      : Scaling(false), requantizes_(precision.fp8_recast), history_len_(precision.amax_history_len) {}
+  ScaleLayout layout(OperandRole) const override { return ScaleLayout::tensor; }
+  ScaleSource source(OperandRole role) const override {
+    if (role == OperandRole::weight) return ScaleSource::current;
+    return requantizes_ ? ScaleSource::corrected : ScaleSource::given;
+  }
+  int64_t history_len() const override { return history_len_; }
+
+ private:
+  bool requantizes_;
+  int64_t history_len_;
+};
+
+/// Transformer Engine's Float8CurrentScaling. A producer computes the amax in a first launch and quantizes in a second
+/// one.
+class Tensorwise final : public Scaling {
+ public:
+  explicit Tensorwise(const PrecisionConfig& precision)
+      : Scaling(precision.fp8_scale_format == Fp8ScaleFormat::power_of_two) {}
+  ScaleLayout layout(OperandRole) const override { return ScaleLayout::tensor; }
+};
+
+/// A scale per row of each layout, as in torchao's rowwise recipe.
+class Rowwise final : public Scaling {
+ public:
+  explicit Rowwise(const PrecisionConfig& precision)
+      : Scaling(precision.fp8_scale_format == Fp8ScaleFormat::power_of_two) {}
+  ScaleLayout layout(OperandRole) const override { return ScaleLayout::rows; }
+};
+
+/// A scale per 1 x 128 values of activations and gradients, and per 128 x 128 values of weights: Transformer Engine's
+/// Float8BlockScaling.
+class Blockwise final : public Scaling {
+ public:
+  explicit Blockwise(const PrecisionConfig& precision)
+      : Scaling(precision.fp8_scale_format == Fp8ScaleFormat::power_of_two) {}
+  ScaleLayout layout(OperandRole role) const override {
+    return role == OperandRole::weight ? ScaleLayout::blocks : ScaleLayout::vectors;
+  }
+  /// The columnwise layout needs all tokens of a column's group, so a rank's runs of tokens must be complete groups.
+  bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const override {
+    const std::vector<parallel::TokenRange> runs = ranks.ranges(tokens);
+    return std::all_of(runs.begin(), runs.end(), [](const parallel::TokenRange& run) {
+      return run.begin % kernels::kScaleBlock == 0 && run.count % kernels::kScaleBlock == 0;
+    });
+  }
+};
+
+template <class T>
+std::unique_ptr<Scaling> make(const PrecisionConfig& precision) {
+  return std::make_unique<T>(precision);
+}
+
+constexpr struct {
+  Fp8Recipe recipe;
+  std::unique_ptr<Scaling> (*make)(const PrecisionConfig&);
+} kScalings[] = {{Fp8Recipe::delayed, make<Delayed>},
+                 {Fp8Recipe::tensorwise, make<Tensorwise>},
+                 {Fp8Recipe::rowwise, make<Rowwise>},
+                 {Fp8Recipe::blockwise, make<Blockwise>}};
+
+}  // namespace
+
+std::unique_ptr<Scaling> make_scaling(Fp8Recipe recipe, const PrecisionConfig& precision) {
+  const auto* const row = std::find_if(std::begin(kScalings), std::end(kScalings),
+                                       [&](const auto& scaling) { return scaling.recipe == recipe; });
+  TE_CHECK(row != std::end(kScalings), "recipe {} has no scaling", config::to_string(recipe));
+  return row->make(precision);
+}
+
+}  // namespace te::fp8

@@ -57,7 +57,7 @@ struct Message {
 using AddTokens = std::function<void(const std::string& what, Exchange, DType, int64_t elements)>;
 
 /// With sequence parallelism: all-gather of an FP8 operand as wide as the residual stream. With scales per 128 values
-/// both layouts are gathered, each with its own scales (fp8/gathered_groups.h).
+/// both layouts are gathered, each with its own scales (model/operand_gather.h).
 void add_fp8_operand(const config::Config& config, const Groups& groups, train::StepRunner& planned,
                      const AddTokens& add) {
   const int64_t tokens = planned.model().dims().tokens, hidden = planned.model().dims().hidden,

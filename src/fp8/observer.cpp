@@ -13,8 +13,6 @@ using config::Fp8Recipe;
 using kernels::ScaleLayout;
 using kernels::TensorSums;
 
-// --- what is recorded --------------------------------------------------------------------------------------
-
 int Observer::add_operand(ObservedOperand operand) {
   TE_CHECK(first_variant_.empty(), "operand {} registered after the plan", operand.info.linear.name());
   operands_.push_back(std::move(operand));
@@ -22,14 +20,8 @@ int Observer::add_operand(ObservedOperand operand) {
 }
 
 // With one scale per tensor or per 128 x 128 block, both layouts have the same quantized values.
-void Observer::add_variants(int operand_index, Fp8Recipe recipe, bool what_if, bool rowwise,
-                            bool columnwise) {
-  const OperandRole role = operands_[static_cast<size_t>(operand_index)].info.role;
-  Variant variant{.operand_index = operand_index,
-                  .recipe = recipe,
-                  .layout = make_scaling(recipe, precision_)->layout(role),
-                  .what_if = what_if};
-  if (variant.layout == ScaleLayout::tensor || variant.layout == ScaleLayout::blocks)
+void Observer::add_variants(Variant variant, bool rowwise, bool columnwise) {
+  if (variant.layout != ScaleLayout::rows && variant.layout != ScaleLayout::vectors)
     return variants_.push_back(variant);
   variant.form = "rowwise";
   if (rowwise) variants_.push_back(variant);
@@ -40,17 +32,17 @@ void Observer::add_variants(int operand_index, Fp8Recipe recipe, bool what_if, b
 
 void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
   for (int i = 0; i < static_cast<int>(operands_.size()); ++i) {
-    const ObservedOperand& operand = operands_[static_cast<size_t>(i)];
+    const auto& [info, own, layouts] = operands_[static_cast<size_t>(i)];
     first_variant_.push_back(variants_.size());
-    if (operand.quantized)
-      add_variants(i, operand.recipe, false, operand.rowwise, operand.columnwise);
-    else
-      variants_.push_back({.operand_index = i});
+    add_variants({.operand_index = i, .recipe = own, .layout = layouts.scales}, layouts.rowwise,
+                 layouts.columnwise);
     for (const std::string& name : what_if) {
       Fp8Recipe recipe{};
       TE_CHECK(config::from_string(name, recipe) && recipe != Fp8Recipe::delayed,
                "not a recipe that can be tried: {}", name);
-      if (!operand.quantized || recipe != operand.recipe) add_variants(i, recipe, true, true, true);
+      if (layouts.quantized() && recipe == own) continue;
+      const ScaleLayout layout = make_scaling(recipe, precision_)->layout(info.role);
+      add_variants({.operand_index = i, .recipe = recipe, .layout = layout, .what_if = true}, true, true);
     }
   }
   first_variant_.push_back(variants_.size());
@@ -62,8 +54,6 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
   plan.add(current_amax_, "fp8.statistics_amax", MemoryKind::fp8_state, DType::f32, {1});
   plan.add(scale_, "fp8.statistics_scale", MemoryKind::fp8_state, DType::f32, {1});
 }
-
-// --- recording ---------------------------------------------------------------------------------------------
 
 void Observer::begin(const Context& context) {
   TE_CHECK(!first_variant_.empty(), "the observer has no plan");

@@ -14,7 +14,7 @@
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
-#include "fp8/scale_table.h"
+#include "fp8/quantizer.h"
 #include "kernels/tensor_stats/tensor_stats.h"
 
 namespace te::fp8 {
@@ -31,9 +31,8 @@ struct CastStatistics {
 /// An operand as registered by Recipe::quantizer().
 struct ObservedOperand {
   OperandInfo info;
-  bool quantized = false;
   config::Fp8Recipe recipe = config::Fp8Recipe::delayed;
-  bool rowwise = true, columnwise = true;  ///< layouts that it has
+  OperandLayouts layouts;
 };
 
 class Observer {
@@ -65,7 +64,7 @@ class Observer {
     bool what_if = false, columnwise = false;
     const char* form = "both";
   };
-  void add_variants(int operand_index, config::Fp8Recipe recipe, bool what_if, bool rowwise, bool columnwise);
+  void add_variants(Variant variant, bool rowwise, bool columnwise);
   kernels::TensorSums* sums_of(size_t variant) const { return sums_.as<kernels::TensorSums>() + variant; }
 
   config::PrecisionConfig precision_;

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "core/tensor.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/matrix.h"
 #include "kernels/quantize/fp8_output.h"
 
 namespace te::fp8 {
@@ -89,35 +89,10 @@ struct OperandRequest {
   }
 };
 
-/// An operand that GEMMs can read: those whose layout is quantized read it, others read high precision.
+/// An operand that GEMMs can read: the quantized layout if there is one, otherwise high precision.
 struct ReadyOperand {
   Tensor high_precision;
   kernels::Matrix rowwise, columnwise;
 };
-
-/// The GEMMs of y = x W^T without their outputs: rows [first, first + count) of y and of dx = dy W, and dW = dy^T x.
-/// Only fprop uses fast accumulation.
-inline kernels::Gemm fprop(const ReadyOperand& input, const ReadyOperand& weight, int64_t first,
-                           int64_t count) {
-  if (!input.rowwise)
-    return {.a = input.high_precision.slice_rows(first, count), .b = weight.high_precision, .trans_b = true};
-  return {.a = input.rowwise.slice_rows(first, count),
-          .b = weight.rowwise,
-          .trans_b = true,
-          .fast_accumulation = input.rowwise.layout == kernels::ScaleLayout::tensor ||
-                               input.rowwise.layout == kernels::ScaleLayout::rows};
-}
-
-/// The GEMM contracts over W's rows, so in FP8 it reads W's columnwise layout.
-inline kernels::Gemm dgrad(const ReadyOperand& grad, const ReadyOperand& weight, int64_t first,
-                           int64_t count) {
-  if (!grad.rowwise) return {.a = grad.high_precision.slice_rows(first, count), .b = weight.high_precision};
-  return {.a = grad.rowwise.slice_rows(first, count), .b = weight.columnwise, .trans_b = true};
-}
-
-inline kernels::Gemm wgrad(const ReadyOperand& grad, const ReadyOperand& input) {
-  if (!grad.columnwise) return {.a = grad.high_precision, .b = input.high_precision, .trans_a = true};
-  return {.a = grad.columnwise, .b = input.columnwise, .trans_b = true};
-}
 
 }  // namespace te::fp8

@@ -8,8 +8,6 @@
 
 namespace te::fp8 {
 
-using kernels::ScaleLayout;
-
 // --- what the recipe says ----------------------------------------------------------------------------------
 
 bool Quantizer::keeps_high_precision() const {
@@ -92,9 +90,8 @@ OperandRequest Quantizer::request(const Operand& operand, QuantizeMode mode, con
   return request;
 }
 
-ReadyOperand Quantizer::complete(const Context& context, const Operand& operand,
-                                 const ProducedOperand& produced, QuantizeMode mode,
-                                 const ColumnSums& sums) const {
+ReadyOperand Quantizer::complete(const Context& context, Operand operand, const ProducedOperand& produced,
+                                 QuantizeMode mode, const ColumnSums& sums) const {
   const ColumnSums missing = produced.sums.into ? ColumnSums{} : sums;
   ReadyOperand ready{.high_precision = produced.high_precision};
   const bool quantized = layouts_.quantized() && !recipe_->high_precision_;
@@ -109,14 +106,13 @@ ReadyOperand Quantizer::complete(const Context& context, const Operand& operand,
   const bool records = observed() && mode.record_amax;
   if (observed()) mode.record_amax = mode.count = false;
   mode = mode_of(operand, mode);
-  Operand pass = operand;
-  pass.high_precision = produced.high_precision;
+  operand.high_precision = produced.high_precision;
   if (!quantized)
     bypass(context, produced.high_precision, mode, missing);
   else if (!mode.rowwise && operand.columnwise)
-    quantize_layout(context, pass, &Operand::columnwise, mode, missing);
+    quantize_layout(context, operand, &Operand::columnwise, mode, missing);
   else
-    quantize(context, pass, mode, missing);
+    quantize(context, operand, mode, missing);
   if (records) {
     const float* scale = nullptr;
     if (layouts_.one_scale())
@@ -127,23 +123,21 @@ ReadyOperand Quantizer::complete(const Context& context, const Operand& operand,
   return ready;
 }
 
-void Quantizer::add_rowwise(const Context& context, const Operand& operand, ReadyOperand& ready) const {
+void Quantizer::add_rowwise(const Context& context, Operand operand, ReadyOperand& ready) const {
   if (in_high_precision()) return;
-  Operand pass = operand;
-  pass.high_precision = ready.high_precision;
-  quantize_layout(context, pass, &Operand::rowwise, {.columnwise = false, .reuse_scale = true}, {});
+  operand.high_precision = ready.high_precision;
+  quantize_layout(context, operand, &Operand::rowwise, {.columnwise = false, .reuse_scale = true}, {});
   ready.rowwise = operand.rowwise;
 }
 
-void Quantizer::add_columnwise(const Context& context, const Operand& operand, ReadyOperand& ready,
+void Quantizer::add_columnwise(const Context& context, Operand operand, ReadyOperand& ready,
                                bool from_rowwise) const {
   if (in_high_precision()) return;
-  Operand pass = operand;
-  pass.high_precision = ready.high_precision;
+  operand.high_precision = ready.high_precision;
   if (from_rowwise && layouts_.one_scale())
     kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
   else
-    quantize_layout(context, pass, &Operand::columnwise, {.reuse_scale = true}, {});
+    quantize_layout(context, operand, &Operand::columnwise, {.reuse_scale = true}, {});
   ready.columnwise = operand.columnwise;
 }
 
@@ -229,13 +223,10 @@ void Quantizer::quantize(const Context& context, const Operand& operand, Quantiz
 }
 
 // The other layout may have no valid memory at this time.
-void Quantizer::quantize_layout(const Context& context, const Operand& operand,
-                                kernels::Matrix Operand::*layout, QuantizeMode mode,
-                                const ColumnSums& sums) const {
-  Operand part = operand;
-  part.rowwise = part.columnwise = {};
-  part.*layout = operand.*layout;
-  quantize(context, part, mode, sums);
+void Quantizer::quantize_layout(const Context& context, Operand operand, kernels::Matrix Operand::*layout,
+                                QuantizeMode mode, const ColumnSums& sums) const {
+  (layout == &Operand::rowwise ? operand.columnwise : operand.rowwise) = {};
+  quantize(context, operand, mode, sums);
 }
 
 // Returns false if the operand does not meet the conditions.

@@ -65,14 +65,13 @@ class Quantizer {
   /// What the producer of the operand is asked to write in a pass. `sums`: bias gradient that the producer may add.
   OperandRequest request(const Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
   /// Computes what the producer has not written: quantizes, adds the column sums, records the amax when calibrating.
-  ReadyOperand complete(const Context& context, const Operand& operand, const ProducedOperand& produced,
+  ReadyOperand complete(const Context& context, Operand operand, const ProducedOperand& produced,
                         QuantizeMode mode, const ColumnSums& sums = {}) const;
   /// Computes one layout of a completed operand whose values have not changed, with the same scale. Nothing in
   /// high-precision passes. `from_rowwise`: the row-wise layout is valid, so that a columnwise layout that is its
   /// transpose needs no quantization.
-  void add_rowwise(const Context& context, const Operand& operand, ReadyOperand& ready) const;
-  void add_columnwise(const Context& context, const Operand& operand, ReadyOperand& ready,
-                      bool from_rowwise) const;
+  void add_rowwise(const Context& context, Operand operand, ReadyOperand& ready) const;
+  void add_columnwise(const Context& context, Operand operand, ReadyOperand& ready, bool from_rowwise) const;
 
   /// Registers a weight that the data-parallel ranks quantize in shards, before the plan of ShardedWeightQuantizer.
   /// Returns its number there.
@@ -92,7 +91,7 @@ class Quantizer {
   kernels::Fp8Output output_of(const Operand& operand, QuantizeMode mode) const;
   void quantize(const Context& context, const Operand& operand, QuantizeMode mode,
                 const ColumnSums& sums) const;
-  void quantize_layout(const Context& context, const Operand& operand, kernels::Matrix Operand::*layout,
+  void quantize_layout(const Context& context, Operand operand, kernels::Matrix Operand::*layout,
                        QuantizeMode mode, const ColumnSums& sums) const;
   bool quantize_small(const Context& context, const Operand& operand, QuantizeMode mode) const;
   void bypass(const Context& context, const Tensor& values, QuantizeMode mode, const ColumnSums& sums) const;

@@ -40,28 +40,24 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role) {
   // A calibrating run records the operands that an FP8 run would quantize.
   const config::LinearPrecision linear =
       config::linear_precision(config::as_quantized(precision_), id, num_layers_);
-  const OperandLayouts layouts = layouts_of(linear, role);
+  OperandLayouts layouts = layouts_of(linear, role);
   const OperandInfo info{id, role, layouts.format};
   Quantizer quantizer;
   quantizer.recipe_ = this;
-  quantizer.observer_index_ = observer_.add_operand({.info = info,
-                                                     .quantized = quantizes() && layouts.quantized(),
-                                                     .recipe = linear.recipe,
-                                                     .rowwise = layouts.rowwise,
-                                                     .columnwise = layouts.columnwise});
-  if (!layouts.quantized() || (!quantizes() && !precision_.fp8_calibrate)) return quantizer;
-  quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
-  quantizer.index_ = table_.add(info);
-  if (!quantizes()) return quantizer;
-  quantizer.layouts_ = layouts;
-  quantizer.layouts_.scales = quantizer.scaling_->layout(role);
+  if (layouts.quantized() && (quantizes() || precision_.fp8_calibrate)) {
+    quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
+    quantizer.index_ = table_.add(info);
+    layouts.scales = quantizer.scaling_->layout(role);
+  }
+  if (quantizes()) quantizer.layouts_ = layouts;
+  quantizer.observer_index_ =
+      observer_.add_operand({.info = info, .recipe = linear.recipe, .layouts = quantizer.layouts_});
   return quantizer;
 }
 
 bool Recipe::requantizes() const {
-  return quantizes() && std::any_of(scalings_.begin(), scalings_.end(), [](const auto& entry) {
-           const Scaling& scaling = *entry.second;
-           return scaling.layout(OperandRole::input) == kernels::ScaleLayout::tensor &&
+  return quantizes() && any_scaling([](const Scaling& scaling) {
+           return scaling.one_scale() &&
                   (scaling.source(OperandRole::input) == ScaleSource::corrected || scaling.power_of_two());
          });
 }
@@ -85,10 +81,7 @@ void Recipe::set_high_precision(bool on) {
 // --- state -------------------------------------------------------------------------------------------------
 
 void Recipe::plan(MemoryPlan& plan) {
-  const bool one_scale = std::any_of(scalings_.begin(), scalings_.end(), [](const auto& entry) {
-    return entry.second->layout(OperandRole::input) == kernels::ScaleLayout::tensor;
-  });
-  table_.plan(plan, static_cast<int>(history_len()), quantizes() && one_scale);
+  table_.plan(plan, static_cast<int>(history_len()), quantizes() && any_scaling(&Scaling::one_scale));
 #ifndef NDEBUG
   if (stage_ != nullptr && table_.size() > 0)
     plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table_.size()});
@@ -113,9 +106,7 @@ void Recipe::update(const Context& context, const int32_t* skip) {
   const int64_t n = table_.size();
   if (n == 0) return;
   const bool history = history_len() > 0;
-  const bool groups = std::any_of(scalings_.begin(), scalings_.end(), [](const auto& entry) {
-    return entry.second->layout(OperandRole::input) != kernels::ScaleLayout::tensor;
-  });
+  const bool groups = any_scaling(std::not_fn(&Scaling::one_scale));
   if (history || groups) reduce_amax(context, history ? stage_ : tensor_, table_.amax);
   context.copy(table_.last_amax, table_.amax);
   if (!history && groups) context.zero(table_.amax);
@@ -150,13 +141,9 @@ void Recipe::check_scales_agree(const Context& context) const {
 
 // --- margin and outlier ------------------------------------------------------------------------------------
 
-bool Recipe::has_test_outlier(int index) const {
+int Recipe::outlier_of(int index) const {
   const OperandInfo& info = table_.info(index);
-  return info.role == OperandRole::input && info.linear.kind == LinearKind::fc2;
-}
-
-int Recipe::margin_of(int index) const {
-  return static_cast<int>(precision_.margin) + (has_test_outlier(index) ? outlier_log2_ : 0);
+  return info.role == OperandRole::input && info.linear.kind == LinearKind::fc2 ? outlier_log2_ : 0;
 }
 
 // One launch computes the delayed scales of all operands with one margin, so the outlier is applied to fp8_max.
@@ -165,7 +152,7 @@ void Recipe::set_test_outlier(const Context& context, int log2) {
   if (table_.size() == 0) return;
   std::vector<float> limits;
   for (int i = 0; i < table_.size(); ++i)
-    limits.push_back(std::ldexp(fp8_max(table_.info(i).format), has_test_outlier(i) ? -log2 : 0));
+    limits.push_back(std::ldexp(fp8_max(table_.info(i).format), -outlier_of(i)));
   context.copy_to_device(table_.fp8_max, limits.data());
   context.synchronize();
 }

@@ -6,6 +6,8 @@
 // therefore constant within a step, and a recomputed forward pass uses those of the first one.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -77,9 +79,15 @@ class Recipe {
   friend class Quantizer;
   const Scaling& scaling_of(config::Fp8Recipe recipe);
   int64_t history_len() const;
-  bool has_test_outlier(int index) const;
+  template <class Predicate>
+  bool any_scaling(Predicate predicate) const {
+    return std::any_of(scalings_.begin(), scalings_.end(),
+                       [&](const auto& entry) { return std::invoke(predicate, *entry.second); });
+  }
+  /// log2 of the factor of the test's outlier.
+  int outlier_of(int index) const;
   /// Margin of an operand's scales.
-  int margin_of(int index) const;
+  int margin_of(int index) const { return static_cast<int>(precision_.margin) + outlier_of(index); }
   /// amax = its maximum over the group; infinities and NaN are preserved.
   static void reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax);
   /// InternalError if the ranks of the stage have different scales. Waits for the device, so debug builds only.

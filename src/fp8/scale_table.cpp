@@ -5,15 +5,8 @@
 namespace te::fp8 {
 
 const char* role_name(OperandRole role) {
-  switch (role) {
-    case OperandRole::input:
-      return "input";
-    case OperandRole::weight:
-      return "weight";
-    case OperandRole::grad_output:
-      return "grad_output";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"input", "weight", "grad_output"};
+  return kNames[static_cast<size_t>(role)];
 }
 
 int ScaleTable::add(OperandInfo info) {
@@ -25,22 +18,22 @@ int ScaleTable::add(OperandInfo info) {
 void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
   const int64_t n = size();
   if (n == 0) return;
-  plan.add(amax, "fp8.amax", MemoryKind::fp8_state, DType::f32, {n, 1});
-  plan.add(last_amax, "fp8.last_amax", MemoryKind::fp8_state, DType::f32, {n, 1});
-  plan.add(scale, "fp8.scale", MemoryKind::fp8_state, DType::f32, {n, 1});
-  plan.add(fp8_max, "fp8.fp8_max", MemoryKind::fp8_state, DType::f32, {n, 1});
-  plan.add(counters, "fp8.counters", MemoryKind::fp8_state, DType::u8,
-           {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
+  const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
+    plan.add(slot, name, MemoryKind::fp8_state, dtype, shape);
+  };
+  add(amax, "fp8.amax", DType::f32, {n, 1});
+  add(last_amax, "fp8.last_amax", DType::f32, {n, 1});
+  add(scale, "fp8.scale", DType::f32, {n, 1});
+  add(fp8_max, "fp8.fp8_max", DType::f32, {n, 1});
+  add(counters, "fp8.counters", DType::u8, {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
   if (two_launches) {
     num_casts_.assign(infos_.size(), 0);
-    plan.add(predicted_scales, "fp8.predicted_scales", MemoryKind::fp8_state, DType::f32, {n, 2});
-    plan.add(cast_states, "fp8.cast_states", MemoryKind::fp8_state, DType::u8,
-             {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
+    add(predicted_scales, "fp8.predicted_scales", DType::f32, {n, 2});
+    add(cast_states, "fp8.cast_states", DType::u8, {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
   }
-  if (history_len > 0) {
-    plan.add(history, "fp8.amax_history", MemoryKind::fp8_state, DType::f32, {history_len, n});
-    plan.add(position, "fp8.history_position", MemoryKind::fp8_state, DType::i32, {1});
-  }
+  if (history_len == 0) return;
+  add(history, "fp8.amax_history", DType::f32, {history_len, n});
+  add(position, "fp8.history_position", DType::i32, {1});
 }
 
 void ScaleTable::reset(const Context& context) {

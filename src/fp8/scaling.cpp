@@ -1,6 +1,7 @@
 #include "fp8/scaling.h"
 
 #include <algorithm>
+#include <source_location>
 
 namespace te::fp8 {
 namespace {
@@ -64,26 +65,20 @@ class Blockwise final : public Scaling {
   }
 };
 
-template <class T>
-std::unique_ptr<Scaling> make(const PrecisionConfig& precision) {
-  return std::make_unique<T>(precision);
-}
-
-constexpr struct {
-  Fp8Recipe recipe;
-  std::unique_ptr<Scaling> (*make)(const PrecisionConfig&);
-} kScalings[] = {{Fp8Recipe::delayed, make<Delayed>},
-                 {Fp8Recipe::tensorwise, make<Tensorwise>},
-                 {Fp8Recipe::rowwise, make<Rowwise>},
-                 {Fp8Recipe::blockwise, make<Blockwise>}};
-
 }  // namespace
 
 std::unique_ptr<Scaling> make_scaling(Fp8Recipe recipe, const PrecisionConfig& precision) {
-  const auto* const row = std::find_if(std::begin(kScalings), std::end(kScalings),
-                                       [&](const auto& scaling) { return scaling.recipe == recipe; });
-  TE_CHECK(row != std::end(kScalings), "recipe {} has no scaling", config::to_string(recipe));
-  return row->make(precision);
+  switch (recipe) {
+    case Fp8Recipe::delayed:
+      return std::make_unique<Delayed>(precision);
+    case Fp8Recipe::tensorwise:
+      return std::make_unique<Tensorwise>(precision);
+    case Fp8Recipe::rowwise:
+      return std::make_unique<Rowwise>(precision);
+    case Fp8Recipe::blockwise:
+      return std::make_unique<Blockwise>(precision);
+  }
+  internal_error("a recipe has no scaling", std::source_location::current());
 }
 
 }  // namespace te::fp8

@@ -1,5 +1,5 @@
 // What distinguishes the recipes: which values share a scale, and when the scale is known. Everything else is common to
-// all recipes (quantizer.h, recipe.h), so a new recipe is a class in scaling.cpp and a row of the table there; with
+// all recipes (quantizer.h, recipe.h), so a new recipe is a class in scaling.cpp and a case of make_scaling(); with
 // groups of a new kind also a ScaleLayout and a kernel.
 //
 //   delayed     the scale of step n comes from the amaxes of earlier steps, so the kernel that produces an operand can
@@ -33,17 +33,18 @@ class Scaling {
   bool power_of_two() const { return power_of_two_; }
   /// Which values share a scale. With ScaleLayout::tensor, producers can quantize.
   virtual kernels::ScaleLayout layout(OperandRole role) const = 0;
-  /// With ScaleLayout::tensor.
+  bool one_scale() const { return layout(OperandRole::input) == kernels::ScaleLayout::tensor; }
+  /// With one scale per tensor.
   virtual ScaleSource source(OperandRole /*role*/) const { return ScaleSource::current; }
   /// Length of the amax history from which Recipe::update() computes the next step's scales; 0: no state. With a
   /// history, calibration passes must initialize the scales before the first step.
   virtual int64_t history_len() const { return 0; }
   /// True if a rank of sequence parallelism can quantize its share of the `tokens` tokens: with one scale per tensor,
-  /// from an all-reduced amax, or with scales that each cover values of one rank (fp8/gathered_groups.h).
+  /// from an all-reduced amax, or with scales that each cover values of one rank (model/operand_gather.h).
   virtual bool gathers_quantized(const parallel::TensorParallel& /*ranks*/, int64_t /*tokens*/) const {
-    return layout(OperandRole::input) == kernels::ScaleLayout::tensor;
+    return one_scale();
   }
-  /// With other layouts than ScaleLayout::tensor.
+  /// With other layouts.
   virtual void quantize(const Context& context, const kernels::QuantizeGroups& args) const {
     kernels::quantize_groups(context, args);
   }

@@ -135,6 +135,27 @@ kernels::Matrix Linear::input_layout(const Tensor& values, const Tensor& scales,
 
 // --- GEMMs -------------------------------------------------------------------------------------------------
 
+kernels::Gemm fprop(const ReadyOperand& input, const ReadyOperand& weight, int64_t first, int64_t count) {
+  if (!input.rowwise)
+    return {.a = input.high_precision.slice_rows(first, count), .b = weight.high_precision, .trans_b = true};
+  return {.a = input.rowwise.slice_rows(first, count),
+          .b = weight.rowwise,
+          .trans_b = true,
+          .fast_accumulation = input.rowwise.layout == kernels::ScaleLayout::tensor ||
+                               input.rowwise.layout == kernels::ScaleLayout::rows};
+}
+
+// The GEMM contracts over W's rows, so in FP8 it reads W's columnwise layout.
+kernels::Gemm dgrad(const ReadyOperand& grad, const ReadyOperand& weight, int64_t first, int64_t count) {
+  if (!grad.rowwise) return {.a = grad.high_precision.slice_rows(first, count), .b = weight.high_precision};
+  return {.a = grad.rowwise.slice_rows(first, count), .b = weight.columnwise, .trans_b = true};
+}
+
+kernels::Gemm wgrad(const ReadyOperand& grad, const ReadyOperand& input) {
+  if (!grad.columnwise) return {.a = grad.high_precision, .b = input.high_precision, .trans_a = true};
+  return {.a = grad.columnwise, .b = input.columnwise, .trans_b = true};
+}
+
 kernels::MegakernelGemm Linear::megakernel_gemm() const {
   kernels::MegakernelGemm gemm;
   if (bias_ != nullptr) gemm.bias = bias_->value;
@@ -152,7 +173,7 @@ kernels::MegakernelGemm Linear::megakernel_gemm() const {
 void Linear::fprop(const Context& context, const ReadyOperand& input, const Tensor& y, int64_t first,
                    int64_t count, bool with_bias, const EpilogueActivation& activation) const {
   const ProfileLabel label(spec_.name, "fprop");
-  kernels::Gemm gemm = fp8::fprop(input, weight_ready_, first, count);
+  kernels::Gemm gemm = model::fprop(input, weight_ready_, first, count);
   gemm.out = y.slice_rows(first, count);
   gemm.early_b = early_weight_;
   if (with_bias && bias_ != nullptr) gemm.bias = bias_->value;
@@ -177,7 +198,7 @@ void Linear::fprop(const Context& context, const ReadyOperand& input, const Tens
 void Linear::dgrad(const Context& context, const ReadyOperand& grad, const Tensor& dx, int64_t first,
                    int64_t count, const EpilogueActivation& activation) const {
   const ProfileLabel label(spec_.name, "dgrad");
-  kernels::Gemm gemm = fp8::dgrad(grad, weight_ready_, first, count);
+  kernels::Gemm gemm = model::dgrad(grad, weight_ready_, first, count);
   gemm.out = dx.slice_rows(first, count);
   if (!activation.backward()) return kernels::gemm(context, gemm);
   TE_CHECK(!runs_quantized(), "{}: quantized GEMMs cannot fuse the gradient of the activation", spec_.name);
@@ -197,7 +218,7 @@ void Linear::dgrad(const Context& context, const ReadyOperand& grad, const Tenso
 
 void Linear::wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input) const {
   const ProfileLabel label(spec_.name, "wgrad");
-  kernels::Gemm gemm = fp8::wgrad(grad, input);
+  kernels::Gemm gemm = model::wgrad(grad, input);
   gemm.out = weight_->grad;
   gemm.accumulate = !std::exchange(weight_->grad_stale, false);
   kernels::gemm(context, gemm);

@@ -14,6 +14,7 @@
 #include "fp8/recipe.h"
 #include "kernels/activation/activation.h"
 #include "kernels/gemm/decode_megakernel.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
 #include "model/dimensions.h"
 #include "model/pass.h"
@@ -43,6 +44,12 @@ struct EpilogueActivation {
   bool forward() const { return (y.high_precision || y.fp8) && !x; }
   bool backward() const { return static_cast<bool>(x); }
 };
+
+/// The GEMMs of y = x W^T without their outputs: rows [first, first + count) of y and of dx = dy W, and dW = dy^T x.
+/// Only fprop uses fast accumulation.
+kernels::Gemm fprop(const ReadyOperand& input, const ReadyOperand& weight, int64_t first, int64_t count);
+kernels::Gemm dgrad(const ReadyOperand& grad, const ReadyOperand& weight, int64_t first, int64_t count);
+kernels::Gemm wgrad(const ReadyOperand& grad, const ReadyOperand& input);
 
 /// How a layer uses a linear layer; determines the lifetimes of its operands.
 struct LinearUse {

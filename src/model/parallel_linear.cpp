@@ -50,8 +50,8 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
     plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
   };
   add(shard_high_precision_, ".shard", use.dims.residual_rows, use.input_life());
-  shard_memory_.plan(plan, input_quantizer_, spec_.name + ".shard", tensor_, use.dims.tokens, in(),
-                     use.input_life());
+  gather_.plan(plan, input_quantizer_, spec_.name + ".shard", tensor_, use.dims.tokens, in(),
+               use.input_life());
   add(full_dx_, ".full_dx", use.dims.tokens, live(use.backward));
 }
 
@@ -70,7 +70,7 @@ void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Line
 
 OperandRequest ColumnParallelLinear::input_request(const Operand& input, const Pass& pass) {
   if (!tensor_.sequence()) return input_quantizer_.request(input, input_mode(pass));
-  shard_ = shard_memory_.shard_of(input_quantizer_, input, shard_high_precision_, tensor_);
+  shard_ = gather_.shard_of(input_quantizer_, input, shard_high_precision_, tensor_);
   if (!shard_.rowwise)
     if (const Tensor own = tensor_.shard_view(input.high_precision)) shard_.high_precision = own;
   return input_quantizer_.request(shard_, input_mode(pass));
@@ -85,7 +85,7 @@ ReadyOperand ColumnParallelLinear::forward(const Context& context, const Operand
   };
   const fp8::QuantizeMode mode = input_mode(pass);
   if (tensor_.sequence())
-    return shard_memory_.gather(context, input_quantizer_, tensor_, shard_, x, input, mode, rows);
+    return gather_.gather(context, input_quantizer_, tensor_, shard_, x, input, mode, rows);
   ReadyOperand ready = input_quantizer_.complete(context, input, x, mode);
   rows(ready, 0, y.rows());
   return ready;
@@ -95,7 +95,7 @@ ReadyOperand ColumnParallelLinear::complete_input(const Context& context, const 
                                                   const ProducedOperand& x, const Pass& pass) {
   const fp8::QuantizeMode mode = wgrad_input_mode(pass);
   if (tensor_.sequence())
-    return shard_memory_.gather(context, input_quantizer_, tensor_, shard_, x, input, mode, {});
+    return gather_.gather(context, input_quantizer_, tensor_, shard_, x, input, mode, {});
   return input_quantizer_.complete(context, input, x, mode);
 }
 
@@ -129,8 +129,8 @@ void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   if (!tensor_.sequence()) return;
   plan.add(full_y_, spec_.name + ".full_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
            live(use.forward));
-  shard_memory_.plan(plan, grad_quantizer_, spec_.name + ".shard_dy", tensor_, use.dims.tokens, out(),
-                     live(use.backward));
+  gather_.plan(plan, grad_quantizer_, spec_.name + ".shard_dy", tensor_, use.dims.tokens, out(),
+               live(use.backward));
 }
 
 // dy is the gradient of the residual stream, which other code keeps. Memory is needed only if it is gathered.
@@ -189,8 +189,8 @@ ReadyOperand RowParallelLinear::backward(const Context& context, const Operand& 
     rows(ready, 0, dx.rows());
   } else {
     // 1. Complete dy of this rank's tokens; 2. dgrad of all tokens as they arrive.
-    const Operand shard = shard_memory_.shard_of(grad_quantizer_, grad, dy.high_precision, tensor_);
-    ready = shard_memory_.gather(context, grad_quantizer_, tensor_, shard, dy, grad, mode, rows, bias_sums());
+    const Operand shard = gather_.shard_of(grad_quantizer_, grad, dy.high_precision, tensor_);
+    ready = gather_.gather(context, grad_quantizer_, tensor_, shard, dy, grad, mode, rows, bias_sums());
   }
   // 3. wgrad.
   if (!deferred) wgrad(context, ready, input);

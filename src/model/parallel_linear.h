@@ -10,8 +10,8 @@
 // (parallel/tensor_parallel.h). With one rank there is no communication.
 #pragma once
 
-#include "fp8/gathered_groups.h"
 #include "model/linear.h"
+#include "model/operand_gather.h"
 
 namespace te::model {
 
@@ -64,7 +64,7 @@ class ColumnParallelLinear : public Linear {
   Operand
       shard_;  ///< [residual_rows, in]: this rank's tokens of the current input, in the input's memory or here:
   Tensor shard_high_precision_;
-  fp8::ShardMemory shard_memory_;
+  OperandGather gather_;
   Tensor full_dx_;  ///< [tokens, in]: this rank's summand of dx
 };
 
@@ -99,8 +99,8 @@ class RowParallelLinear : public Linear {
 
  private:
   // Scratch of sequence parallelism:
-  Tensor full_y_;                  ///< [tokens, out]: this rank's summand of y
-  fp8::ShardMemory shard_memory_;  ///< [residual_rows, out]: quantized dy
+  Tensor full_y_;         ///< [tokens, out]: this rank's summand of y
+  OperandGather gather_;  ///< [residual_rows, out]: quantized dy
 };
 
 }  // namespace te::model

@@ -1,6 +1,5 @@
 // Operands with a scale per 128 values under sequence parallelism: the gathered bytes are those of quantizing all
 // tokens on one rank, and the ranks communicate FP8.
-#include "fp8/gathered_groups.h"
 
 #include <algorithm>
 
@@ -104,7 +103,7 @@ class Gathered {
     const Operand shard = memory_.shard_of(quantizer, full, shard_high_precision_, ranks);
     const TensorMessages messages;
     worked.clear();
-    fp8::GatherWork work;
+    model::GatherWork work;
     if (works)
       work = [this](const fp8::ReadyOperand& /*operand*/, int64_t first, int64_t count) {
         see(first, count);
@@ -174,7 +173,7 @@ class Gathered {
 
   TestTensor all_, sums_, scratch_;
   MemoryPlan plan_;
-  fp8::ShardMemory memory_;
+  model::OperandGather memory_;
   Tensor shard_high_precision_, full_high_precision_;
   DeviceBuffer block_;
   bool power_of_two_ = true;

@@ -8,6 +8,7 @@
 #include "core/float_types.h"
 #include "fp8/recipe.h"
 #include "kernels/quantize/quantize.h"
+#include "model/linear.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 
@@ -28,9 +29,9 @@ using testing::TestTensor;
 // GEMMs take nothing but a complete operand.
 template <class T>
 concept GemmsTake = requires(const T& operand, const ReadyOperand& other) {
-  fp8::fprop(operand, other, 0, 1);
-  fp8::dgrad(operand, other, 0, 1);
-  fp8::wgrad(operand, other);
+  model::fprop(operand, other, 0, 1);
+  model::dgrad(operand, other, 0, 1);
+  model::wgrad(operand, other);
 };
 static_assert(GemmsTake<ReadyOperand>);
 static_assert(!GemmsTake<Operand> && !GemmsTake<OperandRequest> && !GemmsTake<ProducedOperand>);
@@ -98,7 +99,7 @@ TEST(Operand, OtherOutputsAreCompleted) {
     Gradient gradient(kind);
     const ReadyOperand ready = gradient.complete({.high_precision = gradient.request().high_precision});
     EXPECT_EQ(gradient.times_summed(), 1);
-    const kernels::Gemm gemm = fp8::wgrad(ready, ready);
+    const kernels::Gemm gemm = model::wgrad(ready, ready);
     EXPECT_EQ(gemm.a.values.data, gradient.operand.columnwise.values.data);
   }
 }
@@ -134,7 +135,7 @@ TEST(Operand, AProducerThatCannotSumDoesNotQuantizeIfSumsAreNeeded) {
 TEST(Operand, WhatWasNotProducedIsRefused) {
   Gradient gradient(Fp8Recipe::delayed);
   EXPECT_THROW(gradient.complete({}), InternalError);
-  EXPECT_THROW(fp8::fprop(ReadyOperand{}, ReadyOperand{}, 0, 1), InternalError);
+  EXPECT_THROW(model::fprop(ReadyOperand{}, ReadyOperand{}, 0, 1), InternalError);
 }
 
 // An operand has exactly the layouts that its pass requested, so GEMMs cannot read those of an earlier pass.

@@ -127,7 +127,8 @@ TEST(Recipe, FirstAndLastLayersStayUnquantized) {
     const auto recipe = fp8::make_recipe(config, 5);
     for (int layer = 0; layer < 5; ++layer) {
       for (OperandRole role : kRoles)
-        EXPECT_EQ(recipe->quantizer({layer, LinearKind::fc1}, role).layouts().quantized(), layer == 1 || layer == 2)
+        EXPECT_EQ(recipe->quantizer({layer, LinearKind::fc1}, role).layouts().quantized(),
+                  layer == 1 || layer == 2)
             << layer;
     }
     EXPECT_EQ(recipe->table().size(), 2 * 3);
@@ -139,7 +140,8 @@ TEST(Recipe, OffTracksOperandsOnlyWhenCalibrating) {
   for (bool calibrate : {false, true}) {
     config.fp8_calibrate = calibrate;
     const auto recipe = fp8::make_recipe(config, 1);
-    for (OperandRole role : kRoles) EXPECT_FALSE(recipe->quantizer({0, LinearKind::fc1}, role).layouts().quantized());
+    for (OperandRole role : kRoles)
+      EXPECT_FALSE(recipe->quantizer({0, LinearKind::fc1}, role).layouts().quantized());
     EXPECT_EQ(recipe->table().size(), calibrate ? 3 : 0);
   }
 }

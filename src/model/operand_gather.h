@@ -20,13 +20,20 @@
 #include "fp8/quantizer.h"
 #include "parallel/tensor_parallel.h"
 
-namespace te::fp8 {
+namespace te::model {
+
+using fp8::ColumnSums;
+using fp8::Operand;
+using fp8::ProducedOperand;
+using fp8::QuantizeMode;
+using fp8::Quantizer;
+using fp8::ReadyOperand;
 
 /// Work on rows [first, first + count) of an operand, as they arrive; its other rows are not ready yet.
 using GatherWork = std::function<void(const ReadyOperand& operand, int64_t first, int64_t count)>;
 
 /// Scratch for gathering a quantized operand of which each rank has [shard, cols].
-class ShardMemory {
+class OperandGather {
  public:
   /// For an operand [tokens, cols]; nothing if high-precision rows are gathered. If the operand keeps high-precision
   /// values (Quantizer::keeps_high_precision()), FP8 passes do not need them, so groups are gathered in their memory.
@@ -53,4 +60,4 @@ class ShardMemory {
                      const ReadyOperand& full, const parallel::TensorParallel::Work& work) const;
 };
 
-}  // namespace te::fp8
+}  // namespace te::model

@@ -1,19 +1,19 @@
-#include "fp8/gathered_groups.h"
+#include "model/operand_gather.h"
 
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rearrange/rearrange.h"
 
-namespace te::fp8 {
+namespace te::model {
 
 using kernels::ScaleLayout;
 using parallel::TensorParallel;
 
-void ShardMemory::plan(MemoryPlan& plan, const Quantizer& quantizer, const std::string& name,
-                       const TensorParallel& ranks, int64_t tokens, int64_t cols, Lifetime lifetime) {
+void OperandGather::plan(MemoryPlan& plan, const Quantizer& quantizer, const std::string& name,
+                         const TensorParallel& ranks, int64_t tokens, int64_t cols, Lifetime lifetime) {
   if (!quantizer.gathers_quantized(ranks, tokens)) return;
-  const OperandLayouts& layouts = quantizer.layouts();
+  const fp8::OperandLayouts& layouts = quantizer.layouts();
   const int64_t shard = ranks.shard(tokens), size = ranks.size();
   const bool groups = !layouts.one_scale(), places = groups && quantizer.keeps_high_precision();
   const auto add = [&](Tensor& slot, const char* suffix, DType dtype, Shape shape) {
@@ -33,7 +33,7 @@ void ShardMemory::plan(MemoryPlan& plan, const Quantizer& quantizer, const std::
 
 // Uses the memory of `values`, which has as many high-precision elements as the operand and is therefore large enough.
 // The sizes of all tensors except the last are multiples of 128 bytes, so each has the alignment of the first.
-void ShardMemory::place_in(const Tensor& values) {
+void OperandGather::place_in(const Tensor& values) {
   size_t end = 0;
   for (Tensor* slot : {&rowwise, &rowwise_scales, &columnwise, &columnwise_scales}) {
     slot->data = values.as<char>() + end;
@@ -65,8 +65,8 @@ void place_columns(const Context& stream, const TensorParallel& ranks, const Ten
 
 }  // namespace
 
-Operand ShardMemory::shard_of(const Quantizer& quantizer, const Operand& full, const Tensor& high_precision,
-                              const TensorParallel& ranks) {
+Operand OperandGather::shard_of(const Quantizer& quantizer, const Operand& full, const Tensor& high_precision,
+                                const TensorParallel& ranks) {
   Operand shard{.high_precision = high_precision, .is_shard = true};
   if (!quantizer.gathers_quantized(ranks, full.rowwise.rows())) return shard;
   if (quantizer.layouts().one_scale()) {
@@ -80,9 +80,9 @@ Operand ShardMemory::shard_of(const Quantizer& quantizer, const Operand& full, c
   return shard;
 }
 
-ReadyOperand ShardMemory::gather(const Context& context, const Quantizer& quantizer, TensorParallel& ranks,
-                                 const Operand& shard, const ProducedOperand& produced, const Operand& full,
-                                 QuantizeMode mode, const GatherWork& work, const ColumnSums& sums) const {
+ReadyOperand OperandGather::gather(const Context& context, const Quantizer& quantizer, TensorParallel& ranks,
+                                   const Operand& shard, const ProducedOperand& produced, const Operand& full,
+                                   QuantizeMode mode, const GatherWork& work, const ColumnSums& sums) const {
   const auto work_on = [&](const ReadyOperand& ready) {
     return work ? TensorParallel::Work(
                       [&work, &ready](int64_t first, int64_t count) { work(ready, first, count); })
@@ -123,8 +123,8 @@ ReadyOperand ShardMemory::gather(const Context& context, const Quantizer& quanti
 }
 
 // The layouts that `full` has, from the ranks' shards; `shard`: this rank's row-wise values.
-void ShardMemory::gather_groups(const Context& context, TensorParallel& ranks, const Tensor& shard,
-                                const ReadyOperand& full, const TensorParallel::Work& work) const {
+void OperandGather::gather_groups(const Context& context, TensorParallel& ranks, const Tensor& shard,
+                                  const ReadyOperand& full, const TensorParallel::Work& work) const {
   const auto gather_blocks = [&](const Context& stream, const Tensor& blocks, const Tensor& into) {
     ranks.gather_blocks(stream, block_of(blocks, ranks.rank()), blocks);
     place_columns(stream, ranks, blocks, into);
@@ -145,4 +145,4 @@ void ShardMemory::gather_groups(const Context& context, TensorParallel& ranks, c
   ranks.gather(context, shard, full.rowwise.values, work, companions);
 }
 
-}  // namespace te::fp8
+}  // namespace te::model

@@ -118,8 +118,9 @@ TEST_F(Evaluation, TheBestCheckpointsAreKept) {
 
 TEST_F(Evaluation, RunWithoutImprovementStops) {
   // Updates that change no weight: the loss stays that of the first evaluation.
-  const Overrides common = often_ + Overrides{"training.train_steps=40", "training.early_stopping_patience=2",
-                                              "optimizer.lr=1e-30", "checkpoint.save_every=4"};
+  const Overrides common =
+      often_ + Overrides{"training.train_steps=40", "training.early_stopping_patience=2",
+                         "optimizer.lr=1e-30", "optimizer.min_lr=0", "checkpoint.save_every=4"};
   const Result result = run("a", common);
   EXPECT_EQ(folder_.csv("a").size(), 6u);
   TE_EXPECT_CONTAINS(result.out,

@@ -49,40 +49,34 @@ std::unique_ptr<fp8::Recipe> recipe_of(const config::Config& config, const paral
 //   3. stack_                    LayerConfig::of; embedding, layers (each with a FeedForward from the factory), output
 //   4. plan()                    weights, FP8 state, scratch, and activations of the microbatches in flight
 //   5. bind()                    after the allocation: parameters, tables and FP8 state
-ModelStage::ModelStage(const config::Config& config, const parallel::Groups& groups,
-                       std::unique_ptr<fp8::Recipe> recipe, const FeedForwardFactory& make_feed_forward)
-    : config_(config),
-      groups_(&groups),
-      tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap),
-              groups.tensor_peer_transport()),
-      context_ranks_(config.model, config.training.micro_batch_size, groups.context(),
-                     groups.tensor().size()),
-      recipe_(recipe_of(config, groups, std::move(recipe))),
-      stack_(config, groups, *recipe_, tensor_, context_ranks_, make_feed_forward) {
-  start();
-}
-
-ModelStage::ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe,
+ModelStage::ModelStage(const config::Config& config, std::unique_ptr<parallel::Groups> own,
+                       const parallel::Groups* groups, std::unique_ptr<fp8::Recipe> recipe,
                        const FeedForwardFactory& make_feed_forward)
     : config_(config),
-      own_groups_(std::make_unique<parallel::Groups>(parallel::Groups::single())),
-      groups_(own_groups_.get()),
-      tensor_(groups_->tensor(), false, 1),
-      context_ranks_(config.model, config.training.micro_batch_size),
+      own_groups_(std::move(own)),
+      groups_(own_groups_ ? own_groups_.get() : groups),
+      tensor_(groups_->tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap),
+              groups_->tensor_peer_transport()),
+      context_ranks_(config.model, config.training.micro_batch_size, groups_->context(), tensor_.size()),
       recipe_(recipe_of(config, *groups_, std::move(recipe))),
-      stack_(config, *groups_, *recipe_, tensor_, context_ranks_, make_feed_forward) {
-  start();
-}
-
-ModelStage::~ModelStage() = default;
-
-void ModelStage::start() {
+      stack_(config, *groups_, *recipe_, tensor_, context_ranks_, make_feed_forward),
+      fresh_(stack_.units.size(), true) {
   TE_CHECK(config_.parallel.context == context_ranks_.size(),
            "parallel.context is {}, but the context group has {} ranks", config_.parallel.context,
            context_ranks_.size());
   for (const Stack::Chunk& chunk : stack_.chunks) chunks_.push_back({chunk, {}});
-  fresh_.assign(stack_.units.size(), true);
 }
+
+ModelStage::ModelStage(const config::Config& config, const parallel::Groups& groups,
+                       std::unique_ptr<fp8::Recipe> recipe, const FeedForwardFactory& make_feed_forward)
+    : ModelStage(config, nullptr, &groups, std::move(recipe), make_feed_forward) {}
+
+ModelStage::ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe,
+                       const FeedForwardFactory& make_feed_forward)
+    : ModelStage(config, std::make_unique<parallel::Groups>(parallel::Groups::single()), nullptr,
+                 std::move(recipe), make_feed_forward) {}
+
+ModelStage::~ModelStage() = default;
 
 // --- memory ------------------------------------------------------------------------------------------------
 

@@ -116,7 +116,9 @@ class ModelStage {
     std::deque<Slot> slots;
   };
 
-  void start();
+  ModelStage(const config::Config& config, std::unique_ptr<parallel::Groups> own,
+             const parallel::Groups* groups, std::unique_ptr<fp8::Recipe> recipe,
+             const FeedForwardFactory& make_feed_forward);
   void plan_deferred_wgrad(MemoryPlan& plan);
   void plan_slots(MemoryPlan& plan, const std::vector<int>& counts);
   void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);

@@ -15,6 +15,8 @@ trap 'rm -rf "$work"' EXIT
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+# Without transports of networks, of which "ofi" sleeps for a second at the end of each job.
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=^tcp,ofi,openib,uct,usnic
 
 # write_config FAMILY: writes the config of a model with four layers to $work/FAMILY.yaml.
 write_config() {
@@ -61,7 +63,9 @@ layouts=("1" "2 parallel.tensor=2" "2 parallel.tensor=2 parallel.sequence=true p
 # With FP8 weights and recomputed inputs.
 variants=("1 precision.fp8_from_step=2 precision.fp8_until_step=3" "1 precision.fp8_keep_weights=none" "2 parallel.shard=parameters"
   "1 logging.fp8_statistics_every=2")
+# shellcheck disable=SC2034  # used by name
 llama_variants=("1 model.norm_placement=post" "1 model.norm_placement=both" "1 model.qk_norm=head")
+# shellcheck disable=SC2034  # used by name
 gpt_variants=("1 model.parallel_residual=true" "1 model.hidden_dropout=0.0")
 for family in gpt llama; do
   write_config "$family"

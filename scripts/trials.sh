@@ -204,7 +204,7 @@ trial_hosts() {
 main() {
   local only="" trial started trials=(kills disk two_runs signals hosts)
   executable="$TE_ROOT/build/cpu/apps/te-train" kills=100 rank_counts=(1 2 4) signals=(TERM INT HUP USR1)
-  read -ra mpirun <<<"mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n"
+  read -ra mpirun <<<"mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl ^tcp,ofi,openib,uct,usnic -n"
   if [[ $(id -u) -eq 0 ]]; then mpirun=("${mpirun[0]}" --allow-run-as-root "${mpirun[@]:1}"); fi
   while [[ $# -gt 0 ]]; do
     case "$1" in

@@ -142,7 +142,6 @@ class Search {
   }
 
   SearchResult run() {
-    const Cluster& cluster = model_.cluster();
     for (const int64_t tensor : divisors(cluster.gpus)) {
       if (tensor > cluster.per_host) continue;  // tensor parallelism stays within a host
       for (const int64_t context : divisors(cluster.gpus / tensor))
@@ -171,7 +170,6 @@ class Search {
   /// Adds the fastest variant of a layout of ranks that fits.
   void add_cut(const parallel::ProcessGrid& grid) {
     std::vector<std::pair<double, Config>> candidates;  // by the lower bound of their time
-    const Cluster& cluster = model_.cluster();
     std::vector<Config> all = ways(config_, grid);
     if (all.empty())
       refusal_ = fmt::format("training.global_batch_size ({}) is not a multiple of {} data-parallel ranks",

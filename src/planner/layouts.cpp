@@ -142,6 +142,7 @@ class Search {
   }
 
   SearchResult run() {
+    const Cluster& cluster = model_.cluster();
     for (const int64_t tensor : divisors(cluster.gpus)) {
       if (tensor > cluster.per_host) continue;  // tensor parallelism stays within a host
       for (const int64_t context : divisors(cluster.gpus / tensor))

@@ -45,6 +45,7 @@ class Loading {
          {std::pair{"exp_avg/", &state_.exp_avg}, std::pair{"exp_avg_sq/", &state_.exp_avg_sq}}) {
       flat->zero(context_);
       for (const Parameter& parameter : store.parameters()) {
+        if (!parameter.trainable) continue;
         if (flat == &state_.exp_avg_sq && optim::has_one_moment(config_.optimizer.name, parameter)) continue;
         const std::string name = prefix + parameter.name;
         const TensorInfo stored = checked(name, parameter);
@@ -58,7 +59,11 @@ class Loading {
 
  private:
   static bool rounds(const TrainingState& state) {
-    return state.parameters->split() || state.exp_avg.values.dtype != DType::f32 ||
+    const auto& parameters = state.parameters->parameters();
+    const bool has_16_bits = !state.parameters->fp32() &&
+                             std::any_of(parameters.begin(), parameters.end(),
+                                         [](const Parameter& parameter) { return !parameter.trainable; });
+    return has_16_bits || state.parameters->split() || state.exp_avg.values.dtype != DType::f32 ||
            state.exp_avg_sq.values.dtype != DType::f32;
   }
   [[noreturn]] void refuse_scales(const std::string& why, const std::string& remedy) const {
@@ -68,7 +73,8 @@ class Loading {
   /// Muon has one moment per matrix, AdamW two: the checkpoint's tensors tell which optimizer wrote it.
   void check_optimizer() const {
     for (const Parameter& parameter : state_.parameters->parameters()) {
-      if (parameter.matrices.empty() || !source_.info("exp_avg/" + parameter.name)) continue;
+      if (parameter.matrices.empty() || !parameter.trainable || !source_.info("exp_avg/" + parameter.name))
+        continue;
       const auto name = source_.info("exp_avg_sq/" + parameter.name) ? config::OptimizerName::adamw
                                                                      : config::OptimizerName::muon;
       if (name == config_.optimizer.name) return;

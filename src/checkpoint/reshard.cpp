@@ -51,8 +51,12 @@ class Resharding {
              const ReshardOptions& options)
       : source_(source), config_(config), options_(options), fp8_(source.fp8()) {
     const bool optimizer = options.optimizer && source.has_optimizer();
+    // Parameters that the run did not train have no moments.
+    config::Config trained = config;
+    if (optimizer)
+      trained.trains = [&](const ParameterId& id) { return source.info("exp_avg/" + id.name()).has_value(); };
     for (int rank = 0; rank < grid.world; ++rank) {
-      RankPlan& plan = plans_.emplace_back(config, grid, rank, optimizer);
+      RankPlan& plan = plans_.emplace_back(trained, grid, rank, optimizer);
       for (const parameters::Parameter& parameter : plan.stage.parameters().parameters())
         parameters_.try_emplace(parameter.name, &parameter);
       for (size_t i = 0; i < plan.pieces.size(); ++i)

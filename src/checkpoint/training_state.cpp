@@ -39,7 +39,7 @@ void for_each_piece(const parameters::ParameterStore& store, bool optimizer, Has
   for (const char* prefix : kPrefixes) {
     if (prefix != kPrefixes[0] && !optimizer) continue;
     for (const parameters::Parameter& parameter : store.parameters()) {
-      if (!is_saved_here(store, parameter)) continue;
+      if (!is_saved_here(store, parameter) || (prefix != kPrefixes[0] && !parameter.trainable)) continue;
       for (const Piece& piece : store.pieces(parameter)) {
         if (prefix == kPrefixes[2] && !has_second(parameter, piece)) continue;
         visit(
@@ -92,6 +92,7 @@ std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimize
                    SavedPiece& saved = result.emplace_back(SavedPiece{std::move(stored), {}, {}});
                    if (prefix == kPrefixes[0]) {
                      saved.main = store.main_of(parameter, piece);
+                     saved.dtype = saved.main.stored_dtype();
                    } else {
                      const optim::Moments& moments =
                          prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;

@@ -36,8 +36,9 @@ static_assert(kFetch % kernels::kAdamWGranule == 0, "parts of FP8 moments begin 
 
 /// A piece of a parameter or of a moment that a rank stores.
 struct StoredPiece {
-  std::string name;             ///< name of the logical tensor
-  DType dtype = DType::f32;     ///< F32; moments, and in converted checkpoints parameters, may be BF16
+  std::string name;  ///< name of the logical tensor
+  /// F32; moments, parameters that are not trained, and in converted checkpoints all parameters, may be BF16.
+  DType dtype = DType::f32;
   std::vector<int64_t> global;  ///< shape of the full tensor
   std::vector<int64_t>
       stored;  ///< shape in the rank's file: rows if the piece consists of complete rows, else flat
@@ -54,7 +55,9 @@ struct SavedPiece : StoredPiece {
   size_t file_bytes() const { return static_cast<size_t>(count()) * dtype_size(dtype); }
   size_t raw_bytes() const { return moment.values ? moment.raw_bytes() : main.bytes(); }
   /// True if the bytes on the device differ from those in the file.
-  bool converts() const { return moment.values ? moment.blocks() : !main.fp32; }
+  bool converts() const {
+    return moment.values ? moment.blocks() : !main.fp32 && main.stored_dtype() == DType::f32;
+  }
   /// Copies the device's bytes to `raw`, raw_bytes() of host memory. Asynchronous.
   void copy_raw(const Context& context, void* raw) const;
   /// The master weights or moments [first, first + count) on the device; from_raw of the result counts from `first`.

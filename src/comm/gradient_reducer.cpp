@@ -39,9 +39,11 @@ void GradientReducer::plan(MemoryPlan& plan) {
     const std::vector<FlatRange> ranges = ranges_of(parameter);
     if (has_tied_parameter_ && parameter.tied()) {
       marked = true;
-      tied_.insert(tied_.end(), ranges.begin(), ranges.end());
+      if (parameter.trainable) tied_.insert(tied_.end(), ranges.begin(), ranges.end());
     }
-    if (groups_.tensor().size() == 1 || parameter.sharing != parameters::Sharing::partial) continue;
+    if (groups_.tensor().size() == 1 || !parameter.trainable ||
+        parameter.sharing != parameters::Sharing::partial)
+      continue;
     partial_.insert(partial_.end(), ranges.begin(), ranges.end());
     for (const FlatRange& range : ranges) count += range.end - range.begin;
   }
@@ -71,6 +73,7 @@ void GradientReducer::begin(const Context& context) {
   left_ = buckets.size();
   missing_.assign(left_, 0);
   for (const Parameter& parameter : parameters_.parameters()) {
+    if (!parameter.trainable) continue;
     const size_t bucket = parameters_.bucket_at(parameter.offset);
     if (parameter.linear || !parameters_.shards_grads(buckets[bucket]))
       missing_[bucket] += parameter.shape.numel();
@@ -93,7 +96,7 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, 
   if (!divided_) return;
   std::vector<size_t> complete;  // sharded buckets
   for (const Parameter& parameter : parameters_.parameters()) {
-    if (parameter.offset >= end || parameter.end() <= begin) continue;
+    if (parameter.offset >= end || parameter.end() <= begin || !parameter.trainable) continue;
     const size_t bucket = parameters_.bucket_at(parameter.offset);
     const bool sharded = parameters_.shards_grads(parameters_.buckets()[bucket]);
     if (sharded ? !parameter.linear : !last) continue;
@@ -113,10 +116,12 @@ void GradientReducer::fence(const Context& context) {
   event_->wait(*side_);
 }
 
-/// Decreases left_ until the last bucket left is not sharded; false if there is none.
+/// Decreases left_ until the last bucket left has gradients that are not sharded; false if there is none.
 bool GradientReducer::has_unsharded_left() {
-  const std::vector<size_t>& order = parameters_.pass_order();
-  while (left_ > 0 && parameters_.shards_grads(parameters_.buckets()[order[left_ - 1]])) --left_;
+  const auto is_passed = [&](const Bucket& bucket) {
+    return !bucket.trainable || parameters_.shards_grads(bucket);
+  };
+  while (left_ > 0 && is_passed(parameters_.buckets()[parameters_.pass_order()[left_ - 1]])) --left_;
   return left_ > 0;
 }
 
@@ -180,7 +185,7 @@ void GradientReducer::plan_sharded() {
 }
 
 Event& GradientReducer::slot_is_free(const Context& context, const Bucket& bucket) {
-  const std::pair slot{bucket.group, bucket.sharded % parameters_.num_grad_slots(bucket.group)};
+  const std::pair slot{bucket.group, bucket.sharded % parameters_.num_grad_slots(bucket)};
   return slot_is_free_.try_emplace(slot, context).first->second;
 }
 

@@ -59,7 +59,7 @@ void ParameterGatherer::make_side(const Context& context) {
 }
 
 void ParameterGatherer::start(const Context& context) {
-  if (!overlap_) return gather_all(context);
+  if (!overlap_) return gather_buckets(context, false);
   invalidate();
   make_side(context);
   cast(context);
@@ -69,7 +69,8 @@ void ParameterGatherer::start(const Context& context) {
   const std::vector<Bucket>& buckets = parameters_.buckets();
   for (const size_t bucket : parameters_.pass_order()) {
     const bool sharded = parameters_.shards_values(buckets[bucket]);
-    if (sharded && buckets[bucket].sharded >= parameters_.num_value_slots(buckets[bucket].group)) continue;
+    if (sharded && buckets[bucket].sharded >= parameters_.num_value_slots(buckets[bucket])) continue;
+    if (!sharded && !buckets[bucket].trainable) continue;
     if (sharded) {
       fetch(context, bucket);
       continue;
@@ -84,7 +85,7 @@ void ParameterGatherer::start(const Context& context) {
 /// read the slot's previous bucket.
 void ParameterGatherer::fetch(const Context& context, size_t number) {
   const Bucket& bucket = parameters_.buckets()[number];
-  const Bucket*& held = held_[{bucket.group, bucket.sharded % parameters_.num_value_slots(bucket.group)}];
+  const Bucket*& held = held_[{bucket.region(), bucket.sharded % parameters_.num_value_slots(bucket)}];
   if (held == &bucket) return;
   held = &bucket;
   if (!overlap_) return gather(context, number);
@@ -113,7 +114,7 @@ void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end,
   const size_t from = direction > 0 ? last : first,
                next = direction > 0 ? from + 1 : from - 1;  // 0 - 1 wraps around: no bucket
   if (next < buckets.size() && sharded(next) && buckets[next].chunk == buckets[from].chunk &&
-      buckets[next].group == buckets[from].group)
+      buckets[next].region() == buckets[from].region())
     fetch(context, next);
 }
 
@@ -125,13 +126,19 @@ void ParameterGatherer::wait_all(const Context& context) {
 }
 
 void ParameterGatherer::gather_all(const Context& context) {
+  gather_buckets(context, true);
+}
+
+void ParameterGatherer::gather_buckets(const Context& context, bool also_untrained) {
   if (!divided_) return;
   wait_all(context);
   invalidate();
   cast(context);
   gather_unquantized(context);
-  for (const size_t bucket : parameters_.pass_order())
-    if (!parameters_.shards_values(parameters_.buckets()[bucket])) gather(context, bucket);
+  for (const size_t number : parameters_.pass_order()) {
+    const Bucket& bucket = parameters_.buckets()[number];
+    if (!parameters_.shards_values(bucket) && (bucket.trainable || also_untrained)) gather(context, number);
+  }
 }
 
 }  // namespace te::comm

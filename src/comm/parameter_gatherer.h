@@ -32,8 +32,8 @@ class ParameterGatherer {
 
   /// Sets the function that quantizes this rank's parts of the weights from new values, in order on the context.
   void before_gather(std::function<void(const Context&)> cast) { cast_ = std::move(cast); }
-  /// Launches the gathers of all buckets, after the work launched on the context so far. All data-parallel ranks must
-  /// call it, also if the step was skipped.
+  /// Launches the gathers of all buckets that are trained, after the work launched on the context so far. All
+  /// data-parallel ranks must call it, also if the step was skipped.
   void start(const Context& context);
   /// Makes later work on the context see all values of elements [begin, end) of the flat buffers. All waits must use
   /// the same context, because a bucket is waited for only once. A sharded bucket stays in its slot until a wait for
@@ -50,6 +50,7 @@ class ParameterGatherer {
 
  private:
   void gather(const Context& context, size_t bucket);
+  void gather_buckets(const Context& context, bool also_untrained);
   void all_gather(const Context& context, GradientGroup group, const Tensor& own, const Tensor& full) const;
   void cast(const Context& context) const;
   void gather_unquantized(const Context& context) const;
@@ -66,8 +67,8 @@ class ParameterGatherer {
   std::optional<Event> started_;
   std::vector<Event> gathered_;  // per bucket
   std::vector<char> pending_;    // per bucket: gathered_ has not been waited for
-  std::map<std::pair<GradientGroup, int>, const parameters::Bucket*>
-      held_;  // per slot: the sharded bucket in it
+  /// Per region and slot: the sharded bucket in it.
+  std::map<std::pair<int, int>, const parameters::Bucket*> held_;
 };
 
 }  // namespace te::comm

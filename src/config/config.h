@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/choices.h"
+#include "core/parameter_id.h"
 
 namespace te::config {
 
@@ -352,6 +354,8 @@ struct Config {
   LoggingConfig logging;
   EvaluationConfig evaluation;
   GuardConfig guard;
+  /// Set by code; not a key. The parameters that are trained; empty: all.
+  std::function<bool(const ParameterId&)> trains{};
 };
 
 /// Reads a file, applies overrides ("model.num_layers=4"), resolves defaults and validates. UserError, in one line,

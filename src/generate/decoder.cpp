@@ -20,6 +20,7 @@ config::Config decoder_config(config::Config config) {
   config.precision = fp8::stateless_precision(config.precision);
   config.model.hidden_dropout = config.model.attention_dropout = 0.0;
   config.parallel.context = config.parallel.virtual_stages = 1;
+  config.trains = {};
   return config;
 }
 

@@ -118,22 +118,25 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
 void VocabParallelEmbedding::backward(const Context& context, const Tensor& tokens, const Tensor& d_x,
                                       const Pass& pass) {
   pass.begin_step(context, Step::embedding_backward);
+  const bool trains_positions = positions_ != nullptr && positions_->trainable;
+  if (!words_->trainable && !trains_positions) return;
   dropout(context, d_x, pass);
   if (scale_ != 1.0f) kernels::scale(context, d_x, scale_);
   const Tensor full = tensor_.sequence() ? full_ : d_x;
   tensor_.gather(context, d_x, full);
   TE_CHECK(!words_->grad_stale,
            "{}: rows are added to the gradient before the output layer's GEMM has written it", words_->name);
-  const bool shares_positions = positions_ != nullptr && ranks_.size() > 1;
-  const Tensor own{d_positions_.data, words_->grad.dtype, d_positions_.shape};
+  const bool shares_positions = trains_positions && ranks_.size() > 1;
+  const Tensor own{d_positions_.data, trains_positions ? positions_->grad.dtype : DType::f32,
+                   d_positions_.shape};
   if (shares_positions) context.zero(own);
   kernels::embedding_backward(context, {.tokens = tokens,
                                         .dout = full,
                                         .seq = ranks_.split().local(),
                                         .dtable = words_->grad,
-                                        .dpositions = shares_positions        ? own
-                                                      : positions_ != nullptr ? positions_->grad
-                                                                              : Tensor{},
+                                        .dpositions = shares_positions   ? own
+                                                      : trains_positions ? positions_->grad
+                                                                         : Tensor{},
                                         .workspace = workspace_,
                                         .first_token = dims_.vocab * tensor_.rank()});
   if (!shares_positions) return;

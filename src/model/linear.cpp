@@ -113,7 +113,7 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse&
 }
 
 void Linear::plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums) {
-  if (bias_ == nullptr) return;
+  if (bias_ == nullptr || !bias_->trainable) return;
   plan.add(column_sums_, spec_.name + ".column_sums", MemoryKind::scratch, DType::f32,
            {kernels::quantize_scratch_elements(dims.tokens, out())}, sums);
 }
@@ -217,6 +217,7 @@ void Linear::dgrad(const Context& context, const ReadyOperand& grad, const Tenso
 }
 
 void Linear::wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input) const {
+  if (!weight_->trainable) return;
   const ProfileLabel label(spec_.name, "wgrad");
   kernels::Gemm gemm = model::wgrad(grad, input);
   gemm.out = weight_->grad;
@@ -227,6 +228,10 @@ void Linear::wgrad(const Context& context, const ReadyOperand& grad, const Ready
 // --- the weight --------------------------------------------------------------------------------------------
 
 void Linear::quantize_weight(const Context& context, bool count) {
+  // Without a kept layout, and where passes in both precisions alternate, the operand changes between passes.
+  const bool keeps = keeps_rowwise_ && !weight_quantizer_.keeps_high_precision();
+  if (keeps && !parameters::ParameterStore::needs_quantization(*weight_)) return;
+  weight_->quantized_version = weight_->value_version;
   const ProfileLabel label("weights");
   if (weight_->has_bytes) {
     weight_operand_.rowwise.values = {weight_->bytes.data, weight_quantizer_.layouts().format,

@@ -88,11 +88,12 @@ class Linear {
   /// After the store's plan. Plans the quantized layouts of the weight: kept, or scratch in the steps whose GEMM reads
   /// them. Without training there is no column-wise layout, and the row-wise one is kept.
   void plan_weights(MemoryPlan& plan, const LinearUse& use, bool training);
-  /// Computes the weight's scale and quantizes it to the layouts that are kept. Must be called after every change of
-  /// the weight, before the first pass that uses it, and between layers. `count`: add to the saturation counters. A
-  /// weight that is gathered as bytes has already been quantized and counted (ModelStage::quantize_sharded_weights).
+  /// Computes the weight's scale and quantizes it to the layouts that are kept; nothing if the weight is not trained
+  /// and has not changed. Must be called after every change of the weight, before the first pass that uses it, and
+  /// between layers. `count`: add to the saturation counters. A weight that is gathered as bytes has already been
+  /// quantized and counted (ModelStage::quantize_sharded_weights).
   void quantize_weight(const Context& context, bool count = false);
-  /// dW += dy^T x in the main gradient; the first GEMM of a step overwrites it.
+  /// dW += dy^T x in the main gradient, unless the weight is not trained; the first GEMM of a step overwrites it.
   void wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input) const;
 
   /// True if one of the GEMMs reads quantized operands.
@@ -155,7 +156,7 @@ class Linear {
              const EpilogueActivation& activation = {}) const;
   /// b's gradient += column sums of dy.
   ColumnSums bias_sums() const {
-    return bias_ != nullptr ? ColumnSums{bias_->grad, column_sums_} : ColumnSums{};
+    return bias_ != nullptr && bias_->trainable ? ColumnSums{bias_->grad, column_sums_} : ColumnSums{};
   }
 
   Spec spec_;

@@ -205,7 +205,7 @@ void ModelStage::quantize_sharded_weights(const Context& context, bool count_fp8
   const ProfileLabel label("weights");
   const auto for_parts = [&](const auto& work) {
     for (const parameters::Parameter& parameter : stack_.parameters.parameters()) {
-      if (!parameter.has_bytes) continue;
+      if (!parameter.has_bytes || !parameters::ParameterStore::needs_quantization(parameter)) continue;
       for (const auto& [value, bytes] : stack_.parameters.parts_to_cast(parameter))
         work(parameter.sharded_weight_index, value, bytes);
     }
@@ -285,7 +285,7 @@ void ModelStage::forward(const Context& context, const MicrobatchSlot& place, co
 void ModelStage::final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot) {
   before_use(context, stack_.last_unit(), nullptr);
   stack_.final_layernorm->forward(context, residual, delta, slot.final_x, slot.final_statistics,
-                            {.high_precision = slot.final_h});
+                                  {.high_precision = slot.final_h});
 }
 
 void ModelStage::backward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens,
@@ -298,8 +298,8 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   if (has_head(place.chunk)) {
     pass.begin_step(context, Step::final_norm_backward);
     const PreviousLayer last = previous_layer(chunk, chunk.first + chunk.count, place);
-    d_output = stack_.final_layernorm->backward(context, slot.final_h, slot.final_x, slot.final_statistics, {},
-                                          d_residual_, last.grad_request(pass));
+    d_output = stack_.final_layernorm->backward(context, slot.final_h, slot.final_x, slot.final_statistics,
+                                                {}, d_residual_, last.grad_request(pass));
     finished(context, stack_.last_unit(), pass);
   }
   // 2'. Layers, last first.

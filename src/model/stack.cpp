@@ -12,6 +12,7 @@ Stack::Stack(const config::Config& run, const parallel::Groups& groups, fp8::Rec
     units.push_back({units.empty() ? 0 : units.back().end, parameters.parameters().size()});
   };
   const bool tied = config.model.tie_word_embeddings;
+  parameters.train_only(run.trains);
   // 1. Embedding.
   if (groups.first_stage()) {
     embedding = std::make_unique<VocabParallelEmbedding>(config, parameters, tensor, ranks);

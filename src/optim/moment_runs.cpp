@@ -15,6 +15,7 @@ std::vector<MomentRuns> moment_runs(const ParameterStore& parameters) {
   std::vector<MomentRuns> result(segments.size());
   for (const Parameter& parameter : parameters.parameters()) {
     const ParameterShard& shard = parameter.shard;
+    if (!parameter.trainable) continue;
     for (const ParameterStore::Piece& piece : parameters.pieces(parameter)) {
       const auto after = std::upper_bound(
           segments.begin(), segments.end(), piece.shard,

@@ -16,7 +16,7 @@ using parameters::ParameterStore;
 using parameters::Segment;
 
 bool has_one_moment(config::OptimizerName optimizer, const Parameter& parameter) {
-  return optimizer == config::OptimizerName::muon && !parameter.matrices.empty();
+  return optimizer == config::OptimizerName::muon && parameter.trainable && !parameter.matrices.empty();
 }
 
 bool Muon::is_full(const Parameter& parameter) const {
@@ -43,7 +43,7 @@ void Muon::plan(MemoryPlan& plan, Lifetime update) {
   buckets_.resize(parameters_.buckets().size());
   int64_t window = 0, shared = 0, elements = 0, side = 0;
   for (const Parameter& parameter : parameters_.parameters()) {
-    if (parameter.matrices.empty()) continue;
+    if (parameter.matrices.empty() || !parameter.trainable) continue;
     const size_t number = parameters_.bucket_at(parameter.offset);
     buckets_[number].push_back(&parameter);
     const bool divided = groups_.gradient_ranks(parameter.group).size() > 1;

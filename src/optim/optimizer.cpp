@@ -51,6 +51,7 @@ void Optimizer::find_adamw_runs() {
   };
   for (size_t number = 0; number < segments.size(); ++number) {
     const parameters::Segment& segment = segments[number];
+    if (!parameters_.buckets()[number].trainable) continue;
     int64_t begin = 0;
     for (const parameters::Parameter& parameter : parameters_.parameters()) {
       if (!has_one_moment(config_.name, parameter)) continue;
@@ -178,7 +179,9 @@ void Optimizer::step(const Context& context, float lr, float largest_loss_sum, f
 }
 
 void Optimizer::update_status(const Context& context, float largest_loss_sum, float gradient_scale) {
-  for (const parameters::Segment& segment : parameters_.segments()) {
+  for (size_t number = 0; number < parameters_.segments().size(); ++number) {
+    if (!parameters_.buckets()[number].trainable) continue;
+    const parameters::Segment& segment = parameters_.segments()[number];
     kernels::sum_of_squares(context, parameters_.grad_of(segment), field(1, DType::f32), scratch_,
                             parameters_.flags_of(segment));
   }

@@ -10,6 +10,9 @@
 // A bucket has parameters of one gradient group (GradientGroup), whose ranks divide it: the parameters of each group
 // follow each other in the flat buffers, in the order in which they were added.
 //
+// Parameters that are not trained (ParameterSpec::trainable) come after all others, in buckets of their own. They have
+// a value, which is divided and gathered like others if values are sharded, but no gradient, master weight or moments.
+//
 // A parameter on two pipeline stages (tied embedding) has its own bucket, so that both stages divide it alike: the same
 // data-parallel ranks own the same elements, sum the same gradients and compute bitwise equal updates.
 //
@@ -34,7 +37,9 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -71,6 +76,8 @@ struct ParameterSpec {
   bool copy = false;
   bool copied = false;  ///< on the owner: another stage holds a copy
   GradientGroup group = GradientGroup::dense;
+  /// False: a constant value, without gradient, master weights and moments.
+  bool trainable = true;
   /// Passes read only quantized copies and no value; StoreLayout::drop_values may then save the value's memory.
   bool quantized = false;
 
@@ -99,6 +106,8 @@ struct Parameter : ParameterSpec {
   bool grad_stale = false;  ///< grad holds data of an earlier step until that GEMM runs
   bool has_value = true;    ///< valid after plan()
   bool has_bytes = false;   ///< likewise
+  /// Of values that are not trained: numbers of their last change and of the change for which FP8 layouts were made.
+  int64_t value_version = 0, quantized_version = -1;
   /// With bytes: index among the weights that data-parallel ranks quantize together (fp8/sharded_weight_quantizer.h).
   int sharded_weight_index = -1;
 
@@ -109,20 +118,24 @@ struct Parameter : ParameterSpec {
 struct Bucket {
   int64_t begin = 0, end = 0;
   GradientGroup group = GradientGroup::dense;
-  int sharded =
-      -1;  ///< index among the group's sharded buckets; -1: values and gradients are full on every rank
+  bool trainable = true;
+  int sharded = -1;    ///< index in its region; -1: values and gradients are full on every rank
   int chunk = 0;       ///< layers of a chunk are consecutive in every pass
   int64_t value = 0;   ///< first element in `values`, if not sharded
   int64_t grad = 0;    ///< likewise in `grads`
   int64_t bytes = -1;  ///< likewise in `bytes`; -1: values are gathered
   int64_t size() const { return end - begin; }
+  /// Buckets of one region have the same group and are all trained or not; regions follow each other.
+  int region() const {
+    return static_cast<int>(group) + (trainable ? 0 : static_cast<int>(kGradientGroups.size()));
+  }
 };
 
 /// The part of a bucket that belongs to a rank of its group.
 struct Segment {
   int64_t begin = 0;  ///< in the flat buffers
   int64_t count = 0;
-  int64_t shard = 0;   ///< first element in buffers of shard_size()
+  int64_t shard = 0;   ///< first element in buffers of shard_size(); at their end if not trained
   int64_t value = 0;   ///< likewise in `values`
   int64_t grad = 0;    ///< likewise in `grads`
   int64_t bytes = -1;  ///< likewise in `bytes`, or -1
@@ -149,7 +162,7 @@ struct StoreLayout {
   bool gather_quantized = false;
   /// FP32 master weights with separate memory are in host memory. Not with drop_values, where passes read them.
   bool offload_mains = false;
-  /// Slots per gradient group for full buckets of layers whose gradients or values are sharded; 0: not sharded. Only in
+  /// Slots per region for full buckets of layers whose gradients or values are sharded; 0: not sharded. Only in
   /// training with divided buckets; values only together with gradients.
   int grad_slots = 0, value_slots = 0;
 
@@ -164,6 +177,8 @@ class ParameterStore {
  public:
   /// Registers a parameter; the address stays valid. Only before plan().
   Parameter* add(ParameterSpec spec);
+  /// Parameters that are added later are trained only if `trains` is true for them. Empty: as their specs say.
+  void train_only(std::function<bool(const ParameterId&)> trains) { trains_ = std::move(trains); }
   /// Ends a layer; a bucket may end here. `shardable`: passes use the layer without interruption by other layers.
   void end_layer(bool shardable = false) { layer_ends_.push_back({parameters_.size(), shardable, chunk_}); }
   /// Later layers are used by other passes than earlier ones.
@@ -173,11 +188,13 @@ class ParameterStore {
   /// After the plan's memory is allocated: points every parameter into the flat buffers and writes the granules' flags.
   void bind(const Context& context);
   /// Initializes the FP32 master weights of this rank's segments and their values. With several data-parallel ranks a
-  /// gather of every bucket's values follows (comm/parameter_gatherer.h). After master weights were loaded, call
-  /// cast_values() and gather.
+  /// gather of every bucket's values follows (comm/parameter_gatherer.h).
   void initialize(const Context& context, uint64_t seed);
   /// Initializes the master weights of one parameter.
   void initialize(const Context& context, uint64_t seed, const Parameter& parameter) const;
+  /// After this rank's master weights, and values that are not trained, were loaded: cast_values(), and FP8 layouts are
+  /// outdated. A gather follows.
+  void finish_loading(const Context& context);
   /// values = FP32 master weights rounded to the model's dtype, in this rank's segments.
   void cast_values(const Context& context);
 
@@ -190,8 +207,9 @@ class ParameterStore {
 
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
-  int64_t num_parameters() const { return count_; }  ///< of this rank, without alignment gaps
-  int64_t flat_size() const { return flat_size_; }   ///< elements of the flat buffers
+  int64_t num_parameters() const { return count_; }       ///< of this rank, without alignment gaps
+  int64_t flat_size() const { return flat_size_; }        ///< elements of the flat buffers
+  int64_t trained_size() const { return trained_size_; }  ///< the first elements, those that are trained
   int64_t shard_size() const { return shard_size_; }
 
   const StoreLayout& layout() const { return layout_; }
@@ -214,15 +232,17 @@ class ParameterStore {
   Tensor grads_of(const Bucket& bucket) const;
   /// Index of the bucket that holds a flat element.
   size_t bucket_at(int64_t flat) const;
-  bool shards_grads(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.grad_slots > 0; }
-  bool shards_values(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.value_slots > 0; }
-  /// Number of the group's sharded buckets that are full at once, in values or bytes: bucket.sharded modulo this is the
-  /// bucket's slot; and in gradients.
-  int num_value_slots(GradientGroup group) const {
-    return std::min(layout_.value_slots, of(group).num_sharded);
+  bool shards_grads(const Bucket& bucket) const {
+    return bucket.trainable && bucket.sharded >= 0 && layout_.grad_slots > 0;
   }
-  int num_grad_slots(GradientGroup group) const {
-    return std::min(layout_.grad_slots, of(group).num_sharded);
+  bool shards_values(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.value_slots > 0; }
+  /// Number of the region's sharded buckets that are full at once, in values or bytes: bucket.sharded modulo this is
+  /// the bucket's slot; and in gradients.
+  int num_value_slots(const Bucket& bucket) const {
+    return std::min(layout_.value_slots, region_of(bucket).num_sharded);
+  }
+  int num_grad_slots(const Bucket& bucket) const {
+    return std::min(layout_.grad_slots, region_of(bucket).num_sharded);
   }
   /// For a bucket whose FP8 weights are gathered as bytes, u8: the full bucket (the memory of its slot if sharded), and
   /// this rank's segment.
@@ -231,14 +251,15 @@ class ParameterStore {
   Tensor bytes_of(const Segment& segment) const { return part(bytes, segment.bytes, segment.count); }
   /// Values of all unquantized parameters of the group's such buckets, with zeros between them.
   Tensor unquantized_parameters(GradientGroup group) const {
-    return part(values, of(group).unquantized, of(group).unquantized_size);
+    const auto& [first, count] = unquantized_[static_cast<size_t>(group)];
+    return part(values, first, count);
   }
   bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the master weights
   bool split() const {
     return layout_.split && !fp32();
   }  ///< the values are the master weights' upper halves
 
-  /// The flat ranges of parameters [first, end), by index: one per gradient group that has parameters among them.
+  /// The flat ranges of parameters [first, end), by index: one per region that has parameters among them.
   std::vector<Bucket> ranges(size_t first, size_t end) const;
   /// Elements [first, first + count) of a flat tensor.
   static Tensor part(const Tensor& flat, int64_t first, int64_t count);
@@ -258,6 +279,10 @@ class ParameterStore {
   std::vector<Part> parts_to_cast(const Parameter& parameter) const;
   /// The parts of all parameters in unquantized_parameters().
   std::vector<Part> unquantized_parts(GradientGroup group) const;
+  /// True if FP8 layouts of the parameter's value must be made: it is trained, or has changed since they were.
+  static bool needs_quantization(const Parameter& parameter) {
+    return parameter.trainable || parameter.quantized_version != parameter.value_version;
+  }
   /// The values that this rank stores between passes: all, or the bytes; if sharded, this rank's pieces.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
@@ -266,8 +291,8 @@ class ParameterStore {
   /// empty.
   Tensor mains;
   Tensor bytes;  ///< u8: buckets that gather bytes; of sharded ones this rank's segments
-  Tensor grads;  ///< [flat_size]; less with sharded gradients
-  Tensor flags;  ///< u8 [flat_size / granule], see kernels/common/granule.h
+  Tensor grads;  ///< [trained_size]; less with sharded gradients
+  Tensor flags;  ///< u8 [trained_size / granule], see kernels/common/granule.h
 
  private:
   struct LayerEnd {
@@ -275,26 +300,26 @@ class ParameterStore {
     bool shardable;
     int chunk;
   };
-  /// What the sharded buckets of a gradient group share, and where its unquantized parameters are.
-  struct Group {
+  /// What the sharded buckets of a region share.
+  struct Region {
     /// [slots, elements of the largest sharded bucket that uses them], or empty.
     Tensor value_slots, byte_slots, grad_slots;
     int num_sharded = 0;
     int64_t largest_sharded = 0;  ///< elements of the largest sharded bucket
     /// Likewise, of buckets that gather values, and bytes.
     int64_t largest_of_values = 0, largest_of_bytes = 0;
-    /// unquantized_parameters(): position in `values`, and elements.
-    int64_t unquantized = 0, unquantized_size = 0;
   };
-  Group& of(GradientGroup group) { return groups_[static_cast<size_t>(group)]; }
-  const Group& of(GradientGroup group) const { return groups_[static_cast<size_t>(group)]; }
-  void plan_slots(MemoryPlan& plan, GradientGroup which);
+  Region& region_of(const Bucket& bucket) { return regions_[static_cast<size_t>(bucket.region())]; }
+  const Region& region_of(const Bucket& bucket) const {
+    return regions_[static_cast<size_t>(bucket.region())];
+  }
+  void plan_slots(MemoryPlan& plan, const Bucket& of_region);
   static int64_t granules_written(const Parameter& parameter);
   void write_flags(const Context& context) const;
-  void lay_out(GradientGroup group);
+  void lay_out(const Bucket& of_region);
   std::vector<LayerEnd>::const_iterator layer_of(size_t parameter) const;
   bool ends_bucket(size_t parameter, size_t next, int64_t elements) const;
-  void end_bucket(GradientGroup group, int64_t begin, int64_t end, size_t last);
+  void end_bucket(Bucket bucket, size_t last);
   int64_t lay_out_values();
   int64_t lay_out_bytes();
   void lay_out_slots();
@@ -307,6 +332,7 @@ class ParameterStore {
   MainParams main_at(const Segment& segment, int64_t within, int64_t count) const;
 
   StoreLayout layout_;
+  std::function<bool(const ParameterId&)> trains_;
   std::deque<Parameter> parameters_;
   std::vector<LayerEnd> layer_ends_;
   int chunk_ = 0;
@@ -315,7 +341,10 @@ class ParameterStore {
   int64_t count_ = 0;
   int64_t flat_size_ = 0;
   int64_t shard_size_ = 0;
-  std::array<Group, kGradientGroups.size()> groups_;
+  int64_t trained_size_ = 0;  ///< elements of the regions that are trained, which come first
+  std::array<Region, 2 * kGradientGroups.size()> regions_;
+  /// unquantized_parameters(): position in `values`, and elements.
+  std::array<std::pair<int64_t, int64_t>, kGradientGroups.size()> unquantized_{};
   /// Gradients of sharded layers' vectors: position in `grads`, and elements.
   int64_t vectors_ = 0, vector_size_ = 0;
   std::vector<size_t> bucket_ends_;  ///< per bucket: index of its last parameter

@@ -90,7 +90,7 @@ void StepRunner::initialize() {
 }
 
 void StepRunner::publish_weights() {
-  model_.parameters().cast_values(context_);
+  model_.parameters().finish_loading(context_);
   optimizer_.gatherer().gather_all(context_);
   weights_changed(false);
 }

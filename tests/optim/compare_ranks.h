@@ -20,8 +20,9 @@ struct Expected {
       const auto part = [&](const optim::Moments& flat) {
         return reference.read(flat.part(p.offset, p.shape.numel()));
       };
-      main[p.name] = reference.read(p.main);
       value[p.name] = reference.read(p.value);
+      if (!p.trainable) continue;
+      main[p.name] = reference.read(p.main);
       exp_avg[p.name] = part(reference.optimizer().exp_avg);
       if (reference.optimizer().exp_avg_sq.contains(p.offset, p.shape.numel()))
         exp_avg_sq[p.name] = part(reference.optimizer().exp_avg_sq);
@@ -51,6 +52,7 @@ inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& 
     const parameters::Parameter& p = *held.parameter;
     SCOPED_TRACE(p.name);
     EXPECT_LE(largest_difference(rank.read(p.value), expected.value.at(p.name), held, 0), tolerance.value);
+    if (!p.trainable) continue;
     for (const ParameterStore::Piece& piece : rank.store().pieces(p)) {
       const auto moment = [&](const optim::Moments& flat) {
         return rank.read(flat.part(piece.shard, piece.count));
@@ -83,6 +85,10 @@ inline void expect_padding_zero(Rank& rank) {
   };
   for (const parameters::Parameter& p : store.parameters()) {
     clear(values, p.offset, p.shape.numel());
+    if (!p.trainable) {
+      if (mains_are_values) clear(mains, p.offset, p.shape.numel());
+      continue;
+    }
     clear(grads, p.offset, p.shape.numel());
     if (mains_are_values) clear(mains, p.offset, p.shape.numel());
     for (const ParameterStore::Piece& piece : store.pieces(p)) {

@@ -44,13 +44,15 @@ struct Case {
   /// Layers also have this many experts. A data-parallel rank holds one of them, which it shares with every
   /// experts-th rank; a single rank holds all.
   int experts = 0;
+  bool some_untrained = false;  ///< positions, biases of fc1 and weights of fc2 are not trained
 
   std::string str() const {
     return fmt::format(
         "{} values {}, gradients {}, moments {}, buckets of {}, overlap {}, ready {}, clip {}, offload {}, "
-        "{} experts",
+        "{} experts, some untrained {}",
         muon ? "Muon," : "AdamW,", dtype_name(dtype), dtype_name(grad_dtype), config::to_string(moment_dtype),
-        bucket_size, overlap, static_cast<int>(order), clip, config::to_string(offload), experts);
+        bucket_size, overlap, static_cast<int>(order), clip, config::to_string(offload), experts,
+        some_untrained);
   }
 };
 
@@ -164,6 +166,12 @@ std::vector<float> sum_of(int count, DType dtype, Part&& part) {
   return total;
 }
 
+inline bool is_trained(const Case& c, const Definition& definition) {
+  const std::string& name = definition.name;
+  return !c.some_untrained ||
+         !(name == "positions" || name.ends_with("fc1.bias") || name.ends_with("fc2.weight"));
+}
+
 /// Whether a data-parallel rank holds the parameter.
 inline bool holds(const Case& c, const Definition& definition, int data, int data_size) {
   return definition.expert < 0 || data_size == 1 || data % c.experts == definition.expert;
@@ -251,7 +259,8 @@ class Rank {
     optimizer_.begin_step(context_);
     // Gradients of earlier microbatches, which a premature reduction would add.
     for (const Held& held : held_) {
-      write(held.parameter->grad, std::vector<float>(held.global.size(), 1000.0f));
+      if (held.parameter->trainable)
+        write(held.parameter->grad, std::vector<float>(held.global.size(), 1000.0f));
     }
     const int data = groups_.data().rank();
     poisoned_ = poisoned_data == data && !poisoned_loss;
@@ -276,7 +285,8 @@ class Rank {
   void step_with_sums(int step, const ProcessGrid& grid, bool skip = false) {
     optimizer_.begin_step(context_);
     for (const Held& held : held_)
-      write(held.parameter->grad, summed_gradient(case_, held.definition, step, grid));
+      if (held.parameter->trainable)
+        write(held.parameter->grad, summed_gradient(case_, held.definition, step, grid));
     float loss = 0;
     for (int data = 0; data < grid[Axis::data]; ++data) loss += found_loss(step, data);
     write(optimizer_.loss_sum(), {skip ? std::numeric_limits<float>::infinity() : loss});
@@ -349,7 +359,8 @@ class Rank {
                         .sharing = definition.sharing,
                         .copy = definition.tied && stage > 0,
                         .copied = definition.tied && stage == 0 && stages > 1,
-                        .group = definition.expert < 0 ? GradientGroup::dense : GradientGroup::expert});
+                        .group = definition.expert < 0 ? GradientGroup::dense : GradientGroup::expert,
+                        .trainable = is_trained(case_, definition)});
         held_.push_back({definition, parameter, std::move(indices)});
       }
       store_.end_layer();
@@ -392,6 +403,7 @@ class Rank {
   void write_gradients(size_t layer, int step) {
     for (size_t i = layer_begin_[layer]; i < layer_begin_[layer + 1]; ++i) {
       const Held& held = held_[i];
+      if (!held.parameter->trainable) continue;
       const std::vector<float> whole = found_gradient(case_, held.definition, step, groups_.data().rank(),
                                                       groups_.tensor().rank(), groups_.at()[Axis::pipeline]);
       std::vector<float> own;

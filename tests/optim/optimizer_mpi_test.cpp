@@ -77,6 +77,39 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithOffload) {
   });
 }
 
+// The reference does not train the same parameters.
+TEST_F(DistributedOptimizer, EqualsOneRankIfSomeParametersAreNotTrained) {
+  on_every_grid([&](const Groups& groups) {
+    for (const Case& c :
+         {Case{.bucket_size = 700, .some_untrained = true},
+          Case{.dtype = DType::bf16, .bucket_size = 1, .overlap = false, .some_untrained = true},
+          Case{.dtype = DType::bf16,
+          .moment_dtype = config::MomentDType::bf16,
+          .bucket_size = 700,
+          .order = ReadyOrder::shuffled,
+          .some_untrained = true},
+          Case{.dtype = DType::bf16,
+          .bucket_size = 700,
+          .muon = true,
+          .offload = config::Offload::none,
+          .some_untrained = true},
+          Case{.dtype = DType::bf16,
+          .bucket_size = 700,
+          .order = ReadyOrder::halves,
+          .offload = config::Offload::state,
+          .some_untrained = true}})
+      EXPECT_LE(compare(groups, c, {}), kNormBound);
+    Rank rank(cpu_, groups, {.dtype = DType::bf16, .bucket_size = 700, .some_untrained = true});
+    const ParameterStore& store = rank.store();
+    EXPECT_LT(store.trained_size(), store.flat_size());
+    EXPECT_EQ(store.grads.numel(), store.trained_size());
+    EXPECT_EQ(store.mains.numel() * groups.data().size(), store.trained_size());
+    EXPECT_EQ(rank.optimizer().exp_avg.count() * groups.data().size(), store.trained_size());
+    rank.step(1);
+    comm::check_replicas(cpu_, store, groups);
+  });
+}
+
 // A sharded matrix is orthogonalized as a whole, with the same GEMMs as on one rank.
 TEST_F(DistributedOptimizer, MuonEqualsOneRank) {
   on_every_grid([&](const Groups& groups) {

@@ -106,7 +106,7 @@ void backward_rounded_table_cpu(const EmbeddingBackward& args) {
 /// Grad: the dtype of dpositions.
 template <class T, class Grad>
 void backward_positions_cpu(const EmbeddingBackward& args) {
-  const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1);
+  const int64_t rows = args.tokens.numel(), hidden = args.dout.dim(1);
   const T* dout = args.dout.as<T>();
 #pragma omp parallel
   {
@@ -154,23 +154,24 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   const char* op = "embedding_backward";
   check_dtype(op, "tokens", args.tokens, DType::i32);
   check_high_precision(op, "dout", args.dout);
-  check_grad(op, "dtable", args.dtable);
-  TE_CHECK(args.dtable.shape.rank() == 2, "{}: dtable has shape {}, must be [vocab, hidden]", op,
-           args.dtable.shape.str());
-  const int64_t hidden = args.dtable.dim(1);
+  if (!args.dtable && !args.dpositions) return;
+  const Tensor& first = args.dtable ? args.dtable : args.dpositions;
+  check_grad(op, args.dtable ? "dtable" : "dpositions", first);
+  TE_CHECK(first.shape.rank() == 2, "{}: the gradient has shape {}, must be [vocab or positions, hidden]", op,
+           first.shape.str());
+  const int64_t hidden = first.dim(1);
   check_shape(op, "dout", args.dout, {args.tokens.numel(), hidden});
-  if (args.dpositions)
-    check_positions(op, "dpositions", args.dpositions, args.dtable.dtype, args.seq, hidden);
+  if (args.dpositions) check_positions(op, "dpositions", args.dpositions, first.dtype, args.seq, hidden);
   TE_CHECK(args.first_token >= 0, "{}: first_token {} must not be negative", op, args.first_token);
   if (args.dout.numel() == 0) return;
   TE_DISPATCH_CUDA(context, embedding_backward, args);
   visit_high_precision(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (args.dtable.dtype == DType::f32) {
-      backward_table_cpu<T>(args);
+    if (first.dtype == DType::f32) {
+      if (args.dtable) backward_table_cpu<T>(args);
       if (args.dpositions) backward_positions_cpu<T, float>(args);
     } else {
-      backward_rounded_table_cpu<T>(args);
+      if (args.dtable) backward_rounded_table_cpu<T>(args);
       if (args.dpositions) backward_positions_cpu<T, bfloat16>(args);
     }
   });

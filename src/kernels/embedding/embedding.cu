@@ -277,7 +277,7 @@ int key_bits(int64_t held) {
 }
 
 template <class T, class Grad, int width>
-void launch_backward(const Context& context, const EmbeddingBackward& args) {
+void launch_table_backward(const Context& context, const EmbeddingBackward& args) {
   const cudaStream_t stream = cuda_stream(context);
   const int64_t hidden = args.dtable.dim(1), rows64 = args.tokens.numel();
   const Workspace w = plan_workspace(rows64, hidden, stream);
@@ -313,12 +313,17 @@ void launch_backward(const Context& context, const EmbeddingBackward& args) {
         <<<grid, dim3(kWarpSize, kSlices), 0, stream>>>(keys, rows, held, hidden, partials, dtable);
     TE_CUDA_CHECK_LAUNCH();
   }
-  if (args.dpositions) {
-    const unsigned blocks = ceil_div(args.seq * hidden, int64_t{kThreads} * width);
-    positions_kernel<T, Grad, width>
-        <<<blocks, kThreads, 0, stream>>>(dout, rows64, hidden, args.seq, args.dpositions.as<Grad>());
-    TE_CUDA_CHECK_LAUNCH();
-  }
+}
+
+template <class T, class Grad, int width>
+void launch_backward(const Context& context, const EmbeddingBackward& args) {
+  if (args.dtable) launch_table_backward<T, Grad, width>(context, args);
+  if (!args.dpositions) return;
+  const int64_t hidden = args.dout.dim(1);
+  const unsigned blocks = ceil_div(args.seq * hidden, int64_t{kThreads} * width);
+  positions_kernel<T, Grad, width><<<blocks, kThreads, 0, cuda_stream(context)>>>(
+      args.dout.as<T>(), args.tokens.numel(), hidden, args.seq, args.dpositions.as<Grad>());
+  TE_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace
@@ -339,9 +344,9 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
 void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   visit_high_precision(args.dout.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
-    const bool vectors = args.dtable.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.dout.data, 16) &&
+    const bool vectors = args.dout.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.dout.data, 16) &&
                          is_aligned(args.dtable.data, 16) && is_aligned(args.dpositions.data, 16);
-    visit_grad(args.dtable.dtype, [&](auto grad_zero) {
+    visit_grad((args.dtable ? args.dtable : args.dpositions).dtype, [&](auto grad_zero) {
       using Grad = typename DeviceType<decltype(grad_zero)>::type;
       if (vectors) {
         launch_backward<T, Grad, kVectorWidth<T>>(context, args);

@@ -25,9 +25,9 @@ struct EmbeddingBackward {
   Tensor dout;    ///< [rows, hidden] fp32, bf16 or fp16
   int64_t seq = 0;
   /// fp32 or bf16 [vocab or a slice of it, hidden]; the gradient is added to it. Tokens outside the slice are skipped.
-  /// In bf16, the FP32 sum of a token's rows is added and rounded once.
+  /// In bf16, the FP32 sum of a token's rows is added and rounded once. Optional.
   Tensor dtable;
-  Tensor dpositions;  ///< optional [>= seq, hidden], dtype of dtable; also accumulated
+  Tensor dpositions;  ///< optional [>= seq, hidden], dtype of dtable, if given; also accumulated
   Tensor workspace;   ///< u8, embedding_backward_workspace_bytes(...)
   int64_t first_token = 0;
 };

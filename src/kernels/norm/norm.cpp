@@ -61,13 +61,16 @@ void check_backward(const NormBackward& a) {
   check("rstd", a.rstd, DType::f32, {rows});
   if (a.dresidual) check("dresidual", a.dresidual, type, a.x.shape);
   check("dx", a.dx, type, a.x.shape);
-  check_grad(op, "dgamma", a.dgamma);
-  check_shape(op, "dgamma", a.dgamma, {hidden});
+  const DType grads = grad_dtype(a);
+  if (a.dgamma) {
+    check_grad(op, "dgamma", a.dgamma);
+    check_shape(op, "dgamma", a.dgamma, {hidden});
+  }
   if (a.kind == NormKind::layer) {
     check("mean", a.mean, DType::f32, {rows});
-    check("dbeta", a.dbeta, a.dgamma.dtype, {hidden});
+    if (a.dbeta) check("dbeta", a.dbeta, grads, {hidden});
   }
-  if (a.dbias) check("dbias", a.dbias, a.dgamma.dtype, {hidden});
+  if (a.dbias) check("dbias", a.dbias, grads, {hidden});
   check_fp8_output(op, a.dx_fp8, rows, hidden);
   check_dtype(op, "scratch", a.scratch, DType::f32);
   TE_CHECK(a.scratch.numel() >= norm_backward_scratch_elements(hidden),
@@ -195,8 +198,8 @@ void parameter_gradients_cpu(const NormBackward& a) {
       Grad* const to = gradient.as<Grad>() + begin;
       for (int64_t c = 0; c < columns; ++c) to[c] = from_float<Grad>(to_float(to[c]) + sums[c]);
     };
-    add(a.dgamma, dgamma);
-    if (layer) add(a.dbeta, dbeta);
+    if (a.dgamma) add(a.dgamma, dgamma);
+    if (layer && a.dbeta) add(a.dbeta, dbeta);
   }
 }
 
@@ -246,11 +249,17 @@ void norm_forward(const Context& context, const NormForward& args) {
   visit_high_precision(args.x.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(context, args); });
 }
 
+DType grad_dtype(const NormBackward& args) {
+  for (const Tensor* sum : {&args.dgamma, &args.dbeta, &args.dbias})
+    if (*sum) return sum->dtype;
+  return DType::f32;
+}
+
 void norm_backward(const Context& context, const NormBackward& args) {
   check_backward(args);
   TE_DISPATCH_CUDA(context, norm_backward, args);
   visit_high_precision(args.x.dtype, [&](auto zero) {
-    visit_grad(args.dgamma.dtype, [&](auto grad_zero) {  // first, because dx may be dy itself
+    visit_grad(grad_dtype(args), [&](auto grad_zero) {  // first, because dx may be dy itself
       parameter_gradients_cpu<decltype(zero), decltype(grad_zero)>(args);
     });
     input_gradient_cpu<decltype(zero)>(args);

@@ -38,8 +38,9 @@ struct NormBackward {
   Tensor rstd;
   Tensor dresidual;  ///< optional [rows, hidden]: gradient of the residual stream, added before dx is rounded
   Tensor dx;         ///< output [rows, hidden]; may be dresidual or dy itself
-  Tensor dgamma;  ///< fp32 or bf16 (rounded once) [hidden], accumulated; FP32 sums over rows in a fixed order
-  Tensor dbeta;   ///< likewise, dtype of dgamma, layer only
+  /// Optional. fp32 or bf16 (rounded once) [hidden], accumulated; FP32 sums over rows in a fixed order.
+  Tensor dgamma;
+  Tensor dbeta;  ///< likewise, dtype of dgamma, layer only
   /// Optional [hidden], dtype of dgamma: column sums of dx (after rounding) are added, also in FP32 and in a fixed
   /// order (on the CPU that of bias_gradient()). dx is often the dy of a linear layer, whose bias gradient these sums
   /// are.
@@ -48,6 +49,8 @@ struct NormBackward {
   Tensor scratch;    ///< fp32 [at least norm_backward_scratch_elements(hidden)]
 };
 void norm_backward(const Context& context, const NormBackward& args);
+/// The dtype of the gradients and sums that are requested.
+DType grad_dtype(const NormBackward& args);
 int64_t norm_backward_scratch_elements(int64_t hidden);
 
 }  // namespace te::kernels

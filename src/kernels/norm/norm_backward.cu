@@ -175,11 +175,12 @@ void launch_backward(const Context& context, const NormBackward& a) {
     if (a.dx_fp8 && !rows.amax) quantize(context, {.x = a.dx, .out = first.dx_fp8});
   }
   requantize(context, a.dx, a.dx_fp8);
-  visit_grad(a.dgamma.dtype, [&](auto zero) {
+  if (!a.dgamma && !a.dbeta && !a.dbias) return;
+  visit_grad(grad_dtype(a), [&](auto zero) {
     using Grad = typename DeviceType<decltype(zero)>::type;
     PartialSums<Grad> all;
-    all.add(p.partial_gamma, a.dgamma);
-    if (p.layer) all.add(p.partial_beta, a.dbeta);
+    if (a.dgamma) all.add(p.partial_gamma, a.dgamma);
+    if (p.layer && a.dbeta) all.add(p.partial_beta, a.dbeta);
     if (a.dbias) all.add(p.partial_bias, a.dbias);
     const dim3 grid(ceil_div(p.hidden, kWarpSize), static_cast<unsigned>(all.count));
     add_partials<Grad><<<grid, dim3(kWarpSize, kWarpSize), 0, cuda_stream(context)>>>(all, blocks, p.hidden);

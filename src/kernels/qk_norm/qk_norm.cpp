@@ -178,8 +178,8 @@ void backward_cpu(const QkNormBackward& a) {
   for (int64_t part = 0; part < kQkNormParts; ++part)
     sum_gains<T>(a, pieces, std::min(rows, part * per_part), std::min(rows, (part + 1) * per_part),
                  parts + part * gains);
-  add_to(a.dq_gain, parts, gains);
-  add_to(a.dk_gain, parts + a.q_gain.numel(), gains);
+  if (a.dq_gain) add_to(a.dq_gain, parts, gains);
+  if (a.dk_gain) add_to(a.dk_gain, parts + a.q_gain.numel(), gains);
   const auto count = static_cast<int64_t>(pieces.size());
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r) {
@@ -237,10 +237,15 @@ void qk_norm_backward(const Context& context, const QkNormBackward& args) {
   constexpr const char* op = "qk_norm_backward";
   TE_CHECK(args.raw, "{}: raw is required", op);
   check_common(op, args, args.dqkv);
-  check_grad(op, "dq_gain", args.dq_gain);
-  check_shape(op, "dq_gain", args.dq_gain, args.q_gain.shape);
-  check_dtype(op, "dk_gain", args.dk_gain, args.dq_gain.dtype);
-  check_shape(op, "dk_gain", args.dk_gain, args.k_gain.shape);
+  if (args.dq_gain) {
+    check_grad(op, "dq_gain", args.dq_gain);
+    check_shape(op, "dq_gain", args.dq_gain, args.q_gain.shape);
+  }
+  if (args.dk_gain) {
+    check_grad(op, "dk_gain", args.dk_gain);
+    if (args.dq_gain) check_dtype(op, "dk_gain", args.dk_gain, args.dq_gain.dtype);
+    check_shape(op, "dk_gain", args.dk_gain, args.k_gain.shape);
+  }
   check_dtype(op, "scratch", args.scratch, DType::f32);
   const int64_t elements = qk_norm_scratch_elements(args.q_gain.numel(), args.k_gain.numel());
   TE_CHECK(args.scratch.numel() >= elements, "{}: scratch has {} elements, needs {}", op,

@@ -187,7 +187,9 @@ __global__ void __launch_bounds__(kThreads)
   if (column >= width) return;
   float sum = 0.0f;
   for (int part = 0; part < kQkNormParts; ++part) sum += scratch[static_cast<int64_t>(part) * width + column];
-  G* const grad = column < q_width ? dq_gain + column : dk_gain + column - q_width;
+  const bool query = column < q_width;
+  if ((query ? dq_gain : dk_gain) == nullptr) return;
+  G* const grad = query ? dq_gain + column : dk_gain + column - q_width;
   store_float(grad, load_float(grad) + sum);
 }
 
@@ -273,11 +275,14 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
   const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize), kQkNormParts, 2);
   gain_parts_kernel<T><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
   TE_CUDA_CHECK_LAUNCH();
-  visit_grad(a.dq_gain.dtype, [&](auto zero) {
-    using G = typename DeviceType<decltype(zero)>::type;
-    add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
-        scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
-  });
+  visit_grad(a.dk_gain   ? a.dk_gain.dtype
+             : a.dq_gain ? a.dq_gain.dtype
+                         : DType::f32,
+             [&](auto zero) {
+               using G = typename DeviceType<decltype(zero)>::type;
+               add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
+                   scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
+             });
   TE_CUDA_CHECK_LAUNCH();
   const unsigned blocks = ceil_div(p.work, kWarps);
   if (in_vectors(p)) {

@@ -50,10 +50,11 @@ struct QkNormBackward {
       dqkv;  ///< in/out, layout of qkv: the gradient of y is replaced by that of x; v's gradient is unchanged
   Tensor q_gain, k_gain;
   Tensor raw, rstd;
-  Tensor dq_gain, dk_gain;  ///< fp32 or bf16 (rounded once), accumulated; FP32 sums in a fixed order
-  Tensor scratch;           ///< fp32 [at least qk_norm_scratch_elements(q_gain, k_gain)]
-  int64_t ranks = 1;        ///< ranks that share each norm; gain gradients are this rank's own
-  Tensor sums;              ///< with ranks > 1: [rows, qk_norm_pieces(...)] fp32
+  Tensor dq_gain,
+      dk_gain;        ///< optional; fp32 or bf16 (rounded once), accumulated; FP32 sums in a fixed order
+  Tensor scratch;     ///< fp32 [at least qk_norm_scratch_elements(q_gain, k_gain)]
+  int64_t ranks = 1;  ///< ranks that share each norm; gain gradients are this rank's own
+  Tensor sums;        ///< with ranks > 1: [rows, qk_norm_pieces(...)] fp32
   bool zero_centered = false;
 };
 /// Writes only `sums` of this rank.

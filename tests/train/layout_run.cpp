@@ -145,8 +145,12 @@ void spoil_gradients(const Context& context, StepRunner& runner) {
   const ParameterStore& store = runner.model().parameters();
   runner.optimizer().gatherer().wait_all(context);
   runner.optimizer().gatherer().invalidate();
-  for (const Tensor& tensor : {store.grads, store.grad_slots, store.value_slots, store.byte_slots})
-    if (tensor) context.fill_bytes(tensor, 0xff);
+  context.fill_bytes(store.grads, 0xff);
+  for (const parameters::Bucket& bucket : store.buckets()) {
+    if (store.shards_grads(bucket)) context.fill_bytes(store.grads_of(bucket), 0xff);
+    if (store.shards_values(bucket))
+      context.fill_bytes(store.gathers_bytes(bucket) ? store.bytes_of(bucket) : store.values_of(bucket), 0xff);
+  }
 }
 
 void start(const Context& context, StepRunner& runner, const config::Config& config) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -63,7 +64,7 @@ class Problem {
     const int64_t tokens = shape.batch * shape.seq, rows = shape.batch * shape.rows(),
                   width = shape.num_heads * shape.head_dim,
                   kv_width = 2 * shape.num_query_groups * shape.head_dim;
-    const auto add = [&](Tensor& tensor, const char* name, DType dtype, const Shape& dims) {
+    const auto add = [&](PlannedTensor& tensor, const char* name, DType dtype, const Shape& dims) {
       plan_.add(tensor, name, MemoryKind::activations, dtype, dims);
     };
     add(qkv_, "qkv", DType::bf16, {rows, width + kv_width});
@@ -120,8 +121,8 @@ class Problem {
   std::vector<AttentionShape> calls_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor qkv_, dqkv_, o_, d_o_, kv_, dkv_, workspace_, starts_;
-  std::vector<Tensor> lse_;  // of each call
+  PlannedTensor qkv_, dqkv_, o_, d_o_, kv_, dkv_, workspace_, starts_;
+  std::deque<PlannedTensor> lse_;  // of each call
 };
 
 AttentionShape shape_of(const AttentionOptions& options, int64_t document, int64_t window) {

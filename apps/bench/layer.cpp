@@ -182,7 +182,7 @@ class Layer {
   DeviceBuffer memory_;
   std::unique_ptr<parallel::PeerTransport::RegisteredMemory>
       registered_;  ///< registration of memory_, if ranks write into each other's memory
-  Tensor d_residual_, out_, dy_, fc1_out_, dy_rowwise_, dy_columnwise_;
+  PlannedTensor d_residual_, out_, dy_, fc1_out_, dy_rowwise_, dy_columnwise_;
   bool has_previous_layer_ = false;
 };
 

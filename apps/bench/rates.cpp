@@ -28,10 +28,6 @@ constexpr size_t kRotatedBytes = size_t{256} << 20;  ///< several times the L2 c
 constexpr size_t kMaxSets = 32;
 constexpr int kBatches = 7;
 
-size_t bytes_of(const Tensor& like) {
-  return static_cast<size_t>(like.shape.numel()) * dtype_size(like.dtype);
-}
-
 /// Memory for copies of a problem's tensors, one buffer each.
 class Operands {
  public:
@@ -57,8 +53,8 @@ class Operands {
 
  private:
   Tensor plain(const Tensor& like) {
-    if (like.shape.rank() == 0) return {};
-    buffers_.emplace_back(context_, bytes_of(like));
+    if (!like.is_planned()) return {};
+    buffers_.emplace_back(context_, static_cast<size_t>(like.planned_bytes()));
     return {buffers_.back().data(), like.dtype, like.shape};
   }
   const Context& context_;
@@ -87,8 +83,8 @@ template <class Problem>
 double rotating_ms(const Context& context, void (*op)(const Context&, const Problem&), Problem like,
                    TensorsOf<Problem> read, TensorsOf<Problem> written, double seconds, Operands& memory) {
   size_t bytes = 1;
-  for (const Tensor* tensor : read(like)) bytes += bytes_of(*tensor);
-  for (const Tensor* tensor : written(like)) bytes += bytes_of(*tensor);
+  for (const Tensor* tensor : read(like)) bytes += static_cast<size_t>(tensor->planned_bytes());
+  for (const Tensor* tensor : written(like)) bytes += static_cast<size_t>(tensor->planned_bytes());
   std::vector<Problem> problems(std::clamp<size_t>(kRotatedBytes / bytes + 1, 2, kMaxSets), like);
   const std::vector<Tensor*> originals = read(problems.front());
   for (Problem& problem : problems) {

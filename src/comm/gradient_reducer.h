@@ -89,7 +89,7 @@ class GradientReducer {
   bool divided_;             ///< a gradient group has several ranks
   bool overlap_;
   std::vector<FlatRange> tied_, partial_;
-  Tensor packed_;  ///< the ranges of partial_, concatenated; dtype of the main gradients
+  PlannedTensor packed_;  ///< the ranges of partial_, concatenated; dtype of the main gradients
 
   std::optional<Context> side_;  // CUDA stream of the collectives, with overlap
   std::optional<Event> event_;

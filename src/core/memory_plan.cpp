@@ -14,12 +14,8 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-int64_t bytes_of(const Tensor& slot) {
-  return slot.shape.numel() * static_cast<int64_t>(dtype_size(slot.dtype));
-}
-
-/// "layers.3.d_act" -> "layers.*.d_act".
-std::string without_numbers(std::string_view name) {
+/// The name of a buffer of all layers in tables: "layers.3.d_act" -> "layers.*.d_act".
+std::string shown_name(std::string_view name) {
   std::string result;
   while (true) {
     const std::string_view part = name.substr(0, name.find('.'));
@@ -59,39 +55,41 @@ std::string_view memory_kind_name(MemoryKind kind) {
   return "?";
 }
 
-void MemoryPlan::add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape,
-                     Lifetime lifetime) {
-  slot = {nullptr, dtype, shape};
-  if (!lifetime.empty()) return add_scratch(slot, name, lifetime);
-  entries_.push_back({&slot, std::move(name), kind, bytes_of(slot), end_});
-  end_ = aligned(end_ + bytes_of(slot));
+void MemoryPlan::add(PlanSlot slot, std::string name, MemoryKind kind, DType dtype, Shape shape,
+                     Scratch scratch) {
+  TE_CHECK(shape.rank() > 0, "{}: planned tensors have a shape", name);
+  *slot = {nullptr, dtype, shape};
+  if (!scratch.lifetime.empty()) return add_scratch(slot, name, scratch);
+  entries_.push_back({slot.get(), std::move(name), kind, slot->planned_bytes(), end_});
+  end_ = aligned(end_ + slot->planned_bytes());
 }
 
-void MemoryPlan::add_host(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape) {
-  slot = {nullptr, dtype, shape};
-  host_entries_.push_back({&slot, std::move(name), kind, bytes_of(slot), host_end_});
-  host_end_ = aligned(host_end_ + bytes_of(slot));
+void MemoryPlan::add_host(PlanSlot slot, std::string name, MemoryKind kind, DType dtype, Shape shape) {
+  *slot = {nullptr, dtype, shape};
+  host_entries_.push_back({slot.get(), std::move(name), kind, slot->planned_bytes(), host_end_});
+  host_end_ = aligned(host_end_ + slot->planned_bytes());
 }
 
-void MemoryPlan::add(MemoryPlace place, Tensor& slot, const std::string& name, MemoryKind kind, DType dtype,
+void MemoryPlan::add(MemoryPlace place, PlanSlot slot, const std::string& name, MemoryKind kind, DType dtype,
                      Shape shape) {
   if (place == MemoryPlace::host) return add_host(slot, name, kind, dtype, shape);
   add(slot, name, kind, dtype, shape);
 }
 
-void MemoryPlan::add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime) {
-  const auto& [first, steps] = scratch_requests_.try_emplace(name, slot, lifetime).first->second;
-  TE_CHECK(first.shape == slot.shape && first.dtype == slot.dtype && steps == lifetime,
-           "scratch {} is requested as {} {} and as {} {}, or with different lifetimes", name,
-           dtype_name(first.dtype), first.shape.str(), dtype_name(slot.dtype), slot.shape.str());
-  const std::string shared = without_numbers(name);
-  const auto same = [&](const ScratchBuffer& buffer) { return buffer.name == shared; };
+void MemoryPlan::add_scratch(PlanSlot slot, const std::string& name, const Scratch& scratch) {
+  TE_CHECK(!scratch.tag.empty(), "scratch {} has no tag", name);
+  const auto& [first, before] = scratch_requests_.try_emplace(name, Request{*slot, scratch}).first->second;
+  TE_CHECK(first.shape == slot->shape && first.dtype == slot->dtype && before.lifetime == scratch.lifetime &&
+               before.tag == scratch.tag,
+           "scratch {} is requested as {} {} and as {} {}, or with different tags or lifetimes", name,
+           dtype_name(first.dtype), first.shape.str(), dtype_name(slot->dtype), slot->shape.str());
+  const auto same = [&](const ScratchBuffer& buffer) { return buffer.tag == scratch.tag; };
   const auto found = std::find_if(scratch_.begin(), scratch_.end(), same);
   const auto buffer = static_cast<size_t>(found - scratch_.begin());
-  if (found == scratch_.end()) scratch_.push_back({.name = shared});
-  scratch_[buffer].lifetime = scratch_[buffer].lifetime | lifetime;
-  scratch_[buffer].bytes = std::max(scratch_[buffer].bytes, bytes_of(slot));
-  scratch_slots_.push_back({&slot, buffer});
+  if (found == scratch_.end()) scratch_.push_back({.name = shown_name(name), .tag = scratch.tag});
+  scratch_[buffer].lifetime = scratch_[buffer].lifetime | scratch.lifetime;
+  scratch_[buffer].bytes = std::max(scratch_[buffer].bytes, slot->planned_bytes());
+  scratch_slots_.push_back({slot.get(), buffer});
 }
 
 std::pair<std::vector<ScratchBuffer>, int64_t> MemoryPlan::packed() const {
@@ -102,9 +100,9 @@ std::pair<std::vector<ScratchBuffer>, int64_t> MemoryPlan::packed() const {
   return {std::move(buffers), bytes};
 }
 
-void MemoryPlan::alias(Tensor& slot, const Tensor& owner) {
-  slot = owner;
-  aliases_.push_back({&slot, &owner});
+void MemoryPlan::alias(PlanSlot slot, PlanSlot owner) {
+  *slot = *owner;
+  aliases_.push_back({slot.get(), owner.get()});
 }
 
 void MemoryPlan::overlay(int parts, const std::function<void(int part)>& add_part) {

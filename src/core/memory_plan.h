@@ -1,11 +1,11 @@
 // Memory plan: components declare all buffers before the first step. --dry-run prints the plan as a table, and
 // allocate() allocates all buffers as one block. No device memory is allocated after that.
 //
-// A component passes the Tensor member that will refer to the memory: plan.add(slot, ...) sets dtype and shape
-// immediately, allocate() sets the pointer. A slot must not move in between, so components that plan are not copied or
-// moved.
+// A component passes the PlannedTensor that will refer to the memory: plan.add(slot, ...) sets dtype and shape
+// immediately, allocate() sets the pointer. A slot cannot be copied or moved, and so neither can the component
+// (core/planned.h).
 //
-// Buffers that are used only in some steps are scratch: they are planned with a Lifetime and packed
+// Buffers that are used only in some steps are scratch: they are planned with a tag and a Lifetime, and packed
 // (core/scratch_packing.h).
 //
 // A buffer may also be host memory. With a GPU it is page-locked, so that copies run concurrently with other work, and
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/planned.h"
 #include "core/scratch_packing.h"
 #include "core/tensor.h"
 
@@ -50,18 +51,18 @@ class MemoryPlan {
   MemoryPlan() = default;
   MemoryPlan(const MemoryPlan&) = delete;
 
-  /// Adds a buffer of `shape` for `slot`. `name` is for messages and tables ("layers.0.fc1.out"). With a lifetime the
-  /// buffer is scratch, independent of its kind. Scratch buffers whose names differ only in numbers ("layers.0.d_act",
-  /// "layers.1.d_act") are one buffer with the largest size and the union of the lifetimes, because layers run through
-  /// the same steps one after another. InternalError if a name is added with two shapes or lifetimes.
-  void add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape, Lifetime lifetime = {});
+  /// Adds a buffer of `shape`, of rank 1 or more, for `slot`. `name` is for messages and tables ("layers.0.fc1.out").
+  /// With a lifetime the buffer is scratch, independent of its kind: slots with the same tag are one buffer with the
+  /// largest size and the union of the lifetimes, because layers run through the same steps one after another.
+  /// InternalError if a name is added with two tags, shapes or lifetimes.
+  void add(PlanSlot slot, std::string name, MemoryKind kind, DType dtype, Shape shape, Scratch scratch = {});
   /// Adds a buffer in host memory.
-  void add_host(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape);
+  void add_host(PlanSlot slot, std::string name, MemoryKind kind, DType dtype, Shape shape);
   /// Adds a buffer in device or host memory.
-  void add(MemoryPlace place, Tensor& slot, const std::string& name, MemoryKind kind, DType dtype,
+  void add(MemoryPlace place, PlanSlot slot, const std::string& name, MemoryKind kind, DType dtype,
            Shape shape);
   /// Makes `slot` another view of the same memory as `owner`, a slot that is already added.
-  void alias(Tensor& slot, const Tensor& owner);
+  void alias(PlanSlot slot, PlanSlot owner);
 
   /// Adds buffers of several parts that are never in use at the same time: add_part(0) .. add_part(parts - 1) add them.
   /// All parts begin at the same address and together need the memory of the largest part; only its buffers are
@@ -109,7 +110,11 @@ class MemoryPlan {
     Tensor* slot;
     size_t buffer;  ///< index in scratch_
   };
-  void add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime);
+  struct Request {
+    Tensor like;
+    Scratch scratch;
+  };
+  void add_scratch(PlanSlot slot, const std::string& name, const Scratch& scratch);
   void fill_slots(void* block, std::vector<ScratchBuffer> buffers);
   /// The scratch buffers with their offsets, which start at `end_`, and their total bytes.
   std::pair<std::vector<ScratchBuffer>, int64_t> packed() const;
@@ -119,9 +124,9 @@ class MemoryPlan {
   std::vector<Alias> aliases_;
   std::vector<ScratchBuffer> scratch_;
   std::vector<ScratchSlot> scratch_slots_;
-  std::map<std::string, std::pair<Tensor, Lifetime>> scratch_requests_;  ///< by full name
-  int64_t end_ = 0;                                                      ///< end of entries_, in bytes
-  int64_t host_end_ = 0;                                                 ///< end of host_entries_, in bytes
+  std::map<std::string, Request> scratch_requests_;  ///< by full name
+  int64_t end_ = 0;                                  ///< end of entries_, in bytes
+  int64_t host_end_ = 0;                             ///< end of host_entries_, in bytes
   void* block_ = nullptr;
   int step_ = -1;
 };

@@ -34,10 +34,18 @@ struct Tensor {
   DType dtype = DType::f32;
   Shape shape;
 
-  /// False for an absent optional tensor.
+  /// True if there is memory to read and write: false for an absent optional tensor, and between planning and
+  /// allocation.
   explicit operator bool() const { return data != nullptr; }
+  /// True if dtype and shape are set, also before there is memory: false for a tensor that the configuration does not
+  /// need, which is never planned.
+  bool is_planned() const { return shape.rank() > 0; }
   int64_t numel() const { return data == nullptr ? 0 : shape.numel(); }
   size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype); }
+  /// The bytes() that it has once there is memory; 0 if it is not planned.
+  int64_t planned_bytes() const {
+    return is_planned() ? shape.numel() * static_cast<int64_t>(dtype_size(dtype)) : 0;
+  }
   int64_t dim(int axis) const { return shape[axis]; }
   /// The tensor as a matrix, for row-wise kernels: cols() is the last dimension, rows() the product of all others.
   int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }

@@ -72,9 +72,9 @@ class Observer {
   std::vector<Variant> variants_;
   std::vector<size_t> first_variant_;  ///< per operand, and the end
   bool active_ = false;
-  Tensor sums_;                  ///< u8 [variants, bytes of TensorSums]
-  Tensor scratch_;               ///< scratch of tensor_stats
-  Tensor current_amax_, scale_;  ///< [1] fp32: of an alternative recipe
+  PlannedTensor sums_;                  ///< u8 [variants, bytes of TensorSums]
+  PlannedTensor scratch_;               ///< scratch of tensor_stats
+  PlannedTensor current_amax_, scale_;  ///< [1] fp32: of an alternative recipe
 };
 
 }  // namespace te::fp8

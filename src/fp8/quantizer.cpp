@@ -58,26 +58,31 @@ QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const {
+void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const {
+  enum class Layout : uint8_t { rowwise, columnwise };
   if (!layouts_.quantized()) return;
   const bool rowwise = layouts_.rowwise, columnwise = memory.has_columnwise && layouts_.columnwise;
-  const auto values = [&](kernels::Matrix& matrix, const char* suffix, Shape shape, Lifetime lifetime) {
-    plan.add(matrix.values, memory.name + suffix, memory.values, layouts_.format, shape, lifetime);
+  const auto values = [&](kernels::Matrix& matrix, const char* suffix, Shape shape, Layout layout,
+                          Lifetime lifetime) {
+    plan.add({operand, matrix.values}, memory.name + suffix, memory.values, layouts_.format, shape,
+             {memory.tag / layout, lifetime});
   };
   const auto scales = [&](kernels::Matrix& matrix, const char* suffix, int64_t rows, int64_t cols) {
-    plan.add(matrix.scales, memory.name + suffix, memory.scales, DType::f32,
+    plan.add({operand, matrix.scales}, memory.name + suffix, memory.scales, DType::f32,
              kernels::scale_shape(layouts_.scales, rows, cols));
   };
   if (rowwise && memory.has_rowwise)
-    values(operand.rowwise, ".rowwise", {memory.rows, memory.cols}, memory.rowwise);
-  if (columnwise) values(operand.columnwise, ".columnwise", {memory.cols, memory.rows}, memory.columnwise);
+    values(operand.rowwise, ".rowwise", {memory.rows, memory.cols}, Layout::rowwise, memory.rowwise);
+  if (columnwise)
+    values(operand.columnwise, ".columnwise", {memory.cols, memory.rows}, Layout::columnwise,
+           memory.columnwise);
   if (rowwise) scales(operand.rowwise, ".scale_inv", memory.rows, memory.cols);
   if (columnwise && rowwise && layouts_.one_scale())
-    plan.alias(operand.columnwise.scales, operand.rowwise.scales);
+    plan.alias({operand, operand.columnwise.scales}, {operand, operand.rowwise.scales});
   else if (columnwise)
     scales(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
   if (memory.keeps_scale && layouts_.one_scale())
-    plan.add(operand.scale, memory.name + ".scale", memory.scales, DType::f32, {1});
+    plan.add({operand, operand.scale}, memory.name + ".scale", memory.scales, DType::f32, {1});
   if (rowwise) operand.rowwise.layout = layouts_.scales;
   if (columnwise) operand.columnwise.layout = layouts_.scales;
 }

@@ -32,6 +32,7 @@ struct OperandMemory {
   std::string name;  ///< "layers.0.mlp.linear_fc1.input"
   int64_t rows = 0, cols = 0;
   MemoryKind values = MemoryKind::activations, scales = MemoryKind::activations;
+  ScratchTag tag{};              ///< of the operand
   Lifetime rowwise, columnwise;  ///< of the layouts' values; empty: not shared with other tensors
   bool has_columnwise = true;
   bool keeps_scale = false;  ///< a layout is quantized again later, with Operand::scale
@@ -61,7 +62,7 @@ class Quantizer {
   std::optional<CurrentScaling> current_scaling() const;
 
   /// Plans the quantized layouts and their scales; both layouts share a scale per tensor.
-  void plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const;
+  void plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const;
   /// What the producer of the operand is asked to write in a pass. `sums`: bias gradient that the producer may add.
   OperandRequest request(const Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
   /// Computes what the producer has not written: quantizes, adds the column sums, records the amax when calibrating.

@@ -103,7 +103,7 @@ class Recipe {
   ShardedWeightQuantizer sharded_weights_;
   Observer observer_;
   parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank
-  Tensor compared_;                                              ///< [n] fp32, debug builds
+  PlannedTensor compared_;                                       ///< [n] fp32, debug builds
 };
 
 inline std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {

@@ -10,7 +10,7 @@ const char* role_name(OperandRole role) {
 }
 
 int ScaleTable::add(OperandInfo info) {
-  TE_CHECK(scale.shape.rank() == 0, "operand {} registered after the plan", info.linear.name());
+  TE_CHECK(!scale.is_planned(), "operand {} registered after the plan", info.linear.name());
   infos_.push_back(std::move(info));
   return size() - 1;
 }
@@ -18,7 +18,7 @@ int ScaleTable::add(OperandInfo info) {
 void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
   const int64_t n = size();
   if (n == 0) return;
-  const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
+  const auto add = [&](PlannedTensor& slot, const char* name, DType dtype, Shape shape) {
     plan.add(slot, name, MemoryKind::fp8_state, dtype, shape);
   };
   add(amax, "fp8.amax", DType::f32, {n, 1});
@@ -53,9 +53,9 @@ void ScaleTable::reset(const Context& context) {
 
 std::vector<Tensor> ScaleTable::state() const {
   std::vector<Tensor> state;
-  for (const Tensor& tensor :
-       {amax, last_amax, scale, history, position, counters, predicted_scales, cast_states})
-    if (tensor.shape.rank() > 0) state.push_back(tensor);
+  for (const PlannedTensor* tensor :
+       {&amax, &last_amax, &scale, &history, &position, &counters, &predicted_scales, &cast_states})
+    if (tensor->is_planned()) state.push_back(*tensor);
   return state;
 }
 

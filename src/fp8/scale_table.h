@@ -54,15 +54,15 @@ class ScaleTable {
   CastCount count_casts(const Context& context) const;
   kernels::Fp8Counters* counters_of(int index) const { return counters.as<kernels::Fp8Counters>() + index; }
 
-  Tensor amax;              ///< [n, 1] fp32: of the current step
-  Tensor last_amax;         ///< [n, 1] fp32: of the last finished step, for the log
-  Tensor scale;             ///< [n, 1] fp32
-  Tensor fp8_max;           ///< [n, 1] fp32
-  Tensor history;           ///< [history_len, n] fp32; empty if history_len is 0
-  Tensor position;          ///< [1] int32: next row of the ring buffer
-  Tensor counters;          ///< [n, bytes of Fp8Counters]
-  Tensor predicted_scales;  ///< [n, 2] fp32; with cast_states
-  Tensor cast_states;       ///< [n, bytes of Fp8CastState]; empty without two_launches
+  PlannedTensor amax;              ///< [n, 1] fp32: of the current step
+  PlannedTensor last_amax;         ///< [n, 1] fp32: of the last finished step, for the log
+  PlannedTensor scale;             ///< [n, 1] fp32
+  PlannedTensor fp8_max;           ///< [n, 1] fp32
+  PlannedTensor history;           ///< [history_len, n] fp32; empty if history_len is 0
+  PlannedTensor position;          ///< [1] int32: next row of the ring buffer
+  PlannedTensor counters;          ///< [n, bytes of Fp8Counters]
+  PlannedTensor predicted_scales;  ///< [n, 2] fp32; with cast_states
+  PlannedTensor cast_states;       ///< [n, bytes of Fp8CastState]; empty without two_launches
 
  private:
   std::vector<OperandInfo> infos_;

@@ -18,7 +18,7 @@ Tensor in_rows(const Tensor& flat, DType dtype) {
 }  // namespace
 
 int ShardedWeightQuantizer::add(const Weight& weight) {
-  TE_CHECK(amax_.shape.rank() == 0, "weight registered after the plan");
+  TE_CHECK(!amax_.is_planned(), "weight registered after the plan");
   TE_CHECK(weights_.empty() || weights_.front().margin == weight.margin,
            "sharded weights must have the same margin");
   weights_.push_back(weight);

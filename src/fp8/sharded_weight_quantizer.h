@@ -53,9 +53,9 @@ class ShardedWeightQuantizer {
  private:
   static Tensor one(const Tensor& of_all, int number);
   std::vector<Weight> weights_;
-  Tensor amax_, scale_;   ///< fp32 [n]
-  Tensor fp8_max_;        ///< fp32 [n]
-  Tensor powers_of_two_;  ///< u8 [n]
+  PlannedTensor amax_, scale_;   ///< fp32 [n]
+  PlannedTensor fp8_max_;        ///< fp32 [n]
+  PlannedTensor powers_of_two_;  ///< u8 [n]
 };
 
 }  // namespace te::fp8

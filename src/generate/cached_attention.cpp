@@ -17,8 +17,8 @@ CachedAttention::CachedAttention(const config::ModelConfig& model, int tensor_ra
 
 void CachedAttention::plan(MemoryPlan& plan, const std::string& name, DType dtype, int64_t tokens) {
   const Shape shape{tokens, num_query_groups_, head_dim_};
-  plan.add(storage_.k, name + ".cache.k", MemoryKind::activations, dtype, shape);
-  plan.add(storage_.v, name + ".cache.v", MemoryKind::activations, dtype, shape);
+  plan.add({storage_, storage_.k}, name + ".cache.k", MemoryKind::activations, dtype, shape);
+  plan.add({storage_, storage_.v}, name + ".cache.v", MemoryKind::activations, dtype, shape);
 }
 
 void CachedAttention::resize_cache(int64_t batch, int64_t length) {

@@ -43,8 +43,8 @@ class CachedAttention final : public model::CoreAttention {
   float softmax_scale_;
   const model::RopeTables& rope_;
   const CachedRows& rows_;
-  kernels::KeyValueCache storage_;  ///< [tokens, groups, head_dim]
-  kernels::KeyValueCache cache_;    ///< [batch, length, groups, head_dim], the start of storage_
+  Planned<kernels::KeyValueCache> storage_;  ///< [tokens, groups, head_dim]
+  kernels::KeyValueCache cache_;             ///< [batch, length, groups, head_dim], the start of storage_
 };
 
 }  // namespace te::generate

@@ -91,7 +91,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   for (size_t i = 0; i < attention_.size(); ++i)
     attention_[i].plan(plan, layer_name(static_cast<int64_t>(i)), dims_.dtype, sizes_.cache_tokens);
   const int64_t rows = sizes_.max_rows;
-  const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
+  const auto add = [&](PlanSlot slot, const char* name, DType dtype, Shape shape) {
     plan.add(slot, name, MemoryKind::scratch, dtype, shape);
   };
   add(ids_, "ids", DType::i32, {3, rows});
@@ -111,8 +111,8 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
         kernels::scale_shape(kernels::ScaleLayout::vectors, rows, max_input_width_));
   }
   if (uses_megakernel()) persistent_decoder_.plan(plan);
-  add(statistics_.rstd, "norm.rstd", DType::f32, {rows});
-  if (model.layer_norm()) add(statistics_.mean, "norm.mean", DType::f32, {rows});
+  add({statistics_, statistics_.rstd}, "norm.rstd", DType::f32, {rows});
+  if (model.layer_norm()) add({statistics_, statistics_.mean}, "norm.mean", DType::f32, {rows});
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
   add(logits_, "logits", DType::f32, {std::max(sizes_.batch, sizes_.score_rows), dims_.vocab});
   if (tensor_.size() > 1)

@@ -180,19 +180,19 @@ class Decoder {
   int64_t max_input_width_ = 0;  ///< of a linear layer
 
   // Buffers of one pass with max_rows rows, shared by all layers.
-  Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
-  Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_out_;
+  PlannedTensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
+  PlannedTensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_out_;
   std::vector<std::unique_ptr<model::FeedForward::Activations>> feed_forward_;  ///< per layer, in one memory
-  Tensor qk_norm_sums_;  ///< fp32 [max_rows, 2], only if a QK norm spans the tensor-parallel ranks
-  Tensor fp8_rows_, fp8_scale_inv_;
-  model::Norm::Statistics statistics_;
+  PlannedTensor qk_norm_sums_;  ///< fp32 [max_rows, 2], only if a QK norm spans the tensor-parallel ranks
+  PlannedTensor fp8_rows_, fp8_scale_inv_;
+  Planned<model::Norm::Statistics> statistics_;
   // Up to `batch` rows; logits_ has at least score_rows.
-  Tensor last_hidden_, logits_,
+  PlannedTensor last_hidden_, logits_,
       all_logits_;  ///< logits_: this rank's shard; all_logits_: [ranks, rows, shard]
   HostBuffer host_ids_, host_logits_;
   // For score(): softmax statistics and target logit of each row of a pass (kernels/cross_entropy), in chunks of
   // score_rows rows, [ranks, 3, rows of the chunk] each.
-  Tensor targets_, statistics_of_rows_;
+  PlannedTensor targets_, statistics_of_rows_;
   HostBuffer host_targets_, host_statistics_;
   std::vector<float> result_;
 };

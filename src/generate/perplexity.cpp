@@ -20,7 +20,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
                     const std::function<void(int64_t)>& progress) {
   model::ModelStage stage(config, groups);
   MemoryPlan plan;
-  Tensor tokens, targets, loss_sum, out;
+  PlannedTensor tokens, targets, loss_sum, out;
   stage.plan(plan, context, {.training = false});
   const int64_t count = stage.dims().tokens;
   if (!groups.last_stage())

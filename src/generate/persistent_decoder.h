@@ -39,7 +39,7 @@ class PersistentDecoder {
   std::vector<kernels::DecodeMegakernel> megakernels_of(
       const Context& context, const std::deque<model::TransformerLayer>& layers, const MegakernelHead& head,
       const std::deque<model::LayerActivations>& activations) const;
-  Tensor barrier_;
+  PlannedTensor barrier_;
   mutable int64_t passes_ = 0;
 };
 

@@ -9,11 +9,11 @@ namespace te::model {
 
 namespace {
 
-void plan_tables(MemoryPlan& plan, RopeTables& tables, const std::string& name,
+void plan_tables(MemoryPlan& plan, Planned<RopeTables>& tables, const std::string& name,
                  const config::ModelConfig& model) {
   const Shape shape{model.seq_length, model.kv_channels / 2};
-  plan.add(tables.cos, name + ".cos", MemoryKind::parameters, DType::f32, shape);
-  plan.add(tables.sin, name + ".sin", MemoryKind::parameters, DType::f32, shape);
+  plan.add({tables, tables.cos}, name + ".cos", MemoryKind::parameters, DType::f32, shape);
+  plan.add({tables, tables.sin}, name + ".sin", MemoryKind::parameters, DType::f32, shape);
 }
 
 void fill_tables(const Context& context, const RopeTables& tables, const config::ModelConfig& model) {
@@ -88,17 +88,20 @@ void DotProductAttention::plan_scratch(MemoryPlan& plan, const Context& context)
     for (const kernels::AttentionShape& shape : shapes(pass))
       bytes = std::max(bytes, kernels::attention_workspace_bytes(context, shape, dims_.dtype));
   const Lifetime backward = live(Step::attention_backward), both = live(Step::attention) | backward;
-  if (bytes > 0) plan.add(workspace_, name_ + ".workspace", MemoryKind::scratch, DType::u8, {bytes}, both);
+  if (bytes > 0)
+    plan.add(workspace_, name_ + ".workspace", MemoryKind::scratch, DType::u8, {bytes},
+             {Buffer::workspace, both});
   if (keys_) keys_->plan(plan, name_);
   if (!heads_) return;
   heads_->plan(plan, name_);
-  const auto add = [&](Tensor& slot, const char* what, int64_t width, Lifetime lifetime) {
+  const auto add = [&](PlannedTensor& slot, const char* what, Buffer buffer, int64_t width,
+                       Lifetime lifetime) {
     plan.add(slot, name_ + what, MemoryKind::scratch, dims_.dtype,
-             {ranks_.size() * dims_.tokens, width / ranks_.size()}, lifetime);
+             {ranks_.size() * dims_.tokens, width / ranks_.size()}, {buffer, lifetime});
   };
-  add(heads_o_, ".heads_o", dims_.attention, both);
-  add(heads_d_o_, ".heads_d_o", dims_.attention, backward);
-  add(heads_dqkv_, ".heads_dqkv", dims_.qkv, backward);
+  add(heads_o_, ".heads_o", Buffer::heads_o, dims_.attention, both);
+  add(heads_d_o_, ".heads_d_o", Buffer::heads_d_o, dims_.attention, backward);
+  add(heads_dqkv_, ".heads_dqkv", Buffer::heads_dqkv, dims_.qkv, backward);
 }
 
 kernels::AttentionKernels DotProductAttention::kernels(const Context& context) const {

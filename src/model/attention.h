@@ -35,7 +35,7 @@ class RotaryEmbedding {
   }
 
  private:
-  RopeTables others_, windowed_;
+  Planned<RopeTables> others_, windowed_;
 };
 
 class CoreAttention {
@@ -90,6 +90,7 @@ class DotProductAttention final : public CoreAttention {
   void backward_ranges(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
                        const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
 
+  enum class Buffer : uint8_t { workspace, heads_o, heads_d_o, heads_dqkv };
   std::string name_;
   Dimensions dims_;
   const ContextParallel& ranks_;
@@ -99,8 +100,8 @@ class DotProductAttention final : public CoreAttention {
   uint64_t stream_;
   std::unique_ptr<HeadAllToAll> heads_;      ///< null unless context ranks exchange heads
   std::unique_ptr<KeyValueAllGather> keys_;  ///< null unless they exchange keys and values
-  Tensor workspace_;                         ///< scratch of the kernels
-  Tensor heads_o_, heads_d_o_,
+  PlannedTensor workspace_;                  ///< scratch of the kernels
+  PlannedTensor heads_o_, heads_d_o_,
       heads_dqkv_;  ///< scratch [batch * seq, width / context ranks] of exchanged heads
 };
 

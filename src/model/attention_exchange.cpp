@@ -18,8 +18,9 @@ const Lifetime kBoth = live(Step::attention) | kBackward;
 
 void HeadAllToAll::plan(MemoryPlan& plan, const std::string& name) {
   const Shape shape{dims_.tokens, dims_.qkv};
-  plan.add(sent_, name + ".heads_sent", MemoryKind::scratch, dims_.dtype, shape, kBoth);
-  plan.add(received_, name + ".heads_received", MemoryKind::scratch, dims_.dtype, shape, kBoth);
+  plan.add(sent_, name + ".heads_sent", MemoryKind::scratch, dims_.dtype, shape, {Buffer::sent, kBoth});
+  plan.add(received_, name + ".heads_received", MemoryKind::scratch, dims_.dtype, shape,
+           {Buffer::received, kBoth});
 }
 
 void HeadAllToAll::pieces(const Context& context, const Tensor& tokens, const Blocks& blocks,
@@ -59,15 +60,16 @@ void HeadAllToAll::to_tokens(const Context& context, const Tensor& heads, const 
 // --- keys and values ---------------------------------------------------------------------------------------
 
 void KeyValueAllGather::plan(MemoryPlan& plan, const std::string& name) {
-  const auto add = [&](Tensor& slot, const char* what, int64_t rows, Lifetime lifetime) {
-    plan.add(slot, name + what, MemoryKind::scratch, dims_.dtype, {rows, width_}, lifetime);
+  const auto add = [&](PlannedTensor& slot, const char* what, Buffer buffer, int64_t rows,
+                       Lifetime lifetime) {
+    plan.add(slot, name + what, MemoryKind::scratch, dims_.dtype, {rows, width_}, {buffer, lifetime});
   };
   const int64_t all = ranks_.size() * dims_.tokens;
-  add(own_, ".kv_own", dims_.tokens, kBoth);
-  add(by_rank_, ".kv_by_rank", all, kBoth);
-  add(kv_, ".kv", all, kBoth);
-  add(dkv_, ".dkv", all, kBackward);
-  add(sum_, ".dkv_sum", all, kBackward);
+  add(own_, ".kv_own", Buffer::own, dims_.tokens, kBoth);
+  add(by_rank_, ".kv_by_rank", Buffer::by_rank, all, kBoth);
+  add(kv_, ".kv", Buffer::kv, all, kBoth);
+  add(dkv_, ".dkv", Buffer::dkv, all, kBackward);
+  add(sum_, ".dkv_sum", Buffer::sum, all, kBackward);
 }
 
 void KeyValueAllGather::own_columns(const Context& context, const Tensor& qkv, bool join) const {

@@ -30,9 +30,10 @@ class HeadAllToAll {
  private:
   void pieces(const Context& context, const Tensor& tokens, const Blocks& blocks, const Tensor& parts,
               bool join) const;
+  enum class Buffer : uint8_t { sent, received };
   Dimensions dims_;
   const ContextParallel& ranks_;
-  Tensor sent_, received_;  ///< scratch [ranks, tokens, at most dims.qkv / ranks]
+  PlannedTensor sent_, received_;  ///< scratch [ranks, tokens, at most dims.qkv / ranks]
 };
 
 /// All-gather of keys and values of all tokens, and reduce-scatter of their gradients.
@@ -55,12 +56,13 @@ class KeyValueAllGather {
 
  private:
   void own_columns(const Context& context, const Tensor& qkv, bool join) const;
+  enum class Buffer : uint8_t { own, by_rank, kv, dkv, sum };
   Dimensions dims_;
   const ContextParallel& ranks_;
   int64_t width_;
-  Tensor own_;             ///< scratch [tokens, width]
-  Tensor by_rank_;         ///< scratch [ranks * tokens, width]
-  Tensor kv_, dkv_, sum_;  ///< scratch [batch * seq, width]
+  PlannedTensor own_;             ///< scratch [tokens, width]
+  PlannedTensor by_rank_;         ///< scratch [ranks * tokens, width]
+  PlannedTensor kv_, dkv_, sum_;  ///< scratch [batch * seq, width]
 };
 
 }  // namespace te::model

@@ -49,8 +49,8 @@ class ContextParallel {
   parallel::SequenceSplit split_;
   ContextExchange exchange_ = ContextExchange::none;
   parallel::Communicator* group_ = nullptr;
-  Tensor positions_;
-  Tensor order_;  ///< int32 [size() * tokens]: the row in sequence order
+  PlannedTensor positions_;
+  PlannedTensor order_;  ///< int32 [size() * tokens]: the row in sequence order
 };
 
 }  // namespace te::model

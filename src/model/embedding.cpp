@@ -87,13 +87,13 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
   const int64_t bytes = kernels::embedding_backward_workspace_bytes(context, dims_.tokens, dims_.hidden);
   if (bytes > 0)
     plan.add(workspace_, "embedding.workspace", MemoryKind::scratch, DType::u8, {bytes},
-             live(Step::embedding_backward));
+             {Buffer::workspace, live(Step::embedding_backward)});
   if (tensor_.sequence())
     plan.add(full_, "embedding.full", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
-             live(Step::embedding) | live(Step::embedding_backward));
+             {Buffer::full, live(Step::embedding) | live(Step::embedding_backward)});
   if (positions_ != nullptr && ranks_.size() > 1)
     plan.add(d_positions_, "embedding.d_positions", MemoryKind::scratch, DType::f32,
-             {ranks_.split().local(), dims_.hidden}, live(Step::embedding_backward));
+             {ranks_.split().local(), dims_.hidden}, {Buffer::d_positions, live(Step::embedding_backward)});
 }
 
 void VocabParallelEmbedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,

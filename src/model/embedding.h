@@ -26,6 +26,7 @@ class VocabParallelEmbedding {
 
  private:
   void dropout(const Context& context, const Tensor& x, const Pass& pass) const;
+  enum class Buffer : uint8_t { workspace, full, d_positions };
 
   parallel::TensorParallel& tensor_;
   const ContextParallel& ranks_;
@@ -34,11 +35,11 @@ class VocabParallelEmbedding {
   float dropout_;
   parameters::Parameter* words_ = nullptr;
   parameters::Parameter* positions_ = nullptr;
-  Tensor workspace_;  ///< scratch of the kernel
-  Tensor full_;       ///< scratch [tokens, hidden], only with sequence parallelism: all tokens
+  PlannedTensor workspace_;  ///< scratch of the kernel
+  PlannedTensor full_;       ///< scratch [tokens, hidden], only with sequence parallelism: all tokens
   /// Scratch [tokens of a sequence on this rank, hidden], only with context parallelism: gradients of the positions, in
   /// the order of the tokens.
-  Tensor d_positions_;
+  PlannedTensor d_positions_;
 };
 
 /// Hidden dropout of this rank's rows of the residual stream. The mask depends only on the token's position in the

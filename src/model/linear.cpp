@@ -51,14 +51,16 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   recomputes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
   if (!weight_->has_value && !gathered)
-    plan.add(weight_operand_.high_precision, spec_.name + ".weight.high_precision", MemoryKind::scratch,
-             DType::bf16, {out(), in()}, forward);
+    plan.add({weight_operand_, weight_operand_.high_precision}, spec_.name + ".weight.high_precision",
+             MemoryKind::scratch, DType::bf16, {out(), in()},
+             {use.tag / Buffer::weight / Buffer::high_precision, forward});
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
                           .rows = out(),
                           .cols = in(),
                           .values = MemoryKind::fp8_weights,
                           .scales = MemoryKind::fp8_state,
+                          .tag = use.tag / Buffer::weight,
                           .rowwise = keeps_rowwise_ ? Lifetime{} : forward,
                           .columnwise = keeps_columnwise_                     ? Lifetime{}
                                         : weight_quantizer_.layouts().rowwise ? backward
@@ -79,43 +81,52 @@ Lifetime LinearUse::saved_life() const {
 
 // Quantized: fprop reads the rowwise layout; wgrad reads the columnwise layout in the backward pass, or high precision.
 // A producer that quantizes needs no high_precision, but calibration does.
-void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use,
+void Linear::plan_operand(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use,
                           bool high_precision_exists) const {
   const std::string name = spec_.name + ".input";
   if (!high_precision_exists) {
-    plan.add(input.high_precision, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
-             input_quantizer_.layouts().columnwise && !input_quantizer_.keeps_high_precision()
-                 ? use.input_life()
-                 : use.saved_life());
+    const bool quantized_wgrad =
+        input_quantizer_.layouts().columnwise && !input_quantizer_.keeps_high_precision();
+    plan.add({input, input.high_precision}, name, MemoryKind::activations, use.dims.dtype,
+             {use.dims.tokens, in()},
+             {use.tag / Buffer::input / Buffer::high_precision,
+              quantized_wgrad ? use.input_life() : use.saved_life()});
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
                          .rows = use.dims.tokens,
                          .cols = in(),
+                         .tag = use.tag / Buffer::input,
                          .rowwise = use.input_life(),
                          .columnwise = use.saved_life(),
                          .keeps_scale = use.recompute == config::Recompute::selective});
 }
 
-void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+void Linear::plan_grad_operand(MemoryPlan& plan, Planned<Operand>& grad, const LinearUse& use, bool deferred,
                                bool high_precision) const {
   const std::string name = spec_.name + ".grad_output";
   const Lifetime wgrad = deferred ? Lifetime{} : use.grad;
   const bool quantized_wgrad =
       grad_quantizer_.layouts().columnwise && !grad_quantizer_.keeps_high_precision();
   if (high_precision || (deferred && !quantized_wgrad)) {
-    plan.add(grad.high_precision, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, out()},
-             quantized_wgrad ? use.grad : wgrad);
+    plan.add({grad, grad.high_precision}, name, MemoryKind::activations, use.dims.dtype,
+             {use.dims.tokens, out()},
+             {use.tag / Buffer::grad_output / Buffer::high_precision, quantized_wgrad ? use.grad : wgrad});
   }
-  grad_quantizer_.plan(
-      plan, grad,
-      {.name = name, .rows = use.dims.tokens, .cols = out(), .rowwise = use.grad, .columnwise = wgrad});
+  grad_quantizer_.plan(plan, grad,
+                       {.name = name,
+                        .rows = use.dims.tokens,
+                        .cols = out(),
+                        .tag = use.tag / Buffer::grad_output,
+                        .rowwise = use.grad,
+                        .columnwise = wgrad});
 }
 
-void Linear::plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums) {
+void Linear::plan_column_sums(MemoryPlan& plan, const LinearUse& use, Lifetime sums) {
   if (bias_ == nullptr || !bias_->trainable) return;
   plan.add(column_sums_, spec_.name + ".column_sums", MemoryKind::scratch, DType::f32,
-           {kernels::quantize_scratch_elements(dims.tokens, out())}, sums);
+           {kernels::quantize_scratch_elements(use.dims.tokens, out())},
+           {use.tag / Buffer::column_sums, sums});
 }
 
 fp8::QuantizeMode Linear::input_mode(const Pass& pass) const {

@@ -54,6 +54,7 @@ kernels::Gemm wgrad(const ReadyOperand& grad, const ReadyOperand& input);
 /// How a layer uses a linear layer; determines the lifetimes of its operands.
 struct LinearUse {
   const Dimensions& dims;
+  ScratchTag tag;  ///< of the linear layer: those with the same tag share scratch
   config::Recompute recompute;
   Step input;  ///< produces x
   Step forward;
@@ -123,15 +124,17 @@ class Linear {
   int64_t out() const { return weight_->shape[0]; }
 
  protected:
+  enum class Buffer : uint8_t { weight, input, grad_output, high_precision, column_sums };
   /// Plans an input of all tokens. `high_precision_exists`: the caller has already planned input.high_precision, or it
   /// is not needed.
-  void plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool high_precision_exists) const;
+  void plan_operand(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use,
+                    bool high_precision_exists) const;
   /// Plans dy. `deferred`: the operands of wgrad are not scratch. `high_precision`: no other tensor has the
   /// high-precision values of dy.
-  void plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+  void plan_grad_operand(MemoryPlan& plan, Planned<Operand>& grad, const LinearUse& use, bool deferred,
                          bool high_precision) const;
   /// `sums`: lifetime of the partial sums of b's gradient.
-  void plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums);
+  void plan_column_sums(MemoryPlan& plan, const LinearUse& use, Lifetime sums);
 
   /// The layouts of an input that a pass needs: an input that is recomputed before wgrad reads it needs no column-wise
   /// layout before that.
@@ -164,13 +167,13 @@ class Linear {
   parameters::Parameter* weight_ = nullptr;
   parameters::Parameter* bias_ = nullptr;
   fp8::Quantizer input_quantizer_, weight_quantizer_, grad_quantizer_;
-  Operand weight_operand_;
+  Planned<Operand> weight_operand_;
   ReadyOperand weight_ready_;  ///< since quantize_weight()
   /// The weight's layouts that are kept from one quantize_weight() to the next.
   bool keeps_rowwise_ = true, keeps_columnwise_ = true;
   bool recomputes_input_ = false;  ///< in the backward pass
   bool early_weight_ = false;      ///< the weight changes between passes only: Gemm::early_b
-  Tensor column_sums_;             ///< scratch: partial sums of b's gradient
+  PlannedTensor column_sums_;      ///< scratch: partial sums of b's gradient
 };
 
 }  // namespace te::model

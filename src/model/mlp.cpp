@@ -50,6 +50,7 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
 LinearUse Mlp::fc1_use() const {
   const Step d_out = can_fuse_activation(linear_fc2_) ? Step::fc2_backward : Step::activation_backward;
   return {.dims = dims_,
+          .tag = Buffer::linear_fc1,
           .recompute = recompute_,
           .input = Step::mlp_norm,
           .forward = Step::fc1,
@@ -60,6 +61,7 @@ LinearUse Mlp::fc1_use() const {
 
 LinearUse Mlp::fc2_use() const {
   return {.dims = dims_,
+          .tag = Buffer::linear_fc2,
           .recompute = recompute_,
           .input = linear_fc1_.can_fuse_forward_activation() ? Step::fc1 : Step::activation,
           .forward = Step::fc2,
@@ -77,14 +79,14 @@ void Mlp::plan_scratch(MemoryPlan& plan) {
   linear_fc1_.plan_scratch(plan, fc1_use());
   linear_fc2_.plan_scratch(plan, fc2_use());
   plan.add(d_act_, name_ + ".d_act", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.ffn},
-           live(Step::fc2_backward, Step::activation_backward));
+           {Buffer::d_act, live(Step::fc2_backward, Step::activation_backward)});
 }
 
 void Mlp::plan_activations(MemoryPlan& plan, FeedForward::Activations& activations) const {
   Activations& a = own(activations);
+  const Step last = can_fuse_activation(linear_fc2_) ? Step::activation_backward : Step::fc1_backward;
   plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1},
-           saved(recompute_, live(Step::fc1, can_fuse_activation(linear_fc2_) ? Step::activation_backward
-                                                                              : Step::fc1_backward)));
+           {Buffer::fc1_out, saved(recompute_, live(Step::fc1, last))});
   linear_fc1_.plan_input(plan, a.fc1_input, fc1_use());
   linear_fc2_.plan_input(plan, a.fc2_input, fc2_use());
 }
@@ -92,7 +94,7 @@ void Mlp::plan_activations(MemoryPlan& plan, FeedForward::Activations& activatio
 void Mlp::plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool deferred) const {
   Gradients& g = own(gradients);
   linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, can_fuse_activation(linear_fc2_));
-  g.fc1_in_place = g.fc1.high_precision.shape.rank() == 0;  // not planned
+  g.fc1_in_place = !g.fc1.high_precision.is_planned();
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }
 
@@ -103,11 +105,11 @@ void Mlp::quantize_weights(const Context& context, bool count) {
 
 void Mlp::plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const {
   Activations& a = own(activations);
-  const auto add = [&](Tensor& slot, const char* name, int64_t width) {
+  const auto add = [&](PlanSlot slot, const char* name, int64_t width) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {rows, width});
   };
   add(a.fc1_out, ".fc1_out", dims_.fc1);
-  add(a.fc2_input.high_precision, ".fc2_input", dims_.ffn);
+  add({a.fc2_input, a.fc2_input.high_precision}, ".fc2_input", dims_.ffn);
 }
 
 std::unique_ptr<FeedForward::Activations> Mlp::first_rows(const FeedForward::Activations& activations,

@@ -25,15 +25,15 @@ class Mlp final : public FeedForward {
 
   /// Tensors that a microbatch saves for the backward pass.
   struct Activations final : FeedForward::Activations {
-    Operand fc1_input, fc2_input;
+    Planned<Operand> fc1_input, fc2_input;
     ReadyOperand fc1_ready, fc2_ready;  ///< the inputs, for wgrad
-    Tensor fc1_out;                     ///< [tokens, fc1 width]
+    PlannedTensor fc1_out;              ///< [tokens, fc1 width]
     /// Both inputs' quantized layouts share memory, so fc2's input is quantized after fc1's GEMM.
     bool inputs_share_memory = false;
   };
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients final : FeedForward::Gradients {
-    Operand fc1, fc2;
+    Planned<Operand> fc1, fc2;
     ReadyOperand fc1_ready, fc2_ready;  ///< for a deferred wgrad
     bool fc1_in_place =
         false;  ///< fc1's values use the memory of fc1_out, which only the activation's gradient reads
@@ -84,6 +84,7 @@ class Mlp final : public FeedForward {
   static bool can_fuse_activation(const Linear& linear) { return linear.can_run_unquantized(); }
   ProducedOperand run_activation(const Context& context, const Activations& a,
                                  const OperandRequest& request) const;
+  enum class Buffer : uint8_t { linear_fc1, linear_fc2, fc1_out, d_act };
   LinearUse fc1_use() const;
   LinearUse fc2_use() const;
 
@@ -95,7 +96,7 @@ class Mlp final : public FeedForward {
   float clamp_;  ///< for clamped kinds
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;
-  Tensor d_act_;  ///< scratch [tokens, ffn]: gradient of linear_fc2's input
+  PlannedTensor d_act_;  ///< scratch [tokens, ffn]: gradient of linear_fc2's input
 };
 
 }  // namespace te::model

@@ -108,9 +108,9 @@ class ModelStage {
   /// Tensors that a chunk saves for one microbatch in flight.
   struct Slot {
     std::deque<LayerActivations> layers;
-    Tensor final_x,
+    PlannedTensor final_x,
         final_h;  ///< last chunk: [residual_rows, hidden], input and output of the final norm (then output's gradient)
-    Norm::Statistics final_statistics;
+    Planned<Norm::Statistics> final_statistics;
   };
   struct Chunk : Stack::Chunk {
     std::deque<Slot> slots;
@@ -142,7 +142,7 @@ class ModelStage {
   bool count_casts_ = false;
   StageHooks hooks_;
 
-  Tensor d_residual_;  ///< [residual_rows, hidden]: the gradient of the residual stream
+  PlannedTensor d_residual_;  ///< [residual_rows, hidden]: the gradient of the residual stream
   std::deque<Chunk> chunks_;
   std::deque<std::deque<LayerGradients>>
       gradients_;  ///< [wgrad slot][layer]; one slot if wgrad is not deferred

@@ -33,18 +33,20 @@ Norm::Norm(ParameterRole role, int layer, const config::ModelConfig& model,
   }
 }
 
-void Norm::plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,
-                           Lifetime lifetime) const {
-  const auto add = [&](Tensor& slot, const char* what) {
-    plan.add(slot, name_ + what, MemoryKind::activations, DType::f32, {tokens}, lifetime);
+void Norm::plan_statistics(MemoryPlan& plan, Planned<Statistics>& statistics, int64_t tokens,
+                           Scratch scratch) const {
+  const auto add = [&](Tensor& slot, const char* what, Buffer buffer) {
+    plan.add({statistics, slot}, name_ + what, MemoryKind::activations, DType::f32, {tokens},
+             {scratch.tag / buffer, scratch.lifetime});
   };
-  add(statistics.rstd, ".rstd");
-  if (layer_norm_) add(statistics.mean, ".mean");
+  add(statistics.rstd, ".rstd", Buffer::rstd);
+  if (layer_norm_) add(statistics.mean, ".mean", Buffer::mean);
 }
 
 void Norm::plan_scratch(MemoryPlan& plan, Step backward) {
   plan.add(sums_, name_ + ".sums", MemoryKind::scratch, DType::f32,
-           {kernels::norm_backward_scratch_elements(gain_->shape[0])}, live(backward));
+           {kernels::norm_backward_scratch_elements(gain_->shape[0])},
+           {ScratchTag(Buffer::sums) / backward, live(backward)});
 }
 
 ProducedOperand Norm::forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,

@@ -23,9 +23,9 @@ class Norm {
     Tensor mean;  ///< [tokens] fp32, LayerNorm only
     Tensor rstd;  ///< [tokens] fp32
   };
-  /// `lifetime` as in MemoryPlan::add.
-  void plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,
-                       Lifetime lifetime = {}) const;
+  /// `scratch` as in MemoryPlan::add.
+  void plan_statistics(MemoryPlan& plan, Planned<Statistics>& statistics, int64_t tokens,
+                       Scratch scratch = {}) const;
   void plan_scratch(MemoryPlan& plan, Step backward);
 
   /// sum = x + delta; produces norm(sum). Without delta, sum must be x.
@@ -40,13 +40,14 @@ class Norm {
                            const OperandRequest& request) const;
 
  private:
+  enum class Buffer : uint8_t { mean, rstd, sums };
   std::string name_;
   bool layer_norm_;
   kernels::NormKind kind_;
   float eps_;
   parameters::Parameter* gain_;
   parameters::Parameter* bias_ = nullptr;
-  Tensor sums_;  ///< scratch: partial sums of the gradients of gain and bias
+  PlannedTensor sums_;  ///< scratch: partial sums of the gradients of gain and bias
 };
 
 }  // namespace te::model

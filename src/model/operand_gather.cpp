@@ -11,23 +11,24 @@ using kernels::ScaleLayout;
 using parallel::TensorParallel;
 
 void OperandGather::plan(MemoryPlan& plan, const Quantizer& quantizer, const std::string& name,
-                         const TensorParallel& ranks, int64_t tokens, int64_t cols, Lifetime lifetime) {
+                         const TensorParallel& ranks, int64_t tokens, int64_t cols, const Scratch& scratch) {
   if (!quantizer.gathers_quantized(ranks, tokens)) return;
   const fp8::OperandLayouts& layouts = quantizer.layouts();
   const int64_t shard = ranks.shard(tokens), size = ranks.size();
   const bool groups = !layouts.one_scale(), places = groups && quantizer.keeps_high_precision();
-  const auto add = [&](Tensor& slot, const char* suffix, DType dtype, Shape shape) {
+  const auto add = [&](PlannedTensor& slot, const char* suffix, Buffer buffer, DType dtype, Shape shape) {
     if (places)
       slot = {nullptr, dtype, shape};
     else
-      plan.add(slot, name + suffix, MemoryKind::scratch, dtype, shape, lifetime);
+      plan.add(slot, name + suffix, MemoryKind::scratch, dtype, shape,
+               {scratch.tag / buffer, scratch.lifetime});
   };
-  add(rowwise, ".rowwise", layouts.format, {shard, cols});
+  add(rowwise, ".rowwise", Buffer::rowwise, layouts.format, {shard, cols});
   if (!groups) return;
   const Shape scales = kernels::scale_shape(ScaleLayout::vectors, shard, cols);
-  add(rowwise_scales, ".rowwise.scale_inv", DType::f32, {size, scales[0], scales[1]});
-  add(columnwise, ".columnwise", layouts.format, {size, cols, shard});
-  add(columnwise_scales, ".columnwise.scale_inv", DType::f32,
+  add(rowwise_scales, ".rowwise.scale_inv", Buffer::rowwise_scales, DType::f32, {size, scales[0], scales[1]});
+  add(columnwise, ".columnwise", Buffer::columnwise, layouts.format, {size, cols, shard});
+  add(columnwise_scales, ".columnwise.scale_inv", Buffer::columnwise_scales, DType::f32,
       kernels::scale_shape(ScaleLayout::vectors, cols, shard));
 }
 
@@ -35,7 +36,7 @@ void OperandGather::plan(MemoryPlan& plan, const Quantizer& quantizer, const std
 // The sizes of all tensors except the last are multiples of 128 bytes, so each has the alignment of the first.
 void OperandGather::place_in(const Tensor& values) {
   size_t end = 0;
-  for (Tensor* slot : {&rowwise, &rowwise_scales, &columnwise, &columnwise_scales}) {
+  for (PlannedTensor* slot : {&rowwise, &rowwise_scales, &columnwise, &columnwise_scales}) {
     slot->data = values.as<char>() + end;
     end += slot->bytes();
   }

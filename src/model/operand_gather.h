@@ -38,7 +38,7 @@ class OperandGather {
   /// For an operand [tokens, cols]; nothing if high-precision rows are gathered. If the operand keeps high-precision
   /// values (Quantizer::keeps_high_precision()), FP8 passes do not need them, so groups are gathered in their memory.
   void plan(MemoryPlan& plan, const Quantizer& quantizer, const std::string& name,
-            const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols, Lifetime lifetime);
+            const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols, const Scratch& scratch);
   /// Memory for this rank's rows of `full`: `high_precision` values and their quantized layouts.
   Operand shard_of(const Quantizer& quantizer, const Operand& full, const Tensor& high_precision,
                    const parallel::TensorParallel& ranks);
@@ -48,13 +48,14 @@ class OperandGather {
                       const Operand& shard, const ProducedOperand& produced, const Operand& full,
                       QuantizeMode mode, const GatherWork& work, const ColumnSums& sums = {}) const;
 
-  Tensor rowwise;  ///< FP8 [shard, cols], of this rank
+  PlannedTensor rowwise;  ///< FP8 [shard, cols], of this rank
   // Only with one scale per 128 values:
-  Tensor rowwise_scales;     ///< fp32 [ranks, ceil(cols / 128), shard], of all ranks
-  Tensor columnwise;         ///< FP8 [ranks, cols, shard], of all ranks
-  Tensor columnwise_scales;  ///< fp32 [shard / 128, cols], of this rank
+  PlannedTensor rowwise_scales;     ///< fp32 [ranks, ceil(cols / 128), shard], of all ranks
+  PlannedTensor columnwise;         ///< FP8 [ranks, cols, shard], of all ranks
+  PlannedTensor columnwise_scales;  ///< fp32 [shard / 128, cols], of this rank
 
  private:
+  enum class Buffer : uint8_t { rowwise, rowwise_scales, columnwise, columnwise_scales };
   void place_in(const Tensor& values);
   void gather_groups(const Context& context, parallel::TensorParallel& ranks, const Tensor& shard,
                      const ReadyOperand& full, const parallel::TensorParallel::Work& work) const;

@@ -46,6 +46,7 @@ OutputLayer::OutputLayer(const LayerConfig& config, parameters::ParameterStore& 
 
 void OutputLayer::plan(MemoryPlan& plan, bool training) {
   const LinearUse use{.dims = dims_,
+                      .tag = Chunk::linear,
                       .recompute = config::Recompute::none,
                       .input = Step::head,
                       .forward = Step::head,
@@ -53,26 +54,28 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
                       .backward = Step::head,
                       .weights = kept_weights_};
   plan_weights(plan, use, training);
-  const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
-    plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, shape, live(Step::head));
+  const auto add = [&](PlannedTensor& slot, const char* name, Chunk tag, DType dtype, Shape shape) {
+    plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, shape, {tag, live(Step::head)});
   };
-  add(logits_, ".logits", dims_.dtype, {chunk_, dims_.vocab});
-  add(losses_, ".losses", DType::f32, {dims_.tokens});
-  if (z_loss_ != 0.0f) add(z_losses_, ".z_losses", DType::f32, {dims_.tokens});
-  if (tensor_.size() > 1) add(statistics_, ".statistics", DType::f32, {tensor_.size(), 3 * chunk_});
-  if (tensor_.sequence()) add(full_, ".full", dims_.dtype, {dims_.tokens, dims_.hidden});
-  const auto storage = [&](const fp8::Quantizer& quantizer, Operand& operand, const char* name,
-                           int64_t width) {
+  add(logits_, ".logits", Chunk::logits, dims_.dtype, {chunk_, dims_.vocab});
+  add(losses_, ".losses", Chunk::losses, DType::f32, {dims_.tokens});
+  if (z_loss_ != 0.0f) add(z_losses_, ".z_losses", Chunk::z_losses, DType::f32, {dims_.tokens});
+  if (tensor_.size() > 1)
+    add(statistics_, ".statistics", Chunk::statistics, DType::f32, {tensor_.size(), 3 * chunk_});
+  if (tensor_.sequence()) add(full_, ".full", Chunk::full, dims_.dtype, {dims_.tokens, dims_.hidden});
+  const auto storage = [&](const fp8::Quantizer& quantizer, Planned<Operand>& operand, const char* name,
+                           Buffer tag, int64_t width) {
     quantizer.plan(plan, operand,
                    {.name = spec_.name + name,
                     .rows = chunk_,
                     .cols = width,
                     .scales = MemoryKind::scratch,
+                    .tag = use.tag / tag,
                     .rowwise = live(Step::head),
                     .columnwise = live(Step::head)});
   };
-  storage(input_quantizer_, input_, ".input", dims_.hidden);
-  storage(grad_quantizer_, grad_, ".grad_output", dims_.vocab);
+  storage(input_quantizer_, input_, ".input", Buffer::input, dims_.hidden);
+  storage(grad_quantizer_, grad_, ".grad_output", Buffer::grad_output, dims_.vocab);
 }
 
 void OutputLayer::logits(const Context& context, const Tensor& h, const Tensor& out) const {

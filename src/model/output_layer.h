@@ -35,6 +35,7 @@ class OutputLayer : public Linear {
   kernels::MegakernelGemm megakernel_logits() const { return {.weight = weight_->value}; }
 
  private:
+  enum class Chunk : uint8_t { linear, logits, losses, z_losses, statistics, full };
   /// The operand of `values`; its quantized layouts, if any, are in `storage`.
   ReadyOperand complete(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
                         const Operand& storage, const Pass& pass) const;
@@ -46,12 +47,12 @@ class OutputLayer : public Linear {
   int64_t vocab_, chunk_;
   float z_loss_;
   // Scratch of Step::head:
-  Tensor logits_;         ///< [chunk, shard of the padded vocabulary]
-  Operand input_, grad_;  ///< memory of a chunk's quantized layouts
-  Tensor losses_;         ///< [tokens] fp32
-  Tensor z_losses_;       ///< the same, only with a z-loss
-  Tensor statistics_;     ///< [ranks, 3, chunk] fp32, only with several tensor-parallel ranks
-  Tensor full_;           ///< [tokens, hidden], only with sequence parallelism
+  PlannedTensor logits_;           ///< [chunk, shard of the padded vocabulary]
+  Planned<Operand> input_, grad_;  ///< memory of a chunk's quantized layouts
+  PlannedTensor losses_;           ///< [tokens] fp32
+  PlannedTensor z_losses_;         ///< the same, only with a z-loss
+  PlannedTensor statistics_;       ///< [ranks, 3, chunk] fp32, only with several tensor-parallel ranks
+  PlannedTensor full_;             ///< [tokens, hidden], only with sequence parallelism
 };
 
 }  // namespace te::model

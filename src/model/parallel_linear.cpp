@@ -44,27 +44,29 @@ ColumnParallelLinear::ColumnParallelLinear(LinearId id, const std::vector<int64_
     : Linear(column_spec(id, blocks, in, bias, init_std, tensor), parameters, recipe, tensor) {}
 
 void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
-  plan_column_sums(plan, use.dims, use.grad);
+  plan_column_sums(plan, use, use.grad);
   if (!tensor_.sequence()) return;
-  const auto add = [&](Tensor& slot, const char* name, int64_t rows, Lifetime lifetime) {
-    plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
+  const auto add = [&](PlannedTensor& slot, const char* name, int64_t rows, Gathered what,
+                       Lifetime lifetime) {
+    plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()},
+             {use.tag / what, lifetime});
   };
-  add(shard_high_precision_, ".shard", use.dims.residual_rows, use.input_life());
+  add(shard_high_precision_, ".shard", use.dims.residual_rows, Gathered::shard, use.input_life());
   gather_.plan(plan, input_quantizer_, spec_.name + ".shard", tensor_, use.dims.tokens, in(),
-               use.input_life());
-  add(full_dx_, ".full_dx", use.dims.tokens, live(use.backward));
+               {use.tag / Gathered::shard_layouts, use.input_life()});
+  add(full_dx_, ".full_dx", use.dims.tokens, Gathered::full_dx, live(use.backward));
 }
 
 // The producer writes this rank's tokens to shard_. `input` has all tokens, without high-precision values if the ranks
 // gather quantized rows.
-void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const {
+void ColumnParallelLinear::plan_input(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use) const {
   const bool quantized = tensor_.sequence() && input_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
   plan_operand(plan, input, use, quantized && !input_quantizer_.keeps_high_precision());
 }
 
 // A producer that quantizes needs no high-precision values, but calibration and in-place producers do.
-void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
-                                     bool high_precision) const {
+void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Planned<Operand>& grad, const LinearUse& use,
+                                     bool deferred, bool high_precision) const {
   plan_grad_operand(plan, grad, use, deferred, high_precision);
 }
 
@@ -125,16 +127,16 @@ RowParallelLinear::RowParallelLinear(LinearId id, int64_t in, int64_t out, bool 
     : Linear(row_spec(id, in, out, bias, init_std, tensor), parameters, recipe, tensor) {}
 
 void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
-  plan_column_sums(plan, use.dims, live(use.backward));
+  plan_column_sums(plan, use, live(use.backward));
   if (!tensor_.sequence()) return;
   plan.add(full_y_, spec_.name + ".full_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
-           live(use.forward));
+           {use.tag / Gathered::full_y, live(use.forward)});
   gather_.plan(plan, grad_quantizer_, spec_.name + ".shard_dy", tensor_, use.dims.tokens, out(),
-               live(use.backward));
+               {use.tag / Gathered::shard_layouts, live(use.backward)});
 }
 
 // dy is the gradient of the residual stream, which other code keeps. Memory is needed only if it is gathered.
-void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
+void RowParallelLinear::plan_grad(MemoryPlan& plan, Planned<Operand>& grad, const LinearUse& use,
                                   bool deferred) const {
   const bool gathers_high_precision = !grad_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
   plan_grad_operand(plan, grad, use, deferred,

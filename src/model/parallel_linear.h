@@ -27,9 +27,9 @@ class ColumnParallelLinear : public Linear {
                        parallel::TensorParallel& tensor);
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
-  void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const;
+  void plan_input(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use) const;
   /// `high_precision`: plan grad.high_precision; if false, the caller sets it, except if a deferred wgrad reads it.
-  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+  void plan_grad(MemoryPlan& plan, Planned<Operand>& grad, const LinearUse& use, bool deferred,
                  bool high_precision = true) const;
 
   /// True if forward() supports an activation in the current passes; a quantized layer also quantizes its output.
@@ -60,12 +60,13 @@ class ColumnParallelLinear : public Linear {
     return input.rowwise && input.one_scale() && weight.rowwise && weight.one_scale() &&
            tensor_.gathers_at_once();
   }
+  enum class Gathered : uint8_t { shard, shard_layouts, full_dx };
   // Scratch of sequence parallelism:
   Operand
       shard_;  ///< [residual_rows, in]: this rank's tokens of the current input, in the input's memory or here:
-  Tensor shard_high_precision_;
+  PlannedTensor shard_high_precision_;
   OperandGather gather_;
-  Tensor full_dx_;  ///< [tokens, in]: this rank's summand of dx
+  PlannedTensor full_dx_;  ///< [tokens, in]: this rank's summand of dx
 };
 
 class RowParallelLinear : public Linear {
@@ -74,11 +75,11 @@ class RowParallelLinear : public Linear {
                     parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
-  void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use,
+  void plan_input(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use,
                   bool high_precision_exists = false) const {
     plan_operand(plan, input, use, high_precision_exists);
   }
-  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred) const;
+  void plan_grad(MemoryPlan& plan, Planned<Operand>& grad, const LinearUse& use, bool deferred) const;
 
   /// For the producer of x, [tokens, in].
   OperandRequest input_request(const Operand& input, const Pass& pass) const;
@@ -98,8 +99,9 @@ class RowParallelLinear : public Linear {
                         const EpilogueActivation& activation = {});
 
  private:
+  enum class Gathered : uint8_t { full_y, shard_layouts };
   // Scratch of sequence parallelism:
-  Tensor full_y_;         ///< [tokens, out]: this rank's summand of y
+  PlannedTensor full_y_;  ///< [tokens, out]: this rank's summand of y
   OperandGather gather_;  ///< [residual_rows, out]: quantized dy
 };
 

@@ -31,18 +31,20 @@ QkNorm::QkNorm(int layer, const config::ModelConfig& model, parameters::Paramete
 void QkNorm::plan_activations(MemoryPlan& plan, Activations& a, const Dimensions& dims,
                               Lifetime lifetime) const {
   plan.add(a.raw, name_ + ".raw_qk", MemoryKind::activations, dims.dtype,
-           {dims.tokens, shape_.q_width() + shape_.k_width()}, lifetime);
+           {dims.tokens, shape_.q_width() + shape_.k_width()}, {Buffer::raw, lifetime});
   plan.add(a.rstd, name_ + ".qk_rstd", MemoryKind::activations, DType::f32,
-           {dims.tokens, kernels::qk_norm_pieces(shape_, q_->shape[0], k_->shape[0])}, lifetime);
+           {dims.tokens, kernels::qk_norm_pieces(shape_, q_->shape[0], k_->shape[0])},
+           {Buffer::rstd, lifetime});
   if (ranks_ == nullptr) return;
   plan.add(a.sums, name_ + ".qk_norm_sums", MemoryKind::scratch, DType::f32,
            {dims.tokens, kernels::qk_norm_pieces(shape_, q_->shape[0], k_->shape[0])},
-           live(Step::qkv) | live(Step::attention_backward));
+           {Buffer::sums, live(Step::qkv) | live(Step::attention_backward)});
 }
 
 void QkNorm::plan_scratch(MemoryPlan& plan) {
   plan.add(gain_sums_, name_ + ".qk_sums", MemoryKind::scratch, DType::f32,
-           {kernels::qk_norm_scratch_elements(q_->shape[0], k_->shape[0])}, live(Step::attention_backward));
+           {kernels::qk_norm_scratch_elements(q_->shape[0], k_->shape[0])},
+           {Buffer::gain_sums, live(Step::attention_backward)});
 }
 
 void QkNorm::forward(const Context& context, const Tensor& qkv, const Activations& a) const {

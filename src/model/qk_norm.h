@@ -21,9 +21,9 @@ class QkNorm {
 
   /// Tensors that a pass saves for the backward pass; empty if there is none.
   struct Activations {
-    Tensor raw;   ///< [tokens, q and k of this rank]: input of the norm
-    Tensor rstd;  ///< [tokens, pieces] fp32
-    Tensor sums;  ///< scratch [tokens, pieces] fp32, only if shares_norms()
+    PlannedTensor raw;   ///< [tokens, q and k of this rank]: input of the norm
+    PlannedTensor rstd;  ///< [tokens, pieces] fp32
+    PlannedTensor sums;  ///< scratch [tokens, pieces] fp32, only if shares_norms()
   };
   /// True if a norm spans the tensor-parallel ranks; passes then need Activations::sums.
   static bool shares_norms(const config::ModelConfig& model, const parallel::TensorParallel& tensor) {
@@ -39,6 +39,7 @@ class QkNorm {
   void backward(const Context& context, const Tensor& dqkv, const Activations& activations) const;
 
  private:
+  enum class Buffer : uint8_t { raw, rstd, sums, gain_sums };
   std::string name_;
   kernels::QkShape shape_;
   float eps_;
@@ -46,7 +47,7 @@ class QkNorm {
   parameters::Parameter* q_;
   parameters::Parameter* k_;
   parallel::Communicator* ranks_ = nullptr;  ///< ranks that a norm spans; null: one rank
-  Tensor gain_sums_;                         ///< scratch: partial sums of the gains' gradients
+  PlannedTensor gain_sums_;                  ///< scratch: partial sums of the gains' gradients
 };
 
 }  // namespace te::model

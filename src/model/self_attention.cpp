@@ -31,6 +31,7 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const Lay
 
 LinearUse SelfAttention::qkv_use() const {
   return {.dims = dims_,
+          .tag = Buffer::linear_qkv,
           .recompute = recompute_,
           .input = Step::input_norm,
           .forward = Step::qkv,
@@ -41,6 +42,7 @@ LinearUse SelfAttention::qkv_use() const {
 
 LinearUse SelfAttention::proj_use() const {
   return {.dims = dims_,
+          .tag = Buffer::linear_proj,
           .recompute = requantizes_output_ ? config::Recompute::selective : recompute_,
           .input = Step::proj,  // attention's output is quantized in this step
           .forward = Step::proj,
@@ -63,22 +65,23 @@ void SelfAttention::plan_scratch(MemoryPlan& plan, const Context& context) {
   attention_.plan_scratch(plan, context);
   if (attention_.keeps_heads())
     plan.add(qkv_, name_ + ".qkv_of_tokens", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.qkv},
-             live(Step::qkv, Step::attention));
+             {Buffer::qkv_of_tokens, live(Step::qkv, Step::attention)});
   linear_proj_.plan_scratch(plan, proj_use());
   plan.add(d_o_, name_ + ".d_attention_out", MemoryKind::scratch, dims_.dtype,
-           {dims_.tokens, dims_.attention}, live(Step::proj_backward, Step::attention_backward));
+           {dims_.tokens, dims_.attention},
+           {Buffer::d_out, live(Step::proj_backward, Step::attention_backward)});
 }
 
 void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a) const {
-  const auto save = [&](Tensor& slot, const char* what, DType dtype, Shape shape, Step made) {
+  const auto save = [&](PlanSlot slot, const char* what, DType dtype, Shape shape, Buffer buffer, Step made) {
     plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape,
-             saved(recompute_, live(made, Step::attention_backward)));
+             {buffer, saved(recompute_, live(made, Step::attention_backward))});
   };
   a.core = &attention_;
-  save(a.qkv, ".qkv", dims_.dtype, attention_.kept_shape(), Step::qkv);
-  save(a.lse, ".lse", DType::f32, attention_.lse_shape(), Step::attention);
-  save(a.proj_input.high_precision, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention},
-       Step::attention);
+  save(a.qkv, ".qkv", dims_.dtype, attention_.kept_shape(), Buffer::qkv, Step::qkv);
+  save(a.lse, ".lse", DType::f32, attention_.lse_shape(), Buffer::lse, Step::attention);
+  save({a.proj_input, a.proj_input.high_precision}, ".attention_out", dims_.dtype,
+       {dims_.tokens, dims_.attention}, Buffer::out, Step::attention);
   if (qk_norm_)
     qk_norm_->plan_activations(plan, a.qk_norm, dims_,
                                saved(recompute_, live(Step::qkv, Step::attention_backward)));

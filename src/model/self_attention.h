@@ -19,18 +19,18 @@ class SelfAttention {
 
   /// Tensors that a microbatch saves for the backward pass.
   struct Activations {
-    Operand qkv_input;
+    Planned<Operand> qkv_input;
     ReadyOperand qkv_ready, proj_ready;  ///< the linear layers' inputs, for wgrad
-    Tensor qkv;  ///< DotProductAttention::kept_shape(): q | k | v, normalized and rotated
+    PlannedTensor qkv;  ///< DotProductAttention::kept_shape(): q | k | v, normalized and rotated
     QkNorm::Activations qk_norm;
-    Tensor lse;          ///< fp32, DotProductAttention::lse_shape()
-    Operand proj_input;  ///< high_precision is the attention output
+    PlannedTensor lse;            ///< fp32, DotProductAttention::lse_shape()
+    Planned<Operand> proj_input;  ///< high_precision is the attention output
     /// The attention implementation of qkv and lse; plan_activations() sets that of this layer.
     const CoreAttention* core = nullptr;
   };
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients {
-    Operand qkv, proj;
+    Planned<Operand> qkv, proj;
     ReadyOperand qkv_ready, proj_ready;  ///< for a deferred wgrad
   };
   void plan_weights(MemoryPlan& plan, bool training, bool deferred);
@@ -69,6 +69,7 @@ class SelfAttention {
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
 
  private:
+  enum class Buffer : uint8_t { linear_qkv, linear_proj, qkv, qkv_of_tokens, lse, out, d_out };
   LinearUse qkv_use() const;
   LinearUse proj_use() const;
   ProducedOperand attention_backward(const Context& context, const Activations& a,
@@ -83,8 +84,8 @@ class SelfAttention {
   std::unique_ptr<QkNorm> qk_norm_;  ///< null: none
   DotProductAttention attention_;
   RowParallelLinear linear_proj_;
-  Tensor qkv_;  ///< scratch [tokens, qkv width], only if attention saves qkv in another order
-  Tensor d_o_;  ///< scratch [tokens, attention width]: gradient of linear_proj's input
+  PlannedTensor qkv_;  ///< scratch [tokens, qkv width], only if attention saves qkv in another order
+  PlannedTensor d_o_;  ///< scratch [tokens, attention width]: gradient of linear_proj's input
 };
 
 }  // namespace te::model

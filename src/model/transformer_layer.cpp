@@ -57,16 +57,18 @@ void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
   if (pre_) mlp_norms_.before->plan_scratch(plan, Step::mlp_norm_backward);
   if (post_) mlp_norms_.after->plan_scratch(plan, Step::fc2_backward);
   feed_forward_->plan_scratch(plan);
-  const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
+  const auto add = [&](PlannedTensor& slot, const char* name, Buffer buffer, Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {dims_.residual_rows, dims_.hidden},
-             lifetime);
+             {buffer, lifetime});
   };
-  add(d_branch_, ".d_branch",
+  add(d_branch_, ".d_branch", Buffer::d_branch,
       live(Step::fc1_backward, Step::mlp_norm_backward) |
           live(Step::qkv_backward, Step::input_norm_backward));
   if (has_branch_gradient())
-    add(d_output_, ".d_output", live(Step::fc2_backward) | live(Step::proj_backward));
-  if (parallel_) add(d_parallel_, ".d_parallel", live(Step::mlp_norm_backward, Step::input_norm_backward));
+    add(d_output_, ".d_output", Buffer::d_output, live(Step::fc2_backward) | live(Step::proj_backward));
+  if (parallel_)
+    add(d_parallel_, ".d_parallel", Buffer::d_parallel,
+        live(Step::mlp_norm_backward, Step::input_norm_backward));
 }
 
 void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
@@ -77,29 +79,30 @@ void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
 // Selective recompute recomputes the outputs of norms and activations, which are cheap and most of the saved memory.
 void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
   const Shape stream{dims_.residual_rows, dims_.hidden};
-  const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
-    plan.add(slot, name_ + name, MemoryKind::activations, dims_.dtype, stream, lifetime);
+  const auto add = [&](PlannedTensor& slot, const char* name, Buffer buffer, Lifetime lifetime) {
+    plan.add(slot, name_ + name, MemoryKind::activations, dims_.dtype, stream, {buffer, lifetime});
   };
-  const auto statistics = [&](const Norms& norms, Norm::Statistics& before, Lifetime until_before,
-                              Norm::Statistics& after, Lifetime until_after) {
-    if (pre_)
-      norms.before->plan_statistics(plan, before, dims_.residual_rows, saved(recompute_, until_before));
-    if (post_) norms.after->plan_statistics(plan, after, dims_.residual_rows, saved(recompute_, until_after));
+  const auto statistics = [&](const std::unique_ptr<Norm>& norm, Planned<Norm::Statistics>& slots,
+                              Buffer buffer, Lifetime lifetime) {
+    if (norm) norm->plan_statistics(plan, slots, dims_.residual_rows, {buffer, saved(recompute_, lifetime)});
   };
   const Lifetime after1 = live(Step::proj, Step::proj_backward), after2 = live(Step::fc2, Step::fc2_backward);
-  statistics(attention_norms_, a.norm1, live(Step::input_norm, Step::input_norm_backward), a.post_norm1,
-             after1);
+  statistics(attention_norms_.before, a.norm1, Buffer::norm1,
+             live(Step::input_norm, Step::input_norm_backward));
+  statistics(attention_norms_.after, a.post_norm1, Buffer::post_norm1, after1);
   attention_.plan_activations(plan, a.attention);
   const Lifetime read_again = kLayerOutput | live(Step::fc2_backward, Step::mlp_norm_backward);
-  add(a.x_mid, ".x_mid", parallel_ ? kLayerOutput : saved(recompute_, read_again));
-  statistics(mlp_norms_, a.norm2, live(Step::mlp_norm, Step::mlp_norm_backward), a.post_norm2, after2);
+  add(a.x_mid, ".x_mid", Buffer::x_mid, parallel_ ? kLayerOutput : saved(recompute_, read_again));
+  statistics(mlp_norms_.before, a.norm2, Buffer::norm2, live(Step::mlp_norm, Step::mlp_norm_backward));
+  statistics(mlp_norms_.after, a.post_norm2, Buffer::post_norm2, after2);
   a.feed_forward = feed_forward_->make_activations();
   feed_forward_->plan_activations(plan, *a.feed_forward);
   if (post_) {
-    add(a.attention_out, ".attention_branch", saved(recompute_, after1));
-    add(a.mlp_out, ".mlp_branch", saved(recompute_, after2));
+    add(a.attention_out, ".attention_branch", Buffer::attention_out, saved(recompute_, after1));
+    add(a.mlp_out, ".mlp_branch", Buffer::mlp_out, saved(recompute_, after2));
   }
-  plan.add(a.delta, name_ + ".delta", MemoryKind::scratch, dims_.dtype, stream, kLayerOutput);
+  plan.add(a.delta, name_ + ".delta", MemoryKind::scratch, dims_.dtype, stream,
+           {Buffer::delta, kLayerOutput});
 }
 
 void TransformerLayer::plan_gradients(MemoryPlan& plan, LayerGradients& g, bool deferred) const {

@@ -28,14 +28,14 @@ namespace te::model {
 /// Tensors of one layer that the backward pass of a microbatch reads. training.recompute determines which of them are
 /// saved and which are scratch (plan_activations).
 struct LayerActivations {
-  Tensor x_in;                              ///< [residual_rows, hidden]
-  Norm::Statistics norm1, norm2;            ///< of the norms before the sublayers
-  Norm::Statistics post_norm1, post_norm2;  ///< of the norms after the sublayers
+  PlannedTensor x_in;                                ///< [residual_rows, hidden]
+  Planned<Norm::Statistics> norm1, norm2;            ///< of the norms before the sublayers
+  Planned<Norm::Statistics> post_norm1, post_norm2;  ///< of the norms after the sublayers
   SelfAttention::Activations attention;
-  Tensor x_mid;  ///< [residual_rows, hidden]
+  PlannedTensor x_mid;  ///< [residual_rows, hidden]
   std::unique_ptr<FeedForward::Activations> feed_forward;
-  Tensor delta;  ///< scratch [residual_rows, hidden]: a sublayer's output until the next norm adds it
-  Tensor attention_out,
+  PlannedTensor delta;  ///< scratch [residual_rows, hidden]: a sublayer's output until the next norm adds it
+  PlannedTensor attention_out,
       mlp_out;  ///< [residual_rows, hidden], norm_placement post or both: inputs of the norms
 };
 
@@ -149,6 +149,19 @@ class TransformerLayer {
   /// True if the gradient of a sublayer's output differs from that of the residual stream.
   bool has_branch_gradient() const { return post_ || dropout_ != 0.0f; }
 
+  enum class Buffer : uint8_t {
+    norm1,
+    norm2,
+    post_norm1,
+    post_norm2,
+    x_mid,
+    attention_out,
+    mlp_out,
+    delta,
+    d_branch,
+    d_output,
+    d_parallel
+  };
   int index_;
   std::string name_;
   parallel::TensorParallel& tensor_;
@@ -164,9 +177,9 @@ class TransformerLayer {
   Norms mlp_norms_;
   std::unique_ptr<FeedForward> feed_forward_;
   // Scratch [residual_rows, hidden]:
-  Tensor d_branch_;  ///< gradient of a sublayer's input
-  Tensor d_output_;  ///< with has_branch_gradient(): gradient of its output
-  Tensor
+  PlannedTensor d_branch_;  ///< gradient of a sublayer's input
+  PlannedTensor d_output_;  ///< with has_branch_gradient(): gradient of its output
+  PlannedTensor
       d_parallel_;  ///< parallel_residual: d_residual plus the MLP's gradient, while attention still reads d_residual
 };
 

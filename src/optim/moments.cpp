@@ -39,11 +39,12 @@ void decode(const uint8_t* codes, const uint8_t* exponents, int64_t n, T* out) {
 
 }  // namespace
 
-void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n, MemoryPlace place) {
-  plan.add(place, values, name, MemoryKind::optimizer, dtype, {n});
-  if (!blocks()) return;
-  plan.add(place, exponents, fmt::format("{}.exponents", name), MemoryKind::optimizer, DType::u8,
-           {kernels::granules_of(n)});
+void Moments::plan(MemoryPlan& plan, Planned<Moments>& moments, const char* name, DType dtype, int64_t n,
+                   MemoryPlace place) {
+  plan.add(place, {moments, moments.values}, name, MemoryKind::optimizer, dtype, {n});
+  if (!moments.blocks()) return;
+  plan.add(place, {moments, moments.exponents}, fmt::format("{}.exponents", name), MemoryKind::optimizer,
+           DType::u8, {kernels::granules_of(n)});
 }
 
 int64_t Moments::offset_of(int64_t first, int64_t count) const {

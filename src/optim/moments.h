@@ -40,9 +40,9 @@ struct Moments {
   /// Writes FP32 values from host memory, rounded to nearest; `rounded`: scratch memory of the same size. Synchronous.
   void write(const Context& context, const float* host, void* rounded) const;
   void zero(const Context& context) const;
-  /// Plans memory for n elements.
-  void plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n,
-            MemoryPlace place = MemoryPlace::device);
+  /// Plans memory of `moments` for n elements.
+  static void plan(MemoryPlan& plan, Planned<Moments>& moments, const char* name, DType dtype, int64_t n,
+                   MemoryPlace place = MemoryPlace::device);
 
  private:
   /// Position in `values` of elements [first, first + count) of the shard, or -1.

@@ -59,19 +59,20 @@ void Muon::plan(MemoryPlan& plan, Lifetime update) {
 
 void Muon::plan_scratch(MemoryPlan& plan, Lifetime update, int64_t window, int64_t shared, int64_t elements,
                         int64_t side) {
-  const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
-    plan.add(slot, name, MemoryKind::scratch, dtype, shape, update);
+  const auto add = [&](PlannedTensor& slot, const char* name, Buffer buffer, DType dtype, Shape shape) {
+    plan.add(slot, name, MemoryKind::scratch, dtype, shape, {buffer, update});
   };
   // U is not multiplied by the loss scale, so FP16 would underflow.
   const DType values = parameters_.layout().dtype, dtype = values == DType::f16 ? DType::bf16 : values;
-  add(update_, "muon.update", dtype, {window});
-  if (shared > 0) add(parts_, "muon.parts", dtype, {groups_.tensor().size(), shared});
-  add(x_, "muon.x", dtype, {elements});
-  add(product_, "muon.product", dtype, {elements});
-  add(gram_, "muon.gram", dtype, {side * side});
-  add(gram_squared_, "muon.gram_squared", dtype, {side * side});
-  add(sum_, "muon.sum", DType::f32, {1});
-  add(sum_scratch_, "muon.sum_scratch", DType::f32, {kernels::sum_of_squares_scratch_elements()});
+  add(update_, "muon.update", Buffer::update, dtype, {window});
+  if (shared > 0) add(parts_, "muon.parts", Buffer::parts, dtype, {groups_.tensor().size(), shared});
+  add(x_, "muon.x", Buffer::x, dtype, {elements});
+  add(product_, "muon.product", Buffer::product, dtype, {elements});
+  add(gram_, "muon.gram", Buffer::gram, dtype, {side * side});
+  add(gram_squared_, "muon.gram_squared", Buffer::gram_squared, dtype, {side * side});
+  add(sum_, "muon.sum", Buffer::sum, DType::f32, {1});
+  add(sum_scratch_, "muon.sum_scratch", Buffer::sum_scratch, DType::f32,
+      {kernels::sum_of_squares_scratch_elements()});
 }
 
 // --- a step ------------------------------------------------------------------------------------------------

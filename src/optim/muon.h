@@ -84,11 +84,12 @@ class Muon {
   const parallel::Groups& groups_;
   std::vector<std::vector<const parameters::Parameter*>> buckets_;  ///< matrices per bucket
   // Scratch of an update, in the model's dtype:
-  Tensor update_;               ///< U of a bucket; with one data-parallel rank, of a parameter
-  Tensor parts_;                ///< [TP ranks, part of a parameter]; only with several TP ranks
-  Tensor x_, product_;          ///< the largest matrix
-  Tensor gram_, gram_squared_;  ///< the largest [min(rows, cols), min(rows, cols)]
-  Tensor sum_, sum_scratch_;    ///< fp32: of the norm
+  enum class Buffer : uint8_t { update, parts, x, product, gram, gram_squared, sum, sum_scratch };
+  PlannedTensor update_;               ///< U of a bucket; with one data-parallel rank, of a parameter
+  PlannedTensor parts_;                ///< [TP ranks, part of a parameter]; only with several TP ranks
+  PlannedTensor x_, product_;          ///< the largest matrix
+  PlannedTensor gram_, gram_squared_;  ///< the largest [min(rows, cols), min(rows, cols)]
+  PlannedTensor sum_, sum_scratch_;    ///< fp32: of the norm
 };
 
 }  // namespace te::optim

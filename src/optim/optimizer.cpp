@@ -74,8 +74,9 @@ void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
   for (const AdamWRun& run : adamw_runs_) with_both += run.count;
   const bool offloads = config_.offload != config::Offload::none;
   const MemoryPlace place = offloads ? MemoryPlace::host : MemoryPlace::device;
-  exp_avg.plan(plan, "exp_avg", dtype_of(config_.exp_avg_dtype, DType::e4m3), size, place);
-  exp_avg_sq.plan(plan, "exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype, DType::u8), with_both, place);
+  Moments::plan(plan, exp_avg, "exp_avg", dtype_of(config_.exp_avg_dtype, DType::e4m3), size, place);
+  Moments::plan(plan, exp_avg_sq, "exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype, DType::u8), with_both,
+                place);
   if (offloads) plan_ring(plan);
   if (config_.name == config::OptimizerName::muon) muon_.plan(plan, update);
   if (exp_avg.values.dtype != DType::f32 || exp_avg_sq.values.dtype != DType::f32) {
@@ -114,12 +115,12 @@ void Optimizer::plan_ring(MemoryPlan& plan) {
   for (const AdamWRun& run : adamw_runs_)
     chunks.push_back({parameters_.segments()[run.segment].shard + run.begin, run.count});
   const int64_t slots = std::clamp<int64_t>(static_cast<int64_t>(chunks.size()), 1, kSlots);
-  const auto add = [&](const Moments& moments, Moments& in_slots, const char* name) {
+  const auto add = [&](const Moments& moments, Planned<Moments>& in_slots, const char* name) {
     const auto kind = MemoryKind::offload_slots;
-    plan.add(in_slots.values, name, kind, moments.values.dtype, {slots * slot});
+    plan.add({in_slots, in_slots.values}, name, kind, moments.values.dtype, {slots * slot});
     ring_.pass(moments.values, in_slots.values, 1);
     if (!moments.blocks()) return;
-    plan.add(in_slots.exponents, fmt::format("{}.exponents", name), kind, DType::u8,
+    plan.add({in_slots, in_slots.exponents}, fmt::format("{}.exponents", name), kind, DType::u8,
              {slots * slot / kGranule});
     ring_.pass(moments.exponents, in_slots.exponents, kGranule);
   };

@@ -92,8 +92,8 @@ class Optimizer {
   Tensor z_loss_sum() const { return z_loss_ ? field(2, DType::f32) : Tensor{}; }  ///< empty without z-loss
   const int32_t* skip_flag() const { return field(5, DType::i32).as<int32_t>(); }
 
-  Moments exp_avg;     ///< [shard_size]; momentum for matrices of Muon
-  Moments exp_avg_sq;  ///< likewise, without matrices of Muon
+  Planned<Moments> exp_avg;     ///< [shard_size]; momentum for matrices of Muon
+  Planned<Moments> exp_avg_sq;  ///< likewise, without matrices of Muon
 
  private:
   /// Elements of a segment that one AdamW launch updates.
@@ -127,13 +127,13 @@ class Optimizer {
   Muon muon_;
   std::vector<AdamWRun> adamw_runs_;
   int64_t updates_ = 0;
-  StateRing ring_;     ///< one chunk per entry of adamw_runs_; empty without optimizer.offload
-  Tensor slot_mains_;  ///< in the ring's slots
-  Moments slot_exp_avg_, slot_exp_avg_sq_;  ///< likewise
-  std::vector<MomentRuns> runs_;            ///< per entry of adamw_runs_; empty if both moments are FP32
-  Tensor run_table_;                        ///< u8, runs_ on the device
-  Tensor status_;                           ///< u8 [sizeof(StepStatus)]
-  Tensor scratch_;                          ///< for the gradient norm
+  StateRing ring_;            ///< one chunk per entry of adamw_runs_; empty without optimizer.offload
+  PlannedTensor slot_mains_;  ///< in the ring's slots
+  Planned<Moments> slot_exp_avg_, slot_exp_avg_sq_;  ///< likewise
+  std::vector<MomentRuns> runs_;  ///< per entry of adamw_runs_; empty if both moments are FP32
+  PlannedTensor run_table_;       ///< u8, runs_ on the device
+  PlannedTensor status_;          ///< u8 [sizeof(StepStatus)]
+  PlannedTensor scratch_;         ///< for the gradient norm
   HostBuffer host_status_;
 };
 

@@ -91,7 +91,7 @@ class TensorParallel {
   bool sequence_;
   int pieces_;
   PeerTransport* copies_;       ///< copy-engine transport, or null
-  Tensor slots_;                ///< [(size - 1) * shard, width], for copies_
+  PlannedTensor slots_;         ///< [(size - 1) * shard, width], for copies_
   std::shared_ptr<Side> side_;  ///< created at the first use
 };
 

@@ -29,7 +29,7 @@ Parameter* ParameterStore::add(ParameterSpec spec) {
 }
 
 void ParameterStore::bind(const Context& context) {
-  if (fp32() && !layout_.divides()) mains = values;
+  if (fp32() && !layout_.divides()) mains = Tensor(values);
   int64_t dense_value = 0, vector = vectors_;  // with dropped values, and with sharded gradients
   std::array<int64_t, kGradientGroups.size()> unquantized{};
   for (Parameter& parameter : parameters_) {

@@ -286,13 +286,13 @@ class ParameterStore {
   /// The values that this rank stores between passes: all, or the bytes; if sharded, this rank's pieces.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
-  Tensor values;  ///< [flat_size]; less with dropped or sharded values
+  PlannedTensor values;  ///< [flat_size]; less with dropped or sharded values
   /// [shard_size] fp32, or u16 remainders with split(). In an FP32 model: the values with one data-parallel rank, else
   /// empty.
-  Tensor mains;
-  Tensor bytes;  ///< u8: buckets that gather bytes; of sharded ones this rank's segments
-  Tensor grads;  ///< [trained_size]; less with sharded gradients
-  Tensor flags;  ///< u8 [trained_size / granule], see kernels/common/granule.h
+  PlannedTensor mains;
+  PlannedTensor bytes;  ///< u8: buckets that gather bytes; of sharded ones this rank's segments
+  PlannedTensor grads;  ///< [trained_size]; less with sharded gradients
+  PlannedTensor flags;  ///< u8 [trained_size / granule], see kernels/common/granule.h
 
  private:
   struct LayerEnd {
@@ -303,7 +303,7 @@ class ParameterStore {
   /// What the sharded buckets of a region share.
   struct Region {
     /// [slots, elements of the largest sharded bucket that uses them], or empty.
-    Tensor value_slots, byte_slots, grad_slots;
+    PlannedTensor value_slots, byte_slots, grad_slots;
     int num_sharded = 0;
     int64_t largest_sharded = 0;  ///< elements of the largest sharded bucket
     /// Likewise, of buckets that gather values, and bytes.

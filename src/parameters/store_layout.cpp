@@ -218,7 +218,7 @@ void ParameterStore::plan_slots(MemoryPlan& plan, const Bucket& of_region) {
   Region& region = region_of(of_region);
   const std::string suffix = std::string(of_region.group == GradientGroup::expert ? ".experts" : "") +
                              (of_region.trainable ? "" : ".untrained");
-  const auto add = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count,
+  const auto add = [&](PlannedTensor& slots, const char* name, MemoryKind kind, DType dtype, int count,
                        int64_t largest) {
     if (count > 0 && largest > 0) plan.add(slots, name + suffix, kind, dtype, {count, largest});
   };

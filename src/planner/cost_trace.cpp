@@ -152,7 +152,7 @@ struct Inputs {
     plan.add(document_start, "document_start", MemoryKind::data, DType::i32, {dims.batch * dims.seq});
     plan.add(loss_sum, "loss_sum", MemoryKind::data, DType::f32, {1});
   }
-  Tensor tokens, targets, document_start, loss_sum;
+  PlannedTensor tokens, targets, document_start, loss_sum;
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ Pipeline::Pipeline(const config::TrainingConfig& training, const config::Paralle
 void Pipeline::plan(MemoryPlan& plan) {
   const model::Dimensions& dims = stage_.dims();
   for (Link& link : links_) {
-    for (Tensor& buffer : link.buffers) {
+    for (PlannedTensor& buffer : link.buffers) {
       plan.add(buffer, "pipeline.message", MemoryKind::scratch, dims.dtype,
                {dims.residual_rows, dims.hidden});
     }

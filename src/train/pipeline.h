@@ -32,8 +32,8 @@ parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,
 
 /// Device data of one step's microbatches, each int32 [num_microbatches, tokens of a microbatch].
 struct DeviceBatch {
-  Tensor tokens, targets;
-  Tensor document_start;  ///< only with data.document_mask
+  PlannedTensor tokens, targets;
+  PlannedTensor document_start;  ///< only with data.document_mask
   Tensor tokens_of(int64_t microbatch) const { return row(tokens, microbatch); }
   Tensor targets_of(int64_t microbatch) const { return row(targets, microbatch); }
   Tensor document_start_of(int64_t microbatch) const {
@@ -68,10 +68,10 @@ class Pipeline {
   struct Link {
     Link(const Context& context, size_t num_buffers);
     Context stream;
-    Event start;                  ///< what the communication must wait for
-    std::vector<Event> done;      ///< per buffer; one for a receive
-    std::vector<Tensor> buffers;  ///< sends: two or more; receives: none
-    size_t next = 0;              ///< buffer of the next send
+    Event start;                        ///< what the communication must wait for
+    std::vector<Event> done;            ///< per buffer; one for a receive
+    std::deque<PlannedTensor> buffers;  ///< sends: two or more; receives: none
+    size_t next = 0;                    ///< buffer of the next send
   };
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
   void receive(const Context& context, parallel::Channel channel, const Tensor& into);

@@ -9,10 +9,10 @@ std::vector<Tensor> state_of(StepRunner& runner) {
   const parameters::ParameterStore& store = runner.model().parameters();
   const optim::Optimizer& optimizer = runner.optimizer();
   std::vector<Tensor> state = runner.model().recipe().table().state();
-  for (const Tensor& tensor :
-       {store.values, store.mains, optimizer.exp_avg.values, optimizer.exp_avg.exponents,
-        optimizer.exp_avg_sq.values, optimizer.exp_avg_sq.exponents})
-    if (tensor.shape.rank() > 0) state.push_back(tensor);
+  for (const Tensor* tensor : std::initializer_list<const Tensor*>{
+           &store.values, &store.mains, &optimizer.exp_avg.values, &optimizer.exp_avg.exponents,
+           &optimizer.exp_avg_sq.values, &optimizer.exp_avg_sq.exponents})
+    if (tensor->is_planned()) state.push_back(*tensor);
   return state;
 }
 
@@ -20,8 +20,7 @@ std::vector<Tensor> state_of(StepRunner& runner) {
 
 int64_t state_copy_bytes(StepRunner& runner) {
   int64_t bytes = 0;
-  for (const Tensor& tensor : state_of(runner))
-    bytes += tensor.shape.numel() * static_cast<int64_t>(dtype_size(tensor.dtype));
+  for (const Tensor& tensor : state_of(runner)) bytes += tensor.planned_bytes();
   return bytes;
 }
 

@@ -110,8 +110,8 @@ class StepRunner {
   /// Memory registered with the tensor-parallel ranks; destroyed before the memory.
   std::unique_ptr<parallel::PeerTransport::RegisteredMemory> registered_;
   DeviceBatch batch_;
-  Tensor valid_loss_;     ///< [1] fp32
-  Tensor sample_losses_;  ///< [local samples] fp32, or not there
+  PlannedTensor valid_loss_;     ///< [1] fp32
+  PlannedTensor sample_losses_;  ///< [local samples] fp32, or not there
   HostBuffer host_sample_losses_;
 };
 

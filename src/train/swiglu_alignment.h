@@ -34,7 +34,7 @@ class SwigluAlignment {
     const parameters::Parameter* parameter;
   };
   std::vector<Weight> weights_;
-  Tensor cosines_;  ///< [layers, channels] fp32
+  PlannedTensor cosines_;  ///< [layers, channels] fp32
 };
 
 }  // namespace te::train

@@ -146,8 +146,8 @@ class FakeRank {
                         .ranks = {{{data, layout.data}}},
                         .tensor_rank = tensor,
                         .bucket_size = layout.bucket_size});
-    exp_avg_.plan(plan_, "exp_avg", layout.exp_avg, store_.shard_size());
-    exp_avg_sq_.plan(plan_, "exp_avg_sq", layout.exp_avg_sq, store_.shard_size());
+    optim::Moments::plan(plan_, exp_avg_, "exp_avg", layout.exp_avg, store_.shard_size());
+    optim::Moments::plan(plan_, exp_avg_sq_, "exp_avg_sq", layout.exp_avg_sq, store_.shard_size());
     table_.plan(plan_, kHistory, false);
     memory_ = plan_.allocate(context_);
     store_.bind(context_);
@@ -259,7 +259,7 @@ class FakeRank {
   fp8::ScaleTable table_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  optim::Moments exp_avg_, exp_avg_sq_;
+  Planned<optim::Moments> exp_avg_, exp_avg_sq_;
 };
 
 /// All ranks of a layout.

@@ -7,6 +7,7 @@
 #include <deque>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/error.h"
@@ -41,14 +42,17 @@ std::vector<ScratchBuffer> random_buffers(unsigned seed) {
 }
 
 /// A plan with its memory.
-struct Planned {
+struct PlanWithMemory {
   Context context = Context::cpu();
   MemoryPlan plan;
   DeviceBuffer memory;
-  std::deque<Tensor> slots;
+  std::deque<PlannedTensor> slots;
 
-  Tensor& add(const char* name, int64_t bytes, Lifetime lifetime = {}) {
-    plan.add(slots.emplace_back(), name, MemoryKind::scratch, DType::u8, {bytes}, lifetime);
+  /// Without a tag, scratch has one of its own.
+  PlannedTensor& add(const char* name, int64_t bytes, Lifetime lifetime = {}, ScratchTag tag = {}) {
+    enum class Own : size_t {};
+    if (tag.empty()) tag = static_cast<Own>(slots.size());
+    plan.add(slots.emplace_back(), name, MemoryKind::scratch, DType::u8, {bytes}, {tag, lifetime});
     return slots.back();
   }
   void allocate() { memory = plan.allocate(context); }
@@ -109,7 +113,7 @@ TEST(Packing, RefusesOverlapOfBuffersWithACommonStep) {
 }
 
 TEST(MemoryPlan, IsOneZeroedBlockOfAlignedBuffers) {
-  Planned p;
+  PlanWithMemory p;
   const std::vector<Tensor*> slots = {&p.add("a", 100), &p.add("b", 300), &p.add("c", 700, {0, 1}),
                                       &p.add("d", 5, {1, 2})};
   EXPECT_EQ(p.plan.total_bytes(), 256 + 512 + 768 + 256);
@@ -125,7 +129,7 @@ TEST(MemoryPlan, IsOneZeroedBlockOfAlignedBuffers) {
 }
 
 TEST(MemoryPlan, OnlyScratchOverlaps) {
-  Planned p;
+  PlanWithMemory p;
   const Tensor &own = p.add("own", 256), &early = p.add("early", 1000, {0, 1}),
                &late = p.add("late", 900, {2, 3});
   p.allocate();
@@ -136,9 +140,9 @@ TEST(MemoryPlan, OnlyScratchOverlaps) {
 }
 
 TEST(MemoryPlan, PartsOfAnOverlayHaveTheSameAddressAndTheLargestCounts) {
-  Planned p;
-  Tensor &before = p.add("before", 100), *small = nullptr, *large = nullptr, *large_end = nullptr,
-         *scratch = nullptr, *last = nullptr;
+  PlanWithMemory p;
+  PlannedTensor &before = p.add("before", 100), *small = nullptr, *large = nullptr, *large_end = nullptr,
+                *scratch = nullptr, *last = nullptr;
   p.plan.overlay(3, [&](int part) {
     if (part == 0) {
       small = &p.add("small", 300);
@@ -166,28 +170,100 @@ TEST(MemoryPlan, PartsOfAnOverlayHaveTheSameAddressAndTheLargestCounts) {
   }
 }
 
-TEST(MemoryPlan, LayersShareScratchOfTheSameName) {
-  Planned p;
-  const Tensor &small = p.add("layers.0.d_act", 100, {0, 1}), &large = p.add("layers.11.d_act", 900, {1, 2}),
-               &other = p.add("layers.0.d_out", 100, {2, 2});
+enum class Part : uint8_t { attention, mlp };
+enum class Buffer : uint8_t { d_act, d_out };
+enum class OtherBuffer : uint8_t { d_act };
+
+TEST(ScratchTag, IsEqualIfAllItsEnumeratorsAre) {
+  constexpr ScratchTag mlp = Part::mlp, attention = Part::attention;
+  static_assert(mlp / Buffer::d_act == ScratchTag(Part::mlp) / Buffer::d_act);
+  EXPECT_FALSE(mlp / Buffer::d_act == mlp / Buffer::d_out);
+  EXPECT_FALSE(mlp / Buffer::d_act == attention / Buffer::d_act);
+  EXPECT_FALSE(mlp / Buffer::d_act == mlp / OtherBuffer::d_act) << "equal values of two enumerations";
+  EXPECT_FALSE(mlp / Buffer::d_act == mlp);
+  EXPECT_TRUE(ScratchTag().empty() && !mlp.empty());
+}
+
+TEST(MemoryPlan, LayersShareScratchOfTheSameTag) {
+  PlanWithMemory p;
+  const Tensor &small = p.add("layers.0.d_act", 100, {0, 1}, Buffer::d_act),
+               &large = p.add("layers.11.d_act", 900, {1, 2}, Buffer::d_act),
+               &other = p.add("layers.0.d_out", 100, {2, 2}, Buffer::d_out);
   p.allocate();
   EXPECT_EQ(small.data, large.data);
   EXPECT_FALSE(common_bytes(large, other)) << "the buffer has the lifetimes of all its layers";
   EXPECT_EQ(p.plan.total_bytes(), 1024 + 256);
 }
 
-TEST(MemoryPlan, RefusesOneNameWithTwoShapesOrLifetimes) {
-  Planned p;
-  p.add("layers.0.d_act", 100, {0, 1});
-  EXPECT_NO_THROW(p.add("layers.0.d_act", 100, {0, 1}));  // for another microbatch
-  EXPECT_THROW(p.add("layers.0.d_act", 200, {0, 1}), InternalError);
-  EXPECT_THROW(p.add("layers.0.d_act", 100, {3, 4}), InternalError);
+// A name decides nothing: neither does a common name make two buffers one, nor do two names separate one buffer.
+TEST(MemoryPlan, NamesDoNotDecideWhatIsShared) {
+  PlanWithMemory p;
+  const Tensor &first = p.add("layers.0.d_act", 100, {0, 1}, Buffer::d_act),
+               &second = p.add("layers.1.d_act", 100, {0, 1}, OtherBuffer::d_act),
+               &misspelt = p.add("layers.2.d_atc", 100, {0, 1}, Buffer::d_act);
+  p.allocate();
+  EXPECT_FALSE(common_bytes(first, second));
+  EXPECT_EQ(first.data, misspelt.data);
+}
+
+TEST(MemoryPlan, RefusesOneNameWithTwoTagsShapesOrLifetimes) {
+  PlanWithMemory p;
+  p.add("layers.0.d_act", 100, {0, 1}, Buffer::d_act);
+  EXPECT_NO_THROW(p.add("layers.0.d_act", 100, {0, 1}, Buffer::d_act));  // for another microbatch
+  EXPECT_THROW(p.add("layers.0.d_act", 200, {0, 1}, Buffer::d_act), InternalError);
+  EXPECT_THROW(p.add("layers.0.d_act", 100, {3, 4}, Buffer::d_act), InternalError);
+  EXPECT_THROW(p.add("layers.0.d_act", 100, {0, 1}, Buffer::d_out), InternalError);
+}
+
+TEST(MemoryPlan, RefusesScratchWithoutATag) {
+  MemoryPlan plan;
+  PlannedTensor slot;
+  EXPECT_THROW(plan.add(slot, "x", MemoryKind::scratch, DType::u8, {1}, {{}, Lifetime(0, 1)}), InternalError);
+}
+
+// The plan keeps the address of a slot, so neither a slot nor an object that contains one can be copied or moved, and
+// a plain tensor is no slot.
+struct Component {
+  PlannedTensor slot;
+};
+struct Pair {
+  Tensor first, second;
+};
+template <class T>
+constexpr bool kStays = !std::is_copy_constructible_v<T> && !std::is_move_constructible_v<T> &&
+                        !std::is_copy_assignable_v<T> && !std::is_move_assignable_v<T>;
+static_assert(kStays<PlannedTensor> && kStays<Planned<Pair>> && kStays<Component>);
+static_assert(!std::is_constructible_v<PlanSlot, Tensor&> &&
+              std::is_constructible_v<PlanSlot, PlannedTensor&>);
+
+TEST(PlanSlot, IsPartOfItsOwner) {
+  Planned<Pair> pair;
+  Tensor elsewhere;
+  EXPECT_EQ(PlanSlot(pair, pair.second).get(), &pair.second);
+  EXPECT_THROW(PlanSlot(pair, elsewhere), InternalError);
+}
+
+// Whether a tensor is planned and whether there is memory are two questions.
+TEST(MemoryPlan, TensorsArePlannedBeforeTheyHaveMemory) {
+  PlanWithMemory p;
+  PlannedTensor absent;
+  const Tensor& slot = p.add("a", 100);
+  EXPECT_TRUE(slot.is_planned());
+  EXPECT_FALSE(slot);
+  EXPECT_EQ(slot.bytes(), 0u);
+  EXPECT_EQ(slot.planned_bytes(), 100);
+  p.allocate();
+  EXPECT_TRUE(slot.is_planned() && slot);
+  EXPECT_EQ(slot.bytes(), 100u);
+  EXPECT_FALSE(absent.is_planned() || absent);
+  EXPECT_EQ(absent.planned_bytes(), 0);
+  EXPECT_THROW(p.plan.add(absent, "b", MemoryKind::data, DType::f32, {}), InternalError);
 }
 
 TEST(MemoryPlan, AnAliasIsTheSameMemory) {
-  Planned p;
-  Tensor& owner = p.add("owner", 40, {0, 0});
-  Tensor alias;
+  PlanWithMemory p;
+  PlannedTensor& owner = p.add("owner", 40, {0, 0});
+  PlannedTensor alias;
   p.plan.alias(alias, owner);
   p.allocate();
   EXPECT_EQ(alias.data, owner.data);
@@ -195,8 +271,8 @@ TEST(MemoryPlan, AnAliasIsTheSameMemory) {
 }
 
 TEST(MemoryPlan, HostMemoryIsSeparate) {
-  Planned p;
-  Tensor first, second;
+  PlanWithMemory p;
+  PlannedTensor first, second;
   p.add("device", 100);
   p.plan.add_host(first, "first", MemoryKind::optimizer, DType::f32, {3});
   p.plan.add(MemoryPlace::host, second, "second", MemoryKind::main_params, DType::u16, {1000});
@@ -219,7 +295,7 @@ TEST(MemoryPlan, HostMemoryIsSeparate) {
   EXPECT_TRUE(
       std::all_of(host.as<char>(), host.as<char>() + host.bytes(), [](char byte) { return byte == 0; }));
   // Without host buffers nothing is allocated, and the table does not mention the host.
-  Planned without;
+  PlanWithMemory without;
   without.add("device", 100);
   EXPECT_EQ(without.plan.allocate_host(without.context).bytes(), 0u);
   EXPECT_EQ(without.plan.table().find("host"), std::string::npos);
@@ -227,7 +303,7 @@ TEST(MemoryPlan, HostMemoryIsSeparate) {
 
 // Reads after the lifetime of scratch, and reads of data that was written before it, return NaN.
 TEST(MemoryPlan, OverwritesScratchOutsideItsLifetime) {
-  Planned p;
+  PlanWithMemory p;
   const Tensor &always = p.add("always", 64), &buffer = p.add("buffer", 64, {2, 3}),
                &longer = p.add("longer", 64, {2, 4});
   p.allocate();
@@ -253,11 +329,11 @@ TEST(MemoryPlan, OverwritesScratchOutsideItsLifetime) {
 // Fake addresses have the distances of real ones, but there is no memory.
 TEST(MemoryPlan, FakeAddressesHaveTheOffsetsOfThePlan) {
   MemoryPlan plan;
-  Tensor first, second, alias, scratch;
+  PlannedTensor first, second, alias, scratch;
   plan.add(first, "first", MemoryKind::data, DType::f32, {int64_t{1} << 40});
   plan.add(second, "second", MemoryKind::data, DType::f32, {4});
   plan.alias(alias, first);
-  plan.add(scratch, "scratch", MemoryKind::scratch, DType::f32, {8}, Lifetime(1, 2));
+  plan.add(scratch, "scratch", MemoryKind::scratch, DType::f32, {8}, {Buffer::d_act, Lifetime(1, 2)});
   plan.bind_fake_addresses();
   EXPECT_NE(first.data, nullptr);
   EXPECT_EQ(alias.data, first.data);

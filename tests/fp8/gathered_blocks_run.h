@@ -205,7 +205,7 @@ class BlocksModel {
   MemoryPlan plan_;
   DeviceBuffer memory_;
   std::unique_ptr<parallel::PeerTransport::RegisteredMemory> registered_;  ///< destroyed before the memory
-  Tensor tokens_, targets_, loss_;
+  PlannedTensor tokens_, targets_, loss_;
 };
 
 inline std::unique_ptr<fp8::Recipe> casts_all_tokens(const config::Config& config) {

@@ -64,6 +64,8 @@ std::vector<uint8_t> bytes_of(const Tensor& tensor) {
   return {begin, begin + tensor.bytes()};
 }
 
+enum class Tag : uint8_t { shard_layouts };
+
 /// An operand of a linear layer whose tokens are sharded across the ranks.
 class Gathered {
  public:
@@ -80,7 +82,7 @@ class Gathered {
     recipe->set_amax_groups(groups_.microbatch(), groups_.stage());
     recipe->plan(plan_);
     quantizer.plan(plan_, full, {.name = "whole", .rows = tokens, .cols = layout.cols});
-    memory_.plan(plan_, quantizer, "share", ranks, tokens, layout.cols, Lifetime(0, 0));
+    memory_.plan(plan_, quantizer, "share", ranks, tokens, layout.cols, {Tag::shard_layouts, Lifetime(0, 0)});
     plan_.add(shard_high_precision_, "share", MemoryKind::scratch, DType::bf16,
               {ranks.shard(tokens), layout.cols});
     plan_.add(full_high_precision_, "whole", MemoryKind::scratch, DType::bf16, {tokens, layout.cols});
@@ -94,9 +96,9 @@ class Gathered {
 
   /// A pass; layouts that the mode does not request keep 0xff.
   void run(const QuantizeMode& mode, bool works = true) {
-    for (const Tensor& tensor :
-         {full.rowwise.values, full.rowwise.scales, full.columnwise.values, full.columnwise.scales,
-          memory_.rowwise, memory_.rowwise_scales, memory_.columnwise, memory_.columnwise_scales})
+    for (const Tensor& tensor : std::initializer_list<Tensor>{
+             full.rowwise.values, full.rowwise.scales, full.columnwise.values, full.columnwise.scales,
+             memory_.rowwise, memory_.rowwise_scales, memory_.columnwise, memory_.columnwise_scales})
       if (tensor) context_.fill_bytes(tensor, 0xff);
     sums_.fill_value(0.0f);
     full.high_precision = full_high_precision_;
@@ -155,7 +157,7 @@ class Gathered {
   TensorParallel ranks;
   std::unique_ptr<fp8::Recipe> recipe;
   fp8::Quantizer quantizer;
-  Operand full;
+  Planned<Operand> full;
   std::vector<std::string> sent;
   std::vector<std::pair<int64_t, int64_t>> worked;  ///< rows, in order
 
@@ -174,7 +176,7 @@ class Gathered {
   TestTensor all_, sums_, scratch_;
   MemoryPlan plan_;
   model::OperandGather memory_;
-  Tensor shard_high_precision_, full_high_precision_;
+  PlannedTensor shard_high_precision_, full_high_precision_;
   DeviceBuffer block_;
   bool power_of_two_ = true;
 };

@@ -165,7 +165,7 @@ class TinyModel {
   optim::Optimizer optimizer_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor tokens_, targets_, eval_loss_, eval_z_loss_;
+  PlannedTensor tokens_, targets_, eval_loss_, eval_z_loss_;
 };
 
 }  // namespace te::testing

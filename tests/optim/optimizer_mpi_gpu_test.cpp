@@ -118,7 +118,7 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
   MemoryPlan plan;
   store.plan(plan, {.ranks = ranks_of(groups), .bucket_size = 1});
   optimizer.plan(plan);
-  Tensor seen;  // the values that each step's forward pass reads
+  PlannedTensor seen;  // the values that each step's forward pass reads
   plan.add(seen, "seen", MemoryKind::data, DType::bf16, {kManySteps * kLayers, kRows * kCols});
   const DeviceBuffer memory = plan.allocate(device_);
   store.bind(device_);

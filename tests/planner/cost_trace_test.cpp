@@ -60,7 +60,7 @@ std::vector<std::string> told(const config::Config& config, bool executes, doubl
   MemoryPlan plan;
   stage.plan(plan, context);
   optimizer.plan(plan);
-  Tensor tokens, targets;
+  PlannedTensor tokens, targets;
   plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {stage.dims().tokens});
   plan.add(targets, "targets", MemoryKind::data, DType::i32, {stage.dims().tokens});
   DeviceBuffer memory;

@@ -149,7 +149,8 @@ void spoil_gradients(const Context& context, StepRunner& runner) {
   for (const parameters::Bucket& bucket : store.buckets()) {
     if (store.shards_grads(bucket)) context.fill_bytes(store.grads_of(bucket), 0xff);
     if (store.shards_values(bucket))
-      context.fill_bytes(store.gathers_bytes(bucket) ? store.bytes_of(bucket) : store.values_of(bucket), 0xff);
+      context.fill_bytes(store.gathers_bytes(bucket) ? store.bytes_of(bucket) : store.values_of(bucket),
+                         0xff);
   }
 }
 

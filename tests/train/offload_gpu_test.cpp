@@ -75,9 +75,9 @@ Left run(const config::Config& config) {
             std::vector(left.trace.begin() + 12, left.trace.begin() + 16));
   runner.optimizer().wait_offload();
   const optim::Optimizer& optimizer = runner.optimizer();
-  for (const Tensor& tensor :
-       {runner.model().parameters().values, runner.model().parameters().mains, optimizer.exp_avg.values,
-        optimizer.exp_avg.exponents, optimizer.exp_avg_sq.values, optimizer.exp_avg_sq.exponents}) {
+  for (const Tensor& tensor : std::initializer_list<Tensor>{
+           runner.model().parameters().values, runner.model().parameters().mains, optimizer.exp_avg.values,
+           optimizer.exp_avg.exponents, optimizer.exp_avg_sq.values, optimizer.exp_avg_sq.exponents}) {
     std::vector<uint8_t>& bytes = left.state.emplace_back(tensor.bytes());
     context.copy_to_host(bytes.data(), tensor);
     context.synchronize();

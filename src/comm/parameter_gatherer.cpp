@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/profile.h"
-
 namespace te::comm {
 
 using parameters::Bucket;
@@ -34,8 +32,7 @@ void ParameterGatherer::all_gather(const Context& context, GradientGroup group, 
 
 void ParameterGatherer::cast(const Context& context) const {
   if (cast_) return cast_(context);
-  TE_CHECK(!parameters_.bytes || OpObserver::is_tracing(),
-           "quantized weights are gathered, but before_gather() was not called");
+  TE_CHECK(!parameters_.bytes, "quantized weights are gathered, but before_gather() was not called");
 }
 
 // The number of 16-bit values is even, so they can be summed as 32-bit integers.

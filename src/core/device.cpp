@@ -1,6 +1,7 @@
 #include "core/device.h"
 
 #include <omp.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -18,6 +19,18 @@ namespace {
 
 constexpr size_t kLibraryWorkspaceBytes = size_t{64} << 20;
 constexpr size_t kCpuAlignment = 64;
+
+/// Memory of a tracing device: a page takes memory only if code writes to it that does not ask its context.
+void* reserve_address_space(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* data =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    user_error("address space: {:.2f} GiB could not be reserved to trace a step; raise ulimit -v",
+               double(bytes) / (1 << 30));
+  }
+  return data;
+}
 
 DeviceInfo cpu_info() {
   DeviceInfo info;
@@ -114,8 +127,17 @@ Context Context::cuda(int ordinal, const ExecutionOptions& options) {
   return context;
 }
 
+Context Context::trace(OpObserver& observer, const ExecutionOptions& options) {
+  Context context;
+  context.device_ = DeviceKind::trace;
+  context.tracer_ = &observer;
+  context.options_ = options;
+  return context;
+}
+
 Context Context::side(bool urgent) const {
   Context context;
+  context.tracer_ = tracer_;
   context.device_ = device_;
   context.ordinal_ = ordinal_;
   context.options_ = options_;
@@ -127,6 +149,7 @@ Context::Context(Context&& other) noexcept
     : device_(other.device_),
       ordinal_(other.ordinal_),
       stream_(std::exchange(other.stream_, nullptr)),
+      tracer_(other.tracer_),
       options_(other.options_),
       workspace_(std::exchange(other.workspace_, Tensor{})) {}
 
@@ -143,39 +166,54 @@ void Context::synchronize() const {
   if (is_cuda()) cuda_backend::synchronize(stream_);
 }
 
+// --- copies and fills ---------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Reports an operation that moves `bytes` of device memory, and runs it unless the context only traces.
+template <class Work>
+void run_transfer(const Context& context, const char* name, double bytes, Work&& work) {
+  if (bytes == 0) return;
+  const ProfileScope scope(context, name, bytes);
+  if (context.executes()) work();
+}
+
+}  // namespace
+
 void Context::copy_to_device(const Tensor& destination, const void* host) const {
-  if (destination.bytes() == 0) return;
-  const ProfileScope scope(*this, "copy_to_device", static_cast<double>(destination.bytes()));
-  if (scope.traced_only()) return;
-  if (is_cuda()) return cuda_backend::copy(destination.data, host, destination.bytes(), stream_);
-  std::memcpy(destination.data, host, destination.bytes());
+  const size_t bytes = destination.bytes();
+  run_transfer(*this, "copy_to_device", static_cast<double>(bytes), [&] {
+    if (is_cuda()) return cuda_backend::copy(destination.data, host, bytes, stream_);
+    std::memcpy(destination.data, host, bytes);
+  });
 }
 
 void Context::copy_to_host(void* host, const Tensor& source) const {
-  if (source.bytes() == 0) return;
-  const ProfileScope scope(*this, "copy_to_host", static_cast<double>(source.bytes()));
-  if (scope.traced_only()) return;
-  if (is_cuda()) return cuda_backend::copy(host, source.data, source.bytes(), stream_);
-  std::memcpy(host, source.data, source.bytes());
+  const size_t bytes = source.bytes();
+  run_transfer(*this, "copy_to_host", static_cast<double>(bytes), [&] {
+    if (is_cuda()) return cuda_backend::copy(host, source.data, bytes, stream_);
+    std::memcpy(host, source.data, bytes);
+  });
 }
 
 void Context::copy(const Tensor& destination, const Tensor& source) const {
-  TE_CHECK(destination.bytes() == source.bytes(), "copy of {} bytes to {}", source.bytes(),
-           destination.bytes());
-  if (source.bytes() == 0) return;
-  const ProfileScope scope(*this, "copy", 2.0 * static_cast<double>(source.bytes()));
-  if (scope.traced_only()) return;
-  if (is_cuda()) return cuda_backend::copy(destination.data, source.data, source.bytes(), stream_);
-  std::memmove(destination.data, source.data, source.bytes());
+  const size_t bytes = source.bytes();
+  TE_CHECK(destination.bytes() == bytes, "copy of {} bytes to {}", bytes, destination.bytes());
+  run_transfer(*this, "copy", 2.0 * static_cast<double>(bytes), [&] {
+    if (is_cuda()) return cuda_backend::copy(destination.data, source.data, bytes, stream_);
+    std::memmove(destination.data, source.data, bytes);
+  });
 }
 
 void Context::fill_bytes(const Tensor& tensor, uint8_t byte) const {
-  if (tensor.bytes() == 0) return;
-  const ProfileScope scope(*this, "fill", static_cast<double>(tensor.bytes()));
-  if (scope.traced_only()) return;
-  if (is_cuda()) return cuda_backend::fill(tensor.data, byte, tensor.bytes(), stream_);
-  std::memset(tensor.data, byte, tensor.bytes());
+  const size_t bytes = tensor.bytes();
+  run_transfer(*this, "fill", static_cast<double>(bytes), [&] {
+    if (is_cuda()) return cuda_backend::fill(tensor.data, byte, bytes, stream_);
+    std::memset(tensor.data, byte, bytes);
+  });
 }
+
+// --- events and buffers -------------------------------------------------------------------------------------------
 
 Event::Event(const Context& context) {
   if (context.is_cuda()) event_ = cuda_backend::create_event();
@@ -206,6 +244,10 @@ bool Event::done() const {
 
 DeviceBuffer::DeviceBuffer(const Context& context, size_t bytes) : bytes_(bytes), device_(context.device()) {
   if (bytes == 0) return;
+  if (!context.executes()) {
+    data_ = reserve_address_space(bytes);
+    return;
+  }
   if (context.is_cuda()) {
     data_ = cuda_backend::allocate(bytes);
     return;
@@ -220,10 +262,15 @@ DeviceBuffer::DeviceBuffer(const Context& context, size_t bytes) : bytes_(bytes)
 
 DeviceBuffer::~DeviceBuffer() {
   if (data_ == nullptr) return;
-  if (device_ == DeviceKind::cuda) {
-    cuda_backend::release(data_);
-  } else {
-    std::free(data_);
+  switch (device_) {
+    case DeviceKind::cpu:
+      std::free(data_);
+      break;
+    case DeviceKind::cuda:
+      cuda_backend::release(data_);
+      break;
+    case DeviceKind::trace:
+      munmap(data_, bytes_);
   }
 }
 
@@ -239,16 +286,25 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 }
 
 HostBuffer::HostBuffer(const Context& context, size_t bytes) : bytes_(bytes), device_(context.device()) {
+  if (!context.executes()) {
+    data_ = reserve_address_space(bytes);
+    return;
+  }
   data_ = context.is_cuda() ? cuda_backend::allocate_host(bytes) : std::calloc(1, bytes);
   if (data_ == nullptr && bytes > 0) throw std::bad_alloc();
 }
 
 HostBuffer::~HostBuffer() {
   if (data_ == nullptr) return;
-  if (device_ == DeviceKind::cuda) {
-    cuda_backend::release_host(data_);
-  } else {
-    std::free(data_);
+  switch (device_) {
+    case DeviceKind::cpu:
+      std::free(data_);
+      break;
+    case DeviceKind::cuda:
+      cuda_backend::release_host(data_);
+      break;
+    case DeviceKind::trace:
+      munmap(data_, bytes_);
   }
 }
 

@@ -1,5 +1,8 @@
 // Device, CUDA stream and memory. A process uses one device. A Context has the device and the CUDA stream on which the
 // work of a training step is launched in order. On the CPU every call is synchronous.
+//
+// A tracing device executes nothing: each operation is reported to an observer instead (core/profile.h), to plan a step
+// on any machine. Its memory is address space that reads as zeros.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +14,9 @@
 
 namespace te {
 
-enum class DeviceKind : uint8_t { cpu, cuda };
+class OpObserver;
+
+enum class DeviceKind : uint8_t { cpu, cuda, trace };
 
 struct DeviceInfo {
   std::string name;          ///< "NVIDIA H200", or the CPU's model name
@@ -43,6 +48,9 @@ class Context {
   static Context cpu(const ExecutionOptions& options = {});
   /// UserError if the build has no CUDA, the device does not exist, or its compute capability is not 9 (Hopper).
   static Context cuda(int ordinal, const ExecutionOptions& options = {});
+  /// A device on which operations are not executed but reported to `observer`, which must outlive it. It answers
+  /// queries, such as workspace sizes, like the CPU.
+  static Context trace(OpObserver& observer, const ExecutionOptions& options = {});
   ~Context();
   Context(Context&& other) noexcept;
   Context& operator=(Context&&) = delete;
@@ -50,6 +58,9 @@ class Context {
 
   DeviceKind device() const { return device_; }
   bool is_cuda() const { return device_ == DeviceKind::cuda; }
+  /// False if operations are only reported to tracer().
+  bool executes() const { return device_ != DeviceKind::trace; }
+  OpObserver* tracer() const { return tracer_; }  ///< null unless the context traces
   int ordinal() const { return ordinal_; }
   /// cudaStream_t as an opaque pointer; null on the CPU.
   void* stream() const { return stream_; }
@@ -79,6 +90,7 @@ class Context {
   DeviceKind device_ = DeviceKind::cpu;
   int ordinal_ = 0;
   void* stream_ = nullptr;
+  OpObserver* tracer_ = nullptr;
   ExecutionOptions options_;
   Tensor workspace_;
 };
@@ -102,7 +114,8 @@ class Event {
   void* event_ = nullptr;  // cudaEvent_t; null on the CPU
 };
 
-/// Owns device memory (64-byte aligned on the CPU, 256 on a GPU). UserError if the device does not have enough.
+/// Owns device memory (64-byte aligned on the CPU, 256 on a GPU), or address space of a tracing device. UserError if
+/// there is not enough.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;

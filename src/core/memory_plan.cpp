@@ -187,13 +187,6 @@ DeviceBuffer MemoryPlan::allocate(const Context& context) {
   return block;
 }
 
-void MemoryPlan::bind_fake_addresses() {
-  constexpr uintptr_t kNowhere = uintptr_t{1} << 56;        // never mapped: an access crashes
-  auto* const nowhere = reinterpret_cast<char*>(kNowhere);  // NOLINT(performance-no-int-to-ptr)
-  fill_slots(nowhere, packed().first);
-  for (const Entry& entry : host_entries_) entry.slot->data = nowhere + entry.offset;
-}
-
 void MemoryPlan::fill_slots(void* block, std::vector<ScratchBuffer> buffers) {
   scratch_ = std::move(buffers);
   block_ = block;
@@ -208,8 +201,9 @@ HostBuffer MemoryPlan::allocate_host(const Context& context) {
   HostBuffer block(context, static_cast<size_t>(host_end_));
   auto* const data = block.as<char>();
   constexpr int64_t kPart = 1 << 20;
+  const int64_t written = context.executes() ? host_end_ : 0;
 #pragma omp parallel for schedule(static)
-  for (int64_t at = 0; at < host_end_; at += kPart)
+  for (int64_t at = 0; at < written; at += kPart)
     std::memset(data + at, 0, static_cast<size_t>(std::min(kPart, host_end_ - at)));
   for (const Entry& entry : host_entries_) entry.slot->data = data + entry.offset;
   return block;

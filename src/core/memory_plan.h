@@ -85,10 +85,6 @@ class MemoryPlan {
   /// Allocates all host buffers; the result is empty if there are none. UserError if the memory is not available.
   HostBuffer allocate_host(const Context& context);
 
-  /// Instead of allocate(), for passes that are only traced (OpObserver::executes): sets all pointers to addresses
-  /// without memory.
-  void bind_fake_addresses();
-
   /// For tests, after allocate(): advances the timeline to `step`. Overwrites scratch whose lifetime begins or has
   /// ended with NaN, so that tests detect a use outside the lifetime.
   void begin_step(const Context& context, int step);

@@ -37,14 +37,14 @@ void ProfileScope::start(const Context& context, const char* name, const OpCost&
                          std::string_view group) {
   context_ = &context;
   if (depth++ > 0) return;
-  OpObserver::active()->begin(
+  OpObserver::of(context)->begin(
       context,
       {.name = name, .label = label(), .cost = cost, .args = std::move(args), .group = std::string(group)});
 }
 
 void ProfileScope::finish() {
-  if (--depth > 0 || OpObserver::active() == nullptr) return;
-  OpObserver::active()->end(*context_);
+  if (--depth > 0) return;
+  if (OpObserver* const observer = OpObserver::of(*context_)) observer->end(*context_);
 }
 
 }  // namespace te

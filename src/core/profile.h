@@ -1,7 +1,7 @@
 // A hook around every operation of a step, to find out how the device's time is spent. Each operation reports begin,
 // end, cost and label to an observer, if one is installed (te-bench --profile). Without an observer it costs one branch
-// per operation. An observer can also trace a step without executing it (planner/cost_trace.h): operations are reported
-// in order, but not executed.
+// per operation. Operations on a tracing context (Context::trace) are reported to that context's observer and not
+// executed (planner/cost_trace.h).
 //
 // An operation is a function of kernels/ (one or a few launches), a copy or fill, or a collective. Operations inside
 // another operation are not reported.
@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
-namespace te {
+#include "core/device.h"
 
-class Context;
+namespace te {
 
 /// Cost of an operation, independent of its implementation.
 struct OpCost {
@@ -33,20 +33,24 @@ struct OpCall {
 /// Interface of observers. The thread that runs the step calls begin and end in pairs.
 class OpObserver {
  public:
-  virtual ~OpObserver() = default;
+  OpObserver() { ++count_; }
+  virtual ~OpObserver() { --count_; }
+  OpObserver(const OpObserver&) = delete;
+  OpObserver& operator=(const OpObserver&) = delete;
   virtual void begin(const Context& context, OpCall call) = 0;
   virtual void end(const Context& context) = 0;
-  /// False for tracing: operations are reported but not executed, and their tensors need no memory.
-  virtual bool executes() const { return true; }
 
-  /// The installed observer, or null.
-  static OpObserver* active() { return active_; }
-  static bool is_tracing() { return active_ != nullptr && !active_->executes(); }
-  /// Installs an observer, which must exist until it is replaced; null removes it.
-  static void install(OpObserver* observer) { active_ = observer; }
+  /// The observer of the operations of a context: the one that it was made with if it traces, else the installed one;
+  /// or null.
+  static OpObserver* of(const Context& context) { return context.executes() ? installed_ : context.tracer(); }
+  /// Installs an observer of all contexts that execute, which must exist until it is replaced; null removes it.
+  static void install(OpObserver* observer) { installed_ = observer; }
+  /// True if there are observers: operations need labels.
+  static bool exist() { return count_ > 0; }
 
  private:
-  inline static OpObserver* active_ = nullptr;
+  inline static OpObserver* installed_ = nullptr;
+  inline static int count_ = 0;
 };
 
 /// Labels the operations in its scope. Scopes nest; their labels are joined by spaces. Only the part of a name after
@@ -54,7 +58,7 @@ class OpObserver {
 class ProfileLabel {
  public:
   explicit ProfileLabel(std::string_view name, std::string_view detail = {}) {
-    if (OpObserver::active() != nullptr) [[unlikely]]
+    if (OpObserver::exist()) [[unlikely]]
       push(name, detail);
   }
   ~ProfileLabel() {
@@ -79,7 +83,7 @@ class ProfileScope {
   ProfileScope() = default;
   /// Does nothing if name is null.
   ProfileScope(const Context& context, const char* name, double bytes, std::string_view group = {}) {
-    if (OpObserver::active() != nullptr && name != nullptr) [[unlikely]]
+    if (OpObserver::of(context) != nullptr && name != nullptr) [[unlikely]]
       start(context, name, {.bytes = bytes}, {}, group);
   }
   ~ProfileScope() {
@@ -91,8 +95,6 @@ class ProfileScope {
 
   void start(const Context& context, const char* name, const OpCost& cost, std::any args,
              std::string_view group = {});
-  /// True if the operation is only traced and must not be executed.
-  bool traced_only() const { return context_ != nullptr && OpObserver::is_tracing(); }
 
  private:
   void finish();

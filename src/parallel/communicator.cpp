@@ -35,9 +35,14 @@ void check_reducible(const Communicator& group, const char* operation, const Ten
            dtype_name(t.dtype));
 }
 
-/// The operation's name for a profiler, or null for a group of one rank, which does not communicate.
-const char* profiled(const Communicator& group, const char* operation) {
-  return group.size() > 1 ? operation : nullptr;
+/// Reports a collective to a profiler and runs it, unless the context only traces. A group of one rank does not
+/// communicate; its copies report themselves.
+template <class Work>
+void run_collective(const Communicator& group, const Context& context, const char* operation,
+                    const Tensor& full, Work&& work) {
+  if (group.size() == 1) return work();
+  const ProfileScope scope(context, operation, static_cast<double>(full.bytes()), group.name());
+  if (context.executes()) work();
 }
 
 void check_peer(const Communicator& group, const char* operation, int peer) {
@@ -56,18 +61,14 @@ void Communicator::all_reduce(const Context& context, const Tensor& t, ReduceOp 
   check_reducible(*this, "all_reduce", t);
   if (t.numel() == 0) return;
   const Operation operation(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", *this, context);
-  const ProfileScope scope(context, profiled(*this, "all_reduce"), static_cast<double>(t.bytes()), name_);
-  if (scope.traced_only()) return;
-  do_all_reduce(context, t, op);
+  run_collective(*this, context, "all_reduce", t, [&] { do_all_reduce(context, t, op); });
 }
 
 void Communicator::all_gather(const Context& context, const Tensor& in, const Tensor& out) {
   check_parts(*this, "all_gather", in, out);
   if (in.numel() == 0) return;
   const Operation operation("all_gather", *this, context);
-  const ProfileScope scope(context, profiled(*this, "all_gather"), static_cast<double>(out.bytes()), name_);
-  if (scope.traced_only()) return;
-  do_all_gather(context, in, out);
+  run_collective(*this, context, "all_gather", out, [&] { do_all_gather(context, in, out); });
 }
 
 void Communicator::all_to_all(const Context& context, const Tensor& in, const Tensor& out) {
@@ -78,9 +79,7 @@ void Communicator::all_to_all(const Context& context, const Tensor& in, const Te
   if (in.numel() == 0) return;
   TE_CHECK(disjoint(in, out), "all_to_all of group {}: in and out overlap", name_);
   const Operation operation("all_to_all", *this, context);
-  const ProfileScope scope(context, profiled(*this, "all_to_all"), static_cast<double>(in.bytes()), name_);
-  if (scope.traced_only()) return;
-  do_all_to_all(context, in, out);
+  run_collective(*this, context, "all_to_all", in, [&] { do_all_to_all(context, in, out); });
 }
 
 void Communicator::reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
@@ -88,19 +87,14 @@ void Communicator::reduce_scatter(const Context& context, const Tensor& in, cons
   check_parts(*this, "reduce_scatter", out, in);
   if (out.numel() == 0) return;
   const Operation operation("reduce_scatter", *this, context);
-  const ProfileScope scope(context, profiled(*this, "reduce_scatter"), static_cast<double>(in.bytes()),
-                           name_);
-  if (scope.traced_only()) return;
-  do_reduce_scatter(context, in, out);
+  run_collective(*this, context, "reduce_scatter", in, [&] { do_reduce_scatter(context, in, out); });
 }
 
 void Communicator::broadcast(const Context& context, const Tensor& t, int root) {
   check_peer(*this, "broadcast", root);
   if (t.numel() == 0) return;
   const Operation operation("broadcast", *this, context);
-  const ProfileScope scope(context, profiled(*this, "broadcast"), static_cast<double>(t.bytes()), name_);
-  if (scope.traced_only()) return;
-  do_broadcast(context, t, root);
+  run_collective(*this, context, "broadcast", t, [&] { do_broadcast(context, t, root); });
 }
 
 void Communicator::send(const Context& context, const Tensor& t, int peer) {
@@ -108,9 +102,7 @@ void Communicator::send(const Context& context, const Tensor& t, int peer) {
   TE_CHECK(peer != rank_, "send of group {}: rank {} to itself", name_, peer);
   if (t.numel() == 0) return;
   const Operation operation("send", *this, context);
-  const ProfileScope scope(context, profiled(*this, "send"), static_cast<double>(t.bytes()), name_);
-  if (scope.traced_only()) return;
-  do_send(context, t, peer);
+  run_collective(*this, context, "send", t, [&] { do_send(context, t, peer); });
 }
 
 void Communicator::receive(const Context& context, const Tensor& t, int peer) {
@@ -118,9 +110,7 @@ void Communicator::receive(const Context& context, const Tensor& t, int peer) {
   TE_CHECK(peer != rank_, "receive of group {}: rank {} from itself", name_, peer);
   if (t.numel() == 0) return;
   const Operation operation("receive", *this, context);
-  const ProfileScope scope(context, profiled(*this, "receive"), static_cast<double>(t.bytes()), name_);
-  if (scope.traced_only()) return;
-  do_receive(context, t, peer);
+  run_collective(*this, context, "receive", t, [&] { do_receive(context, t, peer); });
 }
 
 void Communicator::barrier(const Context& context) {

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "core/profile.h"
 #include "core/random.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/param_split/param_split.h"
@@ -70,7 +69,7 @@ void ParameterStore::bind(const Context& context) {
     zeroed_granules_.push_back(bucket.trainable ? bucket.size() / kGranule : 0);
   for (const Parameter& parameter : parameters_)
     zeroed_granules_[bucket_at(parameter.offset)] -= granules_written(parameter);
-  if (!OpObserver::is_tracing()) write_flags(context);
+  write_flags(context);
 }
 
 // A GEMM writes the parameter but not the gap after it, so the last granule is zeroed if it has a gap.

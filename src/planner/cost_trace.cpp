@@ -17,23 +17,15 @@
 namespace te::planner {
 namespace {
 
-/// Reports every operation to a function instead of executing it. Installed as the observer during its lifetime.
+/// Passes every operation on to a function.
 class CostTrace final : public OpObserver {
  public:
-  explicit CostTrace(std::function<void(const OpCall&)> listener)
-      : listener_(std::move(listener)), before_(OpObserver::active()) {
-    install(this);
-  }
-  ~CostTrace() override { install(before_); }
-  CostTrace(const CostTrace&) = delete;
-
+  explicit CostTrace(std::function<void(const OpCall&)> listener) : listener_(std::move(listener)) {}
   void begin(const Context&, OpCall call) override { listener_(call); }
   void end(const Context&) override {}
-  bool executes() const override { return false; }
 
  private:
   std::function<void(const OpCall&)> listener_;
-  OpObserver* before_;
 };
 
 /// Whether no rule of the config distinguishes layers.
@@ -167,22 +159,23 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
   const config::Config config = stage_config(given, 1);
   const GroupTopology topology(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, 1);
-  const Context context = Context::cpu(train::execution_options(config));
+  std::optional<CostsByLayer> units;
+  Work LayerCost::*part = nullptr;
+  CostTrace trace([&](const OpCall& call) {
+    if (part != nullptr) units->of(call).*part += work_of(call, config.parallel, topology, cluster.gpu);
+  });
+  const Context context = Context::trace(trace, train::execution_options(config));
   model::ModelStage stage(config, groups);
   MemoryPlan plan;
   stage.plan(plan, context, {.activations = {1}, .wgrad = deferred_wgrad ? 1 : 0});
   const Inputs inputs(plan, stage.dims());
-  plan.bind_fake_addresses();
+  const DeviceBuffer memory = plan.allocate(context);
 
-  CostsByLayer units(stage.parameters(), config.model.num_layers);
-  Work LayerCost::*part = nullptr;
-  const CostTrace trace([&](const OpCall& call) {
-    if (part != nullptr) units.of(call).*part += work_of(call, config.parallel, topology, cluster.gpu);
-  });
+  units.emplace(stage.parameters(), config.model.num_layers);
   stage.parameters().bind(context);
   stage.set_hooks(
-      {.before_parameters = [&](const Context&, int64_t begin, int64_t, int) { units.enter(begin); },
-       .before_wgrads = [&](const Context&, int64_t begin, int64_t) { units.enter(begin); },
+      {.before_parameters = [&](const Context&, int64_t begin, int64_t, int) { units->enter(begin); },
+       .before_wgrads = [&](const Context&, int64_t begin, int64_t) { units->enter(begin); },
        .gradients_ready = {}});
   model::Pass pass;
   if (config.data.document_mask) pass.document_start = inputs.document_start;
@@ -200,7 +193,7 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
   run(&LayerCost::forward, &LayerCost::backward, &LayerCost::wgrad);
 
   MicrobatchCost passes{
-      .embedding = units.embedding_, .head = units.head_, .layers = std::move(units.layers_)};
+      .embedding = units->embedding_, .head = units->head_, .layers = std::move(units->layers_)};
   passes.activation_bytes = plan.bytes(MemoryKind::activations) / config.model.num_layers;
   if (deferred_wgrad) {
     model::ModelStage other(config, groups);
@@ -222,7 +215,15 @@ UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int
   const config::Config config = stage_config(given, data);
   const GroupTopology topology(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, data);
-  const Context context = Context::cpu(train::execution_options(config));
+  double muon = 0, others = 0;
+  CostTrace trace([&](const OpCall& call) {
+    const bool of_muon = call.label.starts_with("muon");
+    if (is_message(call) && call.group != "tensor")
+      return;                                       // data-parallel communication is counted elsewhere
+    if (call.label.starts_with("offload")) return;  // other CUDA streams, and the host link
+    (of_muon ? muon : others) += work_of(call, config.parallel, topology, cluster.gpu).total();
+  });
+  const Context context = Context::trace(trace, train::execution_options(config));
   model::ModelStage stage(config, groups);
   optim::Optimizer optimizer({.optimizer = config.optimizer,
                               .parallel = config.parallel,
@@ -232,18 +233,12 @@ UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int
   MemoryPlan plan;
   stage.plan(plan, context);
   optimizer.plan(plan);
-  plan.bind_fake_addresses();
+  const HostBuffer host_memory = plan.allocate_host(context);
+  const DeviceBuffer memory = plan.allocate(context);
 
-  double muon = 0, others = 0;
-  const CostTrace trace([&](const OpCall& call) {
-    const bool of_muon = call.label.starts_with("muon");
-    if (is_message(call) && call.group != "tensor")
-      return;                                       // data-parallel communication is counted elsewhere
-    if (call.label.starts_with("offload")) return;  // other CUDA streams, and the host link
-    (of_muon ? muon : others) += work_of(call, config.parallel, topology, cluster.gpu).total();
-  });
   stage.parameters().bind(context);
-  muon = others = 0;  // copies of bind() are not part of a step
+  optimizer.gatherer().before_gather([](const Context&) {});  // quantization is a cost of the passes
+  muon = others = 0;  // fills and copies up to here are not part of a step
   optimizer.begin_step(context);
   for (parameters::Parameter& parameter : stage.parameters().parameters()) parameter.grad_stale = false;
   optimizer.step(context, 0.0f);

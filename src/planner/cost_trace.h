@@ -1,6 +1,6 @@
 // The cost of one microbatch's passes and of the update, per layer, by tracing: the program's model and optimizer run
-// with an observer that records every operation in order, while none is executed and no memory is allocated
-// (OpObserver::executes). Operations, shapes and communication are thus those of the program, for every recipe, layout
+// on a context that reports every operation in order, while none is executed and no memory is allocated
+// (Context::trace). Operations, shapes and communication are thus those of the program, for every recipe, layout
 // and recompute setting; op_time.h predicts the time of each.
 #pragma once
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/profile.h"
 
 namespace te {
 namespace {
@@ -326,19 +327,46 @@ TEST(MemoryPlan, OverwritesScratchOutsideItsLifetime) {
   EXPECT_TRUE(all(always, 7));
 }
 
-// Fake addresses have the distances of real ones, but there is no memory.
-TEST(MemoryPlan, FakeAddressesHaveTheOffsetsOfThePlan) {
+/// Counts operations.
+class CountOperations final : public OpObserver {
+ public:
+  void begin(const Context&, OpCall) override { ++operations; }
+  void end(const Context&) override {}
+  int operations = 0;
+};
+
+// A plan of any size can be traced: its buffers have distinct addresses, and take no memory.
+TEST(MemoryPlan, TracingNeedsNoMemory) {
+  CountOperations counter;
+  const Context context = Context::trace(counter);
   MemoryPlan plan;
-  PlannedTensor first, second, alias, scratch;
+  PlannedTensor first, second, alias, scratch, host;
   plan.add(first, "first", MemoryKind::data, DType::f32, {int64_t{1} << 40});
   plan.add(second, "second", MemoryKind::data, DType::f32, {4});
   plan.alias(alias, first);
   plan.add(scratch, "scratch", MemoryKind::scratch, DType::f32, {8}, {Buffer::d_act, Lifetime(1, 2)});
-  plan.bind_fake_addresses();
-  EXPECT_NE(first.data, nullptr);
+  plan.add_host(host, "host", MemoryKind::optimizer, DType::f32, {int64_t{1} << 40});
+  const HostBuffer host_memory = plan.allocate_host(context);
+  const DeviceBuffer memory = plan.allocate(context);
+  EXPECT_EQ(counter.operations, 1) << "the block is zeroed, which is only reported";
+  EXPECT_EQ(first.data, memory.data());
+  EXPECT_EQ(host.data, host_memory.as<void>());
   EXPECT_EQ(alias.data, first.data);
   EXPECT_EQ(static_cast<char*>(second.data) - static_cast<char*>(first.data), int64_t{4} << 40);
   EXPECT_GT(scratch.data, second.data);
+}
+
+// Code that reads or writes tensors without asking the context must not crash.
+TEST(MemoryPlan, TracedMemoryReadsAsZerosAndCanBeWritten) {
+  CountOperations counter;
+  const Context context = Context::trace(counter).side();
+  const DeviceBuffer memory(context, size_t{1} << 40);
+  auto* const last = static_cast<float*>(memory.data()) + (size_t{1} << 38) - 1;
+  EXPECT_EQ(*last, 0.0f);
+  *last = 1.0f;
+  context.zero({last, DType::f32, {1}});
+  EXPECT_EQ(*last, 1.0f) << "a traced context executes nothing";
+  EXPECT_EQ(counter.operations, 1);
 }
 
 }  // namespace

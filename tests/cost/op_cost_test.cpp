@@ -22,17 +22,22 @@ using te::testing::TestTensor;
 
 class Listener final : public OpObserver {
  public:
-  Listener() { install(this); }
-  ~Listener() override { install(nullptr); }
+  explicit Listener(bool installed = true) : installed_(installed) {
+    if (installed_) install(this);
+  }
+  ~Listener() override {
+    if (installed_) install(nullptr);
+  }
   void begin(const Context&, OpCall call) override {
     calls.push_back(std::move(call));
     ++open;
   }
   void end(const Context&) override { --open; }
-  bool executes() const override { return does; }
   std::vector<OpCall> calls;
   int open = 0;
-  bool does = true;
+
+ private:
+  bool installed_;
 };
 
 TEST(OpCost, OfAGemm) {
@@ -177,33 +182,47 @@ TEST(OpCost, OfUnknownArguments) {
   EXPECT_EQ(op_cost(OpCall{.name = "copy", .label = "", .cost = {.bytes = 8}, .args = {}}).bytes, 8);
 }
 
-// A tracing observer receives every operation, and none is executed: tensors may have fake addresses.
-TEST(OpObserver, TracingReportsOperationsWithoutExecution) {
+// A tracing context reports every operation to its own observer and executes none.
+TEST(TracingContext, ReportsOperationsWithoutExecution) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, DType::f32, {16}), y(cpu, DType::f32, {16});
   x.fill_value(1.0f);
   y.fill_value(2.0f);
-  const auto nowhere = [](Shape shape) {
-    return Tensor{reinterpret_cast<void*>(uintptr_t{1} << 56), DType::bf16,
-                  shape};  // NOLINT(performance-no-int-to-ptr)
+  Listener listener(false);
+  const Context tracing = Context::trace(listener);
+  const DeviceBuffer memory(tracing, 64 * 64 * 3 * sizeof(uint16_t));
+  const auto tensor = [&](int64_t index, Shape shape) {
+    return Tensor{static_cast<uint16_t*>(memory.data()) + index * 64 * 64, DType::bf16, shape};
   };
-  EXPECT_FALSE(OpObserver::is_tracing());
   {
-    Listener listener;
-    EXPECT_FALSE(OpObserver::is_tracing());
-    listener.does = false;
-    EXPECT_TRUE(OpObserver::is_tracing());
-    fill_value(cpu, x, 3.0f);
-    cpu.copy(y, x);
-    cpu.zero(y);
-    gemm(cpu, {.a = nowhere({64, 32}), .b = nowhere({48, 32}), .out = nowhere({64, 48}), .trans_b = true});
-    ASSERT_EQ(listener.calls.size(), 4u);
-    EXPECT_STREQ(listener.calls[1].name, "copy");
-    EXPECT_EQ(op_cost(listener.calls[3]).flops, 2.0 * 64 * 48 * 32);
-    EXPECT_EQ(listener.open, 0);
+    const ProfileLabel label("layers.3.mlp.linear_fc1");
+    fill_value(tracing, x, 3.0f);
+    tracing.copy(y, x);
+    tracing.side().zero(y);
+    gemm(tracing,
+         {.a = tensor(0, {64, 32}), .b = tensor(1, {48, 32}), .out = tensor(2, {64, 48}), .trans_b = true});
   }
+  ASSERT_EQ(listener.calls.size(), 4u);
+  EXPECT_STREQ(listener.calls[1].name, "copy");
+  EXPECT_EQ(op_cost(listener.calls[3]).flops, 2.0 * 64 * 48 * 32);
+  EXPECT_EQ(listener.calls[3].label, "linear_fc1");
+  EXPECT_EQ(listener.open, 0);
   EXPECT_EQ(x.floats()[0], 1.0f);
   EXPECT_EQ(y.floats()[0], 2.0f);
+}
+
+// Tracing is a property of a context, not of the process: others execute, and report to the installed observer.
+TEST(TracingContext, LeavesOtherContextsAlone) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::f32, {16});
+  Listener installed, traced(false);
+  const Context tracing = Context::trace(traced);
+  EXPECT_TRUE(cpu.executes() && !tracing.executes() && !tracing.is_cuda());
+  fill_value(cpu, x, 3.0f);
+  fill_value(tracing, x, 4.0f);
+  EXPECT_EQ(installed.calls.size(), 1u);
+  EXPECT_EQ(traced.calls.size(), 1u);
+  EXPECT_EQ(x.floats()[0], 3.0f);
 }
 
 TEST(ProfileLabel, NestsAndKeepsTheLastPartOfAName) {

@@ -43,7 +43,10 @@ TEST_P(GatheredBlocks, HaveTheBitsOfBf16Rows) {
   // The bytes that te-train --plan counts.
   const Groups planned = Groups::dry_run(ProcessGrid::of(ranks, ranks, 1, 1), world().rank());
   if (!layout.copies && !layout.deferred) {
-    EXPECT_EQ(BlocksModel(context, config, layout, planned).traced_bytes(), with.training_bytes);
+    Gathers gathers(false);
+    const Context tracing = Context::trace(gathers);
+    BlocksModel(tracing, config, layout, planned).trace();
+    EXPECT_EQ(gathers.bytes, with.training_bytes);
   }
 }
 

@@ -72,22 +72,24 @@ inline config::Config config_of(const BlocksLayout& layout, int ranks) {
   return config;
 }
 
-/// Counts the bytes that the tensor-parallel ranks gather; `executes` false: that they would gather, when tracing.
+/// Counts the bytes that the tensor-parallel ranks gather; not installed: that a tracing context would gather.
 class Gathers final : public OpObserver {
  public:
-  explicit Gathers(bool executes = true) : executes_(executes) { install(this); }
-  ~Gathers() override { install(nullptr); }
-  Gathers(const Gathers&) = delete;
+  explicit Gathers(bool installed = true) : installed_(installed) {
+    if (installed_) install(this);
+  }
+  ~Gathers() override {
+    if (installed_) install(nullptr);
+  }
   void begin(const Context& /*context*/, OpCall call) override {
     if (call.group == "tensor" && std::string_view(call.name) == "all_gather")
       bytes += static_cast<int64_t>(call.cost.bytes);
   }
   void end(const Context& /*context*/) override {}
-  bool executes() const override { return executes_; }
   int64_t bytes = 0;
 
  private:
-  bool executes_;
+  bool installed_;
 };
 
 struct BlocksTrace {
@@ -148,15 +150,13 @@ class BlocksModel {
     return trace;
   }
 
-  /// Bytes that the first microbatch's passes would gather, from a trace; instead of run().
-  int64_t traced_bytes() {
-    plan_.bind_fake_addresses();
-    const Gathers gathers(false);
+  /// Instead of run(), on a tracing context: the passes of the first microbatch.
+  void trace() {
+    memory_ = plan_.allocate(context_);
     stage_.parameters().bind(context_);
     optimizer_.begin_step(context_);
     stage_.weights_changed();
     forward_backward();
-    return gathers.bytes;
   }
 
  private:

@@ -50,7 +50,6 @@ class TensorMessages final : public OpObserver {
  public:
   TensorMessages() { install(this); }
   ~TensorMessages() override { install(nullptr); }
-  TensorMessages(const TensorMessages&) = delete;
   void begin(const Context& /*context*/, OpCall call) override {
     if (call.group == "tensor")
       sent.push_back(fmt::format("{} {}", call.name, static_cast<int64_t>(call.cost.bytes)));

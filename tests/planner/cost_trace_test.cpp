@@ -24,7 +24,6 @@ using testing::Settings;
 
 class Listener final : public OpObserver {
  public:
-  explicit Listener(bool executes) : executes_(executes) { install(this); }
   ~Listener() override { install(nullptr); }
   void begin(const Context&, OpCall call) override {
     const OpCost cost = is_message(call) ? call.cost : cost::op_cost(call);
@@ -33,12 +32,8 @@ class Listener final : public OpObserver {
     flops += cost.flops;
   }
   void end(const Context&) override {}
-  bool executes() const override { return executes_; }
   std::vector<std::string> told;
   double flops = 0;
-
- private:
-  bool executes_;
 };
 
 config::Config small_config(const Settings& settings) {
@@ -53,7 +48,9 @@ config::Config small_config(const Settings& settings) {
 /// The operations of a step on one rank: two passes and the update. `flops`: of the passes.
 std::vector<std::string> told(const config::Config& config, bool executes, double* flops = nullptr) {
   const parallel::Groups groups = parallel::Groups::single();
-  const Context context = Context::cpu(train::execution_options(config));
+  Listener listener;
+  const ExecutionOptions options = train::execution_options(config);
+  const Context context = executes ? Context::cpu(options) : Context::trace(listener, options);
   model::ModelStage stage(config, groups);
   optim::Optimizer optimizer({.optimizer = config.optimizer, .parallel = config.parallel, .seed = 1},
                              stage.parameters(), groups);
@@ -63,21 +60,14 @@ std::vector<std::string> told(const config::Config& config, bool executes, doubl
   PlannedTensor tokens, targets;
   plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {stage.dims().tokens});
   plan.add(targets, "targets", MemoryKind::data, DType::i32, {stage.dims().tokens});
-  DeviceBuffer memory;
-  HostBuffer host;
-  if (executes)
-    memory = plan.allocate(context), host = plan.allocate_host(context);
-  else
-    plan.bind_fake_addresses();
-  Listener listener(executes);
-  if (executes) {
-    stage.bind(context);
-    optimizer.bind(context);
-    stage.initialize(context, 1);
-  } else {
-    stage.parameters().bind(context);
-  }
+  const DeviceBuffer memory = plan.allocate(context);
+  const HostBuffer host = plan.allocate_host(context);
+  stage.bind(context);
+  optimizer.bind(context);
+  stage.initialize(context, 1);
+  OpObserver::install(&listener);
   listener.told.clear();
+  listener.flops = 0;
   optimizer.begin_step(context);
   stage.weights_changed();
   stage.forward_backward(context, tokens, targets, 1.0f, optimizer.loss_sum(), {});

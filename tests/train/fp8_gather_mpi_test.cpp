@@ -26,7 +26,6 @@ class DataMessages final : public OpObserver {
  public:
   DataMessages() { install(this); }
   ~DataMessages() override { install(nullptr); }
-  DataMessages(const DataMessages&) = delete;
   void begin(const Context& /*context*/, OpCall call) override {
     if (!call.group.starts_with("data")) return;
     if (std::string_view(call.name) == "all_gather") bytes_.gathered += static_cast<int64_t>(call.cost.bytes);

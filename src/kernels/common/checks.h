@@ -39,10 +39,14 @@ bool overlap(const Tensor& a, const Tensor& b);
   if ((context).is_cuda()) ::te::kernels::no_cuda(#op)
 #endif
 
-/// In a CUDA build, dispatches to the CUDA launcher `cuda::op(context, args)` for a CUDA context. The CPU reference
-/// follows the macro. Until the end of the function the op is reported to a profiler, if there is one, which may only
-/// record it without execution.
-#define TE_DISPATCH_CUDA(context, op, ...)                                  \
-  const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
-  if (te_profiled.traced_only()) return;                                    \
+/// Begins an op: until the end of the function it is reported to a profiler, if there is one. If the context only
+/// traces, the op also ends here.
+#define TE_BEGIN_OP(context, name, ...)                                      \
+  const ::te::kernels::ProfiledOp te_profiled((context), name, __VA_ARGS__); \
+  if (!(context).executes()) return
+
+/// Begins an op, and in a CUDA build dispatches to the CUDA launcher `cuda::op(context, args)` for a CUDA context. The
+/// CPU reference follows the macro.
+#define TE_DISPATCH_CUDA(context, op, ...) \
+  TE_BEGIN_OP(context, #op, __VA_ARGS__);  \
   TE_ASK_CUDA(context, op, __VA_ARGS__)

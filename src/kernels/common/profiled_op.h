@@ -15,7 +15,7 @@ class ProfiledOp {
  public:
   template <class... Args>
   ProfiledOp(const Context& context, const char* name, const Args&... args) {
-    if (OpObserver::active() != nullptr) [[unlikely]] {
+    if (OpObserver::of(context) != nullptr) [[unlikely]] {
       if constexpr ((takes_struct<Args> && ...) && sizeof...(Args) == 1) {
         scope_.start(context, name, {}, std::any(args...));
       } else {
@@ -23,7 +23,6 @@ class ProfiledOp {
       }
     }
   }
-  bool traced_only() const { return scope_.traced_only(); }
 
  private:
   template <class T>

@@ -73,8 +73,7 @@ void check_args(const char* op, const GemmActivationBackward& args) {
 
 void gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
   check_args("gemm_activation_forward", args);
-  const ProfiledOp profiled(context, "gemm_activation_forward", args);
-  if (profiled.traced_only()) return;
+  TE_BEGIN_OP(context, "gemm_activation_forward", args);
 #ifdef TE_WITH_CUDA
   if (context.is_cuda() &&
       (cuda::gemm_activation_few_rows(context, args) || cuda::gemm_activation_forward(context, args)))
@@ -92,8 +91,7 @@ void gemm_activation_forward(const Context& context, const GemmActivationForward
 
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
   check_args("gemm_activation_backward", args);
-  const ProfiledOp profiled(context, "gemm_activation_backward", args);
-  if (profiled.traced_only()) return;
+  TE_BEGIN_OP(context, "gemm_activation_backward", args);
 #ifdef TE_WITH_CUDA
   if (context.is_cuda() && cuda::gemm_activation_backward(context, args)) return;
 #endif

@@ -208,8 +208,7 @@ void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
   constexpr const char* op = "qk_norm_forward_sums";
   TE_CHECK(args.ranks > 1, "{}: sums are only used with ranks > 1", op);
   check_common(op, args, args.qkv);
-  const ProfiledOp profiled(context, op, queries_and_keys(args.qkv, args.shape), args.sums);
-  if (profiled.traced_only()) return;
+  TE_BEGIN_OP(context, op, queries_and_keys(args.qkv, args.shape), args.sums);
 #ifdef TE_WITH_CUDA
   if (context.is_cuda()) return cuda::qk_norm_forward_sums(context, args);
 #else
@@ -222,9 +221,7 @@ void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
   constexpr const char* op = "qk_norm_backward_sums";
   TE_CHECK(args.ranks > 1 && args.raw, "{}: sums are only used with ranks > 1 and require raw", op);
   check_common(op, args, args.dqkv);
-  const ProfiledOp profiled(context, op, queries_and_keys(args.dqkv, args.shape), args.raw, args.rstd,
-                            args.sums);
-  if (profiled.traced_only()) return;
+  TE_BEGIN_OP(context, op, queries_and_keys(args.dqkv, args.shape), args.raw, args.rstd, args.sums);
 #ifdef TE_WITH_CUDA
   if (context.is_cuda()) return cuda::qk_norm_backward_sums(context, args);
 #else

@@ -53,6 +53,33 @@ void for_each_piece(const parameters::ParameterStore& store, bool optimizer, Has
 
 }  // namespace
 
+std::vector<StateTensor> TrainingState::tensors() const {
+  const auto& [store, first, second, table, wait] = *this;  // fails to compile when there is another member
+  std::vector<StateTensor> all{{"parameters", store->values}};
+  // FP32 weights are their own master weights.
+  if (!store->fp32()) all.push_back({"main_params", store->mains});
+  all.push_back({"exp_avg", first.values});
+  all.push_back({"exp_avg.exponents", first.exponents});
+  all.push_back({"exp_avg_sq", second.values});
+  all.push_back({"exp_avg_sq.exponents", second.exponents});
+  if (table != nullptr) {
+    const auto add = [&](const char* name, const Tensor& tensor, bool in_checkpoints) {
+      all.push_back({name, tensor, true, in_checkpoints});
+    };
+    const bool stored = table->history.is_planned();  // else each step computes the scales
+    add("fp8.scale", table->scale, stored);
+    add("fp8.amax_history", table->history, stored);
+    add("fp8.history_position", table->position, stored);
+    add("fp8.amax", table->amax, false);
+    add("fp8.last_amax", table->last_amax, false);
+    add("fp8.counters", table->counters, false);
+    add("fp8.predicted_scales", table->predicted_scales, false);
+    add("fp8.cast_states", table->cast_states, false);
+  }
+  std::erase_if(all, [](const StateTensor& state) { return !state.tensor.is_planned(); });
+  return all;
+}
+
 std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t first, int64_t count) {
   std::vector<Block> blocks;
   for (const parameters::ParameterShard::Extent& extent : shard.extents(first, first + count))

@@ -1,4 +1,7 @@
-// A rank's state that belongs in a checkpoint, and the part of it that this rank saves.
+// The training state of a rank: everything that a step changes and a later step reads. It is listed once, the tensors
+// in TrainingState and the numbers in Progress (progress.h). Checkpoints save and load it, a copy in memory restores it
+// (train/state_copy.h), and warmup passes leave it as it was (train/step_runner.h). Gradients and FP8 weights do not
+// belong to it: each step overwrites the former and requantizes the latter.
 #pragma once
 
 #include <functional>
@@ -17,7 +20,15 @@
 
 namespace te::checkpoint {
 
-/// Views of a rank's state, bound to memory.
+/// A tensor of the state on this rank.
+struct StateTensor {
+  const char* name;
+  Tensor tensor;
+  bool changed_by_passes = false;  ///< by forward and backward passes; else only by updates
+  bool in_checkpoints = true;  ///< else the first step after a resume computes it, or it is for statistics
+};
+
+/// Views of a rank's state. A new member must be listed in tensors().
 struct TrainingState {
   parameters::ParameterStore* parameters = nullptr;
   optim::Moments exp_avg, exp_avg_sq;  ///< moments of the shard's elements
@@ -25,6 +36,9 @@ struct TrainingState {
   const fp8::ScaleTable* scales = nullptr;
   /// Waits until parameters and moments may be read and written (optim::Optimizer::wait_offload); may be empty.
   std::function<void()> wait_offload{};
+
+  /// All tensors of the state on this rank, planned or bound to memory.
+  std::vector<StateTensor> tensors() const;
 };
 
 /// Position in the full parameter of elements [first, first + count) of this rank's shard, one block per run of rows.

@@ -51,14 +51,6 @@ void ScaleTable::reset(const Context& context) {
   context.synchronize();  // the host vectors above must outlive the copies
 }
 
-std::vector<Tensor> ScaleTable::state() const {
-  std::vector<Tensor> state;
-  for (const PlannedTensor* tensor :
-       {&amax, &last_amax, &scale, &history, &position, &counters, &predicted_scales, &cast_states})
-    if (tensor->is_planned()) state.push_back(*tensor);
-  return state;
-}
-
 ScaleTable::CastCount ScaleTable::count_casts(const Context& context) const {
   CastCount count;
   if (!cast_states) return count;

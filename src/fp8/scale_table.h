@@ -31,9 +31,6 @@ class ScaleTable {
   /// scale = 1, amax = 0, empty history.
   void reset(const Context& context);
   void zero_counters(const Context& context);
-  /// All tensors that passes and updates change, for code that saves and restores the state (train/state_copy.h,
-  /// StepRunner::warm_up).
-  std::vector<Tensor> state() const;
 
   int size() const { return static_cast<int>(infos_.size()); }
   const OperandInfo& info(int index) const { return infos_[index]; }

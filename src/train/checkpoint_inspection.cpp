@@ -118,7 +118,7 @@ Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& 
   const fp8::Recipe& recipe = runner.model().recipe();
   const bool from_history = recipe.needs_calibration();
   const bool loads = from_history && has_scales(reader, recipe.table());
-  checkpoint::load(context, reader, config, training_state(runner), {.optimizer = false, .fp8 = loads});
+  checkpoint::load(context, reader, config, runner.training_state(), {.optimizer = false, .fp8 = loads});
   runner.publish_weights();
   HostBatch batch = runner.make_host_batch();
   const int64_t samples = config.training.micro_batch_size;

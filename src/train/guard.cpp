@@ -84,12 +84,10 @@ void Guard::before_step(checkpoint::Progress& progress) {
 void Guard::compare(checkpoint::Progress& progress) {
   const double before = now_seconds();
   checkpoint::Guard& guard = progress.guard;
-  start_ = progress;
-  copy_.save();
+  copy_.save(progress);
   precision_.set(true);
   optim::Optimizer& optimizer = runner_.optimizer();
-  checkpoint::SpikeHistory history = progress.spikes;
-  LossSpikes spikes(config_, history);
+  LossSpikes spikes(config_, progress.spikes);
   guard.began = progress.step;
   guard.bf16.clear();
   guard.fp8.clear();
@@ -103,7 +101,9 @@ void Guard::compare(checkpoint::Progress& progress) {
     guard.bf16.push_back(mean_loss(status.loss_sum, batch_.counted));
     if (std::isfinite(guard.bf16.back()) && std::isfinite(status.grad_norm)) spikes.add(guard.bf16.back());
   }
-  copy_.restore();
+  const checkpoint::Guard compared = guard;
+  progress = copy_.restore();
+  guard = compared;
   precision_.set(false);
   seconds_ = now_seconds() - before;
 }
@@ -124,9 +124,9 @@ Guard::Verdict Guard::after_step(checkpoint::Progress& progress, double loss) {
   if (verdict != Verdict::roll_back) return verdict;
   // Steps are repeated, but the collected gaps are kept.
   const checkpoint::Guard known = guard;
+  start_ = copy_.restore();
   start_.guard = known;
   start_.guard.bf16_until = start_.step + config_.guard.bf16_steps;
-  copy_.restore();
   copy_.drop();
   keep_record_ = true;
   return verdict;

@@ -56,7 +56,7 @@ class Guard {
   void before_step(checkpoint::Progress& progress);
   /// Call after the step, with its `loss`.
   Verdict after_step(checkpoint::Progress& progress, double loss);
-  /// The progress at the start of the last comparison.
+  /// After `roll_back`: the progress to which the run returns.
   const checkpoint::Progress& start() const { return start_; }
   /// Discards the comparison after the run has returned to a checkpoint.
   void discard(checkpoint::Progress& progress);

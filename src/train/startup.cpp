@@ -13,14 +13,6 @@ namespace te::train {
 
 namespace fs = std::filesystem;
 
-checkpoint::TrainingState training_state(StepRunner& runner) {
-  return {.parameters = &runner.model().parameters(),
-          .exp_avg = runner.optimizer().exp_avg,
-          .exp_avg_sq = runner.optimizer().exp_avg_sq,
-          .scales = &runner.model().recipe().table(),
-          .wait_offload = [&runner] { runner.optimizer().wait_offload(); }};
-}
-
 Startup::Startup(const config::Config& config, const Context& context, parallel::World& world,
                  StepRunner& runner)
     : config_(config), context_(context), world_(world), runner_(runner) {}
@@ -40,7 +32,7 @@ StartPoint Startup::load_weights() {
       const std::unique_ptr<checkpoint::WeightSource> source = convert::open_weights(path);
       if (const auto* reader = dynamic_cast<const checkpoint::Reader*>(source.get()))
         found = reader->folder();
-      checkpoint::load_weights(context_, *source, config_, training_state(runner_));
+      checkpoint::load_weights(context_, *source, config_, runner_.training_state());
     } catch (const UserError& error) {
       user_error("checkpoint.init_from: {}", error.what());
     }
@@ -99,7 +91,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
       const checkpoint::Reader reader(path);
       config::check_resumable(reader.manifest().config);
       const checkpoint::Loaded loaded =
-          checkpoint::load(context_, reader, config_, training_state(runner_), options);
+          checkpoint::load(context_, reader, config_, runner_.training_state(), options);
       point = {.progress = loaded.progress,
                .checkpoint = reader.folder(),
                .weights = reader.folder(),

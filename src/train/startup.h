@@ -20,9 +20,6 @@ struct StartPoint {
   std::vector<checkpoint::Dataset> datasets = {};  ///< that the checkpoint records
 };
 
-/// The runner's state in the form that checkpoints store.
-checkpoint::TrainingState training_state(StepRunner& runner);
-
 /// Loads the initial weights and state into an allocated runner, on all ranks: a checkpoint (checkpoint.resume), the
 /// weights of another run (init_from), or newly initialized weights. The runner is then ready for a step, except for
 /// FP8 scales that no checkpoint had: calibrate(). UserError (JobFailure in a job) when the checkpoint does not exist

@@ -3,51 +3,45 @@
 #include "core/error.h"
 
 namespace te::train {
-namespace {
 
-std::vector<Tensor> state_of(StepRunner& runner) {
-  const parameters::ParameterStore& store = runner.model().parameters();
-  const optim::Optimizer& optimizer = runner.optimizer();
-  std::vector<Tensor> state = runner.model().recipe().table().state();
-  for (const Tensor* tensor : std::initializer_list<const Tensor*>{
-           &store.values, &store.mains, &optimizer.exp_avg.values, &optimizer.exp_avg.exponents,
-           &optimizer.exp_avg_sq.values, &optimizer.exp_avg_sq.exponents})
-    if (tensor->is_planned()) state.push_back(*tensor);
-  return state;
-}
-
-}  // namespace
+using checkpoint::StateTensor;
 
 int64_t state_copy_bytes(StepRunner& runner) {
   int64_t bytes = 0;
-  for (const Tensor& tensor : state_of(runner)) bytes += tensor.planned_bytes();
+  for (const StateTensor& state : runner.training_state().tensors()) bytes += state.tensor.planned_bytes();
   return bytes;
 }
 
 StateCopy::StateCopy(const Context& context, StepRunner& runner) : context_(context), runner_(runner) {
-  for (const Tensor& tensor : state_of(runner)) buffers_.emplace_back(context, tensor.bytes());
+  for (const StateTensor& state : runner.training_state().tensors())
+    buffers_.emplace_back(context, state.tensor.bytes());
 }
 
-void StateCopy::save() {
+std::vector<StateTensor> StateCopy::idle_state() {
   runner_.optimizer().gatherer().wait_all(context_);
-  runner_.optimizer().wait_offload();
-  const std::vector<Tensor> state = state_of(runner_);
-  for (size_t i = 0; i < state.size(); ++i) context_.copy_to_host(buffers_[i].as<void>(), state[i]);
+  const checkpoint::TrainingState state = runner_.training_state();
+  state.wait_offload();
+  return state.tensors();
+}
+
+void StateCopy::save(const checkpoint::Progress& progress) {
+  const std::vector<StateTensor> state = idle_state();
+  for (size_t i = 0; i < state.size(); ++i) context_.copy_to_host(buffers_[i].as<void>(), state[i].tensor);
   context_.synchronize();
-  updates_ = runner_.optimizer().updates();
+  progress_ = progress;
+  progress_.updates = runner_.optimizer().updates();
   has_copy_ = true;
 }
 
-void StateCopy::restore() {
+const checkpoint::Progress& StateCopy::restore() {
   TE_CHECK(has_copy_, "there is no copy of the state");
-  runner_.optimizer().gatherer().wait_all(context_);
-  runner_.optimizer().wait_offload();
-  const std::vector<Tensor> state = state_of(runner_);
-  for (size_t i = 0; i < state.size(); ++i) context_.copy_to_device(state[i], buffers_[i].as<void>());
+  const std::vector<StateTensor> state = idle_state();
+  for (size_t i = 0; i < state.size(); ++i) context_.copy_to_device(state[i].tensor, buffers_[i].as<void>());
   context_.synchronize();
   runner_.optimizer().gatherer().invalidate();
-  runner_.optimizer().set_updates(updates_);
+  runner_.optimizer().set_updates(progress_.updates);
   runner_.model().weights_changed(false);
+  return progress_;
 }
 
 }  // namespace te::train

@@ -1,10 +1,9 @@
-// A copy in host memory of everything that a step changes and the next step reads, restored bitwise: BF16 weights and
-// FP32 master weights, Adam moments, and the FP8 scale table. Gradients and FP8 weights are left out, as each step
-// overwrites the former and requantizes the latter.
+// A copy in host memory of the training state (checkpoint/training_state.h), restored bitwise.
 #pragma once
 
 #include <vector>
 
+#include "checkpoint/progress.h"
 #include "core/device.h"
 #include "train/step_runner.h"
 
@@ -18,18 +17,21 @@ class StateCopy {
   /// Allocates the host memory, page-locked with a GPU. The runner must be allocated, and outlive this object.
   StateCopy(const Context& context, StepRunner& runner);
 
-  /// Copies the state, between two steps. Waits for the device.
-  void save();
-  /// Restores the state of the last save(). Waits for the device.
-  void restore();
+  /// Copies the runner's state and the progress of the run, between two steps. Waits for the device.
+  void save(const checkpoint::Progress& progress);
+  /// Restores the state of the last save() and returns its progress. Waits for the device.
+  const checkpoint::Progress& restore();
   bool has_copy() const { return has_copy_; }
   void drop() { has_copy_ = false; }
 
  private:
+  /// The tensors of the state, once no work accesses them any more.
+  std::vector<checkpoint::StateTensor> idle_state();
+
   const Context& context_;
   StepRunner& runner_;
   std::vector<HostBuffer> buffers_;
-  int64_t updates_ = 0;
+  checkpoint::Progress progress_;
   bool has_copy_ = false;
 };
 

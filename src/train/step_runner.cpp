@@ -230,12 +230,21 @@ Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) 
   return statistics;
 }
 
+checkpoint::TrainingState StepRunner::training_state() {
+  return {.parameters = &model_.parameters(),
+          .exp_avg = optimizer_.exp_avg,
+          .exp_avg_sq = optimizer_.exp_avg_sq,
+          .scales = &model_.recipe().table(),
+          .wait_offload = [this] { optimizer_.wait_offload(); }};
+}
+
 // The second pass accumulates gradients, which uses other GEMM variants. Weights are quantized again, as in observe().
 void StepRunner::warm_up(const HostBatch& batch) {
   const parallel::Watchdog::Guard guard(context_, "the first passes");
   std::vector<std::pair<Tensor, DeviceBuffer>> kept;
-  for (const Tensor& tensor : model_.recipe().table().state())
-    kept.emplace_back(tensor, DeviceBuffer(context_, tensor.bytes()));
+  for (const checkpoint::StateTensor& state : training_state().tensors())
+    if (state.changed_by_passes)
+      kept.emplace_back(state.tensor, DeviceBuffer(context_, state.tensor.bytes()));
   const auto copy_of = [](const Tensor& tensor, const DeviceBuffer& buffer) {
     return Tensor{buffer.data(), tensor.dtype, tensor.shape};
   };

@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 
+#include "checkpoint/training_state.h"
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
@@ -64,11 +65,13 @@ class StepRunner {
   /// `loss_scale`: of FP16, train/loss_scaler.h.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
               double largest_loss = std::numeric_limits<double>::infinity(), double loss_scale = 1.0);
-  /// Runs forward and backward of the first microbatch twice, one stage after the other, and discards the results; the
-  /// state does not change. On GPUs the first launch() of a pipeline starts with it; otherwise only tests call it,
-  /// between steps. The first use of a kernel, and GEMM autotuning, make the host wait for all launched work. If the
-  /// hosts of several stages wait like this, each for communication that another has yet to launch, schedules with a
-  /// cycle of stages (virtual stages) deadlock.
+  /// Views of this rank's state between two steps.
+  checkpoint::TrainingState training_state();
+  /// Runs forward and backward of the first microbatch twice, one stage after the other, and discards the results;
+  /// training_state() does not change. On GPUs the first launch() of a pipeline starts with it; otherwise only tests
+  /// call it, between steps. The first use of a kernel, and GEMM autotuning, make the host wait for all launched work.
+  /// If the hosts of several stages wait like this, each for communication that another has yet to launch, schedules
+  /// with a cycle of stages (virtual stages) deadlock.
   void warm_up(const HostBatch& batch);
   /// With logging.loss_by_source and a blend, after the context has been synchronized: the loss of each of this
   /// data-parallel rank's samples in the last step, summed over counted tokens. Zero on all but one of the ranks with

@@ -76,7 +76,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
                                  .keep = options.keep,
                                  .optimizer = options.save_optimizer,
                                  .background = options.async && saves_periodically()},
-        training_state(runner_),
+        runner_.training_state(),
         checkpoint::Job{.who = {world_.rank(), world_.size()},
                         .host_ranks = world_.local_size(),
                         .barrier = [this] { world_.barrier(); },

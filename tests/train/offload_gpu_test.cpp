@@ -67,7 +67,7 @@ Left run(const config::Config& config) {
   };
   train::StateCopy copy(context, runner);
   for (int64_t step = 1; step <= 4; ++step) take(step);
-  copy.save();
+  copy.save({});
   take(5), take(6);
   copy.restore();
   for (int64_t step = 5; step <= 8; ++step) take(step);

@@ -50,7 +50,9 @@ enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
 /// What data-parallel ranks shard: FP32 master weights and moments (optimizer), also gradients, also BF16 weights.
 enum class Shard : uint8_t { optimizer, gradients, parameters };
-/// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines (parallel/peer_transport.h). automatic: copy engines where they are measured to be faster (ParallelConfig::tensor_copies()).
+/// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines
+/// (parallel/peer_transport.h). automatic: copy engines where they are measured to be faster
+/// (ParallelConfig::tensor_copies()).
 enum class Transport : uint8_t { automatic, nccl, copy };  ///< automatic is spelled "auto" in YAML
 
 using te::names_of, te::to_string, te::from_string;  // of the enums of core/choices.h

@@ -200,13 +200,13 @@ TEST_P(UntrainedParameters, AreSavedAndLoaded) {
   TrainingRun saved(config, trains_last_layer);
   saved.step(1), saved.step(2);
   checkpoint::Saver saver(saved.context(), {.directory = folder.path(), .config = config::to_yaml(config)},
-                          train::training_state(saved.runner()));
+                          saved.runner().training_state());
   saver.save({2, 8, 2}, {}, true);
   const checkpoint::Reader reader(folder / checkpoint::step_name(2));
   config::Config other = config;
   other.training.seed += 1;
   TrainingRun resumed(other, trains_last_layer), started(other, {});
-  checkpoint::load(resumed.context(), reader, resumed.config(), train::training_state(resumed.runner()), {});
+  checkpoint::load(resumed.context(), reader, resumed.config(), resumed.runner().training_state(), {});
   resumed.runner().optimizer().set_updates(2);
   resumed.runner().publish_weights();
   for (const Parameter& parameter : saved.parameters()) {
@@ -220,8 +220,7 @@ TEST_P(UntrainedParameters, AreSavedAndLoaded) {
     EXPECT_EQ(bytes_at(resumed.parameters()[i].value), bytes_at(expected.value)) << expected.name;
   }
   EXPECT_EQ(resumed.step(3), saved.step(3));
-  checkpoint::load_weights(started.context(), reader, started.config(),
-                           train::training_state(started.runner()));
+  checkpoint::load_weights(started.context(), reader, started.config(), started.runner().training_state());
   started.runner().publish_weights();
   parameters::ParameterStore& store = started.runner().model().parameters();
   for (const Parameter& expected : saved.parameters()) {
@@ -240,14 +239,14 @@ TEST(Untrained, AreResharded) {
   TrainingRun saved(config, trains_last_layer);
   saved.step(1);
   checkpoint::Saver saver(saved.context(), {.directory = folder.path(), .config = config::to_yaml(config)},
-                          train::training_state(saved.runner()));
+                          saved.runner().training_state());
   saver.save({1, 4, 1}, {}, true);
   const checkpoint::Reader reader(folder / checkpoint::step_name(1));
   const checkpoint::Reader resharded(
       checkpoint::reshard(reader, config, parallel::ProcessGrid::of(2, 1, 1, 1), other.path()));
   EXPECT_EQ(resharded.tensors().size(), reader.tensors().size());
   TrainingRun loaded(config, trains_last_layer);
-  checkpoint::load(loaded.context(), resharded, loaded.config(), train::training_state(loaded.runner()), {});
+  checkpoint::load(loaded.context(), resharded, loaded.config(), loaded.runner().training_state(), {});
   loaded.runner().optimizer().set_updates(1);
   loaded.runner().publish_weights();
   EXPECT_EQ(loaded.step(2), saved.step(2));

@@ -14,8 +14,8 @@
 // FP32 operands to TF32), and the result is rounded once. An accumulating GEMM with a BF16 result (wgrad into BF16 main
 // gradients) adds the old value in FP32; a GPU may round the GEMM's result to BF16 before that.
 //
-// See gemm_activation.h for GEMMs with an activation. On a GPU, GEMMs with few rows do not use cuBLASLt but a kernel that is bound by reading the weights
-// (gemm_few_rows.cu).
+// See gemm_activation.h for GEMMs with an activation. On a GPU, GEMMs with few rows do not use cuBLASLt but a kernel
+// that is bound by reading the weights (gemm_few_rows.cu).
 //
 // Deterministic: repeated calls in a process give bitwise equal results on both backends (split-k sums are reduced in a
 // fixed order and only in FP32). On the CPU results do not depend on the number of threads. On a GPU they depend on the

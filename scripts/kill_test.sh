@@ -26,7 +26,7 @@ precision: {fp8: hybrid, amax_history_len: 4}
 training: {micro_batch_size: 2, global_batch_size: 4, train_steps: 1000000, device: cpu}
 optimizer: {lr: 1.0e-3, decay: constant, decay_steps: 1000000}
 data: {synthetic: true}
-logging: {every: 1000, csv: "", jsonl: false, fp8_stats_every: 0}
+logging: {every: 1000, fp8_stats_every: 0}
 checkpoint: {save_every: 1, keep: 3, resume: auto}
 YAML
 }

@@ -66,7 +66,10 @@ TEST(Untrained, AreGatheredOnce) {
   };
   config::Config some = config_of(config::Fp8Mode::off, Shard::optimizer, false), all = some;
   all.trains = {};
-  EXPECT_EQ(gathered_in(some, 0), gathered_in(all, 0));
+  // Buckets of parameters that are not trained are apart and padded on their own, so there is more padding with more
+  // ranks: 11% with eight.
+  EXPECT_GE(gathered_in(some, 0), gathered_in(all, 0));
+  EXPECT_LT(gathered_in(some, 0), gathered_in(all, 0) * 5 / 4);
   EXPECT_LT(gathered_in(some, 2) - gathered_in(some, 1), (gathered_in(all, 2) - gathered_in(all, 1)) / 2);
 }
 

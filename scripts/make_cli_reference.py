@@ -63,8 +63,14 @@ def read_help(text):
             group[-1] = (name, f"{meaning} {line.strip()}".strip())
         else:
             in_one_line = line[column - 1:column] == " "
-            group.append((line[:column].strip(), line[column:].strip()) if in_one_line else (line.strip(), ""))
+            name, meaning = (line[:column], line[column:]) if in_one_line else (line, "")
+            group.append((same_defaults(name.strip()), meaning.strip()))
     return page
+
+
+def same_defaults(name):
+    """An option's name and value with its default as CLI11 before 2.4 prints it: `TEXT=auto`, later versions `TEXT [auto]`."""
+    return re.sub(r"(?<! in) \[(\[[^\]]*\]|[^\[\]]*)\](?= |$)", r"=\1", name) if name.startswith("-") else name
 
 
 def ask(program, *command):

@@ -34,6 +34,14 @@ COMMAND = "Put several into one\nUsage: te-data merge prefixes...\n\nPositionals
           "                              Datasets\n\nOptions:\n  -h,--help                   Print this help message and exit\n"
 
 
+class Defaults(unittest.TestCase):
+    def test_are_the_same_with_newer_cli11(self):
+        for newer, older in (("--gpu TEXT:{a,b} [a]", "--gpu TEXT:{a,b}=a"), ("--n INT:INT in [1 - 9] [3]", "--n INT:INT in [1 - 9]=3"),
+                             ("--recipe TEXT [[delayed]] ...", "--recipe TEXT=[delayed] ..."), ("--x F [0.5] REQUIRED", "--x F=0.5 REQUIRED")):
+            self.assertEqual(make_cli_reference.same_defaults(newer), older)
+            self.assertEqual(make_cli_reference.same_defaults(older), older)
+
+
 class Reference(InFolder):
     def setUp(self):
         super().setUp()

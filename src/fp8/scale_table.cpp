@@ -11,7 +11,7 @@ const char* role_name(OperandRole role) {
 
 int ScaleTable::add(OperandInfo info) {
   TE_CHECK(!scale.is_planned(), "operand {} registered after the plan", info.linear.name());
-  infos_.push_back(std::move(info));
+  infos_.push_back(info);
   return size() - 1;
 }
 

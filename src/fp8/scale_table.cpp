@@ -1,6 +1,5 @@
 #include "fp8/scale_table.h"
 
-#include <utility>
 
 namespace te::fp8 {
 

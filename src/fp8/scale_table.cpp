@@ -1,6 +1,5 @@
 #include "fp8/scale_table.h"
 
-
 namespace te::fp8 {
 
 const char* role_name(OperandRole role) {

@@ -218,8 +218,8 @@ function(te_mpi_test_executable target label depends ranks)
     endif()
     add_test(NAME ${target}.np${np}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${np} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>)
-    # Two slots of ctest -j, since ranks wait by polling.
+    # Two slots of ctest -j, since ranks wait by polling. COST: they take longest, so ctest starts them first.
     set_tests_properties(${target}.np${np} PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77
-                         ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
+                         COST ${np} ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
   endforeach()
 endfunction()

@@ -33,10 +33,19 @@ config::Config make_gathered_config(Precision precision) {
 
 constexpr RandomSteps kGatherSteps{.steps = 6, .skipped = 4};
 
-void expect_same_losses(config::Config config) {
-  const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
-  const auto tensor = static_cast<int>(config.parallel.tensor);
-  const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), tensor, 1, 1));
+/// Groups that connect NCCL take seconds, so the runs of a test share them.
+struct Ranks {
+  explicit Ranks(int tensor)
+      : context(parallel::open_cuda_device(
+            world(), train::execution_options(make_gathered_config(Precision::delayed)))),
+        groups(Groups::connect(world(), context, ProcessGrid::of(world().size(), tensor, 1, 1))) {}
+
+  Context context;
+  Groups groups;
+};
+
+void expect_same_losses(const Ranks& ranks, config::Config config) {
+  const auto& [context, groups] = ranks;
   config.parallel.fp8_param_gather = false;
   const std::vector<float> without = run_random_steps(context, config, groups, kGatherSteps);
   config.parallel.fp8_param_gather = true;
@@ -49,26 +58,27 @@ void expect_same_losses(config::Config config) {
 TEST(Fp8GatherGpu, IsBitwiseEqualToARunWithout) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
+  const Ranks ranks(1);
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     const config::Config config = make_gathered_config(precision);
     {
       SCOPED_TRACE("one layout kept");
-      expect_same_losses(config);
+      expect_same_losses(ranks, config);
     }
     {
       SCOPED_TRACE("both layouts kept, with remainders");
       config::Config both = config;
       both.optimizer.store_param_remainders = true;
       both.precision.fp8_keep_weights = config::Fp8KeptWeights::both;
-      expect_same_losses(both);
+      expect_same_losses(ranks, both);
     }
     SCOPED_TRACE("powers of two, sharded gradients, one bucket of all layers");
     config::Config sharded = config;
     sharded.precision.fp8_scale_format = config::Fp8ScaleFormat::power_of_two;
     sharded.parallel.shard = Shard::gradients;
     sharded.parallel.bucket_size = 1'000'000'000;
-    expect_same_losses(sharded);
+    expect_same_losses(ranks, sharded);
   }
 }
 
@@ -76,12 +86,13 @@ TEST(Fp8GatherGpu, IsBitwiseEqualToARunWithout) {
 TEST(Fp8GatherGpu, OfShardedParametersIsBitwiseEqualToARunWithout) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
+  const Ranks ranks(1);
   for (const Recompute recompute : {Recompute::none, Recompute::full}) {
     SCOPED_TRACE(to_string(recompute));
     config::Config config = make_gathered_config(Precision::delayed);
     config.training.recompute = recompute;
     config.parallel.shard = Shard::parameters;
-    expect_same_losses(config);
+    expect_same_losses(ranks, config);
   }
 }
 
@@ -89,12 +100,13 @@ TEST(Fp8GatherGpu, OfShardedParametersIsBitwiseEqualToARunWithout) {
 TEST(Fp8GatherGpu, WithTensorParallelismIsBitwiseEqualToARunWithout) {
   TE_REQUIRE_GPU();
   if (world().size() < 4) GTEST_SKIP() << "needs TP2 x DP2";
+  const Ranks ranks(2);
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     config::Config config = make_gathered_config(precision);
     config.parallel.tensor = 2;
     config.parallel.sequence = true;
-    expect_same_losses(config);
+    expect_same_losses(ranks, config);
   }
 }
 

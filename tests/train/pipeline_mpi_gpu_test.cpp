@@ -48,12 +48,13 @@ const std::vector<Order> kOrders{{PipelineSchedule::gpipe},          {PipelineSc
 TEST(PipelineGpu, RunsRepeatBitForBit) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "no pipeline";
+  const int stages = world().size();
+  const Context context = parallel::open_cuda_device(
+      world(), train::execution_options(make_pipeline_config(PipelineSchedule::gpipe, 1)));
+  const Groups groups = Groups::connect(world(), context, ProcessGrid::of(stages, 1, 1, stages));
   for (const auto& [schedule, chunks] : kOrders) {
     SCOPED_TRACE(fmt::format("{} {}", to_string(schedule), chunks));
     const config::Config config = make_pipeline_config(schedule, chunks);
-    const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
-    const int stages = world().size();
-    const Groups groups = Groups::connect(world(), context, ProcessGrid::of(stages, 1, 1, stages));
     const auto run = [&] {
       const Watchdog::Guard guard(context, "steps of a pipeline");
       return run_random_steps(context, config, groups, kSteps);

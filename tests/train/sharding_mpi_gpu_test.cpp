@@ -31,11 +31,12 @@ constexpr int kShardingSteps = 5;
 TEST(ShardingGpu, OverlapChangesNoBit) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank shards nothing";
+  const Context context = parallel::open_cuda_device(
+      world(), train::execution_options(make_sharded_config(Precision::bf16_wide)));
+  const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1));
   for (const Precision precision : {Precision::bf16_wide, Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     config::Config config = make_sharded_config(precision);
-    const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
-    const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1));
     const std::vector<float> whole = run_random_steps(context, config, groups, kShardingSteps);
     config.parallel.shard = Shard::gradients;
     config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = false;

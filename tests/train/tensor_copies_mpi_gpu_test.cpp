@@ -30,14 +30,30 @@ config::Config make_tensor_config(Precision precision, Recompute recompute) {
   return config;
 }
 
-std::vector<float> run(const config::Config& config) {
-  const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
-  const Groups groups =
-      Groups::connect(world(), context, ProcessGrid::of(world().size(), world().size(), 1, 1),
-                      train::connect_options(config));
-  EXPECT_EQ(groups.tensor_peer_transport() != nullptr, config.parallel.tensor_copies());
-  return run_random_steps(context, config, groups, kCopySteps);
-}
+/// Groups that connect NCCL take seconds, so all runs share them; each run registers its own memory.
+class Runs {
+ public:
+  explicit Runs(const config::Config& config)
+      : context_(parallel::open_cuda_device(world(), train::execution_options(config))),
+        nccl_(connect(false)),
+        copies_(connect(true)) {}
+
+  /// Losses and gradient norms of some steps.
+  std::vector<float> run(const config::Config& config) {
+    const Groups& groups = config.parallel.tensor_copies() ? copies_ : nccl_;
+    EXPECT_EQ(groups.tensor_peer_transport() != nullptr, config.parallel.tensor_copies());
+    return run_random_steps(context_, config, groups, kCopySteps);
+  }
+
+ private:
+  Groups connect(bool copies) {
+    return Groups::connect(world(), context_, ProcessGrid::of(world().size(), world().size(), 1, 1),
+                           {.use_tensor_copy_engines = copies});
+  }
+
+  Context context_;
+  Groups nccl_, copies_;
+};
 
 /// Checks relative differences of losses and gradient norms: `first` for the first loss, `any` for all.
 void expect_alike(const std::vector<float>& actual, const std::vector<float>& expected, double first,
@@ -51,10 +67,11 @@ void expect_alike(const std::vector<float>& actual, const std::vector<float>& ex
   EXPECT_LE(worst, any);
 }
 
-// Whole runs, each with new groups; recompute, which has additional communication, with two precisions only.
+// Whole runs; recompute, which has additional communication, with two precisions only.
 TEST(TensorCopiesGpu, MatchNcclAndAreReproducible) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "no tensor parallelism";
+  Runs runs(make_tensor_config(Precision::fp32_wide, Recompute::none));
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
     for (const Precision precision : {Precision::fp32_wide, Precision::bf16_wide, Precision::delayed,
                                       Precision::rowwise, Precision::blockwise}) {
@@ -66,15 +83,15 @@ TEST(TensorCopiesGpu, MatchNcclAndAreReproducible) {
       const bool fp32 = precision == Precision::fp32_wide, fp8 = precision >= Precision::delayed;
       const double first = fp32 ? 2e-6 : 2e-3, any = fp32 ? 2e-5 : fp8 ? 0.1 : 2e-2;
       config::Config config = make_tensor_config(precision, recompute);
-      const std::vector<float> nccl = run(config);
+      const std::vector<float> nccl = runs.run(config);
       config.parallel.transport = Transport::copy;
       for (const int overlap : {1, world().size(), 2 * world().size()}) {
         SCOPED_TRACE(::testing::Message() << "precision " << static_cast<int>(precision) << ", recompute "
                                           << to_string(recompute) << ", overlap " << overlap);
         config.parallel.tensor_overlap = overlap;
-        const std::vector<float> copies = run(config);
+        const std::vector<float> copies = runs.run(config);
         expect_alike(copies, nccl, first, any);
-        EXPECT_EQ(run(config), copies);
+        EXPECT_EQ(runs.run(config), copies);
       }
     }
   }

@@ -10,7 +10,7 @@ RESULTS = ROOT / "docs" / "results"
 
 CONTROL = "BF16 control"
 RECIPES = {"bf16": "BF16", "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
-           "bf16_other_order": CONTROL}
+           "bf16_other_order": CONTROL, "bf16_control": CONTROL}
 # Variants of the 30-million-parameter experiment; names without a recipe are of delayed scaling with E5M2 gradients.
 VARIANTS = {
     "bf16_other_order": CONTROL,
@@ -35,6 +35,7 @@ VARIANTS = {
 }
 # {experiment: (report, title of its figures)}
 REPORTS = {
+    "gap_law_8m": ("report.json", "Llama 8M, 170 million tokens (20 per parameter), five seeds, four H100"),
     "llama_1b_100m": ("report.json", "Llama 1.3B, 100 million tokens in 3.4 epochs, H100 and H200"),
     "llama_1b_unit_embeddings": ("report_five_seeds.json", "Llama 1.3B, 9.8 million tokens, embedding init std 1, two H100"),
     "llama_1b_calm": ("report.json", "Llama 1.3B, 9.8 million tokens, embedding init std 0.02, one H200"),
@@ -50,6 +51,9 @@ REPORTS = {
 
 def label(experiment, arm):
     """The display name of a variant."""
+    run, _, length = arm.rpartition("_")
+    if length.isdigit():  # a decay that branches off a run after so many tokens per parameter
+        return f"{label(experiment, run)}, {length} tokens per parameter"
     names = VARIANTS if experiment.startswith("gpt2_30m") else RECIPES
     return names.get(arm) or names[arm.removeprefix("fp8_")]
 
@@ -57,7 +61,7 @@ def label(experiment, arm):
 def arms(experiment):
     """The arms of an experiment's report, the BF16 control last."""
     found = json.loads((RESULTS / experiment / REPORTS[experiment][0]).read_text())["arms"]
-    return sorted(found, key=lambda arm: arm["name"] == "bf16_other_order")
+    return sorted(found, key=lambda arm: label(experiment, arm["name"]).startswith(CONTROL))
 
 
 def read_loss(path):

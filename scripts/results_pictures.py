@@ -78,6 +78,36 @@ def repeated_data():
     return figure
 
 
+def gap_law():
+    """The gap during the run with a constant learning rate, and after the decay of each length."""
+    name, recipes = "gap_law_8m", ("delayed", "tensorwise", "blockwise")
+    figure, (left, right) = figures.new(4.6, REPORTS[name][1], ncols=2, sharey=True, width_ratios=(1.5, 1))
+    found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
+    for index, arm in enumerate((*recipes, "bf16_control"), start=1):
+        pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in range(1, 6)]
+        style = {"color": figures.colour(index)}
+        for tokens, gap in pairs:
+            left.plot(tokens / 1e6, gap, linewidth=0.7, alpha=0.35, **style)
+        left.plot(pairs[0][0] / 1e6, np.mean([gap for _, gap in pairs], axis=0), linewidth=2, label=label(name, arm), **style)
+        for place, suffix in enumerate(("_5", "_10", "")):
+            at, measure = place + 0.12 * (index - 2.5), found[arm + suffix]
+            right.plot([at, at], [measure["low"], measure["high"]], linewidth=2.4, **style)
+            right.plot(at, measure["gap"], "D", markersize=6, markeredgecolor="white", **style)
+            right.plot([at + 0.05] * len(measure["pairs"]), measure["pairs"], "o", markersize=3, alpha=0.5, **style)
+    for axes in (left, right):
+        axes.axhspan(-0.008, 0.008, color="#2a7f3f", alpha=0.12, linewidth=0)
+        axes.axhline(0, color=figures.BASELINE, linewidth=1)
+    mark_epochs(left, (86.5e6,), 1e6)
+    left.set_title("constant learning rate", loc="left", fontsize=11)
+    left.set_xlabel("consumed tokens (million); dotted: second epoch")
+    left.set_ylabel("training loss minus BF16 (nats)")
+    left.legend(loc="upper right", title="thin: seed pairs; thick: means; green: tolerance", title_fontsize=9, ncols=2)
+    right.set_title("after a decay: means and 95% intervals", loc="left", fontsize=11)
+    right.set_xticks([0, 1, 2], ["5", "10", "20"])
+    right.set_xlabel("tokens per parameter")
+    return figure
+
+
 def llama_7b():
     """Both experiments, one pair each."""
     figure, grid = figures.new(4.2, "Llama 2 7B, 3.9 million tokens, two H100, one pair each", ncols=2, sharey=True)
@@ -191,6 +221,7 @@ FP8_ARMS = ("fp8_delayed", "fp8_tensorwise", "fp8_blockwise")
 # {file: function that draws it}
 PICTURES = {
     "guard.png": guard,
+    "gap_law_8m/gap.png": gap_law,
     "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),
     "llama_1b_100m_once/gap.png": repeated_data,
     "llama_1b_unit_embeddings/gaps.png": lambda: gaps("llama_1b_unit_embeddings"),

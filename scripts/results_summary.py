@@ -17,7 +17,7 @@ from results_data import RESULTS, ROOT, arms, label, read_loss
 
 GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
-LLAMA_7B = 6_738_415_616
+LLAMA_8M = 8_456_960  # configs/experiments/gap_law_8m.yaml
 
 # The rows of the README's table: the largest runs first. `arm` is a name in the report.
 EXPERIMENTS = [
@@ -26,11 +26,12 @@ EXPERIMENTS = [
     ("gpt2_124m", "fp8", "GPT-2 124M, data repeated 13.7 times", GPT2, "gpt2-124m-328m-tokens.md"),
     ("gpt2_124m_recipes", "fp8_delayed", "GPT-2 124M, learning rate 6e-4", GPT2, "gpt2-124m-recipes.md"),
     ("gpt2_124m_recipes_calm", "fp8_delayed", "GPT-2 124M, learning rate 2e-4, other data mix", GPT2, "gpt2-124m-recipes.md"),
-    ("llama7b", "fp8_delayed", "Llama 2 7B", LLAMA_7B, "llama2-7b.md"),
+    ("gap_law_8m", "delayed", "Llama 8M, data read twice", LLAMA_8M, "llama-8m-tokens-per-parameter.md"),
 ]
 CONVERGENCE = "docs/results/convergence/"
 # {page: experiments whose table it has}
 GAP_TABLES = {
+    "llama-8m-tokens-per-parameter.md": ["gap_law_8m"],
     "llama-1b-100m-tokens.md": ["llama_1b_100m"],
     "llama-1b-seeds.md": ["llama_1b_unit_embeddings"],
     "llama-1b-initialization.md": ["llama_1b_calm"],

@@ -70,7 +70,10 @@ def read_help(text):
 
 def same_defaults(name):
     """An option's name and value with its default as CLI11 before 2.4 prints it: `TEXT=auto`, later versions `TEXT [auto]`."""
-    return re.sub(r"(?<! in) \[(\[[^\]]*\]|[^\[\]]*)\](?= |$)", r"=\1", name) if name.startswith("-") else name
+    if not name.startswith("-"):
+        return name
+    # Newer versions print two spaces before "...", too.
+    return re.sub(r"(?<! in) \[(\[[^\]]*\]|[^\[\]]*)\](?= |$)", r"=\1", re.sub(r"  +", " ", name))
 
 
 def ask(program, *command):

@@ -37,7 +37,7 @@ COMMAND = "Put several into one\nUsage: te-data merge prefixes...\n\nPositionals
 class Defaults(unittest.TestCase):
     def test_are_the_same_with_newer_cli11(self):
         for newer, older in (("--gpu TEXT:{a,b} [a]", "--gpu TEXT:{a,b}=a"), ("--n INT:INT in [1 - 9] [3]", "--n INT:INT in [1 - 9]=3"),
-                             ("--recipe TEXT [[delayed]] ...", "--recipe TEXT=[delayed] ..."), ("--x F [0.5] REQUIRED", "--x F=0.5 REQUIRED")):
+                             ("--recipe TEXT [[delayed]]  ...", "--recipe TEXT=[delayed] ..."), ("--x F [0.5] REQUIRED", "--x F=0.5 REQUIRED")):
             self.assertEqual(make_cli_reference.same_defaults(newer), older)
             self.assertEqual(make_cli_reference.same_defaults(older), older)
 

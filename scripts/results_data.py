@@ -51,10 +51,10 @@ REPORTS = {
 
 def label(experiment, arm):
     """The display name of a variant."""
-    run, _, length = arm.rpartition("_")
-    if length.isdigit():  # a decay that branches off a run after so many tokens per parameter
-        return f"{label(experiment, run)}, {length} tokens per parameter"
     names = VARIANTS if experiment.startswith("gpt2_30m") else RECIPES
+    run, _, length = arm.rpartition("_")
+    if run in names and length.isdigit():  # a decay that branches off a run after so many tokens per parameter
+        return f"{names[run]}, {length} tokens per parameter"
     return names.get(arm) or names[arm.removeprefix("fp8_")]
 
 

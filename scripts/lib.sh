@@ -120,15 +120,38 @@ use_newer_tools() {
 }
 use_newer_tools
 
-# make_system SUITE FOLDER [MIRROR]: installs a minimal Debian or Ubuntu system in a folder, with this machine's package
-# proxy. Needs root, network and debootstrap.
+# debootstrap_folder SUITE: prints a folder for DEBOOTSTRAP_DIR that knows this release. All Ubuntu releases have the same
+# script under different names, so that of an older release serves for those that this debootstrap does not know.
+debootstrap_folder() {
+  local folder=/usr/share/debootstrap
+  if [[ ! -e "$folder/scripts/$1" ]]; then
+    folder="$(mktemp -d)"
+    cp -rs /usr/share/debootstrap/. "$folder"
+    ln -s gutsy "$folder/scripts/$1"
+  fi
+  echo "$folder"
+}
+
+# make_system SUITE FOLDER [MIRROR]: installs a minimal Debian or Ubuntu system in a folder, with this machine's package proxy.
+# Needs root, network and debootstrap.
 make_system() {
-  local suite="$1" root="$2"
+  local suite="$1" root="$2" options=(--variant=minbase) folder
   shift 2
   [[ $(id -u) -eq 0 ]] || die "root is needed for a chroot"
   command -v debootstrap >/dev/null || die "debootstrap is not installed; run apt-get install debootstrap"
-  [[ -e "/usr/share/debootstrap/scripts/$suite" ]] || die "this debootstrap does not know $suite; install a newer one"
-  quietly "debootstrap $suite" debootstrap --variant=minbase "$suite" "$root" "$@"
+  case "$suite" in
+    jammy | noble | resolute)
+      [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] ||
+        die "the keys of Ubuntu's archive are not installed; install the package ubuntu-keyring of Debian or Ubuntu"
+      options+=("--components=main,universe")
+      folder="$(debootstrap_folder "$suite")"
+      ;;
+    *)
+      folder=/usr/share/debootstrap
+      [[ -e "$folder/scripts/$suite" ]] || die "this debootstrap does not know $suite; install a newer one"
+      ;;
+  esac
+  quietly "debootstrap $suite" env DEBOOTSTRAP_DIR="$folder" debootstrap "${options[@]}" "$suite" "$root" "$@"
   chmod 755 "$root"  # mktemp -d makes a root folder that only root may enter
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "checkpoint/folder.h"
-#include "checkpoint/host_memory.h"
+#include "core/host_memory.h"
 #include "checkpoint/write_error.h"
 #include "core/clock.h"
 #include "core/error.h"

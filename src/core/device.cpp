@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "core/device_backend.h"
+#include "core/host_memory.h"
 #include "core/memory_bandwidth.h"
 #include "core/profile.h"
 
@@ -44,7 +46,7 @@ DeviceInfo cpu_info() {
   }
   const int64_t page = sysconf(_SC_PAGESIZE);
   info.memory_bytes = sysconf(_SC_PHYS_PAGES) * page;
-  info.free_bytes = sysconf(_SC_AVPHYS_PAGES) * page;
+  info.free_bytes = std::min(available_host_bytes(), info.memory_bytes);
   info.num_sms = omp_get_max_threads();
   return info;
 }

@@ -22,7 +22,7 @@ struct DeviceInfo {
   std::string name;          ///< "NVIDIA H200", or the CPU's model name
   std::string bus_id;        ///< PCI address, unique on a host; empty on the CPU
   int64_t memory_bytes = 0;  ///< total
-  int64_t free_bytes = 0;    ///< free now
+  int64_t free_bytes = 0;    ///< free now; of host memory as available_host_bytes() counts
   int num_sms = 0;           ///< SMs of a GPU; threads on the CPU
   int capability_major = 0;  ///< CUDA compute capability; 0 on the CPU
   int capability_minor = 0;

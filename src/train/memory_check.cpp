@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/host_memory.h"
+#include "core/host_memory.h"
 #include "core/address_space.h"
 #include "kernels/gemm/sgemm_cpu.h"
 
@@ -71,7 +71,7 @@ std::string host_remedies(const MemoryPlan& plan, const config::Config& config, 
 }  // namespace
 
 FreeMemory free_memory(const Context& context, int host_ranks) {
-  const int64_t host = checkpoint::available_host_bytes() / std::max(1, host_ranks);
+  const int64_t host = available_host_bytes() / std::max(1, host_ranks);
   const int64_t own = std::max<int64_t>(
       0, free_address_space() - (context.is_cuda() ? 0 : kernels::openblas_bytes(omp_get_max_threads())));
   const int64_t least = std::min(host, own);

@@ -1,11 +1,15 @@
 // Available memory of the host, read from fake trees of /proc and control groups.
-#include "checkpoint/host_memory.h"
+#include "core/host_memory.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/device.h"
 #include "testing/folder_of_files.h"
 
-namespace te::checkpoint {
+namespace te {
 namespace {
 
 class HostMemory : public ::testing::Test {
@@ -18,6 +22,16 @@ class HostMemory : public ::testing::Test {
 
 TEST_F(HostMemory, KernelsEstimateWithoutLimits) {
   EXPECT_EQ(available(), 1024000);
+}
+
+// MemFree leaves out page cache, so that a machine which has read large files seemed to have no memory.
+TEST(Device, FreeHostMemoryIncludesPageCache) {
+  const int64_t before = available_host_bytes();
+  const DeviceInfo info = Context::cpu().info();
+  const int64_t after = available_host_bytes();
+  EXPECT_LE(info.free_bytes, info.memory_bytes);
+  EXPECT_NEAR(static_cast<double>(info.free_bytes), static_cast<double>(std::min(before, info.memory_bytes)),
+              static_cast<double>(std::abs(after - before)) + 0.02 * static_cast<double>(info.memory_bytes));
 }
 
 TEST_F(HostMemory, TightestLimitOfVersion2Groups) {
@@ -49,4 +63,4 @@ TEST_F(HostMemory, IsPositiveForThisProcess) {
 }
 
 }  // namespace
-}  // namespace te::checkpoint
+}  // namespace te

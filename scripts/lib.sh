@@ -132,8 +132,9 @@ debootstrap_folder() {
   echo "$folder"
 }
 
-# make_system SUITE FOLDER [MIRROR]: installs a minimal Debian or Ubuntu system in a folder, with this machine's package proxy.
-# Needs root, network and debootstrap.
+# make_system SUITE FOLDER [MIRROR]: installs a minimal Debian or Ubuntu system in a folder, with this machine's package proxy
+# and its own certificates, which the package ca-certificates reads when it is installed. Needs root, network and
+# debootstrap.
 make_system() {
   local suite="$1" root="$2" options=(--variant=minbase) folder
   shift 2
@@ -154,6 +155,10 @@ make_system() {
   quietly "debootstrap $suite" env DEBOOTSTRAP_DIR="$folder" debootstrap "${options[@]}" "$suite" "$root" "$@"
   chmod 755 "$root"  # mktemp -d makes a root folder that only root may enter
   cp /etc/resolv.conf "$root/etc/resolv.conf"
+  if [[ -d /usr/local/share/ca-certificates ]]; then
+    mkdir -p "$root/usr/local/share"
+    cp -r /usr/local/share/ca-certificates "$root/usr/local/share/"
+  fi
   [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;
 }
 

@@ -40,7 +40,7 @@ in_clone() { in_system "$root" env TE_NO_CUDA=1 bash -c "cd /root/te-train && $1
 versions() {
   # shellcheck disable=SC2016  # expanded in the system
   in_clone 'source scripts/lib.sh; echo "$("${CXX:-g++}" --version | sed -n "1s/ (.*) / /p"), CMake $(cmake --version |
-    sed -n "1s/[^0-9]*//p"), Open MPI $(mpirun --version | sed -n "1s/[^0-9]*//p")"'
+    sed -n "1s/[^0-9]*//p"), Open MPI $(dpkg-query -W -f "\${source:Upstream-Version}" openmpi-bin)"'
 }
 
 # compile: compiles everything without optimization, with warnings as errors, and stores that in main's variables.

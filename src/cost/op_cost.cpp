@@ -16,6 +16,10 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/moe/expert_activation.h"
+#include "kernels/moe/grouped_gemm.h"
+#include "kernels/moe/permute.h"
+#include "kernels/moe/router.h"
 #include "kernels/muon/muon.h"
 #include "kernels/norm/norm.h"
 #include "kernels/param_split/param_split.h"
@@ -257,6 +261,72 @@ OpCost cost_of(const RecordCurrentScale&) {
   return {};
 }
 
+OpCost cost_of(const RouterGemm& args) {
+  OpCost cost = moves({args.a, args.b, args.out});
+  if (args.accumulate) cost.bytes += tensor_bytes(args.out);
+  cost.flops = 2.0 * static_cast<double>(args.a.numel()) *
+               static_cast<double>(args.trans_b ? args.b.rows() : args.b.cols());
+  return cost;
+}
+
+OpCost cost_of(const RouterForward& args) {
+  return moves({args.logits, args.experts, args.probs});
+}
+
+OpCost cost_of(const RouterStatistics& args) {
+  return moves({args.logits, args.experts, args.counts, args.score_sums});
+}
+
+OpCost cost_of(const RouterBalance& args) {
+  return moves({args.counts, args.score_sums, args.score_grad, args.step_counts, args.step_counts});
+}
+
+OpCost cost_of(const RouterBackward& args) {
+  return moves({args.logits, args.experts, args.d_probs, args.d_logits});
+}
+
+OpCost cost_of(const RouterBiasUpdate& args) {
+  return moves({args.bias, args.counts, args.bias});
+}
+
+OpCost cost_of(const ExpertRows& args) {
+  return moves({args.experts, args.offsets, args.row_of, args.source});
+}
+
+OpCost cost_of(const Permute& args) {
+  return moves({args.x, args.source, args.rows});
+}
+
+OpCost cost_of(const Unpermute& args) {
+  return moves({args.rows, args.row_of, args.addend, args.y});
+}
+
+OpCost cost_of(const ExpertGateBackward& args) {
+  return moves({args.addend, args.dy, args.d_addend});
+}
+
+OpCost cost_of(const ExpertActivation& args) {
+  return moves({args.x, args.source, args.y});
+}
+
+OpCost cost_of(const ExpertActivationBackward& args) {
+  return moves({args.x, args.source, args.dy, args.dx});
+}
+
+/// Only the device knows how many rows are used: at most all of them.
+OpCost cost_of(const GroupedGemm& args) {
+  OpCost cost = moves({args.a.values, args.b.values, args.out});
+  cost.flops = 2.0 * static_cast<double>(args.a.values.numel()) * static_cast<double>(args.out.cols());
+  return cost;
+}
+
+OpCost cost_of(const GroupedWgrad& args) {
+  OpCost cost = moves({args.a.values, args.b.values, args.out});
+  if (args.accumulate) cost.bytes += tensor_bytes(args.out);
+  cost.flops = 2.0 * static_cast<double>(args.a.values.numel()) * static_cast<double>(args.out.cols());
+  return cost;
+}
+
 template <class Args>
 bool found(const std::any& args, OpCost& cost) {
   const auto* typed = std::any_cast<Args>(&args);
@@ -280,7 +350,10 @@ OpCost op_cost(const std::any& args) {
                   Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
                   GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
-                  QkNormBackward, Quantize, QuantizeGroups, Rope, ZeroGranules>(args, cost);
+                  QkNormBackward, Quantize, QuantizeGroups, Rope, ZeroGranules>(args, cost) ||
+      found_among<ExpertActivation, ExpertActivationBackward, ExpertGateBackward, ExpertRows, GroupedGemm,
+                  GroupedWgrad, Permute, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward,
+                  RouterGemm, RouterStatistics, Unpermute>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

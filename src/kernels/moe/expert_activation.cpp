@@ -1,0 +1,107 @@
+// Checks, dispatch and CPU reference of the experts' activation.
+#include "kernels/moe/expert_activation.h"
+
+#include <algorithm>
+
+#include "core/float_types.h"
+#include "kernels/activation/activation_cpu.h"
+#include "kernels/common/checks.h"
+#include "kernels/moe/moe_cuda.h"
+
+namespace te::kernels {
+namespace {
+
+/// Checks the arguments that both passes share. `y`: y or its gradient.
+template <class Args>
+void check_expert_activation(const char* op, const Args& a, const Tensor& y) {
+  check_high_precision(op, "x", a.x);
+  const int64_t width = is_gated(a.kind) ? 2 : 1;
+  TE_CHECK(a.x.cols() % width == 0, "{}: x has {} columns, but gate and up need an even number", op,
+           a.x.cols());
+  check_dtype(op, "source", a.source, DType::i32);
+  TE_CHECK(a.source.numel() == a.x.rows(), "{}: source has {} rows, x has {}", op, a.source.numel(),
+           a.x.rows());
+  check_dtype(op, "probs", a.probs, DType::f32);
+  check_dtype(op, "y", y, a.x.dtype);
+  check_shape(op, "y", y, {a.x.rows(), a.x.cols() / width});
+  TE_CHECK(a.kind != ActivationKind::swiglu_clamped || a.clamp > 0.0f, "{}: clamp {} must be above 0", op,
+           a.clamp);
+}
+
+template <ActivationKind kind, class T>
+void expert_forward_cpu(const ExpertActivation& a) {
+  const int64_t ffn = a.y.cols(), cols = a.x.cols();
+#pragma omp parallel for
+  for (int64_t r = 0; r < a.x.rows(); ++r) {
+    const int32_t source = a.source.as<int32_t>()[r];
+    const T* const x = a.x.as<T>() + r * cols;
+    T* const y = a.y.as<T>() + r * ffn;
+    if (source < 0) {
+      std::fill_n(y, ffn, T{});
+      continue;
+    }
+    const float prob = a.probs.as<float>()[source];
+    for (int64_t c = 0; c < ffn; ++c) {
+      const float up = is_gated(kind) ? to_float(x[ffn + c]) : 0.0f;
+      y[c] = from_float<T>(activation_cpu<kind>(to_float(x[c]), up, a.clamp) * prob);
+    }
+  }
+}
+
+template <ActivationKind kind, class T>
+void expert_backward_row(const ExpertActivationBackward& a, int64_t r, int32_t source) {
+  const int64_t ffn = a.dy.cols(), cols = a.x.cols();
+  const T *const x = a.x.as<T>() + r * cols, *const dy = a.dy.as<T>() + r * ffn;
+  T* const dx = a.dx.as<T>() + r * cols;
+  const float prob = a.probs.as<float>()[source];
+  float along = 0.0f;
+  for (int64_t c = 0; c < ffn; ++c) {
+    const float in = to_float(x[c]), d = to_float(dy[c]);
+    if constexpr (is_gated(kind)) {
+      const float up = to_float(x[ffn + c]), s = activation_factor_cpu<kind>(gate_within<kind>(in, a.clamp));
+      along += d * activation_value<kind>(gate_within<kind>(in, a.clamp), up_within<kind>(up, a.clamp), s);
+      const GatedGradient grad = gated_gradient<kind>(in, up, s, d * prob, a.clamp);
+      dx[c] = from_float<T>(grad.gate);
+      dx[ffn + c] = from_float<T>(grad.up);
+    } else {
+      const float s = activation_factor_cpu<kind>(in);
+      along += d * activation_value<kind>(in, 0.0f, s);
+      dx[c] = from_float<T>(plain_gradient<kind>(in, s, d * prob));
+    }
+  }
+  a.d_probs.as<float>()[source] = along;
+}
+
+}  // namespace
+
+void expert_activation(const Context& context, const ExpertActivation& a) {
+  check_expert_activation("expert_activation", a, a.y);
+  TE_DISPATCH_CUDA(context, expert_activation, a);
+  visit_high_precision(a.x.dtype, [&](auto zero) {
+    visit_activation(a.kind, [&]<ActivationKind kind>() { expert_forward_cpu<kind, decltype(zero)>(a); });
+  });
+}
+
+void expert_activation_backward(const Context& context, const ExpertActivationBackward& a) {
+  const char* op = "expert_activation_backward";
+  check_expert_activation(op, a, a.dy);
+  check_dtype(op, "dx", a.dx, a.x.dtype);
+  check_shape(op, "dx", a.dx, a.x.shape);
+  check_dtype(op, "d_probs", a.d_probs, DType::f32);
+  check_shape(op, "d_probs", a.d_probs, a.probs.shape);
+  TE_DISPATCH_CUDA(context, expert_activation_backward, a);
+  visit_high_precision(a.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for
+    for (int64_t r = 0; r < a.x.rows(); ++r) {
+      const int32_t source = a.source.as<int32_t>()[r];
+      if (source < 0) {
+        std::fill_n(a.dx.as<T>() + r * a.x.cols(), a.x.cols(), T{});
+      } else {
+        visit_activation(a.kind, [&]<ActivationKind kind>() { expert_backward_row<kind, T>(a, r, source); });
+      }
+    }
+  });
+}
+
+}  // namespace te::kernels

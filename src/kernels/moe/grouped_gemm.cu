@@ -1,0 +1,241 @@
+// Grouped GEMMs and the router's GEMMs on the GPU: a plain tiled kernel in FP32 arithmetic. A block computes a tile of
+// 64 x 64 results from slices of 16 along k in shared memory; a thread computes 4 x 4 results, each as a sum over k in
+// order. Operands of any dtype are widened when they are loaded.
+#include <type_traits>
+
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/moe/moe_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kTile = 64, kDepth = 16, kThreads = 256, kPerThread = 4;
+
+__device__ __forceinline__ float widen(float x) {
+  return x;
+}
+__device__ __forceinline__ float widen(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ __forceinline__ float widen(__half x) {
+  return __half2float(x);
+}
+__device__ __forceinline__ float widen(__nv_fp8_e4m3 x) {
+  return static_cast<float>(x);
+}
+__device__ __forceinline__ float widen(__nv_fp8_e5m2 x) {
+  return static_cast<float>(x);
+}
+
+/// An operand as the tile's loop sees it: element (i, k) is at i * stride + k * k_stride, with i < size.
+template <class T>
+struct Side {
+  const T* data;
+  int64_t size, stride, k_stride;
+
+  __device__ void load(float (&slice)[kDepth][kTile + 1], int64_t first, int64_t k, int64_t depth) const {
+    // Neighboring threads read neighboring elements of the dimension that is contiguous.
+    const bool k_fast = k_stride == 1;
+    for (int at = threadIdx.x; at < kTile * kDepth; at += kThreads) {
+      const int i = k_fast ? at / kDepth : at % kTile, d = k_fast ? at % kDepth : at / kTile;
+      const bool inside = first + i < size && k + d < depth;
+      slice[d][i] = inside ? widen(data[(first + i) * stride + (k + d) * k_stride]) : 0.0f;
+    }
+  }
+};
+
+template <class A, class B>
+struct Problem {
+  Side<A> a;
+  Side<B> b;
+  int64_t depth;
+};
+
+/// Writes results: out[row, column] = sum * scale (+ out[row, column]), rows of n.
+template <class Out>
+struct Store {
+  Out* out;
+  int64_t n;
+  float scale;
+  bool accumulate;
+
+  __device__ void write(int64_t row, int64_t col, float sum) const {
+    Out* const at = out + row * n + col;
+    store_float(at, sum * scale + (accumulate ? load_float(at) : 0.0f));
+  }
+};
+
+template <class A, class B, class Out>
+__device__ void multiply_tile(const Problem<A, B>& p, int64_t row, int64_t col, const Store<Out>& store) {
+  __shared__ float a_slice[kDepth][kTile + 1], b_slice[kDepth][kTile + 1];
+  const int own_row = threadIdx.x / (kTile / kPerThread) * kPerThread;
+  const int own_col = threadIdx.x % (kTile / kPerThread) * kPerThread;
+  float sums[kPerThread][kPerThread] = {};
+  for (int64_t k = 0; k < p.depth; k += kDepth) {
+    p.a.load(a_slice, row, k, p.depth);
+    p.b.load(b_slice, col, k, p.depth);
+    __syncthreads();
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d)
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i)
+#pragma unroll
+        for (int j = 0; j < kPerThread; ++j)
+          sums[i][j] = fmaf(a_slice[d][own_row + i], b_slice[d][own_col + j], sums[i][j]);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i)
+#pragma unroll
+    for (int j = 0; j < kPerThread; ++j)
+      if (row + own_row + i < p.a.size && col + own_col + j < p.b.size)
+        store.write(row + own_row + i, col + own_col + j, sums[i][j]);
+}
+
+template <class A, class B, class Out>
+__global__ void __launch_bounds__(kThreads) router_gemm_kernel(Problem<A, B> p, Out* out, bool accumulate) {
+  const Store<Out> store{out, p.b.size, 1.0f, accumulate};
+  multiply_tile(p, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile, store);
+}
+
+/// Arguments of a grouped GEMM: scales are null without FP8.
+struct Groups {
+  const int32_t* offsets;
+  const float *a_scales, *b_scales;
+  int64_t experts;
+
+  __device__ float scale(int64_t e) const { return a_scales != nullptr ? a_scales[e] * b_scales[e] : 1.0f; }
+};
+
+/// blockIdx.y counts the row tiles of all experts, each of which may have a partial last tile.
+template <class A, class B, class Out>
+__global__ void __launch_bounds__(kThreads)
+    grouped_gemm_kernel(const A* a, const B* b, Out* out, Groups groups, int64_t n, int64_t k, bool trans_b) {
+  int64_t tile = blockIdx.y, e = 0, first = 0, rows = 0;
+  for (; e < groups.experts; ++e) {
+    first = groups.offsets[e], rows = groups.offsets[e + 1] - first;
+    const int64_t tiles = (rows + kTile - 1) / kTile;
+    if (tile < tiles) break;
+    tile -= tiles;
+  }
+  if (e == groups.experts) return;
+  Problem<A, B> p;
+  p.a = {a + first * k, rows, k, 1};
+  p.b = {b + e * n * k, n, trans_b ? k : 1, trans_b ? 1 : n};
+  p.depth = k;
+  const Store<Out> store{out + first * n, n, groups.scale(e), false};
+  multiply_tile(p, tile * kTile, int64_t{blockIdx.x} * kTile, store);
+}
+
+/// `transposed`: operands are [m, rows] and [n, rows].
+template <class A, class B, class Out>
+__global__ void __launch_bounds__(kThreads)
+    grouped_wgrad_kernel(const A* a, const B* b, Out* out, Groups groups, int64_t m, int64_t n, int64_t rows,
+                         bool transposed, bool accumulate) {
+  const int64_t e = blockIdx.z, first = groups.offsets[e], count = groups.offsets[e + 1] - first;
+  Problem<A, B> p;
+  p.a = {a + (transposed ? first : first * m), m, transposed ? rows : 1, transposed ? 1 : m};
+  p.b = {b + (transposed ? first : first * n), n, transposed ? rows : 1, transposed ? 1 : n};
+  p.depth = count;
+  const Store<Out> store{out + e * m * n, n, groups.scale(e), accumulate};
+  multiply_tile(p, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile, store);
+}
+
+Groups groups_of(const GroupedMatrix& a, const GroupedMatrix& b, const Tensor& offsets) {
+  return {offsets.as<int32_t>(), a.scales ? a.scales.as<float>() : nullptr,
+          b.scales ? b.scales.as<float>() : nullptr, offsets.numel() - 1};
+}
+
+template <class A, class B, class Out>
+void launch_router(const Context& context, const RouterGemm& args) {
+  const int64_t m = args.out.rows(), n = args.out.cols();
+  const int64_t k = args.trans_a ? args.a.rows() : args.a.cols();
+  const Problem<A, B> problem{{args.a.as<A>(), m, args.trans_a ? 1 : k, args.trans_a ? m : 1},
+                              {args.b.as<B>(), n, args.trans_b ? k : 1, args.trans_b ? 1 : n},
+                              k};
+  const dim3 grid(ceil_div(n, kTile), ceil_div(m, kTile));
+  router_gemm_kernel<A, B, Out>
+      <<<grid, kThreads, 0, cuda_stream(context)>>>(problem, args.out.as<Out>(), args.accumulate);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class A, class B, class Out>
+void launch_gemm(const Context& context, const GroupedGemm& args) {
+  const Groups groups = groups_of(args.a, args.b, args.offsets);
+  const int64_t n = args.out.cols(), k = args.a.values.cols();
+  const dim3 grid(ceil_div(n, kTile),
+                  ceil_div(args.out.rows(), kTile) + static_cast<unsigned>(groups.experts));
+  grouped_gemm_kernel<A, B, Out><<<grid, kThreads, 0, cuda_stream(context)>>>(
+      args.a.values.as<A>(), args.b.values.as<B>(), args.out.as<Out>(), groups, n, k, args.trans_b);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class A, class B, class Out>
+void launch_wgrad(const Context& context, const GroupedWgrad& args) {
+  const Groups groups = groups_of(args.a, args.b, args.offsets);
+  const bool fp8 = is_fp8(args.a.values.dtype);
+  const Tensor &a = args.a.values, &b = args.b.values;
+  const int64_t rows = fp8 ? a.cols() : a.rows(), m = fp8 ? a.rows() : a.cols(),
+                n = fp8 ? b.rows() : b.cols();
+  const dim3 grid(ceil_div(n, kTile), ceil_div(m, kTile), static_cast<unsigned>(groups.experts));
+  grouped_wgrad_kernel<A, B, Out><<<grid, kThreads, 0, cuda_stream(context)>>>(
+      a.as<A>(), b.as<B>(), args.out.as<Out>(), groups, m, n, rows, fp8, args.accumulate);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class A, class B>
+void gemm_of(const Context& context, const GroupedGemm& args) {
+  using Rounded = std::conditional_t<std::is_same_v<A, float> || std::is_same_v<A, __half>, A, __nv_bfloat16>;
+  if (args.out.dtype == DType::f32) return launch_gemm<A, B, float>(context, args);
+  if constexpr (!std::is_same_v<Rounded, float>) launch_gemm<A, B, Rounded>(context, args);
+}
+
+template <class A, class B>
+void gemm_of(const Context& context, const GroupedWgrad& args) {
+  if (args.out.dtype == DType::f32) return launch_wgrad<A, B, float>(context, args);
+  launch_wgrad<A, B, __nv_bfloat16>(context, args);
+}
+
+/// Calls gemm_of() with the operands' device types.
+template <class Args>
+void dispatch(const Context& context, const Args& args) {
+  const DType a = args.a.values.dtype, b = args.b.values.dtype;
+  if (a == DType::f32) return gemm_of<float, float>(context, args);
+  if (a == DType::bf16) return gemm_of<__nv_bfloat16, __nv_bfloat16>(context, args);
+  if (a == DType::f16) return gemm_of<__half, __half>(context, args);
+  if (a == DType::e5m2) return gemm_of<__nv_fp8_e5m2, __nv_fp8_e4m3>(context, args);
+  if (b == DType::e5m2) return gemm_of<__nv_fp8_e4m3, __nv_fp8_e5m2>(context, args);
+  gemm_of<__nv_fp8_e4m3, __nv_fp8_e4m3>(context, args);
+}
+
+template <class A, class B>
+void router_of(const Context& context, const RouterGemm& args) {
+  if (args.out.dtype == DType::f32) return launch_router<A, B, float>(context, args);
+  if (args.out.dtype == DType::bf16) return launch_router<A, B, __nv_bfloat16>(context, args);
+  launch_router<A, B, __half>(context, args);
+}
+
+template <class A>
+void router_of(const Context& context, const RouterGemm& args) {
+  if (args.b.dtype == DType::f32) return router_of<A, float>(context, args);
+  if (args.b.dtype == DType::bf16) return router_of<A, __nv_bfloat16>(context, args);
+  router_of<A, __half>(context, args);
+}
+
+}  // namespace
+
+void router_gemm(const Context& context, const RouterGemm& args) {
+  if (args.a.dtype == DType::f32) return router_of<float>(context, args);
+  if (args.a.dtype == DType::bf16) return router_of<__nv_bfloat16>(context, args);
+  router_of<__half>(context, args);
+}
+
+void grouped_gemm(const Context& context, const GroupedGemm& args) {
+  dispatch(context, args);
+}
+
+void grouped_wgrad(const Context& context, const GroupedWgrad& args) {
+  dispatch(context, args);
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,44 @@
+// Grouped GEMMs of a mixture of experts. Expert e has rows [offsets[e], offsets[e + 1]) of the permuted tensors
+// (permute.h) and its own weight. With y = x W^T, W [E, N, K]:
+//   fprop  y [rows, N]  = x * W[e]^T            grouped_gemm, trans_b
+//   dgrad  dx [rows, K] = dy * W[e]             grouped_gemm
+//   wgrad  dW[e] [N, K] (+)= dy^T * x           grouped_wgrad: contracts over the rows of e; zero if e has none
+// Offsets are read on the device. Rows from offsets[E] on are neither read nor written. Multiplication and accumulation
+// are FP32, and the result is rounded once. Deterministic; on the CPU results do not depend on the number of threads.
+//
+// FP8 operands (E4M3 or E5M2, not both E5M2) have one inverse scale per expert. As in gemm.h, both are stored with the
+// contraction last: b of grouped_gemm() with trans_b, operands of grouped_wgrad() as transposed copies.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+/// Values with, for FP8, the inverse scales fp32 [E].
+struct GroupedMatrix {
+  Tensor values;
+  Tensor scales;
+};
+
+struct GroupedGemm {
+  GroupedMatrix a;  ///< [rows, k]; fp32, bf16, fp16 or FP8
+  GroupedMatrix b;  ///< [E * k, n], or [E * n, k] with trans_b; dtype of a, or FP8 like a
+  Tensor offsets;   ///< i32 [E + 1]
+  Tensor out;       ///< [rows, n] fp32 or dtype of a; FP8: fp32 or bf16
+  bool trans_b = false;
+};
+void grouped_gemm(const Context& context, const GroupedGemm& args);
+
+struct GroupedWgrad {
+  GroupedMatrix a;          ///< [rows, m]; FP8: [m, rows]
+  GroupedMatrix b;          ///< [rows, n]; FP8: [n, rows]
+  Tensor offsets;           ///< i32 [E + 1]
+  Tensor out;               ///< [E * m, n] fp32 or bf16
+  bool accumulate = false;  ///< add to out instead of overwriting it
+};
+void grouped_wgrad(const Context& context, const GroupedWgrad& args);
+
+}  // namespace te::kernels

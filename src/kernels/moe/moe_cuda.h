@@ -1,0 +1,26 @@
+// CUDA launchers of the mixture-of-experts ops.
+#pragma once
+
+#include "kernels/moe/expert_activation.h"
+#include "kernels/moe/grouped_gemm.h"
+#include "kernels/moe/permute.h"
+#include "kernels/moe/router.h"
+
+namespace te::kernels::cuda {
+
+void router_gemm(const Context& context, const RouterGemm& args);
+void router_forward(const Context& context, const RouterForward& args);
+void router_statistics(const Context& context, const RouterStatistics& args);
+void router_balance(const Context& context, const RouterBalance& args);
+void router_backward(const Context& context, const RouterBackward& args);
+void router_bias_update(const Context& context, const RouterBiasUpdate& args);
+void expert_rows(const Context& context, const ExpertRows& args);
+void permute(const Context& context, const Permute& args);
+void unpermute(const Context& context, const Unpermute& args);
+void expert_gate_backward(const Context& context, const ExpertGateBackward& args);
+void expert_activation(const Context& context, const ExpertActivation& args);
+void expert_activation_backward(const Context& context, const ExpertActivationBackward& args);
+void grouped_gemm(const Context& context, const GroupedGemm& args);
+void grouped_wgrad(const Context& context, const GroupedWgrad& args);
+
+}  // namespace te::kernels::cuda

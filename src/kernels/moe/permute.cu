@@ -1,0 +1,283 @@
+// Order of rows by experts, permutation and its reverse, and the experts' activation on the GPU. Rows are processed by
+// one block each, in 16-byte accesses where alignment allows.
+#include <initializer_list>
+#include <type_traits>
+
+#include "kernels/activation/activation_device.cuh"
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/common/vec8.cuh"
+#include "kernels/moe/moe_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kOrderThreads = 1024;
+
+/// Sum of an int over the block's threads before this one, and over all. `shared` holds 32 ints.
+__device__ int2 prefix_sum(int x, int* shared) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  int inclusive = x;
+#pragma unroll
+  for (int offset = 1; offset < kWarpSize; offset *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+    if (lane >= offset) inclusive += other;
+  }
+  if (lane == kWarpSize - 1) shared[warp] = inclusive;
+  __syncthreads();
+  int before = 0, total = 0;
+  const int warps = blockDim.x / kWarpSize;
+  for (int w = 0; w < warps; ++w) {
+    if (w < warp) before += shared[w];
+    total += shared[w];
+  }
+  __syncthreads();
+  return {before + inclusive - x, total};
+}
+
+__global__ void __launch_bounds__(kOrderThreads)
+    count_kernel(const int32_t* experts, int64_t selections, int32_t* counts) {
+  __shared__ int shared[32];
+  int count = 0;
+  for (int64_t i = threadIdx.x; i < selections; i += kOrderThreads)
+    count += experts[i] == static_cast<int32_t>(blockIdx.x) ? 1 : 0;
+  const int total = prefix_sum(count, shared).y;
+  if (threadIdx.x == 0) counts[blockIdx.x] = total;
+}
+
+/// Replaces counts in offsets[1 ...] by the ends of the padded ranges.
+__global__ void offsets_kernel(int32_t* offsets, int64_t experts, int32_t alignment) {
+  int32_t end = 0;
+  offsets[0] = 0;
+  for (int64_t e = 1; e <= experts; ++e) {
+    end += (offsets[e] + alignment - 1) / alignment * alignment;
+    offsets[e] = end;
+  }
+}
+
+__global__ void fill_source_kernel(int32_t* source, int64_t rows) {
+  const int64_t r = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (r < rows) source[r] = -1;
+}
+
+/// Block e places the selections of expert e, in their order.
+__global__ void __launch_bounds__(kOrderThreads)
+    place_kernel(const int32_t* experts, int64_t selections, const int32_t* offsets, int32_t* row_of,
+                 int32_t* source) {
+  __shared__ int shared[32];
+  int next = offsets[blockIdx.x];
+  for (int64_t first = 0; first < selections; first += kOrderThreads) {
+    const int64_t i = first + threadIdx.x;
+    const bool own = i < selections && experts[i] == static_cast<int32_t>(blockIdx.x);
+    const int2 place = prefix_sum(own ? 1 : 0, shared);
+    if (own) {
+      row_of[i] = next + place.x;
+      source[next + place.x] = static_cast<int32_t>(i);
+    }
+    next += place.y;
+  }
+}
+
+template <class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    permute_kernel(const T* x, const int32_t* source, int32_t topk, T* rows, int64_t cols) {
+  const int64_t r = blockIdx.x;
+  const int32_t from = source[r];
+  for (int64_t c = threadIdx.x * 8; c < cols; c += kThreads * 8) {
+    const Vec8<T> values =
+        from < 0 ? zero_vec8<T>() : load_vec8<kAligned>(x + int64_t{from / topk} * cols + c, cols - c);
+    store_vec8<kAligned>(values, rows + r * cols + c, cols - c);
+  }
+}
+
+template <class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    unpermute_kernel(const T* rows, const int32_t* row_of, int32_t topk, const T* addend, const float* gate,
+                     T* y, int64_t cols) {
+  const int64_t t = blockIdx.x;
+  const float factor = gate != nullptr ? sigmoid<float>(gate[t]) : 1.0f;
+  for (int64_t c = threadIdx.x * 8; c < cols; c += kThreads * 8) {
+    float sums[8] = {};
+    if (addend != nullptr) {
+      const Vec8<T> values = load_vec8<kAligned>(addend + t * cols + c, cols - c);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[j] = factor * values.get(j);
+    }
+    for (int slot = 0; slot < topk; ++slot) {
+      const int64_t row = row_of[t * topk + slot];
+      const Vec8<T> values = load_vec8<kAligned>(rows + row * cols + c, cols - c);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[j] += values.get(j);
+    }
+    Vec8<T> result;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) result.set_pair(j, sums[j], sums[j + 1]);
+    store_vec8<kAligned>(result, y + t * cols + c, cols - c);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    gate_backward_kernel(const T* addend, const float* gate, const T* dy, T* d_addend, float* d_gate,
+                         int64_t cols) {
+  __shared__ float shared[32];
+  const int64_t t = blockIdx.x;
+  const float factor = sigmoid<float>(gate[t]);
+  float along = 0.0f;
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+    const int64_t i = t * cols + c;
+    const float d = load_float(dy + i);
+    along += d * load_float(addend + i);
+    store_float(d_addend + i, factor * d);
+  }
+  along = block_sum(along, shared);
+  if (threadIdx.x == 0) d_gate[t] = along * factor * (1.0f - factor);
+}
+
+template <ActivationKind kind, class T>
+__global__ void __launch_bounds__(kThreads)
+    activation_kernel(const T* x, const int32_t* source, const float* probs, T* y, int64_t ffn, float clamp) {
+  constexpr bool gated = is_gated(kind);
+  const int64_t r = blockIdx.x;
+  const int32_t from = source[r];
+  const float prob = from < 0 ? 0.0f : probs[from];
+  const T* const row = x + r * (gated ? 2 * ffn : ffn);
+  for (int64_t c = threadIdx.x; c < ffn; c += kThreads) {
+    float value = 0.0f;
+    if (from >= 0) {
+      const float in = gate_within<kind>(load_float(row + c), clamp);
+      const float up = gated ? up_within<kind>(load_float(row + ffn + c), clamp) : 0.0f;
+      value = activation_value<kind>(in, up, activation_factor<kind, T>(in)) * prob;
+    }
+    store_float(y + r * ffn + c, value);
+  }
+}
+
+template <ActivationKind kind, class T>
+__global__ void __launch_bounds__(kThreads)
+    activation_backward_kernel(const T* x, const int32_t* source, const float* probs, const T* dy, T* dx,
+                               float* d_probs, int64_t ffn, float clamp) {
+  constexpr bool gated = is_gated(kind);
+  __shared__ float shared[32];
+  const int64_t r = blockIdx.x, width = gated ? 2 * ffn : ffn;
+  const int32_t from = source[r];
+  if (from < 0) {
+    for (int64_t c = threadIdx.x; c < width; c += kThreads) store_float(dx + r * width + c, 0.0f);
+    return;
+  }
+  const float prob = probs[from];
+  const T* const row = x + r * width;
+  T* const out = dx + r * width;
+  float along = 0.0f;
+  for (int64_t c = threadIdx.x; c < ffn; c += kThreads) {
+    const float in = load_float(row + c), d = load_float(dy + r * ffn + c);
+    const float within = gate_within<kind>(in, clamp), s = activation_factor<kind, T>(within);
+    if constexpr (gated) {
+      const float up = load_float(row + ffn + c);
+      along += d * activation_value<kind>(within, up_within<kind>(up, clamp), s);
+      const GatedGradient grad = gated_gradient<kind>(in, up, s, d * prob, clamp);
+      store_float(out + c, grad.gate);
+      store_float(out + ffn + c, grad.up);
+    } else {
+      along += d * activation_value<kind>(within, 0.0f, s);
+      store_float(out + c, plain_gradient<kind>(in, s, d * prob));
+    }
+  }
+  along = block_sum(along, shared);
+  if (threadIdx.x == 0) d_probs[from] = along;
+}
+
+/// Calls fn(T*) with a null pointer of the device type.
+template <class Fn>
+void visit_rows(DType dtype, Fn&& fn) {
+  visit_high_precision(
+      dtype, [&](auto zero) { fn(static_cast<typename DeviceType<decltype(zero)>::type*>(nullptr)); });
+}
+
+bool has_vectors(std::initializer_list<Tensor> tensors, int64_t cols) {
+  bool aligned = cols % 8 == 0;
+  for (const Tensor& tensor : tensors) aligned = aligned && (!tensor || is_aligned(tensor.data, 16));
+  return aligned;
+}
+
+}  // namespace
+
+void expert_rows(const Context& context, const ExpertRows& a) {
+  const int64_t experts = a.offsets.numel() - 1, rows = a.source.numel();
+  const auto* selected = a.experts.as<int32_t>();
+  auto* const offsets = a.offsets.as<int32_t>();
+  const auto blocks = static_cast<unsigned>(experts);
+  count_kernel<<<blocks, kOrderThreads, 0, cuda_stream(context)>>>(selected, a.experts.numel(), offsets + 1);
+  TE_CUDA_CHECK_LAUNCH();
+  offsets_kernel<<<1, 1, 0, cuda_stream(context)>>>(offsets, experts, static_cast<int32_t>(a.alignment));
+  TE_CUDA_CHECK_LAUNCH();
+  fill_source_kernel<<<ceil_div(rows, kThreads), kThreads, 0, cuda_stream(context)>>>(a.source.as<int32_t>(),
+                                                                                      rows);
+  TE_CUDA_CHECK_LAUNCH();
+  place_kernel<<<blocks, kOrderThreads, 0, cuda_stream(context)>>>(
+      selected, a.experts.numel(), offsets, a.row_of.as<int32_t>(), a.source.as<int32_t>());
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void permute(const Context& context, const Permute& a) {
+  const int64_t cols = a.x.cols();
+  const auto blocks = static_cast<unsigned>(a.source.numel());
+  visit_rows(a.x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    auto* const kernel =
+        has_vectors({a.x, a.rows}, cols) ? permute_kernel<T, true> : permute_kernel<T, false>;
+    kernel<<<blocks, kThreads, 0, cuda_stream(context)>>>(a.x.as<T>(), a.source.as<int32_t>(),
+                                                          static_cast<int32_t>(a.topk), a.rows.as<T>(), cols);
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void unpermute(const Context& context, const Unpermute& a) {
+  const int64_t cols = a.y.cols();
+  const auto blocks = static_cast<unsigned>(a.y.rows());
+  visit_rows(a.y.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const bool vectors = has_vectors({a.rows, a.addend, a.y}, cols);
+    auto* const kernel = vectors ? unpermute_kernel<T, true> : unpermute_kernel<T, false>;
+    kernel<<<blocks, kThreads, 0, cuda_stream(context)>>>(
+        a.rows.as<T>(), a.row_of.as<int32_t>(), static_cast<int32_t>(a.row_of.cols()), a.addend.as<T>(),
+        a.gate.as<float>(), a.y.as<T>(), cols);
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void expert_gate_backward(const Context& context, const ExpertGateBackward& a) {
+  visit_rows(a.dy.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    gate_backward_kernel<<<static_cast<unsigned>(a.dy.rows()), kThreads, 0, cuda_stream(context)>>>(
+        a.addend.as<T>(), a.gate.as<float>(), a.dy.as<T>(), a.d_addend.as<T>(), a.d_gate.as<float>(),
+        a.dy.cols());
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void expert_activation(const Context& context, const ExpertActivation& a) {
+  visit_rows(a.x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    visit_activation(a.kind, [&]<ActivationKind kind>() {
+      activation_kernel<kind, T><<<static_cast<unsigned>(a.x.rows()), kThreads, 0, cuda_stream(context)>>>(
+          a.x.as<T>(), a.source.as<int32_t>(), a.probs.as<float>(), a.y.as<T>(), a.y.cols(), a.clamp);
+    });
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void expert_activation_backward(const Context& context, const ExpertActivationBackward& a) {
+  visit_rows(a.x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    visit_activation(a.kind, [&]<ActivationKind kind>() {
+      activation_backward_kernel<kind, T>
+          <<<static_cast<unsigned>(a.x.rows()), kThreads, 0, cuda_stream(context)>>>(
+              a.x.as<T>(), a.source.as<int32_t>(), a.probs.as<float>(), a.dy.as<T>(), a.dx.as<T>(),
+              a.d_probs.as<float>(), a.dy.cols(), a.clamp);
+    });
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,333 @@
+// Checks, dispatch and CPU reference of the router.
+#include "kernels/moe/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/float_types.h"
+#include "kernels/activation/activation_cpu.h"
+#include "kernels/common/checks.h"
+#include "kernels/gemm/sgemm_cpu.h"
+#include "kernels/moe/moe_cpu.h"
+#include "kernels/moe/moe_cuda.h"
+#include "kernels/moe/router_math.h"
+
+namespace te::kernels {
+namespace {
+
+void check_router_rule(const char* op, const RouterRule& rule, int64_t experts) {
+  TE_CHECK(experts > 0 && experts <= kMaxExperts, "{}: {} experts, must be 1 to {}", op, experts,
+           kMaxExperts);
+  TE_CHECK(rule.topk > 0 && rule.topk <= experts, "{}: topk {} must be 1 to the {} experts", op, rule.topk,
+           experts);
+  TE_CHECK(rule.groups > 0 && experts % rule.groups == 0 && rule.group_topk > 0 &&
+               rule.group_topk <= rule.groups && rule.topk % rule.group_topk == 0 &&
+               rule.topk <= rule.group_topk * (experts / rule.groups),
+           "{}: topk {} in {} of {} groups of {} experts is not possible", op, rule.topk, rule.group_topk,
+           rule.groups, experts);
+}
+
+void check_router_logits(const char* op, const Tensor& logits) {
+  check_dtype(op, "logits", logits, DType::f32);
+  TE_CHECK(logits.shape.rank() == 2, "{}: logits {} must be [tokens, experts]", op, logits.shape.str());
+}
+
+void check_selection(const char* op, const char* name, const Tensor& tensor, DType dtype, int64_t tokens,
+                     int64_t topk) {
+  check_dtype(op, name, tensor, dtype);
+  check_shape(op, name, tensor, {tokens, topk});
+}
+
+void check_sequences(const char* op, const Tensor& sums, int64_t tokens, int64_t experts) {
+  check_dtype(op, "sums of scores", sums, DType::f32);
+  TE_CHECK(sums.shape.rank() == 2 && sums.dim(1) == experts && tokens % sums.dim(0) == 0,
+           "{}: sums {} are not [sequences, {}] of {} tokens", op, sums.shape.str(), experts, tokens);
+}
+
+/// Softmax or sigmoid of one token's logits. Returns logsumexp(logits).
+float scores_of(const float* logits, int64_t count, RouterScore score, float* scores) {
+  float largest = logits[0], sum = 0.0f;
+  for (int64_t e = 1; e < count; ++e) largest = std::max(largest, logits[e]);
+  for (int64_t e = 0; e < count; ++e) sum += scores[e] = std::exp(logits[e] - largest);
+  for (int64_t e = 0; e < count; ++e)
+    scores[e] = score == RouterScore::softmax ? scores[e] / sum : sigmoid_cpu(logits[e]);
+  return largest + std::log(sum);
+}
+
+/// Selects experts of one token by `key`; `candidate` is a buffer of flags.
+void select_experts(const RouterRule& rule, int64_t experts, const float* key, std::vector<char>& candidate,
+                    int32_t* selected) {
+  const auto key_of = [key](int i) { return key[i]; };
+  const int size = static_cast<int>(experts / rule.groups);
+  candidate.assign(static_cast<size_t>(experts), rule.groups == 1 ? 1 : 0);
+  if (rule.groups > 1) {
+    std::vector<float> sums(static_cast<size_t>(rule.groups));
+    for (int g = 0; g < rule.groups; ++g)
+      sums[static_cast<size_t>(g)] =
+          sum_of_largest(key_of, g * size, (g + 1) * size, static_cast<int>(rule.topk / rule.group_topk));
+    std::vector<char> taken(sums.size(), 0);
+    for (int64_t n = 0; n < rule.group_topk; ++n) {
+      const int g = first_of([&](int i) { return sums[static_cast<size_t>(i)]; },
+                             [&](int i) { return taken[static_cast<size_t>(i)] == 0; }, 0,
+                             static_cast<int>(rule.groups));
+      taken[static_cast<size_t>(g)] = 1;
+      std::fill_n(candidate.begin() + int64_t{g} * size, size, char{1});
+    }
+  }
+  for (int64_t slot = 0; slot < rule.topk; ++slot) {
+    const int e = first_of(
+        key_of, [&](int i) { return candidate[static_cast<size_t>(i)] != 0; }, 0, static_cast<int>(experts));
+    candidate[static_cast<size_t>(e)] = 0;
+    selected[slot] = e;
+  }
+}
+
+void router_forward_cpu(const RouterForward& a) {
+  const int64_t tokens = a.logits.rows(), experts = a.logits.cols(), topk = a.rule.topk;
+#pragma omp parallel for
+  for (int64_t t = 0; t < tokens; ++t) {
+    static thread_local std::vector<float> scores, key;
+    static thread_local std::vector<char> candidate;
+    scores.resize(static_cast<size_t>(experts));
+    scores_of(a.logits.as<float>() + t * experts, experts, a.rule.score, scores.data());
+    key = scores;
+    if (a.bias)
+      for (int64_t e = 0; e < experts; ++e) key[static_cast<size_t>(e)] += a.bias.as<float>()[e];
+    int32_t* const selected = a.experts.as<int32_t>() + t * topk;
+    select_experts(a.rule, experts, key.data(), candidate, selected);
+    float sum = kScoreEpsilon;
+    for (int64_t i = 0; i < topk; ++i) sum += scores[static_cast<size_t>(selected[i])];
+    const float factor = a.rule.normalize ? a.rule.scaling / sum : a.rule.scaling;
+    for (int64_t i = 0; i < topk; ++i)
+      a.probs.as<float>()[t * topk + i] = scores[static_cast<size_t>(selected[i])] * factor;
+  }
+}
+
+void router_statistics_cpu(const RouterStatistics& a) {
+  const int64_t experts = a.logits.cols(), sequences = a.counts.rows(), topk = a.experts.cols();
+  const int64_t length = a.logits.rows() / sequences;
+#pragma omp parallel for
+  for (int64_t s = 0; s < sequences; ++s) {
+    std::vector<float> scores(static_cast<size_t>(experts));
+    int32_t* const counts = a.counts.as<int32_t>() + s * experts;
+    float* const sums = a.score_sums.as<float>() + s * experts;
+    std::fill_n(counts, experts, 0);
+    std::fill_n(sums, experts, 0.0f);
+    float squares = 0.0f, entropies = 0.0f;
+    for (int64_t t = s * length; t < (s + 1) * length; ++t) {
+      const float lse = scores_of(a.logits.as<float>() + t * experts, experts, a.score, scores.data());
+      float total = 1.0f, entropy = 0.0f;
+      if (a.score == RouterScore::sigmoid) {
+        total = 0.0f;
+        for (const float score : scores) total += score;
+      }
+      for (int64_t e = 0; e < experts; ++e) {
+        const float share = scores[static_cast<size_t>(e)] / total;
+        sums[e] += share;
+        if (share > 0.0f) entropy -= share * std::log(share);
+      }
+      squares += lse * lse;
+      entropies += entropy;
+      for (int64_t i = 0; i < topk; ++i) ++counts[a.experts.as<int32_t>()[t * topk + i]];
+    }
+    a.token_sums.as<float>()[s * 2] = squares;
+    a.token_sums.as<float>()[s * 2 + 1] = entropies;
+  }
+}
+
+void router_balance_cpu(const RouterBalance& a) {
+  const int64_t sequences = a.counts.rows(), experts = a.counts.cols();
+  const auto* counts = a.counts.as<int32_t>();
+  auto* step_counts = a.step_counts.as<int32_t>();
+  auto* step_sums = a.step_sums.as<float>();
+  const float tokens = static_cast<float>(a.tokens), microbatches = step_sums[3] + 1.0f;
+  const float length = tokens / static_cast<float>(sequences);
+  float loss = 0.0f, squares = 0.0f, entropies = 0.0f;
+  for (int64_t e = 0; e < experts; ++e) {
+    int32_t all = 0;
+    for (int64_t s = 0; s < sequences; ++s) all += counts[s * experts + e];
+    step_counts[e] += all;
+    for (int64_t s = 0; s < sequences; ++s) {
+      const bool own = a.scope == BalanceScope::sequence;
+      const int32_t selected = own                               ? counts[s * experts + e]
+                               : a.scope == BalanceScope::global ? step_counts[e]
+                                                                 : all;
+      const float of_tokens = own ? length : a.scope == BalanceScope::global ? tokens * microbatches : tokens;
+      const float share = static_cast<float>(selected) / (of_tokens * static_cast<float>(a.topk));
+      const float grad = static_cast<float>(experts) * share / tokens;
+      a.score_grad.as<float>()[s * experts + e] = grad;
+      loss += grad * a.score_sums.as<float>()[s * experts + e];
+    }
+  }
+  for (int64_t s = 0; s < sequences; ++s) {
+    squares += a.token_sums.as<float>()[s * 2];
+    entropies += a.token_sums.as<float>()[s * 2 + 1];
+  }
+  step_sums[0] += loss;
+  step_sums[1] += squares / tokens;
+  step_sums[2] += entropies / tokens;
+  step_sums[3] = microbatches;
+}
+
+/// d_scores += the gradient of the balance loss.
+void add_balance(const RouterBackward& a, const float* grad, const std::vector<float>& scores,
+                 std::vector<float>& d_scores) {
+  float total = 1.0f, along = 0.0f;
+  if (a.rule.score == RouterScore::sigmoid) {
+    total = 0.0f;
+    for (size_t e = 0; e < scores.size(); ++e) total += scores[e], along += grad[e] * scores[e];
+    along /= total;
+  }
+  for (size_t e = 0; e < scores.size(); ++e) d_scores[e] += a.balance_weight * ((grad[e] - along) / total);
+}
+
+void router_backward_token(const RouterBackward& a, int64_t t, std::vector<float>& scores,
+                           std::vector<float>& d_scores) {
+  const int64_t experts = a.logits.cols(), topk = a.rule.topk;
+  const float* const logits = a.logits.as<float>() + t * experts;
+  const int32_t* const selected = a.experts.as<int32_t>() + t * topk;
+  const float* const d_probs = a.d_probs.as<float>() + t * topk;
+  float* const d_logits = a.d_logits.as<float>() + t * experts;
+  const float lse = scores_of(logits, experts, a.rule.score, scores.data());
+  float sum = kScoreEpsilon, along = 0.0f;
+  for (int64_t i = 0; i < topk; ++i) {
+    const float score = scores[static_cast<size_t>(selected[i])];
+    sum += score;
+    along += d_probs[i] * score;
+  }
+  std::fill(d_scores.begin(), d_scores.end(), 0.0f);
+  for (int64_t i = 0; i < topk; ++i)
+    d_scores[static_cast<size_t>(selected[i])] =
+        selected_score_gradient(a.rule.normalize, a.rule.scaling, d_probs[i], sum, along);
+  if (a.score_grad) {
+    const int64_t length = a.logits.rows() / a.score_grad.rows();
+    add_balance(a, a.score_grad.as<float>() + t / length * experts, scores, d_scores);
+  }
+  float inner = 0.0f;
+  for (size_t e = 0; e < scores.size(); ++e) inner += d_scores[e] * scores[e];
+  for (int64_t e = 0; e < experts; ++e) {
+    const float s = scores[static_cast<size_t>(e)], d = d_scores[static_cast<size_t>(e)];
+    const float through = a.rule.score == RouterScore::softmax ? s * (d - inner) : d * s * (1.0f - s);
+    d_logits[e] = through + 2.0f * a.z_weight * lse * std::exp(logits[e] - lse);
+  }
+}
+
+}  // namespace
+
+void router_gemm(const Context& context, const RouterGemm& a) {
+  const char* op = "router_gemm";
+  check_high_precision(op, "a", a.a);
+  check_high_precision(op, "b", a.b);
+  check_high_precision(op, "out", a.out);
+  const int64_t m = a.trans_a ? a.a.cols() : a.a.rows(), k = a.trans_a ? a.a.rows() : a.a.cols();
+  const int64_t n = a.trans_b ? a.b.rows() : a.b.cols();
+  TE_CHECK((a.trans_b ? a.b.cols() : a.b.rows()) == k, "{}: a {} and b {} disagree on k", op, a.a.shape.str(),
+           a.b.shape.str());
+  TE_CHECK(a.out.rows() == m && a.out.cols() == n, "{}: out {} must be [{}, {}]", op, a.out.shape.str(), m,
+           n);
+  TE_DISPATCH_CUDA(context, router_gemm, a);
+  require_openblas_memory();
+  static thread_local std::vector<float> a_buffer, b_buffer;
+  const float *x = widen_moe(a.a, a_buffer), *w = widen_moe(a.b, b_buffer);
+  constexpr int64_t kRows = 64;
+#pragma omp parallel for
+  for (int64_t row = 0; row < m; row += kRows) {
+    static thread_local std::vector<float> tile;
+    const int64_t rows = std::min(kRows, m - row);
+    tile.resize(static_cast<size_t>(rows * n));
+    sgemm_one_thread(a.trans_a, a.trans_b, rows, n, k, 1.0f, a.trans_a ? x + row : x + row * k,
+                     a.trans_a ? m : k, w, a.trans_b ? k : n, 0.0f, tile.data(), n);
+    visit_high_precision(a.out.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      T* const out = a.out.as<T>() + row * n;
+      for (int64_t i = 0; i < rows * n; ++i)
+        out[i] = from_float<T>(tile[static_cast<size_t>(i)] + (a.accumulate ? to_float(out[i]) : 0.0f));
+    });
+  }
+}
+
+void router_forward(const Context& context, const RouterForward& a) {
+  const char* op = "router_forward";
+  check_router_logits(op, a.logits);
+  check_router_rule(op, a.rule, a.logits.cols());
+  if (a.bias) {
+    check_dtype(op, "bias", a.bias, DType::f32);
+    check_shape(op, "bias", a.bias, {a.logits.cols()});
+  }
+  check_selection(op, "experts", a.experts, DType::i32, a.logits.rows(), a.rule.topk);
+  check_selection(op, "probs", a.probs, DType::f32, a.logits.rows(), a.rule.topk);
+  TE_DISPATCH_CUDA(context, router_forward, a);
+  router_forward_cpu(a);
+}
+
+void router_statistics(const Context& context, const RouterStatistics& a) {
+  const char* op = "router_statistics";
+  check_router_logits(op, a.logits);
+  const int64_t experts = a.logits.cols();
+  TE_CHECK(experts <= kMaxExperts, "{}: {} experts, must be at most {}", op, experts, kMaxExperts);
+  check_selection(op, "experts", a.experts, DType::i32, a.logits.rows(), a.experts.cols());
+  check_sequences(op, a.score_sums, a.logits.rows(), experts);
+  check_dtype(op, "counts", a.counts, DType::i32);
+  check_shape(op, "counts", a.counts, a.score_sums.shape);
+  check_dtype(op, "token_sums", a.token_sums, DType::f32);
+  check_shape(op, "token_sums", a.token_sums, {a.counts.rows(), 2});
+  TE_DISPATCH_CUDA(context, router_statistics, a);
+  router_statistics_cpu(a);
+}
+
+void router_balance(const Context& context, const RouterBalance& a) {
+  const char* op = "router_balance";
+  const int64_t experts = a.counts.cols();
+  check_sequences(op, a.score_sums, a.tokens, experts);
+  check_dtype(op, "counts", a.counts, DType::i32);
+  check_shape(op, "counts", a.counts, a.score_sums.shape);
+  check_dtype(op, "score_grad", a.score_grad, DType::f32);
+  check_shape(op, "score_grad", a.score_grad, a.counts.shape);
+  check_dtype(op, "step_counts", a.step_counts, DType::i32);
+  check_shape(op, "step_counts", a.step_counts, {experts});
+  check_dtype(op, "step_sums", a.step_sums, DType::f32);
+  check_shape(op, "step_sums", a.step_sums, {kRouterSums});
+  TE_CHECK(a.topk > 0, "{}: topk {} must be positive", op, a.topk);
+  TE_DISPATCH_CUDA(context, router_balance, a);
+  router_balance_cpu(a);
+}
+
+void router_backward(const Context& context, const RouterBackward& a) {
+  const char* op = "router_backward";
+  check_router_logits(op, a.logits);
+  const int64_t tokens = a.logits.rows(), experts = a.logits.cols();
+  check_router_rule(op, a.rule, experts);
+  check_selection(op, "experts", a.experts, DType::i32, tokens, a.rule.topk);
+  check_selection(op, "d_probs", a.d_probs, DType::f32, tokens, a.rule.topk);
+  if (a.score_grad) check_sequences(op, a.score_grad, tokens, experts);
+  check_dtype(op, "d_logits", a.d_logits, DType::f32);
+  check_shape(op, "d_logits", a.d_logits, a.logits.shape);
+  TE_DISPATCH_CUDA(context, router_backward, a);
+#pragma omp parallel for
+  for (int64_t t = 0; t < tokens; ++t) {
+    static thread_local std::vector<float> scores, d_scores;
+    scores.resize(static_cast<size_t>(experts));
+    d_scores.resize(static_cast<size_t>(experts));
+    router_backward_token(a, t, scores, d_scores);
+  }
+}
+
+void router_bias_update(const Context& context, const RouterBiasUpdate& a) {
+  const char* op = "router_bias_update";
+  check_dtype(op, "bias", a.bias, DType::f32);
+  check_dtype(op, "counts", a.counts, DType::i32);
+  check_shape(op, "counts", a.counts, a.bias.shape);
+  TE_DISPATCH_CUDA(context, router_bias_update, a);
+  if (a.skip != nullptr && *a.skip != 0) return;
+  const int64_t experts = a.bias.numel();
+  float mean = 0.0f;
+  for (int64_t e = 0; e < experts; ++e) mean += static_cast<float>(a.counts.as<int32_t>()[e]);
+  mean /= static_cast<float>(experts);
+  for (int64_t e = 0; e < experts; ++e) {
+    float& bias = a.bias.as<float>()[e];
+    bias = bias_step(bias, a.rate, mean, a.counts.as<int32_t>()[e]);
+  }
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,298 @@
+// Router on the GPU. A warp processes one token, with its scores in shared memory; sums over experts are sums of the
+// lanes' sums in a fixed order.
+#include "kernels/activation/activation_device.cuh"
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/moe/moe_cuda.h"
+#include "kernels/moe/router_math.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;
+constexpr int kSequenceThreads = 1024;
+constexpr int kPerLane = kMaxExperts / kWarpSize;
+
+/// Writes one token's scores, in `scores` of the warp. Returns logsumexp(logits).
+__device__ float warp_scores(const float* logits, int experts, RouterScore score, float* scores) {
+  const int lane = threadIdx.x % kWarpSize;
+  float largest = -INFINITY, sum = 0.0f;
+  for (int e = lane; e < experts; e += kWarpSize) largest = fmaxf(largest, logits[e]);
+  largest = warp_max(largest);
+  for (int e = lane; e < experts; e += kWarpSize) sum += scores[e] = expf(logits[e] - largest);
+  sum = warp_sum(sum);
+  for (int e = lane; e < experts; e += kWarpSize)
+    scores[e] = score == RouterScore::softmax ? scores[e] / sum : sigmoid<float>(logits[e]);
+  __syncwarp();
+  return largest + logf(sum);
+}
+
+/// The first candidate in the order of selection, on all lanes.
+__device__ int warp_first(const float* key, const uint8_t* candidate, int count) {
+  const int lane = threadIdx.x % kWarpSize;
+  int best = -1;
+  for (int i = lane; i < count; i += kWarpSize)
+    if (candidate[i] != 0 && (best < 0 || precedes(key[i], i, key[best], best))) best = i;
+#pragma unroll
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
+    const int other = __shfl_xor_sync(0xffffffffu, best, offset);
+    if (other >= 0 && (best < 0 || precedes(key[other], other, key[best], best))) best = other;
+  }
+  return best;
+}
+
+/// Marks the experts of the best groups as candidates. `sums`: [groups], `taken`: [groups].
+__device__ void warp_groups(const RouterRule& rule, int experts, const float* key, uint8_t* candidate,
+                            float* sums, uint8_t* taken) {
+  const int lane = threadIdx.x % kWarpSize, groups = static_cast<int>(rule.groups), size = experts / groups;
+  for (int e = lane; e < experts; e += kWarpSize) candidate[e] = groups == 1 ? 1 : 0;
+  __syncwarp();
+  if (groups == 1) return;
+  const auto key_of = [key](int i) { return key[i]; };
+  for (int g = lane; g < groups; g += kWarpSize) {
+    sums[g] = sum_of_largest(key_of, g * size, (g + 1) * size, static_cast<int>(rule.topk / rule.group_topk));
+    taken[g] = 1;
+  }
+  __syncwarp();
+  for (int n = 0; n < rule.group_topk; ++n) {
+    const int g = warp_first(sums, taken, groups);
+    __syncwarp();
+    if (lane == 0) taken[g] = 0;
+    for (int i = lane; i < size; i += kWarpSize) candidate[g * size + i] = 1;
+    __syncwarp();
+  }
+}
+
+/// Shared memory of one warp.
+struct WarpMemory {
+  float scores[kMaxExperts], key[kMaxExperts], sums[kMaxExperts];
+  uint8_t candidate[kMaxExperts], taken[kMaxExperts];
+};
+
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(RouterRule rule, const float* logits, const float* bias, int32_t* selected, float* probs,
+                   int64_t tokens, int experts) {
+  extern __shared__ char memory[];
+  WarpMemory& shared = reinterpret_cast<WarpMemory*>(memory)[threadIdx.x / kWarpSize];
+  const int lane = threadIdx.x % kWarpSize, topk = static_cast<int>(rule.topk);
+  const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  if (t >= tokens) return;
+  warp_scores(logits + t * experts, experts, rule.score, shared.scores);
+  for (int e = lane; e < experts; e += kWarpSize)
+    shared.key[e] = shared.scores[e] + (bias != nullptr ? bias[e] : 0.0f);
+  __syncwarp();
+  warp_groups(rule, experts, shared.key, shared.candidate, shared.sums, shared.taken);
+  float sum = kScoreEpsilon;
+  for (int slot = 0; slot < topk; ++slot) {
+    const int e = warp_first(shared.key, shared.candidate, experts);
+    __syncwarp();
+    if (lane == 0) {
+      shared.candidate[e] = 0;
+      selected[t * topk + slot] = e;
+      probs[t * topk + slot] = shared.scores[e];
+    }
+    sum += shared.scores[e];
+    __syncwarp();
+  }
+  const float factor = rule.normalize ? rule.scaling / sum : rule.scaling;
+  for (int slot = lane; slot < topk; slot += kWarpSize) probs[t * topk + slot] *= factor;
+}
+
+/// A block processes one sequence; each warp adds its tokens, then the sums of the warps are added in order.
+__global__ void __launch_bounds__(kSequenceThreads)
+    statistics_kernel(RouterScore score, const float* logits, const int32_t* selected, int32_t* counts,
+                      float* score_sums, float* token_sums, int64_t length, int experts, int topk) {
+  extern __shared__ float warp_sums[];  // [warps, experts]
+  __shared__ int32_t selections[kMaxExperts];
+  __shared__ float squares_of[32], entropies_of[32];
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  constexpr int kAll = kSequenceThreads / kWarpSize;
+  const int64_t first = int64_t{blockIdx.x} * length;
+  for (int e = threadIdx.x; e < experts; e += kSequenceThreads) selections[e] = 0;
+  __syncthreads();
+  float sums[kPerLane] = {}, squares = 0.0f, entropies = 0.0f;
+  for (int64_t t = first + warp; t < first + length; t += kAll) {
+    const float* const row = logits + t * experts;
+    float largest = -INFINITY, sum = 0.0f, total = 0.0f;
+    for (int e = lane; e < experts; e += kWarpSize) largest = fmaxf(largest, row[e]);
+    largest = warp_max(largest);
+    for (int e = lane; e < experts; e += kWarpSize) {
+      sum += expf(row[e] - largest);
+      total += score == RouterScore::sigmoid ? sigmoid<float>(row[e]) : 0.0f;
+    }
+    sum = warp_sum(sum), total = warp_sum(total);
+    const float lse = largest + logf(sum);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = i * kWarpSize + lane;
+      if (e >= experts) continue;
+      const float share =
+          score == RouterScore::softmax ? expf(row[e] - largest) / sum : sigmoid<float>(row[e]) / total;
+      sums[i] += share;
+      if (share > 0.0f) entropies -= share * logf(share);
+    }
+    squares += lse * lse;
+    for (int slot = lane; slot < topk; slot += kWarpSize)
+      atomicAdd(&selections[selected[t * topk + slot]], 1);
+  }
+  entropies = warp_sum(entropies);
+  if (lane == 0) squares_of[warp] = squares, entropies_of[warp] = entropies;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i)
+    if (i * kWarpSize + lane < experts) warp_sums[warp * experts + i * kWarpSize + lane] = sums[i];
+  __syncthreads();
+  for (int e = threadIdx.x; e < experts; e += kSequenceThreads) {
+    float sum = 0.0f;
+    for (int w = 0; w < kAll; ++w) sum += warp_sums[w * experts + e];
+    score_sums[int64_t{blockIdx.x} * experts + e] = sum;
+    counts[int64_t{blockIdx.x} * experts + e] = selections[e];
+  }
+  if (threadIdx.x != 0) return;
+  squares = entropies = 0.0f;
+  for (int w = 0; w < kAll; ++w) squares += squares_of[w], entropies += entropies_of[w];
+  token_sums[blockIdx.x * 2] = squares;
+  token_sums[blockIdx.x * 2 + 1] = entropies;
+}
+
+__global__ void balance_kernel(BalanceScope scope, int topk, float tokens, int sequences, int experts,
+                               const int32_t* counts, const float* score_sums, const float* token_sums,
+                               float* score_grad, int32_t* step_counts, float* step_sums) {
+  __shared__ float shared[32];
+  const float microbatches = step_sums[3] + 1.0f, length = tokens / static_cast<float>(sequences);
+  float loss = 0.0f;
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    int32_t all = 0;
+    for (int s = 0; s < sequences; ++s) all += counts[s * experts + e];
+    const int32_t of_step = step_counts[e] + all;
+    step_counts[e] = of_step;
+    for (int s = 0; s < sequences; ++s) {
+      const bool own = scope == BalanceScope::sequence, global = scope == BalanceScope::global;
+      const int32_t selected = own ? counts[s * experts + e] : global ? of_step : all;
+      const float of_tokens = own ? length : global ? tokens * microbatches : tokens;
+      const float share = static_cast<float>(selected) / (of_tokens * static_cast<float>(topk));
+      const float grad = static_cast<float>(experts) * share / tokens;
+      score_grad[s * experts + e] = grad;
+      loss += grad * score_sums[s * experts + e];
+    }
+  }
+  loss = block_sum(loss, shared);  // all threads have read step_sums before its barrier
+  if (threadIdx.x != 0) return;
+  float squares = 0.0f, entropies = 0.0f;
+  for (int s = 0; s < sequences; ++s) squares += token_sums[s * 2], entropies += token_sums[s * 2 + 1];
+  step_sums[0] += loss;
+  step_sums[1] += squares / tokens;
+  step_sums[2] += entropies / tokens;
+  step_sums[3] = microbatches;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(RouterRule rule, const float* logits, const int32_t* selected, const float* d_probs,
+                    const float* score_grad, int64_t length, float balance_weight, float z_weight,
+                    float* d_logits, int64_t tokens, int experts) {
+  extern __shared__ char memory[];
+  WarpMemory& shared = reinterpret_cast<WarpMemory*>(memory)[threadIdx.x / kWarpSize];
+  float *const scores = shared.scores, *const d_scores = shared.key;
+  const int lane = threadIdx.x % kWarpSize, topk = static_cast<int>(rule.topk);
+  const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  if (t >= tokens) return;
+  const bool softmax = rule.score == RouterScore::softmax;
+  const float lse = warp_scores(logits + t * experts, experts, rule.score, scores);
+  for (int e = lane; e < experts; e += kWarpSize) d_scores[e] = 0.0f;
+  float sum = kScoreEpsilon, along = 0.0f;
+  for (int slot = 0; slot < topk; ++slot) {
+    const float score = scores[selected[t * topk + slot]];
+    sum += score;
+    along += d_probs[t * topk + slot] * score;
+  }
+  __syncwarp();
+  for (int slot = lane; slot < topk; slot += kWarpSize)
+    d_scores[selected[t * topk + slot]] =
+        selected_score_gradient(rule.normalize, rule.scaling, d_probs[t * topk + slot], sum, along);
+  __syncwarp();
+  if (score_grad != nullptr) {
+    const float* const grad = score_grad + t / length * experts;
+    float total = 1.0f, mean = 0.0f;
+    if (!softmax) {
+      total = 0.0f;
+      for (int e = lane; e < experts; e += kWarpSize) total += scores[e], mean += grad[e] * scores[e];
+      total = warp_sum(total), mean = warp_sum(mean) / total;
+    }
+    for (int e = lane; e < experts; e += kWarpSize)
+      d_scores[e] += balance_weight * ((grad[e] - mean) / total);
+    __syncwarp();
+  }
+  float inner = 0.0f;
+  for (int e = lane; e < experts; e += kWarpSize) inner += d_scores[e] * scores[e];
+  inner = warp_sum(inner);
+  for (int e = lane; e < experts; e += kWarpSize) {
+    const float s = scores[e], d = d_scores[e];
+    const float through = softmax ? s * (d - inner) : d * s * (1.0f - s);
+    d_logits[t * experts + e] = through + 2.0f * z_weight * lse * expf(logits[t * experts + e] - lse);
+  }
+}
+
+__global__ void bias_kernel(float* bias, const int32_t* counts, int experts, float rate,
+                            const int32_t* skip) {
+  __shared__ float shared[32];
+  if (skip != nullptr && *skip != 0) return;
+  float sum = 0.0f;
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) sum += static_cast<float>(counts[e]);
+  const float mean = block_sum(sum, shared) / static_cast<float>(experts);
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) bias[e] = bias_step(bias[e], rate, mean, counts[e]);
+}
+
+constexpr size_t kWarpBytes = kWarps * sizeof(WarpMemory);
+
+template <class Kernel>
+void allow_shared(Kernel* kernel, size_t bytes) {
+  TE_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
+}  // namespace
+
+void router_forward(const Context& context, const RouterForward& a) {
+  const int64_t tokens = a.logits.rows();
+  allow_shared(forward_kernel, kWarpBytes);
+  forward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
+      a.rule, a.logits.as<float>(), a.bias.as<float>(), a.experts.as<int32_t>(), a.probs.as<float>(), tokens,
+      static_cast<int>(a.logits.cols()));
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void router_statistics(const Context& context, const RouterStatistics& a) {
+  const int64_t sequences = a.counts.rows(), experts = a.logits.cols();
+  const size_t bytes = static_cast<size_t>(experts) * kSequenceThreads / kWarpSize * sizeof(float);
+  allow_shared(statistics_kernel, bytes);
+  statistics_kernel<<<static_cast<unsigned>(sequences), kSequenceThreads, bytes, cuda_stream(context)>>>(
+      a.score, a.logits.as<float>(), a.experts.as<int32_t>(), a.counts.as<int32_t>(),
+      a.score_sums.as<float>(), a.token_sums.as<float>(), a.logits.rows() / sequences,
+      static_cast<int>(experts), static_cast<int>(a.experts.cols()));
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void router_balance(const Context& context, const RouterBalance& a) {
+  balance_kernel<<<1, 256, 0, cuda_stream(context)>>>(
+      a.scope, static_cast<int>(a.topk), static_cast<float>(a.tokens), static_cast<int>(a.counts.rows()),
+      static_cast<int>(a.counts.cols()), a.counts.as<int32_t>(), a.score_sums.as<float>(),
+      a.token_sums.as<float>(), a.score_grad.as<float>(), a.step_counts.as<int32_t>(),
+      a.step_sums.as<float>());
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void router_backward(const Context& context, const RouterBackward& a) {
+  const int64_t tokens = a.logits.rows();
+  allow_shared(backward_kernel, kWarpBytes);
+  backward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
+      a.rule, a.logits.as<float>(), a.experts.as<int32_t>(), a.d_probs.as<float>(), a.score_grad.as<float>(),
+      a.score_grad ? tokens / a.score_grad.rows() : tokens, a.balance_weight, a.z_weight,
+      a.d_logits.as<float>(), tokens, static_cast<int>(a.logits.cols()));
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void router_bias_update(const Context& context, const RouterBiasUpdate& a) {
+  bias_kernel<<<1, 256, 0, cuda_stream(context)>>>(a.bias.as<float>(), a.counts.as<int32_t>(),
+                                                   static_cast<int>(a.bias.numel()), a.rate, a.skip);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

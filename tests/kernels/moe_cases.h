@@ -1,0 +1,142 @@
+// Problems of the mixture-of-experts ops that the CPU and GPU tests share: ragged sizes, experts without tokens, all
+// tokens at one expert, all experts for each token.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "core/random.h"
+#include "kernels/moe/expert_activation.h"
+#include "kernels/moe/grouped_gemm.h"
+#include "kernels/moe/permute.h"
+#include "kernels/moe/router.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+
+struct MoeCase {
+  int64_t tokens, experts, topk, alignment;
+  bool one_expert = false;  ///< topk 1: all tokens select expert 1
+};
+inline const MoeCase kMoeCases[] = {
+    {1, 4, 1, 1},     {1, 4, 4, 16},    {7, 3, 2, 1},         {33, 8, 2, 16},    {64, 8, 8, 16},
+    {129, 64, 8, 16}, {50, 130, 3, 32}, {40, 6, 1, 16, true}, {257, 16, 4, 128}, {12, 1, 1, 8}};
+
+/// Different experts for each token, pseudo-random.
+inline std::vector<int32_t> expert_choices(const MoeCase& c) {
+  std::vector<int32_t> choices;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    std::vector<int32_t> order(static_cast<size_t>(c.experts));
+    std::iota(order.begin(), order.end(), 0);
+    for (int64_t i = 0; i < c.topk; ++i) {
+      const uint64_t random = philox(5, 6, static_cast<uint64_t>(t * c.topk + i)).word[0];
+      std::swap(order[static_cast<size_t>(i)],
+                order[static_cast<size_t>(i) + random % static_cast<uint64_t>(c.experts - i)]);
+    }
+    for (int64_t i = 0; i < c.topk; ++i) choices.push_back(c.one_expert ? 1 : order[static_cast<size_t>(i)]);
+  }
+  return choices;
+}
+
+/// The order of rows for a case.
+struct MoeOrder {
+  testing::TestTensor experts, offsets, row_of, source;
+  MoeOrder(const Context& context, const MoeCase& c)
+      : experts(context, DType::i32, {c.tokens, c.topk}),
+        offsets(context, DType::i32, {c.experts + 1}),
+        row_of(context, DType::i32, {c.tokens, c.topk}),
+        source(context, DType::i32, {max_expert_rows(c.tokens, c.topk, c.experts, c.alignment)}) {
+    experts.fill_ints(expert_choices(c));
+    expert_rows(context, {.experts = experts,
+                          .alignment = c.alignment,
+                          .offsets = offsets,
+                          .row_of = row_of,
+                          .source = source});
+  }
+  int64_t rows() const { return source.get().numel(); }
+};
+
+inline std::vector<int32_t> ints_of(const testing::TestTensor& tensor) {
+  const std::vector<uint8_t> raw = tensor.raw();
+  std::vector<int32_t> values(raw.size() / sizeof(int32_t));
+  std::copy_n(raw.data(), raw.size(), reinterpret_cast<uint8_t*>(values.data()));
+  return values;
+}
+
+struct RouterCase {
+  int64_t tokens, experts;
+  RouterRule rule;
+  int64_t sequences = 1;
+  bool bias = false;
+};
+inline const RouterCase kRouterCases[] = {
+    {9, 4, {.topk = 1}},
+    {6, 8, {.topk = 8}},
+    {30, 8, {.topk = 2, .normalize = false}, 3},
+    {64, 60, {.topk = 4, .normalize = false}, 2},
+    {40, 64, {.score = RouterScore::sigmoid, .topk = 6, .scaling = 2.5f}, 4, true},
+    {24, 16, {.score = RouterScore::sigmoid, .topk = 4, .groups = 4, .group_topk = 2}, 1, true},
+    {21, 160, {.topk = 6, .normalize = false, .scaling = 16.0f, .groups = 8, .group_topk = 3}, 7},
+    {16, 1024, {.topk = 8}, 2},
+};
+
+/// All tensors of the router for a case, with inputs filled.
+struct RouterTensors {
+  using T = testing::TestTensor;
+  T logits, bias, experts, probs, counts, score_sums, token_sums, score_grad, step_counts, step_sums, d_probs,
+      d_logits;
+  RouterTensors(const Context& x, const RouterCase& c)
+      : logits(x, DType::f32, {c.tokens, c.experts}),
+        bias(x, DType::f32, {c.experts}),
+        experts(x, DType::i32, {c.tokens, c.rule.topk}),
+        probs(x, DType::f32, {c.tokens, c.rule.topk}),
+        counts(x, DType::i32, {c.sequences, c.experts}),
+        score_sums(x, DType::f32, {c.sequences, c.experts}),
+        token_sums(x, DType::f32, {c.sequences, 2}),
+        score_grad(x, DType::f32, {c.sequences, c.experts}),
+        step_counts(x, DType::i32, {c.experts}),
+        step_sums(x, DType::f32, {kRouterSums}),
+        d_probs(x, DType::f32, {c.tokens, c.rule.topk}),
+        d_logits(x, DType::f32, {c.tokens, c.experts}) {
+    logits.fill_normal(1, 1.5f);
+    bias.fill_normal(2, 0.1f);
+    d_probs.fill_normal(3);
+    step_counts.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.experts), 3));
+    step_sums.fill({0.5f, 0.25f, 0.125f, 2.0f});
+  }
+  void forward(const Context& x, const RouterCase& c, BalanceScope scope) const {
+    router_forward(x, {.rule = c.rule,
+                       .logits = logits,
+                       .bias = c.bias ? bias.get() : Tensor{},
+                       .experts = experts,
+                       .probs = probs});
+    router_statistics(x, {.score = c.rule.score,
+                          .logits = logits,
+                          .experts = experts,
+                          .counts = counts,
+                          .score_sums = score_sums,
+                          .token_sums = token_sums});
+    router_balance(x, {.scope = scope,
+                       .topk = c.rule.topk,
+                       .tokens = c.tokens,
+                       .counts = counts,
+                       .score_sums = score_sums,
+                       .token_sums = token_sums,
+                       .score_grad = score_grad,
+                       .step_counts = step_counts,
+                       .step_sums = step_sums});
+  }
+  void backward(const Context& x, const RouterCase& c, float balance_weight, float z_weight) const {
+    router_backward(x, {.rule = c.rule,
+                        .logits = logits,
+                        .experts = experts,
+                        .d_probs = d_probs,
+                        .score_grad = score_grad,
+                        .balance_weight = balance_weight,
+                        .z_weight = z_weight,
+                        .d_logits = d_logits});
+  }
+};
+
+}  // namespace te::kernels

@@ -1,0 +1,179 @@
+// CUDA mixture-of-experts ops against the CPU reference. The order of rows and copies must be equal bit for bit.
+// Elsewhere the backends differ in the order of FP32 sums and in exponentials: 1e-5 relative in FP32, an additional
+// rounding in BF16.
+#include "moe_cases.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::cpu;
+using testing::TestTensor;
+
+double tolerance(DType dtype) {
+  return dtype == DType::f32 ? 1e-5 : 4e-3;
+}
+
+TEST(MoeGpu, RouterMatchesReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const RouterCase& c : kRouterCases) {
+    for (const BalanceScope scope :
+         {BalanceScope::microbatch, BalanceScope::sequence, BalanceScope::global}) {
+      const RouterTensors expected(cpu(), c), actual(gpu, c);
+      expected.forward(cpu(), c, scope), actual.forward(gpu, c, scope);
+      expected.backward(cpu(), c, 3.0f, 0.2f), actual.backward(gpu, c, 3.0f, 0.2f);
+      EXPECT_EQ(ints_of(actual.experts), ints_of(expected.experts)) << c.experts;
+      EXPECT_EQ(ints_of(actual.counts), ints_of(expected.counts));
+      EXPECT_EQ(ints_of(actual.step_counts), ints_of(expected.step_counts));
+      const auto close = [](const TestTensor& a, const TestTensor& b) {
+        EXPECT_LT(testing::relative_error(a.floats(), b.floats()), 1e-5);
+      };
+      close(actual.probs, expected.probs), close(actual.score_sums, expected.score_sums);
+      close(actual.token_sums, expected.token_sums), close(actual.score_grad, expected.score_grad);
+      close(actual.step_sums, expected.step_sums), close(actual.d_logits, expected.d_logits);
+    }
+  }
+}
+
+TEST(MoeGpu, RouterGemmMatchesReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const auto& [m, n, k] :
+       {std::array<int64_t, 3>{70, 9, 33}, {128, 64, 256}, {1, 1, 5}, {300, 130, 17}}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const auto run = [&](const Context& context) {
+        TestTensor x(context, dtype, {m, k}), w(context, dtype, {n, k}), y(context, DType::f32, {m, n}),
+            dx(context, dtype, {m, k}), dw(context, DType::f32, {n, k});
+        x.fill_normal(1), w.fill_normal(2), dx.fill_value(1.0f), dw.fill_value(2.0f);
+        router_gemm(context, {.a = x, .b = w, .out = y, .trans_b = true});
+        router_gemm(context, {.a = y, .b = w, .out = dx, .accumulate = true});
+        router_gemm(context, {.a = y, .b = x, .out = dw, .trans_a = true, .accumulate = true});
+        return std::array{y.floats(), dx.floats(), dw.floats()};
+      };
+      const auto actual = run(gpu), expected = run(cpu());
+      EXPECT_LT(testing::relative_error(actual[0], expected[0]), 1e-5);
+      EXPECT_LT(testing::relative_error(actual[1], expected[1]), tolerance(dtype));
+      EXPECT_LT(testing::relative_error(actual[2], expected[2]), 1e-5);
+      EXPECT_EQ(actual, run(gpu));
+    }
+  }
+}
+
+TEST(MoeGpu, OrderOfRowsAndCopiesEqualReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const MoeCase& c : kMoeCases) {
+    for (const int64_t cols : {11, 64}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const auto run = [&](const Context& context) {
+          const MoeOrder order(context, c);
+          TestTensor x(context, dtype, {c.tokens, cols}), rows(context, dtype, {order.rows(), cols}),
+              y(context, dtype, {c.tokens, cols});
+          x.fill_normal(1);
+          permute(context, {.x = x, .source = order.source, .topk = c.topk, .rows = rows});
+          unpermute(context, {.rows = rows, .row_of = order.row_of, .addend = x, .y = y});
+          return std::array{order.offsets.raw(), order.row_of.raw(), order.source.raw(), rows.raw(), y.raw()};
+        };
+        EXPECT_EQ(run(gpu), run(cpu())) << c.tokens << " " << c.experts;
+      }
+    }
+  }
+}
+
+TEST(MoeGpu, GateAndActivationMatchReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const MoeCase c{33, 8, 2, 16};
+  const int64_t ffn = 37;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const ActivationKind kind : {ActivationKind::swiglu, ActivationKind::gelu}) {
+      const auto run = [&](const Context& context) {
+        const MoeOrder order(context, c);
+        const int64_t width = is_gated(kind) ? 2 * ffn : ffn, rows = order.rows();
+        TestTensor x(context, dtype, {rows, width}), y(context, dtype, {rows, ffn}),
+            dy(context, dtype, {rows, ffn}), dx(context, dtype, {rows, width}),
+            probs(context, DType::f32, {c.tokens, c.topk}), d_probs(context, DType::f32, {c.tokens, c.topk});
+        x.fill_normal(1), dy.fill_normal(2), probs.fill_normal(3);
+        expert_activation(context, {.kind = kind, .x = x, .source = order.source, .probs = probs, .y = y});
+        expert_activation_backward(context, {.kind = kind,
+                                             .x = x,
+                                             .source = order.source,
+                                             .probs = probs,
+                                             .dy = dy,
+                                             .dx = dx,
+                                             .d_probs = d_probs});
+        TestTensor gate(context, DType::f32, {c.tokens, 1}), d_gate(context, DType::f32, {c.tokens, 1}),
+            addend(context, dtype, {c.tokens, ffn}), out(context, dtype, {c.tokens, ffn}),
+            d_out(context, dtype, {c.tokens, ffn}), d_addend(context, dtype, {c.tokens, ffn});
+        gate.fill_normal(4), addend.fill_normal(5), d_out.fill_normal(6);
+        unpermute(context, {.rows = y, .row_of = order.row_of, .addend = addend, .gate = gate, .y = out});
+        expert_gate_backward(
+            context, {.addend = addend, .gate = gate, .dy = d_out, .d_addend = d_addend, .d_gate = d_gate});
+        return std::array{y.floats(),   dx.floats(),       d_probs.floats(),
+                          out.floats(), d_addend.floats(), d_gate.floats()};
+      };
+      const auto actual = run(gpu), expected = run(cpu());
+      for (size_t i = 0; i < actual.size(); ++i)
+        EXPECT_LT(testing::relative_error(actual[i], expected[i]), tolerance(dtype)) << i;
+      EXPECT_EQ(actual, run(gpu));
+    }
+  }
+}
+
+TEST(MoeGpu, GroupedGemmsMatchReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t n = 80, k = 48;
+  for (const MoeCase& c : kMoeCases) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const auto run = [&](const Context& context) {
+        const MoeOrder order(context, c);
+        TestTensor x(context, dtype, {order.rows(), k}), w(context, dtype, {c.experts * n, k}),
+            y(context, dtype, {order.rows(), n}), dx(context, dtype, {order.rows(), k}),
+            dw(context, DType::f32, {c.experts * n, k}), added(context, DType::bf16, {c.experts * n, k});
+        x.fill_normal(1), w.fill_normal(2), added.fill_value(1.0f), y.fill_value(0.0f), dx.fill_value(0.0f);
+        grouped_gemm(context, {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
+        grouped_gemm(context, {.a = {y}, .b = {w}, .offsets = order.offsets, .out = dx});
+        grouped_wgrad(context, {.a = {y}, .b = {x}, .offsets = order.offsets, .out = dw});
+        grouped_wgrad(context,
+                      {.a = {y}, .b = {x}, .offsets = order.offsets, .out = added, .accumulate = true});
+        return std::array{y.floats(), dx.floats(), dw.floats(), added.floats()};
+      };
+      const auto actual = run(gpu), expected = run(cpu());
+      for (size_t i = 0; i < actual.size(); ++i)
+        EXPECT_LT(testing::relative_error(actual[i], expected[i]), tolerance(i == 3 ? DType::bf16 : dtype));
+      EXPECT_EQ(actual, run(gpu));
+    }
+  }
+}
+
+TEST(MoeGpu, Fp8GroupedGemmsMatchReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const MoeCase c{100, 5, 2, 16};
+  const int64_t n = 80, k = 48;
+  for (const auto& [a_type, b_type] :
+       {std::pair{DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}}) {
+    const auto run = [&, a_type = a_type, b_type = b_type](const Context& context) {
+      const MoeOrder order(context, c);
+      const int64_t rows = order.rows();
+      TestTensor x(context, a_type, {rows, k}), w(context, b_type, {c.experts * n, k}),
+          y(context, DType::bf16, {rows, n}), dy(context, a_type, {n, rows}), xt(context, b_type, {k, rows}),
+          dw(context, DType::f32, {c.experts * n, k}), a_scales(context, DType::f32, {c.experts}),
+          b_scales(context, DType::f32, {c.experts});
+      x.fill_normal(1), w.fill_normal(2), dy.fill_normal(3), xt.fill_normal(4), y.fill_value(0.0f);
+      a_scales.fill({1, 2, 3, 4, 5}), b_scales.fill({0.5f, 0.25f, 2, 1, 3});
+      grouped_gemm(
+          context,
+          {.a = {x, a_scales}, .b = {w, b_scales}, .offsets = order.offsets, .out = y, .trans_b = true});
+      grouped_wgrad(context, {.a = {dy, a_scales}, .b = {xt, b_scales}, .offsets = order.offsets, .out = dw});
+      return std::array{y.floats(), dw.floats()};
+    };
+    const auto actual = run(gpu), expected = run(cpu());
+    EXPECT_LT(testing::relative_error(actual[0], expected[0]), tolerance(DType::bf16));
+    EXPECT_LT(testing::relative_error(actual[1], expected[1]), 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -1,0 +1,549 @@
+// CPU references of the mixture-of-experts ops against definitions in double precision and finite differences.
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "kernels/gemm/gemm.h"
+#include "moe_cases.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::cpu;
+using testing::TestTensor;
+
+// --- router ------------------------------------------------------------------------------------------------
+
+std::vector<double> scores_of(const float* logits, int64_t experts, RouterScore score) {
+  std::vector<double> scores(static_cast<size_t>(experts));
+  double sum = 0.0;
+  for (int64_t e = 0; e < experts; ++e) sum += std::exp(static_cast<double>(logits[e]));
+  for (int64_t e = 0; e < experts; ++e) {
+    const double exponential = std::exp(static_cast<double>(logits[e]));
+    scores[static_cast<size_t>(e)] =
+        score == RouterScore::softmax ? exponential / sum : exponential / (1.0 + exponential);
+  }
+  return scores;
+}
+
+/// Experts with the largest keys, by definition.
+std::vector<int32_t> best_experts(const RouterRule& rule, const std::vector<double>& key) {
+  const int64_t experts = static_cast<int64_t>(key.size()), size = experts / rule.groups;
+  std::vector<std::pair<double, int64_t>> groups;
+  for (int64_t g = 0; g < rule.groups; ++g) {
+    std::vector<double> of_group(key.begin() + g * size, key.begin() + (g + 1) * size);
+    std::sort(of_group.rbegin(), of_group.rend());
+    groups.emplace_back(
+        -std::accumulate(of_group.begin(), of_group.begin() + rule.topk / rule.group_topk, 0.0), g);
+  }
+  std::sort(groups.begin(), groups.end());
+  std::vector<std::pair<double, int32_t>> order;
+  for (int64_t n = 0; n < rule.group_topk; ++n)
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t e = groups[static_cast<size_t>(n)].second * size + i;
+      order.emplace_back(-key[static_cast<size_t>(e)], static_cast<int32_t>(e));
+    }
+  std::sort(order.begin(), order.end());
+  std::vector<int32_t> best;
+  for (int64_t i = 0; i < rule.topk; ++i) best.push_back(order[static_cast<size_t>(i)].second);
+  return best;
+}
+
+TEST(Moe, RouterSelectsTheBestExperts) {
+  for (const RouterCase& c : kRouterCases) {
+    const RouterTensors r(cpu(), c);
+    r.forward(cpu(), c, BalanceScope::microbatch);
+    const std::vector<float> logits = r.logits.floats(), bias = r.bias.floats(), probs = r.probs.floats();
+    const std::vector<int32_t> experts = ints_of(r.experts);
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      const std::vector<double> scores = scores_of(&logits[t * c.experts], c.experts, c.rule.score);
+      std::vector<double> key = scores;
+      if (c.bias)
+        for (size_t e = 0; e < key.size(); ++e) key[e] += static_cast<double>(bias[e]);
+      const std::vector<int32_t> best = best_experts(c.rule, key);
+      double sum = 0.0;
+      for (const int32_t e : best) sum += scores[static_cast<size_t>(e)];
+      for (int64_t i = 0; i < c.rule.topk; ++i) {
+        EXPECT_EQ(experts[t * c.rule.topk + i], best[static_cast<size_t>(i)]) << c.experts << " " << t;
+        const double prob = scores[static_cast<size_t>(best[static_cast<size_t>(i)])] *
+                            static_cast<double>(c.rule.scaling) / (c.rule.normalize ? sum : 1.0);
+        EXPECT_NEAR(probs[t * c.rule.topk + i], prob, 1e-5 * std::abs(prob) + 1e-9);
+      }
+    }
+  }
+}
+
+TEST(Moe, EqualScoresSelectTheFirstExperts) {
+  TestTensor logits(cpu(), DType::f32, {2, 6}), experts(cpu(), DType::i32, {2, 3}),
+      probs(cpu(), DType::f32, {2, 3});
+  logits.fill({1, 1, 1, 1, 1, 1, 0, 2, 0, 2, 0, 0});
+  router_forward(cpu(), {.rule = {.topk = 3}, .logits = logits, .experts = experts, .probs = probs});
+  EXPECT_EQ(ints_of(experts), (std::vector<int32_t>{0, 1, 2, 1, 3, 0}));
+}
+
+TEST(Moe, NanLogitsGiveDifferentExpertsAndNanProbabilities) {
+  TestTensor logits(cpu(), DType::f32, {1, 4}), experts(cpu(), DType::i32, {1, 2}),
+      probs(cpu(), DType::f32, {1, 2});
+  logits.fill_value(NAN);
+  router_forward(cpu(), {.rule = {.topk = 2}, .logits = logits, .experts = experts, .probs = probs});
+  EXPECT_EQ(ints_of(experts), (std::vector<int32_t>{0, 1}));
+  for (const float prob : probs.floats()) EXPECT_TRUE(std::isnan(prob));
+}
+
+TEST(Moe, UnderflowOfAllSigmoidsIsNotNan) {
+  TestTensor logits(cpu(), DType::f32, {1, 4}), experts(cpu(), DType::i32, {1, 2}),
+      probs(cpu(), DType::f32, {1, 2});
+  logits.fill_value(-200.0f);
+  const RouterRule rule{.score = RouterScore::sigmoid, .topk = 2};
+  router_forward(cpu(), {.rule = rule, .logits = logits, .experts = experts, .probs = probs});
+  for (const float prob : probs.floats()) EXPECT_TRUE(std::isfinite(prob));
+}
+
+/// The loss whose gradient router_backward() computes: d_probs . probs + balance and z-loss, with fixed selection and
+/// fixed shares of the selections.
+double router_loss(const RouterCase& c, const std::vector<float>& logits, const std::vector<int32_t>& experts,
+                   const std::vector<float>& d_probs, const std::vector<float>& score_grad, double balance,
+                   double z) {
+  double loss = 0.0;
+  const int64_t length = c.tokens / c.sequences;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const std::vector<double> scores = scores_of(&logits[t * c.experts], c.experts, c.rule.score);
+    double sum = 0.0, total = 0.0, exponentials = 0.0;
+    for (int64_t i = 0; i < c.rule.topk; ++i)
+      sum += scores[static_cast<size_t>(experts[t * c.rule.topk + i])];
+    for (int64_t i = 0; i < c.rule.topk; ++i)
+      loss += static_cast<double>(d_probs[t * c.rule.topk + i]) *
+              scores[static_cast<size_t>(experts[t * c.rule.topk + i])] *
+              static_cast<double>(c.rule.scaling) / (c.rule.normalize ? sum : 1.0);
+    for (const double score : scores) total += score;
+    for (int64_t e = 0; e < c.experts; ++e) {
+      exponentials += std::exp(static_cast<double>(logits[t * c.experts + e]));
+      loss += balance * static_cast<double>(score_grad[t / length * c.experts + e]) *
+              scores[static_cast<size_t>(e)] / total;
+    }
+    loss += z * std::pow(std::log(exponentials), 2.0);
+  }
+  return loss;
+}
+
+TEST(Moe, RouterGradientMatchesFiniteDifferences) {
+  for (const RouterCase& c : kRouterCases) {
+    if (c.experts > 200) continue;
+    const RouterTensors r(cpu(), c);
+    r.forward(cpu(), c, BalanceScope::sequence);
+    constexpr float kBalance = 3.0f, kZ = 0.2f;
+    r.backward(cpu(), c, kBalance, kZ);
+    std::vector<float> logits = r.logits.floats();
+    const std::vector<float> grad = r.d_logits.floats();
+    const auto loss = [&] {
+      return router_loss(c, logits, ints_of(r.experts), r.d_probs.floats(), r.score_grad.floats(), kBalance,
+                         kZ);
+    };
+    for (size_t i = 0; i < logits.size(); i += 1 + logits.size() / 40) {
+      const float value = logits[i], step = 1.0f / 256;
+      logits[i] = value + step;
+      const double above = loss();
+      logits[i] = value - step;
+      const double below = loss();
+      logits[i] = value;
+      EXPECT_NEAR(grad[i], (above - below) / (2.0 * static_cast<double>(step)), 2e-3)
+          << c.experts << " " << i;
+    }
+  }
+}
+
+TEST(Moe, StatisticsAndBalanceFollowTheirDefinitions) {
+  for (const RouterCase& c : kRouterCases) {
+    for (const BalanceScope scope :
+         {BalanceScope::microbatch, BalanceScope::sequence, BalanceScope::global}) {
+      const RouterTensors r(cpu(), c);
+      r.forward(cpu(), c, scope);
+      const std::vector<float> logits = r.logits.floats();
+      const std::vector<int32_t> experts = ints_of(r.experts), counts = ints_of(r.counts);
+      const int64_t length = c.tokens / c.sequences;
+      double loss = 0.0, squares = 0.0, entropy = 0.0;
+      std::vector<double> all(static_cast<size_t>(c.experts)), own, mean;
+      for (const int32_t e : experts) all[static_cast<size_t>(e)] += 1.0;
+      for (int64_t s = 0; s < c.sequences; ++s) {
+        own.assign(all.size(), 0.0), mean.assign(all.size(), 0.0);
+        for (int64_t t = s * length; t < (s + 1) * length; ++t) {
+          const std::vector<double> scores = scores_of(&logits[t * c.experts], c.experts, c.rule.score);
+          const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
+          double exponentials = 0.0;
+          for (int64_t e = 0; e < c.experts; ++e) {
+            const double share = scores[static_cast<size_t>(e)] / total;
+            mean[static_cast<size_t>(e)] += share / static_cast<double>(length);
+            entropy -= share * std::log(share) / static_cast<double>(c.tokens);
+            exponentials += std::exp(static_cast<double>(logits[t * c.experts + e]));
+          }
+          squares += std::pow(std::log(exponentials), 2.0) / static_cast<double>(c.tokens);
+          for (int64_t i = 0; i < c.rule.topk; ++i)
+            own[static_cast<size_t>(experts[t * c.rule.topk + i])] += 1.0;
+        }
+        for (size_t e = 0; e < all.size(); ++e) {
+          EXPECT_EQ(counts[static_cast<size_t>(s) * all.size() + e], static_cast<int32_t>(own[e]));
+          // step_counts starts at 3 for each expert, after two microbatches.
+          const double selected = scope == BalanceScope::sequence ? own[e]
+                                  : scope == BalanceScope::global ? all[e] + 3.0
+                                                                  : all[e];
+          const double tokens = static_cast<double>(scope == BalanceScope::sequence ? length
+                                                    : scope == BalanceScope::global ? 3 * c.tokens
+                                                                                    : c.tokens);
+          loss += static_cast<double>(c.experts) * selected / (tokens * static_cast<double>(c.rule.topk)) *
+                  mean[e] / static_cast<double>(c.sequences);
+        }
+      }
+      const std::vector<float> sums = r.step_sums.floats();
+      EXPECT_NEAR(sums[0] - 0.5, loss, 1e-4 * loss) << c.experts;
+      EXPECT_NEAR(sums[1] - 0.25, squares, 1e-4 * squares);
+      EXPECT_NEAR(sums[2] - 0.125, entropy, 1e-4 * entropy + 1e-6);
+      EXPECT_EQ(sums[3], 3.0f);
+      const std::vector<int32_t> step_counts = ints_of(r.step_counts);
+      for (size_t e = 0; e < all.size(); ++e) EXPECT_EQ(step_counts[e], static_cast<int32_t>(all[e]) + 3);
+    }
+  }
+}
+
+TEST(Moe, BalancedRoutingHasBalanceLossOne) {
+  const RouterCase c{16, 4, {.topk = 2}};
+  const RouterTensors r(cpu(), c);
+  std::vector<float> logits;
+  for (int t = 0; t < 16; ++t)
+    for (int e = 0; e < 4; ++e) logits.push_back((e + t) % 4 < 2 ? 1.0f : 0.0f);
+  TestTensor filled(cpu(), DType::f32, {16, 4});
+  filled.fill(logits);
+  router_forward(cpu(), {.rule = c.rule, .logits = filled, .experts = r.experts, .probs = r.probs});
+  router_statistics(cpu(), {.logits = filled,
+                            .experts = r.experts,
+                            .counts = r.counts,
+                            .score_sums = r.score_sums,
+                            .token_sums = r.token_sums});
+  router_balance(cpu(), {.topk = 2,
+                         .tokens = 16,
+                         .counts = r.counts,
+                         .score_sums = r.score_sums,
+                         .token_sums = r.token_sums,
+                         .score_grad = r.score_grad,
+                         .step_counts = r.step_counts,
+                         .step_sums = r.step_sums});
+  EXPECT_NEAR(r.step_sums.floats()[0] - 0.5f, 1.0f, 1e-5f);
+}
+
+TEST(Moe, BiasMovesTowardsBalance) {
+  TestTensor bias(cpu(), DType::f32, {4}), counts(cpu(), DType::i32, {4}), skip(cpu(), DType::i32, {1});
+  bias.fill({0.0f, 0.5f, -0.5f, 0.25f});
+  counts.fill_ints({4, 8, 0, 4});
+  skip.fill_ints({1});
+  router_bias_update(
+      cpu(), {.bias = bias, .counts = counts, .rate = 0.125f, .skip = skip.get().as<const int32_t>()});
+  EXPECT_EQ(bias.floats(), (std::vector<float>{0.0f, 0.5f, -0.5f, 0.25f}));
+  router_bias_update(cpu(), {.bias = bias, .counts = counts, .rate = 0.125f});
+  EXPECT_EQ(bias.floats(), (std::vector<float>{0.0f, 0.375f, -0.375f, 0.25f}));
+}
+
+TEST(Moe, RouterGemmMatchesGemm) {
+  const int64_t m = 70, n = 9, k = 33;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    TestTensor x(cpu(), dtype, {m, k}), w(cpu(), dtype, {n, k}), y(cpu(), DType::f32, {m, n}),
+        expected(cpu(), DType::f32, {m, n});
+    x.fill_normal(1), w.fill_normal(2);
+    router_gemm(cpu(), {.a = x, .b = w, .out = y, .trans_b = true});
+    gemm(cpu(), {.a = x, .b = w, .out = expected, .trans_b = true});
+    EXPECT_LT(testing::relative_error(y.floats(), expected.floats()), 1e-6);
+    // dx and dw mix FP32 gradients with operands of the model's dtype.
+    TestTensor dx(cpu(), dtype, {m, k}), dw(cpu(), DType::f32, {n, k}), wide(cpu(), DType::f32, {m, k});
+    dx.fill_value(1.0f), dw.fill_value(2.0f);
+    router_gemm(cpu(), {.a = y, .b = w, .out = dx, .accumulate = true});
+    router_gemm(cpu(), {.a = y, .b = x, .out = dw, .trans_a = true, .accumulate = true});
+    wide.fill(x.floats());
+    TestTensor dw_expected(cpu(), DType::f32, {n, k});
+    dw_expected.fill_value(2.0f);
+    gemm(cpu(), {.a = y, .b = wide, .out = dw_expected, .trans_a = true, .accumulate = true});
+    EXPECT_LT(testing::relative_error(dw.floats(), dw_expected.floats()), 1e-6);
+    const std::vector<float> ys = y.floats(), ws = w.floats(), dxs = dx.floats();
+    for (int64_t i = 0; i < m * k; i += 17) {
+      double sum = 1.0;
+      for (int64_t e = 0; e < n; ++e)
+        sum += static_cast<double>(ys[i / k * n + e]) * static_cast<double>(ws[e * k + i % k]);
+      EXPECT_NEAR(dxs[i], sum, (dtype == DType::f32 ? 1e-5 : 0.005) * (std::abs(sum) + 1.0));
+    }
+  }
+}
+
+// --- permutation -------------------------------------------------------------------------------------------
+
+TEST(Moe, RowsOfAnExpertAreContiguousAlignedAndInTheOrderOfTokens) {
+  for (const MoeCase& c : kMoeCases) {
+    const MoeOrder order(cpu(), c);
+    const std::vector<int32_t> experts = ints_of(order.experts), offsets = ints_of(order.offsets),
+                               row_of = ints_of(order.row_of), source = ints_of(order.source);
+    EXPECT_EQ(offsets.front(), 0);
+    EXPECT_LE(offsets.back(), order.rows());
+    std::set<int32_t> used;
+    for (size_t i = 0; i < experts.size(); ++i) {
+      EXPECT_EQ(source[static_cast<size_t>(row_of[i])], static_cast<int32_t>(i));
+      EXPECT_TRUE(used.insert(row_of[i]).second);
+      EXPECT_GE(row_of[i], offsets[static_cast<size_t>(experts[i])]);
+      EXPECT_LT(row_of[i], offsets[static_cast<size_t>(experts[i]) + 1]);
+    }
+    for (int64_t e = 0; e < c.experts; ++e) {
+      const int64_t count = std::count(experts.begin(), experts.end(), static_cast<int32_t>(e));
+      const int64_t first = offsets[static_cast<size_t>(e)], end = offsets[static_cast<size_t>(e) + 1];
+      EXPECT_EQ(end - first, (count + c.alignment - 1) / c.alignment * c.alignment);
+      for (int64_t r = first + 1; r < first + count; ++r)
+        EXPECT_LT(source[static_cast<size_t>(r - 1)], source[static_cast<size_t>(r)]);
+    }
+    EXPECT_EQ(std::count(source.begin(), source.end(), -1), order.rows() - c.tokens * c.topk);
+  }
+}
+
+TEST(Moe, WorstRoutingNeedsNoMoreThanTheMaximum) {
+  // One token per expert but the first, which gets all others: each range ends with nearly a whole tile of padding.
+  EXPECT_EQ(max_expert_rows(10, 1, 4, 8), 32);
+  EXPECT_EQ(max_expert_rows(2, 1, 100, 8), 16);
+  EXPECT_EQ(max_expert_rows(3, 2, 8, 1), 6);
+}
+
+TEST(Moe, UnpermuteAddsTheRowsOfPermute) {
+  for (const MoeCase& c : kMoeCases) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const MoeOrder order(cpu(), c);
+      const int64_t cols = 11;
+      TestTensor x(cpu(), dtype, {c.tokens, cols}), rows(cpu(), dtype, {order.rows(), cols}),
+          y(cpu(), dtype, {c.tokens, cols});
+      x.fill_normal(1);
+      permute(cpu(), {.x = x, .source = order.source, .topk = c.topk, .rows = rows});
+      unpermute(cpu(), {.rows = rows, .row_of = order.row_of, .addend = x, .y = y});
+      const std::vector<float> in = x.floats(), out = y.floats(), permuted = rows.floats();
+      const std::vector<int32_t> source = ints_of(order.source);
+      for (size_t i = 0; i < in.size(); ++i) {
+        float sum = in[i];
+        for (int64_t n = 0; n < c.topk; ++n) sum += in[i];
+        EXPECT_EQ(out[i], dtype == DType::bf16 ? to_float(to_bf16(sum)) : sum);
+      }
+      for (size_t r = 0; r < source.size(); ++r)
+        if (source[r] < 0) {
+          EXPECT_EQ(permuted[r * cols], 0.0f);
+        }
+    }
+  }
+}
+
+TEST(Moe, GateOfTheAddendHasTheRightGradient) {
+  const MoeCase c{5, 3, 2, 4};
+  const MoeOrder order(cpu(), c);
+  const int64_t cols = 6;
+  TestTensor rows(cpu(), DType::f32, {order.rows(), cols}), addend(cpu(), DType::f32, {5, cols}),
+      gate(cpu(), DType::f32, {5, 1}), y(cpu(), DType::f32, {5, cols}), dy(cpu(), DType::f32, {5, cols}),
+      d_addend(cpu(), DType::f32, {5, cols}), d_gate(cpu(), DType::f32, {5, 1});
+  rows.fill_normal(1), addend.fill_normal(2), gate.fill_normal(3), dy.fill_normal(4);
+  expert_gate_backward(cpu(),
+                       {.addend = addend, .gate = gate, .dy = dy, .d_addend = d_addend, .d_gate = d_gate});
+  const auto loss = [&] {
+    unpermute(cpu(), {.rows = rows, .row_of = order.row_of, .addend = addend, .gate = gate, .y = y});
+    double sum = 0.0;
+    const std::vector<float> out = y.floats(), weights = dy.floats();
+    for (size_t i = 0; i < out.size(); ++i)
+      sum += static_cast<double>(out[i]) * static_cast<double>(weights[i]);
+    return sum;
+  };
+  const auto check = [&](TestTensor& input, const TestTensor& grad) {
+    std::vector<float> values = input.floats();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float value = values[i];
+      values[i] = value + 0.01f, input.fill(values);
+      const double above = loss();
+      values[i] = value - 0.01f, input.fill(values);
+      const double below = loss();
+      values[i] = value, input.fill(values);
+      EXPECT_NEAR(grad.floats()[i], (above - below) / 0.02, 2e-3);
+    }
+  };
+  check(gate, d_gate);
+  check(addend, d_addend);
+}
+
+// --- activation --------------------------------------------------------------------------------------------
+
+TEST(Moe, ActivationIsMultipliedByTheProbability) {
+  const MoeCase c{9, 4, 2, 8};
+  const MoeOrder order(cpu(), c);
+  const int64_t ffn = 5, rows = order.rows();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    TestTensor x(cpu(), dtype, {rows, 2 * ffn}), y(cpu(), dtype, {rows, ffn}),
+        plain(cpu(), dtype, {rows, ffn}), probs(cpu(), DType::f32, {c.tokens, c.topk});
+    x.fill_normal(1), probs.fill_normal(2);
+    expert_activation(cpu(), {.x = x, .source = order.source, .probs = probs, .y = y});
+    activation_forward(cpu(), {.x = x, .y = plain});
+    const std::vector<float> out = y.floats(), expected = plain.floats(), p = probs.floats();
+    const std::vector<int32_t> source = ints_of(order.source);
+    for (int64_t i = 0; i < rows * ffn; ++i) {
+      const int32_t from = source[static_cast<size_t>(i / ffn)];
+      const float value = from < 0 ? 0.0f : expected[i] * p[static_cast<size_t>(from)];
+      EXPECT_NEAR(out[i], value, (dtype == DType::f32 ? 1e-6f : 0.012f) * (std::abs(value) + 0.01f));
+    }
+  }
+}
+
+TEST(Moe, ActivationGradientMatchesFiniteDifferences) {
+  const MoeCase c{4, 3, 2, 4};
+  const MoeOrder order(cpu(), c);
+  const int64_t ffn = 3, rows = order.rows();
+  for (const ActivationKind kind :
+       {ActivationKind::swiglu, ActivationKind::gelu, ActivationKind::swiglu_clamped}) {
+    const int64_t width = is_gated(kind) ? 2 * ffn : ffn;
+    TestTensor x(cpu(), DType::f32, {rows, width}), y(cpu(), DType::f32, {rows, ffn}),
+        dy(cpu(), DType::f32, {rows, ffn}), dx(cpu(), DType::f32, {rows, width}),
+        probs(cpu(), DType::f32, {c.tokens, c.topk}), d_probs(cpu(), DType::f32, {c.tokens, c.topk});
+    x.fill_normal(1), dy.fill_normal(2), probs.fill_normal(3);
+    const float clamp = kind == ActivationKind::swiglu_clamped ? 0.8f : 0.0f;
+    expert_activation_backward(cpu(), {.kind = kind,
+                                       .x = x,
+                                       .source = order.source,
+                                       .probs = probs,
+                                       .dy = dy,
+                                       .dx = dx,
+                                       .d_probs = d_probs,
+                                       .clamp = clamp});
+    const auto loss = [&] {
+      expert_activation(
+          cpu(), {.kind = kind, .x = x, .source = order.source, .probs = probs, .y = y, .clamp = clamp});
+      double sum = 0.0;
+      const std::vector<float> out = y.floats(), weights = dy.floats();
+      for (size_t i = 0; i < out.size(); ++i)
+        sum += static_cast<double>(out[i]) * static_cast<double>(weights[i]);
+      return sum;
+    };
+    const auto check = [&](TestTensor& input, const TestTensor& grad) {
+      std::vector<float> values = input.floats();
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float value = values[i];
+        values[i] = value + 0.002f, input.fill(values);
+        const double above = loss();
+        values[i] = value - 0.002f, input.fill(values);
+        const double below = loss();
+        values[i] = value, input.fill(values);
+        EXPECT_NEAR(grad.floats()[i], (above - below) / 0.004, 2e-3) << static_cast<int>(kind) << " " << i;
+      }
+    };
+    check(x, dx);
+    check(probs, d_probs);
+  }
+}
+
+// --- grouped GEMMs -----------------------------------------------------------------------------------------
+
+TEST(Moe, GroupedGemmsMatchOneGemmPerExpert) {
+  const int64_t n = 19, k = 24;
+  for (const MoeCase& c : kMoeCases) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const MoeOrder order(cpu(), c);
+      const int64_t rows = order.rows();
+      TestTensor x(cpu(), dtype, {rows, k}), w(cpu(), dtype, {c.experts * n, k}), y(cpu(), dtype, {rows, n}),
+          dx(cpu(), dtype, {rows, k}), dw(cpu(), DType::f32, {c.experts * n, k}),
+          added(cpu(), DType::f32, {c.experts * n, k});
+      x.fill_normal(1), w.fill_normal(2), added.fill_value(1.0f);
+      grouped_gemm(cpu(), {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
+      grouped_gemm(cpu(), {.a = {y}, .b = {w}, .offsets = order.offsets, .out = dx});
+      grouped_wgrad(cpu(), {.a = {y}, .b = {x}, .offsets = order.offsets, .out = dw});
+      grouped_wgrad(cpu(), {.a = {y}, .b = {x}, .offsets = order.offsets, .out = added, .accumulate = true});
+      const std::vector<int32_t> offsets = ints_of(order.offsets);
+      const std::vector<float> all_y = y.floats(), all_dx = dx.floats(), all_dw = dw.floats(),
+                               sums = added.floats();
+      for (int64_t e = 0; e < c.experts; ++e) {
+        const int64_t first = offsets[static_cast<size_t>(e)],
+                      count = offsets[static_cast<size_t>(e) + 1] - first;
+        TestTensor one_dw(cpu(), DType::f32, {n, k});
+        one_dw.fill_value(0.0f);
+        if (count > 0) {
+          const Tensor a = x.get().slice_rows(first, count), b = w.get().slice_rows(e * n, n),
+                       dy = y.get().slice_rows(first, count);
+          TestTensor one(cpu(), dtype, {count, n}), one_dx(cpu(), dtype, {count, k});
+          gemm(cpu(), {.a = a, .b = b, .out = one, .trans_b = true});
+          gemm(cpu(), {.a = dy, .b = b, .out = one_dx});
+          gemm(cpu(), {.a = dy, .b = a, .out = one_dw, .trans_a = true});
+          const std::vector<float> ys = one.floats(), dxs = one_dx.floats();
+          EXPECT_TRUE(std::equal(ys.begin(), ys.end(), all_y.begin() + first * n));
+          EXPECT_TRUE(std::equal(dxs.begin(), dxs.end(), all_dx.begin() + first * k));
+        }
+        const std::vector<float> dws = one_dw.floats();
+        for (int64_t i = 0; i < n * k; ++i) {
+          EXPECT_NEAR(all_dw[e * n * k + i], dws[i], 1e-5 * (1.0f + std::abs(dws[i])));
+          EXPECT_NEAR(sums[e * n * k + i], dws[i] + 1.0f, 1e-5 * (1.0f + std::abs(dws[i])));
+        }
+      }
+      for (int64_t i = offsets.back() * n; i < rows * n; ++i)
+        EXPECT_TRUE(std::isnan(all_y[i]));  // not written
+    }
+  }
+}
+
+TEST(Moe, Fp8GroupedGemmsScaleEachExpert) {
+  const MoeCase c{40, 3, 2, 16};
+  const int64_t n = 16, k = 32;
+  const MoeOrder order(cpu(), c);
+  const int64_t rows = order.rows();
+  TestTensor x(cpu(), DType::e5m2, {rows, k}), w(cpu(), DType::e4m3, {c.experts * n, k}),
+      y(cpu(), DType::f32, {rows, n}), a_scales(cpu(), DType::f32, {c.experts}),
+      b_scales(cpu(), DType::f32, {c.experts});
+  x.fill_normal(1), w.fill_normal(2), a_scales.fill({0.5f, 2.0f, 3.0f}), b_scales.fill({1.0f, 0.25f, 7.0f});
+  grouped_gemm(cpu(),
+               {.a = {x, a_scales}, .b = {w, b_scales}, .offsets = order.offsets, .out = y, .trans_b = true});
+  TestTensor dy(cpu(), DType::e5m2, {n, rows}), xt(cpu(), DType::e4m3, {k, rows}),
+      dw(cpu(), DType::bf16, {c.experts * n, k});
+  dy.fill_normal(3), xt.fill_normal(4);
+  grouped_wgrad(cpu(), {.a = {dy, a_scales}, .b = {xt, b_scales}, .offsets = order.offsets, .out = dw});
+  const std::vector<float> xs = x.floats(), ws = w.floats(), ys = y.floats(), sa = a_scales.floats(),
+                           sb = b_scales.floats(), dys = dy.floats(), xts = xt.floats(), dws = dw.floats();
+  const std::vector<int32_t> offsets = ints_of(order.offsets);
+  for (int64_t e = 0; e < c.experts; ++e) {
+    const double scale =
+        static_cast<double>(sa[static_cast<size_t>(e)]) * static_cast<double>(sb[static_cast<size_t>(e)]);
+    const int64_t first = offsets[static_cast<size_t>(e)], end = offsets[static_cast<size_t>(e) + 1];
+    for (int64_t r = first; r < end; ++r)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = 0.0;
+        for (int64_t d = 0; d < k; ++d)
+          sum += static_cast<double>(xs[r * k + d]) * static_cast<double>(ws[(e * n + j) * k + d]);
+        EXPECT_NEAR(ys[r * n + j], sum * scale, 1e-4 * (1.0 + std::abs(sum * scale)));
+      }
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t j = 0; j < k; ++j) {
+        double sum = 0.0;
+        for (int64_t r = first; r < end; ++r)
+          sum += static_cast<double>(dys[i * rows + r]) * static_cast<double>(xts[j * rows + r]);
+        EXPECT_NEAR(dws[(e * n + i) * k + j], sum * scale, 0.005 * (std::abs(sum * scale) + 0.01));
+      }
+  }
+}
+
+TEST(Moe, NanStaysWithItsExpert) {
+  const MoeCase c{20, 4, 2, 8};
+  const MoeOrder order(cpu(), c);
+  TestTensor x(cpu(), DType::f32, {order.rows(), 8}), w(cpu(), DType::f32, {4 * 8, 8}),
+      y(cpu(), DType::f32, {order.rows(), 8});
+  x.fill_normal(1);
+  std::vector<float> weights = testing::normal_values(4 * 64, 2);
+  weights[64] = NAN;
+  w.fill(weights);
+  grouped_gemm(cpu(), {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
+  const std::vector<int32_t> offsets = ints_of(order.offsets);
+  const std::vector<float> out = y.floats();
+  for (int64_t r = 0; r < offsets.back(); ++r)
+    EXPECT_EQ(std::isnan(out[r * 8]), r >= offsets[1] && r < offsets[2]) << r;
+}
+
+TEST(Moe, RefusesImpossibleRules) {
+  TestTensor logits(cpu(), DType::f32, {2, 8}), experts(cpu(), DType::i32, {2, 4}),
+      probs(cpu(), DType::f32, {2, 4});
+  const auto route = [&](const RouterRule& rule) {
+    router_forward(cpu(), {.rule = rule, .logits = logits, .experts = experts, .probs = probs});
+  };
+  EXPECT_THROW(route({.topk = 9}), InternalError);
+  EXPECT_THROW(route({.topk = 4, .groups = 3, .group_topk = 1}), InternalError);
+  EXPECT_THROW(route({.topk = 4, .groups = 4, .group_topk = 1}), InternalError);
+  EXPECT_THROW(route({.topk = 4, .groups = 4, .group_topk = 3}), InternalError);
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -94,10 +94,28 @@ MODELS = {
         "scale_embedding": True,
         "query_pre_attn_scalar": 9,
     },
+    # A mixture of experts with a shared expert.
+    "qwen2_moe_tiny": COMMON
+    | {
+        "family": "llama",
+        "hidden_size": 32,
+        "ffn_hidden_size": 48,
+        "num_query_groups": 2,
+        "vocab_size": 61,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "add_qkv_bias": True,
+        "num_moe_experts": 6,
+        "moe_router_topk": 2,
+        "moe_ffn_hidden_size": 20,
+        "moe_shared_expert_intermediate_size": 28,
+        "moe_shared_expert_gate": True,
+        "moe_router_norm_topk_prob": False,
+    },
 }
 # AdamW's first step is lr * sign(g), except for |g| near eps, where it depends on the rounding error of g. Among
 # the first 90 seeds, these have the largest minimum |g|, so that the step can be compared with a small tolerance.
-SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36, "gemma3_tiny": 26}
+SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36, "gemma3_tiny": 26, "qwen2_moe_tiny": 54}
 
 
 def fail(message):
@@ -119,6 +137,8 @@ try:
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     from transformers.models.qwen2.modeling_qwen2 import Qwen2Config, Qwen2ForCausalLM, Qwen2RMSNorm
     from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
+    from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeConfig, Qwen2MoeForCausalLM
+    from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeRMSNorm, Qwen2MoeRotaryEmbedding
 except ImportError as error:
     fail(f"{error}; pip install torch transformers safetensors")
 
@@ -223,6 +243,18 @@ def build_model(config, attention):
             )
         )
     arguments["hidden_act"] = "silu"
+    if config.get("num_moe_experts"):
+        return Qwen2MoeForCausalLM(
+            Qwen2MoeConfig(
+                **arguments,
+                num_experts=config["num_moe_experts"],
+                num_experts_per_tok=config["moe_router_topk"],
+                moe_intermediate_size=config["moe_ffn_hidden_size"],
+                shared_expert_intermediate_size=config["moe_shared_expert_intermediate_size"],
+                norm_topk_prob=config["moe_router_norm_topk_prob"],
+                experts_implementation="eager",
+            )
+        )
     if config["add_qkv_bias"]:
         return Qwen2ForCausalLM(Qwen2Config(**arguments))
     return LlamaForCausalLM(LlamaConfig(**arguments, attention_bias=False, mlp_bias=False))
@@ -241,7 +273,7 @@ def randomize(model, seed):
         else:
             embedding = "embed" in name or "wte" in name or "wpe" in name
             value = noise * (
-                0.3 if embedding else 1.0 / parameter.shape[0 if "transformer" in name else 1] ** 0.5
+                0.3 if embedding else 1.0 / parameter.shape[0 if "transformer" in name else -1] ** 0.5
             )
         with torch.no_grad():
             parameter.copy_(value)
@@ -250,11 +282,11 @@ def randomize(model, seed):
 def to_float64(model, config):
     model = model.double()
     for module in model.modules():
-        if isinstance(module, (LlamaRMSNorm, Qwen2RMSNorm)):
+        if isinstance(module, (LlamaRMSNorm, Qwen2RMSNorm, Qwen2MoeRMSNorm)):
             module.forward = rmsnorm64.__get__(module)
         elif isinstance(module, Gemma3RMSNorm):
             module.forward = rmsnorm64_zero_centered.__get__(module)
-        elif isinstance(module, (LlamaRotaryEmbedding, Qwen2RotaryEmbedding, Gemma3RotaryEmbedding)):
+        elif isinstance(module, (LlamaRotaryEmbedding, Qwen2RotaryEmbedding, Qwen2MoeRotaryEmbedding, Gemma3RotaryEmbedding)):
             head_dim = config.get("kv_channels", config["hidden_size"] // config["num_attention_heads"])
             rotary = make_rotary64(config["rope_theta"], head_dim, config.get("rope_local_theta"))
             module.forward = rotary.__get__(module)
@@ -304,8 +336,16 @@ def llama_names(tensors, num_layers):
             "self_attention.linear_proj": ["self_attn.o_proj"],
             "mlp.linear_fc1": ["mlp.gate_proj", "mlp.up_proj"],
             "mlp.linear_fc2": ["mlp.down_proj"],
+            "mlp.router": ["mlp.gate"],
+            "mlp.shared_experts.linear_fc1": ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
+            "mlp.shared_experts.linear_fc2": ["mlp.shared_expert.down_proj"],
+            "mlp.shared_experts.gate": ["mlp.shared_expert_gate"],
             "input_layernorm": ["input_layernorm"],
         } | norms
+        # transformers stacks the experts: [experts, out, in].
+        for ours, theirs in {"linear_fc1": "gate_up_proj", "linear_fc2": "down_proj"}.items():
+            if f"{prefix}mlp.experts.{theirs}" in tensors:
+                yield f"layers.{layer}.mlp.experts.{ours}.weight", tensors[f"{prefix}mlp.experts.{theirs}"].flatten(0, 1)
         for ours, theirs in stacks.items():
             for kind in ("weight", "bias"):
                 if f"{prefix}{theirs[0]}.{kind}" in tensors:

@@ -40,6 +40,10 @@ struct LayerOptions {
 /// activations.
 config::Config first_layer(const std::string& path, const std::vector<std::string>& overrides) {
   config::Config config = load_without_data(path, overrides);
+  if (config.model.has_experts(0))
+    user_error(
+        "{}: te-bench layer measures layers without experts (model.num_moe_experts); use te-bench step",
+        path);
   config.model.num_layers = 1;
   config.parallel.pipeline = config.parallel.virtual_stages = 1;
   config.parallel.pipeline_split = "even";

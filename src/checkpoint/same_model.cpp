@@ -17,10 +17,26 @@ namespace te::checkpoint {
 namespace {
 
 /// Keys that determine names and shapes of tensors, and the number of tokens in the vocabulary.
-constexpr std::array<std::string_view, 15> kShapeKeys = {
-    "family",        "num_layers",   "hidden_size",      "ffn_hidden_size",    "num_attention_heads",
-    "kv_channels",   "vocab_size",   "num_query_groups", "add_qkv_bias",       "tie_word_embeddings",
-    "add_proj_bias", "add_mlp_bias", "qk_norm",          "position_embedding", "norm_placement"};
+constexpr std::array<std::string_view, 20> kShapeKeys = {"family",
+                                                         "num_layers",
+                                                         "hidden_size",
+                                                         "ffn_hidden_size",
+                                                         "num_attention_heads",
+                                                         "kv_channels",
+                                                         "vocab_size",
+                                                         "num_query_groups",
+                                                         "add_qkv_bias",
+                                                         "tie_word_embeddings",
+                                                         "add_proj_bias",
+                                                         "add_mlp_bias",
+                                                         "qk_norm",
+                                                         "position_embedding",
+                                                         "norm_placement",
+                                                         "num_moe_experts",
+                                                         "moe_ffn_hidden_size",
+                                                         "moe_shared_expert_intermediate_size",
+                                                         "moe_layer_freq",
+                                                         "first_k_dense"};
 /// Keys that may differ without a warning. If max_position_embeddings matters, the shape of a tensor differs, too.
 constexpr std::array<std::string_view, 7> kFreeKeys = {
     "seq_length",      "make_vocab_size_divisible_by", "hidden_dropout",         "attention_dropout",

@@ -35,7 +35,17 @@ bool ModelConfig::window_in(int64_t layer) const {
 ModelConfig ModelConfig::of_layer(int64_t layer) const {
   ModelConfig model = *this;
   if (!window_in(layer)) model.sliding_window = 0;
+  if (!has_experts(layer)) model.num_moe_experts = 0;
   return model;
+}
+
+int64_t ModelConfig::feed_forward_weights(int64_t layer, bool active) const {
+  const int64_t per_width = family == Family::llama ? 3 : 2;  // fc1 and fc2
+  if (!has_experts(layer)) return per_width * hidden_size * ffn_hidden_size;
+  const int64_t experts = active ? moe_router_topk : num_moe_experts;
+  const int64_t gate = moe_shared_expert_gate ? 1 : 0;
+  return hidden_size * (per_width * (experts * moe_ffn_hidden_size + moe_shared_expert_intermediate_size) +
+                        num_moe_experts + gate);
 }
 
 ModelConfig ModelConfig::with_local_rope() const {
@@ -88,6 +98,7 @@ void resolve_defaults(Config& config) {
   ModelConfig& m = config.model;
   resolve_family(m);
   if (m.ffn_hidden_size == 0 && m.family == Family::gpt) m.ffn_hidden_size = 4 * m.hidden_size;
+  if (m.moe_ffn_hidden_size == 0 && m.num_moe_experts > 0) m.moe_ffn_hidden_size = m.ffn_hidden_size;
   if (m.num_query_groups == 0) m.num_query_groups = m.num_attention_heads;
   if (m.kv_channels == 0 && m.num_attention_heads > 0) {
     if (m.hidden_size % m.num_attention_heads != 0) {

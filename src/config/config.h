@@ -40,6 +40,9 @@ enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is s
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class PositionEmbedding : uint8_t { automatic, learned, rope };  ///< automatic is spelled "auto" in YAML
 enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu, geglu };
+/// Scores of the router of a mixture of experts, and the scope of its load-balancing loss: kernels/moe/router.h.
+enum class MoeScoreFunction : uint8_t { softmax, sigmoid };
+enum class MoeLoadBalancing : uint8_t { aux_loss, seq_aux_loss, global_aux_loss };
 enum class QkNorm : uint8_t { none, head, projection };
 enum class NormPlacement : uint8_t { pre, post, both };
 enum class OptimizerName : uint8_t { adamw, muon };
@@ -70,6 +73,8 @@ TE_DECLARE_NAMES(DeviceChoice);
 TE_DECLARE_NAMES(LrDecay);
 TE_DECLARE_NAMES(PositionEmbedding);
 TE_DECLARE_NAMES(Activation);
+TE_DECLARE_NAMES(MoeScoreFunction);
+TE_DECLARE_NAMES(MoeLoadBalancing);
 TE_DECLARE_NAMES(QkNorm);
 TE_DECLARE_NAMES(NormPlacement);
 TE_DECLARE_NAMES(OptimizerName);
@@ -122,6 +127,22 @@ struct ModelConfig {
   double embedding_init_method_std =
       0.0;  ///< embedding, no weight decay; 0: init_method_std with weight decay
 
+  // Mixture of experts, llama only. Layers without experts have an MLP of ffn_hidden_size.
+  int64_t num_moe_experts = 0;                      ///< 0: none
+  int64_t moe_router_topk = 2;                      ///< experts per token
+  int64_t moe_ffn_hidden_size = 0;                  ///< of an expert; default: ffn_hidden_size
+  int64_t moe_shared_expert_intermediate_size = 0;  ///< of an expert that all tokens use; 0: none
+  bool moe_shared_expert_gate = false;              ///< a sigmoid gate per token (Qwen2-MoE)
+  int64_t moe_layer_freq = 1;                       ///< every n-th layer has experts, from layer 0
+  int64_t first_k_dense = 0;                        ///< the first layers have no experts
+  MoeScoreFunction moe_router_score_function = MoeScoreFunction::softmax;
+  bool moe_router_norm_topk_prob = true;        ///< probabilities of a token's experts sum to 1
+  double moe_router_topk_scaling_factor = 1.0;  ///< of the probabilities
+  int64_t moe_router_num_groups = 1, moe_router_group_topk = 1;  ///< group-limited selection
+  MoeLoadBalancing moe_router_load_balancing_type = MoeLoadBalancing::aux_loss;
+  double moe_aux_loss_coeff = 0.0;
+  double moe_z_loss_coeff = 0.0;
+
   /// Rows of the embedding and the output layer: vocab_size rounded up to make_vocab_size_divisible_by.
   int64_t padded_vocab_size() const;
   /// Raises make_vocab_size_divisible_by if needed, so that all tensor-parallel ranks have the same number of rows.
@@ -146,7 +167,12 @@ struct ModelConfig {
   bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
   /// Whether layer `layer` (from 0) has the window, even if no sequence is longer than it.
   bool window_in(int64_t layer) const;
-  /// The config of one layer: without the window if the layer has none.
+  bool has_experts(int64_t layer) const {
+    return num_moe_experts > 0 && layer >= first_k_dense && layer % moe_layer_freq == 0;
+  }
+  /// Elements of the weights of a layer's feed-forward part, without biases: all of them, or those that one token uses.
+  int64_t feed_forward_weights(int64_t layer, bool active) const;
+  /// The config of one layer: without the window if the layer has none, and without experts likewise.
   ModelConfig of_layer(int64_t layer) const;
   /// Whether layers with a window have different rotary frequencies.
   bool local_rope() const { return sliding_window != 0 && rope_local_theta != 0.0; }

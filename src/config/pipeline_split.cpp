@@ -68,12 +68,13 @@ double head_in_layers(const Config& config) {
   const double hidden = static_cast<double>(m.hidden_size), span = static_cast<double>(m.attention_span()),
                seq = static_cast<double>(m.seq_length);
   const int64_t middle = m.num_layers / 2;
+  const int64_t feed_forward = m.feed_forward_weights(middle, true), parts = m.gated() ? 3 : 2;
   const double keys = span * (2.0 * seq - span) / seq;  // average number of keys of two tokens
   const double gemms =
       gemm_time(config, LinearKind::qkv, middle, hidden * static_cast<double>(m.qkv_width())) +
       gemm_time(config, LinearKind::proj, middle, hidden * static_cast<double>(m.attention_width())) +
-      gemm_time(config, LinearKind::fc1, middle, hidden * static_cast<double>(m.fc1_width())) +
-      gemm_time(config, LinearKind::fc2, middle, hidden * static_cast<double>(m.ffn_hidden_size));
+      gemm_time(config, LinearKind::fc1, middle, static_cast<double>(feed_forward / parts * (parts - 1))) +
+      gemm_time(config, LinearKind::fc2, middle, static_cast<double>(feed_forward / parts));
   const double attention = kAttentionTime * 2.0 * keys * static_cast<double>(m.attention_width());
   const double head = gemm_time(config, LinearKind::output_layer, m.num_layers,
                                 hidden * static_cast<double>(m.padded_vocab_size()));

@@ -74,6 +74,25 @@ constexpr auto kPresets = std::to_array<Preset>({
     {"mistral_7b", "Mistral 7B v0.3",
      "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
      "num_query_groups: 8, vocab_size: 32768, seq_length: 8192, rope_theta: 1000000.0"},
+    {"mixtral_8x7b", "Mixtral 8x7B",
+     "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
+     "num_query_groups: 8, vocab_size: 32000, seq_length: 8192, rope_theta: 1000000.0, num_moe_experts: 8, "
+     "moe_router_topk: 2, moe_aux_loss_coeff: 0.02"},
+    {"qwen3_30b_a3b", "Qwen3 30B-A3B",
+     "family: llama, num_layers: 48, hidden_size: 2048, ffn_hidden_size: 6144, num_attention_heads: 32, "
+     "num_query_groups: 4, kv_channels: 128, vocab_size: 151936, seq_length: 4096, rope_theta: 1000000.0, "
+     "norm_epsilon: 1.0e-6, qk_norm: head, num_moe_experts: 128, moe_router_topk: 8, moe_ffn_hidden_size: "
+     "768, "
+     "moe_aux_loss_coeff: 0.001"},
+    {"olmoe_1b_7b", "OLMoE 1B-7B",
+     "family: llama, num_layers: 16, hidden_size: 2048, ffn_hidden_size: 1024, num_attention_heads: 16, "
+     "vocab_size: 50304, seq_length: 4096, qk_norm: projection, num_moe_experts: 64, moe_router_topk: 8, "
+     "moe_router_norm_topk_prob: false, moe_aux_loss_coeff: 0.01, moe_z_loss_coeff: 0.001"},
+    {"moe_40m_100m", "MoE 40M-100M",
+     "family: llama, num_layers: 8, hidden_size: 384, ffn_hidden_size: 128, num_attention_heads: 6, "
+     "vocab_size: 32768, seq_length: 1024, num_moe_experts: 64, moe_router_topk: 8, moe_aux_loss_coeff: "
+     "0.01, "
+     "moe_z_loss_coeff: 0.001"},
 });
 
 /// "did you mean 'llama3_8b'? ", or an empty string.
@@ -106,16 +125,21 @@ std::string preset_yaml(std::string_view source, std::string_view where) {
              nearest(name));
 }
 
-int64_t parameter_count(const ModelConfig& m) {
+int64_t parameter_count(const ModelConfig& m, bool active) {
   const bool gpt = m.family == Family::gpt;
   const int64_t norm = (gpt ? 2 : 1) * m.hidden_size;
-  int64_t layer =
-      m.hidden_size * (m.qkv_width() + m.attention_width() + m.fc1_width() + m.ffn_hidden_size) + 2 * norm;
+  int64_t layer = m.hidden_size * (m.qkv_width() + m.attention_width()) + 2 * norm;
   if (gpt) layer += m.qkv_width() + m.fc1_width() + 2 * m.hidden_size;  // biases
   if (!gpt && m.add_qkv_bias) layer += m.qkv_width();
+  if (m.qk_norm != QkNorm::none) {
+    const bool head = m.qk_norm == QkNorm::head;
+    layer += head ? 2 * m.kv_channels : m.attention_width() + m.num_query_groups * m.kv_channels;
+  }
+  int64_t feed_forward = 0;
+  for (int64_t i = 0; i < m.num_layers; ++i) feed_forward += m.feed_forward_weights(i, active);
   const int64_t embedding = m.vocab_size * m.hidden_size;
   const int64_t positions = gpt ? m.max_position_embeddings * m.hidden_size : 0;
-  return (m.tie_word_embeddings ? 1 : 2) * embedding + positions + m.num_layers * layer + norm;
+  return (m.tie_word_embeddings ? 1 : 2) * embedding + positions + m.num_layers * layer + feed_forward + norm;
 }
 
 std::vector<std::string> preset_sources() {

@@ -28,6 +28,6 @@ std::string describe_presets();
 
 /// Number of parameters of a model without the padding of its vocabulary, as in published model sizes. The config's
 /// defaults must be resolved.
-int64_t parameter_count(const ModelConfig& model);
+int64_t parameter_count(const ModelConfig& model, bool active = false);
 
 }  // namespace te::config

@@ -188,6 +188,23 @@ void check_parallel(const Config& c) {
   check_pipeline_split(c);
 }
 
+// Features that do not support mixtures of experts.
+void check_experts(const Config& c) {
+  if (c.model.num_moe_experts == 0) return;
+  const auto refuse = [](const std::string& key, const char* remedy) {
+    user_error("{} cannot be combined with model.num_moe_experts: {}", key, remedy);
+  };
+  if (c.precision.fp8 != Fp8Mode::off)
+    refuse(fmt::format("precision.fp8 {}", to_string(c.precision.fp8)),
+           "experts have no FP8 GEMMs; set it to off");
+  if (c.parallel.tensor > 1)
+    refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor), "use data and pipeline parallelism");
+  if (c.parallel.context > 1)
+    refuse(fmt::format("parallel.context ({})", c.parallel.context), "use data and pipeline parallelism");
+  if (c.parallel.schedule == PipelineSchedule::zero_bubble)
+    refuse("parallel.schedule zero_bubble", "weight gradients of experts cannot be deferred; set it to 1f1b");
+}
+
 void check_shard(const Config& c) {
   if (c.parallel.shard != Shard::parameters) return;
   const Fp8KeptWeights kept = c.precision.fp8_keep_weights;
@@ -425,6 +442,7 @@ void validate(const Config& config) {
   check_model(config.model);
   check_rope_scaling(config);
   check_parallel(config);
+  check_experts(config);
   check_shard(config);
   check_training(config);
   check_fp16(config);

@@ -29,6 +29,12 @@ enum class ParameterRole : uint8_t {
   linear_proj,
   post_attention_norm,
   pre_mlp_norm,
+  router,
+  experts_fc1,  ///< all experts of a layer, one after another
+  experts_fc2,
+  shared_expert_gate,
+  shared_expert_fc1,
+  shared_expert_fc2,
   linear_fc1,
   linear_fc2,
   post_mlp_norm,

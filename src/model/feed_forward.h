@@ -18,6 +18,11 @@
 
 namespace te::model {
 
+/// Routing of one layer's experts in the current step, kernels/moe/router.h: i32 [experts] and fp32 [kRouterSums].
+struct RoutingStatistics {
+  Tensor counts, sums;
+};
+
 class FeedForward {
  public:
   /// Contains planned tensors, so it is neither copied nor moved.
@@ -53,6 +58,9 @@ class FeedForward {
   /// Places the linear layers' quantized inputs in shared memory, for passes that save nothing.
   virtual void share_input_layouts(Activations& activations, const Tensor& values,
                                    const Tensor& scales) const = 0;
+
+  /// Before training passes: memory of the layer's statistics. Only mixtures of experts have them.
+  virtual void bind_routing(const RoutingStatistics& /*statistics*/) {}
 
   // --- passes ---
   virtual void quantize_weights(const Context& context, bool count) = 0;

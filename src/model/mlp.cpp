@@ -9,6 +9,8 @@ std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
                               model.ffn_hidden_size);
 }
 
+}  // namespace
+
 kernels::ActivationKind activation_kind(const config::ModelConfig& model) {
   using kernels::ActivationKind;
   switch (model.activation) {
@@ -29,8 +31,6 @@ kernels::ActivationKind activation_kind(const config::ModelConfig& model) {
   }
   internal_error("model.activation has not been resolved", std::source_location::current());
 }
-
-}  // namespace
 
 Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
          parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor)

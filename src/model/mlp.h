@@ -18,6 +18,8 @@
 
 namespace te::model {
 
+kernels::ActivationKind activation_kind(const config::ModelConfig& model);
+
 class Mlp final : public FeedForward {
  public:
   Mlp(const std::string& layer_name, int index, const LayerConfig& config,

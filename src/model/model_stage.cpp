@@ -5,6 +5,7 @@
 
 #include "core/profile.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/moe/router.h"
 
 namespace te::model {
 namespace {
@@ -64,6 +65,13 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<parallel::G
   TE_CHECK(config_.parallel.context == context_ranks_.size(),
            "parallel.context is {}, but the context group has {} ranks", config_.parallel.context,
            context_ranks_.size());
+  if (config_.model.num_moe_experts > 0 && groups_->data().size() > 1 &&
+      config_.model.moe_router_load_balancing_type == config::MoeLoadBalancing::global_aux_loss)
+    user_error(
+        "model.moe_router_load_balancing_type global_aux_loss needs one data-parallel rank, but there are "
+        "{}; "
+        "use aux_loss or seq_aux_loss",
+        groups_->data().size());
   for (const Stack::Chunk& chunk : stack_.chunks) chunks_.push_back({chunk, {}});
 }
 
@@ -119,6 +127,12 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   }
   if (deferred) plan_deferred_wgrad(plan);
   plan_slots(plan, slots.activations);
+  if (config_.model.num_moe_experts > 0 && slots.training) {
+    const int64_t layers = config_.model.num_layers;
+    plan.add(routing_counts_, "routing.counts", MemoryKind::data, DType::i32,
+             {layers, config_.model.num_moe_experts});
+    plan.add(routing_sums_, "routing.sums", MemoryKind::data, DType::f32, {layers, kernels::kRouterSums});
+  }
   if (stack_.output_layer) {
     stack_.final_layernorm->plan_scratch(plan, Step::final_norm_backward);
     stack_.output_layer->plan(plan, slots.training);
@@ -178,6 +192,14 @@ void ModelStage::bind(const Context& context) {
   stack_.rope.fill(context, config_.model);
   context_ranks_.fill(context);
   recipe_->reset(context);
+  if (!routing_counts_) return;
+  for (TransformerLayer& layer : stack_.layers) layer.bind_routing(routing());
+}
+
+void ModelStage::reset_routing(const Context& context) const {
+  if (!routing_counts_) return;
+  context.zero(routing_counts_);
+  context.zero(routing_sums_);
 }
 
 // --- weights -----------------------------------------------------------------------------------------------

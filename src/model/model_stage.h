@@ -99,6 +99,11 @@ class ModelStage {
   /// The slowest kernels that a layer's attention uses.
   kernels::AttentionKernels attention_kernels(const Context& context) const;
   parameters::ParameterStore& parameters() { return stack_.parameters; }
+  /// Sets the statistics of routing to zero, at the start of a step.
+  void reset_routing(const Context& context) const;
+  /// Statistics of all layers of the model since then: i32 [layers, experts] and fp32 [layers, kRouterSums], zero for
+  /// layers of other stages and without experts. Empty without experts.
+  RoutingStatistics routing() const { return {routing_counts_, routing_sums_}; }
   fp8::Recipe& recipe() { return *recipe_; }
   const Dimensions& dims() const { return stack_.config.dims; }
   const ContextParallel& context_ranks() const { return context_ranks_; }
@@ -143,6 +148,7 @@ class ModelStage {
   StageHooks hooks_;
 
   PlannedTensor d_residual_;  ///< [residual_rows, hidden]: the gradient of the residual stream
+  PlannedTensor routing_counts_, routing_sums_;  ///< see routing()
   std::deque<Chunk> chunks_;
   std::deque<std::deque<LayerGradients>>
       gradients_;  ///< [wgrad slot][layer]; one slot if wgrad is not deferred

@@ -20,7 +20,10 @@ struct Pass {
   uint64_t dropout_seed = 0;
   bool count_fp8 = false;        ///< collect saturation counters in this pass
   bool last_microbatch = false;  ///< last of the step: its backward pass completes the gradients
-  Tensor document_start;         ///< int32 [tokens], with data.document_mask; see kernels/attention
+  /// Factor of the auxiliary losses of a microbatch, which are means over its tokens: the gradient scale divided by the
+  /// number of microbatches of the global batch.
+  float auxiliary_scale = 0.0f;
+  Tensor document_start;  ///< int32 [tokens], with data.document_mask; see kernels/attention
   /// fp32 [sequences of the microbatch], or empty: the output layer adds each sequence's loss (sum over counted tokens)
   /// to its element, on tensor-parallel rank 0 only.
   Tensor sequence_losses;

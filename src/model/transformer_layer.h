@@ -94,6 +94,13 @@ class TransformerLayer {
     kernels::MegakernelGemm qkv, proj, fc1, fc2;
   };
   std::optional<MegakernelGemms> megakernel_gemms(const LayerActivations& activations) const;
+  /// `all`: of all layers of the model.
+  void bind_routing(const RoutingStatistics& all) {
+    const auto row = [this](const Tensor& tensor) {
+      return tensor.slice_rows(index_, 1).view({tensor.cols()});
+    };
+    feed_forward_->bind_routing({row(all.counts), row(all.sums)});
+  }
   const FeedForward& feed_forward() const { return *feed_forward_; }
   /// The operations between linear_qkv and linear_proj: from activations.attention.qkv to proj_input.high_precision.
   void attend(const Context& context, LayerActivations& activations, const Pass& pass) const {

@@ -18,12 +18,12 @@ double attention_flops(const config::ModelConfig& model) {
 
 double flops_per_token(const config::ModelConfig& model) {
   const double hidden = static_cast<double>(model.hidden_size);
-  const double weights =
-      hidden * static_cast<double>(model.qkv_width() + model.attention_width() + model.fc1_width()) +
-      hidden * static_cast<double>(model.ffn_hidden_size);
+  const double attention = hidden * static_cast<double>(model.qkv_width() + model.attention_width());
+  double weights = 0.0;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer)
+    weights += attention + static_cast<double>(model.feed_forward_weights(layer, true));
   const double head = hidden * static_cast<double>(model.padded_vocab_size());
-  const double layers = static_cast<double>(model.num_layers);
-  return 6.0 * (layers * weights + head) + attention_flops(model);
+  return 6.0 * (weights + head) + attention_flops(model);
 }
 
 }  // namespace te::train

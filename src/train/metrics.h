@@ -14,6 +14,7 @@
 #include "core/device.h"
 #include "fp8/scale_table.h"
 #include "train/log_file.h"
+#include "train/routing.h"
 #include "train/task_results.h"
 
 namespace te::train {
@@ -58,6 +59,7 @@ struct StepMetrics {
   bool spike = false;  ///< the loss is far above earlier ones (loss_spikes.h)
   int64_t spikes_total = 0, rollbacks_total = 0;
   std::vector<std::pair<std::string, double>> fp8_statistics;  ///< summary(), if recorded
+  std::vector<LayerRouting> routing;                           ///< of mixtures of experts, if recorded
   std::vector<std::pair<std::string, double>> guard;           ///< Guard::record()
 };
 

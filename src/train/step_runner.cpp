@@ -21,6 +21,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context)
 StepRunner::StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups)
     : context_(context),
       micro_batch_size_(config.training.micro_batch_size),
+      global_microbatches_(config.training.global_batch_size / config.training.micro_batch_size),
       seq_length_(config.model.seq_length),
       seed_(config.training.seed),
       document_mask_(config.data.document_mask),
@@ -141,6 +142,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   optimizer_.begin_step(context_);
   if (count_fp8) model_.recipe().table().zero_counters(context_);
   if (sample_losses_) context_.zero(sample_losses_);
+  model_.reset_routing(context_);
   const int64_t microbatches = batch_.tokens.dim(0);
   optimizer_.reducer().begin(context_);
   pipeline_.run(context_, batch_, grad_scale, optimizer_.loss_sum(), [&](int64_t microbatch) {
@@ -148,6 +150,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
     pass.z_loss_sum = optimizer_.z_loss_sum();
+    pass.auxiliary_scale = gradient_scale / static_cast<float>(global_microbatches_);
     if (sample_losses_) {
       pass.sequence_losses =
           parameters::ParameterStore::part(sample_losses_, microbatch * micro_batch_size_, micro_batch_size_);

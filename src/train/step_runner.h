@@ -97,7 +97,7 @@ class StepRunner {
   void weights_changed(bool count_fp8);
 
   const Context& context_;
-  const int64_t micro_batch_size_, seq_length_;
+  const int64_t micro_batch_size_, global_microbatches_, seq_length_;
   const uint64_t seed_;
   const bool document_mask_;
   model::ModelStage model_;

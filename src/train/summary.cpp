@@ -72,6 +72,13 @@ std::string model_summary(const config::Config& config, const parameters::Parame
   if (!tables) return text;
   for (const auto& [part, count] : parameters_by_part(config))
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
+  if (m.num_moe_experts > 0) {
+    int64_t unused = 0;
+    for (int64_t layer = 0; layer < m.num_layers; ++layer)
+      unused += m.feed_forward_weights(layer, false) - m.feed_forward_weights(layer, true);
+    text += fmt::format("  {:<26}{:>16}  ({} of {} experts per token)\n", "active parameters",
+                        with_separators(whole - unused), m.moe_router_topk, m.num_moe_experts);
+  }
   return text;
 }
 

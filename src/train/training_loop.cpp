@@ -33,6 +33,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},
       spikes_(config_, progress_.spikes),
       fp8_health_(context_, runner_.model().recipe().table()),
+      routing_(context_, runner_.model().routing()),
       remaining_({.train_steps = config_.training.train_steps,
                   .eval_interval = batches_.validation_sets() > 0 ? config_.training.eval_interval : 0,
                   .save_every = config_.checkpoint.save_every,
@@ -159,6 +160,7 @@ StepMetrics TrainingLoop::run_step(const Due& due) {
   runner_.launch(batch, due.step, first_sample, due.fp8_health, spikes_.skip_limit(),
                  scaler_.factor(progress_.loss_scale));
   if (due.fp8_health) fp8_health_.fetch();
+  if (due.log) routing_.fetch();
   ++steps_taken_;
   if (!due.last) reader_.read(first_sample + config_.training.global_batch_size, next_batch());
   wait_for_device(due.step);
@@ -167,6 +169,7 @@ StepMetrics TrainingLoop::run_step(const Due& due) {
   remaining_.step(seconds);
 
   StepMetrics metrics = finish_step(batch, seconds);
+  if (due.log) metrics.routing = routing_.read(world_);
   add_source_losses(batch, first_sample, metrics);
   verdict_ = guard_ ? guard_->after_step(progress_, metrics.loss) : Guard::Verdict::none;
   if (guard_) metrics.guard = guard_->record();

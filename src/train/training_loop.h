@@ -135,6 +135,7 @@ class TrainingLoop {
   HostBatch host_batches_[2];
   LossSpikes spikes_;
   Fp8HealthReader fp8_health_;
+  RoutingReader routing_;
   RemainingTime remaining_;
   std::optional<SourceLosses> sources_;
   std::optional<Guard> guard_;

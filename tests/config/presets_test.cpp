@@ -24,11 +24,13 @@ Config preset(const std::string& name) {
 TEST(Presets, HaveThePublishedNumbersOfParameters) {
   // Parameter counts of transformers; for GPT-2 with the output layer tied to the embedding.
   const std::vector<std::pair<std::string, int64_t>> published = {
-      {"gpt2", 124439808},         {"gpt2_medium", 354823168},  {"gpt2_large", 774030080},
-      {"gpt2_xl", 1557611200},     {"tinyllama", 1100048384},   {"llama2_7b", 6738415616},
-      {"llama2_13b", 13015864320}, {"llama2_70b", 68976648192}, {"llama3_8b", 8030261248},
-      {"llama3_70b", 70553706496}, {"llama3.1_8b", 8030261248}, {"llama3.1_70b", 70553706496},
-      {"llama3.2_1b", 1235814400}, {"llama3.2_3b", 3212749824}, {"mistral_7b", 7248023552},
+      {"gpt2", 124439808},           {"gpt2_medium", 354823168},     {"gpt2_large", 774030080},
+      {"gpt2_xl", 1557611200},       {"tinyllama", 1100048384},      {"llama2_7b", 6738415616},
+      {"llama2_13b", 13015864320},   {"llama2_70b", 68976648192},    {"llama3_8b", 8030261248},
+      {"llama3_70b", 70553706496},   {"llama3.1_8b", 8030261248},    {"llama3.1_70b", 70553706496},
+      {"llama3.2_1b", 1235814400},   {"llama3.2_3b", 3212749824},    {"mistral_7b", 7248023552},
+      {"mixtral_8x7b", 46702792704}, {"qwen3_30b_a3b", 30532122624}, {"olmoe_1b_7b", 6919161856},
+      {"moe_40m_100m", 105585024},
   };
   for (const auto& [name, count] : published) {
     const Config config = preset(name);
@@ -36,14 +38,22 @@ TEST(Presets, HaveThePublishedNumbersOfParameters) {
     EXPECT_EQ(config.name, name);
     EXPECT_EQ(config.logging.directory, "runs/" + name);
     validate_for_device(config, true);
-    // Every preset is in this list and is valid with FP8.
+    // Every preset is in this list and, without experts, is valid with FP8.
     EXPECT_NE(describe_presets().find("\n" + name + " "), std::string::npos) << name;
+    if (config.model.num_moe_experts > 0) continue;
     Config fp8 = config;
     fp8.precision.fp8 = Fp8Mode::hybrid;
     validate(fp8);
   }
   const std::string list = describe_presets();
   EXPECT_EQ(static_cast<size_t>(std::count(list.begin(), list.end(), '\n')), published.size() + 1);
+}
+
+TEST(Presets, ActiveParametersOfMixturesOfExperts) {
+  EXPECT_NEAR(static_cast<double>(parameter_count(preset("mixtral_8x7b").model, true)), 12.9e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(parameter_count(preset("qwen3_30b_a3b").model, true)), 3.35e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(parameter_count(preset("olmoe_1b_7b").model, true)), 1.28e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(parameter_count(preset("moe_40m_100m").model, true)), 40e6, 1.5e6);
 }
 
 TEST(Presets, RotaryEmbeddings) {

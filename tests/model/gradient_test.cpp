@@ -184,6 +184,21 @@ TEST(ModelGradient, ZLoss) {
   EXPECT_GT(tiny.objective(), tiny.evaluate() + 1);
 }
 
+// All experts are selected, because a step of the finite differences may change a selection.
+TEST(ModelGradient, MixtureOfExperts) {
+  Config config = tiny_config(Family::llama);
+  testing::set_experts(config.model);
+  config.model.moe_router_topk = config.model.num_moe_experts;
+  check_gradients(config);
+  config.model.moe_router_norm_topk_prob = false;
+  config.model.moe_shared_expert_gate = false;
+  config.model.moe_router_topk_scaling_factor = 2.0;
+  check_gradients(config);
+  config.model.moe_router_score_function = config::MoeScoreFunction::sigmoid;
+  config.model.moe_shared_expert_intermediate_size = 0;
+  check_gradients(config);
+}
+
 TEST(ModelGradient, IgnoredTargetsContributeNothing) {
   TinyModel tiny(tiny_config(Family::llama));
   const int64_t n = tiny.tokens().numel();

@@ -1,6 +1,6 @@
 // Compares one training step with Hugging Face transformers: GPT-2, Llama, Qwen2 (Llama with tied output layer and
-// biases) and Gemma 3, with the weights, tokens and results in tests/fixtures, which scripts/make_hf_fixtures.py
-// writes.
+// biases), Gemma 3 and Qwen2-MoE, with the weights, tokens and results in tests/fixtures, which
+// scripts/make_hf_fixtures.py writes.
 //
 // Bound: the fixtures are float64 results rounded once, so the differences come from te-train's FP32, whose unit
 // roundoff is 6e-8. About twenty consecutive sums of up to 200 terms, through two layers and back, give a relative
@@ -125,7 +125,8 @@ TEST_P(HuggingFace, ParametersAfterOneStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, HuggingFace,
-                         ::testing::Values("gpt2_tiny", "llama_tiny", "qwen2_tiny", "gemma3_tiny"),
+                         ::testing::Values("gpt2_tiny", "llama_tiny", "qwen2_tiny", "gemma3_tiny",
+                                           "qwen2_moe_tiny"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

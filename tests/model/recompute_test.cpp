@@ -68,6 +68,9 @@ std::vector<Config> all_variants() {
     configs.back().model.sliding_window = 7;
     configs.push_back(plain);
     set_gemma3(configs.back().model);
+    if (plain.precision.fp8 != Fp8Mode::off) continue;
+    configs.push_back(plain);
+    testing::set_experts(configs.back().model);
   }
   return configs;
 }

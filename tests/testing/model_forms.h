@@ -22,4 +22,16 @@ inline void set_gemma3(config::ModelConfig& model) {
   model.num_layers = std::max<int64_t>(model.num_layers, 3);
 }
 
+/// A mixture of experts after a dense layer, with a shared expert and all losses of the router.
+inline void set_experts(config::ModelConfig& model) {
+  model.num_moe_experts = 5;
+  model.moe_router_topk = 2;
+  model.moe_ffn_hidden_size = 20;
+  model.moe_shared_expert_intermediate_size = 12;
+  model.moe_shared_expert_gate = true;
+  model.moe_aux_loss_coeff = 0.05;
+  model.moe_z_loss_coeff = 0.01;
+  model.first_k_dense = 1;
+}
+
 }  // namespace te::testing

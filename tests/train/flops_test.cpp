@@ -56,6 +56,27 @@ TEST(Flops, SlidingWindowReducesOnlyAttention) {
   EXPECT_EQ(full - train::flops_per_token(model), 2 * 6.0 * (8.0 - 28.0 / 8) * 16);
 }
 
+// Only the experts that a token uses count.
+TEST(Flops, Experts) {
+  config::ModelConfig model;
+  model.num_layers = 2;
+  model.hidden_size = 8;
+  model.ffn_hidden_size = 16;
+  model.num_attention_heads = model.num_query_groups = 2;
+  model.kv_channels = 4;
+  model.vocab_size = 10;
+  model.seq_length = 3;
+  const double dense = train::flops_per_token(model);
+  model.num_moe_experts = 6;
+  model.moe_router_topk = 2;
+  model.moe_ffn_hidden_size = 5;
+  model.moe_shared_expert_intermediate_size = 7;
+  model.moe_shared_expert_gate = true;
+  model.first_k_dense = 1;
+  // Instead of 3 * 8 * 16 = 384: two experts 2 * 3 * 8 * 5 = 240, the shared one 3 * 8 * 7 = 168, router 48, gate 8.
+  EXPECT_EQ(train::flops_per_token(model) - dense, 6.0 * (240 + 168 + 48 + 8 - 384));
+}
+
 TEST(Flops, GroupedQueriesReduceOnlyKeysAndValues) {
   config::ModelConfig model;
   model.num_layers = 1;

@@ -37,7 +37,16 @@ enum class Precision : uint8_t {
 constexpr double kSmallSteps = 2e-4;
 
 /// Variants of a layer; plain: none.
-enum class ModelVariant : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window, window_pattern, gemma3 };
+enum class ModelVariant : uint8_t {
+  plain,
+  qwen3,
+  olmo2,
+  gpt_neox,
+  biases_window,
+  window_pattern,
+  gemma3,
+  experts
+};
 
 struct Case {
   std::string name;
@@ -115,6 +124,9 @@ inline void set_variant(config::ModelConfig& m, ModelVariant model_variant) {
       m.sliding_window = 6;
       m.window_pattern = "2w f";
       break;
+    case ModelVariant::experts:
+      set_experts(m);
+      return;
     case ModelVariant::gemma3:
       set_gemma3(m);
       m.sliding_window = 6;

@@ -19,7 +19,7 @@ TEST(PresetParameters, AreThoseOfTheModel) {
                                         "model.num_layers=2",
                                         "model.seq_length=16",
                                         "model.make_vocab_size_divisible_by=1"};
-  for (const char* name : {"gpt2", "llama2_7b", "llama3_8b", "llama3.2_1b"}) {
+  for (const char* name : {"gpt2", "llama2_7b", "llama3_8b", "llama3.2_1b", "olmoe_1b_7b", "moe_40m_100m"}) {
     const config::Config config = config::load_config({std::string("preset:") + name}, run, nullptr);
     const Context context = Context::cpu();
     train::StepRunner runner(config, context);  // plans; nothing is allocated

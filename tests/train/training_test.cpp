@@ -19,6 +19,14 @@ const std::vector<std::string> kFp8Moments = {"optimizer.exp_avg_dtype=fp8",
 const std::vector<std::string> kBf16Moments = {"optimizer.exp_avg_dtype=bf16",
                                                "optimizer.exp_avg_sq_dtype=bf16"};
 
+const std::vector<std::string> kExperts = {"model.num_moe_experts=6",
+                                           "model.moe_router_topk=2",
+                                           "model.moe_ffn_hidden_size=24",
+                                           "model.moe_shared_expert_intermediate_size=16",
+                                           "model.moe_router_load_balancing_type=global_aux_loss",
+                                           "model.moe_aux_loss_coeff=0.01",
+                                           "model.moe_z_loss_coeff=0.001"};
+
 void expect_success(const Result& result) {
   EXPECT_EQ(result.code, 0) << result.out;
   EXPECT_EQ(result.error, "");
@@ -92,6 +100,24 @@ struct TrainingCase {
   std::vector<std::string> overrides;
 };
 
+TEST_F(Training, ExpertsLearnAndTheirRoutingIsLogged) {
+  expect_success(
+      folder_.run("a", kExperts + std::vector<std::string>{"training.train_steps=40", "logging.every=2",
+                                                           "optimizer.decay_steps=40"}));
+  const std::vector<double> loss = folder_.column("a", "loss");
+  EXPECT_LT(loss.back(), loss.front() - 1.5);
+  for (const nlohmann::json& record : folder_.records("a")) {
+    ASSERT_EQ(record.at("experts").size(), 2u);
+    const nlohmann::json& layer = record["experts"].at("layers.1");
+    EXPECT_GE(layer.at("load_max").get<double>(), 1.0);
+    EXPECT_LE(layer.at("load_min").get<double>(), 1.0);
+    EXPECT_GT(layer.at("entropy").get<double>(), 0.0);
+    EXPECT_LE(layer.at("entropy").get<double>(), std::log(6.0) + 1e-6);
+    EXPECT_GT(layer.at("balance_loss").get<double>(), 0.9);
+    EXPECT_GT(layer.at("z_loss").get<double>(), 0.0);
+  }
+}
+
 class Resume : public ::testing::TestWithParam<TrainingCase> {
  protected:
   TrainFolder folder_;
@@ -152,6 +178,7 @@ const TrainingCase kTrainingCases[] = {
      kPlainFp8 + std::vector<std::string>{"optimizer.name=muon", "optimizer.store_param_remainders=true",
                                           "checkpoint.save_every=1", "checkpoint.async=false"}},
     {"z_loss_fp8", kPlainFp8 + std::vector<std::string>{"training.z_loss_coefficient=1e-2"}},
+    {"experts", kExperts},
     {"fp8_gpt_with_dropout",
      kPlainFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",
                                           "model.hidden_dropout=0.1", "model.attention_dropout=0.1"}},

@@ -23,8 +23,10 @@ try:
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
     from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+    from transformers import MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM
     from transformers import Olmo2Config, Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 except ImportError as error:
     sys.exit(f"make_convert_fixtures.py: error: {error}; pip install torch transformers safetensors")
 
@@ -171,6 +173,48 @@ def models():
             torch.bfloat16,
             "5GB",
         ),
+        # Mixtures of experts.
+        "mixtral": (
+            MixtralForCausalLM(
+                MixtralConfig(
+                    **SQUARE, num_local_experts=5, num_experts_per_tok=2, rope_parameters={"rope_theta": 1e4}
+                )
+            ),
+            torch.float32,
+            "5GB",
+        ),
+        "qwen2_moe": (
+            Qwen2MoeForCausalLM(
+                Qwen2MoeConfig(
+                    **SQUARE,
+                    num_experts=6,
+                    num_experts_per_tok=3,
+                    moe_intermediate_size=14,
+                    shared_expert_intermediate_size=22,
+                )
+            ),
+            torch.float32,
+            "5GB",
+        ),
+        "qwen3_moe": (
+            Qwen3MoeForCausalLM(
+                Qwen3MoeConfig(
+                    **(LLAMA | {"num_hidden_layers": 3}),
+                    num_experts=7,
+                    num_experts_per_tok=3,
+                    moe_intermediate_size=18,
+                    norm_topk_prob=True,
+                    mlp_only_layers=[0],
+                )
+            ),
+            torch.bfloat16,
+            "5GB",
+        ),
+        "olmoe": (
+            OlmoeForCausalLM(OlmoeConfig(**SQUARE, pad_token_id=None, num_experts=8, num_experts_per_tok=4)),
+            torch.float32,
+            "5GB",
+        ),
     }
 
 
@@ -186,7 +230,7 @@ def randomize(model, seed):
             value = neutral + 0.2 * noise if gain else 0.1 * noise
         else:
             embedding = "embed" in name or "wte" in name or "wpe" in name
-            value = noise * (0.3 if embedding else parameter.shape[0 if "transformer" in name else 1] ** -0.5)
+            value = noise * (0.3 if embedding else parameter.shape[0 if "transformer" in name else -1] ** -0.5)
         with torch.no_grad():
             parameter.copy_(value)
 
@@ -209,7 +253,9 @@ def main():
         )
         (folder / "generation_config.json").unlink(missing_ok=True)
         # Load the saved files again: casting the model to BF16 has also rounded its rotary frequencies.
-        model = type(model).from_pretrained(folder, dtype=torch.float32)
+        # Grouped GEMMs of torch need other sizes.
+        experts = {"experts_implementation": "eager"} if hasattr(model.config, "num_experts_per_tok") else {}
+        model = type(model).from_pretrained(folder, dtype=torch.float32, **experts)
         with torch.no_grad():
             logits = model.eval()(tokens).logits
         save_file({"tokens": tokens.int(), "logits": logits.contiguous()}, folder / "expected.safetensors")

@@ -128,6 +128,23 @@ MODELS = {
         | {"rope_parameters": OLD, "rope_theta": 2000.0, "rope_local_base_freq": 30.0}
         | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
     ),
+    "mixtral": (
+        "mixtral",
+        SQUARE | {"rope_parameters": ROPE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        SQUARE
+        | {"rope_parameters": ROPE, "layer_types": OLD, "num_experts": 4, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8},
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        LLAMA
+        | {"rope_parameters": ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+        | {"mlp_only_layers": [0], "norm_topk_prob": True},
+    ),
+    "olmoe": ("olmoe", SQUARE | {"rope_parameters": ROPE, "num_experts": 4, "num_experts_per_tok": 2}),
 }
 OLD_SPELLINGS = ["rope_scaling", "rope_theta", "torch_dtype", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
                  "sliding_window_pattern", "partial_rotary_factor", "original_max_position_embeddings", "n_ctx",

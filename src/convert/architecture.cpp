@@ -15,7 +15,7 @@ struct Names {
   const char* name;
   const char* type;
 };
-constexpr std::array<Names, 10> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
+constexpr std::array<Names, 14> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
                                            {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
                                            {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
                                            {Architecture::mistral, "MistralForCausalLM", "mistral"},
@@ -23,6 +23,10 @@ constexpr std::array<Names, 10> kNames = {{{Architecture::llama, "LlamaForCausal
                                            {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2"},
                                            {Architecture::phi3, "Phi3ForCausalLM", "phi3"},
                                            {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
+                                           {Architecture::mixtral, "MixtralForCausalLM", "mixtral"},
+                                           {Architecture::qwen2_moe, "Qwen2MoeForCausalLM", "qwen2_moe"},
+                                           {Architecture::qwen3_moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
+                                           {Architecture::olmoe, "OlmoeForCausalLM", "olmoe"},
                                            {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
                                            {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"}}};
 
@@ -76,12 +80,47 @@ bool is_gemma(const ModelConfig& m, const std::string& source) {
   return true;
 }
 
+// The classes of mixtures of experts differ in attention; each has one kind of router.
+Architecture experts_class(const ModelConfig& m, const std::string& source) {
+  using config::QkNorm;
+  const bool shared = m.moe_shared_expert_intermediate_size > 0;
+  const bool dense_layers = m.first_k_dense > 0 || m.moe_layer_freq > 1;
+  if (m.moe_router_score_function != config::MoeScoreFunction::softmax || m.moe_router_num_groups > 1 ||
+      m.moe_router_topk_scaling_factor != 1.0)
+    no_class(source, "experts and a sigmoid router, groups of experts or a scaling factor");
+  if (m.norm_placement != config::NormPlacement::pre || m.swiglu_clamp != 0.0 || m.rotary_percent != 1.0 ||
+      m.activation != config::Activation::swiglu || !m.window_pattern.empty())
+    no_class(source, "experts and this activation, norm placement, rotary_percent or window_pattern");
+  if (m.moe_layer_freq > 1) no_class(source, "experts in every n-th layer (model.moe_layer_freq)");
+  if (shared) {
+    if (!m.moe_shared_expert_gate || !m.add_qkv_bias || m.add_proj_bias || m.qk_norm != QkNorm::none)
+      no_class(source,
+               "a shared expert; Qwen2-MoE's has a gate, add_qkv_bias and no qk_norm or add_proj_bias");
+    return Architecture::qwen2_moe;
+  }
+  if (m.add_qkv_bias != m.add_proj_bias) no_class(source, "experts and these biases");
+  if (m.qk_norm == QkNorm::head) return Architecture::qwen3_moe;
+  if (dense_layers || m.moe_ffn_hidden_size != m.ffn_hidden_size)
+    no_class(source,
+             "layers without experts, or a model.moe_ffn_hidden_size other than ffn_hidden_size, except "
+             "Qwen2-MoE and Qwen3-MoE");
+  if (m.qk_norm == QkNorm::projection) {
+    if (m.sliding_window != 0) no_class(source, "model.qk_norm projection, experts and a window");
+    if (m.attention_width() != m.hidden_size) check_plain_heads(m, "OLMoE", source);
+    return Architecture::olmoe;
+  }
+  if (m.add_qkv_bias || !m.moe_router_norm_topk_prob)
+    no_class(source, "experts and add_qkv_bias or no moe_router_norm_topk_prob; Mixtral has neither");
+  return Architecture::mixtral;
+}
+
 Architecture llama_class(const ModelConfig& m, const std::string& source) {
   const bool attention_bias = m.add_qkv_bias && m.add_proj_bias;
   const bool some_bias = m.add_qkv_bias || m.add_proj_bias || m.add_mlp_bias;
   const bool window = m.sliding_window != 0, partial = m.rotary_percent != 1.0;
   const bool post = m.norm_placement == config::NormPlacement::post;
   const bool projection = m.qk_norm == config::QkNorm::projection, head = m.qk_norm == config::QkNorm::head;
+  if (m.num_moe_experts > 0) return experts_class(m, source);
   if (is_gemma(m, source)) return Architecture::gemma3;
   if (m.local_rope()) no_class(source, "model.rope_local_theta without the rest of Gemma 3");
   if (m.swiglu_clamp != 0.0) no_class(source, "RMSNorm and a clamped SwiGLU (model.swiglu_clamp)");
@@ -119,6 +158,11 @@ const char* class_name(Architecture architecture) {
   return names_of(architecture).name;
 }
 
+bool has_experts(Architecture architecture) {
+  return architecture == Architecture::mixtral || architecture == Architecture::qwen2_moe ||
+         architecture == Architecture::qwen3_moe || architecture == Architecture::olmoe;
+}
+
 const char* model_type(Architecture architecture) {
   return names_of(architecture).type;
 }
@@ -143,6 +187,13 @@ const Names& names_in(const JsonKeys& keys) {
   if (given.starts_with("Gemma2") || given == "gemma2")
     keys.refuse(key, fmt::format("is {}", given),
                 "te-train does not support Gemma 2, which has softcapping; it supports Gemma 3");
+  for (const char* name : {"Deepseek", "deepseek"})
+    if (given.starts_with(name))
+      keys.refuse(key, fmt::format("is {}", given),
+                  "te-train does not support DeepSeek-V2 and V3, which have multi-head latent attention");
+  if (given == "GptOssForCausalLM" || given == "gpt_oss")
+    keys.refuse(key, fmt::format("is {}", given),
+                "te-train does not support gpt-oss, which has attention sinks and MXFP4 experts");
   std::vector<std::string> known;
   for (const Names& names : kNames) {
     known.emplace_back(by_class ? names.name : names.type);

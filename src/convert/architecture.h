@@ -19,12 +19,19 @@ enum class Architecture : uint8_t {
   olmo2,
   phi3,
   gemma3,
+  mixtral,
+  qwen2_moe,
+  qwen3_moe,
+  olmoe,
   gpt2,
   gpt_neox
 };
 
 const char* class_name(Architecture architecture);  ///< "LlamaForCausalLM"
 const char* model_type(Architecture architecture);  ///< "llama"
+
+/// True for mixtures of experts.
+bool has_experts(Architecture architecture);
 
 /// The architecture of a config.json, from `architectures` or, if that is absent, from `model_type`. A Mistral with
 /// layer_types is a Ministral, as for transformers' Auto classes, which use model_type. UserError for an unknown

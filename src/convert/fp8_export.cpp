@@ -42,6 +42,10 @@ Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision,
       margin_(static_cast<int>(precision.margin)) {
   if (format_ == Fp8Format::off) return;
   for (const ParameterLayout& parameter : layout) {
+    if (parameter.id.role == ParameterRole::experts_fc1)
+      user_error(
+          "--fp8: {} is a mixture of experts, whose experts have no FP8 format here; export without --fp8",
+          reader.folder().string());
     if (!linear_of(parameter)) continue;
     if (parameter.parts.front().order == Order::permuted)
       user_error(

@@ -47,6 +47,14 @@ Defaults defaults_of(Architecture architecture) {
       return {.rms_norm_eps = 1e-5};
     case Architecture::phi3:
       return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
+    case Architecture::mixtral:
+      return {.num_key_value_heads = 8, .max_position_embeddings = 131072, .rms_norm_eps = 1e-5};
+    case Architecture::qwen2_moe:
+      return {.num_key_value_heads = 16, .max_position_embeddings = 32768};
+    case Architecture::qwen3_moe:
+      return {.num_key_value_heads = 4, .max_position_embeddings = 32768};
+    case Architecture::olmoe:
+      return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
     case Architecture::gemma3:
       return {.num_key_value_heads = 4,
               .head_dim = 256,
@@ -132,7 +140,16 @@ void read_window(const JsonKeys& keys, Architecture architecture, ModelConfig& m
   switch (architecture) {
     case Architecture::qwen2:
     case Architecture::qwen3:
+    case Architecture::qwen2_moe:
       return read_qwen_window(keys, model);
+    case Architecture::mixtral:
+      model.sliding_window = keys.integer_or("sliding_window", 0);
+      return;
+    case Architecture::qwen3_moe:
+      if (keys.boolean("use_sliding_window", false))
+        model.sliding_window = keys.integer_or("sliding_window", 4096);
+      keys.without_effect({"sliding_window", "max_window_layers"});
+      return;
     case Architecture::mistral:
     case Architecture::ministral:
       return read_mistral_window(keys, architecture, model);
@@ -182,6 +199,43 @@ void read_gemma(const JsonKeys& keys, ModelConfig& model) {
     keys.refuse("query_pre_attn_scalar", "must be above 0", "compare with the model's original");
 }
 
+/// Qwen2-MoE, Qwen3-MoE: which layers have experts.
+void read_expert_layers(const JsonKeys& keys, ModelConfig& model) {
+  keys.must_be("decoder_sparse_step", keys.integer("decoder_sparse_step", 1), int64_t{1},
+               "te-train has experts in every layer after the first dense ones");
+  if (!keys.has("mlp_only_layers")) return;
+  const json& dense = keys.object().at("mlp_only_layers");
+  for (const json& layer : dense)
+    if (!layer.is_number_integer() || layer.get<int64_t>() != model.first_k_dense++)
+      keys.refuse("mlp_only_layers",
+                  fmt::format("is {}, but must list the first layers in order", dense.dump()),
+                  "te-train supports layers without experts only before those with experts");
+}
+
+void read_experts(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
+  const bool mixtral = architecture == Architecture::mixtral, olmoe = architecture == Architecture::olmoe;
+  const bool qwen2 = architecture == Architecture::qwen2_moe;
+  const char* count = mixtral ? "num_local_experts" : "num_experts";
+  // transformers reads either name.
+  if (keys.given("num_local_experts") || mixtral) count = "num_local_experts";
+  model.num_moe_experts = keys.integer(count, mixtral ? 8 : qwen2 ? 60 : olmoe ? 64 : 128);
+  model.moe_router_topk = keys.integer("num_experts_per_tok", mixtral ? 2 : qwen2 ? 4 : 8);
+  model.moe_ffn_hidden_size = model.ffn_hidden_size;
+  if (!mixtral) model.moe_router_norm_topk_prob = keys.boolean("norm_topk_prob", false);
+  if (!mixtral && !olmoe) {
+    model.moe_ffn_hidden_size = keys.integer("moe_intermediate_size", qwen2 ? 1408 : 768);
+    read_expert_layers(keys, model);
+  }
+  if (qwen2) {
+    model.moe_shared_expert_intermediate_size = keys.integer("shared_expert_intermediate_size", 5632);
+    model.moe_shared_expert_gate = true;
+  }
+  if (olmoe && keys.has("clip_qkv"))
+    keys.refuse("clip_qkv", "must be null", "te-train does not clip queries and keys");
+  // Settings of training.
+  keys.without_effect({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "num_experts"});
+}
+
 // Llama and similar models: RMSNorm, RoPE, SwiGLU (Gemma: GeGLU).
 ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   const Defaults absent = defaults_of(architecture);
@@ -203,9 +257,11 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
     keys.must_be_one_of("hidden_act", keys.text("hidden_act", "silu"), {"silu", "swish"},
                         "te-train's llama uses SwiGLU");
   const bool reads_bias = architecture == Architecture::llama || architecture == Architecture::qwen3 ||
-                          architecture == Architecture::olmo2 || gemma;
+                          architecture == Architecture::olmo2 || architecture == Architecture::qwen3_moe ||
+                          architecture == Architecture::olmoe || gemma;
   model.add_proj_bias = reads_bias && keys.boolean("attention_bias", false);
-  model.add_qkv_bias = model.add_proj_bias || architecture == Architecture::qwen2;
+  model.add_qkv_bias = model.add_proj_bias || architecture == Architecture::qwen2 ||
+                       (architecture == Architecture::qwen2_moe && keys.boolean("qkv_bias", true));
   model.add_mlp_bias = architecture == Architecture::llama && keys.boolean("mlp_bias", false);
   // Some files have these keys although the class does not read them.
   const auto must_be_off = [&](const char* key) {
@@ -213,7 +269,10 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   };
   if (!reads_bias) must_be_off("attention_bias");
   if (architecture != Architecture::llama) must_be_off("mlp_bias");
-  if (architecture == Architecture::qwen3) model.qk_norm = config::QkNorm::head;
+  if (architecture == Architecture::qwen3 || architecture == Architecture::qwen3_moe)
+    model.qk_norm = config::QkNorm::head;
+  if (architecture == Architecture::olmoe) model.qk_norm = config::QkNorm::projection;
+  if (has_experts(architecture)) read_experts(keys, architecture, model);
   if (architecture == Architecture::olmo2) {
     model.qk_norm = config::QkNorm::projection;
     model.norm_placement = config::NormPlacement::post;
@@ -229,6 +288,7 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
     return model;
   }
   RopeKeys rope;
+  if (architecture == Architecture::mixtral) rope.theta_default = 1e6;
   if (architecture == Architecture::phi3) {
     rope.may_be_partial = true;
     rope.types = {"default"};

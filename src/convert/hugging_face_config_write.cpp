@@ -63,6 +63,26 @@ void write_gemma(const ModelConfig& m, json& out) {
     out["sliding_window_pattern"] = period.size();
 }
 
+void write_experts(const ModelConfig& m, Architecture architecture, json& out) {
+  const bool mixtral = architecture == Architecture::mixtral, olmoe = architecture == Architecture::olmoe;
+  out[mixtral ? "num_local_experts" : "num_experts"] = m.num_moe_experts;
+  out["num_experts_per_tok"] = m.moe_router_topk;
+  out["router_aux_loss_coef"] = m.moe_aux_loss_coeff;
+  if (mixtral) return;
+  out["norm_topk_prob"] = m.moe_router_norm_topk_prob;
+  if (olmoe) {
+    out["clip_qkv"] = nullptr;
+    out["pad_token_id"] = nullptr;  // the default of the class may be outside the vocabulary
+    return;
+  }
+  out["moe_intermediate_size"] = m.moe_ffn_hidden_size;
+  out["decoder_sparse_step"] = 1;
+  out["mlp_only_layers"] = json::array();
+  for (int64_t layer = 0; layer < m.first_k_dense; ++layer) out["mlp_only_layers"].push_back(layer);
+  if (architecture == Architecture::qwen2_moe)
+    out["shared_expert_intermediate_size"] = m.moe_shared_expert_intermediate_size;
+}
+
 json llama_json(const ModelConfig& m, Architecture architecture) {
   json out = {{"attention_dropout", m.attention_dropout},
               {"head_dim", m.kv_channels},
@@ -89,6 +109,21 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
       }
       if (architecture == Architecture::qwen3) out["attention_bias"] = m.add_qkv_bias;
       break;
+    case Architecture::mixtral:
+      out["sliding_window"] = window;
+      break;
+    case Architecture::qwen2_moe:
+      out["use_sliding_window"] = m.sliding_window != 0;
+      out["sliding_window"] = window;
+      out["max_window_layers"] = 0;  // all layers have the window, if there is one
+      break;
+    case Architecture::qwen3_moe:
+      out["use_sliding_window"] = m.sliding_window != 0;
+      out["sliding_window"] = window;
+      [[fallthrough]];
+    case Architecture::olmoe:
+      out["attention_bias"] = m.add_qkv_bias;
+      break;
     case Architecture::olmo2:
       out["attention_bias"] = m.add_qkv_bias;
       out["pad_token_id"] = nullptr;
@@ -112,6 +147,7 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
       out["attention_bias"] = m.add_qkv_bias;
       out["mlp_bias"] = m.add_mlp_bias;
   }
+  if (has_experts(architecture)) write_experts(m, architecture, out);
   return out;
 }
 

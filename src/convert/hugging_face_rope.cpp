@@ -87,7 +87,7 @@ void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) 
     if (value.is_object())
       rope.refuse(name.c_str(), "is an object",
                   "te-train has the same RoPE in all layers of this architecture");
-  const double theta = keys.number(names.theta, 10000.0);
+  const double theta = keys.number(names.theta, names.theta_default);
   model.rope_theta = rope.number("rope_theta", theta);
   const double outside = names.partial_may_be_null ? keys.number_or(names.partial, names.partial_default)
                                                    : keys.number(names.partial, names.partial_default);

@@ -12,6 +12,7 @@ namespace te::convert {
 /// Names of the RoPE keys outside the RoPE section, and the variants that te-train supports for the class.
 struct RopeKeys {
   const char* theta = "rope_theta";
+  double theta_default = 10000.0;
   const char* partial = "partial_rotary_factor";
   double partial_default = 1.0;
   bool may_be_partial = false;

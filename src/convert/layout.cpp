@@ -132,7 +132,35 @@ class Llama {
     add(weight(Role::k_norm), "self_attn.k_norm.weight", {head ? m_.kv_channels : kv});
   }
 
+  // Each expert is a block of rows.
+  void experts() {
+    const int64_t hidden = m_.hidden_size, ffn = m_.moe_ffn_hidden_size, count = m_.num_moe_experts;
+    const bool mixtral = architecture_ == Architecture::mixtral;
+    const std::string mlp = mixtral ? "block_sparse_moe." : "mlp.";
+    add(weight(Role::router), mlp + "gate.weight", {count, hidden});
+    ParameterLayout fc1{weight(Role::experts_fc1), {count * 2 * ffn, hidden}, {}};
+    ParameterLayout fc2{weight(Role::experts_fc2), {count * hidden, ffn}, {}};
+    for (int64_t e = 0; e < count; ++e) {
+      const std::string expert = fmt::format("{}{}experts.{}.", theirs_, mlp, e);
+      fc1.parts.push_back({expert + (mixtral ? "w1.weight" : "gate_proj.weight"), {ffn, hidden}});
+      fc1.parts.push_back({expert + (mixtral ? "w3.weight" : "up_proj.weight"), {ffn, hidden}});
+      fc2.parts.push_back({expert + (mixtral ? "w2.weight" : "down_proj.weight"), {hidden, ffn}});
+    }
+    result_.push_back(std::move(fc1));
+    result_.push_back(std::move(fc2));
+    const int64_t shared = m_.moe_shared_expert_intermediate_size;
+    if (shared == 0) return;
+    const std::string theirs = theirs_ + mlp + "shared_expert.";
+    result_.push_back(
+        {weight(Role::shared_expert_fc1),
+         {2 * shared, hidden},
+         {{theirs + "gate_proj.weight", {shared, hidden}}, {theirs + "up_proj.weight", {shared, hidden}}}});
+    add(weight(Role::shared_expert_fc2), mlp + "shared_expert.down_proj.weight", {hidden, shared});
+    add(weight(Role::shared_expert_gate), mlp + "shared_expert_gate.weight", {1, hidden});
+  }
+
   void mlp() {
+    if (m_.has_experts(layer_)) return experts();
     const int64_t hidden = m_.hidden_size, ffn = m_.ffn_hidden_size;
     const std::string mlp = theirs_ + "mlp.";
     if (m_.add_mlp_bias) {

@@ -13,6 +13,10 @@
 //   final_layernorm.*                      model.norm.weight                        ln_f.*
 //   output_layer.weight (if not tied)      lm_head.weight                           lm_head.weight
 //
+//   layers.N.mlp.router.weight             mlp.gate (Mixtral: block_sparse_moe.gate)
+//   layers.N.mlp.experts.linear_fc1.weight mlp.experts.E.gate_proj | up_proj of expert 0, expert 1, ... (w1 | w3)
+//   layers.N.mlp.experts.linear_fc2.weight mlp.experts.E.down_proj of expert 0, expert 1, ... (w2)
+//
 // Qwen3, OLMo 2 and Gemma 3 have q_norm and k_norm (self_attention.q_layernorm, k_layernorm) in addition to Llama's
 // tensors; the layer norms of OLMo 2 and Gemma 3 have other names. Phi-3 has qkv_proj and gate_up_proj, as te-train.
 // GPT-NeoX has the same parts as GPT-2 under other names, not transposed, and stores q, k and v head by head.

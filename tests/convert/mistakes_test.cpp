@@ -105,6 +105,11 @@ TEST(ConfigJson, RefusesUnsupportedModels) {
       {"qwen2",
        {{"layer_types", {"full_attention", "sliding_attention"}}},
        "layer_types must all be full_attention"},
+      {"llama", {{"architectures", {"DeepseekV3ForCausalLM"}}}, "which have multi-head latent attention"},
+      {"llama", {{"architectures", {"GptOssForCausalLM"}}}, "which has attention sinks and MXFP4 experts"},
+      {"qwen3_moe", {{"decoder_sparse_step", 2}}, "decoder_sparse_step is 2, must be 1"},
+      {"qwen3_moe", {{"mlp_only_layers", {1}}}, "must list the first layers in order"},
+      {"olmoe", {{"clip_qkv", 8.0}}, "clip_qkv must be null"},
       {"gpt2", {{"activation_function", "quick_gelu"}}, "activation_function is \"quick_gelu\""},
       {"gpt2", {{"scale_attn_by_inverse_layer_idx", true}}, "scales the scores of all layers equally"},
       {"gpt2", {{"scale_attn_weights", false}}, "scale_attn_weights is false, must be true"},
@@ -361,6 +366,16 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       llama, [](ModelConfig& m) { m.sliding_window = 5, m.add_mlp_bias = true; }, "model.sliding_window");
   refused(
       llama, [](ModelConfig& m) { m.rotary_percent = 0.5, m.add_qkv_bias = true; }, "model.rotary_percent");
+  const config::ModelConfig mixtral = convert::read_hugging_face_config(fixture("mixtral") / "config.json");
+  refused(
+      mixtral, [](ModelConfig& m) { m.moe_router_score_function = config::MoeScoreFunction::sigmoid; },
+      "a sigmoid router");
+  refused(
+      mixtral, [](ModelConfig& m) { m.moe_shared_expert_intermediate_size = 4; }, "a shared expert");
+  refused(
+      mixtral, [](ModelConfig& m) { m.moe_router_norm_topk_prob = false; }, "Mixtral has neither");
+  refused(
+      mixtral, [](ModelConfig& m) { m.first_k_dense = 1; }, "layers without experts");
 }
 
 TEST(OutputFolder, IsCompleteOrAbsent) {

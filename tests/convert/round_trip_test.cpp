@@ -110,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, RoundTrip,
                          ::testing::Values("llama", "llama3_tied_bf16", "llama_biases_yarn", "qwen2", "qwen3",
                                            "mistral_window", "olmo2", "phi3_partial", "gpt_neox",
                                            "gpt_neox_sequential", "gpt2", "gpt2_untied_bf16", "gpt2_relu",
-                                           "qwen3_windows", "gemma3", "gemma3_bf16"),
+                                           "qwen3_windows", "gemma3", "gemma3_bf16", "mixtral", "qwen2_moe",
+                                           "qwen3_moe", "olmoe"),
                          [](const auto& info) { return std::string(info.param); });
 
 // transformers wrote the fixture in shards of 20 KB. With a limit of 8 KB, embedding and output layer each exceed the

@@ -130,7 +130,7 @@ MODELS = {
     ),
     "mixtral": (
         "mixtral",
-        SQUARE | {"rope_parameters": ROPE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+        LLAMA | {"rope_parameters": ROPE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
     ),
     "qwen2_moe": (
         "qwen2_moe",

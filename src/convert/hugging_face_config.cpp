@@ -27,6 +27,7 @@ constexpr int64_t kMaxLayers = 10000;
 
 /// Defaults of a transformers class for keys that its config.json lacks.
 struct Defaults {
+  int64_t intermediate_size = 0;           ///< 0: the key is required
   int64_t num_key_value_heads = kDerived;  ///< num_attention_heads
   int64_t head_dim = kDerived;             ///< hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
@@ -50,9 +51,9 @@ Defaults defaults_of(Architecture architecture) {
     case Architecture::mixtral:
       return {.num_key_value_heads = 8, .max_position_embeddings = 131072, .rms_norm_eps = 1e-5};
     case Architecture::qwen2_moe:
-      return {.num_key_value_heads = 16, .max_position_embeddings = 32768};
+      return {.intermediate_size = 5632, .num_key_value_heads = 16, .max_position_embeddings = 32768};
     case Architecture::qwen3_moe:
-      return {.num_key_value_heads = 4, .max_position_embeddings = 32768};
+      return {.intermediate_size = 6144, .num_key_value_heads = 4, .max_position_embeddings = 32768};
     case Architecture::olmoe:
       return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
     case Architecture::gemma3:
@@ -215,9 +216,10 @@ void read_expert_layers(const JsonKeys& keys, ModelConfig& model) {
 void read_experts(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
   const bool mixtral = architecture == Architecture::mixtral, olmoe = architecture == Architecture::olmoe;
   const bool qwen2 = architecture == Architecture::qwen2_moe;
+  // Either name is read by Mixtral, which writes num_local_experts, and by Qwen3-MoE and OLMoE; the other one wins.
   const char* count = mixtral ? "num_local_experts" : "num_experts";
-  // transformers reads either name.
-  if (keys.given("num_local_experts") || mixtral) count = "num_local_experts";
+  const char* other = mixtral ? "num_experts" : "num_local_experts";
+  if (!qwen2 && keys.given(other)) count = other;
   model.num_moe_experts = keys.integer(count, mixtral ? 8 : qwen2 ? 60 : olmoe ? 64 : 128);
   model.moe_router_topk = keys.integer("num_experts_per_tok", mixtral ? 2 : qwen2 ? 4 : 8);
   model.moe_ffn_hidden_size = model.ffn_hidden_size;
@@ -233,7 +235,8 @@ void read_experts(const JsonKeys& keys, Architecture architecture, ModelConfig& 
   if (olmoe && keys.has("clip_qkv"))
     keys.refuse("clip_qkv", "must be null", "te-train does not clip queries and keys");
   // Settings of training.
-  keys.without_effect({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "num_experts"});
+  keys.without_effect({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "num_experts",
+                       "num_local_experts"});
 }
 
 // Llama and similar models: RMSNorm, RoPE, SwiGLU (Gemma: GeGLU).
@@ -243,7 +246,10 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   model.family = config::Family::llama;
   model.num_layers = keys.integer("num_hidden_layers");
   model.hidden_size = keys.integer("hidden_size");
-  model.ffn_hidden_size = keys.integer("intermediate_size");
+  // Only layers without experts use it in Qwen2-MoE and Qwen3-MoE, so it may be missing.
+  model.ffn_hidden_size = absent.intermediate_size > 0
+                              ? keys.integer("intermediate_size", absent.intermediate_size)
+                              : keys.integer("intermediate_size");
   read_heads(keys, absent, model);
   model.vocab_size = keys.integer("vocab_size");
   model.max_position_embeddings = keys.integer("max_position_embeddings", absent.max_position_embeddings);

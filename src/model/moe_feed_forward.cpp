@@ -52,11 +52,22 @@ bool accumulates(Parameter* weight) {
 }
 
 void gemm_wgrad(const Context& context, const Tensor& dy, const Tensor& x, Parameter* weight) {
+  if (!weight->trainable) return;
   kernels::gemm(context,
                 {.a = dy, .b = x, .out = weight->grad, .trans_a = true, .accumulate = accumulates(weight)});
 }
 
+void experts_wgrad(const Context& context, const Tensor& dy, const Tensor& x, const Tensor& offsets,
+                   Parameter* weight) {
+  if (!weight->trainable) return;
+  const ProfileLabel label(weight->name, "wgrad");
+  kernels::grouped_wgrad(
+      context,
+      {.a = {dy}, .b = {x}, .offsets = offsets, .out = weight->grad, .accumulate = accumulates(weight)});
+}
+
 void router_wgrad(const Context& context, const Tensor& dy, const Tensor& x, Parameter* weight) {
+  if (!weight->trainable) return;
   kernels::router_gemm(
       context, {.a = dy, .b = x, .out = weight->grad, .trans_a = true, .accumulate = accumulates(weight)});
 }
@@ -350,11 +361,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   if (recompute_input) run_activation(context, a);
   kernels::permute(context, {.x = dy, .source = a.source, .topk = rule_.topk, .rows = d_rows_});
   kernels::grouped_gemm(context, {.a = {d_rows_}, .b = {fc2_->value}, .offsets = a.offsets, .out = d_act_});
-  kernels::grouped_wgrad(context, {.a = {d_rows_},
-                                   .b = {a.act},
-                                   .offsets = a.offsets,
-                                   .out = fc2_->grad,
-                                   .accumulate = accumulates(fc2_)});
+  experts_wgrad(context, d_rows_, a.act, a.offsets, fc2_);
   if (has_shared()) shared_backward(context, dy, a);
   // 3'. Activation, in place, and the gradient of the probabilities.
   pass.begin_step(context, Step::activation_backward);
@@ -374,11 +381,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   pass.begin_step(context, Step::fc1_backward);
   if (recompute_input) recompute_input({.high_precision = a.input});
   kernels::permute(context, {.x = a.input, .source = a.source, .topk = rule_.topk, .rows = a.rows});
-  kernels::grouped_wgrad(context, {.a = {a.fc1_out},
-                                   .b = {a.rows},
-                                   .offsets = a.offsets,
-                                   .out = fc1_->grad,
-                                   .accumulate = accumulates(fc1_)});
+  experts_wgrad(context, a.fc1_out, a.rows, a.offsets, fc1_);
   kernels::grouped_gemm(context,
                         {.a = {a.fc1_out}, .b = {fc1_->value}, .offsets = a.offsets, .out = d_input_rows_});
   if (has_shared()) {

@@ -120,9 +120,14 @@ inline std::vector<ModelVariant> model_variants() {
        [](ModelConfig& m) {
          m.qk_norm = config::QkNorm::projection, m.norm_placement = config::NormPlacement::post;
        }},
-      {"gpt_neox", Family::gpt, [](ModelConfig& m) {
+      {"gpt_neox", Family::gpt,
+       [](ModelConfig& m) {
          m.position_embedding = config::PositionEmbedding::rope, m.rotary_percent = 0.5;
          m.parallel_residual = true, m.activation = config::Activation::gelu_exact;
+       }},
+      {"experts", Family::llama, [](ModelConfig& m) {
+         set_experts(m);
+         m.moe_ffn_hidden_size = 48, m.moe_shared_expert_intermediate_size = 32;  // multiples of 16, for FP8
        }}};
 }
 

@@ -37,6 +37,13 @@ Config gpu_config(Family family, Fp8Mode mode, Fp8Recipe recipe = Fp8Recipe::del
   return config;
 }
 
+/// Sizes that the GEMMs of cuBLASLt accept in every precision.
+void set_gpu_experts(config::ModelConfig& model) {
+  testing::set_experts(model);
+  model.moe_ffn_hidden_size = 96;
+  model.moe_shared_expert_intermediate_size = 64;
+}
+
 std::vector<Config> all_configs() {
   std::vector<Config> configs;
   for (Family family : {Family::gpt, Family::llama}) {
@@ -66,6 +73,10 @@ std::vector<Config> all_configs() {
   // The head_dim of Gemma's smaller models.
   configs.push_back(configs.back());
   configs.back().model.kv_channels = 256;
+  // Each token uses all experts: the backends round differently, and with fewer some tokens would use others.
+  configs.push_back(gpu_config(Family::llama, Fp8Mode::off));
+  set_gpu_experts(configs.back().model);
+  configs.back().model.moe_router_topk = configs.back().model.num_moe_experts;
   return configs;
 }
 
@@ -85,6 +96,7 @@ std::vector<Config> fp32_configs() {
   testing::set_gemma3(gemma);
   gemma.sliding_window = 48;
   gemma.kv_channels = 256;
+  set_gpu_experts(add(Family::llama).model);
   return configs;
 }
 

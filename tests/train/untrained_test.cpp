@@ -74,6 +74,11 @@ const TrainedForm kTrainedForms[] = {
        c.training.recompute = config::Recompute::selective;
        c.optimizer.exp_avg_dtype = c.optimizer.exp_avg_sq_dtype = config::MomentDType::fp8;
      }},
+    {"llama_experts_bf16", Family::llama,
+     [](config::Config& c) {
+       c.precision.dtype = ComputeDType::bf16;
+       set_experts(c.model);
+     }},
 };
 
 config::Config config_of_form(const TrainedForm& form) {

@@ -25,6 +25,7 @@
 #include "parallel/placement.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
+#include "planner/cost_trace.h"
 #include "train/data_check.h"
 #include "train/decoded_samples.h"
 #include "train/decoded_tasks.h"
@@ -38,7 +39,6 @@
 #include "train/signals.h"
 #include "train/start_screen.h"
 #include "train/state_copy.h"
-#include "train/summary.h"
 #include "train/trainer.h"
 #include "version/version.h"
 
@@ -195,6 +195,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       .placement = placement,
       .provenance = start.provenance,
       .attention = trainer.model().attention_kernels(context),
+      .gemms = te::planner::trace_gemms(config, context),
       .program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12)),
       .config_path = start.config_path,
       .ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : ""};

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "core/memory_plan.h"
 #include "core/profile.h"
+#include "kernels/gemm/gemm_activation.h"
 #include "model/model_stage.h"
 #include "optim/optimizer.h"
 #include "parallel/groups.h"
@@ -147,6 +149,75 @@ struct Inputs {
   PlannedTensor tokens, targets, document_start, loss_sum;
 };
 
+/// One stage with memory for the passes of a microbatch, which a context only traces.
+class TracedStage {
+ public:
+  TracedStage(const config::Config& config, std::function<void(const OpCall&)> listener, bool deferred_wgrad)
+      : trace_(std::move(listener)),
+        context_(Context::trace(trace_, train::execution_options(config))),
+        deferred_wgrad_(deferred_wgrad),
+        groups_(planned_groups(config, 1)),
+        stage_(config, groups_) {
+    stage_.plan(plan_, context_, {.activations = {1}, .wgrad = deferred_wgrad ? 1 : 0});
+    inputs_.emplace(plan_, stage_.dims());
+    memory_ = plan_.allocate(context_);
+    stage_.parameters().bind(context_);
+    stage_.weights_changed();
+    if (config.data.document_mask) pass_.document_start = inputs_->document_start;
+  }
+
+  model::ModelStage& stage() { return stage_; }
+  const MemoryPlan& plan() const { return plan_; }
+  void forward() {
+    stage_.forward(context_, place(), inputs_->tokens, inputs_->targets, 1.0f, inputs_->loss_sum, {}, pass_);
+  }
+  void backward() { stage_.backward(context_, place(), inputs_->tokens, pass_); }
+  void wgrad() {
+    if (deferred_wgrad_) stage_.wgrad(context_, place(), pass_);
+  }
+  /// Memory for activations of a stage that keeps `wgrads` microbatches until their deferred wgrad.
+  int64_t activation_bytes(const config::Config& config, int wgrads) const {
+    model::ModelStage other(config, groups_);
+    MemoryPlan planned;
+    other.plan(planned, context_, {.activations = {1}, .wgrad = wgrads});
+    return planned.bytes(MemoryKind::activations);
+  }
+
+ private:
+  model::MicrobatchSlot place() const { return {0, 0, deferred_wgrad_ ? 0 : -1}; }
+  CostTrace trace_;
+  const Context context_;
+  const bool deferred_wgrad_;
+  const parallel::Groups groups_;
+  model::ModelStage stage_;
+  MemoryPlan plan_;
+  std::optional<Inputs> inputs_;
+  DeviceBuffer memory_;
+  model::Pass pass_;
+};
+
+/// What computes a call; empty if it is no GEMM.
+std::optional<train::GemmUse> gemm_of(const OpCall& call, const Context& context) {
+  const auto use = [&](const auto& args, DType dtype) -> train::GemmUse {
+    const size_t space = call.label.find(' ');
+    const bool tf32 = dtype == DType::f32 && context.is_cuda() && context.options().tf32;
+    return {.precision = is_fp8(dtype)          ? "FP8"
+                         : dtype == DType::bf16 ? "BF16"
+                         : dtype == DType::f16  ? "FP16"
+                         : tf32                 ? "TF32"
+                                                : "FP32",
+            .pass = call.label.substr(call.label.rfind(' ') + 1),
+            .kernels = kernels::gemm_kernels(context, args),
+            .linears = {call.label.substr(0, space)}};
+  };
+  if (const auto* args = std::any_cast<kernels::Gemm>(&call.args)) return use(*args, args->a.dtype());
+  if (const auto* args = std::any_cast<kernels::GemmActivationForward>(&call.args))
+    return use(*args, args->a.dtype());
+  if (const auto* args = std::any_cast<kernels::GemmActivationBackward>(&call.args))
+    return use(*args, args->a.dtype);
+  return std::nullopt;
+}
+
 }  // namespace
 
 Work& Work::operator+=(const Work& other) {
@@ -158,50 +229,38 @@ Work& Work::operator+=(const Work& other) {
 MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad) {
   const config::Config config = stage_config(given, 1);
   const GroupTopology topology(config.parallel, cluster);
-  const parallel::Groups groups = planned_groups(config, 1);
   std::optional<CostsByLayer> units;
   Work LayerCost::*part = nullptr;
-  CostTrace trace([&](const OpCall& call) {
-    if (part != nullptr) units->of(call).*part += work_of(call, config.parallel, topology, cluster.gpu);
-  });
-  const Context context = Context::trace(trace, train::execution_options(config));
-  model::ModelStage stage(config, groups);
-  MemoryPlan plan;
-  stage.plan(plan, context, {.activations = {1}, .wgrad = deferred_wgrad ? 1 : 0});
-  const Inputs inputs(plan, stage.dims());
-  const DeviceBuffer memory = plan.allocate(context);
-
+  TracedStage traced(
+      config,
+      [&](const OpCall& call) {
+        if (part != nullptr) units->of(call).*part += work_of(call, config.parallel, topology, cluster.gpu);
+      },
+      deferred_wgrad);
+  model::ModelStage& stage = traced.stage();
   units.emplace(stage.parameters(), config.model.num_layers);
-  stage.parameters().bind(context);
   stage.set_hooks(
       {.before_parameters = [&](const Context&, int64_t begin, int64_t, int) { units->enter(begin); },
        .before_wgrads = [&](const Context&, int64_t begin, int64_t) { units->enter(begin); },
        .gradients_ready = {}});
-  model::Pass pass;
-  if (config.data.document_mask) pass.document_start = inputs.document_start;
-  const model::MicrobatchSlot place{0, 0, deferred_wgrad ? 0 : -1};
   const auto run = [&](Work LayerCost::*forward, Work LayerCost::*backward, Work LayerCost::*wgrad) {
     part = forward;
-    stage.forward(context, place, inputs.tokens, inputs.targets, 1.0f, inputs.loss_sum, {}, pass);
+    traced.forward();
     part = backward;
-    stage.backward(context, place, inputs.tokens, pass);
+    traced.backward();
     part = wgrad;
-    if (deferred_wgrad) stage.wgrad(context, place, pass);
+    traced.wgrad();
   };
-  stage.weights_changed();
   run(&LayerCost::first_forward, nullptr, nullptr);
   run(&LayerCost::forward, &LayerCost::backward, &LayerCost::wgrad);
 
   MicrobatchCost passes{
       .embedding = units->embedding_, .head = units->head_, .layers = std::move(units->layers_)};
-  passes.activation_bytes = plan.bytes(MemoryKind::activations) / config.model.num_layers;
+  const int64_t activation_bytes = traced.plan().bytes(MemoryKind::activations);
+  passes.activation_bytes = activation_bytes / config.model.num_layers;
   if (deferred_wgrad) {
-    model::ModelStage other(config, groups);
-    MemoryPlan twice;
-    other.plan(twice, context, {.activations = {1}, .wgrad = 2});
     passes.deferred_wgrad_bytes =
-        (twice.bytes(MemoryKind::activations) - plan.bytes(MemoryKind::activations)) /
-        config.model.num_layers;
+        (traced.activation_bytes(config, 2) - activation_bytes) / config.model.num_layers;
     passes.activation_bytes -= passes.deferred_wgrad_bytes;
   }
   // The output layer keeps two more tensors of the residual stream's size.
@@ -209,6 +268,29 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
                              static_cast<int64_t>(dtype_size(stage.dims().dtype)) / config.model.num_layers;
   if (layers_are_alike(config)) passes.layers = {passes.layers[passes.layers.size() / 2]};
   return passes;
+}
+
+std::vector<train::GemmUse> trace_gemms(const config::Config& given, const Context& context) try {
+  std::vector<train::GemmUse> uses;
+  TracedStage traced(
+      stage_config(given, 1),
+      [&](const OpCall& call) {
+        std::optional<train::GemmUse> use = gemm_of(call, context);
+        if (!use) return;
+        const auto same = std::find_if(uses.begin(), uses.end(), [&](const train::GemmUse& other) {
+          return other.precision == use->precision && other.pass == use->pass &&
+                 other.kernels == use->kernels;
+        });
+        if (same == uses.end()) return uses.push_back(std::move(*use));
+        if (std::find(same->linears.begin(), same->linears.end(), use->linears[0]) == same->linears.end())
+          same->linears.push_back(use->linears[0]);
+      },
+      false);
+  traced.forward();
+  traced.backward();
+  return uses;
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int data) {

@@ -9,6 +9,7 @@
 
 #include "config/config.h"
 #include "planner/gpu.h"
+#include "train/summary.h"
 
 namespace te::planner {
 
@@ -43,6 +44,10 @@ struct MicrobatchCost {
 /// Traces parallel.tensor x context ranks. `deferred_wgrad`: weight gradients are deferred (zero_bubble). Other
 /// dimensions of the layout are ignored. The config must be valid.
 MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad);
+
+/// The GEMMs of a microbatch's passes, traced likewise, and the kernels that the device of `context` runs for them.
+/// Empty if the plan exceeds the address space.
+std::vector<train::GemmUse> trace_gemms(const config::Config& given, const Context& context);
 
 /// Seconds of the update (gradient norm, moments, parameters) without data-parallel communication, in proportion to
 /// what a rank holds.

@@ -11,7 +11,6 @@
 #include "train/execution.h"
 #include "train/flops.h"
 #include "train/run_file.h"
-#include "train/summary.h"
 
 namespace te::train {
 
@@ -92,8 +91,9 @@ std::string summary(const StartInfo& info, bool tables) {
   return device_summary(info.context) + model_summary(info.config, info.parameters, tables) +
          batch_summary(info.config) + model::pipeline_summary(info.config) +
          precision_summary(info.config, info.context) + attention_summary(info.config, info.attention) +
-         gather_summary(info.parameters) + memory_summary(info.plan, info.context, tables) +
-         offload_summary(info.plan, info.config) + config_notes(info.config) + ranks_note(info);
+         gemm_summary(info.gemms) + gather_summary(info.parameters) +
+         memory_summary(info.plan, info.context, tables) + offload_summary(info.plan, info.config) +
+         config_notes(info.config) + ranks_note(info);
 }
 
 /// "  section  name value, name value".

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "config/provenance.h"
@@ -11,6 +12,7 @@
 #include "model/model_stage.h"
 #include "parallel/placement.h"
 #include "parallel/process_grid.h"
+#include "train/summary.h"
 
 namespace te::train {
 
@@ -23,6 +25,7 @@ struct StartInfo {
   const parallel::Placement& placement;
   const config::Provenance& provenance;                                  ///< of the config
   kernels::AttentionKernels attention = kernels::AttentionKernels::cpu;  ///< of this rank's stage
+  std::vector<GemmUse> gemms;                                            ///< of one microbatch
   std::string program;                                                   ///< "te-train 0.1.0 (commit)"
   std::string config_path;                                               ///< as on the command line
   std::string ranks;  ///< heading and one line per rank; empty for one rank

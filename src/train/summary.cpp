@@ -1,6 +1,9 @@
 #include "train/summary.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "config/precision_overrides.h"
@@ -238,6 +241,81 @@ std::string attention_summary(const config::Config& config, kernels::AttentionKe
       "  note: attention does not run on tensor cores, which are many times faster: neither te-train nor "
       "cuDNN has a kernel for all of {}\n",
       what);
+}
+
+namespace {
+
+std::string_view kernel_text(kernels::GemmKernels kernels) {
+  using kernels::GemmKernels;
+  switch (kernels) {
+    case GemmKernels::hopper:
+      return "te-train's kernels for Hopper";
+    case GemmKernels::few_rows:
+      return "te-train's kernel for few rows";
+    case GemmKernels::cublaslt:
+      return "cuBLASLt";
+    case GemmKernels::cublaslt_unaligned:
+      return "cuBLASLt without TMA";
+    case GemmKernels::cublaslt_fp32:
+      return "cuBLASLt on FP32 units";
+    case GemmKernels::openblas:
+      return "OpenBLAS";
+    case GemmKernels::fp8_reference:
+      return "te-train's FP8 reference";
+  }
+  return "";
+}
+
+bool uses_one_kernel(const std::vector<GemmUse>& uses) {
+  return std::all_of(uses.begin(), uses.end(),
+                     [&](const GemmUse& use) { return use.kernels == uses.front().kernels; });
+}
+
+/// "fprop K1 (linear_fc1), K2 (linear_qkv); dgrad K2", or "K2" if all passes have the same kernels.
+std::string kernels_by_pass(const std::vector<GemmUse>& uses) {
+  if (uses_one_kernel(uses)) return std::string(kernel_text(uses.front().kernels));
+  std::string text;
+  for (const char* pass : {"fprop", "dgrad", "wgrad"}) {
+    std::vector<GemmUse> of_pass;
+    std::copy_if(uses.begin(), uses.end(), std::back_inserter(of_pass),
+                 [&](const GemmUse& use) { return use.pass == pass; });
+    for (const GemmUse& use : of_pass) {
+      const bool first = &use == &of_pass.front();
+      text += !first ? ", " : fmt::format("{}{} ", text.empty() ? "" : "; ", pass);
+      text += kernel_text(use.kernels);
+      if (of_pass.size() > 1) text += fmt::format(" ({})", fmt::join(use.linears, ", "));
+    }
+  }
+  return text;
+}
+
+/// A note with the GEMMs that `kernels` compute and the remedy; empty if there are none.
+std::string slow_gemm_note(const std::vector<GemmUse>& uses, kernels::GemmKernels kernels,
+                           std::string_view remedy) {
+  std::string gemms;
+  for (const GemmUse& use : uses)
+    if (use.kernels == kernels)
+      gemms += fmt::format("{}{} of {}", gemms.empty() ? "" : ", ", use.pass, fmt::join(use.linears, ", "));
+  return gemms.empty() ? "" : fmt::format("  note: slow GEMMs: {}: {}\n", gemms, remedy);
+}
+
+}  // namespace
+
+std::string gemm_summary(const std::vector<GemmUse>& uses) {
+  std::map<std::string, std::vector<GemmUse>> by_precision;
+  for (const GemmUse& use : uses) by_precision[use.precision].push_back(use);
+  std::string text;
+  for (auto precision = by_precision.rbegin(); precision != by_precision.rend(); ++precision)
+    text += fmt::format("{}{}: {}\n", text.empty() ? "gemm: " : "  ", precision->first,
+                        kernels_by_pass(precision->second));
+  return text +
+         slow_gemm_note(uses, kernels::GemmKernels::cublaslt_fp32,
+                        "FP32 does not run on tensor cores, which are many times faster; precision.tf32 and "
+                        "precision.dtype: bf16 do") +
+         slow_gemm_note(
+             uses, kernels::GemmKernels::cublaslt_unaligned,
+             "rows of the matrices are not multiples of 16 bytes, so TMA cannot load them; make the "
+             "model's dimensions and model.make_vocab_size_divisible_by multiples of 16");
 }
 
 std::string config_notes(const config::Config& config) {

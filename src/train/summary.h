@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "kernels/gemm/gemm.h"
 #include "model/model_stage.h"
 
 namespace te::train {
@@ -21,6 +23,16 @@ std::string with_separators(int64_t value);
 
 /// The attention kernels used on a GPU, with a note if they are the slow ones. Empty on the CPU.
 std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention);
+
+/// GEMMs of one pass and precision that the same kernels compute.
+struct GemmUse {
+  std::string precision;  ///< "FP8"
+  std::string pass;       ///< "fprop", "dgrad" or "wgrad"
+  kernels::GemmKernels kernels = kernels::GemmKernels::openblas;
+  std::vector<std::string> linears;  ///< "linear_qkv"
+};
+/// One line per precision: the kernels of each pass, with a note for the slow ones.
+std::string gemm_summary(const std::vector<GemmUse>& uses);
 
 std::string device_summary(const Context& context);
 /// One line: the whole model's shape, and this rank's parameters if it does not hold all. `tables`: also the whole

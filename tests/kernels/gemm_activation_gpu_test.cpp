@@ -96,6 +96,9 @@ TEST(GemmActivationGpu, FusedKernelSupportsItsProblems) {
     const bool is_fused = !c.bias || c.kind == ActivationKind::gelu;
     EXPECT_EQ(cuda::gemm_activation_forward(gpu, operands.forward()), is_fused);
     EXPECT_EQ(cuda::gemm_activation_backward(gpu, operands.backward()), is_fused);
+    const GemmKernels expected = is_fused ? GemmKernels::hopper : GemmKernels::cublaslt;
+    EXPECT_EQ(gemm_kernels(gpu, operands.forward()), expected);
+    EXPECT_EQ(gemm_kernels(gpu, operands.backward()), expected);
   }
   for (const GemmActivationCase& c : other_cases()) {
     SCOPED_TRACE(c.name());
@@ -103,10 +106,18 @@ TEST(GemmActivationGpu, FusedKernelSupportsItsProblems) {
     EXPECT_FALSE(cuda::gemm_activation_forward(gpu, operands.forward()));
     EXPECT_FALSE(cuda::gemm_activation_backward(gpu, operands.backward()));
     EXPECT_FALSE(cuda::gemm_activation_few_rows(gpu, operands.forward()));
+    EXPECT_NE(gemm_kernels(gpu, operands.forward()), GemmKernels::hopper);
+    if (c.dtype == DType::f32) {
+      EXPECT_EQ(gemm_kernels(gpu, operands.forward()), GemmKernels::cublaslt_fp32);
+    } else if (c.k % 8 != 0) {
+      EXPECT_EQ(gemm_kernels(gpu, operands.forward()), GemmKernels::cublaslt_unaligned);
+    }
   }
   for (const GemmActivationCase& c : few_rows_cases()) {
     SCOPED_TRACE(c.name());
-    EXPECT_TRUE(cuda::gemm_activation_few_rows(gpu, GemmActivationOperands(gpu, c).forward()));
+    const GemmActivationOperands operands(gpu, c);
+    EXPECT_TRUE(cuda::gemm_activation_few_rows(gpu, operands.forward()));
+    EXPECT_EQ(gemm_kernels(gpu, operands.forward()), GemmKernels::few_rows);
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "config/pipeline_split.h"
 #include "core/profile.h"
 #include "cost/op_cost.h"
@@ -218,6 +220,62 @@ TEST(CostTrace, UpdateOfOffloadedState) {
   EXPECT_NEAR(state.host_bytes, 10.0 / 4, 0.01);  // remainders, too
   EXPECT_NEAR(state.per_parameter / plain.per_parameter, 1.0, 0.05);
 }
+
+std::vector<std::string> described(const std::vector<train::GemmUse>& uses) {
+  std::vector<std::string> lines;
+  for (const train::GemmUse& use : uses)
+    lines.push_back(fmt::format("{} {} {}: {}", use.precision, use.pass, static_cast<int>(use.kernels),
+                                fmt::join(use.linears, " ")));
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+// Every GEMM of the passes is listed once per pass and precision, with the kernels of the device that will run them.
+TEST(CostTrace, GemmsAndTheirKernels) {
+  const Context cpu = Context::cpu();
+  const int openblas = static_cast<int>(kernels::GemmKernels::openblas),
+            reference = static_cast<int>(kernels::GemmKernels::fp8_reference);
+  const auto line = [](const char* use, int kernels, const char* linears) {
+    return fmt::format("{} {}: {}", use, kernels, linears);
+  };
+  EXPECT_EQ(described(trace_gemms(small_config({"precision.fp8=hybrid"}), cpu)),
+            (std::vector<std::string>{
+                line("BF16 dgrad", openblas, "output_layer"), line("BF16 fprop", openblas, "output_layer"),
+                line("BF16 wgrad", openblas, "output_layer"),
+                line("FP8 dgrad", reference, "linear_fc2 linear_fc1 linear_proj linear_qkv"),
+                line("FP8 fprop", reference, "linear_qkv linear_proj linear_fc1 linear_fc2"),
+                line("FP8 wgrad", reference, "linear_fc2 linear_fc1 linear_proj linear_qkv")}));
+  const auto fp16 = trace_gemms(small_config({"precision.dtype=fp16"}), cpu);
+  EXPECT_EQ(fp16.size(), 3u);
+  for (const train::GemmUse& use : fp16) EXPECT_EQ(use.precision, "FP16");
+}
+
+#ifdef TE_WITH_CUDA
+TEST(CostTrace, GemmsAndTheirKernelsGpu) {
+  TE_REQUIRE_GPU();
+  using kernels::GemmKernels;
+  const Context gpu = Context::cuda(0);
+  const auto find = [](const std::vector<train::GemmUse>& uses, const char* pass, const char* linear) {
+    for (const train::GemmUse& use : uses)
+      if (use.pass == pass && std::find(use.linears.begin(), use.linears.end(), linear) != use.linears.end())
+        return use;
+    return train::GemmUse{};
+  };
+  const auto uses = trace_gemms(testing::shipped_config("gpt2_124m_fp8"), gpu);
+  EXPECT_EQ(find(uses, "fprop", "linear_fc1").precision, "FP8");
+  EXPECT_EQ(find(uses, "fprop", "linear_fc1").kernels, GemmKernels::hopper);
+  EXPECT_EQ(find(uses, "fprop", "linear_qkv").kernels, GemmKernels::cublaslt);
+  EXPECT_EQ(find(uses, "fprop", "output_layer").precision, "BF16");
+  const auto bf16 = trace_gemms(testing::shipped_config("gpt2_124m_bf16"), gpu);
+  EXPECT_EQ(find(bf16, "dgrad", "linear_fc2").kernels, GemmKernels::hopper);
+  EXPECT_EQ(find(bf16, "wgrad", "linear_fc2").kernels, GemmKernels::cublaslt);
+  const auto fp32 = trace_gemms(small_config({"precision.dtype=fp32"}), gpu);
+  for (const train::GemmUse& use : fp32) EXPECT_EQ(use.kernels, GemmKernels::cublaslt_fp32);
+  const auto unpadded =
+      trace_gemms(small_config({"model.vocab_size=301", "model.make_vocab_size_divisible_by=1"}), gpu);
+  EXPECT_EQ(find(unpadded, "fprop", "output_layer").kernels, GemmKernels::cublaslt_unaligned);
+}
+#endif
 
 // AdamW reads and writes two moments, the remainder and the weight, and reads the gradient, also for its norm.
 TEST(CostTrace, UpdateOfAParameter) {

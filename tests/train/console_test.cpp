@@ -151,7 +151,8 @@ TEST_F(ConsoleOfARun, RunFolderHasCompleteTables) {
   };
   EXPECT_EQ(values(again.out), values(yaml));
   const std::string start = testing::read_file(folder_.run_folder("a") + "/start.txt");
-  for (const char* part : {"linear_fc1", "optimizer moments", "buffers:\n", "layers.1.mlp"})
+  for (const char* part :
+       {"linear_fc1", "optimizer moments", "buffers:\n", "layers.1.mlp", "gemm: BF16: OpenBLAS\n"})
     TE_EXPECT_CONTAINS(start, part);
 }
 

@@ -228,6 +228,11 @@ void gemm(const Context& context, const Gemm& args) {
   gemm_cpu(args);
 }
 
+GemmKernels gemm_kernels(const Context& context, const Gemm& args) {
+  TE_ASK_CUDA(context, gemm_kernels, args);
+  return is_fp8(args.a.dtype()) ? GemmKernels::fp8_reference : GemmKernels::openblas;
+}
+
 int64_t gemm_flops(const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
   return 2 * m * n * k;

@@ -56,6 +56,19 @@ bool has_few_rows(const Gemm& args);
 /// has_few_rows().
 void gemm(const Context& context, const Gemm& args);
 
+/// What computes a GEMM.
+enum class GemmKernels : uint8_t {
+  hopper,              ///< te-train's kernels, fused with an activation (gemm_activation.h)
+  few_rows,            ///< te-train's kernel for up to kFewRows rows
+  cublaslt,            ///< on tensor cores
+  cublaslt_unaligned,  ///< cuBLASLt without TMA, which needs matrix rows of a multiple of 16 bytes
+  cublaslt_fp32,       ///< cuBLASLt on FP32 CUDA cores
+  openblas,            ///< on the CPU
+  fp8_reference,       ///< OpenBLAS after dequantization, on the CPU
+};
+/// The kernels that gemm() uses. Launches nothing and reads no memory.
+GemmKernels gemm_kernels(const Context& context, const Gemm& args);
+
 /// Floating-point operations of the GEMM: 2 m n k.
 int64_t gemm_flops(const Gemm& args);
 

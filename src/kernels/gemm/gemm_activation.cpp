@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernels/common/checks.h"
-#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation_cuda.h"
 
 namespace te::kernels {
@@ -69,6 +68,18 @@ void check_args(const char* op, const GemmActivationBackward& args) {
   check_no_overlap(op, y, {a, b, x});
 }
 
+Gemm gemm_of(const GemmActivationForward& args) {
+  return {.a = args.a,
+          .b = args.b,
+          .out = args.out,
+          .trans_b = true,
+          .bias = args.bias,
+          .fast_accumulation = args.fast_accumulation};
+}
+Gemm gemm_of(const GemmActivationBackward& args) {
+  return {.a = args.a, .b = args.b, .out = args.d_y};
+}
+
 }  // namespace
 
 void gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
@@ -79,12 +90,7 @@ void gemm_activation_forward(const Context& context, const GemmActivationForward
       (cuda::gemm_activation_few_rows(context, args) || cuda::gemm_activation_forward(context, args)))
     return;
 #endif
-  gemm(context, {.a = args.a,
-                 .b = args.b,
-                 .out = args.out,
-                 .trans_b = true,
-                 .bias = args.bias,
-                 .fast_accumulation = args.fast_accumulation});
+  gemm(context, gemm_of(args));
   activation_forward(
       context, {.kind = args.kind, .x = args.out, .y = args.y, .y_fp8 = args.y_fp8, .clamp = args.clamp});
 }
@@ -96,7 +102,7 @@ void gemm_activation_backward(const Context& context, const GemmActivationBackwa
   if (context.is_cuda() && cuda::gemm_activation_backward(context, args)) return;
 #endif
   if (args.y) activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y, .clamp = args.clamp});
-  gemm(context, {.a = args.a, .b = args.b, .out = args.d_y});
+  gemm(context, gemm_of(args));
   activation_backward(context, {.kind = args.kind,
                                 .x = args.x,
                                 .dy = args.d_y,
@@ -104,6 +110,21 @@ void gemm_activation_backward(const Context& context, const GemmActivationBackwa
                                 .dbias = args.dbias,
                                 .scratch = args.scratch,
                                 .clamp = args.clamp});
+}
+
+GemmKernels gemm_kernels(const Context& context, const GemmActivationForward& args) {
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda() && cuda::fits_few_rows(args)) return GemmKernels::few_rows;
+  if (context.is_cuda() && cuda::is_fused(context, args)) return GemmKernels::hopper;
+#endif
+  return gemm_kernels(context, gemm_of(args));
+}
+
+GemmKernels gemm_kernels(const Context& context, const GemmActivationBackward& args) {
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda() && cuda::is_fused(context, args)) return GemmKernels::hopper;
+#endif
+  return gemm_kernels(context, gemm_of(args));
 }
 
 }  // namespace te::kernels

@@ -22,7 +22,7 @@
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/activation/activation.h"
-#include "kernels/gemm/matrix.h"
+#include "kernels/gemm/gemm.h"
 
 namespace te::kernels {
 
@@ -58,5 +58,9 @@ struct GemmActivationBackward {
   float clamp = 0;  ///< as in activation.h
 };
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args);
+
+/// The kernels of the GEMM; the activation is a separate launch unless they are te-train's.
+GemmKernels gemm_kernels(const Context& context, const GemmActivationForward& args);
+GemmKernels gemm_kernels(const Context& context, const GemmActivationBackward& args);
 
 }  // namespace te::kernels

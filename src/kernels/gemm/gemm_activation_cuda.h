@@ -5,8 +5,14 @@
 
 namespace te::kernels::cuda {
 
-/// The functions return true after launching work that writes all outputs. They return false without launching anything
-/// if the kernel does not support this dtype, shape, alignment or device.
+/// Whether the kernels support this dtype, shape, alignment and device.
+bool is_fused(const Context& context, const GemmActivationForward& args);
+bool is_fused(const Context& context, const GemmActivationBackward& args);
+bool is_fused_fp8(const Context& context, const GemmActivationForward& args);
+bool fits_few_rows(const GemmActivationForward& args);
+
+/// The functions return true after launching work that writes all outputs, or false without launching anything if the
+/// kernel does not support the arguments.
 bool gemm_activation_forward(const Context& context, const GemmActivationForward& args);
 /// For a few rows (gemm_few_rows.cu).
 bool gemm_activation_few_rows(const Context& context, const GemmActivationForward& args);

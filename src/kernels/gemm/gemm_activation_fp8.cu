@@ -43,18 +43,21 @@ void launch_cast(const Context& context, const GemmActivationForward& args, cons
 
 }  // namespace
 
-bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args) {
+bool is_fused_fp8(const Context& context, const GemmActivationForward& args) {
   // gemm rejects other sizes with an error; a warp's 16 rows exist completely or not at all.
   if (args.a.rows() % 16 != 0 || args.b.rows() % 16 != 0) return false;
   if (!has_one_scale(args.a) || !has_one_scale(args.b) || !args.fast_accumulation ||
       !supports_forward(context, args, DType::e4m3))
     return false;
+  return args.y ? !args.y_fp8 && fits_tma_boxes(args.y) : suits_cast(args.y_fp8);
+}
+
+bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args) {
+  if (!is_fused_fp8(context, args)) return false;
   if (args.y) {
-    if (args.y_fp8 || !fits_tma_boxes(args.y)) return false;
     launch_forward<E4m3Operands, StoredResult>(context, args, {.y = args.y});
     return true;
   }
-  if (!suits_cast(args.y_fp8)) return false;
   const int64_t rows = args.a.rows(), ffn = args.b.rows() / (is_gated(args.kind) ? 2 : 1);
   const auto first = [&](const Fp8TileTarget& target, unsigned) { launch_cast(context, args, target); };
   const auto requantize_tiles = [&](const Fp8TileTarget& target) {

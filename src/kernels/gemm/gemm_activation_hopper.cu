@@ -9,21 +9,30 @@ using namespace fused;
 
 static_assert(kRows == kColumnSumRows, "quantize_scratch_elements counts one partial sum per tile row");
 
+bool is_fused(const Context& context, const GemmActivationForward& args) {
+  if (args.a.layout != ScaleLayout::none) return is_fused_fp8(context, args);
+  return !args.y_fp8 && fits_tma_boxes(args.y) && supports_forward(context, args, DType::bf16);
+}
+
 bool gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
   if (args.a.layout != ScaleLayout::none) return gemm_activation_fp8(context, args);
-  if (args.y_fp8 || !fits_tma_boxes(args.y) || !supports_forward(context, args, DType::bf16)) return false;
+  if (!is_fused(context, args)) return false;
   launch_forward<Bf16Operands<Major::k>, StoredResult>(context, args, {.y = args.y});
   return true;
 }
 
-bool gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
-  const int64_t m = args.a.rows(), k = args.a.cols(), ffn = args.b.cols();
+bool is_fused(const Context& context, const GemmActivationBackward& args) {
   if (!has_epilogue(args.kind)) return false;
-  const bool gated = is_gated(args.kind);
   for (const Tensor& tensor : {args.a, args.b, args.x, args.dx, args.y ? args.y : args.dx})
     if (!fits_tma_boxes(tensor)) return false;
   // A bias before SwiGLU is rare, so its gradient is summed in a separate pass.
-  if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
+  return !(is_gated(args.kind) && args.dbias) && is_large(context, args.a.rows(), args.b.cols());
+}
+
+bool gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
+  if (!is_fused(context, args)) return false;
+  const int64_t m = args.a.rows(), k = args.a.cols(), ffn = args.b.cols();
+  const bool gated = is_gated(args.kind);
   using Operands = Bf16Operands<Major::mn>;
   GemmParams params = params_of(m, ffn, k, Operands::kDepth, kColumns);
   params.partial = args.dbias ? args.scratch.as<float>() : nullptr;

@@ -419,6 +419,18 @@ const Plan& plan_of(const Context& context, const Gemm& args) {
 
 }  // namespace
 
+GemmKernels gemm_kernels(const Context& context, const Gemm& args) {
+  if (fits_few_rows(args)) return GemmKernels::few_rows;
+  if (args.a.dtype() == DType::f32 && !in_tf32(context, args)) return GemmKernels::cublaslt_fp32;
+  const auto suits_tma = [](const Tensor& tensor) {
+    const auto row_bytes = tensor.cols() * static_cast<int64_t>(dtype_size(tensor.dtype));
+    return row_bytes % 16 == 0 && alignment_of(tensor.data) >= 16;
+  };
+  return suits_tma(args.a.values) && suits_tma(args.b.values) && suits_tma(args.out)
+             ? GemmKernels::cublaslt
+             : GemmKernels::cublaslt_unaligned;
+}
+
 void gemm(const Context& context, const Gemm& args) {
   if (gemm_few_rows(context, args)) return;
   // A plan's descriptor holds the pointers of the current call, so planning and launching are one critical section.

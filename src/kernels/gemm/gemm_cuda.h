@@ -13,7 +13,10 @@ GemmSize gemm_size(const Gemm& args);
 
 namespace cuda {
 void gemm(const Context& context, const Gemm& args);
-/// Returns false, without launching anything, if the kernel does not support these rows, dtypes, sizes or alignments.
+GemmKernels gemm_kernels(const Context& context, const Gemm& args);
+/// Whether the kernel for few rows supports these rows, dtypes, sizes and alignments.
+bool fits_few_rows(const Gemm& args);
+/// Returns false, without launching anything, unless fits_few_rows().
 bool gemm_few_rows(const Context& context, const Gemm& args);
 /// out[r, c] = (accumulate ? out[r, c] : 0) + bias[c], for GEMMs whose bias cuBLASLt cannot add.
 void prepare_bias(const Context& context, const Tensor& out, const Tensor& bias, bool accumulate);

@@ -223,12 +223,6 @@ void launch_by_type(const Context& context, const Gemm& args, const FewRowsParam
   launch<DType::e4m3, Out, true, NoActivation>(context, p);
 }
 
-bool fits(const Gemm& args) {
-  const int64_t row_bytes = args.a.cols() * static_cast<int64_t>(dtype_size(args.a.dtype()));
-  return has_few_rows(args) && row_bytes % 16 == 0 && is_aligned(args.a.values.data, 16) &&
-         is_aligned(args.b.values.data, 16) && args.a.layout != ScaleLayout::blocks;
-}
-
 FewRowsParams params_of(const Gemm& args) {
   FewRowsParams p{};
   p.a = args.a.values.as<uint4>();
@@ -250,10 +244,26 @@ FewRowsParams params_of(const Gemm& args) {
   return p;
 }
 
+/// The GEMM of the kernel with an activation.
+Gemm gemm_of(const GemmActivationForward& args) {
+  return {
+      .a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias, .early_b = args.early_b};
+}
+
 }  // namespace
 
+bool fits_few_rows(const Gemm& args) {
+  const int64_t row_bytes = args.a.cols() * static_cast<int64_t>(dtype_size(args.a.dtype()));
+  return has_few_rows(args) && row_bytes % 16 == 0 && is_aligned(args.a.values.data, 16) &&
+         is_aligned(args.b.values.data, 16) && args.a.layout != ScaleLayout::blocks;
+}
+
+bool fits_few_rows(const GemmActivationForward& args) {
+  return args.a.dtype() == DType::bf16 && fits_few_rows(gemm_of(args));
+}
+
 bool gemm_few_rows(const Context& context, const Gemm& args) {
-  if (!fits(args)) return false;
+  if (!fits_few_rows(args)) return false;
   visit_high_precision(args.out.dtype, [&](auto zero) {
     launch_by_type<typename DeviceType<decltype(zero)>::type>(context, args, params_of(args));
   });
@@ -261,11 +271,8 @@ bool gemm_few_rows(const Context& context, const Gemm& args) {
 }
 
 bool gemm_activation_few_rows(const Context& context, const GemmActivationForward& args) {
-  if (args.a.dtype() != DType::bf16) return false;
-  const Gemm gemm{
-      .a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias, .early_b = args.early_b};
-  if (!fits(gemm)) return false;
-  FewRowsParams p = params_of(gemm);
+  if (!fits_few_rows(args)) return false;
+  FewRowsParams p = params_of(gemm_of(args));
   p.y = args.y.data;
   p.cols = args.y.cols();
   p.clamp = args.clamp;

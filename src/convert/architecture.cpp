@@ -15,20 +15,22 @@ struct Names {
   const char* name;
   const char* type;
 };
-constexpr std::array<Names, 14> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
-                                           {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
-                                           {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
-                                           {Architecture::mistral, "MistralForCausalLM", "mistral"},
-                                           {Architecture::ministral, "MinistralForCausalLM", "ministral"},
-                                           {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2"},
-                                           {Architecture::phi3, "Phi3ForCausalLM", "phi3"},
-                                           {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
-                                           {Architecture::mixtral, "MixtralForCausalLM", "mixtral"},
-                                           {Architecture::qwen2_moe, "Qwen2MoeForCausalLM", "qwen2_moe"},
-                                           {Architecture::qwen3_moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
-                                           {Architecture::olmoe, "OlmoeForCausalLM", "olmoe"},
-                                           {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
-                                           {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"}}};
+constexpr auto kNames = std::to_array<Names>({
+    {Architecture::llama, "LlamaForCausalLM", "llama"},
+    {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
+    {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
+    {Architecture::mistral, "MistralForCausalLM", "mistral"},
+    {Architecture::ministral, "MinistralForCausalLM", "ministral"},
+    {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2"},
+    {Architecture::phi3, "Phi3ForCausalLM", "phi3"},
+    {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
+    {Architecture::mixtral, "MixtralForCausalLM", "mixtral"},
+    {Architecture::qwen2_moe, "Qwen2MoeForCausalLM", "qwen2_moe"},
+    {Architecture::qwen3_moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
+    {Architecture::olmoe, "OlmoeForCausalLM", "olmoe"},
+    {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
+    {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"},
+});
 
 const Names& names_of(Architecture architecture) {
   return kNames.at(static_cast<size_t>(architecture));

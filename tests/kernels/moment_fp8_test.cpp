@@ -92,6 +92,77 @@ TEST(MomentFp8, RoundedValuesRoundTrip) {
   }
 }
 
+/// AdamW on n elements whose gradients are noise of constant magnitude, with both Adam moments in FP8 or FP32.
+struct Fp8AdamW {
+  Fp8AdamW(int64_t n, bool fp8)
+      : main_param(cpu(), DType::f32, {n}),
+        main_grad(cpu(), DType::f32, {n}),
+        exp_avg(cpu(), fp8 ? DType::e4m3 : DType::f32, {n}),
+        exp_avg_sq(cpu(), fp8 ? DType::u8 : DType::f32, {n}),
+        first(cpu(), DType::u8, {granules_of(n)}),
+        second(cpu(), DType::u8, {granules_of(n)}),
+        flags(cpu(), DType::u8, {granules_of(n)}),
+        run{.stream = 7, .region = {.local_cols = n, .global_cols = n}} {
+    main_param.fill_value(0);
+    for (const Tensor& tensor : {exp_avg.get(), exp_avg_sq.get(), first.get(), second.get(), flags.get()})
+      cpu().zero(tensor);
+  }
+  AdamW args() {
+    return {.main_param = main_param,
+            .main_grad = main_grad,
+            .exp_avg = exp_avg,
+            .exp_avg_sq = exp_avg_sq,
+            .exp_avg_exponents = first,
+            .exp_avg_sq_exponents = second,
+            .flags = flags,
+            .runs = {&run, DType::u8, {sizeof(run)}},
+            .lr = 1e-2f,
+            .beta2 = 0.999f};
+  }
+  TestTensor main_param, main_grad, exp_avg, exp_avg_sq, first, second, flags;
+  MomentRun run;
+};
+
+// The bytes of a block may change when a checkpoint is loaded, but not what later steps compute.
+TEST(MomentFp8, OtherBytesOfTheSameValuesMakeTheSameSteps) {
+  const int64_t n = 40 * kAdamWGranule;
+  Fp8AdamW run(n, true), resumed(n, true);
+  const auto step = [](Fp8AdamW& on, int64_t number) {
+    on.main_grad.fill_normal(static_cast<uint64_t>(number), 0.1f, 0.05f);
+    AdamW args = on.args();
+    args.step = number;
+    adamw(cpu(), args);
+  };
+  for (int64_t number = 1; number <= 3; ++number) step(run, number);
+  cpu().copy(resumed.main_param, run.main_param);
+  const auto reload = [&]<class Format>(Format, const TestTensor& codes, const TestTensor& exponents,
+                                        const TestTensor& new_codes, const TestTensor& new_exponents) {
+    for (int64_t block = 0; block < n / kAdamWGranule; ++block) {
+      Block old;
+      const auto* from = codes.get().as<uint8_t>() + block * kAdamWGranule;
+      std::copy(from, from + kAdamWGranule, old.codes);
+      old.exponent = exponents.get().as<uint8_t>()[block];
+      const Block loaded = encode<Format>(decode<Format>(old, kAdamWGranule));
+      std::copy(loaded.codes, loaded.codes + kAdamWGranule,
+                new_codes.get().as<uint8_t>() + block * kAdamWGranule);
+      new_exponents.get().as<uint8_t>()[block] = loaded.exponent;
+    }
+  };
+  reload(Fp8ExpAvg{}, run.exp_avg, run.first, resumed.exp_avg, resumed.first);
+  reload(Fp8ExpAvgSq{}, run.exp_avg_sq, run.second, resumed.exp_avg_sq, resumed.second);
+  EXPECT_NE(resumed.first.raw(), run.first.raw());
+  for (int64_t number = 4; number <= 6; ++number) {
+    step(run, number);
+    step(resumed, number);
+    EXPECT_EQ(resumed.main_param.raw(), run.main_param.raw()) << number;
+  }
+  // The first step writes all blocks again, from the same values.
+  EXPECT_EQ(resumed.exp_avg.raw(), run.exp_avg.raw());
+  EXPECT_EQ(resumed.exp_avg_sq.raw(), run.exp_avg_sq.raw());
+  EXPECT_EQ(resumed.first.raw(), run.first.raw());
+  EXPECT_EQ(resumed.second.raw(), run.second.raw());
+}
+
 TEST(MomentFp8, ZeroTinyAndNonFiniteBlocks) {
   const float inf = INFINITY, nan = std::nanf("");
   for (const std::vector<float>& values :
@@ -128,37 +199,6 @@ TEST(MomentFp8, RoundingIsUnbiased) {
     }
   }
 }
-
-/// AdamW on n elements whose gradients are noise of constant magnitude, with both Adam moments in FP8 or FP32.
-struct Fp8AdamW {
-  Fp8AdamW(int64_t n, bool fp8)
-      : main_param(cpu(), DType::f32, {n}),
-        main_grad(cpu(), DType::f32, {n}),
-        exp_avg(cpu(), fp8 ? DType::e4m3 : DType::f32, {n}),
-        exp_avg_sq(cpu(), fp8 ? DType::u8 : DType::f32, {n}),
-        first(cpu(), DType::u8, {granules_of(n)}),
-        second(cpu(), DType::u8, {granules_of(n)}),
-        flags(cpu(), DType::u8, {granules_of(n)}),
-        run{.stream = 7, .region = {.local_cols = n, .global_cols = n}} {
-    main_param.fill_value(0);
-    for (const Tensor& tensor : {exp_avg.get(), exp_avg_sq.get(), first.get(), second.get(), flags.get()})
-      cpu().zero(tensor);
-  }
-  AdamW args() {
-    return {.main_param = main_param,
-            .main_grad = main_grad,
-            .exp_avg = exp_avg,
-            .exp_avg_sq = exp_avg_sq,
-            .exp_avg_exponents = first,
-            .exp_avg_sq_exponents = second,
-            .flags = flags,
-            .runs = {&run, DType::u8, {sizeof(run)}},
-            .lr = 1e-2f,
-            .beta2 = 0.999f};
-  }
-  TestTensor main_param, main_grad, exp_avg, exp_avg_sq, first, second, flags;
-  MomentRun run;
-};
 
 // Second moments in FP8 neither stall nor drift: their mean and the parameters follow FP32.
 TEST(MomentFp8, FollowsFp32OverManySteps) {

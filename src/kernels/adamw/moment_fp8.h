@@ -7,7 +7,10 @@
 //
 // k is the smallest exponent for which the block's largest code is finite. A power-of-two scale wastes up to one bit of
 // range out of at least 17, but makes every value an exact BF16 number (exp_avg) or FP32 number (exp_avg_sq).
-// Checkpoints hold these values, and encoding them again in the same blocks gives the same values for any k.
+// Checkpoints hold these values, and encoding them again in the same blocks gives the same values for any k. Codes and
+// k may differ, because a step computes k from values before they are rounded, and loading from rounded ones. A step
+// reads values only, so a resumed run has the same weights, losses and moments, and after its first step the same
+// bytes.
 //
 // Codes are rounded stochastically like BF16 moments (moment_rounding.h), so that the expected value is exact. For
 // exp_avg_sq this holds for the square, not the root, because a bias of the square would accumulate over the 1 / (1 -

@@ -61,9 +61,12 @@ void experts_wgrad(const Context& context, const Tensor& dy, const Tensor& x, co
                    Parameter* weight) {
   if (!weight->trainable) return;
   const ProfileLabel label(weight->name, "wgrad");
-  kernels::grouped_wgrad(
-      context,
-      {.a = {dy}, .b = {x}, .offsets = offsets, .out = weight->grad, .accumulate = accumulates(weight)});
+  kernels::grouped_wgrad(context, {.a = {dy},
+                                   .b = {x},
+                                   .offsets = offsets,
+                                   .alignment = kExpertAlignment,
+                                   .out = weight->grad,
+                                   .accumulate = accumulates(weight)});
 }
 
 void router_wgrad(const Context& context, const Tensor& dy, const Tensor& x, Parameter* weight) {

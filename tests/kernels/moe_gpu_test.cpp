@@ -134,14 +134,47 @@ TEST(MoeGpu, GroupedGemmsMatchReference) {
         x.fill_normal(1), w.fill_normal(2), added.fill_value(1.0f), y.fill_value(0.0f), dx.fill_value(0.0f);
         grouped_gemm(context, {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
         grouped_gemm(context, {.a = {y}, .b = {w}, .offsets = order.offsets, .out = dx});
-        grouped_wgrad(context, {.a = {y}, .b = {x}, .offsets = order.offsets, .out = dw});
-        grouped_wgrad(context,
-                      {.a = {y}, .b = {x}, .offsets = order.offsets, .out = added, .accumulate = true});
+        GroupedWgrad wgrad{.a = {y}, .b = {x}, .offsets = order.offsets, .alignment = c.alignment, .out = dw};
+        grouped_wgrad(context, wgrad);
+        wgrad.out = added, wgrad.accumulate = true;
+        grouped_wgrad(context, wgrad);
         return std::array{y.floats(), dx.floats(), dw.floats(), added.floats()};
       };
       const auto actual = run(gpu), expected = run(cpu());
       for (size_t i = 0; i < actual.size(); ++i)
         EXPECT_LT(testing::relative_error(actual[i], expected[i]), tolerance(i == 3 ? DType::bf16 : dtype));
+      EXPECT_EQ(actual, run(gpu));
+    }
+  }
+}
+
+// Several tiles of tensor cores in each direction, partial ones, and sums of several stages with a partial last one.
+TEST(MoeGpu, TensorCoreTilesMatchReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const MoeCase& c : {MoeCase{900, 3, 2, 16}, MoeCase{300, 40, 1, 16}, MoeCase{1, 4, 1, 16}}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{400, 264}, {192, 64}, {8, 1024}}) {
+      const auto run = [&, n = n, k = k](const Context& context) {
+        const MoeOrder order(context, c);
+        TestTensor x(context, DType::bf16, {order.rows(), k}), w(context, DType::bf16, {c.experts * n, k}),
+            wt(context, DType::bf16, {c.experts * k, n}), y(context, DType::f32, {order.rows(), n}),
+            dx(context, DType::bf16, {order.rows(), n}), dw(context, DType::f32, {c.experts * k, k});
+        x.fill_normal(1), w.fill_normal(2), wt.fill_normal(3), y.fill_value(0.0f), dx.fill_value(0.0f);
+        dw.fill_value(2.0f);
+        grouped_gemm(context, {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
+        grouped_gemm(context, {.a = {x}, .b = {wt}, .offsets = order.offsets, .out = dx});
+        grouped_wgrad(context, {.a = {x},
+                                .b = {x},
+                                .offsets = order.offsets,
+                                .alignment = c.alignment,
+                                .out = dw,
+                                .accumulate = true});
+        return std::array{y.floats(), dx.floats(), dw.floats()};
+      };
+      const auto actual = run(gpu), expected = run(cpu());
+      EXPECT_LT(testing::relative_error(actual[0], expected[0]), 1e-5);
+      EXPECT_LT(testing::relative_error(actual[1], expected[1]), tolerance(DType::bf16));
+      EXPECT_LT(testing::relative_error(actual[2], expected[2]), 1e-5);
       EXPECT_EQ(actual, run(gpu));
     }
   }

@@ -1,4 +1,5 @@
-// Grouped GEMMs and the router's GEMMs on the GPU: a plain tiled kernel in FP32 arithmetic. A block computes a tile of
+// Grouped GEMMs that grouped_gemm_hopper.cu does not take (FP32, FP16, FP8, unaligned shapes) and the router's GEMMs on
+// the GPU: a plain tiled kernel in FP32 arithmetic. A block computes a tile of
 // 64 x 64 results from slices of 16 along k in shared memory; a thread computes 4 x 4 results, each as a sum over k in
 // order. Operands of any dtype are widened when they are loaded.
 #include <type_traits>
@@ -231,11 +232,11 @@ void router_gemm(const Context& context, const RouterGemm& args) {
 }
 
 void grouped_gemm(const Context& context, const GroupedGemm& args) {
-  dispatch(context, args);
+  if (!grouped_gemm_hopper(context, args)) dispatch(context, args);
 }
 
 void grouped_wgrad(const Context& context, const GroupedWgrad& args) {
-  dispatch(context, args);
+  if (!grouped_wgrad_hopper(context, args)) dispatch(context, args);
 }
 
 }  // namespace te::kernels::cuda

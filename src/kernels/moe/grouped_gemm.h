@@ -36,6 +36,7 @@ struct GroupedWgrad {
   GroupedMatrix a;          ///< [rows, m]; FP8: [m, rows]
   GroupedMatrix b;          ///< [rows, n]; FP8: [n, rows]
   Tensor offsets;           ///< i32 [E + 1]
+  int64_t alignment = 1;    ///< of the offsets (permute.h); tensor cores need multiples of 16
   Tensor out;               ///< [E * m, n] fp32 or bf16
   bool accumulate = false;  ///< add to out instead of overwriting it
 };

@@ -22,5 +22,8 @@ void expert_activation(const Context& context, const ExpertActivation& args);
 void expert_activation_backward(const Context& context, const ExpertActivationBackward& args);
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 void grouped_wgrad(const Context& context, const GroupedWgrad& args);
+/// With tensor cores; false, and nothing done, if the operands are not BF16 or their shapes do not suit.
+bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args);
+bool grouped_wgrad_hopper(const Context& context, const GroupedWgrad& args);
 
 }  // namespace te::kernels::cuda

@@ -192,6 +192,10 @@ void ModelStage::bind(const Context& context) {
   stack_.rope.fill(context, config_.model);
   context_ranks_.fill(context);
   recipe_->reset(context);
+  bind_routing();
+}
+
+void ModelStage::bind_routing() {
   if (!routing_counts_) return;
   for (TransformerLayer& layer : stack_.layers) layer.bind_routing(routing());
 }

@@ -99,6 +99,8 @@ class ModelStage {
   /// The slowest kernels that a layer's attention uses.
   kernels::AttentionKernels attention_kernels(const Context& context) const;
   parameters::ParameterStore& parameters() { return stack_.parameters; }
+  /// The part of bind() that passes routing() to the layers, for traced passes.
+  void bind_routing();
   /// Sets the statistics of routing to zero, at the start of a step.
   void reset_routing(const Context& context) const;
   /// Statistics of all layers of the model since then: i32 [layers, experts] and fp32 [layers, kRouterSums], zero for

@@ -45,8 +45,16 @@ config::Config stage_config(config::Config config, int data) {
     config.model.num_layers = std::min(config.model.num_layers, kLayersThatStandForAll);
   config.parallel.pipeline = config.parallel.virtual_stages = 1;
   config.parallel.schedule = config::PipelineSchedule::one_f_one_b;
+  config.parallel.pipeline_split = config::ParallelConfig{}.pipeline_split;
   config.parallel.shard = config::Shard::optimizer;
   config.training.global_batch_size = config.training.micro_batch_size * data;
+  return config;
+}
+
+/// For passes, which are the same wherever the optimizer's state is.
+config::Config passes_config(const config::Config& given) {
+  config::Config config = stage_config(given, 1);
+  config.optimizer.offload = config::Offload::none;
   return config;
 }
 
@@ -162,6 +170,7 @@ class TracedStage {
     inputs_.emplace(plan_, stage_.dims());
     memory_ = plan_.allocate(context_);
     stage_.parameters().bind(context_);
+    stage_.bind_routing();
     stage_.weights_changed();
     if (config.data.document_mask) pass_.document_start = inputs_->document_start;
   }
@@ -227,7 +236,7 @@ Work& Work::operator+=(const Work& other) {
 }
 
 MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad) {
-  const config::Config config = stage_config(given, 1);
+  const config::Config config = passes_config(given);
   const GroupTopology topology(config.parallel, cluster);
   std::optional<CostsByLayer> units;
   Work LayerCost::*part = nullptr;
@@ -273,7 +282,7 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
 std::vector<train::GemmUse> trace_gemms(const config::Config& given, const Context& context) try {
   std::vector<train::GemmUse> uses;
   TracedStage traced(
-      stage_config(given, 1),
+      passes_config(given),
       [&](const OpCall& call) {
         std::optional<train::GemmUse> use = gemm_of(call, context);
         if (!use) return;

@@ -51,7 +51,8 @@ expect te-train 'te-train --dry-run --set precision.fp8=hy' hybrid
 expect te-train 'te-train --set=logging.tensorboard=' false true
 expect te-train 'te-train --config preset:llama3.2' llama3.2_1b llama3.2_3b
 expect te-train 'te-train --config ' checkpoints/ preset:{gpt2,gpt2_large,gpt2_medium,gpt2_xl,llama2_13b,llama2_70b,llama2_7b} \
-  preset:{llama3.1_70b,llama3.1_8b,llama3.2_1b,llama3.2_3b,llama3_70b,llama3_8b,mistral_7b,tinyllama} run.yaml
+  preset:{llama3.1_70b,llama3.1_8b,llama3.2_1b,llama3.2_3b,llama3_70b,llama3_8b,mistral_7b,mixtral_8x7b,moe_40m_100m} \
+  preset:{olmoe_1b_7b,qwen3_30b_a3b,tinyllama} run.yaml
 expect te-train 'te-train --ranks ' ''
 expect te-data 'te-data ver' verify
 expect te-data 'te-data tokenize --split-by b' blank-line

@@ -250,6 +250,21 @@ TEST(CostTrace, GemmsAndTheirKernels) {
   for (const train::GemmUse& use : fp16) EXPECT_EQ(use.precision, "FP16");
 }
 
+// Each start traces its own config, whatever it has for stages and optimizer state.
+TEST(CostTrace, GemmsOfAnyConfig) {
+  const Context cpu = Context::cpu();
+  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
+           {"optimizer.offload=state"},
+           {"optimizer.offload=moments", "optimizer.store_param_remainders=true"},
+           {"model.num_layers=8", "parallel.pipeline=2", "parallel.pipeline_split=3,5"},
+           {"model.num_layers=4", "parallel.pipeline=2", "parallel.schedule=zero_bubble"},
+           {"parallel.shard=parameters"},
+           {"model.num_moe_experts=4", "model.moe_router_topk=2", "model.moe_ffn_hidden_size=32"},
+           {"training.recompute=full"}})
+    EXPECT_GE(trace_gemms(small_config(overrides), cpu).size(), 3u)
+        << fmt::format("{}", fmt::join(overrides, " "));
+}
+
 #ifdef TE_WITH_CUDA
 TEST(CostTrace, GemmsAndTheirKernelsGpu) {
   TE_REQUIRE_GPU();

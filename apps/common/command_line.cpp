@@ -144,7 +144,8 @@ void check_finite(const CLI::App& app) {
   });
 }
 
-/// Adds --version and --completion. They store the text to print in `shown` and stop the parsing.
+/// Adds --version and --completion. They store the text to print in `shown` and stop the parsing at once: CLI11 2.6 and
+/// newer check before callbacks whether a required argument or subcommand is missing.
 void add_descriptions(CLI::App& app, const ConfigWords& words, std::string& shown) {
   const auto show = [&shown](std::string text) {
     shown = std::move(text);
@@ -153,13 +154,15 @@ void add_descriptions(CLI::App& app, const ConfigWords& words, std::string& show
   const std::string version =
       fmt::format("{} {} (commit {})\n", app.get_name(), project_version(), build_commit());
   app.add_flag_callback(
-      "--version", [show, version] { show(version); }, "Print version and commit, and stop");
+         "--version", [show, version] { show(version); }, "Print version and commit, and stop")
+      ->trigger_on_parse();
   app.add_option_function<std::string>(
          "--completion",
          [show, &app, words](const std::string&) { show(completion_script(model_of(app), words)); },
          "Print a script that completes this command line in bash, and stop")
       ->check(CLI::IsMember({"bash"}))
-      ->type_name("SHELL");
+      ->type_name("SHELL")
+      ->trigger_on_parse();
 }
 
 int say_interrupted(const CLI::App& app) {

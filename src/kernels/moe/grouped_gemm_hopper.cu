@@ -341,12 +341,10 @@ __device__ __forceinline__ void store_row(float* line, const float* sums, int co
 template <class Out>
 __device__ __forceinline__ void prefetch_tile(const GroupedParams& p, const GroupedTile& tile,
                                               int64_t first_row, const Thread& thread) {
-  constexpr int kLine = 128 / sizeof(Out);
   const int row = tile.row + thread.index;
   if (row >= tile.row_end) return;
   const Out* const line = static_cast<const Out*>(p.out) + (first_row + row) * p.n;
-  for (int column = tile.column; column < min(tile.column + kColumns, p.n); column += kLine)
-    prefetch_line(line + column);
+  prefetch_bulk(line + tile.column, min(kColumns, p.n - tile.column) * sizeof(Out));
 }
 
 template <class Out>

@@ -5,6 +5,7 @@
 #include "bench/attention.h"
 #include "bench/comm.h"
 #include "bench/decode.h"
+#include "bench/experts.h"
 #include "bench/gemm.h"
 #include "bench/layer.h"
 #include "bench/session.h"
@@ -24,6 +25,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.require_subcommand(1);
   te::bench::add_gemm_command(app);
   te::bench::add_attention_command(app);
+  te::bench::add_experts_command(app);
   te::bench::add_layer_command(app, world);
   te::bench::add_step_command(app, world);
   te::bench::add_comm_command(app, world);

@@ -474,6 +474,26 @@ TEST_F(TeBench, CountsVisibleAttentionPairs) {
   EXPECT_NE(text("err").find("--groups 2: must divide --heads 5"), std::string::npos) << text("err");
 }
 
+TEST_F(TeBench, TimesGroupedGemmsOfExperts) {
+  const std::string options =
+      " --config preset:moe_40m_100m --set model.moe_ffn_hidden_size=32 --repeats 1 --tokens 20";
+  for (const std::string routing : {"balanced", "random"}) {
+    ASSERT_EQ(run("experts --device cpu --json " + path("report.json") + options + " --routing " + routing),
+              0)
+        << text("err");
+    const nlohmann::json rows = report().at("experts");
+    ASSERT_EQ(rows.size(), 6u);
+    for (const nlohmann::json& row : rows) {
+      EXPECT_GT(row.at("ms").get<double>(), 0.0);
+      EXPECT_EQ(row.at("flops").get<double>(),
+                (row.at("linear") == "fc1" ? 2.0 : 1.0) * 2 * 20 * 8 * 32 * 384);
+    }
+    EXPECT_GE(report().at("load_max").get<double>(), 1.0);
+  }
+  EXPECT_EQ(run("experts --device cpu --config preset:gpt2"), 2);
+  EXPECT_EQ(text("err"), "te-bench: error: --config preset:gpt2: the model has no experts\n");
+}
+
 TEST_F(TeBench, RefusesWithOneLine) {
   EXPECT_EQ(run("step --config " + path("missing.yaml")), 2);
   EXPECT_EQ(text("err").find("te-bench: error: "), 0u) << text("err");

@@ -1,0 +1,10 @@
+// te-bench experts: times the grouped GEMMs of a mixture of experts, with balanced and with random routing.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace te::bench {
+
+void add_experts_command(CLI::App& app);
+
+}  // namespace te::bench

@@ -212,7 +212,7 @@ void warm_up(const Context& context, parallel::World& world, const std::function
 
 void set_recipe(config::PrecisionConfig& precision, const std::string& recipe) {
   if (!from_string(recipe, precision.fp8_recipe))
-    user_error("--recipe {}: must be delayed, tensorwise, rowwise or blockwise", recipe);
+    user_error("--recipe {}: must be {}", recipe, fmt::join(config::names_of(config::Fp8Recipe{}), ", "));
 }
 
 /// What is timed, and on which ranks.
@@ -412,7 +412,7 @@ void add_layer_command(CLI::App& app, parallel::World& world) {
       ->type_name("FILE");
   command->add_option("--set", options->overrides, "override a key of these configs, as in te-train")
       ->type_name("KEY=VALUE");
-  command->add_option("--recipe", options->recipes, "FP8 recipes: delayed, tensorwise, rowwise, blockwise")
+  command->add_option("--recipe", options->recipes, "FP8 recipes, as in precision.fp8_recipe")
       ->delimiter(',')
       ->capture_default_str();
   command->add_flag("--profile", options->profile,

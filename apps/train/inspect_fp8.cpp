@@ -1,4 +1,5 @@
 #include "train/inspect_fp8.h"
+#include "config/recipe_traits.h"
 
 #include <algorithm>
 #include <cmath>
@@ -79,7 +80,7 @@ InspectFp8Command::InspectFp8Command(CLI::App& app) : arguments_(std::make_uniqu
       ->capture_default_str();
   a.command->add_option("--recipes", a.options.recipes, "Recipes to try in addition to the run's own")
       ->delimiter(',')
-      ->check(CLI::IsMember({"tensorwise", "rowwise", "blockwise"}))
+      ->check(CLI::IsMember(config::stateless_recipes()))
       ->capture_default_str();
   a.command
       ->add_option(

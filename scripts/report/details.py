@@ -141,6 +141,11 @@ _OWN_TO_EACH = {
 }
 
 
+def emulated_recipes(arm):
+    """The recipes that the arm's runs emulate, separated by commas; empty if there are none."""
+    return ", ".join(sorted({run.record["emulated"] for run in arm.runs if run.record.get("emulated")}))
+
+
 def differing_keys(baseline, arm):
     """[(key, the baseline's values, the arm's)] of differing keys, except keys that differ in every run."""
     values = []

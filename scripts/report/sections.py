@@ -166,6 +166,7 @@ def speed(report, pictures):
     if not speeds:
         return []
     rates = {arm.name: mean(s["tokens_per_s"] for s in found) for arm, found in speeds}
+    emulated = {arm.name: names for arm in report.arms() if (names := details.emulated_recipes(arm))}
     rows = []
     for arm, found in speeds:
         rate, base = rates[arm.name], rates.get(report.content.base_of(arm).name)
@@ -174,7 +175,7 @@ def speed(report, pictures):
                 arm.name,
                 f"{mean(s['step_ms'] for s in found):.1f}",
                 f"{rate:,.0f}",
-                f"{rate / base:.3f}" if base else "-",
+                "emulated" if arm.name in emulated else f"{rate / base:.3f}" if base else "-",
                 seconds_text(3600 * mean(s["hours"] for s in found)),
                 bytes_text(max((s["memory"] or 0) for s in found)),
             ]
@@ -182,7 +183,7 @@ def speed(report, pictures):
     worth = []
     for comparison in report.comparisons:
         times = [t for pair in comparison.pairs if (t := details.time_to_equal_loss(pair))]
-        if times:
+        if times and not emulated.keys() & {comparison.arm.name, comparison.baseline.name}:
             average = {key: mean(t[key] for t in times) for key in times[0]}
             ratios = sorted(t["speedup"] for t in times)
             span = f" ({ratios[0]:.3f} to {ratios[-1]:.3f} over {len(ratios)} pairs)" if len(ratios) > 1 else ""
@@ -194,6 +195,10 @@ def speed(report, pictures):
     return [
         Heading("Speed and memory"),
         *note,
+        *(
+            Paragraph(f"{name}: {recipes} emulated, so its speed and memory are not those of the recipe.")
+            for name, recipes in emulated.items()
+        ),
         Table(["runs", "median step (ms)", "tokens/s", "relative", "time in steps", "planned memory"], rows),
         *([Bullets(worth)] if worth else []),
         *pictures("time.png", "Training loss by wall clock", lambda: figures.loss_by_time(report.content)),

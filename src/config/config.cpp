@@ -119,6 +119,11 @@ void resolve_defaults(Config& config) {
     config.checkpoint.directory = config.logging.directory + "/checkpoints";
 }
 
+DType dtype_of(ComputeDType dtype) {
+  if (dtype == ComputeDType::fp32) return DType::f32;
+  return dtype == ComputeDType::fp16 ? DType::f16 : DType::bf16;
+}
+
 Fp8KeptWeights fp8_kept_weights(const Config& config) {
   const Fp8KeptWeights kept = config.precision.fp8_keep_weights;
   if (kept != Fp8KeptWeights::automatic) return kept;

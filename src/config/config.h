@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/choices.h"
+#include "core/dtype.h"
 #include "core/parameter_id.h"
 
 namespace te::config {
@@ -24,7 +25,7 @@ enum class Family : uint8_t { gpt, llama };
 enum class ComputeDType : uint8_t { bf16, fp32, fp16 };
 enum class GradDType : uint8_t { bf16, fp32 };
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
-enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise };
+enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise, mxfp8 };
 enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
 /// Layouts of FP8 weights that are kept between passes; the others are created right before a GEMM reads them.
 enum class Fp8KeptWeights : uint8_t {
@@ -397,6 +398,9 @@ Config parse_config(const std::string& yaml_text, const std::string& source_name
 /// Resolves values that are 0, empty or automatic and have a default that depends on other keys (see the comments
 /// above). For configs that are created in code; the loader calls it.
 void resolve_defaults(Config& config);
+
+/// The type of tensors in a precision.dtype.
+DType dtype_of(ComputeDType dtype);
 
 /// precision.fp8_keep_weights, with `auto` resolved.
 Fp8KeptWeights fp8_kept_weights(const Config& config);

@@ -17,13 +17,16 @@ const auto kPrecisionRows = std::to_array<Key>({
      "FP8 GEMMs in the transformer layers: `hybrid` uses E4M3 forward and E5M2 for gradients, `e4m3` uses "
      "E4M3 for both."},
     {TE_KEY(precision.fp8_recipe), kBuiltIn, kAny,
-     "FP8 scaling: `delayed` (amax history), or current scaling per tensor, per row, or per 1 x 128 block "
-     "(weights: 128 x 128)."},
+     "FP8 scaling: `delayed` (amax history), or current scaling per tensor, row, 1 x 128 block (weights: 128 "
+     "x "
+     "128), or 32 values (`mxfp8`, emulated)."},
     {TE_KEY(precision.fp8_scale_format), kBuiltIn, kAny,
-     "Scale format except for `delayed`: rounded down to powers of two, or FP32, with which `tensorwise` "
+     "Scale format of `tensorwise`, `rowwise` and `blockwise`: rounded down to powers of two, or FP32, with "
+     "which `tensorwise` "
      "cannot reuse scales and is slower."},
     {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
-     "FP8 weight layouts kept between passes, 1 byte per parameter each: `none`, `rowwise` (for the forward "
+     "FP8 weight layouts kept between passes, 1 byte per parameter each: `none`, `rowwise` "
+     "(for the forward "
      "pass) or `both`; others are requantized when needed."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
      "`delayed`: length of the amax history in steps."},

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "config/recipe_traits.h"
 #include "config/text.h"
 #include "core/error.h"
 
@@ -13,8 +14,7 @@ namespace {
 
 constexpr std::string_view kSyntax =
     "SELECTOR: SETTING with a selector of {}, layers A-B, fprop | dgrad | wgrad, input | weight | "
-    "grad_output, and a setting of bf16 | e4m3 | e5m2 | "
-    "delayed | tensorwise | rowwise | blockwise";
+    "grad_output, and a setting of bf16 | e4m3 | e5m2 | {}";
 
 /// Bit sets of the GEMMs and operands that a rule selects.
 enum Gemms : uint8_t { kFprop = 1, kDgrad = 2, kWgrad = 4, kAllGemms = 7 };
@@ -39,7 +39,7 @@ struct Rule {
   for (const LinearKind linear : kLinearKinds)
     linears += fmt::format("{}{}", linears.empty() ? "" : " | ", to_string(linear));
   user_error("precision.overrides: '{}' {}; a rule is {}", one_line(rule.text), problem,
-             fmt::format(kSyntax, linears));
+             fmt::format(kSyntax, linears, fmt::join(names_of(Fp8Recipe{}), " | ")));
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -171,15 +171,20 @@ uint8_t readers(uint8_t roles) {
   return gemms;
 }
 
-void apply(const Rule& rule, LinearPrecision& linear) {
+/// The formats that rules set; empty: those of the recipe.
+struct Formats {
+  std::optional<DType> input, weight, grad_output;
+};
+
+void apply(const Rule& rule, LinearPrecision& linear, Formats& formats) {
   if (rule.recipe) {
     linear.recipe = *rule.recipe;
     linear.fprop = linear.dgrad = linear.wgrad = true;
   }
   if (rule.format) {
-    if ((rule.roles & kInput) != 0) linear.input = *rule.format;
-    if ((rule.roles & kWeight) != 0) linear.weight = *rule.format;
-    if ((rule.roles & kGradOutput) != 0) linear.grad_output = *rule.format;
+    if ((rule.roles & kInput) != 0) formats.input = *rule.format;
+    if ((rule.roles & kWeight) != 0) formats.weight = *rule.format;
+    if ((rule.roles & kGradOutput) != 0) formats.grad_output = *rule.format;
   }
   if (rule.bf16) {
     const uint8_t named = rule.gemms | readers(rule.roles), gemms = named == 0 ? uint8_t{kAllGemms} : named;
@@ -198,18 +203,24 @@ LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule
                       : linear.layer >= precision.first_layers_bf16 &&
                             linear.layer < num_layers - precision.last_layers_bf16;
   result.fprop = result.dgrad = result.wgrad = on;
-  // Hybrid uses the wider exponent (E5M2) for gradients, because they have the wider range.
-  if (precision.fp8 == Fp8Mode::e4m3) result.grad_output = DType::e4m3;
+  Formats formats;
   for (const Rule& rule : rules)
-    if (selects(rule, linear, num_layers)) apply(rule, result);
+    if (selects(rule, linear, num_layers)) apply(rule, result, formats);
+  // Hybrid uses the wider exponent (E5M2) for gradients, because they have the wider range.
+  const std::optional<DType> own = traits_of(result.recipe).format;
+  const DType gradients = own.value_or(precision.fp8 == Fp8Mode::e4m3 ? DType::e4m3 : DType::e5m2);
+  result.input = formats.input.value_or(own.value_or(DType::e4m3));
+  result.weight = formats.weight.value_or(own.value_or(DType::e4m3));
+  result.grad_output = formats.grad_output.value_or(gradients);
   return result;
 }
 
 std::string describe(const LinearPrecision& linear, std::string_view dtype) {
   if (!linear.quantized()) return std::string(dtype);
   const auto format = [](DType value) { return value == DType::e4m3 ? "E4M3" : "E5M2"; };
-  std::string text = fmt::format("{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
-                                 format(linear.input), format(linear.weight), format(linear.grad_output));
+  std::string text = fmt::format("{}{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
+                                 traits_of(linear.recipe).emulated ? " (emulated)" : "", format(linear.input),
+                                 format(linear.weight), format(linear.grad_output));
   std::string high;
   for (const auto& [quantized, name] :
        {std::pair{linear.fprop, "fprop"}, {linear.dgrad, "dgrad"}, {linear.wgrad, "wgrad"}})
@@ -269,6 +280,27 @@ void check_overrides(const PrecisionConfig& precision, int64_t num_layers) {
   }
 }
 
+std::vector<Fp8Recipe> recipes_of(const PrecisionConfig& precision, int64_t num_layers) {
+  const std::vector<Rule> rules = parse_rules(precision.overrides);
+  std::vector<Fp8Recipe> recipes;
+  for (const LinearKind linear : kLinearKinds) {
+    for (int layer = 0; layer < (linear == LinearKind::output_layer ? 1 : num_layers); ++layer) {
+      const LinearPrecision one = resolve(precision, rules, {layer, linear}, num_layers);
+      if (one.quantized() && std::find(recipes.begin(), recipes.end(), one.recipe) == recipes.end())
+        recipes.push_back(one.recipe);
+    }
+  }
+  return recipes;
+}
+
+std::string emulated_recipes(const PrecisionConfig& precision, int64_t num_layers) {
+  std::string names;
+  for (const Fp8Recipe recipe : recipes_of(precision, num_layers))
+    if (traits_of(recipe).emulated)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(recipe));
+  return names;
+}
+
 std::vector<std::string> override_rules(const std::string& overrides) {
   std::vector<std::string> rules;
   for (std::string_view line : split(overrides, "\n")) {
@@ -282,9 +314,11 @@ std::string stateless_overrides(const std::string& overrides) {
   std::string text;
   for (const std::string& rule : override_rules(overrides)) {
     const size_t colon = rule.rfind(':');
-    const bool delayed =
-        colon != std::string::npos && trimmed(std::string_view(rule).substr(colon + 1)) == "delayed";
-    text += delayed ? fmt::format("{}: tensorwise\n", rule.substr(0, colon)) : fmt::format("{}\n", rule);
+    Fp8Recipe recipe{};
+    const bool history = colon != std::string::npos &&
+                         from_string(trimmed(std::string_view(rule).substr(colon + 1)), recipe) &&
+                         traits_of(recipe).history;
+    text += history ? fmt::format("{}: tensorwise\n", rule.substr(0, colon)) : fmt::format("{}\n", rule);
   }
   return text;
 }

@@ -44,10 +44,16 @@ std::string precision_table(const PrecisionConfig& precision, int64_t num_layers
 /// UserError, with precision.overrides and the rule, if a rule is invalid or a GEMM would have two E5M2 operands.
 void check_overrides(const PrecisionConfig& precision, int64_t num_layers);
 
+/// The recipes of the quantized linears, each once.
+std::vector<Fp8Recipe> recipes_of(const PrecisionConfig& precision, int64_t num_layers);
+
+/// The names of the emulated ones, separated by commas.
+std::string emulated_recipes(const PrecisionConfig& precision, int64_t num_layers);
+
 /// The rules of a text, without comments and surrounding blanks.
 std::vector<std::string> override_rules(const std::string& overrides);
 
-/// The rules with the stateful recipe (delayed) replaced by tensorwise, for passes without FP8 state.
+/// The rules with recipes that have a history replaced by tensorwise, for passes without FP8 state.
 std::string stateless_overrides(const std::string& overrides);
 
 }  // namespace te::config

@@ -7,6 +7,7 @@
 #include "config/key_table.h"
 #include "config/pipeline_split.h"
 #include "config/precision_overrides.h"
+#include "config/recipe_traits.h"
 #include "config/rope_scaling.h"
 #include "config/text.h"
 #include "config/validate_model.h"
@@ -16,10 +17,6 @@ namespace te::config {
 
 namespace {
 
-/// Rows and columns of FP8 operands must be multiples of this, because leading dimensions must be multiples of 16
-/// bytes.
-constexpr int64_t kFp8Multiple = 16;
-
 void check_ranges(const Config& config) {
   if (config.model.family == Family::llama && config.model.ffn_hidden_size == 0) {
     user_error("model.ffn_hidden_size is required with model.family llama");
@@ -28,15 +25,20 @@ void check_ranges(const Config& config) {
   for (const Key& key : keys()) check_range(key, copy, key.path);
 }
 
-void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int64_t size) {
-  if (size % kFp8Multiple == 0) return;
-  const int64_t below = size / kFp8Multiple * kFp8Multiple;
-  const std::string nearest = below == 0
-                                  ? fmt::format("the nearest is {}", kFp8Multiple)
-                                  : fmt::format("the nearest are {} and {}", below, below + kFp8Multiple);
-  user_error(
-      "precision.fp8 {} needs GEMM dimensions that are multiples of {}, but {} = {} ({} * {} + {}); {}",
-      to_string(p.fp8), kFp8Multiple, what, size, below / kFp8Multiple, kFp8Multiple, size - below, nearest);
+void check_fp8_dimension(const Config& c, const std::string& what, int64_t size) {
+  Fp8Recipe recipe{};
+  for (const Fp8Recipe used : recipes_of(c.precision, c.model.num_layers))
+    if (traits_of(used).multiple > traits_of(recipe).multiple) recipe = used;
+  const int64_t multiple = traits_of(recipe).multiple;
+  if (size % multiple == 0) return;
+  const int64_t below = size / multiple * multiple;
+  const std::string nearest = below == 0 ? fmt::format("the nearest is {}", multiple)
+                                         : fmt::format("the nearest are {} and {}", below, below + multiple);
+  const std::string user = multiple == traits_of(Fp8Recipe{}).multiple
+                               ? fmt::format("precision.fp8 {}", to_string(c.precision.fp8))
+                               : fmt::format("recipe {}", to_string(recipe));
+  user_error("{} needs GEMM dimensions that are multiples of {}, but {} = {} ({} * {} + {}); {}", user,
+             multiple, what, size, below / multiple, multiple, size - below, nearest);
 }
 
 /// Number of equal token chunks into which the layout divides a microbatch.
@@ -73,23 +75,23 @@ void check_fp8(const Config& c) {
   }
   const int64_t ranks = c.parallel.tensor;
   const std::string per_rank = ranks == 1 ? "" : fmt::format(" / parallel.tensor {}", ranks);
-  check_fp8_dimension(p, "model.hidden_size", m.hidden_size);
-  check_fp8_dimension(p, "model.ffn_hidden_size" + per_rank, m.ffn_hidden_size / ranks);
-  check_fp8_dimension(p,
+  check_fp8_dimension(c, "model.hidden_size", m.hidden_size);
+  check_fp8_dimension(c, "model.ffn_hidden_size" + per_rank, m.ffn_hidden_size / ranks);
+  check_fp8_dimension(c,
                       fmt::format("model.num_attention_heads * model.kv_channels{} = {} * {}", per_rank,
                                   m.num_attention_heads, m.kv_channels),
                       m.attention_width() / ranks);
   if (linear_precision(p, {0, LinearKind::output_layer}, m.num_layers).quantized()) {
-    check_fp8_dimension(p, "model.vocab_size, padded," + per_rank, m.padded_vocab_size() / ranks);
+    check_fp8_dimension(c, "model.vocab_size, padded," + per_rank, m.padded_vocab_size() / ranks);
   }
   check_fp8_dimension(
-      p,
+      c,
       fmt::format("the width of linear_qkv, (model.num_attention_heads + 2 * model.num_query_groups) * "
                   "model.kv_channels{} = ({} + 2 * {}) * {}",
                   per_rank, m.num_attention_heads, m.num_query_groups, m.kv_channels),
       m.qkv_width() / ranks);
   check_fp8_dimension(
-      p,
+      c,
       fmt::format("the tokens of a microbatch{}, training.micro_batch_size * model.seq_length = {} * {}",
                   token_chunks(c.parallel) == 1 ? "" : fmt::format(" in {} chunks", token_chunks(c.parallel)),
                   c.training.micro_batch_size, m.seq_length),
@@ -395,11 +397,12 @@ void check_output(const Config& c) {
 void check_statistics(const Config& c) {
   for (const std::string& name : c.logging.fp8_what_if) {
     Fp8Recipe recipe{};
-    if (!from_string(name, recipe) || recipe == Fp8Recipe::delayed) {
+    if (!from_string(name, recipe) || traits_of(recipe).history) {
       user_error(
-          "logging.fp8_what_if: {} is not tensorwise, rowwise or blockwise (delayed has no scale without a "
-          "history; tensorwise shows its best case)",
-          in_quotes(name));
+          "logging.fp8_what_if: {} is not one of {} (delayed has no scale without a history; tensorwise "
+          "shows "
+          "its best case)",
+          in_quotes(name), fmt::join(stateless_recipes(), ", "));
     }
   }
 }

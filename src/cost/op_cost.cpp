@@ -26,6 +26,7 @@
 #include "kernels/qk_norm/qk_norm.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_groups.h"
+#include "kernels/quantize/quantize_mx.h"
 #include "kernels/rearrange/rearrange.h"
 #include "kernels/rope/rope.h"
 #include "kernels/scale_update/scale_update.h"
@@ -219,6 +220,10 @@ OpCost cost_of(const QuantizeGroups& args) {
       {args.x, args.rowwise.values, args.rowwise.scales, args.columnwise.values, args.columnwise.scales});
 }
 
+OpCost cost_of(const QuantizeMx& args) {
+  return moves({args.x, args.rowwise, args.columnwise});
+}
+
 OpCost cost_of(const Rope& args) {
   if (args.out) return moves({args.qkv}, args.out);
   const double rotated = static_cast<double>((args.num_heads + args.num_query_groups) * args.head_dim);
@@ -350,7 +355,7 @@ OpCost op_cost(const std::any& args) {
                   Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
                   GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
-                  QkNormBackward, Quantize, QuantizeGroups, Rope, ZeroGranules>(args, cost) ||
+                  QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, Rope, ZeroGranules>(args, cost) ||
       found_among<ExpertActivation, ExpertActivationBackward, ExpertGateBackward, ExpertRows, GroupedGemm,
                   GroupedWgrad, Permute, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward,
                   RouterGemm, RouterStatistics, Unpermute>(args, cost);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "config/recipe_traits.h"
 #include "core/error.h"
 #include "fp8/scaling.h"
 #include "kernels/quantize/quantize.h"
@@ -13,6 +14,9 @@ using config::Fp8Recipe;
 using kernels::ScaleLayout;
 using kernels::TensorSums;
 
+Observer::Observer(const config::PrecisionConfig& precision) : precision_(precision) {}
+Observer::~Observer() = default;
+
 int Observer::add_operand(ObservedOperand operand) {
   TE_CHECK(first_variant_.empty(), "operand {} registered after the plan", operand.info.linear.name());
   operands_.push_back(std::move(operand));
@@ -21,7 +25,8 @@ int Observer::add_operand(ObservedOperand operand) {
 
 // With one scale per tensor or per 128 x 128 block, both layouts have the same quantized values.
 void Observer::add_variants(Variant variant, bool rowwise, bool columnwise) {
-  if (variant.layout != ScaleLayout::rows && variant.layout != ScaleLayout::vectors)
+  if (variant.layout != ScaleLayout::rows && variant.layout != ScaleLayout::vectors &&
+      variant.emulation == nullptr)
     return variants_.push_back(variant);
   variant.form = "rowwise";
   if (rowwise) variants_.push_back(variant);
@@ -30,29 +35,51 @@ void Observer::add_variants(Variant variant, bool rowwise, bool columnwise) {
   if (columnwise) variants_.push_back(variant);
 }
 
+void Observer::add_what_ifs(int operand_index, Fp8Recipe recipe) {
+  const OperandInfo& info = operands_[static_cast<size_t>(operand_index)].info;
+  const Scaling& scaling = *what_ifs_.emplace_back(make_scaling(recipe, precision_));
+  add_variants({.operand_index = operand_index,
+                .recipe = recipe,
+                .format = config::traits_of(recipe).format.value_or(info.format),
+                .layout = scaling.layout(info.role),
+                .emulation = scaling.emulated() ? &scaling : nullptr,
+                .what_if = true},
+               true, true);
+}
+
 void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
   for (int i = 0; i < static_cast<int>(operands_.size()); ++i) {
-    const auto& [info, own, layouts] = operands_[static_cast<size_t>(i)];
+    const ObservedOperand& operand = operands_[static_cast<size_t>(i)];
+    const OperandLayouts& layouts = operand.layouts;
     first_variant_.push_back(variants_.size());
-    add_variants({.operand_index = i, .recipe = own, .layout = layouts.scales}, layouts.rowwise,
-                 layouts.columnwise);
+    add_variants({.operand_index = i,
+                  .recipe = operand.recipe,
+                  .format = operand.info.format,
+                  .layout = layouts.scales,
+                  .emulation = operand.emulation},
+                 layouts.rowwise, layouts.columnwise);
     for (const std::string& name : what_if) {
       Fp8Recipe recipe{};
-      TE_CHECK(config::from_string(name, recipe) && recipe != Fp8Recipe::delayed,
+      TE_CHECK(config::from_string(name, recipe) && !config::traits_of(recipe).history,
                "not a recipe that can be tried: {}", name);
-      if (layouts.quantized() && recipe == own) continue;
-      const ScaleLayout layout = make_scaling(recipe, precision_)->layout(info.role);
-      add_variants({.operand_index = i, .recipe = recipe, .layout = layout, .what_if = true}, true, true);
+      if (!layouts.quantized() || recipe != operand.recipe) add_what_ifs(i, recipe);
     }
   }
   first_variant_.push_back(variants_.size());
   if (variants_.empty()) return;
-  plan.add(sums_, "fp8.statistics", MemoryKind::fp8_state, DType::u8,
-           {static_cast<int64_t>(variants_.size()), static_cast<int64_t>(sizeof(TensorSums))});
-  plan.add(scratch_, "fp8.statistics_parts", MemoryKind::fp8_state, DType::u8,
-           {kernels::tensor_stats_scratch_bytes()});
-  plan.add(current_amax_, "fp8.statistics_amax", MemoryKind::fp8_state, DType::f32, {1});
-  plan.add(scale_, "fp8.statistics_scale", MemoryKind::fp8_state, DType::f32, {1});
+  const auto add = [&](PlannedTensor& slot, const char* name, DType dtype, Shape shape) {
+    plan.add(slot, name, MemoryKind::fp8_state, dtype, shape);
+  };
+  add(sums_, "fp8.statistics", DType::u8,
+      {static_cast<int64_t>(variants_.size()), static_cast<int64_t>(sizeof(TensorSums))});
+  add(scratch_, "fp8.statistics_parts", DType::u8, {kernels::tensor_stats_scratch_bytes()});
+  add(current_amax_, "fp8.statistics_amax", DType::f32, {1});
+  add(scale_, "fp8.statistics_scale", DType::f32, {1});
+  if (std::none_of(variants_.begin(), variants_.end(),
+                   [](const Variant& variant) { return variant.emulation != nullptr; }))
+    return;
+  add(dequantized_, "fp8.statistics_values", config::dtype_of(precision_.dtype), {largest_});
+  add(counters_, "fp8.statistics_counters", DType::u8, {static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
 }
 
 void Observer::begin(const Context& context) {
@@ -61,16 +88,44 @@ void Observer::begin(const Context& context) {
   active_ = true;
 }
 
+// The scale of tensorwise scaling, for this rank's part of the tensor.
+void Observer::find_scale(const Context& context, const Tensor& values, DType format) const {
+  kernels::Fp8Output amax;
+  amax.amax = current_amax_.as<float>();
+  context.zero(current_amax_);
+  kernels::quantize(context, {.x = values, .out = amax});
+  kernels::current_scale(context, {.amax = current_amax_,
+                                   .scale = scale_,
+                                   .fp8_max = fp8_max(format),
+                                   .margin = static_cast<int>(precision_.margin)});
+}
+
+// Quantizes the values again, in one layout.
+void Observer::emulate(const Context& context, const Variant& variant, kernels::TensorStats& stats) const {
+  const int64_t rows = stats.x.rows(), cols = stats.x.cols();
+  TE_CHECK(stats.x.numel() <= largest_, "statistics of {} values, planned for {}", stats.x.numel(), largest_);
+  context.zero(counters_);
+  stats.counters = counters_.as<kernels::Fp8Counters>();
+  stats.dequantized = {dequantized_.data, stats.x.dtype,
+                       variant.columnwise ? Shape{cols, rows} : Shape{rows, cols}};
+  OperandInfo info = operands_[static_cast<size_t>(variant.operand_index)].info;
+  info.format = variant.format;
+  GroupedOperand operand{
+      .groups = {.x = stats.x, .margin = stats.margin, .counters = counters_.as<kernels::Fp8Counters>()},
+      .operand = info};
+  (variant.columnwise ? operand.groups.columnwise : operand.groups.rowwise) = stats.dequantized;
+  variant.emulation->quantize(context, operand);
+}
+
 void Observer::record(const Context& context, int operand_index, const Tensor& values,
                       const float* scale) const {
-  const ObservedOperand& what = operands_[static_cast<size_t>(operand_index)];
   for (size_t i = first_variant_[static_cast<size_t>(operand_index)];
        i < first_variant_[static_cast<size_t>(operand_index) + 1]; ++i) {
     const Variant& variant = variants_[i];
     kernels::TensorStats stats{
         .x = values,
         .layout = variant.layout,
-        .format = what.info.format,
+        .format = variant.format,
         .columnwise = variant.columnwise,
         .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
         .margin = static_cast<int>(precision_.margin),
@@ -78,18 +133,12 @@ void Observer::record(const Context& context, int operand_index, const Tensor& v
         .into = sums_of(i)};
     if (stats.layout == ScaleLayout::tensor) {
       stats.scale = scale;
-      if (variant.what_if) {  // as tensorwise scaling, for this rank's part of the tensor
-        kernels::Fp8Output amax;
-        amax.amax = current_amax_.as<float>();
-        context.zero(current_amax_);
-        kernels::quantize(context, {.x = values, .out = amax});
-        kernels::current_scale(context, {.amax = current_amax_,
-                                         .scale = scale_,
-                                         .fp8_max = fp8_max(what.info.format),
-                                         .margin = static_cast<int>(precision_.margin)});
+      if (variant.what_if) {
+        find_scale(context, values, variant.format);
         stats.scale = scale_.as<float>();
       }
     }
+    if (variant.emulation != nullptr) emulate(context, variant, stats);
     kernels::tensor_stats(context, stats);
   }
 }
@@ -101,10 +150,10 @@ std::vector<CastStatistics> Observer::read(const Context& context) const {
   std::vector<CastStatistics> result;
   for (size_t i = 0; i < variants_.size(); ++i) {
     const Variant& variant = variants_[i];
-    result.push_back({.operand = operands_[static_cast<size_t>(variant.operand_index)].info,
-                      .recipe = variant.layout != ScaleLayout::none
-                                    ? std::string(config::to_string(variant.recipe))
-                                    : "none",
+    OperandInfo info = operands_[static_cast<size_t>(variant.operand_index)].info;
+    info.format = variant.format;
+    result.push_back({.operand = info,
+                      .recipe = variant.quantized() ? std::string(config::to_string(variant.recipe)) : "none",
                       .what_if = variant.what_if,
                       .form = variant.form,
                       .sums = sums[i]});

@@ -8,6 +8,8 @@
 // Quantizer::complete() records it after quantization.
 #pragma once
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,18 +30,25 @@ struct CastStatistics {
   kernels::TensorSums sums;
 };
 
+class Scaling;
+
 /// An operand as registered by Recipe::quantizer().
 struct ObservedOperand {
   OperandInfo info;
   config::Fp8Recipe recipe = config::Fp8Recipe::delayed;
   OperandLayouts layouts;
+  const Scaling* emulation = nullptr;  ///< of an emulated recipe
 };
 
 class Observer {
  public:
-  explicit Observer(const config::PrecisionConfig& precision) : precision_(precision) {}
+  explicit Observer(const config::PrecisionConfig& precision);
+  ~Observer();
+  Observer(const Observer&) = delete;
 
   int add_operand(ObservedOperand operand);
+  /// Operands have up to `values` values. Before plan().
+  void expect(int64_t values) { largest_ = std::max(largest_, values); }
   /// Plans memory for the statistics of all operands and the recipes `what_if`. Optional; begin() requires it.
   void plan(MemoryPlan& plan, const std::vector<std::string>& what_if);
 
@@ -60,21 +69,31 @@ class Observer {
   struct Variant {
     int operand_index = 0;
     config::Fp8Recipe recipe{};
-    kernels::ScaleLayout layout = kernels::ScaleLayout::none;  ///< none: not quantized
+    DType format = DType::e4m3;
+    kernels::ScaleLayout layout = kernels::ScaleLayout::none;  ///< none: not quantized, or emulated
+    const Scaling* emulation = nullptr;
     bool what_if = false, columnwise = false;
     const char* form = "both";
+    bool quantized() const { return layout != kernels::ScaleLayout::none || emulation != nullptr; }
   };
   void add_variants(Variant variant, bool rowwise, bool columnwise);
+  void add_what_ifs(int operand_index, config::Fp8Recipe recipe);
+  void find_scale(const Context& context, const Tensor& values, DType format) const;
+  void emulate(const Context& context, const Variant& variant, kernels::TensorStats& stats) const;
   kernels::TensorSums* sums_of(size_t variant) const { return sums_.as<kernels::TensorSums>() + variant; }
 
   config::PrecisionConfig precision_;
   std::vector<ObservedOperand> operands_;
+  std::vector<std::unique_ptr<Scaling>> what_ifs_;
+  int64_t largest_ = 0;
   std::vector<Variant> variants_;
   std::vector<size_t> first_variant_;  ///< per operand, and the end
   bool active_ = false;
   PlannedTensor sums_;                  ///< u8 [variants, bytes of TensorSums]
   PlannedTensor scratch_;               ///< scratch of tensor_stats
   PlannedTensor current_amax_, scale_;  ///< [1] fp32: of an alternative recipe
+  PlannedTensor dequantized_;           ///< [largest operand]: of an emulated recipe
+  PlannedTensor counters_;              ///< u8 [bytes of Fp8Counters], with dequantized_
 };
 
 }  // namespace te::fp8

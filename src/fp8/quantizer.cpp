@@ -60,14 +60,16 @@ QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const
 
 void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const {
   enum class Layout : uint8_t { rowwise, columnwise };
+  if (recipe_ != nullptr) recipe_->observer_.expect(memory.rows * memory.cols);
   if (!layouts_.quantized()) return;
   const bool rowwise = layouts_.rowwise, columnwise = memory.has_columnwise && layouts_.columnwise;
   const auto values = [&](kernels::Matrix& matrix, const char* suffix, Shape shape, Layout layout,
                           Lifetime lifetime) {
-    plan.add({operand, matrix.values}, memory.name + suffix, memory.values, layouts_.format, shape,
+    plan.add({operand, matrix.values}, memory.name + suffix, memory.values, layouts_.values, shape,
              {memory.tag / layout, lifetime});
   };
   const auto scales = [&](kernels::Matrix& matrix, const char* suffix, int64_t rows, int64_t cols) {
+    if (layouts_.scales == kernels::ScaleLayout::none) return;
     plan.add({operand, matrix.scales}, memory.name + suffix, memory.scales, DType::f32,
              kernels::scale_shape(layouts_.scales, rows, cols));
   };
@@ -216,14 +218,15 @@ void Quantizer::quantize(const Context& context, const Operand& operand, Quantiz
                                        .dbias = sums.into,
                                        .scratch = sums.scratch});
   }
-  scaling_->quantize(context,
-                     {.x = operand.high_precision,
-                      .rowwise = operand.rowwise,
-                      .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
-                      .power_of_two = scaling_->power_of_two(),
-                      .margin = recipe_->margin_of(index_),
-                      .amax = mode.record_amax ? recipe_->table_.amax_of(index_).as<float>() : nullptr,
-                      .counters = mode.count ? recipe_->table_.counters_of(index_) : nullptr});
+  scaling_->quantize(
+      context, {.groups = {.x = operand.high_precision,
+                           .rowwise = operand.rowwise,
+                           .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
+                           .power_of_two = scaling_->power_of_two(),
+                           .margin = recipe_->margin_of(index_),
+                           .amax = mode.record_amax ? recipe_->table_.amax_of(index_).as<float>() : nullptr,
+                           .counters = mode.count ? recipe_->table_.counters_of(index_) : nullptr},
+                .operand = recipe_->table_.info(index_)});
   if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
 }
 

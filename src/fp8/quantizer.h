@@ -19,9 +19,11 @@ struct OperandLayouts {
   bool rowwise = false, columnwise = false;  ///< quantized
   bool high_precision = true;                ///< also high precision: not all of its GEMMs are quantized
   DType format = DType::e4m3;
-  kernels::ScaleLayout scales = kernels::ScaleLayout::none;  ///< which values share a scale
+  DType values = DType::e4m3;  ///< as stored: the format, or that of high precision with an emulated recipe
+  kernels::ScaleLayout scales = kernels::ScaleLayout::none;  ///< which values share a stored scale
 
   bool quantized() const { return rowwise || columnwise; }
+  bool emulated() const { return quantized() && values != format; }
   bool one_scale() const { return quantized() && scales == kernels::ScaleLayout::tensor; }
   /// True if no GEMM reads high precision and the column-wise layout is the transpose of the row-wise one.
   bool transposes() const { return one_scale() && !high_precision; }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/recipe_traits.h"
 #include "kernels/scale_update/scale_update.h"
 
 namespace te::fp8 {
@@ -48,10 +49,15 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role) {
     quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
     quantizer.index_ = table_.add(info);
     layouts.scales = quantizer.scaling_->layout(role);
+    layouts.values = quantizer.scaling_->emulated() ? config::dtype_of(precision_.dtype) : layouts.format;
+    if (dtype_size(layouts.values) > dtype_size(widest_values_)) widest_values_ = layouts.values;
   }
   if (quantizes()) quantizer.layouts_ = layouts;
   quantizer.observer_index_ =
-      observer_.add_operand({.info = info, .recipe = linear.recipe, .layouts = quantizer.layouts_});
+      observer_.add_operand({.info = info,
+                             .recipe = linear.recipe,
+                             .layouts = quantizer.layouts_,
+                             .emulation = quantizer.layouts_.emulated() ? quantizer.scaling_ : nullptr});
   return quantizer;
 }
 
@@ -158,8 +164,7 @@ void Recipe::set_test_outlier(const Context& context, int log2) {
 }
 
 config::PrecisionConfig stateless_precision(config::PrecisionConfig precision) {
-  if (precision.fp8_recipe == config::Fp8Recipe::delayed)
-    precision.fp8_recipe = config::Fp8Recipe::tensorwise;
+  if (config::traits_of(precision.fp8_recipe).history) precision.fp8_recipe = config::Fp8Recipe::tensorwise;
   precision.overrides = config::stateless_overrides(precision.overrides);
   precision.fp8_calibrate = false;
   return precision;

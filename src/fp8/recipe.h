@@ -35,6 +35,8 @@ class Recipe {
 
   /// True if operands are quantized to FP8.
   bool quantizes() const { return precision_.fp8 != config::Fp8Mode::off; }
+  /// The widest type of quantized values as stored.
+  DType widest_values() const { return widest_values_; }
   /// True if tensors may be requantized, because their scales are predicted before the values are known.
   bool requantizes() const;
   /// True if calibration passes must initialize the scales before the first step (begin_calibration()).
@@ -99,6 +101,7 @@ class Recipe {
   bool calibrating_ = false, keeps_high_precision_ = false, high_precision_ = false,
        single_amax_buffer_ = false;
   int outlier_log2_ = 0;
+  DType widest_values_ = DType::e4m3;
   ScaleTable table_;
   ShardedWeightQuantizer sharded_weights_;
   Observer observer_;

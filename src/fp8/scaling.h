@@ -1,6 +1,6 @@
 // What distinguishes the recipes: which values share a scale, and when the scale is known. Everything else is common to
-// all recipes (quantizer.h, recipe.h), so a new recipe is a class in scaling.cpp and a case of make_scaling(); with
-// groups of a new kind also a ScaleLayout and a kernel.
+// all recipes (quantizer.h, recipe.h), so a new recipe is a class and a case of make_scaling(); with groups of a new
+// kind also a ScaleLayout and a kernel.
 //
 //   delayed     the scale of step n comes from the amaxes of earlier steps, so the kernel that produces an operand can
 //               quantize it in the same pass; a tensor that overflows the scale is requantized with its current scale
@@ -9,6 +9,7 @@
 //               columnwise layouts per channel and per input channel; no state, no communication
 //   blockwise   as tensorwise, with a scale per 1 x 128 values (activations, gradients) and per 128 x 128 values
 //               (weights), as in DeepSeek-V3
+//   mxfp8       a power-of-two scale per 32 values of each layout, emulated (mxfp8.cpp)
 #pragma once
 
 #include <memory>
@@ -24,6 +25,12 @@ namespace te::fp8 {
 /// scale, corrects a given scale that overflows, or computes the current scale.
 enum class ScaleSource : uint8_t { given, corrected, current };
 
+/// A tensor to quantize with scales of groups.
+struct GroupedOperand {
+  kernels::QuantizeGroups groups;
+  OperandInfo operand;
+};
+
 class Scaling {
  public:
   /// `power_of_two`: current scales are rounded down to powers of two. With ScaleLayout::tensor the last scale then
@@ -31,7 +38,7 @@ class Scaling {
   explicit Scaling(bool power_of_two) : power_of_two_(power_of_two) {}
   virtual ~Scaling() = default;
   bool power_of_two() const { return power_of_two_; }
-  /// Which values share a scale. With ScaleLayout::tensor, producers can quantize.
+  /// Which values share a scale. With ScaleLayout::tensor, producers can quantize. `none` if emulated.
   virtual kernels::ScaleLayout layout(OperandRole role) const = 0;
   bool one_scale() const { return layout(OperandRole::input) == kernels::ScaleLayout::tensor; }
   /// With one scale per tensor.
@@ -44,15 +51,19 @@ class Scaling {
   virtual bool gathers_quantized(const parallel::TensorParallel& /*ranks*/, int64_t /*tokens*/) const {
     return one_scale();
   }
-  /// With other layouts.
-  virtual void quantize(const Context& context, const kernels::QuantizeGroups& args) const {
-    kernels::quantize_groups(context, args);
+  /// True if layouts have no scales but dequantized values in high precision (the dtype of x), for GEMMs in high
+  /// precision. Every such value is exact.
+  virtual bool emulated() const { return false; }
+  /// With other layouts than ScaleLayout::tensor.
+  virtual void quantize(const Context& context, const GroupedOperand& operand) const {
+    kernels::quantize_groups(context, operand.groups);
   }
 
  private:
   bool power_of_two_;
 };
 
+std::unique_ptr<Scaling> make_mxfp8_scaling();
 std::unique_ptr<Scaling> make_scaling(config::Fp8Recipe recipe, const config::PrecisionConfig& precision);
 
 }  // namespace te::fp8

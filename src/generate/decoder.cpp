@@ -106,7 +106,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   add(attention_out_, "attention_out", dims_.dtype, {rows, dims_.attention});
   plan_feed_forward(plan);
   if (recipe_->quantizes()) {
-    add(fp8_rows_, "fp8_input", DType::e4m3, {rows * max_input_width_});
+    add(fp8_rows_, "fp8_input", recipe_->widest_values(), {rows * max_input_width_});
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
         kernels::scale_shape(kernels::ScaleLayout::vectors, rows, max_input_width_));
   }

@@ -2,18 +2,9 @@
 
 namespace te::model {
 
-namespace {
-
-DType dtype_of(config::ComputeDType dtype) {
-  if (dtype == config::ComputeDType::fp32) return DType::f32;
-  return dtype == config::ComputeDType::fp16 ? DType::f16 : DType::bf16;
-}
-
-}  // namespace
-
 LayerConfig LayerConfig::of(const config::Config& config, const parallel::TensorParallel& tensor) {
   const config::TrainingConfig& training = config.training;
-  const DType dtype = dtype_of(config.precision.dtype);
+  const DType dtype = config::dtype_of(config.precision.dtype);
   return {
       .model = config.model,
       .dims = Dimensions::of(config.model, training.micro_batch_size, config.parallel.context, dtype, tensor),

@@ -139,9 +139,10 @@ fp8::QuantizeMode Linear::input_mode(const Pass& pass) const {
 kernels::Matrix Linear::input_layout(const Tensor& values, const Tensor& scales, int64_t rows) const {
   const fp8::OperandLayouts& layouts = input_quantizer_.layouts();
   if (!layouts.rowwise) return {};
-  return {{values.data, layouts.format, {rows, in()}},
-          {scales.data, DType::f32, kernels::scale_shape(layouts.scales, rows, in())},
-          layouts.scales};
+  const Tensor rowwise{values.data, layouts.values, {rows, in()}};
+  if (layouts.scales == kernels::ScaleLayout::none) return rowwise;
+  return {
+      rowwise, {scales.data, DType::f32, kernels::scale_shape(layouts.scales, rows, in())}, layouts.scales};
 }
 
 // --- GEMMs -------------------------------------------------------------------------------------------------

@@ -79,8 +79,10 @@ json operand_record(const CastStatistics& s) {
   record["what_if"] = s.what_if;
   record["form"] = s.form;
   record["format"] = dtype_name(s.operand.format);
-  record["scale"] = number(s.sums.lowest_scale);
-  record["scale_max"] = number(s.sums.highest_scale);
+  if (s.sums.highest_scale > 0) {  // emulated recipes store no scales
+    record["scale"] = number(s.sums.lowest_scale);
+    record["scale_max"] = number(s.sums.highest_scale);
+  }
   record["saturated"] = number(kernels::saturated_fraction(s.sums));
   record["flushed"] = number(kernels::underflow_fraction(s.sums));
   record["mse"] = number(s.sums.squared_error / n);

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/precision_overrides.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "train/run_file.h"
@@ -156,6 +157,9 @@ void write_run_record(const config::Config& config, const Context& context,
     user_error("logging.directory: {}: {}; choose a folder that can be written", folder.string(),
                error.message());
   json record = {{"format", 1}, {"config", flat_config(config)}, {"planned_bytes", plan.total_bytes()}};
+  if (const std::string emulated = config::emulated_recipes(config.precision, config.model.num_layers);
+      !emulated.empty())
+    record["emulated"] = emulated;
   record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
   record["starts"].push_back(this_start(context, placement, program));
   write_run_file(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "config/precision_overrides.h"
+#include "config/recipe_traits.h"
 #include "optim/lr_schedule.h"
 #include "train/flops.h"
 
@@ -193,12 +194,20 @@ std::string precision_summary(const config::Config& config, const Context& conte
     return fmt::format("precision: {}, FP32 master weights, FP8 off{}\n{}", dtype,
                        precision.fp8_calibrate ? " (calibrating)" : "", moments);
   }
+  const bool one_format =
+      precision.fp8 == config::Fp8Mode::e4m3 || config::traits_of(precision.fp8_recipe).format.has_value();
   std::string text = fmt::format(
       "precision: {}, FP32 master weights; FP8 {} ({}): inputs and weights of the four linears of a layer "
       "E4M3, gradients {}, recipe {}\n",
-      dtype, to_string(precision.fp8),
-      precision.fp8 == config::Fp8Mode::hybrid ? "E4M3 and E5M2" : "E4M3 only",
-      precision.fp8 == config::Fp8Mode::hybrid ? "E5M2" : "E4M3", to_string(precision.fp8_recipe));
+      dtype, to_string(precision.fp8), one_format ? "E4M3 only" : "E4M3 and E5M2",
+      one_format ? "E4M3" : "E5M2", to_string(precision.fp8_recipe));
+  const std::string emulated = config::emulated_recipes(precision, config.model.num_layers);
+  if (!emulated.empty()) {
+    text += fmt::format(
+        "  {}: emulated (GEMMs multiply the rounded values in {}), so speed and memory are not those of the "
+        "recipe\n",
+        emulated, to_string(precision.dtype));
+  }
   text += schedule_line(precision);
   if (precision.first_layers_bf16 + precision.last_layers_bf16 > 0) {
     text += fmt::format("  the first {} and the last {} layers stay in {}\n", precision.first_layers_bf16,
@@ -209,7 +218,7 @@ std::string precision_summary(const config::Config& config, const Context& conte
   text += moments;
   // The cost of quantization grows with the hidden size, the savings of FP8 GEMMs with its square. FP8 is faster at
   // hidden size 768 (GPT-2 124M) on an H200; narrower models were not measured.
-  if (context.is_cuda() && config.model.hidden_size < 768) {
+  if (context.is_cuda() && config.model.hidden_size < 768 && emulated.empty()) {
     text += fmt::format(
         "  note: at hidden size {} quantization may take the time that FP8 GEMMs save; compare with "
         "precision.fp8 off\n",

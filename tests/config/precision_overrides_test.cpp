@@ -44,6 +44,17 @@ TEST(PrecisionOverrides, SelectLinearsGemmsAndOperands) {
   EXPECT_EQ(precision_of("linear_qkv: blockwise", LinearKind::fc1).recipe, Fp8Recipe::delayed);
 }
 
+// mxfp8 has E4M3 gradients also in the hybrid mode, unless a rule says otherwise.
+TEST(PrecisionOverrides, ARecipeMayHaveItsFormat) {
+  const auto gradient = [](const std::string& rules, LinearKind kind) {
+    return precision_of(rules, kind).grad_output;
+  };
+  EXPECT_EQ(gradient("linear_qkv: mxfp8", LinearKind::qkv), DType::e4m3);
+  EXPECT_EQ(gradient("linear_qkv: mxfp8", LinearKind::fc1), DType::e5m2);
+  EXPECT_EQ(gradient("linear_qkv: mxfp8; linear_qkv: blockwise", LinearKind::qkv), DType::e5m2);
+  EXPECT_EQ(gradient("grad_output: e5m2; linear_qkv: mxfp8", LinearKind::qkv), DType::e5m2);
+}
+
 TEST(PrecisionOverrides, SelectLayersFromEitherEnd) {
   const auto layers = [](const std::string& rules) {
     std::string text;

@@ -171,7 +171,8 @@ class RowScales final : public fp8::Scaling {
  public:
   RowScales() : Scaling(false) {}
   kernels::ScaleLayout layout(OperandRole) const override { return kernels::ScaleLayout::rows; }
-  void quantize(const Context&, const kernels::QuantizeGroups& args) const override {
+  void quantize(const Context&, const fp8::GroupedOperand& operand) const override {
+    const kernels::QuantizeGroups& args = operand.groups;
     const int64_t rows = args.x.rows(), cols = args.x.cols();
     const auto* x = args.x.as<bfloat16>();
     if (args.rowwise)

@@ -93,11 +93,13 @@ TEST_P(DecoderTest, BatchOfSequences) {
   check(decoder.append(again), again);
 }
 
-// Scales of the rowwise and blockwise recipes do not depend on the other rows of a pass.
+// Scales of the rowwise, blockwise and mxfp8 recipes do not depend on the other rows of a pass.
 TEST_P(DecoderTest, Fp8WithScalesPerGroupAgreesWithTheForwardPass) {
-  for (const auto recipe : {config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
+  for (const auto recipe :
+       {config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise, config::Fp8Recipe::mxfp8}) {
     config::Config config = config_of(2);
     if (config.model.num_moe_experts > 0) GTEST_SKIP() << "experts have no FP8 GEMMs";
+    config.model.ffn_hidden_size = 64;
     config.precision.fp8 = config::Fp8Mode::hybrid;
     config.precision.fp8_recipe = recipe;
     TinyModel tiny(config);

@@ -18,6 +18,7 @@ using testing::TinyModel;
 // FP8 in the output layer only. 160 sequences of 64 tokens give two chunks, the second one shorter.
 Config output_layer_config(Family family, bool fp8, Fp8Recipe recipe = Fp8Recipe::delayed) {
   Config config = testing::tiny_config(family);
+  config.model.ffn_hidden_size = 64;
   config.precision.fp8 = fp8 ? Fp8Mode::hybrid : Fp8Mode::off;
   config.precision.fp8_recipe = recipe;
   config.precision.fp8_output_layer = true;
@@ -51,8 +52,8 @@ Outcome outcome_with_scales(const Config& config) {
 TEST(OutputLayer, Fp8GradientsAreCloseToHighPrecision) {
   for (const Family family : {Family::gpt, Family::llama}) {
     const Outcome exact = outcome_with_scales(output_layer_config(family, false));
-    for (const Fp8Recipe recipe :
-         {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::rowwise, Fp8Recipe::blockwise}) {
+    for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::rowwise,
+                                   Fp8Recipe::blockwise, Fp8Recipe::mxfp8}) {
       SCOPED_TRACE(std::string(to_string(family)) + " " + std::string(to_string(recipe)));
       const Outcome quantized = outcome_with_scales(output_layer_config(family, true, recipe));
       EXPECT_NEAR(quantized.loss, exact.loss, 0.01 * exact.loss);

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 const Overrides kWatching = {"logging.fp8_statistics_every=2",
-                             "logging.fp8_what_if=[tensorwise, rowwise, blockwise]"};
+                             "logging.fp8_what_if=[tensorwise, rowwise, blockwise, mxfp8]"};
 
 /// Losses and the whole checkpoint of a run with and without statistics.
 void expect_same_bits(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
@@ -29,6 +29,7 @@ TEST(Fp8Statistics, ChangeNoBitOfAnyRecipe) {
   const TrainFolder folder;
   for (const char* recipe : {"delayed", "tensorwise", "rowwise", "blockwise"})
     expect_same_bits(folder, recipe, {"precision.fp8=hybrid", std::string("precision.fp8_recipe=") + recipe});
+  expect_same_bits(folder, "mxfp8", kTinyFp8 + Overrides{"precision.fp8_recipe=mxfp8"});
   expect_same_bits(folder, "off", {});
   expect_same_bits(folder, "calibrates", {"precision.fp8_calibrate=true"});
   expect_same_bits(folder, "mixed",
@@ -96,11 +97,19 @@ TEST(Fp8Statistics, MatchTheRun) {
     if (operand.at("saturated") != 0.0) continue;
     EXPECT_GT(operand.at("sqnr_db").get<double>(), operand.at("format") == "fp8_e5m2" ? 18 : 24) << operand;
     EXPECT_LT(operand.at("sqnr_db").get<double>(), 60) << operand;
-    EXPECT_GE(operand.at("scale_max").get<double>(), operand.at("scale").get<double>()) << operand;
+    EXPECT_EQ(operand.contains("scale"), operand.at("recipe") != "mxfp8") << operand;
+    EXPECT_GE(operand.value("scale_max", 0.0), operand.value("scale", 0.0)) << operand;
   }
   const json* fc2 = find(statistics[2], "layers.1.mlp.linear_fc2", "input", "blockwise", "columnwise");
   ASSERT_NE(fc2, nullptr);
   EXPECT_EQ((*fc2)["values"], 2 * 16 * 48);
+  // E4M3 with a scale per 32 values is as good as one per 128, also for gradients.
+  for (const char* form : {"rowwise", "columnwise"}) {
+    const json* gradient = find(statistics[2], "layers.1.mlp.linear_fc2", "grad_output", "mxfp8", form);
+    ASSERT_NE(gradient, nullptr);
+    EXPECT_EQ((*gradient)["format"], "fp8_e4m3");
+    EXPECT_GT((*gradient)["sqnr_db"].get<double>(), 30);
+  }
   ASSERT_EQ(statistics[2]["swiglu"].size(), 2u);
   EXPECT_GT(statistics[2]["swiglu"][1]["max"].get<double>(),
             statistics[2]["swiglu"][1]["mean"].get<double>());

@@ -131,6 +131,8 @@ TEST(InspectFp8, AcceptsBf16AndAnyLayout) {
   TE_EXPECT_CONTAINS(found.out, "BF16: the table shows the casts of an FP8 run (hybrid, tensorwise)");
   EXPECT_EQ(report(folder)["casts"].size(), 24u);
   EXPECT_TRUE(report(folder)["casts"][0]["what_if"].contains("blockwise"));
+  ASSERT_EQ(inspect(folder, "bf16", "--recipes tensorwise,mxfp8").code, 0);
+  EXPECT_GT(report(folder)["casts"][0]["what_if"]["mxfp8"]["sqnr_db"].get<double>(), 28);
   // With FP8 and delayed scales, which this checkpoint does not have.
   ASSERT_EQ(inspect(folder, "bf16", "--set precision.fp8=hybrid").code, 0);
   EXPECT_EQ(report(folder)["calibrated"], true);

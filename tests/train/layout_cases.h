@@ -29,7 +29,8 @@ enum class Precision : uint8_t {
   delayed_fp32,
   tensorwise_fp32,
   rowwise,
-  blockwise
+  blockwise,
+  mxfp8
 };
 
 /// Learning rate for layouts with a different summation order and norms on the sublayers' outputs. There, changes of
@@ -87,6 +88,7 @@ struct Case {
   Fp8Recipe recipe() const {
     if (precision == Precision::rowwise) return Fp8Recipe::rowwise;
     if (precision == Precision::blockwise) return Fp8Recipe::blockwise;
+    if (precision == Precision::mxfp8) return Fp8Recipe::mxfp8;
     return delayed() ? Fp8Recipe::delayed : Fp8Recipe::tensorwise;
   }
   bool wide() const { return precision >= Precision::fp32_wide; }

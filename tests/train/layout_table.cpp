@@ -39,6 +39,7 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"tensorwise", [](Case& c) { c.precision = Precision::tensorwise; }},
       {"rowwise", [](Case& c) { c.precision = Precision::rowwise; }},
       {"blockwise", [](Case& c) { c.precision = Precision::blockwise; }},
+      {"mxfp8", [](Case& c) { c.precision = Precision::mxfp8; }},
       {"fp32",  // must follow the recipe
        [](Case& c) { c.precision = c.delayed() ? Precision::delayed_fp32 : Precision::tensorwise_fp32; }},
       {"1f1b", [](Case& c) { c.schedule = PipelineSchedule::one_f_one_b; }},
@@ -147,6 +148,9 @@ std::vector<Case> two_ranks() {
       named("tp2_sp_gpt_blockwise_groups", {.recompute = selective, .layers = 2, .seq = 128}),
       named("tp2_sp_llama_blockwise_groups_overlap", {.layers = 2, .variant = true, .seq = 256}),
       named("dp2_gpt_blockwise", {.recompute = full}),
+      named("tp2_sp_llama_mxfp8", {.recompute = selective, .layers = 2, .seq = 64}),
+      named("pp2_gpt_mxfp8_zero_bubble", {.variant = true}),
+      named("dp2_llama_mxfp8", {.bucket_size = 20'000}),
       named("tp2_qwen3", {.recompute = full}),
       named("tp2_sp_qwen3_delayed", {.recompute = selective}),
       named("tp2_sp_llama_biases_window_overlap", {.recompute = selective}),
@@ -190,6 +194,7 @@ std::vector<Case> two_ranks() {
       named("cp2_llama_tensorwise", {.recompute = full}),
       named("cp2_llama_rowwise"),
       named("cp2_gpt_blockwise", {.recompute = full}),
+      named("cp2_llama_mxfp8"),
       named(
           "cp2_llama_overrides",
           {.precision = Precision::delayed,
@@ -245,6 +250,7 @@ std::vector<Case> four_ranks() {
       named("tp4_sp_llama_delayed"),
       named("tp2_pp2_sp_llama_blockwise_zero_bubble"),
       named("tp2_dp2_gpt_rowwise"),
+      named("tp2_dp2_gpt_sharded_parameters_mxfp8"),
       named("tp4_gpt_tensorwise", {.recompute = full}),
       named("pp4_gpt_delayed_interleaved", {.layers = 8, .variant = true}),
       named("pp4_llama_tensorwise_1f1b", {.recompute = full, .layers = 5}),

@@ -51,6 +51,7 @@ TEST_F(RunRecord, DescribesTheRun) {
   EXPECT_EQ(record.at("config").at("precision.fp8"), "off");
   EXPECT_EQ(record.at("config").at("data.synthetic"), "true");
   EXPECT_EQ(record.at("planned_bytes"), 0);
+  EXPECT_FALSE(record.contains("emulated"));
   const json start = record.at("starts").at(0);
   EXPECT_EQ(start.at("version"), "1.2.3");
   EXPECT_EQ(start.at("commit"), "abc-dirty");
@@ -64,6 +65,16 @@ TEST_F(RunRecord, DescribesTheRun) {
   EXPECT_EQ(start.at("device"), context_.info().name);
   EXPECT_EQ(start.at("time").get<std::string>().size(), std::string("2026-01-02T03:04:05Z").size());
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a run/run.json.tmp"));
+}
+
+TEST_F(RunRecord, NamesEmulatedRecipes) {
+  config_.precision.fp8 = config::Fp8Mode::hybrid;
+  config_.precision.overrides = "linear_fc2: mxfp8";
+  write();
+  EXPECT_EQ(read().at("emulated"), "mxfp8");
+  config_.precision.fp8 = config::Fp8Mode::off;
+  write();
+  EXPECT_FALSE(read().contains("emulated"));
 }
 
 TEST_F(RunRecord, ResumedRunAddsItsStart) {

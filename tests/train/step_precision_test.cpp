@@ -67,6 +67,7 @@ TEST(StepPrecision, OutsideOfTheScheduleEqualsABf16Run) {
   const std::vector<std::pair<std::string, Overrides>> recipes = {
       {"delayed", {"precision.fp8_keep_weights=none"}},
       {"blockwise", {"precision.fp8_recipe=blockwise", "training.recompute=full"}},
+      {"mxfp8", {"precision.fp8_recipe=mxfp8"}},
       {"mixed",
        {"precision.fp8_output_layer=true", "training.recompute=selective",
         "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: tensorwise"}}};

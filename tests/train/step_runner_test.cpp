@@ -19,6 +19,7 @@ config::Config fp8_config(config::Fp8Recipe recipe, config::Recompute recompute)
   config.precision.dtype = config::ComputeDType::bf16;
   config.precision.fp8 = config::Fp8Mode::hybrid;
   config.precision.fp8_recipe = recipe;
+  if (recipe == config::Fp8Recipe::mxfp8) config.model.ffn_hidden_size = 64;
   config.training.recompute = recompute;
   config.training.global_batch_size = 6;
   config::validate(config);
@@ -37,8 +38,9 @@ train::HostBatch random_batch(const train::StepRunner& runner, const config::Con
 }
 
 TEST(StepRunner, CountersCountEveryOperandOncePerPass) {
-  for (config::Fp8Recipe recipe : {config::Fp8Recipe::delayed, config::Fp8Recipe::tensorwise,
-                                   config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
+  for (config::Fp8Recipe recipe :
+       {config::Fp8Recipe::delayed, config::Fp8Recipe::tensorwise, config::Fp8Recipe::rowwise,
+        config::Fp8Recipe::blockwise, config::Fp8Recipe::mxfp8}) {
     for (config::Recompute recompute : {config::Recompute::none, config::Recompute::full}) {
       const config::Config config = fp8_config(recipe, recompute);
       const Context context = Context::cpu();
@@ -110,6 +112,7 @@ TEST(StepRunner, Bf16StepsOfAnFp8RunEqualThoseOfABf16Run) {
     for (const config::Recompute recompute :
          {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
       config::Config bf16 = testing::tiny_config(family);
+      bf16.model.ffn_hidden_size = 64;
       bf16.precision.dtype = config::ComputeDType::bf16;
       bf16.training.recompute = recompute;
       bf16.training.global_batch_size = 6;
@@ -117,8 +120,9 @@ TEST(StepRunner, Bf16StepsOfAnFp8RunEqualThoseOfABf16Run) {
       const auto fused = [](const std::string& op) { return op.starts_with("gemm_activation"); };
       ASSERT_GT(std::count_if(expected.begin(), expected.end(), fused), 0);
       ASSERT_EQ(expected.back(), "adamw ()");
-      for (const config::Fp8Recipe recipe : {config::Fp8Recipe::tensorwise, config::Fp8Recipe::rowwise,
-                                             config::Fp8Recipe::blockwise, config::Fp8Recipe::delayed}) {
+      for (const config::Fp8Recipe recipe :
+           {config::Fp8Recipe::tensorwise, config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise,
+            config::Fp8Recipe::mxfp8, config::Fp8Recipe::delayed}) {
         config::Config both = bf16;
         both.precision.fp8 = config::Fp8Mode::hybrid;
         both.precision.fp8_recipe = recipe;

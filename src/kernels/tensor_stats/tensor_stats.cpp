@@ -27,6 +27,13 @@ void check_args(const TensorStats& args) {
            dtype_name(args.format));
   TE_CHECK((args.layout == ScaleLayout::tensor) == (args.scale != nullptr),
            "tensor_stats: `scale` is required with ScaleLayout::tensor, and only then");
+  if (!args.dequantized) return;
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  TE_CHECK(args.layout == ScaleLayout::none && args.counters != nullptr,
+           "tensor_stats: `dequantized` requires ScaleLayout::none and `counters`");
+  check_dtype("tensor_stats", "dequantized", args.dequantized, args.x.dtype);
+  check_shape("tensor_stats", "dequantized", args.dequantized,
+              args.columnwise ? Shape{cols, rows} : Shape{rows, cols});
 }
 
 /// Adds one group: computes its scale, then adds its values.
@@ -52,6 +59,11 @@ void add_tile(const TensorStats& args, const StatsTiles& tiles, const StatsTiles
         continue;
       }
       add_moments(sums, x);
+      if (args.dequantized)
+        add_error(
+            sums, x,
+            to_float(args.dequantized
+                         .as<T>()[tiles.dequantized_index(args.columnwise, tile.row + r, tile.col + c)]));
       if (args.layout != ScaleLayout::none)
         add_cast(sums, x, scale, to_float(from_float<Q>(x * scale)), fp8_max(args.format));
     }
@@ -71,6 +83,7 @@ void tensor_stats_cpu(const TensorStats& args) {
     });
   });
   for (const TensorSums& part : parts) add_sums(*args.into, part);
+  if (args.counters != nullptr) add_counters(*args.into, *args.counters);
 }
 
 void row_alignment_cpu(const RowAlignment& args) {

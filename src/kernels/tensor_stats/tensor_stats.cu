@@ -20,7 +20,8 @@ struct StatsArgs {
   StatsTiles tiles;
   const float* scale;  // null: current scaling, or no quantization
   float margin_factor;
-  bool casts, power_of_two;
+  bool casts, power_of_two, columnwise;
+  const void* dequantized;
   TensorSums* partial;
 };
 
@@ -78,6 +79,12 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* x, StatsArgs a
         continue;
       }
       add_moments(sums, value);
+      if (args.dequantized != nullptr) {
+        const int64_t row = tile.row + i / tile.width, col = tile.col + i % tile.width;
+        add_error(sums, value,
+                  load_float(static_cast<const T*>(args.dequantized) +
+                             args.tiles.dequantized_index(args.columnwise, row, col)));
+      }
       if (args.casts)
         add_cast(sums, value, scale, decoded<format>(to_fp8<format>(value * scale)), fp8_max(format));
     }
@@ -86,12 +93,15 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* x, StatsArgs a
   if (threadIdx.x == 0) args.partial[blockIdx.x] = shared[0];
 }
 
-__global__ void __launch_bounds__(kThreads) add_parts_kernel(const TensorSums* partial, TensorSums* into) {
+__global__ void __launch_bounds__(kThreads)
+    add_parts_kernel(const TensorSums* partial, const Fp8Counters* counters, TensorSums* into) {
   __shared__ TensorSums shared[kThreads];
   TensorSums sums{};
   for (int64_t part = threadIdx.x; part < kStatsParts; part += kThreads) add_sums(sums, partial[part]);
   block_add(sums, shared);
-  if (threadIdx.x == 0) add_sums(*into, shared[0]);
+  if (threadIdx.x != 0) return;
+  add_sums(*into, shared[0]);
+  if (counters != nullptr) add_counters(*into, *counters);
 }
 
 /// One block per pair of rows.
@@ -128,6 +138,8 @@ void tensor_stats(const Context& context, const TensorStats& args) {
                          .margin_factor = ldexpf(1.0f, -args.margin),
                          .casts = args.layout != ScaleLayout::none,
                          .power_of_two = args.power_of_two,
+                         .columnwise = args.columnwise,
+                         .dequantized = args.dequantized.data,
                          .partial = args.scratch.as<TensorSums>()};
   visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
@@ -138,7 +150,7 @@ void tensor_stats(const Context& context, const TensorStats& args) {
     }
     TE_CUDA_CHECK_LAUNCH();
   });
-  add_parts_kernel<<<1, kThreads, 0, stream>>>(device.partial, args.into);
+  add_parts_kernel<<<1, kThreads, 0, stream>>>(device.partial, args.counters, args.into);
   TE_CUDA_CHECK_LAUNCH();
 }
 

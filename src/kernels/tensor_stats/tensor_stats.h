@@ -2,8 +2,9 @@
 // underflowed values, quantization error, moments, largest and smallest magnitude. A diagnostic op that runs
 // occasionally on tensors of a training run; it writes only its sums.
 //
-// The quantization is that of kernels/quantize, with a given scale of the whole tensor, or with current scaling per
-// group, rowwise or columnwise. It uses the same formulas (scale_update/scale_formula.h) and the same rounding.
+// The quantization is emulated by the caller, or that of kernels/quantize, with a given scale of the whole tensor, or
+// with current scaling per group, rowwise or columnwise. It uses the same formulas (scale_update/scale_formula.h) and
+// the same rounding.
 //
 // Values that are not finite are counted and otherwise only affect the scale of their group. Sums are FP64, in an order
 // that depends only on the shape. An op is therefore deterministic on one backend, but backends add in different
@@ -15,6 +16,7 @@
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/gemm/matrix.h"
+#include "kernels/quantize/fp8_output.h"
 
 namespace te::kernels {
 
@@ -28,7 +30,7 @@ struct TensorSums {
   unsigned long long flushed;         ///< x is not 0 but underflows in FP8
   float amax;                         ///< largest magnitude
   float smallest;                     ///< smallest nonzero magnitude; 0 if there is none
-  float lowest_scale, highest_scale;  ///< over all groups; 0: nothing was quantized
+  float lowest_scale, highest_scale;  ///< over all groups; 0: nothing was quantized, or emulated
 };
 static_assert(sizeof(TensorSums) == 88);
 
@@ -52,8 +54,12 @@ struct TensorStats {
   const float* scale = nullptr;  ///< device memory; layout tensor only
   bool power_of_two = true;      ///< for current scaling
   int margin = 0;
-  Tensor scratch;              ///< u8 [tensor_stats_scratch_bytes()]
-  TensorSums* into = nullptr;  ///< device memory; the tensor's sums are merged into it
+  /// The result of an emulated quantization (layout none), in the dtype of x: [rows, cols], or [cols, rows] with
+  /// `columnwise`; or empty.
+  Tensor dequantized;
+  const Fp8Counters* counters = nullptr;  ///< with dequantized: the quantization's
+  Tensor scratch;                         ///< u8 [tensor_stats_scratch_bytes()]
+  TensorSums* into = nullptr;             ///< device memory; the tensor's sums are merged into it
 };
 void tensor_stats(const Context& context, const TensorStats& args);
 int64_t tensor_stats_scratch_bytes();

@@ -23,6 +23,10 @@ struct StatsTiles {
   struct Tile {
     int64_t row, col, height, width;
   };
+  /// Index in TensorStats::dequantized.
+  TE_HOST_DEVICE int64_t dequantized_index(bool columnwise, int64_t row, int64_t col) const {
+    return columnwise ? col * rows + row : row * cols + col;
+  }
   TE_HOST_DEVICE Tile tile(int64_t index) const {
     const int64_t row = index / across * height, col = index % across * width;
     return {row, col, height < rows - row ? height : rows - row, width < cols - col ? width : cols - col};
@@ -68,6 +72,18 @@ TE_HOST_DEVICE void add_moments(TensorSums& sums, float x) {
   sums.sum4 += square * square;
   if (magnitude > sums.amax) sums.amax = magnitude;
   if (magnitude > 0.0f && (sums.smallest == 0.0f || magnitude < sums.smallest)) sums.smallest = magnitude;
+}
+
+/// Adds the error of a finite value under an emulated quantization.
+TE_HOST_DEVICE void add_error(TensorSums& sums, float x, float dequantized) {
+  const double error = static_cast<double>(dequantized) - static_cast<double>(x);
+  sums.squared_error += error * error;
+}
+
+/// Adds the counts of an emulated quantization.
+TE_HOST_DEVICE void add_counters(TensorSums& sums, const Fp8Counters& counters) {
+  sums.saturated += counters.saturated;
+  sums.flushed += counters.flushed;
 }
 
 /// Adds a finite value to the quantization sums; q: value of the FP8 number.

@@ -1,0 +1,27 @@
+#include "config/recipe_traits.h"
+
+#include <array>
+
+namespace te::config {
+
+const RecipeTraits& traits_of(Fp8Recipe recipe) {
+  static constexpr auto traits = std::to_array<RecipeTraits>({
+      {.history = true},                                          // delayed
+      {},                                                         // tensorwise
+      {},                                                         // rowwise
+      {},                                                         // blockwise
+      {.emulated = true, .multiple = 32, .format = DType::e4m3},  // mxfp8
+  });
+  return traits[static_cast<size_t>(recipe)];
+}
+
+std::vector<std::string> stateless_recipes() {
+  std::vector<std::string> names;
+  for (const std::string_view name : names_of(Fp8Recipe{})) {
+    Fp8Recipe recipe{};
+    if (from_string(name, recipe) && !traits_of(recipe).history) names.emplace_back(name);
+  }
+  return names;
+}
+
+}  // namespace te::config

@@ -1,0 +1,27 @@
+// What the config knows about each FP8 recipe. Their quantization is in src/fp8.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "core/dtype.h"
+
+namespace te::config {
+
+struct RecipeTraits {
+  bool history = false;   ///< scales come from earlier steps; passes without FP8 state use tensorwise instead
+  bool emulated = false;  ///< values are rounded to the format, and GEMMs multiply them in precision.dtype
+  int64_t multiple = 16;  ///< dimensions of GEMMs must be multiples of this
+  /// Of all operands, unless an override sets another one; empty: by precision.fp8.
+  std::optional<DType> format{};
+};
+
+const RecipeTraits& traits_of(Fp8Recipe recipe);
+
+/// The names of the recipes without history, which any pass can use.
+std::vector<std::string> stateless_recipes();
+
+}  // namespace te::config

@@ -1,0 +1,85 @@
+// Checks, dispatch and CPU reference of quantization to MXFP8.
+#include "kernels/quantize/quantize_mx.h"
+
+#include <algorithm>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/fp8_cpu.h"
+#include "kernels/quantize/mx_formula.h"
+#include "kernels/quantize/quantize_cuda.h"
+
+namespace te::kernels {
+namespace {
+
+void check_args(const QuantizeMx& args) {
+  check_grad("quantize_mx", "x", args.x);
+  TE_CHECK(is_fp8(args.format), "quantize_mx: {} is not FP8", dtype_name(args.format));
+  TE_CHECK(args.rowwise || args.columnwise, "quantize_mx: rowwise or columnwise output is required");
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  const auto check = [&](const char* name, const Tensor& output, Shape shape) {
+    if (!output) return;
+    check_dtype("quantize_mx", name, output, args.x.dtype);
+    check_shape("quantize_mx", name, output, shape);
+  };
+  check("rowwise", args.rowwise, {rows, cols});
+  check("columnwise", args.columnwise, {cols, rows});
+}
+
+/// Quantizes one output, whose value (r, c) before quantization is value(r, c).
+template <class T, class Value>
+void write_output(const QuantizeMx& args, const Tensor& output, Fp8Counters* counters, Value&& value) {
+  const int64_t rows = output.rows(), cols = output.cols();
+  const SmallFloat format = small_float(args.format);
+  unsigned long long saturated = 0, flushed = 0;
+#pragma omp parallel for reduction(+ : saturated, flushed)
+  for (int64_t r = 0; r < rows; ++r) {
+    T* const out = output.as<T>() + r * cols;
+    for (int64_t first = 0; first < cols; first += kMxGroup) {
+      const int64_t end = std::min(cols, first + kMxGroup);
+      uint32_t amax = 0;
+      for (int64_t c = first; c < end; ++c) amax = std::max(amax, magnitude_without_nan(value(r, c)));
+      const uint32_t code = mx_scale_code(amax, format, args.margin);
+      for (int64_t c = first; c < end; ++c) {
+        const MxValue result = mx_value(value(r, c), code, format);
+        out[c] = from_float<T>(result.value);
+        saturated += result.saturated ? 1u : 0u;
+        flushed += result.flushed ? 1u : 0u;
+      }
+    }
+  }
+  if (counters == nullptr) return;
+  counters->saturated += saturated;
+  counters->flushed += flushed;
+  counters->total += static_cast<unsigned long long>(rows * cols);
+}
+
+void quantize_mx_cpu(const QuantizeMx& args) {
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  visit_grad(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto* x = args.x.as<T>();
+    if (args.rowwise)
+      write_output<T>(args, args.rowwise, args.counters,
+                      [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+    if (args.columnwise)
+      write_output<T>(args, args.columnwise, args.rowwise ? nullptr : args.counters,
+                      [x, cols](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
+    if (args.amax == nullptr) return;
+    uint32_t amax = 0;
+#pragma omp parallel for reduction(max : amax)
+    for (int64_t i = 0; i < rows * cols; ++i)
+      amax = std::max(amax, std::bit_cast<uint32_t>(to_float(x[i])) & 0x7fffffffu);
+    *args.amax = amax_of(*args.amax, std::bit_cast<float>(amax));
+  });
+}
+
+}  // namespace
+
+void quantize_mx(const Context& context, const QuantizeMx& args) {
+  check_args(args);
+  TE_DISPATCH_CUDA(context, quantize_mx, args);
+  quantize_mx_cpu(args);
+}
+
+}  // namespace te::kernels

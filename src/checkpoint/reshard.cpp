@@ -166,7 +166,7 @@ void Resharding::distribute(const LogicalTensor& stored, const Block& run, Holde
   holder.written = written;
 }
 
-// Assigns rows to the rank that saves the FP8 state of its stage, in the order of the stage's table.
+// Assigns rows to the ranks that save them, in the order of the stage's table.
 std::vector<Fp8State> Resharding::split_fp8() {
   std::vector<Fp8State> states(plans_.size());
   if (fp8_.rows.empty()) return states;
@@ -174,10 +174,10 @@ std::vector<Fp8State> Resharding::split_fp8() {
   for (const Fp8State::Row& row : fp8_.rows) left[{row.operand.name, row.operand.role}] = &row;
   for (size_t rank = 0; rank < plans_.size(); ++rank) {
     const parameters::StoreLayout& layout = plans_[rank].stage.parameters().layout();
-    if (layout.tensor_rank != 0 || layout.of(GradientGroup::dense).rank != 0) continue;
     const fp8::ScaleTable& table = plans_[rank].stage.recipe().table();
     states[rank] = {.history_len = fp8_.history_len, .position = fp8_.position, .rows = {}};
     for (int i = 0; i < table.size(); ++i) {
+      if (!saves_fp8(layout, table.info(i).group)) continue;
       const auto found = left.find({table.info(i).linear.name(), fp8::role_name(table.info(i).role)});
       if (found == left.end()) continue;
       states[rank].rows.push_back(*found->second);

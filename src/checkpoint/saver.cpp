@@ -140,7 +140,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& last_ver
   if (saves_fp8(state_)) {
     const parallel::Watchdog::Guard guard(context_,
                                           fmt::format("the scales for {}", step_name(progress.step)));
-    task.fp8 = read_fp8(context_, *state_.scales);
+    task.fp8 = read_fp8(context_, state_);
   }
   if (options_.background) {
     const parallel::Watchdog::Guard guard(context_, fmt::format("the copy for {}", step_name(progress.step)));

@@ -154,16 +154,23 @@ bool has_fp8_state(const TrainingState& state) {
   return state.scales != nullptr && state.scales->size() > 0 && state.scales->history;
 }
 
+bool saves_fp8(const parameters::StoreLayout& layout, GradientGroup group) {
+  return layout.tensor_rank == 0 && layout.of(group).rank == 0;
+}
+
 bool saves_fp8(const TrainingState& state) {
-  const parameters::StoreLayout& layout = state.parameters->layout();
-  return has_fp8_state(state) && layout.tensor_rank == 0 && layout.of(GradientGroup::dense).rank == 0;
+  if (!has_fp8_state(state)) return false;
+  for (int i = 0; i < state.scales->size(); ++i)
+    if (saves_fp8(state.parameters->layout(), state.scales->info(i).group)) return true;
+  return false;
 }
 
 Fp8Operand operand_of(const fp8::OperandInfo& info) {
   return {info.linear.name(), fp8::role_name(info.role), fp8_max(info.format)};
 }
 
-Fp8State read_fp8(const Context& context, const fp8::ScaleTable& table) {
+Fp8State read_fp8(const Context& context, const TrainingState& training) {
+  const fp8::ScaleTable& table = *training.scales;
   const auto n = static_cast<size_t>(table.size());
   Fp8State state{.history_len = table.history.dim(0), .position = 0, .rows = {}};
   std::vector<float> scale(n), history(static_cast<size_t>(table.history.numel()));
@@ -172,7 +179,9 @@ Fp8State read_fp8(const Context& context, const fp8::ScaleTable& table) {
   context.copy_to_host(&state.position, table.position);
   context.synchronize();
   for (size_t i = 0; i < n; ++i) {
-    Fp8State::Row row{operand_of(table.info(static_cast<int>(i))), scale[i], {}};
+    const fp8::OperandInfo& info = table.info(static_cast<int>(i));
+    if (!saves_fp8(training.parameters->layout(), info.group)) continue;
+    Fp8State::Row row{operand_of(info), scale[i], {}};
     for (size_t at = i; at < history.size(); at += n) row.history.push_back(history[at]);
     state.rows.push_back(std::move(row));
   }

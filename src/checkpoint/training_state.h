@@ -88,12 +88,14 @@ std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimize
 std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer,
                                        config::OptimizerName name);
 
-/// True if there is FP8 state and this is the rank of its stage that saves it.
+/// True if the rank saves the FP8 state of a gradient group's operands: the first of the ranks that have it.
+bool saves_fp8(const parameters::StoreLayout& layout, GradientGroup group);
+/// True if there is FP8 state and the rank saves some of it.
 bool saves_fp8(const TrainingState& state);
 bool has_fp8_state(const TrainingState& state);
 
-/// Copies the scale table to the host; waits for the device.
-Fp8State read_fp8(const Context& context, const fp8::ScaleTable& table);
+/// Copies the rows of the scale table that the rank saves to the host; waits for the device.
+Fp8State read_fp8(const Context& context, const TrainingState& state);
 Fp8Operand operand_of(const fp8::OperandInfo& info);
 
 }  // namespace te::checkpoint

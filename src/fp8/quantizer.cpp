@@ -154,7 +154,8 @@ int Quantizer::register_sharded() const {
   return recipe_->sharded_weights_.add({.index = index_,
                                         .format = layouts_.format,
                                         .power_of_two = scaling_->power_of_two(),
-                                        .margin = recipe_->margin_of(index_)});
+                                        .margin = recipe_->margin_of(index_),
+                                        .group = recipe_->table_.info(index_).group});
 }
 
 ReadyOperand Quantizer::complete_gathered(const Context& context, const Operand& weight, int number,
@@ -200,10 +201,11 @@ kernels::Fp8Output Quantizer::output_of(const Operand& operand, QuantizeMode mod
     if (out.requantize.current_amax == out.amax) out.amax = nullptr;
   }
   out.requantize.used_scale = operand.scale.as<float>();
-  parallel::Communicator* const ranks = current || operand.is_shard ? recipe_->tensor_ : nullptr;
-  if (ranks != nullptr)
-    out.requantize.all_reduce_amax = [ranks, amax = out.requantize.amax()](const Context& context) {
-      Recipe::reduce_amax(context, ranks, {amax, DType::f32, {1}});
+  const GradientGroup group = table.info(index_).group;
+  if ((current || operand.is_shard) && !recipe_->pass_ranks_[static_cast<size_t>(group)].empty())
+    out.requantize.all_reduce_amax = [&ranks = recipe_->pass_ranks_, group,
+                                      amax = out.requantize.amax()](const Context& context) {
+      reduce_amax(context, ranks, group, {amax, DType::f32, {1}});
     };
   return out;
 }

@@ -37,12 +37,12 @@ const Scaling& Recipe::scaling_of(config::Fp8Recipe recipe) {
   return *scaling;
 }
 
-Quantizer Recipe::quantizer(const LinearId& id, OperandRole role) {
+Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup group) {
   // A calibrating run records the operands that an FP8 run would quantize.
   const config::LinearPrecision linear =
       config::linear_precision(config::as_quantized(precision_), id, num_layers_);
   OperandLayouts layouts = layouts_of(linear, role);
-  const OperandInfo info{id, role, layouts.format};
+  const OperandInfo info{id, role, layouts.format, group};
   Quantizer quantizer;
   quantizer.recipe_ = this;
   if (layouts.quantized() && (quantizes() || precision_.fp8_calibrate)) {
@@ -75,8 +75,19 @@ int64_t Recipe::history_len() const {
 }
 
 void Recipe::set_amax_groups(parallel::Communicator& tensor, parallel::Communicator& stage) {
-  tensor_ = tensor.size() > 1 ? &tensor : nullptr;
-  stage_ = stage.size() > 1 ? &stage : nullptr;
+  for (const GradientGroup group : kGradientGroups) {
+    add_ranks(pass_ranks_, group, tensor);
+    add_ranks(stage_ranks_, group, stage);
+  }
+}
+
+void Recipe::set_expert_amax_groups(parallel::Communicator& tensor, parallel::Communicator& copies) {
+  constexpr GradientGroup kExpert = GradientGroup::expert;
+  for (AmaxRanks* const ranks : {&pass_ranks_, &stage_ranks_})
+    ranks->at(static_cast<size_t>(kExpert)).clear();
+  add_ranks(pass_ranks_, kExpert, tensor);
+  add_ranks(stage_ranks_, kExpert, copies);
+  add_ranks(stage_ranks_, kExpert, tensor);
 }
 
 void Recipe::set_high_precision(bool on) {
@@ -88,9 +99,18 @@ void Recipe::set_high_precision(bool on) {
 
 void Recipe::plan(MemoryPlan& plan) {
   table_.plan(plan, static_cast<int>(history_len()), quantizes() && any_scaling(&Scaling::one_scale));
+  int64_t experts = 0;
+  for (int row = 0; row < table_.size(); ++row) {
+    if (table_.info(row).group != GradientGroup::expert) continue;
+    if (expert_rows_.empty() || expert_rows_.back().first + expert_rows_.back().second != row)
+      expert_rows_.emplace_back(row, 0);
+    ++expert_rows_.back().second;
+    ++experts;
+  }
+  if (experts > 0) plan.add(expert_amax_, "fp8.expert_amax", MemoryKind::fp8_state, DType::f32, {experts, 1});
 #ifndef NDEBUG
-  if (stage_ != nullptr && table_.size() > 0)
-    plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table_.size()});
+  if (table_.size() > 0)
+    plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table_.size(), 1});
 #endif
 }
 
@@ -99,10 +119,20 @@ void Recipe::reset(const Context& context) {
   sharded_weights_.bind(context);
 }
 
-// Non-negative floats, infinity and NaN are ordered like their bits as integers. A maximum of floats would drop NaN.
-void Recipe::reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax) {
-  if (group != nullptr)
-    group->all_reduce(context, {amax.data, DType::i32, amax.shape}, parallel::ReduceOp::max);
+// The ranks of dense operands have other experts, so the rows of experts are kept while the whole column is reduced.
+void Recipe::reduce_table(const Context& context, const AmaxRanks& ranks, const Tensor& amax) const {
+  const auto copy_experts = [&](bool to_table) {
+    int64_t at = 0;
+    for (const auto& [row, count] : expert_rows_) {
+      const Tensor packed = expert_amax_.slice_rows(at, count), rows = amax.slice_rows(row, count);
+      to_table ? context.copy(rows, packed) : context.copy(packed, rows);
+      at += count;
+    }
+  };
+  copy_experts(false);
+  reduce_amax(context, ranks, GradientGroup::dense, amax);
+  if (expert_amax_) reduce_amax(context, ranks, GradientGroup::expert, expert_amax_);
+  copy_experts(true);
 }
 
 // With a history, the scales of the whole table are updated. That does not affect operands with other scaling, whose
@@ -113,7 +143,7 @@ void Recipe::update(const Context& context, const int32_t* skip) {
   if (n == 0) return;
   const bool history = history_len() > 0;
   const bool groups = any_scaling(std::not_fn(&Scaling::one_scale));
-  if (history || groups) reduce_amax(context, history ? stage_ : tensor_, table_.amax);
+  if (history || groups) reduce_table(context, history ? stage_ranks_ : pass_ranks_, table_.amax);
   context.copy(table_.last_amax, table_.amax);
   if (!history && groups) context.zero(table_.amax);
   if (!history) return;
@@ -133,15 +163,16 @@ void Recipe::check_scales_agree(const Context& context) const {
   if (!compared_) return;
   const auto count = static_cast<size_t>(table_.size());
   std::vector<float> own(count), largest(count);
-  context.copy(compared_, table_.scale.view(compared_.shape));
+  context.copy(compared_, table_.scale);
   context.copy_to_host(own.data(), compared_);
-  stage_->all_reduce(context, compared_, parallel::ReduceOp::max);
+  reduce_table(context, stage_ranks_, compared_);
   context.copy_to_host(largest.data(), compared_);
   context.synchronize();
   for (size_t i = 0; i < count; ++i) {
     const OperandInfo& info = table_.info(static_cast<int>(i));
-    TE_CHECK(own[i] == largest[i], "FP8 scale of {} {} is {} on this rank and {} on another rank of {}",
-             info.linear.name(), role_name(info.role), own[i], largest[i], stage_->name());
+    TE_CHECK(own[i] == largest[i],
+             "FP8 scale of {} {} is {} on this rank and {} on another rank of its group", info.linear.name(),
+             role_name(info.role), own[i], largest[i]);
   }
 }
 

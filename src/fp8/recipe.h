@@ -11,15 +11,17 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "config/precision_overrides.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "fp8/amax_ranks.h"
 #include "fp8/observer.h"
 #include "fp8/quantizer.h"
 #include "fp8/scale_table.h"
 #include "fp8/sharded_weight_quantizer.h"
-#include "parallel/communicator.h"
 
 namespace te::fp8 {
 
@@ -30,8 +32,9 @@ class Recipe {
          std::unique_ptr<Scaling> scaling = nullptr);
   Recipe(const Recipe&) = delete;
 
-  /// Creates the quantizer of an operand; config::linear_precision determines its precision in this layer.
-  Quantizer quantizer(const LinearId& linear, OperandRole role);
+  /// Creates the quantizer of an operand; config::linear_precision determines its precision in this layer. `group`: of
+  /// the linear's weight.
+  Quantizer quantizer(const LinearId& linear, OperandRole role, GradientGroup group = GradientGroup::dense);
 
   /// True if operands are quantized to FP8.
   bool quantizes() const { return precision_.fp8 != config::Fp8Mode::off; }
@@ -49,6 +52,8 @@ class Recipe {
   /// Sets the ranks over which amaxes are reduced, so that all have the same scales: ranks with shards of the same
   /// activations (`tensor`), and all ranks of the same pipeline stage (`stage`), which have the same layers.
   void set_amax_groups(parallel::Communicator& tensor, parallel::Communicator& stage);
+  /// Then, for operands of GradientGroup::expert: tensor-parallel ranks, and the ranks that hold the same experts.
+  void set_expert_amax_groups(parallel::Communicator& tensor, parallel::Communicator& copies);
 
   /// Before the plan: operands get memory for both precisions, so that set_high_precision() can be called.
   void keep_high_precision() { keeps_high_precision_ = true; }
@@ -72,7 +77,7 @@ class Recipe {
 
   /// Weights that data-parallel ranks quantize in shards, and the ranks that have the shards.
   ShardedWeightQuantizer& sharded_weights() { return sharded_weights_; }
-  parallel::Communicator* stage_ranks() const { return stage_; }
+  const AmaxRanks& stage_ranks() const { return stage_ranks_; }
   Observer& observer() { return observer_; }
   ScaleTable& table() { return table_; }
   const ScaleTable& table() const { return table_; }
@@ -90,9 +95,9 @@ class Recipe {
   int outlier_of(int index) const;
   /// Margin of an operand's scales.
   int margin_of(int index) const { return static_cast<int>(precision_.margin) + outlier_of(index); }
-  /// amax = its maximum over the group; infinities and NaN are preserved.
-  static void reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax);
-  /// InternalError if the ranks of the stage have different scales. Waits for the device, so debug builds only.
+  /// Reduces a column of the table.
+  void reduce_table(const Context& context, const AmaxRanks& ranks, const Tensor& amax) const;
+  /// InternalError if ranks have different scales of an operand. Waits for the device, so debug builds only.
   void check_scales_agree(const Context& context) const;
 
   config::PrecisionConfig precision_;
@@ -105,8 +110,11 @@ class Recipe {
   ScaleTable table_;
   ShardedWeightQuantizer sharded_weights_;
   Observer observer_;
-  parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank
-  PlannedTensor compared_;                                       ///< [n] fp32, debug builds
+  AmaxRanks pass_ranks_, stage_ranks_;
+  std::vector<std::pair<int64_t, int64_t>>
+      expert_rows_;            ///< first row and number, of each run of expert operands
+  PlannedTensor expert_amax_;  ///< fp32: these rows, packed
+  PlannedTensor compared_;     ///< [n] fp32, debug builds
 };
 
 inline std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {

@@ -20,6 +20,7 @@ struct OperandInfo {
   LinearId linear;
   OperandRole role = OperandRole::input;
   DType format = DType::e4m3;
+  GradientGroup group = GradientGroup::dense;  ///< of the linear's weight
 };
 
 class ScaleTable {

@@ -1,5 +1,7 @@
 #include "fp8/sharded_weight_quantizer.h"
 
+#include <algorithm>
+
 #include "core/float_types.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/scale_update/scale_update.h"
@@ -28,6 +30,11 @@ int ShardedWeightQuantizer::add(const Weight& weight) {
 void ShardedWeightQuantizer::plan(MemoryPlan& plan) {
   const int64_t n = size();
   if (n == 0) return;
+  rows_.resize(weights_.size());
+  int64_t row = 0;
+  for (const GradientGroup group : kGradientGroups)
+    for (size_t number = 0; number < weights_.size(); ++number)
+      if (weights_[number].group == group) rows_[number] = row++;
   plan.add(amax_, "fp8.sharded.amax", MemoryKind::fp8_state, DType::f32, {n});
   plan.add(scale_, "fp8.sharded.scale", MemoryKind::fp8_state, DType::f32, {n});
   plan.add(fp8_max_, "fp8.sharded.fp8_max", MemoryKind::fp8_state, DType::f32, {n});
@@ -36,19 +43,20 @@ void ShardedWeightQuantizer::plan(MemoryPlan& plan) {
 
 void ShardedWeightQuantizer::bind(const Context& context) {
   if (weights_.empty()) return;
-  std::vector<float> limits;
-  std::vector<uint8_t> rounded;
-  for (const Weight& weight : weights_) {
-    limits.push_back(fp8_max(weight.format));
-    rounded.push_back(weight.power_of_two ? 1 : 0);
+  std::vector<float> limits(weights_.size());
+  std::vector<uint8_t> rounded(weights_.size());
+  for (size_t number = 0; number < weights_.size(); ++number) {
+    const auto row = static_cast<size_t>(rows_[number]);
+    limits[row] = fp8_max(weights_[number].format);
+    rounded[row] = weights_[number].power_of_two ? 1 : 0;
   }
   context.copy_to_device(fp8_max_, limits.data());
   context.copy_to_device(powers_of_two_, rounded.data());
   context.synchronize();  // the host vectors must outlive the copies
 }
 
-Tensor ShardedWeightQuantizer::one(const Tensor& of_all, int number) {
-  return {of_all.as<float>() + number, DType::f32, {1}};
+Tensor ShardedWeightQuantizer::one(const Tensor& of_all, int number) const {
+  return {of_all.as<float>() + rows_[static_cast<size_t>(number)], DType::f32, {1}};
 }
 
 void ShardedWeightQuantizer::reset_amax(const Context& context) const {
@@ -61,10 +69,14 @@ void ShardedWeightQuantizer::record_amax(const Context& context, int number, con
   kernels::quantize(context, {.x = in_rows(values, values.dtype), .out = out, .dbias = {}, .scratch = {}});
 }
 
-// The maximum of the bits as integers, which preserves NaN (parallel/communicator.h).
-void ShardedWeightQuantizer::all_reduce_amax(const Context& context, parallel::Communicator* ranks) const {
-  if (ranks != nullptr)
-    ranks->all_reduce(context, {amax_.data, DType::i32, amax_.shape}, parallel::ReduceOp::max);
+void ShardedWeightQuantizer::all_reduce_amax(const Context& context, const AmaxRanks& ranks) const {
+  int64_t first = 0;
+  for (const GradientGroup group : kGradientGroups) {
+    const int64_t count = std::count_if(weights_.begin(), weights_.end(),
+                                        [&](const Weight& weight) { return weight.group == group; });
+    if (count > 0) reduce_amax(context, ranks, group, {amax_.as<float>() + first, DType::f32, {count}});
+    first += count;
+  }
   kernels::current_scales(context, {.amax = amax_,
                                     .fp8_max = fp8_max_,
                                     .power_of_two = powers_of_two_,

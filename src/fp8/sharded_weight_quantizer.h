@@ -3,7 +3,8 @@
 // one scale, from the amax of the full tensor:
 //
 //   1. reset_amax(), record_amax() each part   this rank's amaxes
-//   2. all_reduce_amax()                       amaxes of the full weights, in one collective, and their scales
+//   2. all_reduce_amax()                       amaxes of the full weights, in one collective per gradient group, and
+//                                              their scales
 //   3. quantize() each part                    then the bytes are gathered
 //   4. commit_scale()                          before a pass uses the weight: updates the scale table as quantization
 //                                              of the full weight does
@@ -17,8 +18,8 @@
 
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "fp8/amax_ranks.h"
 #include "kernels/quantize/fp8_output.h"
-#include "parallel/communicator.h"
 
 namespace te::fp8 {
 
@@ -29,6 +30,7 @@ class ShardedWeightQuantizer {
     DType format = DType::e4m3;
     bool power_of_two = false;  ///< scales are powers of two
     int margin = 0;             ///< equal for all weights
+    GradientGroup group = GradientGroup::dense;
   };
   /// Registers a weight and returns its number. Only before plan().
   int add(const Weight& weight);
@@ -42,8 +44,8 @@ class ShardedWeightQuantizer {
   void reset_amax(const Context& context) const;
   /// `values`: a multiple of 128 elements, bf16 or fp32.
   void record_amax(const Context& context, int number, const Tensor& values) const;
-  /// `ranks`: all ranks with shards of the weights; null: one rank.
-  void all_reduce_amax(const Context& context, parallel::Communicator* ranks) const;
+  /// `ranks`: all ranks with shards of the weights.
+  void all_reduce_amax(const Context& context, const AmaxRanks& ranks) const;
   /// `bytes`: u8, as many elements as `values`. `counters`: incremented, or null.
   void quantize(const Context& context, int number, const Tensor& values, const Tensor& bytes,
                 kernels::Fp8Counters* counters) const;
@@ -51,8 +53,9 @@ class ShardedWeightQuantizer {
   void commit_scale(const Context& context, int number, const kernels::Fp8Output& out) const;
 
  private:
-  static Tensor one(const Tensor& of_all, int number);
+  Tensor one(const Tensor& of_all, int number) const;
   std::vector<Weight> weights_;
+  std::vector<int64_t> rows_;    ///< by number: index in the tensors below, where groups are contiguous
   PlannedTensor amax_, scale_;   ///< fp32 [n]
   PlannedTensor fp8_max_;        ///< fp32 [n]
   PlannedTensor powers_of_two_;  ///< u8 [n]

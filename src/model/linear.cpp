@@ -13,9 +13,9 @@ using fp8::OperandRole;
 
 Linear::Linear(Spec spec, parameters::Parameter* weight, Recipe& recipe, parallel::TensorParallel& tensor)
     : spec_(std::move(spec)), tensor_(tensor), weight_(weight) {
-  input_quantizer_ = recipe.quantizer(spec_.id, OperandRole::input);
-  weight_quantizer_ = recipe.quantizer(spec_.id, OperandRole::weight);
-  grad_quantizer_ = recipe.quantizer(spec_.id, OperandRole::grad_output);
+  input_quantizer_ = recipe.quantizer(spec_.id, OperandRole::input, weight_->group);
+  weight_quantizer_ = recipe.quantizer(spec_.id, OperandRole::weight, weight_->group);
+  grad_quantizer_ = recipe.quantizer(spec_.id, OperandRole::grad_output, weight_->group);
   weight_->linear = true;
 }
 

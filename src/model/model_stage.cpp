@@ -37,6 +37,7 @@ std::unique_ptr<fp8::Recipe> recipe_of(const config::Config& config, const paral
                                        std::unique_ptr<fp8::Recipe> recipe) {
   if (!recipe) recipe = fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers));
   recipe->set_amax_groups(groups.microbatch(), groups.stage());
+  recipe->set_expert_amax_groups(groups.tensor(), groups.gradient_ranks(GradientGroup::expert));
   return recipe;
 }
 

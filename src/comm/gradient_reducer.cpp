@@ -11,14 +11,13 @@ using parameters::Bucket;
 using parameters::Parameter;
 using parameters::ParameterStore;
 
-GradientReducer::GradientReducer(const config::ParallelConfig& config, bool tied_embeddings,
-                                 ParameterStore& parameters, const parallel::Groups& groups)
+GradientReducer::GradientReducer(bool tied_embeddings, ParameterStore& parameters,
+                                 const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
       has_tied_parameter_(groups.embedding().size() > 1 && tied_embeddings),
       divided_(std::any_of(kGradientGroups.begin(), kGradientGroups.end(),
-                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })),
-      overlap_(divided_ && config.overlap_grad_reduce) {}
+                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })) {}
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
@@ -65,7 +64,7 @@ void GradientReducer::begin(const Context& context) {
   TE_CHECK(!in_flight_, "gradients: a reduction begins before the previous one is finished");
   in_flight_ = true;
   if (!divided_) return;
-  if (overlap_ && !side_) {
+  if (overlaps() && !side_) {
     side_.emplace(context.side(true));
     event_.emplace(context);
   }
@@ -103,9 +102,9 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, 
     count_down(parameter, begin, end);
     if (sharded && missing_[bucket] == 0) complete.push_back(bucket);
   }
-  if (overlap_) fence(context);
-  for (const size_t bucket : complete) reduce_sharded(overlap_ ? *side_ : context, bucket, last);
-  while (overlap_ && has_unsharded_left() && missing_[parameters_.pass_order()[left_ - 1]] == 0)
+  if (overlaps()) fence(context);
+  for (const size_t bucket : complete) reduce_sharded(overlaps() ? *side_ : context, bucket, last);
+  while (overlaps() && has_unsharded_left() && missing_[parameters_.pass_order()[left_ - 1]] == 0)
     reduce_next(*side_);
 }
 
@@ -147,9 +146,9 @@ void GradientReducer::finish(const Context& context) {
   parameters_.check_gradients(0, parameters_.flat_size());
   for (const auto& [bucket, sharded] : sharded_)
     TE_CHECK(sharded.finished, "gradients: a sharded bucket was not reduced after the last microbatch");
-  if (overlap_ && has_unsharded_left()) fence(context);
-  while (has_unsharded_left()) reduce_next(overlap_ ? *side_ : context);
-  if (overlap_) {
+  if (overlaps() && has_unsharded_left()) fence(context);
+  while (has_unsharded_left()) reduce_next(overlaps() ? *side_ : context);
+  if (overlaps()) {
     event_->record(*side_);
     event_->wait(context);
   }
@@ -192,7 +191,7 @@ Event& GradientReducer::slot_is_free(const Context& context, const Bucket& bucke
 void GradientReducer::open(const Context& context, int64_t begin, int64_t end) {
   if (sharded_.empty()) return;
   parameters_.mark_linear_grads_stale(begin, end);
-  if (!overlap_) return;
+  if (!overlaps()) return;
   for (const Bucket& bucket : parameters_.buckets()) {
     if (bucket.end <= begin || end <= bucket.begin || !parameters_.shards_grads(bucket)) continue;
     slot_is_free(context, bucket).wait(context);
@@ -216,7 +215,7 @@ void GradientReducer::reduce_sharded(const Context& context, size_t number, bool
   sharded.started = true;
   sharded.finished = last;
   missing_[number] = sharded.linears;
-  if (overlap_) slot_is_free(context, bucket).record(context);
+  if (overlaps()) slot_is_free(context, bucket).record(context);
 }
 
 // --- over the tensor group ---------------------------------------------------------------------------------

@@ -23,7 +23,6 @@
 #include <utility>
 #include <vector>
 
-#include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "parallel/groups.h"
@@ -34,8 +33,8 @@ namespace te::comm {
 class GradientReducer {
  public:
   /// tied_embeddings: model.tie_word_embeddings.
-  GradientReducer(const config::ParallelConfig& config, bool tied_embeddings,
-                  parameters::ParameterStore& parameters, const parallel::Groups& groups);
+  GradientReducer(bool tied_embeddings, parameters::ParameterStore& parameters,
+                  const parallel::Groups& groups);
   /// Call it after the store's plan(). InternalError if the config ties parameters of two stages but none is marked as
   /// tied.
   void plan(MemoryPlan& plan);
@@ -58,6 +57,7 @@ class GradientReducer {
   bool in_flight() const { return in_flight_; }  ///< between begin() and finish()
 
  private:
+  bool overlaps() const { return divided_ && parameters_.layout().data_parallel.overlap_grad_reduce; }
   struct FlatRange {
     int64_t begin = 0, end = 0;  ///< in the flat buffers, within one segment
   };
@@ -87,7 +87,6 @@ class GradientReducer {
   const parallel::Groups& groups_;
   bool has_tied_parameter_;  ///< this stage shares a parameter with another stage
   bool divided_;             ///< a gradient group has several ranks
-  bool overlap_;
   std::vector<FlatRange> tied_, partial_;
   PlannedTensor packed_;  ///< the ranges of partial_, concatenated; dtype of the main gradients
 

@@ -6,14 +6,12 @@ namespace te::comm {
 
 using parameters::Bucket;
 
-ParameterGatherer::ParameterGatherer(const config::ParallelConfig& config,
-                                     const parameters::ParameterStore& parameters,
+ParameterGatherer::ParameterGatherer(const parameters::ParameterStore& parameters,
                                      const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
       divided_(std::any_of(kGradientGroups.begin(), kGradientGroups.end(),
-                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })),
-      overlap_(divided_ && config.overlap_param_gather) {}
+                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })) {}
 
 void ParameterGatherer::gather(const Context& context, size_t bucket) {
   const Bucket& full = parameters_.buckets()[bucket];
@@ -56,7 +54,7 @@ void ParameterGatherer::make_side(const Context& context) {
 }
 
 void ParameterGatherer::start(const Context& context) {
-  if (!overlap_) return gather_buckets(context, false);
+  if (!overlaps()) return gather_buckets(context, false);
   invalidate();
   make_side(context);
   cast(context);
@@ -85,7 +83,7 @@ void ParameterGatherer::fetch(const Context& context, size_t number) {
   const Bucket*& held = held_[{bucket.region(), bucket.sharded % parameters_.num_value_slots(bucket)}];
   if (held == &bucket) return;
   held = &bucket;
-  if (!overlap_) return gather(context, number);
+  if (!overlaps()) return gather(context, number);
   make_side(context);
   started_->record(context);
   started_->wait(*side_);
@@ -107,7 +105,7 @@ void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end,
     gathered_[i].wait(context);
     pending_[i] = 0;
   }
-  if (!overlap_ || direction == 0 || first == buckets.size()) return;
+  if (!overlaps() || direction == 0 || first == buckets.size()) return;
   const size_t from = direction > 0 ? last : first,
                next = direction > 0 ? from + 1 : from - 1;  // 0 - 1 wraps around: no bucket
   if (next < buckets.size() && sharded(next) && buckets[next].chunk == buckets[from].chunk &&

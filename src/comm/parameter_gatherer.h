@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "config/config.h"
 #include "core/device.h"
 #include "parallel/groups.h"
 #include "parameters/parameter_store.h"
@@ -27,8 +26,7 @@ namespace te::comm {
 
 class ParameterGatherer {
  public:
-  ParameterGatherer(const config::ParallelConfig& config, const parameters::ParameterStore& parameters,
-                    const parallel::Groups& groups);
+  ParameterGatherer(const parameters::ParameterStore& parameters, const parallel::Groups& groups);
 
   /// Sets the function that quantizes this rank's parts of the weights from new values, in order on the context.
   void before_gather(std::function<void(const Context&)> cast) { cast_ = std::move(cast); }
@@ -49,6 +47,7 @@ class ParameterGatherer {
   void gather_all(const Context& context);
 
  private:
+  bool overlaps() const { return divided_ && parameters_.layout().data_parallel.overlap_param_gather; }
   void gather(const Context& context, size_t bucket);
   void gather_buckets(const Context& context, bool also_untrained);
   void all_gather(const Context& context, GradientGroup group, const Tensor& own, const Tensor& full) const;
@@ -60,7 +59,6 @@ class ParameterGatherer {
   const parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
   bool divided_;  ///< a gradient group has several ranks
-  bool overlap_;
   std::function<void(const Context&)> cast_;
 
   std::optional<Context> side_;  // CUDA stream of the collectives, with overlap

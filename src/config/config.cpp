@@ -146,9 +146,9 @@ bool reads_values_of_fp8_weights(const Config& config) {
 // weights.
 bool gathers_fp8_weights(const Config& config) {
   const PrecisionConfig& precision = config.precision;
-  return config.parallel.fp8_param_gather && precision.fp8 != Fp8Mode::off &&
-         precision.dtype == ComputeDType::bf16 && precision.fp8_keep_weights != Fp8KeptWeights::none &&
-         config.logging.fp8_statistics_every == 0 && !reads_values_of_fp8_weights(config);
+  return precision.fp8 != Fp8Mode::off && precision.dtype == ComputeDType::bf16 &&
+         precision.fp8_keep_weights != Fp8KeptWeights::none && config.logging.fp8_statistics_every == 0 &&
+         !reads_values_of_fp8_weights(config);
 }
 
 }  // namespace te::config

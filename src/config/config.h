@@ -236,11 +236,6 @@ struct ParallelConfig {
   int64_t bucket_size = 40'000'000;  ///< minimum number of parameters of one gradient reduction
   int64_t timeout_seconds = 600;     ///< maximum time that a rank waits for others; 0: no limit
 
-  /// Always on, and no keys: tests turn them off and compare bits.
-  bool overlap_grad_reduce = true;   ///< reduce a bucket as soon as the backward pass has completed it
-  bool overlap_param_gather = true;  ///< gather updated weights during the next forward pass
-  bool fp8_param_gather = true;      ///< gather FP8 weights instead of BF16: see gathers_fp8_weights()
-
   int64_t model_ranks() const { return tensor * context * pipeline; }
   /// Whether copy engines carry the tokens of sequence parallelism. With `auto`: if GEMMs are split into chunks, which
   /// pays only with copy engines, and both transports support the number of chunks, so that a group that copy engines

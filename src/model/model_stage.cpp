@@ -105,10 +105,12 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .training = slots.training,
        .split = config_.optimizer.store_param_remainders,
        .drop_values = slots.training && drops_values(config_, groups_->data().size()),
-       .gather_quantized = slots.training && config::gathers_fp8_weights(config_),
+       .gather_quantized =
+           slots.training && slots.data_parallel.fp8_param_gather && config::gathers_fp8_weights(config_),
        .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,
-       .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
-       .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
+       .grad_slots = sharded_slots(config::Shard::gradients, slots.data_parallel.overlap_grad_reduce),
+       .value_slots = sharded_slots(config::Shard::parameters, slots.data_parallel.overlap_param_gather),
+       .data_parallel = slots.data_parallel});
   recipe_->plan(plan);
   tensor_.plan(plan, dims().dtype, dims().tokens, dims().hidden);
   stack_.rope.plan(plan, config_.model);

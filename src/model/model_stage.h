@@ -30,6 +30,7 @@ struct StageSlots {
   int wgrad = 0;
   bool training =
       true;  ///< false: evaluate() and forward_logits() only, without gradients and FP32 master weights
+  parameters::DataParallelOptions data_parallel{};
 };
 
 /// Callbacks for flat ranges of the parameters during passes.

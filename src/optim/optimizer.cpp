@@ -30,8 +30,8 @@ Optimizer::Optimizer(const OptimizerOptions& options, parameters::ParameterStore
       z_loss_(options.z_loss),
       parameters_(parameters),
       groups_(groups),
-      reducer_(options.parallel, options.tied_embeddings, parameters, groups),
-      gatherer_(options.parallel, parameters, groups),
+      reducer_(options.tied_embeddings, parameters, groups),
+      gatherer_(parameters, groups),
       schedule_(schedule_of(options.optimizer)),
       muon_(options.optimizer, parameters, groups) {}
 

@@ -43,7 +43,6 @@ struct StepStatus {
 /// The parts of a run's config that the optimizer uses.
 struct OptimizerOptions {
   config::OptimizerConfig optimizer;
-  config::ParallelConfig parallel;
   uint64_t seed = 0;             ///< training.seed, for stochastic rounding
   bool tied_embeddings = false;  ///< model.tie_word_embeddings
   bool z_loss = false;           ///< training.z_loss_coefficient is not 0

@@ -147,6 +147,13 @@ struct ShardRank {
 };
 using ShardRanks = std::array<ShardRank, kGradientGroups.size()>;  ///< by GradientGroup
 
+/// How data-parallel ranks communicate gradients and values. Other values are for tests, and give the same bits.
+struct DataParallelOptions {
+  bool overlap_grad_reduce = true;   ///< reduce a bucket as soon as the backward pass has completed it
+  bool overlap_param_gather = true;  ///< gather updated weights during the next forward pass
+  bool fp8_param_gather = true;      ///< gather FP8 weights instead of BF16, if config::gathers_fp8_weights()
+};
+
 struct StoreLayout {
   DType dtype = DType::bf16;      ///< of the values
   DType grad_dtype = DType::f32;  ///< of the main gradients
@@ -165,6 +172,7 @@ struct StoreLayout {
   /// Slots per region for full buckets of layers whose gradients or values are sharded; 0: not sharded. Only in
   /// training with divided buckets; values only together with gradients.
   int grad_slots = 0, value_slots = 0;
+  DataParallelOptions data_parallel{};
 
   const ShardRank& of(GradientGroup group) const { return ranks[static_cast<size_t>(group)]; }
   /// True if a group has several ranks.

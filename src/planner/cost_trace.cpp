@@ -317,7 +317,6 @@ UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int
   const Context context = Context::trace(trace, train::execution_options(config));
   model::ModelStage stage(config, groups);
   optim::Optimizer optimizer({.optimizer = config.optimizer,
-                              .parallel = config.parallel,
                               .seed = config.training.seed,
                               .tied_embeddings = config.model.tie_word_embeddings},
                              stage.parameters(), groups);

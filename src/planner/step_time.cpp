@@ -90,19 +90,16 @@ class DataMessages {
   /// Seconds that this communication adds to each pass of each microbatch.
   double every_forward() const {
     if (config_.parallel.shard != config::Shard::parameters || place_.ranks == 1) return 0;
-    return exposed(gather(stage_.layer_parameters, in_fp8()), stage_.forward.total(),
-                   config_.parallel.overlap_param_gather);
+    return exposed(gather(stage_.layer_parameters, in_fp8()), stage_.forward.total());
   }
   double every_backward() const {
     if (config_.parallel.shard == config::Shard::optimizer || place_.ranks == 1) return 0;
     const double backward = stage_.backward.total() + stage_.wgrad.total();
     // Reduced gradients are added to this rank's sums.
     const double sums = 3.0 * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
-    double seconds =
-        sums + exposed(reduce(stage_.layer_parameters), backward, config_.parallel.overlap_grad_reduce);
+    double seconds = sums + exposed(reduce(stage_.layer_parameters), backward);
     if (config_.parallel.shard == config::Shard::parameters)
-      seconds +=
-          exposed(gather(stage_.layer_parameters, in_fp8()), backward, config_.parallel.overlap_param_gather);
+      seconds += exposed(gather(stage_.layer_parameters, in_fp8()), backward);
     return seconds;
   }
   /// Seconds per step.
@@ -113,10 +110,8 @@ class DataMessages {
     const int64_t reduced = shard == config::Shard::optimizer ? stage_.parameters : ends;
     const bool sharded = shard == config::Shard::parameters;
     const int64_t gathered = sharded ? ends : stage_.parameters;
-    return exposed(reduce(reduced), stage_.backward.total() + stage_.wgrad.total(),
-                   config_.parallel.overlap_grad_reduce) +
-           exposed(gather(gathered, sharded ? 0 : in_fp8()), stage_.forward.total(),
-                   config_.parallel.overlap_param_gather);
+    return exposed(reduce(reduced), stage_.backward.total() + stage_.wgrad.total()) +
+           exposed(gather(gathered, sharded ? 0 : in_fp8()), stage_.forward.total());
   }
 
  private:
@@ -134,8 +129,7 @@ class DataMessages {
     return message("all_gather",
                    bytes * static_cast<double>(parameters - in_fp8) + static_cast<double>(in_fp8));
   }
-  double exposed(double seconds, double compute, bool overlaps) const {
-    if (!overlaps) return seconds;
+  double exposed(double seconds, double compute) const {
     const double hidden = std::min(seconds * (1.0 - 1.0 / buckets_), compute);
     return seconds - hidden + gpu_.overlap_cost * hidden;
   }

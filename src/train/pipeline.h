@@ -50,7 +50,7 @@ class Pipeline {
   Pipeline(const config::TrainingConfig& training, const config::ParallelConfig& layout,
            const Context& context, model::ModelStage& stage);
 
-  model::StageSlots slots() const { return {schedule_.slots, schedule_.wgrad_slots}; }
+  model::StageSlots slots() const { return {.activations = schedule_.slots, .wgrad = schedule_.wgrad_slots}; }
   /// After the stage's plan.
   void plan(MemoryPlan& plan);
 

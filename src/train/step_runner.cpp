@@ -18,7 +18,8 @@ parallel::Groups& single_groups() {
 StepRunner::StepRunner(const config::Config& config, const Context& context)
     : StepRunner(config, context, single_groups()) {}
 
-StepRunner::StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups)
+StepRunner::StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups,
+                       const parameters::DataParallelOptions& options)
     : context_(context),
       micro_batch_size_(config.training.micro_batch_size),
       global_microbatches_(config.training.global_batch_size / config.training.micro_batch_size),
@@ -27,7 +28,6 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       document_mask_(config.data.document_mask),
       model_(config, groups),
       optimizer_({.optimizer = config.optimizer,
-                  .parallel = config.parallel,
                   .seed = config.training.seed,
                   .tied_embeddings = config.model.tie_word_embeddings,
                   .z_loss = config.training.z_loss_coefficient != 0.0},
@@ -38,7 +38,9 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
            "the context's options are not those of the config");
   if (config::mixes_precisions(config)) model_.recipe().keep_high_precision();
-  model_.plan(plan_, context_, pipeline_.slots());
+  model::StageSlots slots = pipeline_.slots();
+  slots.data_parallel = options;
+  model_.plan(plan_, context_, slots);
   optimizer_.plan(plan_, model::live(model::Step::update));
   pipeline_.plan(plan_);
   if (config.logging.fp8_statistics_every > 0) {

@@ -36,7 +36,8 @@ class StepRunner {
  public:
   /// Plans all memory and allocates none. Takes the whole config, and passes its sections on to the parts of a step.
   /// The groups must outlive it. The context has the config's execution_options().
-  StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups);
+  StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups,
+             const parameters::DataParallelOptions& options = {});
   /// For one rank.
   StepRunner(const config::Config& config, const Context& context);
 

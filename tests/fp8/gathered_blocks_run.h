@@ -108,8 +108,7 @@ class BlocksModel {
         context_(context),
         place_{.wgrad_slot = layout.deferred ? 0 : -1},
         stage_(config, groups, std::move(recipe)),
-        optimizer_({.optimizer = config.optimizer, .parallel = config.parallel, .seed = 1},
-                   stage_.parameters(), groups) {
+        optimizer_({.optimizer = config.optimizer, .seed = 1}, stage_.parameters(), groups) {
     if (both_) stage_.recipe().keep_high_precision();
     stage_.plan(plan_, context_, {.wgrad = layout.deferred ? 1 : 0});
     optimizer_.plan(plan_);

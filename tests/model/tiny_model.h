@@ -53,7 +53,6 @@ class TinyModel {
         context_(std::move(context)),
         model_(config, std::move(recipe), make_feed_forward),
         optimizer_({.optimizer = config.optimizer,
-                    .parallel = config.parallel,
                     .seed = config.training.seed,
                     .tied_embeddings = config.model.tie_word_embeddings,
                     .z_loss = config.training.z_loss_coefficient != 0.0},

@@ -226,12 +226,14 @@ class Rank {
         groups_(groups),
         add_parameters_((add_parameters(), true)),
         optimizer_(options_of(c), store_, groups) {
-    store_.plan(plan_, {.dtype = c.dtype,
-                        .grad_dtype = c.grad_dtype,
-                        .ranks = ranks_of(groups),
-                        .tensor_rank = groups.tensor().rank(),
-                        .bucket_size = c.bucket_size,
-                        .offload_mains = c.offload == config::Offload::state});
+    store_.plan(plan_,
+                {.dtype = c.dtype,
+                 .grad_dtype = c.grad_dtype,
+                 .ranks = ranks_of(groups),
+                 .tensor_rank = groups.tensor().rank(),
+                 .bucket_size = c.bucket_size,
+                 .offload_mains = c.offload == config::Offload::state,
+                 .data_parallel = {.overlap_grad_reduce = c.overlap, .overlap_param_gather = c.overlap}});
     optimizer_.plan(plan_);
     host_memory_ = plan_.allocate_host(context_);
     memory_ = plan_.allocate(context_);
@@ -248,8 +250,6 @@ class Rank {
     if (c.muon) options.optimizer.name = config::OptimizerName::muon;
     options.optimizer.offload = c.offload;
     options.optimizer.exp_avg_dtype = options.optimizer.exp_avg_sq_dtype = c.moment_dtype;
-    options.parallel.overlap_grad_reduce = c.overlap;
-    options.parallel.overlap_param_gather = c.overlap;
     return options;
   }
 

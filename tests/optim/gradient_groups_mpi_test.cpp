@@ -83,13 +83,14 @@ TEST_F(GradientGroups, HaveTheirOwnSlots) {
       add("router", 9, GradientGroup::dense);
       store.end_layer(true);
     }
-    config::ParallelConfig config;
-    config.overlap_grad_reduce = config.overlap_param_gather = overlap;
     MemoryPlan plan;
-    store.plan(plan,
-               {.dtype = DType::f32, .ranks = ranks_of(groups), .grad_slots = slots, .value_slots = slots});
-    comm::GradientReducer reducer(config, false, store, groups);
-    comm::ParameterGatherer gatherer(config, store, groups);
+    store.plan(plan, {.dtype = DType::f32,
+                      .ranks = ranks_of(groups),
+                      .grad_slots = slots,
+                      .value_slots = slots,
+                      .data_parallel = {.overlap_grad_reduce = overlap, .overlap_param_gather = overlap}});
+    comm::GradientReducer reducer(false, store, groups);
+    comm::ParameterGatherer gatherer(store, groups);
     reducer.plan(plan);
     const DeviceBuffer memory = plan.allocate(cpu_);
     store.bind(cpu_);

@@ -36,7 +36,7 @@ config::OptimizerConfig muon_config() {
 class OneLayer {
  public:
   OneLayer(const config::OptimizerConfig& config, MatrixShape shape, std::vector<int64_t> matrices)
-      : optimizer_({.optimizer = config, .parallel = {}}, store_, groups_) {
+      : optimizer_({.optimizer = config}, store_, groups_) {
     matrix_ = store_.add({.name = "weight",
                           .shard = ParameterShard::full({shape.rows, shape.cols}),
                           .decay = true,

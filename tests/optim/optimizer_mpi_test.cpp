@@ -248,7 +248,7 @@ TEST_F(DistributedOptimizer, UnmarkedTiedParameterIsAnError) {
   store.add({.name = "words", .shard = ParameterShard::full({5, 3})});
   MemoryPlan plan;
   store.plan(plan, {});
-  comm::GradientReducer reducer(config::ParallelConfig{}, true, store, planned);
+  comm::GradientReducer reducer(true, store, planned);
   EXPECT_THROW(reducer.plan(plan), InternalError);
 }
 

@@ -54,8 +54,7 @@ std::vector<std::string> told(const config::Config& config, bool executes, doubl
   const ExecutionOptions options = train::execution_options(config);
   const Context context = executes ? Context::cpu(options) : Context::trace(listener, options);
   model::ModelStage stage(config, groups);
-  optim::Optimizer optimizer({.optimizer = config.optimizer, .parallel = config.parallel, .seed = 1},
-                             stage.parameters(), groups);
+  optim::Optimizer optimizer({.optimizer = config.optimizer, .seed = 1}, stage.parameters(), groups);
   MemoryPlan plan;
   stage.plan(plan, context);
   optimizer.plan(plan);

@@ -1,4 +1,4 @@
-// parallel.fp8_param_gather on GPUs, where gathers and reductions overlap with the passes: weights that a pass reads,
+// fp8_param_gather on GPUs, where gathers and reductions overlap with the passes: weights that a pass reads,
 // or a step quantizes, during their gather would change losses. Gradient communication is the same with and without it,
 // so all runs of a recipe are bitwise equal.
 #include <vector>
@@ -44,15 +44,15 @@ struct Ranks {
   Groups groups;
 };
 
-void expect_same_losses(const Ranks& ranks, config::Config config) {
+void expect_same_losses(const Ranks& ranks, const config::Config& config) {
   const auto& [context, groups] = ranks;
-  config.parallel.fp8_param_gather = false;
-  const std::vector<float> without = run_random_steps(context, config, groups, kGatherSteps);
-  config.parallel.fp8_param_gather = true;
-  for (const bool overlap : {false, true, true, true}) {
-    config.parallel.overlap_param_gather = overlap;
-    EXPECT_EQ(run_random_steps(context, config, groups, kGatherSteps), without);
-  }
+  const auto run = [&](const parameters::DataParallelOptions& options) {
+    return run_random_steps(context, config, groups,
+                            RandomSteps{.steps = kGatherSteps, .data_parallel = options});
+  };
+  const std::vector<float> without = run({.fp8_param_gather = false});
+  for (const bool overlap : {false, true, true, true})
+    EXPECT_EQ(run({.overlap_param_gather = overlap}), without);
 }
 
 TEST(Fp8GatherGpu, IsBitwiseEqualToARunWithout) {

@@ -1,4 +1,4 @@
-// parallel.fp8_param_gather changes only what data-parallel ranks gather: a run that gathers FP8 weights is bitwise
+// fp8_param_gather changes only what data-parallel ranks gather: a run that gathers FP8 weights is bitwise
 // equal to one that gathers their BF16 values, and sends half as many bytes for them.
 #include <limits>
 
@@ -43,16 +43,16 @@ class Fp8Gather : public ::testing::TestWithParam<Case> {
   Fp8Gather()
       : grid_(ProcessGrid::of(world().size(), GetParam().tensor, GetParam().context, GetParam().pipeline)),
         groups_(Groups::connect(world(), Context::cpu(), grid_)) {}
-  config::Config config(bool fp8_param_gather) const {
+  config::Config config() const {
     config::Config config = make_config(GetParam());
-    config.parallel.fp8_param_gather = fp8_param_gather;
     config::validate(config);
     return config;
   }
   std::pair<Trace, Bytes> run(bool fp8_param_gather) {
     const DataMessages messages;
-    Trace trace = train_small(config(fp8_param_gather), groups_,
-                              {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
+    parameters::DataParallelOptions options = data_parallel_of(GetParam());
+    options.fp8_param_gather = fp8_param_gather;
+    Trace trace = train_small(config(), groups_, {.steps = 4, .grads_at = {1, 3}, .data_parallel = options});
     return {std::move(trace), messages.bytes()};
   }
 
@@ -66,7 +66,7 @@ TEST_P(Fp8Gather, IsBitwiseEqualToARunWithout) {
   expect_same_bits(with, without);
   // The gather of a bucket with FP8 weights has half the bytes, plus an all-reduce of its other parameters.
   const Context context = Context::cpu();
-  train::StepRunner runner(config(true), context, groups_);
+  train::StepRunner runner(config(), context, groups_);
   runner.allocate();
   runner.initialize();
   const parameters::ParameterStore& store = runner.model().parameters();
@@ -168,9 +168,9 @@ struct Weights {
   int in_fp8 = 0, in_bf16 = 0;
   int64_t planned = 0;
 };
-Weights weights_of(const config::Config& config, const Groups& groups) {
+Weights weights_of(const config::Config& config, const Groups& groups, bool fp8_param_gather = true) {
   const Context context = Context::cpu();
-  train::StepRunner runner(config, context, groups);
+  train::StepRunner runner(config, context, groups, {.fp8_param_gather = fp8_param_gather});
   Weights weights{.planned = runner.plan().total_bytes()};
   for (const parameters::Parameter& parameter : runner.model().parameters().parameters())
     if (parameter.linear) ++(parameter.has_bytes ? weights.in_fp8 : weights.in_bf16);
@@ -182,7 +182,6 @@ TEST(Fp8GatherOf, WeightsWithUnusedBf16Values) {
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
   const auto count = [&](Precision precision, const auto& change) {
     config::Config config = llama(precision);
-    config.parallel.fp8_param_gather = true;
     change(config);
     const Weights weights = weights_of(config, groups);
     EXPECT_EQ(weights.in_fp8 + weights.in_bf16, 17);  // 4 linears in 4 layers, and the output layer
@@ -196,7 +195,7 @@ TEST(Fp8GatherOf, WeightsWithUnusedBf16Values) {
   EXPECT_EQ(count(Precision::bf16_wide, nothing), 0);
   EXPECT_EQ(count(Precision::delayed_fp32, nothing), 0);
   const auto delayed = [&](const auto& change) { return count(Precision::delayed, change); };
-  EXPECT_EQ(delayed([](config::Config& c) { c.parallel.fp8_param_gather = false; }), 0);
+  EXPECT_EQ(weights_of(llama(Precision::delayed), groups, false).in_fp8, 0);
   EXPECT_EQ(delayed([](config::Config& c) { c.parallel.shard = config::Shard::parameters; }), 16);
   EXPECT_EQ(delayed([](config::Config& c) { c.precision.fp8_keep_weights = config::Fp8KeptWeights::none; }),
             0);
@@ -220,10 +219,8 @@ TEST(Fp8GatherOf, WeightsWithUnusedBf16Values) {
 TEST(Fp8GatherOf, ManyRanksNeedsLessMemory) {
   if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
-  config::Config config = llama(Precision::delayed);
-  config.parallel.fp8_param_gather = false;
-  const int64_t without = weights_of(config, groups).planned;
-  config.parallel.fp8_param_gather = true;
+  const config::Config config = llama(Precision::delayed);
+  const int64_t without = weights_of(config, groups, false).planned;
   const int64_t with = weights_of(config, groups).planned;
   const int64_t weights = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128);
   const double saved = 2.0 * static_cast<double>(weights) * (1.0 - 1.0 / world().size());
@@ -236,11 +233,10 @@ TEST(Fp8GatherOf, SkippedStepIsBitwiseEqual) {
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
-    config::Config config = llama(precision);
-    config.parallel.fp8_param_gather = true;
-    const RandomSteps skips{.steps = 5, .skipped = 3};
+    const config::Config config = llama(precision);
+    RandomSteps skips{.steps = 5, .skipped = 3};
     const std::vector<float> with = run_random_steps(Context::cpu(), config, groups, skips);
-    config.parallel.fp8_param_gather = false;
+    skips.data_parallel.fp8_param_gather = false;
     EXPECT_EQ(with, run_random_steps(Context::cpu(), config, groups, skips));
     EXPECT_NE(with, run_random_steps(Context::cpu(), config, groups, RandomSteps{.steps = 5}));
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "parameters/parameter_store.h"
 #include "testing/model_forms.h"
 
 namespace te::testing {
@@ -137,6 +138,10 @@ inline void set_variant(config::ModelConfig& m, ModelVariant model_variant) {
   }
 }
 
+inline parameters::DataParallelOptions data_parallel_of(const Case& c) {
+  return {.overlap_grad_reduce = c.data_overlap && !c.late_reduce, .overlap_param_gather = c.data_overlap};
+}
+
 inline config::Config make_config(const Case& c) {
   config::Config config;
   config.name = "small";
@@ -183,8 +188,6 @@ inline config::Config make_config(const Case& c) {
   p.virtual_stages = c.chunks > 0 ? c.chunks : c.schedule == PipelineSchedule::interleaved ? 2 : 1;
   p.bucket_size = c.bucket_size;
   p.shard = c.shard;
-  p.overlap_grad_reduce = c.data_overlap && !c.late_reduce;
-  p.overlap_param_gather = c.data_overlap;
   config.training.recompute = c.recompute;
   config.training.micro_batch_size = 2;
   config.training.global_batch_size = 8;

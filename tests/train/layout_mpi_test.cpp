@@ -272,7 +272,9 @@ TEST_P(Layout, EqualsOneRank) {
   const std::vector<const Trace*> by_itself = references.of(alone);
   const Trace& one = *by_itself[0];
   const Groups groups = Groups::connect(world(), Context::cpu(), grid, train::connect_options(config));
-  const Trace ranks = train_small(config, groups, options);
+  const Trace ranks = train_small(
+      config, groups,
+      {.steps = options.steps, .grads_at = options.grads_at, .data_parallel = data_parallel_of(c)});
   EXPECT_TRUE(grid[Axis::data] == 1 || ranks.buckets > 1) << "one bucket does not test the order of buckets";
 
   // 1. Every rank holds what it should, and nothing is missing.

@@ -184,7 +184,7 @@ double validation_loss(StepRunner& runner, const config::Config& config, int mic
 
 Trace train_small(const config::Config& config, const parallel::Groups& groups, const RunOptions& options) {
   const Context context = Context::cpu();
-  StepRunner runner(config, context, groups);
+  StepRunner runner(config, context, groups, options.data_parallel);
   start(context, runner, config);
   train::HostBatch batch = runner.make_host_batch();
   const int64_t global = config.training.global_batch_size, seq = config.model.seq_length;

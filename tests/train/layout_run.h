@@ -39,6 +39,7 @@ struct RunOptions {
   int steps = 20;
   std::vector<int> grads_at;
   int valid_microbatches = 4;
+  parameters::DataParallelOptions data_parallel{};
 };
 
 /// Collective over the groups' ranks. Batches are a pure function of the sample index.

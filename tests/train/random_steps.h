@@ -12,6 +12,7 @@ namespace te::testing {
 
 struct RandomSteps {
   int steps = 0;
+  parameters::DataParallelOptions data_parallel{};
   int skipped = 0;  ///< this step is skipped; 0: none
   int warm_up = 0;  ///< call StepRunner::warm_up() before this step, with the previous tokens; 0: never
 };
@@ -19,7 +20,7 @@ struct RandomSteps {
 /// Loss and gradient norm of every step, the same on all ranks.
 inline std::vector<float> run_random_steps(const Context& context, const config::Config& config,
                                            const parallel::Groups& groups, const RandomSteps& options) {
-  train::StepRunner runner(config, context, groups);
+  train::StepRunner runner(config, context, groups, options.data_parallel);
   runner.allocate();
   runner.initialize();
   train::HostBatch batch = runner.make_host_batch();

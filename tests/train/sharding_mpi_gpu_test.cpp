@@ -39,9 +39,10 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
     config::Config config = make_sharded_config(precision);
     const std::vector<float> whole = run_random_steps(context, config, groups, kShardingSteps);
     config.parallel.shard = Shard::gradients;
-    config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = false;
-    const std::vector<float> in_order = run_random_steps(context, config, groups, kShardingSteps);
-    config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = true;
+    const std::vector<float> in_order = run_random_steps(
+        context, config, groups,
+        RandomSteps{.steps = kShardingSteps,
+                    .data_parallel = {.overlap_grad_reduce = false, .overlap_param_gather = false}});
     for (int repeat = 0; repeat < 3; ++repeat)
       EXPECT_EQ(run_random_steps(context, config, groups, kShardingSteps), in_order);
     config.parallel.shard = Shard::parameters;

@@ -47,7 +47,8 @@ class Sharding : public ::testing::TestWithParam<Case> {
     config.training.global_batch_size =
         config.training.micro_batch_size * microbatches * grid_[parallel::Axis::data];
     config::validate(config);
-    return train_small(config, groups_, {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
+    return train_small(config, groups_,
+                       {.steps = 4, .grads_at = {1, 3}, .data_parallel = data_parallel_of(GetParam())});
   }
 
   ProcessGrid grid_;

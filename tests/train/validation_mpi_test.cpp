@@ -51,7 +51,7 @@ class Validation : public ::testing::Test {
   std::vector<double> losses(const Case& c, const Groups& groups) const {
     const config::Config config = make_config(c);
     const Context context = Context::cpu();
-    train::StepRunner runner(config, context, groups);
+    train::StepRunner runner(config, context, groups, data_parallel_of(c));
     runner.allocate();
     runner.initialize();
     if (groups.data().size() > 1) {

@@ -33,23 +33,14 @@ Stage stage_of(const nlohmann::json& record) {
   return found == kStages.end() ? Stage::waiting : static_cast<Stage>(found - kStages.begin());
 }
 
-// The first key of two effective configs that differs, with both values.
-std::string difference(const std::string& before, const std::string& now) {
-  const std::vector<std::string> a = split(before, '\n'), b = split(now, '\n');
-  std::string section;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    if (a[i] == b[i]) {
-      if (!a[i].starts_with(' ')) section = a[i].substr(0, a[i].find(':'));
-      continue;
-    }
-    const auto value = [](const std::string& line) {
-      return line.substr(std::min(line.size(), line.find(':') + 2));
-    };
-    const std::string key = b[i].substr(0, b[i].find(':'));
-    return fmt::format("{}.{} was {}, is {}", section, key.substr(std::min<size_t>(2, key.size())),
-                       value(a[i]), value(b[i]));
+// The config of a config.yaml, which an earlier version may have written. UserError if this version cannot run it.
+config::Config stored_config(const fs::path& path, const std::string& text) {
+  try {
+    config::check_resumable(text);
+    return config::parse_config(config::upgrade_stored(text), path.string());
+  } catch (const UserError& error) {
+    user_error("{}: {}; or set another directory", path.string(), error.what());
   }
-  return "the keys differ";
 }
 
 }  // namespace
@@ -139,12 +130,12 @@ void prepare_folder(const Run& run) {
   if (!fs::exists(path)) return write_whole(path, text);
   const FileText file = read_file(path);
   if (!file) user_error("{}: cannot be read: {}; delete this folder", path.string(), file.error);
-  const std::string& before = file.text;
-  if (before != text)
-    user_error(
-        "{}: was started with other settings ({}); set another directory, or delete this "
-        "folder",
-        run.folder.string(), difference(before, text));
+  if (file.text == text) return;
+  const auto changed = config::changed_keys(config::to_yaml(stored_config(path, file.text)), run.config);
+  if (changed.empty()) return write_whole(path, text);  // te-train refuses keys of earlier versions
+  user_error(
+      "{}: was started with other settings ({} was {}, is {}); set another directory, or delete this folder",
+      run.folder.string(), changed[0].path, changed[0].before, changed[0].now);
 }
 
 }  // namespace te::experiment

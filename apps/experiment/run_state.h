@@ -41,8 +41,8 @@ struct RunProgress {
 };
 RunProgress read_progress(const Run& run);
 
-/// Creates the run's folder and its config.yaml. UserError if the folder was created with other settings; it names the
-/// first key that differs.
+/// Creates the run's folder and its config.yaml, or updates a config.yaml of an earlier version with equal settings.
+/// UserError if the folder was created with other settings; it names the first key that differs.
 void prepare_folder(const Run& run);
 
 /// Writes a file atomically, by renaming a complete temporary file. UserError if that fails.

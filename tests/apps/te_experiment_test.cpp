@@ -358,6 +358,39 @@ TEST_F(TeExperiment, RefusesAFolderWithOtherSettings) {
   TE_EXPECT_CONTAINS(result.error, "was started with other settings (training.train_steps was 5, is 6)");
 }
 
+// Earlier versions wrote keys that were removed, and lack keys that were added.
+TEST_F(TeExperiment, ContinuesFoldersOfEarlierVersions) {
+  const std::string file = folder_ / "tiny.yaml", path = folder_ / "out/bf16_seed1/config.yaml";
+  ASSERT_EQ(run(file + " --no-report").code, 0);
+  const std::string written = read_file(path);
+  const auto with = [&](const std::string& line, const std::string& before) {
+    std::string text = written;
+    text.insert(text.find(before), line);
+    return text;
+  };
+  const std::string key = "  bucket_size: ", added = "  timeout_seconds: ";
+  ASSERT_NE(written.find(key), written.npos);
+  std::string earlier = with("  overlap_grad_reduce: true\n", key);
+  const size_t begin = earlier.find(added);
+  ASSERT_NE(begin, earlier.npos);
+  earlier.erase(begin, earlier.find('\n', begin) + 1 - begin);
+  write_file(path, earlier);
+  const Result equal = run(file + " --no-report");
+  EXPECT_EQ(equal.code, 0) << equal.error;
+  EXPECT_EQ(read_file(path), written);
+  // A removed key with a value that this version does not compute.
+  const std::string dropped = "  embedding_dropout: 0.5\n";
+  write_file(path, with(dropped, "  hidden_dropout: "));
+  const Result other = run(file + " --no-report");
+  EXPECT_EQ(other.code, 2);
+  TE_EXPECT_CONTAINS(other.error, "model.embedding_dropout: 0.5, which was removed");
+  TE_EXPECT_CONTAINS(other.error, "or set another directory");
+  // A changed setting next to a removed key.
+  write_file(path, earlier);
+  write_file(file, tiny("training.train_steps=6"));
+  TE_EXPECT_CONTAINS(run(file).error, "was started with other settings (training.train_steps was 5, is 6)");
+}
+
 TEST_F(TeExperiment, MistakesAreOneLine) {
   const std::string base = "base: " + (folder_ / "base.yaml") + "\n",
                     rest = "variants: {a: []}\nseeds: [1]\n";

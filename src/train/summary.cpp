@@ -245,11 +245,14 @@ std::string attention_summary(const config::Config& config, kernels::AttentionKe
   if (config.data.document_mask) what += ", documents";
   if (config.parallel.context > 1) what += ", context parallelism";
   if (config.training.deterministic) what += ", training.deterministic";
+  // te-train's kernels for Hopper have every mask, but few head dimensions and no dropout.
+  const bool by_head = config.precision.dtype == config::ComputeDType::bf16 &&
+                       model.attention_dropout == 0.0 && config.parallel.context == 1;
   return fmt::format(
       "attention: kernels on FP32 units\n"
       "  note: attention does not run on tensor cores, which are many times faster: neither te-train nor "
-      "cuDNN has a kernel for all of {}\n",
-      what);
+      "cuDNN has a kernel for all of {}{}\n",
+      what, by_head ? "; with heads of 64 or 128 (model.kv_channels), te-train has" : "");
 }
 
 namespace {

@@ -159,6 +159,15 @@ TEST(AttentionGpu, ReportsKernels) {
   windowed.window = 64;
   EXPECT_EQ(attention_kernels(gpu, windowed, DType::bf16), AttentionKernels::tiled);
   EXPECT_EQ(attention_kernels(Context::cpu(), windowed, DType::bf16), AttentionKernels::cpu);
+  // Documents and a window.
+  for (const int64_t dim : {64, 80, 96, 128}) {
+    AttentionShape both = shape_of(2, 256, 4, 2, dim);
+    both.window = 64;
+    both.max_documents = 8;
+    EXPECT_EQ(attention_kernels(gpu, both, DType::bf16),
+              dim % 64 == 0 ? AttentionKernels::flash : AttentionKernels::tiled)
+        << "head_dim " << dim;
+  }
 }
 
 // More query blocks than can be resident, from more heads than are in flight at a time.

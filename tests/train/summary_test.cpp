@@ -37,5 +37,32 @@ TEST(Summary, WarnsOfSlowGemms) {
   EXPECT_EQ(fast.find("note"), std::string::npos) << fast;
 }
 
+// Documents and windows together have tensor-core kernels for some heads only.
+TEST(Summary, WarnsOfSlowAttention) {
+  const auto text_of = [](int64_t head, std::vector<std::string> settings) {
+    settings.push_back(fmt::format("model.kv_channels={}", head));
+    settings.insert(settings.end(), {"model.sliding_window=16", "data.document_mask=true"});
+    const config::Config config = config::parse_config(
+        "model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: "
+        "4,\n"
+        "        vocab_size: 300, seq_length: 32}\n"
+        "training: {micro_batch_size: 2, global_batch_size: 2, train_steps: 1}\n"
+        "data: {synthetic: true}\n",
+        "small", settings);
+    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::cpu), "");
+    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::flash),
+              "attention: te-train's kernels for Hopper\n");
+    return attention_summary(config, kernels::AttentionKernels::tiled);
+  };
+  const std::string why = "neither te-train nor cuDNN has a kernel for all of bf16, heads of ",
+                    head = "; with heads of 64 or 128 (model.kv_channels), te-train has";
+  const std::string wide = text_of(96, {});
+  EXPECT_NE(wide.find(why + "96, a sliding window, documents" + head + "\n"), std::string::npos) << wide;
+  const std::string dropout = text_of(96, {"model.attention_dropout=0.1"});
+  EXPECT_NE(dropout.find(why + "96, attention dropout, a sliding window, documents\n"), std::string::npos)
+      << dropout;
+  EXPECT_EQ(text_of(64, {"model.attention_dropout=0.1"}).find(head), std::string::npos);
+}
+
 }  // namespace
 }  // namespace te::train

@@ -1,5 +1,5 @@
-// te-convert: converts models of other programs to te-train checkpoints and back, and inspects, compares and reshards
-// checkpoints. Each subcommand has its own file in apps/convert/.
+// te-convert: converts models of other programs to te-train checkpoints and back, merges adapters, and inspects,
+// compares and reshards checkpoints. Each subcommand has its own file in apps/convert/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
@@ -22,6 +22,7 @@ int body(int argc, char** argv) {
   te::init_log(spdlog::level::warn);
   te::convert::add_import(app);
   te::convert::add_export(app);
+  te::convert::add_merge(app);
   te::convert::add_reshard(app);
   te::convert::add_inspect(app);
   int exit_code = 0;

@@ -7,6 +7,7 @@ namespace te::convert {
 
 void add_import(CLI::App& app);
 void add_export(CLI::App& app);
+void add_merge(CLI::App& app);
 void add_reshard(CLI::App& app);
 void add_inspect(CLI::App& app);
 /// Sets `exit_code` to 1 if the two differ.

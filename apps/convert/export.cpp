@@ -1,10 +1,12 @@
-// te-convert export: writes a checkpoint as a folder that Hugging Face transformers loads.
+// te-convert export: writes a checkpoint as a folder that Hugging Face transformers loads, or an adapter checkpoint as
+// one that PEFT loads.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
 
 #include "common/progress.h"
+#include "convert/adapter.h"
 #include "convert/commands.h"
 #include "convert/exporter.h"
 #include "convert/output_folder.h"
@@ -54,7 +56,26 @@ std::vector<checkpoint::KeptFile> tokenizer_of(const ExportArguments& arguments,
   return {};
 }
 
+bool is_adapter_folder(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "adapter_config.json", error) && !error;
+}
+
+void export_adapter(const ExportArguments& arguments, const checkpoint::Reader& reader) {
+  if (arguments.dtype != "auto" || arguments.fp8 != "off")
+    user_error(
+        "{}: is an adapter, which is exported in FP32; leave out --dtype and --fp8, or run te-convert merge",
+        reader.folder().string());
+  OutputFolder output(arguments.output, "--out", arguments.force, "the folder of a PEFT adapter",
+                      is_adapter_folder);
+  const int64_t tensors = write_peft(reader, output.path());
+  output.commit();
+  fmt::print("{}: {} tensors of a PEFT adapter\n", arguments.output, tensors);
+}
+
 void export_checkpoint(const ExportArguments& arguments) {
+  if (const checkpoint::Reader reader(arguments.checkpoint); reader.manifest().base)
+    return export_adapter(arguments, reader);
   const ExportSource source(arguments.checkpoint);
   ExportOptions options;
   options.max_shard_bytes =
@@ -84,7 +105,8 @@ void export_checkpoint(const ExportArguments& arguments) {
 
 void add_export(CLI::App& app) {
   auto arguments = std::make_shared<ExportArguments>();
-  CLI::App* command = app.add_subcommand("export", "Write a checkpoint as a Hugging Face model folder");
+  CLI::App* command = app.add_subcommand(
+      "export", "Write a checkpoint as a Hugging Face model folder, or an adapter as a PEFT folder");
   command
       ->add_option(
           "checkpoint", arguments->checkpoint,

@@ -140,7 +140,7 @@ int ChatCommand::run(parallel::World& world) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   ChatPrompter prompter;
   world.run_collectively([&] {
-    source = open_model(a.model.checkpoint);
+    source = open_model(a.model.checkpoint, a.model.adapters);
     tokenizer = a.tokenizer.open(*source);
     prompter = make_prompter(a.chat_template, *tokenizer);
     a.options.ends = end_tokens(*source, *tokenizer);

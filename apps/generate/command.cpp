@@ -51,6 +51,13 @@ void ModelOptions::add_to(CLI::App* command) {
                    "checkpoint, or "
                    "its file `best`), Hugging Face folder, or llama2.c file")
       ->type_name("PATH");
+  command
+      ->add_option(
+          "--adapter", adapters,
+          "LoRA adapter that is added to the checkpoint: an adapter checkpoint or a PEFT folder; may be "
+          "repeated")
+      ->type_name("PATH")
+      ->allow_extra_args(false);
   command->add_option("--device", run.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();

@@ -18,6 +18,7 @@ CLI::Validator number_above(double bound, double most);
 /// --checkpoint, and options of how the model runs.
 struct ModelOptions {
   std::string checkpoint;
+  std::vector<std::string> adapters;
   RunOptions run;
 
   void add_to(CLI::App* command);

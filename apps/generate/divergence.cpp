@@ -84,7 +84,7 @@ int DivergenceCommand::run(parallel::World& world) {
   std::vector<int32_t> tokens;
   int64_t length = 0;
   world.run_collectively([&] {
-    source = open_model(a.model.checkpoint);
+    source = open_model(a.model.checkpoint, a.model.adapters);
     reference_source = open_model(a.reference);
     if (source->model().vocab_size != reference_source->model().vocab_size)
       user_error("--reference: {} has a vocabulary of {}, {} of {}; they must be equal",

@@ -225,7 +225,7 @@ int EvaluateCommand::run(parallel::World& world) {
   std::unique_ptr<apps::OutputFile> results_file, items_file;
   int64_t longest = 1, max_length = 0;
   world.run_collectively([&] {
-    source = open_model(a.model.checkpoint);
+    source = open_model(a.model.checkpoint, a.model.adapters);
     const int64_t context = longest_sequence(source->model());
     if (a.max_length > context)
       user_error("--max-length {}: the model's context is {}", a.max_length, context);

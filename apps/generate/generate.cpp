@@ -214,7 +214,7 @@ int GenerateCommand::run(parallel::World& world) {
   std::unique_ptr<ModelSource> source;
   std::unique_ptr<text::Tokenizer> tokenizer;
   world.run_collectively([&] {
-    source = open_model(a.model.checkpoint);
+    source = open_model(a.model.checkpoint, a.model.adapters);
     tokenizer = a.tokenizer.open(*source);
     a.options.begin_of_document = a.tokenizer.begins(*tokenizer);
     if (!a.ignore_end) a.options.ends = end_tokens(*source, *tokenizer);

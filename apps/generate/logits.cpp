@@ -73,7 +73,7 @@ int LogitsCommand::run(parallel::World& world) {
   std::unique_ptr<ModelSource> source;
   Tokens tokens;
   world.run_collectively([&] {
-    source = open_model(a.model.checkpoint);
+    source = open_model(a.model.checkpoint, a.model.adapters);
     tokens = read_tokens(a.tokens, source->model());
   });
   LoadedModel model(world, *source, a.model.run, tokens.seq, 1);

@@ -86,7 +86,7 @@ int PerplexityCommand::run(parallel::World& world) {
   a.model.check("te-generate perplexity");
   if (a.data.empty()) user_error("--data PREFIX is required; see te-generate perplexity --help");
   std::unique_ptr<ModelSource> source;
-  world.run_collectively([&] { source = open_model(a.model.checkpoint); });
+  world.run_collectively([&] { source = open_model(a.model.checkpoint, a.model.adapters); });
   const Context context = open_device(world, a.model.run.device);
   config::Config config;
   std::unique_ptr<data::BatchSource> data;

@@ -27,14 +27,17 @@ class Loading {
         staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)),
         rounded_(context, rounds(state) ? staging_.bytes() : 0) {}
 
-  void parameters() {
+  template <class Loads>
+  void parameters(Loads&& loads) {
     ParameterStore& store = *state_.parameters;
     for (const Parameter& parameter : store.parameters()) {
+      if (!loads(parameter)) continue;
       const TensorInfo stored = checked(parameter.name, parameter);
       if (stored.rows() < parameter.shard.global[0])
         store.initialize(context_, config_.training.seed, parameter);
       for (const ParameterStore::Piece& piece : store.pieces(parameter))
         fill(parameter.name, stored, parameter, piece, store.main_of(parameter, piece));
+      if (parameter.quantize_written) parameter.quantize_written(context_);
     }
   }
 
@@ -173,17 +176,28 @@ void load_weights(const Context& context, const WeightSource& source, const conf
                   const TrainingState& state) {
   check_same_model(source, config);
   if (state.wait_offload) state.wait_offload();
-  Loading(context, source, config, state).parameters();
+  Loading(context, source, config, state).parameters([](const Parameter& parameter) {
+    return !is_adapter(parameter.id.part);
+  });
   state.exp_avg.zero(context);
   state.exp_avg_sq.zero(context);
+}
+
+void load_adapter(const Context& context, const WeightSource& source, const config::Config& config,
+                  const TrainingState& state) {
+  if (state.wait_offload) state.wait_offload();
+  Loading(context, source, config, state).parameters([&](const Parameter& parameter) {
+    return is_adapter(parameter.id.part) || source.info(parameter.name);
+  });
 }
 
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options) {
   check_same_model(reader, config);
+  check_same_adapter(reader, config);
   if (state.wait_offload) state.wait_offload();
   Loading loading(context, reader, config, state);
-  loading.parameters();
+  loading.parameters([&](const Parameter& parameter) { return state.parameters->saves(parameter); });
   Loaded loaded{.progress = reader.progress(), .optimizer = options.optimizer && reader.has_optimizer()};
   if (loaded.optimizer) {
     loading.moments();

@@ -32,9 +32,17 @@ struct Loaded {
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options = {});
 
-/// Loads only the weights and sets moments to zero, to start a run from existing weights. UserError as above.
+/// Loads only the weights and sets moments to zero, to start a run from existing weights. An adapter of the run keeps
+/// its values. UserError as above.
 void load_weights(const Context& context, const WeightSource& source, const config::Config& config,
                   const TrainingState& state);
+
+/// Loads the adapter of a run, and all other parameters that the source has.
+void load_adapter(const Context& context, const WeightSource& source, const config::Config& config,
+                  const TrainingState& state);
+
+/// Throws UserError if the adapter of the checkpoint differs from the config's.
+void check_same_adapter(const Reader& reader, const config::Config& config);
 
 /// Throws UserError if a key of `model` that determines names or shapes of tensors differs between the source's config
 /// and this one. Warns about differences in keys that change what the weights compute (rope_theta, norm_epsilon, ...).

@@ -204,6 +204,10 @@ Manifest manifest_of(const JsonNode& root) {
     const JsonNode datasets = root.at("datasets");
     for (size_t i = 0; i < datasets.size(); ++i) manifest.datasets.push_back(dataset_of(datasets.at(i)));
   }
+  if (root.has("base")) {
+    const JsonNode base = root.at("base");
+    manifest.base = {base.at("path").text(), base.at("hash").hex64()};
+  }
   root.at("checksum_block").integer(kChecksumBlock, kChecksumBlock);
   const JsonNode files = root.at("files"), tensors = root.at("tensors"), fp8 = root.at("fp8");
   for (size_t i = 0; i < files.size(); ++i) manifest.files.push_back(file_of(files.at(i)));
@@ -246,6 +250,11 @@ std::string to_text(const Manifest& manifest) {
   text += policies_text(manifest.progress);
   if (!manifest.datasets.empty())
     text += "  \"datasets\": " + list_text(manifest.datasets, dataset_json) + ",\n";
+  if (manifest.base)
+    text += "  \"base\": " +
+            Json{{"path", manifest.base->path}, {"hash", hex(manifest.base->hash)}}.dump(
+                -1, ' ', false, Json::error_handler_t::replace) +
+            ",\n";
   text += "  \"files\": " + list_text(manifest.files, file_json) + ",\n";
   text += "  \"tensors\": " + list_text(manifest.tensors, tensor_json) + ",\n";
   text += "  \"fp8\": " + list_text(manifest.fp8, fp8_json) + ",\n";
@@ -285,8 +294,10 @@ Manifest read_manifest(const std::filesystem::path& folder) {
 }
 
 Manifest merge(const std::vector<Manifest>& parts) {
-  Manifest whole = {
-      .progress = parts.at(0).progress, .config = parts.at(0).config, .datasets = parts.at(0).datasets};
+  Manifest whole = {.progress = parts.at(0).progress,
+                    .config = parts.at(0).config,
+                    .datasets = parts.at(0).datasets,
+                    .base = parts.at(0).base};
   std::unordered_map<std::string, size_t> places;
   std::vector<LogicalTensor> tensors;
   for (const Manifest& part : parts) {

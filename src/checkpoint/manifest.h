@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,10 +76,18 @@ struct Dataset {
   bool operator==(const Dataset&) const = default;
 };
 
+/// The weights that an adapter was trained on, which its checkpoints do not hold.
+struct Base {
+  std::string path;   ///< of a checkpoint or a Hugging Face folder
+  uint64_t hash = 0;  ///< WeightSource::hash()
+  bool operator==(const Base&) const = default;
+};
+
 struct Manifest {
   Progress progress;
   std::string config;             ///< the effective config as YAML
   std::vector<Dataset> datasets;  ///< empty if there are none or they are unknown
+  std::optional<Base> base;       ///< of an adapter; else the checkpoint has all parameters
   std::vector<StoredFile> files;
   std::vector<LogicalTensor> tensors;
   std::vector<Fp8Part> fp8;  ///< empty without FP8 state

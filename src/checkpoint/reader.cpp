@@ -248,6 +248,25 @@ Reader::Reader(const std::filesystem::path& path, Verify verify)
 
 Reader::~Reader() = default;
 
+std::vector<std::string> Reader::names() const {
+  std::vector<std::string> names;
+  for (const LogicalTensor& tensor : tensors())
+    if (!tensor.is_moment()) names.push_back(tensor.name);
+  return names;
+}
+
+uint64_t Reader::hash() const {
+  std::string all;
+  for (const StoredFile& file : manifest_.files) {
+    for (const auto& [name, blocks] : file.checksums) {
+      if (name.starts_with("exp_avg")) continue;
+      all += name;
+      all.append(reinterpret_cast<const char*>(blocks.data()), blocks.size() * sizeof(blocks[0]));
+    }
+  }
+  return checksum(all.data(), all.size());
+}
+
 std::string Reader::config() const {
   return config::upgrade_stored(manifest_.config);
 }

@@ -55,6 +55,8 @@ class Reader final : public WeightSource {
   const Progress& progress() const { return manifest_.progress; }
   std::string title() const override { return folder_.string(); }
   std::string config() const override;  ///< as this version writes it: config::upgrade_stored()
+  std::vector<std::string> names() const override;
+  uint64_t hash() const override;  ///< of the checksums
 
   /// All logical tensors: parameters and, if they were saved, moments (LogicalTensor::is_moment).
   const std::vector<LogicalTensor>& tensors() const { return manifest_.tensors; }

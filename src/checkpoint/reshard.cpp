@@ -81,6 +81,7 @@ class Resharding {
     parts[0].progress = source_.progress();
     parts[0].config = config::to_yaml(config_);
     parts[0].datasets = source_.manifest().datasets;
+    parts[0].base = source_.manifest().base;
     return merge(parts);
   }
 

@@ -82,4 +82,24 @@ void check_same_model(const WeightSource& source, const config::Config& config) 
   }
 }
 
+void check_same_adapter(const Reader& reader, const config::Config& config) {
+  const auto stored = config::stored_values(reader.config()),
+             wanted = config::stored_values(config::to_yaml(config));
+  const auto value = [](const auto& values, std::string_view key, std::string_view absent) {
+    const auto found = values.find(key);
+    return found == values.end() ? std::string(absent) : found->second;
+  };
+  const auto check = [&](std::string_view key, std::string_view absent) {
+    const std::string was = value(stored, key, absent), is = value(wanted, key, absent);
+    if (was != is)
+      user_error("{}: was saved with {} {}, but this config has {}; use the config that it was saved with",
+                 reader.folder().string(), key, was, is);
+  };
+  check("adapter.type", "none");
+  if (!config.adapter.on()) return;
+  for (const std::string_view key : {"adapter.rank", "adapter.alpha", "adapter.target", "adapter.use_rslora",
+                                     "adapter.train_norms", "adapter.train_embeddings"})
+    check(key, "");
+}
+
 }  // namespace te::checkpoint

@@ -231,6 +231,7 @@ void Saver::write(Task& task) {
     part.progress = task.progress;
     part.config = options_.config;
     part.datasets = options_.datasets;
+    part.base = options_.base;
     task.guard.reset();
     task.collecting = true;
     std::vector<Manifest> parts = collect_parts(temporary, job_.who.size, job_.timeout_seconds);

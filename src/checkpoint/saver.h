@@ -42,6 +42,7 @@ struct SaverOptions {
   std::filesystem::path directory;
   std::string config;                  ///< YAML, for the manifest
   std::vector<Dataset> datasets = {};  ///< for the manifest
+  std::optional<Base> base = {};       ///< likewise
   int64_t keep = 0;                    ///< number of checkpoints to keep; 0 keeps all
   bool optimizer = true;               ///< save moments
   bool background = true;              ///< if the host has memory for a copy of the data

@@ -19,7 +19,7 @@ std::vector<int64_t> dims_of(const Shape& shape) {
 }
 
 bool is_saved_here(const parameters::ParameterStore& store, const parameters::Parameter& parameter) {
-  if (parameter.copy) return false;
+  if (parameter.copy || !store.saves(parameter)) return false;
   return parameter.sharing == parameters::Sharing::sharded || store.layout().tensor_rank == 0;
 }
 

@@ -31,6 +31,10 @@ class WeightSource {
   virtual std::string title() const = 0;
   /// The config of the weights as YAML: at least its section `model`.
   virtual std::string config() const = 0;
+  /// The names of all parameters.
+  virtual std::vector<std::string> names() const = 0;
+  /// Of the weights' values as they are stored; reads all of them unless the source has checksums.
+  virtual uint64_t hash() const = 0;
   /// Empty if the source has no tensor of this name.
   virtual std::optional<TensorInfo> info(std::string_view name) const = 0;
   /// Reads a block of the tensor, as a matrix [rows, cols], to FP32. UserError if a file is damaged or a value is not

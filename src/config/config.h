@@ -50,6 +50,9 @@ enum class OptimizerName : uint8_t { adamw, muon };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
 /// Which optimizer state is in host memory: none, the moments, or the moments and the FP32 master weights.
 enum class Offload : uint8_t { none, moments, state };
+enum class AdapterType : uint8_t { none, lora };
+/// How an adapter's A starts: with the variance of PEFT's default, or with standard deviation 1 / rank.
+enum class AdapterInit : uint8_t { standard, gaussian };  ///< standard is spelled "default" in YAML
 enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
 /// What data-parallel ranks shard: FP32 master weights and moments (optimizer), also gradients, also BF16 weights.
@@ -81,6 +84,8 @@ TE_DECLARE_NAMES(NormPlacement);
 TE_DECLARE_NAMES(OptimizerName);
 TE_DECLARE_NAMES(MomentDType);
 TE_DECLARE_NAMES(Offload);
+TE_DECLARE_NAMES(AdapterType);
+TE_DECLARE_NAMES(AdapterInit);
 TE_DECLARE_NAMES(DataFormat);
 TE_DECLARE_NAMES(Overlong);
 TE_DECLARE_NAMES(Shard);
@@ -292,6 +297,25 @@ struct OptimizerConfig {
   double muon_momentum = 0.95;  ///< muon: optim/muon.h
 };
 
+/// Low-rank adapters of linear layers whose own weights are not trained: config/adapter.h.
+struct AdapterConfig {
+  AdapterType type = AdapterType::none;
+  int64_t rank = 16;
+  double alpha = 32.0;
+  double dropout = 0.0;
+  std::vector<std::string> target = {"all-linear"};
+  bool use_rslora = false;
+  AdapterInit init = AdapterInit::standard;
+  std::string
+      init_from;  ///< adapter checkpoint or PEFT folder with the initial adapter; empty: as `init` says
+  bool train_norms = false;
+  bool train_embeddings = false;  ///< and the output layer
+
+  bool on() const { return type != AdapterType::none; }
+  /// Factor of the adapter's output.
+  double scale() const;
+};
+
 struct DataSource {
   double weight = 1.0;  ///< relative; weights need not sum to 1
   std::string prefix;   ///< PREFIX.bin and PREFIX.idx, relative to the working directory
@@ -373,12 +397,13 @@ struct Config {
   ParallelConfig parallel;
   TrainingConfig training;
   OptimizerConfig optimizer;
+  AdapterConfig adapter;
   DataConfig data;
   CheckpointConfig checkpoint;
   LoggingConfig logging;
   EvaluationConfig evaluation;
   GuardConfig guard;
-  /// Set by code; not a key. The parameters that are trained; empty: all.
+  /// Set by code; not a key. The parameters that are trained; empty: all, or those that `adapter` says.
   std::function<bool(const ParameterId&)> trains{};
 };
 

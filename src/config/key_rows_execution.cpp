@@ -106,6 +106,25 @@ const auto kExecutionRows = std::to_array<Key>({
      "update runs on the GPU, bitwise identical."},
     {TE_KEY(optimizer.muon_momentum), kBuiltIn, kFraction,
      "`muon`: momentum decay; the gradient is added without a factor."},
+
+    {TE_KEY(adapter.type), kBuiltIn, kAny, "Kind of adapter; `none` trains all weights."},
+    {TE_KEY(adapter.rank), kBuiltIn, from_to(8, 1024),
+     "Rank of each targeted matrix's adapter, a multiple of 8."},
+    {TE_KEY(adapter.alpha), kBuiltIn, above(0), "The adapter's output is multiplied by `alpha` / `rank`."},
+    {TE_KEY(adapter.dropout), kBuiltIn, kFraction, "Dropout of the adapter's input."},
+    {TE_KEY(adapter.target), kBuiltIn, kAny,
+     "Matrices with an adapter, in all layers: `q`, `k`, `v`, `o`, `gate`, `up`, `down` (also as `q_proj`), "
+     "a "
+     "linear layer such as `linear_fc1`, or `all-linear`.",
+     "a list of names, or one name"},
+    {TE_KEY(adapter.use_rslora), kBuiltIn, kAny, "Multiply by `alpha` / sqrt(`rank`) instead."},
+    {TE_KEY(adapter.init), kBuiltIn, kAny,
+     "Initial A: normal with the variance of PEFT's default, or `gaussian` with standard deviation 1 / "
+     "`rank`; B is zero."},
+    {TE_KEY(adapter.init_from), "a new adapter", kAny,
+     "Adapter checkpoint or PEFT folder whose adapter a new run starts from.", "a path"},
+    {TE_KEY(adapter.train_norms), kBuiltIn, kAny, "Train the norms' weights, too."},
+    {TE_KEY(adapter.train_embeddings), kBuiltIn, kAny, "Train the embeddings and the output layer, too."},
 });
 
 }  // namespace

@@ -20,6 +20,9 @@ constexpr auto kSections = std::to_array<Section>({
      "([explanation/determinism.md](../explanation/determinism.md))."},
     {"training", "Batches, length, device. Batch sizes count sequences of `model.seq_length` tokens."},
     {"optimizer", "AdamW or Muon, and the learning-rate schedule. Steps are optimizer steps."},
+    {"adapter",
+     "Low-rank adapters (LoRA): the weights of `checkpoint.init_from` are not trained, and checkpoints hold "
+     "only the adapter ([tutorials/lora.md](../tutorials/lora.md))."},
     {"data",
      "Tokenized datasets (`PREFIX.bin` with `PREFIX.idx`, made by `te-data`). Relative paths start at the "
      "working directory."},

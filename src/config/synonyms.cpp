@@ -39,7 +39,6 @@ constexpr Synonym kSynonyms[] = {
     {"rope_parameters", "model.rope_scaling"},
     {"rms_norm_eps", "model.norm_epsilon"},
     {"untie_embeddings_and_output_weights", "model.tie_word_embeddings"},
-    {"dropout", "model.hidden_dropout"},
     {"fp8_format", "precision.fp8"},
     {"num_layers_at_start_in_bf16", "precision.first_layers_bf16"},
     {"num_layers_at_end_in_bf16", "precision.last_layers_bf16"},

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "config/adapter.h"
 #include "config/key_table.h"
 #include "config/pipeline_split.h"
 #include "config/precision_overrides.h"
@@ -451,6 +452,7 @@ void validate(const Config& config) {
   check_fp16(config);
   check_fp8(config);
   check_optimizer(config);
+  check_adapter(config);
   check_data(config);
   check_samples(config);
   check_tasks(config);

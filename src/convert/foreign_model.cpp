@@ -7,6 +7,7 @@
 
 #include "checkpoint/finite.h"
 #include "checkpoint/reader.h"
+#include "convert/adapter.h"
 #include "convert/hugging_face_config.h"
 #include "core/error.h"
 
@@ -75,6 +76,12 @@ const ParameterLayout& ForeignModel::at(std::string_view parameter) const {
 
 std::string ForeignModel::config() const {
   return config::to_yaml(complete_config(model_));
+}
+
+std::vector<std::string> ForeignModel::names() const {
+  std::vector<std::string> names;
+  for (const ParameterLayout& parameter : layout_) names.push_back(parameter.name);
+  return names;
 }
 
 std::optional<checkpoint::TensorInfo> ForeignModel::info(std::string_view parameter) const {
@@ -186,7 +193,9 @@ ForeignModel open_foreign_model(const std::filesystem::path& path) {
 
 std::unique_ptr<checkpoint::WeightSource> open_weights(const std::filesystem::path& path) {
   if (is_foreign_model(path)) return std::make_unique<ForeignModel>(open_foreign_model(path));
-  return std::make_unique<checkpoint::Reader>(path);
+  auto reader = std::make_unique<checkpoint::Reader>(path);
+  if (!reader->manifest().base) return reader;
+  return open_adapted(*reader);
 }
 
 }  // namespace te::convert

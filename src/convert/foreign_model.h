@@ -25,6 +25,8 @@ class ForeignModel final : public checkpoint::WeightSource {
 
   std::string title() const override { return title_; }
   std::string config() const override;
+  std::vector<std::string> names() const override;
+  uint64_t hash() const override { return files_.hash(); }
   std::optional<checkpoint::TensorInfo> info(std::string_view parameter) const override;
   void read(std::string_view parameter, const checkpoint::Block& block, float* out) const override;
   const config::ModelConfig& model() const { return model_; }
@@ -75,7 +77,8 @@ ForeignModel open_llama2c(const std::filesystem::path& file);
 ForeignModel open_foreign_model(const std::filesystem::path& path);
 
 /// The weights of the model at `path`: a checkpoint of te-train (a step folder, a checkpoint directory or a run
-/// folder), a Hugging Face folder or a file of llama2.c. UserError if there is none.
+/// folder), a Hugging Face folder or a file of llama2.c; of an adapter checkpoint its base with the adapter. UserError
+/// if there is none.
 std::unique_ptr<checkpoint::WeightSource> open_weights(const std::filesystem::path& path);
 
 /// Transposes `size`-byte elements: out[r][c] = in[c][first + r] for r < rows, c < cols, where in has `width` columns.

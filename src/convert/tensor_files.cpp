@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -133,6 +135,19 @@ const StoredTensor* TensorFiles::find(std::string_view name) const {
 
 std::string TensorFiles::path_of(const StoredTensor& tensor) const {
   return files_.at(static_cast<size_t>(tensor.file)).path.string();
+}
+
+uint64_t TensorFiles::hash() const {
+  std::vector<uint64_t> checksums;
+  std::vector<std::byte> bytes(checkpoint::kChecksumBlock);
+  for (const File& file : files_) {
+    for (uint64_t at = 0; at < file.bytes; at += bytes.size()) {
+      const size_t count = std::min<uint64_t>(bytes.size(), file.bytes - at);
+      read_bytes(file, at, count, bytes.data());
+      checksums.push_back(checkpoint::checksum(bytes.data(), count));
+    }
+  }
+  return checkpoint::checksum(checksums.data(), checksums.size() * sizeof(checksums[0]));
 }
 
 uint64_t TensorFiles::bytes_of_file(int file) const {

@@ -62,6 +62,7 @@ class TensorFiles {
   const StoredTensor* find(std::string_view name) const;
   std::string path_of(const StoredTensor& tensor) const;
   uint64_t bytes_of_file(int file) const;
+  uint64_t hash() const;  ///< of all bytes of all files
 
   /// Elements [first, first + count) as f32 or bf16. F16 and BF16 can be widened to f32; F32 and F16 cannot be read as
   /// bf16. E4M3 is read as code times multiplier, rounded to BF16. UserError if the file is truncated or unreadable.

@@ -103,7 +103,8 @@ std::string module_name(ParameterRole role, int layer) {
 }
 
 std::string ParameterId::name() const {
-  return module_name(role, layer) + (part == ParameterPart::weight ? ".weight" : ".bias");
+  constexpr std::string_view kParts[] = {".weight", ".bias", ".lora_a", ".lora_b"};
+  return module_name(role, layer).append(kParts[static_cast<size_t>(part)]);
 }
 
 std::string LinearId::name() const {

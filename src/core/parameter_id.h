@@ -42,7 +42,15 @@ enum class ParameterRole : uint8_t {
   output_layer,
   other  ///< not in the table of names; the parameter's spec has its name
 };
-enum class ParameterPart : uint8_t { weight, bias };
+enum class ParameterPart : uint8_t {
+  weight,
+  bias,
+  lora_a,  ///< of a linear layer's adapter: A [rank per target, in]
+  lora_b   ///< B [rows of the targets, rank]
+};
+constexpr bool is_adapter(ParameterPart part) {
+  return part == ParameterPart::lora_a || part == ParameterPart::lora_b;
+}
 
 /// The ranks that sum a parameter's gradient and shard its master weights and moments
 /// (parallel::Groups::gradient_ranks).

@@ -114,7 +114,8 @@ ReadyOperand Quantizer::complete(const Context& context, Operand operand, const 
   if (observed()) mode.record_amax = mode.count = false;
   mode = mode_of(operand, mode);
   operand.high_precision = produced.high_precision;
-  if (!quantized)
+  const bool nothing_left = !mode.rowwise && !operand.columnwise && !mode.record_amax;
+  if (!quantized || nothing_left)
     bypass(context, produced.high_precision, mode, missing);
   else if (!mode.rowwise && operand.columnwise)
     quantize_layout(context, operand, &Operand::columnwise, mode, missing);

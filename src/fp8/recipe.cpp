@@ -11,10 +11,10 @@
 namespace te::fp8 {
 namespace {
 
-OperandLayouts layouts_of(const config::LinearPrecision& linear, OperandRole role) {
+OperandLayouts layouts_of(const config::LinearPrecision& linear, OperandRole role, bool trained) {
   OperandLayouts layouts;
   layouts.rowwise = role == OperandRole::grad_output ? linear.dgrad : linear.fprop;
-  layouts.columnwise = role == OperandRole::weight ? linear.dgrad : linear.wgrad;
+  layouts.columnwise = role == OperandRole::weight ? linear.dgrad : linear.wgrad && trained;
   layouts.high_precision = !layouts.rowwise || !layouts.columnwise;
   layouts.format = role == OperandRole::input    ? linear.input
                    : role == OperandRole::weight ? linear.weight
@@ -37,11 +37,11 @@ const Scaling& Recipe::scaling_of(config::Fp8Recipe recipe) {
   return *scaling;
 }
 
-Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup group) {
+Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup group, bool trained) {
   // A calibrating run records the operands that an FP8 run would quantize.
   const config::LinearPrecision linear =
       config::linear_precision(config::as_quantized(precision_), id, num_layers_);
-  OperandLayouts layouts = layouts_of(linear, role);
+  OperandLayouts layouts = layouts_of(linear, role, trained);
   const OperandInfo info{id, role, layouts.format, group};
   Quantizer quantizer;
   quantizer.recipe_ = this;

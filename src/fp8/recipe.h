@@ -33,8 +33,10 @@ class Recipe {
   Recipe(const Recipe&) = delete;
 
   /// Creates the quantizer of an operand; config::linear_precision determines its precision in this layer. `group`: of
-  /// the linear's weight.
-  Quantizer quantizer(const LinearId& linear, OperandRole role, GradientGroup group = GradientGroup::dense);
+  /// the linear's weight. Without `trained`, wgrad does not run or, for an adapter, reads high precision: inputs and
+  /// output gradients have no columnwise layout.
+  Quantizer quantizer(const LinearId& linear, OperandRole role, GradientGroup group = GradientGroup::dense,
+                      bool trained = true);
 
   /// True if operands are quantized to FP8.
   bool quantizes() const { return precision_.fp8 != config::Fp8Mode::off; }

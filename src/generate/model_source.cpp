@@ -6,6 +6,7 @@
 
 #include "checkpoint/kept_files.h"
 #include "checkpoint/reader.h"
+#include "convert/adapter.h"
 #include "convert/foreign_model.h"
 #include "core/error.h"
 #include "core/float_types.h"
@@ -25,7 +26,7 @@ std::vector<T> rounded(const std::vector<float>& values) {
 
 }  // namespace
 
-std::unique_ptr<ModelSource> open_model(const fs::path& path) {
+std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::vector<std::string>& adapters) {
   if (!fs::exists(path))
     user_error(
         "--checkpoint {}: does not exist; give a checkpoint of te-train or the folder of a Hugging Face "
@@ -48,8 +49,11 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
     source->precision_ = config.precision;
     source->tokenizer_ = config.data.tokenizer;
     if (source->tokenizer_ != "bytes") files = checkpoint::find_kept_folder(reader->folder());
-    source->weights_ = std::move(reader);
+    const bool adapted = reader->manifest().base.has_value();
+    source->weights_ = adapted ? convert::open_adapted(*reader) : std::move(reader);
   }
+  source->weights_ = convert::with_adapters(std::move(source->weights_), source->model_, adapters);
+  for (const std::string& adapter : adapters) source->title_ += " with " + adapter;
   if (!files.empty()) {
     if (checkpoint::has_tokenizer(files)) source->tokenizer_ = files.string();
     source->end_tokens_ = read_end_tokens(files);

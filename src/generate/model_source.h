@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/weight_source.h"
 #include "config/config.h"
@@ -26,7 +27,8 @@ class ModelSource {
   const checkpoint::WeightSource& weights() const { return *weights_; }
 
  protected:
-  friend std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path);
+  friend std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path,
+                                                 const std::vector<std::string>& adapters);
 
   std::string title_, tokenizer_;
   config::ModelConfig model_;
@@ -36,8 +38,10 @@ class ModelSource {
 };
 
 /// A checkpoint of te-train (a step folder, or a checkpoint directory: its latest), a Hugging Face folder or a file of
-/// llama2.c. UserError if the path is none of these.
-std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path);
+/// llama2.c; of an adapter checkpoint its base with the adapter. `adapters`: paths of adapters that are added
+/// (convert/adapter.h). UserError if a path is none of these.
+std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path,
+                                        const std::vector<std::string>& adapters = {});
 
 /// Loads this rank's parameters, rounded to the model's dtype. Padding rows of the vocabulary that the source lacks
 /// become 0. UserError if the source has other shapes.

@@ -10,6 +10,7 @@ LayerConfig LayerConfig::of(const config::Config& config, const parallel::Tensor
       .dims = Dimensions::of(config.model, training.micro_batch_size, config.parallel.context, dtype, tensor),
       .recompute = training.recompute,
       .kept_weights = config::fp8_kept_weights(config),
+      .adapter = config.adapter,
       .z_loss = static_cast<float>(training.z_loss_coefficient),
       .max_documents = config.data.document_mask ? training.micro_batch_size * config.data.max_documents : 0};
 }

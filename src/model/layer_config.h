@@ -13,6 +13,7 @@ struct LayerConfig {
   config::Recompute recompute = config::Recompute::none;
   config::Fp8KeptWeights kept_weights =
       config::Fp8KeptWeights::rowwise;  ///< never `automatic`, which is resolved
+  config::AdapterConfig adapter{};      ///< of the linear layers
   float z_loss = 0.0f;                  ///< coefficient
   int64_t max_documents = 0;            ///< documents of a microbatch, with data.document_mask; else 0
 

@@ -13,9 +13,12 @@ using fp8::OperandRole;
 
 Linear::Linear(Spec spec, parameters::Parameter* weight, Recipe& recipe, parallel::TensorParallel& tensor)
     : spec_(std::move(spec)), tensor_(tensor), weight_(weight) {
-  input_quantizer_ = recipe.quantizer(spec_.id, OperandRole::input, weight_->group);
-  weight_quantizer_ = recipe.quantizer(spec_.id, OperandRole::weight, weight_->group);
-  grad_quantizer_ = recipe.quantizer(spec_.id, OperandRole::grad_output, weight_->group);
+  const auto quantizer = [&](OperandRole role) {
+    return recipe.quantizer(spec_.id, role, weight_->group, weight_->trainable);
+  };
+  input_quantizer_ = quantizer(OperandRole::input);
+  weight_quantizer_ = quantizer(OperandRole::weight);
+  grad_quantizer_ = quantizer(OperandRole::grad_output);
   weight_->linear = true;
 }
 
@@ -29,11 +32,19 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
                              .matrices = spec.matrices}),
              recipe, tensor) {
   weight_->quantized = weight_quantizer_.layouts().transposes();
-  if (!spec_.bias) return;
-  bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
-                          .shard = spec_.bias_shard,
-                          .init = parameters::Init::zeros,
-                          .sharing = spec_.bias_sharing});
+  if (spec_.bias)
+    bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
+                            .shard = spec_.bias_shard,
+                            .init = parameters::Init::zeros,
+                            .sharing = spec_.bias_sharing});
+  if (!spec_.adapted.empty())
+    adapter_ = std::make_unique<LoraAdapter>(LoraAdapter::Spec{.adapter = spec_.adapter,
+                                                               .id = spec_.id,
+                                                               .blocks = spec_.matrices,
+                                                               .targets = spec_.adapted,
+                                                               .in = spec_.weight.global[1],
+                                                               .row_parallel = spec_.row_parallel},
+                                             parameters, tensor);
 }
 
 // --- storage -----------------------------------------------------------------------------------------------
@@ -50,10 +61,15 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
   recomputes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
+  if (adapter_) adapter_->plan(plan, use.dims, use.tag / Buffer::adapter, forward | backward, training);
   if (!weight_->has_value && !gathered)
     plan.add({weight_operand_, weight_operand_.high_precision}, spec_.name + ".weight.high_precision",
              MemoryKind::scratch, DType::bf16, {out(), in()},
              {use.tag / Buffer::weight / Buffer::high_precision, forward});
+  if (!weight_->has_value && !weight_->trainable && !gathered) {
+    weight_->written = &weight_operand_.high_precision;
+    weight_->quantize_written = [this](const Context& context) { quantize_written(context); };
+  }
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
                           .rows = out(),
@@ -90,7 +106,7 @@ void Linear::plan_operand(MemoryPlan& plan, Planned<Operand>& input, const Linea
     plan.add({input, input.high_precision}, name, MemoryKind::activations, use.dims.dtype,
              {use.dims.tokens, in()},
              {use.tag / Buffer::input / Buffer::high_precision,
-              quantized_wgrad ? use.input_life() : use.saved_life()});
+              quantized_wgrad || !keeps_input() ? use.input_life() : use.saved_life()});
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
@@ -240,6 +256,7 @@ void Linear::wgrad(const Context& context, const ReadyOperand& grad, const Ready
 // --- the weight --------------------------------------------------------------------------------------------
 
 void Linear::quantize_weight(const Context& context, bool count) {
+  if (adapter_) adapter_->prepare(context);
   // Without a kept layout, and where passes in both precisions alternate, the operand changes between passes.
   const bool keeps = keeps_rowwise_ && !weight_quantizer_.keeps_high_precision();
   if (keeps && !parameters::ParameterStore::needs_quantization(*weight_)) return;
@@ -248,16 +265,26 @@ void Linear::quantize_weight(const Context& context, bool count) {
   if (weight_->has_bytes) {
     weight_operand_.rowwise.values = {weight_->bytes.data, weight_quantizer_.layouts().format,
                                       weight_->shape};
-    weight_ready_ =
-        weight_quantizer_.complete_gathered(context, weight_operand_, weight_->sharded_weight_index,
-                                            {.record_amax = true, .columnwise = keeps_columnwise_});
+    weight_ready_ = weight_quantizer_.complete_gathered(
+        context, weight_operand_, weight_->sharded_weight_index,
+        {.record_amax = weight_->trainable, .columnwise = keeps_columnwise_});
     return;
   }
   if (!weight_->has_value) kernels::cast(context, weight_->main, weight_operand_.high_precision);
   const Tensor& values = weight_->has_value ? weight_->value : weight_operand_.high_precision;
   const bool columnwise = keeps_columnwise_ || !weight_quantizer_.layouts().rowwise;
-  weight_ready_ = weight_quantizer_.complete(context, weight_operand_, {.high_precision = values},
-                                             {.record_amax = true, .count = count, .columnwise = columnwise});
+  weight_ready_ = weight_quantizer_.complete(
+      context, weight_operand_, {.high_precision = values},
+      {.record_amax = weight_->trainable, .count = count, .columnwise = columnwise});
+}
+
+// The value's memory is scratch, which passes use for other data.
+void Linear::quantize_written(const Context& context) {
+  weight_ready_ =
+      weight_quantizer_.complete(context, weight_operand_, {.high_precision = weight_operand_.high_precision},
+                                 {.columnwise = keeps_columnwise_});
+  weight_ready_.high_precision = {};
+  weight_->quantized_version = weight_->value_version;
 }
 
 void Linear::prepare_fprop_weight(const Context& context) {

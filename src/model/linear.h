@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
 #include "model/dimensions.h"
+#include "model/lora_adapter.h"
 #include "model/pass.h"
 #include "parameters/parameter_store.h"
 
@@ -79,6 +81,9 @@ class Linear {
     parameters::ParameterShard bias_shard;  ///< of [out]
     parameters::Sharing bias_sharing = parameters::Sharing::sharded;
     float init_std = 0.02f;
+    bool row_parallel = false;
+    config::AdapterConfig adapter{};
+    std::vector<size_t> adapted{};  ///< of `matrices`: those with an adapter; empty: the layer has none
   };
   Linear(const Spec& spec, parameters::ParameterStore& parameters, fp8::Recipe& recipe,
          parallel::TensorParallel& tensor);
@@ -118,13 +123,17 @@ class Linear {
   /// For decode_megakernel(): a GEMM like fprop's, without input, norm, activation and result. Its weight is empty if
   /// the input is quantized other than with one current scale.
   kernels::MegakernelGemm megakernel_gemm() const;
+  /// True if an epilogue can compute the activation's gradient after dgrad in the current passes, and in some passes of
+  /// the run, for which memory is planned. An adapter adds to the results of the GEMMs before an activation reads them.
+  bool fuses_backward_activation() const { return !adapter_ && !runs_quantized(); }
+  bool can_fuse_backward_activation() const { return !adapter_ && can_run_unquantized(); }
   parameters::Parameter* weight() const { return weight_; }
   parameters::Parameter* bias() const { return bias_; }
   int64_t in() const { return weight_->shape[1]; }
   int64_t out() const { return weight_->shape[0]; }
 
  protected:
-  enum class Buffer : uint8_t { weight, input, grad_output, high_precision, column_sums };
+  enum class Buffer : uint8_t { weight, input, grad_output, high_precision, column_sums, adapter };
   /// Plans an input of all tokens. `high_precision_exists`: the caller has already planned input.high_precision, or it
   /// is not needed.
   void plan_operand(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use,
@@ -145,6 +154,7 @@ class Linear {
     mode.rowwise = false;
     return mode;
   }
+  void quantize_written(const Context& context);
   /// Adds the layout that fprop or dgrad reads to weight_ready_, if it is not kept. Must be called in the step given to
   /// plan_weights().
   void prepare_fprop_weight(const Context& context);
@@ -157,6 +167,21 @@ class Linear {
              bool with_bias, const EpilogueActivation& activation = {}) const;
   void dgrad(const Context& context, const ReadyOperand& grad, const Tensor& dx, int64_t first, int64_t count,
              const EpilogueActivation& activation = {}) const;
+  /// The adapter's part of y, dx and the gradients, if there is one; the operands as for fprop, dgrad and wgrad.
+  void adapter_fprop(const Context& context, const ReadyOperand& input, const Tensor& y, int64_t first,
+                     int64_t count, const Pass& pass) const {
+    if (adapter_) adapter_->forward(context, input.high_precision, y, first, count, pass);
+  }
+  void adapter_dgrad(const Context& context, const ReadyOperand& grad, const Tensor& dx, int64_t first,
+                     int64_t count, const Pass& pass) const {
+    if (adapter_) adapter_->dgrad(context, grad.high_precision, dx, first, count, pass);
+  }
+  void adapter_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,
+                     const Pass& pass) const {
+    if (adapter_) adapter_->wgrad(context, grad.high_precision, input.high_precision, pass);
+  }
+  /// True if the backward pass reads the input.
+  bool keeps_input() const { return weight_->trainable || adapter_; }
   /// b's gradient += column sums of dy.
   ColumnSums bias_sums() const {
     return bias_ != nullptr && bias_->trainable ? ColumnSums{bias_->grad, column_sums_} : ColumnSums{};
@@ -166,6 +191,7 @@ class Linear {
   parallel::TensorParallel& tensor_;
   parameters::Parameter* weight_ = nullptr;
   parameters::Parameter* bias_ = nullptr;
+  std::unique_ptr<LoraAdapter> adapter_;  ///< null: none
   fp8::Quantizer input_quantizer_, weight_quantizer_, grad_quantizer_;
   Planned<Operand> weight_operand_;
   ReadyOperand weight_ready_;  ///< since quantize_weight()

@@ -1,15 +1,6 @@
 #include "model/mlp.h"
 
 namespace te::model {
-namespace {
-
-/// Blocks of rows, each of which is partitioned among the tensor-parallel ranks.
-std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
-  return std::vector<int64_t>(static_cast<size_t>(model.fc1_width() / model.ffn_hidden_size),
-                              model.ffn_hidden_size);
-}
-
-}  // namespace
 
 kernels::ActivationKind activation_kind(const config::ModelConfig& model) {
   using kernels::ActivationKind;
@@ -40,15 +31,16 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       kept_weights_(config.kept_weights),
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
-      linear_fc1_({index, LinearKind::fc1}, fc1_blocks(config.model), dims_.hidden, config.model.mlp_bias(),
+      linear_fc1_({index, LinearKind::fc1}, config, dims_.hidden, config.model.mlp_bias(),
                   config.model.init_method_std, parameters, recipe, tensor),
-      linear_fc2_({index, LinearKind::fc2}, config.model.ffn_hidden_size, dims_.hidden,
+      linear_fc2_({index, LinearKind::fc2}, config, config.model.ffn_hidden_size, dims_.hidden,
                   config.model.mlp_bias(), output_std(config.model), parameters, recipe, tensor) {}
 
 // --- memory ------------------------------------------------------------------------------------------------
 
 LinearUse Mlp::fc1_use() const {
-  const Step d_out = can_fuse_activation(linear_fc2_) ? Step::fc2_backward : Step::activation_backward;
+  const Step d_out =
+      linear_fc2_.can_fuse_backward_activation() ? Step::fc2_backward : Step::activation_backward;
   return {.dims = dims_,
           .tag = Buffer::linear_fc1,
           .recompute = recompute_,
@@ -84,7 +76,8 @@ void Mlp::plan_scratch(MemoryPlan& plan) {
 
 void Mlp::plan_activations(MemoryPlan& plan, FeedForward::Activations& activations) const {
   Activations& a = own(activations);
-  const Step last = can_fuse_activation(linear_fc2_) ? Step::activation_backward : Step::fc1_backward;
+  const Step last =
+      linear_fc2_.can_fuse_backward_activation() ? Step::activation_backward : Step::fc1_backward;
   plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1},
            {Buffer::fc1_out, saved(recompute_, live(Step::fc1, last))});
   linear_fc1_.plan_input(plan, a.fc1_input, fc1_use());
@@ -93,7 +86,7 @@ void Mlp::plan_activations(MemoryPlan& plan, FeedForward::Activations& activatio
 
 void Mlp::plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool deferred) const {
   Gradients& g = own(gradients);
-  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, can_fuse_activation(linear_fc2_));
+  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, linear_fc2_.can_fuse_backward_activation());
   g.fc1_in_place = !g.fc1.high_precision.is_planned();
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }
@@ -183,7 +176,7 @@ void Mlp::backward(const Context& context, const ProducedOperand& dy, FeedForwar
   if (g.fc1_in_place) request.high_precision = a.fc1_out;
   ProducedOperand d_fc1;
   // 3'. Down projection; 2'. gradient of the activation, whose output is recomputed if it was not saved.
-  if (fuses_activation(linear_fc2_)) {
+  if (linear_fc2_.fuses_backward_activation()) {
     d_fc1 = {.high_precision = request.high_precision, .sums = request.sums};
     EpilogueActivation activation;
     activation.kind = kind_;

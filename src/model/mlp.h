@@ -5,8 +5,8 @@
 // activation and its gradient in their epilogue (kernels/gemm/gemm_activation.h). A quantized fprop also computes and
 // quantizes the activation in its epilogue if its operands have one scale per tensor
 // (ColumnParallelLinear::fuses_forward_activation()); after a quantized dgrad, the gradient of the activation is a
-// separate kernel (fuses_activation()). The choice is made per pass, so BF16 steps of an FP8 run equal those of a BF16
-// run.
+// separate kernel (Linear::fuses_backward_activation()). The choice is made per pass, so BF16 steps of an FP8 run equal
+// those of a BF16 run.
 #pragma once
 
 #include <algorithm>
@@ -81,9 +81,6 @@ class Mlp final : public FeedForward {
   std::optional<MegakernelGemms> megakernel_gemms(const FeedForward::Activations& activations) const override;
 
  private:
-  static bool fuses_activation(const Linear& linear) { return !linear.runs_quantized(); }
-  /// True if some passes of the run fuse the activation; memory is planned for them.
-  static bool can_fuse_activation(const Linear& linear) { return linear.can_run_unquantized(); }
   ProducedOperand run_activation(const Context& context, const Activations& a,
                                  const OperandRequest& request) const;
   enum class Buffer : uint8_t { linear_fc1, linear_fc2, fc1_out, d_act };

@@ -105,6 +105,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .training = slots.training,
        .split = config_.optimizer.store_param_remainders,
        .drop_values = slots.training && drops_values(config_, groups_->data().size()),
+       .drop_base = config_.adapter.on() && groups_->tensor().size() == 1,
        .gather_quantized =
            slots.training && slots.data_parallel.fp8_param_gather && config::gathers_fp8_weights(config_),
        .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,

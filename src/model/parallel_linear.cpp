@@ -5,13 +5,22 @@
 #include <numeric>
 #include <utility>
 
+#include "config/adapter.h"
+
 namespace te::model {
 namespace {
 
-Linear::Spec column_spec(LinearId id, const std::vector<int64_t>& blocks, int64_t in, bool bias,
-                         double init_std, const parallel::TensorParallel& tensor) {
+void adapt(Linear::Spec& spec, const LayerConfig& config) {
+  spec.adapter = config.adapter;
+  spec.adapted = config::adapted_blocks(config.adapter, config.model, spec.id.kind);
+}
+
+Linear::Spec column_spec(LinearId id, const LayerConfig& config, int64_t in, bool bias, double init_std,
+                         const parallel::TensorParallel& tensor) {
+  const std::vector<int64_t> blocks = config::linear_blocks(config.model, id.kind);
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
   Linear::Spec spec{.id = id, .matrices = blocks, .bias = bias};
+  adapt(spec, config);
   spec.weight = parameters::ParameterShard::of_rows({out, in}, blocks, tensor.rank(), tensor.size());
   spec.bias_shard = parameters::ParameterShard::of_rows({out}, blocks, tensor.rank(), tensor.size());
   spec.init_std = static_cast<float>(init_std);
@@ -20,9 +29,10 @@ Linear::Spec column_spec(LinearId id, const std::vector<int64_t>& blocks, int64_
 
 // The bias is added to the sum, so all ranks have the full bias. Its gradient is a sum over tokens; with sequence
 // parallelism each rank sums over its own tokens.
-Linear::Spec row_spec(LinearId id, int64_t in, int64_t out, bool bias, double init_std,
-                      const parallel::TensorParallel& tensor) {
-  Linear::Spec spec{.id = id, .matrices = {out}, .bias = bias};
+Linear::Spec row_spec(LinearId id, const LayerConfig& config, int64_t in, int64_t out, bool bias,
+                      double init_std, const parallel::TensorParallel& tensor) {
+  Linear::Spec spec{.id = id, .matrices = {out}, .bias = bias, .row_parallel = true};
+  adapt(spec, config);
   spec.weight = parameters::ParameterShard::of_columns({out, in}, tensor.rank(), tensor.size());
   spec.bias_shard = parameters::ParameterShard::full({out});
   spec.bias_sharing = tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
@@ -38,10 +48,10 @@ double output_std(const config::ModelConfig& model) {
 
 // --- column parallel ---------------------------------------------------------------------------------------
 
-ColumnParallelLinear::ColumnParallelLinear(LinearId id, const std::vector<int64_t>& blocks, int64_t in,
-                                           bool bias, double init_std, parameters::ParameterStore& parameters,
+ColumnParallelLinear::ColumnParallelLinear(LinearId id, const LayerConfig& config, int64_t in, bool bias,
+                                           double init_std, parameters::ParameterStore& parameters,
                                            Recipe& recipe, parallel::TensorParallel& tensor)
-    : Linear(column_spec(id, blocks, in, bias, init_std, tensor), parameters, recipe, tensor) {}
+    : Linear(column_spec(id, config, in, bias, init_std, tensor), parameters, recipe, tensor) {}
 
 void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   plan_column_sums(plan, use, use.grad);
@@ -84,6 +94,7 @@ ReadyOperand ColumnParallelLinear::forward(const Context& context, const Operand
   prepare_fprop_weight(context);
   const auto rows = [&](const ReadyOperand& ready, int64_t first, int64_t count) {
     fprop(context, ready, y, first, count, true, activation);
+    adapter_fprop(context, ready, y, first, count, pass);
   };
   const fp8::QuantizeMode mode = input_mode(pass);
   if (tensor_.sequence())
@@ -113,18 +124,24 @@ ReadyOperand ColumnParallelLinear::backward(const Context& context, const Operan
   prepare_dgrad_weight(context);
   const Tensor full = tensor_.sequence() ? full_dx_ : dx;
   // 2. dgrad; 3. wgrad, overlapped with the reduction over the ranks.
-  const auto rows = [&](int64_t first, int64_t count) { dgrad(context, ready, full, first, count); };
-  const auto weights = [&] { wgrad(context, ready, input); };
+  const auto rows = [&](int64_t first, int64_t count) {
+    dgrad(context, ready, full, first, count);
+    adapter_dgrad(context, ready, full, first, count, pass);
+  };
+  const auto weights = [&] {
+    wgrad(context, ready, input);
+    adapter_wgrad(context, ready, input, pass);
+  };
   tensor_.reduce(context, full, dx, rows, deferred ? std::function<void()>{} : weights);
   return ready;
 }
 
 // --- row parallel ------------------------------------------------------------------------------------------
 
-RowParallelLinear::RowParallelLinear(LinearId id, int64_t in, int64_t out, bool bias, double init_std,
-                                     parameters::ParameterStore& parameters, Recipe& recipe,
-                                     parallel::TensorParallel& tensor)
-    : Linear(row_spec(id, in, out, bias, init_std, tensor), parameters, recipe, tensor) {}
+RowParallelLinear::RowParallelLinear(LinearId id, const LayerConfig& config, int64_t in, int64_t out,
+                                     bool bias, double init_std, parameters::ParameterStore& parameters,
+                                     Recipe& recipe, parallel::TensorParallel& tensor)
+    : Linear(row_spec(id, config, in, out, bias, init_std, tensor), parameters, recipe, tensor) {}
 
 void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   plan_column_sums(plan, use, live(use.backward));
@@ -159,6 +176,7 @@ ReadyOperand RowParallelLinear::forward(const Context& context, const Operand& i
   const Tensor full = tensor_.sequence() ? full_y_ : y;
   tensor_.reduce(context, full, y, [&](int64_t first, int64_t count) {
     fprop(context, ready, full, first, count, tensor_.rank() == 0);
+    adapter_fprop(context, ready, full, first, count, pass);
   });
   return ready;
 }
@@ -176,6 +194,7 @@ ReadyOperand RowParallelLinear::backward(const Context& context, const Operand& 
                                          const EpilogueActivation& activation) {
   const auto rows = [&](const ReadyOperand& ready, int64_t first, int64_t count) {
     dgrad(context, ready, dx, first, count, activation);
+    adapter_dgrad(context, ready, dx, first, count, pass);
   };
   const fp8::QuantizeMode mode = pass.quantize_mode();
   prepare_dgrad_weight(context);
@@ -195,7 +214,9 @@ ReadyOperand RowParallelLinear::backward(const Context& context, const Operand& 
     ready = gather_.gather(context, grad_quantizer_, tensor_, shard, dy, grad, mode, rows, bias_sums());
   }
   // 3. wgrad.
-  if (!deferred) wgrad(context, ready, input);
+  if (deferred) return ready;
+  wgrad(context, ready, input);
+  adapter_wgrad(context, ready, input, pass);
   return ready;
 }
 

@@ -21,9 +21,9 @@ double output_std(const config::ModelConfig& model);
 
 class ColumnParallelLinear : public Linear {
  public:
-  /// `blocks`: number of rows of each block of outputs (q, k, v; gate, up). Each block is partitioned among the ranks.
-  ColumnParallelLinear(LinearId id, const std::vector<int64_t>& blocks, int64_t in, bool bias,
-                       double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
+  /// Each block of outputs (config::linear_blocks: q, k, v; gate, up) is partitioned among the ranks.
+  ColumnParallelLinear(LinearId id, const LayerConfig& config, int64_t in, bool bias, double init_std,
+                       parameters::ParameterStore& parameters, Recipe& recipe,
                        parallel::TensorParallel& tensor);
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
@@ -33,9 +33,11 @@ class ColumnParallelLinear : public Linear {
                  bool high_precision = true) const;
 
   /// True if forward() supports an activation in the current passes; a quantized layer also quantizes its output.
-  bool fuses_forward_activation() const { return !runs_quantized() || quantizes_activation(); }
+  bool fuses_forward_activation() const { return !adapter_ && (!runs_quantized() || quantizes_activation()); }
   /// True if it does in some passes of the run.
-  bool can_fuse_forward_activation() const { return can_run_unquantized() || quantizes_activation(); }
+  bool can_fuse_forward_activation() const {
+    return !adapter_ && (can_run_unquantized() || quantizes_activation());
+  }
 
   /// For the producer of x, [residual_rows, in].
   OperandRequest input_request(const Operand& input, const Pass& pass);
@@ -71,8 +73,9 @@ class ColumnParallelLinear : public Linear {
 
 class RowParallelLinear : public Linear {
  public:
-  RowParallelLinear(LinearId id, int64_t in, int64_t out, bool bias, double init_std,
-                    parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
+  RowParallelLinear(LinearId id, const LayerConfig& config, int64_t in, int64_t out, bool bias,
+                    double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
+                    parallel::TensorParallel& tensor);
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
   void plan_input(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use,

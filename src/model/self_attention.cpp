@@ -1,15 +1,6 @@
 #include "model/self_attention.h"
 
 namespace te::model {
-namespace {
-
-/// Blocks of rows, each of which is partitioned among the tensor-parallel ranks.
-std::vector<int64_t> qkv_blocks(const config::ModelConfig& model) {
-  const int64_t keys = model.num_query_groups * model.kv_channels;
-  return {model.attention_width(), keys, keys};
-}
-
-}  // namespace
 
 SelfAttention::SelfAttention(const std::string& layer_name, int index, const LayerConfig& config,
                              parameters::ParameterStore& parameters, Recipe& recipe, const RopeTables& rope,
@@ -18,10 +9,10 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const Lay
       dims_(config.dims),
       recompute_(config.recompute),
       kept_weights_(config.kept_weights),
-      linear_qkv_({index, LinearKind::qkv}, qkv_blocks(config.model), dims_.hidden, config.model.qkv_bias(),
+      linear_qkv_({index, LinearKind::qkv}, config, dims_.hidden, config.model.qkv_bias(),
                   config.model.init_method_std, parameters, recipe, tensor),
       attention_(layer_name + ".self_attention", config, rope, tensor, ranks),
-      linear_proj_({index, LinearKind::proj}, config.model.attention_width(), dims_.hidden,
+      linear_proj_({index, LinearKind::proj}, config, config.model.attention_width(), dims_.hidden,
                    config.model.proj_bias(), output_std(config.model), parameters, recipe, tensor) {
   if (config.model.qk_norm != config::QkNorm::none)
     qk_norm_ = std::make_unique<QkNorm>(index, config.model, parameters, tensor);

@@ -1,5 +1,6 @@
 #include "model/stack.h"
 
+#include "config/adapter.h"
 #include "model/pipeline_pieces.h"
 
 namespace te::model {
@@ -12,7 +13,7 @@ Stack::Stack(const config::Config& run, const parallel::Groups& groups, fp8::Rec
     units.push_back({units.empty() ? 0 : units.back().end, parameters.parameters().size()});
   };
   const bool tied = config.model.tie_word_embeddings;
-  parameters.train_only(run.trains);
+  parameters.train_only(config::trained_parameters(run), run.adapter.on());
   // 1. Embedding.
   if (groups.first_stage()) {
     embedding = std::make_unique<VocabParallelEmbedding>(config, parameters, tensor, ranks);

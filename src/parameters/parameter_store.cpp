@@ -166,9 +166,9 @@ std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& param
 
 MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
   if (!parameter.trainable) {
-    const Tensor own = flat_values()
-                           ? own_values(parameter, piece)
-                           : part(parameter.value.view({parameter.shape.numel()}), piece.local, piece.count);
+    const Tensor& value = parameter.has_value ? parameter.value : *parameter.written;
+    const Tensor own = flat_values() ? own_values(parameter, piece)
+                                     : part(value.view({value.numel()}), piece.local, piece.count);
     return fp32() ? MainParams{.fp32 = own} : MainParams{.value = own};
   }
   const Segment& segment = segments_[bucket_at(parameter.offset)];
@@ -258,6 +258,7 @@ void ParameterStore::initialize(const Context& context, uint64_t seed) {
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter) const {
   for (const Piece& piece : pieces(parameter)) initialize(context, seed, parameter, piece);
+  if (parameter.quantize_written) parameter.quantize_written(context);
 }
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter,
@@ -293,7 +294,8 @@ void ParameterStore::initialize(const Context& context, uint64_t seed, const Par
 }
 
 void ParameterStore::finish_loading(const Context& context) {
-  for (Parameter& parameter : parameters_) ++parameter.value_version;
+  for (Parameter& parameter : parameters_)
+    if (!parameter.quantize_written) ++parameter.value_version;
   cast_values(context);
 }
 

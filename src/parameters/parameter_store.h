@@ -105,7 +105,11 @@ struct Parameter : ParameterSpec {
   bool linear = false;
   bool grad_stale = false;  ///< grad holds data of an earlier step until that GEMM runs
   bool has_value = true;    ///< valid after plan()
-  bool has_bytes = false;   ///< likewise
+  /// Of a value that only quantized copies hold (StoreLayout::drop_base): temporary memory in which it is written, and
+  /// the call that quantizes it then.
+  const Tensor* written = nullptr;
+  std::function<void(const Context&)> quantize_written{};
+  bool has_bytes = false;  ///< likewise
   /// Of values that are not trained: numbers of their last change and of the change for which FP8 layouts were made.
   int64_t value_version = 0, quantized_version = -1;
   /// With bytes: index among the weights that data-parallel ranks quantize together (fp8/sharded_weight_quantizer.h).
@@ -164,6 +168,8 @@ struct StoreLayout {
   bool split = false;       ///< FP32 master weights are BF16 values and remainders
   /// Quantized parameters have FP32 master weights and no values. Only in training, not divided, not split.
   bool drop_values = false;
+  /// With drop_values: quantized parameters that are not trained have no values either.
+  bool drop_base = false;
   /// Quantized parameters are gathered as bytes, in buckets where that is smaller. Only in training, with 16-bit
   /// values; no effect on buckets that are not divided.
   bool gather_quantized = false;
@@ -186,7 +192,13 @@ class ParameterStore {
   /// Registers a parameter; the address stays valid. Only before plan().
   Parameter* add(ParameterSpec spec);
   /// Parameters that are added later are trained only if `trains` is true for them. Empty: as their specs say.
-  void train_only(std::function<bool(const ParameterId&)> trains) { trains_ = std::move(trains); }
+  /// `has_base`: checkpoints name the weights that the other values come from instead of holding them.
+  void train_only(std::function<bool(const ParameterId&)> trains, bool has_base = false) {
+    trains_ = std::move(trains);
+    has_base_ = has_base;
+  }
+  /// True if checkpoints hold the parameter.
+  bool saves(const Parameter& parameter) const { return parameter.trainable || !has_base_; }
   /// Ends a layer; a bucket may end here. `shardable`: passes use the layer without interruption by other layers.
   void end_layer(bool shardable = false) { layer_ends_.push_back({parameters_.size(), shardable, chunk_}); }
   /// Later layers are used by other passes than earlier ones.
@@ -341,6 +353,7 @@ class ParameterStore {
 
   StoreLayout layout_;
   std::function<bool(const ParameterId&)> trains_;
+  bool has_base_ = false;
   std::deque<Parameter> parameters_;
   std::vector<LayerEnd> layer_ends_;
   int chunk_ = 0;

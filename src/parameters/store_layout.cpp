@@ -77,7 +77,12 @@ void ParameterStore::end_bucket(Bucket bucket, size_t last) {
   const LayerEnd layer = found != layer_ends_.cend() ? *found : LayerEnd{last + 1, false, chunk_};
   bucket.chunk = layer.chunk;
   const bool shards = bucket.trainable ? layout_.grad_slots > 0 : layout_.value_slots > 0;
-  if (shards && layer.shardable && own.size > 1) {
+  // Adapters and norms without a weight are small, and only GEMMs write to slots.
+  const auto end = parameters_.begin() + static_cast<std::ptrdiff_t>(last) + 1;
+  const bool has_linear = std::any_of(parameters_.begin(), end, [&](const Parameter& parameter) {
+    return parameter.linear && is_in(parameter, bucket) && parameter.offset >= bucket.begin;
+  });
+  if (shards && layer.shardable && own.size > 1 && has_linear) {
     Region& region = region_of(bucket);
     bucket.sharded = region.num_sharded++;
     region.largest_sharded = std::max(region.largest_sharded, bucket.size());
@@ -93,7 +98,7 @@ int64_t ParameterStore::lay_out_values() {
     TE_CHECK(layout_.training && !layout_.divides() && !fp32() && !split(),
              "values without which there is nothing to quantize");
     for (Parameter& parameter : parameters_) {
-      parameter.has_value = !parameter.quantized || !parameter.trainable;
+      parameter.has_value = !parameter.quantized || (!parameter.trainable && !layout_.drop_base);
       if (parameter.has_value) end += round_up(parameter.shape.numel(), kGranule);
     }
     return end;

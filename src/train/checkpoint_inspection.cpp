@@ -82,6 +82,9 @@ InspectionSetup inspection_setup(const checkpoint::Reader& reader, const Inspect
   config::Config config =
       config::parse_config(reader.config(), (reader.folder() / "manifest.json").string(), options.overrides);
   const int64_t microbatches = config.training.global_batch_size / config.training.micro_batch_size;
+  if (reader.manifest().base)
+    user_error("{}: is an adapter without its base; run te-convert merge and inspect the result",
+               reader.folder().string());
   leave_out(config);
   if (!options.data.empty()) {
     config.data.train = {{1.0, options.data}};

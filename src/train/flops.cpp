@@ -1,5 +1,9 @@
 #include "train/flops.h"
 
+#include <numeric>
+
+#include "config/adapter.h"
+
 namespace te::train {
 namespace {
 
@@ -24,6 +28,26 @@ double flops_per_token(const config::ModelConfig& model) {
     weights += attention + static_cast<double>(model.feed_forward_weights(layer, true));
   const double head = hidden * static_cast<double>(model.padded_vocab_size());
   return 6.0 * (weights + head) + attention_flops(model);
+}
+
+double flops_per_token(const config::Config& config) {
+  const config::ModelConfig& model = config.model;
+  double flops = flops_per_token(model);
+  if (!config.adapter.on()) return flops;
+  const double layers = static_cast<double>(model.num_layers);
+  const double rank = static_cast<double>(config.adapter.rank);
+  for (const LinearKind kind : kLinearKinds) {
+    const bool head = kind == LinearKind::output_layer;
+    const std::vector<int64_t> blocks = config::linear_blocks(model, kind);
+    const double in = static_cast<double>(kind == LinearKind::proj  ? model.attention_width()
+                                          : kind == LinearKind::fc2 ? model.ffn_hidden_size
+                                                                    : model.hidden_size);
+    const double out = static_cast<double>(std::accumulate(blocks.begin(), blocks.end(), int64_t{0}));
+    if (!head || !config.adapter.train_embeddings) flops -= 2.0 * in * out * (head ? 1.0 : layers);
+    for (const size_t block : config::adapted_blocks(config.adapter, model, kind))
+      flops += 6.0 * rank * (in + static_cast<double>(blocks[block])) * layers;
+  }
+  return flops;
 }
 
 }  // namespace te::train

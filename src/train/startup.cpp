@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/adapter.h"
 #include "convert/foreign_model.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -13,18 +14,44 @@ namespace te::train {
 
 namespace fs = std::filesystem;
 
-Startup::Startup(const config::Config& config, const Context& context, parallel::World& world,
-                 StepRunner& runner)
-    : config_(config), context_(context), world_(world), runner_(runner) {}
-
-StartPoint Startup::run() {
-  if (const fs::path folder = find(); !folder.empty()) return resume(folder);
-  runner_.initialize();
-  if (config_.checkpoint.init_from.empty()) return {};
-  return load_weights();
+std::optional<checkpoint::Base> find_base(const config::Config& config, parallel::World& world) {
+  if (!config.adapter.on()) return {};
+  std::string path, hash;
+  world.run_collectively([&] {
+    if (!world.leader()) return;
+    try {
+      const auto source = convert::open_weights(config.checkpoint.init_from);
+      const auto* reader = dynamic_cast<const checkpoint::Reader*>(source.get());
+      path =
+          fs::absolute(reader != nullptr ? reader->folder() : fs::path(config.checkpoint.init_from)).string();
+      hash = fmt::format("{:016x}", source->hash());
+    } catch (const UserError& error) {
+      user_error("checkpoint.init_from: {}", error.what());
+    }
+  });
+  path = world.broadcast_string(path);
+  return checkpoint::Base{path, std::stoull(world.broadcast_string(hash), nullptr, 16)};
 }
 
-StartPoint Startup::load_weights() {
+Startup::Startup(const config::Config& config, const Context& context, parallel::World& world,
+                 StepRunner& runner, const std::optional<checkpoint::Base>& base)
+    : config_(config), context_(context), world_(world), runner_(runner), base_(base) {}
+
+StartPoint Startup::run() {
+  if (const fs::path folder = find(); !folder.empty()) {
+    if (base_) load_weights();
+    return resume(folder);
+  }
+  runner_.initialize();
+  if (config_.checkpoint.init_from.empty()) return {};
+  const fs::path found = load_weights();
+  if (!config_.adapter.init_from.empty() && base_) load_adapter();
+  runner_.publish_weights();
+  spdlog::info("starts with the weights of {}", found.string());
+  return {.progress = {}, .checkpoint = {}, .weights = found, .scales = false};
+}
+
+fs::path Startup::load_weights() {
   const std::string& path = config_.checkpoint.init_from;
   fs::path found = path;  // or the step folder inside
   world_.run_collectively([&] {
@@ -37,9 +64,27 @@ StartPoint Startup::load_weights() {
       user_error("checkpoint.init_from: {}", error.what());
     }
   });
-  runner_.publish_weights();
-  spdlog::info("starts with the weights of {}", found.string());
-  return {.progress = {}, .checkpoint = {}, .weights = found, .scales = false};
+  return found;
+}
+
+void Startup::load_adapter() {
+  world_.run_collectively([&] {
+    try {
+      const convert::Adapter adapter = convert::open_adapter(config_.adapter.init_from, config_.model);
+      if (adapter.base != 0 && adapter.base != base_->hash)
+        user_error("{}: was trained on other weights than checkpoint.init_from", adapter.weights->title());
+      if (adapter.config.scale() != config_.adapter.scale())
+        user_error(
+            "{}: has rank {} and alpha {}, but adapter.rank is {} and adapter.alpha {}; set them to its "
+            "values",
+            adapter.weights->title(), adapter.config.rank, adapter.config.alpha, config_.adapter.rank,
+            config_.adapter.alpha);
+      checkpoint::load_adapter(context_, *adapter.weights, config_, runner_.training_state());
+    } catch (const UserError& error) {
+      user_error("adapter.init_from: {}", error.what());
+    }
+  });
+  spdlog::info("starts with the adapter of {}", config_.adapter.init_from);
 }
 
 fs::path Startup::find() {
@@ -90,6 +135,10 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
     try {
       const checkpoint::Reader reader(path);
       config::check_resumable(reader.manifest().config);
+      if (base_ && reader.manifest().base && reader.manifest().base->hash != base_->hash)
+        user_error(
+            "{}: its adapter was trained on {}, which is not checkpoint.init_from ({}) or has changed since",
+            reader.folder().string(), reader.manifest().base->path, base_->path);
       const checkpoint::Loaded loaded =
           checkpoint::load(context_, reader, config_, runner_.training_state(), options);
       point = {.progress = loaded.progress,

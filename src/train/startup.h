@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -26,7 +27,9 @@ struct StartPoint {
 /// or does not fit.
 class Startup {
  public:
-  Startup(const config::Config& config, const Context& context, parallel::World& world, StepRunner& runner);
+  /// `base`: of a run that trains an adapter (find_base()).
+  Startup(const config::Config& config, const Context& context, parallel::World& world, StepRunner& runner,
+          const std::optional<checkpoint::Base>& base);
   StartPoint run();
   /// Rolls a running job back to a checkpoint that it has saved.
   StartPoint rollback_to(const std::filesystem::path& folder);
@@ -35,8 +38,10 @@ class Startup {
   /// The checkpoint to resume from; empty if there is none.
   std::filesystem::path find();
   StartPoint resume(std::filesystem::path folder);
-  /// The weights of checkpoint.init_from.
-  StartPoint load_weights();
+  /// The weights of checkpoint.init_from; returns their path.
+  std::filesystem::path load_weights();
+  /// The adapter of adapter.init_from.
+  void load_adapter();
   /// Reads a checkpoint into the runner. When it throws, `damaged` is true if the checkpoint is damaged on any rank.
   StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);
   void report_changes(const std::string& before, int64_t step) const;
@@ -47,7 +52,11 @@ class Startup {
   const Context& context_;
   parallel::World& world_;
   StepRunner& runner_;
+  const std::optional<checkpoint::Base>& base_;
 };
+
+/// The weights that the run's adapter is trained on, on all ranks; empty without an adapter. Collective.
+std::optional<checkpoint::Base> find_base(const config::Config& config, parallel::World& world);
 
 /// Microbatches that fill the amax history before the first FP8 step.
 inline constexpr int64_t kCalibrationPasses = 2;

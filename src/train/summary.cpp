@@ -20,9 +20,25 @@ std::map<std::string, int64_t> parameters_by_part(config::Config config) {
   model::ModelStage model(config);  // only describes its parameters
   std::map<std::string, int64_t> parts;
   for (const parameters::Parameter& parameter : model.parameters().parameters())
-    parts[is_norm(parameter.id.role) ? "norms" : std::string(to_string(parameter.id.role))] +=
+    parts[is_adapter(parameter.id.part) ? "adapters"
+          : is_norm(parameter.id.role)  ? "norms"
+                                        : std::string(to_string(parameter.id.role))] +=
         parameter.shape.numel();
   return parts;
+}
+
+/// What a run with an adapter trains; else empty. `whole`: all parameters.
+std::string adapter_line(config::Config config, int64_t whole) {
+  const config::AdapterConfig& adapter = config.adapter;
+  if (!adapter.on()) return "";
+  config.parallel = {};
+  model::ModelStage model(config);
+  int64_t trained = 0;
+  for (const parameters::Parameter& parameter : model.parameters().parameters())
+    trained += parameter.trainable ? parameter.shape.numel() : 0;
+  return fmt::format("adapter: {}, rank {}, alpha {}: {} of {} parameters are trained\n",
+                     to_string(adapter.type), adapter.rank, adapter.alpha, with_separators(trained),
+                     with_separators(whole));
 }
 
 /// The steps in FP8, unless all are.
@@ -73,6 +89,7 @@ std::string model_summary(const config::Config& config, const parameters::Parame
     text += fmt::format(" ({} query groups)", m.num_query_groups);
   text += fmt::format(", vocabulary {} (padded {}), sequence {}\n", m.vocab_size, m.padded_vocab_size(),
                       m.seq_length);
+  text += adapter_line(config, whole);
   if (!tables) return text;
   for (const auto& [part, count] : parameters_by_part(config))
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
@@ -92,7 +109,7 @@ std::string batch_summary(const config::Config& config) {
   return fmt::format(
       "batch: {} tokens per step: {} sequences of {}, microbatches of {}; {:.3g} GFLOP per token; {} steps\n",
       with_separators(tokens), batch, config.model.seq_length, training.micro_batch_size,
-      flops_per_token(config.model) / 1e9, with_separators(training.train_steps));
+      flops_per_token(config) / 1e9, with_separators(training.train_steps));
 }
 
 namespace {

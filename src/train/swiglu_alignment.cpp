@@ -12,7 +12,8 @@ SwigluAlignment::SwigluAlignment(const config::ModelConfig& model,
                                  const parameters::ParameterStore& parameters) {
   if (model.activation != config::Activation::swiglu) return;
   for (const parameters::Parameter& parameter : parameters.parameters())
-    if (parameter.id.role == ParameterRole::linear_fc1 && parameter.id.part == ParameterPart::weight)
+    if (parameter.id.role == ParameterRole::linear_fc1 && parameter.id.part == ParameterPart::weight &&
+        parameter.trainable)
       weights_.push_back({parameter.id.layer, &parameter});
 }
 

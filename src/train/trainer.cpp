@@ -73,6 +73,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
         checkpoint::SaverOptions{.directory = options.directory,
                                  .config = config::to_yaml(config_),
                                  .datasets = datasets_,
+                                 .base = base_,
                                  .keep = options.keep,
                                  .optimizer = options.save_optimizer,
                                  .background = options.async && saves_periodically()},
@@ -124,8 +125,9 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   allocate();
   if (sample_maker_) sample_maker_->bind(runner_.model().parameters());
   if (evaluator_) evaluator_->bind(runner_.model().parameters());
+  base_ = find_base(config_, world_);
   std::unique_ptr<checkpoint::Saver> saver = make_saver();
-  StartPoint start = Startup(config_, context_, world_, runner_).run();
+  StartPoint start = Startup(config_, context_, world_, runner_, base_).run();
   world_.run_collectively([&] {
     if (world_.leader() && !start.checkpoint.empty())
       check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check);
@@ -149,6 +151,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                        .context = context_,
                        .world = world_,
                        .runner = runner_,
+                       .base = base_,
                        .batches = *batches_,
                        .reader = *reader_,
                        .checkpoint_manager = *checkpoint_manager_,

@@ -64,6 +64,7 @@ class Trainer {
   StepRunner runner_;
   std::unique_ptr<Batches> batches_;
   std::vector<checkpoint::Dataset> datasets_;  // the datasets in use; rank 0
+  std::optional<checkpoint::Base> base_;       ///< of the run's adapter
   std::optional<BatchReader> reader_;
   std::optional<RunFolder> folder_;  ///< rank 0
   std::optional<CheckpointManager> checkpoint_manager_;

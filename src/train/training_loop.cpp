@@ -18,6 +18,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       context_(parts.context),
       world_(parts.world),
       runner_(parts.runner),
+      base_(parts.base),
       batches_(parts.batches),
       reader_(parts.reader),
       checkpoint_manager_(parts.checkpoint_manager),
@@ -215,7 +216,7 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   metrics.lr = optimizer.schedule().at(progress_.step);
   metrics.seconds = seconds;
   metrics.tokens_per_s = static_cast<double>(samples * seq) / seconds;
-  metrics.tflops = flops_per_token(config_.model) * metrics.tokens_per_s / 1e12 / world_.size();
+  metrics.tflops = flops_per_token(config_) * metrics.tokens_per_s / 1e12 / world_.size();
   metrics.skipped = status.skipped != 0;
   if (config_.precision.fp8 != config::Fp8Mode::off)
     metrics.in_fp8 = !runner_.model().recipe().high_precision();
@@ -373,7 +374,8 @@ void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_ch
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(progress_.step);
   const int64_t spiked = progress_.step;
-  const StartPoint point = Startup(config_, context_, world_, runner_).rollback_to(verified_checkpoint);
+  const StartPoint point =
+      Startup(config_, context_, world_, runner_, base_).rollback_to(verified_checkpoint);
   scales_ = point.scales;
   checkpoint::Progress resumed = point.progress;
   resumed.consumed_samples = progress_.consumed_samples;

@@ -48,6 +48,7 @@ struct LoopParts {
   const Context& context;
   parallel::World& world;
   StepRunner& runner;
+  const std::optional<checkpoint::Base>& base;  ///< of the run's adapter
   const Batches& batches;
   BatchReader& reader;
   CheckpointManager& checkpoint_manager;
@@ -119,6 +120,7 @@ class TrainingLoop {
   const Context& context_;
   parallel::World& world_;
   StepRunner& runner_;
+  const std::optional<checkpoint::Base>& base_;
   const Batches& batches_;
   BatchReader& reader_;
   CheckpointManager& checkpoint_manager_;

@@ -26,6 +26,12 @@ class MemoryWeights final : public checkpoint::WeightSource {
   }
   std::string title() const override { return "tiny"; }
   std::string config() const override { return ""; }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, stored] : parameters_) names.push_back(name);
+    return names;
+  }
+  uint64_t hash() const override { return 0; }
   std::optional<checkpoint::TensorInfo> info(std::string_view name) const override {
     const auto found = parameters_.find(name);
     if (found == parameters_.end()) return std::nullopt;

@@ -16,6 +16,12 @@ using testing::set_gemma3;
 using testing::tiny_config;
 using testing::TinyModel;
 
+/// Changes a parameter and what is computed from it.
+void set_value(TinyModel& tiny, const parameters::Parameter& parameter, const std::vector<float>& values) {
+  tiny.write(parameter.main, values);
+  tiny.model().quantize_weights(tiny.context());
+}
+
 // Central difference of the loss along `direction` of one parameter. FP32 losses carry about 1e-7 of noise,
 // so steps are large and the third-order error is removed by Richardson extrapolation.
 double directional_difference(TinyModel& tiny, const parameters::Parameter& parameter,
@@ -24,9 +30,9 @@ double directional_difference(TinyModel& tiny, const parameters::Parameter& para
   const auto loss_at = [&](double t) {
     std::vector<float> moved = original;
     for (size_t i = 0; i < moved.size(); ++i) moved[i] += static_cast<float>(t * direction[i]);
-    tiny.write(parameter.main, moved);
+    set_value(tiny, parameter, moved);
     const double loss = tiny.objective();
-    tiny.write(parameter.main, original);
+    set_value(tiny, parameter, original);
     return loss;
   };
   const double coarse = (loss_at(step) - loss_at(-step)) / (2 * step);
@@ -45,10 +51,11 @@ void check_gradients(const Config& config, double step = 0.04, double bound = 2e
     if (parameter.init == parameters::Init::normal) continue;
     std::vector<float> values = testing::normal_values(parameter.shape.numel(), seed, 0.2f);
     for (float& value : values) value += parameter.init == parameters::Init::ones ? 1.0f : 0.0f;
-    tiny.write(parameter.main, values);
+    set_value(tiny, parameter, values);
   }
   tiny.forward_backward();
   for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
+    if (!parameter.trainable) continue;
     const std::vector<float> gradient = tiny.read(parameter.grad);
     double norm = 0;
     for (float g : gradient) norm += double(g) * g;
@@ -145,6 +152,24 @@ TEST(ModelGradient, ParallelResidualWithPartialRotation) {
   config.model.parallel_residual = true;
   config.model.activation = config::Activation::gelu_exact;
   check_gradients(config);
+}
+
+// Steps are short because the loss is far from linear in the product of A and B.
+TEST(ModelGradient, AdaptersOfAllLinears) {
+  for (const Family family : {Family::llama, Family::gpt}) {
+    Config config = testing::adapter_config(family);
+    config.adapter.alpha = 6;
+    check_gradients(config, 0.01);
+  }
+}
+
+TEST(ModelGradient, AdaptersOfSomeMatricesWithNormsAndEmbeddings) {
+  Config config = testing::adapter_config(Family::llama);
+  config.adapter.alpha = 3;
+  config.adapter.target = {"q", "v_proj", "up", "down"};
+  config.adapter.use_rslora = true;
+  config.adapter.train_norms = config.adapter.train_embeddings = true;
+  check_gradients(config, 0.01);
 }
 
 TEST(ModelGradient, SlidingWindow) {

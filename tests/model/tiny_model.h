@@ -41,6 +41,15 @@ inline config::Config tiny_config(config::Family family) {
   return config;
 }
 
+/// A config that trains LoRA adapters of all linear layers.
+inline config::Config adapter_config(config::Family family) {
+  config::Config config = tiny_config(family);
+  config.adapter.type = config::AdapterType::lora;
+  config.adapter.rank = 8;
+  config.checkpoint.init_from = "base";
+  return config;
+}
+
 class TinyModel {
  public:
   explicit TinyModel(const config::Config& config, Context context = Context::cpu())

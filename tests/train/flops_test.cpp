@@ -92,5 +92,28 @@ TEST(Flops, GroupedQueriesReduceOnlyKeysAndValues) {
   EXPECT_EQ(train::flops_per_token(model), 6.0 * 848 + 6.0 * 3 * 16);
 }
 
+// Llama with grouped queries: the weights' GEMMs without wgrad, and three GEMMs of A and B each.
+TEST(Flops, OfAdapters) {
+  config::Config config;
+  config.model.num_layers = 3;
+  config.model.hidden_size = 16;
+  config.model.ffn_hidden_size = 24;
+  config.model.num_attention_heads = 4;
+  config.model.num_query_groups = 2;
+  config.model.kv_channels = 4;
+  config.model.vocab_size = 32;
+  config.model.make_vocab_size_divisible_by = 1;
+  config.model.seq_length = 8;
+  const double all = train::flops_per_token(config);
+  EXPECT_EQ(all, train::flops_per_token(config.model));
+  config.adapter.type = config::AdapterType::lora;
+  config.adapter.rank = 8;
+  config.adapter.target = {"q", "down"};
+  const double weights = 16 * (16 + 8 + 8) + 16 * 16 + 3 * 16 * 24, adapters = 8 * (16 + 16) + 8 * (24 + 16);
+  EXPECT_EQ(train::flops_per_token(config), all - 2 * (3 * weights + 16 * 32) + 6 * 3 * adapters);
+  config.adapter.train_embeddings = true;
+  EXPECT_EQ(train::flops_per_token(config), all - 2 * 3 * weights + 6 * 3 * adapters);
+}
+
 }  // namespace
 }  // namespace te

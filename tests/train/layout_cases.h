@@ -74,6 +74,7 @@ struct Case {
   config::Shard shard = config::Shard::optimizer;
   double z_loss = 0;
   bool muon = false;
+  bool lora = false;  ///< adapters of all linear layers, and the norms, are trained
   double lr = 5e-3;
   std::string split = "even";  ///< parallel.pipeline_split
   bool copies = false;         ///< parallel.transport copy
@@ -203,6 +204,12 @@ inline config::Config make_config(const Case& c) {
   if (c.wide() || c.norms_on_outputs()) config.optimizer.clip_grad = 0;
   config.training.z_loss_coefficient = c.z_loss;
   if (c.muon) config.optimizer.name = config::OptimizerName::muon;
+  if (c.lora) {
+    config.adapter.type = config::AdapterType::lora;
+    config.adapter.rank = 8;
+    config.adapter.train_norms = true;
+    config.checkpoint.init_from = "base";
+  }
   if (c.bf16_grads) config.optimizer.main_grad_dtype = config::GradDType::bf16;
   config.data.synthetic = true;
   config::resolve_defaults(config);

@@ -85,6 +85,7 @@ template <class TensorOf>
 Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& tensor_of) {
   Parts parts;
   for (const Parameter& parameter : store.parameters()) {
+    if (!parameter.trainable) continue;
     const parameters::ParameterShard& shard = parameter.shard;
     for (const ParameterStore::Piece& piece : store.pieces(parameter)) {
       Part part{parameter.name, shard.global.numel(), {}, floats(context, tensor_of(parameter, piece))};

@@ -52,6 +52,7 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"full", [](Case& c) { c.recompute = Recompute::full; }},
       {"blocking", [](Case& c) { c.data_overlap = false; }},
       {"dropout", [](Case& c) { c.dropout = true; }},
+      {"lora", [](Case& c) { c.lora = true; }},
       {"muon", [](Case& c) { c.muon = true; }}};
   return words;
 }
@@ -137,6 +138,15 @@ std::vector<Case> two_ranks() {
       named("tp2_sp_llama_blockwise_overlap", {.recompute = selective}),
       named("tp2_gpt_rowwise_overlap", {.recompute = full}),
       named("pp2_llama_rowwise_zero_bubble"),
+      named("tp2_sp_llama_overlap_lora"),
+      named("tp2_gpt_lora", {.recompute = full}),
+      named("pp2_llama_interleaved_lora", {.recompute = selective}),
+      named("dp2_llama_parameters_lora"),
+      named("cp2_llama_gradients_lora"),
+      named("tp2_sp_llama_delayed_lora", {.recompute = selective}),
+      named("tp2_gpt_rowwise_lora"),
+      named("dp2_llama_blockwise_parameters_lora"),
+      named("dp2_llama_tensorwise_lora", {.bucket_size = 20'000}),
       named(
           "tp2_sp_llama_overrides",
           {.precision = Precision::delayed,

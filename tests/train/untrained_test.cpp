@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/loader.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/reshard.h"
@@ -10,8 +11,7 @@
 #include "model/tiny_model.h"
 #include "testing/temporary_folder.h"
 #include "testing/testing.h"
-#include "train/startup.h"
-#include "train/step_runner.h"
+#include "training_run.h"
 
 namespace te::testing {
 namespace {
@@ -21,7 +21,6 @@ using config::Family;
 using config::Fp8Mode;
 using config::Fp8Recipe;
 using parameters::Parameter;
-using Trains = std::function<bool(const ParameterId&)>;
 
 bool trains_vectors(const ParameterId& id) {
   return is_norm(id.role) || id.part == ParameterPart::bias;
@@ -88,42 +87,6 @@ config::Config config_of_form(const TrainedForm& form) {
   config::resolve_defaults(config);
   config::validate(config);
   return config;
-}
-
-/// A run on random tokens.
-class TrainingRun {
- public:
-  TrainingRun(config::Config config, const Trains& trains)
-      : config_((config.trains = trains, std::move(config))) {
-    runner_.allocate();
-    runner_.initialize();
-  }
-  /// Returns the loss, summed over the tokens.
-  float step(int number, bool count = false) {
-    train::HostBatch batch = runner_.make_host_batch();
-    batch.counted = config_.training.global_batch_size * config_.model.seq_length;
-    for (int64_t i = 0; i < batch.counted; ++i) {
-      const Philox4 random = philox(3, static_cast<uint64_t>(number), static_cast<uint64_t>(i));
-      batch.tokens.as<int32_t>()[i] = static_cast<int32_t>(random.word[0] % 61);
-      batch.targets.as<int32_t>()[i] = static_cast<int32_t>(random.word[1] % 61);
-    }
-    runner_.launch(batch, number, (number - 1) * config_.training.global_batch_size, count);
-    runner_.optimizer().finish_step(runner_.optimizer().status().skipped != 0);
-    return runner_.optimizer().status().loss_sum;
-  }
-  std::deque<Parameter>& parameters() { return runner_.model().parameters().parameters(); }
-  train::StepRunner& runner() { return runner_; }
-  const config::Config& config() const { return config_; }
-  const Context& context() const { return context_; }
-
- private:
-  Context context_ = Context::cpu();
-  config::Config config_;
-  train::StepRunner runner_{config_, context_};
-};
-
-std::string bytes_at(const Tensor& tensor) {
-  return {static_cast<const char*>(tensor.data), tensor.bytes()};
 }
 
 class UntrainedParameters : public ::testing::TestWithParam<TrainedForm> {};

@@ -1,0 +1,145 @@
+#include "config/adapter.h"
+
+#include <spdlog/fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+namespace {
+
+constexpr int64_t kRankMultiple = 8;  // rows of 16 bytes in BF16
+constexpr LinearKind kAdaptable[] = {LinearKind::qkv, LinearKind::proj, LinearKind::fc1, LinearKind::fc2};
+
+/// `block`: PEFT's name.
+bool targets(const AdapterConfig& adapter, LinearKind kind, const std::string& block) {
+  const std::string brief = block.substr(0, block.find('_'));
+  return std::any_of(adapter.target.begin(), adapter.target.end(), [&](const std::string& name) {
+    return name == "all-linear" || name == block || name == brief || name == to_string(kind);
+  });
+}
+
+void check_targets(const Config& c) {
+  if (c.adapter.target.empty())
+    user_error("adapter.target is empty; name matrices such as q and v, or all-linear");
+  std::vector<std::string> names = {"all-linear"};
+  for (const LinearKind kind : kAdaptable)
+    for (const std::string& block : block_names(c.model, kind))
+      names.push_back(block.substr(0, block.find('_')));
+  for (const std::string& name : c.adapter.target) {
+    AdapterConfig one = c.adapter;
+    one.target = {name};
+    const bool found = std::any_of(std::begin(kAdaptable), std::end(kAdaptable), [&](LinearKind kind) {
+      return !adapted_blocks(one, c.model, kind).empty();
+    });
+    if (!found)
+      user_error("adapter.target: {} is not a matrix of this model's layers; it has {}", in_quotes(name),
+                 fmt::join(names, ", "));
+  }
+}
+
+void check_dropout(const Config& c) {
+  const ParallelConfig& p = c.parallel;
+  if (c.adapter.dropout == 0.0 || (p.tensor == 1 && p.context == 1)) return;
+  user_error("adapter.dropout ({}) is not supported with parallel.{} {}; set dropout to 0", c.adapter.dropout,
+             p.tensor > 1 ? "tensor" : "context", p.tensor > 1 ? p.tensor : p.context);
+}
+
+// Decoding during training reads only the base's weights.
+void check_decoding(const Config& c) {
+  for (const auto& [key, steps] : {std::pair{"logging.generate_every", c.logging.generate_every},
+                                   std::pair{"evaluation.every", c.evaluation.every}})
+    if (steps > 0)
+      user_error(
+          "{} ({}) is not supported with adapter.type {}; set it to 0 and run te-generate with checkpoints",
+          key, steps, to_string(c.adapter.type));
+}
+
+}  // namespace
+
+double AdapterConfig::scale() const {
+  return alpha / (use_rslora ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+}
+
+std::vector<int64_t> linear_blocks(const ModelConfig& model, LinearKind kind) {
+  const int64_t keys = model.num_query_groups * model.kv_channels;
+  switch (kind) {
+    case LinearKind::qkv:
+      return {model.attention_width(), keys, keys};
+    case LinearKind::fc1:
+      return std::vector<int64_t>(static_cast<size_t>(model.fc1_width() / model.ffn_hidden_size),
+                                  model.ffn_hidden_size);
+    case LinearKind::proj:
+    case LinearKind::fc2:
+      return {model.hidden_size};
+    case LinearKind::output_layer:
+      break;
+  }
+  return {model.padded_vocab_size()};
+}
+
+std::vector<std::string> block_names(const ModelConfig& model, LinearKind kind) {
+  switch (kind) {
+    case LinearKind::qkv:
+      return {"q_proj", "k_proj", "v_proj"};
+    case LinearKind::proj:
+      return {"o_proj"};
+    case LinearKind::fc1:
+      if (model.fc1_width() > model.ffn_hidden_size) return {"gate_proj", "up_proj"};
+      return {"up_proj"};
+    case LinearKind::fc2:
+      return {"down_proj"};
+    case LinearKind::output_layer:
+      break;
+  }
+  return {};
+}
+
+std::vector<size_t> adapted_blocks(const AdapterConfig& adapter, const ModelConfig& model, LinearKind kind) {
+  std::vector<size_t> blocks;
+  if (!adapter.on()) return blocks;
+  const std::vector<std::string> names = block_names(model, kind);
+  for (size_t i = 0; i < names.size(); ++i)
+    if (targets(adapter, kind, names[i])) blocks.push_back(i);
+  return blocks;
+}
+
+std::function<bool(const ParameterId&)> trained_parameters(const Config& config) {
+  if (config.trains || !config.adapter.on()) return config.trains;
+  return [norms = config.adapter.train_norms,
+          embeddings = config.adapter.train_embeddings](const ParameterId& id) {
+    const bool embedding = has_vocabulary_rows(id.role) || id.role == ParameterRole::position_embeddings;
+    return is_adapter(id.part) || (norms && is_norm(id.role)) || (embeddings && embedding);
+  };
+}
+
+void check_adapter(const Config& c) {
+  const AdapterConfig& a = c.adapter;
+  if (!a.on()) return;
+  if (a.rank % kRankMultiple != 0)
+    user_error("adapter.rank ({}) is not a multiple of {}; the nearest is {}", a.rank, kRankMultiple,
+               (a.rank + kRankMultiple / 2) / kRankMultiple * kRankMultiple);
+  check_targets(c);
+  if (c.checkpoint.init_from.empty())
+    user_error(
+        "adapter.type {} needs checkpoint.init_from, the checkpoint or Hugging Face folder of the weights "
+        "that "
+        "it adapts",
+        to_string(a.type));
+  if (c.optimizer.name == OptimizerName::muon)
+    user_error("optimizer.name muon is for whole weight matrices; with adapter.type {} set it to adamw",
+               to_string(a.type));
+  if (c.parallel.schedule == PipelineSchedule::zero_bubble)
+    user_error(
+        "parallel.schedule zero_bubble defers weight gradients, which adapter.type {} does not support; set "
+        "it "
+        "to 1f1b",
+        to_string(a.type));
+  check_dropout(c);
+  check_decoding(c);
+}
+
+}  // namespace te::config

@@ -1,0 +1,171 @@
+#include "convert/adapter.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/writer.h"
+#include "config/adapter.h"
+#include "convert/foreign_model.h"
+#include "convert/peft.h"
+#include "core/error.h"
+#include "core/float_types.h"
+
+namespace te::convert {
+
+using checkpoint::Block;
+using checkpoint::Reader;
+using checkpoint::TensorInfo;
+using checkpoint::WeightSource;
+
+namespace {
+
+constexpr int64_t kPieceElements = 4 << 20;
+
+std::vector<float> read_all(const WeightSource& source, const std::string& name, int64_t rows, int64_t cols) {
+  const std::optional<TensorInfo> stored = source.info(name);
+  if (!stored || stored->rows() != rows || stored->cols() != cols)
+    user_error("{}: tensor {} of the adapter is {}, must be [{}, {}]; use an adapter of this model",
+               source.title(), name,
+               stored ? fmt::format("[{}, {}]", stored->rows(), stored->cols()) : std::string("missing"),
+               rows, cols);
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  source.read(name, Block::rows(0, rows, cols), values.data());
+  return values;
+}
+
+}  // namespace
+
+Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfig& model) {
+  if (is_peft_folder(path)) return open_peft(path, model);
+  auto reader = std::make_unique<Reader>(path);
+  if (!reader->manifest().base)
+    user_error(
+        "{}: is not an adapter; give a checkpoint of a run with adapter.type lora, or a folder with PEFT's "
+        "adapter_config.json",
+        reader->folder().string());
+  const config::Config config =
+      config::parse_config(reader->config(), (reader->folder() / "manifest.json").string());
+  const uint64_t base = reader->manifest().base->hash;
+  return {config.adapter, std::move(reader), base};
+}
+
+// --- weights with an adapter -------------------------------------------------------------------------------
+
+AdaptedWeights::AdaptedWeights(std::unique_ptr<WeightSource> base, const config::ModelConfig& model,
+                               Adapter adapter)
+    : base_(std::move(base)), model_(model), adapter_(std::move(adapter)) {
+  if (adapter_.base != 0 && adapter_.base != base_->hash())
+    user_error("{}: was trained on other weights than those of {}; give the base that its manifest names",
+               adapter_.weights->title(), base_->title());
+  for (int layer = 0; layer < model_.num_layers; ++layer)
+    for (const LinearKind kind : kLinearKinds)
+      if (!config::adapted_blocks(adapter_.config, model_, kind).empty())
+        adapted_[LinearId{layer, kind}.parameter(ParameterPart::weight).name()] = {layer, kind};
+}
+
+uint64_t AdaptedWeights::hash() const {
+  const uint64_t both[] = {base_->hash(), adapter_.weights->hash()};
+  return checkpoint::checksum(both, sizeof(both));
+}
+
+const AdaptedWeights::Product& AdaptedWeights::product_of(const std::string& name, const LinearId& id) const {
+  if (product_.name == name) return product_;
+  Product product{.name = name, .columns = base_->info(name)->cols()};
+  const std::vector<int64_t> blocks = config::linear_blocks(model_, id.kind);
+  const std::vector<size_t> targets = config::adapted_blocks(adapter_.config, model_, id.kind);
+  int64_t rows = 0, index = 0;
+  for (size_t block = 0; block < blocks.size(); ++block) {
+    const bool targeted = std::find(targets.begin(), targets.end(), block) != targets.end();
+    for (int64_t i = 0; i < blocks[block]; ++i) {
+      product.b_row.push_back(targeted ? rows++ : -1);
+      product.a_row.push_back(targeted ? index * adapter_.config.rank : -1);
+    }
+    index += targeted ? 1 : 0;
+  }
+  product.a = read_all(*adapter_.weights, id.parameter(ParameterPart::lora_a).name(),
+                       index * adapter_.config.rank, product.columns);
+  product.b =
+      read_all(*adapter_.weights, id.parameter(ParameterPart::lora_b).name(), rows, adapter_.config.rank);
+  product_ = std::move(product);
+  return product_;
+}
+
+void AdaptedWeights::read(std::string_view name, const Block& block, float* out) const {
+  if (adapter_.weights->info(name)) return adapter_.weights->read(name, block, out);
+  base_->read(name, block, out);
+  const auto found = adapted_.find(name);
+  if (found == adapted_.end() || block.count == 0) return;
+  const Product& product = product_of(found->first, found->second);
+  const int64_t rank = adapter_.config.rank;
+  const auto scale = static_cast<float>(adapter_.config.scale());
+#pragma omp parallel for schedule(static)
+  for (int64_t row = block.first / block.width; row <= (block.end() - 1) / block.width; ++row) {
+    if (product.b_row[static_cast<size_t>(row)] < 0) continue;
+    const int64_t begin = std::max(block.first, row * block.width),
+                  end = std::min(block.end(), (row + 1) * block.width);
+    const float* b = product.b.data() + product.b_row[static_cast<size_t>(row)] * rank;
+    const float* a = product.a.data() + product.a_row[static_cast<size_t>(row)] * product.columns +
+                     block.col + (begin - row * block.width);
+    float* values = out + (begin - block.first);
+    for (int64_t j = 0; j < rank; ++j)
+      for (int64_t i = 0; i < end - begin; ++i) values[i] += scale * b[j] * a[j * product.columns + i];
+  }
+}
+
+std::unique_ptr<WeightSource> with_adapters(std::unique_ptr<WeightSource> base,
+                                            const config::ModelConfig& model,
+                                            const std::vector<std::string>& adapters) {
+  for (const std::string& path : adapters)
+    base = std::make_unique<AdaptedWeights>(std::move(base), model, open_adapter(path, model));
+  return base;
+}
+
+std::unique_ptr<WeightSource> open_adapted(const Reader& adapter) {
+  std::error_code error;
+  const std::string& base = adapter.manifest().base->path;
+  if (!std::filesystem::exists(base, error))
+    user_error(
+        "{}: its base {} does not exist; give the base and this adapter, as in --checkpoint BASE --adapter "
+        "{}",
+        adapter.folder().string(), base, adapter.folder().string());
+  const config::Config config =
+      config::parse_config(adapter.config(), (adapter.folder() / "manifest.json").string());
+  return with_adapters(open_weights(base), config.model, {adapter.folder().string()});
+}
+
+int64_t write_weights(const WeightSource& source, const std::string& config,
+                      const std::filesystem::path& directory, const std::function<void(int64_t)>& progress) {
+  std::vector<checkpoint::TensorSpec> specs;
+  for (const std::string& name : source.names()) {
+    const TensorInfo info = *source.info(name);
+    specs.push_back({name, info.dtype, info.shape});
+  }
+  checkpoint::Writer writer(directory, {}, config, specs);
+  std::vector<float> values;
+  std::vector<bfloat16> narrow;
+  int64_t bytes = 0;
+  for (const checkpoint::TensorSpec& spec : specs) {
+    const TensorInfo info{spec.dtype, spec.shape};
+    const int64_t max_rows = std::max<int64_t>(1, kPieceElements / info.cols());
+    for (int64_t first = 0; first < info.rows(); first += max_rows) {
+      const Block block = Block::rows(first, std::min(max_rows, info.rows() - first), info.cols());
+      const auto count = static_cast<size_t>(block.count);
+      values.resize(count);
+      source.read(spec.name, block, values.data());
+      const void* data = values.data();
+      if (spec.dtype == DType::bf16) {
+        narrow.resize(count);
+        std::transform(values.begin(), values.end(), narrow.begin(), to_bf16);
+        data = narrow.data();
+      }
+      writer.write(spec.name, data, count * dtype_size(spec.dtype));
+      progress(bytes += block.count * static_cast<int64_t>(dtype_size(spec.dtype)));
+    }
+  }
+  writer.finish();
+  return bytes;
+}
+
+}  // namespace te::convert

@@ -1,0 +1,173 @@
+#include "model/lora_adapter.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/profile.h"
+#include "core/random.h"
+#include "kernels/dropout/dropout.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/rearrange/rearrange.h"
+
+namespace te::model {
+namespace {
+
+using parameters::ParameterShard;
+using parameters::Sharing;
+
+float initial_std(const LoraAdapter::Spec& spec) {
+  if (spec.adapter.init == config::AdapterInit::gaussian) return 1.0f / static_cast<float>(spec.adapter.rank);
+  // PEFT: uniform between -1 / sqrt(in) and 1 / sqrt(in).
+  return static_cast<float>(1.0 / std::sqrt(3.0 * static_cast<double>(spec.in)));
+}
+
+}  // namespace
+
+LoraAdapter::LoraAdapter(Spec spec, parameters::ParameterStore& parameters,
+                         const parallel::TensorParallel& tensor)
+    : spec_(std::move(spec)),
+      name_(spec_.id.name() + ".lora"),
+      scale_(static_cast<float>(spec_.adapter.scale())),
+      dropout_(static_cast<float>(spec_.adapter.dropout)),
+      dropout_id_(stream_of(name_ + ".dropout")),
+      columns_(static_cast<int64_t>(spec_.targets.size()) * spec_.adapter.rank) {
+  const int64_t rank = spec_.adapter.rank, parts = spec_.row_parallel ? 1 : tensor.size();
+  std::vector<int64_t> targeted;
+  int64_t rows = 0;
+  for (size_t block = 0, next = 0; block < spec_.blocks.size(); ++block) {
+    const int64_t local = spec_.blocks[block] / parts;
+    if (next < spec_.targets.size() && spec_.targets[next] == block) {
+      targets_.push_back({out_, rows / parts, local});
+      targeted.push_back(spec_.blocks[block]);
+      rows += spec_.blocks[block];
+      ++next;
+    }
+    out_ += local;
+  }
+  const auto add = [&](ParameterPart part, ParameterShard shard, Sharing sharing, float std) {
+    return parameters.add({.id = spec_.id.parameter(part),
+                           .shard = std::move(shard),
+                           .init = std > 0 ? parameters::Init::normal : parameters::Init::zeros,
+                           .std = std,
+                           .decay = true,
+                           .sharing = sharing});
+  };
+  const Shape a{columns_, spec_.in}, b{rows, rank};
+  if (spec_.row_parallel) {
+    a_ = add(ParameterPart::lora_a, ParameterShard::of_columns(a, tensor.rank(), tensor.size()),
+             Sharing::sharded, initial_std(spec_));
+    b_ = add(ParameterPart::lora_b, ParameterShard::full(b), Sharing::partial, 0.0f);
+  } else {
+    a_ = add(ParameterPart::lora_a, ParameterShard::full(a), Sharing::partial, initial_std(spec_));
+    b_ = add(ParameterPart::lora_b, ParameterShard::of_rows(b, targeted, tensor.rank(), tensor.size()),
+             Sharing::sharded, 0.0f);
+  }
+}
+
+// --- memory ------------------------------------------------------------------------------------------------
+
+void LoraAdapter::plan(MemoryPlan& plan, const Dimensions& dims, ScratchTag tag, Lifetime scratch,
+                       bool training) {
+  seq_ = dims.seq;
+  const auto add = [&](PlannedTensor& slot, const char* suffix, DType dtype, Shape shape, Buffer use) {
+    plan.add(slot, name_ + suffix, MemoryKind::scratch, dtype, shape, {tag / use, scratch});
+  };
+  const bool equal = spec_.blocks.size() == 1;
+  if (!equal)
+    plan.add(wide_, name_ + ".block_diagonal", MemoryKind::parameters, dims.dtype, {out_, columns_});
+  add(h_, ".h", dims.dtype, {dims.tokens, columns_}, Buffer::h);
+  if (!training) return;
+  add(dh_, ".dh", dims.dtype, {dims.tokens, columns_}, Buffer::dh);
+  if (dropout_ > 0) add(dropped_, ".dropped", dims.dtype, {dims.tokens, a_->shape[1]}, Buffer::dropped);
+  if (equal) return;
+  add(wide_grad_, ".block_diagonal.grad", DType::f32, {out_, columns_}, Buffer::wide_grad);
+  add(target_grad_, ".grad", DType::f32, b_->shape, Buffer::target_grad);
+}
+
+void LoraAdapter::prepare(const Context& context) const {
+  if (!block_diagonal()) return;
+  const ProfileLabel label("weights");
+  context.zero(wide_);
+  copy_columns(context, wide_, b_->value, true);
+}
+
+void LoraAdapter::copy_columns(const Context& context, const Tensor& wide, const Tensor& compact,
+                               bool join) const {
+  const int64_t rank = spec_.adapter.rank;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const Target& target = targets_[i];
+    kernels::column_pieces(context,
+                           {.full = wide.slice_rows(target.out_row, target.rows),
+                            .parts = compact.slice_rows(target.row, target.rows).view({1, target.rows, rank}),
+                            .begin = static_cast<int64_t>(i) * rank,
+                            .cols = rank,
+                            .join = join});
+  }
+}
+
+// --- passes ------------------------------------------------------------------------------------------------
+
+void LoraAdapter::mask(const Context& context, const Tensor& x, const Tensor& y, int64_t first,
+                       const Pass& pass) const {
+  kernels::dropout(context, {.x = x,
+                             .y = y,
+                             .probability = dropout_,
+                             .seed = pass.dropout_seed,
+                             .stream = dropout_id_,
+                             .first_row = static_cast<uint64_t>(pass.first_sample * seq_ + first)});
+}
+
+/// x: rows from `first` of the layer's input.
+Tensor LoraAdapter::drop(const Context& context, const Tensor& x, int64_t first, const Pass& pass) const {
+  if (dropout_ == 0.0f || pass.evaluating()) return x;
+  const Tensor dropped = dropped_.slice_rows(first, x.rows());
+  mask(context, x, dropped, first, pass);
+  return dropped;
+}
+
+/// h = scale * x A^T of rows from `first`.
+Tensor LoraAdapter::compress(const Context& context, const Tensor& x, int64_t first, const Pass& pass) const {
+  Tensor h = h_.slice_rows(first, x.rows());
+  kernels::gemm(context, {.a = drop(context, x, first, pass), .b = a_->value, .out = h, .trans_b = true});
+  if (scale_ != 1.0f) kernels::scale(context, h, scale_);
+  return h;
+}
+
+void LoraAdapter::forward(const Context& context, const Tensor& x, const Tensor& y, int64_t first,
+                          int64_t count, const Pass& pass) const {
+  const ProfileLabel label(name_, "fprop");
+  const Tensor h = compress(context, x.slice_rows(first, count), first, pass);
+  kernels::gemm(
+      context, {.a = h, .b = wide(), .out = y.slice_rows(first, count), .trans_b = true, .accumulate = true});
+}
+
+void LoraAdapter::dgrad(const Context& context, const Tensor& dy, const Tensor& dx, int64_t first,
+                        int64_t count, const Pass& pass) const {
+  const ProfileLabel label(name_, "dgrad");
+  const Tensor dh = dh_.slice_rows(first, count), rows = dx.slice_rows(first, count);
+  kernels::gemm(context, {.a = dy.slice_rows(first, count), .b = wide(), .out = dh});
+  if (scale_ != 1.0f) kernels::scale(context, dh, scale_);
+  if (dropout_ == 0.0f)
+    return kernels::gemm(context, {.a = dh, .b = a_->value, .out = rows, .accumulate = true});
+  const Tensor d_dropped = dropped_.slice_rows(first, count);
+  kernels::gemm(context, {.a = dh, .b = a_->value, .out = d_dropped});
+  mask(context, d_dropped, d_dropped, first, pass);
+  kernels::add(context, rows, d_dropped, rows);
+}
+
+void LoraAdapter::wgrad(const Context& context, const Tensor& dy, const Tensor& x, const Pass& pass) const {
+  const ProfileLabel label(name_, "wgrad");
+  const Tensor h = compress(context, x, 0, pass);
+  const Tensor input = dropout_ == 0.0f ? x : Tensor(dropped_);
+  kernels::gemm(context, {.a = dh_, .b = input, .out = a_->grad, .trans_a = true, .accumulate = true});
+  if (!block_diagonal())
+    return kernels::gemm(context, {.a = dy, .b = h, .out = b_->grad, .trans_a = true, .accumulate = true});
+  const Tensor wide_grad{wide_grad_.data, b_->grad.dtype, wide_grad_.shape};
+  const Tensor target_grad{target_grad_.data, b_->grad.dtype, target_grad_.shape};
+  kernels::gemm(context, {.a = dy, .b = h, .out = wide_grad, .trans_a = true});
+  copy_columns(context, wide_grad, target_grad, false);
+  kernels::add(context, b_->grad, target_grad, b_->grad);
+}
+
+}  // namespace te::model

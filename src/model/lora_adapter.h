@@ -1,0 +1,81 @@
+// A low-rank adapter of a linear layer (LoRA, Hu et al., arXiv 2106.09685; config/adapter.h):
+//
+//   y += scale * dropout(x) A^T B^T        A [targets * rank, in], B [rows of the targets, rank]
+//
+// The layer's own weight is not trained. All targets of a layer (q, k and v) share two GEMMs: h = x A^T has `rank`
+// columns per target, and y += h W_b^T, where W_b [out, targets * rank] has B's rows at the columns of their target and
+// zeros elsewhere. The backward pass computes h again from x, which is cheaper than saving it per microbatch.
+//
+// Under tensor parallelism the adapter needs no communication of its own: a column-parallel layer has all of A and its
+// rows of B, a row-parallel layer its columns of A and all of B, so the adapter's result is a part or a summand of y
+// like that of the weight. The gradient of the matrix that all ranks have is a sum over them (Sharing::partial).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "model/layer_config.h"
+#include "model/pass.h"
+#include "parallel/tensor_parallel.h"
+#include "parameters/parameter_store.h"
+
+namespace te::model {
+
+class LoraAdapter {
+ public:
+  struct Spec {
+    config::AdapterConfig adapter;
+    LinearId id;
+    std::vector<int64_t> blocks;  ///< rows of each block of the full weight
+    std::vector<size_t> targets;  ///< the blocks with an adapter, ascending
+    int64_t in = 0;               ///< columns of the full weight
+    bool row_parallel = false;
+  };
+  /// Registers A and B after the parameters of their linear layer.
+  LoraAdapter(Spec spec, parameters::ParameterStore& parameters, const parallel::TensorParallel& tensor);
+
+  /// `scratch`: lifetime of the steps in which forward(), dgrad() and wgrad() run.
+  void plan(MemoryPlan& plan, const Dimensions& dims, ScratchTag tag, Lifetime scratch, bool training);
+  /// After every change of B, before the first pass that uses it.
+  void prepare(const Context& context) const;
+
+  /// Rows [first, first + count) of y += ... from the same rows of x, high precision.
+  void forward(const Context& context, const Tensor& x, const Tensor& y, int64_t first, int64_t count,
+               const Pass& pass) const;
+  /// The same rows of dx += ... from those of dy. wgrad() of all rows must follow in the same step.
+  void dgrad(const Context& context, const Tensor& dy, const Tensor& dx, int64_t first, int64_t count,
+             const Pass& pass) const;
+  /// Adds to the gradients of A and B.
+  void wgrad(const Context& context, const Tensor& dy, const Tensor& x, const Pass& pass) const;
+
+ private:
+  enum class Buffer : uint8_t { h, dh, dropped, wide_grad, target_grad };
+  /// One target: its rows of the layer's output on this rank and of B.
+  struct Target {
+    int64_t out_row = 0, row = 0, rows = 0;
+  };
+  bool block_diagonal() const { return wide_.is_planned(); }
+  Tensor wide() const { return block_diagonal() ? Tensor(wide_) : b_->value; }
+  Tensor drop(const Context& context, const Tensor& x, int64_t first, const Pass& pass) const;
+  Tensor compress(const Context& context, const Tensor& x, int64_t first, const Pass& pass) const;
+  void mask(const Context& context, const Tensor& x, const Tensor& y, int64_t first, const Pass& pass) const;
+  /// Copies each target's columns between [out, targets * rank] and `compact` [rows of the targets, rank].
+  void copy_columns(const Context& context, const Tensor& wide, const Tensor& compact, bool join) const;
+
+  Spec spec_;
+  std::string name_;
+  float scale_ = 1.0f, dropout_ = 0.0f;
+  uint64_t dropout_id_ = 0;  ///< stream of random numbers
+  int64_t out_ = 0, columns_ = 0, seq_ = 0;
+  std::vector<Target> targets_;
+  parameters::Parameter *a_ = nullptr, *b_ = nullptr;
+  PlannedTensor wide_;  ///< W_b, unless it equals B
+  // Scratch:
+  PlannedTensor h_, dh_;   ///< [tokens, targets * rank]
+  PlannedTensor dropped_;  ///< [tokens, in], with dropout
+  PlannedTensor wide_grad_,
+      target_grad_;  ///< gradients of W_b and of B of one microbatch, with block_diagonal()
+};
+
+}  // namespace te::model

@@ -1,0 +1,277 @@
+// Training with LoRA adapters: agreement with PEFT (scripts/make_peft_fixtures.py), what changes and what does not, and
+// checkpoints of adapters.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/loader.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/saver.h"
+#include "convert/adapter.h"
+#include "convert/foreign_model.h"
+#include "model/tiny_model.h"
+#include "testing/files.h"
+#include "testing/temporary_folder.h"
+#include "testing/testing.h"
+#include "training_run.h"
+
+namespace te::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using config::ComputeDType;
+using config::Family;
+using config::Fp8Mode;
+using config::Fp8Recipe;
+using parameters::Parameter;
+
+const fs::path kFixtures = fs::path(TE_SOURCE_DIR) / "tests/fixtures";
+const fs::path kPeftBase = kFixtures / "hugging_face/llama";
+
+template <class T>
+std::vector<T> stored_values(const SafetensorsReader& file, const char* name) {
+  const SafetensorsTensor& tensor = file.at(name);
+  std::vector<T> values(tensor.bytes / sizeof(T));
+  std::memcpy(values.data(), tensor.data, tensor.bytes);
+  return values;
+}
+
+/// The config of the fixture's run, for an adapter of `adapter`.
+config::Config peft_config(const SafetensorsReader& expected, const config::AdapterConfig& adapter) {
+  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
+  config::Config config = config::parse_config(base.config(), "base.yaml");
+  const nlohmann::json optimizer = nlohmann::json::parse(expected.metadata().at("optimizer"));
+  config.optimizer.lr = config.optimizer.min_lr = optimizer.at("lr").get<double>();
+  config.optimizer.decay = config::LrDecay::constant;
+  config.optimizer.beta1 = optimizer.at("beta1").get<double>();
+  config.optimizer.beta2 = optimizer.at("beta2").get<double>();
+  config.optimizer.eps = optimizer.at("eps").get<double>();
+  config.optimizer.weight_decay = optimizer.at("weight_decay").get<double>();
+  config.optimizer.clip_grad = optimizer.at("clip_grad").get<double>();
+  const std::vector<int64_t>& shape = expected.at("tokens").shape;
+  config.training.micro_batch_size = config.training.global_batch_size = shape[1];
+  config.training.train_steps = shape[0];
+  config.model.seq_length = shape[2];
+  config.precision.dtype = ComputeDType::fp32;
+  config.training.device = config::DeviceChoice::cpu;
+  config.data.synthetic = true;
+  config.adapter = adapter;
+  config.checkpoint.init_from = kPeftBase.string();
+  config::validate(config);
+  return config;
+}
+
+void load_base_and_adapter(TrainingRun& run, const fs::path& adapter) {
+  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
+  checkpoint::load_weights(run.context(), base, run.config(), run.runner().training_state());
+  checkpoint::load_adapter(run.context(), *convert::open_adapter(adapter, run.config().model).weights,
+                           run.config(), run.runner().training_state());
+  run.runner().publish_weights();
+}
+
+// PEFT's steps and te-train's, from the same base, adapter and data, in FP32.
+TEST(Lora, StepsEqualThoseOfPeft) {
+  const SafetensorsReader expected(kFixtures / "peft/expected.safetensors");
+  const auto tokens = stored_values<int32_t>(expected, "tokens"),
+             targets = stored_values<int32_t>(expected, "targets");
+  const auto losses = stored_values<float>(expected, "losses");
+  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
+  const convert::Adapter trained = convert::open_adapter(kFixtures / "peft/trained", base.model());
+  TrainingRun run(peft_config(expected, trained.config));
+  load_base_and_adapter(run, kFixtures / "peft/initial");
+  train::HostBatch batch = run.runner().make_host_batch();
+  const size_t count = batch.tokens.bytes() / sizeof(int32_t);
+  batch.counted = static_cast<int64_t>(count);
+  ASSERT_EQ(losses.size(), 50u);
+  for (size_t step = 0; step < losses.size(); ++step) {
+    std::copy_n(tokens.data() + step * count, count, batch.tokens.as<int32_t>());
+    std::copy_n(targets.data() + step * count, count, batch.targets.as<int32_t>());
+    const float loss = run.step(batch, static_cast<int>(step) + 1) / static_cast<float>(count);
+    EXPECT_NEAR(loss, losses[step], 1e-5) << "step " << step + 1;
+  }
+  EXPECT_LT(losses.back(), losses.front() - 0.5f);
+  for (const Parameter& parameter : run.parameters()) {
+    if (!parameter.trainable) continue;
+    const std::vector<float> theirs =
+        checkpoint::read_shard(*trained.weights, base.model().vocab_size, parameter);
+    const auto* ours = parameter.main.as<float>();
+    for (size_t i = 0; i < theirs.size(); ++i)
+      ASSERT_NEAR(ours[i], theirs[i], 2e-4) << parameter.name << " " << i;
+  }
+}
+
+config::Config adapter_config_of(const char* form) {
+  const std::string name = form;
+  config::Config config = adapter_config(name.starts_with("gpt") ? Family::gpt : Family::llama);
+  config.training.global_batch_size = 4;
+  config.training.recompute = name.find("full") != name.npos        ? config::Recompute::full
+                              : name.find("selective") != name.npos ? config::Recompute::selective
+                                                                    : config::Recompute::none;
+  config.adapter.dropout = name.find("dropout") != name.npos ? 0.1 : 0.0;
+  if (name.find("some") != name.npos) config.adapter.target = {"q", "v", "up", "o"};
+  if (name.find("fp32") == name.npos) config.precision.dtype = ComputeDType::bf16;
+  for (const auto recipe :
+       {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::rowwise, Fp8Recipe::blockwise}) {
+    if (name.find(config::to_string(recipe)) == name.npos) continue;
+    config.precision.fp8 = Fp8Mode::hybrid;
+    config.precision.fp8_recipe = recipe;
+  }
+  config.optimizer.lr = 1e-2;
+  config::resolve_defaults(config);
+  config::validate(config);
+  return config;
+}
+
+class LoraForms : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LoraForms, TrainOnlyTheAdapter) {
+  TrainingRun run(adapter_config_of(GetParam()));
+  std::map<std::string, std::string> before;
+  for (const Parameter& parameter : run.parameters())
+    before[parameter.name] = bytes_at(parameter.trainable ? parameter.grad : parameter.value);
+  const float first = run.step(1);
+  run.step(2);
+  for (int again = 0; again < 6; ++again) run.step(1 + again % 2);
+  EXPECT_LT(run.step(1), 0.999f * first);
+  size_t adapters = 0;
+  for (const Parameter& parameter : run.parameters()) {
+    EXPECT_EQ(parameter.trainable, is_adapter(parameter.id.part)) << parameter.name;
+    adapters += parameter.trainable;
+    if (parameter.trainable) continue;
+    EXPECT_EQ(bytes_at(parameter.value), before.at(parameter.name)) << parameter.name;
+  }
+  EXPECT_EQ(adapters, run.config().adapter.target.size() == 1 ? 16u : 12u);
+}
+
+TEST_P(LoraForms, BaseIsQuantizedOnce) {
+  const config::Config config = adapter_config_of(GetParam());
+  if (config.precision.fp8 == Fp8Mode::off) GTEST_SKIP() << "nothing is quantized";
+  TrainingRun run(config);
+  run.step(1);
+  run.step(2, true);
+  fp8::ScaleTable& table = run.runner().model().recipe().table();
+  for (int i = 0; i < table.size(); ++i)
+    EXPECT_EQ(table.counters_of(i)->total > 0, table.info(i).role != fp8::OperandRole::weight) << i;
+}
+
+// With one scale per tensor, the base is held in FP8 only: a byte per weight of the linear layers. B is zero at first,
+// so the first loss is that of the same model without an adapter.
+TEST_P(LoraForms, BaseIsHeldInFp8) {
+  const config::Config config = adapter_config_of(GetParam());
+  config::Config whole = config;
+  whole.adapter = {};
+  TrainingRun run(config), all(whole);
+  int64_t linears = 0;
+  bool held = true;
+  for (const Parameter& parameter : run.parameters()) {
+    if (!parameter.linear || parameter.id.role == ParameterRole::output_layer ||
+        has_vocabulary_rows(parameter.id.role))
+      continue;
+    linears += parameter.shape.numel();
+    held = held && !parameter.value;
+  }
+  const bool one_scale =
+      config.precision.fp8 != Fp8Mode::off && (config.precision.fp8_recipe == Fp8Recipe::delayed ||
+                                               config.precision.fp8_recipe == Fp8Recipe::tensorwise);
+  EXPECT_EQ(held, one_scale);
+  if (one_scale) {
+    EXPECT_EQ(run.runner().plan().bytes(MemoryKind::fp8_weights), static_cast<size_t>(linears));
+  }
+  if (config.adapter.dropout == 0.0) {
+    EXPECT_EQ(run.step(1), all.step(1));
+  }
+}
+
+// A checkpoint has the adapter and its moments only; a run that resumes from it has the bits of an uninterrupted one.
+TEST_P(LoraForms, ResumeWithTheSameBits) {
+  const config::Config config = adapter_config_of(GetParam());
+  TemporaryFolder folder;
+  TrainingRun saved(config), resumed(config);
+  saved.step(1), saved.step(2);
+  checkpoint::Saver saver(
+      saved.context(),
+      {.directory = folder.path(), .config = config::to_yaml(config), .base = checkpoint::Base{"base", 7}},
+      saved.runner().training_state());
+  saver.save({2, 8, 2}, {}, true);
+  const checkpoint::Reader reader(folder / checkpoint::step_name(2));
+  EXPECT_EQ(reader.manifest().base, (checkpoint::Base{"base", 7}));
+  for (const Parameter& parameter : saved.parameters()) {
+    EXPECT_EQ(reader.info(parameter.name).has_value(), parameter.trainable) << parameter.name;
+    EXPECT_EQ(reader.info("exp_avg/" + parameter.name).has_value(), parameter.trainable) << parameter.name;
+  }
+  checkpoint::load(resumed.context(), reader, config, resumed.runner().training_state(), {});
+  resumed.runner().optimizer().set_updates(2);
+  resumed.runner().publish_weights();
+  EXPECT_EQ(resumed.step(3), saved.step(3));
+  for (size_t i = 0; i < saved.parameters().size(); ++i)
+    EXPECT_EQ(bytes_at(resumed.parameters()[i].value), bytes_at(saved.parameters()[i].value))
+        << saved.parameters()[i].name;
+  config::Config other = config;
+  other.adapter.rank = 16;
+  TE_EXPECT_CONTAINS(user_error_of([&] { checkpoint::check_same_adapter(reader, other); }),
+                     "was saved with adapter.rank 8, but this config has 16");
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, LoraForms,
+                         ::testing::Values("llama_fp32", "gpt_bf16_dropout", "llama_bf16_some_selective",
+                                           "llama_bf16_full_dropout", "llama_delayed",
+                                           "gpt_delayed_selective", "llama_tensorwise_full",
+                                           "llama_rowwise_dropout", "llama_blockwise_selective"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// The passes compute the same bits whatever is recomputed, dropout included.
+TEST(Lora, RecomputationGivesTheSameBits) {
+  for (const char* recipe : {"bf16", "delayed", "rowwise", "blockwise"}) {
+    std::vector<float> losses;
+    for (const char* recompute : {"none", "selective", "full"}) {
+      TrainingRun run(adapter_config_of(fmt::format("llama_{}_{}_dropout", recipe, recompute).c_str()));
+      run.step(1), run.step(2);
+      losses.push_back(run.step(3));
+      EXPECT_EQ(losses.back(), losses.front()) << recipe << " " << recompute;
+    }
+  }
+}
+
+// A checkpoint becomes a PEFT folder and the same adapter again; base and adapter together are the trained model.
+TEST(Lora, ExportImportAndMerge) {
+  const SafetensorsReader expected(kFixtures / "peft/expected.safetensors");
+  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
+  const convert::Adapter trained = convert::open_adapter(kFixtures / "peft/trained", base.model());
+  const config::Config config = peft_config(expected, trained.config);
+  TrainingRun run(config);
+  load_base_and_adapter(run, kFixtures / "peft/trained");
+  TemporaryFolder folder;
+  checkpoint::Saver saver(run.context(),
+                          {.directory = folder.path(),
+                           .config = config::to_yaml(config),
+                           .base = checkpoint::Base{kPeftBase.string(), base.hash()}},
+                          run.runner().training_state());
+  saver.save({1, 2, 1}, {}, true);
+  // Export: the bits that PEFT wrote.
+  const checkpoint::Reader reader(folder / checkpoint::step_name(1));
+  fs::create_directory(folder / "peft");
+  convert::write_peft(reader, folder / "peft");
+  const SafetensorsReader theirs(kFixtures / "peft/trained/adapter_model.safetensors"),
+      ours(folder / "peft" / "adapter_model.safetensors");
+  ASSERT_EQ(ours.tensors().size(), theirs.tensors().size());
+  for (const SafetensorsTensor& tensor : theirs.tensors())
+    EXPECT_EQ(stored_values<float>(ours, tensor.name.c_str()),
+              stored_values<float>(theirs, tensor.name.c_str()))
+        << tensor.name;
+  EXPECT_EQ(convert::open_adapter(folder / "peft", base.model()).config.scale(), config.adapter.scale());
+  // Merge: a model without adapter, with the logits' loss of the adapted model.
+  const auto merged = convert::open_weights(folder / checkpoint::step_name(1));
+  config::Config plain = config;
+  plain.adapter = {};
+  TrainingRun without(plain);
+  checkpoint::load_weights(without.context(), *merged, plain, without.runner().training_state());
+  without.runner().publish_weights();
+  EXPECT_NEAR(without.step(1), run.step(1), 1e-3);
+}
+
+}  // namespace
+}  // namespace te::testing

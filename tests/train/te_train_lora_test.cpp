@@ -1,0 +1,67 @@
+// te-train with adapters, end to end: base, resuming, and what is refused.
+#include "te_train_testing.h"
+#include "testing/files.h"
+
+namespace te::testing {
+namespace {
+
+Overrides adapter_of(const TrainFolder& folder, const std::string& base) {
+  return {"adapter.type=lora", "adapter.rank=8", "checkpoint.init_from=" + folder.checkpoint(base, 6),
+          "checkpoint.save_every=3"};
+}
+
+TEST(TeTrainLora, ResumesWithTheSameBits) {
+  const TrainFolder folder;
+  for (const Overrides& precision :
+       {Overrides{}, kTinyFp8,
+        kTinyFp8 + Overrides{"precision.fp8_recipe=blockwise", "training.recompute=full"}}) {
+    const std::string name = std::to_string(precision.size());
+    run(folder, "base" + name, precision);
+    const Overrides adapter = precision + adapter_of(folder, "base" + name);
+    run(folder, "whole" + name, adapter);
+    run(folder, "resumed" + name,
+        adapter + Overrides{"checkpoint.resume=" + folder.checkpoint("whole" + name, 3)});
+    EXPECT_EQ(folder.checkpoint_bytes("resumed" + name, 6), folder.checkpoint_bytes("whole" + name, 6))
+        << name;
+    EXPECT_LT(std::filesystem::file_size(folder.checkpoint("whole" + name, 6) + "/model.safetensors"),
+              std::filesystem::file_size(folder.checkpoint("base" + name, 6) + "/model.safetensors"));
+  }
+}
+
+// Each mistake is one line with the key.
+TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
+  const TrainFolder folder;
+  run(folder, "base", {});
+  run(folder, "other", {"training.seed=2"});
+  const Overrides adapter = adapter_of(folder, "base");
+  run(folder, "adapter", adapter);
+  const Overrides resume = {"checkpoint.resume=" + folder.checkpoint("adapter", 3)};
+  int number = 0;
+  const auto refuses = [&](const Overrides& overrides, const std::string& part) {
+    expect_refused(folder.run("refused" + std::to_string(number++), overrides), part);
+  };
+  refuses(adapter + resume + Overrides{"checkpoint.init_from=" + folder.checkpoint("other", 6)},
+          "which is not checkpoint.init_from");
+  refuses(adapter + resume + Overrides{"adapter.rank=16"},
+          "was saved with adapter.rank 8, but this config has 16");
+  refuses(adapter + resume + Overrides{"adapter.type=none"},
+          "was saved with adapter.type lora, but this config has none");
+  refuses(adapter + Overrides{"adapter.target=[q, w]"}, "\"w\" is not a matrix of this model's layers");
+  refuses(adapter + Overrides{"adapter.rank=12"}, "adapter.rank (12) is not a multiple of 8");
+  refuses(adapter + Overrides{"checkpoint.init_from="}, "adapter.type lora needs checkpoint.init_from");
+  refuses(adapter + Overrides{"optimizer.name=muon"}, "optimizer.name muon");
+  refuses(adapter + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble"}, "zero_bubble");
+  refuses(adapter + Overrides{"adapter.dropout=0.1", "parallel.tensor=2"}, "adapter.dropout (0.1)");
+  refuses(adapter + Overrides{"evaluation.every=2", "evaluation.tasks=[hellaswag]", "evaluation.data=x",
+                              "data.tokenizer=bytes"},
+          "evaluation.every (2) is not supported with adapter.type lora");
+  refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("base", 6)}, "is not an adapter");
+  refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("adapter", 3), "adapter.alpha=4.0"},
+          "has rank 8 and alpha 32, but adapter.rank is 8 and adapter.alpha 4");
+  // An adapter stands for its base with it, so it can be the base of another.
+  run(folder, "second", adapter + Overrides{"checkpoint.init_from=" + folder.checkpoint("adapter", 6)});
+  EXPECT_LT(folder.column("second", "loss").front(), folder.column("adapter", "loss").front());
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -260,6 +260,8 @@ void Linear::quantize_weight(const Context& context, bool count) {
   // Without a kept layout, and where passes in both precisions alternate, the operand changes between passes.
   const bool keeps = keeps_rowwise_ && !weight_quantizer_.keeps_high_precision();
   if (keeps && !parameters::ParameterStore::needs_quantization(*weight_)) return;
+  if (weight_->quantize_written)
+    return quantize_written(context);  // only a trace, in which nothing is written
   weight_->quantized_version = weight_->value_version;
   const ProfileLabel label("weights");
   if (weight_->has_bytes) {

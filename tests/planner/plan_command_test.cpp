@@ -52,6 +52,15 @@ TEST_F(PlanCommand, PrintsLayoutsToPaste) {
   TE_EXPECT_CONTAINS(out_, text);
 }
 
+// The base of an adapter is held in FP8 only on one GPU, and zero-bubble schedules are left out.
+TEST_F(PlanCommand, PlansAdapters) {
+  const std::string adapter = "--set adapter.type=lora --set checkpoint.init_from=models/base ";
+  ASSERT_EQ(run("llama7b_fp8.yaml " + adapter + "--plan 1"), 0) << error_;
+  TE_EXPECT_CONTAINS(out_, "predicted for 1 x NVIDIA H200 141GB SXM");
+  ASSERT_EQ(run("llama7b_fp8.yaml " + adapter + "--plan 4"), 0) << error_;
+  EXPECT_EQ(out_.find("zero_bubble"), std::string::npos) << out_;
+}
+
 // Nearly 20,000 valid layouts, which takes minutes in unoptimized builds and with sanitizers.
 TEST_F(PlanCommand, Plans70BOn64GpusInSeconds) {
 #ifdef __SANITIZE_ADDRESS__

@@ -123,8 +123,8 @@ void check_adapter(const Config& c) {
     user_error("adapter.rank ({}) is not a multiple of {}; the nearest is {}", a.rank, kRankMultiple,
                (a.rank + kRankMultiple / 2) / kRankMultiple * kRankMultiple);
   if (c.model.num_moe_experts > 0)
-    user_error("adapter.type {} is not supported with model.num_moe_experts ({}); set it to none", to_string(a.type),
-               c.model.num_moe_experts);
+    user_error("adapter.type {} is not supported with model.num_moe_experts ({}); set it to none",
+               to_string(a.type), c.model.num_moe_experts);
   check_targets(c);
   if (c.checkpoint.init_from.empty())
     user_error(

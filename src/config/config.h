@@ -148,6 +148,9 @@ struct ModelConfig {
   MoeLoadBalancing moe_router_load_balancing_type = MoeLoadBalancing::aux_loss;
   double moe_aux_loss_coeff = 0.0;
   double moe_z_loss_coeff = 0.0;
+  bool moe_router_enable_expert_bias =
+      false;                                  ///< balances experts by a bias of their scores in the selection
+  double moe_router_bias_update_rate = 1e-3;  ///< of the bias, per step
 
   /// Rows of the embedding and the output layer: vocab_size rounded up to make_vocab_size_divisible_by.
   int64_t padded_vocab_size() const;

@@ -11,6 +11,7 @@
 #include "config/recipe_traits.h"
 #include "config/rope_scaling.h"
 #include "config/text.h"
+#include "config/validate_experts.h"
 #include "config/validate_model.h"
 #include "core/error.h"
 
@@ -24,22 +25,6 @@ void check_ranges(const Config& config) {
   }
   Config copy = config;
   for (const Key& key : keys()) check_range(key, copy, key.path);
-}
-
-void check_fp8_dimension(const Config& c, const std::string& what, int64_t size) {
-  Fp8Recipe recipe{};
-  for (const Fp8Recipe used : recipes_of(c.precision, c.model.num_layers))
-    if (traits_of(used).multiple > traits_of(recipe).multiple) recipe = used;
-  const int64_t multiple = traits_of(recipe).multiple;
-  if (size % multiple == 0) return;
-  const int64_t below = size / multiple * multiple;
-  const std::string nearest = below == 0 ? fmt::format("the nearest is {}", multiple)
-                                         : fmt::format("the nearest are {} and {}", below, below + multiple);
-  const std::string user = multiple == traits_of(Fp8Recipe{}).multiple
-                               ? fmt::format("precision.fp8 {}", to_string(c.precision.fp8))
-                               : fmt::format("recipe {}", to_string(recipe));
-  user_error("{} needs GEMM dimensions that are multiples of {}, but {} = {} ({} * {} + {}); {}", user,
-             multiple, what, size, below / multiple, multiple, size - below, nearest);
 }
 
 /// Number of equal token chunks into which the layout divides a microbatch.
@@ -189,23 +174,6 @@ void check_parallel(const Config& c) {
         m.num_layers, p.pipeline, p.virtual_stages, chunks);
   }
   check_pipeline_split(c);
-}
-
-// Features that do not support mixtures of experts.
-void check_experts(const Config& c) {
-  if (c.model.num_moe_experts == 0) return;
-  const auto refuse = [](const std::string& key, const char* remedy) {
-    user_error("{} cannot be combined with model.num_moe_experts: {}", key, remedy);
-  };
-  if (c.precision.fp8 != Fp8Mode::off)
-    refuse(fmt::format("precision.fp8 {}", to_string(c.precision.fp8)),
-           "experts have no FP8 GEMMs; set it to off");
-  if (c.parallel.tensor > 1)
-    refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor), "use data and pipeline parallelism");
-  if (c.parallel.context > 1)
-    refuse(fmt::format("parallel.context ({})", c.parallel.context), "use data and pipeline parallelism");
-  if (c.parallel.schedule == PipelineSchedule::zero_bubble)
-    refuse("parallel.schedule zero_bubble", "weight gradients of experts cannot be deferred; set it to 1f1b");
 }
 
 void check_shard(const Config& c) {

@@ -1,5 +1,8 @@
 #include "config/validate_model.h"
 
+#include "config/precision_overrides.h"
+#include "config/recipe_traits.h"
+#include "config/validate_experts.h"
 #include "config/window_pattern.h"
 #include "core/error.h"
 
@@ -95,52 +98,23 @@ void check_windows(const ModelConfig& m) {
       m.window_pattern, m.num_layers, m.sliding_window);
 }
 
-// Checks the keys of mixtures of experts.
-void check_experts(const ModelConfig& m) {
-  const ModelConfig plain;
-  if (m.num_moe_experts == 0) {
-    const std::pair<const char*, bool> given[] = {
-        {"moe_ffn_hidden_size", m.moe_ffn_hidden_size != 0},
-        {"moe_shared_expert_intermediate_size", m.moe_shared_expert_intermediate_size != 0},
-        {"moe_layer_freq", m.moe_layer_freq != plain.moe_layer_freq},
-        {"first_k_dense", m.first_k_dense != 0},
-        {"moe_router_topk", m.moe_router_topk != plain.moe_router_topk},
-        {"moe_aux_loss_coeff", m.moe_aux_loss_coeff != 0.0},
-        {"moe_z_loss_coeff", m.moe_z_loss_coeff != 0.0}};
-    for (const auto& [key, is_given] : given)
-      if (is_given)
-        user_error("model.{} is for mixtures of experts: set model.num_moe_experts, or leave it out", key);
-    return;
-  }
-  if (m.family != Family::llama)
-    user_error("model.num_moe_experts ({}) is for model.family llama: gpt has no experts", m.num_moe_experts);
-  if (m.add_mlp_bias)
-    user_error("model.add_mlp_bias cannot be combined with model.num_moe_experts: leave it out");
-  if (m.moe_router_topk > m.num_moe_experts)
-    user_error("model.moe_router_topk ({}) is above model.num_moe_experts ({})", m.moe_router_topk,
-               m.num_moe_experts);
-  if (m.first_k_dense >= m.num_layers)
-    user_error(
-        "model.first_k_dense ({}) must be below model.num_layers ({}); leave model.num_moe_experts out "
-        "for a dense model",
-        m.first_k_dense, m.num_layers);
-  const int64_t groups = m.moe_router_num_groups, chosen = m.moe_router_group_topk;
-  if (m.num_moe_experts % groups != 0)
-    user_error("model.num_moe_experts ({}) is not a multiple of model.moe_router_num_groups ({})",
-               m.num_moe_experts, groups);
-  if (chosen > groups || m.moe_router_topk % chosen != 0 ||
-      m.moe_router_topk > chosen * (m.num_moe_experts / groups))
-    user_error(
-        "model.moe_router_group_topk ({}) must be at most moe_router_num_groups ({}), divide "
-        "moe_router_topk ({}) and leave that many experts ({} per group)",
-        chosen, groups, m.moe_router_topk, m.num_moe_experts / groups);
-  if (m.moe_shared_expert_gate && m.moe_shared_expert_intermediate_size == 0)
-    user_error(
-        "model.moe_shared_expert_gate needs a shared expert: set "
-        "model.moe_shared_expert_intermediate_size, or leave it out");
-}
-
 }  // namespace
+
+void check_fp8_dimension(const Config& c, const std::string& what, int64_t size) {
+  Fp8Recipe recipe{};
+  for (const Fp8Recipe used : recipes_of(c.precision, c.model.num_layers))
+    if (traits_of(used).multiple > traits_of(recipe).multiple) recipe = used;
+  const int64_t multiple = traits_of(recipe).multiple;
+  if (size % multiple == 0) return;
+  const int64_t below = size / multiple * multiple;
+  const std::string nearest = below == 0 ? fmt::format("the nearest is {}", multiple)
+                                         : fmt::format("the nearest are {} and {}", below, below + multiple);
+  const std::string user = multiple == traits_of(Fp8Recipe{}).multiple
+                               ? fmt::format("precision.fp8 {}", to_string(c.precision.fp8))
+                               : fmt::format("recipe {}", to_string(recipe));
+  user_error("{} needs GEMM dimensions that are multiples of {}, but {} = {} ({} * {} + {}); {}", user,
+             multiple, what, size, below / multiple, multiple, size - below, nearest);
+}
 
 void check_model(const ModelConfig& m) {
   check_attention(m);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include <spdlog/fmt/fmt.h>
+
 namespace te {
 namespace {
 
@@ -108,10 +110,16 @@ std::string ParameterId::name() const {
 }
 
 std::string LinearId::name() const {
-  return module_name(role_of(kind), kind == LinearKind::output_layer ? kNoLayer : layer);
+  if (expert >= 0) return fmt::format("{}.mlp.experts.{}.{}", layer_name(layer), expert, to_string(kind));
+  const ParameterId weight = parameter(ParameterPart::weight);
+  return module_name(weight.role, weight.layer);
 }
 
 ParameterId LinearId::parameter(ParameterPart part) const {
+  const bool fc1 = kind == LinearKind::fc1;
+  if (expert >= 0) return {fc1 ? ParameterRole::experts_fc1 : ParameterRole::experts_fc2, layer, part};
+  if (expert == kSharedExpert)
+    return {fc1 ? ParameterRole::shared_expert_fc1 : ParameterRole::shared_expert_fc2, layer, part};
   return {role_of(kind), kind == LinearKind::output_layer ? kNoLayer : layer, part};
 }
 

@@ -84,11 +84,17 @@ struct ParameterId {
   bool operator==(const ParameterId&) const = default;
 };
 
+/// Experts of a layer are numbered from 0.
+constexpr int kNoExpert = -1, kSharedExpert = -2;
+
 struct LinearId {
   int layer = 0;  ///< of the output layer: the number of layers
   LinearKind kind = LinearKind::qkv;
+  int expert = kNoExpert;  ///< of fc1 and fc2 in a mixture of experts
 
-  std::string name() const;  ///< "layers.3.mlp.linear_fc1"
+  /// "layers.3.mlp.linear_fc1", "layers.3.mlp.experts.5.linear_fc1", "layers.3.mlp.shared_experts.linear_fc1"
+  std::string name() const;
+  /// One parameter has the weights of all experts of a layer.
   ParameterId parameter(ParameterPart part) const;
   auto operator<=>(const LinearId&) const = default;
 };

@@ -19,6 +19,7 @@
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
+#include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
 #include "kernels/muon/muon.h"
 #include "kernels/norm/norm.h"
@@ -318,6 +319,17 @@ OpCost cost_of(const ExpertActivationBackward& args) {
   return moves({args.x, args.source, args.dy, args.dx});
 }
 
+/// Scales that are not given need the values twice.
+OpCost cost_of(const QuantizeExperts& args) {
+  OpCost cost = moves({args.x, args.out.rowwise, args.out.columnwise});
+  if (args.out.requantize.state != nullptr) cost.bytes += tensor_bytes(args.x);
+  return cost;
+}
+
+OpCost cost_of(const CountQuantizedExperts& args) {
+  return moves({args.x, args.rowwise ? args.rowwise : args.columnwise});
+}
+
 /// Only the device knows how many rows are used: at most all of them.
 OpCost cost_of(const GroupedGemm& args) {
   OpCost cost = moves({args.a.values, args.b.values, args.out});
@@ -356,9 +368,10 @@ OpCost op_cost(const std::any& args) {
                   GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
                   QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, Rope, ZeroGranules>(args, cost) ||
-      found_among<ExpertActivation, ExpertActivationBackward, ExpertGateBackward, ExpertRows, GroupedGemm,
-                  GroupedWgrad, Permute, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward,
-                  RouterGemm, RouterStatistics, Unpermute>(args, cost);
+      found_among<CountQuantizedExperts, ExpertActivation, ExpertActivationBackward, ExpertGateBackward,
+                  ExpertRows, GroupedGemm, GroupedWgrad, Permute, QuantizeExperts, RouterBackward,
+                  RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm, RouterStatistics, Unpermute>(
+          args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

@@ -38,8 +38,11 @@ struct Operand {
   Tensor high_precision;  ///< [rows, cols] bf16 or fp32; empty if only FP8 is kept, or if the producer has it
   kernels::Matrix rowwise;     ///< [rows, cols] quantized, with its scales
   kernels::Matrix columnwise;  ///< [cols, rows]: the layout for GEMMs that contract over the rows
-  Tensor scale;                ///< fp32 [1]: scale of both layouts, kept for recomputation; or empty
+  Tensor scale;                ///< fp32 [1 or experts]: of both layouts, kept for recomputation; or empty
   bool is_shard = false;       ///< other tensor-parallel ranks have the other rows; all share one scale
+  /// i32 [experts + 1], for an operand of experts: the first row of each and the end (kernels/moe/permute.h). Empty:
+  /// all have the same number of rows.
+  Tensor offsets;
 
   /// The same with fewer rows in the same memory; its layouts and their scales are dense.
   Operand first_rows(int64_t rows) const {
@@ -47,7 +50,8 @@ struct Operand {
     if (high_precision) part.high_precision = high_precision.slice_rows(0, rows);
     const auto resized = [](kernels::Matrix matrix, int64_t layout_rows, int64_t layout_cols) {
       matrix.values.shape = {layout_rows, layout_cols};
-      matrix.scales.shape = kernels::scale_shape(matrix.layout, layout_rows, layout_cols);
+      if (matrix.layout != kernels::ScaleLayout::tensor)
+        matrix.scales.shape = kernels::scale_shape(matrix.layout, layout_rows, layout_cols);
       return matrix;
     };
     if (rowwise) part.rowwise = resized(rowwise, rows, rowwise.cols());

@@ -1,9 +1,11 @@
 #include "fp8/quantizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "fp8/recipe.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/moe/quantize_experts.h"
 #include "kernels/quantize/quantize.h"
 
 namespace te::fp8 {
@@ -29,8 +31,8 @@ bool Quantizer::observed() const {
 
 // Producers write either FP8 or high precision.
 bool Quantizer::producers_quantize() const {
-  return layouts_.transposes() && !recipe_->calibrating_ && !observed() && !recipe_->high_precision_ &&
-         !recipe_->single_amax_buffer_;
+  return layouts_.transposes() && experts_ == 0 && !recipe_->calibrating_ && !observed() &&
+         !recipe_->high_precision_ && !recipe_->single_amax_buffer_;
 }
 
 // Calibration passes use current scales, too.
@@ -68,10 +70,12 @@ void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandM
     plan.add({operand, matrix.values}, memory.name + suffix, memory.values, layouts_.values, shape,
              {memory.tag / layout, lifetime});
   };
+  const int64_t scales_of_tensors = std::max(experts_, 1);
   const auto scales = [&](kernels::Matrix& matrix, const char* suffix, int64_t rows, int64_t cols) {
     if (layouts_.scales == kernels::ScaleLayout::none) return;
-    plan.add({operand, matrix.scales}, memory.name + suffix, memory.scales, DType::f32,
-             kernels::scale_shape(layouts_.scales, rows, cols));
+    plan.add(
+        {operand, matrix.scales}, memory.name + suffix, memory.scales, DType::f32,
+        layouts_.one_scale() ? Shape{scales_of_tensors} : kernels::scale_shape(layouts_.scales, rows, cols));
   };
   if (rowwise && memory.has_rowwise)
     values(operand.rowwise, ".rowwise", {memory.rows, memory.cols}, Layout::rowwise, memory.rowwise);
@@ -84,7 +88,8 @@ void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandM
   else if (columnwise)
     scales(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
   if (memory.keeps_scale && layouts_.one_scale())
-    plan.add({operand, operand.scale}, memory.name + ".scale", memory.scales, DType::f32, {1});
+    plan.add({operand, operand.scale}, memory.name + ".scale", memory.scales, DType::f32,
+             {scales_of_tensors});
   if (rowwise) operand.rowwise.layout = layouts_.scales;
   if (columnwise) operand.columnwise.layout = layouts_.scales;
 }
@@ -110,13 +115,13 @@ ReadyOperand Quantizer::complete(const Context& context, Operand operand, const 
     return ready;
   }
   TE_CHECK(produced.high_precision, "an operand is completed that its producer has not written");
-  const bool records = observed() && mode.record_amax;
+  const bool records = observed() && mode.record_amax && observer_index_ >= 0;
   if (observed()) mode.record_amax = mode.count = false;
   mode = mode_of(operand, mode);
   operand.high_precision = produced.high_precision;
   const bool nothing_left = !mode.rowwise && !operand.columnwise && !mode.record_amax;
   if (!quantized || nothing_left)
-    bypass(context, produced.high_precision, mode, missing);
+    bypass(context, operand, mode, missing);
   else if (!mode.rowwise && operand.columnwise)
     quantize_layout(context, operand, &Operand::columnwise, mode, missing);
   else
@@ -214,6 +219,7 @@ kernels::Fp8Output Quantizer::output_of(const Operand& operand, QuantizeMode mod
 // Quantizes operand.high_precision to its layouts and adds its column sums, if requested.
 void Quantizer::quantize(const Context& context, const Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) const {
+  if (experts_ > 0) return quantize_experts(context, operand, mode);
   if (layouts_.one_scale()) {
     if (recipe_->single_amax_buffer_ && quantize_small(context, operand, mode)) return;
     return kernels::quantize(context, {.x = operand.high_precision,
@@ -231,6 +237,30 @@ void Quantizer::quantize(const Context& context, const Operand& operand, Quantiz
                            .counters = mode.count ? recipe_->table_.counters_of(index_) : nullptr},
                 .operand = recipe_->table_.info(index_)});
   if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
+}
+
+// Groups of values that share a scale lie within an expert, because its rows start and end at multiples of the group's
+// size (MoeFeedForward), so only the statistics depend on the experts.
+void Quantizer::quantize_experts(const Context& context, const Operand& operand, QuantizeMode mode) const {
+  const Tensor& x = operand.high_precision;
+  if (layouts_.one_scale())
+    return kernels::quantize_experts(
+        context, {.x = x, .offsets = operand.offsets, .experts = experts_, .out = output_of(operand, mode)});
+  const kernels::Matrix columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{};
+  scaling_->quantize(context, {.x = x,
+                               .rowwise = operand.rowwise,
+                               .columnwise = columnwise,
+                               .power_of_two = scaling_->power_of_two(),
+                               .margin = recipe_->margin_of(index_)});
+  if (!mode.count) return;
+  kernels::count_quantized_experts(
+      context, {.x = x,
+                .offsets = operand.offsets,
+                .experts = experts_,
+                .rowwise = operand.rowwise.values,
+                .columnwise = columnwise.values,
+                .amax = mode.record_amax ? recipe_->table_.amax_of(index_).as<float>() : nullptr,
+                .counters = recipe_->table_.counters_of(index_)});
 }
 
 // The other layout may have no valid memory at this time.
@@ -261,12 +291,17 @@ bool Quantizer::quantize_small(const Context& context, const Operand& operand, Q
 
 // In high precision a history still records the amaxes. The column sums are computed by the same kernel as with the
 // recipe `off`, for the same bits.
-void Quantizer::bypass(const Context& context, const Tensor& values, QuantizeMode mode,
+void Quantizer::bypass(const Context& context, const Operand& operand, QuantizeMode mode,
                        const ColumnSums& sums) const {
+  const Tensor& values = operand.high_precision;
   if (mode.record_amax && scaling_ != nullptr && scaling_->history_len() > 0) {
     kernels::Fp8Output out;
     out.amax = recipe_->table_.amax_of(index_).as<float>();
-    kernels::quantize(context, {.x = values, .out = out});
+    if (experts_ > 0)
+      kernels::quantize_experts(context,
+                                {.x = values, .offsets = operand.offsets, .experts = experts_, .out = out});
+    else
+      kernels::quantize(context, {.x = values, .out = out});
   }
   if (sums.into) kernels::bias_gradient(context, values, sums.into, sums.scratch);
 }

@@ -41,7 +41,8 @@ struct OperandMemory {
   bool has_rowwise = true;   ///< false: the caller provides the memory of the row-wise values
 };
 
-/// Cheap to copy.
+/// Cheap to copy. The quantizer of the experts of a layer (Recipe::quantizer) has a row of the state per expert; a tensor
+/// with their operands, one after another, has one scale per expert instead of one.
 class Quantizer {
  public:
   Quantizer() = default;
@@ -97,13 +98,16 @@ class Quantizer {
   void quantize_layout(const Context& context, Operand operand, kernels::Matrix Operand::*layout,
                        QuantizeMode mode, const ColumnSums& sums) const;
   bool quantize_small(const Context& context, const Operand& operand, QuantizeMode mode) const;
-  void bypass(const Context& context, const Tensor& values, QuantizeMode mode, const ColumnSums& sums) const;
+  void quantize_experts(const Context& context, const Operand& operand, QuantizeMode mode) const;
+  void bypass(const Context& context, const Operand& operand, QuantizeMode mode,
+              const ColumnSums& sums) const;
 
   Recipe* recipe_ = nullptr;
   const Scaling* scaling_ = nullptr;  ///< null: neither quantized nor calibrated, as with index_ = -1
-  int index_ = -1;                    ///< row of the ScaleTable
+  int index_ = -1;                    ///< row of the ScaleTable; of experts the first row
+  int experts_ = 0;                   ///< 0: not of experts
   OperandLayouts layouts_;
-  int observer_index_ = -1;  ///< index in the observer
+  int observer_index_ = -1;  ///< index in the observer; -1: not observed, as experts
 };
 
 }  // namespace te::fp8

@@ -37,7 +37,8 @@ const Scaling& Recipe::scaling_of(config::Fp8Recipe recipe) {
   return *scaling;
 }
 
-Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup group, bool trained) {
+Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup group, bool trained,
+                            int experts) {
   // A calibrating run records the operands that an FP8 run would quantize.
   const config::LinearPrecision linear =
       config::linear_precision(config::as_quantized(precision_), id, num_layers_);
@@ -48,11 +49,14 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup 
   if (layouts.quantized() && (quantizes() || precision_.fp8_calibrate)) {
     quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
     quantizer.index_ = table_.add(info);
+    for (int e = 1; e < experts; ++e) table_.add({{id.layer, id.kind, e}, role, layouts.format, group});
     layouts.scales = quantizer.scaling_->layout(role);
     layouts.values = quantizer.scaling_->emulated() ? config::dtype_of(precision_.dtype) : layouts.format;
     if (dtype_size(layouts.values) > dtype_size(widest_values_)) widest_values_ = layouts.values;
   }
+  quantizer.experts_ = experts;
   if (quantizes()) quantizer.layouts_ = layouts;
+  if (experts > 0) return quantizer;
   quantizer.observer_index_ =
       observer_.add_operand({.info = info,
                              .recipe = linear.recipe,

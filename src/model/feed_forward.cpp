@@ -9,7 +9,8 @@ std::unique_ptr<FeedForward> make_feed_forward(const std::string& layer_name, in
                                                const LayerConfig& config,
                                                parameters::ParameterStore& parameters, Recipe& recipe,
                                                parallel::TensorParallel& tensor) {
-  if (config.model.num_moe_experts > 0) return std::make_unique<MoeFeedForward>(index, config, parameters);
+  if (config.model.num_moe_experts > 0)
+    return std::make_unique<MoeFeedForward>(index, config, parameters, recipe, tensor);
   return std::make_unique<Mlp>(layer_name, index, config, parameters, recipe, tensor);
 }
 

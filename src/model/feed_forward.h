@@ -61,6 +61,10 @@ class FeedForward {
 
   /// Before training passes: memory of the layer's statistics. Only mixtures of experts have them.
   virtual void bind_routing(const RoutingStatistics& /*statistics*/) {}
+  /// Once per step, after its passes and before the optimizer's update: changes the master values of the router's bias
+  /// by the statistics' counts, which are those of the global batch. *skip != 0 (device): no change.
+  virtual void update_router_bias(const Context& /*context*/, const parameters::ParameterStore& /*store*/,
+                                  const int32_t* /*skip*/) const {}
 
   // --- passes ---
   virtual void quantize_weights(const Context& context, bool count) = 0;

@@ -14,7 +14,7 @@ using fp8::OperandRole;
 Linear::Linear(Spec spec, parameters::Parameter* weight, Recipe& recipe, parallel::TensorParallel& tensor)
     : spec_(std::move(spec)), tensor_(tensor), weight_(weight) {
   const auto quantizer = [&](OperandRole role) {
-    return recipe.quantizer(spec_.id, role, weight_->group, weight_->trainable);
+    return recipe.quantizer(spec_.id, role, weight_->group, weight_->trainable, spec_.experts);
   };
   input_quantizer_ = quantizer(OperandRole::input);
   weight_quantizer_ = quantizer(OperandRole::weight);
@@ -31,7 +31,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
                              .decay = true,
                              .matrices = spec.matrices}),
              recipe, tensor) {
-  weight_->quantized = weight_quantizer_.layouts().transposes();
+  weight_->quantized = spec_.experts == 0 && weight_quantizer_.layouts().transposes();
   if (spec_.bias)
     bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                             .shard = spec_.bias_shard,
@@ -64,7 +64,7 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   if (adapter_) adapter_->plan(plan, use.dims, use.tag / Buffer::adapter, forward | backward, training);
   if (!weight_->has_value && !gathered)
     plan.add({weight_operand_, weight_operand_.high_precision}, spec_.name + ".weight.high_precision",
-             MemoryKind::scratch, DType::bf16, {out(), in()},
+             MemoryKind::scratch, DType::bf16, weight_->shape,
              {use.tag / Buffer::weight / Buffer::high_precision, forward});
   if (!weight_->has_value && !weight_->trainable && !gathered) {
     weight_->written = &weight_operand_.high_precision;
@@ -72,7 +72,7 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   }
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
-                          .rows = out(),
+                          .rows = weight_->shape[0],
                           .cols = in(),
                           .values = MemoryKind::fp8_weights,
                           .scales = MemoryKind::fp8_state,
@@ -104,13 +104,13 @@ void Linear::plan_operand(MemoryPlan& plan, Planned<Operand>& input, const Linea
     const bool quantized_wgrad =
         input_quantizer_.layouts().columnwise && !input_quantizer_.keeps_high_precision();
     plan.add({input, input.high_precision}, name, MemoryKind::activations, use.dims.dtype,
-             {use.dims.tokens, in()},
+             {use.row_count(), in()},
              {use.tag / Buffer::input / Buffer::high_precision,
               quantized_wgrad || !keeps_input() ? use.input_life() : use.saved_life()});
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
-                         .rows = use.dims.tokens,
+                         .rows = use.row_count(),
                          .cols = in(),
                          .tag = use.tag / Buffer::input,
                          .rowwise = use.input_life(),
@@ -126,12 +126,12 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Planned<Operand>& grad, const L
       grad_quantizer_.layouts().columnwise && !grad_quantizer_.keeps_high_precision();
   if (high_precision || (deferred && !quantized_wgrad)) {
     plan.add({grad, grad.high_precision}, name, MemoryKind::activations, use.dims.dtype,
-             {use.dims.tokens, out()},
+             {use.row_count(), out()},
              {use.tag / Buffer::grad_output / Buffer::high_precision, quantized_wgrad ? use.grad : wgrad});
   }
   grad_quantizer_.plan(plan, grad,
                        {.name = name,
-                        .rows = use.dims.tokens,
+                        .rows = use.row_count(),
                         .cols = out(),
                         .tag = use.tag / Buffer::grad_output,
                         .rowwise = use.grad,

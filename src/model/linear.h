@@ -6,6 +6,7 @@
 // wgrad.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -63,7 +64,9 @@ struct LinearUse {
   Lifetime grad;  ///< of dy
   Step backward;
   config::Fp8KeptWeights weights = config::Fp8KeptWeights::both;
+  int64_t rows = 0;  ///< of x and dy, if not one per token
 
+  int64_t row_count() const { return rows > 0 ? rows : dims.tokens; }
   /// Lifetime of the parts of x that are not saved for the backward pass.
   Lifetime input_life() const;
   /// Lifetime of the parts of x that the backward pass reads; empty: not scratch.
@@ -77,6 +80,7 @@ class Linear {
     std::string name = id.name();
     parameters::ParameterShard weight;  ///< of [out, in]
     std::vector<int64_t> matrices{};    ///< as in ParameterSpec
+    int experts = 0;                    ///< number of experts whose weights are stacked in W, or 0
     bool bias = false;
     parameters::ParameterShard bias_shard;  ///< of [out]
     parameters::Sharing bias_sharing = parameters::Sharing::sharded;
@@ -130,7 +134,7 @@ class Linear {
   parameters::Parameter* weight() const { return weight_; }
   parameters::Parameter* bias() const { return bias_; }
   int64_t in() const { return weight_->shape[1]; }
-  int64_t out() const { return weight_->shape[0]; }
+  int64_t out() const { return weight_->shape[0] / std::max(spec_.experts, 1); }  ///< of each expert
 
  protected:
   enum class Buffer : uint8_t { weight, input, grad_output, high_precision, column_sums, adapter };

@@ -210,6 +210,14 @@ void ModelStage::reset_routing(const Context& context) const {
   context.zero(routing_sums_);
 }
 
+void ModelStage::update_router_bias(const Context& context, const int32_t* skip) const {
+  if (!routing_counts_ || !config_.model.moe_router_enable_expert_bias) return;
+  if (groups_->data().size() > 1)
+    groups_->data().all_reduce(context, routing_counts_, parallel::ReduceOp::sum);
+  for (const TransformerLayer& layer : stack_.layers)
+    layer.update_router_bias(context, stack_.parameters, skip);
+}
+
 // --- weights -----------------------------------------------------------------------------------------------
 
 void ModelStage::initialize(const Context& context, uint64_t seed) {

@@ -107,6 +107,9 @@ class ModelStage {
   /// Statistics of all layers of the model since then: i32 [layers, experts] and fp32 [layers, kRouterSums], zero for
   /// layers of other stages and without experts. Empty without experts.
   RoutingStatistics routing() const { return {routing_counts_, routing_sums_}; }
+  /// After the passes of a step: balances experts by their bias (model.moe_router_enable_expert_bias). The counts of
+  /// routing() become those of the global batch. *skip != 0 (device): no change of the bias.
+  void update_router_bias(const Context& context, const int32_t* skip) const;
   fp8::Recipe& recipe() { return *recipe_; }
   const Dimensions& dims() const { return stack_.config.dims; }
   const ContextParallel& context_ranks() const { return context_ranks_; }

@@ -5,8 +5,10 @@
 //     + gate(x) * shared_fc2(activation(shared_fc1(x)))                   optional, the gate too
 //
 // Tokens are copied to rows that are ordered by experts (kernels/moe/permute.h), so that a GEMM of all experts is one
-// grouped GEMM. A layer saves the input and the output of fc1; the permuted input is copied again in the backward
-// pass, which is cheaper than the memory of topk copies of each token.
+// grouped GEMM (model/expert_linear.h). A layer saves the input and the output of fc1; the permuted input is copied, and
+// for FP8 quantized, again in the backward pass, which is cheaper than the memory of topk copies of each token.
+//
+// The router and the gate run in FP32 in every precision (kernels/moe/router.h).
 //
 // The weights of a layer's experts are one parameter each, [experts * out, in]: a range of experts is a range of rows,
 // so checkpoints can be resharded by experts like column-parallel linears by outputs.
@@ -14,19 +16,19 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/activation/activation.h"
 #include "kernels/moe/router.h"
+#include "model/expert_linear.h"
 #include "model/feed_forward.h"
 
 namespace te::model {
 
-/// Row ranges of the experts start at multiples of this, the contraction of an FP8 GEMM in wgrad.
-constexpr int64_t kExpertAlignment = 16;
-
 class MoeFeedForward final : public FeedForward {
  public:
-  MoeFeedForward(int layer, const LayerConfig& config, parameters::ParameterStore& parameters);
+  MoeFeedForward(int layer, const LayerConfig& config, parameters::ParameterStore& parameters, Recipe& recipe,
+                 parallel::TensorParallel& tensor);
 
   /// Tensors of a microbatch. Those without "scratch" are saved for the backward pass.
   struct Activations final : FeedForward::Activations {
@@ -35,13 +37,19 @@ class MoeFeedForward final : public FeedForward {
     PlannedTensor offsets, row_of, source;         ///< of the rows, kernels/moe/permute.h
     PlannedTensor score_grad;                      ///< [sequences, experts]
     PlannedTensor counts, score_sums, token_sums;  ///< scratch: statistics of the router
-    PlannedTensor rows;                            ///< scratch [rows, hidden]: permuted input
-    PlannedTensor fc1_out, act;                    ///< [rows, fc1], [rows, ffn]
+    Planned<Operand> fc1_input, fc2_input;         ///< [rows, hidden] scratch, [rows, ffn]
+    ReadyOperand fc2_ready;                        ///< fc2_input, for wgrad
+    PlannedTensor fc1_out;                         ///< [rows, fc1]
     PlannedTensor fc2_out;                         ///< scratch [rows, hidden]
     PlannedTensor gate;                            ///< [tokens, 1] fp32: logits of the shared expert's gate
-    PlannedTensor shared_fc1_out, shared_act, shared_out;  ///< [tokens, ...]
+    Planned<Operand> shared_fc1_input, shared_fc2_input;  ///< [tokens, hidden], [tokens, shared ffn]
+    ReadyOperand shared_fc1_ready, shared_fc2_ready;
+    PlannedTensor shared_fc1_out, shared_out;  ///< [tokens, ...]
   };
-  struct Gradients final : FeedForward::Gradients {};
+  struct Gradients final : FeedForward::Gradients {
+    /// Of the outputs of the linears. Values of fc1 and shared_fc1 use the memory of their outputs.
+    Planned<Operand> fc1, fc2, shared_fc1, shared_fc2;
+  };
 
   std::unique_ptr<FeedForward::Activations> make_activations() const override {
     return std::make_unique<Activations>();
@@ -49,18 +57,22 @@ class MoeFeedForward final : public FeedForward {
   std::unique_ptr<FeedForward::Gradients> make_gradients() const override {
     return std::make_unique<Gradients>();
   }
-  void plan_weights(MemoryPlan&, bool) override {}
+  void plan_weights(MemoryPlan& plan, bool training) override;
   void plan_scratch(MemoryPlan& plan) override;
   void plan_activations(MemoryPlan& plan, FeedForward::Activations& activations) const override;
   void plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool deferred) const override;
   void plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const override;
   std::unique_ptr<FeedForward::Activations> first_rows(const FeedForward::Activations& activations,
                                                        const Tensor& input, int64_t rows) const override;
-  int64_t max_input_width() const override { return 0; }  // no quantized inputs
-  void share_input_layouts(FeedForward::Activations&, const Tensor&, const Tensor&) const override {}
+  /// Of the shared expert; the other inputs have more rows than tokens and memory of their own.
+  int64_t max_input_width() const override;
+  void share_input_layouts(FeedForward::Activations& activations, const Tensor& values,
+                           const Tensor& scales) const override;
   void bind_routing(const RoutingStatistics& statistics) override { statistics_ = statistics; }
+  void update_router_bias(const Context& context, const parameters::ParameterStore& store,
+                          const int32_t* skip) const override;
 
-  void quantize_weights(const Context&, bool) override {}
+  void quantize_weights(const Context& context, bool count) override;
   OperandRequest input_request(FeedForward::Activations& activations, const Pass&) override {
     return {.high_precision = static_cast<Activations&>(activations).input};
   }
@@ -84,15 +96,15 @@ class MoeFeedForward final : public FeedForward {
     counts,
     score_sums,
     token_sums,
-    rows,
+    fc1,
+    fc2,
     fc1_out,
-    act,
     fc2_out,
     gate,
+    shared_fc1,
+    shared_fc2,
     shared_fc1_out,
-    shared_act,
     shared_out,
-    d_rows,
     d_act,
     shared_d_act,
     d_input_rows,
@@ -100,34 +112,46 @@ class MoeFeedForward final : public FeedForward {
     d_logits,
     d_gate
   };
-  /// Lifetimes of the tensors that inference needs, too.
-  struct Life {
-    Lifetime saved_act, saved, routing, shared_out;
+  void add_tensors(MemoryPlan& plan, Activations& a, int64_t tokens, MemoryKind kind, Lifetime saved,
+                   Lifetime shared_out) const;
+  LinearUse fc1_use(Buffer tag) const;
+  LinearUse fc2_use(Buffer tag) const;
+  /// A linear layer of the experts or the shared expert with the memory that its passes use.
+  struct Use {
+    ExpertLinear* linear;
+    LinearUse use;
+    Planned<Operand> Activations::*input;
+    Planned<Operand> Gradients::*grad;
   };
-  void add_tensors(MemoryPlan& plan, Activations& a, int64_t tokens, const std::string& prefix,
-                   MemoryKind kind, const Life& life) const;
+  std::vector<Use> uses() const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   void run_activation(const Context& context, const Activations& a) const;
-  void shared_backward(const Context& context, const Tensor& dy, Activations& a) const;
+  void permute_input(const Context& context, const Activations& a) const;
+  void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
+                       const Pass& pass) const;
+  void activation_backward(const Context& context, const Activations& a) const;
   void router_backward(const Context& context, const Activations& a, const Tensor& dx,
                        const Pass& pass) const;
   int64_t rows_of(int64_t tokens) const;
-  bool has_shared() const { return shared_ffn_ > 0; }
+  int64_t halves() const { return kernels::is_gated(kind_) ? 2 : 1; }
+  bool has_shared() const { return shared_fc1_ != nullptr; }
 
   std::string name_;
   Dimensions dims_;
   config::Recompute recompute_;
+  config::Fp8KeptWeights kept_weights_;
   int64_t experts_, ffn_, shared_ffn_;
   kernels::RouterRule rule_;
   kernels::BalanceScope scope_;
   float balance_coefficient_, z_coefficient_;
   kernels::ActivationKind kind_;
   float clamp_;
-  parameters::Parameter *router_, *fc1_, *fc2_;
-  parameters::Parameter *gate_ = nullptr, *shared_fc1_ = nullptr, *shared_fc2_ = nullptr;
+  parameters::Parameter *router_, *gate_ = nullptr;
+  parameters::Parameter* bias_ = nullptr;  ///< of the selection; its gradient is zero
+  float bias_rate_;
+  std::unique_ptr<ExpertLinear> fc1_, fc2_, shared_fc1_, shared_fc2_;
   RoutingStatistics statistics_;
   // Scratch of the backward pass:
-  PlannedTensor d_rows_;                ///< [rows, hidden]: permuted dy
   PlannedTensor d_act_, shared_d_act_;  ///< [rows, ffn], [tokens, shared ffn]
   PlannedTensor d_input_rows_;          ///< [rows, hidden]
   PlannedTensor d_probs_, d_logits_;    ///< [tokens, topk], [tokens, experts] fp32

@@ -101,6 +101,10 @@ class TransformerLayer {
     };
     feed_forward_->bind_routing({row(all.counts), row(all.sums)});
   }
+  void update_router_bias(const Context& context, const parameters::ParameterStore& store,
+                          const int32_t* skip) const {
+    feed_forward_->update_router_bias(context, store, skip);
+  }
   const FeedForward& feed_forward() const { return *feed_forward_; }
   /// The operations between linear_qkv and linear_proj: from activations.attention.qkv to proj_input.high_precision.
   void attend(const Context& context, LayerActivations& activations, const Pass& pass) const {

@@ -169,6 +169,7 @@ void Optimizer::step(const Context& context, float lr, float largest_loss_sum, f
 #ifndef NDEBUG
   comm::check_replicas(context, parameters_, groups_);
 #endif
+  if (before_update_) before_update_(context, skip_flag());
   for (size_t run = 0; run < adamw_runs_.size(); ++run) update(context, run, lr);
   muon_.update(context, {.momentum = exp_avg.values,
                          .lr = lr,

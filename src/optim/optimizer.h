@@ -14,7 +14,9 @@
 // device memory in each step (state_ring.h). AdamW computes the same as without offload.
 #pragma once
 
+#include <functional>
 #include <limits>
+#include <utility>
 #include "comm/gradient_reducer.h"
 #include "comm/parameter_gatherer.h"
 #include "config/config.h"
@@ -61,6 +63,10 @@ class Optimizer {
   void plan(MemoryPlan& plan, Lifetime update = {});
   /// After the plan's memory is allocated.
   void bind(const Context& context);
+  /// Called in every step between the gradient norm and the updates, with the device flag of a skipped step.
+  void set_before_update(std::function<void(const Context&, const int32_t* skip)> work) {
+    before_update_ = std::move(work);
+  }
   /// Starts a step: resets the gradients and zeroes the loss sum. InternalError while gradients are being reduced.
   void begin_step(const Context& context);
   /// With optimizer.offload: starts to fetch state, overlapped with the passes. Optional, before step().
@@ -134,6 +140,7 @@ class Optimizer {
   PlannedTensor status_;          ///< u8 [sizeof(StepStatus)]
   PlannedTensor scratch_;         ///< for the gradient norm
   HostBuffer host_status_;
+  std::function<void(const Context&, const int32_t*)> before_update_;
 };
 
 }  // namespace te::optim

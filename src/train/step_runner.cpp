@@ -38,6 +38,8 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
            "the context's options are not those of the config");
   if (config::mixes_precisions(config)) model_.recipe().keep_high_precision();
+  optimizer_.set_before_update(
+      [this](const Context& on, const int32_t* skip) { model_.update_router_bias(on, skip); });
   model::StageSlots slots = pipeline_.slots();
   slots.data_parallel = options;
   model_.plan(plan_, context_, slots);

@@ -4,15 +4,6 @@
 namespace te::config {
 namespace {
 
-/// Expects that the overrides are rejected with a message that contains all `pieces` and ends with the origins of its
-/// keys.
-void expect_rejected(const std::vector<std::string>& overrides, const std::vector<std::string>& pieces) {
-  const std::string message = override_complaint(overrides);
-  for (const std::string& piece : pieces) EXPECT_NE(message.find(piece), std::string::npos) << message;
-  EXPECT_NE(message.find(": --set", message.rfind('(')), std::string::npos) << message;
-  EXPECT_EQ(message.back(), ')') << message;
-}
-
 TEST(Validate, AcceptsTheSmallConfigOnEveryDevice) {
   small();
   small({"training.device=cuda"});
@@ -47,32 +38,6 @@ TEST(Defaults, FollowASingleGivenKey) {
             PipelineSchedule::interleaved);
   EXPECT_EQ(small({stages, layers, "parallel.schedule=interleaved"}).parallel.virtual_stages, 2);
   EXPECT_EQ(small({stages, layers, "parallel.schedule=zero_bubble"}).parallel.virtual_stages, 1);
-}
-
-TEST(Validate, Experts) {
-  const std::vector<std::string> experts = {"model.num_moe_experts=8", "model.ffn_hidden_size=32"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), experts.begin(), experts.end());
-    return more;
-  };
-  EXPECT_EQ(small(experts).model.moe_ffn_hidden_size, 32);
-  EXPECT_EQ(small(with({"model.moe_ffn_hidden_size=16"})).model.moe_ffn_hidden_size, 16);
-  expect_rejected(with({"model.moe_router_topk=9"}),
-                  {"model.moe_router_topk (9) is above model.num_moe_experts (8)"});
-  expect_rejected(with({"model.first_k_dense=100"}),
-                  {"model.first_k_dense (100) must be below model.num_layers"});
-  expect_rejected(with({"model.moe_router_num_groups=3"}),
-                  {"not a multiple of model.moe_router_num_groups (3)"});
-  expect_rejected(with({"model.moe_router_num_groups=4", "model.moe_router_group_topk=5"}),
-                  {"model.moe_router_group_topk (5) must be at most moe_router_num_groups (4)"});
-  expect_rejected(with({"model.moe_shared_expert_gate=true"}), {"needs a shared expert"});
-  expect_rejected(with({"model.add_mlp_bias=true"}), {"cannot be combined with model.num_moe_experts"});
-  expect_rejected({"model.moe_aux_loss_coeff=0.1"}, {"set model.num_moe_experts"});
-  expect_rejected(with({"precision.fp8=hybrid"}), {"precision.fp8 hybrid cannot be combined with"});
-  expect_rejected(with({"parallel.tensor=2"}), {"parallel.tensor (2) cannot be combined with"});
-  expect_rejected(with({"parallel.context=2"}), {"parallel.context (2) cannot be combined with"});
-  expect_rejected(with({"parallel.pipeline=2", "parallel.schedule=zero_bubble"}),
-                  {"zero_bubble cannot be combined"});
 }
 
 TEST(Validate, Heads) {

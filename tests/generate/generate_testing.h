@@ -132,8 +132,8 @@ inline std::vector<ModelVariant> model_variants() {
          m.parallel_residual = true, m.activation = config::Activation::gelu_exact;
        }},
       {"experts", Family::llama, [](ModelConfig& m) {
-         set_experts(m);
-         m.moe_ffn_hidden_size = 48, m.moe_shared_expert_intermediate_size = 32;  // multiples of 16, for FP8
+         set_fp8_experts(m);
+         m.init_method_std = 0.1;  // the hidden size is four times that of the others
        }}};
 }
 

@@ -135,12 +135,18 @@ TEST(Moe, Fp8GroupedGemmsScaleEachExpert) {
       y(cpu(), DType::f32, {rows, n}), a_scales(cpu(), DType::f32, {c.experts}),
       b_scales(cpu(), DType::f32, {c.experts});
   x.fill_normal(1), w.fill_normal(2), a_scales.fill({0.5f, 2.0f, 3.0f}), b_scales.fill({1.0f, 0.25f, 7.0f});
-  grouped_gemm(cpu(),
-               {.a = {x, a_scales}, .b = {w, b_scales}, .offsets = order.offsets, .out = y, .trans_b = true});
+  grouped_gemm(cpu(), {.a = {x, a_scales, ScaleLayout::tensor},
+                       .b = {w, b_scales, ScaleLayout::tensor},
+                       .offsets = order.offsets,
+                       .out = y,
+                       .trans_b = true});
   TestTensor dy(cpu(), DType::e5m2, {n, rows}), xt(cpu(), DType::e4m3, {k, rows}),
       dw(cpu(), DType::bf16, {c.experts * n, k});
   dy.fill_normal(3), xt.fill_normal(4);
-  grouped_wgrad(cpu(), {.a = {dy, a_scales}, .b = {xt, b_scales}, .offsets = order.offsets, .out = dw});
+  grouped_wgrad(cpu(), {.a = {dy, a_scales, ScaleLayout::tensor},
+                        .b = {xt, b_scales, ScaleLayout::tensor},
+                        .offsets = order.offsets,
+                        .out = dw});
   const std::vector<float> xs = x.floats(), ws = w.floats(), ys = y.floats(), sa = a_scales.floats(),
                            sb = b_scales.floats(), dys = dy.floats(), xts = xt.floats(), dws = dw.floats();
   const std::vector<int32_t> offsets = ints_of(order.offsets);

@@ -1,7 +1,10 @@
 // CUDA mixture-of-experts ops against the CPU reference. The order of rows and copies must be equal bit for bit.
 // Elsewhere the backends differ in the order of FP32 sums and in exponentials: 1e-5 relative in FP32, an additional
 // rounding in BF16.
-#include "moe_cases.h"
+#include <deque>
+
+#include "kernels/quantize/quantize_groups.h"
+#include "moe_quantize_cases.h"
 
 namespace te::kernels {
 namespace {
@@ -196,16 +199,145 @@ TEST(MoeGpu, Fp8GroupedGemmsMatchReference) {
           b_scales(context, DType::f32, {c.experts});
       x.fill_normal(1), w.fill_normal(2), dy.fill_normal(3), xt.fill_normal(4), y.fill_value(0.0f);
       a_scales.fill({1, 2, 3, 4, 5}), b_scales.fill({0.5f, 0.25f, 2, 1, 3});
-      grouped_gemm(
-          context,
-          {.a = {x, a_scales}, .b = {w, b_scales}, .offsets = order.offsets, .out = y, .trans_b = true});
-      grouped_wgrad(context, {.a = {dy, a_scales}, .b = {xt, b_scales}, .offsets = order.offsets, .out = dw});
+      grouped_gemm(context, {.a = {x, a_scales, ScaleLayout::tensor},
+                             .b = {w, b_scales, ScaleLayout::tensor},
+                             .offsets = order.offsets,
+                             .out = y,
+                             .trans_b = true});
+      grouped_wgrad(context, {.a = {dy, a_scales, ScaleLayout::tensor},
+                              .b = {xt, b_scales, ScaleLayout::tensor},
+                              .offsets = order.offsets,
+                              .out = dw});
       return std::array{y.floats(), dw.floats()};
     };
     const auto actual = run(gpu), expected = run(cpu());
     EXPECT_LT(testing::relative_error(actual[0], expected[0]), tolerance(DType::bf16));
     EXPECT_LT(testing::relative_error(actual[1], expected[1]), 1e-5);
   }
+}
+
+// Bytes, scales, counters and state are equal: both backends use the same formulas.
+TEST(MoeGpu, QuantizationOfExpertsEqualsReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (MoeCase c : kMoeCases) {
+    for (const int64_t alignment : {1, 16}) {
+      c.alignment = alignment;
+      for (const int64_t cols : {48, 33}) {
+        for (const DType dtype : {DType::bf16, DType::f32}) {
+          for (const DType format : {DType::e4m3, DType::e5m2}) {
+            for (const ExpertScaling scaling : kExpertScalings) {
+              const auto run = [&](const Context& context) {
+                const MoeOrder order(context, c);
+                ExpertStorage storage(context, format, order.rows(), cols, c.experts);
+                std::vector<ExpertResult> results;
+                for (const float factor : {1.0f, 40.0f, 0.1f}) {
+                  TestTensor x(context, dtype, {order.rows(), cols});
+                  fill_expert_rows(x, ints_of(order.offsets), factor);
+                  quantize_experts(context, {.x = x,
+                                             .offsets = order.offsets,
+                                             .experts = c.experts,
+                                             .out = storage.output(scaling)});
+                  results.push_back(storage.read());
+                }
+                return results;
+              };
+              EXPECT_EQ(run(gpu), run(cpu())) << c.experts << " " << static_cast<int>(scaling);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MoeGpu, QuantizationOfOneLayoutAndOfWeightsEqualsReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t experts = 6, rows = 96, cols = 80;
+  for (const auto& [rowwise, columnwise] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    const auto run = [&, rowwise = rowwise, columnwise = columnwise](const Context& context) {
+      ExpertStorage storage(context, DType::e4m3, rows, cols, experts);
+      TestTensor w(context, DType::bf16, {rows, cols});
+      w.fill_normal(1);
+      quantize_experts(
+          context,
+          {.x = w, .experts = experts, .out = storage.output(ExpertScaling::current, rowwise, columnwise)});
+      Fp8Output amax_only;
+      amax_only.amax = storage.output(ExpertScaling::given).amax;
+      quantize_experts(context, {.x = w, .experts = experts, .out = amax_only});
+      return storage.read();
+    };
+    EXPECT_EQ(run(gpu), run(cpu()));
+  }
+}
+
+// Scales of vectors and blocks, and one of experts, in all three GEMMs with weights in both layouts.
+TEST(MoeGpu, GroupedGemmsOfGroupScalesMatchReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (MoeCase c : kMoeCases) {
+    if (c.experts > 64) continue;
+    c.alignment = 128;
+    const int64_t n = 128, k = 48;
+    const auto run = [&](const Context& context) {
+      const MoeOrder order(context, c);
+      const int64_t rows = order.rows(), all = c.experts * n;
+      TestTensor x(context, DType::bf16, {rows, k}), dy(context, DType::bf16, {rows, n}),
+          w(context, DType::bf16, {all, k}), y(context, DType::bf16, {rows, n}),
+          dx(context, DType::bf16, {rows, k}), dw(context, DType::f32, {all, k}),
+          amax(context, DType::f32, {c.experts}), counters(context, DType::i64, {c.experts, 3});
+      fill_expert_rows(x, std::vector<int32_t>{0, static_cast<int32_t>(rows)}, 1.0f);
+      dy.fill_normal(2), w.fill_normal(3), y.fill_value(0.0f), dx.fill_value(0.0f), amax.fill_value(0.0f);
+      context.zero(counters);
+      std::deque<TestTensor> memory;
+      const auto matrix = [&](DType format, int64_t r, int64_t cols, ScaleLayout layout) {
+        const TestTensor& values = memory.emplace_back(context, format, Shape{r, cols});
+        const TestTensor& scales = memory.emplace_back(context, DType::f32, scale_shape(layout, r, cols));
+        return Matrix(values, scales, layout);
+      };
+      const auto quantized = [&](const TestTensor& from, DType format, ScaleLayout layout) {
+        const int64_t r = from.get().rows(), cols = from.get().cols();
+        std::pair<Matrix, Matrix> both{matrix(format, r, cols, layout), matrix(format, cols, r, layout)};
+        quantize_groups(context, {.x = from, .rowwise = both.first, .columnwise = both.second});
+        return both;
+      };
+      const auto [qx, qxt] = quantized(x, DType::e4m3, ScaleLayout::vectors);
+      const auto [qdy, qdyt] = quantized(dy, DType::e5m2, ScaleLayout::vectors);
+      const auto [qw, qwt] = quantized(w, DType::e4m3, ScaleLayout::blocks);
+      grouped_gemm(context, {.a = qx, .b = qw, .offsets = order.offsets, .out = y, .trans_b = true});
+      grouped_gemm(context, {.a = qdy, .b = qwt, .offsets = order.offsets, .out = dx});
+      grouped_wgrad(context, {.a = qdyt, .b = qxt, .offsets = order.offsets, .out = dw});
+      count_quantized_experts(context, {.x = x,
+                                        .offsets = order.offsets,
+                                        .experts = c.experts,
+                                        .columnwise = qxt.values,
+                                        .amax = amax.get().as<float>(),
+                                        .counters = counters.get().as<Fp8Counters>()});
+      return std::pair{std::array{y.floats(), dx.floats(), dw.floats(), amax.floats()}, counters.raw()};
+    };
+    const auto actual = run(gpu), expected = run(cpu());
+    for (size_t i = 0; i < actual.first.size(); ++i)
+      EXPECT_LT(testing::relative_error(actual.first[i], expected.first[i]), i < 2 ? 4e-3 : 1e-5) << i;
+    EXPECT_EQ(actual.second, expected.second);
+  }
+}
+
+TEST(MoeGpu, UpdateOfTheBiasEqualsReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const auto run = [](const Context& context) {
+    TestTensor bias(context, DType::f32, {3}), counts(context, DType::i32, {5}),
+        skip(context, DType::i32, {1});
+    bias.fill({0.5f, -1.0f, 2.0f}), counts.fill_ints({10, 0, 4, 4, 2}), skip.fill_ints({1});
+    router_bias_update(context, {.bias = bias, .first = 1, .counts = counts, .rate = 0.125f});
+    router_bias_update(
+        context,
+        {.bias = bias, .first = 1, .counts = counts, .rate = 0.25f, .skip = skip.get().as<const int32_t>()});
+    return bias.floats();
+  };
+  EXPECT_EQ(run(cpu()), (std::vector<float>{0.625f, -1.0f, 2.0f}));
+  EXPECT_EQ(run(gpu), run(cpu()));
 }
 
 }  // namespace

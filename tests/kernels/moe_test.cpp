@@ -239,6 +239,11 @@ TEST(Moe, BiasMovesTowardsBalance) {
   EXPECT_EQ(bias.floats(), (std::vector<float>{0.0f, 0.5f, -0.5f, 0.25f}));
   router_bias_update(cpu(), {.bias = bias, .counts = counts, .rate = 0.125f});
   EXPECT_EQ(bias.floats(), (std::vector<float>{0.0f, 0.375f, -0.375f, 0.25f}));
+  // A part of the bias, of another rank.
+  TestTensor part(cpu(), DType::f32, {2});
+  part.fill({0.5f, -0.5f});
+  router_bias_update(cpu(), {.bias = part, .first = 1, .counts = counts, .rate = 0.125f});
+  EXPECT_EQ(part.floats(), (std::vector<float>{0.375f, -0.375f}));
 }
 
 TEST(Moe, RouterGemmMatchesGemm) {

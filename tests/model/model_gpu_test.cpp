@@ -40,7 +40,7 @@ Config gpu_config(Family family, Fp8Mode mode, Fp8Recipe recipe = Fp8Recipe::del
 /// Sizes that the GEMMs of cuBLASLt accept in every precision.
 void set_gpu_experts(config::ModelConfig& model) {
   testing::set_experts(model);
-  model.moe_ffn_hidden_size = 96;
+  model.moe_ffn_hidden_size = 128;
   model.moe_shared_expert_intermediate_size = 64;
 }
 
@@ -75,9 +75,14 @@ std::vector<Config> all_configs() {
   configs.push_back(configs.back());
   configs.back().model.kv_channels = 256;
   // Each token uses all experts: the backends round differently, and with fewer some tokens would use others.
-  configs.push_back(gpu_config(Family::llama, Fp8Mode::off));
-  set_gpu_experts(configs.back().model);
-  configs.back().model.moe_router_topk = configs.back().model.num_moe_experts;
+  for (const auto& [mode, recipe] : {std::pair{Fp8Mode::off, Fp8Recipe::delayed},
+                                     {Fp8Mode::hybrid, Fp8Recipe::delayed},
+                                     {Fp8Mode::hybrid, Fp8Recipe::tensorwise},
+                                     {Fp8Mode::e4m3, Fp8Recipe::blockwise}}) {
+    configs.push_back(gpu_config(Family::llama, mode, recipe));
+    set_gpu_experts(configs.back().model);
+    configs.back().model.moe_router_topk = configs.back().model.num_moe_experts;
+  }
   return configs;
 }
 

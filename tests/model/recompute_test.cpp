@@ -70,9 +70,21 @@ std::vector<Config> all_variants() {
     configs.back().model.sliding_window = 7;
     configs.push_back(plain);
     set_gemma3(configs.back().model);
-    if (plain.precision.fp8 != Fp8Mode::off) continue;
+    if (plain.precision.fp8_recipe == Fp8Recipe::rowwise) continue;
     configs.push_back(plain);
-    testing::set_experts(configs.back().model);
+    testing::set_fp8_experts(configs.back().model);
+  }
+  for (const Config& plain : all_precisions()) {
+    if (plain.model.family == Family::gpt || plain.precision.fp8 != Fp8Mode::e4m3) continue;
+    configs.push_back(plain);
+    testing::set_fp8_experts(configs.back().model);
+    // Quantized in one layout, in high precision in the other.
+    for (const char* overrides :
+         {"linear_fc1 fprop: bf16", "linear_fc1 wgrad: bf16; linear_fc2 fprop dgrad: bf16",
+          "linear_fc2 wgrad: bf16; linear_fc1 dgrad: bf16"}) {
+      configs.push_back(configs.back());
+      configs.back().precision.overrides = overrides;
+    }
   }
   return configs;
 }
@@ -122,7 +134,10 @@ TEST(Recompute, GivesBitwiseEqualGradientsInEveryVariantOfALayer) {
 // or in memory of other tensors change the results. Runs with every kind of recomputation.
 TEST(KeptWeights, GiveTheSameBits) {
   using config::Fp8KeptWeights;
-  for (Config config : all_precisions()) {
+  std::vector<Config> configs = all_precisions();
+  for (const Config& variant : all_variants())
+    if (variant.model.num_moe_experts > 0) configs.push_back(variant);
+  for (Config config : configs) {
     if (config.precision.fp8 == Fp8Mode::off) continue;
     config.precision.fp8_keep_weights = Fp8KeptWeights::both;
     const auto reference = trained(config, Recompute::none);

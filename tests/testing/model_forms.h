@@ -34,4 +34,13 @@ inline void set_experts(config::ModelConfig& model) {
   model.first_k_dense = 1;
 }
 
+/// The same with sizes that every FP8 recipe of experts accepts.
+inline void set_fp8_experts(config::ModelConfig& model) {
+  set_experts(model);
+  model.hidden_size = 128;
+  model.kv_channels = 32;
+  model.moe_ffn_hidden_size = 64;
+  model.moe_shared_expert_intermediate_size = 32;
+}
+
 }  // namespace te::testing

@@ -130,6 +130,9 @@ inline void set_variant(config::ModelConfig& m, ModelVariant model_variant) {
       break;
     case ModelVariant::experts:
       set_experts(m);
+      m.moe_ffn_hidden_size = 32, m.moe_shared_expert_intermediate_size = 16;  // for FP8
+      m.moe_router_enable_expert_bias = true;
+      m.moe_router_bias_update_rate = 0.02;
       return;
     case ModelVariant::gemma3:
       set_gemma3(m);

@@ -118,6 +118,40 @@ TEST_F(Training, ExpertsLearnAndTheirRoutingIsLogged) {
   }
 }
 
+// Experts start unbalanced, because all tokens have similar logits at first.
+TEST_F(Training, TheBiasOfExpertsBalancesThem) {
+  const auto unbalance = [&](const std::string& name, const std::string& bias) {
+    expect_success(folder_.run(
+        name,
+        kExperts + std::vector<std::string>{"training.train_steps=60", "model.moe_aux_loss_coeff=0",
+                                            "logging.every=1", "model.moe_router_bias_update_rate=0.005",
+                                            "model.moe_router_enable_expert_bias=" + bias}));
+    double sum = 0.0;
+    const auto records = folder_.records(name);
+    for (size_t i = records.size() - 10; i < records.size(); ++i)
+      for (const auto& layer : records[i].at("experts")) sum += layer.at("load_max").get<double>();
+    return sum / 20.0;
+  };
+  const double without = unbalance("without", "false"), with = unbalance("with", "true");
+  EXPECT_LT(with, without - 0.2);
+}
+
+TEST_F(Training, Fp8StatisticsOfExperts) {
+  expect_success(
+      folder_.run("a", kExperts + kPlainFp8 +
+                           std::vector<std::string>{"model.moe_ffn_hidden_size=32", "training.train_steps=3",
+                                                    "logging.fp8_stats_every=1"}));
+  std::map<std::string, double> scales;
+  const nlohmann::json last = folder_.records("a").back();
+  for (const nlohmann::json& operand : last.at("fp8"))
+    if (operand.at("role") == "weight")
+      scales[operand.at("linear").get<std::string>()] = operand.at("scale").get<double>();
+  for (int e = 0; e < 6; ++e)
+    EXPECT_GT(scales[fmt::format("layers.1.mlp.experts.{}.linear_fc2", e)], 0.0) << e;
+  EXPECT_NE(scales["layers.1.mlp.experts.0.linear_fc2"], scales["layers.1.mlp.experts.1.linear_fc2"]);
+  EXPECT_GT(scales["layers.1.mlp.shared_experts.linear_fc1"], 0.0);
+}
+
 class Resume : public ::testing::TestWithParam<TrainingCase> {
  protected:
   TrainFolder folder_;
@@ -181,6 +215,11 @@ const TrainingCase kTrainingCases[] = {
                                           "checkpoint.save_every=1", "checkpoint.async=false"}},
     {"z_loss_fp8", kPlainFp8 + std::vector<std::string>{"training.z_loss_coefficient=1e-2"}},
     {"experts", kExperts},
+    {"experts_with_bias", kExperts + std::vector<std::string>{"model.moe_router_enable_expert_bias=true",
+                                                              "model.moe_router_score_function=sigmoid"}},
+    {"fp8_experts",
+     kExperts + kPlainFp8 +
+         std::vector<std::string>{"model.moe_ffn_hidden_size=32", "optimizer.store_param_remainders=true"}},
     {"fp8_gpt_with_dropout",
      kPlainFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",
                                           "model.hidden_dropout=0.1", "model.attention_dropout=0.1"}},

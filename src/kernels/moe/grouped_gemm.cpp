@@ -8,7 +8,7 @@
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
 #include "kernels/gemm/sgemm_cpu.h"
-#include "kernels/moe/moe_cpu.h"
+#include "kernels/gemm/widen_cpu.h"
 #include "kernels/moe/moe_cuda.h"
 
 namespace te::kernels {
@@ -17,24 +17,32 @@ namespace {
 constexpr int64_t kGroupTileRows = 128;
 constexpr int64_t kGroupTileCols = 256;
 
-void check_group_operands(const char* op, const GroupedMatrix& a, const GroupedMatrix& b,
-                          const Tensor& offsets) {
-  TE_CHECK(a.values && b.values, "{}: a and b are required", op);
+void check_group_scales(const char* op, const Matrix& matrix, int64_t experts) {
+  check_dtype(op, "scales", matrix.scales, DType::f32);
+  TE_CHECK(matrix.layout != ScaleLayout::none && matrix.layout != ScaleLayout::rows &&
+               (matrix.scale_stride == 0 || matrix.scale_stride == matrix.rows()),
+           "{}: scales must be those of experts, vectors or blocks of whole tensors", op);
+  const bool one = matrix.layout == ScaleLayout::tensor;
+  check_shape(op, "scales", matrix.scales,
+              one ? Shape{experts} : scale_shape(matrix.layout, matrix.rows(), matrix.cols()));
+}
+
+void check_group_operands(const char* op, const Matrix& a, const Matrix& b, const Tensor& offsets) {
+  TE_CHECK(a && b, "{}: a and b are required", op);
   check_dtype(op, "offsets", offsets, DType::i32);
   TE_CHECK(offsets.numel() > 1, "{}: offsets {} must be [experts + 1]", op, offsets.shape.str());
-  if (!is_fp8(a.values.dtype)) {
+  if (!is_fp8(a.dtype())) {
     check_high_precision(op, "a", a.values);
-    check_dtype(op, "b", b.values, a.values.dtype);
+    check_dtype(op, "b", b.values, a.dtype());
     TE_CHECK(!a.scales && !b.scales, "{}: only FP8 operands can have scales", op);
     return;
   }
-  TE_CHECK(is_fp8(b.values.dtype) && (a.values.dtype == DType::e4m3 || b.values.dtype == DType::e4m3),
-           "{}: a is {} and b is {}; both must be FP8, one of them E4M3", op, dtype_name(a.values.dtype),
-           dtype_name(b.values.dtype));
-  for (const Tensor& scales : {a.scales, b.scales}) {
-    check_dtype(op, "scales", scales, DType::f32);
-    check_shape(op, "scales", scales, {offsets.numel() - 1});
-  }
+  TE_CHECK(is_fp8(b.dtype()) && (a.dtype() == DType::e4m3 || b.dtype() == DType::e4m3),
+           "{}: a is {} and b is {}; both must be FP8, one of them E4M3", op, dtype_name(a.dtype()),
+           dtype_name(b.dtype()));
+  TE_CHECK((a.layout == ScaleLayout::tensor) == (b.layout == ScaleLayout::tensor),
+           "{}: the scale layouts of a and b do not go together", op);
+  for (const Matrix& matrix : {a, b}) check_group_scales(op, matrix, offsets.numel() - 1);
 }
 
 /// One expert's GEMM of FP32 matrices: strides are those of the stored matrices.
@@ -82,8 +90,10 @@ void run_groups(const std::vector<ExpertGemm>& gemms, const Tensor& out, bool ac
   });
 }
 
-float group_scale(const GroupedMatrix& a, const GroupedMatrix& b, int64_t expert) {
-  return a.scales ? a.scales.as<float>()[expert] * b.scales.as<float>()[expert] : 1.0f;
+/// Inverse scale of the products of an expert.
+float group_scale(const Matrix& a, const Matrix& b, int64_t expert) {
+  if (a.layout != ScaleLayout::tensor) return 1.0f;
+  return a.scales.as<float>()[expert] * b.scales.as<float>()[expert];
 }
 
 }  // namespace
@@ -91,26 +101,28 @@ float group_scale(const GroupedMatrix& a, const GroupedMatrix& b, int64_t expert
 void grouped_gemm(const Context& context, const GroupedGemm& args) {
   const char* op = "grouped_gemm";
   check_group_operands(op, args.a, args.b, args.offsets);
-  const int64_t experts = args.offsets.numel() - 1, rows = args.a.values.rows(), k = args.a.values.cols();
-  const Tensor& b = args.b.values;
-  TE_CHECK(b.rows() % experts == 0, "{}: b {} has no equal part per expert", op, b.shape.str());
-  const int64_t n = args.trans_b ? b.rows() / experts : b.cols();
-  TE_CHECK((args.trans_b ? b.cols() : b.rows() / experts) == k, "{}: a {} and b {} disagree on k", op,
-           args.a.values.shape.str(), b.shape.str());
-  TE_CHECK(!is_fp8(b.dtype) || args.trans_b, "{}: FP8 operands must be a [rows, k] and b [E * n, k]", op);
+  const int64_t experts = args.offsets.numel() - 1, rows = args.a.rows(), k = args.a.cols();
+  const int64_t n = args.out.cols();
+  const bool transposed = is_fp8(args.b.dtype()) && !args.trans_b;  // b: [n, experts * k]
+  check_shape(op, "b", args.b.values,
+              transposed     ? Shape{n, experts * k}
+              : args.trans_b ? Shape{experts * n, k}
+                             : Shape{experts * k, n});
   check_high_precision(op, "out", args.out);
   check_shape(op, "out", args.out, {rows, n});
-  TE_CHECK(args.out.dtype == DType::f32 || args.out.dtype == (is_fp8(b.dtype) ? DType::bf16 : b.dtype),
-           "{}: {} operands do not support an out of {}", op, dtype_name(b.dtype),
+  TE_CHECK(args.out.dtype == DType::f32 ||
+               args.out.dtype == (is_fp8(args.b.dtype()) ? DType::bf16 : args.b.dtype()),
+           "{}: {} operands do not support an out of {}", op, dtype_name(args.b.dtype()),
            dtype_name(args.out.dtype));
   TE_DISPATCH_CUDA(context, grouped_gemm, args);
   static thread_local std::vector<float> a_buffer, b_buffer;
-  const float *x = widen_moe(args.a.values, a_buffer), *w = widen_moe(b, b_buffer);
+  const float *x = widen(args.a, a_buffer), *w = widen(args.b, b_buffer);
+  const int64_t ldb = transposed ? experts * k : args.trans_b ? k : n;
   std::vector<ExpertGemm> gemms;
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t first = args.offsets.as<int32_t>()[e], end = args.offsets.as<int32_t>()[e + 1];
-    gemms.push_back({x + first * k, w + e * n * k, end - first, n, k, k, args.trans_b ? k : n, false,
-                     args.trans_b, group_scale(args.a, args.b, e), first * n});
+    gemms.push_back({x + first * k, w + e * (transposed ? k : n * k), end - first, n, k, k, ldb, false,
+                     transposed || args.trans_b, group_scale(args.a, args.b, e), first * n});
   }
   run_groups(gemms, args.out, false);
 }
@@ -118,22 +130,22 @@ void grouped_gemm(const Context& context, const GroupedGemm& args) {
 void grouped_wgrad(const Context& context, const GroupedWgrad& args) {
   const char* op = "grouped_wgrad";
   check_group_operands(op, args.a, args.b, args.offsets);
-  const bool fp8 = is_fp8(args.a.values.dtype);
-  const Tensor &a = args.a.values, &b = args.b.values;
+  const Matrix &a = args.a, &b = args.b;
+  const bool fp8 = is_fp8(a.dtype());
   const int64_t experts = args.offsets.numel() - 1, rows = fp8 ? a.cols() : a.rows();
   const int64_t m = fp8 ? a.rows() : a.cols(), n = fp8 ? b.rows() : b.cols();
-  TE_CHECK((fp8 ? b.cols() : b.rows()) == rows, "{}: a {} and b {} disagree on the rows", op, a.shape.str(),
-           b.shape.str());
+  TE_CHECK((fp8 ? b.cols() : b.rows()) == rows, "{}: a {} and b {} disagree on the rows", op,
+           a.values.shape.str(), b.values.shape.str());
   check_grad(op, "out", args.out);
   check_shape(op, "out", args.out, {experts * m, n});
   TE_DISPATCH_CUDA(context, grouped_wgrad, args);
   static thread_local std::vector<float> a_buffer, b_buffer;
-  const float *dy = widen_moe(a, a_buffer), *x = widen_moe(b, b_buffer);
+  const float *dy = widen(a, a_buffer), *x = widen(b, b_buffer);
   std::vector<ExpertGemm> gemms;
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t first = args.offsets.as<int32_t>()[e], end = args.offsets.as<int32_t>()[e + 1];
     gemms.push_back({dy + (fp8 ? first : first * m), x + (fp8 ? first : first * n), m, n, end - first,
-                     fp8 ? rows : m, fp8 ? rows : n, !fp8, fp8, group_scale(args.a, args.b, e), e * m * n});
+                     fp8 ? rows : m, fp8 ? rows : n, !fp8, fp8, group_scale(a, b, e), e * m * n});
   }
   run_groups(gemms, args.out, args.accumulate);
 }

@@ -28,11 +28,27 @@ __device__ __forceinline__ float widen(__nv_fp8_e5m2 x) {
   return static_cast<float>(x);
 }
 
-/// An operand as the tile's loop sees it: element (i, k) is at i * stride + k * k_stride, with i < size.
+/// Inverse scales of vectors or blocks along a side of a tile: that of element (i, k) is at
+/// (i >> i_shift) * i_stride + (k >> 7) * k_stride. Null: none.
+struct SideScales {
+  const float* data = nullptr;
+  int i_shift = 0;
+  int64_t i_stride = 0, k_stride = 0;
+};
+
+/// An operand as the tile's loop sees it: element (i, k) is at i * stride + k * k_stride, with i < size. Scales count i
+/// and k from the start of the tensor, (i0, k0) before the operand.
 template <class T>
 struct Side {
   const T* data;
   int64_t size, stride, k_stride;
+  SideScales scales{};
+  int64_t i0 = 0, k0 = 0;
+
+  __device__ float scale(int64_t i, int64_t k) const {
+    if (scales.data == nullptr) return 1.0f;
+    return scales.data[((i0 + i) >> scales.i_shift) * scales.i_stride + ((k0 + k) >> 7) * scales.k_stride];
+  }
 
   __device__ void load(float (&slice)[kDepth][kTile + 1], int64_t first, int64_t k, int64_t depth) const {
     // Neighboring threads read neighboring elements of the dimension that is contiguous.
@@ -40,7 +56,8 @@ struct Side {
     for (int at = threadIdx.x; at < kTile * kDepth; at += kThreads) {
       const int i = k_fast ? at / kDepth : at % kTile, d = k_fast ? at % kDepth : at / kTile;
       const bool inside = first + i < size && k + d < depth;
-      slice[d][i] = inside ? widen(data[(first + i) * stride + (k + d) * k_stride]) : 0.0f;
+      slice[d][i] =
+          inside ? widen(data[(first + i) * stride + (k + d) * k_stride]) * scale(first + i, k + d) : 0.0f;
     }
   }
 };
@@ -99,19 +116,24 @@ __global__ void __launch_bounds__(kThreads) router_gemm_kernel(Problem<A, B> p, 
   multiply_tile(p, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile, store);
 }
 
-/// Arguments of a grouped GEMM: scales are null without FP8.
+/// Arguments of a grouped GEMM: scales of experts are null if there are none.
 struct Groups {
   const int32_t* offsets;
   const float *a_scales, *b_scales;
   int64_t experts;
+  SideScales a_groups, b_groups;
 
   __device__ float scale(int64_t e) const { return a_scales != nullptr ? a_scales[e] * b_scales[e] : 1.0f; }
 };
 
+/// Weights as [experts * n, k], [experts * k, n] or [n, experts * k].
+enum class WeightOrder : uint8_t { out_first, in_first, transposed };
+
 /// blockIdx.y counts the row tiles of all experts, each of which may have a partial last tile.
 template <class A, class B, class Out>
 __global__ void __launch_bounds__(kThreads)
-    grouped_gemm_kernel(const A* a, const B* b, Out* out, Groups groups, int64_t n, int64_t k, bool trans_b) {
+    grouped_gemm_kernel(const A* a, const B* b, Out* out, Groups groups, int64_t n, int64_t k,
+                        WeightOrder order) {
   int64_t tile = blockIdx.y, e = 0, first = 0, rows = 0;
   for (; e < groups.experts; ++e) {
     first = groups.offsets[e], rows = groups.offsets[e + 1] - first;
@@ -121,8 +143,13 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (e == groups.experts) return;
   Problem<A, B> p;
-  p.a = {a + first * k, rows, k, 1};
-  p.b = {b + e * n * k, n, trans_b ? k : 1, trans_b ? 1 : n};
+  p.a = {a + first * k, rows, k, 1, groups.a_groups, first, 0};
+  if (order == WeightOrder::out_first)
+    p.b = {b + e * n * k, n, k, 1, groups.b_groups, e * n, 0};
+  else if (order == WeightOrder::in_first)
+    p.b = {b + e * n * k, n, 1, n};
+  else
+    p.b = {b + e * k, n, groups.experts * k, 1, groups.b_groups, 0, e * k};
   p.depth = k;
   const Store<Out> store{out + first * n, n, groups.scale(e), false};
   multiply_tile(p, tile * kTile, int64_t{blockIdx.x} * kTile, store);
@@ -135,16 +162,41 @@ __global__ void __launch_bounds__(kThreads)
                          bool transposed, bool accumulate) {
   const int64_t e = blockIdx.z, first = groups.offsets[e], count = groups.offsets[e + 1] - first;
   Problem<A, B> p;
-  p.a = {a + (transposed ? first : first * m), m, transposed ? rows : 1, transposed ? 1 : m};
-  p.b = {b + (transposed ? first : first * n), n, transposed ? rows : 1, transposed ? 1 : n};
+  p.a = {a + (transposed ? first : first * m),
+         m,
+         transposed ? rows : 1,
+         transposed ? 1 : m,
+         groups.a_groups,
+         0,
+         first};
+  p.b = {b + (transposed ? first : first * n),
+         n,
+         transposed ? rows : 1,
+         transposed ? 1 : n,
+         groups.b_groups,
+         0,
+         first};
   p.depth = count;
   const Store<Out> store{out + e * m * n, n, groups.scale(e), accumulate};
   multiply_tile(p, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile, store);
 }
 
-Groups groups_of(const GroupedMatrix& a, const GroupedMatrix& b, const Tensor& offsets) {
-  return {offsets.as<int32_t>(), a.scales ? a.scales.as<float>() : nullptr,
-          b.scales ? b.scales.as<float>() : nullptr, offsets.numel() - 1};
+SideScales side_scales(const Matrix& matrix) {
+  const auto* const data = matrix.scales.as<float>();
+  if (matrix.layout == ScaleLayout::vectors) return {data, 0, 1, matrix.rows()};
+  if (matrix.layout == ScaleLayout::blocks) return {data, 7, matrix.scales.cols(), 1};
+  return {};
+}
+
+Groups groups_of(const Matrix& a, const Matrix& b, const Tensor& offsets) {
+  static_assert(kScaleBlock == 1 << 7);
+  const bool of_experts = a.layout == ScaleLayout::tensor;
+  return {offsets.as<int32_t>(),
+          of_experts ? a.scales.as<float>() : nullptr,
+          of_experts ? b.scales.as<float>() : nullptr,
+          offsets.numel() - 1,
+          side_scales(a),
+          side_scales(b)};
 }
 
 template <class A, class B, class Out>
@@ -163,11 +215,14 @@ void launch_router(const Context& context, const RouterGemm& args) {
 template <class A, class B, class Out>
 void launch_gemm(const Context& context, const GroupedGemm& args) {
   const Groups groups = groups_of(args.a, args.b, args.offsets);
-  const int64_t n = args.out.cols(), k = args.a.values.cols();
+  const int64_t n = args.out.cols(), k = args.a.cols();
+  const WeightOrder order = args.trans_b             ? WeightOrder::out_first
+                            : is_fp8(args.b.dtype()) ? WeightOrder::transposed
+                                                     : WeightOrder::in_first;
   const dim3 grid(ceil_div(n, kTile),
                   ceil_div(args.out.rows(), kTile) + static_cast<unsigned>(groups.experts));
   grouped_gemm_kernel<A, B, Out><<<grid, kThreads, 0, cuda_stream(context)>>>(
-      args.a.values.as<A>(), args.b.values.as<B>(), args.out.as<Out>(), groups, n, k, args.trans_b);
+      args.a.values.as<A>(), args.b.values.as<B>(), args.out.as<Out>(), groups, n, k, order);
   TE_CUDA_CHECK_LAUNCH();
 }
 

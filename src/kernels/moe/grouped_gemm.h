@@ -6,35 +6,33 @@
 // Offsets are read on the device. Rows from offsets[E] on are neither read nor written. Multiplication and accumulation
 // are FP32, and the result is rounded once. Deterministic; on the CPU results do not depend on the number of threads.
 //
-// FP8 operands (E4M3 or E5M2, not both E5M2) have one inverse scale per expert. As in gemm.h, both are stored with the
-// contraction last: b of grouped_gemm() with trans_b, operands of grouped_wgrad() as transposed copies.
+// FP8 operands (E4M3 or E5M2, not both E5M2) are stored with the contraction last, as in gemm.h: weights for dgrad and
+// operands of wgrad as transposed copies of the tensors of all experts. Inverse scales are one per expert
+// (ScaleLayout::tensor, [E]), or per vector and block of the whole tensor (ScaleLayout::vectors, blocks); then rows of
+// experts and their weights start at multiples of 128.
 #pragma once
 
 #include <cstdint>
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "kernels/gemm/matrix.h"
 
 namespace te::kernels {
 
-/// Values with, for FP8, the inverse scales fp32 [E].
-struct GroupedMatrix {
-  Tensor values;
-  Tensor scales;
-};
-
 struct GroupedGemm {
-  GroupedMatrix a;  ///< [rows, k]; fp32, bf16, fp16 or FP8
-  GroupedMatrix b;  ///< [E * k, n], or [E * n, k] with trans_b; dtype of a, or FP8 like a
-  Tensor offsets;   ///< i32 [E + 1]
-  Tensor out;       ///< [rows, n] fp32 or dtype of a; FP8: fp32 or bf16
+  Matrix a;  ///< [rows, k]; fp32, bf16, fp16 or FP8
+  /// [E * k, n], or [E * n, k] with trans_b; dtype of a. FP8 like a, then [n, E * k] without trans_b.
+  Matrix b;
+  Tensor offsets;  ///< i32 [E + 1]
+  Tensor out;      ///< [rows, n] fp32 or dtype of a; FP8: fp32 or bf16
   bool trans_b = false;
 };
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 
 struct GroupedWgrad {
-  GroupedMatrix a;          ///< [rows, m]; FP8: [m, rows]
-  GroupedMatrix b;          ///< [rows, n]; FP8: [n, rows]
+  Matrix a;                 ///< [rows, m]; FP8: [m, rows]
+  Matrix b;                 ///< [rows, n]; FP8: [n, rows]
   Tensor offsets;           ///< i32 [E + 1]
   int64_t alignment = 1;    ///< of the offsets (permute.h); tensor cores need multiples of 16
   Tensor out;               ///< [E * m, n] fp32 or bf16

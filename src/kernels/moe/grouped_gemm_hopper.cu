@@ -411,7 +411,7 @@ bool fits_tma(const Tensor& tensor) {
          tensor.rows() <= kMax && tensor.cols() <= kMax;
 }
 
-bool fits(const GroupedMatrix& a, const GroupedMatrix& b, const Tensor& offsets, const Tensor& out) {
+bool fits(const Matrix& a, const Matrix& b, const Tensor& offsets, const Tensor& out) {
   return fits_tma(a.values) && fits_tma(b.values) && out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
          (out.dtype == DType::f32 || out.dtype == DType::bf16) && offsets.numel() - 1 <= kMaxExperts;
 }

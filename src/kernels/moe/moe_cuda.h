@@ -4,6 +4,7 @@
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
+#include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
 
 namespace te::kernels::cuda {
@@ -20,6 +21,8 @@ void unpermute(const Context& context, const Unpermute& args);
 void expert_gate_backward(const Context& context, const ExpertGateBackward& args);
 void expert_activation(const Context& context, const ExpertActivation& args);
 void expert_activation_backward(const Context& context, const ExpertActivationBackward& args);
+void quantize_experts(const Context& context, const QuantizeExperts& args);
+void count_quantized_experts(const Context& context, const CountQuantizedExperts& args);
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 void grouped_wgrad(const Context& context, const GroupedWgrad& args);
 /// With tensor cores; false, and nothing done, if the operands are not BF16 or their shapes do not suit.

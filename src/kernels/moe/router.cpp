@@ -9,7 +9,7 @@
 #include "kernels/activation/activation_cpu.h"
 #include "kernels/common/checks.h"
 #include "kernels/gemm/sgemm_cpu.h"
-#include "kernels/moe/moe_cpu.h"
+#include "kernels/gemm/widen_cpu.h"
 #include "kernels/moe/moe_cuda.h"
 #include "kernels/moe/router_math.h"
 
@@ -93,7 +93,10 @@ void router_forward_cpu(const RouterForward& a) {
     scores_of(a.logits.as<float>() + t * experts, experts, a.rule.score, scores.data());
     key = scores;
     if (a.bias)
-      for (int64_t e = 0; e < experts; ++e) key[static_cast<size_t>(e)] += a.bias.as<float>()[e];
+      visit_high_precision(a.bias.dtype, [&](auto zero) {
+        for (int64_t e = 0; e < experts; ++e)
+          key[static_cast<size_t>(e)] += to_float(a.bias.as<decltype(zero)>()[e]);
+      });
     int32_t* const selected = a.experts.as<int32_t>() + t * topk;
     select_experts(a.rule, experts, key.data(), candidate, selected);
     float sum = kScoreEpsilon;
@@ -229,7 +232,7 @@ void router_gemm(const Context& context, const RouterGemm& a) {
   TE_DISPATCH_CUDA(context, router_gemm, a);
   require_openblas_memory();
   static thread_local std::vector<float> a_buffer, b_buffer;
-  const float *x = widen_moe(a.a, a_buffer), *w = widen_moe(a.b, b_buffer);
+  const float *x = widen(a.a, a_buffer), *w = widen(a.b, b_buffer);
   constexpr int64_t kRows = 64;
 #pragma omp parallel for
   for (int64_t row = 0; row < m; row += kRows) {
@@ -252,7 +255,7 @@ void router_forward(const Context& context, const RouterForward& a) {
   check_router_logits(op, a.logits);
   check_router_rule(op, a.rule, a.logits.cols());
   if (a.bias) {
-    check_dtype(op, "bias", a.bias, DType::f32);
+    check_high_precision(op, "bias", a.bias);
     check_shape(op, "bias", a.bias, {a.logits.cols()});
   }
   check_selection(op, "experts", a.experts, DType::i32, a.logits.rows(), a.rule.topk);
@@ -317,16 +320,17 @@ void router_bias_update(const Context& context, const RouterBiasUpdate& a) {
   const char* op = "router_bias_update";
   check_dtype(op, "bias", a.bias, DType::f32);
   check_dtype(op, "counts", a.counts, DType::i32);
-  check_shape(op, "counts", a.counts, a.bias.shape);
+  const int64_t experts = a.counts.numel(), count = a.bias.numel();
+  TE_CHECK(a.first >= 0 && a.first + count <= experts, "{}: {} experts from {} of {}", op, count, a.first,
+           experts);
   TE_DISPATCH_CUDA(context, router_bias_update, a);
   if (a.skip != nullptr && *a.skip != 0) return;
-  const int64_t experts = a.bias.numel();
   float mean = 0.0f;
   for (int64_t e = 0; e < experts; ++e) mean += static_cast<float>(a.counts.as<int32_t>()[e]);
   mean /= static_cast<float>(experts);
-  for (int64_t e = 0; e < experts; ++e) {
-    float& bias = a.bias.as<float>()[e];
-    bias = bias_step(bias, a.rate, mean, a.counts.as<int32_t>()[e]);
+  for (int64_t i = 0; i < count; ++i) {
+    float& bias = a.bias.as<float>()[i];
+    bias = bias_step(bias, a.rate, mean, a.counts.as<int32_t>()[a.first + i]);
   }
 }
 

@@ -68,8 +68,9 @@ struct WarpMemory {
   uint8_t candidate[kMaxExperts], taken[kMaxExperts];
 };
 
+template <class Bias>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(RouterRule rule, const float* logits, const float* bias, int32_t* selected, float* probs,
+    forward_kernel(RouterRule rule, const float* logits, const Bias* bias, int32_t* selected, float* probs,
                    int64_t tokens, int experts) {
   extern __shared__ char memory[];
   WarpMemory& shared = reinterpret_cast<WarpMemory*>(memory)[threadIdx.x / kWarpSize];
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
   if (t >= tokens) return;
   warp_scores(logits + t * experts, experts, rule.score, shared.scores);
   for (int e = lane; e < experts; e += kWarpSize)
-    shared.key[e] = shared.scores[e] + (bias != nullptr ? bias[e] : 0.0f);
+    shared.key[e] = shared.scores[e] + (bias != nullptr ? load_float(bias + e) : 0.0f);
   __syncwarp();
   warp_groups(rule, experts, shared.key, shared.candidate, shared.sums, shared.taken);
   float sum = kScoreEpsilon;
@@ -230,14 +231,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void bias_kernel(float* bias, const int32_t* counts, int experts, float rate,
+__global__ void bias_kernel(float* bias, int first, int count, const int32_t* counts, int experts, float rate,
                             const int32_t* skip) {
   __shared__ float shared[32];
   if (skip != nullptr && *skip != 0) return;
   float sum = 0.0f;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) sum += static_cast<float>(counts[e]);
   const float mean = block_sum(sum, shared) / static_cast<float>(experts);
-  for (int e = threadIdx.x; e < experts; e += blockDim.x) bias[e] = bias_step(bias[e], rate, mean, counts[e]);
+  for (int i = threadIdx.x; i < count; i += blockDim.x)
+    bias[i] = bias_step(bias[i], rate, mean, counts[first + i]);
 }
 
 constexpr size_t kWarpBytes = kWarps * sizeof(WarpMemory);
@@ -252,10 +254,13 @@ void allow_shared(Kernel* kernel, size_t bytes) {
 
 void router_forward(const Context& context, const RouterForward& a) {
   const int64_t tokens = a.logits.rows();
-  allow_shared(forward_kernel, kWarpBytes);
-  forward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
-      a.rule, a.logits.as<float>(), a.bias.as<float>(), a.experts.as<int32_t>(), a.probs.as<float>(), tokens,
-      static_cast<int>(a.logits.cols()));
+  visit_high_precision(a.bias ? a.bias.dtype : DType::f32, [&](auto zero) {
+    using Bias = typename DeviceType<decltype(zero)>::type;
+    allow_shared(forward_kernel<Bias>, kWarpBytes);
+    forward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
+        a.rule, a.logits.as<float>(), a.bias.as<Bias>(), a.experts.as<int32_t>(), a.probs.as<float>(), tokens,
+        static_cast<int>(a.logits.cols()));
+  });
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -290,8 +295,9 @@ void router_backward(const Context& context, const RouterBackward& a) {
 }
 
 void router_bias_update(const Context& context, const RouterBiasUpdate& a) {
-  bias_kernel<<<1, 256, 0, cuda_stream(context)>>>(a.bias.as<float>(), a.counts.as<int32_t>(),
-                                                   static_cast<int>(a.bias.numel()), a.rate, a.skip);
+  bias_kernel<<<1, 256, 0, cuda_stream(context)>>>(a.bias.as<float>(), static_cast<int>(a.first),
+                                                   static_cast<int>(a.bias.numel()), a.counts.as<int32_t>(),
+                                                   static_cast<int>(a.counts.numel()), a.rate, a.skip);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -49,7 +49,7 @@ struct RouterRule {
 struct RouterForward {
   RouterRule rule;
   Tensor logits;   ///< [T, E] fp32
-  Tensor bias;     ///< optional [E] fp32
+  Tensor bias;     ///< optional [E] fp32, bf16 or fp16
   Tensor experts;  ///< out i32 [T, topk], the largest score + bias first
   Tensor probs;    ///< out fp32 [T, topk]
 };
@@ -101,8 +101,9 @@ void router_backward(const Context& context, const RouterBackward& args);
 
 /// bias += rate * sign(mean count - count), after a step. `counts`: i32 [E] over the global batch.
 struct RouterBiasUpdate {
-  Tensor bias;    ///< fp32 [E]
-  Tensor counts;  ///< i32 [E]
+  Tensor bias;        ///< fp32 [n]: of the experts [first, first + n)
+  int64_t first = 0;  ///< ranks may have parts of the bias
+  Tensor counts;      ///< i32 [E]
   float rate = 0.0f;
   const int32_t* skip = nullptr;  ///< *skip != 0 (device): no update
 };

@@ -1,0 +1,114 @@
+#include "config/validate_experts.h"
+
+#include "config/precision_overrides.h"
+#include "config/validate_model.h"
+#include "core/error.h"
+
+namespace te::config {
+namespace {
+
+/// Rows and columns of a weight that share a scale with the recipe blockwise.
+constexpr int64_t kScaleBlock = 128;
+
+// GEMMs of experts have one scale per expert, or blocks of values that must not belong to two experts.
+void check_fp8_experts(const Config& c) {
+  const ModelConfig& m = c.model;
+  const PrecisionConfig& p = c.precision;
+  if (p.fp8 == Fp8Mode::off) return;
+  check_fp8_dimension(c, "model.moe_ffn_hidden_size", m.moe_ffn_hidden_size);
+  check_fp8_dimension(c, "model.moe_shared_expert_intermediate_size", m.moe_shared_expert_intermediate_size);
+  for (int layer = 0; layer < m.num_layers; ++layer) {
+    if (!m.has_experts(layer)) continue;
+    for (const LinearKind kind : {LinearKind::fc1, LinearKind::fc2}) {
+      const LinearPrecision linear = linear_precision(p, {layer, kind}, m.num_layers);
+      if (!linear.quantized()) continue;
+      if (linear.recipe == Fp8Recipe::rowwise || linear.recipe == Fp8Recipe::mxfp8)
+        user_error(
+            "precision.fp8_recipe {} cannot be combined with model.num_moe_experts (layer {}, {}): use delayed, "
+            "tensorwise or blockwise, or bf16 for this linear in precision.overrides",
+            to_string(linear.recipe), layer, to_string(kind));
+      const bool fc1 = kind == LinearKind::fc1;
+      const int64_t rows = fc1 ? (m.gated() ? 2 : 1) * m.moe_ffn_hidden_size : m.hidden_size;
+      if (linear.recipe == Fp8Recipe::blockwise && rows % kScaleBlock != 0)
+        user_error(
+            "precision.fp8_recipe blockwise has blocks of {} rows of a weight, but {} of an expert has {} "
+            "({}): "
+            "change it to a multiple of {}, or use tensorwise",
+            kScaleBlock, to_string(kind), rows, fc1 ? "2 x model.moe_ffn_hidden_size" : "model.hidden_size",
+            fc1 ? kScaleBlock / 2 : kScaleBlock);
+    }
+  }
+}
+
+}  // namespace
+
+void check_experts(const ModelConfig& m) {
+  const ModelConfig plain;
+  if (m.num_moe_experts == 0) {
+    const std::pair<const char*, bool> given[] = {
+        {"moe_ffn_hidden_size", m.moe_ffn_hidden_size != 0},
+        {"moe_shared_expert_intermediate_size", m.moe_shared_expert_intermediate_size != 0},
+        {"moe_layer_freq", m.moe_layer_freq != plain.moe_layer_freq},
+        {"first_k_dense", m.first_k_dense != 0},
+        {"moe_router_topk", m.moe_router_topk != plain.moe_router_topk},
+        {"moe_aux_loss_coeff", m.moe_aux_loss_coeff != 0.0},
+        {"moe_z_loss_coeff", m.moe_z_loss_coeff != 0.0},
+        {"moe_router_enable_expert_bias", m.moe_router_enable_expert_bias}};
+    for (const auto& [key, is_given] : given)
+      if (is_given)
+        user_error("model.{} is for mixtures of experts: set model.num_moe_experts, or leave it out", key);
+    return;
+  }
+  if (m.family != Family::llama)
+    user_error("model.num_moe_experts ({}) is for model.family llama: gpt has no experts", m.num_moe_experts);
+  if (m.add_mlp_bias)
+    user_error("model.add_mlp_bias cannot be combined with model.num_moe_experts: leave it out");
+  if (m.moe_router_topk > m.num_moe_experts)
+    user_error("model.moe_router_topk ({}) is above model.num_moe_experts ({})", m.moe_router_topk,
+               m.num_moe_experts);
+  if (m.first_k_dense >= m.num_layers)
+    user_error(
+        "model.first_k_dense ({}) must be below model.num_layers ({}); leave model.num_moe_experts out "
+        "for a dense model",
+        m.first_k_dense, m.num_layers);
+  const int64_t groups = m.moe_router_num_groups, chosen = m.moe_router_group_topk;
+  if (m.num_moe_experts % groups != 0)
+    user_error("model.num_moe_experts ({}) is not a multiple of model.moe_router_num_groups ({})",
+               m.num_moe_experts, groups);
+  if (chosen > groups || m.moe_router_topk % chosen != 0 ||
+      m.moe_router_topk > chosen * (m.num_moe_experts / groups))
+    user_error(
+        "model.moe_router_group_topk ({}) must be at most moe_router_num_groups ({}), divide "
+        "moe_router_topk ({}) and leave that many experts ({} per group)",
+        chosen, groups, m.moe_router_topk, m.num_moe_experts / groups);
+  if (m.moe_shared_expert_gate && m.moe_shared_expert_intermediate_size == 0)
+    user_error(
+        "model.moe_shared_expert_gate needs a shared expert: set "
+        "model.moe_shared_expert_intermediate_size, or leave it out");
+}
+
+void check_experts(const Config& c) {
+  if (c.model.num_moe_experts == 0) return;
+  check_fp8_experts(c);
+  const auto refuse = [](const std::string& key, const char* remedy) {
+    user_error("{} cannot be combined with model.num_moe_experts: {}", key, remedy);
+  };
+  // The bias is updated in its FP32 master values on the device.
+  if (c.model.moe_router_enable_expert_bias && c.optimizer.store_param_remainders)
+    user_error(
+        "model.moe_router_enable_expert_bias cannot be combined with optimizer.store_param_remainders: "
+        "set one of them to false");
+  if (c.model.moe_router_enable_expert_bias && c.optimizer.offload == Offload::state)
+    user_error(
+        "model.moe_router_enable_expert_bias cannot be combined with optimizer.offload state: use moments, "
+        "or "
+        "leave the bias out");
+  if (c.parallel.tensor > 1)
+    refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor), "use data and pipeline parallelism");
+  if (c.parallel.context > 1)
+    refuse(fmt::format("parallel.context ({})", c.parallel.context), "use data and pipeline parallelism");
+  if (c.parallel.schedule == PipelineSchedule::zero_bubble)
+    refuse("parallel.schedule zero_bubble", "weight gradients of experts cannot be deferred; set it to 1f1b");
+}
+
+}  // namespace te::config

@@ -1,0 +1,33 @@
+// Quantization of the operands of grouped GEMMs to FP8 with one scale per expert: for each expert as quantize() does for
+// a tensor (kernels/quantize/quantize.h), with the same bytes, scales and state.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "kernels/quantize/fp8_output.h"
+
+namespace te::kernels {
+
+struct QuantizeExperts {
+  Tensor x;        ///< [rows, cols] fp32 or bf16
+  Tensor offsets;  ///< i32 [experts + 1]: first row of each expert, and the end; empty: rows / experts each
+  int64_t experts = 1;
+  /// Data of all rows. The pointers are those of the first expert; the others follow, [experts] or, for predicted
+  /// scales, [experts, 2]. Rows after the last expert are not written. Without data only the amax.
+  Fp8Output out;
+};
+void quantize_experts(const Context& context, const QuantizeExperts& args);
+
+/// Statistics of a tensor that quantize_groups() has quantized, per expert. Its scales let nothing saturate.
+struct CountQuantizedExperts {
+  Tensor x, offsets;  ///< as above
+  int64_t experts = 1;
+  Tensor rowwise, columnwise;  ///< FP8 [rows, cols], [cols, rows]; one may be empty, the first is counted
+  float* amax = nullptr;       ///< [experts]: updated with max |x|; may be null
+  Fp8Counters* counters = nullptr;  ///< [experts]
+};
+void count_quantized_experts(const Context& context, const CountQuantizedExperts& args);
+
+}  // namespace te::kernels

@@ -1,0 +1,107 @@
+#include "model/expert_linear.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/profile.h"
+#include "kernels/moe/grouped_gemm.h"
+
+namespace te::model {
+namespace {
+
+Linear::Spec expert_spec(const LinearId& id, int64_t experts, const std::vector<int64_t>& blocks, int64_t in,
+                         double init_std) {
+  const bool shared = id.expert == kSharedExpert;
+  const int64_t count = shared ? 1 : experts, out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
+  Linear::Spec spec{.id = id, .experts = shared ? 0 : static_cast<int>(experts)};
+  const ParameterId weight = id.parameter(ParameterPart::weight);
+  spec.name = module_name(weight.role, weight.layer);
+  spec.weight = parameters::ParameterShard::full({count * out, in});
+  for (int64_t i = 0; i < count; ++i) spec.matrices.insert(spec.matrices.end(), blocks.begin(), blocks.end());
+  spec.init_std = static_cast<float>(init_std);
+  return spec;
+}
+
+ProducedOperand of_rows(const Tensor& values) {
+  return {.high_precision = values};
+}
+
+Operand with_offsets(Operand operand, const Tensor& offsets) {
+  operand.offsets = offsets;
+  return operand;
+}
+
+}  // namespace
+
+ExpertLinear::ExpertLinear(const LinearId& id, int64_t experts, const std::vector<int64_t>& blocks,
+                           int64_t in, double init_std, parameters::ParameterStore& parameters,
+                           Recipe& recipe, parallel::TensorParallel& tensor)
+    : Linear(expert_spec(id, experts, blocks, in, init_std), parameters, recipe, tensor) {}
+
+int64_t ExpertLinear::row_alignment() const {
+  const bool vectors = input_quantizer_.layouts().scales == kernels::ScaleLayout::vectors;
+  return vectors ? kernels::kScaleBlock : kExpertAlignment;
+}
+
+void ExpertLinear::plan_inference_input(MemoryPlan& plan, Planned<Operand>& input, int64_t rows) const {
+  input_quantizer_.plan(plan, input,
+                        {.name = spec_.name + ".input",
+                         .rows = rows,
+                         .cols = in(),
+                         .values = MemoryKind::scratch,
+                         .scales = MemoryKind::scratch,
+                         .has_columnwise = false});
+}
+
+ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input, const Tensor& x,
+                                   const Tensor& offsets, const Tensor& y, const Pass& pass) {
+  ReadyOperand ready =
+      input_quantizer_.complete(context, with_offsets(input, offsets), of_rows(x), input_mode(pass));
+  prepare_fprop_weight(context);
+  if (grouped()) {
+    const ProfileLabel label(spec_.name, "fprop");
+    const kernels::Gemm gemm = model::fprop(ready, weight_ready_, 0, x.rows());
+    kernels::grouped_gemm(context, {.a = gemm.a, .b = gemm.b, .offsets = offsets, .out = y, .trans_b = true});
+  } else {
+    fprop(context, ready, y, 0, x.rows(), false);
+  }
+  return ready;
+}
+
+ReadyOperand ExpertLinear::complete_input(const Context& context, const Operand& input, const Tensor& x,
+                                          const Tensor& offsets, const Pass& pass) const {
+  return input_quantizer_.complete(context, with_offsets(input, offsets), of_rows(x), wgrad_input_mode(pass));
+}
+
+void ExpertLinear::backward(const Context& context, const Operand& grad, const Tensor& dy,
+                            const ReadyOperand& input, const Tensor& offsets, const Tensor& dx,
+                            const Pass& pass) {
+  const ReadyOperand ready =
+      grad_quantizer_.complete(context, with_offsets(grad, offsets), of_rows(dy), pass.quantize_mode());
+  prepare_dgrad_weight(context);
+  if (grouped()) {
+    const ProfileLabel label(spec_.name, "dgrad");
+    const kernels::Gemm gemm = model::dgrad(ready, weight_ready_, 0, dy.rows());
+    // Quantized weights are the columnwise layout [in, experts * out], which grouped_gemm() knows without trans_b.
+    kernels::grouped_gemm(context, {.a = gemm.a, .b = gemm.b, .offsets = offsets, .out = dx});
+    experts_wgrad(context, ready, input, offsets);
+  } else {
+    dgrad(context, ready, dx, 0, dy.rows());
+    wgrad(context, ready, input);
+  }
+}
+
+void ExpertLinear::experts_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,
+                                 const Tensor& offsets) const {
+  if (!weight_->trainable) return;
+  const ProfileLabel label(spec_.name, "wgrad");
+  const kernels::Gemm gemm = model::wgrad(grad, input);
+  kernels::grouped_wgrad(context, {.a = gemm.a,
+                                   .b = gemm.b,
+                                   .offsets = offsets,
+                                   .alignment = row_alignment(),
+                                   .out = weight_->grad,
+                                   .accumulate = !std::exchange(weight_->grad_stale, false)});
+}
+
+}  // namespace te::model

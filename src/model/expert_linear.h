@@ -1,0 +1,55 @@
+// A linear layer of a mixture of experts: y = x W^T of all experts in one grouped GEMM, where rows of x, ordered by
+// experts (kernels/moe/permute.h), each meet their expert's weight; or of the shared expert, one GEMM of all tokens.
+// Weights of all experts are one parameter, [experts * out, in]. Operands are quantized as in other linear layers, with
+// the state of each expert (fp8/quantizer.h).
+#pragma once
+
+#include "model/linear.h"
+
+namespace te::model {
+
+/// Row ranges of the experts start at multiples of this, because leading dimensions of FP8 operands are multiples of 16
+/// bytes, also in wgrad, which contracts over an expert's rows.
+constexpr int64_t kExpertAlignment = 16;
+
+class ExpertLinear : public Linear {
+ public:
+  /// `id.expert`: 0 for `experts` experts, or kSharedExpert for one. `blocks`: numbers of rows of one expert's matrices.
+  ExpertLinear(const LinearId& id, int64_t experts, const std::vector<int64_t>& blocks, int64_t in,
+               double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
+               parallel::TensorParallel& tensor);
+
+  /// Rows of each expert must start and end at multiples of this: of the alignment of FP8 operands, or of a vector of
+  /// values that share a scale.
+  int64_t row_alignment() const;
+
+  /// `high_precision_exists`: see Linear::plan_operand.
+  void plan_input(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use,
+                  bool high_precision_exists = false) const {
+    plan_operand(plan, input, use, high_precision_exists);
+  }
+  /// For inference: the quantized input of `rows` rows; layers share the memory.
+  void plan_inference_input(MemoryPlan& plan, Planned<Operand>& input, int64_t rows) const;
+  /// `high_precision`: plan grad.high_precision; if false, dy has memory of its own.
+  void plan_grad(MemoryPlan& plan, Planned<Operand>& grad, const LinearUse& use, bool high_precision) const {
+    plan_grad_operand(plan, grad, use, false, high_precision);
+  }
+
+  /// y [rows, out] from x [rows, in]. `offsets`: of the experts' rows; the shared expert has none. Returns the input for
+  /// backward().
+  ReadyOperand forward(const Context& context, const Operand& input, const Tensor& x, const Tensor& offsets,
+                       const Tensor& y, const Pass& pass);
+  /// Completes a recomputed input for wgrad.
+  ReadyOperand complete_input(const Context& context, const Operand& input, const Tensor& x,
+                              const Tensor& offsets, const Pass& pass) const;
+  /// dx [rows, in] = dy W; W's gradient += dy^T x.
+  void backward(const Context& context, const Operand& grad, const Tensor& dy, const ReadyOperand& input,
+                const Tensor& offsets, const Tensor& dx, const Pass& pass);
+
+ private:
+  bool grouped() const { return spec_.experts > 0; }
+  void experts_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,
+                     const Tensor& offsets) const;
+};
+
+}  // namespace te::model

@@ -1,0 +1,50 @@
+// Invalid keys of mixtures of experts, and features that do not support them.
+#include "config_testing.h"
+
+namespace te::config {
+namespace {
+
+TEST(Validate, Experts) {
+  const std::vector<std::string> experts = {"model.num_moe_experts=8", "model.ffn_hidden_size=32"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), experts.begin(), experts.end());
+    return more;
+  };
+  EXPECT_EQ(small(experts).model.moe_ffn_hidden_size, 32);
+  EXPECT_EQ(small(with({"model.moe_ffn_hidden_size=16"})).model.moe_ffn_hidden_size, 16);
+  expect_rejected(with({"model.moe_router_topk=9"}),
+                  {"model.moe_router_topk (9) is above model.num_moe_experts (8)"});
+  expect_rejected(with({"model.first_k_dense=100"}),
+                  {"model.first_k_dense (100) must be below model.num_layers"});
+  expect_rejected(with({"model.moe_router_num_groups=3"}),
+                  {"not a multiple of model.moe_router_num_groups (3)"});
+  expect_rejected(with({"model.moe_router_num_groups=4", "model.moe_router_group_topk=5"}),
+                  {"model.moe_router_group_topk (5) must be at most moe_router_num_groups (4)"});
+  expect_rejected(with({"model.moe_shared_expert_gate=true"}), {"needs a shared expert"});
+  expect_rejected(with({"model.add_mlp_bias=true"}), {"cannot be combined with model.num_moe_experts"});
+  expect_rejected({"model.moe_aux_loss_coeff=0.1"}, {"set model.num_moe_experts"});
+  expect_rejected({"model.moe_router_enable_expert_bias=true"}, {"set model.num_moe_experts"});
+  const std::string bias = "model.moe_router_enable_expert_bias=true";
+  small(with({bias, "optimizer.offload=moments"}));
+  expect_rejected(with({bias, "optimizer.offload=state"}),
+                  {"cannot be combined with optimizer.offload state"});
+  expect_rejected(with({bias, "optimizer.store_param_remainders=true"}),
+                  {"cannot be combined with optimizer.store_param_remainders"});
+  small(with({"precision.fp8=hybrid"}));
+  expect_rejected(with({"precision.fp8=hybrid", "model.moe_ffn_hidden_size=24"}),
+                  {"model.moe_ffn_hidden_size = 24 (1 * 16 + 8); the nearest are 16 and 32"});
+  expect_rejected(with({"precision.fp8=hybrid", "precision.fp8_recipe=rowwise"}),
+                  {"rowwise cannot be combined with model.num_moe_experts (layer 0, linear_fc1)"});
+  small(with({"precision.fp8=hybrid", "precision.fp8_recipe=rowwise",
+              "precision.overrides=linear_fc1, linear_fc2: bf16"}));
+  expect_rejected(
+      with({"precision.fp8=hybrid", "precision.fp8_recipe=blockwise"}),
+      {"linear_fc1 of an expert has 64 (2 x model.moe_ffn_hidden_size): change it to a multiple of 64"});
+  expect_rejected(with({"parallel.tensor=2"}), {"parallel.tensor (2) cannot be combined with"});
+  expect_rejected(with({"parallel.context=2"}), {"parallel.context (2) cannot be combined with"});
+  expect_rejected(with({"parallel.pipeline=2", "parallel.schedule=zero_bubble"}),
+                  {"zero_bubble cannot be combined"});
+}
+
+}  // namespace
+}  // namespace te::config

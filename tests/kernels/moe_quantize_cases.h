@@ -1,0 +1,116 @@
+// Quantization of experts' operands: the outputs and state of all experts, on either backend.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/moe/quantize_experts.h"
+#include "moe_cases.h"
+
+namespace te::kernels {
+
+enum class ExpertScaling : uint8_t { given, corrected, current, power_of_two };
+inline constexpr ExpertScaling kExpertScalings[] = {ExpertScaling::given, ExpertScaling::corrected,
+                                                    ExpertScaling::current, ExpertScaling::power_of_two};
+
+/// Host copy of everything that a quantization writes, except the double-buffered fields.
+struct ExpertResult {
+  std::vector<uint8_t> rowwise, columnwise, scale, scale_inv, amax, current_amax, used_scale, counters;
+  std::vector<float> state_scale;
+  std::vector<uint64_t> state_counts;
+  bool operator==(const ExpertResult&) const = default;
+};
+
+class ExpertStorage {
+ public:
+  using T = testing::TestTensor;
+  ExpertStorage(const Context& context, DType format, int64_t rows, int64_t cols, int64_t experts)
+      : experts_(experts),
+        rowwise_(context, format, {rows, cols}),
+        columnwise_(context, format, {cols, rows}),
+        scale_(context, DType::f32, {experts}),
+        scale_inv_(context, DType::f32, {experts}),
+        amax_(context, DType::f32, {experts}),
+        current_amax_(context, DType::f32, {experts}),
+        used_scale_(context, DType::f32, {experts}),
+        predicted_(context, DType::f32, {experts, 2}),
+        counters_(context, DType::i64, {experts, 3}),
+        states_(context, DType::u8, {experts, static_cast<int64_t>(sizeof(Fp8CastState))}),
+        num_casts_(static_cast<size_t>(experts), 0) {
+    std::vector<float> scales, amaxes;
+    for (int64_t e = 0; e < experts; ++e) {
+      scales.push_back(std::ldexp(1.5f, static_cast<int>(e % 7)));
+      amaxes.push_back(e % 3 == 0 ? 100.0f : 0.0f);
+    }
+    scale_.fill(scales), amax_.fill(amaxes);
+    scale_inv_.fill_value(0.0f), current_amax_.fill_value(0.0f), used_scale_.fill_value(0.0f);
+    context.zero(predicted_), context.zero(counters_), context.zero(states_);
+  }
+
+  Fp8Output output(ExpertScaling scaling, bool rowwise = true, bool columnwise = true) {
+    Fp8Output out{.rowwise = rowwise ? rowwise_.get() : Tensor{},
+                  .columnwise = columnwise ? columnwise_.get() : Tensor{},
+                  .scale = scale_.get().as<float>(),
+                  .scale_inv = scale_inv_.get().as<float>(),
+                  .amax = amax_.get().as<float>(),
+                  .counters = counters_.get().as<Fp8Counters>()};
+    if (scaling == ExpertScaling::given) return out;
+    out.requantize.state = states_.get().as<Fp8CastState>();
+    out.requantize.num_casts = num_casts_.data();
+    out.requantize.margin_factor = 0.5f;
+    out.requantize.used_scale = used_scale_.get().as<float>();
+    if (scaling == ExpertScaling::corrected) return out;
+    out.requantize.current_scale = scale_.get().as<float>();
+    out.requantize.current_amax = current_amax_.get().as<float>();
+    if (scaling == ExpertScaling::power_of_two)
+      out.requantize.predicted_scales = predicted_.get().as<float>();
+    return out;
+  }
+
+  ExpertResult read() const {
+    ExpertResult result{rowwise_.raw(),
+                        columnwise_.raw(),
+                        scale_.raw(),
+                        scale_inv_.raw(),
+                        amax_.raw(),
+                        current_amax_.raw(),
+                        used_scale_.raw(),
+                        counters_.raw(),
+                        {},
+                        {}};
+    const std::vector<uint8_t> raw = states_.raw();
+    for (int64_t e = 0; e < experts_; ++e) {
+      Fp8CastState state;
+      std::memcpy(&state, raw.data() + e * static_cast<int64_t>(sizeof(state)), sizeof(state));
+      result.state_scale.push_back(state.scale);
+      result.state_counts.insert(
+          result.state_counts.end(),
+          {state.requantized, state.casts, state.counted_requantized, state.counters.total});
+    }
+    return result;
+  }
+
+ private:
+  int64_t experts_;
+  T rowwise_, columnwise_, scale_, scale_inv_, amax_, current_amax_, used_scale_, predicted_, counters_,
+      states_;
+  std::vector<unsigned> num_casts_;
+};
+
+/// Operands that overflow the given scales of some experts, with a NaN in one expert and an expert that is zero.
+inline void fill_expert_rows(const testing::TestTensor& x, const std::vector<int32_t>& offsets,
+                             float factor) {
+  const int64_t rows = x.get().rows(), cols = x.get().cols();
+  std::vector<float> values = testing::normal_values(rows * cols, 11);
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) {
+    const float size = e % 5 == 2 ? 0.0f : factor * std::ldexp(1.0f, static_cast<int>(e % 9) - 2);
+    for (int64_t i = offsets[e] * cols; i < offsets[e + 1] * cols; ++i)
+      values[static_cast<size_t>(i)] *= size;
+    if (e % 11 == 3 && offsets[e + 1] > offsets[e])
+      values[static_cast<size_t>(offsets[e] * cols + 1)] = std::nanf("");
+  }
+  const_cast<testing::TestTensor&>(x).fill(values);
+}
+
+}  // namespace te::kernels

@@ -19,6 +19,7 @@ the unmodified model in FP32 and requires agreement.
 """
 
 import argparse
+import copy
 import fnmatch
 import json
 import os
@@ -27,6 +28,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
 BATCH, SEQ = 2, 24
+STEPS = 50  # of a mixture of experts
 OPTIMIZER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip_grad": 1.0}
 # te-train's config keys. make_vocab_size_divisible_by 1: no padding rows, as in transformers.
 COMMON = {
@@ -370,7 +372,37 @@ def te_tensors(prefix, tensors, config):
     return result
 
 
-# ---- One training step -------------------------------------------------------------------------------------
+# ---- Training steps ----------------------------------------------------------------------------------------
+
+
+def adamw(parameters):
+    decayed = [p for p in parameters if p.dim() >= 2]
+    others = [p for p in parameters if p.dim() < 2]
+    return torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": OPTIMIZER["weight_decay"]},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        lr=OPTIMIZER["lr"],
+        betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]),
+        eps=OPTIMIZER["eps"],
+        foreach=False,
+    )
+
+
+def train_steps(model, text):
+    """The losses of STEPS steps. Step n trains on the text rotated by n tokens."""
+    optimizer, losses = adamw(list(model.parameters())), []
+    for step in range(STEPS):
+        rotated = torch.roll(text, step, dims=1)
+        logits = model(rotated[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rotated[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(list(model.parameters()), OPTIMIZER["clip_grad"], foreach=False)
+        optimizer.step()
+        losses.append(loss.item())
+    return np.array(losses)
 
 
 def train_step(model, config, tokens, targets):
@@ -381,19 +413,8 @@ def train_step(model, config, tokens, targets):
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
     out |= te_tensors("grad/", {name: p.grad for name, p in parameters.items()}, config)
-    decayed = [p for p in parameters.values() if p.dim() >= 2]
-    others = [p for p in parameters.values() if p.dim() < 2]
     norm = torch.nn.utils.clip_grad_norm_(list(parameters.values()), OPTIMIZER["clip_grad"], foreach=False)
-    torch.optim.AdamW(
-        [
-            {"params": decayed, "weight_decay": OPTIMIZER["weight_decay"]},
-            {"params": others, "weight_decay": 0.0},
-        ],
-        lr=OPTIMIZER["lr"],
-        betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]),
-        eps=OPTIMIZER["eps"],
-        foreach=False,
-    ).step()
+    adamw(list(parameters.values())).step()
     out |= te_tensors("updated/", parameters, config)
     out["logits"] = logits.detach().double().numpy()
     out["loss"] = np.array(loss.item())
@@ -440,9 +461,12 @@ def make_fixture(name):
     exact = build_model(config, "float64")
     exact.load_state_dict(plain.state_dict())
     exact = to_float64(exact, config)
+    many_steps = copy.deepcopy(exact) if config.get("num_moe_experts") else None
     results = train_step(exact, config, tokens, targets)
     cross_check(name, results, train_step(plain, config, tokens, targets))
 
+    if many_steps is not None:
+        results["losses"] = train_steps(many_steps, text)
     stored = {key: value.astype(np.float32) for key, value in results.items()}
     stored["tokens"] = tokens.numpy().astype(np.int32)
     stored["targets"] = targets.numpy().astype(np.int32)

@@ -27,19 +27,15 @@ int body(te::parallel::World& world, int argc, char** argv) {
                "te-generate"};
   app.footer(kFooter);
   app.require_subcommand(0, 1);
-  te::generate::GenerateCommand generate(app);
-  te::generate::ChatCommand chat(app);
-  te::generate::PerplexityCommand perplexity(app);
-  te::generate::EvaluateCommand evaluate(app);
-  te::generate::DivergenceCommand divergence(app);
-  te::generate::LogitsCommand logits(app);
+  const te::apps::Command generate = te::generate::add_generate(app);
+  const te::apps::Command commands[] = {te::generate::add_chat(app), te::generate::add_perplexity(app),
+                                        te::generate::add_evaluate(app), te::generate::add_divergence(app),
+                                        te::generate::add_logits(app)};
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
   te::init_log(world.leader() ? spdlog::level::warn : spdlog::level::err);
-  if (chat.chosen()) return chat.run(world);
-  if (evaluate.chosen()) return evaluate.run(world);
-  if (divergence.chosen()) return divergence.run(world);
-  if (logits.chosen()) return logits.run(world);
-  return perplexity.chosen() ? perplexity.run(world) : generate.run(world);
+  for (const te::apps::Command& command : commands)
+    if (command.chosen()) return command.run(world);
+  return generate.run(world);
 }
 
 }  // namespace

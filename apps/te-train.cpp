@@ -276,7 +276,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   te::apps::PlanOptions plan(app);
   app.require_subcommand(0, 1);
-  te::apps::InspectFp8Command inspect_fp8(app);
+  const te::apps::Command inspect_fp8 = te::apps::add_inspect_fp8(app);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
   plan.check();
   if (show.ranks > 0 && !show.dry_run && !show.schedule)

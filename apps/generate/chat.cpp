@@ -55,9 +55,7 @@ bool read_message(parallel::World& world, bool prompts, std::string& message) {
   return true;
 }
 
-}  // namespace
-
-struct ChatCommand::Arguments {
+struct ChatArguments {
   CLI::App* command = nullptr;
   ModelOptions model;
   TokenizerOptions tokenizer;
@@ -70,8 +68,63 @@ struct ChatCommand::Arguments {
   int talk(parallel::World& world, LoadedModel& loaded, Chat& chat) const;
 };
 
-ChatCommand::ChatCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
-  Arguments& a = *arguments_;
+int ChatArguments::talk(parallel::World& world, LoadedModel& loaded, Chat& chat) const {
+  const TextOutput output;
+  const bool prompts = world.leader() && !quiet && ::isatty(STDIN_FILENO) == 1;
+  std::string message;
+  while (stop_requested == 0 && read_message(world, prompts, message)) {
+    chat.reply(
+        loaded.context, message,
+        [&](const std::string& part) {
+          if (!world.leader()) return;
+          output.write(part);
+          std::fflush(stdout);
+        },
+        world.size() == 1 ? &stop_requested : nullptr);
+    if (!world.leader()) continue;
+    fmt::print("\n");
+    std::fflush(stdout);
+    if (!quiet && chat.finish_reason() != FinishReason::end_token)
+      fmt::print(stderr, "({}; the conversation has {} tokens before it)\n", to_string(chat.finish_reason()),
+                 chat.prompt_tokens());
+  }
+  return stop_requested != 0 ? 130 : 0;
+}
+
+int run_chat(ChatArguments& a, parallel::World& world) {
+  a.model.check("te-generate chat");
+  a.sampling.resolve();
+  a.options.sampling = a.sampling.options;
+  std::unique_ptr<ModelSource> source;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  ChatPrompter prompter;
+  world.run_collectively([&] {
+    source = open_model(a.model.checkpoint, a.model.adapters);
+    tokenizer = a.tokenizer.open(*source);
+    prompter = make_prompter(a.chat_template, *tokenizer);
+    a.options.ends = end_tokens(*source, *tokenizer);
+    text::Conversation opening;
+    if (!a.options.system.empty()) opening.push_back({"system", a.options.system, ""});
+    opening.push_back({"user", "x", ""});
+    prompter(
+        opening);  // UserError for a system message that the template does not support, before the model loads
+    if (a.command->get_option("--context")->count() > 0 && a.context > longest_sequence(source->model()))
+      user_error("--context {}: larger than the model's context of {}", a.context,
+                 longest_sequence(source->model()));
+    a.context = std::min(a.context, longest_sequence(source->model()));
+  });
+  LoadedModel loaded(world, *source, a.model.run, a.context, 1);
+  Chat chat(loaded.decoder, *tokenizer, prompter, a.options);
+  // Tensor-parallel ranks cannot stop at different tokens, so with several ranks Ctrl-C ends the job at once.
+  if (world.size() == 1) stop_on_interrupt();
+  return a.talk(world, loaded, chat);
+}
+
+}  // namespace
+
+apps::Command add_chat(CLI::App& app) {
+  const auto arguments = std::make_shared<ChatArguments>();
+  ChatArguments& a = *arguments;
   a.command = app.add_subcommand("chat", "Chat with a model: each line of standard input is a message");
   a.model.add_to(a.command);
   a.command
@@ -100,65 +153,7 @@ ChatCommand::ChatCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>
   a.command->footer(
       "  te-generate chat --checkpoint qwen/ --system \"You answer in one sentence.\" --temperature 0.7\n"
       "  printf 'Hello!\\nWho are you?\\n' | te-generate chat --checkpoint qwen/");
-}
-
-ChatCommand::~ChatCommand() = default;
-
-bool ChatCommand::chosen() const {
-  return arguments_->command->parsed();
-}
-
-int ChatCommand::Arguments::talk(parallel::World& world, LoadedModel& loaded, Chat& chat) const {
-  const TextOutput output;
-  const bool prompts = world.leader() && !quiet && ::isatty(STDIN_FILENO) == 1;
-  std::string message;
-  while (stop_requested == 0 && read_message(world, prompts, message)) {
-    chat.reply(
-        loaded.context, message,
-        [&](const std::string& part) {
-          if (!world.leader()) return;
-          output.write(part);
-          std::fflush(stdout);
-        },
-        world.size() == 1 ? &stop_requested : nullptr);
-    if (!world.leader()) continue;
-    fmt::print("\n");
-    std::fflush(stdout);
-    if (!quiet && chat.finish_reason() != FinishReason::end_token)
-      fmt::print(stderr, "({}; the conversation has {} tokens before it)\n", to_string(chat.finish_reason()),
-                 chat.prompt_tokens());
-  }
-  return stop_requested != 0 ? 130 : 0;
-}
-
-int ChatCommand::run(parallel::World& world) {
-  Arguments& a = *arguments_;
-  a.model.check("te-generate chat");
-  a.sampling.resolve();
-  a.options.sampling = a.sampling.options;
-  std::unique_ptr<ModelSource> source;
-  std::unique_ptr<text::Tokenizer> tokenizer;
-  ChatPrompter prompter;
-  world.run_collectively([&] {
-    source = open_model(a.model.checkpoint, a.model.adapters);
-    tokenizer = a.tokenizer.open(*source);
-    prompter = make_prompter(a.chat_template, *tokenizer);
-    a.options.ends = end_tokens(*source, *tokenizer);
-    text::Conversation opening;
-    if (!a.options.system.empty()) opening.push_back({"system", a.options.system, ""});
-    opening.push_back({"user", "x", ""});
-    prompter(
-        opening);  // UserError for a system message that the template does not support, before the model loads
-    if (a.command->get_option("--context")->count() > 0 && a.context > longest_sequence(source->model()))
-      user_error("--context {}: larger than the model's context of {}", a.context,
-                 longest_sequence(source->model()));
-    a.context = std::min(a.context, longest_sequence(source->model()));
-  });
-  LoadedModel loaded(world, *source, a.model.run, a.context, 1);
-  Chat chat(loaded.decoder, *tokenizer, prompter, a.options);
-  // Tensor-parallel ranks cannot stop at different tokens, so with several ranks Ctrl-C ends the job at once.
-  if (world.size() == 1) stop_on_interrupt();
-  return a.talk(world, loaded, chat);
+  return {a.command, [arguments](parallel::World& world) { return run_chat(*arguments, world); }};
 }
 
 }  // namespace te::generate

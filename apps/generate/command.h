@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "common/command.h"
 #include "generate/run_config.h"
 #include "text/tokenizer.h"
 
@@ -40,80 +41,12 @@ struct TokenizerOptions {
 };
 
 /// te-generate without a subcommand: continues prompts. Its options belong to the program itself.
-class GenerateCommand {
- public:
-  explicit GenerateCommand(CLI::App& app);
-  ~GenerateCommand();
-  int run(parallel::World& world);
+apps::Command add_generate(CLI::App& app);
 
- private:
-  struct Arguments;
-  std::unique_ptr<Arguments> arguments_;
-};
-
-/// The subcommand chat.
-class ChatCommand {
- public:
-  explicit ChatCommand(CLI::App& app);
-  ~ChatCommand();
-  bool chosen() const;
-  int run(parallel::World& world);
-
- private:
-  struct Arguments;
-  std::unique_ptr<Arguments> arguments_;
-};
-
-/// The subcommand perplexity.
-class PerplexityCommand {
- public:
-  explicit PerplexityCommand(CLI::App& app);
-  ~PerplexityCommand();
-  bool chosen() const;
-  int run(parallel::World& world);
-
- private:
-  struct Arguments;
-  std::unique_ptr<Arguments> arguments_;
-};
-
-/// The subcommand evaluate.
-class EvaluateCommand {
- public:
-  explicit EvaluateCommand(CLI::App& app);
-  ~EvaluateCommand();
-  bool chosen() const;
-  int run(parallel::World& world);
-
- private:
-  struct Arguments;
-  std::unique_ptr<Arguments> arguments_;
-};
-
-/// The subcommand divergence.
-class DivergenceCommand {
- public:
-  explicit DivergenceCommand(CLI::App& app);
-  ~DivergenceCommand();
-  bool chosen() const;
-  int run(parallel::World& world);
-
- private:
-  struct Arguments;
-  std::unique_ptr<Arguments> arguments_;
-};
-
-/// The subcommand logits.
-class LogitsCommand {
- public:
-  explicit LogitsCommand(CLI::App& app);
-  ~LogitsCommand();
-  bool chosen() const;
-  int run(parallel::World& world);
-
- private:
-  struct Arguments;
-  std::unique_ptr<Arguments> arguments_;
-};
+apps::Command add_chat(CLI::App& app);
+apps::Command add_perplexity(CLI::App& app);
+apps::Command add_evaluate(CLI::App& app);
+apps::Command add_divergence(CLI::App& app);
+apps::Command add_logits(CLI::App& app);
 
 }  // namespace te::generate

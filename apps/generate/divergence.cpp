@@ -12,8 +12,9 @@
 #include "generate/generator.h"
 
 namespace te::generate {
+namespace {
 
-struct DivergenceCommand::Arguments {
+struct DivergenceArguments {
   CLI::App* command = nullptr;
   ModelOptions model;
   TokenizerOptions tokenizer;
@@ -23,38 +24,8 @@ struct DivergenceCommand::Arguments {
   std::vector<int32_t> read_tokens(const text::Tokenizer& by, const ModelSource& source) const;
 };
 
-DivergenceCommand::DivergenceCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
-  Arguments& a = *arguments_;
-  a.command = app.add_subcommand(
-      "divergence",
-      "Compare a model's logits with a reference model's on a text: KL divergence, top-1 agreement");
-  a.model.add_to(a.command);
-  a.tokenizer.add_to(a.command);
-  a.command->add_option("--reference", a.reference, "Reference model")->type_name("PATH");
-  a.command
-      ->add_option("--reference-dtype", a.reference_dtype,
-                   "Precision of the reference, as --dtype; it never runs in FP8")
-      ->check(CLI::IsMember({"auto", "bf16", "fp16", "fp32"}))
-      ->capture_default_str();
-  a.command->add_option("--text", a.text, "File with the text")->type_name("FILE");
-  a.command->add_option("--max-tokens", a.max_tokens, "Maximum number of tokens to read; 0: all")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  a.command
-      ->add_option("--seq-length", a.seq_length, "Tokens per sequence; 0: the model's context, at most 1024")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  a.command->footer("  te-generate divergence --checkpoint tuned_fp8/ --reference tuned/ --text sample.txt");
-}
-
-DivergenceCommand::~DivergenceCommand() = default;
-
-bool DivergenceCommand::chosen() const {
-  return arguments_->command->parsed();
-}
-
-std::vector<int32_t> DivergenceCommand::Arguments::read_tokens(const text::Tokenizer& by,
-                                                               const ModelSource& source) const {
+std::vector<int32_t> DivergenceArguments::read_tokens(const text::Tokenizer& by,
+                                                      const ModelSource& source) const {
   constexpr uint64_t kLargest = 1 << 30;
   const FileText file = read_file(text, kLargest, FileKind::input);
   if (!file) user_error("--text {}: cannot be read: {}", text, file.error);
@@ -75,8 +46,7 @@ std::vector<int32_t> DivergenceCommand::Arguments::read_tokens(const text::Token
   return tokens;
 }
 
-int DivergenceCommand::run(parallel::World& world) {
-  const Arguments& a = *arguments_;
+int run_divergence(const DivergenceArguments& a, parallel::World& world) {
   a.model.check("te-generate divergence");
   if (a.reference.empty()) user_error("--reference PATH is required; see te-generate divergence --help");
   if (a.text.empty()) user_error("--text FILE is required; see te-generate divergence --help");
@@ -114,6 +84,34 @@ int DivergenceCommand::run(parallel::World& world) {
         source->title(), reference_source->title(), result.tokens, result.mean_kl, result.largest_kl,
         100.0 * result.top1_agreement(), result.largest_difference);
   return 0;
+}
+
+}  // namespace
+
+apps::Command add_divergence(CLI::App& app) {
+  const auto arguments = std::make_shared<DivergenceArguments>();
+  DivergenceArguments& a = *arguments;
+  a.command = app.add_subcommand(
+      "divergence",
+      "Compare a model's logits with a reference model's on a text: KL divergence, top-1 agreement");
+  a.model.add_to(a.command);
+  a.tokenizer.add_to(a.command);
+  a.command->add_option("--reference", a.reference, "Reference model")->type_name("PATH");
+  a.command
+      ->add_option("--reference-dtype", a.reference_dtype,
+                   "Precision of the reference, as --dtype; it never runs in FP8")
+      ->check(CLI::IsMember({"auto", "bf16", "fp16", "fp32"}))
+      ->capture_default_str();
+  a.command->add_option("--text", a.text, "File with the text")->type_name("FILE");
+  a.command->add_option("--max-tokens", a.max_tokens, "Maximum number of tokens to read; 0: all")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.command
+      ->add_option("--seq-length", a.seq_length, "Tokens per sequence; 0: the model's context, at most 1024")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.command->footer("  te-generate divergence --checkpoint tuned_fp8/ --reference tuned/ --text sample.txt");
+  return {a.command, [arguments](parallel::World& world) { return run_divergence(*arguments, world); }};
 }
 
 }  // namespace te::generate

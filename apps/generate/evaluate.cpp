@@ -93,9 +93,7 @@ int compare_files(const std::vector<std::string>& files, const std::string& outp
   return 0;
 }
 
-}  // namespace
-
-struct EvaluateCommand::Arguments {
+struct EvaluateArguments {
   CLI::App* command = nullptr;
   ModelOptions model;
   TokenizerOptions tokenizer;
@@ -113,62 +111,7 @@ struct EvaluateCommand::Arguments {
                    apps::OutputFile& file) const;
 };
 
-EvaluateCommand::EvaluateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
-  Arguments& a = *arguments_;
-  a.command = app.add_subcommand("evaluate",
-                                 "Evaluate a model on lm-evaluation-harness tasks, or compare two results");
-  a.model.add_to(a.command);
-  a.tokenizer.add_to(a.command);
-  a.command
-      ->add_option(
-          "--tasks", a.tasks,
-          "hellaswag, lambada_openai, arc_easy, arc_challenge, piqa, openbookqa, sciq, boolq, winogrande, "
-          "mmlu (also mmlu_stem, ..., mmlu_SUBJECT), wikitext, or your own: NAME.jsonl of {context, choices, "
-          "gold}")
-      ->delimiter(',')
-      ->type_name("TASK,...");
-  a.command->add_option("--data", a.options.data, "Folder with the tasks' data (docs/how-to/evaluate.md)")
-      ->type_name("DIR");
-  a.command->add_option("--output", a.output, "Write results as JSON with the names of lm-evaluation-harness")
-      ->type_name("FILE");
-  a.command->add_option("--items", a.items, "Write the result of every document as one line of JSON")
-      ->type_name("FILE");
-  a.command->add_flag("--items-inputs", a.inputs,
-                      "With --items: also write texts and tokens of the requests");
-  a.command->add_option("--limit", a.options.limit, "Use the first N documents of each task; 0: all")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  a.fewshot =
-      a.command
-          ->add_option("--num-fewshot", a.options.num_fewshot, "Solved examples before each mmlu question")
-          ->check(whole_number(0))
-          ->capture_default_str();
-  a.command->add_option("--batch", a.batch, "Maximum number of documents per batch")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  a.command
-      ->add_option("--max-length", a.max_length,
-                   "Maximum number of tokens of a request; 0: the model's context")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  a.command->add_option("--compare", a.compare, "Compare two files of --items: B minus A")
-      ->expected(2)
-      ->type_name("A B");
-  a.command->footer(
-      "With N * --tensor * --pipeline ranks, the documents are divided among N copies of the model.\n\n"
-      "  te-generate evaluate --checkpoint gpt2/ --tasks hellaswag,lambada_openai --data eval/ --output "
-      "gpt2.json \\\n"
-      "      --items gpt2.jsonl\n"
-      "  te-generate evaluate --compare bf16.jsonl fp8.jsonl");
-}
-
-EvaluateCommand::~EvaluateCommand() = default;
-
-bool EvaluateCommand::chosen() const {
-  return arguments_->command->parsed();
-}
-
-void EvaluateCommand::Arguments::check() const {
+void EvaluateArguments::check() const {
   model.check("te-generate evaluate");
   if (tasks.empty()) user_error("--tasks TASK,... is required; see te-generate evaluate --help");
   if (inputs && items.empty()) user_error("--items-inputs: needs --items FILE");
@@ -177,8 +120,8 @@ void EvaluateCommand::Arguments::check() const {
   if (fewshot->count() > 0 && !mmlu) user_error("--num-fewshot needs mmlu; other tasks have no examples");
 }
 
-ordered_json EvaluateCommand::Arguments::config_json(const ModelSource& source, const config::Config& config,
-                                                     int64_t length, const text::Tokenizer& text) const {
+ordered_json EvaluateArguments::config_json(const ModelSource& source, const config::Config& config,
+                                            int64_t length, const text::Tokenizer& text) const {
   return {{"model", "te-train"},
           {"checkpoint", source.title()},
           {"tokenizer", text.name()},
@@ -189,8 +132,8 @@ ordered_json EvaluateCommand::Arguments::config_json(const ModelSource& source, 
           {"limit", options.limit > 0 ? ordered_json(options.limit) : ordered_json(nullptr)}};
 }
 
-void EvaluateCommand::Arguments::write_items(const std::vector<EvaluatedTask>& results,
-                                             const RequestEncoder& encoder, apps::OutputFile& file) const {
+void EvaluateArguments::write_items(const std::vector<EvaluatedTask>& results, const RequestEncoder& encoder,
+                                    apps::OutputFile& file) const {
   for (const EvaluatedTask& result : results) {
     for (size_t i = 0; i < result.scores.size(); ++i) {
       const Document& document = result.task.documents[i];
@@ -211,8 +154,7 @@ void EvaluateCommand::Arguments::write_items(const std::vector<EvaluatedTask>& r
   file.finish();
 }
 
-int EvaluateCommand::run(parallel::World& world) {
-  Arguments& a = *arguments_;
+int run_evaluate(EvaluateArguments& a, parallel::World& world) {
   if (!a.compare.empty()) return world.leader() ? compare_files(a.compare, a.output) : 0;
   a.check();
   // 1. Data and tokens.
@@ -287,6 +229,59 @@ int EvaluateCommand::run(parallel::World& world) {
   }
   if (items_file) a.write_items(tasks, *encoder, *items_file);
   return 0;
+}
+
+}  // namespace
+
+apps::Command add_evaluate(CLI::App& app) {
+  const auto arguments = std::make_shared<EvaluateArguments>();
+  EvaluateArguments& a = *arguments;
+  a.command = app.add_subcommand("evaluate",
+                                 "Evaluate a model on lm-evaluation-harness tasks, or compare two results");
+  a.model.add_to(a.command);
+  a.tokenizer.add_to(a.command);
+  a.command
+      ->add_option(
+          "--tasks", a.tasks,
+          "hellaswag, lambada_openai, arc_easy, arc_challenge, piqa, openbookqa, sciq, boolq, winogrande, "
+          "mmlu (also mmlu_stem, ..., mmlu_SUBJECT), wikitext, or your own: NAME.jsonl of {context, choices, "
+          "gold}")
+      ->delimiter(',')
+      ->type_name("TASK,...");
+  a.command->add_option("--data", a.options.data, "Folder with the tasks' data (docs/how-to/evaluate.md)")
+      ->type_name("DIR");
+  a.command->add_option("--output", a.output, "Write results as JSON with the names of lm-evaluation-harness")
+      ->type_name("FILE");
+  a.command->add_option("--items", a.items, "Write the result of every document as one line of JSON")
+      ->type_name("FILE");
+  a.command->add_flag("--items-inputs", a.inputs,
+                      "With --items: also write texts and tokens of the requests");
+  a.command->add_option("--limit", a.options.limit, "Use the first N documents of each task; 0: all")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.fewshot =
+      a.command
+          ->add_option("--num-fewshot", a.options.num_fewshot, "Solved examples before each mmlu question")
+          ->check(whole_number(0))
+          ->capture_default_str();
+  a.command->add_option("--batch", a.batch, "Maximum number of documents per batch")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  a.command
+      ->add_option("--max-length", a.max_length,
+                   "Maximum number of tokens of a request; 0: the model's context")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.command->add_option("--compare", a.compare, "Compare two files of --items: B minus A")
+      ->expected(2)
+      ->type_name("A B");
+  a.command->footer(
+      "With N * --tensor * --pipeline ranks, the documents are divided among N copies of the model.\n\n"
+      "  te-generate evaluate --checkpoint gpt2/ --tasks hellaswag,lambada_openai --data eval/ --output "
+      "gpt2.json \\\n"
+      "      --items gpt2.jsonl\n"
+      "  te-generate evaluate --compare bf16.jsonl fp8.jsonl");
+  return {a.command, [arguments](parallel::World& world) { return run_evaluate(*arguments, world); }};
 }
 
 }  // namespace te::generate

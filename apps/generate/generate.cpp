@@ -118,9 +118,7 @@ std::string reading_speed(const LoadedModel& model, const Timing& timing) {
                      100 * bytes * static_cast<double>(timing.passes) / timing.seconds / bandwidth);
 }
 
-}  // namespace
-
-struct GenerateCommand::Arguments {
+struct GenerateArguments {
   ModelOptions model;
   GenerateOptions options;
   SamplingArguments sampling;
@@ -134,49 +132,7 @@ struct GenerateCommand::Arguments {
   void resolve();
 };
 
-GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
-  Arguments& a = *arguments_;
-  a.model.add_to(&app);
-  const auto several = [](CLI::Option* option) {
-    return option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  };
-  several(app.add_option("--prompt", a.prompts, "Text to continue; may be repeated"))->type_name("TEXT");
-  several(app.add_option(
-              "--prompt-file", a.prompt_files,
-              "File with one prompt, - for standard input (the default without prompts); a final newline is "
-              "removed; may be repeated"))
-      ->type_name("FILE");
-  app.add_option("--prompts", a.prompt_lines,
-                 "File with one JSON object per line, each with a field `prompt`")
-      ->type_name("FILE");
-  app.add_option("--output", a.output,
-                 "Write results to this file instead, one JSON object per line in the order of the prompts")
-      ->type_name("FILE");
-  a.tokenizer.add_to(&app);
-  app.add_option("--max-tokens", a.options.max_tokens, "Maximum number of tokens to generate per prompt")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  several(
-      app.add_option("--stop", a.options.stops, "Stop at this text, which is not printed; may be repeated"))
-      ->type_name("TEXT");
-  a.sampling.add_to(&app);
-  app.add_option("--batch", a.batch, "Number of prompts that are continued concurrently")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  app.add_option(
-         "--gemm-chains", a.model.run.gemm_chains,
-         "On a GPU, with up to 8 concurrent prompts: one kernel launch for all linear layers between two "
-         "attention calls; auto: if that is faster")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
-      ->capture_default_str();
-  app.add_flag("--echo", a.echo, "Also print the prompt");
-  app.add_flag("--ignore-end", a.ignore_end, "Continue after end-of-text tokens");
-  app.add_flag("--quiet", a.quiet, "Do not print the speed on standard error");
-}
-
-GenerateCommand::~GenerateCommand() = default;
-
-void GenerateCommand::Arguments::resolve() {
+void GenerateArguments::resolve() {
   model.check("te-generate");
   for (const std::string& stop : options.stops)
     if (stop.empty()) user_error("--stop: a stop string must not be empty");
@@ -185,7 +141,7 @@ void GenerateCommand::Arguments::resolve() {
 }
 
 // Returns objects with a field `prompt`. Only rank 0 reads files and standard input.
-std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& world) const {
+std::vector<json> GenerateArguments::read_prompts(parallel::World& world) const {
   json all = json::array();
   world.run_collectively([&] {
     if (!world.leader()) return;
@@ -207,8 +163,7 @@ std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& worl
   return json::from_cbor(world.broadcast_string(packed)).get<std::vector<json>>();
 }
 
-int GenerateCommand::run(parallel::World& world) {
-  Arguments& a = *arguments_;
+int run_generate(GenerateArguments& a, parallel::World& world) {
   a.resolve();
   // 1. All checks of the input, before the device is opened.
   std::unique_ptr<ModelSource> source;
@@ -268,6 +223,50 @@ int GenerateCommand::run(parallel::World& world) {
                static_cast<double>(timing.tokens) / std::max(timing.seconds, 1e-9),
                reading_speed(model, timing));
   return stop_requested != 0 ? 130 : 0;
+}
+
+}  // namespace
+
+apps::Command add_generate(CLI::App& app) {
+  const auto arguments = std::make_shared<GenerateArguments>();
+  GenerateArguments& a = *arguments;
+  a.model.add_to(&app);
+  const auto several = [](CLI::Option* option) {
+    return option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
+  several(app.add_option("--prompt", a.prompts, "Text to continue; may be repeated"))->type_name("TEXT");
+  several(app.add_option(
+              "--prompt-file", a.prompt_files,
+              "File with one prompt, - for standard input (the default without prompts); a final newline is "
+              "removed; may be repeated"))
+      ->type_name("FILE");
+  app.add_option("--prompts", a.prompt_lines,
+                 "File with one JSON object per line, each with a field `prompt`")
+      ->type_name("FILE");
+  app.add_option("--output", a.output,
+                 "Write results to this file instead, one JSON object per line in the order of the prompts")
+      ->type_name("FILE");
+  a.tokenizer.add_to(&app);
+  app.add_option("--max-tokens", a.options.max_tokens, "Maximum number of tokens to generate per prompt")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  several(
+      app.add_option("--stop", a.options.stops, "Stop at this text, which is not printed; may be repeated"))
+      ->type_name("TEXT");
+  a.sampling.add_to(&app);
+  app.add_option("--batch", a.batch, "Number of prompts that are continued concurrently")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  app.add_option(
+         "--gemm-chains", a.model.run.gemm_chains,
+         "On a GPU, with up to 8 concurrent prompts: one kernel launch for all linear layers between two "
+         "attention calls; auto: if that is faster")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  app.add_flag("--echo", a.echo, "Also print the prompt");
+  app.add_flag("--ignore-end", a.ignore_end, "Continue after end-of-text tokens");
+  app.add_flag("--quiet", a.quiet, "Do not print the speed on standard error");
+  return {&app, [arguments](parallel::World& world) { return run_generate(*arguments, world); }};
 }
 
 }  // namespace te::generate

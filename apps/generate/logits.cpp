@@ -38,35 +38,13 @@ Tokens read_tokens(const std::string& path, const config::ModelConfig& model) {
   return tokens;
 }
 
-}  // namespace
-
-struct LogitsCommand::Arguments {
+struct LogitsArguments {
   CLI::App* command = nullptr;
   ModelOptions model;
   std::string tokens, output;
 };
 
-LogitsCommand::LogitsCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
-  Arguments& a = *arguments_;
-  a.command = app.add_subcommand("logits", "Write a model's logits for given tokens");
-  a.model.add_to(a.command);
-  a.command->add_option("--tokens", a.tokens, "safetensors file with tokens: I32 or I64, [sequences, tokens]")
-      ->type_name("FILE");
-  a.command
-      ->add_option("--out", a.output, "safetensors file to write: logits, F32 [sequences, tokens, vocab]")
-      ->type_name("FILE");
-  a.command->footer(
-      "scripts/convert_checkpoint.py --verify compares these logits with those of transformers.");
-}
-
-LogitsCommand::~LogitsCommand() = default;
-
-bool LogitsCommand::chosen() const {
-  return arguments_->command->parsed();
-}
-
-int LogitsCommand::run(parallel::World& world) {
-  const Arguments& a = *arguments_;
+int run_logits(const LogitsArguments& a, parallel::World& world) {
   a.model.check("te-generate logits");
   if (a.tokens.empty() || a.output.empty())
     user_error("--tokens FILE and --out FILE are required; see te-generate logits --help");
@@ -95,6 +73,23 @@ int LogitsCommand::run(parallel::World& world) {
   if (writer) writer->finish();
   if (world.leader()) fmt::print("{}: {} sequences of {} tokens\n", a.output, tokens.batch, tokens.seq);
   return 0;
+}
+
+}  // namespace
+
+apps::Command add_logits(CLI::App& app) {
+  const auto arguments = std::make_shared<LogitsArguments>();
+  LogitsArguments& a = *arguments;
+  a.command = app.add_subcommand("logits", "Write a model's logits for given tokens");
+  a.model.add_to(a.command);
+  a.command->add_option("--tokens", a.tokens, "safetensors file with tokens: I32 or I64, [sequences, tokens]")
+      ->type_name("FILE");
+  a.command
+      ->add_option("--out", a.output, "safetensors file to write: logits, F32 [sequences, tokens, vocab]")
+      ->type_name("FILE");
+  a.command->footer(
+      "scripts/convert_checkpoint.py --verify compares these logits with those of transformers.");
+  return {a.command, [arguments](parallel::World& world) { return run_logits(*arguments, world); }};
 }
 
 }  // namespace te::generate

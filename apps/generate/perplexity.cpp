@@ -14,44 +14,15 @@
 #include "text/tokenizer_hash.h"
 
 namespace te::generate {
+namespace {
 
-struct PerplexityCommand::Arguments {
+struct PerplexityArguments {
   CLI::App* command = nullptr;
   ModelOptions model;
   std::string data;
   bool all_tokens = false, any_tokenizer = false;
   int64_t max_samples = 0, seq_length = 0, batch = 1;
 };
-
-PerplexityCommand::PerplexityCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
-  Arguments& a = *arguments_;
-  a.command = app.add_subcommand("perplexity", "Print a model's loss and perplexity on a te-data dataset");
-  a.model.add_to(a.command);
-  a.command->add_option("--data", a.data, "Dataset, without .bin or .idx")->type_name("PREFIX");
-  a.command->add_flag("--all-tokens", a.all_tokens,
-                      "Of an instruction dataset (PREFIX_mask), count all tokens, not only responses");
-  a.command->add_flag("--any-tokenizer", a.any_tokenizer,
-                      "Accept a dataset that was made with another tokenizer (PREFIX.meta.json)");
-  a.command->add_option("--max-samples", a.max_samples, "Maximum number of samples to read; 0: all")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  a.command->add_option("--seq-length", a.seq_length, "Tokens per sample; 0: as in training")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  a.command->add_option("--batch", a.batch, "Samples per pass")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  a.command
-      ->add_option("--context-ranks", a.model.run.context,
-                   "Context-parallel ranks (parallel.context of te-train)")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  a.command->footer(
-      "Samples are consecutive parts of the dataset; each token is predicted once.\n\n"
-      "  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid");
-}
-
-namespace {
 
 void check_dataset(const std::string& prefix, const ModelSource& source, bool any_tokenizer) {
   data::DatasetCheck check = {.vocab_size = source.model().vocab_size,
@@ -73,16 +44,7 @@ void check_dataset(const std::string& prefix, const ModelSource& source, bool an
   data::check_datasets("--data", {prefix}, check);
 }
 
-}  // namespace
-
-PerplexityCommand::~PerplexityCommand() = default;
-
-bool PerplexityCommand::chosen() const {
-  return arguments_->command->parsed();
-}
-
-int PerplexityCommand::run(parallel::World& world) {
-  const Arguments& a = *arguments_;
+int run_perplexity(const PerplexityArguments& a, parallel::World& world) {
   a.model.check("te-generate perplexity");
   if (a.data.empty()) user_error("--data PREFIX is required; see te-generate perplexity --help");
   std::unique_ptr<ModelSource> source;
@@ -119,6 +81,38 @@ int PerplexityCommand::run(parallel::World& world) {
   fmt::print("tokens      {}\nloss        {:.6f}\nperplexity  {:.4f}\ntokens/s    {:.0f}\n", result.tokens,
              result.loss, result.perplexity(), static_cast<double>(result.tokens) / result.seconds);
   return 0;
+}
+
+}  // namespace
+
+apps::Command add_perplexity(CLI::App& app) {
+  const auto arguments = std::make_shared<PerplexityArguments>();
+  PerplexityArguments& a = *arguments;
+  a.command = app.add_subcommand("perplexity", "Print a model's loss and perplexity on a te-data dataset");
+  a.model.add_to(a.command);
+  a.command->add_option("--data", a.data, "Dataset, without .bin or .idx")->type_name("PREFIX");
+  a.command->add_flag("--all-tokens", a.all_tokens,
+                      "Of an instruction dataset (PREFIX_mask), count all tokens, not only responses");
+  a.command->add_flag("--any-tokenizer", a.any_tokenizer,
+                      "Accept a dataset that was made with another tokenizer (PREFIX.meta.json)");
+  a.command->add_option("--max-samples", a.max_samples, "Maximum number of samples to read; 0: all")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.command->add_option("--seq-length", a.seq_length, "Tokens per sample; 0: as in training")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.command->add_option("--batch", a.batch, "Samples per pass")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  a.command
+      ->add_option("--context-ranks", a.model.run.context,
+                   "Context-parallel ranks (parallel.context of te-train)")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  a.command->footer(
+      "Samples are consecutive parts of the dataset; each token is predicted once.\n\n"
+      "  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid");
+  return {a.command, [arguments](parallel::World& world) { return run_perplexity(*arguments, world); }};
 }
 
 }  // namespace te::generate

@@ -1,5 +1,4 @@
 #include "train/inspect_fp8.h"
-#include "config/recipe_traits.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,7 @@
 
 #include "checkpoint/reader.h"
 #include "common/output_file.h"
+#include "config/recipe_traits.h"
 #include "core/error.h"
 #include "generate/run_config.h"
 #include "train/checkpoint_inspection.h"
@@ -49,9 +49,7 @@ void write_json(const std::string& path, const json& report) {
   out.finish();
 }
 
-}  // namespace
-
-struct InspectFp8Command::Arguments {
+struct InspectFp8Arguments {
   CLI::App* command = nullptr;
   std::string checkpoint, device = "auto", json_path;
   train::InspectionOptions options{.recipes = {"tensorwise", "rowwise", "blockwise"}};
@@ -61,63 +59,10 @@ struct InspectFp8Command::Arguments {
   void check() const;
 };
 
-InspectFp8Command::InspectFp8Command(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
-  Arguments& a = *arguments_;
-  a.command = app.add_subcommand(
-      "inspect-fp8",
-      "Show the quantization error of a checkpoint's tensors in FP8, and overrides that would help");
-  a.command
-      ->add_option(
-          "--checkpoint", a.checkpoint,
-          "te-train checkpoint: step folder, or checkpoint directory or run folder (its latest checkpoint)")
-      ->type_name("PATH");
-  a.command
-      ->add_option("--data", a.options.data,
-                   "Dataset, without .bin or .idx (default: the training data of the run)")
-      ->type_name("PREFIX");
-  a.command->add_option("--batches", a.options.microbatches, "Number of microbatches")
-      ->check(at_least(1))
-      ->capture_default_str();
-  a.command->add_option("--recipes", a.options.recipes, "Recipes to try in addition to the run's own")
-      ->delimiter(',')
-      ->check(CLI::IsMember(config::stateless_recipes()))
-      ->capture_default_str();
-  a.command
-      ->add_option(
-          "--tolerance", a.limits.tolerance_db,
-          "A cast is harmful if its SQNR is more than so many dB below that of normally distributed values")
-      ->check(at_least(0))
-      ->capture_default_str();
-  a.command->add_option("--top", a.top, "Number of casts in the table; 0: all")
-      ->check(at_least(0))
-      ->capture_default_str();
-  a.command->add_option("--json", a.json_path, "Write all results as JSON to this file")->type_name("FILE");
-  a.command
-      ->add_option("--set", a.options.overrides,
-                   "Override a key of the checkpoint's config, as in --set precision.fp8_recipe=blockwise")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  a.command->add_option("--device", a.device, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
-  a.command->footer(
-      "  te-train inspect-fp8 --checkpoint runs/small/checkpoints --data data/bible_valid --batches 4\n\n"
-      "docs/how-to/debug-fp8.md explains the table.");
-}
-
-InspectFp8Command::~InspectFp8Command() = default;
-
-bool InspectFp8Command::chosen() const {
-  return arguments_->command->parsed();
-}
-
-void InspectFp8Command::Arguments::check() const {
+void InspectFp8Arguments::check() const {
   if (checkpoint.empty()) user_error("--checkpoint PATH is required; see te-train inspect-fp8 --help");
   if (options.recipes.empty()) user_error("--recipes: must name at least one recipe");
 }
-
-namespace {
 
 /// Prints the checkpoint, precision, scales and data.
 void print_heading(const checkpoint::Reader& reader, const train::InspectionSetup& setup,
@@ -174,10 +119,7 @@ json report_of(const checkpoint::Reader& reader, const train::InspectionSetup& s
   return report;
 }
 
-}  // namespace
-
-int InspectFp8Command::run(parallel::World& world) {
-  Arguments& a = *arguments_;
+int run_inspect_fp8(InspectFp8Arguments& a, parallel::World& world) {
   a.check();
   world.run_collectively([&] {
     if (world.size() > 1) {
@@ -215,6 +157,55 @@ int InspectFp8Command::run(parallel::World& world) {
   std::fflush(stdout);
   if (!a.json_path.empty()) write_json(a.json_path, report_of(reader, setup, found, casts, advice, a.limits));
   return 0;
+}
+
+}  // namespace
+
+Command add_inspect_fp8(CLI::App& app) {
+  const auto arguments = std::make_shared<InspectFp8Arguments>();
+  InspectFp8Arguments& a = *arguments;
+  a.command = app.add_subcommand(
+      "inspect-fp8",
+      "Show the quantization error of a checkpoint's tensors in FP8, and overrides that would help");
+  a.command
+      ->add_option(
+          "--checkpoint", a.checkpoint,
+          "te-train checkpoint: step folder, or checkpoint directory or run folder (its latest checkpoint)")
+      ->type_name("PATH");
+  a.command
+      ->add_option("--data", a.options.data,
+                   "Dataset, without .bin or .idx (default: the training data of the run)")
+      ->type_name("PREFIX");
+  a.command->add_option("--batches", a.options.microbatches, "Number of microbatches")
+      ->check(at_least(1))
+      ->capture_default_str();
+  a.command->add_option("--recipes", a.options.recipes, "Recipes to try in addition to the run's own")
+      ->delimiter(',')
+      ->check(CLI::IsMember(config::stateless_recipes()))
+      ->capture_default_str();
+  a.command
+      ->add_option(
+          "--tolerance", a.limits.tolerance_db,
+          "A cast is harmful if its SQNR is more than so many dB below that of normally distributed values")
+      ->check(at_least(0))
+      ->capture_default_str();
+  a.command->add_option("--top", a.top, "Number of casts in the table; 0: all")
+      ->check(at_least(0))
+      ->capture_default_str();
+  a.command->add_option("--json", a.json_path, "Write all results as JSON to this file")->type_name("FILE");
+  a.command
+      ->add_option("--set", a.options.overrides,
+                   "Override a key of the checkpoint's config, as in --set precision.fp8_recipe=blockwise")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  a.command->add_option("--device", a.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  a.command->footer(
+      "  te-train inspect-fp8 --checkpoint runs/small/checkpoints --data data/bible_valid --batches 4\n\n"
+      "docs/how-to/debug-fp8.md explains the table.");
+  return {a.command, [arguments](parallel::World& world) { return run_inspect_fp8(*arguments, world); }};
 }
 
 }  // namespace te::apps

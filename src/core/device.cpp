@@ -244,81 +244,47 @@ bool Event::done() const {
   return event_ == nullptr || cuda_backend::event_done(event_);
 }
 
-DeviceBuffer::DeviceBuffer(const Context& context, size_t bytes) : bytes_(bytes), device_(context.device()) {
+namespace {
+
+using Memory = std::unique_ptr<void, ReleaseMemory>;
+
+Memory address_space(size_t bytes) {
+  return Memory(reserve_address_space(bytes), {[](void* data, size_t size) { munmap(data, size); }, bytes});
+}
+
+Memory heap_memory(void* data, size_t bytes) {
+  return Memory(data, {[](void* at, size_t) { std::free(at); }, bytes});
+}
+
+}  // namespace
+
+DeviceBuffer::DeviceBuffer(const Context& context, size_t bytes) {
   if (bytes == 0) return;
   if (!context.executes()) {
-    data_ = reserve_address_space(bytes);
-    return;
-  }
-  if (context.is_cuda()) {
-    data_ = cuda_backend::allocate(bytes);
-    return;
-  }
-  const size_t padded = (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
-  data_ = std::aligned_alloc(kCpuAlignment, padded);
-  if (data_ == nullptr)
-    user_error(
-        "host memory: {:.2f} GiB could not be allocated; reduce the model or the batch, or use a larger host",
-        double(bytes) / (1 << 30));
-}
-
-DeviceBuffer::~DeviceBuffer() {
-  if (data_ == nullptr) return;
-  switch (device_) {
-    case DeviceKind::cpu:
-      std::free(data_);
-      break;
-    case DeviceKind::cuda:
-      cuda_backend::release(data_);
-      break;
-    case DeviceKind::trace:
-      munmap(data_, bytes_);
+    data_ = address_space(bytes);
+  } else if (context.is_cuda()) {
+    data_ =
+        Memory(cuda_backend::allocate(bytes), {[](void* at, size_t) { cuda_backend::release(at); }, bytes});
+  } else {
+    const size_t padded = (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
+    data_ = heap_memory(std::aligned_alloc(kCpuAlignment, padded), bytes);
+    if (data_ == nullptr)
+      user_error(
+          "host memory: {:.2f} GiB could not be allocated; reduce the model or the batch, or use a larger "
+          "host",
+          double(bytes) / (1 << 30));
   }
 }
 
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept {
-  *this = std::move(other);
-}
-
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(device_, other.device_);
-  return *this;
-}
-
-HostBuffer::HostBuffer(const Context& context, size_t bytes) : bytes_(bytes), device_(context.device()) {
-  if (!context.executes()) {
-    data_ = reserve_address_space(bytes);
-    return;
-  }
-  data_ = context.is_cuda() ? cuda_backend::allocate_host(bytes) : std::calloc(1, bytes);
+HostBuffer::HostBuffer(const Context& context, size_t bytes) {
+  if (!context.executes())
+    data_ = address_space(bytes);
+  else if (context.is_cuda())
+    data_ = Memory(cuda_backend::allocate_host(bytes),
+                   {[](void* at, size_t) { cuda_backend::release_host(at); }, bytes});
+  else
+    data_ = heap_memory(std::calloc(1, bytes), bytes);
   if (data_ == nullptr && bytes > 0) throw std::bad_alloc();
-}
-
-HostBuffer::~HostBuffer() {
-  if (data_ == nullptr) return;
-  switch (device_) {
-    case DeviceKind::cpu:
-      std::free(data_);
-      break;
-    case DeviceKind::cuda:
-      cuda_backend::release_host(data_);
-      break;
-    case DeviceKind::trace:
-      munmap(data_, bytes_);
-  }
-}
-
-HostBuffer::HostBuffer(HostBuffer&& other) noexcept {
-  *this = std::move(other);
-}
-
-HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(device_, other.device_);
-  return *this;
 }
 
 int64_t memory_bandwidth(const Context& context) {

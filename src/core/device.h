@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "core/choices.h"
@@ -114,23 +115,25 @@ class Event {
   void* event_ = nullptr;  // cudaEvent_t; null on the CPU
 };
 
+/// How memory is released.
+struct ReleaseMemory {
+  void (*release)(void* data, size_t bytes) = nullptr;
+  size_t bytes = 0;
+  void operator()(void* data) const { release(data, bytes); }
+};
+
 /// Owns device memory (64-byte aligned on the CPU, 256 on a GPU), or address space of a tracing device. UserError if
 /// there is not enough.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   DeviceBuffer(const Context& context, size_t bytes);
-  ~DeviceBuffer();
-  DeviceBuffer(DeviceBuffer&& other) noexcept;
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
 
-  void* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  void* data() const { return data_.get(); }
+  size_t bytes() const { return data_.get_deleter().bytes; }
 
  private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-  DeviceKind device_ = DeviceKind::cpu;
+  std::unique_ptr<void, ReleaseMemory> data_;
 };
 
 /// Owns host memory, page-locked if the context's device is a GPU.
@@ -138,20 +141,15 @@ class HostBuffer {
  public:
   HostBuffer() = default;
   HostBuffer(const Context& context, size_t bytes);
-  ~HostBuffer();
-  HostBuffer(HostBuffer&& other) noexcept;
-  HostBuffer& operator=(HostBuffer&& other) noexcept;
 
   template <class T>
   T* as() const {
-    return static_cast<T*>(data_);
+    return static_cast<T*>(data_.get());
   }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return data_.get_deleter().bytes; }
 
  private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-  DeviceKind device_ = DeviceKind::cpu;
+  std::unique_ptr<void, ReleaseMemory> data_;
 };
 
 }  // namespace te

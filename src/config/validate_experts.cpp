@@ -24,7 +24,8 @@ void check_fp8_experts(const Config& c) {
       if (!linear.quantized()) continue;
       if (linear.recipe == Fp8Recipe::rowwise || linear.recipe == Fp8Recipe::mxfp8)
         user_error(
-            "precision.fp8_recipe {} cannot be combined with model.num_moe_experts (layer {}, {}): use delayed, "
+            "precision.fp8_recipe {} cannot be combined with model.num_moe_experts (layer {}, {}): use "
+            "delayed, "
             "tensorwise or blockwise, or bf16 for this linear in precision.overrides",
             to_string(linear.recipe), layer, to_string(kind));
       const bool fc1 = kind == LinearKind::fc1;

@@ -247,11 +247,12 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
     return kernels::quantize_experts(
         context, {.x = x, .offsets = operand.offsets, .experts = experts_, .out = output_of(operand, mode)});
   const kernels::Matrix columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{};
-  scaling_->quantize(context, {.x = x,
-                               .rowwise = operand.rowwise,
-                               .columnwise = columnwise,
-                               .power_of_two = scaling_->power_of_two(),
-                               .margin = recipe_->margin_of(index_)});
+  scaling_->quantize(context, {.groups = {.x = x,
+                                          .rowwise = operand.rowwise,
+                                          .columnwise = columnwise,
+                                          .power_of_two = scaling_->power_of_two(),
+                                          .margin = recipe_->margin_of(index_)},
+                               .operand = recipe_->table_.info(index_)});
   if (!mode.count) return;
   kernels::count_quantized_experts(
       context, {.x = x,

@@ -50,6 +50,10 @@ std::vector<Config> all_precisions() {
   return configs;
 }
 
+bool supports_experts(const Config& config) {
+  return config.precision.fp8_recipe != Fp8Recipe::rowwise && config.precision.fp8_recipe != Fp8Recipe::mxfp8;
+}
+
 /// Variants of a layer, in BF16 and FP8.
 std::vector<Config> all_variants() {
   std::vector<Config> configs;
@@ -70,12 +74,13 @@ std::vector<Config> all_variants() {
     configs.back().model.sliding_window = 7;
     configs.push_back(plain);
     set_gemma3(configs.back().model);
-    if (plain.precision.fp8_recipe == Fp8Recipe::rowwise) continue;
+    if (!supports_experts(plain)) continue;
     configs.push_back(plain);
     testing::set_fp8_experts(configs.back().model);
   }
   for (const Config& plain : all_precisions()) {
-    if (plain.model.family == Family::gpt || plain.precision.fp8 != Fp8Mode::e4m3) continue;
+    if (plain.model.family == Family::gpt || plain.precision.fp8 != Fp8Mode::e4m3 || !supports_experts(plain))
+      continue;
     configs.push_back(plain);
     testing::set_fp8_experts(configs.back().model);
     // Quantized in one layout, in high precision in the other.

@@ -9,13 +9,25 @@ mxfp8_FORMAT.bin, by torchao's to_mx with scales rounded up (RCEIL, the rule of 
     uint8  columnwise[COLS, ROWS]        codes of x's columns
     uint8  columnwise_scales[COLS, ROWS / 32]
 
-tests/kernels/quantize_mx_test.cpp requires the same values and scales from te-train. It does not need torch.
+nvfp4_VARIANT.bin, by Transformer Engine's reference quantizer (reference_nvfp4.py), of rows (1x16), blocks (16x16) and
+hadamard (1x16, with a random Hadamard transform of the columns). E2M1 codes are packed in pairs, the first in the low bits:
+
+    uint16 x[ROWS, COLS]                 BF16
+    uint8  rowwise[ROWS, COLS / 2], rowwise_scales[ROWS, COLS / 16]            scales are E4M3
+    uint8  columnwise[COLS, ROWS / 2], columnwise_scales[COLS, ROWS / 16]
+    float  rowwise_amax, columnwise_amax
+
+tests/kernels/quantize_mx_test.cpp and quantize_nvfp4_test.cpp require the same values and scales from te-train. They do not
+need torch.
 
     pip install torch torchao
-    scripts/make_quantization_fixtures.py [--folder FOLDER]
+    scripts/make_quantization_fixtures.py --transformer-engine FOLDER [--folder FOLDER]     (FOLDER/transformer_engine/pytorch/...)
 """
 
 import argparse
+import importlib.util
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +64,68 @@ def mx(x, dtype):
     return raw(codes) + raw(scales)
 
 
+def nvfp4_reference(folder):
+    """The module of Transformer Engine's reference quantizer, without its native library."""
+    package = "transformer_engine.pytorch"
+    for name in ("transformer_engine", package, f"{package}.custom_recipes"):
+        sys.modules[name] = types.ModuleType(name)
+    gemm = sys.modules[f"{package}.custom_recipes.gemm"] = types.ModuleType("gemm")
+    gemm.GEMMType, gemm.MMParams = types.SimpleNamespace(FPROP=0), object
+    sys.modules[f"{package}.custom_recipes"].gemm = gemm
+    storage = sys.modules[f"{package}.quantized_tensor"] = types.ModuleType(f"{package}.quantized_tensor")
+    storage.QuantizedTensorStorage = object
+    storage.Quantizer = type("Quantizer", (), {"__init__": quantizer_init})
+    for name in ("reference_utils", "reference_nvfp4"):
+        path = folder / "transformer_engine/pytorch/custom_recipes" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"{package}.custom_recipes.{name}", path)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        setattr(sys.modules[f"{package}.custom_recipes"], name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def quantizer_init(self, *, rowwise, columnwise):
+    self.rowwise_usage, self.columnwise_usage = rowwise, columnwise
+
+
+def nvfp4(module, x, **options):
+    """Codes, scales and amaxes of both layouts."""
+    quantizer = module.NVFP4QuantizerRef(module.reference_utils.Fp4Formats.E2M1, **options)
+    rows, row_scales, columns, column_scales, *amaxes = quantizer._quantize(x)
+    return b"".join(map(raw, (rows, row_scales, columns, column_scales, *amaxes)))
+
+
+def nvfp4_values(rows, cols, seed):
+    """Multiples of 1/64 below 32, whose sums of 16 are exact, of varying magnitude; zeros, a group and a block of zeros."""
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((rows, cols))
+    r, c = np.indices((rows, cols))
+    x = np.clip(np.ldexp(x, (r // 16 + c // 16) % 6 - 3), -31, 31)
+    x[3, 16:32] = 0
+    x[16:32, 32:48] = 0
+    x[40, :16] = [0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5]  # ties
+    x[0, 0] = 31
+    return torch.tensor(np.round(x * 64) / 64).to(torch.bfloat16)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write (default: %(default)s)")
-    folder = parser.parse_args().folder
+    parser.add_argument("--transformer-engine", type=Path, required=True, help="where its Python package is")
+    arguments = parser.parse_args()
+    folder = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
         x = values(ROWS, COLS, 1)
         (folder / f"mxfp8_{name}.bin").write_bytes(raw(x) + mx(x, dtype) + mx(x.T, dtype))
+    module = nvfp4_reference(arguments.transformer_engine)
+    x = nvfp4_values(ROWS, COLS, 2)
+    for name, options in (
+        ("rows", {}),
+        ("blocks", {"quant_tile_shape": (16, 16)}),
+        ("hadamard", {"with_rht": True}),
+    ):
+        (folder / f"nvfp4_{name}.bin").write_bytes(raw(x) + nvfp4(module, x, **options))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "checkpoint/folder.h"
-#include "core/host_memory.h"
 #include "checkpoint/write_error.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/host_memory.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
 

@@ -25,7 +25,7 @@ enum class Family : uint8_t { gpt, llama };
 enum class ComputeDType : uint8_t { bf16, fp32, fp16 };
 enum class GradDType : uint8_t { bf16, fp32 };
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
-enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise, mxfp8 };
+enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise, mxfp8, nvfp4 };
 enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
 /// Layouts of FP8 weights that are kept between passes; the others are created right before a GEMM reads them.
 enum class Fp8KeptWeights : uint8_t {
@@ -208,6 +208,7 @@ struct PrecisionConfig {
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
   Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;  ///< tensorwise, rowwise and blockwise
   Fp8KeptWeights fp8_keep_weights = Fp8KeptWeights::automatic;     ///< see fp8_kept_weights()
+  std::vector<std::string> nvfp4_parts = {"blocks", "hadamard", "stochastic"};
   int64_t amax_history_len = 1024;
   AmaxAlgo amax_compute_algo = AmaxAlgo::max;
   int64_t margin = 0;

@@ -19,7 +19,7 @@ const auto kPrecisionRows = std::to_array<Key>({
     {TE_KEY(precision.fp8_recipe), kBuiltIn, kAny,
      "FP8 scaling: `delayed` (amax history), or current scaling per tensor, row, 1 x 128 block (weights: 128 "
      "x "
-     "128), or 32 values (`mxfp8`, emulated)."},
+     "128), 32 (`mxfp8`) or 16 values (`nvfp4`)."},
     {TE_KEY(precision.fp8_scale_format), kBuiltIn, kAny,
      "Scale format of `tensorwise`, `rowwise` and `blockwise`: rounded down to powers of two, or FP32, with "
      "which `tensorwise` "
@@ -28,6 +28,10 @@ const auto kPrecisionRows = std::to_array<Key>({
      "FP8 weight layouts kept between passes, 1 byte per parameter each: `none`, `rowwise` "
      "(for the forward "
      "pass) or `both`; others are requantized when needed."},
+    {TE_KEY(precision.nvfp4_parts), kBuiltIn, kAny,
+     "`nvfp4`: 16 x 16 blocks for weights, Hadamard transform of the wgrad operands, stochastic rounding of "
+     "gradients.",
+     "a list of `blocks`, `hadamard`, `stochastic`"},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
      "`delayed`: length of the amax history in steps."},
     {TE_KEY(precision.amax_compute_algo), kBuiltIn, kAny,

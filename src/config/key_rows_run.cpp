@@ -77,7 +77,7 @@ const auto kRunRows = std::to_array<Key>({
      "disables."},
     {TE_KEY(logging.fp8_what_if), kBuiltIn, kAny,
      "With `fp8_statistics_every`: other recipes to evaluate on the same operands, also in BF16 runs.",
-     "a list of `tensorwise`, `rowwise`, `blockwise`, `mxfp8`"},
+     "a list of `tensorwise`, `rowwise`, `blockwise`, `mxfp8`, `nvfp4`"},
     {TE_KEY(logging.loss_by_source), kBuiltIn, kAny,
      "Log the training loss of each dataset of a blend since the last record."},
     {TE_KEY(logging.generate_every), kBuiltIn, from_to(0, kMaxSteps),

@@ -217,10 +217,10 @@ LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule
 
 std::string describe(const LinearPrecision& linear, std::string_view dtype) {
   if (!linear.quantized()) return std::string(dtype);
-  const auto format = [](DType value) { return value == DType::e4m3 ? "E4M3" : "E5M2"; };
-  std::string text = fmt::format("{}{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
-                                 traits_of(linear.recipe).emulated ? " (emulated)" : "", format(linear.input),
-                                 format(linear.weight), format(linear.grad_output));
+  std::string text =
+      fmt::format("{}{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
+                  traits_of(linear.recipe).emulated ? " (emulated)" : "", format_name(linear.input),
+                  format_name(linear.weight), format_name(linear.grad_output));
   std::string high;
   for (const auto& [quantized, name] :
        {std::pair{linear.fprop, "fprop"}, {linear.dgrad, "dgrad"}, {linear.wgrad, "wgrad"}})
@@ -272,6 +272,14 @@ void check_overrides(const PrecisionConfig& precision, int64_t num_layers) {
       const LinearPrecision one = resolve(precision, rules, {layer, linear}, num_layers);
       const bool input = one.input == DType::e5m2, weight = one.weight == DType::e5m2,
                  grad = one.grad_output == DType::e5m2;
+      const std::optional<DType> own = traits_of(one.recipe).format;
+      if (one.quantized() && own == DType::e2m1 &&
+          (one.input != *own || one.weight != *own || one.grad_output != *own)) {
+        user_error(
+            "precision.overrides: a rule gives operands of {} of layer {} a format, but {} has E2M1; leave "
+            "it out",
+            to_string(linear), layer, to_string(one.recipe));
+      }
       if ((one.fprop && input && weight) || (one.dgrad && grad && weight) || (one.wgrad && grad && input))
         user_error(
             "precision.overrides: {} of layer {} has a GEMM with two E5M2 operands; give one of them e4m3",

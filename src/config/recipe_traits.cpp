@@ -11,6 +11,7 @@ const RecipeTraits& traits_of(Fp8Recipe recipe) {
       {},                                                         // rowwise
       {},                                                         // blockwise
       {.emulated = true, .multiple = 32, .format = DType::e4m3},  // mxfp8
+      {.emulated = true, .format = DType::e2m1},                  // nvfp4
   });
   return traits[static_cast<size_t>(recipe)];
 }

@@ -46,6 +46,10 @@ void check_fp8(const Config& c) {
         p.first_layers_bf16, p.last_layers_bf16, p.first_layers_bf16 + p.last_layers_bf16, m.num_layers);
   }
   check_overrides(p, m.num_layers);
+  for (const std::string& part : p.nvfp4_parts) {
+    if (part != "blocks" && part != "hadamard" && part != "stochastic")
+      user_error("precision.nvfp4_parts: {} is not blocks, hadamard or stochastic", in_quotes(part));
+  }
   if (p.fp8_until_step != 0 && p.fp8_until_step < p.fp8_from_step) {
     user_error(
         "precision.fp8_until_step ({}) is below precision.fp8_from_step ({}): no step would run in FP8; set "

@@ -1,6 +1,7 @@
 #include "config/validate_experts.h"
 
 #include "config/precision_overrides.h"
+#include "config/recipe_traits.h"
 #include "config/validate_model.h"
 #include "core/error.h"
 
@@ -22,7 +23,7 @@ void check_fp8_experts(const Config& c) {
     for (const LinearKind kind : {LinearKind::fc1, LinearKind::fc2}) {
       const LinearPrecision linear = linear_precision(p, {layer, kind}, m.num_layers);
       if (!linear.quantized()) continue;
-      if (linear.recipe == Fp8Recipe::rowwise || linear.recipe == Fp8Recipe::mxfp8)
+      if (linear.recipe == Fp8Recipe::rowwise || traits_of(linear.recipe).emulated)
         user_error(
             "precision.fp8_recipe {} cannot be combined with model.num_moe_experts (layer {}, {}): use "
             "delayed, "

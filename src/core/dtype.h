@@ -7,7 +7,7 @@
 
 namespace te {
 
-enum class DType : uint8_t { f32, bf16, e4m3, e5m2, i32, i64, u16, u8, f16 };
+enum class DType : uint8_t { f32, bf16, e4m3, e5m2, i32, i64, u16, u8, f16, e2m1 };
 
 constexpr size_t dtype_size(DType type) {
   switch (type) {
@@ -23,6 +23,7 @@ constexpr size_t dtype_size(DType type) {
     case DType::e4m3:
     case DType::e5m2:
     case DType::u8:
+    case DType::e2m1:  // emulated only: no tensor has this type
       return 1;
   }
   return 0;
@@ -40,6 +41,8 @@ constexpr std::string_view dtype_name(DType type) {
       return "fp8_e4m3";
     case DType::e5m2:
       return "fp8_e5m2";
+    case DType::e2m1:
+      return "fp4_e2m1";
     case DType::i32:
       return "int32";
     case DType::i64:
@@ -61,8 +64,14 @@ constexpr bool is_fp8(DType type) {
   return type == DType::e4m3 || type == DType::e5m2;
 }
 
-/// Largest finite value of an FP8 format: 448 for E4M3 (no infinities), 57344 for E5M2.
+/// Name of a format of quantized values in messages.
+constexpr std::string_view format_name(DType type) {
+  return type == DType::e4m3 ? "E4M3" : type == DType::e5m2 ? "E5M2" : "E2M1";
+}
+
+/// Largest finite value of an FP8 format: 448 for E4M3 (no infinities), 57344 for E5M2; 6 for E2M1.
 constexpr float fp8_max(DType type) {
+  if (type == DType::e2m1) return 6.0f;
   return type == DType::e4m3 ? 448.0f : 57344.0f;
 }
 

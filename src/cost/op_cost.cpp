@@ -28,6 +28,7 @@
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_groups.h"
 #include "kernels/quantize/quantize_mx.h"
+#include "kernels/quantize/quantize_nvfp4.h"
 #include "kernels/rearrange/rearrange.h"
 #include "kernels/rope/rope.h"
 #include "kernels/scale_update/scale_update.h"
@@ -225,6 +226,11 @@ OpCost cost_of(const QuantizeMx& args) {
   return moves({args.x, args.rowwise, args.columnwise});
 }
 
+/// The values are read once for the amax and once more.
+OpCost cost_of(const QuantizeNvfp4& args) {
+  return moves({args.x, args.x, args.rowwise.values, args.columnwise.values});
+}
+
 OpCost cost_of(const Rope& args) {
   if (args.out) return moves({args.qkv}, args.out);
   const double rotated = static_cast<double>((args.num_heads + args.num_query_groups) * args.head_dim);
@@ -367,7 +373,8 @@ OpCost op_cost(const std::any& args) {
                   Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
                   GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
-                  QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, Rope, ZeroGranules>(args, cost) ||
+                  QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, QuantizeNvfp4, Rope, ZeroGranules>(
+          args, cost) ||
       found_among<CountQuantizedExperts, ExpertActivation, ExpertActivationBackward, ExpertGateBackward,
                   ExpertRows, GroupedGemm, GroupedWgrad, Permute, QuantizeExperts, RouterBackward,
                   RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm, RouterStatistics, Unpermute>(

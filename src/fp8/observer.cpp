@@ -38,13 +38,14 @@ void Observer::add_variants(Variant variant, bool rowwise, bool columnwise) {
 void Observer::add_what_ifs(int operand_index, Fp8Recipe recipe) {
   const OperandInfo& info = operands_[static_cast<size_t>(operand_index)].info;
   const Scaling& scaling = *what_ifs_.emplace_back(make_scaling(recipe, precision_));
-  add_variants({.operand_index = operand_index,
-                .recipe = recipe,
-                .format = config::traits_of(recipe).format.value_or(info.format),
-                .layout = scaling.layout(info.role),
-                .emulation = scaling.emulated() ? &scaling : nullptr,
-                .what_if = true},
-               true, true);
+  add_variants(
+      {.operand_index = operand_index,
+       .recipe = recipe,
+       .format = config::traits_of(recipe).format.value_or(is_fp8(info.format) ? info.format : DType::e4m3),
+       .layout = scaling.layout(info.role),
+       .emulation = scaling.emulated() ? &scaling : nullptr,
+       .what_if = true},
+      true, true);
 }
 
 void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
@@ -112,8 +113,12 @@ void Observer::emulate(const Context& context, const Variant& variant, kernels::
   info.format = variant.format;
   GroupedOperand operand{
       .groups = {.x = stats.x, .margin = stats.margin, .counters = counters_.as<kernels::Fp8Counters>()},
-      .operand = info};
-  (variant.columnwise ? operand.groups.columnwise : operand.groups.rowwise) = stats.dequantized;
+      .operand = info,
+      .restore = true};
+  kernels::Matrix& layout = variant.columnwise ? operand.groups.columnwise : operand.groups.rowwise;
+  layout = stats.dequantized;
+  layout.layout = variant.layout;
+  if (variant.layout != ScaleLayout::none) layout.scales = scale_;
   variant.emulation->quantize(context, operand);
 }
 
@@ -124,7 +129,7 @@ void Observer::record(const Context& context, int operand_index, const Tensor& v
     const Variant& variant = variants_[i];
     kernels::TensorStats stats{
         .x = values,
-        .layout = variant.layout,
+        .layout = variant.emulation != nullptr ? ScaleLayout::none : variant.layout,
         .format = variant.format,
         .columnwise = variant.columnwise,
         .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,

@@ -31,6 +31,8 @@ struct QuantizeMode {
   /// A recomputed pass: the microbatch's first pass has quantized the same values. Implies `reuse_scale` for operands
   /// with Operand::scale.
   bool is_recompute = false;
+  uint64_t seed = 0;   ///< of stochastic rounding, which also depends on the operand and on
+  int64_t sample = 0;  ///< the global index of the microbatch's first sample
 };
 
 /// Memory of an operand. Layouts that the recipe does not use are empty.

@@ -235,7 +235,10 @@ void Quantizer::quantize(const Context& context, const Operand& operand, Quantiz
                            .margin = recipe_->margin_of(index_),
                            .amax = mode.record_amax ? recipe_->table_.amax_of(index_).as<float>() : nullptr,
                            .counters = mode.count ? recipe_->table_.counters_of(index_) : nullptr},
-                .operand = recipe_->table_.info(index_)});
+                .operand = recipe_->table_.info(index_),
+                .seed = mode.seed,
+                .sample = mode.sample,
+                .all_reduce_amax = amax_reduction()});
   if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
 }
 
@@ -262,6 +265,15 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
                 .columnwise = columnwise.values,
                 .amax = mode.record_amax ? recipe_->table_.amax_of(index_).as<float>() : nullptr,
                 .counters = recipe_->table_.counters_of(index_)});
+}
+
+// Other ranks have parts of the tensor.
+std::function<void(const Context&, const Tensor&)> Quantizer::amax_reduction() const {
+  const GradientGroup group = recipe_->table_.info(index_).group;
+  if (recipe_->pass_ranks_[static_cast<size_t>(group)].empty()) return {};
+  return [&ranks = recipe_->pass_ranks_, group](const Context& context, const Tensor& amax) {
+    reduce_amax(context, ranks, group, amax);
+  };
 }
 
 // The other layout may have no valid memory at this time.

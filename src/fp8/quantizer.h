@@ -3,6 +3,7 @@
 // recipe.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -95,6 +96,7 @@ class Quantizer {
   kernels::Fp8Output output_of(const Operand& operand, QuantizeMode mode) const;
   void quantize(const Context& context, const Operand& operand, QuantizeMode mode,
                 const ColumnSums& sums) const;
+  std::function<void(const Context&, const Tensor&)> amax_reduction() const;
   void quantize_layout(const Context& context, Operand operand, kernels::Matrix Operand::*layout,
                        QuantizeMode mode, const ColumnSums& sums) const;
   bool quantize_small(const Context& context, const Operand& operand, QuantizeMode mode) const;

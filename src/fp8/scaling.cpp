@@ -79,6 +79,8 @@ std::unique_ptr<Scaling> make_scaling(Fp8Recipe recipe, const PrecisionConfig& p
       return std::make_unique<Blockwise>(precision);
     case Fp8Recipe::mxfp8:
       return make_mxfp8_scaling();
+    case Fp8Recipe::nvfp4:
+      return make_nvfp4_scaling(precision);
   }
   internal_error("a recipe has no scaling", std::source_location::current());
 }

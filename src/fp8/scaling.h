@@ -10,8 +10,10 @@
 //   blockwise   as tensorwise, with a scale per 1 x 128 values (activations, gradients) and per 128 x 128 values
 //               (weights), as in DeepSeek-V3
 //   mxfp8       a power-of-two scale per 32 values of each layout, emulated (mxfp8.cpp)
+//   nvfp4       4-bit values with a scale per 16 values and a factor per tensor, emulated (nvfp4.cpp)
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "config/config.h"
@@ -29,6 +31,11 @@ enum class ScaleSource : uint8_t { given, corrected, current };
 struct GroupedOperand {
   kernels::QuantizeGroups groups;
   OperandInfo operand;
+  uint64_t seed = 0;  ///< as in QuantizeMode
+  int64_t sample = 0;
+  bool restore = false;  ///< emulated: undo transformations and factors, for statistics
+  /// All-reduces an amax over ranks with other parts of the tensor; may be empty.
+  std::function<void(const Context&, const Tensor&)> all_reduce_amax{};
 };
 
 class Scaling {
@@ -38,7 +45,7 @@ class Scaling {
   explicit Scaling(bool power_of_two) : power_of_two_(power_of_two) {}
   virtual ~Scaling() = default;
   bool power_of_two() const { return power_of_two_; }
-  /// Which values share a scale. With ScaleLayout::tensor, producers can quantize. `none` if emulated.
+  /// Which values share a scale. With ScaleLayout::tensor, producers can quantize. `none` or `factor` if emulated.
   virtual kernels::ScaleLayout layout(OperandRole role) const = 0;
   bool one_scale() const { return layout(OperandRole::input) == kernels::ScaleLayout::tensor; }
   /// With one scale per tensor.
@@ -51,8 +58,8 @@ class Scaling {
   virtual bool gathers_quantized(const parallel::TensorParallel& /*ranks*/, int64_t /*tokens*/) const {
     return one_scale();
   }
-  /// True if layouts have no scales but dequantized values in high precision (the dtype of x), for GEMMs in high
-  /// precision. Every such value is exact.
+  /// True if layouts have dequantized values in high precision (the dtype of x), for GEMMs in high precision. Every
+  /// such value is exact.
   virtual bool emulated() const { return false; }
   /// With other layouts than ScaleLayout::tensor.
   virtual void quantize(const Context& context, const GroupedOperand& operand) const {
@@ -64,6 +71,7 @@ class Scaling {
 };
 
 std::unique_ptr<Scaling> make_mxfp8_scaling();
+std::unique_ptr<Scaling> make_nvfp4_scaling(const config::PrecisionConfig& precision);
 std::unique_ptr<Scaling> make_scaling(config::Fp8Recipe recipe, const config::PrecisionConfig& precision);
 
 }  // namespace te::fp8

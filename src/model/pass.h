@@ -16,7 +16,7 @@ enum class PassKind : uint8_t { train, recompute, evaluate };
 struct Pass {
   PassKind kind = PassKind::train;
   int64_t first_sample =
-      0;  ///< global index of the microbatch's first sample, on which the dropout masks depend
+      0;  ///< global index of the microbatch's first sample, on which dropout and stochastic rounding depend
   uint64_t dropout_seed = 0;
   bool count_fp8 = false;        ///< collect saturation counters in this pass
   bool last_microbatch = false;  ///< last of the step: its backward pass completes the gradients
@@ -44,7 +44,9 @@ struct Pass {
     return {.record_amax = training,
             .count = training && count_fp8,
             .columnwise = !evaluating(),
-            .is_recompute = kind == PassKind::recompute};
+            .is_recompute = kind == PassKind::recompute,
+            .seed = dropout_seed,
+            .sample = first_sample};
   }
   Pass recomputed() const {
     Pass pass = *this;

@@ -101,7 +101,8 @@ double bandwidth_share(std::string_view name, const Gpu& gpu) {
   };
   if (any_of({"norm_forward", "norm_backward", "qk_norm_forward", "qk_norm_backward"})) return gpu.norm;
   if (any_of({"activation_forward", "activation_backward"})) return gpu.activation;
-  if (any_of({"quantize", "quantize_groups", "quantize_mx", "transpose_fp8", "cast", "bias_gradient"}))
+  if (any_of({"quantize", "quantize_groups", "quantize_mx", "quantize_nvfp4", "transpose_fp8", "cast",
+              "bias_gradient"}))
     return gpu.cast;
   if (name == "rope") return gpu.rope;
   if (name.starts_with("cross_entropy")) return gpu.loss;

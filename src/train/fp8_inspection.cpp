@@ -84,10 +84,6 @@ std::map<std::string, CastQuality> others_of(const Group& group, const CastStati
   return others;
 }
 
-std::string format_name(DType format) {
-  return format == DType::e4m3 ? "E4M3" : "E5M2";
-}
-
 std::string decibels(double value) {
   if (std::isnan(value)) return "-";
   return std::isinf(value) ? "exact" : fmt::format("{:.1f}", value);
@@ -105,7 +101,7 @@ json quality_json(const CastQuality& q) {
 }  // namespace
 
 double normal_sqnr_db(DType format) {
-  return format == DType::e4m3 ? 31.5 : 25.5;
+  return format == DType::e2m1 ? 20.5 : format == DType::e4m3 ? 31.5 : 25.5;
 }
 
 double shortfall_db(const CastQuality& quality, DType format) {

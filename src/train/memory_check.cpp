@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/host_memory.h"
 #include "core/address_space.h"
+#include "core/host_memory.h"
 #include "kernels/gemm/sgemm_cpu.h"
 
 namespace te::train {

@@ -211,13 +211,14 @@ std::string precision_summary(const config::Config& config, const Context& conte
     return fmt::format("precision: {}, FP32 master weights, FP8 off{}\n{}", dtype,
                        precision.fp8_calibrate ? " (calibrating)" : "", moments);
   }
-  const bool one_format =
-      precision.fp8 == config::Fp8Mode::e4m3 || config::traits_of(precision.fp8_recipe).format.has_value();
+  const std::optional<DType> own = config::traits_of(precision.fp8_recipe).format;
+  const bool one_format = precision.fp8 == config::Fp8Mode::e4m3 || own.has_value();
+  const std::string_view format = format_name(own.value_or(DType::e4m3));
   std::string text = fmt::format(
       "precision: {}, FP32 master weights; FP8 {} ({}): inputs and weights of the four linears of a layer "
-      "E4M3, gradients {}, recipe {}\n",
-      dtype, to_string(precision.fp8), one_format ? "E4M3 only" : "E4M3 and E5M2",
-      one_format ? "E4M3" : "E5M2", to_string(precision.fp8_recipe));
+      "{}, gradients {}, recipe {}\n",
+      dtype, to_string(precision.fp8), one_format ? fmt::format("{} only", format) : "E4M3 and E5M2", format,
+      one_format ? format : "E5M2", to_string(precision.fp8_recipe));
   const std::string emulated = config::emulated_recipes(precision, config.model.num_layers);
   if (!emulated.empty()) {
     text += fmt::format(

@@ -51,6 +51,7 @@ TEST(PrecisionOverrides, ARecipeMayHaveItsFormat) {
   };
   EXPECT_EQ(gradient("linear_qkv: mxfp8", LinearKind::qkv), DType::e4m3);
   EXPECT_EQ(gradient("linear_qkv: mxfp8", LinearKind::fc1), DType::e5m2);
+  EXPECT_EQ(gradient("linear_qkv: nvfp4", LinearKind::qkv), DType::e2m1);
   EXPECT_EQ(gradient("linear_qkv: mxfp8; linear_qkv: blockwise", LinearKind::qkv), DType::e5m2);
   EXPECT_EQ(gradient("grad_output: e5m2; linear_qkv: mxfp8", LinearKind::qkv), DType::e5m2);
 }
@@ -134,6 +135,7 @@ TEST(PrecisionOverrides, InvalidRulesAreRefused) {
   refused("layers -1-0: bf16", "has the range -1-0, which ends before it begins");
   refused("output_layer layers 0: tensorwise", "names layers and output_layer");
   refused("wgrad: blockwise", "sets a recipe for a part of a linear");
+  refused("linear_qkv: nvfp4; grad_output: e4m3", "a format, but nvfp4 has E2M1");
   refused("linear_fc1: e4m3", "sets a format, but names no operand");
   refused("wgrad: e4m3", "sets a format for a GEMM");
   refused("input: e5m2", "two E5M2 operands");

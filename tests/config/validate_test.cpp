@@ -165,6 +165,8 @@ TEST(Validate, Fp8Dimensions) {
   expect_rejected(fp8({"model.ffn_hidden_size=112", "precision.overrides=linear_fc2: mxfp8"}),
                   {"recipe mxfp8 needs", "multiples of 32", "model.ffn_hidden_size = 112 (3 * 32 + 16)",
                    "the nearest are 96 and 128"});
+  expect_rejected(fp8({"precision.nvfp4_parts=[blocks, rht]"}),
+                  {"precision.nvfp4_parts", "rht", "is not blocks, hadamard or stochastic"});
   // With SwiGLU, linear_fc1 has valid 2 * 24 = 48 rows, but the 24 columns of linear_fc2 are not valid.
   expect_rejected(fp8({"model.ffn_hidden_size=24"}), {"model.ffn_hidden_size = 24"});
   expect_rejected(fp8({"model.hidden_size=72", "model.kv_channels=16"}), {"model.hidden_size = 72"});

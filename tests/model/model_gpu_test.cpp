@@ -54,6 +54,7 @@ std::vector<Config> all_configs() {
     configs.push_back(gpu_config(family, Fp8Mode::hybrid, Fp8Recipe::rowwise));
     configs.push_back(gpu_config(family, Fp8Mode::e4m3, Fp8Recipe::blockwise));
     configs.push_back(gpu_config(family, Fp8Mode::e4m3, Fp8Recipe::mxfp8));
+    configs.push_back(gpu_config(family, Fp8Mode::e4m3, Fp8Recipe::nvfp4));
     configs.push_back(gpu_config(family, Fp8Mode::hybrid));
     configs.back().precision.fp8_output_layer = true;
     // Large enough for the kernels that fuse the MLP's GEMMs with its activation.

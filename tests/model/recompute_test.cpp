@@ -29,6 +29,7 @@ std::vector<Config> all_precisions() {
                                 {Fp8Mode::e4m3, Fp8Recipe::delayed},
                                 {Fp8Mode::hybrid, Fp8Recipe::tensorwise},
                                 {Fp8Mode::hybrid, Fp8Recipe::mxfp8},
+                                {Fp8Mode::hybrid, Fp8Recipe::nvfp4},
                                 {Fp8Mode::hybrid, Fp8Recipe::rowwise},
                                 {Fp8Mode::e4m3, Fp8Recipe::blockwise}}) {
       Config config = tiny_config(family);
@@ -41,9 +42,9 @@ std::vector<Config> all_precisions() {
       if (family == Family::gpt) config.model.hidden_dropout = config.model.attention_dropout = 0.1;
       configs.push_back(config);
     }
-    configs.push_back(configs[configs.size() - 6]);  // hybrid, delayed
-    configs.back().precision.fp8_output_layer = true;
     configs.push_back(configs[configs.size() - 7]);  // hybrid, delayed
+    configs.back().precision.fp8_output_layer = true;
+    configs.push_back(configs[configs.size() - 8]);  // hybrid, delayed
     configs.back().precision.overrides =
         "linear_fc2 input: bf16; linear_fc1 wgrad: bf16; layers 1 linear_qkv: blockwise";
   }
@@ -160,7 +161,7 @@ TEST(KeptWeights, GiveTheSameBitsWithOverrides) {
   Config config = tiny_config(Family::llama);
   config.precision.dtype = config::ComputeDType::bf16;
   config.precision.fp8 = Fp8Mode::hybrid;
-  for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "mxfp8", "delayed"}) {
+  for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4", "delayed"}) {
     ASSERT_TRUE(config::from_string(recipe, config.precision.fp8_recipe));
     if (config.precision.fp8_recipe == Fp8Recipe::mxfp8) config.model.ffn_hidden_size = 64;
     for (const char* rules :

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 const Overrides kWatching = {"logging.fp8_statistics_every=2",
-                             "logging.fp8_what_if=[tensorwise, rowwise, blockwise, mxfp8]"};
+                             "logging.fp8_what_if=[tensorwise, rowwise, blockwise, mxfp8, nvfp4]"};
 
 /// Losses and the whole checkpoint of a run with and without statistics.
 void expect_same_bits(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
@@ -30,6 +30,7 @@ TEST(Fp8Statistics, ChangeNoBitOfAnyRecipe) {
   for (const char* recipe : {"delayed", "tensorwise", "rowwise", "blockwise"})
     expect_same_bits(folder, recipe, {"precision.fp8=hybrid", std::string("precision.fp8_recipe=") + recipe});
   expect_same_bits(folder, "mxfp8", kTinyFp8 + Overrides{"precision.fp8_recipe=mxfp8"});
+  expect_same_bits(folder, "nvfp4", kTinyFp8 + Overrides{"precision.fp8_recipe=nvfp4"});
   expect_same_bits(folder, "off", {});
   expect_same_bits(folder, "calibrates", {"precision.fp8_calibrate=true"});
   expect_same_bits(folder, "mixed",
@@ -95,9 +96,14 @@ TEST(Fp8Statistics, MatchTheRun) {
     if (operand.at("recipe") == "none") continue;  // not quantized
     EXPECT_TRUE(operand.at("saturated") == 0.0 || operand.at("what_if") == false) << operand;
     if (operand.at("saturated") != 0.0) continue;
-    EXPECT_GT(operand.at("sqnr_db").get<double>(), operand.at("format") == "fp8_e5m2" ? 18 : 24) << operand;
+    const bool fp4 = operand.at("format") == "fp4_e2m1";
+    EXPECT_GT(operand.at("sqnr_db").get<double>(), fp4                                  ? 12
+                                                   : operand.at("format") == "fp8_e5m2" ? 18
+                                                                                        : 24)
+        << operand;
     EXPECT_LT(operand.at("sqnr_db").get<double>(), 60) << operand;
-    EXPECT_EQ(operand.contains("scale"), operand.at("recipe") != "mxfp8") << operand;
+    EXPECT_EQ(operand.contains("scale"), operand.at("recipe") != "mxfp8" && operand.at("recipe") != "nvfp4")
+        << operand;
     EXPECT_GE(operand.value("scale_max", 0.0), operand.value("scale", 0.0)) << operand;
   }
   const json* fc2 = find(statistics[2], "layers.1.mlp.linear_fc2", "input", "blockwise", "columnwise");

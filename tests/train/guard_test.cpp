@@ -58,7 +58,7 @@ void expect_unchanged(const TrainFolder& folder, const std::string& name, const 
 
 TEST(Guard, ObservingChangesNoBitOfAnyRecipe) {
   const TrainFolder folder;
-  for (const char* recipe : {"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"})
+  for (const char* recipe : {"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4"})
     expect_unchanged(folder, recipe, kTinyFp8 + Overrides{std::string("precision.fp8_recipe=") + recipe});
   expect_unchanged(
       folder, "mixed",

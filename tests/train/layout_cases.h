@@ -31,7 +31,8 @@ enum class Precision : uint8_t {
   tensorwise_fp32,
   rowwise,
   blockwise,
-  mxfp8
+  mxfp8,
+  nvfp4
 };
 
 /// Learning rate for layouts with a different summation order and norms on the sublayers' outputs. There, changes of
@@ -91,6 +92,7 @@ struct Case {
     if (precision == Precision::rowwise) return Fp8Recipe::rowwise;
     if (precision == Precision::blockwise) return Fp8Recipe::blockwise;
     if (precision == Precision::mxfp8) return Fp8Recipe::mxfp8;
+    if (precision == Precision::nvfp4) return Fp8Recipe::nvfp4;
     return delayed() ? Fp8Recipe::delayed : Fp8Recipe::tensorwise;
   }
   bool wide() const { return precision >= Precision::fp32_wide; }

@@ -68,6 +68,7 @@ TEST(StepPrecision, OutsideOfTheScheduleEqualsABf16Run) {
       {"delayed", {"precision.fp8_keep_weights=none"}},
       {"blockwise", {"precision.fp8_recipe=blockwise", "training.recompute=full"}},
       {"mxfp8", {"precision.fp8_recipe=mxfp8"}},
+      {"nvfp4", {"precision.fp8_recipe=nvfp4"}},
       {"mixed",
        {"precision.fp8_output_layer=true", "training.recompute=selective",
         "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: tensorwise"}}};

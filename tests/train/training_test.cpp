@@ -202,6 +202,7 @@ const TrainingCase kTrainingCases[] = {
     {"fp8_rowwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=rowwise"}},
     {"fp8_blockwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=blockwise",
                                                            "precision.fp8_scale_format=fp32"}},
+    {"nvfp4", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=nvfp4"}},
     {"fp8_mxfp8",
      kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=mxfp8", "model.ffn_hidden_size=64"}},
     {"fp8_tensorwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},

@@ -57,7 +57,12 @@ void check_operands(const Gemm& args) {
   } else {
     check_high_precision("gemm", "a", args.a.values);
     check_dtype("gemm", "b", args.b.values, args.a.dtype());
-    TE_CHECK(!args.a.scales && !args.b.scales, "gemm: only FP8 operands can have scales");
+    const ScaleLayout layout = args.a.layout;
+    TE_CHECK(layout == args.b.layout && (layout == ScaleLayout::none || layout == ScaleLayout::factor),
+             "gemm: high-precision operands can only have factors, and only both of them");
+    TE_CHECK(static_cast<bool>(args.a.scales) == (layout == ScaleLayout::factor) &&
+                 static_cast<bool>(args.b.scales) == (layout == ScaleLayout::factor),
+             "gemm: operands with factors, and only these, have scales");
   }
   check_high_precision("gemm", "out", args.out);
 }
@@ -90,7 +95,7 @@ struct GemmTiles {
   GemmSize size;
   const float* a;
   const float* b;
-  float scale;  ///< of ScaleLayout::tensor, otherwise 1
+  float scale;  ///< of ScaleLayout::tensor and factor, otherwise 1
 
   void multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float beta, float* c,
                 int64_t ldc) const {
@@ -151,7 +156,7 @@ void gemm_cpu(const Gemm& args) {
   // Buffers live as long as the thread, because a training step repeats the same sizes.
   static thread_local std::vector<float> a_buffer, b_buffer;
   const GemmSize size = gemm_size(args);
-  const bool whole = args.a.layout == ScaleLayout::tensor;
+  const bool whole = args.a.layout == ScaleLayout::tensor || args.a.layout == ScaleLayout::factor;
   const float scale = whole ? *args.a.scales.as<float>() * *args.b.scales.as<float>() : 1.0f;
   const GemmTiles tiles{args, size, widen(args.a, a_buffer), widen(args.b, b_buffer), scale};
 #pragma omp parallel for collapse(2) schedule(dynamic)
@@ -177,8 +182,9 @@ GemmSize gemm_size(const Gemm& args) {
 
 bool has_few_rows(const Gemm& args) {
   const DType dtype = args.a.dtype();
-  return !args.trans_a && args.trans_b && !args.accumulate && args.a.rows() <= kFewRows &&
-         (dtype == DType::bf16 || dtype == DType::e4m3) && args.b.dtype() == dtype;
+  return args.a.layout != ScaleLayout::factor && !args.trans_a && args.trans_b && !args.accumulate &&
+         args.a.rows() <= kFewRows && (dtype == DType::bf16 || dtype == DType::e4m3) &&
+         args.b.dtype() == dtype;
 }
 
 void gemm(const Context& context, const Gemm& args) {

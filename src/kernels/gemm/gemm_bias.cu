@@ -19,7 +19,19 @@ __global__ void prepare_bias_kernel(T* out, const T* bias, int64_t rows, int64_t
   }
 }
 
+__global__ void prepare_coefficients_kernel(const float* a, const float* b, float beta, float* out) {
+  out[0] = *a * *b;
+  out[1] = beta;
+}
+
 }  // namespace
+
+void prepare_coefficients(const Context& context, const Tensor& a, const Tensor& b, bool accumulate,
+                          float* out) {
+  prepare_coefficients_kernel<<<1, 1, 0, cuda_stream(context)>>>(a.as<float>(), b.as<float>(),
+                                                                 accumulate ? 1.0f : 0.0f, out);
+  TE_CUDA_CHECK_LAUNCH();
+}
 
 void prepare_bias(const Context& context, const Tensor& out, const Tensor& bias, bool accumulate) {
   const int64_t rows = out.rows(), cols = out.cols();

@@ -120,6 +120,10 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
   TE_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
 }
 
+bool has_factor(const Gemm& args) {
+  return args.a.layout == ScaleLayout::factor;
+}
+
 /// Bytes of the dense copy of a slice's scales (ScaleLayout::vectors), because cuBLASLt does not support strided
 /// scales.
 size_t slice_scale_bytes(const Gemm& args) {
@@ -128,13 +132,19 @@ size_t slice_scale_bytes(const Gemm& args) {
   return (a.scales.bytes() + 255) / 256 * 256;
 }
 
-/// Workspace for the library: the context's workspace without its end, which holds a slice's scales.
+/// Workspace for the library: the context's workspace without its end, which holds a slice's scales, or alpha and beta.
 Tensor workspace_of(const Context& context, const Gemm& args) {
   Tensor workspace = context.gemm_workspace();
-  const size_t taken = slice_scale_bytes(args);
+  const size_t taken = has_factor(args) ? 256 : slice_scale_bytes(args);
   TE_CHECK(taken < workspace.bytes(), "gemm: {} bytes of scales do not fit into the workspace", taken);
   workspace.shape = {static_cast<int64_t>((workspace.bytes() - taken) / dtype_size(workspace.dtype))};
   return workspace;
+}
+
+/// Device memory of alpha and beta with factors.
+float* coefficients_of(const Context& context, const Gemm& args) {
+  const Tensor workspace = workspace_of(context, args);
+  return reinterpret_cast<float*>(static_cast<char*>(workspace.data) + workspace.bytes());
 }
 
 /// The same GEMM with its scales copied to a dense buffer.
@@ -213,7 +223,9 @@ MatmulDesc make_desc(const Context& context, const Gemm& args) {
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, args.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (is_fp8(args.a.dtype()))
     set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(args.fast_accumulation ? 1 : 0));
-  if (args.a.layout != ScaleLayout::none && args.a.layout != ScaleLayout::tensor) {
+  if (has_factor(args)) {
+    set(desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, static_cast<int32_t>(CUBLASLT_POINTER_MODE_DEVICE));
+  } else if (args.a.layout != ScaleLayout::none && args.a.layout != ScaleLayout::tensor) {
     set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(args.b.layout));
     set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(args.a.layout));
   }
@@ -271,16 +283,21 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm&
 cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan,
                       const cublasLtMatmulAlgo_t& algorithm, void* destination) {
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
+  const float* const device = has_factor(args) ? coefficients_of(context, args) : nullptr;
   const Tensor workspace = workspace_of(context, args);
-  return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.values.data, plan.b.get(),
-                        args.a.values.data, plan.a.get(), &beta, args.out.data, plan.out.get(), destination,
+  return cublasLtMatmul(library(), plan.desc.get(), device != nullptr ? device : &alpha, args.b.values.data,
+                        plan.b.get(), args.a.values.data, plan.a.get(),
+                        device != nullptr ? device + 1 : &beta, args.out.data, plan.out.get(), destination,
                         plan.out.get(), &algorithm, workspace.data, workspace.bytes(), cuda_stream(context));
 }
 
 /// Describes the scale layouts; empty for one scale per tensor, which keeps the keys of existing cache files valid.
 std::string scale_words(const Gemm& args) {
   const auto word = [](ScaleLayout layout) {
-    return layout == ScaleLayout::rows ? "rows" : layout == ScaleLayout::vectors ? "vectors" : "blocks";
+    return layout == ScaleLayout::rows      ? "rows"
+           : layout == ScaleLayout::vectors ? "vectors"
+           : layout == ScaleLayout::factor  ? "factor"
+                                            : "blocks";
   };
   if (args.a.layout == ScaleLayout::none || args.a.layout == ScaleLayout::tensor) return "";
   if (args.a.layout == args.b.layout) return fmt::format(", scales by {}", word(args.a.layout));
@@ -435,6 +452,9 @@ void gemm(const Context& context, const Gemm& args) {
   if (gemm_few_rows(context, args)) return;
   // A plan's descriptor holds the pointers of the current call, so planning and launching are one critical section.
   std::unique_lock lock(plans_mutex);
+  if (has_factor(args))
+    prepare_coefficients(context, args.a.scales, args.b.scales, args.accumulate,
+                         coefficients_of(context, args));
   const Plan& plan = plan_of(context, args);
   if (plan.separate_bias) {
     lock.unlock();

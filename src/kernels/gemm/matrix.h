@@ -19,6 +19,7 @@ enum class ScaleLayout : uint8_t {
   rows,     ///< [rows]: one per row of the operand as the GEMM sees it
   vectors,  ///< [ceil(cols / 128), rows]: one per row and 128 columns
   blocks,   ///< [ceil(rows / 128), ceil(cols / 128), rounded up to a multiple of 4]: one per 128 x 128 values
+  factor,   ///< [1]: high-precision values, whose sums a GEMM multiplies by the factors of both operands
 };
 
 /// Shape of the scales of a [rows, cols] matrix.

@@ -4,6 +4,7 @@
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_groups.h"
 #include "kernels/quantize/quantize_mx.h"
+#include "kernels/quantize/quantize_nvfp4.h"
 
 namespace te::kernels::cuda {
 
@@ -11,6 +12,7 @@ void quantize(const Context& context, const Quantize& args);
 bool quantize_current_scaling(const Context& context, const QuantizeCurrentScaling& args);
 void quantize_groups(const Context& context, const QuantizeGroups& args);
 void quantize_mx(const Context& context, const QuantizeMx& args);
+void quantize_nvfp4(const Context& context, const QuantizeNvfp4& args);
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 
 /// Second launch of quantization (fp8_output.h, Fp8Requantize) from stored values x [rows, cols], whose first launch

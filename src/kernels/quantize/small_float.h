@@ -18,6 +18,7 @@ struct SmallFloat {
   float largest;
 };
 TE_HOST_DEVICE SmallFloat small_float(DType format) {
+  if (format == DType::e2m1) return {1, 0, 6.0f};
   return format == DType::e4m3 ? SmallFloat{3, -6, 448.0f} : SmallFloat{2, -14, 57344.0f};
 }
 

@@ -1,0 +1,61 @@
+// NVFP4: E2M1 values with a scale (E4M3) per 16 values and a factor (FP32) per tensor, with the parts of the recipe in
+// "Pretraining Large Language Models with NVFP4" (arXiv 2509.25149), as in Transformer Engine's NVFP4BlockScaling:
+//
+//   blocks      weights have a scale per 16 x 16 values, so that fprop and dgrad read the same values
+//   hadamard    both operands of wgrad have a random Hadamard transform along the tokens, which spreads outliers
+//   stochastic  gradients are rounded stochastically, so that small ones do not vanish on average
+//
+// Layers that stay in BF16 are a matter of the config. The values times their group's scale are exact in BF16; GEMMs
+// apply the factors (ScaleLayout::factor).
+#include <algorithm>
+
+#include "core/random.h"
+#include "fp8/scaling.h"
+#include "kernels/quantize/quantize_nvfp4.h"
+
+namespace te::fp8 {
+namespace {
+
+class Nvfp4 final : public Scaling {
+ public:
+  explicit Nvfp4(const config::PrecisionConfig& precision)
+      : Scaling(false),
+        blocks_(has(precision, "blocks")),
+        hadamard_(has(precision, "hadamard")),
+        stochastic_(has(precision, "stochastic")) {}
+  kernels::ScaleLayout layout(OperandRole) const override { return kernels::ScaleLayout::factor; }
+  bool emulated() const override { return true; }
+  void quantize(const Context& context, const GroupedOperand& operand) const override {
+    const kernels::QuantizeGroups& groups = operand.groups;
+    const OperandRole role = operand.operand.role;
+    kernels::quantize_nvfp4(context, {.x = groups.x,
+                                      .rowwise = groups.rowwise,
+                                      .columnwise = groups.columnwise,
+                                      .blocks = blocks_ && role == OperandRole::weight,
+                                      .hadamard = hadamard_ && role != OperandRole::weight,
+                                      .stochastic = stochastic_ && role == OperandRole::grad_output,
+                                      .seed = operand.seed,
+                                      .stream = stream_of("nvfp4." + operand.operand.linear.name()) +
+                                                2 * static_cast<uint64_t>(operand.sample),
+                                      .margin = groups.margin,
+                                      .restore = operand.restore,
+                                      .amax = groups.amax,
+                                      .counters = groups.counters,
+                                      .all_reduce_amax = operand.all_reduce_amax});
+  }
+
+ private:
+  static bool has(const config::PrecisionConfig& precision, const char* part) {
+    return std::find(precision.nvfp4_parts.begin(), precision.nvfp4_parts.end(), part) !=
+           precision.nvfp4_parts.end();
+  }
+  bool blocks_, hadamard_, stochastic_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scaling> make_nvfp4_scaling(const config::PrecisionConfig& precision) {
+  return std::make_unique<Nvfp4>(precision);
+}
+
+}  // namespace te::fp8

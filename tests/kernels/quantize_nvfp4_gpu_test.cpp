@@ -1,0 +1,55 @@
+// Quantization to NVFP4 on the GPU against the CPU reference: values, factors, amax and counters are bitwise equal.
+// GEMMs with factors.
+#include "kernels/quantize/quantize_nvfp4.h"
+
+#include "kernels/gemm/gemm.h"
+#include "kernels/quantize_nvfp4_cases.h"
+
+namespace te::kernels {
+namespace {
+
+TEST(QuantizeNvfp4Gpu, EqualsTheCpu) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  std::vector<Nvfp4Case> cases = nvfp4_cases();
+  cases.push_back({.rows = 2048, .cols = 1392, .hadamard = true, .stochastic = true});
+  cases.push_back({.rows = 1392, .cols = 2048, .blocks = true});
+  for (const Nvfp4Case& c : cases) {
+    SCOPED_TRACE(c.name());
+    const std::vector<float> x = nvfp4_values(c.rows, c.cols);
+    const Nvfp4Result actual = quantize_nvfp4(gpu, c, x), expected = quantize_nvfp4(cpu, c, x);
+    EXPECT_EQ(actual.layouts.rowwise, expected.layouts.rowwise);
+    EXPECT_EQ(actual.layouts.columnwise, expected.layouts.columnwise);
+    EXPECT_EQ(actual.factors, expected.factors);
+    EXPECT_EQ(actual.layouts.amax, expected.layouts.amax);
+    EXPECT_EQ(actual.layouts.counters.saturated, expected.layouts.counters.saturated);
+    EXPECT_EQ(actual.layouts.counters.flushed, expected.layouts.counters.flushed);
+    EXPECT_EQ(actual.layouts.counters.total, expected.layouts.counters.total);
+  }
+}
+
+TEST(QuantizeNvfp4Gpu, GemmsApplyFactors) {
+  TE_REQUIRE_GPU();
+  const auto run = [](const Context& context, bool accumulate, bool bias, DType result) {
+    testing::TestTensor a(context, DType::bf16, {64, 128}), b(context, DType::bf16, {96, 128}),
+        factors(context, DType::f32, {2}), out(context, result, {64, 96}), added(context, result, {96});
+    a.fill_normal(1), b.fill_normal(2), out.fill_normal(3), added.fill_normal(4);
+    factors.fill({0.25f, 3.0f});
+    const auto factor = [&](int64_t i) { return factors.get().view({2, 1}).slice_rows(i, 1).view({1}); };
+    gemm(context, {.a = {a, factor(0), ScaleLayout::factor},
+                   .b = {b, factor(1), ScaleLayout::factor},
+                   .out = out,
+                   .trans_b = true,
+                   .accumulate = accumulate,
+                   .bias = bias ? added.get() : Tensor{}});
+    return out.floats();
+  };
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  for (const auto& [accumulate, bias, result] :
+       {std::tuple{false, false, DType::bf16}, {false, true, DType::bf16}, {true, false, DType::f32}})
+    EXPECT_LT(testing::relative_error(run(gpu, accumulate, bias, result), run(cpu, accumulate, bias, result)),
+              5e-3);
+}
+
+}  // namespace
+}  // namespace te::kernels

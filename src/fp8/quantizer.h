@@ -42,8 +42,8 @@ struct OperandMemory {
   bool has_rowwise = true;   ///< false: the caller provides the memory of the row-wise values
 };
 
-/// Cheap to copy. The quantizer of the experts of a layer (Recipe::quantizer) has a row of the state per expert; a tensor
-/// with their operands, one after another, has one scale per expert instead of one.
+/// Cheap to copy. The quantizer of the experts of a layer (Recipe::quantizer) has a row of the state per expert; a
+/// tensor with their operands, one after another, has one scale per expert instead of one.
 class Quantizer {
  public:
   Quantizer() = default;

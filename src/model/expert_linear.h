@@ -14,7 +14,8 @@ constexpr int64_t kExpertAlignment = 16;
 
 class ExpertLinear : public Linear {
  public:
-  /// `id.expert`: 0 for `experts` experts, or kSharedExpert for one. `blocks`: numbers of rows of one expert's matrices.
+  /// `id.expert`: 0 for `experts` experts, or kSharedExpert for one. `blocks`: numbers of rows of one expert's
+  /// matrices.
   ExpertLinear(const LinearId& id, int64_t experts, const std::vector<int64_t>& blocks, int64_t in,
                double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                parallel::TensorParallel& tensor);
@@ -35,8 +36,8 @@ class ExpertLinear : public Linear {
     plan_grad_operand(plan, grad, use, false, high_precision);
   }
 
-  /// y [rows, out] from x [rows, in]. `offsets`: of the experts' rows; the shared expert has none. Returns the input for
-  /// backward().
+  /// y [rows, out] from x [rows, in]. `offsets`: of the experts' rows; the shared expert has none. Returns the input
+  /// for backward().
   ReadyOperand forward(const Context& context, const Operand& input, const Tensor& x, const Tensor& offsets,
                        const Tensor& y, const Pass& pass);
   /// Completes a recomputed input for wgrad.

@@ -5,8 +5,8 @@
 //     + gate(x) * shared_fc2(activation(shared_fc1(x)))                   optional, the gate too
 //
 // Tokens are copied to rows that are ordered by experts (kernels/moe/permute.h), so that a GEMM of all experts is one
-// grouped GEMM (model/expert_linear.h). A layer saves the input and the output of fc1; the permuted input is copied, and
-// for FP8 quantized, again in the backward pass, which is cheaper than the memory of topk copies of each token.
+// grouped GEMM (model/expert_linear.h). A layer saves the input and the output of fc1; the permuted input is copied,
+// and for FP8 quantized, again in the backward pass, which is cheaper than the memory of topk copies of each token.
 //
 // The router and the gate run in FP32 in every precision (kernels/moe/router.h).
 //

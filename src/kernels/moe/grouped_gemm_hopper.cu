@@ -1,16 +1,16 @@
 // Grouped GEMMs in BF16 on Hopper's tensor cores (grouped_gemm.h; core: kernels/hopper/hopper.cuh).
 //
-// One persistent kernel computes the tiles of all experts. A cluster of two blocks works on vertically adjacent tiles of
-// 128 x 192 of one expert; each block loads half of the column operand and multicasts it to both. Row ranges of experts
-// are read on the device: a block first counts the pairs of row tiles of each expert, and finds the expert of a pair by
-// binary search. In a block, one thread loads the operands, and two warpgroups alternate (ping-pong), each with a tile of
-// its own: while one multiplies, the other stores its results.
+// One persistent kernel computes the tiles of all experts. A cluster of two blocks works on vertically adjacent tiles
+// of 128 x 192 of one expert; each block loads half of the column operand and multicasts it to both. Row ranges of
+// experts are read on the device: a block first counts the pairs of row tiles of each expert, and finds the expert of a
+// pair by binary search. In a block, one thread loads the operands, and two warpgroups alternate (ping-pong), each with
+// a tile of its own: while one multiplies, the other stores its results.
 //
 //   rows    fprop, dgrad: a tile has rows of one expert. Rows of the next expert, which the loads of an expert's last
-//           tiles include, are multiplied, too, but not stored. Some pairs in turn use the same columns of a weight, which
-//           stay in the L2 cache.
-//   wgrad   a tile has rows and columns of one expert's gradient, and sums over the rows of the expert. Sums stop at the
-//           end of its range, a multiple of 16 rows (one instruction).
+//           tiles include, are multiplied, too, but not stored. Some pairs in turn use the same columns of a weight,
+//           which stay in the L2 cache.
+//   wgrad   a tile has rows and columns of one expert's gradient, and sums over the rows of the expert. Sums stop at
+//           the end of its range, a multiple of 16 rows (one instruction).
 //
 // Results go from registers to global memory in whole sectors of 32 bytes.
 #include <limits>

@@ -1,5 +1,5 @@
-// Quantization of the operands of grouped GEMMs to FP8 with one scale per expert: for each expert as quantize() does for
-// a tensor (kernels/quantize/quantize.h), with the same bytes, scales and state.
+// Quantization of the operands of grouped GEMMs to FP8 with one scale per expert: for each expert as quantize() does
+// for a tensor (kernels/quantize/quantize.h), with the same bytes, scales and state.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,6 @@ std::vector<Config> all_configs() {
     configs.push_back(gpu_config(family, Fp8Mode::hybrid, Fp8Recipe::rowwise));
     configs.push_back(gpu_config(family, Fp8Mode::e4m3, Fp8Recipe::blockwise));
     configs.push_back(gpu_config(family, Fp8Mode::e4m3, Fp8Recipe::mxfp8));
-    configs.push_back(gpu_config(family, Fp8Mode::e4m3, Fp8Recipe::nvfp4));
     configs.push_back(gpu_config(family, Fp8Mode::hybrid));
     configs.back().precision.fp8_output_layer = true;
     // Large enough for the kernels that fuse the MLP's GEMMs with its activation.
@@ -236,6 +235,23 @@ TEST(ModelGpu, Fp32StepsRepeat) {
       if (run == 0) first = weights;
       EXPECT_EQ(weights, first) << label(config);
     }
+  }
+}
+
+// Four bits amplify roundings too much for a comparison of gradients; the loss of a forward pass is compared, and the
+// bits of recomputed passes.
+TEST(ModelGpu, Nvfp4AgreesWithTheCpuBackend) {
+  TE_REQUIRE_GPU();
+  for (const Family family : {Family::gpt, Family::llama}) {
+    Config config = gpu_config(family, Fp8Mode::hybrid, Fp8Recipe::nvfp4);
+    TinyModel cpu(config), gpu(config, Context::cuda(0));
+    const double expected = cpu.forward_backward();
+    EXPECT_NEAR(gpu.forward_backward(), expected, 0.02 * expected);
+    const std::vector<float> gradients = gpu.read(gpu.model().parameters().grads);
+    config.training.recompute = Recompute::full;
+    TinyModel recomputed(config, Context::cuda(0));
+    recomputed.forward_backward();
+    EXPECT_EQ(recomputed.read(recomputed.model().parameters().grads), gradients);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "config/recipe_traits.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 
@@ -52,7 +53,8 @@ std::vector<Config> all_precisions() {
 }
 
 bool supports_experts(const Config& config) {
-  return config.precision.fp8_recipe != Fp8Recipe::rowwise && config.precision.fp8_recipe != Fp8Recipe::mxfp8;
+  const Fp8Recipe recipe = config.precision.fp8_recipe;
+  return recipe != Fp8Recipe::rowwise && !config::traits_of(recipe).emulated;
 }
 
 /// Variants of a layer, in BF16 and FP8.

@@ -47,8 +47,9 @@ struct Ranks {
 void expect_same_losses(const Ranks& ranks, const config::Config& config) {
   const auto& [context, groups] = ranks;
   const auto run = [&](const parameters::DataParallelOptions& options) {
-    return run_random_steps(context, config, groups,
-                            RandomSteps{.steps = kGatherSteps, .data_parallel = options});
+    RandomSteps steps = kGatherSteps;
+    steps.data_parallel = options;
+    return run_random_steps(context, config, groups, steps);
   };
   const std::vector<float> without = run({.fp8_param_gather = false});
   for (const bool overlap : {false, true, true, true})

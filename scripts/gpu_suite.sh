@@ -10,12 +10,14 @@
 #   --no-record  do not change docs/results/gpu_suite.md
 #
 # One-GPU tests are distributed over all GPUs of the machine, tests of two and four ranks over disjoint sets of GPUs,
-# all concurrently. A test that did not run counts as failed.
+# all concurrently; then those that measure a GPU's free memory, which others change. A test that did not run counts as
+# failed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 record=docs/results/gpu_suite.md
+alone='ModelGpu\.StepsAllocateNoDeviceMemory'
 header='| date | commit | GPUs | driver | one GPU | two GPUs | four GPUs |'
 
 # usage: the comment at the top of this file.
@@ -24,9 +26,14 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 # gpu_tests ARGUMENT...: runs ctest for tests with the label gpu, with further arguments.
 gpu_tests() { ctest --test-dir build/cuda -L '^gpu$' "$@" </dev/null; }
 
-# choose RANKS: sets `choice` to the ctest arguments that select tests of so many ranks.
+# choose RANKS [EXCLUDED]: sets `choice` to the ctest arguments that select tests of so many ranks; of one rank without
+# those that match a regular expression.
 choose() {
-  if [[ $1 -eq 1 ]]; then choice=(-E '\.np[0-9]*[02-9]$' -j "$jobs"); else choice=(-R "\\.np$1\$"); fi
+  if [[ $1 -eq 1 ]]; then
+    choice=(-E "\\.np[0-9]*[02-9]\$${2:+|$2}" -j "$jobs")
+  else
+    choice=(-R "\\.np$1\$")
+  fi
 }
 
 # start_part RANKS: starts the tests of so many ranks on all disjoint sets of GPUs; logs are in $logs. The ctests start
@@ -34,7 +41,7 @@ choose() {
 start_part() {
   local ranks="$1" sets i choice log
   sets=$((gpus / ranks))
-  choose "$ranks"
+  choose "$ranks" "$alone"
   for ((i = 0; i < sets; i++)); do
     log="$logs/np${ranks}_$i.log"
     CUDA_VISIBLE_DEVICES="$(seq -s, $((i * ranks)) $(((i + 1) * ranks - 1)))" gpu_tests --output-on-failure "${choice[@]}" \
@@ -96,6 +103,7 @@ main() {
     if [[ $gpus -ge $ranks ]]; then start_part "$ranks"; fi
   done
   wait || true
+  gpu_tests --output-on-failure -R "$alone" >"$logs/np1_alone.log" 2>&1 || true
   for ranks in 1 2 4; do
     result_of "$ranks"
     say "$ranks GPUs: $cell"

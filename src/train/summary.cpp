@@ -242,6 +242,11 @@ std::string precision_summary(const config::Config& config, const Context& conte
         "precision.fp8 off\n",
         config.model.hidden_size);
   }
+  if (context.is_cuda() && config.model.num_moe_experts > 0)
+    text +=
+        "  note: FP8 GEMMs of experts run on FP32 units, many times slower than their BF16 GEMMs; for speed "
+        "set "
+        "precision.overrides to \"linear_fc1, linear_fc2: bf16\"\n";
   return text;
 }
 

@@ -62,10 +62,16 @@ def read_help(text):
             name, meaning = group[-1]
             group[-1] = (name, f"{meaning} {line.strip()}".strip())
         else:
-            in_one_line = line[column - 1:column] == " "
-            name, meaning = (line[:column], line[column:]) if in_one_line else (line, "")
+            name, meaning = (line[:column], line[column:]) if ends_in_column(line, column) else (line, "")
             group.append((same_defaults(name.strip()), meaning.strip()))
     return page
+
+
+def ends_in_column(line, column):
+    """Whether the name ends before the column of the meanings; a longer one is alone on its line, and may have a space there."""
+    head, rest = line[:column], line[column:]
+    inside = head.count("[") != head.count("]") or head.rstrip().endswith(" in") or rest.startswith(("[", "...", "REQUIRED"))
+    return head.endswith(" ") and not inside
 
 
 def same_defaults(name):
@@ -73,7 +79,7 @@ def same_defaults(name):
     if not name.startswith("-"):
         return name
     # Newer versions print two spaces before "...", too.
-    return re.sub(r"(?<! in) \[(\[[^\]]*\]|[^\[\]]*)\](?= |$)", r"=\1", re.sub(r"  +", " ", name))
+    return re.sub(r"(?<! in) \[(\[[^\]]*\]|[^\[\]]*)\](?= |$)(?!.* \[)", r"=\1", re.sub(r"  +", " ", name))
 
 
 def ask(program, *command):

@@ -37,9 +37,18 @@ COMMAND = "Put several into one\nUsage: te-data merge prefixes...\n\nPositionals
 class Defaults(unittest.TestCase):
     def test_are_the_same_with_newer_cli11(self):
         for newer, older in (("--gpu TEXT:{a,b} [a]", "--gpu TEXT:{a,b}=a"), ("--n INT:INT in [1 - 9] [3]", "--n INT:INT in [1 - 9]=3"),
-                             ("--recipe TEXT [[delayed]]  ...", "--recipe TEXT=[delayed] ..."), ("--x F [0.5] REQUIRED", "--x F=0.5 REQUIRED")):
+                             ("--recipe TEXT [[delayed]]  ...", "--recipe TEXT=[delayed] ..."), ("--x F [0.5] REQUIRED", "--x F=0.5 REQUIRED"),
+                             ("--size UINT:SIZE [b, kb(=1000b), ...] [5GB]", "--size UINT:SIZE [b, kb(=1000b), ...]=5GB")):
             self.assertEqual(make_cli_reference.same_defaults(newer), older)
             self.assertEqual(make_cli_reference.same_defaults(older), older)
+
+
+class Columns(unittest.TestCase):
+    def test_of_long_names(self):
+        """Names that are longer than their column may have a space before it."""
+        for line, expected in (("  --json FILE                 A report", True), ("  --virtual-stages INT:INT in [1 - 4096]=1", False),
+                               ("  --documents INT:NONNEGATIVE [[0,1024]]  ...", False), ("  --a INT:INT in [10 - 200000 000] x", False)):
+            self.assertEqual(make_cli_reference.ends_in_column(line, 30), expected, line)
 
 
 class Reference(InFolder):

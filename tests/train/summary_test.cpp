@@ -41,14 +41,15 @@ TEST(Summary, WarnsOfSlowGemms) {
 TEST(Summary, WarnsOfSlowAttention) {
   const auto text_of = [](int64_t head, std::vector<std::string> settings) {
     settings.push_back(fmt::format("model.kv_channels={}", head));
-    settings.insert(settings.end(), {"model.sliding_window=16", "data.document_mask=true"});
-    const config::Config config = config::parse_config(
+    settings.emplace_back("model.sliding_window=16");
+    config::Config config = config::parse_config(
         "model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: "
         "4,\n"
         "        vocab_size: 300, seq_length: 32}\n"
         "training: {micro_batch_size: 2, global_batch_size: 2, train_steps: 1}\n"
         "data: {synthetic: true}\n",
         "small", settings);
+    config.data.document_mask = true;
     EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::cpu), "");
     EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::flash),
               "attention: te-train's kernels for Hopper\n");

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/error.h"
 #include "core/memory_plan.h"
 #include "core/profile.h"
 #include "kernels/gemm/gemm_activation.h"
@@ -298,6 +299,8 @@ std::vector<train::GemmUse> trace_gemms(const config::Config& given, const Conte
   traced.forward();
   traced.backward();
   return uses;
+} catch (const UserError&) {  // of the reservation: a run needs much less address space than its trace
+  return {};
 } catch (const std::bad_alloc&) {
   return {};
 }

@@ -264,6 +264,14 @@ TEST(CostTrace, GemmsOfAnyConfig) {
         << fmt::format("{}", fmt::join(overrides, " "));
 }
 
+// A run under ulimit -v needs less address space than the trace of its passes, which only serves the start screen.
+TEST(CostTrace, GemmsAreLeftOutIfTheTraceDoesNotFit) {
+  const auto config = small_config({"model.hidden_size=1000000", "model.ffn_hidden_size=1000000",
+                                    "model.kv_channels=16", "model.num_layers=20", "precision.fp8=hybrid",
+                                    "precision.first_layers_bf16=1"});  // so that all layers are traced
+  EXPECT_TRUE(trace_gemms(config, Context::cpu()).empty());
+}
+
 #ifdef TE_WITH_CUDA
 TEST(CostTrace, GemmsAndTheirKernelsGpu) {
   TE_REQUIRE_GPU();

@@ -73,7 +73,7 @@ std::unique_ptr<checkpoint::WeightSource> open_adapted(const checkpoint::Reader&
 
 /// Writes an adapter checkpoint in PEFT's format: FP32, as after training. UserError if PEFT has no such adapter.
 /// Returns the number of tensors.
-int64_t write_peft(const checkpoint::Reader& adapter, const std::filesystem::path& folder);
+int64_t write_peft(const checkpoint::Reader& reader, const std::filesystem::path& folder);
 
 /// Writes the weights of a source, with the dtypes of its tensors, as DIRECTORY/step_00000000, and DIRECTORY/latest.
 /// `config`: YAML of a run with the model. Calls progress(bytes written so far).

@@ -109,7 +109,7 @@ void router_forward_cpu(const RouterForward& a) {
 
 void router_statistics_cpu(const RouterStatistics& a) {
   const int64_t experts = a.logits.cols(), sequences = a.counts.rows(), topk = a.experts.cols();
-  const int64_t length = a.logits.rows() / sequences;
+  const int64_t length = a.logits.rows() / std::max<int64_t>(1, sequences);
 #pragma omp parallel for
   for (int64_t s = 0; s < sequences; ++s) {
     std::vector<float> scores(static_cast<size_t>(experts));

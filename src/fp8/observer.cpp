@@ -19,7 +19,7 @@ Observer::~Observer() = default;
 
 int Observer::add_operand(ObservedOperand operand) {
   TE_CHECK(first_variant_.empty(), "operand {} registered after the plan", operand.info.linear.name());
-  operands_.push_back(std::move(operand));
+  operands_.push_back(operand);
   return static_cast<int>(operands_.size()) - 1;
 }
 

@@ -1,6 +1,5 @@
 #include "fp8/observer.h"
 
-#include <utility>
 
 #include "config/recipe_traits.h"
 #include "core/error.h"

@@ -1,6 +1,5 @@
 #include "fp8/observer.h"
 
-
 #include "config/recipe_traits.h"
 #include "core/error.h"
 #include "fp8/scaling.h"

@@ -28,15 +28,15 @@ class Nvfp4 final : public Scaling {
   void quantize(const Context& context, const GroupedOperand& operand) const override {
     const kernels::QuantizeGroups& groups = operand.groups;
     const OperandRole role = operand.operand.role;
+    const bool stochastic = stochastic_ && role == OperandRole::grad_output;
     kernels::quantize_nvfp4(context, {.x = groups.x,
                                       .rowwise = groups.rowwise,
                                       .columnwise = groups.columnwise,
                                       .blocks = blocks_ && role == OperandRole::weight,
                                       .hadamard = hadamard_ && role != OperandRole::weight,
-                                      .stochastic = stochastic_ && role == OperandRole::grad_output,
+                                      .stochastic = stochastic,
                                       .seed = operand.seed,
-                                      .stream = stream_of("nvfp4." + operand.operand.linear.name()) +
-                                                2 * static_cast<uint64_t>(operand.sample),
+                                      .stream = stochastic ? stream_of(operand) : 0,
                                       .margin = groups.margin,
                                       .restore = operand.restore,
                                       .amax = groups.amax,
@@ -45,6 +45,11 @@ class Nvfp4 final : public Scaling {
   }
 
  private:
+  /// Random numbers of a gradient: quantize_nvfp4() uses this stream and the next.
+  static uint64_t stream_of(const GroupedOperand& operand) {
+    return te::stream_of("nvfp4." + operand.operand.linear.name()) +
+           2 * static_cast<uint64_t>(operand.sample);
+  }
   static bool has(const config::PrecisionConfig& precision, const char* part) {
     return std::find(precision.nvfp4_parts.begin(), precision.nvfp4_parts.end(), part) !=
            precision.nvfp4_parts.end();

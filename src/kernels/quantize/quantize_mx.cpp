@@ -54,23 +54,17 @@ void write_output(const QuantizeMx& args, const Tensor& output, Fp8Counters* cou
   counters->total += static_cast<unsigned long long>(rows * cols);
 }
 
-void quantize_mx_cpu(const QuantizeMx& args) {
+void quantize_mx_cpu(const Context& context, const QuantizeMx& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   visit_grad(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto* x = args.x.as<T>();
-    if (args.rowwise)
-      write_output<T>(args, args.rowwise, args.counters,
-                      [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+    const auto by_rows = [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); };
+    const auto by_columns = [x, cols](int64_t r, int64_t c) { return to_float(x[c * cols + r]); };
+    if (args.rowwise) write_output<T>(args, args.rowwise, args.counters, by_rows);
     if (args.columnwise)
-      write_output<T>(args, args.columnwise, args.rowwise ? nullptr : args.counters,
-                      [x, cols](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
-    if (args.amax == nullptr) return;
-    uint32_t amax = 0;
-#pragma omp parallel for reduction(max : amax)
-    for (int64_t i = 0; i < rows * cols; ++i)
-      amax = std::max(amax, std::bit_cast<uint32_t>(to_float(x[i])) & 0x7fffffffu);
-    *args.amax = amax_of(*args.amax, std::bit_cast<float>(amax));
+      write_output<T>(args, args.columnwise, args.rowwise ? nullptr : args.counters, by_columns);
+    write_fp8_output_cpu(context, {.amax = args.amax}, rows, cols, by_rows);
   });
 }
 
@@ -79,7 +73,7 @@ void quantize_mx_cpu(const QuantizeMx& args) {
 void quantize_mx(const Context& context, const QuantizeMx& args) {
   check_args(args);
   TE_DISPATCH_CUDA(context, quantize_mx, args);
-  quantize_mx_cpu(args);
+  quantize_mx_cpu(context, args);
 }
 
 }  // namespace te::kernels

@@ -144,12 +144,7 @@ void quantize_nvfp4_cpu(const Context& context, const QuantizeNvfp4& args) {
     };
     write(args.rowwise, by_rows, false, true);
     write(args.columnwise, by_columns, true, !args.rowwise);
-    if (args.amax == nullptr) return;
-    uint32_t amax = 0;
-#pragma omp parallel for reduction(max : amax)
-    for (int64_t i = 0; i < rows * cols; ++i)
-      amax = std::max(amax, std::bit_cast<uint32_t>(to_float(x[i])) & 0x7fffffffu);
-    *args.amax = amax_of(*args.amax, std::bit_cast<float>(amax));
+    write_fp8_output_cpu(context, {.amax = args.amax}, rows, cols, by_rows);
   });
 }
 

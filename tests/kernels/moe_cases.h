@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -62,6 +63,28 @@ inline std::vector<int32_t> ints_of(const testing::TestTensor& tensor) {
   std::vector<int32_t> values(raw.size() / sizeof(int32_t));
   std::copy_n(raw.data(), raw.size(), reinterpret_cast<uint8_t*>(values.data()));
   return values;
+}
+
+/// Checks the gradient of sum(y * dy), which `forward` computes as y, with respect to `input`.
+template <class Forward>
+void check_gradient(const Forward& forward, testing::TestTensor& input, const testing::TestTensor& grad,
+                    const testing::TestTensor& y, const testing::TestTensor& dy, float step) {
+  const auto loss = [&] {
+    forward();
+    const std::vector<float> out = y.floats(), weights = dy.floats();
+    return std::inner_product(out.begin(), out.end(), weights.begin(), 0.0, std::plus<>(),
+                              [](double a, double b) { return a * b; });
+  };
+  std::vector<float> values = input.floats();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float value = values[i];
+    values[i] = value + step, input.fill(values);
+    const double above = loss();
+    values[i] = value - step, input.fill(values);
+    const double below = loss();
+    values[i] = value, input.fill(values);
+    EXPECT_NEAR(grad.floats()[i], (above - below) / (2.0 * static_cast<double>(step)), 2e-3) << i;
+  }
 }
 
 struct RouterCase {

@@ -53,29 +53,13 @@ TEST(Moe, ActivationGradientMatchesFiniteDifferences) {
                                        .dx = dx,
                                        .d_probs = d_probs,
                                        .clamp = clamp});
-    const auto loss = [&] {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const auto forward = [&] {
       expert_activation(
           cpu(), {.kind = kind, .x = x, .source = order.source, .probs = probs, .y = y, .clamp = clamp});
-      double sum = 0.0;
-      const std::vector<float> out = y.floats(), weights = dy.floats();
-      for (size_t i = 0; i < out.size(); ++i)
-        sum += static_cast<double>(out[i]) * static_cast<double>(weights[i]);
-      return sum;
     };
-    const auto check = [&](TestTensor& input, const TestTensor& grad) {
-      std::vector<float> values = input.floats();
-      for (size_t i = 0; i < values.size(); ++i) {
-        const float value = values[i];
-        values[i] = value + 0.002f, input.fill(values);
-        const double above = loss();
-        values[i] = value - 0.002f, input.fill(values);
-        const double below = loss();
-        values[i] = value, input.fill(values);
-        EXPECT_NEAR(grad.floats()[i], (above - below) / 0.004, 2e-3) << static_cast<int>(kind) << " " << i;
-      }
-    };
-    check(x, dx);
-    check(probs, d_probs);
+    check_gradient(forward, x, dx, y, dy, 0.002f);
+    check_gradient(forward, probs, d_probs, y, dy, 0.002f);
   }
 }
 

@@ -344,28 +344,11 @@ TEST(Moe, GateOfTheAddendHasTheRightGradient) {
   rows.fill_normal(1), addend.fill_normal(2), gate.fill_normal(3), dy.fill_normal(4);
   expert_gate_backward(cpu(),
                        {.addend = addend, .gate = gate, .dy = dy, .d_addend = d_addend, .d_gate = d_gate});
-  const auto loss = [&] {
+  const auto forward = [&] {
     unpermute(cpu(), {.rows = rows, .row_of = order.row_of, .addend = addend, .gate = gate, .y = y});
-    double sum = 0.0;
-    const std::vector<float> out = y.floats(), weights = dy.floats();
-    for (size_t i = 0; i < out.size(); ++i)
-      sum += static_cast<double>(out[i]) * static_cast<double>(weights[i]);
-    return sum;
   };
-  const auto check = [&](TestTensor& input, const TestTensor& grad) {
-    std::vector<float> values = input.floats();
-    for (size_t i = 0; i < values.size(); ++i) {
-      const float value = values[i];
-      values[i] = value + 0.01f, input.fill(values);
-      const double above = loss();
-      values[i] = value - 0.01f, input.fill(values);
-      const double below = loss();
-      values[i] = value, input.fill(values);
-      EXPECT_NEAR(grad.floats()[i], (above - below) / 0.02, 2e-3);
-    }
-  };
-  check(gate, d_gate);
-  check(addend, d_addend);
+  check_gradient(forward, gate, d_gate, y, dy, 0.01f);
+  check_gradient(forward, addend, d_addend, y, dy, 0.01f);
 }
 
 TEST(Moe, RefusesImpossibleRules) {

@@ -1,5 +1,6 @@
 #include "config/validate_experts.h"
 
+#include "config/key_table.h"
 #include "config/precision_overrides.h"
 #include "config/recipe_traits.h"
 #include "config/validate_model.h"
@@ -26,41 +27,35 @@ void check_fp8_experts(const Config& c) {
       if (linear.recipe == Fp8Recipe::rowwise || traits_of(linear.recipe).emulated)
         user_error(
             "precision.fp8_recipe {} cannot be combined with model.num_moe_experts (layer {}, {}): use "
-            "delayed, "
-            "tensorwise or blockwise, or bf16 for this linear in precision.overrides",
+            "delayed, tensorwise or blockwise, or bf16 for this linear in precision.overrides",
             to_string(linear.recipe), layer, to_string(kind));
       const bool fc1 = kind == LinearKind::fc1;
       const int64_t rows = fc1 ? (m.gated() ? 2 : 1) * m.moe_ffn_hidden_size : m.hidden_size;
       if (linear.recipe == Fp8Recipe::blockwise && rows % kScaleBlock != 0)
         user_error(
             "precision.fp8_recipe blockwise has blocks of {} rows of a weight, but {} of an expert has {} "
-            "({}): "
-            "change it to a multiple of {}, or use tensorwise",
+            "({}): change it to a multiple of {}, or use tensorwise",
             kScaleBlock, to_string(kind), rows, fc1 ? "2 x model.moe_ffn_hidden_size" : "model.hidden_size",
             fc1 ? kScaleBlock / 2 : kScaleBlock);
     }
   }
 }
 
+/// Without experts no key of them may have another value than its default.
+void check_no_experts(const ModelConfig& m) {
+  Config given, plain;
+  given.model = m;
+  for (const Key& key : keys()) {
+    const bool of_experts = key.path.starts_with("model.moe_") || key.path == "model.first_k_dense";
+    if (of_experts && value_text(key.field(given)) != value_text(key.field(plain)))
+      user_error("{} is for mixtures of experts: set model.num_moe_experts, or leave it out", key.path);
+  }
+}
+
 }  // namespace
 
 void check_experts(const ModelConfig& m) {
-  const ModelConfig plain;
-  if (m.num_moe_experts == 0) {
-    const std::pair<const char*, bool> given[] = {
-        {"moe_ffn_hidden_size", m.moe_ffn_hidden_size != 0},
-        {"moe_shared_expert_intermediate_size", m.moe_shared_expert_intermediate_size != 0},
-        {"moe_layer_freq", m.moe_layer_freq != plain.moe_layer_freq},
-        {"first_k_dense", m.first_k_dense != 0},
-        {"moe_router_topk", m.moe_router_topk != plain.moe_router_topk},
-        {"moe_aux_loss_coeff", m.moe_aux_loss_coeff != 0.0},
-        {"moe_z_loss_coeff", m.moe_z_loss_coeff != 0.0},
-        {"moe_router_enable_expert_bias", m.moe_router_enable_expert_bias}};
-    for (const auto& [key, is_given] : given)
-      if (is_given)
-        user_error("model.{} is for mixtures of experts: set model.num_moe_experts, or leave it out", key);
-    return;
-  }
+  if (m.num_moe_experts == 0) return check_no_experts(m);
   if (m.family != Family::llama)
     user_error("model.num_moe_experts ({}) is for model.family llama: gpt has no experts", m.num_moe_experts);
   if (m.add_mlp_bias)
@@ -103,8 +98,7 @@ void check_experts(const Config& c) {
   if (c.model.moe_router_enable_expert_bias && c.optimizer.offload == Offload::state)
     user_error(
         "model.moe_router_enable_expert_bias cannot be combined with optimizer.offload state: use moments, "
-        "or "
-        "leave the bias out");
+        "or leave the bias out");
   if (c.parallel.tensor > 1)
     refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor), "use data and pipeline parallelism");
   if (c.parallel.context > 1)

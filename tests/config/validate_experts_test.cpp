@@ -22,8 +22,14 @@ TEST(Validate, Experts) {
                   {"model.moe_router_group_topk (5) must be at most moe_router_num_groups (4)"});
   expect_rejected(with({"model.moe_shared_expert_gate=true"}), {"needs a shared expert"});
   expect_rejected(with({"model.add_mlp_bias=true"}), {"cannot be combined with model.num_moe_experts"});
-  expect_rejected({"model.moe_aux_loss_coeff=0.1"}, {"set model.num_moe_experts"});
-  expect_rejected({"model.moe_router_enable_expert_bias=true"}, {"set model.num_moe_experts"});
+  for (const char* given :
+       {"moe_router_topk=1", "moe_ffn_hidden_size=16", "moe_shared_expert_intermediate_size=16",
+        "moe_shared_expert_gate=true", "moe_layer_freq=2", "first_k_dense=1",
+        "moe_router_score_function=sigmoid", "moe_router_norm_topk_prob=false",
+        "moe_router_topk_scaling_factor=2", "moe_router_num_groups=2", "moe_router_group_topk=2",
+        "moe_router_load_balancing_type=seq_aux_loss", "moe_aux_loss_coeff=0.1", "moe_z_loss_coeff=0.1",
+        "moe_router_enable_expert_bias=true", "moe_router_bias_update_rate=0.1"})
+    expect_rejected({std::string("model.") + given}, {"set model.num_moe_experts"});
   const std::string bias = "model.moe_router_enable_expert_bias=true";
   small(with({bias, "optimizer.offload=moments"}));
   expect_rejected(with({bias, "optimizer.offload=state"}),

@@ -152,8 +152,7 @@ void run(const ExpertOptions& options) {
   report["load_max"] = routing.load_max();
   std::printf(
       "%s, %lld tokens to %lld of %lld experts, the busiest has %.2f times the mean; BF16, weight gradients "
-      "are "
-      "added in FP32; TFLOP/s without padding\n",
+      "are added in FP32; TFLOP/s without padding\n",
       context.info().name.c_str(), static_cast<long long>(options.tokens),
       static_cast<long long>(model.moe_router_topk), static_cast<long long>(model.num_moe_experts),
       routing.load_max());

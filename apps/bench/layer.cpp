@@ -340,8 +340,7 @@ parallel::ProcessGrid grid_of(const config::Config& config, int ranks) {
   if (tensor * context != ranks)
     user_error(
         "layer: {} has parallel.tensor {} and parallel.context {}, but the job has {} rank{}: start {} "
-        "ranks, or "
-        "--set other values",
+        "ranks, or --set other values",
         config.name, tensor, context, ranks, ranks == 1 ? "" : "s", tensor * context);
   return parallel::ProcessGrid::of(ranks, static_cast<int>(tensor), static_cast<int>(context), 1);
 }
@@ -403,12 +402,10 @@ void add_layer_command(CLI::App& app, parallel::World& world) {
   command->add_option("--which", options->which,
                       "gpt (hidden size 4096, 4 x 2048 tokens) or llama7b (2 x 4096 tokens); default: both");
   command
-      ->add_option(
-          "--config", options->configs,
-          "time the first layer of this te-train config instead, with one microbatch on all of its tensor- "
-          "and "
-          "context-parallel ranks: mpirun -n 4 te-bench layer --config configs/llama3.1_70b_fp8.yaml; may be "
-          "repeated")
+      ->add_option("--config", options->configs,
+                   "time the first layer of this te-train config instead, with one microbatch on all of its "
+                   "tensor- and context-parallel ranks: mpirun -n 4 te-bench layer --config "
+                   "configs/llama3.1_70b_fp8.yaml; may be repeated")
       ->type_name("FILE");
   command->add_option("--set", options->overrides, "override a key of these configs, as in te-train")
       ->type_name("KEY=VALUE");

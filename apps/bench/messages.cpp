@@ -76,8 +76,7 @@ void print_messages(const MessageTimes& messages, double run_ms, const std::stri
   print_table(table);
   std::printf(
       "hidden: overlapped by computation of the same rank on another CUDA stream; \"all communication\" "
-      "counts "
-      "time with several operations in flight once\n\n");
+      "counts time with several operations in flight once\n\n");
 }
 
 nlohmann::json to_json(const MessageTimes& messages, double run_ms) {

@@ -160,8 +160,7 @@ void import_bin(const ImportArguments& arguments) {
   if (splitter.separators() == 0)
     fmt::print(stderr,
                "te-data: warning: --eod: no token of {} is {}, so all tokens form one document; give the id "
-               "of the token "
-               "between documents\n",
+               "of the token between documents\n",
                file_count(shards.size()), vocabulary.eod);
   splitter.finish();
 }

@@ -147,12 +147,10 @@ void tokenize(const TokenizeArguments& arguments) {
 
 void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
   command
-      ->add_option(
-          "--format", arguments.format,
-          "auto: .jsonl, .jsonlines and .ndjson are JSON lines, .json is a list of JSON objects, .txt, "
-          ".text and .md are text (a further .gz, .zst or .xz is ignored); other files are detected by "
-          "content, "
-          "with a warning if read as JSON")
+      ->add_option("--format", arguments.format,
+                   "auto: .jsonl, .jsonlines and .ndjson are JSON lines, .json is a list of JSON objects, "
+                   ".txt, .text and .md are text (a further .gz, .zst or .xz is ignored); other files are "
+                   "detected by content, with a warning if read as JSON")
       ->check(CLI::IsMember({"auto", "text", "jsonl", "json"}))
       ->capture_default_str();
   command
@@ -203,8 +201,7 @@ void add_tokenize_command(CLI::App& app) {
       "  te-data tokenize --input dump/ --jsonl-field article.body --output data/web --tokenizer "
       "llama3/tokenizer.json\n"
       "  curl -s https://example.org/web.jsonl.gz | te-data tokenize --input - --format jsonl --output "
-      "data/web "
-      "--tokenizer bytes");
+      "data/web --tokenizer bytes");
   command->callback([arguments] { tokenize(*arguments); });
 }
 

@@ -66,8 +66,7 @@ void verify_one(const std::string& prefix, int64_t vocab_size) {
                  record->largest_token != largest)) {
     user_error(
         "{}: does not match {}: it records {} documents, {} tokens, largest token {}, but the dataset has "
-        "{}, {} "
-        "and {}; remove it",
+        "{}, {} and {}; remove it",
         dataset_record_path(prefix), prefix, record->documents, record->tokens, record->largest_token,
         dataset.num_documents(), dataset.num_tokens(), largest);
   }

@@ -68,8 +68,7 @@ void Saver::check_limits() const {
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && largest > limit.rlim_cur) {
     user_error(
         "checkpoint.directory: a checkpoint has files of {} bytes, but this process may write only {} "
-        "(ulimit "
-        "-f): raise the limit, or set checkpoint.save_every: 0 and save_last: false",
+        "(ulimit -f): raise the limit, or set checkpoint.save_every: 0 and save_last: false",
         largest, limit.rlim_cur);
   }
   std::error_code error;

@@ -129,8 +129,7 @@ void check_adapter(const Config& c) {
   if (c.checkpoint.init_from.empty())
     user_error(
         "adapter.type {} needs checkpoint.init_from, the checkpoint or Hugging Face folder of the weights "
-        "that "
-        "it adapts",
+        "that it adapts",
         to_string(a.type));
   if (c.optimizer.name == OptimizerName::muon)
     user_error("optimizer.name muon is for whole weight matrices; with adapter.type {} set it to adamw",
@@ -138,8 +137,7 @@ void check_adapter(const Config& c) {
   if (c.parallel.schedule == PipelineSchedule::zero_bubble)
     user_error(
         "parallel.schedule zero_bubble defers weight gradients, which adapter.type {} does not support; set "
-        "it "
-        "to 1f1b",
+        "it to 1f1b",
         to_string(a.type));
   check_dropout(c);
   check_decoding(c);

@@ -29,8 +29,7 @@ const auto kExecutionRows = std::to_array<Key>({
      "communication; 1 disables, `tensor` is fastest."},
     {TE_KEY(parallel.transport), kBuiltIn, kAny,
      "With `sequence`, on GPUs: tensor-parallel communication by NCCL kernels, copy engines (NVLink within "
-     "one "
-     "host), or copy engines where `tensor_overlap` splits GEMMs (`auto`)."},
+     "one host), or copy engines where `tensor_overlap` splits GEMMs (`auto`)."},
     {TE_KEY(parallel.shard), kBuiltIn, kAny,
      "Data-parallel sharding: `optimizer` (ZeRO-1), `gradients` too (ZeRO-2), `parameters` too (ZeRO-3, "
      "FSDP); less memory, more communication each."},
@@ -114,8 +113,7 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(adapter.dropout), kBuiltIn, kFraction, "Dropout of the adapter's input."},
     {TE_KEY(adapter.target), kBuiltIn, kAny,
      "Matrices with an adapter, in all layers: `q`, `k`, `v`, `o`, `gate`, `up`, `down` (also as `q_proj`), "
-     "a "
-     "linear layer such as `linear_fc1`, or `all-linear`.",
+     "a linear layer such as `linear_fc1`, or `all-linear`.",
      "a list of names, or one name"},
     {TE_KEY(adapter.use_rslora), kBuiltIn, kAny, "Multiply by `alpha` / sqrt(`rank`) instead."},
     {TE_KEY(adapter.init), kBuiltIn, kAny,

@@ -18,8 +18,7 @@ const auto kPrecisionRows = std::to_array<Key>({
      "E4M3 for both."},
     {TE_KEY(precision.fp8_recipe), kBuiltIn, kAny,
      "FP8 scaling: `delayed` (amax history), or current scaling per tensor, row, 1 x 128 block (weights: 128 "
-     "x "
-     "128), 32 (`mxfp8`) or 16 values (`nvfp4`)."},
+     "x 128), 32 (`mxfp8`) or 16 values (`nvfp4`)."},
     {TE_KEY(precision.fp8_scale_format), kBuiltIn, kAny,
      "Scale format of `tensorwise`, `rowwise` and `blockwise`: rounded down to powers of two, or FP32, with "
      "which `tensorwise` "

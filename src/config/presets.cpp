@@ -82,8 +82,7 @@ constexpr auto kPresets = std::to_array<Preset>({
      "family: llama, num_layers: 48, hidden_size: 2048, ffn_hidden_size: 6144, num_attention_heads: 32, "
      "num_query_groups: 4, kv_channels: 128, vocab_size: 151936, seq_length: 4096, rope_theta: 1000000.0, "
      "norm_epsilon: 1.0e-6, qk_norm: head, num_moe_experts: 128, moe_router_topk: 8, moe_ffn_hidden_size: "
-     "768, "
-     "moe_aux_loss_coeff: 0.001"},
+     "768, moe_aux_loss_coeff: 0.001"},
     {"olmoe_1b_7b", "OLMoE 1B-7B",
      "family: llama, num_layers: 16, hidden_size: 2048, ffn_hidden_size: 1024, num_attention_heads: 16, "
      "vocab_size: 50304, seq_length: 4096, qk_norm: projection, num_moe_experts: 64, moe_router_topk: 8, "
@@ -91,8 +90,7 @@ constexpr auto kPresets = std::to_array<Preset>({
     {"moe_40m_100m", "MoE 40M-100M",
      "family: llama, num_layers: 8, hidden_size: 384, ffn_hidden_size: 128, num_attention_heads: 6, "
      "vocab_size: 32768, seq_length: 1024, num_moe_experts: 64, moe_router_topk: 8, moe_aux_loss_coeff: "
-     "0.01, "
-     "moe_z_loss_coeff: 0.001"},
+     "0.01, moe_z_loss_coeff: 0.001"},
 });
 
 /// "did you mean 'llama3_8b'? ", or an empty string.

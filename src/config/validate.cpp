@@ -373,8 +373,7 @@ void check_statistics(const Config& c) {
     if (!from_string(name, recipe) || traits_of(recipe).history) {
       user_error(
           "logging.fp8_what_if: {} is not one of {} (delayed has no scale without a history; tensorwise "
-          "shows "
-          "its best case)",
+          "shows its best case)",
           in_quotes(name), fmt::join(stateless_recipes(), ", "));
     }
   }

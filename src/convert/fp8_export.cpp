@@ -50,8 +50,7 @@ Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision,
     if (parameter.parts.front().order == Order::permuted)
       user_error(
           "--fp8: {} rotates a part of each head (model.rotary_percent), which needs reordered rows; FP8 "
-          "export "
-          "does not support that; export without --fp8",
+          "export does not support that; export without --fp8",
           reader.folder().string());
     if (parameter.parts.front().order == Order::transposed)
       user_error(
@@ -107,8 +106,7 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
     if (!measured)
       user_error(
           "--fp8 tensor: {} has no input scale of {}; it needs the FP8 state of a run with the delayed "
-          "recipe "
-          "or with fp8_calibrate; --fp8 block needs none",
+          "recipe or with fp8_calibrate; --fp8 block needs none",
           reader.folder().string(), name);
     linear.input_scale = row->scale * (kE4m3Max / row->operand.fp8_max);
     linear.weight_scale = kernels::scale_of(amax_of(reader, *linear.parameter), kE4m3Max, margin, 1.0f);

@@ -72,8 +72,7 @@ void TokenShard::read(int64_t vocab_size,
     if (bad != values.end())
       user_error(
           "{}: token {} is {}, but must be below the vocabulary size {}; pass the --tokenizer or "
-          "--vocab-size "
-          "of these tokens",
+          "--vocab-size of these tokens",
           file_.path(), begin + (bad - values.begin()), *bad, vocab_size);
     tokens.assign(values.begin(), values.end());
     on_tokens(tokens);

@@ -70,8 +70,7 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<parallel::G
       config_.model.moe_router_load_balancing_type == config::MoeLoadBalancing::global_aux_loss)
     user_error(
         "model.moe_router_load_balancing_type global_aux_loss needs one data-parallel rank, but there are "
-        "{}; "
-        "use aux_loss or seq_aux_loss",
+        "{}; use aux_loss or seq_aux_loss",
         groups_->data().size());
   for (const Stack::Chunk& chunk : stack_.chunks) chunks_.push_back({chunk, {}});
 }

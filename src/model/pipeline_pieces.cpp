@@ -50,8 +50,7 @@ std::string pipeline_summary(const config::Config& config) {
   const double excess = *std::max_element(work.begin(), work.end()) / mean - 1.0;
   return fmt::format(
       "pipeline: stages of {} layers (parallel.pipeline_split {}); the output layer on the last stage counts "
-      "as "
-      "about {:.1f} layers; the slowest stage has {:.0f}% more work than the mean\n",
+      "as about {:.1f} layers; the slowest stage has {:.0f}% more work than the mean\n",
       fmt::join(counts, ", "), config.parallel.pipeline_split, head, 100.0 * excess);
 }
 

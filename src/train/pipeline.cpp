@@ -27,8 +27,7 @@ parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,
   if (training.global_batch_size % samples != 0) {
     user_error(
         "training.global_batch_size ({}) is not a multiple of training.micro_batch_size * data-parallel "
-        "ranks = {} * "
-        "{} = {}: {} remain ({})",
+        "ranks = {} * {} = {}: {} remain ({})",
         training.global_batch_size, training.micro_batch_size, grid[Axis::data], samples,
         training.global_batch_size % samples, grid.str());
   }

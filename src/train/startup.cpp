@@ -120,8 +120,7 @@ StartPoint Startup::resume(fs::path folder) {
       spdlog::warn("{}", reason);
       spdlog::warn(
           "{} is damaged: resuming from {}, the checkpoint before it (to stop instead, name the checkpoint "
-          "in "
-          "checkpoint.resume)",
+          "in checkpoint.resume)",
           folder.string(), older.filename().string());
       folder = older;
     }

@@ -98,11 +98,12 @@ struct World::State {
   void stop_mpi();
 };
 
-// All ranks have the same result; only rank 0 has the message.
+// All ranks have the same result; only rank 0 has the message. MPI_Finalize, in which ranks wait for each other, has to
+// come after the message: mpirun ends all ranks as soon as one of them exits with a nonzero code.
 void World::State::check_thread_level(int provided) {
   if (provided >= MPI_THREAD_SERIALIZED) return;
   mpi = false;
-  MPI_Finalize();
+  std::atexit([] { MPI_Finalize(); });
   throw JobFailure(
       2, rank != 0
              ? ""

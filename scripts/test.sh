@@ -4,7 +4,7 @@
 #   scripts/test.sh [--preset cpu|cuda|asan] [--sanitize] [--label LABEL] [--filter REGEX] [--no-deps]
 #
 #   --preset    build preset (default: cuda if a CUDA compiler and its libraries are found, else cpu)
-#   --sanitize  use the preset asan: CPU tests with AddressSanitizer and UndefinedBehaviorSanitizer
+#   --sanitize  use the preset asan: CPU tests with AddressSanitizer and UndefinedBehaviorSanitizer, without the slowest
 #   --label     run only tests with this label: cpu, gpu, train (default: all; GPU tests are skipped without a Hopper GPU)
 #   --filter    run only tests whose name matches
 #   --no-deps   do not check for missing dependencies
@@ -30,6 +30,34 @@ leave_out_gpu_tests() {
   count="$(ctest --preset "$preset" -N -L '^gpu$' </dev/null | sed -n 's/^Total Tests: //p')"
   if [[ "${count:-0}" -gt 0 ]]; then say "$count tests skipped, which need a Hopper GPU"; fi
   arguments+=(-LE '^gpu$')
+}
+
+# Tests that take a third of the time of all under sanitizers. They repeat runs whose code the other tests execute, too:
+# in every layout, after every step, or killed at any time. --filter runs them.
+slow_with_sanitizers=(
+  train.hosts train.trials train.killed_again_and_again
+  Training.OverfitsOneBatchInEveryPrecision MuonTraining.LearnsAtLeastAsFastAsAdamW
+  TeExperiment.SavesOnASignalAndResumesInTheNextCall TeExperiment.ResumesAfterItOrARunIsKilled
+  TeExperiment.BranchesStartFromAnotherVariantsCheckpoint TeExperiment.InterruptsAndResumesRanksUnderMpirun
+  PolicyState.RollbacksAndTheLossScaleAreResumedAfterEveryStep PolicyState.SkippedSpikesAndTheGuardAreResumedAfterEveryStep
+  StepPrecision.MayBeInterruptedAroundASwitchInAnyLayout StepPrecision.OutsideOfTheScheduleEqualsABf16Run
+  Fp8GatherOfARun.ChangesNothingThatItWrites Offload.ChangesNoBitOfALayout
+  Fp8Statistics.ChangeNoBitOfAnyLayout Fp8Statistics.ChangeNoBitOfAnyRecipe
+  Guard.ObservingChangesNoBitOfAnyLayout Guard.ObservingChangesNoBitOfAnyRecipe
+  Requantize.NothingSaturatesInAnyLayout KeptWeights.GiveTheSameBits Spikes.AreTheSameWithOffload
+  Search.LayoutsAreValidDistinctOrderedAndReproducible Search.OwnLayoutIsRanked
+  Mpirun.RankThatHangsDuringASaveEndsTheJob Mpirun.StepLongerThanMpirunsTimeoutIsSaved
+  Mpirun.SignalsThatMpirunForwardsSave Mpirun.RankThatHangsInValidationIsReported Evaluations.RunOnceAfterEachRun
+)
+
+# leave_out_slow_tests: excludes the tests above. Changes main's variables.
+leave_out_slow_tests() {
+  local pattern count
+  pattern="^($(IFS='|' && echo "${slow_with_sanitizers[*]//./\\.}"))\$"
+  count="$(ctest --preset "$preset" -N -R "$pattern" </dev/null | sed -n 's/^Total Tests: //p')"
+  [[ "$count" -eq ${#slow_with_sanitizers[@]} ]] || die "scripts/test.sh: slow_with_sanitizers names a test that does not exist"
+  say "$count tests skipped, which are slow with sanitizers"
+  arguments+=(-E "$pattern")
 }
 
 # keep_mpi_sessions: Open MPI 4 stores files of all jobs of a user in one folder, which the last job removes. If two
@@ -69,7 +97,7 @@ main() {
   if has_hopper_gpu; then
     threads=2
   elif [[ ${#arguments[@]} -eq 0 ]]; then
-    leave_out_gpu_tests
+    if [[ "$preset" == asan ]]; then leave_out_slow_tests; else leave_out_gpu_tests; fi
   fi
   # One more than cores: many tests wait, for a starting job, a disk or a time limit.
   jobs=$(($(env -u OMP_NUM_THREADS nproc) + 1))  # nproc would return OMP_NUM_THREADS

@@ -1,8 +1,8 @@
 #include "bench/experts.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -40,17 +40,19 @@ struct Owned {
 /// The rows of `tokens` tokens, as a layer orders them.
 class Routing {
  public:
-  Routing(const Context& context, const ExpertOptions& options, const config::ModelConfig& model)
-      : experts_(context, DType::i32, {options.tokens, model.moe_router_topk}),
+  Routing(const Context& context, const ExpertOptions& options, const config::ModelConfig& model,
+          int64_t alignment)
+      : alignment(alignment),
+        experts_(context, DType::i32, {options.tokens, model.moe_router_topk}),
         row_of_(context, DType::i32, {options.tokens, model.moe_router_topk}),
         source_(context, DType::i32,
                 {kernels::max_expert_rows(options.tokens, model.moe_router_topk, model.num_moe_experts,
-                                          model::kExpertAlignment)}),
+                                          alignment)}),
         offsets_(context, DType::i32, {model.num_moe_experts + 1}) {
     options.routing == "balanced" ? select_in_turn(context, model)
                                   : select_at_random(context, options, model);
     kernels::expert_rows(context, {.experts = experts_.tensor,
-                                   .alignment = model::kExpertAlignment,
+                                   .alignment = alignment,
                                    .offsets = offsets_.tensor,
                                    .row_of = row_of_.tensor,
                                    .source = source_.tensor});
@@ -59,6 +61,7 @@ class Routing {
     context.synchronize();
   }
 
+  const int64_t alignment;
   const Tensor& offsets() const { return offsets_.tensor; }
   int64_t rows() const { return source_.tensor.numel(); }
   /// Rows of the expert with the most, over the mean of all experts.
@@ -97,46 +100,122 @@ class Routing {
   std::vector<int32_t> host_;
 };
 
+/// Operands of the grouped GEMMs.
+struct Format {
+  const char* name;
+  DType activation, gradient;
+  kernels::ScaleLayout vectors, weights;  ///< scales of activations and gradients, and of weights
+};
+constexpr std::array kFormats{
+    Format{"bf16", DType::bf16, DType::bf16, kernels::ScaleLayout::none, kernels::ScaleLayout::none},
+    Format{"fp8, a scale per expert", DType::e4m3, DType::e5m2, kernels::ScaleLayout::tensor,
+           kernels::ScaleLayout::tensor},
+    Format{"fp8, block scales", DType::e4m3, DType::e4m3, kernels::ScaleLayout::vectors,
+           kernels::ScaleLayout::blocks}};
+
+/// A random operand, with scales of 1 if it is FP8.
+class OwnedMatrix {
+ public:
+  OwnedMatrix(const Context& context, DType dtype, int64_t rows, int64_t cols, kernels::ScaleLayout layout,
+              int64_t experts)
+      : values_(context, dtype, {rows, cols}) {
+    fill_random(context, values_.tensor);
+    matrix_ = {values_.tensor};
+    if (layout == kernels::ScaleLayout::none) return;
+    const Shape shape =
+        layout == kernels::ScaleLayout::tensor ? Shape{experts} : kernels::scale_shape(layout, rows, cols);
+    scales_ = std::make_unique<Owned>(context, DType::f32, shape);
+    const std::vector<float> ones(static_cast<size_t>(shape.numel()), 1.0f);
+    context.copy_to_device(scales_->tensor, ones.data());
+    context.synchronize();
+    matrix_ = {values_.tensor, scales_->tensor, layout};
+  }
+  const kernels::Matrix& get() const { return matrix_; }
+
+ private:
+  Owned values_;
+  std::unique_ptr<Owned> scales_;
+  kernels::Matrix matrix_;
+};
+
+/// Calls of the passes of a linear of all experts, with their operands.
+class ExpertPasses {
+ public:
+  ExpertPasses(const Context& context, const Routing& routing, const Format& format, int64_t experts,
+               int64_t in, int64_t out)
+      : context_(context), routing_(routing), fp8_(is_fp8(format.activation)) {
+    const int64_t rows = routing.rows();
+    const auto add = [&](DType dtype, int64_t m, int64_t n, kernels::ScaleLayout layout) {
+      operands_.push_back(std::make_unique<OwnedMatrix>(context, dtype, m, n, layout, experts));
+      return operands_.back()->get();
+    };
+    x_ = add(format.activation, rows, in, format.vectors);
+    w_ = add(format.activation, experts * out, in, format.weights);
+    dy_ = add(format.gradient, rows, out, format.vectors);
+    x_columns_ = fp8_ ? add(format.activation, in, rows, format.vectors) : x_;
+    w_columns_ = fp8_ ? add(format.activation, in, experts * out, format.weights) : w_;
+    dy_columns_ = fp8_ ? add(format.gradient, out, rows, format.vectors) : dy_;
+    for (const int64_t cols : {in, out})
+      results_.push_back(std::make_unique<Owned>(context, DType::bf16, Shape{rows, cols}));
+    results_.push_back(std::make_unique<Owned>(context, DType::f32, Shape{experts * out, in}));
+  }
+  void fprop() const {
+    kernels::grouped_gemm(
+        context_,
+        {.a = x_, .b = w_, .offsets = routing_.offsets(), .out = results_[1]->tensor, .trans_b = true});
+  }
+  void dgrad() const {
+    kernels::grouped_gemm(
+        context_, {.a = dy_, .b = w_columns_, .offsets = routing_.offsets(), .out = results_[0]->tensor});
+  }
+  void wgrad() const {
+    kernels::grouped_wgrad(context_, {.a = dy_columns_,
+                                      .b = x_columns_,
+                                      .offsets = routing_.offsets(),
+                                      .alignment = routing_.alignment,
+                                      .out = results_[2]->tensor,
+                                      .accumulate = true});
+  }
+
+ private:
+  const Context& context_;
+  const Routing& routing_;
+  bool fp8_;
+  std::vector<std::unique_ptr<OwnedMatrix>> operands_;
+  kernels::Matrix x_, w_, dy_, x_columns_, w_columns_, dy_columns_;  ///< columns: as dgrad and wgrad read it
+  std::vector<std::unique_ptr<Owned>> results_;                      ///< dx, y, dw
+};
+
 /// One linear of all experts.
+struct ExpertLinearShape {
+  const char* name;
+  int64_t in, out;
+};
 void run_linear(const Context& context, const ExpertOptions& options, const config::ModelConfig& model,
-                const Routing& routing, const char* name, int64_t in, int64_t out,
+                const Routing& routing, const Format& format, const ExpertLinearShape& linear,
                 std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
-  const int64_t experts = model.num_moe_experts, rows = routing.rows();
-  const Owned x(context, DType::bf16, {rows, in}), w(context, DType::bf16, {experts * out, in}),
-      dy(context, DType::bf16, {rows, out}), y(context, DType::bf16, {rows, out}),
-      dx(context, DType::bf16, {rows, in}), dw(context, DType::f32, {experts * out, in});
-  for (const Owned* operand : {&x, &w, &dy}) fill_random(context, operand->tensor);
-  const Tensor& offsets = routing.offsets();
-  const auto time = [&](const char* pass, const std::function<void()>& call) {
-    const double ms = median_ms(context, options.common.repeats, call);
-    const double flops = 2.0 * static_cast<double>(options.tokens * model.moe_router_topk * in * out);
-    table.push_back({fmt::format("{} {}", name, pass), fmt::format("{} x {}", out, in),
-                     fmt::format("{:.3f}", ms), fmt::format("{:.3g}", flops / ms / 1e9)});
-    report["experts"].push_back({{"linear", name},
+  const ExpertPasses passes(context, routing, format, model.num_moe_experts, linear.in, linear.out);
+  const auto time = [&](const char* pass, void (ExpertPasses::*call)() const) {
+    const double ms = median_ms(context, options.common.repeats, [&] { (passes.*call)(); });
+    const double flops =
+        2.0 * static_cast<double>(options.tokens * model.moe_router_topk * linear.in * linear.out);
+    table.push_back({fmt::format("{} {}", linear.name, pass), format.name,
+                     fmt::format("{} x {}", linear.out, linear.in), fmt::format("{:.3f}", ms),
+                     fmt::format("{:.3g}", flops / ms / 1e9)});
+    report["experts"].push_back({{"linear", linear.name},
+                                 {"format", format.name},
                                  {"pass", pass},
-                                 {"out_features", out},
-                                 {"in_features", in},
-                                 {"experts", experts},
+                                 {"out_features", linear.out},
+                                 {"in_features", linear.in},
+                                 {"experts", model.num_moe_experts},
                                  {"tokens", options.tokens},
                                  {"topk", model.moe_router_topk},
                                  {"ms", ms},
                                  {"flops", flops}});
   };
-  time("fprop", [&] {
-    kernels::grouped_gemm(
-        context, {.a = {x.tensor}, .b = {w.tensor}, .offsets = offsets, .out = y.tensor, .trans_b = true});
-  });
-  time("dgrad", [&] {
-    kernels::grouped_gemm(context, {.a = {dy.tensor}, .b = {w.tensor}, .offsets = offsets, .out = dx.tensor});
-  });
-  time("wgrad", [&] {
-    kernels::grouped_wgrad(context, {.a = {dy.tensor},
-                                     .b = {x.tensor},
-                                     .offsets = offsets,
-                                     .alignment = model::kExpertAlignment,
-                                     .out = dw.tensor,
-                                     .accumulate = true});
-  });
+  time("fprop", &ExpertPasses::fprop);
+  time("dgrad", &ExpertPasses::dgrad);
+  time("wgrad", &ExpertPasses::wgrad);
 }
 
 void run(const ExpertOptions& options) {
@@ -148,20 +227,30 @@ void run(const ExpertOptions& options) {
   if (model.num_moe_experts == 0) user_error("--config {}: the model has no experts", options.config);
   const Context context = open_device(options.common.device);
   nlohmann::json report = report_head(context, options.common);
-  const Routing routing(context, options, model);
-  report["load_max"] = routing.load_max();
-  std::printf(
-      "%s, %lld tokens to %lld of %lld experts, the busiest has %.2f times the mean; BF16, weight gradients "
-      "are added in FP32; TFLOP/s without padding\n",
-      context.info().name.c_str(), static_cast<long long>(options.tokens),
-      static_cast<long long>(model.moe_router_topk), static_cast<long long>(model.num_moe_experts),
-      routing.load_max());
-  std::vector<std::vector<std::string>> table{{"grouped GEMM", "n x k", "ms", "TFLOP/s"}};
+  std::vector<std::vector<std::string>> table{{"grouped GEMM", "operands", "n x k", "ms", "TFLOP/s"}};
   const int64_t halves = kernels::is_gated(model::activation_kind(model)) ? 2 : 1;
-  run_linear(context, options, model, routing, "fc1", model.hidden_size, halves * model.moe_ffn_hidden_size,
-             table, report);
-  run_linear(context, options, model, routing, "fc2", model.moe_ffn_hidden_size, model.hidden_size, table,
-             report);
+  for (const Format& format : kFormats) {
+    const bool blocks = format.weights == kernels::ScaleLayout::blocks;
+    const Routing routing(context, options, model, blocks ? kernels::kScaleBlock : model::kExpertAlignment);
+    if (report.count("load_max") == 0) {
+      report["load_max"] = routing.load_max();
+      std::printf(
+          "%s, %lld tokens to %lld of %lld experts, the busiest has %.2f times the mean; weight gradients "
+          "are "
+          "added in FP32; TFLOP/s without padding\n",
+          context.info().name.c_str(), static_cast<long long>(options.tokens),
+          static_cast<long long>(model.moe_router_topk), static_cast<long long>(model.num_moe_experts),
+          routing.load_max());
+    }
+    for (const ExpertLinearShape& linear :
+         {ExpertLinearShape{"fc1", model.hidden_size, halves * model.moe_ffn_hidden_size},
+          {"fc2", model.moe_ffn_hidden_size, model.hidden_size}}) {
+      // Block scales and their experts start at multiples of 128.
+      if (blocks && (linear.in % kernels::kScaleBlock != 0 || linear.out % kernels::kScaleBlock != 0))
+        continue;
+      run_linear(context, options, model, routing, format, linear, table, report);
+    }
+  }
   print_table(table);
   write_report(options.common, report);
 }
@@ -170,7 +259,7 @@ void run(const ExpertOptions& options) {
 
 void add_experts_command(CLI::App& app) {
   const auto options = std::make_shared<ExpertOptions>();
-  CLI::App* command = app.add_subcommand("experts", "Grouped GEMMs of a mixture of experts in BF16");
+  CLI::App* command = app.add_subcommand("experts", "Grouped GEMMs of a mixture of experts in BF16 and FP8");
   options->common.add_to(*command);
   command->add_option("--config", options->config, "config or preset of a model with experts")->required();
   command->add_option("--set", options->overrides, "override a key, as in te-train")->type_name("KEY=VALUE");

@@ -162,16 +162,6 @@ std::string fp8_notes(const config::Config& config) {
   return text;
 }
 
-bool has_fp8_experts(const config::Config& config) {
-  const int64_t layers = config.model.num_layers;
-  for (int layer = 0; layer < layers; ++layer)
-    for (const LinearKind kind : {LinearKind::fc1, LinearKind::fc2})
-      if (config.model.has_experts(layer) &&
-          config::linear_precision(config.precision, {layer, kind}, layers).quantized())
-        return true;
-  return false;
-}
-
 }  // namespace
 
 std::string gather_summary(const parameters::ParameterStore& parameters) {
@@ -252,10 +242,6 @@ std::string precision_summary(const config::Config& config, const Context& conte
         "precision.fp8 off\n",
         config.model.hidden_size);
   }
-  if (context.is_cuda() && has_fp8_experts(config))
-    text +=
-        "  note: FP8 GEMMs of experts run on FP32 units, many times slower than their BF16 GEMMs; for speed "
-        "set precision.overrides to \"linear_fc1, linear_fc2: bf16\"\n";
   return text;
 }
 

@@ -1,7 +1,7 @@
-// Grouped GEMMs that grouped_gemm_hopper.cu does not take (FP32, FP16, FP8, unaligned shapes) and the router's GEMMs on
-// the GPU: a plain tiled kernel in FP32 arithmetic. A block computes a tile of
-// 64 x 64 results from slices of 16 along k in shared memory; a thread computes 4 x 4 results, each as a sum over k in
-// order. Operands of any dtype are widened when they are loaded.
+// Grouped GEMMs that grouped_gemm_hopper.cu and grouped_gemm_fp8_hopper.cu do not take (FP32, FP16, unaligned shapes),
+// and the router's GEMMs on the GPU: a plain tiled kernel in FP32 arithmetic. A block computes a tile of 64 x 64
+// results from slices of 16 along k in shared memory; a thread computes 4 x 4 results, each as a sum over k in order.
+// Operands of any dtype are widened when they are loaded.
 #include <type_traits>
 
 #include "kernels/common/cuda_common.cuh"
@@ -287,11 +287,12 @@ void router_gemm(const Context& context, const RouterGemm& args) {
 }
 
 void grouped_gemm(const Context& context, const GroupedGemm& args) {
-  if (!grouped_gemm_hopper(context, args)) dispatch(context, args);
+  if (!grouped_gemm_hopper(context, args) && !grouped_gemm_fp8_hopper(context, args)) dispatch(context, args);
 }
 
 void grouped_wgrad(const Context& context, const GroupedWgrad& args) {
-  if (!grouped_wgrad_hopper(context, args)) dispatch(context, args);
+  if (!grouped_wgrad_hopper(context, args) && !grouped_wgrad_fp8_hopper(context, args))
+    dispatch(context, args);
 }
 
 }  // namespace te::kernels::cuda

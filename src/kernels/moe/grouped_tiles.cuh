@@ -1,0 +1,234 @@
+// Tiles of grouped GEMMs on Hopper (grouped_gemm.h): their order, their experts, and the stores of their results. A
+// cluster of two blocks works on vertically adjacent tiles of kRows x kColumns of one expert, which use the same
+// columns.
+//
+//   rows    fprop, dgrad: a tile has rows of one expert. Rows of the next expert, which the loads of an expert's last
+//           tiles include, are multiplied, too, but not stored.
+//   wgrad   a tile has rows and columns of one expert's gradient, and sums over the rows of the expert.
+//
+// Row ranges of experts are read on the device: a block first counts the pairs of row tiles of each expert, and finds
+// the expert of a pair by binary search. Results go from registers to global memory in whole sectors of 32 bytes.
+#pragma once
+
+#include "kernels/hopper/hopper.cuh"
+#include "kernels/moe/moe_cuda.h"
+
+namespace te::kernels::grouped {
+
+using namespace hopper;
+
+constexpr int kCluster = 2;
+constexpr int kRows = 128;           ///< of a tile
+constexpr int kHalves = kRows / 64;  ///< 64-row halves of a tile, one instruction each
+constexpr int kPairsTogether = 4;    ///< that use the same columns of a weight in turn
+constexpr uint16_t kAllBlocks = (1 << kCluster) - 1;
+
+struct ExpertRanges {
+  int32_t offsets[kMaxExperts + 1];      ///< first row of each expert
+  int32_t first_pairs[kMaxExperts + 1];  ///< first pair of row tiles of each expert
+};
+
+struct GroupedParams {
+  const int32_t* offsets;
+  int experts;
+  int m, n;   ///< of one expert's result; rows: m is not used
+  int depth;  ///< rows: k
+  void* out;  ///< [rows, n], or [E * m, n]
+  bool accumulate;
+};
+
+__device__ __forceinline__ int ceil_of(int value, int divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+/// The tile of this block. kDepth: summed values per stage.
+struct GroupedTile {
+  int expert, column;
+  int row, row_end;        ///< rows of out that are stored
+  int first_depth, depth;  ///< wgrad: rows of the operands; rows: 0, k
+  template <int kDepth>
+  __device__ int stages() const {
+    return (depth + kDepth - 1) / kDepth;
+  }
+  /// Instructions of the last stage, each of which sums over kStepDepth values.
+  template <int kDepth, int kStepDepth>
+  __device__ int last_steps() const {
+    return (depth - (stages<kDepth>() - 1) * kDepth + kStepDepth - 1) / kStepDepth;
+  }
+};
+
+/// Order of the tiles of a matrix of pairs x columns: some pairs in turn for each column, so that operands are reused
+/// from the L2 cache.
+struct PairOrder {
+  int pair, column;
+  __device__ PairOrder(int at, int pairs, int columns) {
+    const int together = kPairsTogether * columns, group = at / together, within = at - group * together;
+    const int first = group * kPairsTogether, rows = min(kPairsTogether, pairs - first);
+    pair = first + within % rows;
+    column = within / rows;
+  }
+};
+
+/// Order of the tiles of the rows of all experts.
+template <int kColumns>
+struct RowOrder {
+  static __device__ int count(const ExpertRanges& s, const GroupedParams& p) {
+    return s.first_pairs[p.experts] * ceil_of(p.n, kColumns);
+  }
+  static __device__ GroupedTile tile(const ExpertRanges& s, const GroupedParams& p, int at) {
+    const PairOrder order(at, s.first_pairs[p.experts], ceil_of(p.n, kColumns));
+    int low = 0, high = p.experts;  // the last expert whose first pair is not after this one
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (s.first_pairs[middle] <= order.pair ? low : high) = middle;
+    }
+    return {.expert = low,
+            .column = order.column * kColumns,
+            .row = s.offsets[low] +
+                   ((order.pair - s.first_pairs[low]) * kCluster + static_cast<int>(cluster_rank())) * kRows,
+            .row_end = s.offsets[low + 1],
+            .first_depth = 0,
+            .depth = p.depth};
+  }
+};
+
+/// Order of the tiles of the weight gradients of all experts.
+template <int kColumns>
+struct WgradOrder {
+  static __device__ int of_expert(const GroupedParams& p) {
+    return ceil_of(p.m, kRows * kCluster) * ceil_of(p.n, kColumns);
+  }
+  static __device__ int count(const ExpertRanges&, const GroupedParams& p) {
+    return p.experts * of_expert(p);
+  }
+  static __device__ GroupedTile tile(const ExpertRanges& s, const GroupedParams& p, int at) {
+    const int expert = at / of_expert(p);
+    const PairOrder order(at % of_expert(p), ceil_of(p.m, kRows * kCluster), ceil_of(p.n, kColumns));
+    return {.expert = expert,
+            .column = order.column * kColumns,
+            .row = (order.pair * kCluster + static_cast<int>(cluster_rank())) * kRows,
+            .row_end = p.m,
+            .first_depth = s.offsets[expert],
+            .depth = s.offsets[expert + 1] - s.offsets[expert]};
+  }
+};
+
+/// Reads the experts' ranges and counts their pairs of row tiles. Called by all threads; the block must synchronize
+/// afterwards.
+__device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
+  for (int e = threadIdx.x; e <= p.experts; e += blockDim.x) s.offsets[e] = p.offsets[e];
+  __syncthreads();
+  if (threadIdx.x >= kWarpSize) return;
+  const int lane = threadIdx.x;
+  int before = 0;  // pairs of the experts before this chunk
+  for (int chunk = 0; chunk < p.experts; chunk += kWarpSize) {
+    const int e = chunk + lane;
+    const int own = e < p.experts ? ceil_of(s.offsets[e + 1] - s.offsets[e], kRows * kCluster) : 0;
+    int sum = own;  // inclusive scan
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, sum, distance);
+      if (lane >= distance) sum += other;
+    }
+    if (e < p.experts) s.first_pairs[e] = before + sum - own;
+    before += __shfl_sync(0xffffffffu, sum, kWarpSize - 1);
+  }
+  if (lane == 0) s.first_pairs[p.experts] = before;
+}
+
+/// Results of a thread in 32 of a row's columns: word(g) has two of the columns 8 g to 8 g + 7, of which the four
+/// threads of a row have a quarter each. Returns all of the columns 8 q to 8 q + 7 for thread q of the four.
+template <class Word>
+__device__ __forceinline__ uint4 gather_row(const Word& word, int q) {
+  uint32_t own[4];
+#pragma unroll
+  for (int distance = 0; distance < 4; ++distance) {
+    const int g = q ^ distance;  // sent to thread g, which sends its word of 8 q
+    const uint32_t sent = g < 2 ? (g == 0 ? word(0) : word(1)) : (g == 2 ? word(2) : word(3));
+    own[distance] = __shfl_xor_sync(0xffffffffu, sent, distance);
+  }
+  const auto from = [&](int thread) {
+    const int distance = q ^ thread;
+    return distance < 2 ? (distance == 0 ? own[0] : own[1]) : (distance == 2 ? own[2] : own[3]);
+  };
+  return make_uint4(from(0), from(1), from(2), from(3));
+}
+
+/// BF16: 16 bytes of a row per thread, 64 of four threads.
+template <int kColumns>
+__device__ __forceinline__ void store_row(__nv_bfloat16* line, const float* sums, int column, int n,
+                                          bool stored, bool accumulate, const Thread& thread) {
+  const int q = thread.lane % 4;
+#pragma unroll
+  for (int block = 0; block < kColumns / 32; ++block) {
+    uint4 words = gather_row(
+        [&](int g) {
+          const float* const pair = sums + (block * 4 + g) * 4;
+          return pack_bf16(pair[0], pair[1]);
+        },
+        q);
+    const int first = column + block * 32 + q * 8;
+    if (!stored || first >= n) continue;
+    auto* const to = reinterpret_cast<uint4*>(line + first);
+    if (accumulate) {
+      const uint4 old = *to;
+      const auto add = [](uint32_t& a, uint32_t b) {
+        a = pack_bf16(low_bf16(a) + low_bf16(b), high_bf16(a) + high_bf16(b));
+      };
+      add(words.x, old.x), add(words.y, old.y), add(words.z, old.z), add(words.w, old.w);
+    }
+    *to = words;
+  }
+}
+
+/// FP32: 8 bytes of a row per thread, 32 of four threads. Old values are read eight at a time.
+template <int kColumns>
+__device__ __forceinline__ void store_row(float* line, const float* sums, int column, int n, bool stored,
+                                          bool accumulate, const Thread& thread) {
+  constexpr int kTogether = 8;
+  if (!stored) return;
+#pragma unroll
+  for (int block = 0; block < kColumns / 8; block += kTogether) {
+    float2* const to = reinterpret_cast<float2*>(line + column + block * 8 + thread.column());
+    const int left = n - (column + block * 8 + thread.column());
+    float2 old[kTogether] = {};
+    if (accumulate) {
+#pragma unroll
+      for (int g = 0; g < kTogether; ++g)
+        if (g * 8 < left) old[g] = to[g * 4];
+    }
+#pragma unroll
+    for (int g = 0; g < kTogether; ++g) {
+      const float* const pair = sums + (block + g) * 4;
+      if (g * 8 < left) to[g * 4] = {pair[0] + old[g].x, pair[1] + old[g].y};
+    }
+  }
+}
+
+/// Starts reading a tile's old values to the L2 cache; each thread of a warpgroup does a row.
+template <int kColumns, class Out>
+__device__ __forceinline__ void prefetch_tile(const GroupedParams& p, const GroupedTile& tile,
+                                              int64_t first_row, const Thread& thread) {
+  const int row = tile.row + thread.index;
+  if (row >= tile.row_end) return;
+  const Out* const line = static_cast<const Out*>(p.out) + (first_row + row) * p.n;
+  prefetch_bulk(line + tile.column, min(kColumns, p.n - tile.column) * sizeof(Out));
+}
+
+/// Accumulators of both halves of a tile (wgmma.cuh).
+template <int kColumns>
+using Accumulators = float[kHalves][kColumns / 2];
+
+template <int kColumns, class Out>
+__device__ __forceinline__ void store_tile(const GroupedParams& p, const GroupedTile& tile, int64_t first_row,
+                                           const Accumulators<kColumns>& sums, const Thread& thread) {
+#pragma unroll
+  for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const int row = tile.row + h * 64 + eight * 8 + thread.row();
+      store_row<kColumns>(static_cast<Out*>(p.out) + (first_row + row) * p.n, sums[h] + eight * 2,
+                          tile.column, p.n, row < tile.row_end, p.accumulate, thread);
+    }
+}
+
+}  // namespace te::kernels::grouped

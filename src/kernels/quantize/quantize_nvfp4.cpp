@@ -81,14 +81,33 @@ struct Layout {
     }
     *output.scales.as<float>() = std::bit_cast<float>(amax);
   }
-  uint32_t block_amax(int64_t r, int64_t first) const {
+  uint32_t block_amax(int64_t top, int64_t end, int64_t first) const {
     uint32_t amax = 0;
     float v[kGroup];
-    for (int64_t other = r / kGroup * kGroup; other < std::min(rows, (r / kGroup + 1) * kGroup); ++other) {
-      const int count = load(other, first, v);
-      amax = std::max(amax, amax_of(v, count));
-    }
+    for (int64_t r = top; r < end; ++r) amax = std::max(amax, amax_of(v, load(r, first, v)));
     return amax;
+  }
+  struct Counts {
+    unsigned long long saturated = 0, flushed = 0;
+  };
+  /// Quantizes a group of row r. `block`: the amax of its block, if args.blocks.
+  Counts write_group(int64_t r, int64_t first, const Nvfp4Tensor& tensor, float factor,
+                     uint32_t block) const {
+    float v[kGroup];
+    Counts counts;
+    const int count = load(r, first, v);
+    const Nvfp4Group group = nvfp4_group(args.blocks ? block : amax_of(v, count), tensor);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t index = static_cast<uint64_t>(r * cols + first + i);
+      const uint32_t word = args.stochastic ? nvfp4_random(args.seed, args.stream, columnwise, index) : 0;
+      const Nvfp4Value result = nvfp4_value(v[i], group, args.stochastic ? &word : nullptr);
+      v[i] = result.value;
+      counts.saturated += result.saturated ? 1u : 0u;
+      counts.flushed += result.flushed ? 1u : 0u;
+    }
+    if (args.restore) restore(v, count, factor);
+    for (int i = 0; i < count; ++i) output.values.as<T>()[r * cols + first + i] = from_float<T>(v[i]);
+    return counts;
   }
   /// Quantizes with the tensor's amax, which the factor replaces.
   void write(Fp8Counters* counters) const {
@@ -96,21 +115,15 @@ struct Layout {
     const Nvfp4Tensor tensor = nvfp4_tensor(amax, args.margin);
     unsigned long long saturated = 0, flushed = 0;
 #pragma omp parallel for reduction(+ : saturated, flushed)
-    for (int64_t r = 0; r < rows; ++r) {
-      float v[kGroup];
+    for (int64_t top = 0; top < rows; top += kGroup) {
+      const int64_t end = std::min(rows, top + kGroup);
       for (int64_t first = 0; first < cols; first += kGroup) {
-        const int count = load(r, first, v);
-        const Nvfp4Group group = nvfp4_group(args.blocks ? block_amax(r, first) : amax_of(v, count), tensor);
-        for (int i = 0; i < count; ++i) {
-          const uint64_t index = static_cast<uint64_t>(r * cols + first + i);
-          const uint32_t word = args.stochastic ? nvfp4_random(args.seed, args.stream, columnwise, index) : 0;
-          const Nvfp4Value result = nvfp4_value(v[i], group, args.stochastic ? &word : nullptr);
-          v[i] = result.value;
-          saturated += result.saturated ? 1u : 0u;
-          flushed += result.flushed ? 1u : 0u;
+        const uint32_t block = args.blocks ? block_amax(top, end, first) : 0;
+        for (int64_t r = top; r < end; ++r) {
+          const Counts counts_of_group = write_group(r, first, tensor, factor, block);
+          saturated += counts_of_group.saturated;
+          flushed += counts_of_group.flushed;
         }
-        if (args.restore) restore(v, count, factor);
-        for (int i = 0; i < count; ++i) output.values.as<T>()[r * cols + first + i] = from_float<T>(v[i]);
       }
     }
     *output.scales.as<float>() = factor;

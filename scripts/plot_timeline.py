@@ -21,7 +21,7 @@ from terminal_text import guard_output
 KINDS = {  # in the order of the legend, with their colors and the profile's groups
     "GEMMs": ("#1f5f8b", {"GEMMs"}),
     "attention": ("#3f9ac9", {"attention"}),
-    "norms, activations, casts": ("#a9c46c", {"norm", "activation", "casts", "rope", "elementwise"}),
+    "norms, activations, quantization": ("#a9c46c", {"norm", "activation", "casts", "rope", "elementwise"}),
     "communication": ("#b5524a", {"communication"}),
     "other": ("#a0a0a0", set()),
 }
@@ -147,7 +147,7 @@ def draw_window(axes, events, window, lanes):
         axes.barh(row, right - left, 0.8, left=left, color=KINDS[kind][0], edgecolor="white", linewidth=0.3)
         text = text_of(event, int((right - left) / (end - start) * inches / LETTER))
         if text:
-            colour = "black" if kind in ("norms, activations, casts", "other") else "white"
+            colour = "black" if kind in ("norms, activations, quantization", "other") else "white"
             axes.text((left + right) / 2, row, text, ha="center", va="center", fontsize=7, color=colour, clip_on=True)
     axes.set_xlim(start, end)
     axes.set_ylim(len(lanes) - 0.4, -0.6)

@@ -103,6 +103,8 @@ class Checker(InFolder):
         self.write("docs/long.md", "word " * 11)
         self.assertEqual(self.problems("a\na\n"), ["1: has 11 words without docs/log and generated pages, at most 10 are allowed; "
                                                    "the longest pages: docs/long.md 11"])
+        self.write("docs/long.md", "<!-- begin: x -->\n" + "word " * 5 + "\n<!-- end: x -->\n")  # tables that a script writes count
+        self.assertIn("docs/long.md 13", self.problems("a\na\n")[0])
 
     def write_executable(self, name, help_texts):
         cases = "".join(f'  "{arguments}--help") cat <<"END"\n{text}\nEND\n  ;;\n' for arguments, text in help_texts.items())

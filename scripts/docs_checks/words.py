@@ -40,6 +40,7 @@ WORDS = [
     (r"\bnobody\b|\bsomebody\b|\bwhoever\b", "name the program or the person"),
     (r"\bmicro batch(es)?\b|\bmicro-batch(es)?\b", "microbatch"),
     (r"\bwarm-up\b|\bper cent\b", "warmup, percent"),
+    (r"\bper second and\b|\bno multiples?\b", "per second per, not a multiple"),
     (r"\d %", "a percent sign without a blank"),
 ]
 

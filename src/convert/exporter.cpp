@@ -175,10 +175,10 @@ class ShardWriting {
       const int64_t count = std::min(max_rows, rows - first);
       wide.resize(static_cast<size_t>(count * cols));
       reader_.read_rows(job.parameter->name, job.top + first, count, wide.data());
-      fp8_.quantize(*job.parameter, wide, chunks.buffer(wide.size()), scales);
+      fp8_.quantize(*job.part, cols, wide, chunks.buffer(wide.size()), scales);
       put(chunks, job, count * cols);
     }
-    const auto values = fp8_.values(*job.parameter, std::move(scales));
+    const auto values = fp8_.values(*job.part, std::move(scales));
     for (size_t i = 0; i < values.size(); ++i) {
       const size_t bytes = values[i].size() * sizeof(float);
       std::memcpy(chunks.buffer(bytes), values[i].data(), bytes);

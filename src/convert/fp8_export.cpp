@@ -15,14 +15,6 @@
 namespace te::convert {
 namespace {
 
-/// The linear layer whose weight this is; empty for other parameters and the output layer, which stays in BF16.
-std::optional<LinearId> linear_of(const ParameterLayout& parameter) {
-  const ParameterId& id = parameter.id;
-  const std::optional<LinearKind> kind = linear_kind_of(id.role);
-  if (!kind || kind == LinearKind::output_layer || id.part != ParameterPart::weight) return {};
-  return LinearId{id.layer, *kind};
-}
-
 /// The other program's module of a weight.
 std::string module_of(const Part& part) {
   return part.name.substr(0, part.name.size() - std::string_view(".weight").size());
@@ -42,11 +34,7 @@ Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision,
       margin_(static_cast<int>(precision.margin)) {
   if (format_ == Fp8Format::off) return;
   for (const ParameterLayout& parameter : layout) {
-    if (parameter.id.role == ParameterRole::experts_fc1)
-      user_error(
-          "--fp8: {} is a mixture of experts, whose experts have no FP8 format here; export without --fp8",
-          reader.folder().string());
-    if (!linear_of(parameter)) continue;
+    if (linears_of(parameter).empty()) continue;
     if (parameter.parts.front().order == Order::permuted)
       user_error(
           "--fp8: {} rotates a part of each head (model.rotary_percent), which needs reordered rows; FP8 "
@@ -67,26 +55,53 @@ Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision,
   if (format_ == Fp8Format::tensor) find_scales(reader);
 }
 
+/// Empty for other parameters and the output layer, which stays in BF16.
+std::vector<Fp8Export::Linear> Fp8Export::linears_of(const ParameterLayout& parameter) {
+  const auto& [role, layer, part] = parameter.id;
+  if (part != ParameterPart::weight) return {};
+  std::optional<LinearKind> kind = linear_kind_of(role);
+  size_t together = parameter.parts.size();
+  int expert = kNoExpert;
+  if (role == ParameterRole::experts_fc1) kind = LinearKind::fc1, together = 2, expert = 0;  // gate and up
+  if (role == ParameterRole::experts_fc2) kind = LinearKind::fc2, together = 1, expert = 0;
+  if (role == ParameterRole::shared_expert_fc1) kind = LinearKind::fc1, expert = kSharedExpert;
+  if (role == ParameterRole::shared_expert_fc2) kind = LinearKind::fc2, expert = kSharedExpert;
+  if (!kind || kind == LinearKind::output_layer) return {};
+  std::vector<Linear> linears;
+  int64_t row = 0;
+  for (size_t first = 0; first < parameter.parts.size(); first += together) {
+    const std::span<const Part> parts(parameter.parts.data() + first, together);
+    linears.push_back(
+        {.id = {layer, *kind, expert}, .parameter = &parameter, .parts = parts, .first_row = row});
+    for (const Part& one : parts) row += one.rows();
+    if (expert >= 0) ++expert;
+  }
+  return linears;
+}
+
 void Fp8Export::find_linears(const config::PrecisionConfig& trained, int64_t num_layers,
                              const std::vector<ParameterLayout>& layout) {
   const config::PrecisionConfig precision = config::as_quantized(trained);
   for (const ParameterLayout& parameter : layout) {
-    const std::optional<LinearId> id = linear_of(parameter);
-    if (!id) continue;
-    const config::LinearPrecision linear = config::linear_precision(precision, *id, num_layers);
-    // Inference runs the forward pass only.
-    const bool quantized = linear.fprop;
-    // The parts of a parameter share one scale, so either all of them are converted or none.
-    const bool whole_blocks = std::all_of(
-        parameter.parts.begin(), parameter.parts.end(),
-        [&](const Part& part) { return part.shape[0] % kFp8Block == 0 && part.shape[1] % kFp8Block == 0; });
-    const bool fits = format_ == Fp8Format::tensor || whole_blocks;
-    if (quantized && fits) {
-      linears_.push_back({.parameter = &parameter, .recipe = linear.recipe});
-      continue;
+    if (parameter.id.role == ParameterRole::router || parameter.id.role == ParameterRole::shared_expert_gate)
+      kept_.push_back(module_of(parameter.parts.front()));
+    for (Linear& one : linears_of(parameter)) {
+      const config::LinearPrecision linear = config::linear_precision(precision, one.id, num_layers);
+      // Inference runs the forward pass only.
+      const bool quantized = linear.fprop;
+      // The parts share one scale, so either all of them are converted or none.
+      const bool whole_blocks = std::all_of(one.parts.begin(), one.parts.end(), [&](const Part& part) {
+        return part.shape[0] % kFp8Block == 0 && part.shape[1] % kFp8Block == 0;
+      });
+      if (quantized && (format_ == Fp8Format::tensor || whole_blocks)) {
+        for (const Part& part : one.parts) linear_of_part_[&part] = linears_.size();
+        one.recipe = linear.recipe;
+        linears_.push_back(one);
+        continue;
+      }
+      for (const Part& part : one.parts) kept_.push_back(module_of(part));
+      if (quantized) left_out_ += static_cast<int64_t>(one.parts.size());
     }
-    for (const Part& part : parameter.parts) kept_.push_back(module_of(part));
-    if (quantized) left_out_ += static_cast<int64_t>(parameter.parts.size());
   }
   kept_.push_back("lm_head");
 }
@@ -96,7 +111,7 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
   const checkpoint::Fp8State state = reader.fp8();
   const float margin = std::ldexp(1.0f, -margin_);
   for (Linear& linear : linears_) {
-    const std::string name = linear_of(*linear.parameter)->name();
+    const std::string name = linear.id.name();
     const auto row =
         std::find_if(state.rows.begin(), state.rows.end(), [&](const checkpoint::Fp8State::Row& found) {
           return found.operand.name == name && found.operand.role == "input";
@@ -109,33 +124,28 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
           "recipe or with fp8_calibrate; --fp8 block needs none",
           reader.folder().string(), name);
     linear.input_scale = row->scale * (kE4m3Max / row->operand.fp8_max);
-    linear.weight_scale = kernels::scale_of(amax_of(reader, *linear.parameter), kE4m3Max, margin, 1.0f);
+    linear.weight_scale = kernels::scale_of(amax_of(reader, linear), kE4m3Max, margin, 1.0f);
   }
 }
 
-float Fp8Export::amax_of(const checkpoint::Reader& reader, const ParameterLayout& parameter) const {
-  const int64_t max_rows = std::max<int64_t>(1, kChunkBytes / (4 * parameter.cols()));
+float Fp8Export::amax_of(const checkpoint::Reader& reader, const Linear& linear) const {
+  const int64_t cols = linear.parameter->cols(), max_rows = std::max<int64_t>(1, kChunkBytes / (4 * cols));
+  int64_t rows = 0;
+  for (const Part& part : linear.parts) rows += part.rows();
   std::vector<float> chunk;
   float amax = 0.0f;
-  for (int64_t first = 0; first < parameter.rows(); first += max_rows) {
-    const int64_t count = std::min(max_rows, parameter.rows() - first);
-    chunk.resize(static_cast<size_t>(count * parameter.cols()));
-    reader.read_rows(parameter.name, first, count, chunk.data());
+  for (int64_t first = 0; first < rows; first += max_rows) {
+    const int64_t count = std::min(max_rows, rows - first);
+    chunk.resize(static_cast<size_t>(count * cols));
+    reader.read_rows(linear.parameter->name, linear.first_row + first, count, chunk.data());
     if (bf16_) round_to_bf16(chunk);
     for (const float value : chunk) amax = std::max(amax, std::abs(value));
   }
   return amax;
 }
 
-const Fp8Export::Linear* Fp8Export::find(const Part& part) const {
-  for (const Linear& linear : linears_)
-    for (const Part& own : linear.parameter->parts)
-      if (&own == &part) return &linear;
-  return nullptr;
-}
-
 bool Fp8Export::converts(const Part& part) const {
-  return find(part) != nullptr;
+  return linear_of_part_.contains(&part);
 }
 
 std::vector<SafetensorsSpec> Fp8Export::multipliers(const Part& part) const {
@@ -144,13 +154,13 @@ std::vector<SafetensorsSpec> Fp8Export::multipliers(const Part& part) const {
   return {{part.name + "_scale", DType::f32, {1}}, {module_of(part) + ".input_scale", DType::f32, {1}}};
 }
 
-void Fp8Export::quantize(const ParameterLayout& parameter, std::span<float> values, std::byte* codes,
+void Fp8Export::quantize(const Part& part, int64_t cols, std::span<float> values, std::byte* codes,
                          std::vector<float>& scales) const {
   if (bf16_) round_to_bf16(values);
-  const int64_t cols = parameter.cols(), rows = static_cast<int64_t>(values.size()) / cols;
-  const Linear& linear = *find(parameter.parts.front());
+  const Linear& linear = linears_[linear_of_part_.at(&part)];
+  const Shape shape{static_cast<int64_t>(values.size()) / cols, cols};
   if (format_ == Fp8Format::block)
-    return quantize_blocks(linear, {values.data(), DType::f32, {rows, cols}}, codes, scales);
+    return quantize_blocks(linear, {values.data(), DType::f32, shape}, codes, scales);
   const float scale = linear.weight_scale;
   for (size_t i = 0; i < values.size(); ++i) codes[i] = std::byte{to_e4m3(values[i] * scale).bits};
 }
@@ -175,10 +185,9 @@ void Fp8Export::quantize_blocks(const Linear& linear, const Tensor& values, std:
   }
 }
 
-std::vector<std::vector<float>> Fp8Export::values(const ParameterLayout& parameter,
-                                                  std::vector<float> scales) const {
+std::vector<std::vector<float>> Fp8Export::values(const Part& part, std::vector<float> scales) const {
   if (format_ == Fp8Format::block) return {std::move(scales)};
-  const Linear& linear = *find(parameter.parts.front());
+  const Linear& linear = linears_[linear_of_part_.at(&part)];
   return {{1.0f / linear.weight_scale}, {1.0f / linear.input_scale}};
 }
 

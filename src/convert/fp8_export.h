@@ -8,8 +8,9 @@
 //           input's scale from the state of the delayed recipe. Inference then uses the same FP8 values as training
 //
 // The export converts the weights whose forward GEMM runs in FP8 during training: those of the transformer layers'
-// linear layers, except where precision.first_layers_bf16, last_layers_bf16 or overrides keep BF16. All other tensors
-// (embeddings, norms, biases, output layer) have ExportOptions::dtype; config.json lists the unquantized modules.
+// linear layers and of experts, except where precision.first_layers_bf16, last_layers_bf16 or overrides keep BF16. All
+// other tensors (embeddings, norms, biases, routers, output layer) have ExportOptions::dtype; config.json lists the
+// unquantized modules.
 // transformers derives the block size from the shapes of weight and multipliers, so the block format skips weights
 // whose sizes are not multiples of 128.
 #pragma once
@@ -17,9 +18,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "checkpoint/reader.h"
@@ -50,25 +51,29 @@ class Fp8Export {
   /// The quantization_config of config.json.
   nlohmann::json quantization_config() const;
 
-  /// FP8 codes of rows of a converted part. Rounds `values` to BF16 in place first if training does. A chunk starts at
-  /// a multiple of 128 rows; its number of rows is a multiple of 128, except in the last chunk. Appends the multipliers
-  /// of the chunk's blocks to `scales`.
-  void quantize(const ParameterLayout& parameter, std::span<float> values, std::byte* codes,
+  /// FP8 codes of rows of a converted part, of `cols` columns. Rounds `values` to BF16 in place first if training does.
+  /// A chunk starts at a multiple of 128 rows; its number of rows is a multiple of 128, except in the last chunk.
+  /// Appends the multipliers of the chunk's blocks to `scales`.
+  void quantize(const Part& part, int64_t cols, std::span<float> values, std::byte* codes,
                 std::vector<float>& scales) const;
   /// After the last chunk: the values of multipliers(part), in the same order.
-  std::vector<std::vector<float>> values(const ParameterLayout& parameter, std::vector<float> scales) const;
+  std::vector<std::vector<float>> values(const Part& part, std::vector<float> scales) const;
 
  private:
+  /// A linear layer, or one of an expert: parts of a parameter that share one scale.
   struct Linear {
+    LinearId id;
     const ParameterLayout* parameter;
-    config::Fp8Recipe recipe;
+    std::span<const Part> parts;
+    int64_t first_row = 0;  ///< of the parameter
+    config::Fp8Recipe recipe{};
     float weight_scale = 1.0f, input_scale = 1.0f;  ///< as in te-train (not inverted); format `tensor` only
   };
+  static std::vector<Linear> linears_of(const ParameterLayout& parameter);
   void find_linears(const config::PrecisionConfig& trained, int64_t num_layers,
                     const std::vector<ParameterLayout>& layout);
   void find_scales(const checkpoint::Reader& reader);
-  float amax_of(const checkpoint::Reader& reader, const ParameterLayout& parameter) const;
-  const Linear* find(const Part& part) const;
+  float amax_of(const checkpoint::Reader& reader, const Linear& linear) const;
   /// values: [rows, cols] FP32, both multiples of 128. Appends a row of multipliers for each 128 rows.
   void quantize_blocks(const Linear& linear, const Tensor& values, std::byte* codes,
                        std::vector<float>& scales) const;
@@ -78,6 +83,7 @@ class Fp8Export {
   bool power_of_two_;
   int margin_;
   std::vector<Linear> linears_;
+  std::unordered_map<const Part*, size_t> linear_of_part_;
   std::vector<std::string> kept_;  ///< modules that are not quantized
   int64_t left_out_ = 0;
 };

@@ -130,6 +130,80 @@ TEST(Fp8State, ExportHasTheBlocksOfABlockwiseRun) {
   EXPECT_EQ(config["modules_to_not_convert"].size(), 9u);  // down_proj, layer 1's seven, and the output layer
 }
 
+const std::vector<std::string> kExperts{"training.train_steps=2",        "precision.fp8=hybrid",
+                                        "model.num_moe_experts=3",       "model.moe_router_topk=2",
+                                        "model.moe_ffn_hidden_size=128", "model.ffn_hidden_size=128",
+                                        "model.hidden_size=128"};
+
+// Each expert has its own scales.
+TEST(Fp8State, ExportHasTheScalesOfEachExpert) {
+  const TrainFolder folder;
+  const Result trained = folder.run("a", kExperts);
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const std::string checkpoint = folder.checkpoint("a", 2), out = folder / "out";
+  const Result exported = te_convert(folder, "export " + checkpoint + " --out " + out + " --fp8 tensor");
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  const SafetensorsReader file(out + "/model.safetensors");
+  const checkpoint::Reader reader(checkpoint);
+  std::vector<float> weight(3 * 256 * 128);
+  reader.read_rows("layers.1.mlp.experts.linear_fc1.weight", 0, 3 * 256, weight.data());
+  for (int e = 0; e < 3; ++e) {
+    float amax = 0.0f, input_scale = 0.0f;
+    for (size_t i = 0; i < 256 * 128; ++i)
+      amax = std::max(amax, std::abs(to_float(to_bf16(weight[static_cast<size_t>(e) * 256 * 128 + i]))));
+    for (const checkpoint::Fp8State::Row& row : reader.fp8().rows)
+      if (row.operand.name == fmt::format("layers.1.mlp.experts.{}.linear_fc1", e) &&
+          row.operand.role == "input")
+        input_scale = row.scale;
+    for (const char* part : {"w1", "w3"}) {
+      const std::string name = fmt::format("model.layers.1.block_sparse_moe.experts.{}.{}", e, part);
+      EXPECT_EQ(file.at(name + ".weight").file_dtype, "F8_E4M3");
+      EXPECT_EQ(scalar(file, name + ".input_scale"), 1.0f / input_scale) << name;
+      EXPECT_NEAR(scalar(file, name + ".weight_scale"), amax / 448.0f, amax * 1e-6f) << name;
+    }
+  }
+  EXPECT_EQ(file.at("model.layers.1.block_sparse_moe.gate.weight").file_dtype, "BF16");
+  const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
+  EXPECT_EQ(config["ignore"], json({"model.layers.0.block_sparse_moe.gate",
+                                    "model.layers.1.block_sparse_moe.gate", "lm_head"}));
+}
+
+// Training quantizes the weights of all experts of a layer as one matrix.
+TEST(Fp8State, ExportHasTheBlocksOfExperts) {
+  const TrainFolder folder;
+  std::vector<std::string> options = kExperts;
+  options.emplace_back("precision.fp8_recipe=blockwise");
+  const Result trained = folder.run("a", options);
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const std::string checkpoint = folder.checkpoint("a", 2), out = folder / "out";
+  const Result exported = te_convert(folder, "export " + checkpoint + " --out " + out + " --fp8 block");
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  const std::string name = "layers.0.mlp.experts.linear_fc2.weight";
+  std::vector<float> weight(3 * 128 * 128), scales(3 * 4);
+  checkpoint::Reader(checkpoint).read_rows(name, 0, 3 * 128, weight.data());
+  for (float& value : weight) value = to_float(to_bf16(value));
+  std::vector<uint8_t> codes(weight.size());
+  kernels::quantize_groups(
+      Context::cpu(), {.x = {weight.data(), DType::f32, {3 * 128, 128}},
+                       .rowwise = {Tensor{codes.data(), DType::e4m3, {3 * 128, 128}},
+                                   Tensor{scales.data(), DType::f32, {3, 4}}, kernels::ScaleLayout::blocks},
+                       .columnwise = {}});
+  const SafetensorsReader file(out + "/model.safetensors");
+  for (size_t e = 0; e < 3; ++e) {
+    const std::string theirs = fmt::format("model.layers.0.block_sparse_moe.experts.{}.w2.weight", e);
+    const SafetensorsTensor& found = file.at(theirs);
+    ASSERT_EQ(found.bytes, size_t{128 * 128});
+    EXPECT_EQ(std::memcmp(found.data, codes.data() + e * 128 * 128, found.bytes), 0) << e;
+    float multiplier = 0.0f;
+    std::memcpy(&multiplier, file.at(theirs + "_scale_inv").data, sizeof(multiplier));
+    EXPECT_EQ(multiplier, scales[4 * e]);
+  }
+  const convert::ForeignModel model = convert::open_hugging_face(out);  // as BF16
+  std::vector<float> back(weight.size());
+  model.read_rows(model.at(name), 0, 3 * 128, back.data());
+  for (size_t i = 0; i < back.size(); ++i) EXPECT_NEAR(back[i], weight[i], std::abs(weight[i]) / 14 + 1e-5f);
+}
+
 TEST(Fp8State, RefusesARunWithoutFp8State) {
   const TrainFolder folder;
   const Result trained = folder.run("a", {"training.train_steps=1"});

@@ -21,6 +21,7 @@
 #include "kernels/moe/permute.h"
 #include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
+#include "kernels/moe/router_gemm.h"
 #include "kernels/muon/muon.h"
 #include "kernels/norm/norm.h"
 #include "kernels/param_split/param_split.h"
@@ -274,10 +275,16 @@ OpCost cost_of(const RecordCurrentScale&) {
 }
 
 OpCost cost_of(const RouterGemm& args) {
-  OpCost cost = moves({args.a, args.b, args.out});
-  if (args.accumulate) cost.bytes += tensor_bytes(args.out);
-  cost.flops = 2.0 * static_cast<double>(args.a.numel()) *
-               static_cast<double>(args.trans_b ? args.b.rows() : args.b.cols());
+  OpCost cost = moves({args.x, args.weight, args.logits});
+  cost.flops = 2.0 * static_cast<double>(args.x.numel()) * static_cast<double>(args.weight.rows());
+  return cost;
+}
+
+OpCost cost_of(const RouterGemmBackward& args) {
+  OpCost cost = moves({args.d_logits, args.x, args.weight, args.dx, args.dx, args.d_weight});
+  if (args.accumulate) cost.bytes += tensor_bytes(args.d_weight);
+  cost.flops = (args.d_weight ? 4.0 : 2.0) * static_cast<double>(args.x.numel()) *
+               static_cast<double>(args.weight.rows());
   return cost;
 }
 
@@ -377,8 +384,8 @@ OpCost op_cost(const std::any& args) {
           args, cost) ||
       found_among<CountQuantizedExperts, ExpertActivation, ExpertActivationBackward, ExpertGateBackward,
                   ExpertRows, GroupedGemm, GroupedWgrad, Permute, QuantizeExperts, RouterBackward,
-                  RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm, RouterStatistics, Unpermute>(
-          args, cost);
+                  RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm, RouterGemmBackward,
+                  RouterStatistics, Unpermute>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

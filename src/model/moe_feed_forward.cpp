@@ -38,15 +38,16 @@ kernels::BalanceScope balance_scope(config::MoeLoadBalancing type) {
   }
 }
 
-/// The first GEMM of a step overwrites the main gradient.
-bool accumulates(Parameter* weight) {
-  return !std::exchange(weight->grad_stale, false);
-}
-
-void router_wgrad(const Context& context, const Tensor& dy, const Tensor& x, Parameter* weight) {
-  if (!weight->trainable) return;
-  kernels::router_gemm(
-      context, {.a = dy, .b = x, .out = weight->grad, .trans_a = true, .accumulate = accumulates(weight)});
+/// Gradients of logits = x W^T, of the router or the shared expert's gate.
+void logits_backward(const Context& context, const Tensor& d_logits, const Tensor& x, Parameter* weight,
+                     const Tensor& dx, const Tensor& scratch) {
+  kernels::RouterGemmBackward args{
+      .d_logits = d_logits, .x = x, .weight = weight->value, .dx = dx, .d_weight = {}, .scratch = scratch};
+  if (weight->trainable) {
+    args.d_weight = weight->grad;
+    args.accumulate = !std::exchange(weight->grad_stale, false);
+  }
+  kernels::router_gemm_backward(context, args);
 }
 
 }  // namespace
@@ -207,6 +208,11 @@ void MoeFeedForward::plan_scratch(MemoryPlan& plan) {
   add(d_probs_, Buffer::d_probs, ".router.d_probs", DType::f32, {tokens, rule_.topk}, router);
   add(d_logits_, Buffer::d_logits, ".router.d_logits", DType::f32, {tokens, experts_},
       live(Step::fc1_backward));
+  const int64_t router_bytes =
+      std::max(kernels::router_gemm_scratch(tokens, experts_, dims_.hidden),
+               gate_ != nullptr ? kernels::router_gemm_scratch(tokens, 1, dims_.hidden) : int64_t{0});
+  add(router_scratch_, Buffer::router_scratch, ".router.scratch", DType::u8, {router_bytes},
+      live(Step::fc1_backward));
   add(d_input_rows_, Buffer::d_input_rows, ".experts.d_input", dims_.dtype, {rows, dims_.hidden},
       live(Step::fc1_backward));
   if (has_shared())
@@ -299,7 +305,7 @@ void MoeFeedForward::update_router_bias(const Context& context, const parameters
 
 void MoeFeedForward::route(const Context& context, Activations& a, const Pass& pass) const {
   const ProfileLabel label(name_ + ".router");
-  kernels::router_gemm(context, {.a = a.input, .b = router_->value, .out = a.logits, .trans_b = true});
+  kernels::router_gemm(context, {.x = a.input, .weight = router_->value, .logits = a.logits});
   kernels::router_forward(context, {.rule = rule_,
                                     .logits = a.logits,
                                     .bias = bias_ != nullptr ? bias_->value : Tensor{},
@@ -358,7 +364,7 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
     a.shared_fc1_ready =
         shared_fc1_->forward(context, a.shared_fc1_input, a.input, {}, a.shared_fc1_out, pass);
   if (gate_ != nullptr)
-    kernels::router_gemm(context, {.a = a.input, .b = gate_->value, .out = a.gate, .trans_b = true});
+    kernels::router_gemm(context, {.x = a.input, .weight = gate_->value, .logits = a.gate});
   // 3. Activation, times the router's probabilities.
   pass.begin_step(context, Step::activation);
   run_activation(context, a);
@@ -418,11 +424,8 @@ void MoeFeedForward::router_backward(const Context& context, const Activations& 
                 .balance_weight = balance_coefficient_ * pass.auxiliary_scale,
                 .z_weight = z_coefficient_ * pass.auxiliary_scale / static_cast<float>(dims_.tokens),
                 .d_logits = d_logits_});
-  kernels::router_gemm(context, {.a = d_logits_, .b = router_->value, .out = dx, .accumulate = true});
-  router_wgrad(context, d_logits_, a.input, router_);
-  if (gate_ == nullptr) return;
-  kernels::router_gemm(context, {.a = d_gate_, .b = gate_->value, .out = dx, .accumulate = true});
-  router_wgrad(context, d_gate_, a.input, gate_);
+  logits_backward(context, d_logits_, a.input, router_, dx, router_scratch_);
+  if (gate_ != nullptr) logits_backward(context, d_gate_, a.input, gate_, dx, router_scratch_);
 }
 
 void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_output,

@@ -20,6 +20,7 @@
 
 #include "kernels/activation/activation.h"
 #include "kernels/moe/router.h"
+#include "kernels/moe/router_gemm.h"
 #include "model/expert_linear.h"
 #include "model/feed_forward.h"
 
@@ -110,7 +111,8 @@ class MoeFeedForward final : public FeedForward {
     d_input_rows,
     d_probs,
     d_logits,
-    d_gate
+    d_gate,
+    router_scratch
   };
   void add_tensors(MemoryPlan& plan, Activations& a, int64_t tokens, MemoryKind kind, Lifetime saved,
                    Lifetime shared_out) const;
@@ -156,6 +158,7 @@ class MoeFeedForward final : public FeedForward {
   PlannedTensor d_input_rows_;          ///< [rows, hidden]
   PlannedTensor d_probs_, d_logits_;    ///< [tokens, topk], [tokens, experts] fp32
   PlannedTensor d_gate_;                ///< [tokens, 1] fp32
+  PlannedTensor router_scratch_;        ///< u8, kernels/moe/router_gemm.h
 };
 
 }  // namespace te::model

@@ -12,6 +12,7 @@
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
 #include "kernels/moe/router.h"
+#include "kernels/moe/router_gemm.h"
 #include "testing/testing.h"
 
 namespace te::kernels {

@@ -42,27 +42,59 @@ TEST(MoeGpu, RouterMatchesReference) {
   }
 }
 
-TEST(MoeGpu, RouterGemmMatchesReference) {
+// Plain kernels and, in BF16 with multiples of 8, tensor cores, with one and several parts of d_weight's sum.
+TEST(MoeGpu, RouterGemmsMatchReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const auto& [m, n, k] :
-       {std::array<int64_t, 3>{70, 9, 33}, {128, 64, 256}, {1, 1, 5}, {300, 130, 17}}) {
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{70, 9, 33},
+                                {1000, 64, 256},
+                                {1, 1, 5},
+                                {700, 130, 17},
+                                {333, 8, 72},
+                                {1500, 1, 64},
+                                {2050, 200, 400}}) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      const auto run = [&](const Context& context) {
-        TestTensor x(context, dtype, {m, k}), w(context, dtype, {n, k}), y(context, DType::f32, {m, n}),
-            dx(context, dtype, {m, k}), dw(context, DType::f32, {n, k});
-        x.fill_normal(1), w.fill_normal(2), dx.fill_value(1.0f), dw.fill_value(2.0f);
-        router_gemm(context, {.a = x, .b = w, .out = y, .trans_b = true});
-        router_gemm(context, {.a = y, .b = w, .out = dx, .accumulate = true});
-        router_gemm(context, {.a = y, .b = x, .out = dw, .trans_a = true, .accumulate = true});
-        return std::array{y.floats(), dx.floats(), dw.floats()};
-      };
-      const auto actual = run(gpu), expected = run(cpu());
-      EXPECT_LT(testing::relative_error(actual[0], expected[0]), 1e-5);
-      EXPECT_LT(testing::relative_error(actual[1], expected[1]), tolerance(dtype));
-      EXPECT_LT(testing::relative_error(actual[2], expected[2]), 1e-5);
-      EXPECT_EQ(actual, run(gpu));
+      for (const bool accumulate : {false, true}) {
+        const auto run = [&, m = m, n = n, k = k](const Context& context) {
+          TestTensor x(context, dtype, {m, k}), w(context, dtype, {n, k}), y(context, DType::f32, {m, n}),
+              dx(context, dtype, {m, k}), dw(context, DType::f32, {n, k}),
+              scratch(context, DType::u8, {router_gemm_scratch(m, n, k)});
+          x.fill_normal(1), w.fill_normal(2), dx.fill_value(1.0f), dw.fill_value(2.0f);
+          router_gemm(context, {.x = x, .weight = w, .logits = y});
+          router_gemm_backward(context, {.d_logits = y,
+                                         .x = x,
+                                         .weight = w,
+                                         .dx = dx,
+                                         .d_weight = dw,
+                                         .accumulate = accumulate,
+                                         .scratch = scratch});
+          return std::array{y.floats(), dx.floats(), dw.floats()};
+        };
+        const auto actual = run(gpu), expected = run(cpu());
+        EXPECT_LT(testing::relative_error(actual[0], expected[0]), 1e-5);
+        EXPECT_LT(testing::relative_error(actual[1], expected[1]), tolerance(dtype));
+        EXPECT_LT(testing::relative_error(actual[2], expected[2]), 2e-5);
+        EXPECT_EQ(actual, run(gpu));
+      }
     }
+  }
+}
+
+// A token's logits do not depend on the other tokens, so layouts and batches route it equally.
+TEST(MoeGpu, LogitsOfATokenDependOnItAlone) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t tokens = 700, experts = 64, hidden = 512;
+  TestTensor x(gpu, DType::bf16, {tokens, hidden}), w(gpu, DType::bf16, {experts, hidden}),
+      y(gpu, DType::f32, {tokens, experts});
+  x.fill_normal(1), w.fill_normal(2);
+  router_gemm(gpu, {.x = x, .weight = w, .logits = y});
+  const std::vector<float> all = y.floats();
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {130, 400}, {699, 1}}) {
+    TestTensor part(gpu, DType::f32, {count, experts});
+    router_gemm(gpu, {.x = x.get().slice_rows(first, count), .weight = w, .logits = part});
+    EXPECT_EQ(part.floats(),
+              std::vector<float>(all.begin() + first * experts, all.begin() + (first + count) * experts));
   }
 }
 

@@ -250,29 +250,42 @@ TEST(Moe, RouterGemmMatchesGemm) {
   const int64_t m = 70, n = 9, k = 33;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     TestTensor x(cpu(), dtype, {m, k}), w(cpu(), dtype, {n, k}), y(cpu(), DType::f32, {m, n}),
-        expected(cpu(), DType::f32, {m, n});
+        expected(cpu(), DType::f32, {m, n}), scratch(cpu(), DType::u8, {router_gemm_scratch(m, n, k)});
     x.fill_normal(1), w.fill_normal(2);
-    router_gemm(cpu(), {.a = x, .b = w, .out = y, .trans_b = true});
+    router_gemm(cpu(), {.x = x, .weight = w, .logits = y});
     gemm(cpu(), {.a = x, .b = w, .out = expected, .trans_b = true});
     EXPECT_LT(testing::relative_error(y.floats(), expected.floats()), 1e-6);
     // dx and dw mix FP32 gradients with operands of the model's dtype.
     TestTensor dx(cpu(), dtype, {m, k}), dw(cpu(), DType::f32, {n, k}), wide(cpu(), DType::f32, {m, k});
     dx.fill_value(1.0f), dw.fill_value(2.0f);
-    router_gemm(cpu(), {.a = y, .b = w, .out = dx, .accumulate = true});
-    router_gemm(cpu(), {.a = y, .b = x, .out = dw, .trans_a = true, .accumulate = true});
+    RouterGemmBackward backward{
+        .d_logits = y, .x = x, .weight = w, .dx = dx, .d_weight = dw, .accumulate = true, .scratch = scratch};
+    router_gemm_backward(cpu(), backward);
     wide.fill(x.floats());
     TestTensor dw_expected(cpu(), DType::f32, {n, k});
     dw_expected.fill_value(2.0f);
     gemm(cpu(), {.a = y, .b = wide, .out = dw_expected, .trans_a = true, .accumulate = true});
     EXPECT_LT(testing::relative_error(dw.floats(), dw_expected.floats()), 1e-6);
-    const std::vector<float> ys = y.floats(), ws = w.floats(), dxs = dx.floats();
+    const std::vector<float> ys = y.floats(), ws = w.floats(), dxs = dx.floats(), dws = dw.floats();
     for (int64_t i = 0; i < m * k; i += 17) {
       double sum = 1.0;
       for (int64_t e = 0; e < n; ++e)
         sum += static_cast<double>(ys[i / k * n + e]) * static_cast<double>(ws[e * k + i % k]);
       EXPECT_NEAR(dxs[i], sum, (dtype == DType::f32 ? 1e-5 : 0.005) * (std::abs(sum) + 1.0));
     }
+    backward.d_weight = {};  // not trained
+    router_gemm_backward(cpu(), backward);
+    EXPECT_EQ(dw.floats(), dws);
+    EXPECT_NE(dx.floats(), dxs);
   }
+}
+
+// The parts of the sum of d_weight on a GPU have at least 256 tokens, and at most some megabytes.
+TEST(Moe, PartsOfTheRoutersGradient) {
+  EXPECT_EQ(router_gemm_parts(32768, 128, 2048), 8);
+  EXPECT_EQ(router_gemm_parts(32768, 256, 7168), 2);
+  EXPECT_EQ(router_gemm_parts(300, 128, 2048), 1);
+  EXPECT_EQ(router_gemm_parts(1, 1, 16), 1);
 }
 
 // --- permutation -------------------------------------------------------------------------------------------

@@ -1,120 +1,13 @@
-// Grouped GEMMs that grouped_gemm_hopper.cu and grouped_gemm_fp8_hopper.cu do not take (FP32, FP16, unaligned shapes),
-// and the router's GEMMs on the GPU: a plain tiled kernel in FP32 arithmetic. A block computes a tile of 64 x 64
-// results from slices of 16 along k in shared memory; a thread computes 4 x 4 results, each as a sum over k in order.
-// Operands of any dtype are widened when they are loaded.
+// Grouped GEMMs that grouped_gemm_hopper.cu and grouped_gemm_fp8_hopper.cu do not take (FP32, FP16, unaligned shapes).
 #include <type_traits>
 
-#include "kernels/common/cuda_common.cuh"
 #include "kernels/moe/moe_cuda.h"
+#include "kernels/moe/plain_tile.cuh"
 
 namespace te::kernels::cuda {
 namespace {
 
-constexpr int kTile = 64, kDepth = 16, kThreads = 256, kPerThread = 4;
-
-__device__ __forceinline__ float widen(float x) {
-  return x;
-}
-__device__ __forceinline__ float widen(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-__device__ __forceinline__ float widen(__half x) {
-  return __half2float(x);
-}
-__device__ __forceinline__ float widen(__nv_fp8_e4m3 x) {
-  return static_cast<float>(x);
-}
-__device__ __forceinline__ float widen(__nv_fp8_e5m2 x) {
-  return static_cast<float>(x);
-}
-
-/// Inverse scales of vectors or blocks along a side of a tile: that of element (i, k) is at
-/// (i >> i_shift) * i_stride + (k >> 7) * k_stride. Null: none.
-struct SideScales {
-  const float* data = nullptr;
-  int i_shift = 0;
-  int64_t i_stride = 0, k_stride = 0;
-};
-
-/// An operand as the tile's loop sees it: element (i, k) is at i * stride + k * k_stride, with i < size. Scales count i
-/// and k from the start of the tensor, (i0, k0) before the operand.
-template <class T>
-struct Side {
-  const T* data;
-  int64_t size, stride, k_stride;
-  SideScales scales{};
-  int64_t i0 = 0, k0 = 0;
-
-  __device__ float scale(int64_t i, int64_t k) const {
-    if (scales.data == nullptr) return 1.0f;
-    return scales.data[((i0 + i) >> scales.i_shift) * scales.i_stride + ((k0 + k) >> 7) * scales.k_stride];
-  }
-
-  __device__ void load(float (&slice)[kDepth][kTile + 1], int64_t first, int64_t k, int64_t depth) const {
-    // Neighboring threads read neighboring elements of the dimension that is contiguous.
-    const bool k_fast = k_stride == 1;
-    for (int at = threadIdx.x; at < kTile * kDepth; at += kThreads) {
-      const int i = k_fast ? at / kDepth : at % kTile, d = k_fast ? at % kDepth : at / kTile;
-      const bool inside = first + i < size && k + d < depth;
-      slice[d][i] =
-          inside ? widen(data[(first + i) * stride + (k + d) * k_stride]) * scale(first + i, k + d) : 0.0f;
-    }
-  }
-};
-
-template <class A, class B>
-struct Problem {
-  Side<A> a;
-  Side<B> b;
-  int64_t depth;
-};
-
-/// Writes results: out[row, column] = sum * scale (+ out[row, column]), rows of n.
-template <class Out>
-struct Store {
-  Out* out;
-  int64_t n;
-  float scale;
-  bool accumulate;
-
-  __device__ void write(int64_t row, int64_t col, float sum) const {
-    Out* const at = out + row * n + col;
-    store_float(at, sum * scale + (accumulate ? load_float(at) : 0.0f));
-  }
-};
-
-template <class A, class B, class Out>
-__device__ void multiply_tile(const Problem<A, B>& p, int64_t row, int64_t col, const Store<Out>& store) {
-  __shared__ float a_slice[kDepth][kTile + 1], b_slice[kDepth][kTile + 1];
-  const int own_row = threadIdx.x / (kTile / kPerThread) * kPerThread;
-  const int own_col = threadIdx.x % (kTile / kPerThread) * kPerThread;
-  float sums[kPerThread][kPerThread] = {};
-  for (int64_t k = 0; k < p.depth; k += kDepth) {
-    p.a.load(a_slice, row, k, p.depth);
-    p.b.load(b_slice, col, k, p.depth);
-    __syncthreads();
-#pragma unroll
-    for (int d = 0; d < kDepth; ++d)
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i)
-#pragma unroll
-        for (int j = 0; j < kPerThread; ++j)
-          sums[i][j] = fmaf(a_slice[d][own_row + i], b_slice[d][own_col + j], sums[i][j]);
-    __syncthreads();
-  }
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i)
-#pragma unroll
-    for (int j = 0; j < kPerThread; ++j)
-      if (row + own_row + i < p.a.size && col + own_col + j < p.b.size)
-        store.write(row + own_row + i, col + own_col + j, sums[i][j]);
-}
-
-template <class A, class B, class Out>
-__global__ void __launch_bounds__(kThreads) router_gemm_kernel(Problem<A, B> p, Out* out, bool accumulate) {
-  const Store<Out> store{out, p.b.size, 1.0f, accumulate};
-  multiply_tile(p, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile, store);
-}
+using namespace plain;
 
 /// Arguments of a grouped GEMM: scales of experts are null if there are none.
 struct Groups {
@@ -200,19 +93,6 @@ Groups groups_of(const Matrix& a, const Matrix& b, const Tensor& offsets) {
 }
 
 template <class A, class B, class Out>
-void launch_router(const Context& context, const RouterGemm& args) {
-  const int64_t m = args.out.rows(), n = args.out.cols();
-  const int64_t k = args.trans_a ? args.a.rows() : args.a.cols();
-  const Problem<A, B> problem{{args.a.as<A>(), m, args.trans_a ? 1 : k, args.trans_a ? m : 1},
-                              {args.b.as<B>(), n, args.trans_b ? k : 1, args.trans_b ? 1 : n},
-                              k};
-  const dim3 grid(ceil_div(n, kTile), ceil_div(m, kTile));
-  router_gemm_kernel<A, B, Out>
-      <<<grid, kThreads, 0, cuda_stream(context)>>>(problem, args.out.as<Out>(), args.accumulate);
-  TE_CUDA_CHECK_LAUNCH();
-}
-
-template <class A, class B, class Out>
 void launch_gemm(const Context& context, const GroupedGemm& args) {
   const Groups groups = groups_of(args.a, args.b, args.offsets);
   const int64_t n = args.out.cols(), k = args.a.cols();
@@ -264,27 +144,7 @@ void dispatch(const Context& context, const Args& args) {
   gemm_of<__nv_fp8_e4m3, __nv_fp8_e4m3>(context, args);
 }
 
-template <class A, class B>
-void router_of(const Context& context, const RouterGemm& args) {
-  if (args.out.dtype == DType::f32) return launch_router<A, B, float>(context, args);
-  if (args.out.dtype == DType::bf16) return launch_router<A, B, __nv_bfloat16>(context, args);
-  launch_router<A, B, __half>(context, args);
-}
-
-template <class A>
-void router_of(const Context& context, const RouterGemm& args) {
-  if (args.b.dtype == DType::f32) return router_of<A, float>(context, args);
-  if (args.b.dtype == DType::bf16) return router_of<A, __nv_bfloat16>(context, args);
-  router_of<A, __half>(context, args);
-}
-
 }  // namespace
-
-void router_gemm(const Context& context, const RouterGemm& args) {
-  if (args.a.dtype == DType::f32) return router_of<float>(context, args);
-  if (args.a.dtype == DType::bf16) return router_of<__nv_bfloat16>(context, args);
-  router_of<__half>(context, args);
-}
 
 void grouped_gemm(const Context& context, const GroupedGemm& args) {
   if (!grouped_gemm_hopper(context, args) && !grouped_gemm_fp8_hopper(context, args)) dispatch(context, args);

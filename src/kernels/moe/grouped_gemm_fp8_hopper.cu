@@ -319,6 +319,8 @@ bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args) {
                                                        .box = {kDepth, 1, kColumns / kCluster}},
                                                       DType::e4m3);
   const Fp8Params params{.gemm = {.offsets = args.offsets.as<int32_t>(),
+                                  .expert_rows = 0,
+                                  .rows = 0,
                                   .experts = static_cast<int>(experts),
                                   .m = 0,
                                   .n = static_cast<int>(n),
@@ -344,6 +346,8 @@ bool grouped_wgrad_fp8_hopper(const Context& context, const GroupedWgrad& args) 
   const Matrix &a = args.a, &b = args.b;
   const int64_t experts = args.offsets.numel() - 1, m = a.rows(), n = b.rows();
   const Fp8Params params{.gemm = {.offsets = args.offsets.as<int32_t>(),
+                                  .expert_rows = 0,
+                                  .rows = 0,
                                   .experts = static_cast<int>(experts),
                                   .m = static_cast<int>(m),
                                   .n = static_cast<int>(n),

@@ -214,9 +214,27 @@ bool fits_tma(const Tensor& tensor) {
          tensor.rows() <= kMax && tensor.cols() <= kMax;
 }
 
-bool fits(const Matrix& a, const Matrix& b, const Tensor& offsets, const Tensor& out) {
-  return fits_tma(a.values) && fits_tma(b.values) && out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
-         (out.dtype == DType::f32 || out.dtype == DType::bf16) && offsets.numel() - 1 <= kMaxExperts;
+/// The rows of each expert: offsets on the device, or ranges of `each` of all rows.
+struct Ranges {
+  const int32_t* offsets = nullptr;
+  int64_t experts = 1, each = 0, rows = 0;
+};
+
+GroupedParams params_of(const Ranges& ranges, const Tensor& out, int64_t m, int64_t depth, bool accumulate) {
+  return {.offsets = ranges.offsets,
+          .expert_rows = static_cast<int>(ranges.each),
+          .rows = static_cast<int>(ranges.rows),
+          .experts = static_cast<int>(ranges.experts),
+          .m = static_cast<int>(m),
+          .n = static_cast<int>(out.cols()),
+          .depth = static_cast<int>(depth),
+          .out = out.data,
+          .accumulate = accumulate};
+}
+
+bool fits(const Tensor& a, const Tensor& b, const Ranges& ranges, const Tensor& out) {
+  return fits_tma(a) && fits_tma(b) && out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
+         (out.dtype == DType::f32 || out.dtype == DType::bf16) && ranges.experts <= kMaxExperts;
 }
 
 template <class Tiles>
@@ -231,45 +249,59 @@ void launch(const Context& context, int64_t most, const GroupedMaps& maps, const
                                                                                      params);
 }
 
-}  // namespace
-
-bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args) {
-  if (!fits(args.a, args.b, args.offsets, args.out)) return false;
-  const Tensor &a = args.a.values, &b = args.b.values;
-  const int64_t experts = args.offsets.numel() - 1, n = args.out.cols();
-  const GroupedParams params{.offsets = args.offsets.as<int32_t>(),
-                             .experts = static_cast<int>(experts),
-                             .m = 0,
-                             .n = static_cast<int>(n),
-                             .depth = static_cast<int>(a.cols()),
-                             .out = args.out.data,
-                             .accumulate = false};
-  const int64_t most = (ceil_div(a.rows(), kRows * kCluster) + experts) * ceil_div(n, kColumns);
+bool gemm_of_rows(const Context& context, const Tensor& a, const Tensor& b, bool trans_b,
+                  const Ranges& ranges, const Tensor& out, bool accumulate) {
+  if (!fits(a, b, ranges, out)) return false;
+  const GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
+  const int64_t most =
+      (ceil_div(a.rows(), kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
   const CUtensorMap a_map = boxes_of(a, 1, kRows);
-  if (args.trans_b)
-    launch<RowTiles<Major::k>>(context, most, {.a = a_map, .b = boxes_of(b, experts, kColumns / kCluster)},
-                               params, args.out.dtype);
+  if (trans_b)
+    launch<RowTiles<Major::k>>(context, most,
+                               {.a = a_map, .b = boxes_of(b, ranges.experts, kColumns / kCluster)}, params,
+                               out.dtype);
   else
-    launch<RowTiles<Major::mn>>(context, most, {.a = a_map, .b = boxes_of(b, experts, kDepth / kCluster)},
-                                params, args.out.dtype);
+    launch<RowTiles<Major::mn>>(
+        context, most, {.a = a_map, .b = boxes_of(b, ranges.experts, kDepth / kCluster)}, params, out.dtype);
   return true;
 }
 
-bool grouped_wgrad_hopper(const Context& context, const GroupedWgrad& args) {
-  if (args.alignment % kStepDepth != 0 || !fits(args.a, args.b, args.offsets, args.out)) return false;
-  const Tensor &a = args.a.values, &b = args.b.values;
-  const int64_t experts = args.offsets.numel() - 1, m = a.cols(), n = b.cols();
-  const GroupedParams params{.offsets = args.offsets.as<int32_t>(),
-                             .experts = static_cast<int>(experts),
-                             .m = static_cast<int>(m),
-                             .n = static_cast<int>(n),
-                             .depth = 0,
-                             .out = args.out.data,
-                             .accumulate = args.accumulate};
-  const int64_t most = experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
+bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, const Ranges& ranges,
+                   const Tensor& out, bool accumulate) {
+  if (!fits(a, b, ranges, out)) return false;
+  const int64_t m = a.cols(), n = b.cols();
+  const int64_t most = ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
   launch<WgradTiles>(context, most, {.a = boxes_of(a, 1, kDepth), .b = boxes_of(b, 1, kDepth / kCluster)},
-                     params, args.out.dtype);
+                     params_of(ranges, out, m, 0, accumulate), out.dtype);
   return true;
+}
+
+Ranges ranges_of(const Tensor& offsets) {
+  return {.offsets = offsets.as<int32_t>(), .experts = offsets.numel() - 1};
+}
+
+}  // namespace
+
+bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args) {
+  return gemm_of_rows(context, args.a.values, args.b.values, args.trans_b, ranges_of(args.offsets), args.out,
+                      false);
+}
+
+bool grouped_wgrad_hopper(const Context& context, const GroupedWgrad& args) {
+  return args.alignment % kStepDepth == 0 &&
+         wgrad_of_rows(context, args.a.values, args.b.values, ranges_of(args.offsets), args.out,
+                       args.accumulate);
+}
+
+bool dense_gemm_hopper(const Context& context, const Tensor& a, const Tensor& b, bool trans_b,
+                       const Tensor& out, bool accumulate) {
+  return gemm_of_rows(context, a, b, trans_b, {.each = a.rows(), .rows = a.rows()}, out, accumulate);
+}
+
+bool dense_wgrad_hopper(const Context& context, const Tensor& a, const Tensor& b, int64_t part,
+                        const Tensor& out, bool accumulate) {
+  const Ranges ranges{.experts = ceil_div(a.rows(), part), .each = part, .rows = a.rows()};
+  return part % kStepDepth == 0 && wgrad_of_rows(context, a, b, ranges, out, accumulate);
 }
 
 }  // namespace te::kernels::cuda

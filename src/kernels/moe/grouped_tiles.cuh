@@ -29,7 +29,8 @@ struct ExpertRanges {
 };
 
 struct GroupedParams {
-  const int32_t* offsets;
+  const int32_t* offsets;  ///< null: expert e has rows from e * expert_rows on, up to `rows`
+  int expert_rows, rows;
   int experts;
   int m, n;   ///< of one expert's result; rows: m is not used
   int depth;  ///< rows: k
@@ -116,7 +117,8 @@ struct WgradOrder {
 /// Reads the experts' ranges and counts their pairs of row tiles. Called by all threads; the block must synchronize
 /// afterwards.
 __device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
-  for (int e = threadIdx.x; e <= p.experts; e += blockDim.x) s.offsets[e] = p.offsets[e];
+  for (int e = threadIdx.x; e <= p.experts; e += blockDim.x)
+    s.offsets[e] = p.offsets != nullptr ? p.offsets[e] : min(e * p.expert_rows, p.rows);
   __syncthreads();
   if (threadIdx.x >= kWarpSize) return;
   const int lane = threadIdx.x;

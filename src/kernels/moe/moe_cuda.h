@@ -6,10 +6,12 @@
 #include "kernels/moe/permute.h"
 #include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
+#include "kernels/moe/router_gemm.h"
 
 namespace te::kernels::cuda {
 
 void router_gemm(const Context& context, const RouterGemm& args);
+void router_gemm_backward(const Context& context, const RouterGemmBackward& args);
 void router_forward(const Context& context, const RouterForward& args);
 void router_statistics(const Context& context, const RouterStatistics& args);
 void router_balance(const Context& context, const RouterBalance& args);
@@ -29,6 +31,13 @@ void grouped_wgrad(const Context& context, const GroupedWgrad& args);
 bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args);
 bool grouped_wgrad_hopper(const Context& context, const GroupedWgrad& args);
 bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args);
+/// GEMMs in BF16 on tensor cores, as above, of one expert with all rows: out (+)= a * b^T, or a * b without trans_b, a
+/// [rows, k], out [rows, n]; and sums over parts of `part` rows: out [parts * m, n] fp32 (+)= a^T * b, a [rows, m], b
+/// [rows, n].
+bool dense_gemm_hopper(const Context& context, const Tensor& a, const Tensor& b, bool trans_b,
+                       const Tensor& out, bool accumulate);
+bool dense_wgrad_hopper(const Context& context, const Tensor& a, const Tensor& b, int64_t part,
+                        const Tensor& out, bool accumulate);
 bool grouped_wgrad_fp8_hopper(const Context& context, const GroupedWgrad& args);
 
 }  // namespace te::kernels::cuda

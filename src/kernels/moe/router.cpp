@@ -218,38 +218,6 @@ void router_backward_token(const RouterBackward& a, int64_t t, std::vector<float
 
 }  // namespace
 
-void router_gemm(const Context& context, const RouterGemm& a) {
-  const char* op = "router_gemm";
-  check_high_precision(op, "a", a.a);
-  check_high_precision(op, "b", a.b);
-  check_high_precision(op, "out", a.out);
-  const int64_t m = a.trans_a ? a.a.cols() : a.a.rows(), k = a.trans_a ? a.a.rows() : a.a.cols();
-  const int64_t n = a.trans_b ? a.b.rows() : a.b.cols();
-  TE_CHECK((a.trans_b ? a.b.cols() : a.b.rows()) == k, "{}: a {} and b {} disagree on k", op, a.a.shape.str(),
-           a.b.shape.str());
-  TE_CHECK(a.out.rows() == m && a.out.cols() == n, "{}: out {} must be [{}, {}]", op, a.out.shape.str(), m,
-           n);
-  TE_DISPATCH_CUDA(context, router_gemm, a);
-  require_openblas_memory();
-  static thread_local std::vector<float> a_buffer, b_buffer;
-  const float *x = widen(a.a, a_buffer), *w = widen(a.b, b_buffer);
-  constexpr int64_t kRows = 64;
-#pragma omp parallel for
-  for (int64_t row = 0; row < m; row += kRows) {
-    static thread_local std::vector<float> tile;
-    const int64_t rows = std::min(kRows, m - row);
-    tile.resize(static_cast<size_t>(rows * n));
-    sgemm_one_thread(a.trans_a, a.trans_b, rows, n, k, 1.0f, a.trans_a ? x + row : x + row * k,
-                     a.trans_a ? m : k, w, a.trans_b ? k : n, 0.0f, tile.data(), n);
-    visit_high_precision(a.out.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      T* const out = a.out.as<T>() + row * n;
-      for (int64_t i = 0; i < rows * n; ++i)
-        out[i] = from_float<T>(tile[static_cast<size_t>(i)] + (a.accumulate ? to_float(out[i]) : 0.0f));
-    });
-  }
-}
-
 void router_forward(const Context& context, const RouterForward& a) {
   const char* op = "router_forward";
   check_router_logits(op, a.logits);

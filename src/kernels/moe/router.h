@@ -2,7 +2,7 @@
 // auxiliary losses and statistics. All arithmetic is FP32 with fixed orders of summation, whatever the precision of the
 // GEMMs, so runs in BF16 and FP8 have the same router.
 //
-//   logits [T, E] = x W^T                                router_gemm
+//   logits [T, E] = x W^T                                router_gemm.h
 //   scores        = softmax(logits) or sigmoid(logits)
 //   experts       = the topk experts with the largest scores + bias; the first of equal ones
 //   probs         = scores of the selected experts, optionally divided by their sum, times scaling
@@ -21,18 +21,6 @@
 #include "core/tensor.h"
 
 namespace te::kernels {
-
-/// out (+)= op(a) * op(b) with FP32 multiplications and sums over k in order, rounded once. Unlike gemm(), no tensor
-/// cores and no selection of algorithms: the bits depend on the operands only.
-struct RouterGemm {
-  Tensor a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16 or fp16
-  Tensor b;    ///< [k, n], or [n, k] with trans_b; fp32, bf16 or fp16
-  Tensor out;  ///< [m, n] fp32, bf16 or fp16
-  bool trans_a = false;
-  bool trans_b = false;
-  bool accumulate = false;
-};
-void router_gemm(const Context& context, const RouterGemm& args);
 
 enum class RouterScore : uint8_t { softmax, sigmoid };
 

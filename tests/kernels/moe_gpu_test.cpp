@@ -308,7 +308,7 @@ TEST(MoeGpu, QuantizationOfExpertsEqualsReference) {
   for (MoeCase c : kMoeCases) {
     for (const int64_t alignment : {1, 16}) {
       c.alignment = alignment;
-      for (const int64_t cols : {48, 33}) {
+      for (const int64_t cols : {48, 33, 200}) {
         for (const DType dtype : {DType::bf16, DType::f32}) {
           for (const DType format : {DType::e4m3, DType::e5m2}) {
             for (const ExpertScaling scaling : kExpertScalings) {
@@ -334,6 +334,17 @@ TEST(MoeGpu, QuantizationOfExpertsEqualsReference) {
       }
     }
   }
+}
+
+TEST(MoeGpu, QuantizationFromTheSourceEqualsReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const MoeCase& c : kMoeCases)
+    for (const int64_t cols : {33, 200})
+      for (const ExpertScaling scaling : kExpertScalings)
+        EXPECT_EQ(quantize_permuted(gpu, c, cols, DType::bf16, scaling, true),
+                  quantize_permuted(cpu(), c, cols, DType::bf16, scaling, false))
+            << c.tokens << " " << c.experts;
 }
 
 TEST(MoeGpu, QuantizationOfOneLayoutAndOfWeightsEqualsReference) {

@@ -113,4 +113,24 @@ inline void fill_expert_rows(const testing::TestTensor& x, const std::vector<int
   const_cast<testing::TestTensor&>(x).fill(values);
 }
 
+/// The result of quantizing the rows of permute() in three steps of different magnitudes, from x with `source` or from
+/// its copy.
+inline std::vector<ExpertResult> quantize_permuted(const Context& context, const MoeCase& c, int64_t cols,
+                                                   DType dtype, ExpertScaling scaling, bool from_source) {
+  const MoeOrder order(context, c);
+  ExpertStorage storage(context, DType::e4m3, order.rows(), cols, c.experts);
+  std::vector<ExpertResult> results;
+  for (const float factor : {1.0f, 40.0f, 0.1f}) {
+    testing::TestTensor x(context, dtype, {c.tokens, cols}), rows(context, dtype, {order.rows(), cols});
+    x.fill_normal(1, factor);
+    permute(context, {.x = x, .source = order.source, .topk = c.topk, .rows = rows});
+    QuantizeExperts args{
+        .x = rows, .offsets = order.offsets, .experts = c.experts, .out = storage.output(scaling)};
+    if (from_source) args.x = x, args.source = order.source, args.topk = c.topk;
+    quantize_experts(context, args);
+    results.push_back(storage.read());
+  }
+  return results;
+}
+
 }  // namespace te::kernels

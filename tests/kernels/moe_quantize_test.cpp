@@ -28,6 +28,14 @@ std::vector<MoeCase> aligned_cases(int64_t alignment) {
   return cases;
 }
 
+TEST(MoeQuantize, SourceGivesTheRowsOfPermute) {
+  for (const MoeCase& c : kMoeCases)
+    for (const ExpertScaling scaling : kExpertScalings)
+      EXPECT_EQ(quantize_permuted(host(), c, 40, DType::bf16, scaling, true),
+                quantize_permuted(host(), c, 40, DType::bf16, scaling, false))
+          << c.tokens << " " << c.experts;
+}
+
 TEST(Moe, QuantizesEachExpertAsATensor) {
   const int64_t cols = 48;
   for (const MoeCase& c : aligned_cases(16)) {

@@ -57,7 +57,7 @@ void transpose_rows(const uint8_t* from, RowRange rows, int64_t cols, int64_t al
 }
 
 void quantize_experts_cpu(const Context& context, const QuantizeExperts& args) {
-  const int64_t cols = args.x.cols();
+  const int64_t cols = args.x.cols(), all_rows = args.source ? args.source.numel() : args.x.rows();
   const bool data = args.out.wants_data();
   const DType format = args.out.rowwise ? args.out.rowwise.dtype : args.out.columnwise.dtype;
   std::vector<uint8_t> buffer;
@@ -70,12 +70,15 @@ void quantize_experts_cpu(const Context& context, const QuantizeExperts& args) {
         args.out.rowwise ? args.out.rowwise.as<uint8_t>() + rows.first * cols : buffer.data();
     if (data) out.rowwise = {bytes, format, {rows.count, cols}};
     visit_high_precision(args.x.dtype, [&](auto zero) {
-      const auto* const x = args.x.as<decltype(zero)>() + rows.first * cols;
-      write_fp8_output_cpu(context, out, rows.count, cols,
-                           [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+      const auto* const x = args.x.as<decltype(zero)>();
+      const auto* const source = args.source.as<int32_t>();
+      write_fp8_output_cpu(context, out, rows.count, cols, [&](int64_t r, int64_t c) {
+        const int64_t row = rows.first + r;
+        if (source == nullptr) return to_float(x[row * cols + c]);
+        return source[row] < 0 ? 0.0f : to_float(x[source[row] / args.topk * cols + c]);
+      });
     });
-    if (args.out.columnwise)
-      transpose_rows(bytes, rows, cols, args.x.rows(), args.out.columnwise.as<uint8_t>());
+    if (args.out.columnwise) transpose_rows(bytes, rows, cols, all_rows, args.out.columnwise.as<uint8_t>());
   }
 }
 
@@ -108,7 +111,9 @@ void count_quantized_experts_cpu(const CountQuantizedExperts& args) {
 void quantize_experts(const Context& context, const QuantizeExperts& args) {
   const char* op = "quantize_experts";
   check_rows_of_experts(op, args.x, args.offsets, args.experts);
-  check_fp8_output(op, args.out, args.x.rows(), args.x.cols());
+  TE_CHECK(!args.source || (args.offsets && args.topk > 0), "{}: source needs offsets and topk", op);
+  if (args.source) check_dtype(op, "source", args.source, DType::i32);
+  check_fp8_output(op, args.out, args.source ? args.source.numel() : args.x.rows(), args.x.cols());
   TE_CHECK(args.out, "{}: out is required", op);
   TE_CHECK(!args.out.requantize.all_reduce_amax, "{}: experts are not sharded", op);
   TE_DISPATCH_CUDA(context, quantize_experts, args);

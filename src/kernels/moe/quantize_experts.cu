@@ -1,8 +1,9 @@
 // Quantization of experts' operands on the GPU, in three launches: the amax of each expert, its scale, and the data in
-// tiles of 32 x 32 values. Amaxes are maxima and counters integers, so the order of the atomics does not matter. The
-// launches do not overlap, so unlike quantize.cu they use one amax and one predicted scale of each state, not two that
-// alternate, and may be captured in a CUDA graph.
+// tiles of 128 x 64 values, which may have rows of several experts. Amaxes are maxima and counters integers, so the
+// order of the atomics does not matter. The launches do not overlap, so unlike quantize.cu they use one amax and one
+// predicted scale of each state, not two that alternate, and may be captured in a CUDA graph.
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/vec8.cuh"
 #include "kernels/moe/moe_cuda.h"
 #include "kernels/quantize/requantize.h"
 
@@ -10,7 +11,12 @@ namespace te::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSide = kWarpSize, kTileWarps = 8;
+constexpr int kWarpRows = 4;  ///< of the amax kernel, per warp
+constexpr int kBlockRows = kThreads / kWarpSize * kWarpRows;
+constexpr int kTileRows = 128, kTileCols = 64;
+constexpr int kRowThreads = kTileCols / 8;           ///< of a tile's row
+constexpr int kRowsAtOnce = kThreads / kRowThreads;  ///< of a tile
+constexpr int kPitch = kTileRows + 4;                ///< of a transposed tile: spreads columns over the banks
 
 struct RowsOfExperts {
   const int32_t* offsets;  ///< null: rows_each
@@ -29,21 +35,60 @@ struct RowsOfExperts {
   }
 };
 
-RowsOfExperts rows_of_experts(const Tensor& x, const Tensor& offsets, int64_t experts) {
-  return {offsets.as<int32_t>(), static_cast<int>(experts), x.rows() / experts};
+template <class Args>
+RowsOfExperts rows_of_experts(const Args& a) {
+  return {a.offsets.template as<int32_t>(), static_cast<int>(a.experts), a.x.rows() / a.experts};
 }
 
-/// A block processes a row. `stride`: elements between the amaxes of experts.
+/// The rows to quantize: those of x, or with `source` copies of them (permute.h).
 template <class T>
+struct InputRows {
+  const T* x;
+  const int32_t* source;
+  int topk;
+  int64_t cols;
+
+  /// Null: a row of zeros.
+  __device__ const T* row(int64_t r) const {
+    if (source == nullptr) return x + r * cols;
+    const int32_t from = source[r];
+    return from < 0 ? nullptr : x + int64_t{from / topk} * cols;
+  }
+};
+template <class T>
+InputRows<T> input_rows(const QuantizeExperts& a) {
+  return {a.x.as<T>(), a.source.as<int32_t>(), static_cast<int>(a.topk), a.x.cols()};
+}
+int64_t rows_of(const QuantizeExperts& a) {
+  return a.source ? a.source.numel() : a.x.rows();
+}
+
+/// A warp processes some rows. `stride`: elements between the amaxes of experts.
+template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
-    amax_kernel(const T* x, RowsOfExperts rows, int64_t cols, float* amax, int64_t stride) {
-  __shared__ uint32_t shared[kWarpSize];
-  const int e = rows.expert_of(blockIdx.x);
-  if (e < 0) return;
-  const T* const row = x + int64_t{blockIdx.x} * cols;
-  uint32_t bits = 0;
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) bits = max(bits, abs_bits(load_float(row + c)));
-  block_update_amax(bits, amax + e * stride, shared);
+    amax_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, float* amax, int64_t stride) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int64_t first = int64_t{blockIdx.x} * kBlockRows + warp * kWarpRows;
+  uint32_t largest = 0;
+  int expert = -1;
+  const auto flush = [&] {
+    const uint32_t bits = __reduce_max_sync(0xffffffffu, Vec8<T>::amax_bits(largest));
+    auto* const to = reinterpret_cast<uint32_t*>(amax + expert * stride);
+    if (lane == 0 && bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
+    largest = 0;
+  };
+  for (int64_t r = first; r < min(first + kWarpRows, rows); ++r) {
+    const int e = of_experts.expert_of(r);
+    if (e < 0) break;
+    if (expert >= 0 && e != expert) flush();
+    expert = e;
+    const T* const row = x.row(r);
+    if (row == nullptr) continue;
+#pragma unroll 4
+    for (int64_t c = lane * 8; c < x.cols; c += kWarpSize * 8)
+      load_vec8<kAligned>(row + c, x.cols - c).update_amax(largest);
+  }
+  if (expert >= 0) flush();
 }
 
 /// The arrays of an Fp8Output of experts.
@@ -82,38 +127,122 @@ __global__ void scales_kernel(ExpertScales a, int experts) {
   if (a.scale_inv != nullptr) a.scale_inv[e] = 1.0f / scale;
 }
 
-/// A block processes a tile, a warp one row of it at a time. `stride`: elements between the scales of experts.
-template <class T, DType type>
-__global__ void __launch_bounds__(kSide* kTileWarps)
-    cast_kernel(const T* x, RowsOfExperts of_experts, int64_t rows, int64_t cols, const float* scale,
-                int64_t stride, uint8_t* rowwise, uint8_t* columnwise, Fp8Counters* counters) {
-  __shared__ uint8_t tile[kSide][kSide + 1];
-  __shared__ int expert[kSide];
-  const int64_t across = (cols + kSide - 1) / kSide;
-  const int64_t row0 = blockIdx.x / across * kSide, col0 = blockIdx.x % across * kSide;
-  const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
-  if (warp == 0) expert[lane] = row0 + lane < rows ? of_experts.expert_of(row0 + lane) : -1;
-  __syncthreads();
-  for (int r = warp; r < kSide; r += kTileWarps) {
-    const int e = expert[r];
-    if (e < 0) continue;
-    const int64_t at = (row0 + r) * cols + col0 + lane;
-    const bool inside = col0 + lane < cols;
-    ThreadCounters own;
-    if (inside) {
-      const float value = load_float(x + at), scaled = value * scale[e * stride];
-      const uint8_t q = to_fp8<type>(scaled);
-      if (rowwise != nullptr) rowwise[at] = q;
-      tile[r][lane] = q;
-      count_value<type>(value, scaled, q, own);
-    }
-    if (counters != nullptr) add_counters(own, inside ? 1 : 0, counters + e);
+struct CastOutput {
+  uint8_t *rowwise, *columnwise;  ///< [rows, cols], [cols, rows]; null: not written
+  Fp8Counters* counters;          ///< null: none
+};
+
+struct CastShared {
+  uint8_t columns[kTileCols][kPitch];
+  int expert[kTileRows];  ///< -1: after the last expert
+  unsigned saturated[kTileRows], flushed[kTileRows];
+};
+
+template <DType type, class T>
+__device__ __forceinline__ uint2 quantized(const Vec8<T>& x, float scale) {
+  uint32_t word[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t low = to_fp8x2<type>(x.get(4 * half) * scale, x.get(4 * half + 1) * scale);
+    const uint32_t high = to_fp8x2<type>(x.get(4 * half + 2) * scale, x.get(4 * half + 3) * scale);
+    word[half] = low | high << 16;
   }
-  if (columnwise == nullptr) return;
+  return make_uint2(word[0], word[1]);
+}
+__device__ __forceinline__ uint8_t byte_of(const uint2& bytes, int j) {
+  return static_cast<uint8_t>((j < 4 ? bytes.x : bytes.y) >> (j % 4 * 8));
+}
+
+/// Writes the bytes of a row, up to eight.
+template <bool kAligned>
+__device__ __forceinline__ void store_bytes(uint8_t* to, const uint2& bytes, int64_t valid) {
+  if constexpr (kAligned) {
+    if (valid > 0) *reinterpret_cast<uint2*>(to) = bytes;
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (j < valid) to[j] = byte_of(bytes, j);
+  }
+}
+
+/// Counts of a row's eight values, summed over the threads of the row.
+template <DType type, class T>
+__device__ __forceinline__ void count_row(CastShared& s, int row, const Vec8<T>& x, const uint2& bytes,
+                                          float scale, int64_t valid) {
+  ThreadCounters own;
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    if (j < valid) count_value<type>(x.get(j), x.get(j) * scale, byte_of(bytes, j), own);
+#pragma unroll
+  for (int offset = kRowThreads / 2; offset > 0; offset /= 2) {
+    own.saturated += __shfl_xor_sync(0xffffffffu, own.saturated, offset);
+    own.flushed += __shfl_xor_sync(0xffffffffu, own.flushed, offset);
+  }
+  if (threadIdx.x % kRowThreads == 0) s.saturated[row] = own.saturated, s.flushed[row] = own.flushed;
+}
+
+/// The first row of each expert in the tile adds the counts of the expert's rows.
+__device__ __forceinline__ void add_counts(const CastShared& s, Fp8Counters* counters, int64_t tile_cols) {
+  const int r = static_cast<int>(threadIdx.x);
+  if (r >= kTileRows || s.expert[r] < 0 || (r > 0 && s.expert[r - 1] == s.expert[r])) return;
+  unsigned long long saturated = 0, flushed = 0, count = 0;
+  for (int row = r; row < kTileRows && s.expert[row] == s.expert[r]; ++row, ++count)
+    saturated += s.saturated[row], flushed += s.flushed[row];
+  Fp8Counters* const out = counters + s.expert[r];
+  if (saturated > 0) atomicAdd(&out->saturated, saturated);
+  if (flushed > 0) atomicAdd(&out->flushed, flushed);
+  atomicAdd(&out->total, count * static_cast<unsigned long long>(tile_cols));
+}
+
+/// Writes the tile's columns, four rows at a time.
+template <bool kAligned>
+__device__ __forceinline__ void store_columns(const CastShared& s, uint8_t* columnwise, int64_t rows,
+                                              int64_t row0, int64_t col0, int64_t cols) {
+  for (int at = static_cast<int>(threadIdx.x); at < kTileCols * kTileRows / 4; at += kThreads) {
+    const int column = at / (kTileRows / 4), r = at % (kTileRows / 4) * 4;
+    if (col0 + column >= cols) break;
+    uint8_t* const to = columnwise + (col0 + column) * rows + row0 + r;
+    if (kAligned && s.expert[r + 3] >= 0) {
+      *reinterpret_cast<uint32_t*>(to) = *reinterpret_cast<const uint32_t*>(&s.columns[column][r]);
+      continue;
+    }
+    for (int i = 0; i < 4; ++i)
+      if (s.expert[r + i] >= 0) to[i] = s.columns[column][r + i];
+  }
+}
+
+/// A block processes a tile, eight threads a row of it. `stride`: elements between the scales of experts. kAligned: of
+/// the rows of x and the outputs; rows of columnwise have a multiple of 4 bytes.
+template <class T, DType type, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    cast_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, const float* scale, int64_t stride,
+                CastOutput out) {
+  __shared__ CastShared s;
+  const int64_t across = (x.cols + kTileCols - 1) / kTileCols;
+  const int64_t row0 = blockIdx.x / across * kTileRows, col0 = blockIdx.x % across * kTileCols;
+  if (threadIdx.x < kTileRows)
+    s.expert[threadIdx.x] = row0 + threadIdx.x < rows ? of_experts.expert_of(row0 + threadIdx.x) : -1;
   __syncthreads();
-  if (expert[lane] < 0) return;
-  for (int c = warp; c < kSide; c += kTileWarps)
-    if (col0 + c < cols) columnwise[(col0 + c) * rows + row0 + lane] = tile[lane][c];
+  const int column = static_cast<int>(threadIdx.x) % kRowThreads * 8;
+  const int64_t valid = x.cols - col0 - column;
+#pragma unroll
+  for (int i = 0; i < kTileRows / kRowsAtOnce; ++i) {
+    const int r = i * kRowsAtOnce + static_cast<int>(threadIdx.x) / kRowThreads, e = s.expert[r];
+    const T* const row = e < 0 ? nullptr : x.row(row0 + r);
+    const float factor = e < 0 ? 0.0f : scale[e * stride];
+    const Vec8<T> values = row == nullptr ? zero_vec8<T>() : load_vec8<kAligned>(row + col0 + column, valid);
+    const uint2 bytes = quantized<type>(values, factor);
+    if (e >= 0 && out.rowwise != nullptr)
+      store_bytes<kAligned>(out.rowwise + (row0 + r) * x.cols + col0 + column, bytes, valid);
+    if (out.columnwise != nullptr) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) s.columns[column + j][r] = byte_of(bytes, j);
+    }
+    if (out.counters != nullptr) count_row<type>(s, r, values, bytes, factor, valid);
+  }
+  __syncthreads();
+  if (out.counters != nullptr) add_counts(s, out.counters, min(int64_t{kTileCols}, x.cols - col0));
+  if (out.columnwise != nullptr) store_columns<kAligned>(s, out.columnwise, rows, row0, col0, x.cols);
 }
 
 /// A block processes a row.
@@ -144,9 +273,10 @@ void launch_amax(const Context& context, const QuantizeExperts& a) {
   float* const amax = states != nullptr ? states->amax : a.out.amax;
   constexpr int64_t kStateStride = sizeof(Fp8CastState) / sizeof(float);
   if (amax == nullptr) return;
-  amax_kernel<T><<<static_cast<unsigned>(a.x.rows()), kThreads, 0, cuda_stream(context)>>>(
-      a.x.as<T>(), rows_of_experts(a.x, a.offsets, a.experts), a.x.cols(), amax,
-      states != nullptr ? kStateStride : 1);
+  const bool aligned = a.x.cols() % 8 == 0 && is_aligned(a.x.data, 16);
+  auto* const kernel = aligned ? amax_kernel<T, true> : amax_kernel<T, false>;
+  kernel<<<ceil_div(rows_of(a), kBlockRows), kThreads, 0, cuda_stream(context)>>>(
+      input_rows<T>(a), rows_of_experts(a), rows_of(a), amax, states != nullptr ? kStateStride : 1);
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -165,12 +295,15 @@ template <class T, DType type>
 void launch_cast(const Context& context, const QuantizeExperts& a) {
   static_assert(sizeof(Fp8CastState) % sizeof(float) == 0);
   const Fp8CastState* const states = a.out.requantize.state;
-  const unsigned tiles = ceil_div(a.x.rows(), kSide) * ceil_div(a.x.cols(), kSide);
-  cast_kernel<T, type><<<tiles, dim3(kSide, kTileWarps), 0, cuda_stream(context)>>>(
-      a.x.as<T>(), rows_of_experts(a.x, a.offsets, a.experts), a.x.rows(), a.x.cols(),
-      states != nullptr ? &states->scale : a.out.scale,
-      states != nullptr ? int64_t{sizeof(Fp8CastState) / sizeof(float)} : 1, a.out.rowwise.as<uint8_t>(),
-      a.out.columnwise.as<uint8_t>(), a.out.counters);
+  const int64_t rows = rows_of(a), cols = a.x.cols();
+  const auto bytes = [](const Tensor& tensor) { return tensor.as<uint8_t>(); };
+  const bool aligned = cols % 8 == 0 && rows % 4 == 0 && is_aligned(a.x.data, 16) &&
+                       is_aligned(a.out.rowwise.data, 16) && is_aligned(a.out.columnwise.data, 16);
+  auto* const kernel = aligned ? cast_kernel<T, type, true> : cast_kernel<T, type, false>;
+  kernel<<<ceil_div(rows, kTileRows) * ceil_div(cols, kTileCols), kThreads, 0, cuda_stream(context)>>>(
+      input_rows<T>(a), rows_of_experts(a), rows, states != nullptr ? &states->scale : a.out.scale,
+      states != nullptr ? int64_t{sizeof(Fp8CastState) / sizeof(float)} : 1,
+      {bytes(a.out.rowwise), bytes(a.out.columnwise), a.out.counters});
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -187,8 +320,8 @@ void quantize_of(const Context& context, const QuantizeExperts& a) {
 template <class T>
 void count_of(const Context& context, const CountQuantizedExperts& a) {
   count_kernel<T><<<static_cast<unsigned>(a.x.rows()), kThreads, 0, cuda_stream(context)>>>(
-      a.x.as<T>(), rows_of_experts(a.x, a.offsets, a.experts), a.x.rows(), a.x.cols(),
-      a.rowwise.as<uint8_t>(), a.columnwise.as<uint8_t>(), a.amax, a.counters);
+      a.x.as<T>(), rows_of_experts(a), a.x.rows(), a.x.cols(), a.rowwise.as<uint8_t>(),
+      a.columnwise.as<uint8_t>(), a.amax, a.counters);
   TE_CUDA_CHECK_LAUNCH();
 }
 

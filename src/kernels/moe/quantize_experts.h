@@ -14,6 +14,9 @@ struct QuantizeExperts {
   Tensor x;        ///< [rows, cols] fp32 or bf16
   Tensor offsets;  ///< i32 [experts + 1]: first row of each expert, and the end; empty: rows / experts each
   int64_t experts = 1;
+  /// Optional i32 [rows] with offsets: quantize the rows that permute() would copy from x [tokens, cols] (permute.h).
+  Tensor source;
+  int64_t topk = 1;  ///< with source
   /// Data of all rows. The pointers are those of the first expert; the others follow, [experts] or, for predicted
   /// scales, [experts, 2]. Rows after the last expert are not written. Without data only the amax.
   Fp8Output out;

@@ -123,10 +123,12 @@ TEST(MoeGpu, GateAndActivationMatchReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const MoeCase c{33, 8, 2, 16};
-  const int64_t ffn = 37;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const ActivationKind kind : {ActivationKind::swiglu, ActivationKind::gelu}) {
-      const auto run = [&](const Context& context) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto& [kind, ffn] : {std::pair<ActivationKind, int64_t>{ActivationKind::swiglu, 37},
+                                    {ActivationKind::gelu, 37},
+                                    {ActivationKind::swiglu, 520},
+                                    {ActivationKind::gelu, 520}}) {
+      const auto run = [&, kind = kind, ffn = ffn](const Context& context) {
         const MoeOrder order(context, c);
         const int64_t width = is_gated(kind) ? 2 * ffn : ffn, rows = order.rows();
         TestTensor x(context, dtype, {rows, width}), y(context, dtype, {rows, ffn}),

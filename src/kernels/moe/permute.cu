@@ -1,5 +1,5 @@
-// Order of rows by experts, permutation and its reverse, and the experts' activation on the GPU. Rows are processed by
-// one block each, in 16-byte accesses where alignment allows.
+// Order of rows by experts, permutation and its reverse on the GPU. Rows are processed by one block each, in 16-byte
+// accesses where alignment allows.
 #include <initializer_list>
 #include <type_traits>
 
@@ -134,59 +134,6 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) d_gate[t] = along * factor * (1.0f - factor);
 }
 
-template <ActivationKind kind, class T>
-__global__ void __launch_bounds__(kThreads)
-    activation_kernel(const T* x, const int32_t* source, const float* probs, T* y, int64_t ffn, float clamp) {
-  constexpr bool gated = is_gated(kind);
-  const int64_t r = blockIdx.x;
-  const int32_t from = source[r];
-  const float prob = from < 0 ? 0.0f : probs[from];
-  const T* const row = x + r * (gated ? 2 * ffn : ffn);
-  for (int64_t c = threadIdx.x; c < ffn; c += kThreads) {
-    float value = 0.0f;
-    if (from >= 0) {
-      const float in = gate_within<kind>(load_float(row + c), clamp);
-      const float up = gated ? up_within<kind>(load_float(row + ffn + c), clamp) : 0.0f;
-      value = activation_value<kind>(in, up, activation_factor<kind, T>(in)) * prob;
-    }
-    store_float(y + r * ffn + c, value);
-  }
-}
-
-template <ActivationKind kind, class T>
-__global__ void __launch_bounds__(kThreads)
-    activation_backward_kernel(const T* x, const int32_t* source, const float* probs, const T* dy, T* dx,
-                               float* d_probs, int64_t ffn, float clamp) {
-  constexpr bool gated = is_gated(kind);
-  __shared__ float shared[32];
-  const int64_t r = blockIdx.x, width = gated ? 2 * ffn : ffn;
-  const int32_t from = source[r];
-  if (from < 0) {
-    for (int64_t c = threadIdx.x; c < width; c += kThreads) store_float(dx + r * width + c, 0.0f);
-    return;
-  }
-  const float prob = probs[from];
-  const T* const row = x + r * width;
-  T* const out = dx + r * width;
-  float along = 0.0f;
-  for (int64_t c = threadIdx.x; c < ffn; c += kThreads) {
-    const float in = load_float(row + c), d = load_float(dy + r * ffn + c);
-    const float within = gate_within<kind>(in, clamp), s = activation_factor<kind, T>(within);
-    if constexpr (gated) {
-      const float up = load_float(row + ffn + c);
-      along += d * activation_value<kind>(within, up_within<kind>(up, clamp), s);
-      const GatedGradient grad = gated_gradient<kind>(in, up, s, d * prob, clamp);
-      store_float(out + c, grad.gate);
-      store_float(out + ffn + c, grad.up);
-    } else {
-      along += d * activation_value<kind>(within, 0.0f, s);
-      store_float(out + c, plain_gradient<kind>(in, s, d * prob));
-    }
-  }
-  along = block_sum(along, shared);
-  if (threadIdx.x == 0) d_probs[from] = along;
-}
-
 /// Calls fn(T*) with a null pointer of the device type.
 template <class Fn>
 void visit_rows(DType dtype, Fn&& fn) {
@@ -252,30 +199,6 @@ void expert_gate_backward(const Context& context, const ExpertGateBackward& a) {
     gate_backward_kernel<<<static_cast<unsigned>(a.dy.rows()), kThreads, 0, cuda_stream(context)>>>(
         a.addend.as<T>(), a.gate.as<float>(), a.dy.as<T>(), a.d_addend.as<T>(), a.d_gate.as<float>(),
         a.dy.cols());
-  });
-  TE_CUDA_CHECK_LAUNCH();
-}
-
-void expert_activation(const Context& context, const ExpertActivation& a) {
-  visit_rows(a.x.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    visit_activation(a.kind, [&]<ActivationKind kind>() {
-      activation_kernel<kind, T><<<static_cast<unsigned>(a.x.rows()), kThreads, 0, cuda_stream(context)>>>(
-          a.x.as<T>(), a.source.as<int32_t>(), a.probs.as<float>(), a.y.as<T>(), a.y.cols(), a.clamp);
-    });
-  });
-  TE_CUDA_CHECK_LAUNCH();
-}
-
-void expert_activation_backward(const Context& context, const ExpertActivationBackward& a) {
-  visit_rows(a.x.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    visit_activation(a.kind, [&]<ActivationKind kind>() {
-      activation_backward_kernel<kind, T>
-          <<<static_cast<unsigned>(a.x.rows()), kThreads, 0, cuda_stream(context)>>>(
-              a.x.as<T>(), a.source.as<int32_t>(), a.probs.as<float>(), a.dy.as<T>(), a.dx.as<T>(),
-              a.d_probs.as<float>(), a.dy.cols(), a.clamp);
-    });
   });
   TE_CUDA_CHECK_LAUNCH();
 }

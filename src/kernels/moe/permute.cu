@@ -35,24 +35,70 @@ __device__ int2 prefix_sum(int x, int* shared) {
   return {before + inclusive - x, total};
 }
 
+/// The part of the selections that a warp of a block reads, 128 at a time.
+struct WarpPart {
+  int64_t begin, end;
+  explicit __device__ WarpPart(int64_t selections) {
+    constexpr int64_t kStep = 4 * kWarpSize, kAll = kOrderThreads / kWarpSize * kStep;
+    const int64_t each = (selections + kAll - 1) / kAll * kStep;
+    begin = min(threadIdx.x / kWarpSize * each, selections);
+    end = min(begin + each, selections);
+  }
+};
+
+/// Calls fn(i, own), own with a bit for each of the selections i to i + 3 that is of `expert`; i is that of the lane.
+template <class Fn>
+__device__ __forceinline__ void for_selections(const int32_t* experts, const WarpPart& part, int32_t expert,
+                                               Fn&& fn) {
+  for (int64_t step = part.begin; step < part.end; step += 4 * kWarpSize) {
+    const int64_t i = step + threadIdx.x % kWarpSize * 4;
+    int4 four = make_int4(-1, -1, -1, -1);
+    if (i + 4 <= part.end) {
+      four = *reinterpret_cast<const int4*>(experts + i);
+    } else {
+      if (i < part.end) four.x = experts[i];
+      if (i + 1 < part.end) four.y = experts[i + 1];
+      if (i + 2 < part.end) four.z = experts[i + 2];
+    }
+    fn(i, (four.x == expert ? 1u : 0u) | (four.y == expert ? 2u : 0u) | (four.z == expert ? 4u : 0u) |
+              (four.w == expert ? 8u : 0u));
+  }
+}
+
+/// Selections of the block's expert in the parts of the warps before this one, and in all.
+__device__ int2 count_before(const int32_t* experts, const WarpPart& part, int* shared) {
+  int count = 0;
+  for_selections(experts, part, static_cast<int32_t>(blockIdx.x),
+                 [&](int64_t, unsigned own) { count += __popc(own); });
+  const int warp = threadIdx.x / kWarpSize;
+  count = __reduce_add_sync(0xffffffffu, count);
+  if (threadIdx.x % kWarpSize == 0) shared[warp] = count;
+  __syncthreads();
+  int2 counts{0, 0};
+  for (int w = 0; w < kOrderThreads / kWarpSize; ++w) {
+    if (w < warp) counts.x += shared[w];
+    counts.y += shared[w];
+  }
+  return counts;
+}
+
 __global__ void __launch_bounds__(kOrderThreads)
     count_kernel(const int32_t* experts, int64_t selections, int32_t* counts) {
-  __shared__ int shared[32];
-  int count = 0;
-  for (int64_t i = threadIdx.x; i < selections; i += kOrderThreads)
-    count += experts[i] == static_cast<int32_t>(blockIdx.x) ? 1 : 0;
-  const int total = prefix_sum(count, shared).y;
-  if (threadIdx.x == 0) counts[blockIdx.x] = total;
+  __shared__ int shared[kOrderThreads / kWarpSize];
+  const int count = count_before(experts, WarpPart(selections), shared).y;
+  if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
 /// Replaces counts in offsets[1 ...] by the ends of the padded ranges.
-__global__ void offsets_kernel(int32_t* offsets, int64_t experts, int32_t alignment) {
-  int32_t end = 0;
-  offsets[0] = 0;
-  for (int64_t e = 1; e <= experts; ++e) {
-    end += (offsets[e] + alignment - 1) / alignment * alignment;
-    offsets[e] = end;
-  }
+__global__ void __launch_bounds__(kOrderThreads)
+    offsets_kernel(int32_t* offsets, int64_t experts, int32_t alignment) {
+  static_assert(kMaxExperts <= kOrderThreads);
+  __shared__ int shared[kOrderThreads / kWarpSize];
+  const int e = static_cast<int>(threadIdx.x);
+  const int rows = e < experts ? (offsets[e + 1] + alignment - 1) / alignment * alignment : 0;
+  const int before = prefix_sum(rows, shared).x;
+  if (e < experts) offsets[e + 1] = before + rows;
+  if (e == 0) offsets[0] = 0;
 }
 
 __global__ void fill_source_kernel(int32_t* source, int64_t rows) {
@@ -64,18 +110,27 @@ __global__ void fill_source_kernel(int32_t* source, int64_t rows) {
 __global__ void __launch_bounds__(kOrderThreads)
     place_kernel(const int32_t* experts, int64_t selections, const int32_t* offsets, int32_t* row_of,
                  int32_t* source) {
-  __shared__ int shared[32];
-  int next = offsets[blockIdx.x];
-  for (int64_t first = 0; first < selections; first += kOrderThreads) {
-    const int64_t i = first + threadIdx.x;
-    const bool own = i < selections && experts[i] == static_cast<int32_t>(blockIdx.x);
-    const int2 place = prefix_sum(own ? 1 : 0, shared);
-    if (own) {
-      row_of[i] = next + place.x;
-      source[next + place.x] = static_cast<int32_t>(i);
+  __shared__ int shared[kOrderThreads / kWarpSize];
+  const WarpPart part(selections);
+  int next = offsets[blockIdx.x] + count_before(experts, part, shared).x;
+  const int lane = threadIdx.x % kWarpSize;
+  for_selections(experts, part, static_cast<int32_t>(blockIdx.x), [&](int64_t i, unsigned own) {
+    if (!__any_sync(0xffffffffu, own != 0)) return;
+    int inclusive = __popc(own);
+#pragma unroll
+    for (int offset = 1; offset < kWarpSize; offset *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+      if (lane >= offset) inclusive += other;
     }
-    next += place.y;
-  }
+    int row = next + inclusive - __popc(own);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if ((own >> j & 1u) == 0) continue;
+      row_of[i + j] = row;
+      source[row++] = static_cast<int32_t>(i + j);
+    }
+    next += __shfl_sync(0xffffffffu, inclusive, kWarpSize - 1);
+  });
 }
 
 template <class T, bool kAligned>
@@ -151,12 +206,14 @@ bool has_vectors(std::initializer_list<Tensor> tensors, int64_t cols) {
 
 void expert_rows(const Context& context, const ExpertRows& a) {
   const int64_t experts = a.offsets.numel() - 1, rows = a.source.numel();
+  TE_CHECK(is_aligned(a.experts.data, 16), "expert_rows: experts must be aligned to 16 bytes");
   const auto* selected = a.experts.as<int32_t>();
   auto* const offsets = a.offsets.as<int32_t>();
   const auto blocks = static_cast<unsigned>(experts);
   count_kernel<<<blocks, kOrderThreads, 0, cuda_stream(context)>>>(selected, a.experts.numel(), offsets + 1);
   TE_CUDA_CHECK_LAUNCH();
-  offsets_kernel<<<1, 1, 0, cuda_stream(context)>>>(offsets, experts, static_cast<int32_t>(a.alignment));
+  offsets_kernel<<<1, kOrderThreads, 0, cuda_stream(context)>>>(offsets, experts,
+                                                                static_cast<int32_t>(a.alignment));
   TE_CUDA_CHECK_LAUNCH();
   fill_source_kernel<<<ceil_div(rows, kThreads), kThreads, 0, cuda_stream(context)>>>(a.source.as<int32_t>(),
                                                                                       rows);

@@ -20,7 +20,7 @@ namespace te::kernels {
 int64_t max_expert_rows(int64_t tokens, int64_t topk, int64_t experts, int64_t alignment);
 
 struct ExpertRows {
-  Tensor experts;  ///< i32 [T, topk], different experts per token
+  Tensor experts;  ///< i32 [T, topk], different experts per token; on a GPU aligned to 16 bytes
   int64_t alignment = 1;
   Tensor offsets;  ///< out i32 [E + 1]: first row of each expert, and the end
   Tensor row_of;   ///< out i32 [T, topk]: row of each selection

@@ -108,6 +108,15 @@ __device__ __forceinline__ void tma_load_multicast(uint16_t ranks, void* to, con
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(ranks)
       : "memory");
 }
+/// The same for a four-dimensional tensor.
+__device__ __forceinline__ void tma_load_multicast(uint16_t ranks, void* to, const CUtensorMap* map,
+                                                   uint64_t* barrier, int x, int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "h"(ranks)
+      : "memory");
+}
 /// Loads a multiple of 16 bytes; both addresses must be aligned to 16 bytes.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   asm volatile(

@@ -36,36 +36,41 @@ inline CUtensorMapDataType element_type(DType dtype) {
   return CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }
 
-/// A tensor of three dimensions, the innermost first: sizes, element strides (of the outer two, multiples of 16 bytes),
-/// and box sizes. The innermost box dimension has 128, 64 or 32 bytes and uses the swizzle of the same size.
+/// A tensor's dimensions, the innermost first: sizes, element strides (of the outer ones, multiples of 16 bytes), and
+/// box sizes. The innermost box dimension has 128, 64 or 32 bytes and uses the swizzle of the same size.
+template <size_t kRank = 3>
 struct BoxesOf {
-  std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
+  std::array<int64_t, kRank> dims, strides /* [0] is 1 */, box;
 };
 
-inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes, DType dtype = DType::bf16) {
+template <size_t kRank>
+CUtensorMap tensor_map(const void* data, const BoxesOf<kRank>& boxes, DType dtype = DType::bf16) {
   const auto size = static_cast<int64_t>(dtype_size(dtype));
   const int64_t row_bytes = boxes.box[0] * size;
   TE_CHECK(row_bytes == 128 || row_bytes == 64 || row_bytes == 32,
            "tensor_map: rows of a box must have 128, 64 or 32 bytes, not {} columns of {}", boxes.box[0],
            dtype_name(dtype));
   CUtensorMap map;
-  std::array<cuuint64_t, 3> dims{}, bytes{};
-  std::array<cuuint32_t, 3> box{};
-  for (size_t i = 0; i < 3; ++i) {
+  std::array<cuuint64_t, kRank> dims{}, bytes{};
+  std::array<cuuint32_t, kRank> box{}, steps{};
+  for (size_t i = 0; i < kRank; ++i) {
     dims[i] = static_cast<cuuint64_t>(boxes.dims[i]);
     bytes[i] = static_cast<cuuint64_t>(boxes.strides[i] * size);
     box[i] = static_cast<cuuint32_t>(boxes.box[i]);
+    steps[i] = 1;
   }
-  constexpr std::array<cuuint32_t, 3> kSteps{1, 1, 1};
   const CUresult status =
-      encode_function()(&map, element_type(dtype), 3, const_cast<void*>(data), dims.data(), bytes.data() + 1,
-                        box.data(), kSteps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode_function()(&map, element_type(dtype), kRank, const_cast<void*>(data), dims.data(),
+                        bytes.data() + 1, box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
                         row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                         : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                           : CU_TENSOR_MAP_SWIZZLE_32B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TE_CHECK(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error {}", static_cast<int>(status));
   return map;
+}
+inline CUtensorMap tensor_map(const void* data, const BoxesOf<3>& boxes, DType dtype = DType::bf16) {
+  return tensor_map<3>(data, boxes, dtype);
 }
 
 /// Tensor map for rows [first, first + count) of each block of [blocks * rows, columns], in boxes of `box_rows` x 128

@@ -25,8 +25,13 @@ constexpr int kStepDepth = 16;               ///< summed values per instruction
 constexpr int kSteps = kDepth / kStepDepth;  ///< per stage
 constexpr int kStages = 5;
 constexpr int kOrderBarrier = 1;  ///< the first of two named barriers
-constexpr uint32_t kColumnTileBytes =
-    kDepth * kTileRowBytes;  ///< 64 columns of an operand that is summed over rows
+constexpr int kColumnTiles = kColumns / 64;
+
+// An operand b that is summed over its rows is stored as the shares of the two blocks, each with its rows of all
+// column tiles, so that one copy loads a share.
+constexpr int kShareRows = kDepth / kCluster;
+constexpr uint32_t kColumnTileBytes = kShareRows * kTileRowBytes,
+                   kShareBytes = kColumnTiles * kColumnTileBytes;
 
 struct GroupedShared {
   uint8_t a[kStages][kRows * kTileRowBytes];
@@ -37,19 +42,25 @@ struct GroupedShared {
 
 struct GroupedMaps {
   CUtensorMap a;  ///< rows: [rows, k] in boxes of kRows x kDepth; wgrad: [rows, m] in boxes of kDepth x 64
-  /// Boxes of a block's share. rows: [E, n, k] in boxes of kColumns / 2 x kDepth (trans_b), or [E, k, n] in boxes of
-  /// kDepth / 2 x 64; wgrad: [rows, n] in boxes of kDepth / 2 x 64.
+  /// Boxes of a block's share. rows: [E, n, k] in boxes of kColumns / 2 x kDepth (trans_b), or [E, k, n]; wgrad:
+  /// [1, rows, n]. The latter two as [E, n / 64, k, 64] in boxes of kColumnTiles x kShareRows x 64, or of kShareRows x
+  /// 64 if n is no multiple of 64.
   CUtensorMap b;
+  bool whole_shares;
 };
 
-/// Loads this block's half of the rows of b that is summed over its rows, for both blocks: 64 columns at a time.
-__device__ __forceinline__ void load_rows_of_b(const CUtensorMap* map, uint8_t* to, uint64_t* full,
-                                               int column, int row, int z) {
-  constexpr int kShare = kDepth / kCluster;
-  const int own = static_cast<int>(cluster_rank()) * kShare;
-  for (int c = 0; c < kColumns / 64; ++c)
-    tma_load_multicast(kAllBlocks, to + c * kColumnTileBytes + own * kTileRowBytes, map, full,
-                       column + c * 64, row + own, z);
+/// Loads this block's share of b, which is summed over its rows, for both blocks.
+__device__ __forceinline__ void load_rows_of_b(const GroupedMaps& maps, uint8_t* to, uint64_t* full,
+                                               int column, int row, int expert) {
+  const int rank = static_cast<int>(cluster_rank());
+  to += rank * kShareBytes;
+  row += rank * kShareRows;
+  if (maps.whole_shares) {
+    tma_load_multicast(kAllBlocks, to, &maps.b, full, 0, row, column / 64, expert);
+    return;
+  }
+  for (int c = 0; c < kColumnTiles; ++c)
+    tma_load_multicast(kAllBlocks, to + c * kColumnTileBytes, &maps.b, full, column + c * 64, row, expert);
 }
 
 /// Tiles of the rows of all experts. kMajor: of b.
@@ -61,14 +72,14 @@ struct RowTiles : RowOrder<kColumns> {
                                 int depth) {
     tma_load(to, map, full, depth, tile.row, 0);
   }
-  static __device__ void load_b(const CUtensorMap* map, uint8_t* to, uint64_t* full, const GroupedTile& tile,
+  static __device__ void load_b(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
     if constexpr (kB == Major::k) {
       const int own = static_cast<int>(cluster_rank()) * (kColumns / kCluster);
-      tma_load_multicast(kAllBlocks, to + own * kTileRowBytes, map, full, depth, tile.column + own,
+      tma_load_multicast(kAllBlocks, to + own * kTileRowBytes, &maps.b, full, depth, tile.column + own,
                          tile.expert);
     } else {
-      load_rows_of_b(map, to, full, tile.column, depth, tile.expert);
+      load_rows_of_b(maps, to, full, tile.column, depth, tile.expert);
     }
   }
 };
@@ -82,9 +93,9 @@ struct WgradTiles : WgradOrder<kColumns> {
     for (int h = 0; h < kHalves; ++h)
       tma_load(to + h * kWarpgroupTileBytes, map, full, tile.row + h * 64, tile.first_depth + depth, 0);
   }
-  static __device__ void load_b(const CUtensorMap* map, uint8_t* to, uint64_t* full, const GroupedTile& tile,
+  static __device__ void load_b(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
-    load_rows_of_b(map, to, full, tile.column, tile.first_depth + depth, 0);
+    load_rows_of_b(maps, to, full, tile.column, tile.first_depth + depth, 0);
   }
 };
 
@@ -100,7 +111,7 @@ __device__ void load_tiles(GroupedShared& s, const GroupedParams& p, const Group
       uint64_t* const full = s.operands.full(slot);
       s.operands.commit(slot, sizeof(s.a[0]) + sizeof(s.b[0]));
       Tiles::load_a(&maps.a, s.a[slot.stage()], full, tile, k * kDepth);
-      Tiles::load_b(&maps.b, s.b[slot.stage()], full, tile, k * kDepth);
+      Tiles::load_b(maps, s.b[slot.stage()], full, tile, k * kDepth);
     }
   }
 }
@@ -110,11 +121,14 @@ template <class Tiles>
 __device__ __forceinline__ void multiply_step(Accumulators<kColumns>& sums, uint64_t a, uint64_t b,
                                               int step) {
   constexpr uint32_t kNextA = Tiles::kA == Major::k ? 32 : kStepDepth * kTileRowBytes;
-  constexpr uint32_t kNextB = Tiles::kB == Major::k ? 32 : kStepDepth * kTileRowBytes;
+  constexpr int kShareSteps = kShareRows / kStepDepth;
+  const uint32_t b_at = Tiles::kB == Major::k ? step * 32
+                                              : step / kShareSteps * kShareBytes +
+                                                    step % kShareSteps * kStepDepth * kTileRowBytes;
 #pragma unroll
   for (int h = 0; h < kHalves; ++h)
     wgmma<kColumns, Tiles::kA, Tiles::kB>(sums[h], advance(a, h * kWarpgroupTileBytes + step * kNextA),
-                                          advance(b, step * kNextB), true);
+                                          advance(b, b_at), true);
 }
 
 /// GEMM of a tile. Lets the other warpgroup continue as soon as all instructions have been issued.
@@ -249,20 +263,30 @@ void launch(const Context& context, int64_t most, const GroupedMaps& maps, const
                                                                                      params);
 }
 
+/// Sets the boxes of b [experts * rows, n], which is summed over its rows.
+void set_shares(GroupedMaps& maps, const Tensor& b, int64_t experts) {
+  const int64_t rows = b.rows() / experts, n = b.cols();
+  maps.whole_shares = n % 64 == 0;
+  maps.b = maps.whole_shares ? tensor_map(b.data, BoxesOf<4>{.dims = {64, rows, n / 64, experts},
+                                                             .strides = {1, n, 64, rows * n},
+                                                             .box = {64, kShareRows, kColumnTiles, 1}})
+                             : boxes_of(b, experts, kShareRows);
+}
+
 bool gemm_of_rows(const Context& context, const Tensor& a, const Tensor& b, bool trans_b,
                   const Ranges& ranges, const Tensor& out, bool accumulate) {
   if (!fits(a, b, ranges, out)) return false;
   const GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
   const int64_t most =
       (ceil_div(a.rows(), kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
-  const CUtensorMap a_map = boxes_of(a, 1, kRows);
-  if (trans_b)
-    launch<RowTiles<Major::k>>(context, most,
-                               {.a = a_map, .b = boxes_of(b, ranges.experts, kColumns / kCluster)}, params,
-                               out.dtype);
-  else
-    launch<RowTiles<Major::mn>>(
-        context, most, {.a = a_map, .b = boxes_of(b, ranges.experts, kDepth / kCluster)}, params, out.dtype);
+  GroupedMaps maps{.a = boxes_of(a, 1, kRows), .b = {}, .whole_shares = false};
+  if (trans_b) {
+    maps.b = boxes_of(b, ranges.experts, kColumns / kCluster);
+    launch<RowTiles<Major::k>>(context, most, maps, params, out.dtype);
+  } else {
+    set_shares(maps, b, ranges.experts);
+    launch<RowTiles<Major::mn>>(context, most, maps, params, out.dtype);
+  }
   return true;
 }
 
@@ -271,8 +295,9 @@ bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, con
   if (!fits(a, b, ranges, out)) return false;
   const int64_t m = a.cols(), n = b.cols();
   const int64_t most = ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
-  launch<WgradTiles>(context, most, {.a = boxes_of(a, 1, kDepth), .b = boxes_of(b, 1, kDepth / kCluster)},
-                     params_of(ranges, out, m, 0, accumulate), out.dtype);
+  GroupedMaps maps{.a = boxes_of(a, 1, kDepth), .b = {}, .whole_shares = false};
+  set_shares(maps, b, 1);
+  launch<WgradTiles>(context, most, maps, params_of(ranges, out, m, 0, accumulate), out.dtype);
   return true;
 }
 

@@ -41,12 +41,14 @@ struct GroupedShared {
 };
 
 struct GroupedMaps {
-  CUtensorMap a;  ///< rows: [rows, k] in boxes of kRows x kDepth; wgrad: [rows, m] in boxes of kDepth x 64
+  /// rows: [rows, k] in boxes of kRows x kDepth; wgrad: [rows, m] as [m / 64, rows, 64] in boxes of kHalves x kDepth x
+  /// 64, or of kDepth x 64 if m is no multiple of 64.
+  CUtensorMap a;
   /// Boxes of a block's share. rows: [E, n, k] in boxes of kColumns / 2 x kDepth (trans_b), or [E, k, n]; wgrad:
   /// [1, rows, n]. The latter two as [E, n / 64, k, 64] in boxes of kColumnTiles x kShareRows x 64, or of kShareRows x
   /// 64 if n is no multiple of 64.
   CUtensorMap b;
-  bool whole_shares;
+  bool whole_a, whole_shares;
 };
 
 /// Loads this block's share of b, which is summed over its rows, for both blocks.
@@ -68,9 +70,9 @@ template <Major kMajor>
 struct RowTiles : RowOrder<kColumns> {
   static constexpr Major kA = Major::k, kB = kMajor;
 
-  static __device__ void load_a(const CUtensorMap* map, uint8_t* to, uint64_t* full, const GroupedTile& tile,
+  static __device__ void load_a(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
-    tma_load(to, map, full, depth, tile.row, 0);
+    tma_load(to, &maps.a, full, depth, tile.row, 0);
   }
   static __device__ void load_b(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
@@ -88,10 +90,11 @@ struct RowTiles : RowOrder<kColumns> {
 struct WgradTiles : WgradOrder<kColumns> {
   static constexpr Major kA = Major::mn, kB = Major::mn;
 
-  static __device__ void load_a(const CUtensorMap* map, uint8_t* to, uint64_t* full, const GroupedTile& tile,
+  static __device__ void load_a(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
+    if (maps.whole_a) return tma_load(to, &maps.a, full, 0, tile.first_depth + depth, tile.row / 64);
     for (int h = 0; h < kHalves; ++h)
-      tma_load(to + h * kWarpgroupTileBytes, map, full, tile.row + h * 64, tile.first_depth + depth, 0);
+      tma_load(to + h * kWarpgroupTileBytes, &maps.a, full, tile.row + h * 64, tile.first_depth + depth, 0);
   }
   static __device__ void load_b(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
@@ -110,7 +113,7 @@ __device__ void load_tiles(GroupedShared& s, const GroupedParams& p, const Group
       const auto slot = s.operands.acquire(at);
       uint64_t* const full = s.operands.full(slot);
       s.operands.commit(slot, sizeof(s.a[0]) + sizeof(s.b[0]));
-      Tiles::load_a(&maps.a, s.a[slot.stage()], full, tile, k * kDepth);
+      Tiles::load_a(maps, s.a[slot.stage()], full, tile, k * kDepth);
       Tiles::load_b(maps, s.b[slot.stage()], full, tile, k * kDepth);
     }
   }
@@ -279,7 +282,7 @@ bool gemm_of_rows(const Context& context, const Tensor& a, const Tensor& b, bool
   const GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
   const int64_t most =
       (ceil_div(a.rows(), kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
-  GroupedMaps maps{.a = boxes_of(a, 1, kRows), .b = {}, .whole_shares = false};
+  GroupedMaps maps{.a = boxes_of(a, 1, kRows), .b = {}, .whole_a = false, .whole_shares = false};
   if (trans_b) {
     maps.b = boxes_of(b, ranges.experts, kColumns / kCluster);
     launch<RowTiles<Major::k>>(context, most, maps, params, out.dtype);
@@ -295,7 +298,12 @@ bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, con
   if (!fits(a, b, ranges, out)) return false;
   const int64_t m = a.cols(), n = b.cols();
   const int64_t most = ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
-  GroupedMaps maps{.a = boxes_of(a, 1, kDepth), .b = {}, .whole_shares = false};
+  GroupedMaps maps{.a = {}, .b = {}, .whole_a = m % 64 == 0, .whole_shares = false};
+  maps.a =
+      maps.whole_a
+          ? tensor_map(a.data,
+                       {.dims = {64, a.rows(), m / 64}, .strides = {1, m, 64}, .box = {64, kDepth, kHalves}})
+          : boxes_of(a, 1, kDepth);
   set_shares(maps, b, 1);
   launch<WgradTiles>(context, most, maps, params_of(ranges, out, m, 0, accumulate), out.dtype);
   return true;

@@ -2,11 +2,12 @@
 # Tests te-train on another distribution as a new user would: installs a minimal system, clones the repository there,
 # and runs quickstart.sh and test.sh. Needs root, network and debootstrap. The GPU is not used.
 #
-#   scripts/test_distribution.sh [--compile] [--record] NAME
+#   scripts/test_distribution.sh [--compile | --sanitize] [--record] NAME
 #
-#   NAME       debian12, debian13, debian-testing, ubuntu22.04, ubuntu24.04 or ubuntu26.04
-#   --compile  only compile, without optimization, with that system's compiler and with warnings as errors
-#   --record   add the result to the table of docs/how-to/install.md
+#   NAME        debian12, debian13, debian-testing, ubuntu22.04, ubuntu24.04 or ubuntu26.04
+#   --compile   only compile, without optimization, with that system's compiler and with warnings as errors
+#   --sanitize  only the CPU tests with that system's sanitizers (scripts/test.sh --sanitize), with warnings as errors
+#   --record    add the result to the table of docs/how-to/install.md
 #
 # The HEAD commit of the checkout is tested. The system is installed in a temporary folder (TMPDIR; 8 GB) and removed.
 set -euo pipefail
@@ -53,6 +54,17 @@ compile() {
   quickstart="not run" tests="not run; compiles without warnings"
 }
 
+# sanitize: runs the CPU tests with sanitizers, and stores that in main's variables.
+sanitize() {
+  quietly "installing dependencies" in_clone scripts/install_deps.sh
+  say "  $(versions)"
+  in_clone 'TE_WERROR=ON scripts/test.sh --sanitize --no-deps' | tee "$TE_LOGS/test_$name.log" || status=1
+  quickstart="not run" tests="$(failed_tests), with sanitizers"
+}
+
+# failed_tests: prints ctest's summary, as "0 of 2000 failed".
+failed_tests() { sed -nE 's/.* ([0-9]+) tests failed out of ([0-9]+).*/\1 of \2 failed/p' "$TE_LOGS/test_$name.log"; }
+
 # commands: runs quickstart.sh and test.sh, and stores results and times in main's variables.
 commands() {
   local start=$EPOCHSECONDS
@@ -60,8 +72,7 @@ commands() {
   quickstart="passed in $(seconds_since "$start") s"
   start=$EPOCHSECONDS
   in_clone scripts/test.sh | tee "$TE_LOGS/test_$name.log" || status=1
-  tests="$(sed -nE 's/.* ([0-9]+) tests failed out of ([0-9]+).*/\1 of \2 failed/p' "$TE_LOGS/test_$name.log")"
-  tests="${tests/#0 of /0 of } in $(seconds_since "$start") s"
+  tests="$(failed_tests) in $(seconds_since "$start") s"
 }
 
 main() {
@@ -69,6 +80,7 @@ main() {
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --compile) form=compile ;;
+      --sanitize) form=sanitize ;;
       --record) recorded=1 ;;
       -h | --help) usage && exit 0 ;;
       -*) die "unknown option $1; see --help" ;;

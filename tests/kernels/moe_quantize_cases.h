@@ -116,7 +116,8 @@ inline void fill_expert_rows(const testing::TestTensor& x, const std::vector<int
 /// The result of quantizing the rows of permute() in three steps of different magnitudes, from x with `source` or from
 /// its copy.
 inline std::vector<ExpertResult> quantize_permuted(const Context& context, const MoeCase& c, int64_t cols,
-                                                   DType dtype, ExpertScaling scaling, bool from_source) {
+                                                   DType dtype, ExpertScaling scaling, bool from_source,
+                                                   bool counted) {
   const MoeOrder order(context, c);
   ExpertStorage storage(context, DType::e4m3, order.rows(), cols, c.experts);
   std::vector<ExpertResult> results;
@@ -127,6 +128,7 @@ inline std::vector<ExpertResult> quantize_permuted(const Context& context, const
     QuantizeExperts args{
         .x = rows, .offsets = order.offsets, .experts = c.experts, .out = storage.output(scaling)};
     if (from_source) args.x = x, args.source = order.source, args.topk = c.topk;
+    if (!counted) args.out.counters = nullptr;
     quantize_experts(context, args);
     results.push_back(storage.read());
   }

@@ -31,8 +31,8 @@ std::vector<MoeCase> aligned_cases(int64_t alignment) {
 TEST(MoeQuantize, SourceGivesTheRowsOfPermute) {
   for (const MoeCase& c : kMoeCases)
     for (const ExpertScaling scaling : kExpertScalings)
-      EXPECT_EQ(quantize_permuted(host(), c, 40, DType::bf16, scaling, true),
-                quantize_permuted(host(), c, 40, DType::bf16, scaling, false))
+      EXPECT_EQ(quantize_permuted(host(), c, 40, DType::bf16, scaling, true, true),
+                quantize_permuted(host(), c, 40, DType::bf16, scaling, false, true))
           << c.tokens << " " << c.experts;
 }
 

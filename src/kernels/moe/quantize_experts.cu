@@ -1,7 +1,16 @@
-// Quantization of experts' operands on the GPU, in three launches: the amax of each expert, its scale, and the data in
-// tiles of 128 x 64 values, which may have rows of several experts. Amaxes are maxima and counters integers, so the
-// order of the atomics does not matter. The launches do not overlap, so unlike quantize.cu they use one amax and one
-// predicted scale of each state, not two that alternate, and may be captured in a CUDA graph.
+// Quantization of experts' operands on the GPU in tiles of 128 x 64 values, which may have rows of several experts. The
+// results are those of two launches per tensor (fp8_output.h):
+//
+//   1. find each expert's amax and, if there is a scale (of a history or predicted), quantize with it
+//   2. compute each expert's scale; one thread each
+//   3. quantize the rows of the experts whose scale is another one
+//
+// With counters, 1 does not quantize. Amaxes are maxima and counters integers, so the order of the atomics does not
+// matter. The launches do not overlap, so unlike quantize.cu they use one amax of each state and may be captured in a
+// CUDA graph; the second predicted scale holds that of step 1.
+#include <algorithm>
+#include <limits>
+
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/vec8.cuh"
 #include "kernels/moe/moe_cuda.h"
@@ -16,6 +25,7 @@ constexpr int kBlockRows = kThreads / kWarpSize * kWarpRows;
 constexpr int kTileRows = 128, kTileCols = 64;
 constexpr int kRowThreads = kTileCols / 8;           ///< of a tile's row
 constexpr int kRowsAtOnce = kThreads / kRowThreads;  ///< of a tile
+constexpr int kBlocksPerSm = 4;                      ///< of step 3, which usually has nothing to do
 constexpr int kPitch = kTileRows + 4;                ///< of a transposed tile: spreads columns over the banks
 
 struct RowsOfExperts {
@@ -63,6 +73,12 @@ int64_t rows_of(const QuantizeExperts& a) {
   return a.source ? a.source.numel() : a.x.rows();
 }
 
+/// The plain read avoids most atomics.
+__device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {
+  auto* const to = reinterpret_cast<uint32_t*>(amax);
+  if (bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
+}
+
 /// A warp processes some rows. `stride`: elements between the amaxes of experts.
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
@@ -73,8 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   int expert = -1;
   const auto flush = [&] {
     const uint32_t bits = __reduce_max_sync(0xffffffffu, Vec8<T>::amax_bits(largest));
-    auto* const to = reinterpret_cast<uint32_t*>(amax + expert * stride);
-    if (lane == 0 && bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
+    if (lane == 0) update_amax(bits, amax + expert * stride);
     largest = 0;
   };
   for (int64_t r = first; r < min(first + kWarpRows, rows); ++r) {
@@ -120,6 +135,7 @@ __global__ void scales_kernel(ExpertScales a, int experts) {
     s.used_scale = at(a.used_scale);
     s.counters = a.counters != nullptr ? a.counters + e : nullptr;
     const float amax = s.state->amax[0], first = s.scale != nullptr ? *s.scale : 0.0f;
+    if (predicted != nullptr) predicted[1] = first;
     finalize_state(s, amax, first, second_scale(s, amax, first));
     scale = s.state->scale;
     if (a.amax != nullptr && abs_bits(amax) > __float_as_uint(a.amax[e])) a.amax[e] = amax;
@@ -127,15 +143,26 @@ __global__ void scales_kernel(ExpertScales a, int experts) {
   if (a.scale_inv != nullptr) a.scale_inv[e] = 1.0f / scale;
 }
 
+/// An FP32 value per expert, `stride` elements apart; null: none.
+struct ExpertValues {
+  float* data = nullptr;
+  int64_t stride = 0;
+  __device__ float& operator[](int e) const { return data[e * stride]; }
+};
+
 struct CastOutput {
   uint8_t *rowwise, *columnwise;  ///< [rows, cols], [cols, rows]; null: not written
-  Fp8Counters* counters;          ///< null: none
+  ExpertValues scale;
+  ExpertValues done;      ///< experts with this scale are left out
+  ExpertValues amax;      ///< updated
+  Fp8Counters* counters;  ///< null: none
 };
 
 struct CastShared {
   uint8_t columns[kTileCols][kPitch];
-  int expert[kTileRows];  ///< -1: after the last expert
+  int expert[kTileRows];  ///< -1: not quantized
   unsigned saturated[kTileRows], flushed[kTileRows];
+  uint32_t amax[kTileRows];
 };
 
 template <DType type, class T>
@@ -181,17 +208,36 @@ __device__ __forceinline__ void count_row(CastShared& s, int row, const Vec8<T>&
   if (threadIdx.x % kRowThreads == 0) s.saturated[row] = own.saturated, s.flushed[row] = own.flushed;
 }
 
-/// The first row of each expert in the tile adds the counts of the expert's rows.
-__device__ __forceinline__ void add_counts(const CastShared& s, Fp8Counters* counters, int64_t tile_cols) {
+/// Maximum of a row's magnitudes over the threads of the row.
+template <class T>
+__device__ __forceinline__ void find_row_amax(CastShared& s, int row, const Vec8<T>& x) {
+  uint32_t largest = 0;
+  x.update_amax(largest);
+  largest = Vec8<T>::amax_bits(largest);
+#pragma unroll
+  for (int offset = kRowThreads / 2; offset > 0; offset /= 2)
+    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+  if (threadIdx.x % kRowThreads == 0) s.amax[row] = largest;
+}
+
+/// The first row of each expert in the tile adds the counts and the amaxes of the expert's rows.
+__device__ __forceinline__ void add_rows(const CastShared& s, const CastOutput& out, int64_t tile_cols) {
   const int r = static_cast<int>(threadIdx.x);
   if (r >= kTileRows || s.expert[r] < 0 || (r > 0 && s.expert[r - 1] == s.expert[r])) return;
-  unsigned long long saturated = 0, flushed = 0, count = 0;
-  for (int row = r; row < kTileRows && s.expert[row] == s.expert[r]; ++row, ++count)
-    saturated += s.saturated[row], flushed += s.flushed[row];
-  Fp8Counters* const out = counters + s.expert[r];
-  if (saturated > 0) atomicAdd(&out->saturated, saturated);
-  if (flushed > 0) atomicAdd(&out->flushed, flushed);
-  atomicAdd(&out->total, count * static_cast<unsigned long long>(tile_cols));
+  const int e = s.expert[r];
+  int end = r;
+  while (end < kTileRows && s.expert[end] == e) ++end;
+  if (out.amax.data != nullptr) {
+    uint32_t largest = 0;
+    for (int row = r; row < end; ++row) largest = max(largest, s.amax[row]);
+    update_amax(largest, &out.amax[e]);
+  }
+  if (out.counters == nullptr) return;
+  unsigned long long saturated = 0, flushed = 0;
+  for (int row = r; row < end; ++row) saturated += s.saturated[row], flushed += s.flushed[row];
+  if (saturated > 0) atomicAdd(&out.counters[e].saturated, saturated);
+  if (flushed > 0) atomicAdd(&out.counters[e].flushed, flushed);
+  atomicAdd(&out.counters[e].total, static_cast<unsigned long long>(end - r) * tile_cols);
 }
 
 /// Writes the tile's columns, four rows at a time.
@@ -202,7 +248,7 @@ __device__ __forceinline__ void store_columns(const CastShared& s, uint8_t* colu
     const int column = at / (kTileRows / 4), r = at % (kTileRows / 4) * 4;
     if (col0 + column >= cols) break;
     uint8_t* const to = columnwise + (col0 + column) * rows + row0 + r;
-    if (kAligned && s.expert[r + 3] >= 0) {
+    if (kAligned && min(min(s.expert[r], s.expert[r + 1]), min(s.expert[r + 2], s.expert[r + 3])) >= 0) {
       *reinterpret_cast<uint32_t*>(to) = *reinterpret_cast<const uint32_t*>(&s.columns[column][r]);
       continue;
     }
@@ -211,25 +257,17 @@ __device__ __forceinline__ void store_columns(const CastShared& s, uint8_t* colu
   }
 }
 
-/// A block processes a tile, eight threads a row of it. `stride`: elements between the scales of experts. kAligned: of
-/// the rows of x and the outputs; rows of columnwise have a multiple of 4 bytes.
+/// Processes a tile, eight threads a row of it.
 template <class T, DType type, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    cast_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, const float* scale, int64_t stride,
-                CastOutput out) {
-  __shared__ CastShared s;
-  const int64_t across = (x.cols + kTileCols - 1) / kTileCols;
-  const int64_t row0 = blockIdx.x / across * kTileRows, col0 = blockIdx.x % across * kTileCols;
-  if (threadIdx.x < kTileRows)
-    s.expert[threadIdx.x] = row0 + threadIdx.x < rows ? of_experts.expert_of(row0 + threadIdx.x) : -1;
-  __syncthreads();
+__device__ __forceinline__ void cast_tile(CastShared& s, const InputRows<T>& x, int64_t rows, int64_t row0,
+                                          int64_t col0, const CastOutput& out) {
   const int column = static_cast<int>(threadIdx.x) % kRowThreads * 8;
   const int64_t valid = x.cols - col0 - column;
 #pragma unroll
   for (int i = 0; i < kTileRows / kRowsAtOnce; ++i) {
     const int r = i * kRowsAtOnce + static_cast<int>(threadIdx.x) / kRowThreads, e = s.expert[r];
     const T* const row = e < 0 ? nullptr : x.row(row0 + r);
-    const float factor = e < 0 ? 0.0f : scale[e * stride];
+    const float factor = e < 0 ? 0.0f : out.scale[e];
     const Vec8<T> values = row == nullptr ? zero_vec8<T>() : load_vec8<kAligned>(row + col0 + column, valid);
     const uint2 bytes = quantized<type>(values, factor);
     if (e >= 0 && out.rowwise != nullptr)
@@ -238,11 +276,38 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < 8; ++j) s.columns[column + j][r] = byte_of(bytes, j);
     }
+    if (out.amax.data != nullptr) find_row_amax(s, r, values);
     if (out.counters != nullptr) count_row<type>(s, r, values, bytes, factor, valid);
   }
   __syncthreads();
-  if (out.counters != nullptr) add_counts(s, out.counters, min(int64_t{kTileCols}, x.cols - col0));
+  add_rows(s, out, min(int64_t{kTileCols}, x.cols - col0));
   if (out.columnwise != nullptr) store_columns<kAligned>(s, out.columnwise, rows, row0, col0, x.cols);
+}
+
+/// kAligned: of the rows of x and the outputs; rows of columnwise have a multiple of 4 bytes.
+template <class T, DType type, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    cast_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, int64_t tiles, CastOutput out) {
+  __shared__ CastShared s;
+  if (out.done.data != nullptr) {
+    bool any = false;
+    for (int e = threadIdx.x; e < of_experts.experts; e += kThreads) any = any || out.done[e] != out.scale[e];
+    if (!__syncthreads_or(any)) return;
+  }
+  const int64_t across = (x.cols + kTileCols - 1) / kTileCols;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t row0 = tile / across * kTileRows, col0 = tile % across * kTileCols;
+    bool wanted = false;
+    if (threadIdx.x < kTileRows) {
+      const int64_t row = row0 + threadIdx.x;
+      int e = row < rows ? of_experts.expert_of(row) : -1;
+      if (e >= 0 && out.done.data != nullptr && out.done[e] == out.scale[e]) e = -1;
+      s.expert[threadIdx.x] = e;
+      wanted = e >= 0;
+    }
+    if (__syncthreads_or(wanted)) cast_tile<T, type, kAligned>(s, x, rows, row0, col0, out);
+    __syncthreads();
+  }
 }
 
 /// A block processes a row.
@@ -267,16 +332,30 @@ __global__ void __launch_bounds__(kThreads)
   if (amax != nullptr) block_update_amax(bits, amax + e, shared);
 }
 
+constexpr int64_t kStateStride = sizeof(Fp8CastState) / sizeof(float);
+static_assert(sizeof(Fp8CastState) % sizeof(float) == 0);
+
+/// Where the amaxes of the experts are collected.
+ExpertValues amax_of(const QuantizeExperts& a) {
+  if (a.out.requantize.state == nullptr) return {a.out.amax, 1};
+  return {a.out.requantize.state->amax, kStateStride};
+}
+
+/// The scales of step 1; none if it only finds the amax.
+ExpertValues first_scale_of(const QuantizeExperts& a) {
+  const Fp8Requantize& own = a.out.requantize;
+  if (own.current_scale == nullptr) return {const_cast<float*>(a.out.scale), 1};
+  return {own.predicted_scales, own.predicted_scales != nullptr ? 2 : 0};
+}
+
 template <class T>
 void launch_amax(const Context& context, const QuantizeExperts& a) {
-  Fp8CastState* const states = a.out.requantize.state;
-  float* const amax = states != nullptr ? states->amax : a.out.amax;
-  constexpr int64_t kStateStride = sizeof(Fp8CastState) / sizeof(float);
-  if (amax == nullptr) return;
+  const ExpertValues amax = amax_of(a);
+  if (amax.data == nullptr) return;
   const bool aligned = a.x.cols() % 8 == 0 && is_aligned(a.x.data, 16);
   auto* const kernel = aligned ? amax_kernel<T, true> : amax_kernel<T, false>;
   kernel<<<ceil_div(rows_of(a), kBlockRows), kThreads, 0, cuda_stream(context)>>>(
-      input_rows<T>(a), rows_of_experts(a), rows_of(a), amax, states != nullptr ? kStateStride : 1);
+      input_rows<T>(a), rows_of_experts(a), rows_of(a), amax.data, amax.stride);
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -291,30 +370,53 @@ void launch_scales(const Context& context, const QuantizeExperts& a, DType forma
   for (int64_t e = 0; own.num_casts != nullptr && e < a.experts; ++e) ++own.num_casts[e];
 }
 
+/// `most`: blocks.
 template <class T, DType type>
-void launch_cast(const Context& context, const QuantizeExperts& a) {
-  static_assert(sizeof(Fp8CastState) % sizeof(float) == 0);
-  const Fp8CastState* const states = a.out.requantize.state;
+void launch_cast(const Context& context, const QuantizeExperts& a, CastOutput out, int64_t most) {
   const int64_t rows = rows_of(a), cols = a.x.cols();
-  const auto bytes = [](const Tensor& tensor) { return tensor.as<uint8_t>(); };
+  out.rowwise = a.out.rowwise.as<uint8_t>(), out.columnwise = a.out.columnwise.as<uint8_t>();
   const bool aligned = cols % 8 == 0 && rows % 4 == 0 && is_aligned(a.x.data, 16) &&
-                       is_aligned(a.out.rowwise.data, 16) && is_aligned(a.out.columnwise.data, 16);
+                       is_aligned(out.rowwise, 16) && is_aligned(out.columnwise, 16);
   auto* const kernel = aligned ? cast_kernel<T, type, true> : cast_kernel<T, type, false>;
-  kernel<<<ceil_div(rows, kTileRows) * ceil_div(cols, kTileCols), kThreads, 0, cuda_stream(context)>>>(
-      input_rows<T>(a), rows_of_experts(a), rows, states != nullptr ? &states->scale : a.out.scale,
-      states != nullptr ? int64_t{sizeof(Fp8CastState) / sizeof(float)} : 1,
-      {bytes(a.out.rowwise), bytes(a.out.columnwise), a.out.counters});
+  const int64_t tiles = int64_t{ceil_div(rows, kTileRows)} * ceil_div(cols, kTileCols);
+  kernel<<<static_cast<unsigned>(std::min(tiles, most)), kThreads, 0, cuda_stream(context)>>>(
+      input_rows<T>(a), rows_of_experts(a), rows, tiles, out);
   TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class T, DType type>
+void quantize_to(const Context& context, const QuantizeExperts& a) {
+  Fp8CastState* const states = a.out.requantize.state;
+  const ExpertValues first = first_scale_of(a);
+  const bool at_once = first.data != nullptr && (states == nullptr || a.out.counters == nullptr);
+  constexpr int64_t kAll = std::numeric_limits<int32_t>::max();
+  if (at_once)
+    launch_cast<T, type>(context, a,
+                         {.scale = first,
+                          .done = {},
+                          .amax = amax_of(a),
+                          .counters = states == nullptr ? a.out.counters : nullptr},
+                         kAll);
+  else
+    launch_amax<T>(context, a);
+  launch_scales(context, a, type);
+  if (states == nullptr) return;
+  ExpertValues done;
+  if (at_once) done = first;
+  if (at_once && a.out.requantize.current_scale != nullptr)
+    ++done.data;  // scales_kernel() has replaced the first
+  launch_cast<T, type>(
+      context, a,
+      {.scale = {&states->scale, kStateStride}, .done = done, .amax = {}, .counters = a.out.counters},
+      at_once ? int64_t{kBlocksPerSm} * sm_count(context) : kAll);
 }
 
 template <class T>
 void quantize_of(const Context& context, const QuantizeExperts& a) {
-  launch_amax<T>(context, a);
-  if (!a.out.wants_data()) return;
+  if (!a.out.wants_data()) return launch_amax<T>(context, a);
   const DType format = a.out.rowwise ? a.out.rowwise.dtype : a.out.columnwise.dtype;
-  launch_scales(context, a, format);
-  if (format == DType::e4m3) return launch_cast<T, DType::e4m3>(context, a);
-  launch_cast<T, DType::e5m2>(context, a);
+  if (format == DType::e4m3) return quantize_to<T, DType::e4m3>(context, a);
+  quantize_to<T, DType::e5m2>(context, a);
 }
 
 template <class T>

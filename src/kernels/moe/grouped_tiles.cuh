@@ -116,7 +116,7 @@ struct WgradOrder {
 
 /// Reads the experts' ranges and counts their pairs of row tiles. Called by all threads; the block must synchronize
 /// afterwards.
-__device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
+inline __device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
   for (int e = threadIdx.x; e <= p.experts; e += blockDim.x)
     s.offsets[e] = p.offsets != nullptr ? p.offsets[e] : min(e * p.expert_rows, p.rows);
   __syncthreads();

@@ -2,9 +2,9 @@
 FROM nvidia/cuda:13.0.2-cudnn-devel-ubuntu24.04
 COPY . /src
 WORKDIR /src
-# No test and nothing tuned for the processor of the machine that builds the image.
+# For all GPUs. No test and nothing tuned for the processor of the machine that builds the image.
 RUN scripts/install_deps.sh \
-  && cmake --preset cuda -DTE_NATIVE=OFF -DTE_BUILD_TESTS=OFF \
+  && cmake --preset cuda -DTE_NATIVE=OFF -DTE_BUILD_TESTS=OFF "-DTE_CUDA_ARCHITECTURES=80;86;89;90a;100a;120a" \
   && cmake --build build/cuda --target executables \
   && cmake --install build/cuda --prefix /usr/local \
   && rm -rf build /var/lib/apt/lists/*

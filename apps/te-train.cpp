@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "config/presets.h"
 #include "config/provenance.h"
+#include "config/validate_device.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/terminal.h"
@@ -169,7 +170,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
     te::parallel::check(te::train::schedule_shape(config.training, config.parallel, grid));
   });
   te::Context context = open_device(config, world, false);
-  world.run_collectively([&] { te::config::validate_for_device(config, context.is_cuda()); });
+  world.run_collectively([&] { te::config::validate_for_device(config, te::device_caps(context)); });
   const te::parallel::Groups groups =
       te::parallel::Groups::connect(world, context, grid, te::train::connect_options(config));
   te::train::Trainer trainer(config, context, world, groups, start.overwrite);
@@ -331,7 +332,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   }
   if (show.dry_run) {
     const te::Context context = open_device(config, world, true);
-    te::config::validate_for_device(config, context.is_cuda());
+    te::config::validate_for_device(config, te::device_caps(context));
     for (const std::string& line : te::train::check_planned_data(config)) print_tables(line + "\n");
     show_layout(config, context, world, grid, show.verbose);
   }

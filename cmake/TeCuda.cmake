@@ -15,8 +15,57 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 
-# FP8 GEMMs and TMA need the architecture-specific Hopper target.
-set(CMAKE_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures")
+# te_gpu_architectures(VARIABLE): sets the list of architectures of this machine's GPUs, of compute capability 8.0 or
+# newer, as nvcc names them. From 9.0 on it is the one with all instructions of that GPU: 90a.
+function(te_gpu_architectures variable)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE answer ERROR_QUIET RESULT_VARIABLE failed)
+  set(found "")
+  if(NOT failed)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${answer}")
+    foreach(capability ${capabilities})
+      string(REPLACE "." "" architecture ${capability})
+      if(architecture GREATER_EQUAL 90)
+        string(APPEND architecture a)
+        list(APPEND found ${architecture})
+      elseif(architecture GREATER_EQUAL 80)
+        list(APPEND found ${architecture})
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES found)
+  endif()
+  set(${variable} "${found}" PARENT_SCOPE)
+endfunction()
+
+# All kernels are compiled for these architectures, except those with wgmma and TMA: only for 90a (te_library). The
+# driver compiles the PTX of the newest architecture without a suffix for GPUs that no other one fits. An architecture
+# with -virtual has only PTX.
+te_gpu_architectures(te_default_architectures)
+if(NOT te_default_architectures)
+  set(te_default_architectures 90a)
+endif()
+set(TE_CUDA_ARCHITECTURES "${te_default_architectures}" CACHE STRING
+  "Architectures of CUDA code: 80, 86, 89, 90a, 100a, 120a; default: those of this machine's GPUs, without any 90a")
+set(CMAKE_CUDA_ARCHITECTURES "")
+set(te_newest 0)
+foreach(architecture ${TE_CUDA_ARCHITECTURES})
+  if(architecture MATCHES "-")
+    list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture})
+  else()
+    list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
+    if(architecture MATCHES "^[0-9]+$" AND architecture GREATER te_newest)
+      set(te_newest ${architecture})
+    endif()
+  endif()
+endforeach()
+if(te_newest)
+  list(APPEND CMAKE_CUDA_ARCHITECTURES ${te_newest}-virtual)
+endif()
+set(TE_HAVE_SM90A OFF)
+if("90a" IN_LIST TE_CUDA_ARCHITECTURES)
+  set(TE_HAVE_SM90A ON)
+endif()
+message(STATUS "te-train: CUDA architectures ${TE_CUDA_ARCHITECTURES}")
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime per process: te_cuda links the shared one, too
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 20)
@@ -56,7 +105,7 @@ list(REMOVE_DUPLICATES CMAKE_BUILD_RPATH)
 list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../lib/te-train" ${CMAKE_BUILD_RPATH})
 
 add_library(te_cuda INTERFACE)
-target_compile_definitions(te_cuda INTERFACE TE_WITH_CUDA=1)
+target_compile_definitions(te_cuda INTERFACE TE_WITH_CUDA=1 $<$<BOOL:${TE_HAVE_SM90A}>:TE_WITH_SM90A=1>)
 target_include_directories(te_cuda SYSTEM INTERFACE
   ${TE_CUDNN_FRONTEND_INCLUDE} ${TE_CUDNN_INCLUDE} ${TE_NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(te_cuda INTERFACE CUDA::cudart CUDA::cublasLt ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY})

@@ -52,22 +52,33 @@ function(te_unity target batch)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TE_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
 endfunction()
 
-# te_library(NAME DEPENDS ...): creates the library of src/NAME.
+# te_library(NAME [SM90A sources] DEPENDS ...): creates the library of src/NAME. CUDA sources named after SM90A are
+# compiled only for that architecture, and left out of builds without it.
 #
 # Headers are included as "NAME/file.h". The include path of each library is a folder of symbolic links with only its
 # own headers. Headers of other libraries are visible only if DEPENDS names them, so that includes against the
 # architecture do not compile.
 function(te_library name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SM90A;DEPENDS" ${ARGN})
+  set(farm ${CMAKE_BINARY_DIR}/include/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
   if(TE_HAVE_CUDA)
     file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu *_cuda.cpp)
+    if(ARG_SM90A)
+      list(REMOVE_ITEM cuda_sources ${ARG_SM90A})
+    endif()
     set_source_files_properties(${cuda_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     list(APPEND sources ${cuda_sources})
+    if(ARG_SM90A AND TE_HAVE_SM90A)
+      add_library(te_${name}_sm90a OBJECT ${ARG_SM90A})
+      set_target_properties(te_${name}_sm90a PROPERTIES CUDA_ARCHITECTURES 90a-real)
+      target_include_directories(te_${name}_sm90a PRIVATE ${farm})
+      target_link_libraries(te_${name}_sm90a PRIVATE ${ARG_DEPENDS} te_cuda te_flags)
+      list(APPEND sources $<TARGET_OBJECTS:te_${name}_sm90a>)
+    endif()
   endif()
   add_library(te_${name} STATIC ${sources})
-  set(farm ${CMAKE_BINARY_DIR}/include/${name})
   file(MAKE_DIRECTORY ${farm})
   file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${farm}/${name} SYMBOLIC)
   target_include_directories(te_${name} PUBLIC ${farm})
@@ -121,15 +132,18 @@ function(te_completion name)
 endfunction()
 
 # te_tests(FOLDER [THREADS n] DEPENDS ...): adds tests/FOLDER/*_test.cpp on the CPU, and *_gpu_test.cpp and .cu (label
-# gpu) on a GPU. Files named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests. THREADS sets the number of
-# OpenMP threads of the CPU tests, independent of OMP_NUM_THREADS. Paths are compile definitions, so tests run from any
-# directory.
+# gpu; .cu and flash_* only for 90a) on a GPU. Files named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests.
+# THREADS sets the number of OpenMP threads of the CPU tests, independent of OMP_NUM_THREADS. Paths are compile
+# definitions, so tests run from any directory.
 function(te_tests folder)
   cmake_parse_arguments(ARG "" "THREADS" "DEPENDS" ${ARGN})
   file(GLOB cpu_sources CONFIGURE_DEPENDS *_test.cpp)
   list(FILTER cpu_sources EXCLUDE REGEX "_(gpu|mpi)_test\\.cpp$")
   file(GLOB gpu_sources CONFIGURE_DEPENDS *_gpu_test.cpp *_gpu_test.cu)
   list(FILTER gpu_sources EXCLUDE REGEX "_mpi_gpu_test\\.cpp$")
+  if(NOT TE_HAVE_SM90A)
+    list(FILTER gpu_sources EXCLUDE REGEX "\\.cu$|/flash_[a-z_]*\\.cpp$")
+  endif()
   if(cpu_sources)
     set(te_test_properties)
     if(ARG_THREADS)
@@ -140,6 +154,7 @@ function(te_tests folder)
   endif()
   if(gpu_sources AND TE_HAVE_CUDA)
     te_test_executable(test_${folder}_gpu "gpu" "${ARG_DEPENDS}" ${gpu_sources})
+    set_target_properties(test_${folder}_gpu PROPERTIES CUDA_ARCHITECTURES 90a-real)
   endif()
 endfunction()
 

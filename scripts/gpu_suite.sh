@@ -87,7 +87,7 @@ main() {
     shift
   done
   cd "$TE_ROOT"
-  has_hopper_gpu || die "no Hopper GPU found (nvidia-smi); these tests need one"
+  has_gpu 8.0 || die "no GPU of compute capability 8.0 or newer found (nvidia-smi); these tests need one"
   gpus="$(nvidia-smi -L | wc -l)"
   commit="${commit:-$(git rev-parse --short HEAD)}"
   driver="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)"

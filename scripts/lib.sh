@@ -78,10 +78,11 @@ has_driver() {
   { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep -q 'libcuda\.so\.1 '
 }
 
-# has_hopper_gpu: true if nvidia-smi lists a GPU of compute capability 9.0, for which the kernels are written.
-has_hopper_gpu() {
+# has_gpu CAPABILITY: true if nvidia-smi lists a GPU of at least this compute capability. te-train needs 8.0, FP8 8.9.
+has_gpu() {
   command -v nvidia-smi >/dev/null || return 1
-  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -q '^9\.0'
+  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+    awk -v least="$1" '$1 + 0 >= least + 0 { found = 1 } END { exit !found }'
 }
 
 # system_nvcc: prints the nvcc of an installed toolkit; fails if there is none, or with TE_FORCE_CUDA_WHEELS=1.

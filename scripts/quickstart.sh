@@ -67,15 +67,15 @@ tokenize() {
     --output $data_directory/train --valid-output $data_directory/valid --valid-fraction 0.05
 }
 
-# train NAME: trains one run in runs/quickstart/NAME.
+# train NAME [OPTION...]: trains one run in runs/quickstart/NAME.
 train() {
   rm -rf "${run_directory:?}/$1"
-  "$binaries/te-train" --config "configs/quickstart_$1.yaml" "${overrides[@]}" \
+  "$binaries/te-train" --config "configs/quickstart_$1.yaml" "${overrides[@]}" "${@:2}" \
     --set "logging.directory=$run_directory/$1" || die "training $1 failed; see the lines above"
 }
 
 main() {
-  local text="" preset=cpu python overrides=() started=$EPOCHSECONDS binaries
+  local text="" preset=cpu python overrides=() fp8_overrides=() started=$EPOCHSECONDS binaries
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --text) text="$(realpath -e "${2:?--text needs a path}")" && shift ;;
@@ -91,7 +91,13 @@ main() {
   stage "installing dependencies"
   scripts/install_deps.sh
   python="$(python_with numpy matplotlib)" || die "no python3 with numpy and matplotlib after installing them"
-  if [[ "${TE_NO_CUDA:-0}" != 1 ]] && has_hopper_gpu && can_build_cuda; then preset=cuda; fi
+  if [[ "${TE_NO_CUDA:-0}" != 1 ]] && has_gpu 8.0 && can_build_cuda; then
+    preset=cuda
+    if ! has_gpu 8.9; then
+      say "this GPU has no FP8: the FP8 run emulates it (precision.fp8_recipe: mxfp8)"
+      fp8_overrides+=(--set precision.fp8_recipe=mxfp8)
+    fi
+  fi
   binaries="$TE_ROOT/build/$preset/apps"
 
   stage "building te-train (preset $preset)"
@@ -109,7 +115,7 @@ main() {
   stage "training in BF16"
   train bf16
   stage "training in FP8"
-  train fp8
+  train fp8 "${fp8_overrides[@]}"
 
   stage "comparing the two runs"
   "$python" scripts/compare_loss.py $run_directory/bf16 $run_directory/fp8 --labels BF16 FP8 \

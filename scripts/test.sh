@@ -5,7 +5,7 @@
 #
 #   --preset    build preset (default: cuda if a CUDA compiler and its libraries are found, else cpu)
 #   --sanitize  use the preset asan: CPU tests with AddressSanitizer and UndefinedBehaviorSanitizer, without the slowest
-#   --label     run only tests with this label: cpu, gpu, train (default: all; GPU tests are skipped without a Hopper GPU)
+#   --label     run only tests with this label: cpu, gpu, train (default: all; GPU tests are skipped without a GPU)
 #   --filter    run only tests whose name matches
 #   --no-deps   do not check for missing dependencies
 set -euo pipefail
@@ -28,7 +28,7 @@ summarize() {
 leave_out_gpu_tests() {
   local count
   count="$(ctest --preset "$preset" -N -L '^gpu$' </dev/null | sed -n 's/^Total Tests: //p')"
-  if [[ "${count:-0}" -gt 0 ]]; then say "$count tests skipped, which need a Hopper GPU"; fi
+  if [[ "${count:-0}" -gt 0 ]]; then say "$count tests skipped, which need a GPU"; fi
   arguments+=(-LE '^gpu$')
 }
 
@@ -94,7 +94,7 @@ main() {
   # Several tests run concurrently with one thread each, because their models are too small for several threads. Tests
   # of kernels, which also test threading, set their own number, and CPU references of GPU tests are larger. OpenBLAS is
   # only called from OpenMP threads.
-  if has_hopper_gpu; then
+  if has_gpu 8.0; then
     threads=2
   elif [[ ${#arguments[@]} -eq 0 ]]; then
     if [[ "$preset" == asan ]]; then leave_out_slow_tests; else leave_out_gpu_tests; fi

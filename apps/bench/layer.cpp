@@ -11,6 +11,7 @@
 #include "bench/profile.h"
 #include "bench/session.h"
 #include "common/text.h"
+#include "config/validate_device.h"
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/mlp.h"
@@ -284,6 +285,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
     config.precision.fp8 = config::Fp8Mode::hybrid;
   }
   if (fp8) set_recipe(config.precision, recipe);
+  config::validate_for_device(config, device_caps(bench.context));
   LayerTimes times = measure(bench, config);
   if (times.profile) add_floors(bench.context, *times.profile, bench.options.common.repeats);
   const std::string layout = layout_text(bench.groups.grid());
@@ -368,13 +370,13 @@ void run(const LayerOptions& options, parallel::World& world) {
   bool without_fp8 = false;
   for (const config::Config& layer : layers) {
     parallel::Watchdog::set_timeout(static_cast<double>(layer.parallel.timeout_seconds));
-    config::validate_for_device(layer, device.is_cuda());
     const Context context = reopen(device, execution_options(options, layer));
     const parallel::Groups groups = parallel::Groups::connect(world, context, grid_of(layer, world.size()),
                                                               train::connect_options(layer));
     const Bench bench{options, context, world, groups};
     const double plain_ms = run_layer(bench, layer, "", 0.0, table, report);
-    if (layer.precision.dtype == config::ComputeDType::fp16) {
+    if (layer.precision.dtype == config::ComputeDType::fp16 ||
+        (device.is_cuda() && !device_caps(device).fp8)) {
       without_fp8 = true;
       continue;
     }
@@ -387,7 +389,7 @@ void run(const LayerOptions& options, parallel::World& world) {
       "\"both\" starts on a cold GPU, the other columns after two seconds of load%s%s\n",
       device.info().name.c_str(), options.common.repeats,
       world.size() > 1 ? "; times of the slowest rank, TFLOP/s per rank" : "",
-      without_fp8 ? "; FP16 layers are not measured in FP8" : "");
+      without_fp8 ? "; FP16 layers are not measured in FP8, nor is any layer on a GPU without it" : "");
   print_table(table);
   write_report(options.common, report);
 }

@@ -9,6 +9,7 @@
 #include "bench/profile.h"
 #include "bench/session.h"
 #include "config/config.h"
+#include "config/validate_device.h"
 #include "core/error.h"
 #include "data/sampler.h"
 #include "parallel/watchdog.h"
@@ -160,7 +161,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   });
   parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   const Context context = open_rank_device(config, world);
-  config::validate_for_device(config, context.is_cuda());
+  config::validate_for_device(config, device_caps(context));
   const parallel::Groups groups =
       options.alone ? parallel::Groups::no_communication(grid, world.rank(), train::connect_options(config))
                     : parallel::Groups::connect(world, context, grid, train::connect_options(config));

@@ -57,8 +57,7 @@ int run_perplexity(const PerplexityArguments& a, parallel::World& world) {
     const int64_t longest = longest_sequence(source->model());
     const int64_t seq = a.seq_length > 0 ? a.seq_length : source->model().seq_length;
     if (seq > longest) user_error("--seq-length {}: the model's context is {}", seq, longest);
-    config = run_config(*source, a.model.run, context.is_cuda(), seq, a.batch, OutputLayerUse::losses);
-    config::validate_for_device(config, context.is_cuda());
+    config = run_config(*source, a.model.run, context, seq, a.batch, OutputLayerUse::losses);
     const auto make = responses ? data::make_instruction_source : data::make_indexed_source;
     data = make({{1.0, a.data}}, {.seq_length = seq,
                                   .vocab_size = config.model.vocab_size,

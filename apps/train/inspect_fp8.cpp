@@ -10,6 +10,7 @@
 #include "checkpoint/reader.h"
 #include "common/output_file.h"
 #include "config/recipe_traits.h"
+#include "config/validate_device.h"
 #include "core/error.h"
 #include "generate/run_config.h"
 #include "train/checkpoint_inspection.h"
@@ -132,7 +133,7 @@ int run_inspect_fp8(InspectFp8Arguments& a, parallel::World& world) {
   const checkpoint::Reader reader(a.checkpoint);
   const train::InspectionSetup setup = train::inspection_setup(reader, a.options);
   const Context context = generate::open_device(world, a.device, train::execution_options(setup.config));
-  config::validate_for_device(setup.config, context.is_cuda());
+  config::validate_for_device(setup.config, device_caps(context));
   const train::Inspection found = train::inspect_checkpoint(context, reader, setup, a.options);
 
   const config::PrecisionConfig& precision = setup.config.precision;

@@ -8,8 +8,8 @@ const RecipeTraits& traits_of(Fp8Recipe recipe) {
   static constexpr auto traits = std::to_array<RecipeTraits>({
       {.history = true},                                          // delayed
       {},                                                         // tensorwise
-      {},                                                         // rowwise
-      {},                                                         // blockwise
+      {.scale_groups = true},                                     // rowwise
+      {.scale_groups = true},                                     // blockwise
       {.emulated = true, .multiple = 32, .format = DType::e4m3},  // mxfp8
       {.emulated = true, .format = DType::e2m1},                  // nvfp4
   });

@@ -12,7 +12,8 @@
 namespace te::config {
 
 struct RecipeTraits {
-  bool history = false;   ///< scales come from earlier steps; passes without FP8 state use tensorwise instead
+  bool history = false;  ///< scales come from earlier steps; passes without FP8 state use tensorwise instead
+  bool scale_groups = false;  ///< a tensor has a scale per row or block
   bool emulated = false;  ///< values are rounded to the format, and GEMMs multiply them in precision.dtype
   int64_t multiple = 16;  ///< dimensions of GEMMs must be multiples of this
   /// Of all operands, unless an override sets another one; empty: by precision.fp8.

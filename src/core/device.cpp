@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/device_backend.h"
+#include "core/device_caps.h"
 #include "core/host_memory.h"
 #include "core/memory_bandwidth.h"
 #include "core/profile.h"
@@ -114,16 +115,12 @@ Context Context::cuda(int ordinal, const ExecutionOptions& options) {
     user_error("device cuda:{}: {} CUDA device(s) usable here; use device: cpu or check the driver", ordinal,
                count);
   }
-  const DeviceInfo info = cuda_backend::info(ordinal);
-  if (info.capability_major != 9) {
-    user_error("device cuda:{}: {} has compute capability {}.{}; te-train's kernels need 9.0 (Hopper)",
-               ordinal, info.name, info.capability_major, info.capability_minor);
-  }
   Context context;
   context.device_ = DeviceKind::cuda;
   context.ordinal_ = ordinal;
   context.options_ = options;
   context.stream_ = cuda_backend::create_stream(ordinal);
+  device_caps(context);  // refuses GPUs that te-train cannot use
   context.workspace_ = {cuda_backend::allocate(kLibraryWorkspaceBytes), DType::u8,
                         Shape{static_cast<int64_t>(kLibraryWorkspaceBytes)}};
   return context;

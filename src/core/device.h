@@ -47,7 +47,7 @@ struct ExecutionOptions {
 class Context {
  public:
   static Context cpu(const ExecutionOptions& options = {});
-  /// UserError if the build has no CUDA, the device does not exist, or its compute capability is not 9 (Hopper).
+  /// UserError if the build has no CUDA, the device does not exist, or te-train cannot use it (core/device_caps.h).
   static Context cuda(int ordinal, const ExecutionOptions& options = {});
   /// A device on which operations are not executed but reported to `observer`, which must outlive it. It answers
   /// queries, such as workspace sizes, like the CPU.

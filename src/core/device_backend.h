@@ -21,6 +21,8 @@ void record_event(void* event, void* stream);
 void wait_event(void* event, void* stream);
 bool event_done(void* event);
 DeviceInfo info(int ordinal);
+/// 10 * major + minor of the architecture of the compiled code that runs on a device; 0 if none does.
+int compiled_architecture(int ordinal);
 int64_t memory_bandwidth(int ordinal);
 DeviceLink link_between(const std::string& bus_id, const std::string& other_bus_id);
 void synchronize(void* stream);

@@ -7,10 +7,10 @@ namespace te::generate {
 namespace {
 
 config::Config config_of(parallel::World& world, const ModelSource& source, const RunOptions& options,
-                         bool cuda, int64_t length) {
+                         const Context& context, int64_t length) {
   config::Config config;
   // 16 samples satisfy FP8's rule about the number of tokens of a pass; the decoder pads its passes itself.
-  world.run_collectively([&] { config = run_config(source, options, cuda, length, 16); });
+  world.run_collectively([&] { config = run_config(source, options, context, length, 16); });
   return config;
 }
 
@@ -27,7 +27,7 @@ MegakernelMode megakernel_mode_of(const RunOptions& options) {
 LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options,
                          int64_t length, const ChooseSizes& sizes)
     : context(open_device(world, options.device, {.gemm_autotune = GemmAutotune::off})),
-      config(config_of(world, source, options, context.is_cuda(), length)),
+      config(config_of(world, source, options, context, length)),
       groups(connect(world, context, options)),
       decoder(config, groups, sizes(context.is_cuda(), config)) {
   MemoryPlan plan;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/precision_overrides.h"
+#include "config/validate_device.h"
 #include "core/error.h"
 #include "fp8/recipe.h"
 #include "parallel/launch.h"
@@ -16,8 +17,8 @@ Context open_device(parallel::World& world, const std::string& device, const Exe
   return parallel::open_cuda_device(world, execution);
 }
 
-config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,
-                          int64_t batch, OutputLayerUse use) {
+config::Config run_config(const ModelSource& source, const RunOptions& options, const Context& context,
+                          int64_t seq_length, int64_t batch, OutputLayerUse use) {
   config::Config config;
   config.name = "generate";
   config.model = source.model();
@@ -27,7 +28,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.model.pad_vocabulary_for(options.tensor);  // load_weights() fills rows that the file lacks
   // The precision of training, without state over several steps (see also output_layer_note()).
   config.precision = fp8::stateless_precision(source.precision());
-  config.precision.dtype = cuda ? config::ComputeDType::bf16 : config::ComputeDType::fp32;
+  config.precision.dtype = context.is_cuda() ? config::ComputeDType::bf16 : config::ComputeDType::fp32;
   if (options.dtype != "auto" && !config::from_string(options.dtype, config.precision.dtype))
     user_error("--dtype {}: must be auto, bf16, fp16 or fp32", options.dtype);
   if (use == OutputLayerUse::logits) config.precision.fp8_output_layer = false;
@@ -43,6 +44,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.data.synthetic = true;                         // the config needs no dataset
   config::resolve_defaults(config);
   config::validate(config);
+  config::validate_for_device(config, device_caps(context));
   return config;
 }
 

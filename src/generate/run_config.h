@@ -32,10 +32,10 @@ Context open_device(parallel::World& world, const std::string& device,
 /// training.
 enum class OutputLayerUse : uint8_t { logits, losses };
 
-/// A config for the model with `batch` sequences of `seq_length` tokens per pass. UserError of config::validate if
-/// model and options do not match.
-config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,
-                          int64_t batch, OutputLayerUse use = OutputLayerUse::logits);
+/// A config for the model with `batch` sequences of `seq_length` tokens per pass. UserError of config::validate or
+/// validate_for_device if model, options and device do not match.
+config::Config run_config(const ModelSource& source, const RunOptions& options, const Context& context,
+                          int64_t seq_length, int64_t batch, OutputLayerUse use = OutputLayerUse::logits);
 
 /// A one-line note if the output layer was trained in FP8 but does not run in FP8 for `use`; else empty.
 std::string output_layer_note(const ModelSource& source, const config::Config& run, OutputLayerUse use);

@@ -63,9 +63,9 @@ std::string with_separators(int64_t value) {
 std::string device_summary(const Context& context) {
   const DeviceInfo info = context.info();
   if (context.is_cuda()) {
-    return fmt::format("device: cuda:{} {}, {} SMs, compute capability {}.{}, {} ({} free)\n",
-                       context.ordinal(), info.name, info.num_sms, info.capability_major,
-                       info.capability_minor, human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
+    return fmt::format("device: cuda:{} {}, {} SMs, {} ({} free)\n", context.ordinal(),
+                       device_caps(context).gpu, info.num_sms, human_bytes(info.memory_bytes),
+                       human_bytes(info.free_bytes));
   }
   return fmt::format("device: CPU {}, {} threads, {} of memory ({} free)\n", info.name, info.num_sms,
                      human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
@@ -245,7 +245,8 @@ std::string precision_summary(const config::Config& config, const Context& conte
   return text;
 }
 
-std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention) {
+std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention,
+                              bool hopper) {
   switch (attention) {
     case kernels::AttentionKernels::flash:
       return "attention: te-train's kernels for Hopper\n";
@@ -264,13 +265,22 @@ std::string attention_summary(const config::Config& config, kernels::AttentionKe
   if (config.parallel.context > 1) what += ", context parallelism";
   if (config.training.deterministic) what += ", training.deterministic";
   // te-train's kernels for Hopper have every mask, but few head dimensions and no dropout.
-  const bool by_head = config.precision.dtype == config::ComputeDType::bf16 &&
+  const bool by_head = hopper && config.precision.dtype == config::ComputeDType::bf16 &&
                        model.attention_dropout == 0.0 && config.parallel.context == 1;
   return fmt::format(
       "attention: kernels on FP32 units\n"
       "  note: attention does not run on tensor cores, which are many times faster: neither te-train nor "
       "cuDNN has a kernel for all of {}{}\n",
       what, by_head ? "; with heads of 64 or 128 (model.kv_channels), te-train has" : "");
+}
+
+std::string experts_note(const config::ModelConfig& model, const DeviceCaps& caps) {
+  if (caps.sm == 0 || caps.hopper_kernels || model.num_moe_experts == 0) return "";
+  return fmt::format(
+      "  note: GEMMs of experts run on FP32 units, many times slower than tensor cores: {} has no kernels "
+      "for "
+      "them\n",
+      caps.gpu);
 }
 
 namespace {

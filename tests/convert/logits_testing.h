@@ -18,7 +18,7 @@ inline std::vector<float> te_logits(const fs::path& path, const std::string& dty
   const Context context = Context::cpu();
   const auto length = static_cast<int64_t>(tokens.size()) / batch;
   const config::Config config =
-      generate::run_config(*source, {.device = "cpu", .dtype = dtype}, false, length, 16);
+      generate::run_config(*source, {.device = "cpu", .dtype = dtype}, context, length, 16);
   const parallel::Groups groups = parallel::Groups::single();
   generate::Decoder decoder(config, groups, {.batch = batch});
   MemoryPlan plan;

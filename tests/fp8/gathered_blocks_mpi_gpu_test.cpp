@@ -3,6 +3,7 @@
 // those of a run that gathers BF16 rows; with several pieces, those of a repeated run.
 #include "gathered_blocks_run.h"
 #include "parallel/launch.h"
+#include "testing/abilities.h"
 #include "testing/mpi.h"
 #include "train/execution.h"
 
@@ -38,7 +39,7 @@ void run_layout(BlocksLayout layout) {
 }
 
 TEST(GatheredBlocksGpu, HaveTheSameBits) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8_scale_groups);
   if (world().size() == 1) GTEST_SKIP() << "needs several tensor-parallel ranks";
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
     for (const bool copies : {false, true})

@@ -1,6 +1,7 @@
 // Compares the decoder on a GPU with the decoder on the CPU: prompts in one pass, then token by token.
 #include "generate/generate_testing.h"
 #include "generate/generator.h"
+#include "testing/abilities.h"
 
 namespace te::testing {
 namespace {
@@ -40,6 +41,7 @@ TEST_P(DecoderGpu, MatchesTheCpu) {
   const std::vector<float> bf16 = logits(gpu, config, source);
   EXPECT_LT(relative_error(bf16, logits(cpu, config, source)), 3e-2);
   EXPECT_LT(relative_error(bf16, exact), 4e-2);
+  if (!device_caps(gpu).fp8) return;
   // FP8: the same with steps of 2^-4.
   config.precision.fp8 = config::Fp8Mode::hybrid;
   const std::vector<float> fp8 = logits(gpu, config, source);
@@ -58,6 +60,7 @@ TEST_P(DecoderGpu, CudaGraphsGiveTheSameBits) {
   const std::vector<int32_t> tokens = random_tokens(config, 1);
   const std::span<const int32_t> all(tokens);
   for (const bool fp8 : {false, true}) {
+    if (fp8 && !device_caps(gpu).fp8) continue;
     config.precision.dtype = config::ComputeDType::bf16;
     config.precision.fp8 = fp8 ? config::Fp8Mode::hybrid : config::Fp8Mode::off;
     // `first` never has a graph of the step; `second` replays the graph that it captured before.
@@ -145,7 +148,7 @@ TEST_P(DecoderGpu, ScoresMatchTheCpu) {
 // Compares passes of the decode megakernel with passes of separate ops, which differ in the summation order. Rows of
 // weights are multiples of 128 bytes.
 TEST_P(DecoderGpu, TheMegakernelGivesTheLogitsOfTheOps) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   config::Config config = tiny_config_of(GetParam());
   if (config.model.num_moe_experts > 0) GTEST_SKIP() << "the megakernel has no experts";

@@ -7,7 +7,7 @@
 #include "kernels/activation/activation.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
-#include "testing/testing.h"
+#include "testing/abilities.h"
 
 namespace te::kernels {
 namespace {
@@ -172,7 +172,7 @@ std::vector<MegakernelCase> megakernel_cases() {
 // Another summation order changes the rounding of single results (2^-9), and such an input may be quantized differently
 // (2^-4). Each op gets the same input, so errors do not accumulate.
 TEST(DecodeMegakernelGpu, EachGemmMatchesSeparateOps) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const MegakernelCase& c : megakernel_cases()) {
     Layer layer(gpu, c);
@@ -195,7 +195,7 @@ TEST(DecodeMegakernelGpu, EachGemmMatchesSeparateOps) {
 
 // Logits. Values that are quantized or normalized before them may be rounded differently in some places.
 TEST(DecodeMegakernelGpu, Fp32ResultsAreNotRounded) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const bool fp8 : {false, true}) {
     for (const int64_t rows : {1, 4}) {
@@ -224,7 +224,7 @@ TEST(DecodeMegakernelGpu, Fp32ResultsAreNotRounded) {
 
 // The barrier between GEMMs: each reads what all blocks have written.
 TEST(DecodeMegakernelGpu, EqualsSeparateMegakernelsBitwise) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const MegakernelCase& c : megakernel_cases()) {
     Layer layer(gpu, c);
@@ -248,7 +248,7 @@ TEST(DecodeMegakernelGpu, EqualsSeparateMegakernelsBitwise) {
 }
 
 TEST(DecodeMegakernelGpu, RowsDoNotDependOnOtherRows) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   const MegakernelCase one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
   MegakernelCase many = one;
@@ -267,7 +267,7 @@ TEST(DecodeMegakernelGpu, RowsDoNotDependOnOtherRows) {
 }
 
 TEST(DecodeMegakernelGpu, RejectsUnsupportedSizes) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   Layer nine(gpu, {9, 128, 384, false, ActivationKind::swiglu, NormKind::rms, false});
   EXPECT_FALSE(has_decode_megakernel(gpu, {nine.gemms, nine.barrier}));

@@ -7,6 +7,7 @@
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention_documents.h"
 #include "kernels/attention_problem.h"
+#include "testing/abilities.h"
 
 namespace te::kernels {
 namespace {
@@ -59,7 +60,7 @@ std::vector<FlashCase> flash_cases() {
 
 // Bounds of attention_gpu_test.cpp.
 TEST(FlashBoundsGpu, AgainstReference) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const FlashCase& c : flash_cases()) {
     SCOPED_TRACE(text(c));
@@ -81,7 +82,7 @@ TEST(FlashBoundsGpu, AgainstReference) {
 
 // Outputs and workspace are filled with NaN before, which must not have any effect.
 TEST(FlashBoundsGpu, IsDeterministic) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
     FlashProblem problem(gpu, shape_of({4, 2048, 8, 4, dim, true, 700}));
@@ -102,7 +103,7 @@ TEST(FlashBoundsGpu, IsDeterministic) {
 
 // A document or window that covers the whole sequence restricts nothing: bitwise equal results.
 TEST(FlashBoundsGpu, UnrestrictiveBoundsKeepAllBits) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
     AttentionShape shape = attention_shape(2, 700, 4, 2, dim);
@@ -133,7 +134,7 @@ std::vector<FlashCase> range_cases() {
 
 // A range begins at a key block and may end anywhere: on or off a query block, or after one query.
 TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const FlashCase& c : range_cases()) {
     const RangeProblem problem = range_problem(c);
@@ -161,7 +162,7 @@ TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
 
 // A query sees the same keys as in the full sequence, in the same order: o, lse and dq are bitwise equal.
 TEST(FlashBoundsGpu, QueriesOfARangeEqualFullSequenceBitwise) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const FlashCase& c : range_cases()) {
     SCOPED_TRACE(text(c));

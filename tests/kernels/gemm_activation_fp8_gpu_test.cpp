@@ -6,8 +6,9 @@
 
 #include "kernels/fp8_storage.h"
 #include "kernels/gemm_activation_fp8_cases.h"
-#ifdef TE_WITH_CUDA
+#ifdef TE_WITH_SM90A
 #include "kernels/gemm/gemm_activation_cuda.h"
+#include "testing/abilities.h"
 #endif
 
 namespace te::kernels {
@@ -45,7 +46,7 @@ std::vector<Fp8ActivationCase> other_fp8_cases() {
 
 #ifdef TE_WITH_CUDA
 TEST(GemmActivationFp8Gpu, FusedKernelSupportsItsProblems) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   const auto takes = [&](const GemmActivationForward& args) {
     return cuda::gemm_activation_forward(gpu, args);
@@ -78,7 +79,7 @@ TEST(GemmActivationFp8Gpu, FusedKernelSupportsItsProblems) {
 // below 2^-14 of the running sum, which may be three times as large as usual and cancel (gemm_gpu_test.cpp); `out` is
 // rounded once.
 TEST(GemmActivationFp8Gpu, AgreesWithFp32OnTheCpu) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   std::vector<Fp8ActivationCase> all = fused_fp8_cases();
   for (const Fp8ActivationCase& c : other_fp8_cases()) all.push_back(c);
@@ -130,7 +131,7 @@ std::vector<Fp8Output> outputs_of(const Fp8Storage& storage) {
 
 // All layouts bitwise, with some values beyond the scale; `out` and outputs that are not requested keep their values.
 TEST(GemmActivationFp8Gpu, QuantizesLikeTheSeparateActivation) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   const Context gpu = Context::cuda(0);
   for (const Fp8ActivationCase& c : fused_fp8_cases()) {
     SCOPED_TRACE(c.name());
@@ -151,7 +152,7 @@ TEST(GemmActivationFp8Gpu, QuantizesLikeTheSeparateActivation) {
 }
 
 TEST(GemmActivationFp8Gpu, IsDeterministic) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   const Context gpu = Context::cuda(0);
   for (const Fp8ActivationCase& c : fused_fp8_cases()) {
     SCOPED_TRACE(c.name());

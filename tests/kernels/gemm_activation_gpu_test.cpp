@@ -8,6 +8,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_activation_cuda.h"
 #include "kernels/gemm_activation_cases.h"
+#include "testing/abilities.h"
 
 namespace te::kernels {
 namespace {
@@ -84,10 +85,10 @@ void expect_close(const char* what, const std::vector<float>& actual, const std:
   }
 }
 
-#ifdef TE_WITH_CUDA
+#ifdef TE_WITH_SM90A
 // Problems that the kernel does not support run as two steps. Speed in training depends on its support of this list.
 TEST(GemmActivationGpu, FusedKernelSupportsItsProblems) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const GemmActivationCase& c : fused_cases()) {
     SCOPED_TRACE(c.name());
@@ -123,7 +124,7 @@ TEST(GemmActivationGpu, FusedKernelSupportsItsProblems) {
 
 // TMA needs addresses that are multiples of 16 bytes; pairs of bias values need multiples of 4.
 TEST(GemmActivationGpu, UnalignedTensorsUseTwoSteps) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   const GemmActivationCase c{ActivationKind::gelu, DType::bf16, 4096, 768, 136, true};
   const GemmActivationOperands operands(gpu, c);
@@ -240,7 +241,7 @@ TEST(GemmActivationGpu, IsDeterministic) {
 // Rows of larger tensors, as in a tensor-parallel layer: rows before and after are not written, and values equal those
 // of separate tensors.
 TEST(GemmActivationGpu, RowsOfLargerTensors) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   constexpr int64_t kBefore = 3, kRows = 2113, kAfter = 125;
   for (const ActivationKind kind : kKinds) {

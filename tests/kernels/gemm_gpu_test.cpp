@@ -7,8 +7,8 @@
 #include "kernels/activation/activation.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
+#include "testing/abilities.h"
 #include "testing/temporary_folder.h"
-#include "testing/testing.h"
 
 namespace te::kernels {
 namespace {
@@ -115,7 +115,7 @@ TEST(GemmGpu, HighPrecisionAgainstReference) {
 }
 
 TEST(GemmGpu, Fp8AgainstReference) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   const Context gpu = Context::cuda(0);
   const int64_t sizes[][3] = {{16, 16, 16}, {144, 272, 48}, {256, 512, 1024}};
   for (const auto& [m, n, k] : sizes)
@@ -127,7 +127,7 @@ TEST(GemmGpu, Fp8AgainstReference) {
 }
 
 TEST(GemmGpu, Fp8WithAScalePerRowAgainstReference) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8_scale_groups);
   const Context gpu = Context::cuda(0);
   const int64_t sizes[][3] = {{16, 16, 16}, {144, 272, 48}, {256, 512, 1024}};
   for (const auto& [m, n, k] : sizes)
@@ -140,7 +140,7 @@ TEST(GemmGpu, Fp8WithAScalePerRowAgainstReference) {
 
 // Operands as in fprop and dgrad (a weight in blocks), and as in wgrad, which accumulates in FP32.
 TEST(GemmGpu, Fp8WithScalesOf128ValuesAgainstReference) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8_scale_groups);
   const Context gpu = Context::cuda(0);
   const int64_t sizes[][3] = {{128, 128, 128}, {144, 272, 256}, {256, 512, 1024}, {16, 400, 384}};
   for (const auto& [m, n, k] : sizes) {
@@ -158,7 +158,7 @@ TEST(GemmGpu, Fp8WithScalesOf128ValuesAgainstReference) {
 
 // The summed dimension ends within a block of 128.
 TEST(GemmGpu, Fp8WithScalesOf128ValuesAndARaggedEdge) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8_scale_groups);
   const Context gpu = Context::cuda(0);
   for (const int64_t k : {16, 144, 336})
     check(gpu, {128, 256, k, DType::e4m3, DType::e4m3, DType::bf16, false, true, false, false, false,
@@ -169,6 +169,7 @@ TEST(GemmGpu, Fp8WithScalesOf128ValuesAndARaggedEdge) {
 TEST(GemmGpu, FewRowsAgainstReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
+  const DeviceCaps& caps = device_caps(gpu);
   const int64_t sizes[][2] = {{16, 16}, {48, 272}, {1008, 2048}, {4096, 1040}};
   for (const auto& [n, k] : sizes) {
     for (const int64_t m : {1, 2, 3, 4, 5, 8}) {
@@ -177,8 +178,10 @@ TEST(GemmGpu, FewRowsAgainstReference) {
           for (const int64_t columns : {n, n - 3})
             check(gpu, {m, columns, k, DType::bf16, DType::bf16, out, false, true, false, bias});
           for (const ScaleLayout layout : {ScaleLayout::tensor, ScaleLayout::rows, ScaleLayout::vectors})
-            check(gpu,
-                  {m, n, k, DType::e4m3, DType::e4m3, out, false, true, false, bias, false, layout, layout});
+            if (layout == ScaleLayout::tensor ? caps.fp8 : caps.fp8_scale_groups)
+              check(gpu, {m, n, k, DType::e4m3, DType::e4m3, out, false, true, false, bias, false, layout,
+                          layout});
+          if (!caps.fp8_scale_groups) continue;
           check(gpu, {m, n, k, DType::e4m3, DType::e4m3, out, false, true, false, bias, false,
                       ScaleLayout::vectors, ScaleLayout::blocks});
         }
@@ -193,6 +196,7 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const DType type : {DType::bf16, DType::e4m3}) {
+    if (is_fp8(type) && !device_caps(gpu).fp8) continue;
     for (const int64_t rows : {1, 2}) {
       const GemmCase c{rows, 4096, 4096, type, type, DType::bf16, false, true, false, false};
       Operands late(gpu, c), early(gpu, c);
@@ -220,7 +224,7 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
 }
 
 TEST(GemmGpu, RowsOfAMatrixWithScalesOf128Values) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8_scale_groups);
   const Context gpu = Context::cuda(0);
   const GemmCase c{256,  128,   512,   DType::e4m3, DType::e4m3,          DType::bf16,        false,
                    true, false, false, false,       ScaleLayout::vectors, ScaleLayout::blocks};
@@ -238,7 +242,7 @@ TEST(GemmGpu, RowsOfAMatrixWithScalesOf128Values) {
 }
 
 TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   // Integers whose products and sums fit into 13 bits are exact in every accumulator, so all bits must agree.
   const Context gpu = Context::cuda(0);
   const Context cpu = Context::cpu();

@@ -7,7 +7,7 @@
 #include "kernels/hopper/hopper.cuh"
 #include "kernels/hopper/launch.h"
 #include "kernels/hopper/tensor_map.h"
-#include "testing/testing.h"
+#include "testing/abilities.h"
 
 namespace te::kernels::hopper {
 namespace {
@@ -133,7 +133,7 @@ void expect_relayed(const Context& gpu) {
 }
 
 TEST(HopperRing, PassesEveryFillOnWhoeverIsLate) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   expect_relayed<1>(gpu);
   expect_relayed<2>(gpu);
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 1) ordered_kernel(int* out, int late
 }
 
 TEST(HopperOrderedSequenceBarrier, WarpgroupsAlternateAndSkipEachOthersFills) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   for (const int late : {-1, 0, 1}) {
     const TestTensor out(gpu, DType::i32, {kSteps, kFillsPerStep});
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 TEST(HopperGemm, IsExactOnSmallIntegers) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   constexpr int64_t kRows = 128 * 300 - 40,
                     kDepth = 328;  // more tiles than blocks, partial tiles in rows and depth

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/tiny_model.h"
+#include "testing/gpu_supports.h"
 #include "testing/testing.h"
 
 #ifdef TE_WITH_CUDA
@@ -83,6 +84,7 @@ std::vector<Config> all_configs() {
     set_gpu_experts(configs.back().model);
     configs.back().model.moe_router_topk = configs.back().model.num_moe_experts;
   }
+  std::erase_if(configs, [](const Config& config) { return !testing::gpu_supports(config); });
   return configs;
 }
 

@@ -15,7 +15,7 @@
 #include "optim/optimizer.h"
 #include "planner/op_time.h"
 #include "planner_testing.h"
-#include "testing/testing.h"
+#include "testing/abilities.h"
 #include "train/execution.h"
 #include "train/flops.h"
 
@@ -274,7 +274,7 @@ TEST(CostTrace, GemmsAreLeftOutIfTheTraceDoesNotFit) {
 
 #ifdef TE_WITH_CUDA
 TEST(CostTrace, GemmsAndTheirKernelsGpu) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(hopper_kernels);
   using kernels::GemmKernels;
   const Context gpu = Context::cuda(0);
   const auto find = [](const std::vector<train::GemmUse>& uses, const char* pass, const char* linear) {

@@ -6,6 +6,7 @@
 #include "layout_cases.h"
 #include "parallel/launch.h"
 #include "random_steps.h"
+#include "testing/abilities.h"
 #include "testing/mpi.h"
 #include "train/execution.h"
 
@@ -57,7 +58,7 @@ void expect_same_losses(const Ranks& ranks, const config::Config& config) {
 }
 
 TEST(Fp8GatherGpu, IsBitwiseEqualToARunWithout) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   const Ranks ranks(1);
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
@@ -85,7 +86,7 @@ TEST(Fp8GatherGpu, IsBitwiseEqualToARunWithout) {
 
 // With slots of bytes that the layers of a pass reuse.
 TEST(Fp8GatherGpu, OfShardedParametersIsBitwiseEqualToARunWithout) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank gathers nothing";
   const Ranks ranks(1);
   for (const Recompute recompute : {Recompute::none, Recompute::full}) {
@@ -99,7 +100,7 @@ TEST(Fp8GatherGpu, OfShardedParametersIsBitwiseEqualToARunWithout) {
 
 // Tensor-parallel ranks divide every weight, and have one scale for it.
 TEST(Fp8GatherGpu, WithTensorParallelismIsBitwiseEqualToARunWithout) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   if (world().size() < 4) GTEST_SKIP() << "needs TP2 x DP2";
   const Ranks ranks(2);
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {

@@ -9,6 +9,7 @@
 #include "parallel/launch.h"
 #include "parallel/watchdog.h"
 #include "random_steps.h"
+#include "testing/abilities.h"
 #include "testing/mpi.h"
 #include "train/execution.h"
 
@@ -46,7 +47,7 @@ const std::vector<Order> kOrders{{PipelineSchedule::gpipe},          {PipelineSc
                                  {PipelineSchedule::zero_bubble, 2}, {PipelineSchedule::zero_bubble, 3}};
 
 TEST(PipelineGpu, RunsRepeatBitForBit) {
-  TE_REQUIRE_GPU();
+  TE_REQUIRE_ABILITY(fp8);
   if (world().size() == 1) GTEST_SKIP() << "no pipeline";
   const int stages = world().size();
   const Context context = parallel::open_cuda_device(

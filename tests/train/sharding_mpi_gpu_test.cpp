@@ -6,6 +6,7 @@
 #include "layout_cases.h"
 #include "parallel/launch.h"
 #include "random_steps.h"
+#include "testing/gpu_supports.h"
 #include "testing/mpi.h"
 #include "train/execution.h"
 
@@ -37,6 +38,7 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
   for (const Precision precision : {Precision::bf16_wide, Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     config::Config config = make_sharded_config(precision);
+    if (!gpu_supports(config)) continue;
     const std::vector<float> whole = run_random_steps(context, config, groups, kShardingSteps);
     config.parallel.shard = Shard::gradients;
     const std::vector<float> in_order = run_random_steps(

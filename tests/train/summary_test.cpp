@@ -37,6 +37,20 @@ TEST(Summary, WarnsOfSlowGemms) {
   EXPECT_EQ(fast.find("note"), std::string::npos) << fast;
 }
 
+TEST(Summary, NotesSlowExperts) {
+  config::ModelConfig model;
+  EXPECT_EQ(experts_note(model, caps_of(80)), "");
+  model.num_moe_experts = 8;
+  DeviceCaps ampere = caps_of(80), hopper = caps_of(90);
+  ampere.gpu = "NVIDIA A100-SXM4-80GB, sm_80", hopper.hopper_kernels = true;
+  EXPECT_EQ(experts_note(model, ampere),
+            "  note: GEMMs of experts run on FP32 units, many times slower than tensor cores: NVIDIA "
+            "A100-SXM4-80GB, sm_80 "
+            "has no kernels for them\n");
+  EXPECT_EQ(experts_note(model, hopper), "");
+  EXPECT_EQ(experts_note(model, DeviceCaps{}), "");  // the CPU
+}
+
 // Documents and windows together have tensor-core kernels for some heads only.
 TEST(Summary, WarnsOfSlowAttention) {
   const auto text_of = [](int64_t head, std::vector<std::string> settings) {
@@ -50,10 +64,12 @@ TEST(Summary, WarnsOfSlowAttention) {
         "data: {synthetic: true}\n",
         "small", settings);
     config.data.document_mask = true;
-    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::cpu), "");
-    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::flash),
+    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::cpu, true), "");
+    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::flash, true),
               "attention: te-train's kernels for Hopper\n");
-    return attention_summary(config, kernels::AttentionKernels::tiled);
+    const std::string other_gpu = attention_summary(config, kernels::AttentionKernels::tiled, false);
+    EXPECT_EQ(other_gpu.find("te-train has"), std::string::npos) << other_gpu;
+    return attention_summary(config, kernels::AttentionKernels::tiled, true);
   };
   const std::string why = "neither te-train nor cuDNN has a kernel for all of bf16, heads of ",
                     masks = "a sliding window, documents, training.deterministic",

@@ -8,6 +8,7 @@
 #include "layout_cases.h"
 #include "parallel/launch.h"
 #include "random_steps.h"
+#include "testing/gpu_supports.h"
 #include "testing/mpi.h"
 #include "train/execution.h"
 
@@ -83,6 +84,7 @@ TEST(TensorCopiesGpu, MatchNcclAndAreReproducible) {
       const bool fp32 = precision == Precision::fp32_wide, fp8 = precision >= Precision::delayed;
       const double first = fp32 ? 2e-6 : 2e-3, any = fp32 ? 2e-5 : fp8 ? 0.1 : 2e-2;
       config::Config config = make_tensor_config(precision, recompute);
+      if (!gpu_supports(config)) continue;
       const std::vector<float> nccl = runs.run(config);
       config.parallel.transport = Transport::copy;
       for (const int overlap : {1, world().size(), 2 * world().size()}) {

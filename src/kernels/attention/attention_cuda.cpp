@@ -1,6 +1,6 @@
-// Attention on a GPU. Supported shapes run the kernels of flash_attention.h: BF16 without dropout, with or without
-// documents and windows. Other 16-bit shapes run cuDNN's fused kernels through the graph interface of cudnn-frontend,
-// which most of this file is about. FP32 and shapes that cuDNN lacks run tiled_attention.h.
+// Attention on a GPU. On Hopper, supported shapes run the kernels of flash_attention.h: BF16 without dropout, with or
+// without documents and windows. Other 16-bit shapes run cuDNN's fused kernels through the graph interface of
+// cudnn-frontend, which most of this file is about. FP32 and shapes that cuDNN lacks run tiled_attention.h.
 //
 // A plan (a graph with its compiled execution plan) is built once per shape and pass and kept for the life of the
 // process. The graph names tensors by uid, and a call binds uids to pointers. q, k and v and their gradients are
@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "core/cuda_check.h"
+#include "core/device_caps.h"
 #include "core/random.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_documents.h"
@@ -267,7 +268,8 @@ const Plan& plan_of(const Context& context, const AttentionShape& s, DType dtype
 AttentionKernels kernels_of(const Context& context, const AttentionShape& shape, DType dtype) {
   // Only the tiled kernels compute sequences of one token.
   if (shape.seq < 2) return AttentionKernels::tiled;
-  if (dtype == DType::bf16 && flash_supported(shape)) return AttentionKernels::flash;
+  if (device_caps(context).hopper_kernels && dtype == DType::bf16 && flash_supported(shape))
+    return AttentionKernels::flash;
   if (dtype == DType::f32 || !cudnn_may_support(shape)) return AttentionKernels::tiled;
   const bool both = find_plan(context, shape, dtype, Direction::forward) != nullptr &&
                     find_plan(context, shape, dtype, Direction::backward) != nullptr;
@@ -323,7 +325,8 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 
 void attention_forward(const Context& context, const AttentionForward& args) {
   const AttentionKernels kernels = kernels_of(context, args.shape, args.qkv.dtype);
-  if (kernels == AttentionKernels::flash) return flash_forward(context, args);
+  if constexpr (kHasHopperKernels)
+    if (kernels == AttentionKernels::flash) return flash_forward(context, args);
   if (kernels == AttentionKernels::tiled) return tiled_forward(context, args);
   const Plan& plan = plan_of(context, args.shape, args.qkv.dtype, Direction::forward);
   Bindings bindings{{kO, args.o.as<char>() + range_bytes(args.shape, args.o)}, {kLse, args.lse.data}};
@@ -333,7 +336,8 @@ void attention_forward(const Context& context, const AttentionForward& args) {
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
   const AttentionKernels kernels = kernels_of(context, args.shape, args.qkv.dtype);
-  if (kernels == AttentionKernels::flash) return flash_backward(context, args);
+  if constexpr (kHasHopperKernels)
+    if (kernels == AttentionKernels::flash) return flash_backward(context, args);
   if (kernels == AttentionKernels::tiled) return tiled_backward(context, args);
   const Plan& plan = plan_of(context, args.shape, args.qkv.dtype, Direction::backward);
   const int64_t range = range_bytes(args.shape, args.o);
@@ -350,8 +354,9 @@ AttentionKernels attention_kernels(const Context& context, const AttentionShape&
 
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype) {
   const AttentionKernels kernels = kernels_of(context, shape, dtype);
-  if (kernels == AttentionKernels::flash)
-    return std::max(flash_forward_workspace_bytes(shape), flash_backward_workspace_bytes(shape));
+  if constexpr (kHasHopperKernels)
+    if (kernels == AttentionKernels::flash)
+      return std::max(flash_forward_workspace_bytes(shape), flash_backward_workspace_bytes(shape));
   if (kernels == AttentionKernels::tiled) return tiled_backward_workspace_bytes(shape);
   return std::max(plan_of(context, shape, dtype, Direction::forward).workspace_bytes,
                   plan_of(context, shape, dtype, Direction::backward).workspace_bytes);

@@ -77,6 +77,8 @@ void launch_append(const Context& context, const CacheAppend& a) {
 
 // --- attention ---------------------------------------------------------------------------------------------
 
+constexpr int kMaxDim = 256;
+
 /// Registers per thread. If keys are small enough, they leave room for a block of decode_megakernel.cu on the same SM.
 template <class T, int E>
 constexpr int most_registers() {
@@ -93,13 +95,15 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   const int dim = kVectors ? kWarpSize * E : p.dim;
   const PartsMemory own(memory, kOwn);
   const ClusterSlice slice(memory + PartsMemory::floats(kOwn, dim), dim);
-  __shared__ uint64_t arrived;
+  [[maybe_unused]] __shared__ uint64_t arrived;
   const int item = static_cast<int>(blockIdx.x) / kBlocks, row = item / p.heads, head = item % p.heads;
   const int in_group = p.heads / p.groups, group = head / in_group;
   const int block = static_cast<int>(blockIdx.x) % kBlocks, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   // One warp per group.
   const bool enters = kStep && block == 0 && warp == 0 && head % in_group == 0;
+#if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) begin_cluster(slice, &arrived, block);
+#endif
   if constexpr (!kStep) {
     wait_on_dependent_grids();
     launch_dependent_grids();
@@ -148,7 +152,9 @@ __global__ void __maxnreg__((most_registers<T, E>()))
   // 2. Merge the parts of a block's warps, or of one iteration of a single block; then merge blocks (or iterations)
   T* const o = p.o + (static_cast<int64_t>(row) * p.heads + head) * dim;
   if constexpr (kBlocks > 1) {
+#if __CUDA_ARCH__ >= 900
     merge_cluster<T, kIterations>(own, slice, &arrived, block, o);
+#endif
   } else {
     merge_iterations<T, kIterations>(own, dim, o);
   }
@@ -165,30 +171,18 @@ void launch_blocks(const Context& context, const DecodeParams<T>& p, int64_t row
   constexpr auto kKernel = decode_kernel<T, E, kVectors, kBlocks, kStep>;
   const size_t bytes = sizeof(float) * static_cast<size_t>(PartsMemory::floats(kParts / kBlocks, p.dim) +
                                                            (kBlocks > 1 ? ClusterSlice::floats(p.dim) : 0));
-  if (bytes > 48 * 1024)
-    TE_CUDA_CHECK(
-        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {.x = kBlocks, .y = 1, .z = 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(rows * p.heads * kBlocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = cuda_stream(context);
-  config.attrs = attributes;
-  config.numAttrs = kBlocks > 1 ? 2 : 1;
-  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, p));
-  TE_CUDA_CHECK_LAUNCH();
+  static_assert((PartsMemory::floats(kParts, kMaxDim) + ClusterSlice::floats(kMaxDim)) * sizeof(float) <=
+                48 * 1024);
+  launch_dependent_clusters(context, kKernel, static_cast<unsigned>(rows * p.heads * kBlocks), kThreads,
+                            bytes, true, kBlocks, p);
 }
 
-// Uses one block per head as soon as those fill the device.
+// Uses one block per head as soon as those fill the device, or if it has no clusters.
 template <class T, int E, bool kVectors, bool kStep>
 void launch_split(const Context& context, const DecodeParams<T>& p, int64_t rows) {
   static const int num_sms = sm_count(context);
-  if (rows * p.heads < 2 * num_sms) return launch_blocks<T, E, kVectors, kSplits, kStep>(context, p, rows);
+  if (rows * p.heads < 2 * num_sms && device_caps(context).clusters)
+    return launch_blocks<T, E, kVectors, kSplits, kStep>(context, p, rows);
   launch_blocks<T, E, kVectors, 1, kStep>(context, p, rows);
 }
 

@@ -203,7 +203,7 @@ void tiled_backward(const Context& context, const AttentionBackward& args) {
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= tiled_backward_workspace_bytes(s),
            "attention_backward: workspace has {} bytes, but needs {} (attention_workspace_bytes)",
            args.workspace.bytes(), tiled_backward_workspace_bytes(s));
-  dispatch(args.qkv.dtype, s.head_dim, [&]<class T, class G>() {
+  dispatch(context, args.qkv.dtype, s.head_dim, [&]<class T, class G>() {
     const BackwardParams<T> params{args.qkv.as<T>(),
                                    kv.as<T>(),
                                    args.o.as<T>(),

@@ -21,12 +21,17 @@ constexpr int kSide = 16;
 constexpr int kThreads = kSide * kSide;
 constexpr int kPad = 4;
 
-/// Tile sizes for heads of up to kDimension values; narrower heads are padded with zeros.
-template <int kDimension>
+/// Shared memory of a block that large tiles need.
+constexpr int kLargeTilesBytes = 220 * 1024;
+
+/// Tile sizes for heads of up to kDimension values; narrower heads are padded with zeros. kSmall: for 99 KiB of shared
+/// memory.
+template <int kDimension, bool kSmall>
 struct Tiles {
   static constexpr int kDim = kDimension;
-  static constexpr int kOwn = 64;                      ///< rows that a block owns
-  static constexpr int kOther = kDim > 128 ? 32 : 64;  ///< rows of a tile of the other kind
+  /// Rows that a block owns, and rows of a tile of the other kind.
+  static constexpr int kOwn = !kSmall ? 64 : kDim > 128 ? 16 : 32;
+  static constexpr int kOther = kSmall ? kOwn : kDim > 128 ? 32 : 64;
   static constexpr int kRows = kOwn / kSide;           ///< rows per thread
   static constexpr int kCols = kOther / kSide;         ///< columns per thread in a tile of scores
   static constexpr int kChunks = kDim / (4 * kSide);   ///< groups of four columns per thread in a sum of rows
@@ -254,22 +259,26 @@ __device__ __forceinline__ float side_max(float x) {
   return x;
 }
 
-/// Calls launch.template operator()<T, Tiles<...>>() for a dtype and head_dim.
-template <class Launch>
-void dispatch(DType dtype, int64_t head_dim, Launch&& launch) {
+template <bool kSmall, class Launch>
+void dispatch(DType dtype, int64_t head_dim, Launch& launch) {
   visit_high_precision(dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
-    if (head_dim <= 64) return launch.template operator()<T, Tiles<64>>();
-    if (head_dim <= 128) return launch.template operator()<T, Tiles<128>>();
-    launch.template operator()<T, Tiles<256>>();
+    if (head_dim <= 64) return launch.template operator()<T, Tiles<64, kSmall>>();
+    if (head_dim <= 128) return launch.template operator()<T, Tiles<128, kSmall>>();
+    launch.template operator()<T, Tiles<256, kSmall>>();
   });
+}
+/// Calls launch.template operator()<T, Tiles<...>>() for a dtype, head_dim and GPU.
+template <class Launch>
+void dispatch(const Context& context, DType dtype, int64_t head_dim, Launch&& launch) {
+  const bool small = device_caps(context).shared_bytes < kLargeTilesBytes;
+  small ? dispatch<true>(dtype, head_dim, launch) : dispatch<false>(dtype, head_dim, launch);
 }
 
 /// Launches the kernel with a `Shared` in dynamic shared memory.
 template <class Shared, class Params>
 void launch_tiles(const Context& context, void (*kernel)(Params), dim3 grid, const Params& params) {
-  TE_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(sizeof(Shared))));
+  allow_shared_memory(context, kernel, sizeof(Shared));
   kernel<<<grid, kThreads, sizeof(Shared), cuda_stream(context)>>>(params);
   TE_CUDA_CHECK_LAUNCH();
 }

@@ -126,7 +126,7 @@ void tiled_forward(const Context& context, const AttentionForward& args) {
   const Tensor& kv = s.has_range() ? args.kv : args.qkv;
   TE_CHECK(is_aligned(args.qkv.data, 16) && is_aligned(kv.data, 16) && is_aligned(args.o.data, 16),
            "attention_forward: qkv, kv and o must be aligned to 16 bytes");
-  dispatch(args.qkv.dtype, s.head_dim, [&]<class T, class G>() {
+  dispatch(context, args.qkv.dtype, s.head_dim, [&]<class T, class G>() {
     const ForwardParams<T> params{args.qkv.as<T>(),
                                   kv.as<T>(),
                                   args.o.as<T>(),

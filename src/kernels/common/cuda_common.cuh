@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/cuda_check.h"
+#include "core/device_caps.h"
 #include "core/float_types.h"
 #include "kernels/quantize/fp8_output.h"
 
@@ -206,6 +207,16 @@ inline int sm_count(const Context& context) {
   int count = 0;
   TE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.ordinal()));
   return count;
+}
+
+/// Lets a kernel use `bytes` of dynamic shared memory.
+template <class... Params>
+void allow_shared_memory(const Context& context, void (*kernel)(Params...), size_t bytes) {
+  const DeviceCaps& caps = device_caps(context);
+  TE_CHECK(bytes <= static_cast<size_t>(caps.shared_bytes),
+           "a kernel needs {} bytes of shared memory, but {} has {}", bytes, caps.gpu, caps.shared_bytes);
+  TE_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
 }  // namespace te::kernels

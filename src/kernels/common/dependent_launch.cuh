@@ -8,40 +8,65 @@
 #pragma once
 
 #include "core/cuda_check.h"
+#include "core/device_caps.h"
 
 namespace te::kernels {
 
+// GPUs before 9.0 have no such launches: there the device functions do nothing, and launch_dependent() is an ordinary
+// launch.
 __device__ __forceinline__ void wait_on_dependent_grids() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void launch_dependent_grids() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
 }
 /// Launches dependent grids after a loaded value has arrived.
-__device__ __forceinline__ void launch_dependent_grids_after(uint32_t loaded) {
+__device__ __forceinline__ void launch_dependent_grids_after([[maybe_unused]] uint32_t loaded) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("{\n.reg .b32 there;\nmov.b32 there, %0;\ngriddepcontrol.launch_dependents;\n}\n" ::"r"(loaded)
                : "memory");
+#endif
 }
 
 /// Up to this number of rows, as in generation, launching a kernel takes as long as its work.
 constexpr int64_t kLaunchBoundRows = 8;
 
-/// `early`: the kernel may start before the preceding kernel has ended.
+/// `early`: the kernel may start before the preceding kernel has ended. `cluster`: blocks per cluster; more than one
+/// only if the GPU has clusters.
 template <class... Params, class... Args>
-void launch_dependent(const Context& context, void (*kernel)(Params...), dim3 grid, dim3 block,
-                      size_t shared_bytes, bool early, const Args&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_dependent_clusters(const Context& context, void (*kernel)(Params...), dim3 grid, dim3 block,
+                               size_t shared_bytes, bool early, unsigned cluster, const Args&... args) {
+  const DeviceCaps& caps = device_caps(context);
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = cuda_stream(context);
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
+  config.attrs = attributes;
+  if (early && caps.dependent_launch) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    TE_CHECK(caps.clusters, "{} has no thread block clusters", caps.gpu);
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {.x = cluster, .y = 1, .z = 1};
+  }
   TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
   TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class... Params, class... Args>
+void launch_dependent(const Context& context, void (*kernel)(Params...), dim3 grid, dim3 block,
+                      size_t shared_bytes, bool early, const Args&... args) {
+  launch_dependent_clusters(context, kernel, grid, block, shared_bytes, early, 1, args...);
 }
 
 }  // namespace te::kernels

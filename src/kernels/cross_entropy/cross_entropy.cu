@@ -8,8 +8,7 @@ namespace te::kernels::cuda {
 
 namespace {
 
-/// A block on Hopper can use 227 KiB of shared memory; 1 KiB is reserved for the reductions.
-constexpr int64_t kMaxCachedBytes = 226 * 1024;
+constexpr int64_t kReductionBytes = 1024;  ///< of a block's shared memory
 
 template <class T>
 struct CrossEntropyParams {
@@ -57,11 +56,10 @@ __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntrop
 template <class T, int N>
 void launch(const Context& context, CrossEntropyParams<T> p, int64_t rows) {
   const int64_t bytes = p.columns * static_cast<int64_t>(sizeof(T));
-  p.cached = p.grad_scale != 0.0f && bytes <= kMaxCachedBytes;  // the loss alone needs no second pass
-  const int shared_bytes = p.cached ? static_cast<int>(bytes) : 0;
-  if (shared_bytes > 48 * 1024)
-    TE_CUDA_CHECK(cudaFuncSetAttribute(cross_entropy_rows<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       shared_bytes));
+  // The loss alone needs no second pass.
+  p.cached = p.grad_scale != 0.0f && bytes <= device_caps(context).shared_bytes - kReductionBytes;
+  const size_t shared_bytes = p.cached ? static_cast<size_t>(bytes) : 0;
+  if (shared_bytes > 48 * 1024) allow_shared_memory(context, cross_entropy_rows<T, N>, shared_bytes);
   cross_entropy_rows<T, N>
       <<<static_cast<unsigned>(rows), row_threads(p.columns, N), shared_bytes, cuda_stream(context)>>>(p);
   TE_CUDA_CHECK_LAUNCH();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/device_backend.h"
+#include "core/device_caps.h"
 #include "core/error.h"
 #include "kernels/gemm/decode_megakernel_cuda.h"
 #include "kernels/gemm/gemm.h"
@@ -43,12 +43,13 @@ bool fits(const MegakernelGemm& gemm, int64_t rows) {
 
 bool has_decode_megakernel(const Context& context, const DecodeMegakernel& megakernel) {
   const auto& gemms = megakernel.gemms;
-  if (!context.is_cuda() || gemms.empty() || gemms.size() > kMaxMegakernelGemms) return false;
+  if (!device_caps(context).hopper_kernels || gemms.empty() || gemms.size() > kMaxMegakernelGemms)
+    return false;
   const int64_t rows = gemms.front().x.rows();
   if (rows == 0 || rows > kFewRows) return false;
   if (!std::all_of(gemms.begin(), gemms.end(), [&](const MegakernelGemm& gemm) { return fits(gemm, rows); }))
     return false;
-#ifdef TE_WITH_CUDA
+#ifdef TE_WITH_SM90A
   return cuda::has_decode_megakernel(megakernel);
 #else
   return false;
@@ -58,7 +59,7 @@ bool has_decode_megakernel(const Context& context, const DecodeMegakernel& megak
 void decode_megakernel(const Context& context, const DecodeMegakernel& megakernel) {
   TE_CHECK(has_decode_megakernel(context, megakernel), "{} GEMMs of {} rows have no megakernel",
            megakernel.gemms.size(), megakernel.gemms.empty() ? 0 : megakernel.gemms.front().x.rows());
-#ifdef TE_WITH_CUDA
+#ifdef TE_WITH_SM90A
   cuda::decode_megakernel(context, megakernel);
 #endif
 }

@@ -22,11 +22,13 @@ __device__ __forceinline__ void multiply(float (&sums)[4], uint32_t low0, uint32
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(low0), "r"(high0), "r"(low1), "r"(high1), "r"(a0), "r"(a1));
   } else {
+#if __CUDA_ARCH__ >= 890  // older GPUs have no FP8, and DeviceCaps::fp8 is false
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(low0), "r"(high0), "r"(low1), "r"(high1), "r"(a0), "r"(a1));
+#endif
   }
 }
 

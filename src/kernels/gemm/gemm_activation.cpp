@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "core/device_caps.h"
 #include "kernels/common/checks.h"
 #include "kernels/gemm/gemm_activation_cuda.h"
 
@@ -86,9 +87,10 @@ void gemm_activation_forward(const Context& context, const GemmActivationForward
   check_args("gemm_activation_forward", args);
   TE_BEGIN_OP(context, "gemm_activation_forward", args);
 #ifdef TE_WITH_CUDA
-  if (context.is_cuda() &&
-      (cuda::gemm_activation_few_rows(context, args) || cuda::gemm_activation_forward(context, args)))
-    return;
+  if (context.is_cuda() && cuda::gemm_activation_few_rows(context, args)) return;
+#endif
+#ifdef TE_WITH_SM90A
+  if (device_caps(context).hopper_kernels && cuda::gemm_activation_forward(context, args)) return;
 #endif
   gemm(context, gemm_of(args));
   activation_forward(
@@ -98,8 +100,8 @@ void gemm_activation_forward(const Context& context, const GemmActivationForward
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
   check_args("gemm_activation_backward", args);
   TE_BEGIN_OP(context, "gemm_activation_backward", args);
-#ifdef TE_WITH_CUDA
-  if (context.is_cuda() && cuda::gemm_activation_backward(context, args)) return;
+#ifdef TE_WITH_SM90A
+  if (device_caps(context).hopper_kernels && cuda::gemm_activation_backward(context, args)) return;
 #endif
   if (args.y) activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y, .clamp = args.clamp});
   gemm(context, gemm_of(args));
@@ -115,14 +117,16 @@ void gemm_activation_backward(const Context& context, const GemmActivationBackwa
 GemmKernels gemm_kernels(const Context& context, const GemmActivationForward& args) {
 #ifdef TE_WITH_CUDA
   if (context.is_cuda() && cuda::fits_few_rows(args)) return GemmKernels::few_rows;
-  if (context.is_cuda() && cuda::is_fused(context, args)) return GemmKernels::hopper;
+#endif
+#ifdef TE_WITH_SM90A
+  if (device_caps(context).hopper_kernels && cuda::is_fused(context, args)) return GemmKernels::hopper;
 #endif
   return gemm_kernels(context, gemm_of(args));
 }
 
 GemmKernels gemm_kernels(const Context& context, const GemmActivationBackward& args) {
-#ifdef TE_WITH_CUDA
-  if (context.is_cuda() && cuda::is_fused(context, args)) return GemmKernels::hopper;
+#ifdef TE_WITH_SM90A
+  if (device_caps(context).hopper_kernels && cuda::is_fused(context, args)) return GemmKernels::hopper;
 #endif
   return gemm_kernels(context, gemm_of(args));
 }

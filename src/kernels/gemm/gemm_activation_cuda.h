@@ -1,11 +1,12 @@
-// Fused kernels of gemm_activation.h; callers have checked the arguments.
+// Fused kernels of gemm_activation.h; callers have checked the arguments and, except for a few rows, that the GPU has
+// the Hopper kernels (core/device_caps.h).
 #pragma once
 
 #include "kernels/gemm/gemm_activation.h"
 
 namespace te::kernels::cuda {
 
-/// Whether the kernels support this dtype, shape, alignment and device.
+/// Whether the kernels support this dtype, shape, alignment and number of SMs.
 bool is_fused(const Context& context, const GemmActivationForward& args);
 bool is_fused(const Context& context, const GemmActivationBackward& args);
 bool is_fused_fp8(const Context& context, const GemmActivationForward& args);

@@ -3,8 +3,8 @@
 // cuBLASLt's matrices are column-major. A row-major [rows, cols] matrix has the same memory layout as a column-major
 // [cols, rows] one, so out = op(a) op(b) is computed as out^T = op(b)^T op(a)^T: cuBLASLt's A is our b, its B is our a,
 // and its m, n, k are our n, m, k. The FP8 layout (a [m, k], b [n, k] with trans_b) becomes "TN", the only one that
-// Hopper supports. The bias, one value per column of out, becomes one per row of out^T, as the library's epilogue
-// requires.
+// Ada and Hopper support. The bias, one value per column of out, becomes one per row of out^T, as the library's
+// epilogue requires.
 //
 // A problem is planned at its first use. The plan consists of descriptors and the algorithm, which is read from the
 // file of earlier selections (gemm_cache.h), selected by timing the heuristic's candidates on the device, or the first
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/cuda_check.h"
+#include "core/device_caps.h"
 #include "kernels/gemm/gemm_cache.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/gemm_tune.h"
@@ -434,6 +435,13 @@ const Plan& plan_of(const Context& context, const Gemm& args) {
   return plans().emplace(key, make_plan(context, args)).first->second;
 }
 
+void check_abilities(const Context& context, const Gemm& args) {
+  if (!is_fp8(args.a.dtype())) return;
+  const DeviceCaps& caps = device_caps(context);
+  if (!caps.fp8 || (args.a.layout != ScaleLayout::tensor && !caps.fp8_scale_groups))
+    user_error("gemm: {} has no FP8 GEMMs{}", caps.gpu, caps.fp8 ? " with several scales per tensor" : "");
+}
+
 }  // namespace
 
 GemmKernels gemm_kernels(const Context& context, const Gemm& args) {
@@ -449,6 +457,7 @@ GemmKernels gemm_kernels(const Context& context, const Gemm& args) {
 }
 
 void gemm(const Context& context, const Gemm& args) {
+  check_abilities(context, args);
   if (gemm_few_rows(context, args)) return;
   // A plan's descriptor holds the pointers of the current call, so planning and launching are one critical section.
   std::unique_lock lock(plans_mutex);

@@ -147,12 +147,19 @@ void dispatch(const Context& context, const Args& args) {
 }  // namespace
 
 void grouped_gemm(const Context& context, const GroupedGemm& args) {
-  if (!grouped_gemm_hopper(context, args) && !grouped_gemm_fp8_hopper(context, args)) dispatch(context, args);
+  if constexpr (kHasHopperKernels)
+    if (device_caps(context).hopper_kernels &&
+        (grouped_gemm_hopper(context, args) || grouped_gemm_fp8_hopper(context, args)))
+      return;
+  dispatch(context, args);
 }
 
 void grouped_wgrad(const Context& context, const GroupedWgrad& args) {
-  if (!grouped_wgrad_hopper(context, args) && !grouped_wgrad_fp8_hopper(context, args))
-    dispatch(context, args);
+  if constexpr (kHasHopperKernels)
+    if (device_caps(context).hopper_kernels &&
+        (grouped_wgrad_hopper(context, args) || grouped_wgrad_fp8_hopper(context, args)))
+      return;
+  dispatch(context, args);
 }
 
 }  // namespace te::kernels::cuda

@@ -27,7 +27,8 @@ void quantize_experts(const Context& context, const QuantizeExperts& args);
 void count_quantized_experts(const Context& context, const CountQuantizedExperts& args);
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 void grouped_wgrad(const Context& context, const GroupedWgrad& args);
-/// With tensor cores; false, and nothing done, if the operands are not BF16 or FP8, or their shapes do not suit.
+/// With tensor cores; only for DeviceCaps::hopper_kernels. False, and nothing done, if the operands are not BF16 or
+/// FP8, or their shapes do not suit.
 bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args);
 bool grouped_wgrad_hopper(const Context& context, const GroupedWgrad& args);
 bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args);

@@ -244,19 +244,13 @@ __global__ void bias_kernel(float* bias, int first, int count, const int32_t* co
 
 constexpr size_t kWarpBytes = kWarps * sizeof(WarpMemory);
 
-template <class Kernel>
-void allow_shared(Kernel* kernel, size_t bytes) {
-  TE_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-}
-
 }  // namespace
 
 void router_forward(const Context& context, const RouterForward& a) {
   const int64_t tokens = a.logits.rows();
   visit_high_precision(a.bias ? a.bias.dtype : DType::f32, [&](auto zero) {
     using Bias = typename DeviceType<decltype(zero)>::type;
-    allow_shared(forward_kernel<Bias>, kWarpBytes);
+    allow_shared_memory(context, forward_kernel<Bias>, kWarpBytes);
     forward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
         a.rule, a.logits.as<float>(), a.bias.as<Bias>(), a.experts.as<int32_t>(), a.probs.as<float>(), tokens,
         static_cast<int>(a.logits.cols()));
@@ -267,7 +261,7 @@ void router_forward(const Context& context, const RouterForward& a) {
 void router_statistics(const Context& context, const RouterStatistics& a) {
   const int64_t sequences = a.counts.rows(), experts = a.logits.cols();
   const size_t bytes = static_cast<size_t>(experts) * kSequenceThreads / kWarpSize * sizeof(float);
-  allow_shared(statistics_kernel, bytes);
+  allow_shared_memory(context, statistics_kernel, bytes);
   statistics_kernel<<<static_cast<unsigned>(sequences), kSequenceThreads, bytes, cuda_stream(context)>>>(
       a.score, a.logits.as<float>(), a.experts.as<int32_t>(), a.counts.as<int32_t>(),
       a.score_sums.as<float>(), a.token_sums.as<float>(), a.logits.rows() / sequences,
@@ -286,7 +280,7 @@ void router_balance(const Context& context, const RouterBalance& a) {
 
 void router_backward(const Context& context, const RouterBackward& a) {
   const int64_t tokens = a.logits.rows();
-  allow_shared(backward_kernel, kWarpBytes);
+  allow_shared_memory(context, backward_kernel, kWarpBytes);
   backward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
       a.rule, a.logits.as<float>(), a.experts.as<int32_t>(), a.d_probs.as<float>(), a.score_grad.as<float>(),
       a.score_grad ? tokens / a.score_grad.rows() : tokens, a.balance_weight, a.z_weight,

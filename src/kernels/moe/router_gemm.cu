@@ -1,5 +1,5 @@
-// The router's GEMMs on the GPU: grouped_gemm_hopper.cu's kernel with one expert if operands are BF16 and suit TMA,
-// otherwise a plain kernel (plain_tile.cuh).
+// The router's GEMMs on the GPU: on Hopper, grouped_gemm_hopper.cu's kernel with one expert if operands are BF16 and
+// suit TMA, otherwise a plain kernel (plain_tile.cuh).
 #include <algorithm>
 
 #include "kernels/moe/moe_cuda.h"
@@ -82,23 +82,28 @@ struct Scratch {
 };
 
 bool backward_hopper(const Context& context, const RouterGemmBackward& a, const Scratch& scratch) {
-  const int64_t values = a.d_logits.numel();
-  const auto fits = [&](const Tensor& part) { return is_aligned(part.data, 16); };
-  if (a.x.dtype != DType::bf16 || a.weight.rows() % 8 != 0 || a.x.cols() % 8 != 0 || !fits(scratch.high) ||
-      !fits(scratch.low) || !fits(a.x) || !fits(a.weight) || !fits(a.dx))
+  if constexpr (kHasHopperKernels) {
+    const int64_t values = a.d_logits.numel();
+    const auto fits = [&](const Tensor& part) { return is_aligned(part.data, 16); };
+    if (!device_caps(context).hopper_kernels || a.x.dtype != DType::bf16 || a.weight.rows() % 8 != 0 ||
+        a.x.cols() % 8 != 0 || !fits(scratch.high) || !fits(scratch.low) || !fits(a.x) || !fits(a.weight) ||
+        !fits(a.dx))
+      return false;
+    split_kernel<<<elementwise_blocks(values), kThreads, 0, cuda_stream(context)>>>(
+        a.d_logits.as<float>(), scratch.high.as<__nv_bfloat16>(), scratch.low.as<__nv_bfloat16>(), values);
+    TE_CUDA_CHECK_LAUNCH();
+    bool done = true;
+    for (const Tensor& part : {scratch.low, scratch.high}) {
+      done = done && dense_gemm_hopper(context, part, a.weight, false, a.dx, true);
+      if (a.d_weight)
+        done = done && dense_wgrad_hopper(context, part, a.x, scratch.part, scratch.parts,
+                                          part.data == scratch.high.data);
+    }
+    TE_CHECK(done, "router_gemm_backward: the operands do not suit tensor cores");
+    return true;
+  } else {
     return false;
-  split_kernel<<<elementwise_blocks(values), kThreads, 0, cuda_stream(context)>>>(
-      a.d_logits.as<float>(), scratch.high.as<__nv_bfloat16>(), scratch.low.as<__nv_bfloat16>(), values);
-  TE_CUDA_CHECK_LAUNCH();
-  bool done = true;
-  for (const Tensor& part : {scratch.low, scratch.high}) {
-    done = done && dense_gemm_hopper(context, part, a.weight, false, a.dx, true);
-    if (a.d_weight)
-      done = done && dense_wgrad_hopper(context, part, a.x, scratch.part, scratch.parts,
-                                        part.data == scratch.high.data);
   }
-  TE_CHECK(done, "router_gemm_backward: the operands do not suit tensor cores");
-  return true;
 }
 
 void backward_plain(const Context& context, const RouterGemmBackward& a, const Scratch& scratch) {
@@ -121,7 +126,10 @@ void backward_plain(const Context& context, const RouterGemmBackward& a, const S
 }  // namespace
 
 void router_gemm(const Context& context, const RouterGemm& args) {
-  if (dense_gemm_hopper(context, args.x, args.weight, true, args.logits, false)) return;
+  if constexpr (kHasHopperKernels)
+    if (device_caps(context).hopper_kernels &&
+        dense_gemm_hopper(context, args.x, args.weight, true, args.logits, false))
+      return;
   const int64_t tokens = args.x.rows(), hidden = args.x.cols(), experts = args.weight.rows();
   visit_device_type(args.x.dtype, [&]<class T>() {
     launch_plain(

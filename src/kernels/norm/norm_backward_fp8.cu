@@ -20,6 +20,7 @@ constexpr int kIterations = 16;
 constexpr int kTileRows = kRows * kIterations;
 constexpr int kRun = 16;  ///< rows whose bytes are written at once
 static_assert(kTileRows == 2 * kRun);
+constexpr size_t kOtherSharedBytes = 4 * 1024;
 
 /// Bytes of a tile in shared memory.
 class ByteTile {
@@ -146,11 +147,11 @@ int norm_backward_fp8(const Context& context, const NormBackward& a) {
   const unsigned threads = ceil_div(p.hidden, 8 * kWarpSize) * kWarpSize;
   const size_t shared =
       (bias ? threads * DxSums::kBytes : 0) + (p.columnwise != nullptr ? ByteTile::bytes(p.hidden) : 0);
+  if (shared + kOtherSharedBytes > static_cast<size_t>(device_caps(context).shared_bytes)) return 0;
   // Number of blocks for which all blocks have (almost) the same number of tiles.
   const int64_t tiles = ceil_div(p.rows, kTileRows), most = norm_partial_blocks(p.hidden);
   const auto blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, most)));
-  TE_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  allow_shared_memory(context, kernel, shared);
   kernel<<<blocks, threads, shared, cuda_stream(context)>>>(p);
   TE_CUDA_CHECK_LAUNCH();
   return blocks;

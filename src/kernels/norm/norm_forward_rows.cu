@@ -26,7 +26,7 @@ constexpr int kTileRows = kRows * kIterations;
 constexpr int kColumnsWords = 8 * kIterations + 4;
 
 constexpr int64_t kMaxHidden = 1024 * 8;
-constexpr size_t kMaxTileBytes = 220 * 1024;  ///< of the 227 KiB per block
+constexpr int kOtherSharedBytes = 7 * 1024;  ///< of a block's shared memory
 
 using RowsParams = NormForwardParams<bf16>;
 
@@ -246,8 +246,7 @@ void launch(const Context& context, const RowsParams& p, int num_sms) {
                         : p.zero_centered ? kernel_of<NormKind::rms_zero_centered>(fp8, delta, ahead)
                                           : kernel_of<NormKind::rms>(fp8, delta, ahead);
   const size_t shared = p.columnwise != nullptr ? tile_bytes(p.hidden) : 0;
-  TE_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  allow_shared_memory(context, kernel, shared);
   int blocks = 0;
   TE_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared));
   const int64_t resident = int64_t{num_sms} * std::max(blocks, 1);
@@ -269,7 +268,8 @@ bool norm_forward_rows(const Context& context, const NormForward& a) {
   if (!fits || !fits_fp8) return false;
   // If the tile does not fit into shared memory, or its 16-byte runs would be unaligned, a separate kernel writes the
   // transposed output.
-  const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= kMaxTileBytes;
+  const int most = device_caps(context).shared_bytes - kOtherSharedBytes;
+  const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= static_cast<size_t>(most);
   RowsParams p = norm_forward_params<bf16>(a);
   if (!fused) p.columnwise = nullptr;
   launch(context, p, sm_count(context));

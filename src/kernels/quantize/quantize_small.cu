@@ -1,6 +1,6 @@
 // Current scaling of small tensors: amax, scale and quantization in one launch of a single block, or of one cluster
-// whose blocks exchange their amax. Generation quantizes only a few rows, for which each of the general kernel's two
-// launches takes longer than the work.
+// whose blocks exchange their amax, if the GPU has clusters. Generation quantizes only a few rows, for which each of
+// the general kernel's two launches takes longer than the work.
 #include <cooperative_groups.h>
 
 #include "kernels/common/cuda_common.cuh"
@@ -26,8 +26,7 @@ struct SmallCast {
 
 template <class T, DType kFormat, int kBlocks>
 __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, SmallCast p) {
-  namespace cg = cooperative_groups;
-  __shared__ uint32_t of_warps[kWarpSize], of_block;
+  __shared__ uint32_t of_warps[kWarpSize];
   wait_on_dependent_grids();
   launch_dependent_grids();
   constexpr int64_t kStep = int64_t{kBlocks} * kThreads * kWidth;
@@ -43,14 +42,17 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
   if (threadIdx.x % kWarpSize == 0) of_warps[threadIdx.x / kWarpSize] = largest;
   __syncthreads();
   largest = __reduce_max_sync(0xffffffffu, of_warps[threadIdx.x % kWarpSize]);
+#if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) {
-    const cg::cluster_group cluster = cg::this_cluster();
+    __shared__ uint32_t of_block;
+    const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
     if (threadIdx.x == 0) of_block = largest;
     cluster.sync();
     const int block = static_cast<int>(threadIdx.x) % kBlocks;
     largest = __reduce_max_sync(0xffffffffu, *cluster.map_shared_rank(&of_block, block));
     cluster.sync();  // a block must not exit while others read its shared memory
   }
+#endif
   // 2. Scale
   const float amax = __uint_as_float(largest);
   const float scale = group_scale(amax, fp8_max(kFormat), p.margin_factor, p.power_of_two);
@@ -67,25 +69,14 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
 
 template <class T, DType kFormat, int kBlocks>
 void launch(const Context& context, const T* x, const SmallCast& p) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {.x = kBlocks, .y = 1, .z = 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kBlocks);
-  config.blockDim = dim3(kThreads);
-  config.stream = cuda_stream(context);
-  config.attrs = attributes;
-  config.numAttrs = kBlocks > 1 ? 2 : 1;
-  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, quantize_small_kernel<T, kFormat, kBlocks>, x, p));
-  TE_CUDA_CHECK_LAUNCH();
+  launch_dependent_clusters(context, quantize_small_kernel<T, kFormat, kBlocks>, kBlocks, kThreads, 0, true,
+                            kBlocks, x, p);
 }
 
 template <class T, DType kFormat>
 void launch_by_size(const Context& context, const T* x, const SmallCast& p) {
-  p.elements <= kOfOneBlock ? launch<T, kFormat, 1>(context, x, p)
-                            : launch<T, kFormat, kCluster>(context, x, p);
+  const bool one_block = p.elements <= kOfOneBlock || !device_caps(context).clusters;
+  one_block ? launch<T, kFormat, 1>(context, x, p) : launch<T, kFormat, kCluster>(context, x, p);
 }
 
 }  // namespace

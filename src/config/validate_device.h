@@ -1,0 +1,13 @@
+// Rules of a particular GPU.
+#pragma once
+
+#include "config/config.h"
+#include "core/device_caps.h"
+
+namespace te::config {
+
+/// Checks the rules of a device: those of GPUs in general (config.h), and that this one has the FP8 GEMMs of the
+/// config's recipes. UserError with what to use instead.
+void validate_for_device(const Config& config, const DeviceCaps& caps);
+
+}  // namespace te::config

@@ -6,7 +6,6 @@
 #include "core/terminal.h"
 #include "fp8/scale_table.h"
 #include "kernels/quantize/fp8_output.h"
-#include "train/flops.h"
 #include "train/remaining_time.h"
 
 namespace te::train {
@@ -72,8 +71,8 @@ std::vector<Cell> step_cells(const StepMetrics& m, const MetricsOptions& options
   if (options.show_tflops) {
     cells.push_back({"TFLOP/s", 7, 5, fmt::format("{:.0f}", m.tflops)});
     // MFU relates to the BF16 peak, which is meaningless for FP8 GEMMs.
-    if (!options.fp8)
-      cells.push_back({"MFU %", 5, 7, fmt::format("{:.1f}", m.tflops * 1e12 / kHopperBf16Peak * 100)});
+    if (!options.fp8 && options.bf16_peak > 0)
+      cells.push_back({"MFU %", 5, 7, fmt::format("{:.1f}", m.tflops * 1e12 / options.bf16_peak * 100)});
   }
   if (options.fp8) {
     const Fp8Health* worst = most_saturated(fp8);

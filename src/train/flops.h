@@ -14,7 +14,4 @@ double flops_per_token(const config::ModelConfig& model);
 /// Of a run: weights that are not trained have no wgrad, a third of their FLOPs; an adapter adds its own.
 double flops_per_token(const config::Config& config);
 
-/// Dense BF16 peak of an H100 or H200 SXM, FLOP/s: the denominator of MFU (NVIDIA's datasheet).
-constexpr double kHopperBf16Peak = 989.4e12;
-
 }  // namespace te::train

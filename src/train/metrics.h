@@ -109,6 +109,7 @@ struct MetricsOptions {
   std::vector<TaskResult> tasks;        ///< likewise; Evaluator::names()
   int64_t train_steps = 0;
   bool show_tflops = false;  ///< on the console
+  double bf16_peak = 0.0;    ///< FLOP/s of the GPU, for MFU on the console; 0 if unknown
   bool fp8 = false;          ///< GEMMs run in FP8: show FP8 health instead of MFU
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "core/gpu_models.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
 #include "train/flops.h"
@@ -90,6 +91,7 @@ void TrainingLoop::open_logs() {
     sets.clear();
   world_.run_collectively([&] {
     if (!world_.leader()) return;
+    const GpuModel* model = gpu_model(context_.info().name);
     writer_ = std::make_unique<MetricsWriter>(
         MetricsOptions{.directory = logging.directory,
                        .tensorboard = logging.tensorboard,
@@ -99,6 +101,7 @@ void TrainingLoop::open_logs() {
                        .tasks = evaluator_ != nullptr ? evaluator_->names() : std::vector<TaskResult>{},
                        .train_steps = config_.training.train_steps,
                        .show_tflops = context_.is_cuda(),
+                       .bf16_peak = model != nullptr ? model->bf16 : 0.0,
                        .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
     if (sample_maker_ != nullptr) sample_log_.emplace(logging.directory);
     if (logging.fp8_statistics_every > 0) statistics_log_.emplace(logging.directory);

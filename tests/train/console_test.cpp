@@ -25,7 +25,7 @@ TEST(StepTable, ALineFitsAtEveryWidth) {
                          .seconds = 1.2345,
                          .tokens_per_s = 1234567,
                          .tflops = 789};
-  MetricsOptions options = {.train_steps = 300000, .show_tflops = true};
+  MetricsOptions options = {.train_steps = 300000, .show_tflops = true, .bf16_peak = 1e15};
   for (const bool fp8 : {false, true}) {
     options.fp8 = fp8;
     const std::vector<Cell> all = step_cells(m, options, {}, 123456);
@@ -47,6 +47,17 @@ TEST(StepTable, ALineFitsAtEveryWidth) {
     for (const char* name : {"grad norm", "lr", "tokens/s", "ms/step"})
       EXPECT_NE(narrow.find(name), std::string::npos) << narrow;
   }
+}
+
+TEST(StepTable, MfuNeedsTheGpusPeak) {
+  const StepMetrics m = {.step = 3, .tflops = 156};
+  MetricsOptions options = {.train_steps = 10, .show_tflops = true, .bf16_peak = 312e12};  // A100
+  const auto cells = [&] { return step_cells(m, options, {}, 0); };
+  TE_EXPECT_CONTAINS(joined(cells(), 1, true), "MFU %");
+  TE_EXPECT_CONTAINS(joined(cells(), 1, false), " 50.0 ");
+  options.bf16_peak = 0.0;
+  EXPECT_EQ(joined(cells(), 1, true).find("MFU"), std::string::npos);
+  TE_EXPECT_CONTAINS(joined(cells(), 1, true), "TFLOP/s");
 }
 
 TEST(StepTable, NumbersOfAnySize) {

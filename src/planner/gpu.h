@@ -1,6 +1,7 @@
 // Rates of a GPU and its links in a training step: the parameters of the cost model, each with its source. "Measured"
-// means on H200s in a step under load, where the power limit lowers the clock. Both GPUs of the table have the same
-// chip and power limit (700 W) and differ in memory.
+// means on H200s in a step under load, where the power limit lowers the clock. H100 and H200 have the same chip and
+// power limit (700 W) and differ in memory. Rates of other GPUs are assumed: the same fractions of their peak rates
+// (core/gpu_models.h).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@ struct Gpu {
   std::string_view title;  ///< full name
   int64_t memory_bytes;    ///< as shown by the driver
   double copy;             ///< bytes/s of a large device copy, read and written
+  int sm = 90;             ///< 10 * major + minor of the compute capability
 
   // --- GEMMs: FLOP/s of large ones, and the overheads of small ones (op_time.h) ---
   double bf16 = 715e12;       ///< measured with the GEMMs of a 7B layer (docs/log/kernels.md), plus overheads

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "config/validate_device.h"
 #include "core/error.h"
 #include "core/memory_plan.h"
 #include "parallel/schedule/schedule.h"
@@ -111,10 +112,12 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
 }
 
 /// Empty if the rules accept the config for a GPU, else the reason.
-std::string refusal(const Config& config, const parallel::ProcessGrid& grid) {
+std::string refusal(const Config& config, const Gpu& gpu, const parallel::ProcessGrid& grid) {
+  DeviceCaps caps = caps_of(gpu.sm);
+  caps.gpu = gpu.title;
   try {
     config::validate(config);
-    config::validate_for_device(config, true);
+    config::validate_for_device(config, caps);
     parallel::check(train::schedule_shape(config.training, config.parallel, grid));
   } catch (const UserError& error) {
     return error.what();
@@ -176,7 +179,7 @@ class Search {
       refusal_ = fmt::format("training.global_batch_size ({}) is not a multiple of {} data-parallel ranks",
                              config_.training.global_batch_size, grid[Axis::data]);
     for (Config& way : all) {
-      std::string why = refusal(way, grid);
+      std::string why = refusal(way, model_.cluster().gpu, grid);
       if (!why.empty()) {
         refusal_ = std::move(why);
         continue;
@@ -237,7 +240,7 @@ class Search {
       return;
     }
     const parallel::ProcessGrid grid = train::grid_of(own, model_.cluster().gpus);
-    result_.configured_refusal = refusal(config_, grid);
+    result_.configured_refusal = refusal(config_, model_.cluster().gpu, grid);
     if (!result_.configured_refusal.empty()) return;
     result_.configured = layout(config_, grid);
     result_.configured->memory_bytes = planned_bytes_(config_, grid);

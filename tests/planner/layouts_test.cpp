@@ -175,6 +175,13 @@ TEST(Search, RefusesImpossibleJobs) {
   TE_EXPECT_CONTAINS(illegal, "no layout of 97 GPUs is valid");
 }
 
+TEST(Search, FollowsTheAbilitiesOfTheGpu) {
+  const config::Config fp8 = shipped_config("gpt2_124m_fp8");
+  const std::string refused = user_error_of([&] { search(fp8, testing::cluster("a100", 2), planned); });
+  TE_EXPECT_CONTAINS(refused, "precision.fp8: this GPU (NVIDIA A100 80GB SXM (rates assumed)) has no FP8");
+  EXPECT_FALSE(search(fp8, testing::cluster("l40s", 2), planned).layouts.empty());
+}
+
 // Each tensor-parallel size pads the vocabulary differently.
 TEST(Search, PadsAVocabularyThatIsNotDivisible) {
   const config::Config config =
@@ -280,6 +287,13 @@ TEST(Prediction, ChangesInTheRightDirection) {
   h100.gpu = gpu_named("h100");
   EXPECT_GT(seconds(h100), 1.02 * seconds(testing::h200s(8)));
   EXPECT_LT(seconds(h100), 1.15 * seconds(testing::h200s(8)));
+  const config::Config bf16 = shipped_config("llama7b_bf16");
+  double previous = 0.0;
+  for (const char* gpu : {"b200", "h200", "a100", "a6000", "l4"}) {
+    const double own = StepModel(testing::cluster(gpu, 8)).predict(bf16).total();
+    EXPECT_GT(own, previous) << gpu;
+    previous = own;
+  }
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ TEST(OpTime, PlacementOfGroups) {
 
 TEST(Gpus, AreKnownByName) {
   EXPECT_EQ(gpu_named("h100").memory_bytes, int64_t{81559} << 20);
-  TE_EXPECT_CONTAINS(testing::user_error_of([] { gpu_named("b200"); }), "h100, h200");
+  TE_EXPECT_CONTAINS(testing::user_error_of([] { gpu_named("v100"); }), "h100, h200, a100");
 }
 
 }  // namespace

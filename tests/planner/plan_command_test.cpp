@@ -89,7 +89,7 @@ TEST_F(PlanCommand, DryRunReportsThePipelineSplit) {
 TEST_F(PlanCommand, RefusesInOneLine) {
   expect_refused("llama7b_fp8.yaml --plan 0", "--plan");
   expect_refused("llama7b_fp8.yaml --plan four", "--plan");
-  expect_refused("llama7b_fp8.yaml --plan 4 --gpu b200", "--gpu");
+  expect_refused("llama7b_fp8.yaml --plan 4 --gpu v100", "--gpu");
   expect_refused("llama7b_fp8.yaml --plan 4 --rows 0", "--rows");
   expect_refused("llama7b_fp8.yaml --plan 4 --gpus-per-host 0", "--gpus-per-host");
   expect_refused("llama7b_fp8.yaml --dry-run --rows 3", "--rows needs --plan");

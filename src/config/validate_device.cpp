@@ -13,7 +13,8 @@ void validate_for_device(const Config& config, const DeviceCaps& caps) {
     if (traits_of(recipe).emulated) continue;
     if (!caps.fp8) {
       user_error(
-          "precision.fp8: this GPU ({}) has no FP8; use off, an emulated recipe (precision.fp8_recipe: mxfp8 or "
+          "precision.fp8: this GPU ({}) has no FP8; use off, an emulated recipe (precision.fp8_recipe: mxfp8 "
+          "or "
           "nvfp4), or a GPU of compute capability 8.9 or newer",
           caps.gpu);
     }

@@ -77,9 +77,36 @@ void Communicator::all_to_all(const Context& context, const Tensor& in, const Te
   TE_CHECK(in.numel() % size() == 0, "all_to_all of group {}: {} elements, shape {}, in {} equal parts",
            name_, in.numel(), in.shape.str(), size());
   if (in.numel() == 0) return;
+  RowRanges parts;
+  for (int peer = 0; peer < size(); ++peer) parts.push_back({peer, 1});
+  const Shape by_rank{size(), in.numel() / size()};
+  all_to_all(context, in.view(by_rank), parts, out.view(by_rank), parts);
+}
+
+void Communicator::all_to_all(const Context& context, const Tensor& in, const RowRanges& sent,
+                              const Tensor& out, const RowRanges& received) {
+  TE_CHECK(in.dtype == out.dtype && in.cols() == out.cols(), "all_to_all of group {}: {} {} to {} {}", name_,
+           dtype_name(in.dtype), in.shape.str(), dtype_name(out.dtype), out.shape.str());
+  int64_t rows = 0, moved = 0;
+  for (const auto& [tensor, ranges] : {std::pair{&in, &sent}, std::pair{&out, &received}}) {
+    TE_CHECK(ranges->size() == world_ranks_.size(), "all_to_all of group {}: {} ranges of rows for {} ranks",
+             name_, ranges->size(), size());
+    for (const RowRange& range : *ranges) {
+      TE_CHECK(range.first >= 0 && range.count >= 0 && range.first + range.count <= tensor->rows(),
+               "all_to_all of group {}: rows {}+{} of {}", name_, range.first, range.count,
+               tensor->shape.str());
+      (tensor == &in ? rows : moved) += range.count;
+    }
+  }
+  const auto own = static_cast<size_t>(rank_);
+  TE_CHECK(sent[own].count == received[own].count,
+           "all_to_all of group {}: rank {} sends itself {} rows, but receives {}", name_, rank_,
+           sent[own].count, received[own].count);
+  if ((rows == 0 && moved == 0) || in.cols() == 0) return;
   TE_CHECK(disjoint(in, out), "all_to_all of group {}: in and out overlap", name_);
   const Operation operation("all_to_all", *this, context);
-  run_collective(*this, context, "all_to_all", in, [&] { do_all_to_all(context, in, out); });
+  run_collective(*this, context, "all_to_all", {in.data, in.dtype, {std::max(rows, moved), in.cols()}},
+                 [&] { do_all_to_all(context, in, sent, out, received); });
 }
 
 void Communicator::reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
@@ -122,8 +149,10 @@ void SingleCommunicator::do_all_gather(const Context& context, const Tensor& in,
   if (in.data != out.data) context.copy(out, in);
 }
 
-void SingleCommunicator::do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) {
-  context.copy(out, in);
+void SingleCommunicator::do_all_to_all(const Context& context, const Tensor& in, const RowRanges& sent,
+                                       const Tensor& out, const RowRanges& received) {
+  context.copy(out.slice_rows(received[0].first, received[0].count),
+               in.slice_rows(sent[0].first, sent[0].count));
 }
 
 void SingleCommunicator::do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {

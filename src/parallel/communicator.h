@@ -25,6 +25,12 @@ namespace te::parallel {
 
 enum class ReduceOp : uint8_t { sum, max };
 
+/// Rows [first, first + count) of a tensor.
+struct RowRange {
+  int64_t first = 0, count = 0;
+};
+using RowRanges = std::vector<RowRange>;
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -43,6 +49,10 @@ class Communicator {
   void all_gather(const Context& context, const Tensor& in, const Tensor& out);
   /// Part i of out = part `rank()` of rank i's `in`, where both consist of size() equal parts and do not overlap.
   void all_to_all(const Context& context, const Tensor& in, const Tensor& out);
+  /// Rows received[i] of out = the rows of rank i's `in` that it sends to this rank; sent[i]: rows of in for rank i.
+  /// Unlike in other operations, ranks have different numbers of rows.
+  void all_to_all(const Context& context, const Tensor& in, const RowRanges& sent, const Tensor& out,
+                  const RowRanges& received);
   /// out [n] = this rank's part of the sum of the ranks' `in` [size() * n]. `out` may be this rank's part of `in`; the
   /// rest of `in` is not written.
   void reduce_scatter(const Context& context, const Tensor& in, const Tensor& out);
@@ -63,7 +73,8 @@ class Communicator {
   // The implementations. Arguments have been checked and are not empty.
   virtual void do_all_reduce(const Context&, const Tensor& t, ReduceOp op) = 0;
   virtual void do_all_gather(const Context&, const Tensor& in, const Tensor& out) = 0;
-  virtual void do_all_to_all(const Context&, const Tensor& in, const Tensor& out) = 0;
+  virtual void do_all_to_all(const Context&, const Tensor& in, const RowRanges& sent, const Tensor& out,
+                             const RowRanges& received) = 0;
   virtual void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) = 0;
   virtual void do_broadcast(const Context&, const Tensor& t, int root) = 0;
   virtual void do_send(const Context&, const Tensor& t, int peer) = 0;
@@ -83,7 +94,8 @@ class SingleCommunicator final : public Communicator {
  private:
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override {}
   void do_all_gather(const Context&, const Tensor& in, const Tensor& out) override;
-  void do_all_to_all(const Context&, const Tensor& in, const Tensor& out) override;
+  void do_all_to_all(const Context&, const Tensor& in, const RowRanges& sent, const Tensor& out,
+                     const RowRanges& received) override;
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
   void do_broadcast(const Context&, const Tensor&, int) override {}
   void do_send(const Context&, const Tensor&, int) override {}  // never called: there is no peer
@@ -101,7 +113,10 @@ class UnconnectedCommunicator final : public Communicator {
   [[noreturn]] void refuse(const char* operation) const;
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override { refuse("all_reduce"); }
   void do_all_gather(const Context&, const Tensor&, const Tensor&) override { refuse("all_gather"); }
-  void do_all_to_all(const Context&, const Tensor&, const Tensor&) override { refuse("all_to_all"); }
+  void do_all_to_all(const Context&, const Tensor&, const RowRanges&, const Tensor&,
+                     const RowRanges&) override {
+    refuse("all_to_all");
+  }
   void do_reduce_scatter(const Context&, const Tensor&, const Tensor&) override { refuse("reduce_scatter"); }
   void do_broadcast(const Context&, const Tensor&, int) override { refuse("broadcast"); }
   void do_send(const Context&, const Tensor&, int) override { refuse("send"); }

@@ -1,5 +1,7 @@
 #include "parallel/dry_run_communicator.h"
 
+#include <algorithm>
+
 namespace te::parallel {
 
 Tensor DryRunCommunicator::last_sent_;
@@ -16,6 +18,15 @@ void DryRunCommunicator::do_all_gather(const Context& context, const Tensor& in,
   for (int i = 0; i < size(); ++i) {
     const Tensor target = part(out, i);
     if (target.data != own.data) context.copy(target, own);
+  }
+}
+
+void DryRunCommunicator::do_all_to_all(const Context& context, const Tensor& in, const RowRanges& sent,
+                                       const Tensor& out, const RowRanges& received) {
+  for (size_t peer = 0; peer < sent.size(); ++peer) {
+    const int64_t count = std::min(sent[peer].count, received[peer].count);
+    if (count > 0)
+      context.copy(out.slice_rows(received[peer].first, count), in.slice_rows(sent[peer].first, count));
   }
 }
 

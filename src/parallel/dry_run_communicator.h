@@ -18,10 +18,9 @@ class DryRunCommunicator final : public Communicator {
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override {}
   /// Copies this rank's part to every rank's part.
   void do_all_gather(const Context&, const Tensor& in, const Tensor& out) override;
-  /// Copies the input.
-  void do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) override {
-    context.copy(out.view({out.numel()}), in.view({in.numel()}));
-  }
+  /// Copies the rows that it sends to the place of those that it receives, as many as both have.
+  void do_all_to_all(const Context&, const Tensor& in, const RowRanges& sent, const Tensor& out,
+                     const RowRanges& received) override;
   /// Copies this rank's part of its own input.
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
   void do_broadcast(const Context&, const Tensor&, int) override {}

@@ -159,17 +159,18 @@ void MpiCommunicator::do_all_gather(const Context& context, const Tensor& in, co
   exchange.wait();
 }
 
-void MpiCommunicator::do_all_to_all(const Context&, const Tensor& in, const Tensor& out) {
+void MpiCommunicator::do_all_to_all(const Context&, const Tensor& in, const RowRanges& sent,
+                                    const Tensor& out, const RowRanges& received) {
   MpiExchange exchange(mpi_->comm, kCollectiveTag);
-  const size_t bytes = in.bytes() / static_cast<size_t>(size());
   for (int peer = 0; peer < size(); ++peer) {
-    const size_t at = static_cast<size_t>(peer) * bytes;
+    const RowRange &to = sent[static_cast<size_t>(peer)], &from = received[static_cast<size_t>(peer)];
+    const Tensor source = in.slice_rows(to.first, to.count), target = out.slice_rows(from.first, from.count);
     if (peer == rank()) {
-      std::memcpy(bytes_of(out) + at, bytes_of(in) + at, bytes);
+      if (to.count > 0) std::memcpy(target.data, source.data, source.bytes());
       continue;
     }
-    exchange.receive(bytes_of(out) + at, bytes, peer);
-    exchange.send(bytes_of(in) + at, bytes, peer);
+    if (from.count > 0) exchange.receive(target.data, target.bytes(), peer);
+    if (to.count > 0) exchange.send(source.data, source.bytes(), peer);
   }
   exchange.wait();
 }

@@ -53,7 +53,8 @@ class NcclCommunicator final : public Communicator {
  private:
   void do_all_reduce(const Context& context, const Tensor& t, ReduceOp op) override;
   void do_all_gather(const Context& context, const Tensor& in, const Tensor& out) override;
-  void do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) override;
+  void do_all_to_all(const Context& context, const Tensor& in, const RowRanges& sent, const Tensor& out,
+                     const RowRanges& received) override;
   void do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) override;
   void do_broadcast(const Context& context, const Tensor& t, int root) override;
   void do_send(const Context& context, const Tensor& t, int peer) override;
@@ -147,13 +148,18 @@ void NcclCommunicator::do_all_gather(const Context& context, const Tensor& in, c
 }
 
 // The sends and receives of a NCCL group run as one operation, including this rank's own part.
-void NcclCommunicator::do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) {
-  const size_t bytes = in.bytes() / static_cast<size_t>(size());
+void NcclCommunicator::do_all_to_all(const Context& context, const Tensor& in, const RowRanges& sent,
+                                     const Tensor& out, const RowRanges& received) {
   TE_NCCL_CHECK(comm_, ncclGroupStart());
   for (int peer = 0; peer < size(); ++peer) {
-    const size_t at = static_cast<size_t>(peer) * bytes;
-    TE_NCCL_CHECK(comm_, ncclSend(in.as<char>() + at, bytes, ncclUint8, peer, comm_, cuda_stream(context)));
-    TE_NCCL_CHECK(comm_, ncclRecv(out.as<char>() + at, bytes, ncclUint8, peer, comm_, cuda_stream(context)));
+    const RowRange &to = sent[static_cast<size_t>(peer)], &from = received[static_cast<size_t>(peer)];
+    const Tensor source = in.slice_rows(to.first, to.count), target = out.slice_rows(from.first, from.count);
+    if (to.count > 0)
+      TE_NCCL_CHECK(comm_,
+                    ncclSend(source.data, source.bytes(), ncclUint8, peer, comm_, cuda_stream(context)));
+    if (from.count > 0)
+      TE_NCCL_CHECK(comm_,
+                    ncclRecv(target.data, target.bytes(), ncclUint8, peer, comm_, cuda_stream(context)));
   }
   TE_NCCL_CHECK(comm_, ncclGroupEnd());
   launched(context);

@@ -38,7 +38,7 @@ std::string Coordinates::str() const {
   return numbers_text(*this, 0, ", ");
 }
 
-ProcessGrid ProcessGrid::of(int world, AxisSizes sizes) {
+ProcessGrid ProcessGrid::of(int world, AxisSizes sizes, int experts) {
   TE_CHECK(world >= 1, "process grid: world of {} ranks", world);
   int64_t model = 1;
   for (const AxisRow& row : kAxes) {
@@ -63,7 +63,13 @@ ProcessGrid ProcessGrid::of(int world, AxisSizes sizes) {
   }
   for (const AxisRow& row : kAxes)
     if (row.is_free) sizes[row.axis] = static_cast<int>(world / model);
-  return {world, sizes};
+  const int shared = sizes[Axis::context] * sizes[Axis::data];
+  if (experts < 1 || shared % experts != 0)
+    user_error(
+        "parallel.expert ({}) does not divide context-parallel x data-parallel ranks = {} x {} = {}; start "
+        "another number of ranks or change parallel.expert",
+        experts, sizes[Axis::context], sizes[Axis::data], shared);
+  return {world, sizes, experts};
 }
 
 int ProcessGrid::stride(Axis axis) const {
@@ -93,7 +99,8 @@ int ProcessGrid::rank(const Coordinates& at) const {
 }
 
 std::string ProcessGrid::str() const {
-  return fmt::format("{} rank{}: {}", world, world == 1 ? "" : "s", numbers_text(sizes, 1, " x "));
+  return fmt::format("{} rank{}: {}{}", world, world == 1 ? "" : "s", numbers_text(sizes, 1, " x "),
+                     experts > 1 ? fmt::format(", expert {}", experts) : "");
 }
 
 std::vector<int> ProcessGrid::ranks_along(EnumSet<Axis> axes, int rank) const {
@@ -124,6 +131,19 @@ std::vector<int> first_and_last(const ProcessGrid& /*grid*/, const std::vector<i
   const bool end = own == 0 || own + 1 == ranks.size();
   if (!end || ranks.size() == 1) return {ranks[own]};
   return {ranks.front(), ranks.back()};
+}
+
+std::vector<int> expert_ranks(const ProcessGrid& grid, const std::vector<int>& ranks, size_t own) {
+  const auto size = static_cast<size_t>(grid.experts);
+  const auto first = ranks.begin() + static_cast<std::ptrdiff_t>(own / size * size);
+  return {first, first + grid.experts};
+}
+
+std::vector<int> expert_copies(const ProcessGrid& grid, const std::vector<int>& ranks, size_t own) {
+  const auto size = static_cast<size_t>(grid.experts);
+  std::vector<int> copies;
+  for (size_t i = own % size; i < ranks.size(); i += size) copies.push_back(ranks[i]);
+  return copies;
 }
 
 }  // namespace te::parallel

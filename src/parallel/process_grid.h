@@ -77,27 +77,40 @@ class EnumSet {
   unsigned bits_ = 0;
 };
 
-enum class Group : uint8_t { world, tensor, context, microbatch, data, stage, embedding };
+enum class Group : uint8_t {
+  world,
+  tensor,
+  context,
+  microbatch,
+  data,
+  stage,
+  embedding,
+  expert,
+  expert_data
+};
 
 struct GroupRow;
 
 struct ProcessGrid {
   int world = 1;
   AxisSizes sizes;
+  int experts =
+      1;  ///< expert-parallel size: divides the context- and data-parallel ranks, no axis of its own
   int operator[](Axis axis) const { return sizes[axis]; }
   bool operator==(const ProcessGrid&) const = default;
 
   /// The size of the free axis (data parallelism) is the world divided by the other sizes. UserError, with the
-  /// arithmetic, if a size is below 1 or the world is not divisible.
-  static ProcessGrid of(int world, AxisSizes sizes);
-  static ProcessGrid of(int world, int tensor, int context, int pipeline) {
-    return of(world, {{Axis::tensor, tensor}, {Axis::context, context}, {Axis::pipeline, pipeline}});
+  /// arithmetic, if a size is below 1 or does not divide its ranks.
+  static ProcessGrid of(int world, AxisSizes sizes, int experts = 1);
+  static ProcessGrid of(int world, int tensor, int context, int pipeline, int experts = 1) {
+    return of(world, {{Axis::tensor, tensor}, {Axis::context, context}, {Axis::pipeline, pipeline}}, experts);
   }
 
   Coordinates coordinates(int rank) const;
   int rank(const Coordinates& at) const;
   int stride(Axis axis) const;  ///< difference between adjacent ranks along the axis
-  std::string str() const;      ///< "8 ranks: tensor 2 x data 2 x pipeline 2" (context only if it is above 1)
+  /// "8 ranks: tensor 2 x data 2 x pipeline 2" (context, and ", expert 2", only if they are above 1)
+  std::string str() const;
 
   /// World ranks that differ from a rank only along the given axes, ascending, including the rank itself.
   std::vector<int> ranks_along(EnumSet<Axis> axes, int rank) const;
@@ -119,6 +132,10 @@ struct GroupRow {
 
 /// The first and the last rank; ranks between them are alone.
 std::vector<int> first_and_last(const ProcessGrid& grid, const std::vector<int>& ranks, size_t own);
+/// grid.experts consecutive ranks.
+std::vector<int> expert_ranks(const ProcessGrid& grid, const std::vector<int>& ranks, size_t own);
+/// The ranks with the same place among the expert_ranks.
+std::vector<int> expert_copies(const ProcessGrid& grid, const std::vector<int>& ranks, size_t own);
 
 /// In the order in which communicators are created.
 inline constexpr GroupRow kGroups[] = {
@@ -137,6 +154,10 @@ inline constexpr GroupRow kGroups[] = {
     {Group::stage, "stage", {Axis::tensor, Axis::context, Axis::data}},
     // The first and the last stage, which share tied embeddings.
     {Group::embedding, "embedding", {Axis::pipeline}, first_and_last},
+    // Ranks that divide the experts of their layers and exchange tokens.
+    {Group::expert, "expert", {Axis::context, Axis::data}, expert_ranks},
+    // Ranks with the same experts.
+    {Group::expert_data, "expert data", {Axis::context, Axis::data}, expert_copies, {Group::data}},
 };
 
 template <class Row, size_t kRows>

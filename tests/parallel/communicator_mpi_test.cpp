@@ -97,6 +97,7 @@ TEST_F(CommunicatorTest, ReducesInRankOrder) {
 
 TEST_F(CommunicatorTest, AllToAll) {
   check_all_to_all(cpu_, group());
+  check_all_to_all_of_rows(cpu_, group());
 }
 
 TEST_F(CommunicatorTest, AllGather) {

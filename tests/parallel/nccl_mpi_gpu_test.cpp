@@ -107,6 +107,7 @@ TEST_F(NcclTest, AllGather) {
 
 TEST_F(NcclTest, AllToAll) {
   check_all_to_all(gpu(), group());
+  check_all_to_all_of_rows(gpu(), group());
 }
 
 TEST_F(NcclTest, Broadcast) {

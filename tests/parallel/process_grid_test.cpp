@@ -91,31 +91,31 @@ TEST(ProcessGrid, RanksAlongAxesDifferOnlyThere) {
   }
 }
 
-// Rows that divide the context x data ranks of a stage and tensor rank among experts.
-#include "pages/expert_groups.inc"
+// Rows that divide the context x data ranks of a stage and tensor rank by nodes.
+#include "pages/divided_groups.inc"
 
 TEST(ProcessGrid, AGroupRowCanSplitItsAxes) {
   int tested = 0;
   for (const ProcessGrid& grid : all_grids()) {
     const int replicas = grid[Axis::context] * grid[Axis::data];
-    if (replicas % kExperts != 0) continue;
+    if (replicas % kRanksPerNode != 0) continue;
     ++tested;
-    expect_partition(grid, kExpert, kExperts);
-    expect_partition(grid, kExpertData, replicas / kExperts);
+    expect_partition(grid, kNode, kRanksPerNode);
+    expect_partition(grid, kAcrossNodes, replicas / kRanksPerNode);
     // Together, the two groups reach all ranks that hold copies of the other parameters.
     for (int rank = 0; rank < grid.world; ++rank) {
       Ranks reached;
-      for (const int other : grid.members(kExpert, rank))
-        for (const int copy : grid.members(kExpertData, other)) reached.push_back(copy);
+      for (const int other : grid.members(kNode, rank))
+        for (const int copy : grid.members(kAcrossNodes, other)) reached.push_back(copy);
       std::sort(reached.begin(), reached.end());
       EXPECT_EQ(reached, grid.members(Group::data, rank)) << grid.str();
     }
   }
   EXPECT_GT(tested, 0);
-  // 8 ranks, tensor 2 x data 4: adjacent data ranks exchange tokens.
+  // 8 ranks, tensor 2 x data 4: adjacent data ranks are on one node.
   const ProcessGrid grid = ProcessGrid::of(8, 2, 1, 1);
-  EXPECT_EQ(grid.members(kExpert, 4), (Ranks{4, 6}));
-  EXPECT_EQ(grid.members(kExpertData, 4), (Ranks{0, 4}));
+  EXPECT_EQ(grid.members(kNode, 4), (Ranks{4, 6}));
+  EXPECT_EQ(grid.members(kAcrossNodes, 4), (Ranks{0, 4}));
 }
 
 TEST(ProcessGrid, EmbeddingGroupIsFirstAndLastStage) {
@@ -145,9 +145,18 @@ TEST(ProcessGrid, ExampleWithEightRanks) {
   EXPECT_EQ(grid.members(Group::embedding, 5), (Ranks{1, 5}));
 }
 
-std::string refusal(int world, int tensor, int context, int pipeline) {
+TEST(ProcessGrid, ExpertGroupsDivideContextAndDataRanks) {
+  const ProcessGrid grid = ProcessGrid::of(16, 2, 1, 2, 2);
+  EXPECT_EQ(grid.str(), "16 ranks: tensor 2 x data 4 x pipeline 2, expert 2");
+  EXPECT_EQ(grid.members(Group::expert, 4), (Ranks{4, 6}));
+  EXPECT_EQ(grid.members(Group::expert_data, 4), (Ranks{0, 4}));
+  EXPECT_EQ(ProcessGrid::of(4, 1, 1, 1, 4).members(Group::expert_data, 3), (Ranks{3}));
+  EXPECT_EQ(ProcessGrid::of(4, 1, 1, 1).members(Group::expert, 3), (Ranks{3}));
+}
+
+std::string refusal(int world, int tensor, int context, int pipeline, int experts = 1) {
   try {
-    static_cast<void>(ProcessGrid::of(world, tensor, context, pipeline));
+    static_cast<void>(ProcessGrid::of(world, tensor, context, pipeline, experts));
   } catch (const UserError& error) {
     return error.what();
   }
@@ -166,6 +175,11 @@ TEST(ProcessGrid, ErrorShowsTheArithmetic) {
   // The product of the sizes exceeds 2^31.
   EXPECT_NE(refusal(8, 1 << 16, 1 << 10, 1 << 16), "");
   EXPECT_EQ(refusal(8, 2, 1, 4), "");
+  EXPECT_NE(refusal(8, 1, 1, 2, 3)
+                .find("parallel.expert (3) does not divide context-parallel x data-parallel "
+                      "ranks = 1 x 4 = 4"),
+            std::string::npos);
+  EXPECT_NE(refusal(8, 1, 1, 2, 0), "");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/moe/dispatch.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
@@ -312,6 +313,14 @@ OpCost cost_of(const ExpertRows& args) {
   return moves({args.experts, args.offsets, args.row_of, args.source});
 }
 
+OpCost cost_of(const DispatchRows& args) {
+  return moves({args.segments, args.source, args.row_of});
+}
+
+OpCost cost_of(const GatherValues& args) {
+  return moves({args.index, args.out, args.out});
+}
+
 OpCost cost_of(const Permute& args) {
   return moves({args.x, args.source, args.rows});
 }
@@ -382,9 +391,10 @@ OpCost op_cost(const std::any& args) {
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
                   QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, QuantizeNvfp4, Rope, ZeroGranules>(
           args, cost) ||
-      found_among<CountQuantizedExperts, ExpertActivation, ExpertActivationBackward, ExpertGateBackward,
-                  ExpertRows, GroupedGemm, GroupedWgrad, Permute, QuantizeExperts, RouterBackward,
-                  RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm, RouterGemmBackward,
+      found_among<CountQuantizedExperts, DispatchRows, ExpertActivation, ExpertActivationBackward,
+                  ExpertGateBackward, ExpertRows, GatherValues, GroupedGemm, GroupedWgrad, Permute,
+                  QuantizeExperts, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm,
+                  RouterGemmBackward,
                   RouterStatistics, Unpermute>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "kernels/moe/dispatch.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
@@ -65,6 +66,54 @@ inline std::vector<int32_t> ints_of(const testing::TestTensor& tensor) {
   std::copy_n(raw.data(), raw.size(), reinterpret_cast<uint8_t*>(values.data()));
   return values;
 }
+
+/// Rows that ranks send to the experts of a rank: the numbers of selections of each expert by each of them.
+struct DispatchCase {
+  std::vector<std::vector<int32_t>> counts;  ///< [ranks][experts]
+  int64_t first_expert, experts, capacity, alignment;
+};
+const std::vector<DispatchCase> kDispatchCases = {
+    {{{3, 0, 2, 5}, {1, 4, 0, 0}}, 0, 2, 8, 1},
+    {{{3, 0, 2, 5}, {1, 4, 0, 0}}, 2, 2, 3, 16},
+    {{{0, 0, 0, 7}, {0, 0, 0, 9}, {0, 0, 0, 1}, {0, 0, 0, 4}}, 3, 1, 5, 16},
+    {{{0, 0, 0, 7}, {0, 0, 0, 9}, {0, 0, 0, 1}, {0, 0, 0, 4}}, 1, 1, 5, 4},
+    {{{300, 1, 77, 20, 0, 3}, {5, 900, 77, 0, 2, 1}}, 0, 3, 640, 128},
+};
+
+/// The order of received rows in all rounds of a case.
+struct DispatchOrder {
+  testing::TestTensor counts, offsets, segments, source, row_of;
+  std::vector<std::vector<uint8_t>> results;
+  int rounds = 0;
+  DispatchOrder(const Context& context, const DispatchCase& c)
+      : counts(context, DType::i32,
+               {static_cast<int64_t>(c.counts.size()), static_cast<int64_t>(c.counts[0].size()) + 1}),
+        offsets(context, DType::i32, {c.experts + 1}),
+        segments(context, DType::i32, {c.experts * static_cast<int64_t>(c.counts.size()), 3}),
+        source(context, DType::i32, {dispatch_rows_capacity(c.capacity, c.experts, c.alignment)}),
+        row_of(context, DType::i32, {c.capacity}) {
+    std::vector<int32_t> first;
+    int64_t received = 0;
+    for (const std::vector<int32_t>& rank : c.counts) {
+      first.push_back(0);
+      for (const int32_t count : rank) first.push_back(first.back() + count);
+      received =
+          std::accumulate(rank.begin() + c.first_expert, rank.begin() + c.first_expert + c.experts, received);
+    }
+    counts.fill_ints(first);
+    for (int64_t done = 0; done == 0 || done < received; done += c.capacity, ++rounds) {
+      dispatch_rows(context, {.counts = counts,
+                              .first_expert = c.first_expert,
+                              .round = rounds,
+                              .alignment = c.alignment,
+                              .offsets = offsets,
+                              .segments = segments,
+                              .source = source,
+                              .row_of = row_of});
+      for (const testing::TestTensor* tensor : {&offsets, &source, &row_of}) results.push_back(tensor->raw());
+    }
+  }
+};
 
 /// Checks the gradient of sum(y * dy), which `forward` computes as y, with respect to `input`.
 template <class Forward>

@@ -119,6 +119,23 @@ TEST(MoeGpu, OrderOfRowsAndCopiesEqualReference) {
   }
 }
 
+TEST(MoeGpu, OrderOfReceivedRowsEqualsReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const DispatchCase& c : kDispatchCases)
+    EXPECT_EQ(DispatchOrder(gpu, c).results, DispatchOrder(cpu(), c).results) << c.capacity;
+  const auto gathered = [](const Context& context) {
+    TestTensor x(context, DType::f32, {1000}), index(context, DType::i32, {3000}),
+        out(context, DType::f32, {3000});
+    std::vector<int32_t> indices;
+    for (int32_t i = 0; i < 3000; ++i) indices.push_back(i * 7 % 1001 - 1);
+    x.fill_normal(1), index.fill_ints(indices);
+    gather_values(context, {.x = x, .index = index, .out = out});
+    return out.raw();
+  };
+  EXPECT_EQ(gathered(gpu), gathered(cpu()));
+}
+
 TEST(MoeGpu, GateAndActivationMatchReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -322,6 +322,64 @@ TEST(Moe, WorstRoutingNeedsNoMoreThanTheMaximum) {
   EXPECT_EQ(max_expert_rows(3, 2, 8, 1), 6);
 }
 
+// Each received row has one place; rows of an expert are in the order of ranks and tokens, also over the rounds.
+TEST(Moe, DispatchOrdersReceivedRowsByExperts) {
+  for (const DispatchCase& c : kDispatchCases) {
+    std::map<int64_t, std::vector<std::pair<size_t, int32_t>>> order;  // of each expert: rank, number
+    const DispatchOrder all(cpu(), c);
+    for (int round = 0; round < all.rounds; ++round) {
+      const auto ints = [&](int tensor) {
+        const std::vector<uint8_t>& raw = all.results[static_cast<size_t>(3 * round + tensor)];
+        std::vector<int32_t> values(raw.size() / sizeof(int32_t));
+        std::copy_n(raw.data(), raw.size(), reinterpret_cast<uint8_t*>(values.data()));
+        return values;
+      };
+      const std::vector<int32_t> offsets = ints(0), source = ints(1), row_of = ints(2);
+      // 1. What the round transfers: the next `capacity` rows by expert, rank and token; received by rank.
+      int64_t position = 0;
+      std::vector<std::vector<std::pair<int64_t, int32_t>>> received(c.counts.size());  // expert, number
+      for (int64_t e = 0; e < c.experts; ++e)
+        for (size_t rank = 0; rank < c.counts.size(); ++rank)
+          for (int32_t i = 0; i < c.counts[rank][static_cast<size_t>(c.first_expert + e)]; ++i, ++position)
+            if (position / c.capacity == round) received[rank].emplace_back(e, i);
+      std::vector<std::tuple<int64_t, size_t, int32_t>> rows;
+      for (size_t rank = 0; rank < received.size(); ++rank)
+        for (const auto& [e, i] : received[rank]) rows.emplace_back(e, rank, i);
+      // 2. Their places.
+      int64_t used = 0;
+      for (int64_t e = 0; e < c.experts; ++e) {
+        const int32_t first = offsets[static_cast<size_t>(e)], end = offsets[static_cast<size_t>(e) + 1];
+        EXPECT_EQ(first % c.alignment, 0);
+        for (int32_t row = first; row < end; ++row) {
+          const int32_t from = source[static_cast<size_t>(row)];
+          if (from < 0) continue;
+          ++used;
+          EXPECT_EQ(row_of[static_cast<size_t>(from)], row);
+          const auto& [expert, rank, i] = rows.at(static_cast<size_t>(from));
+          EXPECT_EQ(expert, e);
+          order[e].emplace_back(rank, i);
+        }
+      }
+      EXPECT_EQ(used, static_cast<int64_t>(rows.size()));
+      EXPECT_EQ(std::count(row_of.begin(), row_of.end(), -1), c.capacity - used);
+    }
+    for (int64_t e = 0; e < c.experts; ++e) {
+      EXPECT_TRUE(std::is_sorted(order[e].begin(), order[e].end()));
+      int64_t count = 0;
+      for (const std::vector<int32_t>& rank : c.counts)
+        count += rank[static_cast<size_t>(c.first_expert + e)];
+      EXPECT_EQ(static_cast<int64_t>(order[e].size()), count);
+    }
+  }
+}
+
+TEST(Moe, GatherOfValues) {
+  TestTensor x(cpu(), DType::f32, {4}), index(cpu(), DType::i32, {5}), out(cpu(), DType::f32, {5});
+  x.fill({1, 2, 3, 4}), index.fill_ints({3, -1, 0, 0, 2});
+  gather_values(cpu(), {.x = x, .index = index, .out = out});
+  EXPECT_EQ(out.floats(), (std::vector<float>{4, 0, 1, 1, 3}));
+}
+
 TEST(Moe, UnpermuteAddsTheRowsOfPermute) {
   for (const MoeCase& c : kMoeCases) {
     for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -7,33 +7,13 @@
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/vec8.cuh"
 #include "kernels/moe/moe_cuda.h"
+#include "kernels/moe/prefix_sum.cuh"
 
 namespace te::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kOrderThreads = 1024;
-
-/// Sum of an int over the block's threads before this one, and over all. `shared` holds 32 ints.
-__device__ int2 prefix_sum(int x, int* shared) {
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  int inclusive = x;
-#pragma unroll
-  for (int offset = 1; offset < kWarpSize; offset *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
-    if (lane >= offset) inclusive += other;
-  }
-  if (lane == kWarpSize - 1) shared[warp] = inclusive;
-  __syncthreads();
-  int before = 0, total = 0;
-  const int warps = blockDim.x / kWarpSize;
-  for (int w = 0; w < warps; ++w) {
-    if (w < warp) before += shared[w];
-    total += shared[w];
-  }
-  __syncthreads();
-  return {before + inclusive - x, total};
-}
 
 /// The part of the selections that a warp of a block reads, 128 at a time.
 struct WarpPart {

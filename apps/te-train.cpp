@@ -94,7 +94,7 @@ int shown_ranks(const te::config::ParallelConfig& parallel, const te::parallel::
   const auto ranks = static_cast<int>(parallel.intended_ranks());
   if (ranks > 1)
     std::printf("planning for %d ranks, %s; --ranks N plans for another number\n", ranks,
-                ranks == fewest ? "the minimum of the layout (parallel.tensor * context * pipeline)"
+                ranks == fewest ? "the minimum of the layout (the parallel section)"
                                 : "as the config says (parallel.ranks)");
   return ranks;
 }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 struct ReshardArguments {
   std::string source, output;
-  int tensor = 1, pipeline = 1, data = 1, virtual_stages = 1;
+  int tensor = 1, pipeline = 1, data = 1, expert = 1, virtual_stages = 1;
   bool no_optimizer = false;
 };
 
@@ -28,10 +28,15 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
   const config::Config saved = config::parse_config(reader.config(), manifest);
   std::vector<std::string> overrides = {
       fmt::format("parallel.tensor={}", arguments.tensor),
-      fmt::format("parallel.pipeline={}", arguments.pipeline), "parallel.pipeline_split=even",
+      fmt::format("parallel.pipeline={}", arguments.pipeline),
+      "parallel.pipeline_split=even",
+      fmt::format("parallel.expert={}", arguments.expert),
       fmt::format("parallel.virtual_stages={}", arguments.virtual_stages),
       fmt::format("parallel.schedule={}", arguments.virtual_stages > 1 ? "interleaved" : "1f1b")};
   if (arguments.tensor == 1) overrides.emplace_back("parallel.sequence=false");
+  if (arguments.expert == 1)
+    overrides.push_back(
+        fmt::format("parallel.moe_dispatch_factor={}", config::ParallelConfig{}.moe_dispatch_factor));
   config::Config config = config::parse_config(reader.config(), manifest, overrides);
   config.name = saved.name;
   return config;
@@ -55,7 +60,7 @@ void reshard(const ReshardArguments& arguments) {
   const checkpoint::Reader reader(arguments.source);
   const config::Config config = config_of(reader, arguments);
   const auto grid = parallel::ProcessGrid::of(arguments.tensor * arguments.pipeline * arguments.data,
-                                              arguments.tensor, 1, arguments.pipeline);
+                                              arguments.tensor, 1, arguments.pipeline, arguments.expert);
   const fs::path folder = fs::path(arguments.output) / reader.folder().filename();
   std::error_code error;
   if (fs::exists(folder, error))
@@ -94,6 +99,7 @@ void add_reshard(CLI::App& app) {
   ranks("--tensor", arguments->tensor, "Tensor-parallel ranks");
   ranks("--pipeline", arguments->pipeline, "Pipeline stages");
   ranks("--data", arguments->data, "Data-parallel ranks, across which the optimizer state is sharded");
+  ranks("--expert", arguments->expert, "Data-parallel ranks that divide the experts of each layer");
   ranks("--virtual-stages", arguments->virtual_stages, "Model chunks per pipeline stage");
   command->add_flag("--no-optimizer", arguments->no_optimizer, "Omit the Adam moments (a third of the size)");
   command->callback([arguments] { reshard(*arguments); });

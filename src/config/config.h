@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -227,12 +228,15 @@ struct PrecisionConfig {
   }
 };
 
-/// The parallel layout of a job. The data-parallel size is ranks / (tensor * context * pipeline).
+/// The parallel layout of a job. The data-parallel size is ranks / (tensor * context * pipeline). Expert-parallel ranks
+/// are consecutive context- and data-parallel ranks.
 struct ParallelConfig {
   int64_t ranks = 0;  ///< ranks of the job that the config is intended for; 0: the minimum of the layout
   int64_t tensor = 1;
   int64_t context = 1;  ///< ranks that divide the tokens of every sequence
   int64_t pipeline = 1;
+  int64_t expert = 1;                ///< ranks that divide the experts of every layer
+  double moe_dispatch_factor = 2.0;  ///< rows of a round of their dispatch, over those of a balanced load
   bool sequence = false;       ///< sequence parallelism: TP ranks also shard norms and the residual stream
   int64_t virtual_stages = 1;  ///< model chunks per pipeline stage
   std::string pipeline_split = "even";  ///< layers of each model chunk: config/pipeline_split.h
@@ -245,7 +249,8 @@ struct ParallelConfig {
   int64_t bucket_size = 40'000'000;  ///< minimum number of parameters of one gradient reduction
   int64_t timeout_seconds = 600;     ///< maximum time that a rank waits for others; 0: no limit
 
-  int64_t model_ranks() const { return tensor * context * pipeline; }
+  /// The fewest ranks of the layout.
+  int64_t model_ranks() const { return tensor * std::lcm(context, expert) * pipeline; }
   /// Whether copy engines carry the tokens of sequence parallelism. With `auto`: if GEMMs are split into chunks, which
   /// pays only with copy engines, and both transports support the number of chunks, so that a group that copy engines
   /// cannot reach uses NCCL.

@@ -6,14 +6,20 @@ namespace {
 
 const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(parallel.ranks), kBuiltIn, from_to(0, 1048576),
-     "Number of ranks (GPUs) the config is made for, which `--dry-run` and `--print-schedule` show; 0 is "
-     "`tensor` * `context` * `pipeline`."},
+     "Number of ranks (GPUs) the config is made for, which `--dry-run` and `--print-schedule` show; 0 is the "
+     "fewest of the layout."},
     {TE_KEY(parallel.tensor), kBuiltIn, from_to(1, 1024),
      "Tensor-parallel size; must divide `num_query_groups` and `ffn_hidden_size`."},
     {TE_KEY(parallel.context), kBuiltIn, from_to(1, 1024),
      "Context-parallel size: ranks that each hold part of every sequence; twice this must divide "
      "`model.seq_length`."},
     {TE_KEY(parallel.pipeline), kBuiltIn, from_to(1, 1024), "Pipeline-parallel size (number of stages)."},
+    {TE_KEY(parallel.expert), kBuiltIn, from_to(1, 1024),
+     "Expert-parallel size: data-parallel ranks that divide the experts of each layer and exchange tokens; "
+     "must divide `num_moe_experts` and the data-parallel size."},
+    {TE_KEY(parallel.moe_dispatch_factor), kBuiltIn, from_to(0.1, 1024),
+     "With `expert`: tokens that a rank can receive at once, over those of a balanced load; more are "
+     "received in rounds, so none is dropped."},
     {TE_KEY(parallel.sequence), kBuiltIn, kAny,
      "Sequence parallelism: shard the tokens of norms and residual stream across tensor-parallel ranks."},
     {TE_KEY(parallel.virtual_stages), "1, or 2 with schedule interleaved", from_to(1, 1024),

@@ -1,5 +1,7 @@
 #include "config/validate_experts.h"
 
+#include <tuple>
+
 #include "config/key_table.h"
 #include "config/precision_overrides.h"
 #include "config/recipe_traits.h"
@@ -39,6 +41,29 @@ void check_fp8_experts(const Config& c) {
             fc1 ? kScaleBlock / 2 : kScaleBlock);
     }
   }
+}
+
+void check_expert_ranks(const Config& c) {
+  const int64_t ranks = c.parallel.expert, experts = c.model.num_moe_experts;
+  if (ranks == 1) {
+    if (c.parallel.moe_dispatch_factor != ParallelConfig{}.moe_dispatch_factor)
+      user_error("parallel.moe_dispatch_factor ({}) is for parallel.expert above 1: leave it out",
+                 c.parallel.moe_dispatch_factor);
+    return;
+  }
+  if (experts == 0)
+    user_error("parallel.expert ({}) is for mixtures of experts: set model.num_moe_experts, or leave it out",
+               ranks);
+  if (experts % ranks != 0)
+    user_error("model.num_moe_experts ({}) is not a multiple of parallel.expert ({})", experts, ranks);
+  for (const auto& [key, every, command] :
+       {std::tuple{"logging.generate_every", c.logging.generate_every, "te-generate"},
+        std::tuple{"evaluation.every", c.evaluation.every, "te-generate evaluate"}})
+    if (every > 0)
+      user_error(
+          "{} ({}) needs all experts on a rank, but parallel.expert is {}; set it to 0 and run {} with "
+          "checkpoints",
+          key, every, ranks, command);
 }
 
 /// Without experts no key of them may have another value than its default.
@@ -85,6 +110,7 @@ void check_experts(const ModelConfig& m) {
 }
 
 void check_experts(const Config& c) {
+  check_expert_ranks(c);
   if (c.model.num_moe_experts == 0) return;
   check_fp8_experts(c);
   const auto refuse = [](const std::string& key, const char* remedy) {
@@ -100,9 +126,11 @@ void check_experts(const Config& c) {
         "model.moe_router_enable_expert_bias cannot be combined with optimizer.offload state: use moments, "
         "or leave the bias out");
   if (c.parallel.tensor > 1)
-    refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor), "use data and pipeline parallelism");
+    refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor),
+           "use data, expert and pipeline parallelism");
   if (c.parallel.context > 1)
-    refuse(fmt::format("parallel.context ({})", c.parallel.context), "use data and pipeline parallelism");
+    refuse(fmt::format("parallel.context ({})", c.parallel.context),
+           "use data, expert and pipeline parallelism");
   if (c.parallel.schedule == PipelineSchedule::zero_bubble)
     refuse("parallel.schedule zero_bubble", "weight gradients of experts cannot be deferred; set it to 1f1b");
 }

@@ -394,8 +394,7 @@ OpCost op_cost(const std::any& args) {
       found_among<CountQuantizedExperts, DispatchRows, ExpertActivation, ExpertActivationBackward,
                   ExpertGateBackward, ExpertRows, GatherValues, GroupedGemm, GroupedWgrad, Permute,
                   QuantizeExperts, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm,
-                  RouterGemmBackward,
-                  RouterStatistics, Unpermute>(args, cost);
+                  RouterGemmBackward, RouterStatistics, Unpermute>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

@@ -49,7 +49,8 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup 
   if (layouts.quantized() && (quantizes() || precision_.fp8_calibrate)) {
     quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
     quantizer.index_ = table_.add(info);
-    for (int e = 1; e < experts; ++e) table_.add({{id.layer, id.kind, e}, role, layouts.format, group});
+    for (int e = 1; e < experts; ++e)
+      table_.add({{id.layer, id.kind, id.expert + e}, role, layouts.format, group});
     layouts.scales = quantizer.scaling_->layout(role);
     layouts.values = quantizer.scaling_->emulated() ? config::dtype_of(precision_.dtype) : layouts.format;
     if (dtype_size(layouts.values) > dtype_size(widest_values_)) widest_values_ = layouts.values;

@@ -9,15 +9,20 @@
 namespace te::model {
 namespace {
 
-Linear::Spec expert_spec(const LinearId& id, int64_t experts, const std::vector<int64_t>& blocks, int64_t in,
-                         double init_std) {
+Linear::Spec expert_spec(LinearId id, const ExpertLinear::Experts& experts,
+                         const std::vector<int64_t>& blocks, int64_t in, double init_std) {
   const bool shared = id.expert == kSharedExpert;
-  const int64_t count = shared ? 1 : experts, out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
-  Linear::Spec spec{.id = id, .experts = shared ? 0 : static_cast<int>(experts)};
+  const int64_t own = shared ? 1 : experts.own(), all = shared ? 1 : experts.all;
+  const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
+  if (!shared) id.expert = static_cast<int>(experts.first());
   const ParameterId weight = id.parameter(ParameterPart::weight);
-  spec.name = module_name(weight.role, weight.layer);
-  spec.weight = parameters::ParameterShard::full({count * out, in});
-  for (int64_t i = 0; i < count; ++i) spec.matrices.insert(spec.matrices.end(), blocks.begin(), blocks.end());
+  Linear::Spec spec{.id = id, .name = module_name(weight.role, weight.layer)};
+  spec.weight = own == all ? parameters::ParameterShard::full({all * out, in})
+                           : parameters::ParameterShard::of_rows({all * out, in}, {all * out}, experts.rank,
+                                                                 experts.ranks);
+  for (int64_t i = 0; i < own; ++i) spec.matrices.insert(spec.matrices.end(), blocks.begin(), blocks.end());
+  spec.experts = shared ? 0 : static_cast<int>(own);
+  if (own < all) spec.group = GradientGroup::expert;
   spec.init_std = static_cast<float>(init_std);
   return spec;
 }
@@ -33,7 +38,7 @@ Operand with_offsets(Operand operand, const Tensor& offsets) {
 
 }  // namespace
 
-ExpertLinear::ExpertLinear(const LinearId& id, int64_t experts, const std::vector<int64_t>& blocks,
+ExpertLinear::ExpertLinear(const LinearId& id, const Experts& experts, const std::vector<int64_t>& blocks,
                            int64_t in, double init_std, parameters::ParameterStore& parameters,
                            Recipe& recipe, parallel::TensorParallel& tensor)
     : Linear(expert_spec(id, experts, blocks, in, init_std), parameters, recipe, tensor) {}

@@ -1,6 +1,7 @@
 // A linear layer of a mixture of experts: y = x W^T of all experts in one grouped GEMM, where rows of x, ordered by
 // experts (kernels/moe/permute.h), each meet their expert's weight; or of the shared expert, one GEMM of all tokens.
-// Weights of all experts are one parameter, [experts * out, in]. Operands are quantized as in other linear layers, with
+// Weights of all experts are one parameter, [experts * out, in], of which a rank of expert parallelism has the rows of
+// its experts. Operands are quantized as in other linear layers, with
 // the state of each expert (fp8/quantizer.h).
 #pragma once
 
@@ -14,9 +15,16 @@ constexpr int64_t kExpertAlignment = 16;
 
 class ExpertLinear : public Linear {
  public:
-  /// `id.expert`: 0 for `experts` experts, or kSharedExpert for one. `blocks`: numbers of rows of one expert's
-  /// matrices.
-  ExpertLinear(const LinearId& id, int64_t experts, const std::vector<int64_t>& blocks, int64_t in,
+  /// The experts of the model, and the part of them that this rank has.
+  struct Experts {
+    int64_t all = 1;
+    int rank = 0, ranks = 1;
+    int64_t own() const { return all / ranks; }
+    int64_t first() const { return rank * own(); }
+  };
+  /// `id.expert`: kSharedExpert for the shared expert, whose `experts` are ignored. `blocks`: numbers of rows of one
+  /// expert's matrices.
+  ExpertLinear(const LinearId& id, const Experts& experts, const std::vector<int64_t>& blocks, int64_t in,
                double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                parallel::TensorParallel& tensor);
 

@@ -21,6 +21,7 @@ namespace te::model {
 /// Routing of one layer's experts in the current step, kernels/moe/router.h: i32 [experts] and fp32 [kRouterSums].
 struct RoutingStatistics {
   Tensor counts, sums;
+  int64_t* rounds = nullptr;  ///< on the host: rounds of all dispatches (model/expert_dispatch.h)
 };
 
 class FeedForward {

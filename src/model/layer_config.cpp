@@ -2,7 +2,8 @@
 
 namespace te::model {
 
-LayerConfig LayerConfig::of(const config::Config& config, const parallel::TensorParallel& tensor) {
+LayerConfig LayerConfig::of(const config::Config& config, const parallel::TensorParallel& tensor,
+                            ExpertRanks* experts) {
   const config::TrainingConfig& training = config.training;
   const DType dtype = config::dtype_of(config.precision.dtype);
   return {
@@ -12,7 +13,8 @@ LayerConfig LayerConfig::of(const config::Config& config, const parallel::Tensor
       .kept_weights = config::fp8_kept_weights(config),
       .adapter = config.adapter,
       .z_loss = static_cast<float>(training.z_loss_coefficient),
-      .max_documents = config.data.document_mask ? training.micro_batch_size * config.data.max_documents : 0};
+      .max_documents = config.data.document_mask ? training.micro_batch_size * config.data.max_documents : 0,
+      .experts = experts};
 }
 
 LayerConfig LayerConfig::of_layer(int64_t layer) const {

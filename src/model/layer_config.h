@@ -7,6 +7,8 @@
 
 namespace te::model {
 
+class ExpertRanks;
+
 struct LayerConfig {
   config::ModelConfig model;
   Dimensions dims;
@@ -16,8 +18,10 @@ struct LayerConfig {
   config::AdapterConfig adapter{};      ///< of the linear layers
   float z_loss = 0.0f;                  ///< coefficient
   int64_t max_documents = 0;            ///< documents of a microbatch, with data.document_mask; else 0
+  ExpertRanks* experts = nullptr;       ///< the ranks that divide the experts; null: one rank
 
-  static LayerConfig of(const config::Config& config, const parallel::TensorParallel& tensor);
+  static LayerConfig of(const config::Config& config, const parallel::TensorParallel& tensor,
+                        ExpertRanks* experts = nullptr);
   /// The config of one layer; layers may differ in their attention window.
   LayerConfig of_layer(int64_t layer) const;
 };

@@ -29,7 +29,8 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
                              .shard = spec.weight,
                              .std = spec.init_std,
                              .decay = true,
-                             .matrices = spec.matrices}),
+                             .matrices = spec.matrices,
+                             .group = spec.group}),
              recipe, tensor) {
   weight_->quantized = spec_.experts == 0 && weight_quantizer_.layouts().transposes();
   if (spec_.bias)
@@ -77,7 +78,9 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
                           .values = MemoryKind::fp8_weights,
                           .scales = MemoryKind::fp8_state,
                           .tag = use.tag / Buffer::weight,
-                          .rowwise = keeps_rowwise_ ? Lifetime{} : forward,
+                          .rowwise = keeps_rowwise_ ? Lifetime{}
+                                     : use.repeats  ? forward | backward
+                                                    : forward,
                           .columnwise = keeps_columnwise_                     ? Lifetime{}
                                         : weight_quantizer_.layouts().rowwise ? backward
                                                                               : forward | backward,
@@ -87,7 +90,7 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
 
 Lifetime LinearUse::input_life() const {
   const Lifetime once = live(input, forward);
-  return recompute == config::Recompute::selective ? once | live(backward) : once;
+  return recompute == config::Recompute::selective || repeats ? once | live(backward) : once;
 }
 
 Lifetime LinearUse::saved_life() const {

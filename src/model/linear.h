@@ -64,7 +64,8 @@ struct LinearUse {
   Lifetime grad;  ///< of dy
   Step backward;
   config::Fp8KeptWeights weights = config::Fp8KeptWeights::both;
-  int64_t rows = 0;  ///< of x and dy, if not one per token
+  int64_t rows = 0;      ///< of x and dy, if not one per token
+  bool repeats = false;  ///< the backward pass may run the forward pass again (expert_dispatch.h)
 
   int64_t row_count() const { return rows > 0 ? rows : dims.tokens; }
   /// Lifetime of the parts of x that are not saved for the backward pass.
@@ -80,7 +81,8 @@ class Linear {
     std::string name = id.name();
     parameters::ParameterShard weight;  ///< of [out, in]
     std::vector<int64_t> matrices{};    ///< as in ParameterSpec
-    int experts = 0;                    ///< number of experts whose weights are stacked in W, or 0
+    int experts = 0;  ///< number of experts whose weights are stacked in this rank's part of W, or 0
+    GradientGroup group = GradientGroup::dense;
     bool bias = false;
     parameters::ParameterShard bias_shard;  ///< of [out]
     parameters::Sharing bias_sharing = parameters::Sharing::sharded;

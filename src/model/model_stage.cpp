@@ -66,6 +66,9 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<parallel::G
   TE_CHECK(config_.parallel.context == context_ranks_.size(),
            "parallel.context is {}, but the context group has {} ranks", config_.parallel.context,
            context_ranks_.size());
+  TE_CHECK(config_.parallel.expert == groups_->expert().size(),
+           "parallel.expert is {}, but the expert group has {} ranks", config_.parallel.expert,
+           groups_->expert().size());
   if (config_.model.num_moe_experts > 0 && groups_->data().size() > 1 &&
       config_.model.moe_router_load_balancing_type == config::MoeLoadBalancing::global_aux_loss)
     user_error(
@@ -135,6 +138,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
     plan.add(routing_counts_, "routing.counts", MemoryKind::data, DType::i32,
              {layers, config_.model.num_moe_experts});
     plan.add(routing_sums_, "routing.sums", MemoryKind::data, DType::f32, {layers, kernels::kRouterSums});
+    routing_rounds_.resize(static_cast<size_t>(layers));
   }
   if (stack_.output_layer) {
     stack_.final_layernorm->plan_scratch(plan, Step::final_norm_backward);
@@ -203,8 +207,9 @@ void ModelStage::bind_routing() {
   for (TransformerLayer& layer : stack_.layers) layer.bind_routing(routing());
 }
 
-void ModelStage::reset_routing(const Context& context) const {
+void ModelStage::reset_routing(const Context& context) {
   if (!routing_counts_) return;
+  std::fill(routing_rounds_.begin(), routing_rounds_.end(), 0);
   context.zero(routing_counts_);
   context.zero(routing_sums_);
 }

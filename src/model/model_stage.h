@@ -103,10 +103,10 @@ class ModelStage {
   /// The part of bind() that passes routing() to the layers, for traced passes.
   void bind_routing();
   /// Sets the statistics of routing to zero, at the start of a step.
-  void reset_routing(const Context& context) const;
-  /// Statistics of all layers of the model since then: i32 [layers, experts] and fp32 [layers, kRouterSums], zero for
-  /// layers of other stages and without experts. Empty without experts.
-  RoutingStatistics routing() const { return {routing_counts_, routing_sums_}; }
+  void reset_routing(const Context& context);
+  /// Statistics of all layers of the model since then: i32 [layers, experts], fp32 [layers, kRouterSums] and rounds
+  /// [layers], zero for layers of other stages and without experts. Empty without experts.
+  RoutingStatistics routing() { return {routing_counts_, routing_sums_, routing_rounds_.data()}; }
   /// After the passes of a step: balances experts by their bias (model.moe_router_enable_expert_bias). The counts of
   /// routing() become those of the global batch. *skip != 0 (device): no change of the bias.
   void update_router_bias(const Context& context, const int32_t* skip) const;
@@ -155,6 +155,7 @@ class ModelStage {
 
   PlannedTensor d_residual_;  ///< [residual_rows, hidden]: the gradient of the residual stream
   PlannedTensor routing_counts_, routing_sums_;  ///< see routing()
+  std::vector<int64_t> routing_rounds_;          ///< likewise
   std::deque<Chunk> chunks_;
   std::deque<std::deque<LayerGradients>>
       gradients_;  ///< [wgrad slot][layer]; one slot if wgrad is not deferred

@@ -11,7 +11,8 @@
 // The router and the gate run in FP32 in every precision (kernels/moe/router.h).
 //
 // The weights of a layer's experts are one parameter each, [experts * out, in]: a range of experts is a range of rows,
-// so checkpoints can be resharded by experts like column-parallel linears by outputs.
+// so checkpoints can be resharded by experts like column-parallel linears by outputs. With expert parallelism a rank has
+// such a range, and tokens are sent to the ranks of their experts (model/expert_dispatch.h).
 #pragma once
 
 #include <memory>
@@ -21,6 +22,7 @@
 #include "kernels/activation/activation.h"
 #include "kernels/moe/router.h"
 #include "kernels/moe/router_gemm.h"
+#include "model/expert_dispatch.h"
 #include "model/expert_linear.h"
 #include "model/feed_forward.h"
 
@@ -35,7 +37,8 @@ class MoeFeedForward final : public FeedForward {
   struct Activations final : FeedForward::Activations {
     PlannedTensor input;                           ///< [tokens, hidden]
     PlannedTensor logits, probs, experts;          ///< of the router
-    PlannedTensor offsets, row_of, source;         ///< of the rows, kernels/moe/permute.h
+    PlannedTensor offsets, row_of, source;         ///< of the rows, or the sent rows; kernels/moe/permute.h
+    ExpertDispatch::Routing routing;               ///< with expert parallelism
     PlannedTensor score_grad;                      ///< [sequences, experts]
     PlannedTensor counts, score_sums, token_sums;  ///< scratch: statistics of the router
     Planned<Operand> fc1_input, fc2_input;         ///< [rows, hidden] scratch, [rows, ffn]
@@ -126,14 +129,25 @@ class MoeFeedForward final : public FeedForward {
     Planned<Operand> Gradients::*grad;
   };
   std::vector<Use> uses() const;
+  /// The rows that the experts of this rank process.
+  using Rows = ExpertDispatch::Rows;
+  static Rows own_rows(const Activations& a) { return {a.offsets, a.source, a.probs}; }
   void route(const Context& context, Activations& a, const Pass& pass) const;
-  void run_activation(const Context& context, const Activations& a) const;
+  void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
+  void shared_activation(const Context& context, const Activations& a) const;
   void permute_input(const Context& context, const Activations& a) const;
+  void forward_rounds(const Context& context, Activations& a, const Pass& pass);
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;
-  void activation_backward(const Context& context, const Activations& a) const;
+  void expert_activation_backward(const Context& context, const Activations& a, const Rows& rows,
+                                  const Tensor& d_probs) const;
+  void shared_activation_backward(const Context& context, const Activations& a) const;
+  void backward_rounds(const Context& context, Activations& a, Gradients& g, const Pass& pass,
+                       bool recompute_activation);
   void router_backward(const Context& context, const Activations& a, const Tensor& dx,
                        const Pass& pass) const;
+  int64_t row_alignment() const;
+  /// Rows of the experts of this rank.
   int64_t rows_of(int64_t tokens) const;
   int64_t halves() const { return kernels::is_gated(kind_) ? 2 : 1; }
   bool has_shared() const { return shared_fc1_ != nullptr; }
@@ -152,6 +166,7 @@ class MoeFeedForward final : public FeedForward {
   parameters::Parameter* bias_ = nullptr;  ///< of the selection; its gradient is zero
   float bias_rate_;
   std::unique_ptr<ExpertLinear> fc1_, fc2_, shared_fc1_, shared_fc2_;
+  std::unique_ptr<ExpertDispatch> dispatch_;  ///< null: this rank has all experts
   RoutingStatistics statistics_;
   // Scratch of the backward pass:
   PlannedTensor d_act_, shared_d_act_;  ///< [rows, ffn], [tokens, shared ffn]

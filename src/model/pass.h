@@ -18,7 +18,9 @@ struct Pass {
   int64_t first_sample =
       0;  ///< global index of the microbatch's first sample, on which dropout and stochastic rounding depend
   uint64_t dropout_seed = 0;
-  bool count_fp8 = false;        ///< collect saturation counters in this pass
+  bool count_fp8 = false;  ///< collect saturation counters in this pass
+  bool new_scales =
+      false;  ///< a recomputed pass computes current scales again: those of the first are not kept
   bool last_microbatch = false;  ///< last of the step: its backward pass completes the gradients
   /// Factor of the auxiliary losses of a microbatch, which are means over its tokens: the gradient scale divided by the
   /// number of microbatches of the global batch.
@@ -44,7 +46,7 @@ struct Pass {
     return {.record_amax = training,
             .count = training && count_fp8,
             .columnwise = !evaluating(),
-            .is_recompute = kind == PassKind::recompute,
+            .is_recompute = kind == PassKind::recompute && !new_scales,
             .seed = dropout_seed,
             .sample = first_sample};
   }

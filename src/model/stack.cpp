@@ -8,7 +8,10 @@ namespace te::model {
 Stack::Stack(const config::Config& run, const parallel::Groups& groups, fp8::Recipe& recipe,
              parallel::TensorParallel& tensor, const ContextParallel& ranks,
              const FeedForwardFactory& make_feed_forward)
-    : config(LayerConfig::of(run, tensor)) {
+    : expert_ranks(groups.expert().size() == 1
+                       ? nullptr
+                       : std::make_unique<ExpertRanks>(groups.expert(), run.parallel.moe_dispatch_factor)),
+      config(LayerConfig::of(run, tensor, expert_ranks.get())) {
   const auto end_unit = [&] {
     units.push_back({units.empty() ? 0 : units.back().end, parameters.parameters().size()});
   };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/embedding.h"
+#include "model/expert_dispatch.h"
 #include "model/layer_config.h"
 #include "model/output_layer.h"
 #include "model/transformer_layer.h"
@@ -37,6 +38,7 @@ struct Stack {
     return parameters.ranges(units[unit].first, units[unit].end);
   }
 
+  std::unique_ptr<ExpertRanks> expert_ranks;  ///< null: one rank has all experts
   const LayerConfig config;
   parameters::ParameterStore parameters;
   RotaryEmbedding rope;

@@ -99,7 +99,7 @@ class TransformerLayer {
     const auto row = [this](const Tensor& tensor) {
       return tensor.slice_rows(index_, 1).view({tensor.cols()});
     };
-    feed_forward_->bind_routing({row(all.counts), row(all.sums)});
+    feed_forward_->bind_routing({row(all.counts), row(all.sums), all.rounds + index_});
   }
   void update_router_bias(const Context& context, const parameters::ParameterStore& store,
                           const int32_t* skip) const {

@@ -68,7 +68,7 @@ struct ParameterSpec {
   bool decay = false;  ///< weight decay applies: to matrices, not to norm weights and biases
   /// For a matrix of a transformer layer: the numbers of rows of the logical matrices that are stacked in the full
   /// parameter (q, k and v of linear_qkv; gate and up of linear_fc1). Tensor-parallel ranks divide the rows of each, or
-  /// columns.
+  /// columns. Of experts: the matrices that this rank has.
   std::vector<int64_t> matrices{};
   Sharing sharing = Sharing::sharded;
   /// A second copy of a parameter that another pipeline stage owns (a tied embedding). The stages sum their gradients;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -52,34 +53,45 @@ config::Config stage_config(config::Config config, int data) {
   return config;
 }
 
+/// Data-parallel ranks of the layout's smallest job.
+int fewest_data_ranks(const config::ParallelConfig& layout) {
+  return static_cast<int>(std::lcm(layout.context, layout.expert) / layout.context);
+}
+
 /// For passes, which are the same wherever the optimizer's state is.
 config::Config passes_config(const config::Config& given) {
-  config::Config config = stage_config(given, 1);
+  config::Config config = stage_config(given, fewest_data_ranks(given.parallel));
   config.optimizer.offload = config::Offload::none;
+  config.parallel.moe_dispatch_factor = 1.0;  // balanced experts use this much
   return config;
 }
 
 parallel::Groups planned_groups(const config::Config& config, int data) {
   const int tensor = static_cast<int>(config.parallel.tensor),
             context = static_cast<int>(config.parallel.context);
-  return parallel::Groups::dry_run(parallel::ProcessGrid::of(tensor * context * data, tensor, context, 1), 0,
-                                   train::connect_options(config));
+  return parallel::Groups::dry_run(parallel::ProcessGrid::of(tensor * context * data, tensor, context, 1,
+                                                             static_cast<int>(config.parallel.expert)),
+                                   0, train::connect_options(config));
 }
 
-/// Placement of the tensor-parallel and context-parallel groups.
+/// Placement of the groups whose ranks communicate in passes.
 class GroupTopology {
  public:
   GroupTopology(const config::ParallelConfig& layout, const Cluster& cluster)
       : tensor_(place_of(cluster, static_cast<int>(layout.tensor), 1)),
         context_(place_of(cluster, static_cast<int>(layout.context), static_cast<int>(layout.tensor))),
+        expert_(place_of(cluster, static_cast<int>(layout.expert), static_cast<int>(layout.tensor))),
         microbatch_(place_of(cluster, static_cast<int>(layout.tensor * layout.context), 1)) {}
 
   const GroupPlacement& of(std::string_view group) const {
-    return group == "tensor" ? tensor_ : group == "context" ? context_ : microbatch_;
+    return group == "tensor"    ? tensor_
+           : group == "context" ? context_
+           : group == "expert"  ? expert_
+                                : microbatch_;
   }
 
  private:
-  GroupPlacement tensor_, context_, microbatch_;
+  GroupPlacement tensor_, context_, expert_, microbatch_;
 };
 
 /// Cost of tensor-parallel communication with copy engines, overlapped with chunked GEMMs; empty for other operations.
@@ -165,7 +177,7 @@ class TracedStage {
       : trace_(std::move(listener)),
         context_(Context::trace(trace_, train::execution_options(config))),
         deferred_wgrad_(deferred_wgrad),
-        groups_(planned_groups(config, 1)),
+        groups_(planned_groups(config, fewest_data_ranks(config.parallel))),
         stage_(config, groups_) {
     stage_.plan(plan_, context_, {.activations = {1}, .wgrad = deferred_wgrad ? 1 : 0});
     inputs_.emplace(plan_, stage_.dims());

@@ -1,6 +1,7 @@
 #include "planner/layouts.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -87,6 +88,8 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
   way.parallel.tensor = grid[Axis::tensor];
   way.parallel.context = grid[Axis::context];
   way.parallel.pipeline = grid[Axis::pipeline];
+  way.parallel.expert = grid.experts;
+  if (grid.experts == 1) way.parallel.moe_dispatch_factor = config::ParallelConfig{}.moe_dispatch_factor;
   way.model.pad_vocabulary_for(grid[Axis::tensor]);
   way.parallel.sequence = grid[Axis::tensor] > 1;
   if (grid[Axis::tensor] == 1) way.parallel.tensor_overlap = 1;
@@ -150,8 +153,10 @@ class Search {
       if (tensor > cluster.per_host) continue;  // tensor parallelism stays within a host
       for (const int64_t context : divisors(cluster.gpus / tensor))
         for (const int64_t pipeline : divisors(cluster.gpus / tensor / context))
-          add_cut(parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(tensor), static_cast<int>(context),
-                                            static_cast<int>(pipeline)));
+          for (const int64_t experts : expert_sizes(cluster.gpus / tensor / pipeline))
+            add_cut(parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(tensor),
+                                              static_cast<int>(context), static_cast<int>(pipeline),
+                                              static_cast<int>(experts)));
     }
     if (result_.legal == 0)
       user_error("no layout of {} GPUs is valid for this config; reason for the last one tried: {}",
@@ -164,6 +169,12 @@ class Search {
   }
 
  private:
+  /// Expert-parallel sizes among `ranks` context- and data-parallel ranks.
+  std::vector<int64_t> expert_sizes(int64_t ranks) const {
+    const int64_t experts = config_.model.num_moe_experts;
+    return experts == 0 ? std::vector<int64_t>{1} : divisors(std::gcd(ranks, experts));
+  }
+
   Layout layout(const Config& config, const parallel::ProcessGrid& grid) {
     Layout layout{.config = config, .grid = grid, .time = model_.predict(config)};
     layout.tokens_per_gpu = static_cast<double>(config.training.global_batch_size * config.model.seq_length) /
@@ -235,7 +246,7 @@ class Search {
     const int64_t ranks = own.model_ranks();
     if (model_.cluster().gpus % ranks != 0) {
       result_.configured_refusal =
-          fmt::format("{} GPUs are not a multiple of parallel.tensor x context x pipeline = {}",
+          fmt::format("{} GPUs are not a multiple of the fewest ranks of the parallel section, {}",
                       model_.cluster().gpus, ranks);
       return;
     }

@@ -39,8 +39,8 @@ Row row_of(const std::string& number, const Layout& layout) {
   const parallel::ProcessGrid& grid = layout.grid;
   const config::Config& config = layout.config;
   Row row{number,
-          fmt::format("{}x{}x{}x{}", grid[Axis::tensor], grid[Axis::context], grid[Axis::data],
-                      grid[Axis::pipeline]),
+          fmt::format("{}x{}x{}x{}{}", grid[Axis::tensor], grid[Axis::context], grid[Axis::data],
+                      grid[Axis::pipeline], grid.experts > 1 ? fmt::format(" ep{}", grid.experts) : ""),
           schedule_of(config.parallel),
           fmt::format("{}", config.training.micro_batch_size),
           std::string(to_string(config.training.recompute)),
@@ -94,6 +94,7 @@ nlohmann::json json_of(const Layout& layout) {
           {"context", layout.grid[Axis::context]},
           {"data", layout.grid[Axis::data]},
           {"pipeline", layout.grid[Axis::pipeline]},
+          {"expert", layout.grid.experts},
           {"sequence", layout.config.parallel.sequence},
           {"transport", to_string(layout.config.parallel.transport)},
           {"tensor_overlap", layout.config.parallel.tensor_overlap},
@@ -124,9 +125,11 @@ std::string report(const SearchResult& result, const config::Config& config, con
       cluster.gpus, cluster.gpu.title, hosts == 1 ? "" : fmt::format(" on {} hosts", hosts),
       config.training.global_batch_size, config.model.seq_length, result.legal, result.too_large,
       human_bytes(result.capacity_bytes));
-  text +=
-      "the fastest variant of each division into tensor x context x data x pipeline ranks; step time by part "
-      "in %\n\n";
+  text += fmt::format(
+      "the fastest variant of each division into tensor x context x data x pipeline ranks{}; step time by "
+      "part "
+      "in %\n\n",
+      config.model.num_moe_experts > 0 ? ", epN: with parallel.expert N" : "");
   std::vector<Row> table{{"", "ranks", "schedule", "microbatch", "recompute", "shard", "s/step",
                           "tokens/s/GPU", "compute", "tensor", "pipeline", "data", "update", "memory"}};
   for (size_t i = 0; i < shown(result, rows); ++i)

@@ -198,6 +198,7 @@ const MicrobatchCost& StepModel::passes(const config::Config& config) {
   const config::ParallelConfig& layout = config.parallel;
   const PassesKey key{layout.tensor,
                       layout.context,
+                      layout.expert,
                       layout.sequence,
                       layout.transport,
                       layout.tensor_overlap,
@@ -210,7 +211,7 @@ const MicrobatchCost& StepModel::passes(const config::Config& config) {
 }
 
 const UpdateWork& StepModel::update(const config::Config& config, int data) {
-  const UpdateKey key{config.parallel.tensor, config.parallel.context, data};
+  const UpdateKey key{config.parallel.tensor, config.parallel.context, config.parallel.expert, data};
   const auto found = updates_.find(key);
   if (found != updates_.end()) return found->second;
   return updates_.emplace(key, trace_update(config, cluster_, data)).first->second;

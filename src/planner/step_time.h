@@ -46,9 +46,9 @@ class StepModel {
   const Cluster& cluster() const { return cluster_; }
 
  private:
-  using PassesKey =
-      std::tuple<int64_t, int64_t, bool, config::Transport, int64_t, int64_t, config::Recompute, bool>;
-  using UpdateKey = std::tuple<int64_t, int64_t, int>;
+  using PassesKey = std::tuple<int64_t, int64_t, int64_t, bool, config::Transport, int64_t, int64_t,
+                               config::Recompute, bool>;
+  using UpdateKey = std::tuple<int64_t, int64_t, int64_t, int>;
   /// `seconds`: function that predicts the pipeline.
   template <class Seconds>
   StepTime parts(const config::Config& config, const Seconds& seconds);

@@ -51,9 +51,10 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, const
   for (const auto& [bytes, remedy] : all)
     if (bytes > plan.total_bytes() / 50) text += remedy + "; ";
   const config::ParallelConfig& parallel = config.parallel;
-  if (const int64_t intended = parallel.intended_ranks(); data_ranks * parallel.model_ranks() < intended)
+  const int64_t ranks = data_ranks * parallel.tensor * parallel.context * parallel.pipeline;
+  if (const int64_t intended = parallel.intended_ranks(); ranks < intended)
     return text + fmt::format("the {} ranks that the config is for (mpirun -n {})", intended, intended);
-  return text + "more ranks (parallel.tensor, parallel.context, parallel.pipeline)";
+  return text + "more ranks (parallel.tensor, parallel.context, parallel.expert, parallel.pipeline)";
 }
 
 /// Suggestions for host memory.

@@ -198,12 +198,15 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
   for (const SourceLoss& source : m.sources)
     record["sources"][source.source] = {{"loss", number(source.loss)}, {"tokens", source.tokens}};
   for (const auto& [name, value] : m.fp8_statistics) record["fp8_statistics"][name] = number(value);
-  for (const LayerRouting& r : m.routing)
-    record["experts"][layer_name(r.layer)] = {{"load_max", number(r.load_max)},
-                                              {"load_min", number(r.load_min)},
-                                              {"entropy", number(r.entropy)},
-                                              {"balance_loss", number(r.balance_loss)},
-                                              {"z_loss", number(r.z_loss)}};
+  for (const LayerRouting& r : m.routing) {
+    nlohmann::json& layer = record["experts"][layer_name(r.layer)];
+    layer = {{"load_max", number(r.load_max)},
+             {"load_min", number(r.load_min)},
+             {"entropy", number(r.entropy)},
+             {"balance_loss", number(r.balance_loss)},
+             {"z_loss", number(r.z_loss)}};
+    if (r.dispatch_rounds > 0) layer["dispatch_rounds"] = number(r.dispatch_rounds);
+  }
   for (const auto& [name, value] : m.guard) record["guard"][name] = number(value);
   if (m.spikes_total > 0) {
     record["spike"] = m.spike;

@@ -15,9 +15,11 @@ using parallel::Axis;
 using parallel::Channel;
 
 parallel::ProcessGrid grid_of(const config::ParallelConfig& layout, int ranks) {
-  return parallel::ProcessGrid::of(ranks, {{Axis::tensor, static_cast<int>(layout.tensor)},
-                                           {Axis::context, static_cast<int>(layout.context)},
-                                           {Axis::pipeline, static_cast<int>(layout.pipeline)}});
+  return parallel::ProcessGrid::of(ranks,
+                                   {{Axis::tensor, static_cast<int>(layout.tensor)},
+                                    {Axis::context, static_cast<int>(layout.context)},
+                                    {Axis::pipeline, static_cast<int>(layout.pipeline)}},
+                                   static_cast<int>(layout.expert));
 }
 
 parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,

@@ -36,6 +36,7 @@ void RoutingReader::fetch() {
   if (!statistics_.counts) return;
   context_.copy_to_host(counts_.as<void>(), statistics_.counts);
   context_.copy_to_host(sums_.as<void>(), statistics_.sums);
+  rounds_.assign(statistics_.rounds, statistics_.rounds + statistics_.counts.rows());
 }
 
 std::vector<LayerRouting> RoutingReader::read(parallel::World& world) const {
@@ -43,9 +44,10 @@ std::vector<LayerRouting> RoutingReader::read(parallel::World& world) const {
   if (!statistics_.counts) return layers;
   const auto experts = static_cast<size_t>(statistics_.counts.cols());
   std::vector<int64_t> counts(counts_.as<int32_t>(), counts_.as<int32_t>() + statistics_.counts.numel());
-  std::vector<double> sums(sums_.as<float>(), sums_.as<float>() + statistics_.sums.numel());
+  std::vector<double> sums(sums_.as<float>(), sums_.as<float>() + statistics_.sums.numel()), rounds = rounds_;
   add_ranks(world, counts);
   add_ranks(world, sums);
+  add_ranks(world, rounds);
   for (int64_t layer = 0; layer < statistics_.counts.rows(); ++layer) {
     const double* const sum = sums.data() + layer * kernels::kRouterSums;
     const double microbatches = sum[3];
@@ -60,7 +62,8 @@ std::vector<LayerRouting> RoutingReader::read(parallel::World& world) const {
                       .load_min = static_cast<double>(*least) / mean,
                       .entropy = sum[2] / microbatches,
                       .balance_loss = sum[0] / microbatches,
-                      .z_loss = sum[1] / microbatches});
+                      .z_loss = sum[1] / microbatches,
+                      .dispatch_rounds = rounds[static_cast<size_t>(layer)] / microbatches});
   }
   return layers;
 }

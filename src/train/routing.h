@@ -16,6 +16,8 @@ struct LayerRouting {
   double entropy = 0;   ///< mean entropy of a token's scores, in nats
   double balance_loss = 0;  ///< without coefficient; 1 if balanced
   double z_loss = 0;        ///< mean squared logsumexp of a token's logits, without coefficient
+  double dispatch_rounds =
+      0;  ///< mean rounds of a dispatch to other ranks' experts (model/expert_dispatch.h); 0: none
 };
 
 /// Copies the statistics to the host together with a step's status, so that reading them needs no extra wait.
@@ -31,6 +33,7 @@ class RoutingReader {
   const Context& context_;
   model::RoutingStatistics statistics_;
   HostBuffer counts_, sums_;
+  std::vector<double> rounds_;
 };
 
 }  // namespace te::train

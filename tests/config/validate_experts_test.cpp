@@ -50,6 +50,18 @@ TEST(Validate, Experts) {
   expect_rejected(with({"parallel.context=2"}), {"parallel.context (2) cannot be combined with"});
   expect_rejected(with({"parallel.pipeline=2", "parallel.schedule=zero_bubble"}),
                   {"zero_bubble cannot be combined"});
+  const Config four = small(with({"parallel.expert=4", "parallel.pipeline=2"}));
+  EXPECT_EQ(four.parallel.model_ranks(), 8);
+  EXPECT_EQ(four.parallel.intended_ranks(), 8);
+  expect_rejected({"parallel.expert=2"}, {"parallel.expert (2) is for mixtures of experts"});
+  expect_rejected(with({"parallel.expert=3"}),
+                  {"model.num_moe_experts (8) is not a multiple of parallel.expert (3)"});
+  expect_rejected(with({"parallel.moe_dispatch_factor=3"}),
+                  {"parallel.moe_dispatch_factor (3) is for parallel.expert above 1"});
+  expect_rejected(with({"parallel.expert=2", "logging.generate_every=5"}),
+                  {"logging.generate_every (5) needs all experts on a rank, but parallel.expert is 2"});
+  expect_rejected(with({"parallel.expert=2", "evaluation.every=5"}),
+                  {"evaluation.every (5) needs all experts on a rank"});
 }
 
 }  // namespace

@@ -81,6 +81,8 @@ struct Case {
   bool copies = false;         ///< parallel.transport copy
   int chunks = 0;              ///< parallel.virtual_stages; 0: 2 if interleaved, else 1
   int seq = 0;                 ///< model.seq_length; 0: by width
+  int expert = 1;
+  double dispatch_factor = 2.0;  ///< parallel.moe_dispatch_factor
 
   bool norms_on_outputs() const {
     return model_variant == ModelVariant::olmo2 || model_variant == ModelVariant::gemma3;
@@ -105,7 +107,7 @@ inline void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
 }
 
-inline void set_variant(config::ModelConfig& m, ModelVariant model_variant) {
+inline void set_variant(config::ModelConfig& m, ModelVariant model_variant, int expert) {
   switch (model_variant) {
     case ModelVariant::plain:
       break;
@@ -135,6 +137,7 @@ inline void set_variant(config::ModelConfig& m, ModelVariant model_variant) {
       m.moe_ffn_hidden_size = 32, m.moe_shared_expert_intermediate_size = 16;  // for FP8
       m.moe_router_enable_expert_bias = true;
       m.moe_router_bias_update_rate = 0.02;
+      if (expert > 1) m.num_moe_experts = 8;
       return;
     case ModelVariant::gemma3:
       set_gemma3(m);
@@ -168,7 +171,7 @@ inline config::Config make_config(const Case& c) {
   m.tie_word_embeddings = c.tied();
   m.add_qkv_bias = llama && c.variant;
   m.init_method_std = 0.1;
-  set_variant(m, c.model_variant);
+  set_variant(m, c.model_variant, c.expert);
   if (c.dropout) m.hidden_dropout = m.attention_dropout = 0.1;
   config.precision.dtype = c.fp32()                         ? ComputeDType::fp32
                            : c.precision == Precision::fp16 ? ComputeDType::fp16
@@ -180,12 +183,16 @@ inline config::Config make_config(const Case& c) {
     if (!c.overrides.empty()) config.precision.fp8_scale_format = config::Fp8ScaleFormat::fp32;
     config.precision.amax_history_len = 8;
     config.precision.fp8_output_layer = c.fp8_head;
+    // A tensor of an expert has the rows of other ranks, too, so other tensors would overflow the scale.
+    config.precision.fp8_recast = c.expert == 1;
     config.precision.overrides = c.overrides;
   }
   config::ParallelConfig& p = config.parallel;
   p.tensor = c.tensor;
   p.context = c.context;
   p.pipeline = c.pipeline;
+  p.expert = c.expert;
+  p.moe_dispatch_factor = c.dispatch_factor;
   p.sequence = c.sequence;
   p.tensor_overlap = c.overlap;
   p.transport = c.copies ? config::Transport::copy : config::Transport::nccl;

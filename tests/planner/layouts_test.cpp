@@ -45,6 +45,32 @@ Settings words(const std::string& settings) {
   return all;
 }
 
+// Ranks that divide the experts need less memory; their messages cost time.
+TEST(Search, DividesExperts) {
+  const Settings small{"model.num_layers=4",         "model.num_moe_experts=16",
+                       "model.moe_router_topk=2",    "model.moe_ffn_hidden_size=2048",
+                       "model.ffn_hidden_size=2048", "training.global_batch_size=64"};
+  const config::Config config = shipped_config("llama7b_fp8", small);
+  const Cluster cluster = testing::h200s(4);
+  const SearchResult result = search(config, cluster, planned);
+  std::set<int> sizes;
+  for (const Layout& layout : result.layouts) {
+    SCOPED_TRACE(layout.settings);
+    sizes.insert(layout.grid.experts);
+    Settings all = small;
+    for (const std::string& word : words(layout.settings)) all.push_back(word);
+    EXPECT_EQ(config::to_yaml(shipped_config("llama7b_fp8", all)), config::to_yaml(layout.config));
+    EXPECT_EQ(layout.config.parallel.expert, layout.grid.experts);
+  }
+  EXPECT_EQ(sizes, (std::set<int>{1, 2, 4}));
+  config::Config divided = config;
+  divided.parallel.expert = 4;
+  const auto grid = [](int experts) { return parallel::ProcessGrid::of(4, 1, 1, 1, experts); };
+  EXPECT_LT(planned(divided, grid(4)), planned(config, grid(1)));
+  StepModel model(cluster);
+  EXPECT_GT(model.predict(divided).messages, model.predict(config).messages);
+}
+
 TEST(Search, LayoutsAreValidDistinctOrderedAndReproducible) {
   const config::Config config = shipped_config("llama7b_fp8");
   const Cluster cluster = testing::h200s(8);

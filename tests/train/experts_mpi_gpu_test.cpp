@@ -17,8 +17,8 @@ using parallel::Groups;
 using parallel::ProcessGrid;
 
 /// Relative change of a loss due to BF16 alone: half a unit in the last place, as in layout_mpi_test.cpp.
-constexpr double kBf16Loss = 0x1p-9;
-constexpr int kSteps = 4;
+constexpr double kExpertLoss = 0x1p-9;
+constexpr int kExpertSteps = 4;
 
 /// `expert`: 1 for all experts on every rank.
 config::Config experts_config(Precision precision, int expert, double factor = 2.0, int pipeline = 1) {
@@ -49,7 +49,7 @@ class ExpertParallelGpu : public ::testing::Test {
                         ProcessGrid::of(world().size(), 1, 1, static_cast<int>(config.parallel.pipeline),
                                         static_cast<int>(config.parallel.expert)));
     const parallel::Watchdog::Guard guard(*context_, "steps of experts");
-    return run_random_steps(*context_, config, groups, kSteps);
+    return run_random_steps(*context_, config, groups, kExpertSteps);
   }
   std::optional<Context> context_;
 };
@@ -62,7 +62,8 @@ TEST_F(ExpertParallelGpu, DispatchReachesTheExpertsAndReturns) {
 
 TEST_F(ExpertParallelGpu, EqualsAllExpertsOnEveryRankAndRepeatsBitForBit) {
   const int size = world().size();
-  for (const Precision precision : {Precision::bf16_wide, Precision::delayed, Precision::tensorwise}) {
+  for (const Precision precision :
+       {Precision::bf16_wide, Precision::delayed, Precision::tensorwise, Precision::blockwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     const std::vector<float> one = run(experts_config(precision, 1));
     for (const double factor : {2.0, 0.3}) {
@@ -73,7 +74,7 @@ TEST_F(ExpertParallelGpu, EqualsAllExpertsOnEveryRankAndRepeatsBitForBit) {
       if (precision != Precision::bf16_wide) continue;
       // The first step's loss is computed with the same weights.
       EXPECT_NEAR(first[0], one[0], 1e-6 * one[0]);
-      for (size_t i = 2; i < one.size(); i += 2) EXPECT_NEAR(first[i], one[i], kBf16Loss * one[i]);
+      for (size_t i = 2; i < one.size(); i += 2) EXPECT_NEAR(first[i], one[i], kExpertLoss * one[i]);
     }
   }
 }
@@ -90,7 +91,7 @@ TEST_F(ExpertParallelGpu, ShardingAndRecomputationChangeNoBit) {
     config.parallel.shard = shard;
     const std::vector<float> sharded = run(config);
     EXPECT_NEAR(sharded[0], whole[0], 1e-6 * whole[0]);
-    for (size_t i = 2; i < whole.size(); i += 2) EXPECT_NEAR(sharded[i], whole[i], kBf16Loss * whole[i]);
+    for (size_t i = 2; i < whole.size(); i += 2) EXPECT_NEAR(sharded[i], whole[i], kExpertLoss * whole[i]);
   }
 }
 

@@ -53,5 +53,30 @@ TEST(ExpertParallel, CountsTheRoundsOfAStep) {
   }
 }
 
+// Inputs of GEMMs are scaled per row and 128 columns, so the first loss is that of all experts on every rank.
+TEST(ExpertParallel, BlockwiseScalesOfRowsDoNotDependOnTheRanks) {
+  const int size = world().size();
+  if (size == 1 || size > 4) GTEST_SKIP() << "two or four ranks divide eight experts";
+  const Context cpu = Context::cpu();
+  config::Config config = make_config({.family = Family::llama,
+                                       .precision = Precision::blockwise,
+                                       .model_variant = ModelVariant::experts,
+                                       .expert = size});
+  config.model.hidden_size = 128, config.model.kv_channels = 32, config.model.moe_ffn_hidden_size = 64;
+  const auto run = [&](int expert, double factor) {
+    config.parallel.expert = expert;
+    config.parallel.moe_dispatch_factor = factor;
+    const Groups groups = Groups::connect(world(), cpu, ProcessGrid::of(size, 1, 1, 1, expert));
+    return run_random_steps(cpu, config, groups, 3);
+  };
+  const std::vector<float> one = run(1, 2.0);
+  for (const double factor : {2.0, 0.4}) {
+    const std::vector<float> divided = run(size, factor);
+    EXPECT_EQ(run(size, factor), divided);
+    EXPECT_NEAR(divided[0], one[0], 1e-6f * one[0]);
+    for (size_t i = 2; i < one.size(); i += 2) EXPECT_NEAR(divided[i], one[i], 2e-3f * one[i]);
+  }
+}
+
 }  // namespace
 }  // namespace te::testing

@@ -57,10 +57,11 @@ class TinyModel {
   /// With a recipe or a factory of sublayers that the test provides.
   TinyModel(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe,
             Context context = Context::cpu(),
-            const model::FeedForwardFactory& make_feed_forward = model::make_feed_forward)
+            const model::FeedForwardFactory& make_feed_forward = model::make_feed_forward,
+            const parallel::Groups& groups = one_rank())
       : config_(config),
         context_(std::move(context)),
-        model_(config, std::move(recipe), make_feed_forward),
+        model_(config, groups, std::move(recipe), make_feed_forward),
         optimizer_({.optimizer = config.optimizer,
                     .seed = config.training.seed,
                     .tied_embeddings = config.model.tie_word_embeddings,
@@ -78,9 +79,16 @@ class TinyModel {
     model_.bind(context_);
     optimizer_.bind(context_);
     model_.initialize(context_, config.training.seed);
+    optimizer_.gatherer().before_gather(
+        [this](const Context& stream) { model_.quantize_sharded_weights(stream, false); });
+    optimizer_.gatherer().gather_all(context_);
     model_.quantize_weights(context_);
     set_batch(1);
   }
+
+  /// As a rank of the groups.
+  TinyModel(const config::Config& config, const parallel::Groups& groups)
+      : TinyModel(config, nullptr, Context::cpu(), model::make_feed_forward, groups) {}
 
   /// Random tokens and targets, a pure function of the seed.
   void set_batch(uint64_t seed) {
@@ -167,6 +175,10 @@ class TinyModel {
   Tensor tokens() const { return tokens_; }
 
  private:
+  static const parallel::Groups& one_rank() {
+    static const parallel::Groups groups = parallel::Groups::single();
+    return groups;
+  }
   config::Config config_;
   Context context_;
   model::ModelStage model_;

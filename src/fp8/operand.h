@@ -45,6 +45,10 @@ struct Operand {
   /// i32 [experts + 1], for an operand of experts: the first row of each and the end (kernels/moe/permute.h). Empty:
   /// all have the same number of rows.
   Tensor offsets;
+  /// With offsets: high_precision has tokens, and the rows are copies of them (kernels/moe/permute.h). Only for
+  /// operands that no GEMM reads in high precision.
+  Tensor source;
+  int64_t topk = 1;
 
   /// The same with fewer rows in the same memory; its layouts and their scales are dense.
   Operand first_rows(int64_t rows) const {

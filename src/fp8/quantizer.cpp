@@ -247,8 +247,12 @@ void Quantizer::quantize(const Context& context, const Operand& operand, Quantiz
 void Quantizer::quantize_experts(const Context& context, const Operand& operand, QuantizeMode mode) const {
   const Tensor& x = operand.high_precision;
   if (layouts_.one_scale())
-    return kernels::quantize_experts(
-        context, {.x = x, .offsets = operand.offsets, .experts = experts_, .out = output_of(operand, mode)});
+    return kernels::quantize_experts(context, {.x = x,
+                                               .offsets = operand.offsets,
+                                               .experts = experts_,
+                                               .source = operand.source,
+                                               .topk = operand.topk,
+                                               .out = output_of(operand, mode)});
   const kernels::Matrix columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{};
   scaling_->quantize(context, {.groups = {.x = x,
                                           .rowwise = operand.rowwise,

@@ -54,6 +54,8 @@ class Quantizer {
   bool keeps_high_precision() const;
   /// True while passes of such a run are in high precision.
   bool in_high_precision() const;
+  /// True for an operand of experts that can be quantized from tokens (Operand::source).
+  bool reads_tokens() const { return experts_ > 0 && layouts_.transposes(); }
   /// True if the ranks of sequence parallelism gather quantized rows of an operand with this many tokens, false if they
   /// gather high-precision rows.
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;

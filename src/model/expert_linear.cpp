@@ -5,6 +5,7 @@
 
 #include "core/profile.h"
 #include "kernels/moe/grouped_gemm.h"
+#include "kernels/moe/permute.h"
 
 namespace te::model {
 namespace {
@@ -31,8 +32,9 @@ ProducedOperand of_rows(const Tensor& values) {
   return {.high_precision = values};
 }
 
-Operand with_offsets(Operand operand, const Tensor& offsets) {
-  operand.offsets = offsets;
+Operand of_experts(Operand operand, const ExpertRows& rows) {
+  operand.offsets = rows.offsets;
+  operand.source = rows.source, operand.topk = rows.topk;
   return operand;
 }
 
@@ -58,40 +60,48 @@ void ExpertLinear::plan_inference_input(MemoryPlan& plan, Planned<Operand>& inpu
                          .has_columnwise = false});
 }
 
-ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input, const Tensor& x,
-                                   const Tensor& offsets, const Tensor& y, const Pass& pass) {
+ExpertRows ExpertLinear::rows_of(const Context& context, const fp8::Quantizer& quantizer,
+                                 const ExpertRows& tokens, const Tensor& memory) {
+  if (quantizer.reads_tokens() && !quantizer.in_high_precision()) return tokens;
+  kernels::permute(context,
+                   {.x = tokens.values, .source = tokens.source, .topk = tokens.topk, .rows = memory});
+  return {.values = memory, .offsets = tokens.offsets, .source = {}};
+}
+
+ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input, const ExpertRows& x,
+                                   const Tensor& y, const Pass& pass) {
   ReadyOperand ready =
-      input_quantizer_.complete(context, with_offsets(input, offsets), of_rows(x), input_mode(pass));
+      input_quantizer_.complete(context, of_experts(input, x), of_rows(x.values), input_mode(pass));
   prepare_fprop_weight(context);
   if (grouped()) {
     const ProfileLabel label(spec_.name, "fprop");
-    const kernels::Gemm gemm = model::fprop(ready, weight_ready_, 0, x.rows());
-    kernels::grouped_gemm(context, {.a = gemm.a, .b = gemm.b, .offsets = offsets, .out = y, .trans_b = true});
+    const kernels::Gemm gemm = model::fprop(ready, weight_ready_, 0, x.count());
+    kernels::grouped_gemm(context,
+                          {.a = gemm.a, .b = gemm.b, .offsets = x.offsets, .out = y, .trans_b = true});
   } else {
-    fprop(context, ready, y, 0, x.rows(), false);
+    fprop(context, ready, y, 0, x.count(), false);
   }
   return ready;
 }
 
-ReadyOperand ExpertLinear::complete_input(const Context& context, const Operand& input, const Tensor& x,
-                                          const Tensor& offsets, const Pass& pass) const {
-  return input_quantizer_.complete(context, with_offsets(input, offsets), of_rows(x), wgrad_input_mode(pass));
+ReadyOperand ExpertLinear::complete_input(const Context& context, const Operand& input, const ExpertRows& x,
+                                          const Pass& pass) const {
+  return input_quantizer_.complete(context, of_experts(input, x), of_rows(x.values), wgrad_input_mode(pass));
 }
 
-void ExpertLinear::backward(const Context& context, const Operand& grad, const Tensor& dy,
-                            const ReadyOperand& input, const Tensor& offsets, const Tensor& dx,
-                            const Pass& pass) {
+void ExpertLinear::backward(const Context& context, const Operand& grad, const ExpertRows& dy,
+                            const ReadyOperand& input, const Tensor& dx, const Pass& pass) {
   const ReadyOperand ready =
-      grad_quantizer_.complete(context, with_offsets(grad, offsets), of_rows(dy), pass.quantize_mode());
+      grad_quantizer_.complete(context, of_experts(grad, dy), of_rows(dy.values), pass.quantize_mode());
   prepare_dgrad_weight(context);
   if (grouped()) {
     const ProfileLabel label(spec_.name, "dgrad");
-    const kernels::Gemm gemm = model::dgrad(ready, weight_ready_, 0, dy.rows());
+    const kernels::Gemm gemm = model::dgrad(ready, weight_ready_, 0, dy.count());
     // Quantized weights are the columnwise layout [in, experts * out], which grouped_gemm() knows without trans_b.
-    kernels::grouped_gemm(context, {.a = gemm.a, .b = gemm.b, .offsets = offsets, .out = dx});
-    experts_wgrad(context, ready, input, offsets);
+    kernels::grouped_gemm(context, {.a = gemm.a, .b = gemm.b, .offsets = dy.offsets, .out = dx});
+    experts_wgrad(context, ready, input, dy.offsets);
   } else {
-    dgrad(context, ready, dx, 0, dy.rows());
+    dgrad(context, ready, dx, 0, dy.count());
     wgrad(context, ready, input);
   }
 }

@@ -1,8 +1,7 @@
 // A linear layer of a mixture of experts: y = x W^T of all experts in one grouped GEMM, where rows of x, ordered by
 // experts (kernels/moe/permute.h), each meet their expert's weight; or of the shared expert, one GEMM of all tokens.
 // Weights of all experts are one parameter, [experts * out, in], of which a rank of expert parallelism has the rows of
-// its experts. Operands are quantized as in other linear layers, with
-// the state of each expert (fp8/quantizer.h).
+// its experts. Operands are quantized as in other linear layers, with the state of each expert (fp8/quantizer.h).
 #pragma once
 
 #include "model/linear.h"
@@ -12,6 +11,15 @@ namespace te::model {
 /// Row ranges of the experts start at multiples of this, because leading dimensions of FP8 operands are multiples of 16
 /// bytes, also in wgrad, which contracts over an expert's rows.
 constexpr int64_t kExpertAlignment = 16;
+
+/// Rows of an operand, in the order of the experts. The shared expert has no offsets.
+struct ExpertRows {
+  Tensor values;   ///< [rows, cols], or with source tokens, of which the rows are copies
+  Tensor offsets;  ///< i32 [experts + 1]
+  Tensor source;   ///< i32 [rows] (kernels/moe/permute.h)
+  int64_t topk = 1;
+  int64_t count() const { return source ? source.numel() : values.rows(); }
+};
 
 class ExpertLinear : public Linear {
  public:
@@ -44,19 +52,30 @@ class ExpertLinear : public Linear {
     plan_grad_operand(plan, grad, use, false, high_precision);
   }
 
-  /// y [rows, out] from x [rows, in]. `offsets`: of the experts' rows; the shared expert has none. Returns the input
-  /// for backward().
-  ReadyOperand forward(const Context& context, const Operand& input, const Tensor& x, const Tensor& offsets,
-                       const Tensor& y, const Pass& pass);
+  /// The input as rows that are copies of tokens; a quantizer that reads tokens makes no copies in high precision.
+  /// `memory`: for the copies.
+  ExpertRows input_rows(const Context& context, const ExpertRows& tokens, const Tensor& memory) const {
+    return rows_of(context, input_quantizer_, tokens, memory);
+  }
+  /// The same for dy.
+  ExpertRows grad_rows(const Context& context, const ExpertRows& tokens, const Tensor& memory) const {
+    return rows_of(context, grad_quantizer_, tokens, memory);
+  }
+
+  /// y [rows, out] from x [rows, in]. Returns the input for backward().
+  ReadyOperand forward(const Context& context, const Operand& input, const ExpertRows& x, const Tensor& y,
+                       const Pass& pass);
   /// Completes a recomputed input for wgrad.
-  ReadyOperand complete_input(const Context& context, const Operand& input, const Tensor& x,
-                              const Tensor& offsets, const Pass& pass) const;
+  ReadyOperand complete_input(const Context& context, const Operand& input, const ExpertRows& x,
+                              const Pass& pass) const;
   /// dx [rows, in] = dy W; W's gradient += dy^T x.
-  void backward(const Context& context, const Operand& grad, const Tensor& dy, const ReadyOperand& input,
-                const Tensor& offsets, const Tensor& dx, const Pass& pass);
+  void backward(const Context& context, const Operand& grad, const ExpertRows& dy, const ReadyOperand& input,
+                const Tensor& dx, const Pass& pass);
 
  private:
   bool grouped() const { return spec_.experts > 0; }
+  static ExpertRows rows_of(const Context& context, const fp8::Quantizer& quantizer, const ExpertRows& tokens,
+                            const Tensor& memory);
   void experts_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,
                      const Tensor& offsets) const;
 };

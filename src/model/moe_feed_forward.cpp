@@ -174,9 +174,8 @@ void MoeFeedForward::shared_activation(const Context& context, const Activations
       {.kind = kind_, .x = a.shared_fc1_out, .y = a.shared_fc2_input.high_precision, .clamp = clamp_});
 }
 
-void MoeFeedForward::permute_input(const Context& context, const Activations& a) const {
-  kernels::permute(
-      context, {.x = a.input, .source = a.source, .topk = rule_.topk, .rows = a.fc1_input.high_precision});
+ExpertRows MoeFeedForward::input_rows(const Context& context, const Activations& a) const {
+  return fc1_->input_rows(context, tokens_of(a, a.input), a.fc1_input.high_precision);
 }
 
 void MoeFeedForward::forward(const Context& context, FeedForward::Activations& activations,
@@ -193,12 +192,10 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   }
   // 2. Up projection of the experts and of the shared expert.
   if (!dispatch_) {
-    permute_input(context, a);
-    fc1_->forward(context, a.fc1_input, a.fc1_input.high_precision, rows.offsets, a.fc1_out, pass);
+    fc1_->forward(context, a.fc1_input, input_rows(context, a), a.fc1_out, pass);
   }
   if (has_shared())
-    a.shared_fc1_ready =
-        shared_fc1_->forward(context, a.shared_fc1_input, a.input, {}, a.shared_fc1_out, pass);
+    a.shared_fc1_ready = shared_fc1_->forward(context, a.shared_fc1_input, {a.input}, a.shared_fc1_out, pass);
   if (gate_ != nullptr)
     kernels::router_gemm(context, {.x = a.input, .weight = gate_->value, .logits = a.gate});
   if (dispatch_) dispatch_->start(context, a.routing, false);
@@ -212,11 +209,11 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
     forward_rounds(context, a, pass);
   else
     a.fc2_ready =
-        fc2_->forward(context, a.fc2_input, a.fc2_input.high_precision, rows.offsets, a.fc2_out, pass);
+        fc2_->forward(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, a.fc2_out, pass);
   const Tensor shared = gate_ != nullptr ? a.shared_out : y;
   if (has_shared())
-    a.shared_fc2_ready = shared_fc2_->forward(context, a.shared_fc2_input, a.shared_fc2_input.high_precision,
-                                              {}, shared, pass);
+    a.shared_fc2_ready =
+        shared_fc2_->forward(context, a.shared_fc2_input, {a.shared_fc2_input.high_precision}, shared, pass);
   kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned(false) : a.fc2_out,
                                .row_of = a.row_of,
                                .addend = has_shared() ? shared : Tensor{},
@@ -231,9 +228,9 @@ void MoeFeedForward::forward_rounds(const Context& context, Activations& a, cons
   const Tensor &x = a.fc1_input.high_precision, &act = a.fc2_input.high_precision;
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, x, {});
-    fc1_->forward(context, a.fc1_input, x, rows.offsets, a.fc1_out, own);
+    fc1_->forward(context, a.fc1_input, {x, rows.offsets}, a.fc1_out, own);
     expert_activation(context, a, rows);
-    a.fc2_ready = fc2_->forward(context, a.fc2_input, act, rows.offsets, a.fc2_out, own);
+    a.fc2_ready = fc2_->forward(context, a.fc2_input, {act, rows.offsets}, a.fc2_out, own);
     dispatch_->send_back(context, a.routing, round, a.fc2_out, false);
   }
   if (pass.kind == PassKind::train && statistics_.rounds != nullptr) *statistics_.rounds += a.routing.rounds;
@@ -250,7 +247,7 @@ void MoeFeedForward::shared_backward(const Context& context, const Tensor& dy, A
     kernels::expert_gate_backward(
         context, {.addend = a.shared_out, .gate = a.gate, .dy = dy, .d_addend = d_out, .d_gate = d_gate_});
   }
-  shared_fc2_->backward(context, g.shared_fc2, d_out, a.shared_fc2_ready, {}, shared_d_act_, pass);
+  shared_fc2_->backward(context, g.shared_fc2, {d_out}, a.shared_fc2_ready, shared_d_act_, pass);
 }
 
 // In place of the outputs of the up projections.
@@ -295,26 +292,25 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
                               const RecomputeInput& recompute_input) {
   auto& a = static_cast<Activations&>(activations);
   auto& g = static_cast<Gradients&>(gradients);
-  const Tensor &dy = d_output.high_precision, &d_rows = g.fc2.high_precision;
+  const Tensor& dy = d_output.high_precision;
   const Pass recomputed = pass.recomputed();
   const Rows rows = own_rows(a);
-  const auto complete = [&](const ExpertLinear& linear, const Operand& input, const Tensor& offsets) {
-    return linear.complete_input(context, input, input.high_precision, offsets, recomputed);
-  };
   // 5'. Rows of dy. 4'. Down projection.
   if (recompute_input && has_shared()) {
     shared_activation(context, a);
-    a.shared_fc2_ready = complete(*shared_fc2_, a.shared_fc2_input, {});
+    a.shared_fc2_ready = shared_fc2_->complete_input(context, a.shared_fc2_input,
+                                                     {a.shared_fc2_input.high_precision}, recomputed);
   }
   if (dispatch_) {
     dispatch_->pack_gradients(context, dy, a.source);
   } else {
     if (recompute_input) {
       expert_activation(context, a, rows);
-      a.fc2_ready = complete(*fc2_, a.fc2_input, rows.offsets);
+      a.fc2_ready =
+          fc2_->complete_input(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, recomputed);
     }
-    kernels::permute(context, {.x = dy, .source = a.source, .topk = rule_.topk, .rows = d_rows});
-    fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, rows.offsets, d_act_, pass);
+    const ExpertRows d_rows = fc2_->grad_rows(context, tokens_of(a, dy), g.fc2.high_precision);
+    fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
   }
   if (has_shared()) shared_backward(context, dy, a, g, pass);
   // 3'. Activation and the gradient of the probabilities.
@@ -326,18 +322,17 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   if (recompute_input) {
     recompute_input({.high_precision = a.input});
     if (has_shared())
-      a.shared_fc1_ready = shared_fc1_->complete_input(context, a.shared_fc1_input, a.input, {}, recomputed);
+      a.shared_fc1_ready = shared_fc1_->complete_input(context, a.shared_fc1_input, {a.input}, recomputed);
   }
   if (dispatch_) {
     dispatch_->pack(context, a.input, a.probs, a.source);
     dispatch_->start(context, a.routing, true);
   } else {
-    permute_input(context, a);
-    const ReadyOperand input = complete(*fc1_, a.fc1_input, rows.offsets);
-    fc1_->backward(context, g.fc1, a.fc1_out, input, rows.offsets, d_input_rows_, pass);
+    const ReadyOperand input = fc1_->complete_input(context, a.fc1_input, input_rows(context, a), recomputed);
+    fc1_->backward(context, g.fc1, {a.fc1_out, rows.offsets}, input, d_input_rows_, pass);
   }
   if (has_shared())
-    shared_fc1_->backward(context, g.shared_fc1, a.shared_fc1_out, a.shared_fc1_ready, {}, dx, pass);
+    shared_fc1_->backward(context, g.shared_fc1, {a.shared_fc1_out}, a.shared_fc1_ready, dx, pass);
   if (dispatch_) backward_rounds(context, a, g, pass, static_cast<bool>(recompute_input));
   kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned(true) : d_input_rows_,
                                .row_of = a.row_of,
@@ -358,15 +353,15 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, x, d_rows);
     const ReadyOperand input =
-        again ? fc1_->forward(context, a.fc1_input, x, rows.offsets, a.fc1_out, recomputed)
-              : fc1_->complete_input(context, a.fc1_input, x, rows.offsets, recomputed);
+        again ? fc1_->forward(context, a.fc1_input, {x, rows.offsets}, a.fc1_out, recomputed)
+              : fc1_->complete_input(context, a.fc1_input, {x, rows.offsets}, recomputed);
     if (again || recompute_activation) {
       expert_activation(context, a, rows);
-      a.fc2_ready = fc2_->complete_input(context, a.fc2_input, act, rows.offsets, recomputed);
+      a.fc2_ready = fc2_->complete_input(context, a.fc2_input, {act, rows.offsets}, recomputed);
     }
-    fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, rows.offsets, d_act_, pass);
+    fc2_->backward(context, g.fc2, {d_rows, rows.offsets}, a.fc2_ready, d_act_, pass);
     expert_activation_backward(context, a, rows, dispatch_->d_probs());
-    fc1_->backward(context, g.fc1, a.fc1_out, input, rows.offsets, d_input_rows_, pass);
+    fc1_->backward(context, g.fc1, {a.fc1_out, rows.offsets}, input, d_input_rows_, pass);
     dispatch_->send_back(context, a.routing, round, d_input_rows_, true);
   }
   dispatch_->returned_d_probs(context, a.row_of, d_probs_);

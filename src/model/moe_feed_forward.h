@@ -135,7 +135,11 @@ class MoeFeedForward final : public FeedForward {
   void route(const Context& context, Activations& a, const Pass& pass) const;
   void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
   void shared_activation(const Context& context, const Activations& a) const;
-  void permute_input(const Context& context, const Activations& a) const;
+  ExpertRows input_rows(const Context& context, const Activations& a) const;
+  /// Tokens, of which the experts' rows are copies.
+  ExpertRows tokens_of(const Activations& a, const Tensor& tokens) const {
+    return {tokens, a.offsets, a.source, rule_.topk};
+  }
   void forward_rounds(const Context& context, Activations& a, const Pass& pass);
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;

@@ -165,11 +165,11 @@ void ExpertDispatch::launch(const Context& context, const Routing& routing, int 
 }
 
 ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routing& routing, int round,
-                                             const Tensor& x, const Tensor& dy) const {
+                                             bool gradients) const {
   ExpertRanks::Stream& stream = ranks_.stream(context);
   if (round > 0) {
     stream.ready.record(context);
-    launch(context, routing, round, static_cast<bool>(dy));
+    launch(context, routing, round, gradients);
   }
   stream.done.wait(context);
   const ProfileLabel label(name_ + ".dispatch");
@@ -181,9 +181,7 @@ ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routi
                                    .segments = segments_,
                                    .source = source_,
                                    .row_of = row_of_});
-  kernels::permute(context, {.x = received_, .source = source_, .rows = x});
-  if (dy) kernels::permute(context, {.x = received_gradients_, .source = source_, .rows = dy});
-  return {offsets_, source_, received_probs_};
+  return {offsets_, source_, received_probs_, received_, received_gradients_};
 }
 
 // --- combine -----------------------------------------------------------------------------------------------

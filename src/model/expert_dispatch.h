@@ -94,16 +94,16 @@ class ExpertDispatch {
   void pack_gradients(const Context& context, const Tensor& dy, const Tensor& source) const;
   /// Starts the first round on another CUDA stream, after pack(). Waits for count().
   void start(const Context& context, Routing& routing, bool gradients) const;
-  /// The order of a round's rows.
+  /// A round's rows, copies of received ones.
   struct Rows {
     Tensor offsets;  ///< i32 [own experts + 1]
-    Tensor source;   ///< i32 [rows()]: index in probs, or -1
+    Tensor source;   ///< i32 [rows()]: index in probs and the received rows, or -1
     Tensor probs;    ///< fp32 [capacity, 1]
+    Tensor received,
+        gradients;  ///< [capacity, hidden]: x and, with start()'s `gradients`, dy; until send_back()
   };
-  /// Waits for a round, after starting it unless it is the first; copies the received rows to x [rows(), hidden] and,
-  /// with start()'s `gradients`, dy.
-  Rows receive(const Context& context, const Routing& routing, int round, const Tensor& x,
-               const Tensor& dy) const;
+  /// Waits for a round, after starting it unless it is the first. `gradients`: as in start().
+  Rows receive(const Context& context, const Routing& routing, int round, bool gradients) const;
   /// For the gradients of Rows::probs, which the next send_back() returns.
   const Tensor& d_probs() const { return received_d_probs_; }
   /// Returns a round's results, y or dx [rows(), hidden], to the ranks of the tokens.

@@ -174,8 +174,9 @@ void MoeFeedForward::shared_activation(const Context& context, const Activations
       {.kind = kind_, .x = a.shared_fc1_out, .y = a.shared_fc2_input.high_precision, .clamp = clamp_});
 }
 
-ExpertRows MoeFeedForward::input_rows(const Context& context, const Activations& a) const {
-  return fc1_->input_rows(context, tokens_of(a, a.input), a.fc1_input.high_precision);
+ExpertRows MoeFeedForward::input_rows(const Context& context, const Activations& a,
+                                      const ExpertRows& tokens) const {
+  return fc1_->input_rows(context, tokens, a.fc1_input.high_precision);
 }
 
 void MoeFeedForward::forward(const Context& context, FeedForward::Activations& activations,
@@ -192,7 +193,7 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   }
   // 2. Up projection of the experts and of the shared expert.
   if (!dispatch_) {
-    fc1_->forward(context, a.fc1_input, input_rows(context, a), a.fc1_out, pass);
+    fc1_->forward(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), a.fc1_out, pass);
   }
   if (has_shared())
     a.shared_fc1_ready = shared_fc1_->forward(context, a.shared_fc1_input, {a.input}, a.shared_fc1_out, pass);
@@ -225,12 +226,12 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
 void MoeFeedForward::forward_rounds(const Context& context, Activations& a, const Pass& pass) {
   Pass own = pass;
   own.new_scales = a.routing.rounds > 1;
-  const Tensor &x = a.fc1_input.high_precision, &act = a.fc2_input.high_precision;
   for (int round = 0; round < a.routing.rounds; ++round) {
-    const Rows rows = dispatch_->receive(context, a.routing, round, x, {});
-    fc1_->forward(context, a.fc1_input, {x, rows.offsets}, a.fc1_out, own);
+    const Rows rows = dispatch_->receive(context, a.routing, round, false);
+    fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows)), a.fc1_out, own);
     expert_activation(context, a, rows);
-    a.fc2_ready = fc2_->forward(context, a.fc2_input, {act, rows.offsets}, a.fc2_out, own);
+    a.fc2_ready =
+        fc2_->forward(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, a.fc2_out, own);
     dispatch_->send_back(context, a.routing, round, a.fc2_out, false);
   }
   if (pass.kind == PassKind::train && statistics_.rounds != nullptr) *statistics_.rounds += a.routing.rounds;
@@ -328,7 +329,8 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
     dispatch_->pack(context, a.input, a.probs, a.source);
     dispatch_->start(context, a.routing, true);
   } else {
-    const ReadyOperand input = fc1_->complete_input(context, a.fc1_input, input_rows(context, a), recomputed);
+    const ReadyOperand input =
+        fc1_->complete_input(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), recomputed);
     fc1_->backward(context, g.fc1, {a.fc1_out, rows.offsets}, input, d_input_rows_, pass);
   }
   if (has_shared())
@@ -348,18 +350,19 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
   const bool again = a.routing.rounds > 1;
   Pass recomputed = pass.recomputed();
   recomputed.new_scales = again;
-  const Tensor &x = a.fc1_input.high_precision, &act = a.fc2_input.high_precision,
-               &d_rows = g.fc2.high_precision;
   for (int round = 0; round < a.routing.rounds; ++round) {
-    const Rows rows = dispatch_->receive(context, a.routing, round, x, d_rows);
-    const ReadyOperand input =
-        again ? fc1_->forward(context, a.fc1_input, {x, rows.offsets}, a.fc1_out, recomputed)
-              : fc1_->complete_input(context, a.fc1_input, {x, rows.offsets}, recomputed);
+    const Rows rows = dispatch_->receive(context, a.routing, round, true);
+    const ExpertRows x = input_rows(context, a, received(rows));
+    const ReadyOperand input = again ? fc1_->forward(context, a.fc1_input, x, a.fc1_out, recomputed)
+                                     : fc1_->complete_input(context, a.fc1_input, x, recomputed);
     if (again || recompute_activation) {
       expert_activation(context, a, rows);
-      a.fc2_ready = fc2_->complete_input(context, a.fc2_input, {act, rows.offsets}, recomputed);
+      a.fc2_ready =
+          fc2_->complete_input(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, recomputed);
     }
-    fc2_->backward(context, g.fc2, {d_rows, rows.offsets}, a.fc2_ready, d_act_, pass);
+    const ExpertRows d_rows =
+        fc2_->grad_rows(context, {rows.gradients, rows.offsets, rows.source}, g.fc2.high_precision);
+    fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
     expert_activation_backward(context, a, rows, dispatch_->d_probs());
     fc1_->backward(context, g.fc1, {a.fc1_out, rows.offsets}, input, d_input_rows_, pass);
     dispatch_->send_back(context, a.routing, round, d_input_rows_, true);

@@ -131,15 +131,16 @@ class MoeFeedForward final : public FeedForward {
   std::vector<Use> uses() const;
   /// The rows that the experts of this rank process.
   using Rows = ExpertDispatch::Rows;
-  static Rows own_rows(const Activations& a) { return {a.offsets, a.source, a.probs}; }
+  static Rows own_rows(const Activations& a) { return {a.offsets, a.source, a.probs, {}, {}}; }
   void route(const Context& context, Activations& a, const Pass& pass) const;
   void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
   void shared_activation(const Context& context, const Activations& a) const;
-  ExpertRows input_rows(const Context& context, const Activations& a) const;
+  ExpertRows input_rows(const Context& context, const Activations& a, const ExpertRows& tokens) const;
   /// Tokens, of which the experts' rows are copies.
   ExpertRows tokens_of(const Activations& a, const Tensor& tokens) const {
     return {tokens, a.offsets, a.source, rule_.topk};
   }
+  static ExpertRows received(const Rows& rows) { return {rows.received, rows.offsets, rows.source}; }
   void forward_rounds(const Context& context, Activations& a, const Pass& pass);
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;

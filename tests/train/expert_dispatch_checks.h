@@ -61,7 +61,9 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
     dispatch.start(context, routing, backward);
     EXPECT_EQ(routing.rounds, c.rounds);
     for (int round = 0; round < routing.rounds; ++round) {
-      const auto got = dispatch.receive(context, routing, round, x_rows, backward ? dy_rows.get() : Tensor{});
+      const auto got = dispatch.receive(context, routing, round, backward);
+      kernels::permute(context, {.x = got.received, .source = got.source, .rows = x_rows});
+      if (backward) kernels::permute(context, {.x = got.gradients, .source = got.source, .rows = dy_rows});
       std::vector<int32_t> ends(static_cast<size_t>(own) + 1), from(static_cast<size_t>(rows));
       std::vector<float> received_probs(static_cast<size_t>(got.probs.numel()));
       context.copy_to_host(ends.data(), got.offsets), context.copy_to_host(from.data(), got.source);

@@ -1,6 +1,7 @@
 #include "checkpoint/loader.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <utility>
 
@@ -27,18 +28,20 @@ class Loading {
         staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)),
         rounded_(context, rounds(state) ? staging_.bytes() : 0) {}
 
+  /// quantize_written() may communicate, so a rank that cannot read a parameter takes part to the end.
   template <class Loads>
   void parameters(Loads&& loads) {
-    ParameterStore& store = *state_.parameters;
-    for (const Parameter& parameter : store.parameters()) {
+    std::exception_ptr failure;
+    for (const Parameter& parameter : state_.parameters->parameters()) {
       if (!loads(parameter)) continue;
-      const TensorInfo stored = checked(parameter.name, parameter);
-      if (stored.rows() < parameter.shard.global[0])
-        store.initialize(context_, config_.training.seed, parameter);
-      for (const ParameterStore::Piece& piece : store.pieces(parameter))
-        fill(parameter.name, stored, parameter, piece, store.main_of(parameter, piece));
+      try {
+        if (!failure) read(parameter);
+      } catch (...) {
+        failure = std::current_exception();
+      }
       if (parameter.quantize_written) parameter.quantize_written(context_);
     }
+    if (failure) std::rethrow_exception(failure);
   }
 
   void moments() {
@@ -86,6 +89,15 @@ class Loading {
           "optimizer, or set checkpoint.load_optimizer to false to start with zero moments",
           source_.title(), config::to_string(name), config::to_string(config_.optimizer.name));
     }
+  }
+
+  void read(const Parameter& parameter) {
+    ParameterStore& store = *state_.parameters;
+    const TensorInfo stored = checked(parameter.name, parameter);
+    if (stored.rows() < parameter.shard.global[0])
+      store.initialize(context_, config_.training.seed, parameter);
+    for (const ParameterStore::Piece& piece : store.pieces(parameter))
+      fill(parameter.name, stored, parameter, piece, store.main_of(parameter, piece));
   }
 
   TensorInfo checked(const std::string& name, const Parameter& parameter) const {

@@ -132,7 +132,8 @@ void ParameterGatherer::gather_buckets(const Context& context, bool also_untrain
   gather_unquantized(context);
   for (const size_t number : parameters_.pass_order()) {
     const Bucket& bucket = parameters_.buckets()[number];
-    if (!parameters_.shards_values(bucket) && (bucket.trainable || also_untrained)) gather(context, number);
+    if (parameters_.shards_values(bucket) || bucket.dropped) continue;
+    if (bucket.trainable || also_untrained) gather(context, number);
   }
 }
 

@@ -147,7 +147,7 @@ void Quantizer::add_columnwise(const Context& context, Operand operand, ReadyOpe
                                bool from_rowwise) const {
   if (in_high_precision()) return;
   operand.high_precision = ready.high_precision;
-  if (from_rowwise && layouts_.one_scale())
+  if (from_rowwise && (layouts_.one_scale() || !ready.high_precision))
     kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
   else
     quantize_layout(context, operand, &Operand::columnwise, {.reuse_scale = true}, {});

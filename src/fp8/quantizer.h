@@ -76,7 +76,7 @@ class Quantizer {
                         QuantizeMode mode, const ColumnSums& sums = {}) const;
   /// Computes one layout of a completed operand whose values have not changed, with the same scale. Nothing in
   /// high-precision passes. `from_rowwise`: the row-wise layout is valid, so that a columnwise layout that is its
-  /// transpose needs no quantization.
+  /// transpose needs no quantization. Without high-precision values, columnwise scales of blocks are valid, too.
   void add_rowwise(const Context& context, Operand operand, ReadyOperand& ready) const;
   void add_columnwise(const Context& context, Operand operand, ReadyOperand& ready, bool from_rowwise) const;
 

@@ -32,7 +32,10 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
                              .matrices = spec.matrices,
                              .group = spec.group}),
              recipe, tensor) {
-  weight_->quantized = spec_.experts == 0 && weight_quantizer_.layouts().transposes();
+  const fp8::OperandLayouts& layouts = weight_quantizer_.layouts();
+  weight_->quantized = spec_.experts == 0 && layouts.transposes();
+  weight_->quantized_once = spec_.experts == 0 && !weight_->trainable && layouts.quantized() &&
+                            !layouts.high_precision && !layouts.emulated();
   if (spec_.bias)
     bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                             .shard = spec_.bias_shard,
@@ -58,16 +61,19 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   early_weight_ = !training;
   const bool gathered = weight_->has_bytes;
   if (gathered) weight_->sharded_weight_index = weight_quantizer_.register_sharded();
-  keeps_rowwise_ = !training || gathered || use.weights != Fp8KeptWeights::none;
-  keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
+  const kernels::ScaleLayout scales = weight_quantizer_.layouts().scales;
+  keeps_rowwise_ = !training || gathered || weight_->dropped || use.weights != Fp8KeptWeights::none;
+  keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both ||
+                      (weight_->dropped && scales == kernels::ScaleLayout::rows);
   recomputes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
   if (adapter_) adapter_->plan(plan, use.dims, use.tag / Buffer::adapter, forward | backward, training);
   if (!weight_->has_value && !gathered)
-    plan.add({weight_operand_, weight_operand_.high_precision}, spec_.name + ".weight.high_precision",
-             MemoryKind::scratch, DType::bf16, weight_->shape,
-             {use.tag / Buffer::weight / Buffer::high_precision, forward});
-  if (!weight_->has_value && !weight_->trainable && !gathered) {
+    plan.add(
+        {weight_operand_, weight_operand_.high_precision}, spec_.name + ".weight.high_precision",
+        MemoryKind::scratch, DType::bf16, weight_->shape,
+        {use.tag / Buffer::weight / Buffer::high_precision, weight_->dropped ? forward | backward : forward});
+  if (weight_->dropped) {
     weight_->written = &weight_operand_.high_precision;
     weight_->quantize_written = [this](const Context& context) { quantize_written(context); };
   }
@@ -283,11 +289,14 @@ void Linear::quantize_weight(const Context& context, bool count) {
       {.record_amax = weight_->trainable, .count = count, .columnwise = columnwise});
 }
 
-// The value's memory is scratch, which passes use for other data.
+// The value's memory is scratch, which passes use for other data. Scales of blocks are kept for the columnwise layout,
+// too, which passes transpose from the rowwise one.
 void Linear::quantize_written(const Context& context) {
+  const bool columnwise =
+      keeps_columnwise_ || weight_quantizer_.layouts().scales == kernels::ScaleLayout::blocks;
   weight_ready_ =
       weight_quantizer_.complete(context, weight_operand_, {.high_precision = weight_operand_.high_precision},
-                                 {.columnwise = keeps_columnwise_});
+                                 {.columnwise = columnwise});
   weight_ready_.high_precision = {};
   weight_->quantized_version = weight_->value_version;
 }

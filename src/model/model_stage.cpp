@@ -24,6 +24,13 @@ bool drops_values(const config::Config& config, int data_ranks) {
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 
+// True if weights that are not trained are held in FP8 only. Ranks that shard them gather them in each pass.
+bool drops_base(const config::Config& config, int data_ranks) {
+  return config.adapter.on() && config.precision.dtype == config::ComputeDType::bf16 &&
+         !config::reads_values_of_fp8_weights(config) &&
+         (data_ranks == 1 || config.parallel.shard != config::Shard::parameters);
+}
+
 parameters::ShardRanks shard_ranks(const parallel::Groups& groups) {
   parameters::ShardRanks ranks;
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -107,7 +114,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .training = slots.training,
        .split = config_.optimizer.store_param_remainders,
        .drop_values = slots.training && drops_values(config_, groups_->data().size()),
-       .drop_base = config_.adapter.on() && groups_->tensor().size() == 1,
+       .drop_base = slots.training && drops_base(config_, groups_->data().size()),
        .gather_quantized =
            slots.training && slots.data_parallel.fp8_param_gather && config::gathers_fp8_weights(config_),
        .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,

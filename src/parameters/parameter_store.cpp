@@ -40,7 +40,7 @@ void ParameterStore::bind(const Context& context) {
       int64_t& at = unquantized[static_cast<size_t>(parameter.group)];
       parameter.value = part(unquantized_parameters(parameter.group), at, count).view(parameter.shape);
       at += round_up(count, kGranule);
-    } else if (flat_values()) {
+    } else if (parameter.has_value && flat_values()) {
       parameter.value = part(values_of(bucket), within, count).view(parameter.shape);
     } else if (parameter.has_value) {
       parameter.value = part(values, dense_value, count).view(parameter.shape);
@@ -166,9 +166,10 @@ std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& param
 
 MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
   if (!parameter.trainable) {
-    const Tensor& value = parameter.has_value ? parameter.value : *parameter.written;
-    const Tensor own = flat_values() ? own_values(parameter, piece)
-                                     : part(value.view({value.numel()}), piece.local, piece.count);
+    const Tensor& value = parameter.dropped ? *parameter.written : parameter.value;
+    const Tensor own = flat_values() && !parameter.dropped
+                           ? own_values(parameter, piece)
+                           : part(value.view({value.numel()}), piece.local, piece.count);
     return fp32() ? MainParams{.fp32 = own} : MainParams{.value = own};
   }
   const Segment& segment = segments_[bucket_at(parameter.offset)];

@@ -80,6 +80,9 @@ struct ParameterSpec {
   bool trainable = true;
   /// Passes read only quantized copies and no value; StoreLayout::drop_values may then save the value's memory.
   bool quantized = false;
+  /// Not trained, and passes read only layouts that are quantized once: StoreLayout::drop_base may save the value's
+  /// memory.
+  bool quantized_once = false;
 
   bool tied() const { return copy || copied; }
 };
@@ -105,8 +108,9 @@ struct Parameter : ParameterSpec {
   bool linear = false;
   bool grad_stale = false;  ///< grad holds data of an earlier step until that GEMM runs
   bool has_value = true;    ///< valid after plan()
-  /// Of a value that only quantized copies hold (StoreLayout::drop_base): temporary memory in which it is written, and
-  /// the call that quantizes it then.
+  bool dropped = false;     ///< StoreLayout::drop_base applies: there is never a value
+  /// Of a dropped value: temporary memory in which it is written, and the call that quantizes it then, on all
+  /// tensor-parallel ranks.
   const Tensor* written = nullptr;
   std::function<void(const Context&)> quantize_written{};
   bool has_bytes = false;  ///< likewise
@@ -123,15 +127,19 @@ struct Bucket {
   int64_t begin = 0, end = 0;
   GradientGroup group = GradientGroup::dense;
   bool trainable = true;
-  int sharded = -1;    ///< index in its region; -1: values and gradients are full on every rank
-  int chunk = 0;       ///< layers of a chunk are consecutive in every pass
-  int64_t value = 0;   ///< first element in `values`, if not sharded
-  int64_t grad = 0;    ///< likewise in `grads`
-  int64_t bytes = -1;  ///< likewise in `bytes`; -1: values are gathered
+  bool dropped = false;  ///< of parameters without values (StoreLayout::drop_base), which are not divided
+  int sharded = -1;      ///< index in its region; -1: values and gradients are full on every rank
+  int chunk = 0;         ///< layers of a chunk are consecutive in every pass
+  int64_t value = 0;     ///< first element in `values`, if not sharded
+  int64_t grad = 0;      ///< likewise in `grads`
+  int64_t bytes = -1;    ///< likewise in `bytes`; -1: values are gathered
   int64_t size() const { return end - begin; }
-  /// Buckets of one region have the same group and are all trained or not; regions follow each other.
+  /// Buckets of one region have the same group and are all trained, dropped or neither; regions follow each other.
   int region() const {
-    return static_cast<int>(group) + (trainable ? 0 : static_cast<int>(kGradientGroups.size()));
+    return static_cast<int>(group) + (trainable ? 0
+                                      : dropped ? 2
+                                                : 1) *
+                                         static_cast<int>(kGradientGroups.size());
   }
 };
 
@@ -168,7 +176,7 @@ struct StoreLayout {
   bool split = false;       ///< FP32 master weights are BF16 values and remainders
   /// Quantized parameters have FP32 master weights and no values. Only in training, not divided, not split.
   bool drop_values = false;
-  /// With drop_values: quantized parameters that are not trained have no values either.
+  /// Parameters with quantized_once have no values. Every rank quantizes all of its part of them.
   bool drop_base = false;
   /// Quantized parameters are gathered as bytes, in buckets where that is smaller. Only in training, with 16-bit
   /// values; no effect on buckets that are not divided.
@@ -345,6 +353,10 @@ class ParameterStore {
   void lay_out_slots();
   bool sends_fewer_bytes(const Bucket& bucket) const;
   bool is_unquantized(const Parameter& parameter) const;
+  /// The ranks that divide a bucket or region.
+  ShardRank ranks_of(const Bucket& bucket) const {
+    return bucket.dropped ? ShardRank{} : layout_.of(bucket.group);
+  }
   Tensor own_values(const Parameter& parameter, const Piece& piece) const;
   Tensor own_bytes(const Parameter& parameter, const Piece& piece) const;
   int64_t lay_out_grads();
@@ -363,7 +375,7 @@ class ParameterStore {
   int64_t flat_size_ = 0;
   int64_t shard_size_ = 0;
   int64_t trained_size_ = 0;  ///< elements of the regions that are trained, which come first
-  std::array<Region, 2 * kGradientGroups.size()> regions_;
+  std::array<Region, 3 * kGradientGroups.size()> regions_;
   /// unquantized_parameters(): position in `values`, and elements.
   std::array<std::pair<int64_t, int64_t>, kGradientGroups.size()> unquantized_{};
   /// Gradients of sharded layers' vectors: position in `grads`, and elements.

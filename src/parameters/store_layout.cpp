@@ -15,14 +15,15 @@ constexpr int64_t kByteAlignment = 256;
 /// One bucket of each region, empty, in the order of the regions.
 std::vector<Bucket> regions() {
   std::vector<Bucket> result;
-  for (const bool trainable : {true, false})
+  for (const auto& [trainable, dropped] : {std::pair{true, false}, {false, false}, {false, true}})
     for (const GradientGroup group : kGradientGroups)
-      result.push_back({.group = group, .trainable = trainable});
+      result.push_back({.group = group, .trainable = trainable, .dropped = dropped});
   return result;
 }
 
 bool is_in(const Parameter& parameter, const Bucket& region) {
-  return parameter.group == region.group && parameter.trainable == region.trainable;
+  return parameter.group == region.group && parameter.trainable == region.trainable &&
+         parameter.dropped == region.dropped;
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ void ParameterStore::lay_out(const Bucket& of_region) {
     end += round_up(parameter.shape.numel(), kGranule);
     const bool last = i + 1 == members.size();
     if (!last && !ends_bucket(members[i], members[i + 1], end - begin)) continue;
-    end = round_up(end, kGranule * layout_.of(of_region.group).size);
+    end = round_up(end, kGranule * ranks_of(of_region).size);
     Bucket bucket = of_region;
     bucket.begin = begin, bucket.end = end;
     end_bucket(bucket, members[i]);
@@ -69,7 +70,7 @@ bool ParameterStore::ends_bucket(size_t parameter, size_t next, int64_t elements
 
 /// `last`: index of the bucket's last parameter.
 void ParameterStore::end_bucket(Bucket bucket, size_t last) {
-  const ShardRank& own = layout_.of(bucket.group);
+  const ShardRank own = ranks_of(bucket);
   const int64_t count = bucket.size() / own.size;
   segments_.push_back({bucket.begin + own.rank * count, count, shard_size_});
   if (bucket.trainable) shard_size_ += count;
@@ -98,7 +99,7 @@ int64_t ParameterStore::lay_out_values() {
     TE_CHECK(layout_.training && !layout_.divides() && !fp32() && !split(),
              "values without which there is nothing to quantize");
     for (Parameter& parameter : parameters_) {
-      parameter.has_value = !parameter.quantized || (!parameter.trainable && !layout_.drop_base);
+      parameter.has_value = !parameter.dropped && (!parameter.quantized || !parameter.trainable);
       if (parameter.has_value) end += round_up(parameter.shape.numel(), kGranule);
     }
     return end;
@@ -106,6 +107,7 @@ int64_t ParameterStore::lay_out_values() {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     Segment& segment = segments_[i];
+    if (bucket.dropped) continue;
     const bool own = shards_values(bucket) || gathers_bytes(bucket);
     bucket.value = end;
     segment.value = own ? end : end + segment.begin - bucket.begin;
@@ -148,7 +150,7 @@ int64_t ParameterStore::lay_out_bytes() {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     Segment& segment = segments_[i];
-    if (layout_.of(bucket.group).size == 1 || !sends_fewer_bytes(bucket)) continue;
+    if (ranks_of(bucket).size == 1 || !sends_fewer_bytes(bucket)) continue;
     const bool sharded = shards_values(bucket);
     end = round_up(end, kByteAlignment);
     bucket.bytes = end;
@@ -200,6 +202,10 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
            layout.value_slots);
   TE_CHECK(!layout.offload_mains || !layout.drop_values,
            "passes cannot read FP32 master weights in host memory");
+  for (Parameter& parameter : parameters_) {
+    parameter.dropped = layout.drop_base && parameter.quantized_once;
+    parameter.has_value = !parameter.dropped;
+  }
   for (const Bucket& region : regions()) lay_out(region);
   pass_order_.resize(buckets_.size());
   std::iota(pass_order_.begin(), pass_order_.end(), size_t{0});

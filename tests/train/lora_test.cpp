@@ -158,31 +158,52 @@ TEST_P(LoraForms, BaseIsQuantizedOnce) {
     EXPECT_EQ(table.counters_of(i)->total > 0, table.info(i).role != fp8::OperandRole::weight) << i;
 }
 
-// With one scale per tensor, the base is held in FP8 only: a byte per weight of the linear layers. B is zero at first,
-// so the first loss is that of the same model without an adapter.
+// The base is held in FP8 only: a byte per weight of the linear layers, or two with `rowwise`, whose layouts have other
+// scales. B is zero at first, so the first loss is that of the same model without an adapter.
 TEST_P(LoraForms, BaseIsHeldInFp8) {
-  const config::Config config = adapter_config_of(GetParam());
-  config::Config whole = config;
-  whole.adapter = {};
-  TrainingRun run(config), all(whole);
-  int64_t linears = 0;
-  bool held = true;
-  for (const Parameter& parameter : run.parameters()) {
-    if (!parameter.linear || parameter.id.role == ParameterRole::output_layer ||
-        has_vocabulary_rows(parameter.id.role))
-      continue;
-    linears += parameter.shape.numel();
-    held = held && !parameter.value;
+  for (const bool remainders : {false, true}) {
+    config::Config config = adapter_config_of(GetParam());
+    if (remainders && config.precision.dtype == ComputeDType::fp32) continue;
+    config.optimizer.store_param_remainders = remainders;
+    config::Config whole = config;
+    whole.adapter = {};
+    TrainingRun run(config), all(whole);
+    int64_t linears = 0;
+    bool held = true;
+    for (const Parameter& parameter : run.parameters()) {
+      if (!parameter.linear || parameter.id.role == ParameterRole::output_layer ||
+          has_vocabulary_rows(parameter.id.role))
+        continue;
+      linears += parameter.shape.numel();
+      held = held && !parameter.value;
+    }
+    const bool fp8 = config.precision.fp8 != Fp8Mode::off;
+    EXPECT_EQ(held, fp8);
+    if (fp8) {
+      const int64_t copies = config.precision.fp8_recipe == Fp8Recipe::rowwise ? 2 : 1;
+      EXPECT_EQ(run.runner().plan().bytes(MemoryKind::fp8_weights), static_cast<size_t>(copies * linears));
+    }
+    if (config.adapter.dropout == 0.0) {
+      EXPECT_EQ(run.step(1), all.step(1));
+    }
   }
-  const bool one_scale =
-      config.precision.fp8 != Fp8Mode::off && (config.precision.fp8_recipe == Fp8Recipe::delayed ||
-                                               config.precision.fp8_recipe == Fp8Recipe::tensorwise);
-  EXPECT_EQ(held, one_scale);
-  if (one_scale) {
-    EXPECT_EQ(run.runner().plan().bytes(MemoryKind::fp8_weights), static_cast<size_t>(linears));
-  }
-  if (config.adapter.dropout == 0.0) {
-    EXPECT_EQ(run.step(1), all.step(1));
+}
+
+// A base that is held in FP8 gives the bits of a base that is quantized from BF16 in every pass, which
+// fp8_statistics_every, parallel.shard or, here, a guard needs.
+TEST_P(LoraForms, HeldBaseGivesTheBitsOfABf16Base) {
+  config::Config config = adapter_config_of(GetParam());
+  if (config.precision.fp8 == Fp8Mode::off) GTEST_SKIP() << "nothing is quantized";
+  config::Config mixed = config;
+  mixed.guard.every = 1000;
+  TrainingRun held(config), kept(mixed);
+  for (int step = 1; step <= 3; ++step) EXPECT_EQ(held.step(step), kept.step(step)) << step;
+  for (size_t i = 0; i < held.parameters().size(); ++i) {
+    const Parameter &a = held.parameters()[i], &b = kept.parameters()[i];
+    if (a.trainable) {
+      EXPECT_EQ(bytes_at(a.main), bytes_at(b.main)) << a.name;
+    }
+    EXPECT_TRUE(b.value) << b.name;
   }
 }
 

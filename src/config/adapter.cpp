@@ -41,11 +41,17 @@ void check_targets(const Config& c) {
   }
 }
 
+// Dropout draws eight columns of a tensor-parallel rank at once.
 void check_dropout(const Config& c) {
-  const ParallelConfig& p = c.parallel;
-  if (c.adapter.dropout == 0.0 || (p.tensor == 1 && p.context == 1)) return;
-  user_error("adapter.dropout ({}) is not supported with parallel.{} {}; set dropout to 0", c.adapter.dropout,
-             p.tensor > 1 ? "tensor" : "context", p.tensor > 1 ? p.tensor : p.context);
+  const int64_t tensor = c.parallel.tensor;
+  if (c.adapter.dropout == 0.0 || tensor == 1) return;
+  for (const auto& [key, width] : {std::pair{"num_attention_heads * kv_channels", c.model.attention_width()},
+                                   std::pair{"ffn_hidden_size", c.model.ffn_hidden_size}})
+    if (width % (8 * tensor) != 0)
+      user_error(
+          "adapter.dropout ({}) needs model.{} ({}) to be a multiple of 8 * parallel.tensor = {}; set it to "
+          "0",
+          c.adapter.dropout, key, width, 8 * tensor);
 }
 
 // Decoding during training reads only the base's weights.

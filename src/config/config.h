@@ -281,6 +281,7 @@ struct TrainingConfig {
   int64_t max_nonfinite_steps = 10;  ///< consecutive skipped steps, or rollbacks, after which training stops
   LossSpikes loss_spikes = LossSpikes::warn;  ///< train/loss_spikes.h
   double z_loss_coefficient = 0.0;            ///< kernels/cross_entropy/cross_entropy.h; 0: no z-loss
+  double neftune_noise_alpha = 0.0;           ///< model/embedding.h; 0: no noise
   int64_t early_stopping_patience =
       0;  ///< evaluations without improvement after which the run ends; 0: never
 };

@@ -76,6 +76,9 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(training.z_loss_coefficient), kBuiltIn, at_least(0),
      "Adds this times the mean of log(Z)^2 to the training objective (PaLM: 1e-4, OLMo 2: 1e-5); logged as "
      "`z_loss`, 0 disables."},
+    {TE_KEY(training.neftune_noise_alpha), kBuiltIn, at_least(0),
+     "Training adds uniform noise of at most this / sqrt(`seq_length` * `hidden_size`) to the embeddings "
+     "(NEFTune: 5 to 15); 0 disables."},
 
     {TE_KEY(optimizer.name), kBuiltIn, kAny,
      "`adamw`, or `muon`, which orthogonalizes the momentum of the layers' matrices and uses AdamW for all "

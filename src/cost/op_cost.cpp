@@ -131,6 +131,10 @@ OpCost cost_of(const Dropout& args) {
   return moves({args.x, args.y});
 }
 
+OpCost cost_of(const UniformNoise& args) {
+  return moves({args.x, args.x});
+}
+
 OpCost cost_of(const EmbeddingForward& args) {
   return moves({args.tokens, args.out, args.out, args.positions ? args.out : Tensor{}});
 }
@@ -389,8 +393,8 @@ OpCost op_cost(const std::any& args) {
                   Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
                   GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
-                  QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, QuantizeNvfp4, Rope, ZeroGranules>(
-          args, cost) ||
+                  QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, QuantizeNvfp4, Rope, UniformNoise,
+                  ZeroGranules>(args, cost) ||
       found_among<CountQuantizedExperts, DispatchRows, ExpertActivation, ExpertActivationBackward,
                   ExpertGateBackward, ExpertRows, GatherValues, GroupedGemm, GroupedWgrad, Permute,
                   QuantizeExperts, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm,

@@ -8,6 +8,8 @@
 //          and values are small.
 #pragma once
 
+#include <algorithm>
+
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
@@ -30,6 +32,19 @@ class ContextParallel {
   int size() const { return split_.ranks(); }
   parallel::Communicator& group() const { return *group_; }  ///< only with several ranks
   const parallel::SequenceSplit& split() const { return split_; }
+  /// Divides rows [token, token + count) of a microbatch on this rank into ranges that are contiguous in the full
+  /// microbatch and calls work(first row of the range on this rank, first row in the full microbatch, number of rows).
+  template <class Work>
+  void for_whole_ranges(int64_t token, int64_t count, Work&& work) const {
+    if (split_.ranks() == 1) return work(token, token, count);
+    for (const int64_t end = token + count; token < end;) {
+      const int64_t sample = token / split_.local(), local = token % split_.local();
+      const parallel::TokenRange& range = split_.range_at(local);
+      const int64_t within = local - range.local, rows = std::min(range.count - within, end - token);
+      work(token, sample * split_.seq() + range.begin + within, rows);
+      token += rows;
+    }
+  }
   ContextExchange exchange() const { return exchange_; }
 
   void plan(MemoryPlan& plan);

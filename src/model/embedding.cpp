@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "core/float_types.h"
 #include "core/random.h"
@@ -12,21 +13,6 @@
 namespace te::model {
 
 namespace {
-
-/// Divides rows [token, token + count) of a microbatch on this rank into ranges that are contiguous in the full
-/// microbatch and calls work(first row of the range on this rank, first row in the full microbatch, number of rows).
-template <class Work>
-void for_whole_ranges(const ContextParallel& ranks, int64_t token, int64_t count, Work&& work) {
-  const parallel::SequenceSplit& split = ranks.split();
-  if (split.ranks() == 1) return work(token, token, count);
-  for (const int64_t end = token + count; token < end;) {
-    const int64_t sample = token / split.local(), local = token % split.local();
-    const parallel::TokenRange& range = split.range_at(local);
-    const int64_t within = local - range.local, rows = std::min(range.count - within, end - token);
-    work(token, sample * split.seq() + range.begin + within, rows);
-    token += rows;
-  }
-}
 
 /// The scale of model.scale_embedding, rounded to the compute dtype as in transformers.
 float scale_of(const LayerConfig& config) {
@@ -40,20 +26,26 @@ float scale_of(const LayerConfig& config) {
 
 }  // namespace
 
+void for_residual_rows(const Dimensions& dims, const parallel::TensorParallel& tensor,
+                       const ContextParallel& ranks,
+                       const std::function<void(int64_t row, int64_t full, int64_t count)>& work) {
+  for (const auto& shard : tensor.ranges(dims.tokens))
+    ranks.for_whole_ranges(shard.begin, shard.count, [&](int64_t token, int64_t full, int64_t count) {
+      work(shard.local + token - shard.begin, full, count);
+    });
+}
+
 void residual_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
                       uint64_t stream, const Pass& pass, const Dimensions& dims,
                       const parallel::TensorParallel& tensor, const ContextParallel& ranks) {
-  for (const auto& shard : tensor.ranges(dims.tokens)) {
-    for_whole_ranges(ranks, shard.begin, shard.count, [&](int64_t token, int64_t full, int64_t count) {
-      const int64_t row = shard.local + token - shard.begin;
-      kernels::dropout(context, {.x = x.slice_rows(row, count),
-                                 .y = y.slice_rows(row, count),
-                                 .probability = probability,
-                                 .seed = pass.dropout_seed,
-                                 .stream = stream,
-                                 .first_row = static_cast<uint64_t>(pass.first_sample * dims.seq + full)});
-    });
-  }
+  for_residual_rows(dims, tensor, ranks, [&](int64_t row, int64_t full, int64_t count) {
+    kernels::dropout(context, {.x = x.slice_rows(row, count),
+                               .y = y.slice_rows(row, count),
+                               .probability = probability,
+                               .seed = pass.dropout_seed,
+                               .stream = stream,
+                               .first_row = static_cast<uint64_t>(pass.first_sample * dims.seq + full)});
+  });
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
@@ -63,7 +55,10 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
       ranks_(ranks),
       dims_(config.dims),
       scale_(scale_of(config)),
-      dropout_(static_cast<float>(config.model.hidden_dropout)) {
+      dropout_(static_cast<float>(config.model.hidden_dropout)),
+      noise_(static_cast<float>(
+          config.neftune_noise_alpha /
+          std::sqrt(static_cast<double>(config.dims.seq) * static_cast<double>(config.dims.hidden)))) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
   const float std = static_cast<float>(config.model.embedding_init_std());
   const bool decay =
@@ -112,6 +107,7 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
   // 2. The sum over the ranks; with sequence parallelism, only for this rank's tokens.
   tensor_.reduce(context, full, x, [](int64_t, int64_t) {});
   if (scale_ != 1.0f) kernels::scale(context, x, scale_);
+  noise(context, x, pass);
   dropout(context, x, pass);
 }
 
@@ -149,6 +145,18 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
 void VocabParallelEmbedding::dropout(const Context& context, const Tensor& x, const Pass& pass) const {
   if (dropout_ == 0.0f || pass.evaluating()) return;
   residual_dropout(context, x, x, dropout_, stream_of("embedding.dropout"), pass, dims_, tensor_, ranks_);
+}
+
+void VocabParallelEmbedding::noise(const Context& context, const Tensor& x, const Pass& pass) const {
+  if (noise_ == 0.0f || pass.evaluating()) return;
+  for_residual_rows(dims_, tensor_, ranks_, [&](int64_t row, int64_t full, int64_t count) {
+    kernels::uniform_noise(context,
+                           {.x = x.slice_rows(row, count),
+                            .amplitude = noise_,
+                            .seed = pass.dropout_seed,
+                            .stream = stream_of("embedding.noise"),
+                            .first_row = static_cast<uint64_t>(pass.first_sample * dims_.seq + full)});
+  });
 }
 
 }  // namespace te::model

@@ -1,4 +1,4 @@
-// Word embedding and, for GPT, learned positions, followed by dropout. Each tensor-parallel rank has a shard of the
+// Word embedding and, for GPT, learned positions, followed by noise (NEFTune, Jain et al., arXiv 2310.05914) and dropout. Each tensor-parallel rank has a shard of the
 // vocabulary: tokens of other shards give zeros, and the sum over the ranks is the embedding.
 #pragma once
 
@@ -26,6 +26,7 @@ class VocabParallelEmbedding {
 
  private:
   void dropout(const Context& context, const Tensor& x, const Pass& pass) const;
+  void noise(const Context& context, const Tensor& x, const Pass& pass) const;
   enum class Buffer : uint8_t { workspace, full, d_positions };
 
   parallel::TensorParallel& tensor_;
@@ -33,6 +34,7 @@ class VocabParallelEmbedding {
   Dimensions dims_;
   float scale_;  ///< of the word embeddings: 1, or sqrt(hidden_size) with model.scale_embedding
   float dropout_;
+  float noise_;  ///< amplitude of NEFTune's noise (training.neftune_noise_alpha)
   parameters::Parameter* words_ = nullptr;
   parameters::Parameter* positions_ = nullptr;
   PlannedTensor workspace_;  ///< scratch of the kernel

@@ -12,6 +12,7 @@ LayerConfig LayerConfig::of(const config::Config& config, const parallel::Tensor
       .recompute = training.recompute,
       .kept_weights = config::fp8_kept_weights(config),
       .adapter = config.adapter,
+      .neftune_noise_alpha = training.neftune_noise_alpha,
       .z_loss = static_cast<float>(training.z_loss_coefficient),
       .max_documents = config.data.document_mask ? training.micro_batch_size * config.data.max_documents : 0,
       .experts = experts};

@@ -7,6 +7,7 @@
 
 namespace te::model {
 
+class ContextParallel;
 class ExpertRanks;
 
 struct LayerConfig {
@@ -14,11 +15,13 @@ struct LayerConfig {
   Dimensions dims;
   config::Recompute recompute = config::Recompute::none;
   config::Fp8KeptWeights kept_weights =
-      config::Fp8KeptWeights::rowwise;  ///< never `automatic`, which is resolved
-  config::AdapterConfig adapter{};      ///< of the linear layers
-  float z_loss = 0.0f;                  ///< coefficient
-  int64_t max_documents = 0;            ///< documents of a microbatch, with data.document_mask; else 0
-  ExpertRanks* experts = nullptr;       ///< the ranks that divide the experts; null: one rank
+      config::Fp8KeptWeights::rowwise;     ///< never `automatic`, which is resolved
+  config::AdapterConfig adapter{};         ///< of the linear layers
+  double neftune_noise_alpha = 0.0;        ///< of the embedding
+  float z_loss = 0.0f;                     ///< coefficient
+  const ContextParallel* ranks = nullptr;  ///< of context parallelism; null: one rank
+  int64_t max_documents = 0;               ///< documents of a microbatch, with data.document_mask; else 0
+  ExpertRanks* experts = nullptr;          ///< the ranks that divide the experts; null: one rank
 
   static LayerConfig of(const config::Config& config, const parallel::TensorParallel& tensor,
                         ExpertRanks* experts = nullptr);

@@ -47,6 +47,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
                                                                .blocks = spec_.matrices,
                                                                .targets = spec_.adapted,
                                                                .in = spec_.weight.global[1],
+                                                               .ranks = spec_.ranks,
                                                                .row_parallel = spec_.row_parallel},
                                              parameters, tensor);
 }

@@ -89,6 +89,7 @@ class Linear {
     float init_std = 0.02f;
     bool row_parallel = false;
     config::AdapterConfig adapter{};
+    const ContextParallel* ranks = nullptr;  ///< null: one rank
     std::vector<size_t> adapted{};  ///< of `matrices`: those with an adapter; empty: the layer has none
   };
   Linear(const Spec& spec, parameters::ParameterStore& parameters, fp8::Recipe& recipe,

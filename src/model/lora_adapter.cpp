@@ -108,14 +108,22 @@ void LoraAdapter::copy_columns(const Context& context, const Tensor& wide, const
 
 // --- passes ------------------------------------------------------------------------------------------------
 
+/// x: rows from `first` of the layer's input, or of its gradient. The mask depends only on the position in the global
+/// batch and in the full tensor.
 void LoraAdapter::mask(const Context& context, const Tensor& x, const Tensor& y, int64_t first,
                        const Pass& pass) const {
-  kernels::dropout(context, {.x = x,
-                             .y = y,
-                             .probability = dropout_,
-                             .seed = pass.dropout_seed,
-                             .stream = dropout_id_,
-                             .first_row = static_cast<uint64_t>(pass.first_sample * seq_ + first)});
+  const auto rows = [&](int64_t token, int64_t full, int64_t count) {
+    kernels::dropout(context, {.x = x.slice_rows(token - first, count),
+                               .y = y.slice_rows(token - first, count),
+                               .probability = dropout_,
+                               .seed = pass.dropout_seed,
+                               .stream = dropout_id_,
+                               .first_row = static_cast<uint64_t>(pass.first_sample * seq_ + full),
+                               .first_col = a_->shard.first_col,
+                               .all_cols = spec_.row_parallel ? spec_.in : 0});
+  };
+  if (spec_.ranks == nullptr) return rows(first, first, x.rows());
+  spec_.ranks->for_whole_ranges(first, x.rows(), rows);
 }
 
 /// x: rows from `first` of the layer's input.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "model/context_parallel.h"
 #include "model/layer_config.h"
 #include "model/pass.h"
 #include "parallel/tensor_parallel.h"
@@ -27,9 +28,10 @@ class LoraAdapter {
   struct Spec {
     config::AdapterConfig adapter;
     LinearId id;
-    std::vector<int64_t> blocks;  ///< rows of each block of the full weight
-    std::vector<size_t> targets;  ///< the blocks with an adapter, ascending
-    int64_t in = 0;               ///< columns of the full weight
+    std::vector<int64_t> blocks;             ///< rows of each block of the full weight
+    std::vector<size_t> targets;             ///< the blocks with an adapter, ascending
+    int64_t in = 0;                          ///< columns of the full weight
+    const ContextParallel* ranks = nullptr;  ///< null: one rank
     bool row_parallel = false;
   };
   /// Registers A and B after the parameters of their linear layer.

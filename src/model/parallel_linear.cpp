@@ -12,6 +12,7 @@ namespace {
 
 void adapt(Linear::Spec& spec, const LayerConfig& config) {
   spec.adapter = config.adapter;
+  spec.ranks = config.ranks;
   spec.adapted = config::adapted_blocks(config.adapter, config.model, spec.id.kind);
 }
 

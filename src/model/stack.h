@@ -39,7 +39,7 @@ struct Stack {
   }
 
   std::unique_ptr<ExpertRanks> expert_ranks;  ///< null: one rank has all experts
-  const LayerConfig config;
+  LayerConfig config;
   parameters::ParameterStore parameters;
   RotaryEmbedding rope;
   std::unique_ptr<VocabParallelEmbedding> embedding;  ///< first stage only

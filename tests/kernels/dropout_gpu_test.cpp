@@ -44,6 +44,40 @@ TEST(DropoutGpu, MatchesReferenceBitwise) {
   }
 }
 
+TEST(DropoutGpu, SomeColumnsMatchTheReferenceBitwise) {
+  TE_REQUIRE_GPU();
+  const auto some_columns = [](const Context& context, DType dtype) {
+    TestTensor x(context, dtype, {37, 120}), y(context, dtype, {37, 120});
+    x.fill_normal(1);
+    dropout(context, {.x = x,
+                      .y = y,
+                      .probability = 0.3f,
+                      .seed = 5,
+                      .stream = 6,
+                      .first_row = 1'000'000'007,
+                      .first_col = 240,
+                      .all_cols = 480});
+    return y.raw();
+  };
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    EXPECT_EQ(some_columns(Context::cuda(0), dtype), some_columns(Context::cpu(), dtype))
+        << dtype_name(dtype);
+}
+
+TEST(UniformNoiseGpu, MatchesReferenceBitwise) {
+  TE_REQUIRE_GPU();
+  const auto noisy = [](const Context& context, const DropoutCase& c, DType dtype) {
+    TestTensor x(context, dtype, {c.rows, c.cols});
+    x.fill_normal(1);
+    uniform_noise(context, {.x = x, .amplitude = 0.07f, .seed = 3, .stream = 4, .first_row = c.first_row});
+    return x.raw();
+  };
+  for (const DropoutCase& c : kDropoutCases)
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+      EXPECT_EQ(noisy(Context::cuda(0), c, dtype), noisy(Context::cpu(), c, dtype))
+          << c.rows << "x" << c.cols << " " << dtype_name(dtype);
+}
+
 TEST(DropoutGpu, UnalignedRowsOfALargerTensor) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);

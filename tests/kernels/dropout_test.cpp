@@ -69,6 +69,48 @@ TEST(Dropout, MaskDoesNotDependOnHowRowsAreSplit) {
   }
 }
 
+TEST(Dropout, MaskDoesNotDependOnHowColumnsAreSplit) {
+  const int64_t rows = 6, cols = 40;
+  TestTensor x(cpu(), DType::bf16, {rows, cols}), whole(cpu(), DType::bf16, {rows, cols});
+  x.fill_normal(3);
+  Dropout args{.x = x, .y = whole, .probability = 0.4f, .seed = 5, .stream = 6, .first_row = 100};
+  dropout(cpu(), args);
+  const std::vector<float> in = x.floats(), expected = whole.floats();
+  for (const auto& [first, count] : {std::pair{0, 16}, {16, 8}, {24, 16}}) {
+    TestTensor part(cpu(), DType::bf16, {rows, count});
+    std::vector<float> values;
+    for (int64_t r = 0; r < rows; ++r)
+      values.insert(values.end(), in.begin() + r * cols + first, in.begin() + r * cols + first + count);
+    part.fill(values);
+    args.x = args.y = part;
+    args.first_col = first, args.all_cols = cols;
+    dropout(cpu(), args);
+    const std::vector<float> out = part.floats();
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < count; ++c)
+        EXPECT_EQ(out[r * count + c], expected[r * cols + first + c]) << r << " " << first + c;
+  }
+}
+
+TEST(UniformNoise, FollowsTheDefinition) {
+  const int64_t rows = 5, cols = 7;  // rows do not begin at groups of four
+  TestTensor x(cpu(), DType::f32, {rows, cols});
+  x.fill_normal(1);
+  const std::vector<float> in = x.floats();
+  uniform_noise(cpu(), {.x = x, .amplitude = 0.3f, .seed = 11, .stream = 22, .first_row = 3});
+  const std::vector<float> out = x.floats();
+  double sum = 0;
+  for (int64_t at = 0; at < rows * cols; ++at) {
+    const uint64_t i = static_cast<uint64_t>(3 * cols + at);
+    const uint32_t word = philox(11, 22, i / 4).word[i % 4];
+    const float u = static_cast<float>(word >> 8) * 0x1p-23f - 1.0f;
+    EXPECT_EQ(out[at], in[at] + 0.3f * u) << at;
+    EXPECT_LT(std::abs(u), 1.0f + 1e-6f);
+    sum += u;
+  }
+  EXPECT_LT(std::abs(sum), 15.0);  // 35 draws of mean 0: 4.4 standard deviations
+}
+
 TEST(Dropout, SeedStreamAndRowChangeTheMask) {
   const auto mask = [](uint64_t seed, uint64_t stream, uint64_t first_row) {
     TestTensor x(cpu(), DType::f32, {16, 16});

@@ -75,7 +75,8 @@ struct Case {
   config::Shard shard = config::Shard::optimizer;
   double z_loss = 0;
   bool muon = false;
-  bool lora = false;  ///< adapters of all linear layers, and the norms, are trained
+  bool lora = false;   ///< adapters of all linear layers, and the norms, are trained
+  bool noise = false;  ///< of the embeddings, and dropout of adapters
   double lr = 5e-3;
   std::string split = "even";  ///< parallel.pipeline_split
   bool copies = false;         ///< parallel.transport copy
@@ -221,6 +222,10 @@ inline config::Config make_config(const Case& c) {
     config.adapter.rank = 8;
     config.adapter.train_norms = true;
     config.checkpoint.init_from = "base";
+  }
+  if (c.noise) {
+    config.training.neftune_noise_alpha = 5;
+    config.adapter.dropout = 0.1;
   }
   if (c.bf16_grads) config.optimizer.main_grad_dtype = config::GradDType::bf16;
   config.data.synthetic = true;

@@ -57,6 +57,7 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"blocking", [](Case& c) { c.data_overlap = false; }},
       {"dropout", [](Case& c) { c.dropout = true; }},
       {"lora", [](Case& c) { c.lora = true; }},
+      {"noise", [](Case& c) { c.noise = true; }},
       {"muon", [](Case& c) { c.muon = true; }}};
   return words;
 }
@@ -151,6 +152,9 @@ std::vector<Case> two_ranks() {
       named("tp2_gpt_rowwise_lora"),
       named("dp2_llama_blockwise_parameters_lora"),
       named("dp2_llama_tensorwise_lora", {.bucket_size = 20'000}),
+      named("tp2_sp_llama_overlap_lora_noise"),
+      named("tp2_gpt_delayed_lora_noise", {.recompute = full}),
+      named("cp2_llama_lora_noise", {.recompute = selective}),
       named(
           "tp2_sp_llama_overrides",
           {.precision = Precision::delayed,

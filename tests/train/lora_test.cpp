@@ -257,6 +257,23 @@ TEST(Lora, RecomputationGivesTheSameBits) {
   }
 }
 
+// Noise changes training passes alone, and depends on the seed and the sample only.
+TEST(Lora, NoiseOfEmbeddingsIsReproducible) {
+  config::Config config = adapter_config_of("llama_bf16");
+  TrainingRun without(config);
+  config.training.neftune_noise_alpha = 5;
+  TrainingRun run(config), same(config);
+  config.training.recompute = config::Recompute::full;
+  TrainingRun recomputed(config);
+  config.training.seed += 1;
+  TrainingRun other(config);
+  const float loss = run.step(1);
+  EXPECT_NE(loss, without.step(1));
+  EXPECT_EQ(loss, same.step(1));
+  EXPECT_EQ(loss, recomputed.step(1));
+  EXPECT_NE(loss, other.step(1));
+}
+
 // A checkpoint becomes a PEFT folder and the same adapter again; base and adapter together are the trained model.
 TEST(Lora, ExportImportAndMerge) {
   const SafetensorsReader expected(kFixtures / "peft/expected.safetensors");

@@ -52,7 +52,10 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   refuses(adapter + Overrides{"model.num_moe_experts=4"}, "is not supported with model.num_moe_experts (4)");
   refuses(adapter + Overrides{"optimizer.name=muon"}, "optimizer.name muon");
   refuses(adapter + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble"}, "zero_bubble");
-  refuses(adapter + Overrides{"adapter.dropout=0.1", "parallel.tensor=2"}, "adapter.dropout (0.1)");
+  refuses(adapter + Overrides{"adapter.dropout=0.1", "parallel.tensor=2", "model.ffn_hidden_size=56"},
+          "adapter.dropout (0.1) needs model.ffn_hidden_size (56)");
+  refuses(adapter + Overrides{"adapter.type=dora"}, "expected one of none, lora, got \"dora\"");
+  refuses(adapter + Overrides{"adapter.init=pissa"}, "expected one of default, gaussian, got \"pissa\"");
   refuses(adapter + Overrides{"evaluation.every=2", "evaluation.tasks=[hellaswag]", "evaluation.data=x",
                               "data.tokenizer=bytes"},
           "evaluation.every (2) is not supported with adapter.type lora");

@@ -1,6 +1,6 @@
-// CUDA kernels of dropout. Rows are dense, so the tensor is one run of consecutive Philox indices. A thread processes
-// 16 bytes, which are one (fp32) or two (bf16) whole groups of four. If the first index or a pointer is not aligned, a
-// thread processes one group element by element.
+// CUDA kernels of dropout and noise. The tensor is one run of consecutive Philox indices, or one run per row if it has
+// only some columns. A thread processes 16 bytes, which are one (fp32) or two (bf16) whole groups of four. If the first
+// index or a pointer is not aligned, a thread processes one group element by element.
 #include "core/random.h"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/dropout/dropout_rule.h"
@@ -32,14 +32,16 @@ __global__ void __launch_bounds__(kThreads)
   if (group * 4 < end) drop_group(x, y, group, begin, end, seed, stream, rule);
 }
 
-// rule.first_index is a multiple of 4 and both pointers are aligned to 16 bytes.
+// rule.first_index is a multiple of 4 and both pointers are aligned to 16 bytes. With rule.skip, a row is a multiple of
+// a thread's elements.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     dropout_vectors(const T* x, T* y, int64_t n, uint64_t seed, uint64_t stream, DropoutRule rule) {
   constexpr int kWidth = kVectorWidth<T>;
   const int64_t offset = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
   if (offset >= n) return;
-  const uint64_t first_group = (rule.first_index + static_cast<uint64_t>(offset)) / 4;
+  const int64_t skipped = rule.skip > 0 ? offset / rule.cols * rule.skip : 0;
+  const uint64_t first_group = (rule.first_index + static_cast<uint64_t>(offset + skipped)) / 4;
   if (offset + kWidth > n) {
     const uint64_t begin = rule.first_index, end = begin + static_cast<uint64_t>(n);
 #pragma unroll
@@ -75,11 +77,41 @@ void launch(const Context& context, const Dropout& args) {
   TE_CUDA_CHECK_LAUNCH();
 }
 
+// One group of four indices per thread, as in drop_group.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    noise_groups(T* x, uint64_t begin, int64_t n, float amplitude, uint64_t seed, uint64_t stream) {
+  const uint64_t end = begin + static_cast<uint64_t>(n);
+  const uint64_t group = begin / 4 + static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (group * 4 >= end) return;
+  const Philox4 random = philox(seed, stream, group);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint64_t i = group * 4 + k;
+    if (i < begin || i >= end) continue;
+    T* at = x + (i - begin);
+    // Rounded like the CPU's product and sum, which no compiler may contract.
+    store_float(at, __fadd_rn(load_float(at), __fmul_rn(amplitude, signed_uniform(random.word[k]))));
+  }
+}
+
 }  // namespace
 
 void dropout(const Context& context, const Dropout& args) {
   visit_high_precision(args.x.dtype,
                        [&](auto zero) { launch<typename DeviceType<decltype(zero)>::type>(context, args); });
+}
+
+void uniform_noise(const Context& context, const UniformNoise& args) {
+  visit_high_precision(args.x.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    const int64_t n = args.x.numel();
+    const unsigned blocks = ceil_div(n / 4 + 2, kThreads);  // a partial group at either end
+    noise_groups<<<blocks, kThreads, 0, cuda_stream(context)>>>(
+        args.x.as<T>(), args.first_row * static_cast<uint64_t>(args.x.cols()), n, args.amplitude, args.seed,
+        args.stream);
+    TE_CUDA_CHECK_LAUNCH();
+  });
 }
 
 }  // namespace te::kernels::cuda

@@ -1,5 +1,5 @@
-// Dropout with a counter-based mask. No mask is stored: the backward pass and a recomputed forward pass draw the same
-// mask.
+// Dropout and noise with counter-based random numbers. No mask is stored: the backward pass and a recomputed forward
+// pass draw the same mask.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace te::kernels {
 ///   keep    = word >= probability * 2^32; 0 <= probability < 1
 ///   y[r, c] = keep ? x[r, c] * (1 / (1 - probability)) : 0
 /// in FP32, with the factor rounded once. The backward pass is the same call on dy. CPU and GPU results are bitwise
-/// equal. first_row is the global row (sample * seq + position), so the mask does not depend on the batch layout.
+/// equal. first_row is the global row (sample * seq + position), so the mask does not depend on the batch layout. If x
+/// has only some columns of a tensor, c counts from first_col, and cols is all_cols.
 struct Dropout {
   Tensor x;  ///< [rows, cols] fp32, bf16 or fp16
   Tensor y;  ///< output; may be x
@@ -21,7 +22,19 @@ struct Dropout {
   uint64_t seed = 0;
   uint64_t stream = 0;
   uint64_t first_row = 0;
+  int64_t first_col = 0, all_cols = 0;  ///< all_cols 0: x has all columns; else all are multiples of 8
 };
 void dropout(const Context& context, const Dropout& args);
+
+/// x[r, c] += amplitude * u, rounded once in FP32 and once to x's dtype, with u = (word >> 8) / 2^23 - 1, uniform in
+/// [-1, 1), of the word above. CPU and GPU results are bitwise equal.
+struct UniformNoise {
+  Tensor x;  ///< [rows, cols] fp32, bf16 or fp16
+  float amplitude = 0.0f;
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  uint64_t first_row = 0;
+};
+void uniform_noise(const Context& context, const UniformNoise& args);
 
 }  // namespace te::kernels

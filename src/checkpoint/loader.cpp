@@ -32,16 +32,25 @@ class Loading {
   template <class Loads>
   void parameters(Loads&& loads) {
     std::exception_ptr failure;
-    for (const Parameter& parameter : state_.parameters->parameters()) {
-      if (!loads(parameter)) continue;
+    const auto attempt = [&](const auto& work) {
       try {
-        if (!failure) read(parameter);
+        if (!failure) work();
       } catch (...) {
         failure = std::current_exception();
       }
-      if (parameter.quantize_written) parameter.quantize_written(context_);
+    };
+    int64_t dropped = 0, held = 0;
+    for (const Parameter& parameter : state_.parameters->parameters()) {
+      if (!loads(parameter)) continue;
+      attempt([&] { read(parameter); });
+      if (!parameter.dropped) continue;
+      parameter.quantize_written(context_);
+      ++dropped;
+      attempt([&] { held += hold_codes(parameter) ? 1 : 0; });
     }
     if (failure) std::rethrow_exception(failure);
+    if (held > 0)
+      spdlog::info("{} of {} FP8 weights are held as {} stores them", held, dropped, source_.title());
   }
 
   void moments() {
@@ -98,6 +107,12 @@ class Loading {
       store.initialize(context_, config_.training.seed, parameter);
     for (const ParameterStore::Piece& piece : store.pieces(parameter))
       fill(parameter.name, stored, parameter, piece, store.main_of(parameter, piece));
+  }
+
+  bool hold_codes(const Parameter& parameter) {
+    if (!context_.executes()) return false;
+    const auto stored = source_.read_codes(parameter.name, parameter.shard);
+    return stored && parameters::hold_codes(context_, parameter, *stored);
   }
 
   TensorInfo checked(const std::string& name, const Parameter& parameter) const {

@@ -12,6 +12,7 @@
 #include "checkpoint/block.h"
 #include "core/dtype.h"
 #include "parameters/parameter_store.h"
+#include "parameters/stored_codes.h"
 
 namespace te::checkpoint {
 
@@ -40,6 +41,11 @@ class WeightSource {
   /// Reads a block of the tensor, as a matrix [rows, cols], to FP32. UserError if a file is damaged or a value is not
   /// finite.
   virtual void read(std::string_view name, const Block& block, float* out) const = 0;
+  /// Of a part of a weight that is stored in FP8, if all of it is and its scales have columns of the same width.
+  virtual std::optional<parameters::StoredCodes> read_codes(
+      std::string_view /*name*/, const parameters::ParameterShard& /*shard*/) const {
+    return std::nullopt;
+  }
 };
 
 /// Shape and dtype of the stored tensor `name`, which is the parameter or one of its Adam moments. UserError if it is

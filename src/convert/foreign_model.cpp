@@ -179,6 +179,56 @@ void ForeignModel::read(std::string_view parameter, const checkpoint::Block& blo
   });
 }
 
+// The codes of a part in te-train's order of rows.
+bool ForeignModel::read_part_codes(const Part& part, int64_t cols, parameters::StoredCodes& all,
+                                   int64_t top) const {
+  const StoredTensor& stored = *files_.find(part.name);
+  if (stored.type != FileType::e4m3 || part.order == Order::transposed) return false;
+  const Multipliers& multipliers = *stored.multipliers;
+  const int64_t group = multipliers.whole ? 0 : multipliers.block_cols;
+  if (top == 0) all.group = group;
+  if (group != all.group) return false;
+  std::vector<std::byte> codes(static_cast<size_t>(stored.numel()));
+  files_.read(stored, 0, stored.numel(), DType::e4m3, codes.data());
+  for (int64_t row = 0; row < part.rows(); ++row) {
+    const int64_t theirs = part.theirs ? (*part.theirs)[static_cast<size_t>(row)] : row;
+    std::memcpy(all.codes.data() + (top + row) * cols, codes.data() + theirs * cols,
+                static_cast<size_t>(cols));
+    const auto scales = multipliers.values.begin() + theirs / multipliers.block_rows * multipliers.cols;
+    all.scales.insert(all.scales.end(), scales, scales + multipliers.cols);
+  }
+  return true;
+}
+
+std::optional<parameters::StoredCodes> ForeignModel::read_codes(
+    std::string_view parameter, const parameters::ParameterShard& shard) const {
+  const ParameterLayout& layout = at(parameter);
+  const int64_t cols = layout.cols();
+  parameters::StoredCodes all;
+  all.codes.resize(static_cast<size_t>(layout.rows() * cols));
+  int64_t top = 0;
+  for (const Part& part : layout.parts) {
+    if (!read_part_codes(part, cols, all, top)) return std::nullopt;
+    top += part.rows();
+  }
+  if (shard.is_full()) return all;
+  const int64_t groups = static_cast<int64_t>(all.scales.size()) / layout.rows(),
+                first = all.group > 0 ? shard.first_col / all.group : 0,
+                count = all.group > 0 ? shard.cols / all.group : 1;
+  const bool whole_groups = shard.cols == cols || all.group == 0 ||
+                            (shard.first_col % all.group == 0 && shard.cols % all.group == 0);
+  if (!whole_groups) return std::nullopt;
+  parameters::StoredCodes own{.codes = {}, .group = all.group, .scales = {}};
+  for (const parameters::ParameterShard::Rows& rows : shard.rows)
+    for (int64_t row = rows.first; row < rows.first + rows.count; ++row) {
+      const auto codes = all.codes.begin() + row * cols + shard.first_col;
+      own.codes.insert(own.codes.end(), codes, codes + shard.cols);
+      const auto scales = all.scales.begin() + row * groups + first;
+      own.scales.insert(own.scales.end(), scales, scales + (shard.cols == cols ? groups : count));
+    }
+  return own;
+}
+
 bool is_foreign_model(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::is_regular_file(path, error)) return path.extension() == ".bin";

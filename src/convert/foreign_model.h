@@ -29,6 +29,8 @@ class ForeignModel final : public checkpoint::WeightSource {
   uint64_t hash() const override { return files_.hash(); }
   std::optional<checkpoint::TensorInfo> info(std::string_view parameter) const override;
   void read(std::string_view parameter, const checkpoint::Block& block, float* out) const override;
+  std::optional<parameters::StoredCodes> read_codes(std::string_view parameter,
+                                                    const parameters::ParameterShard& shard) const override;
   const config::ModelConfig& model() const { return model_; }
   const std::vector<ParameterLayout>& parameters() const { return layout_; }
   /// UserError if the model has no such parameter.
@@ -44,6 +46,7 @@ class ForeignModel final : public checkpoint::WeightSource {
  private:
   void read_part(const Part& part, int64_t cols, int64_t first, int64_t count, DType as,
                  std::byte* out) const;
+  bool read_part_codes(const Part& part, int64_t cols, parameters::StoredCodes& all, int64_t top) const;
   const std::byte* read_complete(const Part& part, DType as) const;
   /// UserError that names the tensor if a value is not finite.
   void read_values(const StoredTensor& stored, const Part& part, int64_t first, int64_t count, DType as,

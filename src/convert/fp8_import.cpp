@@ -81,6 +81,7 @@ void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
     auto multipliers = std::make_shared<Multipliers>();
     multipliers->block_rows = fp8.block_rows > 0 ? fp8.block_rows : rows;
     multipliers->block_cols = fp8.block_cols > 0 ? fp8.block_cols : cols;
+    multipliers->whole = fp8.block_rows == 0;
     multipliers->cols = (cols + multipliers->block_cols - 1) / multipliers->block_cols;
     const int64_t wanted = (rows + multipliers->block_rows - 1) / multipliers->block_rows * multipliers->cols;
     const std::string own = name + fp8.multiplier;

@@ -172,7 +172,8 @@ void TensorFiles::read(const StoredTensor& tensor, int64_t first, int64_t count,
                        std::byte* out) const {
   const size_t size = file_type_size(tensor.type), wanted = dtype_size(as);
   const bool fp8 = tensor.type == FileType::e4m3;
-  TE_CHECK(as == DType::f32 || (as == DType::bf16 && (fp8 || tensor.type == FileType::bf16)),
+  TE_CHECK(as == DType::f32 || (as == DType::bf16 && (fp8 || tensor.type == FileType::bf16)) ||
+               (as == DType::e4m3 && fp8),
            "tensor cannot be read as {}", dtype_name(as));
   TE_CHECK(!fp8 || tensor.multipliers != nullptr, "E4M3 tensor without multipliers");
   const uint64_t offset = tensor.offset + static_cast<uint64_t>(first) * size;

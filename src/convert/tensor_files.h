@@ -26,6 +26,7 @@ constexpr size_t file_type_size(FileType type) {
 struct Multipliers {
   int64_t block_rows = 0, block_cols = 0;  ///< size of a block; the last blocks may be smaller
   int64_t cols = 0;                        ///< blocks per row of blocks
+  bool whole = false;                      ///< the format has one block, the matrix
   std::vector<float> values;               ///< [rows of blocks, cols]
 };
 
@@ -65,7 +66,7 @@ class TensorFiles {
   uint64_t hash() const;  ///< of all bytes of all files
 
   /// Elements [first, first + count) as f32 or bf16. F16 and BF16 can be widened to f32; F32 and F16 cannot be read as
-  /// bf16. E4M3 is read as code times multiplier, rounded to BF16. UserError if the file is truncated or unreadable.
+  /// bf16. E4M3 is read as code times multiplier, rounded to BF16, or as e4m3: the codes. UserError if the file is truncated or unreadable.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, DType as, std::byte* out) const;
 
  private:

@@ -76,6 +76,9 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
         {use.tag / Buffer::weight / Buffer::high_precision, weight_->dropped ? forward | backward : forward});
   if (weight_->dropped) {
     weight_->written = &weight_operand_.high_precision;
+    weight_->rowwise = &weight_operand_.rowwise;
+    weight_->columnwise = &weight_operand_.columnwise;
+    weight_->keeps_columnwise = keeps_columnwise_;
     weight_->quantize_written = [this](const Context& context) { quantize_written(context); };
   }
   weight_quantizer_.plan(plan, weight_operand_,

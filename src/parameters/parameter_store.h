@@ -45,6 +45,7 @@
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "core/parameter_id.h"
+#include "kernels/gemm/matrix.h"
 #include "parameters/main_params.h"
 #include "parameters/parameter_shard.h"
 
@@ -113,6 +114,9 @@ struct Parameter : ParameterSpec {
   /// tensor-parallel ranks.
   const Tensor* written = nullptr;
   std::function<void(const Context&)> quantize_written{};
+  /// Of a dropped value: its quantized layouts. The columnwise values are scratch unless they are kept.
+  const kernels::Matrix *rowwise = nullptr, *columnwise = nullptr;
+  bool keeps_columnwise = false;
   bool has_bytes = false;  ///< likewise
   /// Of values that are not trained: numbers of their last change and of the change for which FP8 layouts were made.
   int64_t value_version = 0, quantized_version = -1;

@@ -35,6 +35,12 @@ std::vector<float> read_all(const WeightSource& source, const std::string& name,
   return values;
 }
 
+/// Whether `hash` is that of the source, or of one of the weights to which adapters have been added.
+bool has_base(const WeightSource& source, uint64_t hash) {
+  const auto* adapted = dynamic_cast<const AdaptedWeights*>(&source);
+  return (adapted != nullptr && has_base(adapted->base(), hash)) || source.hash() == hash;
+}
+
 }  // namespace
 
 Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfig& model) {
@@ -56,7 +62,7 @@ Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfi
 AdaptedWeights::AdaptedWeights(std::unique_ptr<WeightSource> base, const config::ModelConfig& model,
                                Adapter adapter)
     : base_(std::move(base)), model_(model), adapter_(std::move(adapter)) {
-  if (adapter_.base != 0 && adapter_.base != base_->hash())
+  if (adapter_.base != 0 && !has_base(*base_, adapter_.base))
     user_error("{}: was trained on other weights than those of {}; give the base that its manifest names",
                adapter_.weights->title(), base_->title());
   for (int layer = 0; layer < model_.num_layers; ++layer)

@@ -29,7 +29,8 @@ struct Adapter {
 /// belong to the model.
 Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfig& model);
 
-/// The weights of a base with an adapter.
+/// The weights of a base with an adapter. The base may have other adapters, each of which was trained on the same base or
+/// on the base with those before it.
 class AdaptedWeights final : public checkpoint::WeightSource {
  public:
   /// UserError if the adapter was trained on other weights.
@@ -43,6 +44,7 @@ class AdaptedWeights final : public checkpoint::WeightSource {
     return base_->info(name);
   }
   void read(std::string_view name, const checkpoint::Block& block, float* out) const override;
+  const WeightSource& base() const { return *base_; }
 
  private:
   /// The adapter of a linear layer.

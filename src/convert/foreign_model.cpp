@@ -78,6 +78,11 @@ std::string ForeignModel::config() const {
   return config::to_yaml(complete_config(model_));
 }
 
+uint64_t ForeignModel::hash() const {
+  if (!hash_) hash_ = files_.hash();
+  return *hash_;
+}
+
 std::vector<std::string> ForeignModel::names() const {
   std::vector<std::string> names;
   for (const ParameterLayout& parameter : layout_) names.push_back(parameter.name);

@@ -26,7 +26,7 @@ class ForeignModel final : public checkpoint::WeightSource {
   std::string title() const override { return title_; }
   std::string config() const override;
   std::vector<std::string> names() const override;
-  uint64_t hash() const override { return files_.hash(); }
+  uint64_t hash() const override;
   std::optional<checkpoint::TensorInfo> info(std::string_view parameter) const override;
   void read(std::string_view parameter, const checkpoint::Block& block, float* out) const override;
   std::optional<parameters::StoredCodes> read_codes(std::string_view parameter,
@@ -63,6 +63,7 @@ class ForeignModel final : public checkpoint::WeightSource {
     std::vector<std::byte> bytes;
   };
   mutable CompletePart complete_part_;
+  mutable std::optional<uint64_t> hash_;
 };
 
 /// Opens a folder with config.json and model.safetensors, or with shards and model.safetensors.index.json. UserError if

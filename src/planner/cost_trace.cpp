@@ -131,6 +131,7 @@ class CostsByLayer {
       LayerCost& unit = unit_of(parameter.id);
       unit.parameters += parameter.shape.numel();
       unit.fp8_parameters += parameter.quantized ? parameter.shape.numel() : 0;
+      unit.trained_parameters += parameter.trainable ? parameter.shape.numel() : 0;
       starts_.emplace_back(parameter.offset, &unit);
     }
   }

@@ -29,6 +29,7 @@ struct LayerCost {
   Work first_forward;          ///< of a step's first microbatch, with quantization of weights
   int64_t parameters = 0;      ///< of this rank
   int64_t fp8_parameters = 0;  ///< of these, weights that may be gathered in FP8
+  int64_t trained_parameters = 0;
 };
 
 struct MicrobatchCost {

@@ -30,6 +30,7 @@ struct StageWork {
   int64_t parameters = 0;
   int64_t layer_parameters = 0;
   int64_t fp8_parameters = 0;
+  int64_t trained_parameters = 0, trained_layer_parameters = 0;
   int64_t layers = 0;
 };
 
@@ -45,6 +46,7 @@ void add(StageWork& to, const LayerCost& unit) {
   to.casts += std::max(0.0, unit.first_forward.total() - unit.forward.total());
   to.parameters += unit.parameters;
   to.fp8_parameters += unit.fp8_parameters;
+  to.trained_parameters += unit.trained_parameters;
 }
 
 Cut cut(const config::Config& config, const MicrobatchCost& passes) {
@@ -57,6 +59,7 @@ Cut cut(const config::Config& config, const MicrobatchCost& passes) {
     for (int layer = first; layer < first + count; ++layer) {
       add(work, passes.layer(layer));
       work.layer_parameters += passes.layer(layer).parameters;
+      work.trained_layer_parameters += passes.layer(layer).trained_parameters;
     }
     work.layers = count;
     if (piece == 0) add(work, passes.embedding);
@@ -66,10 +69,14 @@ Cut cut(const config::Config& config, const MicrobatchCost& passes) {
     stage.casts += work.casts, stage.parameters += work.parameters;
     stage.layer_parameters += work.layer_parameters, stage.layers += work.layers;
     stage.fp8_parameters += work.fp8_parameters;
+    stage.trained_parameters += work.trained_parameters;
+    stage.trained_layer_parameters += work.trained_layer_parameters;
   }
   // Tied embeddings have a copy on the last stage.
-  if (config.model.tie_word_embeddings && stages > 1)
+  if (config.model.tie_word_embeddings && stages > 1) {
     result.stages.back().parameters += passes.embedding.parameters;
+    result.stages.back().trained_parameters += passes.embedding.trained_parameters;
+  }
   return result;
 }
 
@@ -96,8 +103,9 @@ class DataMessages {
     if (config_.parallel.shard == config::Shard::optimizer || place_.ranks == 1) return 0;
     const double backward = stage_.backward.total() + stage_.wgrad.total();
     // Reduced gradients are added to this rank's sums.
-    const double sums = 3.0 * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
-    double seconds = sums + exposed(reduce(stage_.layer_parameters), backward);
+    const int64_t trained = stage_.trained_layer_parameters;
+    const double sums = 3.0 * grad_bytes(trained) / place_.ranks / (gpu_.copy * gpu_.others);
+    double seconds = sums + exposed(reduce(trained), backward);
     if (config_.parallel.shard == config::Shard::parameters)
       seconds += exposed(gather(stage_.layer_parameters, in_fp8()), backward);
     return seconds;
@@ -106,12 +114,13 @@ class DataMessages {
   double once() const {
     if (place_.ranks == 1) return 0;
     const config::Shard shard = config_.parallel.shard;
-    const int64_t ends = stage_.parameters - stage_.layer_parameters;
-    const int64_t reduced = shard == config::Shard::optimizer ? stage_.parameters : ends;
+    const int64_t trained = stage_.trained_parameters, ends = trained - stage_.trained_layer_parameters;
+    const int64_t reduced = shard == config::Shard::optimizer ? trained : ends;
     const bool sharded = shard == config::Shard::parameters;
-    const int64_t gathered = sharded ? ends : stage_.parameters;
+    const int64_t gathered = sharded ? ends : trained;
+    const bool in_values = sharded || trained < stage_.parameters;  // adapters are not quantized
     return exposed(reduce(reduced), stage_.backward.total() + stage_.wgrad.total()) +
-           exposed(gather(gathered, sharded ? 0 : in_fp8()), stage_.forward.total());
+           exposed(gather(gathered, in_values ? 0 : in_fp8()), stage_.forward.total());
   }
 
  private:

@@ -27,6 +27,22 @@ std::map<std::string, int64_t> parameters_by_part(config::Config config) {
   return parts;
 }
 
+/// The weights that are not trained, as this rank holds them.
+std::string base_line(const parameters::ParameterStore& parameters) {
+  int64_t codes = 0, values = 0;
+  for (const parameters::Parameter& parameter : parameters.parameters()) {
+    const int64_t count = parameter.trainable ? 0 : parameter.shape.numel();
+    if (parameter.dropped)
+      codes += count * (parameter.keeps_columnwise ? 2 : 1);
+    else
+      values += count;
+  }
+  const DType dtype = parameters.layout().dtype;
+  const std::string high = fmt::format(
+      "{} in {}", human_bytes(values * static_cast<int64_t>(dtype_size(dtype))), dtype_name(dtype));
+  return fmt::format("base: {}{}\n", codes > 0 ? human_bytes(codes) + " in FP8, " : "", high);
+}
+
 /// What a run with an adapter trains; else empty. `whole`: all parameters.
 std::string adapter_line(config::Config config, int64_t whole) {
   const config::AdapterConfig& adapter = config.adapter;
@@ -90,6 +106,8 @@ std::string model_summary(const config::Config& config, const parameters::Parame
   text += fmt::format(", vocabulary {} (padded {}), sequence {}\n", m.vocab_size, m.padded_vocab_size(),
                       m.seq_length);
   text += adapter_line(config, whole);
+  if (config.adapter.on() && config.parallel.shard != config::Shard::parameters)
+    text += base_line(parameters);
   if (!tables) return text;
   for (const auto& [part, count] : parameters_by_part(config))
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
@@ -172,6 +190,7 @@ std::string gather_summary(const parameters::ParameterStore& parameters) {
   } whole, sharded;
   const auto value_size = static_cast<int64_t>(dtype_size(parameters.layout().dtype));
   for (const parameters::Bucket& bucket : parameters.buckets()) {
+    if (!bucket.trainable && !parameters.shards_values(bucket)) continue;
     Sizes& sizes = parameters.shards_values(bucket) ? sharded : whole;
     if (parameters.gathers_bytes(bucket))
       sizes.fp8 += bucket.size();

@@ -59,6 +59,17 @@ TEST_F(PlanCommand, PlansAdapters) {
   TE_EXPECT_CONTAINS(out_, "predicted for 1 x NVIDIA H200 141GB SXM");
   ASSERT_EQ(run("llama7b_fp8.yaml " + adapter + "--plan 4"), 0) << error_;
   EXPECT_EQ(out_.find("zero_bubble"), std::string::npos) << out_;
+  // Data-parallel ranks reduce and gather the adapter alone, 0.6% of the parameters.
+  const auto seconds_of_data = [&](const std::string& options) {
+    EXPECT_EQ(run("llama7b_fp8.yaml " + options +
+                  "--set training.recompute=selective --plan 4 --rows 1 --json " + (folder_ / "plan.json")),
+              0)
+        << error_;
+    const auto json = nlohmann::json::parse(read_file(folder_ / "plan.json"));
+    EXPECT_EQ(json.at("layouts")[0].at("data"), 4);
+    return json.at("layouts")[0].at("seconds").at("data").get<double>();
+  };
+  EXPECT_LT(seconds_of_data(adapter), 0.2 * seconds_of_data(""));
 }
 
 // Nearly 20,000 valid layouts, which takes minutes in unoptimized builds and with sanitizers.

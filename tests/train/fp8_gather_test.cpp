@@ -91,6 +91,23 @@ TEST(Fp8GatherOfARun, ReportsWhatIsGathered) {
                                  human_bytes(2 * padded_ends), human_bytes(2 * layers)));
 }
 
+// A base is not gathered after the start; 128 rows of each adapter are full granules.
+TEST(Fp8GatherOfARun, ReportsTheAdapterAlone) {
+  TrainFolder folder;
+  const std::string out =
+      folder
+          .run_raw("--config " + (folder / "base.yaml") +
+                   " --ranks 2 --dry-run --set precision.fp8=hybrid --set model.ffn_hidden_size=64 --set "
+                   "adapter.type=lora --set adapter.rank=8 --set adapter.target=down --set "
+                   "checkpoint.init_from=base")
+          .out;
+  // Two layers, A [8, 64] and B [32, 8].
+  TE_EXPECT_CONTAINS(out, fmt::format("gather: {} of parameters over 2 data-parallel ranks, once per step",
+                                      human_bytes(2 * 2 * (8 * 64 + 32 * 8))));
+  TE_EXPECT_CONTAINS(out,
+                     fmt::format("base: {} in FP8, ", human_bytes(2 * 32 * (32 + 2 * 16 + 32 + 3 * 64))));
+}
+
 // A rank that quantizes full weights predicts such scales, and its records count the requantizations. Sharded weights
 // need no prediction.
 TEST(Fp8GatherOfARun, NeedsNoPredictionOfPowerOfTwoScales) {

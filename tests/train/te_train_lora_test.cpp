@@ -1,4 +1,9 @@
 // te-train with adapters, end to end: base, resuming, and what is refused.
+#include <algorithm>
+#include <cmath>
+
+#include "convert/adapter.h"
+#include "convert/foreign_model.h"
 #include "te_train_testing.h"
 #include "testing/files.h"
 
@@ -65,6 +70,44 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   // An adapter stands for its base with it, so it can be the base of another.
   run(folder, "second", adapter + Overrides{"checkpoint.init_from=" + folder.checkpoint("adapter", 6)});
   EXPECT_LT(folder.column("second", "loss").front(), folder.column("adapter", "loss").front());
+}
+
+// Adapters of one base add up. One that was trained on the base with another adapter needs that before it.
+TEST(TeTrainLora, SeveralAdaptersOnOneBase) {
+  const TrainFolder folder;
+  run(folder, "base", {});
+  const Overrides adapter = adapter_of(folder, "base") + Overrides{"optimizer.lr=0.02"};
+  run(folder, "first", adapter);
+  run(folder, "second", adapter + Overrides{"training.seed=2", "adapter.target=[q, down]"});
+  run(folder, "third", adapter + Overrides{"checkpoint.init_from=" + folder.checkpoint("first", 6)});
+  const std::string first = folder.checkpoint("first", 6), second = folder.checkpoint("second", 6),
+                    third = folder.checkpoint("third", 6);
+  const config::ModelConfig model =
+      config::parse_config(convert::open_weights(first)->config(), "base.yaml").model;
+  const auto weights = [&](const std::vector<std::string>& adapters, const std::string& name) {
+    const auto source =
+        convert::with_adapters(convert::open_weights(folder.checkpoint("base", 6)), model, adapters);
+    const checkpoint::TensorInfo info = *source->info(name);
+    std::vector<float> values(static_cast<size_t>(info.rows() * info.cols()));
+    source->read(name, checkpoint::Block::rows(0, info.rows(), info.cols()), values.data());
+    return values;
+  };
+  for (const LinearKind kind : {LinearKind::qkv, LinearKind::fc2}) {
+    const std::string name = LinearId{0, kind}.parameter(ParameterPart::weight).name();
+    const std::vector<float> base = weights({}, name), one = weights({first}, name),
+                             two = weights({second}, name), both = weights({first, second}, name);
+    float most = 0;
+    for (size_t i = 0; i < base.size(); ++i) {
+      EXPECT_NEAR(both[i], one[i] + two[i] - base[i], 1e-6) << name << " " << i;
+      most = std::max(most, std::min(std::abs(one[i] - base[i]), std::abs(two[i] - base[i])));
+    }
+    EXPECT_GT(most, 1e-5) << name;
+    EXPECT_NE(weights({first, third}, name), one);
+  }
+  TE_EXPECT_CONTAINS(user_error_of([&] {
+                       weights({second, third}, "layers.0.mlp.linear_fc2.weight");
+                     }),
+                     "was trained on other weights");
 }
 
 }  // namespace

@@ -55,7 +55,8 @@ Merged open(const MergeArguments& arguments) {
     adapters.erase(adapters.begin());
   }
   merged.weights = with_adapters(std::move(merged.weights), config.model, adapters);
-  merged.tokenizer = is_foreign_model(path) ? path : checkpoint::find_kept_folder(path);
+  merged.tokenizer =
+      is_foreign_model(path) ? path : checkpoint::find_kept_folder(checkpoint::Reader(path).folder());
   return merged;
 }
 

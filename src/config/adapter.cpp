@@ -1,5 +1,6 @@
 #include "config/adapter.h"
 
+#include <fnmatch.h>
 #include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ constexpr LinearKind kAdaptable[] = {LinearKind::qkv, LinearKind::proj, LinearKi
 bool targets(const AdapterConfig& adapter, LinearKind kind, const std::string& block) {
   const std::string brief = block.substr(0, block.find('_'));
   return std::any_of(adapter.target.begin(), adapter.target.end(), [&](const std::string& name) {
-    return name == "all-linear" || name == block || name == brief || name == to_string(kind);
+    const auto is = [&](const std::string& text) { return fnmatch(name.c_str(), text.c_str(), 0) == 0; };
+    return name == "all-linear" || is(block) || is(brief) || is(std::string(to_string(kind)));
   });
 }
 

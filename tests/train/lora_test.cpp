@@ -11,6 +11,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/saver.h"
+#include "config/adapter.h"
 #include "convert/adapter.h"
 #include "convert/foreign_model.h"
 #include "model/tiny_model.h"
@@ -73,15 +74,17 @@ void load_base_and_adapter(TrainingRun& run, const fs::path& adapter) {
   run.runner().publish_weights();
 }
 
-// PEFT's steps and te-train's, from the same base, adapter and data, in FP32.
-TEST(Lora, StepsEqualThoseOfPeft) {
+/// The losses of PEFT's steps in FP32 against te-train's, from the same base, adapter and data.
+void expect_peft_losses(ComputeDType dtype, double bound) {
   const SafetensorsReader expected(kFixtures / "peft/expected.safetensors");
   const auto tokens = stored_values<int32_t>(expected, "tokens"),
              targets = stored_values<int32_t>(expected, "targets");
   const auto losses = stored_values<float>(expected, "losses");
   const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
   const convert::Adapter trained = convert::open_adapter(kFixtures / "peft/trained", base.model());
-  TrainingRun run(peft_config(expected, trained.config));
+  config::Config config = peft_config(expected, trained.config);
+  config.precision.dtype = dtype;
+  TrainingRun run(config);
   load_base_and_adapter(run, kFixtures / "peft/initial");
   train::HostBatch batch = run.runner().make_host_batch();
   const size_t count = batch.tokens.bytes() / sizeof(int32_t);
@@ -91,9 +94,10 @@ TEST(Lora, StepsEqualThoseOfPeft) {
     std::copy_n(tokens.data() + step * count, count, batch.tokens.as<int32_t>());
     std::copy_n(targets.data() + step * count, count, batch.targets.as<int32_t>());
     const float loss = run.step(batch, static_cast<int>(step) + 1) / static_cast<float>(count);
-    EXPECT_NEAR(loss, losses[step], 1e-5) << "step " << step + 1;
+    EXPECT_NEAR(loss, losses[step], bound) << "step " << step + 1;
   }
   EXPECT_LT(losses.back(), losses.front() - 0.5f);
+  if (dtype != ComputeDType::fp32) return;
   for (const Parameter& parameter : run.parameters()) {
     if (!parameter.trainable) continue;
     const std::vector<float> theirs =
@@ -102,6 +106,30 @@ TEST(Lora, StepsEqualThoseOfPeft) {
     for (size_t i = 0; i < theirs.size(); ++i)
       ASSERT_NEAR(ours[i], theirs[i], 2e-4) << parameter.name << " " << i;
   }
+}
+
+TEST(Lora, StepsEqualThoseOfPeft) {
+  expect_peft_losses(ComputeDType::fp32, 1e-5);
+}
+
+// Below 4, a unit in the last place of BF16 is 2^-6.
+TEST(Lora, StepsInBf16EqualThoseOfPeftWithinRounding) {
+  expect_peft_losses(ComputeDType::bf16, 0x1p-6);
+}
+
+// Patterns name the matrices that they match.
+TEST(Lora, TargetsMatchPatterns) {
+  config::Config config = adapter_config(Family::llama);
+  const auto targeted = [&](std::vector<std::string> target) {
+    config.adapter.target = std::move(target);
+    std::vector<size_t> count;
+    for (const LinearKind kind : {LinearKind::qkv, LinearKind::proj, LinearKind::fc1, LinearKind::fc2})
+      count.push_back(config::adapted_blocks(config.adapter, config.model, kind).size());
+    return count;
+  };
+  EXPECT_EQ(targeted({"*_proj"}), targeted({"all-linear"}));
+  EXPECT_EQ(targeted({"[qv]_proj", "down*"}), (std::vector<size_t>{2, 0, 0, 1}));
+  EXPECT_EQ(targeted({"linear_fc?"}), (std::vector<size_t>{0, 0, 2, 1}));
 }
 
 config::Config adapter_config_of(const char* form) {

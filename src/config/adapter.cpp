@@ -130,10 +130,13 @@ void check_adapter(const Config& c) {
   if (a.rank % kRankMultiple != 0)
     user_error("adapter.rank ({}) is not a multiple of {}; the nearest is {}", a.rank, kRankMultiple,
                (a.rank + kRankMultiple / 2) / kRankMultiple * kRankMultiple);
-  if (c.model.num_moe_experts > 0)
-    user_error("adapter.type {} is not supported with model.num_moe_experts ({}); set it to none",
-               to_string(a.type), c.model.num_moe_experts);
   check_targets(c);
+  if (c.model.num_moe_experts > 0 && !(adapted_blocks(a, c.model, LinearKind::fc1).empty() &&
+                                       adapted_blocks(a, c.model, LinearKind::fc2).empty()))
+    user_error(
+        "adapter.target: a model with experts (model.num_moe_experts is {}) has adapters of attention only; "
+        "name some of q, k, v, o",
+        c.model.num_moe_experts);
   if (c.checkpoint.init_from.empty())
     user_error(
         "adapter.type {} needs checkpoint.init_from, the checkpoint or Hugging Face folder of the weights "

@@ -25,8 +25,9 @@ constexpr auto kSections = std::to_array<Section>({
      "not trained, also when resuming, and checkpoints hold only the adapter "
      "([tutorials/lora.md](../tutorials/lora.md)). An FP8 base is quantized once and has no BF16 copy, "
      "except with `parallel.shard: parameters`, `mxfp8` and `nvfp4`; `rowwise` keeps two FP8 copies. "
-     "Refused: mixtures of experts, `zero_bubble`, `muon`, `generate_every` and `evaluation.every`. PEFT "
-     "folders of GPT-2, GPT-NeoX, Phi-3, DoRA and ranks that differ between matrices are not supported."},
+     "Models with experts have adapters of attention only. Refused: `zero_bubble`, `muon`, "
+     "`generate_every` and `evaluation.every`. PEFT folders of GPT-2, GPT-NeoX, Phi-3, DoRA and ranks that "
+     "differ between matrices are not supported."},
     {"data",
      "Tokenized datasets (`PREFIX.bin` with `PREFIX.idx`, made by `te-data`). Relative paths start at the "
      "working directory."},

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "testing/model_forms.h"
+
 namespace te {
 namespace {
 
@@ -111,6 +113,15 @@ TEST(Flops, OfAdapters) {
   config.adapter.target = {"q", "down"};
   const double weights = 16 * (16 + 8 + 8) + 16 * 16 + 3 * 16 * 24, adapters = 8 * (16 + 16) + 8 * (24 + 16);
   EXPECT_EQ(train::flops_per_token(config), all - 2 * (3 * weights + 16 * 32) + 6 * 3 * adapters);
+  config::Config experts = config;
+  testing::set_experts(experts.model);
+  experts.adapter.target = {"q"};
+  const double whole = train::flops_per_token(experts.model);
+  double frozen = 16 * 32;
+  for (int64_t layer = 0; layer < 3; ++layer)
+    frozen +=
+        16 * (16 + 8 + 8) + 16 * 16 + static_cast<double>(experts.model.feed_forward_weights(layer, true));
+  EXPECT_EQ(train::flops_per_token(experts), whole - 2 * frozen + 6 * 3 * 8 * (16 + 16));
   config.adapter.train_embeddings = true;
   EXPECT_EQ(train::flops_per_token(config), all - 2 * 3 * weights + 6 * 3 * adapters);
 }

@@ -54,7 +54,7 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   refuses(adapter + Overrides{"adapter.target=[q, w]"}, "\"w\" is not a matrix of this model's layers");
   refuses(adapter + Overrides{"adapter.rank=12"}, "adapter.rank (12) is not a multiple of 8");
   refuses(adapter + Overrides{"checkpoint.init_from="}, "adapter.type lora needs checkpoint.init_from");
-  refuses(adapter + Overrides{"model.num_moe_experts=4"}, "is not supported with model.num_moe_experts (4)");
+  refuses(adapter + Overrides{"model.num_moe_experts=4"}, "adapter.target: a model with experts");
   refuses(adapter + Overrides{"optimizer.name=muon"}, "optimizer.name muon");
   refuses(adapter + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble"}, "zero_bubble");
   refuses(adapter + Overrides{"adapter.dropout=0.1", "parallel.tensor=2", "model.ffn_hidden_size=56"},

@@ -220,20 +220,29 @@ TEST_F(TeConvert, ErrorsAreOneLineAndLeaveNoFiles) {
 
 // B is zero after a step at such a learning rate, so the merged weights are those of the base.
 TEST_F(TunedModel, MergesAnAdapterAndKeepsTheTokenizer) {
-  const fs::path source = copy_fixture("llama3_tied_bf16", folder_ / "hf");
-  write_bytes(source / "tokenizer.json", "{}");
-  ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te")).code, 0);
-  const RunResult tuned = tune("lora", "hf", " --set adapter.type=lora --set adapter.rank=8");
-  ASSERT_EQ(tuned.code, 0) << tuned.error;
-  for (const std::string& adapter : {at("lora"), at("lora") + " --base " + at("hf")}) {
-    RunResult result = convert("merge " + adapter + " --out " + at("merged") + " --force");
+  for (const auto& [name, target] : {std::pair{"llama3_tied_bf16", "all-linear"}, {"mixtral", "[q,v]"}}) {
+    SCOPED_TRACE(name);
+    for (const char* folder : {"hf", "lora", "peft"}) fs::remove_all(folder_ / folder);
+    const fs::path source = copy_fixture(name, folder_ / "hf");
+    write_bytes(source / "tokenizer.json", "{}");
+    ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te") + " --force").code, 0);
+    RunResult result =
+        tune("lora", "hf",
+             fmt::format(" --set adapter.type=lora --set adapter.rank=8 --set 'adapter.target={}'", target));
     ASSERT_EQ(result.code, 0) << result.error;
-    EXPECT_EQ(entries(folder_ / "merged"),
-              (std::vector<std::string>{"hugging_face", "latest", "step_00000000"}));
-    result = convert("export " + at("merged") + " --out " + at("back") + " --force");
+    result = convert("export " + at("lora") + " --out " + at("peft"));
     ASSERT_EQ(result.code, 0) << result.error;
-    EXPECT_TRUE(read_bytes(folder_ / "back/model.safetensors") == read_bytes(source / "model.safetensors"));
-    EXPECT_EQ(read_bytes(folder_ / "back/tokenizer.json"), "{}");
+    for (const std::string& adapter :
+         {at("lora"), at("lora") + " --base " + at("hf"), at("peft") + " --base " + at("hf")}) {
+      result = convert("merge " + adapter + " --out " + at("merged") + " --force");
+      ASSERT_EQ(result.code, 0) << result.error;
+      EXPECT_EQ(entries(folder_ / "merged"),
+                (std::vector<std::string>{"hugging_face", "latest", "step_00000000"}));
+      result = convert("export " + at("merged") + " --out " + at("back") + " --force");
+      ASSERT_EQ(result.code, 0) << result.error;
+      EXPECT_TRUE(tensors_of(folder_ / "back") == tensors_of(fixture(name)));
+      EXPECT_EQ(read_bytes(folder_ / "back/tokenizer.json"), "{}");
+    }
   }
   expect_refused("merge " + at("te") + " --out " + at("other"), "is not an adapter checkpoint");
 }

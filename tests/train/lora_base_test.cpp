@@ -7,6 +7,7 @@
 #include "checkpoint/safetensors.h"
 #include "convert/foreign_model.h"
 #include "core/random.h"
+#include "te_train_testing.h"
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
 #include "testing/testing.h"
@@ -232,6 +233,27 @@ TEST(LoraBase, StoredCodesGiveTheSameBitsInBothLayouts) {
     }
     EXPECT_EQ(losses[0], losses[1]) << form.name;
   }
+}
+
+// The ranks agree on the scales of a base while they load it. One that cannot read its part must not leave the other
+// waiting.
+TEST(LoraBase, DamageThatOneRankSeesEndsTheRun) {
+  TrainFolder folder;
+  folder.use_ranks(2);
+  const fs::path base = folder / "base";
+  fs::create_directory(base);
+  StoredTensors tensors = fp8_llama(true, false);
+  tensors.at("model.layers.0.mlp.gate_proj.weight").bytes.back() =
+      '\x7f';  // NaN in the rows of the second rank
+  write_model(base, tensors, true);
+  config::Config config = config_on(base, Fp8Recipe::delayed);
+  config.parallel.tensor = 2;
+  config.logging.directory = folder / "run";
+  config.checkpoint.directory = folder / "run/checkpoints";
+  write_file(folder / "damaged.yaml", config::to_yaml(config));
+  const Result result = folder.run_raw("--config " + (folder / "damaged.yaml"));
+  EXPECT_EQ(result.code, 2) << result.error;
+  TE_EXPECT_CONTAINS(result.error, "has infinite or NaN values");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "fp8_base.h"
 #include "model/tiny_model.h"
 #include "testing/gpu_supports.h"
 #include "testing/testing.h"
@@ -133,6 +134,41 @@ TEST(LoraGpu, BaseKeepsItsBitsAndStepsRepeat) {
     config.precision.fp8_keep_weights = config::Fp8KeptWeights::both;
     TrainingRun kept(config, {}, Context::cuda(0));
     EXPECT_EQ(losses_of(kept), first) << form.name;
+  }
+}
+
+/// The rowwise codes and scales of the dropped values, by name.
+std::map<std::string, std::string> codes_of(TrainingRun& run) {
+  std::map<std::string, std::string> codes;
+  for (const Parameter& parameter : run.parameters()) {
+    if (!parameter.dropped) continue;
+    for (const Tensor& tensor : {parameter.rowwise->values, parameter.rowwise->scales}) {
+      std::string bytes(tensor.bytes(), '\0');
+      run.context().copy_to_host(bytes.data(), tensor);
+      run.context().synchronize();
+      codes[parameter.name] += bytes;
+    }
+  }
+  return codes;
+}
+
+TEST(LoraGpu, HoldsTheCodesOfAFolder) {
+  TE_REQUIRE_GPU();
+  for (const fp8_base::StoredBase& form : fp8_base::kStoredBases) {
+    const TemporaryFolder folder;
+    fp8_base::write_model(folder.path(), fp8_base::fp8_llama(form.blocks, form.equal_scales), form.blocks);
+    const convert::ForeignModel base = convert::open_hugging_face(folder.path());
+    config::Config config = fp8_base::config_on(folder.path(), form.recipe);
+    config.model.seq_length = 128;
+    config.training.device = config::DeviceChoice::automatic;
+    TrainingRun cpu(config), gpu(config, {}, Context::cuda(0));
+    fp8_base::load(cpu, base);
+    fp8_base::load(gpu, base);
+    if (form.held == 4) {
+      EXPECT_EQ(codes_of(gpu), codes_of(cpu)) << form.name;
+    }
+    const float expected = cpu.step(1);
+    EXPECT_NEAR(gpu.step(1), expected, 1e-2 * expected) << form.name;
   }
 }
 

@@ -155,6 +155,9 @@ std::vector<Case> two_ranks() {
       named("tp2_sp_llama_overlap_lora_noise"),
       named("tp2_gpt_delayed_lora_noise", {.recompute = full}),
       named("cp2_llama_lora_noise", {.recompute = selective}),
+      named("dp2_llama_blockwise_gradients_lora"),
+      named("dp2_llama_delayed_parameters_lora"),
+      named("cp2_llama_rowwise_lora"),
       named(
           "tp2_sp_llama_overrides",
           {.precision = Precision::delayed,

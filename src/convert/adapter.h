@@ -29,8 +29,8 @@ struct Adapter {
 /// belong to the model.
 Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfig& model);
 
-/// The weights of a base with an adapter. The base may have other adapters, each of which was trained on the same base or
-/// on the base with those before it.
+/// The weights of a base with an adapter. The base may have other adapters, each of which was trained on the same base
+/// or on the base with those before it.
 class AdaptedWeights final : public checkpoint::WeightSource {
  public:
   /// UserError if the adapter was trained on other weights.

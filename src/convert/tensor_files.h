@@ -66,7 +66,8 @@ class TensorFiles {
   uint64_t hash() const;  ///< of all bytes of all files
 
   /// Elements [first, first + count) as f32 or bf16. F16 and BF16 can be widened to f32; F32 and F16 cannot be read as
-  /// bf16. E4M3 is read as code times multiplier, rounded to BF16, or as e4m3: the codes. UserError if the file is truncated or unreadable.
+  /// bf16. E4M3 is read as code times multiplier, rounded to BF16, or as e4m3: the codes. UserError if the file is
+  /// truncated or unreadable.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, DType as, std::byte* out) const;
 
  private:

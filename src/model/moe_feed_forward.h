@@ -11,8 +11,8 @@
 // The router and the gate run in FP32 in every precision (kernels/moe/router.h).
 //
 // The weights of a layer's experts are one parameter each, [experts * out, in]: a range of experts is a range of rows,
-// so checkpoints can be resharded by experts like column-parallel linears by outputs. With expert parallelism a rank has
-// such a range, and tokens are sent to the ranks of their experts (model/expert_dispatch.h).
+// so checkpoints can be resharded by experts like column-parallel linears by outputs. With expert parallelism a rank
+// has such a range, and tokens are sent to the ranks of their experts (model/expert_dispatch.h).
 #pragma once
 
 #include <memory>

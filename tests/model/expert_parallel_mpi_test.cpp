@@ -1,5 +1,5 @@
-// Expert parallelism uses scratch memory only in its lifetime (TinyModel overwrites it outside), and recomputation changes
-// no bit of the gradients, also of rows that arrive in several rounds.
+// Expert parallelism uses scratch memory only in its lifetime (TinyModel overwrites it outside), and recomputation
+// changes no bit of the gradients, also of rows that arrive in several rounds.
 #include <cmath>
 
 #include "model/tiny_model.h"

@@ -1,6 +1,6 @@
-// Word embedding and, for GPT, learned positions, followed by noise (NEFTune, Jain et al., arXiv 2310.05914) and dropout.
-// Each tensor-parallel rank has a shard of the vocabulary: tokens of other shards give zeros, and the sum over the ranks
-// is the embedding.
+// Word embedding and, for GPT, learned positions, followed by noise (NEFTune, Jain et al., arXiv 2310.05914) and
+// dropout. Each tensor-parallel rank has a shard of the vocabulary: tokens of other shards give zeros, and the sum over
+// the ranks is the embedding.
 #pragma once
 
 #include "core/device.h"

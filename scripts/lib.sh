@@ -112,7 +112,8 @@ toolkit_has() {
 # older_than VERSION WANTED: true if a dotted version is lower than WANTED.
 older_than() { [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" == "$1" ]]; }
 
-# use_newer_tools: uses the compiler and CMake of install_deps.sh if the distribution's are too old (Ubuntu 22.04).
+# use_newer_tools: uses the compiler and CMake of install_deps.sh if the distribution's are too old (Ubuntu 22.04). Call
+# it again after install_deps.sh.
 use_newer_tools() {
   if [[ -x "$TE_DEPS/cmake/cmake/data/bin/cmake" ]]; then PATH="$TE_DEPS/cmake/cmake/data/bin:$PATH"; fi
   if [[ -z "${CXX:-}" ]] && command -v g++-12 >/dev/null && older_than "$(g++ -dumpversion 2>/dev/null || echo 0)" 12; then
@@ -154,6 +155,10 @@ make_system() {
       ;;
   esac
   quietly "debootstrap $suite" env DEBOOTSTRAP_DIR="$folder" debootstrap "${options[@]}" "$suite" "$root" "$@"
+  # Ubuntu's updates, which every user has: the first g++-12 of 22.04 was not a release.
+  case "$suite" in
+    jammy | noble | resolute) sed -i "s/^deb \(.*\) $suite \(.*\)/&\ndeb \1 $suite-updates \2/" "$root/etc/apt/sources.list" ;;
+  esac
   chmod 755 "$root"  # mktemp -d makes a root folder that only root may enter
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   if [[ -d /usr/local/share/ca-certificates ]]; then

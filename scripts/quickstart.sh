@@ -90,6 +90,7 @@ main() {
 
   stage "installing dependencies"
   scripts/install_deps.sh
+  use_newer_tools
   python="$(python_with numpy matplotlib)" || die "no python3 with numpy and matplotlib after installing them"
   if [[ "${TE_NO_CUDA:-0}" != 1 ]] && has_gpu 8.0 && can_build_cuda; then
     preset=cuda

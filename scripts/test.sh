@@ -85,7 +85,10 @@ main() {
     shift
   done
   cd "$TE_ROOT"
-  if [[ $deps -eq 1 ]]; then scripts/install_deps.sh; fi
+  if [[ $deps -eq 1 ]]; then
+    scripts/install_deps.sh
+    use_newer_tools
+  fi
   if [[ -z "$preset" ]]; then preset="$(can_build_cuda && echo cuda || echo cpu)"; fi
   say "tests, preset $preset"
   configure_preset "$preset"

@@ -127,10 +127,7 @@ void check_experts(const Config& c) {
         "or leave the bias out");
   if (c.parallel.tensor > 1)
     refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor),
-           "use data, expert and pipeline parallelism");
-  if (c.parallel.context > 1)
-    refuse(fmt::format("parallel.context ({})", c.parallel.context),
-           "use data, expert and pipeline parallelism");
+           "use data, expert, context and pipeline parallelism");
   if (c.parallel.schedule == PipelineSchedule::zero_bubble)
     refuse("parallel.schedule zero_bubble", "weight gradients of experts cannot be deferred; set it to 1f1b");
 }

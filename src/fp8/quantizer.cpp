@@ -208,7 +208,9 @@ kernels::Fp8Output Quantizer::output_of(const Operand& operand, QuantizeMode mod
   }
   out.requantize.used_scale = operand.scale.as<float>();
   const GradientGroup group = table.info(index_).group;
-  if ((current || operand.is_shard) && !recipe_->pass_ranks_[static_cast<size_t>(group)].empty())
+  // A current scale of an expert is that of the rows on this rank, as with data-parallel ranks.
+  if (experts_ == 0 && (current || operand.is_shard) &&
+      !recipe_->pass_ranks_[static_cast<size_t>(group)].empty())
     out.requantize.all_reduce_amax = [&ranks = recipe_->pass_ranks_, group,
                                       amax = out.requantize.amax()](const Context& context) {
       reduce_amax(context, ranks, group, {amax, DType::f32, {1}});

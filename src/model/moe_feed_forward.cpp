@@ -7,6 +7,7 @@
 #include "core/profile.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/permute.h"
+#include "model/context_parallel.h"
 #include "model/mlp.h"
 #include "model/parallel_linear.h"
 
@@ -65,6 +66,7 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       scope_(balance_scope(config.model.moe_router_load_balancing_type)),
       balance_coefficient_(static_cast<float>(config.model.moe_aux_loss_coeff)),
       z_coefficient_(static_cast<float>(config.model.moe_z_loss_coeff)),
+      context_ranks_(config.ranks != nullptr && config.ranks->size() > 1 ? config.ranks : nullptr),
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
       bias_rate_(static_cast<float>(config.model.moe_router_bias_update_rate)) {
@@ -126,6 +128,10 @@ void MoeFeedForward::update_router_bias(const Context& context, const parameters
 
 // --- forward -----------------------------------------------------------------------------------------------
 
+int64_t MoeFeedForward::sequence_tokens() const {
+  return dims_.tokens * (context_ranks_ != nullptr ? context_ranks_->size() : 1);
+}
+
 void MoeFeedForward::route(const Context& context, Activations& a, const Pass& pass) const {
   const ProfileLabel label(name_ + ".router");
   kernels::router_gemm(context, {.x = a.input, .weight = router_->value, .logits = a.logits});
@@ -147,9 +153,12 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                        .counts = a.counts,
                                        .score_sums = a.score_sums,
                                        .token_sums = a.token_sums});
+  if (context_ranks_ != nullptr)  // of complete sequences
+    for (const Tensor& part : {Tensor(a.counts), Tensor(a.score_sums), Tensor(a.token_sums)})
+      context_ranks_->group().all_reduce(context, part, parallel::ReduceOp::sum);
   kernels::router_balance(context, {.scope = scope_,
                                     .topk = rule_.topk,
-                                    .tokens = dims_.tokens,
+                                    .tokens = sequence_tokens(),
                                     .counts = a.counts,
                                     .score_sums = a.score_sums,
                                     .token_sums = a.token_sums,
@@ -281,7 +290,7 @@ void MoeFeedForward::router_backward(const Context& context, const Activations& 
                 .d_probs = d_probs_,
                 .score_grad = a.score_grad,
                 .balance_weight = balance_coefficient_ * pass.auxiliary_scale,
-                .z_weight = z_coefficient_ * pass.auxiliary_scale / static_cast<float>(dims_.tokens),
+                .z_weight = z_coefficient_ * pass.auxiliary_scale / static_cast<float>(sequence_tokens()),
                 .d_logits = d_logits_});
   logits_backward(context, d_logits_, a.input, router_, dx, router_scratch_);
   if (gate_ != nullptr) logits_backward(context, d_gate_, a.input, gate_, dx, router_scratch_);

@@ -132,6 +132,8 @@ class MoeFeedForward final : public FeedForward {
   /// The rows that the experts of this rank process.
   using Rows = ExpertDispatch::Rows;
   static Rows own_rows(const Activations& a) { return {a.offsets, a.source, a.probs, {}, {}}; }
+  /// Tokens of a microbatch on all context-parallel ranks.
+  int64_t sequence_tokens() const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
   void shared_activation(const Context& context, const Activations& a) const;
@@ -165,6 +167,7 @@ class MoeFeedForward final : public FeedForward {
   kernels::RouterRule rule_;
   kernels::BalanceScope scope_;
   float balance_coefficient_, z_coefficient_;
+  const ContextParallel* context_ranks_;  ///< which have the other tokens of the sequences; null: none
   kernels::ActivationKind kind_;
   float clamp_;
   parameters::Parameter *router_, *gate_ = nullptr;

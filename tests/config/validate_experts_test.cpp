@@ -47,7 +47,6 @@ TEST(Validate, Experts) {
       with({"precision.fp8=hybrid", "precision.fp8_recipe=blockwise"}),
       {"linear_fc1 of an expert has 64 (2 x model.moe_ffn_hidden_size): change it to a multiple of 64"});
   expect_rejected(with({"parallel.tensor=2"}), {"parallel.tensor (2) cannot be combined with"});
-  expect_rejected(with({"parallel.context=2"}), {"parallel.context (2) cannot be combined with"});
   expect_rejected(with({"parallel.pipeline=2", "parallel.schedule=zero_bubble"}),
                   {"zero_bubble cannot be combined"});
   const Config four = small(with({"parallel.expert=4", "parallel.pipeline=2"}));

@@ -1,5 +1,5 @@
 // Operands of experts: data-parallel ranks hold different ones, so their amaxes are reduced over other ranks than those
-// of dense operands (the groups of docs/how-to/add-a-layer.md).
+// of dense operands.
 #include <cmath>
 
 #include "fp8/recipe.h"
@@ -11,13 +11,11 @@ namespace te::testing {
 namespace {
 
 using fp8::OperandRole;
-using parallel::Axis;
 using parallel::Group;
-using parallel::GroupRow;
 using parallel::Groups;
 using parallel::ProcessGrid;
 
-#include "pages/expert_groups.inc"
+constexpr int kExperts = 2;  ///< ranks that divide the experts
 
 class ExpertAmax : public ::testing::Test {
  protected:
@@ -25,16 +23,9 @@ class ExpertAmax : public ::testing::Test {
   void for_each_grid(const std::function<void(const Groups&)>& run) {
     for (const int tensor : {1, 2}) {
       if (world().size() / tensor < kExperts) continue;
-      const ProcessGrid grid = ProcessGrid::of(world().size(), tensor, 1, 1);
+      const ProcessGrid grid = ProcessGrid::of(world().size(), tensor, 1, 1, kExperts);
       SCOPED_TRACE(grid.str());
-      Groups groups = Groups::connect(world(), cpu_, grid);
-      const std::vector<int> copies = grid.members(kExpertData, world().rank());
-      if (copies.size() == 1)
-        groups.set_gradient_ranks(GradientGroup::expert, std::make_unique<parallel::SingleCommunicator>(
-                                                             "expert data", copies.front()));
-      else
-        groups.set_gradient_ranks(GradientGroup::expert, std::make_unique<parallel::MpiCommunicator>(
-                                                             world(), "expert data", copies));
+      const Groups groups = Groups::connect(world(), cpu_, grid);
       run(groups);
     }
   }
@@ -61,7 +52,7 @@ class ExpertAmax : public ::testing::Test {
   static float largest(const Groups& groups, GradientGroup group, const OfRank& of_rank) {
     float result = 0;
     for (const int other : groups.stage().world_ranks()) {
-      const std::vector<int> copies = groups.grid().members(kExpertData, other);
+      const std::vector<int> copies = groups.grid().members(Group::expert_data, other);
       bool shares = group == GradientGroup::dense;
       for (const int copy : copies)
         for (const int tensor : groups.tensor().world_ranks()) shares |= copy == tensor;

@@ -1,5 +1,5 @@
 // te-train: trains a GPT or Llama model that a YAML file describes.
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <unistd.h>
 #include <CLI/CLI.hpp>

@@ -1,7 +1,7 @@
 // Completion scripts for bash, generated from a program's command line. They are self-contained: completion does not
 // start the program.
+#include <fmt/ranges.h>
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>

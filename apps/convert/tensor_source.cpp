@@ -1,6 +1,6 @@
 #include "convert/tensor_source.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <fcntl.h>
 #include <unistd.h>

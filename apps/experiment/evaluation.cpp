@@ -1,7 +1,7 @@
 #include "experiment/evaluation.h"
 
+#include <fmt/ranges.h>
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "experiment/plan.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <yaml-cpp/yaml.h>
 

@@ -2,7 +2,7 @@
 // silently keep the last one), and does not build a tree of input that is nested maliciously.
 #include "checkpoint/safetensors_header.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

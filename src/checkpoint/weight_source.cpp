@@ -1,6 +1,6 @@
 #include "checkpoint/weight_source.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>

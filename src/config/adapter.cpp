@@ -1,7 +1,7 @@
 #include "config/adapter.h"
 
+#include <fmt/ranges.h>
 #include <fnmatch.h>
-#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Texts of keys, values and rules for errors, YAML and the reference.
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 // Creates a Config from files (read by merge.h) and --set overrides. Every value is parsed strictly, and errors name
 // its file and line. Defaults that depend on other keys are resolved last, followed by validation.
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <cctype>
 #include <map>

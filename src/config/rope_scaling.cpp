@@ -1,6 +1,6 @@
 #include "config/rope_scaling.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>

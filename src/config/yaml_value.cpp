@@ -1,7 +1,7 @@
 // Strict parsers of scalars and of lists of datasets.
 #include "config/yaml_value.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>

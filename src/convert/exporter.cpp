@@ -1,6 +1,6 @@
 #include "convert/exporter.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>

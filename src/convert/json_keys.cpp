@@ -1,6 +1,6 @@
 #include "convert/json_keys.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Opens the legacy format of llama2.c (https://github.com/karpathy/llama2.c, export.py, version 0): seven int32 (dim,
 // hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len; vocab_size is negative if the output layer is not
 // tied), then FP32 tensors, grouped by type: one tensor of all layers, then the next.
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 #include "model/pipeline_pieces.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>

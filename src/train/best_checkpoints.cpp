@@ -1,6 +1,6 @@
 #include "train/best_checkpoints.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

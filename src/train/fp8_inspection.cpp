@@ -1,6 +1,6 @@
 #include "train/fp8_inspection.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <fmt/format.h>
 

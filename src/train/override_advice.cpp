@@ -1,6 +1,6 @@
 #include "train/override_advice.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include "train/summary.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>

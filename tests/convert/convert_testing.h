@@ -2,7 +2,7 @@
 // them.
 #pragma once
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <map>

@@ -2,7 +2,7 @@
 // CPU and once only traced, report the same operations one by one; and the cost per layer adds up.
 #include "planner/cost_trace.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 // 3. Below the drawing are the two numbers by which to choose a schedule: bubble fraction and peak memory.
 #include "parallel/schedule/draw.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -10,7 +10,7 @@
 //    the expected one, because a wrong order with matching counts would otherwise not be detected.
 #include "parallel/schedule/simulate.h"
 
-#include <spdlog/fmt/ranges.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>

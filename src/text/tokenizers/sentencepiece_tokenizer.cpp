@@ -95,7 +95,8 @@ void SentencePieceTokenizer::encode_text(std::string_view text, std::vector<int3
   if (text.empty()) return;
   if (bpe_ != nullptr) return encode_bpe(text, tokens, special);
   std::vector<int> ids;
-  check(processor_->Encode(text, &ids), name_, "encode a text");
+  // Old versions have a string_view of their own.
+  check(processor_->Encode({text.data(), text.size()}, &ids), name_, "encode a text");
   tokens.insert(tokens.end(), ids.begin(), ids.end());
 }
 

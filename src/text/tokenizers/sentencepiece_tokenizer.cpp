@@ -85,7 +85,8 @@ std::optional<int32_t> SentencePieceTokenizer::find_special(std::string_view tok
 std::optional<int32_t> SentencePieceTokenizer::find_token(std::string_view token) const {
   if (bpe_ != nullptr) return bpe_->find_token(token);
   // For an unknown piece, PieceToId returns the id of the unknown symbol.
-  const int id = processor_->PieceToId(token);
+  // Old versions have a string_view of their own.
+  const int id = processor_->PieceToId({token.data(), token.size()});
   if (processor_->IdToPiece(id) != token) return {};
   return id;
 }
@@ -95,7 +96,6 @@ void SentencePieceTokenizer::encode_text(std::string_view text, std::vector<int3
   if (text.empty()) return;
   if (bpe_ != nullptr) return encode_bpe(text, tokens, special);
   std::vector<int> ids;
-  // Old versions have a string_view of their own.
   check(processor_->Encode({text.data(), text.size()}, &ids), name_, "encode a text");
   tokens.insert(tokens.end(), ids.begin(), ids.end());
 }

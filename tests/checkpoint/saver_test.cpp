@@ -216,7 +216,7 @@ TEST_P(FailingSaves, FolderDisappears) {
 
 // A pipe without a reader simulates a disk that does not respond.
 TEST_P(FailingSaves, HangingDiskEndsTheRun) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto hang = [this] {
     parallel::Watchdog::set_timeout(0.5);
     checkpoint::SaverOptions options = fake_options(folder_.path());

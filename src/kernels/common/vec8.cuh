@@ -139,4 +139,17 @@ __device__ __forceinline__ void store_vec8(const Vec8<T>& vec, T* p, int64_t val
   }
 }
 
+/// Eight values times a scale, rounded to FP8 and saturated, the first in the lowest byte.
+template <DType type, class T>
+__device__ __forceinline__ uint2 to_fp8x8(const Vec8<T>& x, float scale) {
+  uint32_t word[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t low = to_fp8x2<type>(x.get(4 * half) * scale, x.get(4 * half + 1) * scale);
+    const uint32_t high = to_fp8x2<type>(x.get(4 * half + 2) * scale, x.get(4 * half + 3) * scale);
+    word[half] = low | high << 16;
+  }
+  return make_uint2(word[0], word[1]);
+}
+
 }  // namespace te::kernels

@@ -165,17 +165,6 @@ struct CastShared {
   uint32_t amax[kTileRows];
 };
 
-template <DType type, class T>
-__device__ __forceinline__ uint2 quantized(const Vec8<T>& x, float scale) {
-  uint32_t word[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t low = to_fp8x2<type>(x.get(4 * half) * scale, x.get(4 * half + 1) * scale);
-    const uint32_t high = to_fp8x2<type>(x.get(4 * half + 2) * scale, x.get(4 * half + 3) * scale);
-    word[half] = low | high << 16;
-  }
-  return make_uint2(word[0], word[1]);
-}
 __device__ __forceinline__ uint8_t byte_of(const uint2& bytes, int j) {
   return static_cast<uint8_t>((j < 4 ? bytes.x : bytes.y) >> (j % 4 * 8));
 }
@@ -269,7 +258,7 @@ __device__ __forceinline__ void cast_tile(CastShared& s, const InputRows<T>& x, 
     const T* const row = e < 0 ? nullptr : x.row(row0 + r);
     const float factor = e < 0 ? 0.0f : out.scale[e];
     const Vec8<T> values = row == nullptr ? zero_vec8<T>() : load_vec8<kAligned>(row + col0 + column, valid);
-    const uint2 bytes = quantized<type>(values, factor);
+    const uint2 bytes = to_fp8x8<type>(values, factor);
     if (e >= 0 && out.rowwise != nullptr)
       store_bytes<kAligned>(out.rowwise + (row0 + r) * x.cols + col0 + column, bytes, valid);
     if (out.columnwise != nullptr) {

@@ -243,14 +243,7 @@ class Fp8TileWriter {
   }
 
   __device__ __forceinline__ uint2 quantized(const Vec8<T>& row) const {
-    uint32_t word[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t low = to_fp8x2<kFormat>(row.get(4 * half) * scale_, row.get(4 * half + 1) * scale_);
-      const uint32_t high = to_fp8x2<kFormat>(row.get(4 * half + 2) * scale_, row.get(4 * half + 3) * scale_);
-      word[half] = low | high << 16;
-    }
-    return make_uint2(word[0], word[1]);
+    return to_fp8x8<kFormat>(row, scale_);
   }
 
   __device__ __forceinline__ void count(const Vec8<T> (&values)[kThreadRows],

@@ -26,6 +26,8 @@ using Seconds = std::chrono::duration<double>;
 /// A waiting rank that has not polled for this long is not running: it is stopped or starved of CPU.
 constexpr int64_t kStillNs = 2'000'000'000;
 constexpr int64_t kBeatNs = 250'000'000;
+/// Longer than a rank takes to end a job (World::abort).
+constexpr std::chrono::seconds kJobEnd{15};
 constexpr std::string_view kForDevice = "for the device in ";
 
 int64_t now_ns() {
@@ -115,9 +117,11 @@ std::string others(int64_t now) {
 }
 
 /// Prints the message and ends the job. The first rank of a host adds the status of the others, which have two seconds
-/// to print their messages.
+/// to print their messages. Where another rank is already ending the job, its reason and exit code have priority: this
+/// one ends it only if that takes too long.
 [[noreturn]] void fire(const std::string& what) {
   State& s = state();
+  if (s.board.ending()) std::this_thread::sleep_for(kJobEnd);
   if (!s.fired.exchange(true)) {
     const std::string line = fmt::format("watchdog: rank {}: {}{}\n", s.world_rank, what,
                                          s.board.claim_report() ? others(now_ns()) : "");

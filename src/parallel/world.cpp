@@ -1,16 +1,20 @@
 #include "parallel/world.h"
 
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
 #endif
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <thread>
 
 #include "core/cpu_threads.h"
 #include "core/error.h"
@@ -43,6 +47,23 @@ std::string own_hostname() {
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
   return name;
+}
+
+/// Flushes this rank's output and waits until the launcher has read it, or for two seconds: Open MPI 5 drops what is in
+/// a rank's pipes when it ends the job.
+void deliver_output() {
+  std::fflush(nullptr);
+  if (!mpi_running()) return;
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  const auto unread = [](int file) {
+    struct stat status {};
+    int bytes = 0;
+    return fstat(file, &status) == 0 && S_ISFIFO(status.st_mode) && ioctl(file, FIONREAD, &bytes) == 0 &&
+           bytes > 0;
+  };
+  while ((unread(STDOUT_FILENO) || unread(STDERR_FILENO)) && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 }  // namespace
@@ -281,7 +302,7 @@ void World::run_collectively(const std::function<void()>& fn) {
 
 void World::abort(int exit_code) {
   announce_job_end();
-  std::fflush(nullptr);
+  deliver_output();
   if (mpi_running()) {
     // If MPI itself hangs, the alarm ends this process, and then the launcher ends the others.
     std::signal(SIGALRM, SIG_DFL);
@@ -305,6 +326,7 @@ int run_job(const char* program, int (*body)(World&, int, char**), int argc, cha
         line = text.substr(begin, text.find('\n', begin) - begin);
         std::fprintf(stderr, "%s: %s\n", program, printable(line).c_str());
       }
+      deliver_output();
     }
     return failure.exit_code();
   } catch (...) {

@@ -44,7 +44,8 @@ void fail_collectively(World& world, const std::string& how) {
 int body(World& world, int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   const bool last = world.rank() == world.size() - 1;
-  Watchdog::set_timeout(how == "killed" ? 0 : 2);
+  const bool waits = how == "hung" || how == "stopped" || how == "device_hangs" || how == "mismatch";
+  Watchdog::set_timeout(waits ? 3 : 0);
   fail_collectively(world, how);
   if (how == "code_three") return 3;
   if (how == "device_hangs") {  // as a Guard around a wait for a GPU

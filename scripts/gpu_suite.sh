@@ -90,7 +90,7 @@ main() {
   has_gpu 8.0 || die "no GPU of compute capability 8.0 or newer found (nvidia-smi); these tests need one"
   gpus="$(nvidia-smi -L | wc -l)"
   commit="${commit:-$(git rev-parse --short HEAD)}"
-  driver="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)"
+  driver="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | sed -n 1p)"
   if [[ $build -eq 1 ]]; then
     configure_preset cuda
     build_preset cuda
@@ -98,7 +98,7 @@ main() {
   logs="$TE_LOGS/gpu_suite"
   rm -rf "$logs" && mkdir -p "$logs"
   export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
-  row="| $(date +%F) | $commit | $gpus x $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1) | $driver |"
+  row="| $(date +%F) | $commit | $gpus x $(nvidia-smi --query-gpu=name --format=csv,noheader | sed -n 1p) | $driver |"
   for ranks in 4 2 1; do
     if [[ $gpus -ge $ranks ]]; then start_part "$ranks"; fi
   done

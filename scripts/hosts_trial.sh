@@ -119,7 +119,7 @@ train() {
 
 # said LOG WORDS: checks that the log contains these words, maybe across lines, as Open MPI 5 wraps its messages.
 said() {
-  tr -s " \n" " " <"$folder/$1" | grep -aqF -- "$2" || { cat "$folder/$1" >&2 && die "$1 does not say: $2"; }
+  tr -s " \n" " " <"$folder/$1" | grep -aF -- "$2" >/dev/null || { cat "$folder/$1" >&2 && die "$1 does not say: $2"; }
 }
 
 # wait_until LABEL COMMAND...: waits until the command succeeds, for at most `limit` seconds.
@@ -146,7 +146,7 @@ rank_on() {
   local process
   for process in $(ip netns pids "$(space "$1")"); do
     [[ "/proc/$process/exe" -ef "$executable" ]] || continue
-    if tr '\0' '\n' <"/proc/$process/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then echo "$process"; fi
+    if grep -qzx "OMPI_COMM_WORLD_RANK=$2" "/proc/$process/environ"; then echo "$process"; fi
   done
 }
 

@@ -113,7 +113,7 @@ fetch_tree() {
 # check_driver: prints a warning if the driver is too old for the CUDA version of the wheels.
 check_driver() {
   local version
-  version="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)"
+  version="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sed -n 1p || true)"
   if [[ "$version" =~ ^([0-9]+)\. ]] && ((BASH_REMATCH[1] < CUDA_MIN_DRIVER)); then
     say "warning: NVIDIA driver $version is older than $CUDA_MIN_DRIVER, which CUDA $CUDA_MAJOR needs: upgrade it," \
       "or install a CUDA 12 toolkit"
@@ -194,7 +194,7 @@ print_versions() {
     libpcre2-dev libutf8proc-dev libsentencepiece-dev; do
     versions+=("$(dpkg-query -W -f '${Package} ${Version}' "$package" 2>/dev/null | sed 's/^lib//;s/-dev / /')")
   done
-  say "  $("${CXX:-g++}" --version | head -n 1); $(cmake --version | head -n 1); ninja $(ninja --version)"
+  say "  $("${CXX:-g++}" --version | sed -n 1p); $(cmake --version | sed -n 1p); ninja $(ninja --version)"
   say "  $(printf '%s; ' "${versions[@]}" | sed 's/; $//')"
   if nvcc="$(system_nvcc)" || { nvcc="$TE_DEPS/cuda/bin/nvcc" && [[ -x "$nvcc" ]]; }; then
     say "  CUDA $("$nvcc" --version | sed -n 's/.*, V//p') ($nvcc)"

@@ -75,7 +75,7 @@ has_driver() {
   [[ "${TE_FORCE_CUDA_WHEELS:-0}" == 1 ]] && return 0
   [[ -e /proc/driver/nvidia/version ]] && return 0
   command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 && return 0
-  { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep -q 'libcuda\.so\.1 '
+  { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep 'libcuda\.so\.1 ' >/dev/null
 }
 
 # has_gpu CAPABILITY: true if nvidia-smi lists a GPU of at least this compute capability. te-train needs 8.0, FP8 8.9.
@@ -110,7 +110,7 @@ toolkit_has() {
 }
 
 # older_than VERSION WANTED: true if a dotted version is lower than WANTED.
-older_than() { [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" == "$1" ]]; }
+older_than() { [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort -V | sed -n 1p)" == "$1" ]]; }
 
 # use_newer_tools: uses the compiler and CMake of install_deps.sh if the distribution's are too old (Ubuntu 22.04). Call
 # it again after install_deps.sh.

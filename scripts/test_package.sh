@@ -79,7 +79,7 @@ whole() {
   # shellcheck source=/dev/null
   release="$(. /etc/os-release && echo "$VERSION_CODENAME")"
   # shellcheck disable=SC2016  # apt's own variable
-  mirror="$(apt-get indextargets --format '$(SITE)' "Created-By: Packages" 2>/dev/null | grep -v security | head -n 1)"
+  mirror="$(apt-get indextargets --format '$(SITE)' "Created-By: Packages" 2>/dev/null | grep -v security | sed -n 1p)"
   make_system "$release" "$root" ${mirror:+"$mirror"}
   cp "$2" "$root/te-train.deb"
   before="$(find "$root/usr/share" "$root/etc" -name '*te-train*' | sort)"

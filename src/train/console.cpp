@@ -69,11 +69,12 @@ std::vector<Cell> step_cells(const StepMetrics& m, const MetricsOptions& options
   cells.push_back({"tokens/s", 8, 1, fmt::format("{:.0f}", m.tokens_per_s)});
   cells.push_back({"ms/step", 8, 4, fmt::format("{:.1f}", m.seconds * 1e3)});
   if (options.show_tflops) {
-    cells.push_back({"TFLOP/s", 7, 5, fmt::format("{:.0f}", m.tflops)});
+    cells.push_back({"TFLOP/s", 7, 6, fmt::format("{:.0f}", m.tflops)});
     // MFU relates to the BF16 peak, which is meaningless for FP8 GEMMs.
     if (!options.fp8 && options.bf16_peak > 0)
       cells.push_back({"MFU %", 5, 7, fmt::format("{:.1f}", m.tflops * 1e12 / options.bf16_peak * 100)});
   }
+  if (m.speed_of_light) cells.push_back({"SOL %", 5, 5, fmt::format("{:.1f}", 100.0 * *m.speed_of_light)});
   if (options.fp8) {
     const Fp8Health* worst = most_saturated(fp8);
     cells.push_back({"saturated", 9, 8, worst == nullptr ? "" : fmt::format("{:.1e}", worst->saturated)});

@@ -1,6 +1,8 @@
 #include "train/flops.h"
 
 #include "config/adapter.h"
+#include "config/precision_overrides.h"
+#include "config/recipe_traits.h"
 
 namespace te::train {
 namespace {
@@ -16,41 +18,80 @@ double attention_flops(const config::ModelConfig& model) {
   return 6.0 * keys * static_cast<double>(model.attention_width());
 }
 
-/// The weights of linear layers by which a token is multiplied.
-double layer_weights(const config::ModelConfig& model) {
-  const double attention = static_cast<double>(model.hidden_size) *
-                           static_cast<double>(model.qkv_width() + model.attention_width());
-  double weights = 0.0;
-  for (int64_t layer = 0; layer < model.num_layers; ++layer)
-    weights += attention + static_cast<double>(model.feed_forward_weights(layer, true));
-  return weights;
+/// Elements of the router and of the shared expert's gate.
+int64_t router_weights(const config::ModelConfig& model, int64_t layer) {
+  if (!model.has_experts(layer)) return 0;
+  return model.hidden_size * (model.num_moe_experts + (model.moe_shared_expert_gate ? 1 : 0));
 }
-double head_weights(const config::ModelConfig& model) {
-  return static_cast<double>(model.hidden_size) * static_cast<double>(model.padded_vocab_size());
+
+/// The elements of a linear's weights by which a token is multiplied.
+int64_t active_weights(const config::ModelConfig& model, int64_t layer, LinearKind kind) {
+  switch (kind) {
+    case LinearKind::qkv:
+      return model.hidden_size * model.qkv_width();
+    case LinearKind::proj:
+      return model.hidden_size * model.attention_width();
+    case LinearKind::fc1:
+    case LinearKind::fc2:
+      break;
+    case LinearKind::output_layer:
+      return model.hidden_size * model.padded_vocab_size();
+  }
+  const int64_t both = model.feed_forward_weights(layer, true) - router_weights(model, layer);
+  const int64_t fc2 = both / (model.family == config::Family::llama ? 3 : 2);
+  return kind == LinearKind::fc2 ? fc2 : both - fc2;
+}
+
+/// Elements of A and B of a linear's adapter.
+int64_t adapter_weights(const config::Config& config, LinearKind kind) {
+  const config::ModelConfig& model = config.model;
+  const std::vector<int64_t> blocks = config::linear_blocks(model, kind);
+  const int64_t in = kind == LinearKind::proj  ? model.attention_width()
+                     : kind == LinearKind::fc2 ? model.ffn_hidden_size
+                                               : model.hidden_size;
+  int64_t weights = 0;
+  for (const size_t block : config::adapted_blocks(config.adapter, model, kind))
+    weights += config.adapter.rank * (in + blocks[block]);
+  return weights;
 }
 
 }  // namespace
 
-double flops_per_token(const config::ModelConfig& model) {
-  return 6.0 * (layer_weights(model) + head_weights(model)) + attention_flops(model);
+TokenFlops token_flops(const config::Config& config) {
+  const config::ModelConfig& model = config.model;
+  const auto trained = config::trained_parameters(config);
+  TokenFlops flops{.high_precision = attention_flops(model)};
+  const auto add_gemm = [&](bool fp8, int64_t weights) {
+    (fp8 ? flops.fp8 : flops.high_precision) += 2.0 * static_cast<double>(weights);
+  };
+  const auto add_linear = [&](const LinearId& id) {
+    const config::LinearPrecision linear = config::linear_precision(config.precision, id, model.num_layers);
+    const bool native = !config::traits_of(linear.recipe).emulated;
+    const int64_t weights = active_weights(model, id.layer, id.kind);
+    add_gemm(native && linear.fprop, weights);
+    add_gemm(native && linear.dgrad, weights);
+    if (!trained || trained(id.parameter(ParameterPart::weight))) add_gemm(native && linear.wgrad, weights);
+    add_gemm(false, 3 * adapter_weights(config, id.kind));
+  };
+  for (int layer = 0; layer < static_cast<int>(model.num_layers); ++layer) {
+    for (const LinearKind kind : {LinearKind::qkv, LinearKind::proj}) add_linear({layer, kind});
+    for (const LinearKind kind : {LinearKind::fc1, LinearKind::fc2})
+      add_linear({layer, kind, model.has_experts(layer) ? 0 : kNoExpert});
+    const bool wgrad = !trained || trained({ParameterRole::router, layer});
+    add_gemm(false, (wgrad ? 3 : 2) * router_weights(model, layer));
+  }
+  add_linear({static_cast<int>(model.num_layers), LinearKind::output_layer});
+  return flops;
 }
 
 double flops_per_token(const config::Config& config) {
-  const config::ModelConfig& model = config.model;
-  double flops = flops_per_token(model);
-  if (!config.adapter.on()) return flops;
-  const double layers = static_cast<double>(model.num_layers);
-  const double rank = static_cast<double>(config.adapter.rank);
-  flops -= 2.0 * (layer_weights(model) + (config.adapter.train_embeddings ? 0.0 : head_weights(model)));
-  for (const LinearKind kind : kLinearKinds) {
-    const std::vector<int64_t> blocks = config::linear_blocks(model, kind);
-    const double in = static_cast<double>(kind == LinearKind::proj  ? model.attention_width()
-                                          : kind == LinearKind::fc2 ? model.ffn_hidden_size
-                                                                    : model.hidden_size);
-    for (const size_t block : config::adapted_blocks(config.adapter, model, kind))
-      flops += 6.0 * rank * (in + static_cast<double>(blocks[block])) * layers;
-  }
-  return flops;
+  return token_flops(config).total();
+}
+
+double flops_per_token(const config::ModelConfig& model) {
+  config::Config config;
+  config.model = model;
+  return flops_per_token(config);
 }
 
 }  // namespace te::train

@@ -182,6 +182,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                            {"tflops", m.tflops},
                            {"skipped", m.skipped},
                            {"skipped_total", m.skipped_total}};
+  if (m.speed_of_light) record["speed_of_light"] = *m.speed_of_light;
   if (m.z_loss) record["z_loss"] = number(*m.z_loss);
   if (m.in_fp8) record["in_fp8"] = *m.in_fp8;
   if (m.loss_scale) record["loss_scale"] = *m.loss_scale;

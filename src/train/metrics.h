@@ -49,7 +49,8 @@ struct StepMetrics {
   double lr = 0;
   double seconds = 0;  ///< wall time of the step
   double tokens_per_s = 0;
-  double tflops = 0;  ///< model TFLOP/s, see flops.h
+  double tflops = 0;                     ///< model TFLOP/s, see flops.h
+  std::optional<double> speed_of_light;  ///< share of the step's time (speed_of_light.h)
   bool skipped = false;
   std::optional<double> loss_scale;  ///< of the step, in an FP16 run (loss_scaler.h)
   double next_loss_scale = 0;        ///< of the next step

@@ -18,7 +18,7 @@ using nlohmann::json;
 using Values = std::vector<ProtoMessage>;
 
 std::string tag_of(const std::string& key) {
-  constexpr std::array<std::string_view, 3> kSpeed = {"tokens_per_s", "step_ms", "tflops"};
+  constexpr std::array<std::string_view, 4> kSpeed = {"tokens_per_s", "step_ms", "tflops", "speed_of_light"};
   constexpr std::string_view kValid = "valid_";
   if (std::find(kSpeed.begin(), kSpeed.end(), key) != kSpeed.end()) return "perf/" + key;
   return key.starts_with(kValid) ? "valid/" + key.substr(kValid.size()) : "train/" + key;

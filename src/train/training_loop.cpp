@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/clock.h"
-#include "core/gpu_models.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
 #include "train/flops.h"
@@ -32,6 +31,9 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       precision_(config_.precision, config_.guard.every > 0, context_, runner_, world_),
       scaler_(config_.precision),
       first_step_(progress_.step + 1),
+      gpu_(gpu_model(context_.info().name)),
+      token_flops_(flops_per_token(config_)),
+      speed_of_light_(speed_of_light(config_, gpu_, world_.size())),
       host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},
       spikes_(config_, progress_.spikes),
       fp8_health_(context_, runner_.model().recipe().table()),
@@ -91,7 +93,6 @@ void TrainingLoop::open_logs() {
     sets.clear();
   world_.run_collectively([&] {
     if (!world_.leader()) return;
-    const GpuModel* model = gpu_model(context_.info().name);
     writer_ = std::make_unique<MetricsWriter>(
         MetricsOptions{.directory = logging.directory,
                        .tensorboard = logging.tensorboard,
@@ -101,7 +102,7 @@ void TrainingLoop::open_logs() {
                        .tasks = evaluator_ != nullptr ? evaluator_->names() : std::vector<TaskResult>{},
                        .train_steps = config_.training.train_steps,
                        .show_tflops = context_.is_cuda(),
-                       .bf16_peak = model != nullptr ? model->bf16 : 0.0,
+                       .bf16_peak = gpu_ != nullptr ? gpu_->bf16 : 0.0,
                        .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
     if (sample_maker_ != nullptr) sample_log_.emplace(logging.directory);
     if (logging.fp8_statistics_every > 0) statistics_log_.emplace(logging.directory);
@@ -219,10 +220,14 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   metrics.lr = optimizer.schedule().at(progress_.step);
   metrics.seconds = seconds;
   metrics.tokens_per_s = static_cast<double>(samples * seq) / seconds;
-  metrics.tflops = flops_per_token(config_) * metrics.tokens_per_s / 1e12 / world_.size();
+  metrics.tflops = token_flops_ * metrics.tokens_per_s / 1e12 / world_.size();
   metrics.skipped = status.skipped != 0;
   if (config_.precision.fp8 != config::Fp8Mode::off)
     metrics.in_fp8 = !runner_.model().recipe().high_precision();
+  if (speed_of_light_)
+    metrics.speed_of_light =
+        (metrics.in_fp8.value_or(false) ? speed_of_light_->fp8_step : speed_of_light_->high_precision_step) /
+        seconds;
   detect_spike(metrics);
   adapt_loss_scale(metrics);
   const bool lost = metrics.skipped && !metrics.spike && !metrics.overflow;

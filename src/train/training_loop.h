@@ -33,6 +33,7 @@
 #include "train/samples.h"
 #include "train/signals.h"
 #include "train/source_losses.h"
+#include "train/speed_of_light.h"
 #include "train/startup.h"
 #include "train/step_precision.h"
 #include "train/step_runner.h"
@@ -134,6 +135,9 @@ class TrainingLoop {
   StepPrecision precision_;
   LossScaler scaler_;
   const int64_t first_step_;
+  const GpuModel* gpu_;  ///< null if it is unknown
+  const double token_flops_;
+  const std::optional<SpeedOfLight> speed_of_light_;
   HostBatch host_batches_[2];
   LossSpikes spikes_;
   Fp8HealthReader fp8_health_;

@@ -24,7 +24,8 @@ TEST(StepTable, ALineFitsAtEveryWidth) {
                          .lr = 6e-4,
                          .seconds = 1.2345,
                          .tokens_per_s = 1234567,
-                         .tflops = 789};
+                         .tflops = 789,
+                         .speed_of_light = 0.5};
   MetricsOptions options = {.train_steps = 300000, .show_tflops = true, .bf16_peak = 1e15};
   for (const bool fp8 : {false, true}) {
     options.fp8 = fp8;
@@ -58,6 +59,15 @@ TEST(StepTable, MfuNeedsTheGpusPeak) {
   options.bf16_peak = 0.0;
   EXPECT_EQ(joined(cells(), 1, true).find("MFU"), std::string::npos);
   TE_EXPECT_CONTAINS(joined(cells(), 1, true), "TFLOP/s");
+}
+
+TEST(StepTable, SpeedOfLightIsShownIfKnown) {
+  StepMetrics m = {.step = 3, .speed_of_light = 0.6254};
+  const MetricsOptions options = {.train_steps = 10, .show_tflops = true, .fp8 = true};
+  TE_EXPECT_CONTAINS(joined(step_cells(m, options, {}, 0), 1, true), " SOL % ");
+  TE_EXPECT_CONTAINS(joined(step_cells(m, options, {}, 0), 1, false), "  62.5 ");
+  m.speed_of_light.reset();
+  EXPECT_EQ(joined(step_cells(m, options, {}, 0), 1, true).find("SOL"), std::string::npos);
 }
 
 TEST(StepTable, NumbersOfAnySize) {

@@ -33,9 +33,9 @@ leave_out_gpu_tests() {
 }
 
 # Tests that take a third of the time of all under sanitizers. They repeat runs whose code the other tests execute, too:
-# in every layout, after every step, or killed at any time. --filter runs them.
+# in every layout, on two ranks, after every step, or killed at any time. --filter runs them.
 slow_with_sanitizers=(
-  train.hosts train.trials train.killed_again_and_again
+  train.hosts train.trials train.killed_again_and_again test_train_mpi.np2
   Training.OverfitsOneBatchInEveryPrecision MuonTraining.LearnsAtLeastAsFastAsAdamW
   TeExperiment.SavesOnASignalAndResumesInTheNextCall TeExperiment.ResumesAfterItOrARunIsKilled
   TeExperiment.BranchesStartFromAnotherVariantsCheckpoint TeExperiment.InterruptsAndResumesRanksUnderMpirun

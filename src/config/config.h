@@ -50,6 +50,9 @@ enum class QkNorm : uint8_t { none, head, projection };
 enum class NormPlacement : uint8_t { pre, post, both };
 enum class OptimizerName : uint8_t { adamw, muon };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
+constexpr double bytes_of(MomentDType type) {
+  return type == MomentDType::fp32 ? 4 : type == MomentDType::bf16 ? 2 : 1;
+}
 /// Which optimizer state is in host memory: none, the moments, or the moments and the FP32 master weights.
 enum class Offload : uint8_t { none, moments, state };
 enum class AdapterType : uint8_t { none, lora };

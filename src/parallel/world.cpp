@@ -124,7 +124,10 @@ struct World::State {
 void World::State::check_thread_level(int provided) {
   if (provided >= MPI_THREAD_SERIALIZED) return;
   mpi = false;
-  std::atexit([] { MPI_Finalize(); });
+  std::atexit([] {
+    deliver_output();
+    MPI_Finalize();
+  });
   throw JobFailure(
       2, rank != 0
              ? ""
@@ -171,6 +174,7 @@ void World::State::start_mpi() {
 }
 
 void World::State::stop_mpi() {
+  deliver_output();  // mpirun ends the job when the first rank exits with a nonzero code
   watchdog::detach_board();
   for (auto& [ranks, comm] : groups) MPI_Comm_free(&comm);
   MPI_Win_free(&board);
@@ -326,7 +330,6 @@ int run_job(const char* program, int (*body)(World&, int, char**), int argc, cha
         line = text.substr(begin, text.find('\n', begin) - begin);
         std::fprintf(stderr, "%s: %s\n", program, printable(line).c_str());
       }
-      deliver_output();
     }
     return failure.exit_code();
   } catch (...) {

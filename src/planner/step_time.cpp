@@ -270,9 +270,6 @@ double StepModel::min_bytes(const config::Config& config) {
   const MicrobatchCost& all = passes(config);
   const Cut parts = cut(config, all);
   const double shares = grid[Axis::context] * grid[Axis::data];
-  const auto bytes_of = [](config::MomentDType dtype) {
-    return dtype == config::MomentDType::fp32 ? 4.0 : dtype == config::MomentDType::bf16 ? 2.0 : 1.0;
-  };
   const double values = config.parallel.shard == config::Shard::parameters ? 0.0 : 1.0,
                grads = (config.parallel.shard == config::Shard::optimizer ? 1.0 : 1.0 / shares) *
                        (optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);

@@ -7,10 +7,6 @@
 namespace te::train {
 namespace {
 
-double bytes_of(config::MomentDType dtype) {
-  return dtype == config::MomentDType::fp32 ? 4.0 : dtype == config::MomentDType::bf16 ? 2.0 : 1.0;
-}
-
 double update_bytes(config::Config config) {
   config.parallel = {};
   const config::OptimizerConfig& optimizer = config.optimizer;

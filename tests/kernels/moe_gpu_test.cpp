@@ -325,7 +325,7 @@ TEST(MoeGpu, QuantizationOfExpertsEqualsReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (MoeCase c : kMoeCases) {
-    for (const int64_t alignment : {1, 16}) {
+    for (const int64_t alignment : {16, 128}) {
       c.alignment = alignment;
       for (const int64_t cols : {48, 33, 200}) {
         for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -359,7 +359,8 @@ TEST(MoeGpu, QuantizationOfExpertsEqualsReference) {
 TEST(MoeGpu, QuantizationFromTheSourceEqualsReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const MoeCase& c : kMoeCases)
+  for (MoeCase c : kMoeCases) {
+    c.alignment = 16;
     for (const int64_t cols : {33, 200})
       for (const ExpertScaling scaling : kExpertScalings)
         for (const bool counted : {false, true}) {
@@ -368,6 +369,7 @@ TEST(MoeGpu, QuantizationFromTheSourceEqualsReference) {
             EXPECT_EQ(quantize_permuted(gpu, c, cols, DType::bf16, scaling, from_source, counted), expected)
                 << c.tokens << " " << c.experts << " " << counted;
         }
+  }
 }
 
 TEST(MoeGpu, QuantizationOfOneLayoutAndOfWeightsEqualsReference) {

@@ -1,5 +1,6 @@
-// Quantization of experts' operands on the GPU in tiles of 128 x 64 values, which may have rows of several experts. The
-// results are those of two launches per tensor (fp8_output.h):
+// Quantization of experts' operands on the GPU in tiles of 128 x 64 values (fp8_tile.cuh). Each warp has 16 rows of a
+// tile, which belong to one expert because the rows of each expert start at a multiple of 16. The results are those of
+// two launches per tensor (fp8_output.h):
 //
 //   1. find each expert's amax and, if there is a scale (of a history or predicted), quantize with it
 //   2. compute each expert's scale; one thread each
@@ -11,37 +12,32 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/common/cuda_common.cuh"
-#include "kernels/common/vec8.cuh"
 #include "kernels/moe/moe_cuda.h"
-#include "kernels/quantize/requantize.h"
+#include "kernels/quantize/fp8_tile.cuh"
 
 namespace te::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kWarpRows = 4;  ///< of the amax kernel, per warp
-constexpr int kBlockRows = kThreads / kWarpSize * kWarpRows;
-constexpr int kTileRows = 128, kTileCols = 64;
-constexpr int kRowThreads = kTileCols / 8;           ///< of a tile's row
-constexpr int kRowsAtOnce = kThreads / kRowThreads;  ///< of a tile
-constexpr int kBlocksPerSm = 4;                      ///< of step 3, which usually has nothing to do
-constexpr int kPitch = kTileRows + 4;                ///< of a transposed tile: spreads columns over the banks
+constexpr int kBlockRows = kTileWarps * kWarpRows;
+constexpr int kUnitRows = kTileRows / kTileWarps;  ///< rows of a tile per warp, all of one expert
+constexpr int kBlocksPerSm = 4;                    ///< of step 3, which usually has nothing to do
+constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct RowsOfExperts {
   const int32_t* offsets;  ///< null: rows_each
   int experts;
   int64_t rows_each;
 
+  /// Expert of a row, or -1 after the last one. All lanes of a warp must call it, with the same row.
   __device__ int expert_of(int64_t row) const {
-    if (offsets == nullptr) return static_cast<int>(row / rows_each);
-    if (row >= offsets[experts]) return -1;
-    int first = 0, end = experts;  // offsets[first] <= row < offsets[end]
-    while (end - first > 1) {
-      const int middle = (first + end) / 2;
-      (offsets[middle] <= row ? first : end) = middle;
-    }
-    return first;
+    if (offsets == nullptr) return row < rows_each * experts ? static_cast<int>(row / rows_each) : -1;
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    int ended = 0;  // experts that end before the row
+#pragma unroll 4
+    for (int first = 1; first <= experts; first += kWarpSize)
+      ended += __popc(__ballot_sync(kAllLanes, first + lane <= experts && offsets[first + lane] <= row));
+    return ended < experts ? ended : -1;
   }
 };
 
@@ -79,31 +75,24 @@ __device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {
   if (bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
 }
 
-/// A warp processes some rows. `stride`: elements between the amaxes of experts.
+/// A warp processes some rows of one expert. `stride`: elements between the amaxes of experts.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     amax_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, float* amax, int64_t stride) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int64_t first = int64_t{blockIdx.x} * kBlockRows + warp * kWarpRows;
+  const int expert = of_experts.expert_of(first);
+  if (expert < 0) return;
   uint32_t largest = 0;
-  int expert = -1;
-  const auto flush = [&] {
-    const uint32_t bits = __reduce_max_sync(0xffffffffu, Vec8<T>::amax_bits(largest));
-    if (lane == 0) update_amax(bits, amax + expert * stride);
-    largest = 0;
-  };
   for (int64_t r = first; r < min(first + kWarpRows, rows); ++r) {
-    const int e = of_experts.expert_of(r);
-    if (e < 0) break;
-    if (expert >= 0 && e != expert) flush();
-    expert = e;
     const T* const row = x.row(r);
     if (row == nullptr) continue;
 #pragma unroll 4
     for (int64_t c = lane * 8; c < x.cols; c += kWarpSize * 8)
       load_vec8<kAligned>(row + c, x.cols - c).update_amax(largest);
   }
-  if (expert >= 0) flush();
+  const uint32_t bits = __reduce_max_sync(kAllLanes, Vec8<T>::amax_bits(largest));
+  if (lane == 0) update_amax(bits, amax + expert * stride);
 }
 
 /// The arrays of an Fp8Output of experts.
@@ -115,9 +104,10 @@ struct ExpertScales {
   float fp8_max, margin_factor;
 };
 
-__global__ void scales_kernel(ExpertScales a, int experts) {
-  const int e = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (e >= experts) return;
+__global__ void scales_kernel(ExpertScales a, RowsOfExperts of_experts) {
+  const int e = static_cast<int>(blockIdx.x * kTileThreads + threadIdx.x);
+  if (e >= of_experts.experts) return;
+  if (of_experts.offsets != nullptr && of_experts.offsets[e] % kUnitRows != 0) __trap();
   float scale = 0.0f;
   if (a.states == nullptr) {
     scale = a.scale[e];
@@ -159,149 +149,99 @@ struct CastOutput {
 };
 
 struct CastShared {
-  uint8_t columns[kTileCols][kPitch];
-  int expert[kTileRows];  ///< -1: not quantized
-  unsigned saturated[kTileRows], flushed[kTileRows];
-  uint32_t amax[kTileRows];
+  Fp8TileShared tile;
+  int expert[kTileWarps];  ///< of each warp's rows; -1: not quantized
+  unsigned saturated[kTileWarps], flushed[kTileWarps];
+  uint32_t amax[kTileWarps];
 };
 
-__device__ __forceinline__ uint8_t byte_of(const uint2& bytes, int j) {
-  return static_cast<uint8_t>((j < 4 ? bytes.x : bytes.y) >> (j % 4 * 8));
-}
-
-/// Writes the bytes of a row, up to eight.
-template <bool kAligned>
-__device__ __forceinline__ void store_bytes(uint8_t* to, const uint2& bytes, int64_t valid) {
-  if constexpr (kAligned) {
-    if (valid > 0) *reinterpret_cast<uint2*>(to) = bytes;
-  } else {
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      if (j < valid) to[j] = byte_of(bytes, j);
-  }
-}
-
-/// Counts of a row's eight values, summed over the threads of the row.
-template <DType type, class T>
-__device__ __forceinline__ void count_row(CastShared& s, int row, const Vec8<T>& x, const uint2& bytes,
-                                          float scale, int64_t valid) {
-  ThreadCounters own;
-#pragma unroll
-  for (int j = 0; j < 8; ++j)
-    if (j < valid) count_value<type>(x.get(j), x.get(j) * scale, byte_of(bytes, j), own);
-#pragma unroll
-  for (int offset = kRowThreads / 2; offset > 0; offset /= 2) {
-    own.saturated += __shfl_xor_sync(0xffffffffu, own.saturated, offset);
-    own.flushed += __shfl_xor_sync(0xffffffffu, own.flushed, offset);
-  }
-  if (threadIdx.x % kRowThreads == 0) s.saturated[row] = own.saturated, s.flushed[row] = own.flushed;
-}
-
-/// Maximum of a row's magnitudes over the threads of the row.
-template <class T>
-__device__ __forceinline__ void find_row_amax(CastShared& s, int row, const Vec8<T>& x) {
+/// The first warp of each expert in the tile adds the counts and the amaxes of the expert's rows.
+__device__ __forceinline__ void add_units(const CastShared& s, const CastOutput& out, int64_t tile_cols) {
+  const int w = static_cast<int>(threadIdx.x);
+  if (w >= kTileWarps || s.expert[w] < 0 || (w > 0 && s.expert[w - 1] == s.expert[w])) return;
+  const int e = s.expert[w];
   uint32_t largest = 0;
-  x.update_amax(largest);
-  largest = Vec8<T>::amax_bits(largest);
-#pragma unroll
-  for (int offset = kRowThreads / 2; offset > 0; offset /= 2)
-    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-  if (threadIdx.x % kRowThreads == 0) s.amax[row] = largest;
-}
-
-/// The first row of each expert in the tile adds the counts and the amaxes of the expert's rows.
-__device__ __forceinline__ void add_rows(const CastShared& s, const CastOutput& out, int64_t tile_cols) {
-  const int r = static_cast<int>(threadIdx.x);
-  if (r >= kTileRows || s.expert[r] < 0 || (r > 0 && s.expert[r - 1] == s.expert[r])) return;
-  const int e = s.expert[r];
-  int end = r;
-  while (end < kTileRows && s.expert[end] == e) ++end;
-  if (out.amax.data != nullptr) {
-    uint32_t largest = 0;
-    for (int row = r; row < end; ++row) largest = max(largest, s.amax[row]);
-    update_amax(largest, &out.amax[e]);
-  }
-  if (out.counters == nullptr) return;
   unsigned long long saturated = 0, flushed = 0;
-  for (int row = r; row < end; ++row) saturated += s.saturated[row], flushed += s.flushed[row];
+  int end = w;
+  for (; end < kTileWarps && s.expert[end] == e; ++end) {
+    if (out.amax.data != nullptr) largest = max(largest, s.amax[end]);
+    if (out.counters != nullptr) saturated += s.saturated[end], flushed += s.flushed[end];
+  }
+  if (out.amax.data != nullptr) update_amax(largest, &out.amax[e]);
+  if (out.counters == nullptr) return;
   if (saturated > 0) atomicAdd(&out.counters[e].saturated, saturated);
   if (flushed > 0) atomicAdd(&out.counters[e].flushed, flushed);
-  atomicAdd(&out.counters[e].total, static_cast<unsigned long long>(end - r) * tile_cols);
+  atomicAdd(&out.counters[e].total, static_cast<unsigned long long>((end - w) * kUnitRows * tile_cols));
 }
 
-/// Writes the tile's columns, four rows at a time.
-template <bool kAligned>
-__device__ __forceinline__ void store_columns(const CastShared& s, uint8_t* columnwise, int64_t rows,
-                                              int64_t row0, int64_t col0, int64_t cols) {
-  for (int at = static_cast<int>(threadIdx.x); at < kTileCols * kTileRows / 4; at += kThreads) {
-    const int column = at / (kTileRows / 4), r = at % (kTileRows / 4) * 4;
-    if (col0 + column >= cols) break;
-    uint8_t* const to = columnwise + (col0 + column) * rows + row0 + r;
-    if (kAligned && min(min(s.expert[r], s.expert[r + 1]), min(s.expert[r + 2], s.expert[r + 3])) >= 0) {
-      *reinterpret_cast<uint32_t*>(to) = *reinterpret_cast<const uint32_t*>(&s.columns[column][r]);
-      continue;
-    }
-    for (int i = 0; i < 4; ++i)
-      if (s.expert[r + i] >= 0) to[i] = s.columns[column][r + i];
-  }
-}
-
-/// Processes a tile, eight threads a row of it.
+/// Quantizes this thread's part of a tile and writes it, if its expert is `e` >= 0. All threads of the block must call it.
 template <class T, DType type, bool kAligned>
-__device__ __forceinline__ void cast_tile(CastShared& s, const InputRows<T>& x, int64_t rows, int64_t row0,
-                                          int64_t col0, const CastOutput& out) {
-  const int column = static_cast<int>(threadIdx.x) % kRowThreads * 8;
-  const int64_t valid = x.cols - col0 - column;
+__device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<T>& x, int64_t rows,
+                                          TileCoords tile, const CastOutput& out) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int64_t row = tile.row + threadIdx.x / 8 * kThreadRows, col = tile.col + threadIdx.x % 8 * 8;
+  const float factor = e < 0 ? 0.0f : out.scale[e];
+  Vec8<T> values[kThreadRows];
 #pragma unroll
-  for (int i = 0; i < kTileRows / kRowsAtOnce; ++i) {
-    const int r = i * kRowsAtOnce + static_cast<int>(threadIdx.x) / kRowThreads, e = s.expert[r];
-    const T* const row = e < 0 ? nullptr : x.row(row0 + r);
-    const float factor = e < 0 ? 0.0f : out.scale[e];
-    const Vec8<T> values = row == nullptr ? zero_vec8<T>() : load_vec8<kAligned>(row + col0 + column, valid);
-    const uint2 bytes = to_fp8x8<type>(values, factor);
+  for (int i = 0; i < kThreadRows; ++i) {
+    const T* const from = e < 0 ? nullptr : x.row(row + i);
+    values[i] = from == nullptr ? zero_vec8<T>() : load_vec8<kAligned>(from + col, x.cols - col);
+  }
+  if (out.amax.data != nullptr) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) values[i].update_amax(largest);
+    largest = __reduce_max_sync(kAllLanes, Vec8<T>::amax_bits(largest));
+    if (lane == 0) s.amax[warp] = largest;
+  }
+  uint2 bytes[kThreadRows];
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+    values[i].clobber_registers();
+    bytes[i] = to_fp8x8<type>(values[i], factor);
     if (e >= 0 && out.rowwise != nullptr)
-      store_bytes<kAligned>(out.rowwise + (row0 + r) * x.cols + col0 + column, bytes, valid);
-    if (out.columnwise != nullptr) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) s.columns[column + j][r] = byte_of(bytes, j);
-    }
-    if (out.amax.data != nullptr) find_row_amax(s, r, values);
-    if (out.counters != nullptr) count_row<type>(s, r, values, bytes, factor, valid);
+      store_bytes<kAligned>(bytes[i], out.rowwise + (row + i) * x.cols + col, x.cols - col);
   }
+  if (out.counters != nullptr) {
+    ThreadCounters own;
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) count_values<type>(values[i], bytes[i], factor, own);
+    own.saturated = __reduce_add_sync(kAllLanes, own.saturated);
+    own.flushed = __reduce_add_sync(kAllLanes, own.flushed);
+    if (lane == 0) s.saturated[warp] = own.saturated, s.flushed[warp] = own.flushed;
+  }
+  if (out.columnwise != nullptr)
+    store_transposed<kAligned>(bytes, out.columnwise, rows, tile.row, tile.col, x.cols, s.tile,
+                               [&](int unit) { return s.expert[unit] >= 0; });
   __syncthreads();
-  add_rows(s, out, min(int64_t{kTileCols}, x.cols - col0));
-  if (out.columnwise != nullptr) store_columns<kAligned>(s, out.columnwise, rows, row0, col0, x.cols);
+  add_units(s, out, min(int64_t{kTileCols}, x.cols - tile.col));
 }
 
-/// kAligned: of the rows of x and the outputs; rows of columnwise have a multiple of 4 bytes.
+/// kAligned: of the rows of x and the outputs; rows of columnwise have a multiple of 16 bytes.
 template <class T, DType type, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    cast_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, int64_t tiles, CastOutput out) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
+    cast_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, unsigned tiles, CastOutput out) {
   __shared__ CastShared s;
   if (out.done.data != nullptr) {
     bool any = false;
-    for (int e = threadIdx.x; e < of_experts.experts; e += kThreads) any = any || out.done[e] != out.scale[e];
+    for (int e = threadIdx.x; e < of_experts.experts; e += kTileThreads)
+      any = any || out.done[e] != out.scale[e];
     if (!__syncthreads_or(any)) return;
   }
-  const int64_t across = (x.cols + kTileCols - 1) / kTileCols;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t row0 = tile / across * kTileRows, col0 = tile % across * kTileCols;
-    bool wanted = false;
-    if (threadIdx.x < kTileRows) {
-      const int64_t row = row0 + threadIdx.x;
-      int e = row < rows ? of_experts.expert_of(row) : -1;
-      if (e >= 0 && out.done.data != nullptr && out.done[e] == out.scale[e]) e = -1;
-      s.expert[threadIdx.x] = e;
-      wanted = e >= 0;
-    }
-    if (__syncthreads_or(wanted)) cast_tile<T, type, kAligned>(s, x, rows, row0, col0, out);
+  const int warp = threadIdx.x / kWarpSize;
+  for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
+    const TileCoords tile = tile_coords(index, x.cols);
+    int e = of_experts.expert_of(tile.row + warp * kUnitRows);
+    if (e >= 0 && out.done.data != nullptr && out.done[e] == out.scale[e]) e = -1;
+    if (threadIdx.x % kWarpSize == 0) s.expert[warp] = e;
+    if (__syncthreads_or(e >= 0)) cast_tile<T, type, kAligned>(s, e, x, rows, tile, out);
     __syncthreads();
   }
 }
 
 /// A block processes a row.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     count_kernel(const T* x, RowsOfExperts of_experts, int64_t rows, int64_t cols, const uint8_t* rowwise,
                  const uint8_t* columnwise, float* amax, Fp8Counters* counters) {
   __shared__ uint32_t shared[kWarpSize];
@@ -311,7 +251,7 @@ __global__ void __launch_bounds__(kThreads)
   ThreadCounters own;
   unsigned elements = 0;
   uint32_t bits = 0;
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads, ++elements) {
+  for (int64_t c = threadIdx.x; c < cols; c += kTileThreads, ++elements) {
     const float value = load_float(x + r * cols + c);
     const uint8_t q = rowwise != nullptr ? rowwise[r * cols + c] : columnwise[c * rows + r];
     bits = max(bits, abs_bits(value));
@@ -343,9 +283,16 @@ void launch_amax(const Context& context, const QuantizeExperts& a) {
   if (amax.data == nullptr) return;
   const bool aligned = a.x.cols() % 8 == 0 && is_aligned(a.x.data, 16);
   auto* const kernel = aligned ? amax_kernel<T, true> : amax_kernel<T, false>;
-  kernel<<<ceil_div(rows_of(a), kBlockRows), kThreads, 0, cuda_stream(context)>>>(
+  kernel<<<ceil_div(rows_of(a), kBlockRows), kTileThreads, 0, cuda_stream(context)>>>(
       input_rows<T>(a), rows_of_experts(a), rows_of(a), amax.data, amax.stride);
   TE_CUDA_CHECK_LAUNCH();
+}
+
+/// Offsets are checked on the device.
+void check_equal_parts(const QuantizeExperts& a) {
+  TE_CHECK(a.offsets || a.x.rows() / a.experts % kUnitRows == 0,
+           "quantize_experts: {} rows of each expert are not a multiple of {}", a.x.rows() / a.experts,
+           kUnitRows);
 }
 
 void launch_scales(const Context& context, const QuantizeExperts& a, DType format) {
@@ -353,22 +300,22 @@ void launch_scales(const Context& context, const QuantizeExperts& a, DType forma
   const ExpertScales scales{own.state,        a.out.scale,     own.current_scale, own.predicted_scales,
                             own.current_amax, own.used_scale,  a.out.scale_inv,   a.out.amax,
                             a.out.counters,   fp8_max(format), own.margin_factor};
-  scales_kernel<<<ceil_div(a.experts, kThreads), kThreads, 0, cuda_stream(context)>>>(
-      scales, static_cast<int>(a.experts));
+  scales_kernel<<<ceil_div(a.experts, kTileThreads), kTileThreads, 0, cuda_stream(context)>>>(
+      scales, rows_of_experts(a));
   TE_CUDA_CHECK_LAUNCH();
   for (int64_t e = 0; own.num_casts != nullptr && e < a.experts; ++e) ++own.num_casts[e];
 }
 
 /// `most`: blocks.
 template <class T, DType type>
-void launch_cast(const Context& context, const QuantizeExperts& a, CastOutput out, int64_t most) {
+void launch_cast(const Context& context, const QuantizeExperts& a, CastOutput out, unsigned most) {
   const int64_t rows = rows_of(a), cols = a.x.cols();
   out.rowwise = a.out.rowwise.as<uint8_t>(), out.columnwise = a.out.columnwise.as<uint8_t>();
-  const bool aligned = cols % 8 == 0 && rows % 4 == 0 && is_aligned(a.x.data, 16) &&
-                       is_aligned(out.rowwise, 16) && is_aligned(out.columnwise, 16);
+  const bool aligned = cols % 8 == 0 && rows % 16 == 0 && is_aligned(a.x.data, 16) &&
+                       is_aligned(out.rowwise, 8) && is_aligned(out.columnwise, 16);
   auto* const kernel = aligned ? cast_kernel<T, type, true> : cast_kernel<T, type, false>;
-  const int64_t tiles = int64_t{ceil_div(rows, kTileRows)} * ceil_div(cols, kTileCols);
-  kernel<<<static_cast<unsigned>(std::min(tiles, most)), kThreads, 0, cuda_stream(context)>>>(
+  const unsigned tiles = tile_count(rows, cols);
+  kernel<<<std::min(tiles, most), kTileThreads, 0, cuda_stream(context)>>>(
       input_rows<T>(a), rows_of_experts(a), rows, tiles, out);
   TE_CUDA_CHECK_LAUNCH();
 }
@@ -378,7 +325,7 @@ void quantize_to(const Context& context, const QuantizeExperts& a) {
   Fp8CastState* const states = a.out.requantize.state;
   const ExpertValues first = first_scale_of(a);
   const bool at_once = first.data != nullptr && (states == nullptr || a.out.counters == nullptr);
-  constexpr int64_t kAll = std::numeric_limits<int32_t>::max();
+  constexpr unsigned kAll = std::numeric_limits<unsigned>::max();
   if (at_once)
     launch_cast<T, type>(context, a,
                          {.scale = first,
@@ -397,11 +344,12 @@ void quantize_to(const Context& context, const QuantizeExperts& a) {
   launch_cast<T, type>(
       context, a,
       {.scale = {&states->scale, kStateStride}, .done = done, .amax = {}, .counters = a.out.counters},
-      at_once ? int64_t{kBlocksPerSm} * sm_count(context) : kAll);
+      at_once ? static_cast<unsigned>(kBlocksPerSm * sm_count(context)) : kAll);
 }
 
 template <class T>
 void quantize_of(const Context& context, const QuantizeExperts& a) {
+  check_equal_parts(a);
   if (!a.out.wants_data()) return launch_amax<T>(context, a);
   const DType format = a.out.rowwise ? a.out.rowwise.dtype : a.out.columnwise.dtype;
   if (format == DType::e4m3) return quantize_to<T, DType::e4m3>(context, a);
@@ -410,7 +358,7 @@ void quantize_of(const Context& context, const QuantizeExperts& a) {
 
 template <class T>
 void count_of(const Context& context, const CountQuantizedExperts& a) {
-  count_kernel<T><<<static_cast<unsigned>(a.x.rows()), kThreads, 0, cuda_stream(context)>>>(
+  count_kernel<T><<<static_cast<unsigned>(a.x.rows()), kTileThreads, 0, cuda_stream(context)>>>(
       a.x.as<T>(), rows_of_experts(a), a.x.rows(), a.x.cols(), a.rowwise.as<uint8_t>(),
       a.columnwise.as<uint8_t>(), a.amax, a.counters);
   TE_CUDA_CHECK_LAUNCH();

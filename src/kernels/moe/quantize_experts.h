@@ -11,8 +11,9 @@
 namespace te::kernels {
 
 struct QuantizeExperts {
-  Tensor x;        ///< [rows, cols] fp32 or bf16
-  Tensor offsets;  ///< i32 [experts + 1]: first row of each expert, and the end; empty: rows / experts each
+  Tensor x;  ///< [rows, cols] fp32 or bf16
+  /// i32 [experts + 1]: first row of each expert, and the end; empty: rows / experts each. Multiples of 16 on a GPU.
+  Tensor offsets;
   int64_t experts = 1;
   /// Optional i32 [rows] with offsets: quantize the rows that permute() would copy from x [tokens, cols] (permute.h).
   Tensor source;

@@ -143,12 +143,42 @@ __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileSh
   }
 }
 
-/// Stores a tile's bytes transposed: bytes[i] holds row 4 ty + i, columns 8 tx ... 8 tx + 7. out is [cols, rows];
-/// columns from col_end on are not written. All threads of the block must call it.
+/// Writes the bytes of eight values of a row, those of the first `valid`.
 template <bool kAligned>
+__device__ __forceinline__ void store_bytes(const uint2& bytes, uint8_t* to, int64_t valid) {
+  if constexpr (kAligned) {
+    if (valid > 0) *reinterpret_cast<uint2*>(to) = bytes;
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (j < valid) to[j] = static_cast<uint8_t>((j < 4 ? bytes.x : bytes.y) >> (j % 4 * 8));
+  }
+}
+
+/// Counts eight values that were quantized with a scale.
+template <DType kFormat, class T>
+__device__ __forceinline__ void count_values(const Vec8<T>& x, const uint2& bytes, float scale,
+                                             ThreadCounters& counters) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float value = x.get(j);
+    const uint32_t word = j < 4 ? bytes.x : bytes.y;
+    count_value<kFormat>(value, value * scale, static_cast<uint8_t>(word >> (j % 4 * 8)), counters);
+  }
+}
+
+struct AllUnits {
+  __device__ __forceinline__ bool operator()(int /*unit*/) const { return true; }
+};
+
+/// Stores a tile's bytes transposed: bytes[i] holds row 4 ty + i, columns 8 tx ... 8 tx + 7. out is [cols, rows];
+/// columns from col_end on are not written, and of the tile's units of 16 rows only those for which wanted(unit) is
+/// true. All threads of the block must call it.
+template <bool kAligned, class Wanted = AllUnits>
 __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRows], uint8_t* out,
                                                  int64_t rows, int64_t tile_row, int64_t tile_col,
-                                                 int64_t col_end, Fp8TileShared& shared) {
+                                                 int64_t col_end, Fp8TileShared& shared,
+                                                 const Wanted& wanted = {}) {
   const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;
   uint32_t* const words = reinterpret_cast<uint32_t*>(shared.transposed);
   const int place = ((ty / 4) ^ tx) * 4 + ty % 4;
@@ -171,7 +201,7 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
     const int column = index / kUnits, unit = index % kUnits;
     const uint4 run = shared.transposed[column * kUnits + (unit ^ (column / 8))];
     const int64_t c = tile_col + column, r = tile_row + unit * 16;
-    if (c >= col_end || r >= rows) continue;
+    if (c >= col_end || r >= rows || !wanted(unit)) continue;
     uint8_t* const to = out + c * rows + r;
     if constexpr (kAligned) {
       *reinterpret_cast<uint4*>(to) = run;
@@ -249,14 +279,7 @@ class Fp8TileWriter {
   __device__ __forceinline__ void count(const Vec8<T> (&values)[kThreadRows],
                                         const uint2 (&bytes)[kThreadRows]) {
 #pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float x = values[i].get(j);
-        const uint32_t word = j < 4 ? bytes[i].x : bytes[i].y;
-        count_value<kFormat>(x, x * scale_, static_cast<uint8_t>(word >> (j % 4 * 8)), counters_);
-      }
-    }
+    for (int i = 0; i < kThreadRows; ++i) count_values<kFormat>(values[i], bytes[i], scale_, counters_);
   }
 
   __device__ __forceinline__ void write_rows(const uint2 (&bytes)[kThreadRows], int64_t tile_row,
@@ -264,17 +287,8 @@ class Fp8TileWriter {
     const int64_t row = tile_row + threadIdx.x / 8 * kThreadRows, col = tile_col + threadIdx.x % 8 * 8;
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
-      if (row + i >= target_.rows || col >= col_end) continue;
-      uint8_t* const to = target_.rowwise + (row + i) * target_.cols + col;
-      if constexpr (kAligned) {
-        *reinterpret_cast<uint2*>(to) = bytes[i];
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const uint32_t word = j < 4 ? bytes[i].x : bytes[i].y;
-          if (col + j < col_end) to[j] = static_cast<uint8_t>(word >> (j % 4 * 8));
-        }
-      }
+      if (row + i >= target_.rows) continue;
+      store_bytes<kAligned>(bytes[i], target_.rowwise + (row + i) * target_.cols + col, col_end - col);
     }
   }
 

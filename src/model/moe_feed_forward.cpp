@@ -152,7 +152,8 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                        .experts = a.experts,
                                        .counts = a.counts,
                                        .score_sums = a.score_sums,
-                                       .token_sums = a.token_sums});
+                                       .token_sums = a.token_sums,
+                                       .scratch = a.statistics});
   if (context_ranks_ != nullptr)  // of complete sequences
     for (const Tensor& part : {Tensor(a.counts), Tensor(a.score_sums), Tensor(a.token_sums)})
       context_ranks_->group().all_reduce(context, part, parallel::ReduceOp::sum);

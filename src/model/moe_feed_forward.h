@@ -35,17 +35,17 @@ class MoeFeedForward final : public FeedForward {
 
   /// Tensors of a microbatch. Those without "scratch" are saved for the backward pass.
   struct Activations final : FeedForward::Activations {
-    PlannedTensor input;                           ///< [tokens, hidden]
-    PlannedTensor logits, probs, experts;          ///< of the router
-    PlannedTensor offsets, row_of, source;         ///< of the rows, or the sent rows; kernels/moe/permute.h
-    ExpertDispatch::Routing routing;               ///< with expert parallelism
-    PlannedTensor score_grad;                      ///< [sequences, experts]
-    PlannedTensor counts, score_sums, token_sums;  ///< scratch: statistics of the router
-    Planned<Operand> fc1_input, fc2_input;         ///< [rows, hidden] scratch, [rows, ffn]
-    ReadyOperand fc2_ready;                        ///< fc2_input, for wgrad
-    PlannedTensor fc1_out;                         ///< [rows, fc1]
-    PlannedTensor fc2_out;                         ///< scratch [rows, hidden]
-    PlannedTensor gate;                            ///< [tokens, 1] fp32: logits of the shared expert's gate
+    PlannedTensor input;                    ///< [tokens, hidden]
+    PlannedTensor logits, probs, experts;   ///< of the router
+    PlannedTensor offsets, row_of, source;  ///< of the rows, or the sent rows; kernels/moe/permute.h
+    ExpertDispatch::Routing routing;        ///< with expert parallelism
+    PlannedTensor score_grad;               ///< [sequences, experts]
+    PlannedTensor counts, score_sums, token_sums, statistics;  ///< scratch: statistics of the router
+    Planned<Operand> fc1_input, fc2_input;                     ///< [rows, hidden] scratch, [rows, ffn]
+    ReadyOperand fc2_ready;                                    ///< fc2_input, for wgrad
+    PlannedTensor fc1_out;                                     ///< [rows, fc1]
+    PlannedTensor fc2_out;                                     ///< scratch [rows, hidden]
+    PlannedTensor gate;  ///< [tokens, 1] fp32: logits of the shared expert's gate
     Planned<Operand> shared_fc1_input, shared_fc2_input;  ///< [tokens, hidden], [tokens, shared ffn]
     ReadyOperand shared_fc1_ready, shared_fc2_ready;
     PlannedTensor shared_fc1_out, shared_out;  ///< [tokens, ...]
@@ -100,6 +100,7 @@ class MoeFeedForward final : public FeedForward {
     counts,
     score_sums,
     token_sums,
+    statistics,
     fc1,
     fc2,
     fc1_out,

@@ -110,6 +110,8 @@ void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations
           live(Step::fc1));
   scratch(a.token_sums, Buffer::token_sums, ".router.token_sums", DType::f32, {dims_.batch, 2},
           live(Step::fc1));
+  scratch(a.statistics, Buffer::statistics, ".router.statistics", DType::f32,
+          {kernels::router_statistics_scratch(tokens, dims_.batch, experts_)}, live(Step::fc1));
   scratch(a.fc2_out, Buffer::fc2_out, ".experts.out", dims_.dtype, {rows_of(tokens), dims_.hidden},
           live(Step::fc2));
 }

@@ -152,13 +152,14 @@ inline const RouterCase kRouterCases[] = {
     {24, 16, {.score = RouterScore::sigmoid, .topk = 4, .groups = 4, .group_topk = 2}, 1, true},
     {21, 160, {.topk = 6, .normalize = false, .scaling = 16.0f, .groups = 8, .group_topk = 3}, 7},
     {16, 1024, {.topk = 8}, 2},
+    {1000, 12, {.topk = 3}},  // parts of a sequence
 };
 
 /// All tensors of the router for a case, with inputs filled.
 struct RouterTensors {
   using T = testing::TestTensor;
-  T logits, bias, experts, probs, counts, score_sums, token_sums, score_grad, step_counts, step_sums, d_probs,
-      d_logits;
+  T logits, bias, experts, probs, counts, score_sums, token_sums, scratch, score_grad, step_counts, step_sums,
+      d_probs, d_logits;
   RouterTensors(const Context& x, const RouterCase& c)
       : logits(x, DType::f32, {c.tokens, c.experts}),
         bias(x, DType::f32, {c.experts}),
@@ -167,6 +168,7 @@ struct RouterTensors {
         counts(x, DType::i32, {c.sequences, c.experts}),
         score_sums(x, DType::f32, {c.sequences, c.experts}),
         token_sums(x, DType::f32, {c.sequences, 2}),
+        scratch(x, DType::f32, {router_statistics_scratch(c.tokens, c.sequences, c.experts)}),
         score_grad(x, DType::f32, {c.sequences, c.experts}),
         step_counts(x, DType::i32, {c.experts}),
         step_sums(x, DType::f32, {kRouterSums}),
@@ -189,7 +191,8 @@ struct RouterTensors {
                           .experts = experts,
                           .counts = counts,
                           .score_sums = score_sums,
-                          .token_sums = token_sums});
+                          .token_sums = token_sums,
+                          .scratch = scratch});
     router_balance(x, {.scope = scope,
                        .topk = c.rule.topk,
                        .tokens = c.tokens,

@@ -217,7 +217,8 @@ TEST(Moe, BalancedRoutingHasBalanceLossOne) {
                             .experts = r.experts,
                             .counts = r.counts,
                             .score_sums = r.score_sums,
-                            .token_sums = r.token_sums});
+                            .token_sums = r.token_sums,
+                            .scratch = r.scratch});
   router_balance(cpu(), {.topk = 2,
                          .tokens = 16,
                          .counts = r.counts,

@@ -232,6 +232,15 @@ void router_forward(const Context& context, const RouterForward& a) {
   router_forward_cpu(a);
 }
 
+// At least 64 tokens per part, and about two blocks per SM of current GPUs.
+int64_t router_statistics_parts(int64_t length, int64_t sequences) {
+  return std::max<int64_t>(1, std::min(length / 64, (256 + sequences - 1) / sequences));
+}
+
+int64_t router_statistics_scratch(int64_t tokens, int64_t sequences, int64_t experts) {
+  return sequences * router_statistics_parts(tokens / sequences, sequences) * (2 * experts + 2);
+}
+
 void router_statistics(const Context& context, const RouterStatistics& a) {
   const char* op = "router_statistics";
   check_router_logits(op, a.logits);
@@ -243,6 +252,9 @@ void router_statistics(const Context& context, const RouterStatistics& a) {
   check_shape(op, "counts", a.counts, a.score_sums.shape);
   check_dtype(op, "token_sums", a.token_sums, DType::f32);
   check_shape(op, "token_sums", a.token_sums, {a.counts.rows(), 2});
+  check_dtype(op, "scratch", a.scratch, DType::f32);
+  check_shape(op, "scratch", a.scratch,
+              {router_statistics_scratch(a.logits.rows(), a.counts.rows(), experts)});
   TE_DISPATCH_CUDA(context, router_statistics, a);
   router_statistics_cpu(a);
 }

@@ -9,7 +9,7 @@ namespace te::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;
-constexpr int kSequenceThreads = 1024;
+constexpr int kPartWarps = 8, kPartThreads = kPartWarps * kWarpSize;
 constexpr int kPerLane = kMaxExperts / kWarpSize;
 
 /// Writes one token's scores, in `scores` of the warp. Returns logsumexp(logits).
@@ -98,20 +98,33 @@ __global__ void __launch_bounds__(kThreads)
   for (int slot = lane; slot < topk; slot += kWarpSize) probs[t * topk + slot] *= factor;
 }
 
-/// A block processes one sequence; each warp adds its tokens, then the sums of the warps are added in order.
-__global__ void __launch_bounds__(kSequenceThreads)
-    statistics_kernel(RouterScore score, const float* logits, const int32_t* selected, int32_t* counts,
-                      float* score_sums, float* token_sums, int64_t length, int experts, int topk) {
+/// Sums over the tokens of a part of a sequence, of [sequences * parts] in memory: the scores of each expert, its
+/// selections (integers), the squares and the entropies.
+struct PartSums {
+  float* data;
+  int experts;
+  __device__ float* scores(int64_t part) const { return data + part * (2 * experts + 2); }
+  __device__ int32_t* selections(int64_t part) const {
+    return reinterpret_cast<int32_t*>(scores(part) + experts);
+  }
+  __device__ float* of_tokens(int64_t part) const { return scores(part) + 2 * experts; }
+};
+
+/// A block processes a part of a sequence (blockIdx.y): each warp adds its tokens, then the sums of the warps are added
+/// in order.
+__global__ void __launch_bounds__(kPartThreads)
+    statistics_kernel(RouterScore score, const float* logits, const int32_t* selected, PartSums out,
+                      int64_t length, int topk) {
   extern __shared__ float warp_sums[];  // [warps, experts]
   __shared__ int32_t selections[kMaxExperts];
-  __shared__ float squares_of[32], entropies_of[32];
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  constexpr int kAll = kSequenceThreads / kWarpSize;
-  const int64_t first = int64_t{blockIdx.x} * length;
-  for (int e = threadIdx.x; e < experts; e += kSequenceThreads) selections[e] = 0;
+  __shared__ float squares_of[kPartWarps], entropies_of[kPartWarps];
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, experts = out.experts;
+  const int64_t start = blockIdx.y * length, per_part = (length + gridDim.x - 1) / gridDim.x;
+  const int64_t first = start + blockIdx.x * per_part, end = min(start + length, first + per_part);
+  for (int e = threadIdx.x; e < experts; e += kPartThreads) selections[e] = 0;
   __syncthreads();
   float sums[kPerLane] = {}, squares = 0.0f, entropies = 0.0f;
-  for (int64_t t = first + warp; t < first + length; t += kAll) {
+  for (int64_t t = first + warp; t < end; t += kPartWarps) {
     const float* const row = logits + t * experts;
     float largest = -INFINITY, sum = 0.0f, total = 0.0f;
     for (int e = lane; e < experts; e += kWarpSize) largest = fmaxf(largest, row[e]);
@@ -141,17 +154,35 @@ __global__ void __launch_bounds__(kSequenceThreads)
   for (int i = 0; i < kPerLane; ++i)
     if (i * kWarpSize + lane < experts) warp_sums[warp * experts + i * kWarpSize + lane] = sums[i];
   __syncthreads();
-  for (int e = threadIdx.x; e < experts; e += kSequenceThreads) {
+  const int64_t part = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  for (int e = threadIdx.x; e < experts; e += kPartThreads) {
     float sum = 0.0f;
-    for (int w = 0; w < kAll; ++w) sum += warp_sums[w * experts + e];
-    score_sums[int64_t{blockIdx.x} * experts + e] = sum;
-    counts[int64_t{blockIdx.x} * experts + e] = selections[e];
+    for (int w = 0; w < kPartWarps; ++w) sum += warp_sums[w * experts + e];
+    out.scores(part)[e] = sum;
+    out.selections(part)[e] = selections[e];
   }
   if (threadIdx.x != 0) return;
   squares = entropies = 0.0f;
-  for (int w = 0; w < kAll; ++w) squares += squares_of[w], entropies += entropies_of[w];
-  token_sums[blockIdx.x * 2] = squares;
-  token_sums[blockIdx.x * 2 + 1] = entropies;
+  for (int w = 0; w < kPartWarps; ++w) squares += squares_of[w], entropies += entropies_of[w];
+  out.of_tokens(part)[0] = squares, out.of_tokens(part)[1] = entropies;
+}
+
+/// Adds the parts of a sequence (blockIdx.y) in order, one thread per expert; the first one also those of the tokens.
+__global__ void __launch_bounds__(kThreads)
+    add_part_sums_kernel(PartSums from, int parts, int32_t* counts, float* score_sums, float* token_sums) {
+  const int e = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), experts = from.experts;
+  const int64_t sequence = blockIdx.y, first = sequence * parts;
+  if (e < experts) {
+    float sum = 0.0f;
+    int32_t count = 0;
+    for (int p = 0; p < parts; ++p) sum += from.scores(first + p)[e], count += from.selections(first + p)[e];
+    score_sums[sequence * experts + e] = sum;
+    counts[sequence * experts + e] = count;
+  }
+  if (e >= 2) return;
+  float sum = 0.0f;
+  for (int p = 0; p < parts; ++p) sum += from.of_tokens(first + p)[e];
+  token_sums[sequence * 2 + e] = sum;
 }
 
 __global__ void balance_kernel(BalanceScope scope, int topk, float tokens, int sequences, int experts,
@@ -259,13 +290,17 @@ void router_forward(const Context& context, const RouterForward& a) {
 }
 
 void router_statistics(const Context& context, const RouterStatistics& a) {
-  const int64_t sequences = a.counts.rows(), experts = a.logits.cols();
-  const size_t bytes = static_cast<size_t>(experts) * kSequenceThreads / kWarpSize * sizeof(float);
-  allow_shared_memory(context, statistics_kernel, bytes);
-  statistics_kernel<<<static_cast<unsigned>(sequences), kSequenceThreads, bytes, cuda_stream(context)>>>(
-      a.score, a.logits.as<float>(), a.experts.as<int32_t>(), a.counts.as<int32_t>(),
-      a.score_sums.as<float>(), a.token_sums.as<float>(), a.logits.rows() / sequences,
-      static_cast<int>(experts), static_cast<int>(a.experts.cols()));
+  const int64_t sequences = a.counts.rows(), experts = a.logits.cols(), length = a.logits.rows() / sequences;
+  const unsigned parts = static_cast<unsigned>(router_statistics_parts(length, sequences));
+  const size_t bytes = static_cast<size_t>(experts) * kPartWarps * sizeof(float);
+  const PartSums sums{a.scratch.as<float>(), static_cast<int>(experts)};
+  statistics_kernel<<<dim3(parts, static_cast<unsigned>(sequences)), kPartThreads, bytes,
+                      cuda_stream(context)>>>(a.score, a.logits.as<float>(), a.experts.as<int32_t>(), sums,
+                                              length, static_cast<int>(a.experts.cols()));
+  TE_CUDA_CHECK_LAUNCH();
+  add_part_sums_kernel<<<dim3(ceil_div(experts, kThreads), static_cast<unsigned>(sequences)), kThreads, 0,
+                         cuda_stream(context)>>>(sums, static_cast<int>(parts), a.counts.as<int32_t>(),
+                                                 a.score_sums.as<float>(), a.token_sums.as<float>());
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -52,8 +52,14 @@ struct RouterStatistics {
   Tensor score_sums;  ///< out fp32 [sequences, E]: sum of the scores
   Tensor
       token_sums;  ///< out fp32 [sequences, 2]: sums of logsumexp(logits)^2 and of the entropy of the scores
+  Tensor scratch;  ///< fp32 [router_statistics_scratch(T, sequences, E)]
 };
 void router_statistics(const Context& context, const RouterStatistics& args);
+
+/// Number of parts of each sequence over which a GPU sums statistics.
+int64_t router_statistics_parts(int64_t length, int64_t sequences);
+/// Elements of RouterStatistics::scratch.
+int64_t router_statistics_scratch(int64_t tokens, int64_t sequences, int64_t experts);
 
 /// Load-balancing loss (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961), as in Megatron-LM:
 ///   E * sum over experts of (share of the selections that went to the expert) * (mean score)

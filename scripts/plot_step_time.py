@@ -18,9 +18,11 @@ from terminal_text import guard_output
 
 GROUPS = {  # in the order of the bars, with their colors
     "GEMMs": "#1f5f8b",
+    "grouped GEMMs": "#2c7aa8",
     "attention": "#3f9ac9",
     "norm": "#7a9e3b",
     "activation": "#a9c46c",
+    "routing": "#6aa38f",
     "casts": "#e0a030",
     "rope": "#c9b458",
     "elementwise": "#b08d57",

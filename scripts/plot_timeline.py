@@ -19,9 +19,12 @@ from pathlib import Path
 from terminal_text import guard_output
 
 KINDS = {  # in the order of the legend, with their colors and the profile's groups
-    "GEMMs": ("#1f5f8b", {"GEMMs"}),
+    "GEMMs": ("#1f5f8b", {"GEMMs", "grouped GEMMs"}),
     "attention": ("#3f9ac9", {"attention"}),
-    "norms, activations, quantization": ("#a9c46c", {"norm", "activation", "casts", "rope", "elementwise"}),
+    "norms, activations, quantization": (
+        "#a9c46c",
+        {"norm", "activation", "routing", "casts", "rope", "elementwise"},
+    ),
     "communication": ("#b5524a", {"communication"}),
     "other": ("#a0a0a0", set()),
 }

@@ -113,13 +113,22 @@ struct Group {
 constexpr std::string_view kOffload = "offload", kCommunication = "communication",
                            kWaitForState = "wait_for_state";
 
-const std::array<Group, 12>& groups() {
-  static const std::array<Group, 12> all{{
+const std::array<Group, 14>& groups() {
+  static const std::array<Group, 14> all{{
       {"GEMMs", {"gemm", "gemm_activation_forward", "gemm_activation_backward"}},
+      {"grouped GEMMs", {"grouped_gemm", "grouped_wgrad"}},
       {"attention", {"attention_forward", "attention_backward", "attention_decode", "cache_append"}},
-      {"norm", {"norm_forward", "norm_backward"}},
-      {"activation", {"activation_forward", "activation_backward"}},
-      {"casts", {"quantize", "transpose_fp8", "cast", "current_scale", "bias_gradient"}},
+      {"norm", {"norm_forward", "norm_backward", "qk_norm_forward", "qk_norm_backward"}},
+      {"activation",
+       {"activation_forward", "activation_backward", "expert_activation", "expert_activation_backward"}},
+      {"routing",
+       {"router_gemm", "router_gemm_backward", "router_forward", "router_backward", "router_statistics",
+        "router_balance", "router_bias_update", "expert_rows", "permute", "unpermute", "expert_gate_backward",
+        "dispatch_rows", "gather_values"}},
+      {"casts",
+       {"quantize", "quantize_experts", "count_quantized_experts", "quantize_groups", "quantize_mx",
+        "quantize_nvfp4", "transpose_fp8", "cast", "current_scale", "current_scales", "record_current_scale",
+        "bias_gradient"}},
       {"rope", {"rope"}},
       {"elementwise", {"add", "dropout"}},
       {"loss",

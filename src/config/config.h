@@ -299,6 +299,7 @@ struct OptimizerConfig {
   int64_t decay_steps = 0;      ///< default: train_steps
   int64_t wsd_decay_steps = 0;  ///< default: decay_steps / 10, at least 1
   double weight_decay = 0.1;
+  std::vector<std::string> groups;  ///< rules, see update_rules.h
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;

@@ -95,6 +95,11 @@ const auto kExecutionRows = std::to_array<Key>({
      "`wsd`: length of the final decay in steps; at most `decay_steps`."},
     {TE_KEY(optimizer.weight_decay), kBuiltIn, at_least(0),
      "Decoupled weight decay of matrices; norms and biases have none."},
+    {TE_KEY(optimizer.groups), kBuiltIn, kAny,
+     "Rules for kinds of parameters, the last match counts: `norms, biases: lr_factor 2`, `embeddings, "
+     "linear_*: lr_factor "
+     "0.2, weight_decay 0`.",
+     "a list of texts, or one text"},
     {TE_KEY(optimizer.beta1), kBuiltIn, kFraction, "Decay of the first Adam moment."},
     {TE_KEY(optimizer.beta2), kBuiltIn, kFraction, "Decay of the second Adam moment."},
     {TE_KEY(optimizer.eps), kBuiltIn, above(0), "Added to the root of the second moment."},

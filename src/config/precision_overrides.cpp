@@ -42,12 +42,6 @@ struct Rule {
              fmt::format(kSyntax, linears, fmt::join(names_of(Fp8Recipe{}), " | ")));
 }
 
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 /// The parts of a text between any of the separators, without blanks around them and without empty parts.
 std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
   std::vector<std::string_view> parts;

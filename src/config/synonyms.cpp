@@ -91,6 +91,9 @@ constexpr std::string_view kDataParallel =
 constexpr std::string_view kResume =
     "set checkpoint.resume to auto (--set checkpoint.resume=auto), to never, or to the path of a checkpoint";
 
+constexpr std::string_view kGroups =
+    "set optimizer.groups to rules as 'embeddings, output_layer: lr_factor 0.1'";
+
 /// Hints for names without a key, and for names whose key has different values.
 constexpr Synonym kHints[] = {
     {"dp", kDataParallel},
@@ -101,6 +104,8 @@ constexpr Synonym kHints[] = {
     {"num_gpus", kDataParallel},
     {"resume", kResume},
     {"auto_resume", kResume},
+    {"decoupled_lr", kGroups},
+    {"param_groups", kGroups},
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "config/recipe_traits.h"
 #include "config/rope_scaling.h"
 #include "config/text.h"
+#include "config/update_rules.h"
 #include "config/validate_experts.h"
 #include "config/validate_model.h"
 #include "core/error.h"
@@ -232,6 +233,7 @@ void check_training(const Config& c) {
 
 void check_optimizer(const Config& c) {
   const OptimizerConfig& o = c.optimizer;
+  update_rules(o);
   if (o.min_lr > o.lr) user_error("optimizer.min_lr ({}) is above optimizer.lr ({})", o.min_lr, o.lr);
   // A run that is shortened by --set training.train_steps=10 can end during warmup; a given decay_steps cannot.
   if (o.decay_steps != c.training.train_steps && o.decay != LrDecay::constant &&

@@ -184,6 +184,7 @@ void Muon::apply(const Context& context, const MuonStep& step, const Parameter& 
   kernels::ParameterRegion region =
       region_of(parameter, matrix.local_rows, is_full(parameter) ? 0 : groups_.tensor().rank());
   region.first_local = begin - matrix.first_row * parameter.shard.cols;
+  const kernels::AdamWGroup own = update_groups_.of(parameter);
   kernels::muon_update(
       context,
       {.main_param = main.fp32,
@@ -192,8 +193,8 @@ void Muon::apply(const Context& context, const MuonStep& step, const Parameter& 
        .remainder = main.remainder,
        .orthogonal = orthogonal,
        .region = region,
-       .lr = step.lr,
-       .weight_decay = parameter.decay ? static_cast<float>(config_.weight_decay) : 0.0f,
+       .lr = step.lr * own.lr_factor,
+       .weight_decay = own.weight_decay,
        .scale = kMuonScale * std::sqrt(static_cast<double>(std::max(matrix.rows, matrix.cols))),
        .skip = step.skip});
 }

@@ -25,6 +25,7 @@
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "optim/update_groups.h"
 #include "parallel/groups.h"
 #include "parameters/parameter_store.h"
 
@@ -48,8 +49,8 @@ struct MuonStep {
 class Muon {
  public:
   Muon(const config::OptimizerConfig& config, const parameters::ParameterStore& parameters,
-       const parallel::Groups& groups)
-      : config_(config), parameters_(parameters), groups_(groups) {}
+       const parallel::Groups& groups, const UpdateGroups& update_groups)
+      : config_(config), parameters_(parameters), groups_(groups), update_groups_(update_groups) {}
 
   /// After the store's plan(). `update`: lifetime of the update's scratch; empty: always.
   void plan(MemoryPlan& plan, Lifetime update);
@@ -82,6 +83,7 @@ class Muon {
   const config::OptimizerConfig config_;
   const parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
+  const UpdateGroups& update_groups_;
   std::vector<std::vector<const parameters::Parameter*>> buckets_;  ///< matrices per bucket
   // Scratch of an update, in the model's dtype:
   enum class Buffer : uint8_t { update, parts, x, product, gram, gram_squared, sum, sum_scratch };

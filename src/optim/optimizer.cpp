@@ -33,7 +33,8 @@ Optimizer::Optimizer(const OptimizerOptions& options, parameters::ParameterStore
       reducer_(options.tied_embeddings, parameters, groups),
       gatherer_(parameters, groups),
       schedule_(schedule_of(options.optimizer)),
-      muon_(options.optimizer, parameters, groups) {}
+      update_groups_(options.optimizer, parameters),
+      muon_(options.optimizer, parameters, groups, update_groups_) {}
 
 Tensor Optimizer::field(int index, DType dtype) const {
   return {static_cast<char*>(status_.data) + index * sizeof(float), dtype, {1}};
@@ -87,6 +88,7 @@ void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
   plan.add(status_, "step_status", MemoryKind::data, DType::u8, {static_cast<int64_t>(sizeof(StepStatus))});
   plan.add(scratch_, "grad_norm.scratch", MemoryKind::scratch, DType::f32,
            {kernels::sum_of_squares_scratch_elements()});
+  update_groups_.plan(plan);
   reducer_.plan(plan);
 }
 
@@ -150,6 +152,7 @@ void Optimizer::bind(const Context& context) {
     end += run.bytes();
   }
   context.synchronize();
+  update_groups_.bind(context, groups_);
 }
 
 void Optimizer::begin_step(const Context& context) {
@@ -230,6 +233,7 @@ void Optimizer::update(const Context& context, size_t number, float lr) {
                            .param = writes_values ? part(parameters_.value_of(segment)) : Tensor{},
                            .remainder = main.remainder,
                            .flags = flags_of(run),
+                           .groups = update_groups_.adamw(),
                            .runs = runs_.empty() ? Tensor{} : runs_[number].device,
                            .seed = seed_,
                            .lr = lr,

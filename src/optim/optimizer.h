@@ -27,6 +27,7 @@
 #include "optim/moments.h"
 #include "optim/muon.h"
 #include "optim/state_ring.h"
+#include "optim/update_groups.h"
 #include "parallel/groups.h"
 #include "parameters/parameter_store.h"
 
@@ -129,6 +130,7 @@ class Optimizer {
   comm::GradientReducer reducer_;
   comm::ParameterGatherer gatherer_;
   LrSchedule schedule_;
+  UpdateGroups update_groups_;
   Muon muon_;
   std::vector<AdamWRun> adamw_runs_;
   int64_t updates_ = 0;

@@ -83,8 +83,9 @@ void ParameterStore::write_flags(const Context& context) const {
     if (!parameter.trainable) continue;
     const bool counted =
         (parameter.sharing == Sharing::sharded || layout_.tensor_rank == 0) && !parameter.copy;
-    const int bits =
-        (parameter.decay ? kernels::kGranuleDecays : 0) | (counted ? kernels::kGranuleCounted : 0);
+    const int bits = (parameter.decay ? kernels::kGranuleDecays : 0) |
+                     (counted ? kernels::kGranuleCounted : 0) |
+                     parameter.update_group << kernels::kGranuleGroupShift;
     const int64_t written = granules_written(parameter);
     const auto first = host.begin() + parameter.offset / kGranule;
     std::fill_n(first, written, static_cast<uint8_t>(bits));

@@ -65,8 +65,9 @@ struct ParameterSpec {
   ParameterId id{};
   ParameterShard shard;
   Init init = Init::normal;
-  float std = 0.0f;    ///< standard deviation for Init::normal
-  bool decay = false;  ///< weight decay applies: to matrices, not to norm weights and biases
+  float std = 0.0f;          ///< standard deviation for Init::normal
+  bool decay = false;        ///< weight decay applies: to matrices, not to norm weights and biases
+  uint8_t update_group = 0;  ///< index in AdamW::groups
   /// For a matrix of a transformer layer: the numbers of rows of the logical matrices that are stacked in the full
   /// parameter (q, k and v of linear_qkv; gate and up of linear_fc1). Tensor-parallel ranks divide the rows of each, or
   /// columns. Of experts: the matrices that this rank has.

@@ -19,6 +19,7 @@ struct Shard {
   bool split = false;  ///< master weights as BF16 weights and remainders
   DType exp_avg = DType::f32, exp_avg_sq = DType::f32;
   int num_runs = 1;
+  bool groups = false;  ///< two groups of settings
 };
 
 /// `count` runs of about equal, mostly odd lengths: alternately whole rows and parts of rows, with a gap before the
@@ -54,8 +55,12 @@ Bits run(const Context& context, const Shard& s, int steps) {
       v_exponents(context, DType::u8, {granules_of(s.n)});
   context.zero(m_exponents), context.zero(v_exponents);
   std::vector<uint8_t> flags(static_cast<size_t>(decay.get().numel()));
-  for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 != 1;
+  for (size_t i = 0; i < flags.size(); ++i)
+    flags[i] = static_cast<uint8_t>((i % 3 != 1 ? kGranuleDecays : 0) | i % 2 << kGranuleGroupShift);
   decay.fill_raw(flags.data());
+  const AdamWGroup settings[] = {{1.0f, 0.1f}, {0.3f, 0.7f}};
+  TestTensor groups(context, DType::u8, {sizeof(settings)});
+  groups.fill_raw(settings);
   multiplier.fill({0.3f});
   skip.fill_ints({s.skip});
   const auto part = [&](const TestTensor& t) {
@@ -70,6 +75,7 @@ Bits run(const Context& context, const Shard& s, int steps) {
              .exp_avg_sq_exponents = v_exponents,
              .param = s.copy ? part(p) : Tensor{},
              .flags = decay,
+             .groups = s.groups ? groups.get() : Tensor{},
              .runs = table,
              .seed = 77,
              .lr = 3e-3f,
@@ -104,7 +110,8 @@ TEST(AdamWGpu, MatchesReferenceBitwise) {
   for (int64_t n : {1, 3, 4, 128, 1000, 1024, 100'003})
     for (int64_t offset : {0, 1, 2})
       for (bool copy : {false, true}) {
-        for (const Shard& setup : {Shard{n, offset, copy, 0}, Shard{n, offset, true, 0, true}})
+        for (const Shard& setup : {Shard{n, offset, copy, 0}, Shard{n, offset, true, 0, true},
+                                   Shard{.n = n, .offset = offset, .copy = copy, .skip = 0, .groups = true}})
           EXPECT_EQ(run(cpu, setup, 10), run(gpu, setup, 10))
               << n << " " << offset << " " << copy << setup.split;
       }

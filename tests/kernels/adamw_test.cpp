@@ -60,6 +60,32 @@ TEST(AdamW, OneStepByHand) {
   EXPECT_EQ(b.param.floats(), (std::vector<float>{0.84375f, -1.8125f}));
 }
 
+// Each granule is updated with the settings of its group, whether the flag says that it decays or not.
+TEST(AdamW, GroupsHaveTheirOwnSettings) {
+  constexpr int64_t kGranules = 3, n = kGranules * kAdamWGranule;
+  const std::vector<AdamWGroup> groups = {{1.0f, 0.1f}, {0.5f, 0.3f}, {0.0f, 1.0f}};
+  Buffers grouped(n), first(n), second(n);
+  TestTensor table(cpu(), DType::u8, {static_cast<int64_t>(groups.size() * sizeof(AdamWGroup))});
+  table.fill_raw(groups.data());
+  const std::vector<uint8_t> flags = {0 << kGranuleGroupShift, 1 << kGranuleGroupShift,
+                                      2 << kGranuleGroupShift};
+  grouped.decay.fill_raw(flags.data());
+  const std::vector<uint8_t> decays(kGranules, kGranuleDecays);
+  for (Buffers* b : {&first, &second}) b->decay.fill_raw(decays.data());
+  const std::vector<float> before = grouped.main_param.floats();
+  AdamW args = grouped.args(), halved = second.args();
+  args.groups = table;
+  halved.lr *= 0.5f, halved.weight_decay = 0.3f;
+  for (int step = 1; step <= 3; ++step) {
+    AdamW plain = first.args();
+    args.step = halved.step = plain.step = step;
+    adamw(cpu(), args), adamw(cpu(), plain), adamw(cpu(), halved);
+  }
+  const std::vector<float> result = grouped.main_param.floats();
+  const std::vector<float> expected[] = {first.main_param.floats(), second.main_param.floats(), before};
+  for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(result[i], expected[i / kAdamWGranule][i]) << i;
+}
+
 // With remainders the parameter is the same number, except for the one case described in param_split.h.
 TEST(AdamW, RemaindersGiveTheSameParameters) {
   const int64_t n = 20'000;

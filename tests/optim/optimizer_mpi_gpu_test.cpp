@@ -157,7 +157,8 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
                               .eps = static_cast<float>(options.optimizer.eps),
                               .step = step + 1};
     const float sum = sign(step) * static_cast<float>(ranks * (ranks + 1) / 2);
-    kernels::adamw_element(kernels::adamw_constants(rule), 0.0f, sum, main, exp_avg, exp_avg_sq);
+    const kernels::AdamWConstants constants = kernels::adamw_constants(rule);
+    kernels::adamw_element(constants, kernels::adamw_rate(constants, 0), sum, main, exp_avg, exp_avg_sq);
   }
 }
 

@@ -101,7 +101,7 @@ void adamw_cpu(const AdamW& args, int64_t n, const M& exp_avg, const V& exp_avg_
   const uint8_t* flags = args.flags.as<uint8_t>();
 #pragma omp parallel for schedule(static)
   for (int64_t begin = 0; begin < n; begin += kAdamWGranule) {
-    const float decay = (flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? c.decay : 0.0f;
+    const AdamWRate rate = adamw_rate(c, flags[begin / kAdamWGranule]);
     const int64_t end = std::min(begin + kAdamWGranule, n);
     float m[kAdamWGranule], v[kAdamWGranule];
     exp_avg.load(begin, end - begin, m);
@@ -109,12 +109,12 @@ void adamw_cpu(const AdamW& args, int64_t n, const M& exp_avg, const V& exp_avg_
     if (remainder != nullptr) {
       for (int64_t i = begin; i < end; ++i) {
         SplitFloat split{upper[i], remainder[i]};
-        adamw_split(c, decay, to_float(main_grad[i]) * multiplier, split, m[i - begin], v[i - begin]);
+        adamw_split(c, rate, to_float(main_grad[i]) * multiplier, split, m[i - begin], v[i - begin]);
         upper[i] = split.value, remainder[i] = split.remainder;
       }
     } else {
       for (int64_t i = begin; i < end; ++i)
-        adamw_element(c, decay, to_float(main_grad[i]) * multiplier, main_param[i], m[i - begin],
+        adamw_element(c, rate, to_float(main_grad[i]) * multiplier, main_param[i], m[i - begin],
                       v[i - begin]);
       if (param != nullptr)
         for (int64_t i = begin; i < end; ++i) param[i] = from_float<Param>(main_param[i]);

@@ -155,7 +155,8 @@ __device__ __forceinline__ int run_of_warp(const MomentWords& random, int64_t i)
 
 /// Updates elements [i, i + N) of one granule; `run` is the run of element i.
 template <int N, class S>
-__device__ __forceinline__ void update(const S& s, float decay, float multiplier, int run, int64_t i) {
+__device__ __forceinline__ void update(const S& s, const AdamWRate& rate, float multiplier, int run,
+                                       int64_t i) {
   using Grad = std::remove_cvref_t<decltype(*s.main_grad)>;
   float w[N], m[N], v[N];
   s.main.load(i, w);
@@ -165,7 +166,7 @@ __device__ __forceinline__ void update(const S& s, float decay, float multiplier
   uint32_t words[N] = {};
   if constexpr (S::kRounds) s.random.get(run, i, words);
 #pragma unroll
-  for (int k = 0; k < N; ++k) adamw_element(s.c, decay, load_float(&g.v[k]) * multiplier, w[k], m[k], v[k]);
+  for (int k = 0; k < N; ++k) adamw_element(s.c, rate, load_float(&g.v[k]) * multiplier, w[k], m[k], v[k]);
   s.main.store(i, w);
   s.exp_avg.store(i, m, words, 0);
   s.exp_avg_sq.store(i, v, words, 16);
@@ -173,12 +174,12 @@ __device__ __forceinline__ void update(const S& s, float decay, float multiplier
 
 /// Updates elements [begin, n), at most kWidth, of a shard that is unaligned or ends within a vector.
 template <class S>
-__device__ __forceinline__ void update_singly(const S& s, float decay, float multiplier, int run,
+__device__ __forceinline__ void update_singly(const S& s, const AdamWRate& rate, float multiplier, int run,
                                               int64_t begin, int64_t n) {
   const int64_t end = begin + kWidth < n ? begin + kWidth : n;
   for (int64_t i = begin; i < end; ++i) {
     if constexpr (S::kRounds) run = s.random.advance(run, i);
-    update<1>(s, decay, multiplier, run, i);
+    update<1>(s, rate, multiplier, run, i);
   }
 }
 
@@ -194,9 +195,9 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(S s, int64_t n) {
   if (begin >= n) return;
   if constexpr (S::kRounds) run = s.random.advance(run, begin);
   const float multiplier = s.grad_multiplier != nullptr ? *s.grad_multiplier : 1.0f;
-  const float decay = (s.flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? s.c.decay : 0.0f;
-  if (S::kBlocks || (vectors && begin + kWidth <= n)) return update<kWidth>(s, decay, multiplier, run, begin);
-  if constexpr (!S::kBlocks) update_singly(s, decay, multiplier, run, begin, n);
+  const AdamWRate rate = adamw_rate(s.c, s.flags[begin / kAdamWGranule]);
+  if (S::kBlocks || (vectors && begin + kWidth <= n)) return update<kWidth>(s, rate, multiplier, run, begin);
+  if constexpr (!S::kBlocks) update_singly(s, rate, multiplier, run, begin, n);
 }
 
 // --- launch ------------------------------------------------------------------------------------------------

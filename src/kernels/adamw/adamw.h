@@ -19,6 +19,13 @@ namespace te::kernels {
 /// moment_fp8.h). With `remainder`, main_param is joined from param and remainder (kernels/param_split) and split again
 /// after the update.
 /// Nothing is written if *skip is non-zero.
+/// Settings of some of the parameters.
+struct AdamWGroup {
+  float lr_factor = 1.0f;  ///< of lr
+  float weight_decay = 0.0f;
+  bool operator==(const AdamWGroup&) const = default;
+};
+
 struct AdamW {
   Tensor main_param;  ///< fp32 [n], in/out; empty with remainder
   Tensor main_grad;   ///< fp32 or bf16 [n]
@@ -29,9 +36,11 @@ struct AdamW {
   Tensor exp_avg_exponents, exp_avg_sq_exponents;
   /// fp32, bf16 or fp16 [n], output; may be empty or main_param's memory. With remainder: bf16, in/out.
   Tensor param;
-  Tensor remainder;   ///< optional u16 [n], in/out
-  Tensor flags;       ///< u8 [granules_of(n)]: kGranuleDecays where weight decay applies
-  Tensor runs;        ///< u8 [k * sizeof(MomentRun)], needed for moments that are not fp32
+  Tensor remainder;  ///< optional u16 [n], in/out
+  Tensor flags;      ///< u8 [granules_of(n)]: kGranuleDecays where weight decay applies
+  Tensor
+      groups;   ///< u8 [k * sizeof(AdamWGroup)], optional: instead of weight_decay, by the index in the flags
+  Tensor runs;  ///< u8 [k * sizeof(MomentRun)], needed for moments that are not fp32
   uint64_t seed = 0;  ///< seed of the moments' stochastic rounding
   float lr = 0.0f;
   float beta1 = 0.9f;

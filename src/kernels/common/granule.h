@@ -16,6 +16,9 @@ constexpr uint8_t kGranuleDecays = 1;
 constexpr uint8_t kGranuleCounted = 2;
 /// The granule's gradients are zeroed at the start of a step, because some of them are read before a GEMM writes them.
 constexpr uint8_t kGranuleZeroed = 4;
+/// The upper bits have the granule's index in AdamW::groups.
+constexpr int kGranuleGroupShift = 3;
+constexpr int kMaxAdamWGroups = 1 << (8 - kGranuleGroupShift);
 
 /// Number of granules in a buffer of n elements.
 constexpr int64_t granules_of(int64_t n) {

@@ -84,7 +84,7 @@ def draw_precision(axes):
 
 def draw_formats(path):
     with pyplot.rc_context(STYLE):
-        figure, (ranges, precision) = pyplot.subplots(1, 2, figsize=(13, 3.6), width_ratios=(2, 1), layout="constrained")
+        figure, (ranges, precision) = pyplot.subplots(1, 2, figsize=(13, 3.6), gridspec_kw={"width_ratios": (2, 1)}, layout="constrained")
         draw_ranges(ranges)
         draw_precision(precision)
         figure.savefig(path, dpi=110, metadata={"Software": None})
@@ -124,7 +124,7 @@ def draw_scaling(path):
     steps = np.arange(1, STEPS + 1)
     over = run["amax"] > run["limit"]
     with pyplot.rc_context(STYLE):
-        figure, (sizes, errors) = pyplot.subplots(2, 1, figsize=(11, 6), sharex=True, height_ratios=(1.15, 1), layout="constrained")
+        figure, (sizes, errors) = pyplot.subplots(2, 1, figsize=(11, 6), sharex=True, gridspec_kw={"height_ratios": (1.15, 1)}, layout="constrained")
         sizes.step(steps, run["limit"], where="mid", color=BLUE, label=f"largest value that the delayed scale represents (maximum of {HISTORY} steps)")
         sizes.plot(steps, run["amax"], color=DARK, label="amax of the tensor; current scaling uses it directly")
         sizes.plot(steps[over], run["amax"][over], "o", color=ORANGE, label="overflow: the tensor is requantized with its own amax")

@@ -102,7 +102,7 @@ def main():
     fp8 = [read(f"fp8_delayed_seed{seed}.csv")[1] for seed in SEEDS]
     tokens = read("bf16_seed1.csv")[0]
     pyplot.rcParams.update(STYLE)
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(16, 5), layout="constrained", width_ratios=[1, 1.15, 1.05])
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(16, 5), layout="constrained", gridspec_kw={"width_ratios": [1, 1.15, 1.05]})
     draw_losses(left, tokens, bf16, fp8)
     draw_gap(middle, tokens, bf16, fp8, row)
     draw_speed(right, speed["rows"])

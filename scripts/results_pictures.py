@@ -81,7 +81,7 @@ def repeated_data():
 def gap_law():
     """The gap during the run with a constant learning rate, and after the decay of each length."""
     name, recipes = "gap_law_8m", ("delayed", "tensorwise", "blockwise")
-    figure, (left, right) = figures.new(4.6, REPORTS[name][1], ncols=2, sharey=True, width_ratios=(1.5, 1))
+    figure, (left, right) = figures.new(4.6, REPORTS[name][1], ncols=2, sharey=True, gridspec_kw={"width_ratios": (1.5, 1)})
     found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
     for index, arm in enumerate((*recipes, "bf16_control"), start=1):
         pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in range(1, 6)]

@@ -37,7 +37,7 @@ def draw(path, title, baseline, runs, results, band, epochs=()):
             "axes.axisbelow": True,
         }
     )
-    figure, (upper, lower) = pyplot.subplots(2, 1, sharex=True, figsize=(10, 7.5), height_ratios=[3, 2])
+    figure, (upper, lower) = pyplot.subplots(2, 1, sharex=True, figsize=(10, 7.5), gridspec_kw={"height_ratios": [3, 2]})
     size, unit = tokens_unit(baseline.tokens[-1])
     draw_losses(upper, size, baseline, runs, results)
     draw_gaps(lower, size, unit, results, band, common_end([baseline, *runs]))

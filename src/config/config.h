@@ -153,6 +153,7 @@ struct ModelConfig {
   MoeLoadBalancing moe_router_load_balancing_type = MoeLoadBalancing::aux_loss;
   double moe_aux_loss_coeff = 0.0;
   double moe_z_loss_coeff = 0.0;
+  double moe_expert_capacity_factor = 0.0;  ///< 0: no capacity
   bool moe_router_enable_expert_bias =
       false;                                  ///< balances experts by a bias of their scores in the selection
   double moe_router_bias_update_rate = 1e-3;  ///< of the bias, per step

@@ -102,6 +102,10 @@ const auto kModelRows = std::to_array<Key>({
      "Balance loss of each microbatch on each rank, of each sequence, or with the step's loads so far."},
     {TE_KEY(model.moe_aux_loss_coeff), kBuiltIn, at_least(0),
      "Coefficient of the load-balancing loss of each layer."},
+    {TE_KEY(model.moe_expert_capacity_factor), kBuiltIn, from_to(0, 1024),
+     "Each expert keeps its most probable tokens of a rank's microbatch, at most this times the balanced "
+     "load, except in "
+     "generation; 0 keeps all."},
     {TE_KEY(model.moe_z_loss_coeff), kBuiltIn, at_least(0),
      "Coefficient of the mean squared logsumexp of each layer's router logits."},
     {TE_KEY(model.moe_router_enable_expert_bias), kBuiltIn, kAny,

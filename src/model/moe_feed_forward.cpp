@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/profile.h"
+#include "kernels/moe/capacity.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/permute.h"
 #include "model/context_parallel.h"
@@ -70,6 +71,9 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
       bias_rate_(static_cast<float>(config.model.moe_router_bias_update_rate)) {
+  if (config.model.moe_expert_capacity_factor > 0.0)
+    capacity_ =
+        kernels::expert_capacity(dims_.tokens, rule_.topk, experts_, config.model.moe_expert_capacity_factor);
   const int64_t hidden = dims_.hidden;
   const double in_std = config.model.init_method_std, out_std = output_std(config.model);
   // Weights in FP32 arithmetic.
@@ -132,6 +136,22 @@ int64_t MoeFeedForward::sequence_tokens() const {
   return dims_.tokens * (context_ranks_ != nullptr ? context_ranks_->size() : 1);
 }
 
+// Drops selections above the experts' capacity. Offsets and rows are those of all selections until the caller replaces
+// them.
+void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& pass) const {
+  kernels::expert_rows(
+      context, {.experts = a.experts, .offsets = a.offsets, .row_of = a.row_of, .source = a.all_source});
+  const bool counted = pass.kind == PassKind::train && statistics_.sums;
+  kernels::limit_experts(
+      context, {.probs = a.probs,
+                .offsets = a.offsets,
+                .source = a.all_source,
+                .capacity = capacity_,
+                .kept = a.kept,
+                .dropped = counted ? statistics_.sums.as<float>() + kernels::kRouterDropped : nullptr,
+                .weight = static_cast<float>(sequence_tokens() / dims_.tokens)});
+}
+
 void MoeFeedForward::route(const Context& context, Activations& a, const Pass& pass) const {
   const ProfileLabel label(name_ + ".router");
   kernels::router_gemm(context, {.x = a.input, .weight = router_->value, .logits = a.logits});
@@ -140,9 +160,11 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                     .bias = bias_ != nullptr ? bias_->value : Tensor{},
                                     .experts = a.experts,
                                     .probs = a.probs});
+  if (a.kept) limit(context, a, pass);
   // Rows that are sent to other ranks are not aligned.
-  kernels::expert_rows(context, {.experts = a.experts,
+  kernels::expert_rows(context, {.experts = a.kept ? Tensor(a.kept) : Tensor(a.experts),
                                  .alignment = dispatch_ ? 1 : row_alignment(),
+                                 .capacity = a.kept ? capacity_ : 0,
                                  .offsets = a.offsets,
                                  .row_of = a.row_of,
                                  .source = a.source});
@@ -289,6 +311,7 @@ void MoeFeedForward::router_backward(const Context& context, const Activations& 
                 .logits = a.logits,
                 .experts = a.experts,
                 .d_probs = d_probs_,
+                .row_of = a.row_of,
                 .score_grad = a.score_grad,
                 .balance_weight = balance_coefficient_ * pass.auxiliary_scale,
                 .z_weight = z_coefficient_ * pass.auxiliary_scale / static_cast<float>(sequence_tokens()),

@@ -41,11 +41,13 @@ class MoeFeedForward final : public FeedForward {
     ExpertDispatch::Routing routing;        ///< with expert parallelism
     PlannedTensor score_grad;               ///< [sequences, experts]
     PlannedTensor counts, score_sums, token_sums, statistics;  ///< scratch: statistics of the router
-    Planned<Operand> fc1_input, fc2_input;                     ///< [rows, hidden] scratch, [rows, ffn]
-    ReadyOperand fc2_ready;                                    ///< fc2_input, for wgrad
-    PlannedTensor fc1_out;                                     ///< [rows, fc1]
-    PlannedTensor fc2_out;                                     ///< scratch [rows, hidden]
-    PlannedTensor gate;  ///< [tokens, 1] fp32: logits of the shared expert's gate
+    PlannedTensor all_source,
+        kept;  ///< scratch i32 with a capacity (kernels/moe/capacity.h): all rows, kept selections
+    Planned<Operand> fc1_input, fc2_input;  ///< [rows, hidden] scratch, [rows, ffn]
+    ReadyOperand fc2_ready;                 ///< fc2_input, for wgrad
+    PlannedTensor fc1_out;                  ///< [rows, fc1]
+    PlannedTensor fc2_out;                  ///< scratch [rows, hidden]
+    PlannedTensor gate;                     ///< [tokens, 1] fp32: logits of the shared expert's gate
     Planned<Operand> shared_fc1_input, shared_fc2_input;  ///< [tokens, hidden], [tokens, shared ffn]
     ReadyOperand shared_fc1_ready, shared_fc2_ready;
     PlannedTensor shared_fc1_out, shared_out;  ///< [tokens, ...]
@@ -116,7 +118,9 @@ class MoeFeedForward final : public FeedForward {
     d_probs,
     d_logits,
     d_gate,
-    router_scratch
+    router_scratch,
+    all_source,
+    kept
   };
   void add_tensors(MemoryPlan& plan, Activations& a, int64_t tokens, MemoryKind kind, Lifetime saved,
                    Lifetime shared_out) const;
@@ -135,6 +139,7 @@ class MoeFeedForward final : public FeedForward {
   static Rows own_rows(const Activations& a) { return {a.offsets, a.source, a.probs, {}, {}}; }
   /// Tokens of a microbatch on all context-parallel ranks.
   int64_t sequence_tokens() const;
+  void limit(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
   void shared_activation(const Context& context, const Activations& a) const;
@@ -156,7 +161,8 @@ class MoeFeedForward final : public FeedForward {
                        const Pass& pass) const;
   int64_t row_alignment() const;
   /// Rows of the experts of this rank.
-  int64_t rows_of(int64_t tokens) const;
+  /// Rows of the experts for so many tokens; inference has no capacity.
+  int64_t rows_of(int64_t tokens, bool inference = false) const;
   int64_t halves() const { return kernels::is_gated(kind_) ? 2 : 1; }
   bool has_shared() const { return shared_fc1_ != nullptr; }
 
@@ -165,6 +171,7 @@ class MoeFeedForward final : public FeedForward {
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
   int64_t experts_, ffn_, shared_ffn_;
+  int64_t capacity_ = 0;  ///< tokens of a microbatch per expert; 0: no limit
   kernels::RouterRule rule_;
   kernels::BalanceScope scope_;
   float balance_coefficient_, z_coefficient_;

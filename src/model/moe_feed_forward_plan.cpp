@@ -10,9 +10,9 @@ int64_t MoeFeedForward::row_alignment() const {
   return std::max(fc1_->row_alignment(), fc2_->row_alignment());
 }
 
-int64_t MoeFeedForward::rows_of(int64_t tokens) const {
+int64_t MoeFeedForward::rows_of(int64_t tokens, bool inference) const {
   if (dispatch_) return dispatch_->rows();
-  return kernels::max_expert_rows(tokens, rule_.topk, experts_, row_alignment());
+  return kernels::max_expert_rows(tokens, rule_.topk, experts_, row_alignment(), inference ? 0 : capacity_);
 }
 
 LinearUse MoeFeedForward::fc1_use(Buffer tag) const {
@@ -66,7 +66,7 @@ void MoeFeedForward::plan_weights(MemoryPlan& plan, bool training) {
 /// Tensors that inference needs, too. `saved`: lifetime of those that the backward pass reads.
 void MoeFeedForward::add_tensors(MemoryPlan& plan, Activations& a, int64_t tokens, MemoryKind kind,
                                  Lifetime saved, Lifetime shared_out) const {
-  const int64_t rows = rows_of(tokens);
+  const int64_t rows = rows_of(tokens, kind == MemoryKind::scratch);
   const auto add = [&](PlanSlot slot, Buffer tag, const char* name, DType dtype, Shape shape,
                        Lifetime lifetime) {
     plan.add(slot, name_ + name, kind, dtype, shape, {tag, lifetime});
@@ -112,6 +112,11 @@ void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations
           live(Step::fc1));
   scratch(a.statistics, Buffer::statistics, ".router.statistics", DType::f32,
           {kernels::router_statistics_scratch(tokens, dims_.batch, experts_)}, live(Step::fc1));
+  if (capacity_ > 0) {
+    scratch(a.all_source, Buffer::all_source, ".experts.all_source", DType::i32, {tokens * rule_.topk},
+            live(Step::fc1));
+    scratch(a.kept, Buffer::kept, ".experts.kept", DType::i32, {tokens, rule_.topk}, live(Step::fc1));
+  }
   scratch(a.fc2_out, Buffer::fc2_out, ".experts.out", dims_.dtype, {rows_of(tokens), dims_.hidden},
           live(Step::fc2));
 }
@@ -160,7 +165,7 @@ void MoeFeedForward::plan_inference(MemoryPlan& plan, FeedForward::Activations& 
   const auto add = [&](PlanSlot slot, const char* name, int64_t count, int64_t width) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {count, width});
   };
-  const int64_t permuted = rows_of(rows);
+  const int64_t permuted = rows_of(rows, true);
   add({a.fc1_input, a.fc1_input.high_precision}, ".experts.linear_fc1.input", permuted, dims_.hidden);
   add({a.fc2_input, a.fc2_input.high_precision}, ".experts.linear_fc2.input", permuted, ffn_);
   add(a.fc2_out, ".experts.out", permuted, dims_.hidden);
@@ -178,7 +183,7 @@ std::unique_ptr<FeedForward::Activations> MoeFeedForward::first_rows(
   const auto part = [](const Tensor& tensor, int64_t count) {
     return tensor ? tensor.slice_rows(0, count) : Tensor{};
   };
-  const int64_t permuted = rows_of(rows);
+  const int64_t permuted = rows_of(rows, true);
   first->input = input;
   first->logits = part(all.logits, rows), first->probs = part(all.probs, rows);
   first->experts = part(all.experts, rows), first->row_of = part(all.row_of, rows);

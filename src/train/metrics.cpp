@@ -206,6 +206,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
              {"entropy", number(r.entropy)},
              {"balance_loss", number(r.balance_loss)},
              {"z_loss", number(r.z_loss)}};
+    if (r.dropped > 0) layer["dropped"] = number(r.dropped);
     if (r.dispatch_rounds > 0) layer["dispatch_rounds"] = number(r.dispatch_rounds);
   }
   for (const auto& [name, value] : m.guard) record["guard"][name] = number(value);

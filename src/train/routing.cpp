@@ -63,6 +63,7 @@ std::vector<LayerRouting> RoutingReader::read(parallel::World& world) const {
                       .entropy = sum[2] / microbatches,
                       .balance_loss = sum[0] / microbatches,
                       .z_loss = sum[1] / microbatches,
+                      .dropped = sum[kernels::kRouterDropped] / (mean * static_cast<double>(experts)),
                       .dispatch_rounds = rounds[static_cast<size_t>(layer)] / microbatches});
   }
   return layers;

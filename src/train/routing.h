@@ -16,6 +16,7 @@ struct LayerRouting {
   double entropy = 0;   ///< mean entropy of a token's scores, in nats
   double balance_loss = 0;  ///< without coefficient; 1 if balanced
   double z_loss = 0;        ///< mean squared logsumexp of a token's logits, without coefficient
+  double dropped = 0;       ///< share of the selections
   double dispatch_rounds =
       0;  ///< mean rounds of a dispatch to other ranks' experts (model/expert_dispatch.h); 0: none
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "kernels/moe/capacity.h"
 #include "kernels/moe/dispatch.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
@@ -66,6 +67,39 @@ inline std::vector<int32_t> ints_of(const testing::TestTensor& tensor) {
   std::copy_n(raw.data(), raw.size(), reinterpret_cast<uint8_t*>(values.data()));
   return values;
 }
+
+/// What is kept of a case's selections with `capacity`, and its rows; probabilities have few values, with equal ones.
+struct LimitedOrder {
+  testing::TestTensor probs, kept, dropped, offsets, row_of, source;
+  LimitedOrder(const Context& context, const MoeCase& c, int64_t capacity)
+      : probs(context, DType::f32, {c.tokens, c.topk}),
+        kept(context, DType::i32, {c.tokens, c.topk}),
+        dropped(context, DType::f32, {1}),
+        offsets(context, DType::i32, {c.experts + 1}),
+        row_of(context, DType::i32, {c.tokens, c.topk}),
+        source(context, DType::i32, {max_expert_rows(c.tokens, c.topk, c.experts, c.alignment, capacity)}) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < c.tokens * c.topk; ++i)
+      values.push_back(static_cast<float>(philox(7, 8, static_cast<uint64_t>(i)).word[0] % 13) * 0.0625f);
+    probs.fill(values), dropped.fill({5.0f});
+    MoeCase all = c;
+    all.alignment = 1;
+    const MoeOrder order(context, all);
+    limit_experts(context, {.probs = probs,
+                            .offsets = order.offsets,
+                            .source = order.source,
+                            .capacity = capacity,
+                            .kept = kept,
+                            .dropped = dropped.get().as<float>(),
+                            .weight = 2.0f});
+    expert_rows(context, {.experts = kept,
+                          .alignment = c.alignment,
+                          .capacity = capacity,
+                          .offsets = offsets,
+                          .row_of = row_of,
+                          .source = source});
+  }
+};
 
 /// Rows that ranks send to the experts of a rank: the numbers of selections of each expert by each of them.
 struct DispatchCase {
@@ -178,7 +212,7 @@ struct RouterTensors {
     bias.fill_normal(2, 0.1f);
     d_probs.fill_normal(3);
     step_counts.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.experts), 3));
-    step_sums.fill({0.5f, 0.25f, 0.125f, 2.0f});
+    step_sums.fill({0.5f, 0.25f, 0.125f, 2.0f, 0.0f});
   }
   void forward(const Context& x, const RouterCase& c, BalanceScope scope) const {
     router_forward(x, {.rule = c.rule,

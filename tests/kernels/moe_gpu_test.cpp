@@ -119,6 +119,22 @@ TEST(MoeGpu, OrderOfRowsAndCopiesEqualReference) {
   }
 }
 
+TEST(MoeGpu, LimitedRowsEqualReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  std::vector<MoeCase> cases(std::begin(kMoeCases), std::end(kMoeCases));
+  cases.push_back({.tokens = 5000, .experts = 3, .topk = 2, .alignment = 16});
+  for (const MoeCase& c : cases)
+    for (const int64_t capacity : {int64_t{1}, int64_t{3}, c.tokens / 2 + 1, c.tokens}) {
+      const auto run = [&](const Context& context) {
+        const LimitedOrder order(context, c, capacity);
+        return std::array{order.kept.raw(), order.dropped.raw(), order.offsets.raw(), order.row_of.raw(),
+                          order.source.raw()};
+      };
+      EXPECT_EQ(run(gpu), run(cpu())) << c.tokens << " " << c.experts << " " << capacity;
+    }
+}
+
 TEST(MoeGpu, OrderOfReceivedRowsEqualsReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

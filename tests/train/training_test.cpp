@@ -118,6 +118,25 @@ TEST_F(Training, ExpertsLearnAndTheirRoutingIsLogged) {
   }
 }
 
+// A capacity that drops nothing changes no bit; one that drops some is logged, in validation passes, too.
+TEST_F(Training, ExpertsWithACapacityDropTokens) {
+  const auto run = [&](const std::string& name, const std::string& factor) {
+    expect_success(folder_.run(
+        name, kExperts +
+                  std::vector<std::string>{"logging.every=2", "model.moe_expert_capacity_factor=" + factor}));
+    return folder_.column(name, "loss");
+  };
+  const std::vector<double> dropless = run("all", "0");
+  EXPECT_EQ(run("large", "1000"), dropless);
+  EXPECT_NE(run("small", "0.5"), dropless);
+  for (const nlohmann::json& record : folder_.records("small")) {
+    const double dropped = record.at("experts").at("layers.1").at("dropped").get<double>();
+    EXPECT_GE(dropped, 0.4);  // each expert keeps half of its balanced load, rounded up
+    EXPECT_LT(dropped, 1.0);
+  }
+  EXPECT_FALSE(folder_.records("large").front().at("experts").at("layers.1").contains("dropped"));
+}
+
 // Experts start unbalanced, because all tokens have similar logits at first.
 TEST_F(Training, TheBiasOfExpertsBalancesThem) {
   const auto unbalance = [&](const std::string& name, const std::string& bias) {

@@ -1,6 +1,7 @@
 // CUDA launchers of the mixture-of-experts ops.
 #pragma once
 
+#include "kernels/moe/capacity.h"
 #include "kernels/moe/dispatch.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
@@ -19,6 +20,7 @@ void router_balance(const Context& context, const RouterBalance& args);
 void router_backward(const Context& context, const RouterBackward& args);
 void router_bias_update(const Context& context, const RouterBiasUpdate& args);
 void expert_rows(const Context& context, const ExpertRows& args);
+void limit_experts(const Context& context, const LimitExperts& args);
 void dispatch_rows(const Context& context, const DispatchRows& args);
 void gather_values(const Context& context, const GatherValues& args);
 void permute(const Context& context, const Permute& args);

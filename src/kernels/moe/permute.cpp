@@ -21,7 +21,8 @@ void expert_rows_cpu(const ExpertRows& a) {
   const auto* selected = a.experts.as<int32_t>();
   auto *offsets = a.offsets.as<int32_t>(), *source = a.source.as<int32_t>();
   std::vector<int64_t> next(static_cast<size_t>(experts), 0);
-  for (int64_t i = 0; i < selections; ++i) ++next[static_cast<size_t>(selected[i])];
+  for (int64_t i = 0; i < selections; ++i)
+    if (selected[i] >= 0) ++next[static_cast<size_t>(selected[i])];
   offsets[0] = 0;
   for (int64_t e = 0; e < experts; ++e) {
     int64_t& count = next[static_cast<size_t>(e)];
@@ -30,6 +31,10 @@ void expert_rows_cpu(const ExpertRows& a) {
   }
   std::fill_n(source, rows, -1);
   for (int64_t i = 0; i < selections; ++i) {
+    if (selected[i] < 0) {
+      a.row_of.as<int32_t>()[i] = -1;
+      continue;
+    }
     const int64_t row = next[static_cast<size_t>(selected[i])]++;
     a.row_of.as<int32_t>()[i] = static_cast<int32_t>(row);
     source[row] = static_cast<int32_t>(i);
@@ -45,7 +50,8 @@ void unpermute_cpu(const Unpermute& a) {
     const float gate = a.gate ? sigmoid_cpu(a.gate.as<float>()[t]) : 1.0f;
     for (int64_t c = 0; c < cols; ++c) {
       float sum = a.addend ? gate * to_float(a.addend.as<T>()[t * cols + c]) : 0.0f;
-      for (int64_t i = 0; i < topk; ++i) sum += to_float(a.rows.as<T>()[row_of[i] * cols + c]);
+      for (int64_t i = 0; i < topk; ++i)
+        if (row_of[i] >= 0) sum += to_float(a.rows.as<T>()[row_of[i] * cols + c]);
       a.y.as<T>()[t * cols + c] = from_float<T>(sum);
     }
   }
@@ -70,9 +76,11 @@ void expert_gate_backward_cpu(const ExpertGateBackward& a) {
 
 }  // namespace
 
-int64_t max_expert_rows(int64_t tokens, int64_t topk, int64_t experts, int64_t alignment) {
+int64_t max_expert_rows(int64_t tokens, int64_t topk, int64_t experts, int64_t alignment, int64_t capacity) {
   const int64_t selections = tokens * topk;
-  return (selections + std::min(experts, selections) * (alignment - 1)) / alignment * alignment;
+  const int64_t all = (selections + std::min(experts, selections) * (alignment - 1)) / alignment * alignment;
+  if (capacity == 0) return all;
+  return std::min(all, experts * ((capacity + alignment - 1) / alignment * alignment));
 }
 
 void expert_rows(const Context& context, const ExpertRows& a) {
@@ -85,7 +93,7 @@ void expert_rows(const Context& context, const ExpertRows& a) {
   const int64_t experts = a.offsets.numel() - 1;
   TE_CHECK(experts > 0 && a.alignment > 0, "{}: {} experts and alignment {} must be positive", op, experts,
            a.alignment);
-  const int64_t rows = max_expert_rows(a.experts.rows(), a.experts.cols(), experts, a.alignment);
+  const int64_t rows = max_expert_rows(a.experts.rows(), a.experts.cols(), experts, a.alignment, a.capacity);
   TE_CHECK(a.source.numel() >= rows, "{}: source has {} rows, needs {}", op, a.source.numel(), rows);
   TE_DISPATCH_CUDA(context, expert_rows, a);
   expert_rows_cpu(a);

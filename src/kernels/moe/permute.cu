@@ -1,5 +1,6 @@
 // Order of rows by experts, permutation and its reverse on the GPU. Rows are processed by one block each, in 16-byte
 // accesses where alignment allows.
+#include <algorithm>
 #include <initializer_list>
 #include <type_traits>
 
@@ -81,9 +82,10 @@ __global__ void __launch_bounds__(kOrderThreads)
   if (e == 0) offsets[0] = 0;
 }
 
-__global__ void fill_source_kernel(int32_t* source, int64_t rows) {
-  const int64_t r = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (r < rows) source[r] = -1;
+__global__ void fill_kernel(int32_t* source, int64_t rows, int32_t* row_of, int64_t selections) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < rows) source[i] = -1;
+  if (i < selections) row_of[i] = -1;
 }
 
 /// Block e places the selections of expert e, in their order.
@@ -140,6 +142,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     for (int slot = 0; slot < topk; ++slot) {
       const int64_t row = row_of[t * topk + slot];
+      if (row < 0) continue;
       const Vec8<T> values = load_vec8<kAligned>(rows + row * cols + c, cols - c);
 #pragma unroll
       for (int j = 0; j < 8; ++j) sums[j] += values.get(j);
@@ -195,8 +198,8 @@ void expert_rows(const Context& context, const ExpertRows& a) {
   offsets_kernel<<<1, kOrderThreads, 0, cuda_stream(context)>>>(offsets, experts,
                                                                 static_cast<int32_t>(a.alignment));
   TE_CUDA_CHECK_LAUNCH();
-  fill_source_kernel<<<ceil_div(rows, kThreads), kThreads, 0, cuda_stream(context)>>>(a.source.as<int32_t>(),
-                                                                                      rows);
+  fill_kernel<<<ceil_div(std::max(rows, a.experts.numel()), kThreads), kThreads, 0, cuda_stream(context)>>>(
+      a.source.as<int32_t>(), rows, a.row_of.as<int32_t>(), a.experts.numel());
   TE_CUDA_CHECK_LAUNCH();
   place_kernel<<<blocks, kOrderThreads, 0, cuda_stream(context)>>>(
       selected, a.experts.numel(), offsets, a.row_of.as<int32_t>(), a.source.as<int32_t>());

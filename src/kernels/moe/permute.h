@@ -17,14 +17,17 @@
 namespace te::kernels {
 
 /// Rows for any routing of `tokens` tokens to topk of `experts` experts.
-int64_t max_expert_rows(int64_t tokens, int64_t topk, int64_t experts, int64_t alignment);
+/// `capacity`: tokens per expert at most (capacity.h); 0: no limit.
+int64_t max_expert_rows(int64_t tokens, int64_t topk, int64_t experts, int64_t alignment,
+                        int64_t capacity = 0);
 
 struct ExpertRows {
-  Tensor experts;  ///< i32 [T, topk], different experts per token; on a GPU aligned to 16 bytes
+  Tensor experts;  ///< i32 [T, topk], different experts per token or -1; on a GPU aligned to 16 bytes
   int64_t alignment = 1;
-  Tensor offsets;  ///< out i32 [E + 1]: first row of each expert, and the end
-  Tensor row_of;   ///< out i32 [T, topk]: row of each selection
-  Tensor source;   ///< out i32 [rows]: token * topk + slot of each row, or -1. rows >= max_expert_rows(...)
+  int64_t capacity = 0;  ///< tokens per expert at most; 0: no limit
+  Tensor offsets;        ///< out i32 [E + 1]: first row of each expert, and the end
+  Tensor row_of;         ///< out i32 [T, topk]: row of each selection, -1 of expert -1
+  Tensor source;  ///< out i32 [rows]: token * topk + slot of each row, or -1. rows >= max_expert_rows(...)
 };
 void expert_rows(const Context& context, const ExpertRows& args);
 
@@ -37,7 +40,7 @@ struct Permute {
 };
 void permute(const Context& context, const Permute& args);
 
-/// y[t] = (gate) addend[t] + sum over slots of rows[row_of[t, slot]], in FP32 in this order, rounded once. Also the
+/// y[t] = (gate) addend[t] + sum over slots with a row of rows[row_of[t, slot]], in FP32 in this order, rounded once. Also the
 /// backward pass of permute(). Probabilities are not applied here but to the input of the second GEMM
 /// (expert_activation.h).
 struct Unpermute {

@@ -190,19 +190,22 @@ void router_backward_token(const RouterBackward& a, int64_t t, std::vector<float
   const int64_t experts = a.logits.cols(), topk = a.rule.topk;
   const float* const logits = a.logits.as<float>() + t * experts;
   const int32_t* const selected = a.experts.as<int32_t>() + t * topk;
-  const float* const d_probs = a.d_probs.as<float>() + t * topk;
+  const auto d_prob = [&](int64_t i) {
+    const bool dropped = a.row_of && a.row_of.as<int32_t>()[t * topk + i] < 0;
+    return dropped ? 0.0f : a.d_probs.as<float>()[t * topk + i];
+  };
   float* const d_logits = a.d_logits.as<float>() + t * experts;
   const float lse = scores_of(logits, experts, a.rule.score, scores.data());
   float sum = kScoreEpsilon, along = 0.0f;
   for (int64_t i = 0; i < topk; ++i) {
     const float score = scores[static_cast<size_t>(selected[i])];
     sum += score;
-    along += d_probs[i] * score;
+    along += d_prob(i) * score;
   }
   std::fill(d_scores.begin(), d_scores.end(), 0.0f);
   for (int64_t i = 0; i < topk; ++i)
     d_scores[static_cast<size_t>(selected[i])] =
-        selected_score_gradient(a.rule.normalize, a.rule.scaling, d_probs[i], sum, along);
+        selected_score_gradient(a.rule.normalize, a.rule.scaling, d_prob(i), sum, along);
   if (a.score_grad) {
     const int64_t length = a.logits.rows() / a.score_grad.rows();
     add_balance(a, a.score_grad.as<float>() + t / length * experts, scores, d_scores);
@@ -283,6 +286,7 @@ void router_backward(const Context& context, const RouterBackward& a) {
   check_router_rule(op, a.rule, experts);
   check_selection(op, "experts", a.experts, DType::i32, tokens, a.rule.topk);
   check_selection(op, "d_probs", a.d_probs, DType::f32, tokens, a.rule.topk);
+  if (a.row_of) check_selection(op, "row_of", a.row_of, DType::i32, tokens, a.rule.topk);
   if (a.score_grad) check_sequences(op, a.score_grad, tokens, experts);
   check_dtype(op, "d_logits", a.d_logits, DType::f32);
   check_shape(op, "d_logits", a.d_logits, a.logits.shape);

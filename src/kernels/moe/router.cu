@@ -218,8 +218,8 @@ __global__ void balance_kernel(BalanceScope scope, int topk, float tokens, int s
 
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(RouterRule rule, const float* logits, const int32_t* selected, const float* d_probs,
-                    const float* score_grad, int64_t length, float balance_weight, float z_weight,
-                    float* d_logits, int64_t tokens, int experts) {
+                    const int32_t* row_of, const float* score_grad, int64_t length, float balance_weight,
+                    float z_weight, float* d_logits, int64_t tokens, int experts) {
   extern __shared__ char memory[];
   WarpMemory& shared = reinterpret_cast<WarpMemory*>(memory)[threadIdx.x / kWarpSize];
   float *const scores = shared.scores, *const d_scores = shared.key;
@@ -229,16 +229,20 @@ __global__ void __launch_bounds__(kThreads)
   const bool softmax = rule.score == RouterScore::softmax;
   const float lse = warp_scores(logits + t * experts, experts, rule.score, scores);
   for (int e = lane; e < experts; e += kWarpSize) d_scores[e] = 0.0f;
+  const auto d_prob = [&](int slot) {
+    const int64_t i = t * topk + slot;
+    return row_of != nullptr && row_of[i] < 0 ? 0.0f : d_probs[i];
+  };
   float sum = kScoreEpsilon, along = 0.0f;
   for (int slot = 0; slot < topk; ++slot) {
     const float score = scores[selected[t * topk + slot]];
     sum += score;
-    along += d_probs[t * topk + slot] * score;
+    along += d_prob(slot) * score;
   }
   __syncwarp();
   for (int slot = lane; slot < topk; slot += kWarpSize)
     d_scores[selected[t * topk + slot]] =
-        selected_score_gradient(rule.normalize, rule.scaling, d_probs[t * topk + slot], sum, along);
+        selected_score_gradient(rule.normalize, rule.scaling, d_prob(slot), sum, along);
   __syncwarp();
   if (score_grad != nullptr) {
     const float* const grad = score_grad + t / length * experts;
@@ -317,9 +321,9 @@ void router_backward(const Context& context, const RouterBackward& a) {
   const int64_t tokens = a.logits.rows();
   allow_shared_memory(context, backward_kernel, kWarpBytes);
   backward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
-      a.rule, a.logits.as<float>(), a.experts.as<int32_t>(), a.d_probs.as<float>(), a.score_grad.as<float>(),
-      a.score_grad ? tokens / a.score_grad.rows() : tokens, a.balance_weight, a.z_weight,
-      a.d_logits.as<float>(), tokens, static_cast<int>(a.logits.cols()));
+      a.rule, a.logits.as<float>(), a.experts.as<int32_t>(), a.d_probs.as<float>(), a.row_of.as<int32_t>(),
+      a.score_grad.as<float>(), a.score_grad ? tokens / a.score_grad.rows() : tokens, a.balance_weight,
+      a.z_weight, a.d_logits.as<float>(), tokens, static_cast<int>(a.logits.cols()));
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -69,7 +69,8 @@ enum class BalanceScope : uint8_t { microbatch, sequence, global };
 
 /// Statistics of a layer over the microbatches of a step.
 constexpr int kRouterSums =
-    4;  ///< balance loss, mean z-loss, mean entropy (of each microbatch, added), microbatches
+    5;  ///< balance loss, mean z-loss, mean entropy (of each microbatch, added), microbatches, dropped selections
+constexpr int kRouterDropped = 4;
 
 struct RouterBalance {
   BalanceScope scope = BalanceScope::microbatch;
@@ -84,9 +85,10 @@ void router_balance(const Context& context, const RouterBalance& args);
 
 struct RouterBackward {
   RouterRule rule;
-  Tensor logits, experts;       ///< of the forward pass
-  Tensor d_probs;               ///< fp32 [T, topk]
-  Tensor score_grad;            ///< optional fp32 [sequences, E], see RouterBalance
+  Tensor logits, experts;  ///< of the forward pass
+  Tensor d_probs;          ///< fp32 [T, topk]
+  Tensor row_of;           ///< optional i32 [T, topk]: a negative one means that d_probs is 0 (permute.h)
+  Tensor score_grad;       ///< optional fp32 [sequences, E], see RouterBalance
   float balance_weight = 0.0f;  ///< factor of score_grad
   float z_weight = 0.0f;        ///< gradient of z_weight * sum over tokens of logsumexp(logits)^2
   Tensor d_logits;              ///< out [T, E] fp32

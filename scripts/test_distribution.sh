@@ -97,7 +97,7 @@ main() {
   make_system "$(suite_of "$name")" "$root"
   git clone --quiet "$TE_ROOT" "$root/root/te-train"
   "$form"
-  row="| $name | $(versions) | $quickstart | $tests | $(date +%F), $(git rev-parse --short HEAD) |"
+  row="| $name | $(versions) | $quickstart | $tests | $(date +%F), $(git -C "$root/root/te-train" rev-parse --short HEAD) |"
   say "$row"
   if [[ $recorded -eq 1 ]]; then add_row $record "$header" "$row"; fi
   [[ $status -eq 0 ]] || die "$name: scripts/test.sh failed"

@@ -16,6 +16,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/moe/capacity.h"
 #include "kernels/moe/dispatch.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
@@ -333,6 +334,10 @@ OpCost cost_of(const Unpermute& args) {
   return moves({args.rows, args.row_of, args.addend, args.y});
 }
 
+OpCost cost_of(const LimitExperts& args) {
+  return moves({args.probs, args.source, args.kept});
+}
+
 OpCost cost_of(const ExpertGateBackward& args) {
   return moves({args.addend, args.dy, args.d_addend});
 }
@@ -396,9 +401,9 @@ OpCost op_cost(const std::any& args) {
                   QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, QuantizeNvfp4, Rope, UniformNoise,
                   ZeroGranules>(args, cost) ||
       found_among<CountQuantizedExperts, DispatchRows, ExpertActivation, ExpertActivationBackward,
-                  ExpertGateBackward, ExpertRows, GatherValues, GroupedGemm, GroupedWgrad, Permute,
-                  QuantizeExperts, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm,
-                  RouterGemmBackward, RouterStatistics, Unpermute>(args, cost);
+                  ExpertGateBackward, ExpertRows, GatherValues, GroupedGemm, GroupedWgrad, LimitExperts,
+                  Permute, QuantizeExperts, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward,
+                  RouterGemm, RouterGemmBackward, RouterStatistics, Unpermute>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

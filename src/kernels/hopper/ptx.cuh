@@ -155,11 +155,6 @@ __device__ __forceinline__ void bulk_add(float* to, const void* from, uint32_t b
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
 }
-/// Adds to two values, without waiting for them. Subnormal results become zero.
-__device__ __forceinline__ void add_global(float2* to, const float2& values) {
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(values.x), "f"(values.y)
-               : "memory");
-}
 TE_INSTRUCTION(bulk_commit, "cp.async.bulk.commit_group;")
 /// Waits until all committed groups except the last kPending have read their source.
 template <int kPending = 0>

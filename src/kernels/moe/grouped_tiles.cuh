@@ -182,22 +182,26 @@ __device__ __forceinline__ void store_row(__nv_bfloat16* line, const float* sums
   }
 }
 
-/// FP32: 8 bytes of a row per thread, 32 of four threads. The L2 cache adds, so that no thread waits for old values;
-/// the order does not matter, because each value is added to once.
+/// FP32: 8 bytes of a row per thread, 32 of four threads. Old values are read eight at a time.
 template <int kColumns>
 __device__ __forceinline__ void store_row(float* line, const float* sums, int column, int n, bool stored,
                                           bool accumulate, const Thread& thread) {
+  constexpr int kTogether = 8;
   if (!stored) return;
-  float2* const to = reinterpret_cast<float2*>(line + column + thread.column());
-  const int left = n - (column + thread.column());
 #pragma unroll
-  for (int g = 0; g < kColumns / 8; ++g) {
-    if (g * 8 >= left) continue;
-    const float2 pair = {sums[g * 4], sums[g * 4 + 1]};
+  for (int block = 0; block < kColumns / 8; block += kTogether) {
+    float2* const to = reinterpret_cast<float2*>(line + column + block * 8 + thread.column());
+    const int left = n - (column + block * 8 + thread.column());
+    float2 old[kTogether] = {};
     if (accumulate) {
-      add_global(to + g * 4, pair);
-    } else {
-      to[g * 4] = pair;
+#pragma unroll
+      for (int g = 0; g < kTogether; ++g)
+        if (g * 8 < left) old[g] = to[g * 4];
+    }
+#pragma unroll
+    for (int g = 0; g < kTogether; ++g) {
+      const float* const pair = sums + (block + g) * 4;
+      if (g * 8 < left) to[g * 4] = {pair[0] + old[g].x, pair[1] + old[g].y};
     }
   }
 }

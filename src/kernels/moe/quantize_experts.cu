@@ -10,7 +10,6 @@
 // matter. The launches do not overlap, so unlike quantize.cu they use one amax of each state and may be captured in a
 // CUDA graph; the second predicted scale holds that of step 1.
 #include <algorithm>
-#include <limits>
 
 #include "kernels/moe/moe_cuda.h"
 #include "kernels/quantize/fp8_tile.cuh"
@@ -148,6 +147,13 @@ struct CastOutput {
   Fp8Counters* counters;  ///< null: none
 };
 
+/// Instantiations of the kernel: counting, and a loop over tiles, would cost the others registers.
+enum class CastPass : uint8_t {
+  all,
+  counted,
+  again  ///< of the experts that are not done; without amax
+};
+
 struct CastShared {
   Fp8TileShared tile;
   int expert[kTileWarps];  ///< of each warp's rows; -1: not quantized
@@ -175,19 +181,20 @@ __device__ __forceinline__ void add_units(const CastShared& s, const CastOutput&
 }
 
 /// Quantizes this thread's part of a tile and writes it, if its expert is `e` >= 0. All threads of the block must call it.
-template <class T, DType type, bool kAligned>
+template <class T, DType type, bool kAligned, CastPass kPass>
 __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<T>& x, int64_t rows,
                                           TileCoords tile, const CastOutput& out) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int64_t row = tile.row + threadIdx.x / 8 * kThreadRows, col = tile.col + threadIdx.x % 8 * 8;
   const float factor = e < 0 ? 0.0f : out.scale[e];
+  if (lane == 0) s.expert[warp] = e;
   Vec8<T> values[kThreadRows];
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
     const T* const from = e < 0 ? nullptr : x.row(row + i);
     values[i] = from == nullptr ? zero_vec8<T>() : load_vec8<kAligned>(from + col, x.cols - col);
   }
-  if (out.amax.data != nullptr) {
+  if (kPass != CastPass::again && out.amax.data != nullptr) {
     uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) values[i].update_amax(largest);
@@ -202,7 +209,7 @@ __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<
     if (e >= 0 && out.rowwise != nullptr)
       store_bytes<kAligned>(bytes[i], out.rowwise + (row + i) * x.cols + col, x.cols - col);
   }
-  if (out.counters != nullptr) {
+  if constexpr (kPass == CastPass::counted) {
     ThreadCounters own;
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) count_values<type>(values[i], bytes[i], factor, own);
@@ -213,28 +220,34 @@ __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<
   if (out.columnwise != nullptr)
     store_transposed<kAligned>(bytes, out.columnwise, rows, tile.row, tile.col, x.cols, s.tile,
                                [&](int unit) { return s.expert[unit] >= 0; });
+  if constexpr (kPass == CastPass::again) return;
   __syncthreads();
   add_units(s, out, min(int64_t{kTileCols}, x.cols - tile.col));
 }
 
-/// kAligned: of the rows of x and the outputs; rows of columnwise have a multiple of 16 bytes.
-template <class T, DType type, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
-    cast_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, unsigned tiles, CastOutput out) {
+/// Quantizes one tile per block; again: the block's share of the tiles. kAligned: of the rows of x and the outputs; rows of columnwise have a multiple
+/// of 16 bytes.
+template <class T, DType type, bool kAligned, CastPass kPass>
+__global__ void __launch_bounds__(kTileThreads, kPass == CastPass::all ? kTileBlocks<T, kAligned>
+                                                                       : kRequantizeBlocks<T, kAligned>)
+    cast_kernel(const __grid_constant__ InputRows<T> x, RowsOfExperts of_experts, int64_t rows,
+                unsigned tiles, const __grid_constant__ CastOutput out) {
   __shared__ CastShared s;
-  if (out.done.data != nullptr) {
-    bool any = false;
-    for (int e = threadIdx.x; e < of_experts.experts; e += kTileThreads)
-      any = any || out.done[e] != out.scale[e];
-    if (!__syncthreads_or(any)) return;
+  const int first_row = static_cast<int>(threadIdx.x) / kWarpSize * kUnitRows;
+  if constexpr (kPass != CastPass::again) {
+    const TileCoords tile = tile_coords(blockIdx.x, x.cols);
+    return cast_tile<T, type, kAligned, kPass>(s, of_experts.expert_of(tile.row + first_row), x, rows, tile,
+                                               out);
   }
-  const int warp = threadIdx.x / kWarpSize;
+  bool any = false;
+  for (int e = threadIdx.x; e < of_experts.experts; e += kTileThreads)
+    any = any || out.done[e] != out.scale[e];
+  if (!__syncthreads_or(any)) return;
   for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
     const TileCoords tile = tile_coords(index, x.cols);
-    int e = of_experts.expert_of(tile.row + warp * kUnitRows);
-    if (e >= 0 && out.done.data != nullptr && out.done[e] == out.scale[e]) e = -1;
-    if (threadIdx.x % kWarpSize == 0) s.expert[warp] = e;
-    if (__syncthreads_or(e >= 0)) cast_tile<T, type, kAligned>(s, e, x, rows, tile, out);
+    int e = of_experts.expert_of(tile.row + first_row);
+    if (e >= 0 && out.done[e] == out.scale[e]) e = -1;
+    if (__syncthreads_or(e >= 0)) cast_tile<T, type, kAligned, kPass>(s, e, x, rows, tile, out);
     __syncthreads();
   }
 }
@@ -306,45 +319,50 @@ void launch_scales(const Context& context, const QuantizeExperts& a, DType forma
   for (int64_t e = 0; own.num_casts != nullptr && e < a.experts; ++e) ++own.num_casts[e];
 }
 
-/// `most`: blocks.
-template <class T, DType type>
-void launch_cast(const Context& context, const QuantizeExperts& a, CastOutput out, unsigned most) {
+template <class T, DType type, CastPass kPass>
+void launch_cast(const Context& context, const QuantizeExperts& a, CastOutput out) {
   const int64_t rows = rows_of(a), cols = a.x.cols();
   out.rowwise = a.out.rowwise.as<uint8_t>(), out.columnwise = a.out.columnwise.as<uint8_t>();
   const bool aligned = cols % 8 == 0 && rows % 16 == 0 && is_aligned(a.x.data, 16) &&
                        is_aligned(out.rowwise, 8) && is_aligned(out.columnwise, 16);
-  auto* const kernel = aligned ? cast_kernel<T, type, true> : cast_kernel<T, type, false>;
-  const unsigned tiles = tile_count(rows, cols);
-  kernel<<<std::min(tiles, most), kTileThreads, 0, cuda_stream(context)>>>(
-      input_rows<T>(a), rows_of_experts(a), rows, tiles, out);
+  auto* const kernel = aligned ? cast_kernel<T, type, true, kPass> : cast_kernel<T, type, false, kPass>;
+  const unsigned tiles = tile_count(rows, cols), resident = kBlocksPerSm * sm_count(context);
+  const unsigned blocks = kPass == CastPass::again ? std::min(tiles, resident) : tiles;
+  kernel<<<blocks, kTileThreads, 0, cuda_stream(context)>>>(input_rows<T>(a), rows_of_experts(a), rows, tiles,
+                                                            out);
   TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class T, DType type>
+void cast_all(const Context& context, const QuantizeExperts& a, const CastOutput& out) {
+  if (out.counters != nullptr)
+    launch_cast<T, type, CastPass::counted>(context, a, out);
+  else
+    launch_cast<T, type, CastPass::all>(context, a, out);
 }
 
 template <class T, DType type>
 void quantize_to(const Context& context, const QuantizeExperts& a) {
   Fp8CastState* const states = a.out.requantize.state;
-  const ExpertValues first = first_scale_of(a);
+  ExpertValues first = first_scale_of(a);
   const bool at_once = first.data != nullptr && (states == nullptr || a.out.counters == nullptr);
-  constexpr unsigned kAll = std::numeric_limits<unsigned>::max();
   if (at_once)
-    launch_cast<T, type>(context, a,
-                         {.scale = first,
-                          .done = {},
-                          .amax = amax_of(a),
-                          .counters = states == nullptr ? a.out.counters : nullptr},
-                         kAll);
+    cast_all<T, type>(context, a,
+                      {.scale = first,
+                       .done = {},
+                       .amax = amax_of(a),
+                       .counters = states == nullptr ? a.out.counters : nullptr});
   else
     launch_amax<T>(context, a);
   launch_scales(context, a, type);
   if (states == nullptr) return;
-  ExpertValues done;
-  if (at_once) done = first;
-  if (at_once && a.out.requantize.current_scale != nullptr)
-    ++done.data;  // scales_kernel() has replaced the first
-  launch_cast<T, type>(
-      context, a,
-      {.scale = {&states->scale, kStateStride}, .done = done, .amax = {}, .counters = a.out.counters},
-      at_once ? static_cast<unsigned>(kBlocksPerSm * sm_count(context)) : kAll);
+  const ExpertValues scale{&states->scale, kStateStride};
+  if (!at_once)
+    return cast_all<T, type>(context, a,
+                             {.scale = scale, .done = {}, .amax = {}, .counters = a.out.counters});
+  if (a.out.requantize.current_scale != nullptr) ++first.data;  // scales_kernel() has replaced the first
+  launch_cast<T, type, CastPass::again>(context, a,
+                                        {.scale = scale, .done = first, .amax = {}, .counters = nullptr});
 }
 
 template <class T>

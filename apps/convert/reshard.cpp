@@ -99,7 +99,7 @@ void add_reshard(CLI::App& app) {
   ranks("--tensor", arguments->tensor, "Tensor-parallel ranks");
   ranks("--pipeline", arguments->pipeline, "Pipeline stages");
   ranks("--data", arguments->data, "Data-parallel ranks, across which the optimizer state is sharded");
-  ranks("--expert", arguments->expert, "Data-parallel ranks that divide the experts of each layer");
+  ranks("--expert", arguments->expert, "Ranks of a stage that divide the experts of each layer");
   ranks("--virtual-stages", arguments->virtual_stages, "Model chunks per pipeline stage");
   command->add_flag("--no-optimizer", arguments->no_optimizer, "Omit the Adam moments (a third of the size)");
   command->callback([arguments] { reshard(*arguments); });

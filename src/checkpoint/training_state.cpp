@@ -155,7 +155,8 @@ bool has_fp8_state(const TrainingState& state) {
 }
 
 bool saves_fp8(const parameters::StoreLayout& layout, GradientGroup group) {
-  return layout.tensor_rank == 0 && layout.of(group).rank == 0;
+  // The ranks of other groups include the tensor-parallel ones.
+  return (group != GradientGroup::dense || layout.tensor_rank == 0) && layout.of(group).rank == 0;
 }
 
 bool saves_fp8(const TrainingState& state) {

@@ -15,9 +15,7 @@ GradientReducer::GradientReducer(bool tied_embeddings, ParameterStore& parameter
                                  const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
-      has_tied_parameter_(groups.embedding().size() > 1 && tied_embeddings),
-      divided_(std::any_of(kGradientGroups.begin(), kGradientGroups.end(),
-                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })) {}
+      has_tied_parameter_(groups.embedding().size() > 1 && tied_embeddings) {}
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
@@ -63,7 +61,7 @@ Tensor GradientReducer::grads_of(const FlatRange& range) const {
 void GradientReducer::begin(const Context& context) {
   TE_CHECK(!in_flight_, "gradients: a reduction begins before the previous one is finished");
   in_flight_ = true;
-  if (!divided_) return;
+  if (!divided()) return;
   if (overlaps() && !side_) {
     side_.emplace(context.side(true));
     event_.emplace(context);
@@ -92,7 +90,7 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, 
   TE_CHECK(in_flight_, "gradients: elements {}..{} are ready outside of a reduction", begin, end);
   if (!last && sharded_.empty()) return;
   parameters_.check_gradients(begin, end);
-  if (!divided_) return;
+  if (!divided()) return;
   std::vector<size_t> complete;  // sharded buckets
   for (const Parameter& parameter : parameters_.parameters()) {
     if (parameter.offset >= end || parameter.end() <= begin || !parameter.trainable) continue;

@@ -57,7 +57,8 @@ class GradientReducer {
   bool in_flight() const { return in_flight_; }  ///< between begin() and finish()
 
  private:
-  bool overlaps() const { return divided_ && parameters_.layout().data_parallel.overlap_grad_reduce; }
+  bool divided() const { return parameters_.layout().divides(); }
+  bool overlaps() const { return divided() && parameters_.layout().data_parallel.overlap_grad_reduce; }
   struct FlatRange {
     int64_t begin = 0, end = 0;  ///< in the flat buffers, within one segment
   };
@@ -86,7 +87,6 @@ class GradientReducer {
   parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
   bool has_tied_parameter_;  ///< this stage shares a parameter with another stage
-  bool divided_;             ///< a gradient group has several ranks
   std::vector<FlatRange> tied_, partial_;
   PlannedTensor packed_;  ///< the ranges of partial_, concatenated; dtype of the main gradients
 

@@ -8,10 +8,7 @@ using parameters::Bucket;
 
 ParameterGatherer::ParameterGatherer(const parameters::ParameterStore& parameters,
                                      const parallel::Groups& groups)
-    : parameters_(parameters),
-      groups_(groups),
-      divided_(std::any_of(kGradientGroups.begin(), kGradientGroups.end(),
-                           [&](GradientGroup group) { return groups.gradient_ranks(group).size() > 1; })) {}
+    : parameters_(parameters), groups_(groups) {}
 
 void ParameterGatherer::gather(const Context& context, size_t bucket) {
   const Bucket& full = parameters_.buckets()[bucket];
@@ -93,7 +90,7 @@ void ParameterGatherer::fetch(const Context& context, size_t number) {
 }
 
 void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end, int direction) {
-  if (!divided_) return;
+  if (!divided()) return;
   const std::vector<Bucket>& buckets = parameters_.buckets();
   const auto sharded = [&](size_t i) { return parameters_.shards_values(buckets[i]); };
   size_t first = buckets.size(), last = 0;
@@ -125,7 +122,7 @@ void ParameterGatherer::gather_all(const Context& context) {
 }
 
 void ParameterGatherer::gather_buckets(const Context& context, bool also_untrained) {
-  if (!divided_) return;
+  if (!divided()) return;
   wait_all(context);
   invalidate();
   cast(context);

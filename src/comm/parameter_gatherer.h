@@ -47,7 +47,8 @@ class ParameterGatherer {
   void gather_all(const Context& context);
 
  private:
-  bool overlaps() const { return divided_ && parameters_.layout().data_parallel.overlap_param_gather; }
+  bool divided() const { return parameters_.layout().divides(); }
+  bool overlaps() const { return divided() && parameters_.layout().data_parallel.overlap_param_gather; }
   void gather(const Context& context, size_t bucket);
   void gather_buckets(const Context& context, bool also_untrained);
   void all_gather(const Context& context, GradientGroup group, const Tensor& own, const Tensor& full) const;
@@ -58,7 +59,6 @@ class ParameterGatherer {
 
   const parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
-  bool divided_;  ///< a gradient group has several ranks
   std::function<void(const Context&)> cast_;
 
   std::optional<Context> side_;  // CUDA stream of the collectives, with overlap

@@ -255,7 +255,7 @@ struct ParallelConfig {
   int64_t timeout_seconds = 600;     ///< maximum time that a rank waits for others; 0: no limit
 
   /// The fewest ranks of the layout.
-  int64_t model_ranks() const { return std::max<int64_t>(1, tensor * std::lcm(context, expert) * pipeline); }
+  int64_t model_ranks() const { return std::max<int64_t>(1, std::lcm(tensor * context, expert) * pipeline); }
   /// Whether copy engines carry the tokens of sequence parallelism. With `auto`: if GEMMs are split into chunks, which
   /// pays only with copy engines, and both transports support the number of chunks, so that a group that copy engines
   /// cannot reach uses NCCL.

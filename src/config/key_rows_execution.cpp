@@ -15,8 +15,8 @@ const auto kExecutionRows = std::to_array<Key>({
      "`model.seq_length`."},
     {TE_KEY(parallel.pipeline), kBuiltIn, from_to(1, 1024), "Pipeline-parallel size (number of stages)."},
     {TE_KEY(parallel.expert), kBuiltIn, from_to(1, 1024),
-     "Expert-parallel size: data-parallel ranks that divide the experts of each layer and exchange tokens; "
-     "must divide `num_moe_experts` and the data-parallel size."},
+     "Expert-parallel size: ranks that divide each layer's experts and exchange tokens; must divide "
+     "`num_moe_experts` and tensor x context x data ranks."},
     {TE_KEY(parallel.moe_dispatch_factor), kBuiltIn, from_to(0.1, 1024),
      "With `expert`: tokens that a rank can receive at once, over those of a balanced load; more are "
      "received in rounds, so none is dropped."},

@@ -125,9 +125,15 @@ void check_experts(const Config& c) {
     user_error(
         "model.moe_router_enable_expert_bias cannot be combined with optimizer.offload state: use moments, "
         "or leave the bias out");
-  if (c.parallel.tensor > 1)
-    refuse(fmt::format("parallel.tensor ({})", c.parallel.tensor),
-           "use data, expert, context and pipeline parallelism");
+  if (c.parallel.tensor > 1 && !c.parallel.sequence)
+    refuse(fmt::format("parallel.tensor ({}) without sequence parallelism", c.parallel.tensor),
+           "set parallel.sequence to true");
+  if (c.parallel.tensor > 1 && c.training.micro_batch_size > 1 &&
+      c.model.moe_router_load_balancing_type == MoeLoadBalancing::seq_aux_loss)
+    user_error(
+        "model.moe_router_load_balancing_type seq_aux_loss with parallel.tensor ({}) needs one sequence per "
+        "microbatch: set training.micro_batch_size ({}) to 1, or use aux_loss",
+        c.parallel.tensor, c.training.micro_batch_size);
   if (c.parallel.schedule == PipelineSchedule::zero_bubble)
     refuse("parallel.schedule zero_bubble", "weight gradients of experts cannot be deferred; set it to 1f1b");
 }

@@ -55,10 +55,12 @@ constexpr bool is_adapter(ParameterPart part) {
 /// The ranks that sum a parameter's gradient and shard its master weights and moments
 /// (parallel::Groups::gradient_ranks).
 enum class GradientGroup : uint8_t {
-  dense,  ///< all data-parallel ranks
-  expert  ///< data-parallel ranks that hold the same experts
+  dense,   ///< all data-parallel ranks
+  expert,  ///< ranks that hold the same experts
+  stage    ///< all ranks of a pipeline stage: full weights on tensor-parallel ranks with different tokens
 };
-inline constexpr std::array kGradientGroups{GradientGroup::dense, GradientGroup::expert};
+inline constexpr std::array kGradientGroups{GradientGroup::dense, GradientGroup::expert,
+                                            GradientGroup::stage};
 
 std::string_view to_string(LinearKind kind);     ///< "linear_fc1"
 std::string_view to_string(ParameterRole role);  ///< "linear_fc1", "input_layernorm"

@@ -86,13 +86,11 @@ void Recipe::set_amax_groups(parallel::Communicator& tensor, parallel::Communica
   }
 }
 
-void Recipe::set_expert_amax_groups(parallel::Communicator& tensor, parallel::Communicator& copies) {
-  constexpr GradientGroup kExpert = GradientGroup::expert;
+// A current scale of an expert is that of the rows on this rank.
+void Recipe::set_expert_amax_group(parallel::Communicator& copies) {
   for (AmaxRanks* const ranks : {&pass_ranks_, &stage_ranks_})
-    ranks->at(static_cast<size_t>(kExpert)).clear();
-  add_ranks(pass_ranks_, kExpert, tensor);
-  add_ranks(stage_ranks_, kExpert, copies);
-  add_ranks(stage_ranks_, kExpert, tensor);
+    ranks->at(static_cast<size_t>(GradientGroup::expert)).clear();
+  add_ranks(stage_ranks_, GradientGroup::expert, copies);
 }
 
 void Recipe::set_high_precision(bool on) {

@@ -55,8 +55,8 @@ class Recipe {
   /// Sets the ranks over which amaxes are reduced, so that all have the same scales: ranks with shards of the same
   /// activations (`tensor`), and all ranks of the same pipeline stage (`stage`), which have the same layers.
   void set_amax_groups(parallel::Communicator& tensor, parallel::Communicator& stage);
-  /// Then, for operands of GradientGroup::expert: tensor-parallel ranks, and the ranks that hold the same experts.
-  void set_expert_amax_groups(parallel::Communicator& tensor, parallel::Communicator& copies);
+  /// Then, for operands of GradientGroup::expert: the ranks that hold the same experts.
+  void set_expert_amax_group(parallel::Communicator& copies);
 
   /// Before the plan: operands get memory for both precisions, so that set_high_precision() can be called.
   void keep_high_precision() { keeps_high_precision_ = true; }

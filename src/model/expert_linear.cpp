@@ -11,7 +11,8 @@ namespace te::model {
 namespace {
 
 Linear::Spec expert_spec(LinearId id, const ExpertLinear::Experts& experts,
-                         const std::vector<int64_t>& blocks, int64_t in, double init_std) {
+                         const std::vector<int64_t>& blocks, int64_t in, double init_std,
+                         const parallel::TensorParallel& tensor) {
   const bool shared = id.expert == kSharedExpert;
   const int64_t own = shared ? 1 : experts.own(), all = shared ? 1 : experts.all;
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
@@ -23,7 +24,7 @@ Linear::Spec expert_spec(LinearId id, const ExpertLinear::Experts& experts,
                                                                  experts.ranks);
   for (int64_t i = 0; i < own; ++i) spec.matrices.insert(spec.matrices.end(), blocks.begin(), blocks.end());
   spec.experts = shared ? 0 : static_cast<int>(own);
-  if (own < all) spec.group = GradientGroup::expert;
+  spec.group = own < all ? GradientGroup::expert : full_weight_group(tensor);
   spec.init_std = static_cast<float>(init_std);
   return spec;
 }
@@ -43,7 +44,7 @@ Operand of_experts(Operand operand, const ExpertRows& rows) {
 ExpertLinear::ExpertLinear(const LinearId& id, const Experts& experts, const std::vector<int64_t>& blocks,
                            int64_t in, double init_std, parameters::ParameterStore& parameters,
                            Recipe& recipe, parallel::TensorParallel& tensor)
-    : Linear(expert_spec(id, experts, blocks, in, init_std), parameters, recipe, tensor) {}
+    : Linear(expert_spec(id, experts, blocks, in, init_std, tensor), parameters, recipe, tensor) {}
 
 int64_t ExpertLinear::row_alignment() const {
   const bool vectors = input_quantizer_.layouts().scales == kernels::ScaleLayout::vectors;

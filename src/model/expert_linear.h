@@ -21,6 +21,12 @@ struct ExpertRows {
   int64_t count() const { return source ? source.numel() : values.rows(); }
 };
 
+/// The gradient group of weights that tensor-parallel ranks do not divide: they multiply this rank's rows of the
+/// residual stream.
+inline GradientGroup full_weight_group(const parallel::TensorParallel& tensor) {
+  return tensor.sequence() ? GradientGroup::stage : GradientGroup::dense;
+}
+
 class ExpertLinear : public Linear {
  public:
   /// The experts of the model, and the part of them that this rank has.

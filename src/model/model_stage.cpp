@@ -17,25 +17,26 @@ bool full_recompute(const config::Config& config) {
 // True if no BF16 weights are needed, because FP8 weights with a kept layout are quantized from the FP32 master
 // weights. Several data-parallel ranks exchange BF16 weights; samples and evaluation tasks during training and BF16
 // steps read them.
-bool drops_values(const config::Config& config, int data_ranks) {
-  return config.precision.dtype == config::ComputeDType::bf16 && data_ranks == 1 &&
+bool drops_values(const config::Config& config, bool divides) {
+  return config.precision.dtype == config::ComputeDType::bf16 && !divides &&
          !config.optimizer.store_param_remainders && config.optimizer.offload != config::Offload::state &&
          !config::reads_values_of_fp8_weights(config) &&
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 
 // True if weights that are not trained are held in FP8 only. Ranks that shard them gather them in each pass.
-bool drops_base(const config::Config& config, int data_ranks) {
+bool drops_base(const config::Config& config, bool divides) {
   return config.adapter.on() && config.precision.dtype == config::ComputeDType::bf16 &&
          !config::reads_values_of_fp8_weights(config) &&
-         (data_ranks == 1 || config.parallel.shard != config::Shard::parameters);
+         (!divides || config.parallel.shard != config::Shard::parameters);
 }
 
-parameters::ShardRanks shard_ranks(const parallel::Groups& groups) {
+parameters::ShardRanks shard_ranks(const parallel::Groups& groups,
+                                   const parameters::ParameterStore& parameters) {
   parameters::ShardRanks ranks;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const parallel::Communicator& own = groups.gradient_ranks(kGradientGroups[i]);
-    ranks[i] = {own.rank(), own.size()};
+  for (const parameters::Parameter& parameter : parameters.parameters()) {
+    const parallel::Communicator& own = groups.gradient_ranks(parameter.group);
+    ranks[static_cast<size_t>(parameter.group)] = {own.rank(), own.size()};
   }
   return ranks;
 }
@@ -44,7 +45,7 @@ std::unique_ptr<fp8::Recipe> recipe_of(const config::Config& config, const paral
                                        std::unique_ptr<fp8::Recipe> recipe) {
   if (!recipe) recipe = fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers));
   recipe->set_amax_groups(groups.microbatch(), groups.stage());
-  recipe->set_expert_amax_groups(groups.tensor(), groups.gradient_ranks(GradientGroup::expert));
+  recipe->set_expert_amax_group(groups.gradient_ranks(GradientGroup::expert));
   return recipe;
 }
 
@@ -99,22 +100,23 @@ ModelStage::~ModelStage() = default;
 // --- memory ------------------------------------------------------------------------------------------------
 
 void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots& slots) {
+  const parameters::ShardRanks ranks = shard_ranks(*groups_, stack_.parameters);
+  const bool divides = parameters::StoreLayout{.ranks = ranks}.divides();
   // With overlap, one bucket is used while another one is communicated.
   const auto sharded_slots = [&](config::Shard least, bool overlap) {
-    const bool shards = slots.training && groups_->data().size() > 1 && config_.parallel.shard >= least;
-    return shards ? (overlap ? 2 : 1) : 0;
+    return slots.training && divides && config_.parallel.shard >= least ? (overlap ? 2 : 1) : 0;
   };
   stack_.parameters.plan(
       plan,
       {.dtype = dims().dtype,
        .grad_dtype = config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16,
-       .ranks = shard_ranks(*groups_),
+       .ranks = ranks,
        .tensor_rank = tensor_.rank(),
        .bucket_size = config_.parallel.bucket_size,
        .training = slots.training,
        .split = config_.optimizer.store_param_remainders,
-       .drop_values = slots.training && drops_values(config_, groups_->data().size()),
-       .drop_base = slots.training && drops_base(config_, groups_->data().size()),
+       .drop_values = slots.training && drops_values(config_, divides),
+       .drop_base = slots.training && drops_base(config_, divides),
        .gather_quantized =
            slots.training && slots.data_parallel.fp8_param_gather && config::gathers_fp8_weights(config_),
        .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,

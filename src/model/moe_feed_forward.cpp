@@ -40,6 +40,13 @@ kernels::BalanceScope balance_scope(config::MoeLoadBalancing type) {
   }
 }
 
+/// With sequence parallelism a rank's rows may be parts of several sequences, which count as one (validate_experts.cpp).
+Dimensions own_dims(Dimensions dims, const parallel::TensorParallel& tensor) {
+  dims.tokens = dims.residual_rows;
+  if (tensor.sequence()) dims.batch = 1;
+  return dims;
+}
+
 /// Gradients of logits = x W^T, of the router or the shared expert's gate.
 void logits_backward(const Context& context, const Tensor& d_logits, const Tensor& x, Parameter* weight,
                      const Tensor& dx, const Tensor& scratch) {
@@ -57,7 +64,8 @@ void logits_backward(const Context& context, const Tensor& d_logits, const Tenso
 MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters::ParameterStore& parameters,
                                Recipe& recipe, parallel::TensorParallel& tensor)
     : name_(layer_name(layer) + ".mlp"),
-      dims_(config.dims),
+      dims_(own_dims(config.dims, tensor)),
+      microbatch_tokens_(config.dims.batch * config.dims.seq),
       recompute_(config.recompute),
       kept_weights_(config.kept_weights),
       experts_(config.model.num_moe_experts),
@@ -67,10 +75,11 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       scope_(balance_scope(config.model.moe_router_load_balancing_type)),
       balance_coefficient_(static_cast<float>(config.model.moe_aux_loss_coeff)),
       z_coefficient_(static_cast<float>(config.model.moe_z_loss_coeff)),
-      context_ranks_(config.ranks != nullptr && config.ranks->size() > 1 ? config.ranks : nullptr),
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
       bias_rate_(static_cast<float>(config.model.moe_router_bias_update_rate)) {
+  if (config.ranks != nullptr && config.ranks->size() > 1) token_ranks_.push_back(&config.ranks->group());
+  if (tensor.sequence()) token_ranks_.push_back(&tensor.group());
   if (config.model.moe_expert_capacity_factor > 0.0)
     capacity_ =
         kernels::expert_capacity(dims_.tokens, rule_.topk, experts_, config.model.moe_expert_capacity_factor);
@@ -81,7 +90,8 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
     Parameter* weight = parameters.add({.id = {role, layer},
                                         .shard = ParameterShard::full({rows, hidden}),
                                         .std = static_cast<float>(in_std),
-                                        .decay = true});
+                                        .decay = true,
+                                        .group = full_weight_group(tensor)});
     weight->linear = true;
     return weight;
   };
@@ -97,7 +107,8 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
   if (config.model.moe_router_enable_expert_bias)
     bias_ = parameters.add({.id = {ParameterRole::router, layer, ParameterPart::bias},
                             .shard = ParameterShard::full({experts_}),
-                            .init = parameters::Init::zeros});
+                            .init = parameters::Init::zeros,
+                            .group = full_weight_group(tensor)});
   fc1_ = linear(LinearKind::fc1, 0, up(ffn_), hidden);
   fc2_ = linear(LinearKind::fc2, 0, {hidden}, ffn_);
   if (own.ranks > 1)
@@ -132,10 +143,6 @@ void MoeFeedForward::update_router_bias(const Context& context, const parameters
 
 // --- forward -----------------------------------------------------------------------------------------------
 
-int64_t MoeFeedForward::sequence_tokens() const {
-  return dims_.tokens * (context_ranks_ != nullptr ? context_ranks_->size() : 1);
-}
-
 // Drops selections above the experts' capacity. Offsets and rows are those of all selections until the caller replaces
 // them.
 void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& pass) const {
@@ -149,7 +156,7 @@ void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& p
                 .capacity = capacity_,
                 .kept = a.kept,
                 .dropped = counted ? statistics_.sums.as<float>() + kernels::kRouterDropped : nullptr,
-                .weight = static_cast<float>(sequence_tokens() / dims_.tokens)});
+                .weight = static_cast<float>(microbatch_tokens_ / dims_.tokens)});
 }
 
 void MoeFeedForward::route(const Context& context, Activations& a, const Pass& pass) const {
@@ -176,12 +183,12 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                        .score_sums = a.score_sums,
                                        .token_sums = a.token_sums,
                                        .scratch = a.statistics});
-  if (context_ranks_ != nullptr)  // of complete sequences
+  for (parallel::Communicator* const ranks : token_ranks_)  // of complete sequences
     for (const Tensor& part : {Tensor(a.counts), Tensor(a.score_sums), Tensor(a.token_sums)})
-      context_ranks_->group().all_reduce(context, part, parallel::ReduceOp::sum);
+      ranks->all_reduce(context, part, parallel::ReduceOp::sum);
   kernels::router_balance(context, {.scope = scope_,
                                     .topk = rule_.topk,
-                                    .tokens = sequence_tokens(),
+                                    .tokens = microbatch_tokens_,
                                     .counts = a.counts,
                                     .score_sums = a.score_sums,
                                     .token_sums = a.token_sums,
@@ -314,7 +321,7 @@ void MoeFeedForward::router_backward(const Context& context, const Activations& 
                 .row_of = a.row_of,
                 .score_grad = a.score_grad,
                 .balance_weight = balance_coefficient_ * pass.auxiliary_scale,
-                .z_weight = z_coefficient_ * pass.auxiliary_scale / static_cast<float>(sequence_tokens()),
+                .z_weight = z_coefficient_ * pass.auxiliary_scale / static_cast<float>(microbatch_tokens_),
                 .d_logits = d_logits_});
   logits_backward(context, d_logits_, a.input, router_, dx, router_scratch_);
   if (gate_ != nullptr) logits_backward(context, d_gate_, a.input, gate_, dx, router_scratch_);

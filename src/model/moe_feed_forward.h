@@ -10,6 +10,10 @@
 //
 // The router and the gate run in FP32 in every precision (kernels/moe/router.h).
 //
+// Tensor-parallel ranks divide the tokens (sequence parallelism) instead of the weights: each processes its rows of the
+// residual stream, so there is no communication before and after the layer. Statistics of the router are those of the
+// complete microbatch.
+//
 // The weights of a layer's experts are one parameter each, [experts * out, in]: a range of experts is a range of rows,
 // so checkpoints can be resharded by experts like column-parallel linears by outputs. With expert parallelism a rank
 // has such a range, and tokens are sent to the ranks of their experts (model/expert_dispatch.h).
@@ -137,8 +141,6 @@ class MoeFeedForward final : public FeedForward {
   /// The rows that the experts of this rank process.
   using Rows = ExpertDispatch::Rows;
   static Rows own_rows(const Activations& a) { return {a.offsets, a.source, a.probs, {}, {}}; }
-  /// Tokens of a microbatch on all context-parallel ranks.
-  int64_t sequence_tokens() const;
   void limit(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
@@ -167,7 +169,8 @@ class MoeFeedForward final : public FeedForward {
   bool has_shared() const { return shared_fc1_ != nullptr; }
 
   std::string name_;
-  Dimensions dims_;
+  Dimensions dims_;  ///< `tokens`: of this rank; `batch`: ranges of them with statistics of their own
+  int64_t microbatch_tokens_;  ///< on all ranks
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
   int64_t experts_, ffn_, shared_ffn_;
@@ -175,7 +178,7 @@ class MoeFeedForward final : public FeedForward {
   kernels::RouterRule rule_;
   kernels::BalanceScope scope_;
   float balance_coefficient_, z_coefficient_;
-  const ContextParallel* context_ranks_;  ///< which have the other tokens of the sequences; null: none
+  std::vector<parallel::Communicator*> token_ranks_;  ///< ranks with the other tokens of the microbatch
   kernels::ActivationKind kind_;
   float clamp_;
   parameters::Parameter *router_, *gate_ = nullptr;

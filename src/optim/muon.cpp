@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/profile.h"
 #include "kernels/grad_norm/grad_norm.h"
@@ -20,7 +21,8 @@ bool has_one_moment(config::OptimizerName optimizer, const Parameter& parameter)
 }
 
 bool Muon::is_full(const Parameter& parameter) const {
-  return groups_.tensor().size() == 1 || parameter.shard.is_full();
+  const int64_t rows = std::accumulate(parameter.matrices.begin(), parameter.matrices.end(), int64_t{0});
+  return rows == parameter.shape[0] && parameter.shard.cols == parameter.shard.global_cols();
 }
 
 std::vector<Muon::Matrix> Muon::matrices_of(const Parameter& parameter) const {

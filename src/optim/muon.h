@@ -65,7 +65,7 @@ class Muon {
     int64_t first_row = 0, local_rows = 0;
   };
   std::vector<Matrix> matrices_of(const parameters::Parameter& parameter) const;
-  /// Whether every tensor-parallel rank has all rows and columns of the parameter.
+  /// Whether this rank has all rows and columns of the matrices of its part.
   bool is_full(const parameters::Parameter& parameter) const;
   void plan_scratch(MemoryPlan& plan, Lifetime update, int64_t window, int64_t shared, int64_t elements,
                     int64_t side);

@@ -82,7 +82,7 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
     else
       group = keep(make_group(row.name, std::move(ranks), false));
   }
-  groups.gradient_ranks_ = {&groups.data(), &groups.of(Group::expert_data)};
+  groups.gradient_ranks_ = {&groups.data(), &groups.of(Group::expert_data), &groups.stage()};
   const int stage_count = grid[Axis::pipeline];
   if (stage_count == 1) return groups;
 

@@ -69,8 +69,7 @@ class Groups {
   Communicator& gradient_ranks(GradientGroup group) const {
     return *gradient_ranks_[static_cast<size_t>(group)];
   }
-  /// Replaces the ranks of a gradient group, by default data() or those with the same experts, with some of them. In
-  /// the same order on all ranks.
+  /// Replaces the ranks of a gradient group with some of them. In the same order on all ranks.
   void set_gradient_ranks(GradientGroup group, std::unique_ptr<Communicator> ranks);
 
   /// Copy-engine transport for tokens of tensor-parallel ranks; null if tensor() is used instead.

@@ -63,12 +63,12 @@ ProcessGrid ProcessGrid::of(int world, AxisSizes sizes, int experts) {
   }
   for (const AxisRow& row : kAxes)
     if (row.is_free) sizes[row.axis] = static_cast<int>(world / model);
-  const int shared = sizes[Axis::context] * sizes[Axis::data];
-  if (experts < 1 || shared % experts != 0)
+  const int stage = world / sizes[Axis::pipeline];
+  if (experts < 1 || stage % experts != 0)
     user_error(
-        "parallel.expert ({}) does not divide context-parallel x data-parallel ranks = {} x {} = {}; start "
-        "another number of ranks or change parallel.expert",
-        experts, sizes[Axis::context], sizes[Axis::data], shared);
+        "parallel.expert ({}) does not divide the {} ranks of a pipeline stage ({}); start another number of "
+        "ranks or change parallel.expert",
+        experts, stage, numbers_text(sizes, 1, " x "));
   return {world, sizes, experts};
 }
 

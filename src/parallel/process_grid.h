@@ -94,8 +94,7 @@ struct GroupRow;
 struct ProcessGrid {
   int world = 1;
   AxisSizes sizes;
-  int experts =
-      1;  ///< expert-parallel size: divides the context- and data-parallel ranks, no axis of its own
+  int experts = 1;  ///< expert-parallel size: divides the ranks of a pipeline stage, no axis of its own
   int operator[](Axis axis) const { return sizes[axis]; }
   bool operator==(const ProcessGrid&) const = default;
 
@@ -155,9 +154,13 @@ inline constexpr GroupRow kGroups[] = {
     // The first and the last stage, which share tied embeddings.
     {Group::embedding, "embedding", {Axis::pipeline}, first_and_last},
     // Ranks that divide the experts of their layers and exchange tokens.
-    {Group::expert, "expert", {Axis::context, Axis::data}, expert_ranks},
+    {Group::expert, "expert", {Axis::tensor, Axis::context, Axis::data}, expert_ranks},
     // Ranks with the same experts.
-    {Group::expert_data, "expert data", {Axis::context, Axis::data}, expert_copies, {Group::data}},
+    {.group = Group::expert_data,
+     .name = "expert data",
+     .axes = {Axis::tensor, Axis::context, Axis::data},
+     .select = expert_copies,
+     .reuses = {Group::data, Group::stage}},
 };
 
 template <class Row, size_t kRows>

@@ -158,7 +158,7 @@ struct Segment {
   int64_t bytes = -1;  ///< likewise in `bytes`, or -1
 };
 
-/// This rank among those that divide a gradient group's buckets.
+/// This rank among those that divide a gradient group's buckets; one rank for a group without parameters.
 struct ShardRank {
   int rank = 0, size = 1;
 };

@@ -41,7 +41,7 @@ void ParameterStore::lay_out(const Bucket& of_region) {
     end += round_up(parameter.shape.numel(), kGranule);
     const bool last = i + 1 == members.size();
     if (!last && !ends_bucket(members[i], members[i + 1], end - begin)) continue;
-    end = round_up(end, kGranule * ranks_of(of_region).size);
+    end = begin + round_up(end - begin, kGranule * ranks_of(of_region).size);
     Bucket bucket = of_region;
     bucket.begin = begin, bucket.end = end;
     end_bucket(bucket, members[i]);
@@ -227,7 +227,8 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 
 void ParameterStore::plan_slots(MemoryPlan& plan, const Bucket& of_region) {
   Region& region = region_of(of_region);
-  const std::string suffix = std::string(of_region.group == GradientGroup::expert ? ".experts" : "") +
+  constexpr std::array<const char*, kGradientGroups.size()> kSuffixes{"", ".experts", ".stage"};
+  const std::string suffix = std::string(kSuffixes[static_cast<size_t>(of_region.group)]) +
                              (of_region.trainable ? "" : ".untrained");
   const auto add = [&](PlannedTensor& slots, const char* name, MemoryKind kind, DType dtype, int count,
                        int64_t largest) {

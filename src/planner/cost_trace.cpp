@@ -55,7 +55,8 @@ config::Config stage_config(config::Config config, int data) {
 
 /// Data-parallel ranks of the layout's smallest job.
 int fewest_data_ranks(const config::ParallelConfig& layout) {
-  return static_cast<int>(std::lcm(layout.context, layout.expert) / layout.context);
+  const int64_t microbatch = layout.tensor * layout.context;
+  return static_cast<int>(std::lcm(microbatch, layout.expert) / microbatch);
 }
 
 /// For passes, which are the same wherever the optimizer's state is.
@@ -80,7 +81,7 @@ class GroupTopology {
   GroupTopology(const config::ParallelConfig& layout, const Cluster& cluster)
       : tensor_(place_of(cluster, static_cast<int>(layout.tensor), 1)),
         context_(place_of(cluster, static_cast<int>(layout.context), static_cast<int>(layout.tensor))),
-        expert_(place_of(cluster, static_cast<int>(layout.expert), static_cast<int>(layout.tensor))),
+        expert_(place_of(cluster, static_cast<int>(layout.expert), 1)),
         microbatch_(place_of(cluster, static_cast<int>(layout.tensor * layout.context), 1)) {}
 
   const GroupPlacement& of(std::string_view group) const {

@@ -153,7 +153,7 @@ class Search {
       if (tensor > cluster.per_host) continue;  // tensor parallelism stays within a host
       for (const int64_t context : divisors(cluster.gpus / tensor))
         for (const int64_t pipeline : divisors(cluster.gpus / tensor / context))
-          for (const int64_t experts : expert_sizes(cluster.gpus / tensor / pipeline))
+          for (const int64_t experts : expert_sizes(cluster.gpus / pipeline))
             add_cut(parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(tensor),
                                               static_cast<int>(context), static_cast<int>(pipeline),
                                               static_cast<int>(experts)));
@@ -169,7 +169,7 @@ class Search {
   }
 
  private:
-  /// Expert-parallel sizes among `ranks` context- and data-parallel ranks.
+  /// Expert-parallel sizes among the `ranks` of a stage.
   std::vector<int64_t> expert_sizes(int64_t ranks) const {
     const int64_t experts = config_.model.num_moe_experts;
     return experts == 0 ? std::vector<int64_t>{1} : divisors(std::gcd(ranks, experts));

@@ -80,6 +80,11 @@ Cut cut(const config::Config& config, const MicrobatchCost& passes) {
   return result;
 }
 
+/// The ranks that sum the gradients of most parameters: tensor-parallel ranks hold full weights of experts.
+int gradient_ranks(const config::Config& config, const parallel::ProcessGrid& grid) {
+  return grid[Axis::context] * grid[Axis::data] * (config.model.num_moe_experts > 0 ? grid[Axis::tensor] : 1);
+}
+
 /// Communication of the data-parallel ranks of one stage.
 class DataMessages {
  public:
@@ -87,7 +92,8 @@ class DataMessages {
                const StageWork& stage)
       : config_(config),
         gpu_(cluster.gpu),
-        place_(place_of(cluster, grid[Axis::context] * grid[Axis::data], grid[Axis::tensor])),
+        place_(place_of(cluster, gradient_ranks(config, grid),
+                        config.model.num_moe_experts > 0 ? 1 : grid[Axis::tensor])),
         stage_(stage),
         buckets_(std::max<double>(1.0, static_cast<double>(stage.parameters) /
                                            std::max(static_cast<double>(config.parallel.bucket_size),
@@ -269,7 +275,7 @@ double StepModel::min_bytes(const config::Config& config) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   const MicrobatchCost& all = passes(config);
   const Cut parts = cut(config, all);
-  const double shares = grid[Axis::context] * grid[Axis::data];
+  const double shares = gradient_ranks(config, grid);
   const double values = config.parallel.shard == config::Shard::parameters ? 0.0 : 1.0,
                grads = (config.parallel.shard == config::Shard::optimizer ? 1.0 : 1.0 / shares) *
                        (optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);

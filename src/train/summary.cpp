@@ -183,7 +183,8 @@ std::string fp8_notes(const config::Config& config) {
 }  // namespace
 
 std::string gather_summary(const parameters::ParameterStore& parameters) {
-  const int ranks = parameters.layout().of(GradientGroup::dense).size;
+  int ranks = 1;  // the most that share a gradient group
+  for (const parameters::ShardRank& own : parameters.layout().ranks) ranks = std::max(ranks, own.size);
   if (ranks == 1) return "";
   struct Sizes {
     int64_t fp8 = 0, values = 0;

@@ -46,7 +46,12 @@ TEST(Validate, Experts) {
   expect_rejected(
       with({"precision.fp8=hybrid", "precision.fp8_recipe=blockwise"}),
       {"linear_fc1 of an expert has 64 (2 x model.moe_ffn_hidden_size): change it to a multiple of 64"});
-  expect_rejected(with({"parallel.tensor=2"}), {"parallel.tensor (2) cannot be combined with"});
+  expect_rejected(with({"parallel.tensor=2"}),
+                  {"parallel.tensor (2) without sequence parallelism", "set parallel.sequence to true"});
+  const std::vector<std::string> tensor{"parallel.tensor=2", "parallel.sequence=true",
+                                        "training.micro_batch_size=2",
+                                        "model.moe_router_load_balancing_type=seq_aux_loss"};
+  expect_rejected(with(tensor), {"seq_aux_loss with parallel.tensor (2)", "micro_batch_size (2) to 1"});
   expect_rejected(with({"parallel.pipeline=2", "parallel.schedule=zero_bubble"}),
                   {"zero_bubble cannot be combined"});
   const Config four = small(with({"parallel.expert=4", "parallel.pipeline=2"}));

@@ -19,7 +19,7 @@ constexpr int kExperts = 2;  ///< ranks that divide the experts
 
 class ExpertAmax : public ::testing::Test {
  protected:
-  // With four ranks also two tensor-parallel ranks, which have parts of all weights.
+  // With four ranks also two tensor-parallel ranks, which have different experts.
   void for_each_grid(const std::function<void(const Groups&)>& run) {
     for (const int tensor : {1, 2}) {
       if (world().size() / tensor < kExperts) continue;
@@ -43,7 +43,7 @@ class ExpertAmax : public ::testing::Test {
       }
     }
     recipe->set_amax_groups(groups.microbatch(), groups.stage());
-    recipe->set_expert_amax_groups(groups.tensor(), groups.gradient_ranks(GradientGroup::expert));
+    recipe->set_expert_amax_group(groups.gradient_ranks(GradientGroup::expert));
     return recipe;
   }
 
@@ -54,8 +54,7 @@ class ExpertAmax : public ::testing::Test {
     for (const int other : groups.stage().world_ranks()) {
       const std::vector<int> copies = groups.grid().members(Group::expert_data, other);
       bool shares = group == GradientGroup::dense;
-      for (const int copy : copies)
-        for (const int tensor : groups.tensor().world_ranks()) shares |= copy == tensor;
+      for (const int copy : copies) shares |= copy == world().rank();
       if (shares) result = std::max(result, of_rank(other));
     }
     return result;

@@ -12,7 +12,8 @@ using generate::Generator;
 struct Cut {
   config::Family family = config::Family::llama;
   int pipeline = 1;
-  /// olmo2: a QK norm over the heads of all tensor-parallel ranks; gemma3: layers with different windows.
+  /// olmo2: a QK norm over the heads of all tensor-parallel ranks; gemma3: layers with different windows; experts:
+  /// whole ones on every tensor-parallel rank.
   std::string_view variant{};
 };
 void PrintTo(const Cut& cut, std::ostream* out) {
@@ -26,6 +27,11 @@ class SharedModel : public ::testing::TestWithParam<Cut> {
     config.model.num_layers = std::max(2, GetParam().pipeline + 1);
     config.model.tie_word_embeddings = true;
     if (GetParam().variant == "gemma3") set_gemma3(config.model);
+    if (GetParam().variant == "experts") {
+      set_experts(config.model);
+      config.model.moe_ffn_hidden_size = 32,
+      config.model.moe_shared_expert_intermediate_size = 16;  // for FP8
+    }
     if (GetParam().variant == "olmo2") {
       config.model.qk_norm = config::QkNorm::projection;
       config.model.norm_placement = config::NormPlacement::post;
@@ -122,7 +128,8 @@ std::vector<Cut> cuts_of(int ranks) {
        {Cut{config::Family::gpt, 1}, Cut{config::Family::llama, 1}, Cut{config::Family::gpt, 2},
         Cut{config::Family::llama, 2}, Cut{config::Family::llama, 4}, Cut{config::Family::llama, 1, "olmo2"},
         Cut{config::Family::llama, 2, "olmo2"}, Cut{config::Family::llama, 1, "gemma3"},
-        Cut{config::Family::llama, 2, "gemma3"}, Cut{config::Family::llama, 4, "gemma3"}}) {
+        Cut{config::Family::llama, 2, "gemma3"}, Cut{config::Family::llama, 4, "gemma3"},
+        Cut{config::Family::llama, 1, "experts"}, Cut{config::Family::llama, 2, "experts"}}) {
     const int most = cut.family == config::Family::gpt ? 4 : 2;
     if (ranks % cut.pipeline == 0 && ranks / cut.pipeline <= most) cuts.push_back(cut);
   }

@@ -203,11 +203,12 @@ inline float found_loss(int step, int data) {
 
 // --- a rank ------------------------------------------------------------------------------------------------
 
-inline parameters::ShardRanks ranks_of(const Groups& groups) {
+inline parameters::ShardRanks ranks_of(const Groups& groups, const ParameterStore& store) {
   parameters::ShardRanks ranks;
-  for (const GradientGroup group : kGradientGroups)
-    ranks[static_cast<size_t>(group)] = {groups.gradient_ranks(group).rank(),
-                                         groups.gradient_ranks(group).size()};
+  for (const parameters::Parameter& parameter : store.parameters()) {
+    const parallel::Communicator& own = groups.gradient_ranks(parameter.group);
+    ranks[static_cast<size_t>(parameter.group)] = {own.rank(), own.size()};
+  }
   return ranks;
 }
 
@@ -229,7 +230,7 @@ class Rank {
     store_.plan(plan_,
                 {.dtype = c.dtype,
                  .grad_dtype = c.grad_dtype,
-                 .ranks = ranks_of(groups),
+                 .ranks = ranks_of(groups, store_),
                  .tensor_rank = groups.tensor().rank(),
                  .bucket_size = c.bucket_size,
                  .offload_mains = c.offload == config::Offload::state,

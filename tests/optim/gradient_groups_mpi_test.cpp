@@ -85,7 +85,7 @@ TEST_F(GradientGroups, HaveTheirOwnSlots) {
     }
     MemoryPlan plan;
     store.plan(plan, {.dtype = DType::f32,
-                      .ranks = ranks_of(groups),
+                      .ranks = ranks_of(groups, store),
                       .grad_slots = slots,
                       .value_slots = slots,
                       .data_parallel = {.overlap_grad_reduce = overlap, .overlap_param_gather = overlap}});

@@ -116,7 +116,7 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
     store.end_layer();
   }
   MemoryPlan plan;
-  store.plan(plan, {.ranks = ranks_of(groups), .bucket_size = 1});
+  store.plan(plan, {.ranks = ranks_of(groups, store), .bucket_size = 1});
   optimizer.plan(plan);
   PlannedTensor seen;  // the values that each step's forward pass reads
   plan.add(seen, "seen", MemoryKind::data, DType::bf16, {kManySteps * kLayers, kRows * kCols});

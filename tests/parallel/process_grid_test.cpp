@@ -145,11 +145,11 @@ TEST(ProcessGrid, ExampleWithEightRanks) {
   EXPECT_EQ(grid.members(Group::embedding, 5), (Ranks{1, 5}));
 }
 
-TEST(ProcessGrid, ExpertGroupsDivideContextAndDataRanks) {
+TEST(ProcessGrid, ExpertGroupsDivideTheRanksOfAStage) {
   const ProcessGrid grid = ProcessGrid::of(16, 2, 1, 2, 2);
   EXPECT_EQ(grid.str(), "16 ranks: tensor 2 x data 4 x pipeline 2, expert 2");
-  EXPECT_EQ(grid.members(Group::expert, 4), (Ranks{4, 6}));
-  EXPECT_EQ(grid.members(Group::expert_data, 4), (Ranks{0, 4}));
+  EXPECT_EQ(grid.members(Group::expert, 4), (Ranks{4, 5}));
+  EXPECT_EQ(grid.members(Group::expert_data, 4), (Ranks{0, 2, 4, 6}));
   EXPECT_EQ(ProcessGrid::of(4, 1, 1, 1, 4).members(Group::expert_data, 3), (Ranks{3}));
   EXPECT_EQ(ProcessGrid::of(4, 1, 1, 1).members(Group::expert, 3), (Ranks{3}));
 }
@@ -176,8 +176,8 @@ TEST(ProcessGrid, ErrorShowsTheArithmetic) {
   EXPECT_NE(refusal(8, 1 << 16, 1 << 10, 1 << 16), "");
   EXPECT_EQ(refusal(8, 2, 1, 4), "");
   EXPECT_NE(refusal(8, 1, 1, 2, 3)
-                .find("parallel.expert (3) does not divide context-parallel x data-parallel "
-                      "ranks = 1 x 4 = 4"),
+                .find("parallel.expert (3) does not divide the 4 ranks of a pipeline stage "
+                      "(tensor 1 x data 4 x pipeline 2)"),
             std::string::npos);
   EXPECT_NE(refusal(8, 1, 1, 2, 0), "");
 }

@@ -46,7 +46,8 @@ class ExpertParallelGpu : public ::testing::Test {
   std::vector<float> run(const config::Config& config) {
     const Groups groups =
         Groups::connect(world(), *context_,
-                        ProcessGrid::of(world().size(), 1, 1, static_cast<int>(config.parallel.pipeline),
+                        ProcessGrid::of(world().size(), static_cast<int>(config.parallel.tensor), 1,
+                                        static_cast<int>(config.parallel.pipeline),
                                         static_cast<int>(config.parallel.expert)));
     const parallel::Watchdog::Guard guard(*context_, "steps of experts");
     return run_random_steps(*context_, config, groups, kExpertSteps);
@@ -92,6 +93,23 @@ TEST_F(ExpertParallelGpu, ShardingAndRecomputationChangeNoBit) {
     const std::vector<float> sharded = run(config);
     EXPECT_NEAR(sharded[0], whole[0], 1e-6 * whole[0]);
     for (size_t i = 2; i < whole.size(); i += 2) EXPECT_NEAR(sharded[i], whole[i], kExpertLoss * whole[i]);
+  }
+}
+
+// Tensor-parallel ranks divide attention and the tokens of the experts.
+TEST_F(ExpertParallelGpu, TensorParallelRanksRepeatBitForBit) {
+  for (const Precision precision : {Precision::bf16_wide, Precision::delayed, Precision::blockwise}) {
+    SCOPED_TRACE(static_cast<int>(precision));
+    const std::vector<float> one = run(experts_config(precision, 1));
+    for (const int expert : {1, 2}) {
+      config::Config config = experts_config(precision, expert);
+      config.parallel.tensor = 2;
+      config.parallel.sequence = true;
+      const std::vector<float> first = run(config);
+      EXPECT_EQ(run(config), first) << expert;
+      if (precision != Precision::bf16_wide) continue;
+      EXPECT_NEAR(first[0], one[0], kExpertLoss * one[0]);
+    }
   }
 }
 

@@ -136,15 +136,32 @@ const Layout kExpertRanks = {
     "ep4", 4, {"parallel.expert=4", "parallel.moe_dispatch_factor=0.5", "parallel.bucket_size=1000"}};
 const Layout kExpertAndDataRanks = {
     "ep2_dp4", 4, {"parallel.expert=2", "parallel.shard=parameters", "parallel.bucket_size=1000"}};
+const Layout kExpertAndTensorRanks = {
+    "ep2_tp2_dp2",
+    4,
+    {"parallel.expert=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.bucket_size=1000"}};
 const ReshardingCase kExperts = {"experts",    kEightExperts + Overrides{"precision.dtype=fp32"},
-                                 kExpertRanks, {kOne, kExpertAndDataRanks},
+                                 kExpertRanks, {kOne, kExpertAndDataRanks, kExpertAndTensorRanks},
                                  2e-6,         5e-5};
+const ReshardingCase kTensorExperts = {"tensor_experts",
+                                       kEightExperts + Overrides{"precision.dtype=fp32"},
+                                       kExpertAndTensorRanks,
+                                       {kOne, kExpertRanks},
+                                       2e-6,
+                                       5e-5};
 const ReshardingCase kExpertsOfOneRank = {
     "experts_of_one", kEightExperts + Overrides{"precision.dtype=fp32"}, kOne, {kExpertRanks}, 2e-6, 5e-5};
 const ReshardingCase kExpertsFp8 = {
     "experts_fp8", kEightExperts + Overrides{"precision.fp8=hybrid", "precision.amax_history_len=8"},
     kExpertRanks,  {kOne, kExpertAndDataRanks},
     3e-4,          0.25};
+const ReshardingCase kTensorExpertsFp8 = {
+    "tensor_experts_fp8",
+    kEightExperts + Overrides{"precision.dtype=fp32", "precision.fp8=hybrid", "precision.amax_history_len=8"},
+    kExpertAndTensorRanks,
+    {kOne, kExpertRanks},
+    3e-4,
+    0.25};
 
 class Resharding : public ::testing::Test {
  protected:
@@ -240,7 +257,8 @@ void Resharding::resumes_with_any_layout(const ReshardingCase& c) {
   run(c, c.saved, "same", resumed());
   expect_same_run("same", "whole");
   const checkpoint::Reader whole(folder_.checkpoint("whole", kLastStep));
-  const bool fp8 = &c == &kFp8 || &c == &kContextFp8 || &c == &kShardedFp8 || &c == &kExpertsFp8;
+  const bool fp8 = &c == &kFp8 || &c == &kContextFp8 || &c == &kShardedFp8 || &c == &kExpertsFp8 ||
+                   &c == &kTensorExpertsFp8;
   EXPECT_EQ(whole.fp8().rows.empty(), !fp8);
   for (const Layout& layout : c.others) {
     SCOPED_TRACE(layout.name);
@@ -276,6 +294,14 @@ TEST_F(Resharding, Fp32ResumesWithAnyLayout) {
 
 TEST_F(Resharding, ExpertsResumeOnAnyRanks) {
   resumes_with_any_layout(kExperts);
+}
+
+TEST_F(Resharding, ExpertsOfTensorParallelRanksResumeOnAnyRanks) {
+  resumes_with_any_layout(kTensorExperts);
+}
+
+TEST_F(Resharding, Fp8ExpertsOfTensorParallelRanksResumeOnAnyRanks) {
+  resumes_with_any_layout(kTensorExpertsFp8);
 }
 
 TEST_F(Resharding, ExpertsOfOneRankResumeOnSeveral) {

@@ -17,7 +17,7 @@ namespace te::checkpoint {
 namespace {
 
 /// Keys that determine names and shapes of tensors, and the number of tokens in the vocabulary.
-constexpr std::array<std::string_view, 20> kShapeKeys = {"family",
+constexpr std::array<std::string_view, 21> kShapeKeys = {"family",
                                                          "num_layers",
                                                          "hidden_size",
                                                          "ffn_hidden_size",
@@ -30,6 +30,7 @@ constexpr std::array<std::string_view, 20> kShapeKeys = {"family",
                                                          "add_proj_bias",
                                                          "add_mlp_bias",
                                                          "qk_norm",
+                                                         "norm_gain",
                                                          "position_embedding",
                                                          "norm_placement",
                                                          "num_moe_experts",
@@ -38,9 +39,9 @@ constexpr std::array<std::string_view, 20> kShapeKeys = {"family",
                                                          "moe_layer_freq",
                                                          "first_k_dense"};
 /// Keys that may differ without a warning. If max_position_embeddings matters, the shape of a tensor differs, too.
-constexpr std::array<std::string_view, 7> kFreeKeys = {
-    "seq_length",      "make_vocab_size_divisible_by", "hidden_dropout",         "attention_dropout",
-    "init_method_std", "embedding_init_method_std",    "max_position_embeddings"};
+constexpr std::array<std::string_view, 8> kFreeKeys = {
+    "seq_length",      "make_vocab_size_divisible_by", "hidden_dropout",          "attention_dropout",
+    "init_method_std", "embedding_init_method_std",    "max_position_embeddings", "zero_init"};
 
 bool is_among(const std::string& key, std::span<const std::string_view> keys) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();

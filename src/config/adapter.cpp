@@ -137,6 +137,10 @@ void check_adapter(const Config& c) {
         "adapter.target: a model with experts (model.num_moe_experts is {}) has adapters of attention only; "
         "name some of q, k, v, o",
         c.model.num_moe_experts);
+  if (a.train_norms && !c.model.norm_gain && !c.model.qk_norm_gain())
+    user_error(
+        "adapter.train_norms: the norms of this model have no gains (model.norm_gain is false); leave it "
+        "out");
   if (c.checkpoint.init_from.empty())
     user_error(
         "adapter.type {} needs checkpoint.init_from, the checkpoint or Hugging Face folder of the weights "

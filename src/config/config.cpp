@@ -22,6 +22,15 @@ void ModelConfig::pad_vocabulary_for(int64_t tensor_ranks) {
     make_vocab_size_divisible_by = std::lcm(make_vocab_size_divisible_by, tensor_ranks);
 }
 
+bool ModelConfig::gated() const {
+  return activation == Activation::swiglu || activation == Activation::geglu ||
+         (activation == Activation::automatic && family == Family::llama);
+}
+
+bool ModelConfig::starts_with_zeros(LinearKind kind) const {
+  return std::find(zero_init.begin(), zero_init.end(), te::to_string(kind)) != zero_init.end();
+}
+
 int64_t ModelConfig::rotary_pairs() const {
   return static_cast<int64_t>(static_cast<double>(kv_channels) * rotary_percent) / 2;
 }
@@ -40,7 +49,7 @@ ModelConfig ModelConfig::of_layer(int64_t layer) const {
 }
 
 int64_t ModelConfig::feed_forward_weights(int64_t layer, bool active) const {
-  const int64_t per_width = family == Family::llama ? 3 : 2;  // fc1 and fc2
+  const int64_t per_width = gated() ? 3 : 2;  // fc1 and fc2
   if (!has_experts(layer)) return per_width * hidden_size * ffn_hidden_size;
   const int64_t experts = active ? moe_router_topk : num_moe_experts;
   const int64_t gate = moe_shared_expert_gate ? 1 : 0;

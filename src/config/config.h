@@ -42,11 +42,11 @@ enum class GuardAction : uint8_t { warn, bf16, rollback };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class PositionEmbedding : uint8_t { automatic, learned, rope };  ///< automatic is spelled "auto" in YAML
-enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu, geglu };
+enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu, geglu, relu2 };
 /// Scores of the router of a mixture of experts, and the scope of its load-balancing loss: kernels/moe/router.h.
 enum class MoeScoreFunction : uint8_t { softmax, sigmoid };
 enum class MoeLoadBalancing : uint8_t { aux_loss, seq_aux_loss, global_aux_loss };
-enum class QkNorm : uint8_t { none, head, projection };
+enum class QkNorm : uint8_t { none, head, projection, head_no_gain };
 enum class NormPlacement : uint8_t { pre, post, both };
 enum class OptimizerName : uint8_t { adamw, muon };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
@@ -96,8 +96,6 @@ TE_DECLARE_NAMES(Overlong);
 TE_DECLARE_NAMES(Shard);
 TE_DECLARE_NAMES(Transport);
 
-/// The inverse of to_string; false (and value unchanged) if the text is not the name of a value.
-
 struct ModelConfig {
   Family family = Family::llama;
   int64_t num_layers = 0;
@@ -113,8 +111,7 @@ struct ModelConfig {
   PositionEmbedding position_embedding = PositionEmbedding::automatic;  ///< gpt: learned; llama: rope
   double rope_theta = 10000.0;
   double rope_local_theta = 0.0;  ///< layers with a window, without scaling; 0: rope_theta with scaling
-  double rotary_percent =
-      1.0;  ///< fraction of an attention head's pairs that are rotated, see rotary_pairs()
+  double rotary_percent = 1.0;    ///< fraction of a head's pairs that are rotated, see rotary_pairs()
   RopeScaling rope_scaling;
   double norm_epsilon = 1e-5;
   bool tie_word_embeddings = false;                   ///< the loader's default: true for gpt, false for llama
@@ -123,6 +120,8 @@ struct ModelConfig {
   bool add_mlp_bias = false;                          ///< llama: bias in linear_fc1 and linear_fc2
   Activation activation = Activation::automatic;      ///< gpt: gelu (tanh approximation); llama: swiglu
   QkNorm qk_norm = QkNorm::none;                      ///< RMSNorm of queries and keys, before RoPE
+  bool norm_gain = true;                              ///< llama: RMSNorms of hidden states have gains
+  bool embedding_norm = false;                        ///< llama: RMSNorm without gain after the embedding
   NormPlacement norm_placement = NormPlacement::pre;  ///< before the sublayers, on their outputs, or both
   bool layernorm_zero_centered_gamma = false;         ///< RMSNorm multiplies by 1 + gain
   bool scale_embedding = false;                       ///< multiply the token embedding by sqrt(hidden_size)
@@ -134,9 +133,10 @@ struct ModelConfig {
   std::string window_pattern;      ///< which layers have the window (window_pattern.h); empty: all
   double hidden_dropout = 0.0;     ///< gpt: of the embedding and of each sublayer's output
   double attention_dropout = 0.0;
+  double final_logit_softcapping = 0.0;  ///< logits become cap * tanh(logits / cap); 0: no cap
   double init_method_std = 0.02;
-  double embedding_init_method_std =
-      0.0;  ///< embedding, no weight decay; 0: init_method_std with weight decay
+  double embedding_init_method_std = 0.0;  ///< without weight decay; 0: init_method_std with weight decay
+  std::vector<std::string> zero_init;      ///< kinds of linear layers that start with weights of 0
 
   // Mixture of experts, llama only. Layers without experts have an MLP of ffn_hidden_size.
   int64_t num_moe_experts = 0;                      ///< 0: none
@@ -166,8 +166,8 @@ struct ModelConfig {
   int64_t qkv_width() const { return (num_attention_heads + 2 * num_query_groups) * kv_channels; }
   /// Width of the attention output, linear_proj's input: num_attention_heads * kv_channels.
   int64_t attention_width() const { return num_attention_heads * kv_channels; }
-  /// Width of linear_fc1's output: ffn_hidden_size for gpt, both halves of SwiGLU for llama.
-  int64_t fc1_width() const { return family == Family::llama ? 2 * ffn_hidden_size : ffn_hidden_size; }
+  /// Width of linear_fc1's output.
+  int64_t fc1_width() const { return (gated() ? 2 : 1) * ffn_hidden_size; }
   bool layer_norm() const { return family == Family::gpt; }  ///< LayerNorm, else RMSNorm
   bool rotary() const {
     return position_embedding == PositionEmbedding::rope ||
@@ -178,8 +178,9 @@ struct ModelConfig {
   bool mlp_bias() const { return family == Family::gpt || add_mlp_bias; }
   /// How many of the kv_channels / 2 pairs (i, i + kv_channels / 2) of an attention head are rotated: the first ones.
   int64_t rotary_pairs() const;
-  /// Whether fc1's halves are gate and up.
-  bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
+  bool gated() const;  ///< whether fc1's halves are gate and up
+  bool qk_norm_gain() const { return qk_norm == QkNorm::head || qk_norm == QkNorm::projection; }
+  bool starts_with_zeros(LinearKind kind) const;  ///< zero_init
   /// Whether layer `layer` (from 0) has the window, even if no sequence is longer than it.
   bool window_in(int64_t layer) const;
   bool has_experts(int64_t layer) const {

@@ -48,14 +48,18 @@ const auto kModelRows = std::to_array<Key>({
     {TE_KEY(model.add_proj_bias), kBuiltIn, kAny, "`llama`: bias in `linear_proj`."},
     {TE_KEY(model.add_mlp_bias), kBuiltIn, kAny, "`llama`: bias in `linear_fc1` and `linear_fc2`."},
     {TE_KEY(model.activation), "gpt: gelu; llama: swiglu", kAny,
-     "MLP activation: `llama` takes `swiglu` or `geglu`, `gpt` the others; `gelu` is the tanh approximation, "
-     "`gelu_exact` uses erf."},
+     "MLP activation: `llama` takes `swiglu`, `geglu` or `relu2` (squared ReLU), `gpt` those without a gate; "
+     "`gelu_exact` uses erf instead of tanh."},
     {TE_KEY(model.swiglu_clamp), kBuiltIn, at_least(0),
      "`swiglu`: clamp gates from above and up projections to plus or minus this before multiplying "
      "(gpt-oss); 0 disables."},
     {TE_KEY(model.qk_norm), kBuiltIn, kAny,
-     "`llama`: RMSNorm of queries and keys before RoPE, per `head` (Qwen3) or over the whole `projection` "
-     "(OLMo 2)."},
+     "`llama`: RMSNorm of queries and keys before RoPE, per `head` (Qwen3; `head_no_gain`: nanochat) or over "
+     "the whole `projection` (OLMo 2)."},
+    {TE_KEY(model.norm_gain), kBuiltIn, kAny,
+     "`llama`: RMSNorms multiply by a trained gain; those of `qk_norm` follow that key."},
+    {TE_KEY(model.embedding_norm), kBuiltIn, kAny,
+     "`llama`: RMSNorm without gain between the embedding and the first layer (nanochat)."},
     {TE_KEY(model.norm_placement), kBuiltIn, kAny,
      "`llama`: norms on sublayer inputs (`pre`), on outputs before the residual add (`post`, OLMo 2), or "
      "`both` (Gemma)."},
@@ -115,10 +119,17 @@ const auto kModelRows = std::to_array<Key>({
     {TE_KEY(model.hidden_dropout), kBuiltIn, kFraction,
      "`gpt`: dropout of the embedding and of each sublayer's output."},
     {TE_KEY(model.attention_dropout), kBuiltIn, kFraction, "Dropout of the attention probabilities."},
+    {TE_KEY(model.final_logit_softcapping), kBuiltIn, at_least(0),
+     "Logits x become `cap` * tanh(x / `cap`), in training, evaluation and generation (Gemma 2, nanochat); 0 "
+     "is no cap."},
     {TE_KEY(model.init_method_std), kBuiltIn, above(0), "Standard deviation of the initial weights."},
     {TE_KEY(model.embedding_init_method_std), kBuiltIn, at_least(0),
      "Standard deviation of initial embeddings, which then have no weight decay and must not be tied; 0 is "
      "`init_method_std` with weight decay."},
+    {TE_KEY(model.zero_init), kBuiltIn, kAny,
+     "Linear layers whose initial weights are 0; other `linear_proj` and `linear_fc2` start with "
+     "`init_method_std` / sqrt(2 * `num_layers`).",
+     "list of linear_proj, linear_fc2, output_layer"},
 });
 
 }  // namespace

@@ -125,11 +125,11 @@ std::string preset_yaml(std::string_view source, std::string_view where) {
 
 int64_t parameter_count(const ModelConfig& m, bool active) {
   const bool gpt = m.family == Family::gpt;
-  const int64_t norm = (gpt ? 2 : 1) * m.hidden_size;
+  const int64_t norm = (gpt ? 2 : m.norm_gain ? 1 : 0) * m.hidden_size;
   int64_t layer = m.hidden_size * (m.qkv_width() + m.attention_width()) + 2 * norm;
   if (gpt) layer += m.qkv_width() + m.fc1_width() + 2 * m.hidden_size;  // biases
   if (!gpt && m.add_qkv_bias) layer += m.qkv_width();
-  if (m.qk_norm != QkNorm::none) {
+  if (m.qk_norm_gain()) {
     const bool head = m.qk_norm == QkNorm::head;
     layer += head ? 2 * m.kv_channels : m.attention_width() + m.num_query_groups * m.kv_channels;
   }

@@ -83,6 +83,9 @@ void check_experts(const ModelConfig& m) {
   if (m.num_moe_experts == 0) return check_no_experts(m);
   if (m.family != Family::llama)
     user_error("model.num_moe_experts ({}) is for model.family llama: gpt has no experts", m.num_moe_experts);
+  if (!m.gated())
+    user_error("model.activation {} cannot be combined with model.num_moe_experts: use swiglu or geglu",
+               to_string(m.activation));
   if (m.add_mlp_bias)
     user_error("model.add_mlp_bias cannot be combined with model.num_moe_experts: leave it out");
   if (m.moe_router_topk > m.num_moe_experts)

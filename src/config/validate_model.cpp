@@ -2,6 +2,7 @@
 
 #include "config/precision_overrides.h"
 #include "config/recipe_traits.h"
+#include "config/text.h"
 #include "config/validate_experts.h"
 #include "config/window_pattern.h"
 #include "core/error.h"
@@ -36,10 +37,10 @@ void check_family(const ModelConfig& m) {
   }
   if (!gpt && !m.rotary())
     user_error("model.position_embedding learned is for model.family gpt; llama uses rope: leave it out");
-  if (gpt == m.gated()) {
+  if (m.activation != Activation::relu2 && gpt == m.gated()) {
     user_error(
-        "model.activation {} is not for model.family {}: gpt supports gelu, gelu_exact, relu and silu, llama "
-        "swiglu and geglu",
+        "model.activation {} is not for model.family {}: gpt supports gelu, gelu_exact, relu, relu2 and "
+        "silu, llama swiglu, geglu and relu2",
         to_string(m.activation), to_string(m.family));
   }
   if (m.activation != Activation::swiglu && m.swiglu_clamp != 0.0)
@@ -49,10 +50,14 @@ void check_family(const ModelConfig& m) {
     user_error("model.{} is a key of model.family llama: leave it out",
                m.qk_norm != QkNorm::none ? "qk_norm" : "norm_placement");
   }
-  if (gpt && (m.layernorm_zero_centered_gamma || m.scale_embedding)) {
-    user_error("model.{} is a key of model.family llama: leave it out",
-               m.scale_embedding ? "scale_embedding" : "layernorm_zero_centered_gamma");
-  }
+  for (const auto& [given, key] :
+       {std::pair{m.layernorm_zero_centered_gamma, "layernorm_zero_centered_gamma"},
+        std::pair{m.scale_embedding, "scale_embedding"}, std::pair{m.embedding_norm, "embedding_norm"},
+        std::pair{!m.norm_gain, "norm_gain"}})
+    if (gpt && given) user_error("model.{} is a key of model.family llama: leave it out", key);
+  if (m.layernorm_zero_centered_gamma && !m.norm_gain)
+    user_error(
+        "model.layernorm_zero_centered_gamma needs gains, but model.norm_gain is false: leave one out");
   if (m.tie_word_embeddings && m.embedding_init_method_std != 0.0)
     user_error(
         "model.embedding_init_method_std ({}) needs an untied embedding, but the output layer shares it: set "
@@ -70,6 +75,18 @@ void check_family(const ModelConfig& m) {
                : m.rope_scaling.kind != RopeScalingKind::none ? "rope_scaling"
                                                               : "rotary_percent");
   }
+}
+
+void check_initialization(const ModelConfig& m) {
+  for (const std::string& name : m.zero_init) {
+    const std::optional<LinearKind> kind = linear_kind_of(name);
+    if (kind != LinearKind::proj && kind != LinearKind::fc2 && kind != LinearKind::output_layer)
+      user_error("model.zero_init: {} is not linear_proj, linear_fc2 or output_layer", in_quotes(name));
+  }
+  if (m.tie_word_embeddings && m.starts_with_zeros(LinearKind::output_layer))
+    user_error(
+        "model.zero_init: output_layer shares the embedding's weights, which must not be 0: leave it out, or "
+        "set model.tie_word_embeddings to false");
 }
 
 // Checks the keys of layers with a sliding window.
@@ -125,6 +142,7 @@ void check_model(const ModelConfig& m) {
         m.max_position_embeddings, m.seq_length, m.seq_length - m.max_position_embeddings);
   }
   check_family(m);
+  check_initialization(m);
   check_windows(m);
   check_experts(m);
 }

@@ -221,6 +221,14 @@ Architecture architecture_of(const JsonKeys& keys) {
 }
 
 Architecture architecture_for(const ModelConfig& model, const std::string& source) {
+  for (const auto& [given, feature] :
+       {std::pair{model.final_logit_softcapping != 0.0, "final_logit_softcapping"},
+        std::pair{model.embedding_norm, "embedding_norm"}, std::pair{!model.norm_gain, "norm_gain false"},
+        std::pair{model.qk_norm == config::QkNorm::head_no_gain, "qk_norm head_no_gain"},
+        std::pair{model.activation == config::Activation::relu2 && !model.layer_norm(), "activation relu2"}})
+    if (given)
+      user_error("{}: models with model.{} cannot be exported: te-train writes no class that has it", source,
+                 feature);
   const double scalar = model.query_pre_attn_scalar;
   if (model.activation != config::Activation::geglu && scalar != 0.0 &&
       scalar != static_cast<double>(model.kv_channels))

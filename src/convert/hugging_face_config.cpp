@@ -185,7 +185,7 @@ void read_gemma(const JsonKeys& keys, ModelConfig& model) {
   keys.must_be_one_of(activation, keys.text(activation, "gelu_pytorch_tanh"),
                       {"gelu_pytorch_tanh", "gelu_new"}, "te-train's GeGLU uses the tanh approximation");
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
-    if (keys.has(key)) keys.refuse(key, "must be null", "te-train does not support softcapping");
+    if (keys.has(key)) keys.refuse(key, "must be null", "te-train imports no models with softcapping");
   if (keys.has("use_bidirectional_attention"))
     keys.must_be("use_bidirectional_attention", keys.boolean("use_bidirectional_attention", false), false,
                  "te-train's attention is causal");
@@ -307,10 +307,11 @@ Activation activation_of(const JsonKeys& keys, const char* key, const std::strin
   const std::string name = keys.text(key, absent);
   keys.must_be_one_of(
       key, name,
-      {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "gelu_python", "relu", "silu", "swish"},
+      {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "gelu_python", "relu", "relu2", "silu", "swish"},
       "te-train supports no other activations");
   if (name == "gelu" || name == "gelu_python") return Activation::gelu_exact;
   if (name == "relu") return Activation::relu;
+  if (name == "relu2") return Activation::relu2;
   return name == "silu" || name == "swish" ? Activation::silu : Activation::gelu;
 }
 

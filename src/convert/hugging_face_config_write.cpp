@@ -157,6 +157,8 @@ const char* activation_name(const ModelConfig& m) {
       return "gelu";
     case Activation::relu:
       return "relu";
+    case Activation::relu2:
+      return "relu2";
     case Activation::silu:
       return "silu";
     default:

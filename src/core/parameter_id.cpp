@@ -17,6 +17,7 @@ struct Row {
 constexpr Row kTable[] = {
     {ParameterRole::word_embeddings, "embedding.", "word_embeddings"},
     {ParameterRole::position_embeddings, "embedding.", "position_embeddings"},
+    {ParameterRole::embedding_norm, "embedding.", "embedding_norm"},
     {ParameterRole::input_norm, "", "input_layernorm"},
     {ParameterRole::linear_qkv, "self_attention.", "linear_qkv", LinearKind::qkv},
     {ParameterRole::q_norm, "self_attention.", "q_layernorm"},
@@ -77,6 +78,7 @@ ParameterRole role_of(LinearKind kind) {
 
 bool is_norm(ParameterRole role) {
   switch (role) {
+    case ParameterRole::embedding_norm:
     case ParameterRole::input_norm:
     case ParameterRole::q_norm:
     case ParameterRole::k_norm:

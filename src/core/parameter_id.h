@@ -22,6 +22,7 @@ inline constexpr std::array kLinearKinds{LinearKind::qkv, LinearKind::proj, Line
 enum class ParameterRole : uint8_t {
   word_embeddings,
   position_embeddings,
+  embedding_norm,
   input_norm,
   linear_qkv,
   q_norm,

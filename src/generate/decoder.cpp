@@ -162,6 +162,7 @@ void Decoder::bind(const Context& context, const parameters::ParameterStore& wei
              parameter.name);
     parameter.value = found->value;
   }
+  stack_.parameters.use_ones_of(weights);
   start(context);
   quantize_weights(context);  // without FP8 this quantizes nothing: GEMMs read the current weights
 }
@@ -361,13 +362,17 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   std::deque<model::LayerActivations> layers = activations(rows);
   model::LayerActivations& a = layers.front();
   if (stack_.embedding) {
-    stack_.embedding->forward(context, row_of_ids(0), a.x_in, pass);
+    // x_mid is free until the first layer.
+    stack_.embedding->forward(context, row_of_ids(0), a.x_in, {a.x_mid, a.norm1}, pass);
   } else {
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
   if (one_token_per_sequence && uses_megakernel(rows)) {
     const MegakernelHead head{*stack_.final_layernorm, *stack_.output_layer, first_rows(logits_, rows)};
-    if (persistent_decoder_.forward(context, stack_.layers, head, layers, pass)) return {};
+    if (persistent_decoder_.forward(context, stack_.layers, head, layers, pass)) {
+      stack_.output_layer->cap_logits(context, head.logits);
+      return {};
+    }
   }
   run_layers(context, layers, pass);
   const Tensor out = first_rows(hidden_, rows);

@@ -76,6 +76,15 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
          .decay = decay,
          .sharing = parameters::Sharing::replicated});
   }
+  if (config.model.embedding_norm)
+    norm_ = std::make_unique<Norm>(ParameterRole::embedding_norm, kNoLayer, config.model, parameters, tensor);
+}
+
+void VocabParallelEmbedding::plan_activations(MemoryPlan& plan, PlannedTensor& raw,
+                                              Planned<Norm::Statistics>& statistics) const {
+  if (!norm_) return;
+  plan.add(raw, "embedding.raw", MemoryKind::activations, dims_.dtype, {dims_.residual_rows, dims_.hidden});
+  norm_->plan_statistics(plan, statistics, dims_.residual_rows);
 }
 
 void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
@@ -83,6 +92,7 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
   if (bytes > 0)
     plan.add(workspace_, "embedding.workspace", MemoryKind::scratch, DType::u8, {bytes},
              {Buffer::workspace, live(Step::embedding_backward)});
+  if (norm_) norm_->plan_scratch(plan, Step::embedding_backward);
   if (tensor_.sequence())
     plan.add(full_, "embedding.full", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
              {Buffer::full, live(Step::embedding) | live(Step::embedding_backward)});
@@ -92,10 +102,11 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
 }
 
 void VocabParallelEmbedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,
-                                     const Pass& pass) {
+                                     const Activations& activations, const Pass& pass) {
   pass.begin_step(context, Step::embedding);
+  const Tensor raw = norm_ ? activations.raw : x;
   // 1. Words of this rank's shard; only one rank adds the positions.
-  const Tensor full = tensor_.sequence() ? full_ : x;
+  const Tensor full = tensor_.sequence() ? full_ : raw;
   const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
   kernels::embedding_forward(context, {.tokens = tokens,
                                        .table = words_->value,
@@ -105,18 +116,20 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
                                        .first_token = dims_.vocab * tensor_.rank(),
                                        .position_ids = pass.positions ? pass.positions : ranks_.positions()});
   // 2. The sum over the ranks; with sequence parallelism, only for this rank's tokens.
-  tensor_.reduce(context, full, x, [](int64_t, int64_t) {});
-  if (scale_ != 1.0f) kernels::scale(context, x, scale_);
+  tensor_.reduce(context, full, raw, [](int64_t, int64_t) {});
+  if (scale_ != 1.0f) kernels::scale(context, raw, scale_);
+  if (norm_) norm_->forward(context, raw, {}, raw, activations.statistics, {.high_precision = x});
   noise(context, x, pass);
   dropout(context, x, pass);
 }
 
 void VocabParallelEmbedding::backward(const Context& context, const Tensor& tokens, const Tensor& d_x,
-                                      const Pass& pass) {
+                                      const Activations& activations, const Pass& pass) {
   pass.begin_step(context, Step::embedding_backward);
   const bool trains_positions = positions_ != nullptr && positions_->trainable;
   if (!words_->trainable && !trains_positions) return;
   dropout(context, d_x, pass);
+  if (norm_) norm_->backward(context, d_x, activations.raw, activations.statistics, {}, d_x, {});
   if (scale_ != 1.0f) kernels::scale(context, d_x, scale_);
   const Tensor full = tensor_.sequence() ? full_ : d_x;
   tensor_.gather(context, d_x, full);

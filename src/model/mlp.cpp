@@ -11,6 +11,8 @@ kernels::ActivationKind activation_kind(const config::ModelConfig& model) {
       return ActivationKind::gelu_exact;
     case config::Activation::relu:
       return ActivationKind::relu;
+    case config::Activation::relu2:
+      return ActivationKind::relu2;
     case config::Activation::silu:
       return ActivationKind::silu;
     case config::Activation::swiglu:
@@ -34,7 +36,8 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       linear_fc1_({index, LinearKind::fc1}, config, dims_.hidden, config.model.mlp_bias(),
                   config.model.init_method_std, parameters, recipe, tensor),
       linear_fc2_({index, LinearKind::fc2}, config, config.model.ffn_hidden_size, dims_.hidden,
-                  config.model.mlp_bias(), output_std(config.model), parameters, recipe, tensor) {}
+                  config.model.mlp_bias(), output_std(config.model, LinearKind::fc2), parameters, recipe,
+                  tensor) {}
 
 // --- memory ------------------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ void ModelStage::plan_deferred_wgrad(MemoryPlan& plan) {
 void ModelStage::plan_slots(MemoryPlan& plan, const std::vector<int>& counts) {
   const auto plan_one = [&](int c, size_t slot) {
     Chunk& chunk = chunks_[static_cast<size_t>(c)];
-    plan_slot(plan, chunk, chunk.slots[slot], has_head(c));
+    plan_slot(plan, chunk, chunk.slots[slot], has_embedding(c), has_head(c));
   };
   const bool shared = counts.size() == 1;
   for (int c = 0; c < num_chunks(); ++c) {
@@ -182,7 +182,8 @@ void ModelStage::plan_slots(MemoryPlan& plan, const std::vector<int>& counts) {
     plan.overlay(num_chunks(), [&](int c) { plan_one(c, slot); });
 }
 
-void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head) {
+void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool first, bool head) {
+  if (first) stack_.embedding->plan_activations(plan, slot.embedding_raw, slot.embedding_statistics);
   slot.layers.resize(chunk.count);
   for (size_t i = 0; i < chunk.count; ++i) {
     TransformerLayer& layer = stack_.layers[chunk.first + i];
@@ -314,7 +315,7 @@ void ModelStage::forward(const Context& context, const MicrobatchSlot& place, co
   // 1. Tokens become the residual stream.
   if (has_embedding(place.chunk)) {
     before_use(context, 0, nullptr);
-    stack_.embedding->forward(context, tokens, input(place), pass);
+    stack_.embedding->forward(context, tokens, input(place), slot.embedding(), pass);
   }
   // 2. Layers, which pass the residual stream as (residual, delta); see transformer_layer.h.
   Tensor residual = input(place), delta;
@@ -368,7 +369,7 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   }
   // 1'. Embedding.
   if (has_embedding(place.chunk)) {
-    stack_.embedding->backward(context, tokens, d_residual_, pass);
+    stack_.embedding->backward(context, tokens, d_residual_, slot.embedding(), pass);
     finished(context, 0, pass);
   }
 }

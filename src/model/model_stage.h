@@ -122,6 +122,9 @@ class ModelStage {
     PlannedTensor final_x,
         final_h;  ///< last chunk: [residual_rows, hidden], input and output of the final norm (then output's gradient)
     Planned<Norm::Statistics> final_statistics;
+    PlannedTensor embedding_raw;  ///< first chunk, with model.embedding_norm
+    Planned<Norm::Statistics> embedding_statistics;
+    VocabParallelEmbedding::Activations embedding() const { return {embedding_raw, embedding_statistics}; }
   };
   struct Chunk : Stack::Chunk {
     std::deque<Slot> slots;
@@ -132,7 +135,7 @@ class ModelStage {
              const FeedForwardFactory& make_feed_forward);
   void plan_deferred_wgrad(MemoryPlan& plan);
   void plan_slots(MemoryPlan& plan, const std::vector<int>& counts);
-  void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
+  void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool first, bool head);
   void before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction = 1);
   void before_wgrad(const Context& context, size_t unit) const;
   void finished(const Context& context, size_t unit, const Pass& pass) const;

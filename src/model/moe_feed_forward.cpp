@@ -84,7 +84,7 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
     capacity_ =
         kernels::expert_capacity(dims_.tokens, rule_.topk, experts_, config.model.moe_expert_capacity_factor);
   const int64_t hidden = dims_.hidden;
-  const double in_std = config.model.init_method_std, out_std = output_std(config.model);
+  const double in_std = config.model.init_method_std, out_std = output_std(config.model, LinearKind::fc2);
   // Weights in FP32 arithmetic.
   const auto add = [&](ParameterRole role, int64_t rows) {
     Parameter* weight = parameters.add({.id = {role, layer},

@@ -3,9 +3,14 @@
 namespace te::model {
 namespace {
 
-kernels::NormKind norm_kind(const config::ModelConfig& model) {
+bool has_gain(ParameterRole role, const config::ModelConfig& model) {
+  return model.norm_gain && role != ParameterRole::embedding_norm;
+}
+
+kernels::NormKind norm_kind(ParameterRole role, const config::ModelConfig& model) {
   if (model.layer_norm()) return kernels::NormKind::layer;
-  return model.layernorm_zero_centered_gamma ? kernels::NormKind::rms_zero_centered : kernels::NormKind::rms;
+  return has_gain(role, model) && model.layernorm_zero_centered_gamma ? kernels::NormKind::rms_zero_centered
+                                                                      : kernels::NormKind::rms;
 }
 
 }  // namespace
@@ -18,8 +23,14 @@ Norm::Norm(ParameterRole role, int layer, const config::ModelConfig& model,
            parameters::ParameterStore& parameters, const parallel::TensorParallel& tensor)
     : name_(module_name(role, layer)),
       layer_norm_(model.layer_norm()),
-      kind_(norm_kind(model)),
-      eps_(static_cast<float>(model.norm_epsilon)) {
+      kind_(norm_kind(role, model)),
+      eps_(static_cast<float>(model.norm_epsilon)),
+      hidden_(model.hidden_size),
+      parameters_(parameters) {
+  if (!has_gain(role, model)) {
+    parameters.need_ones(hidden_);
+    return;
+  }
   const parameters::ParameterShard shard = parameters::ParameterShard::full({model.hidden_size});
   const parameters::Sharing sharing =
       tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
@@ -45,7 +56,7 @@ void Norm::plan_statistics(MemoryPlan& plan, Planned<Statistics>& statistics, in
 
 void Norm::plan_scratch(MemoryPlan& plan, Step backward) {
   plan.add(sums_, name_ + ".sums", MemoryKind::scratch, DType::f32,
-           {kernels::norm_backward_scratch_elements(gain_->shape[0])},
+           {kernels::norm_backward_scratch_elements(hidden_)},
            {ScratchTag(Buffer::sums) / backward, live(backward)});
 }
 
@@ -57,7 +68,7 @@ ProducedOperand Norm::forward(const Context& context, const Tensor& x, const Ten
   args.x = x;
   args.delta = delta;
   if (delta) args.sum = sum;
-  args.gamma = gain_->value;
+  args.gamma = gamma();
   if (bias_ != nullptr) args.beta = bias_->value;
   args.mean = statistics.mean;
   args.rstd = statistics.rstd;
@@ -69,7 +80,7 @@ ProducedOperand Norm::forward(const Context& context, const Tensor& x, const Ten
 }
 
 kernels::MegakernelNorm Norm::megakernel_norm() const {
-  kernels::MegakernelNorm norm{.kind = kind_, .eps = eps_, .gamma = gain_->value};
+  kernels::MegakernelNorm norm{.kind = kind_, .eps = eps_, .gamma = gamma()};
   if (bias_ != nullptr) norm.beta = bias_->value;
   return norm;
 }
@@ -81,12 +92,12 @@ ProducedOperand Norm::backward(const Context& context, const Tensor& dy, const T
   args.kind = kind_;
   args.dy = dy;
   args.x = x;
-  args.gamma = gain_->value;
+  args.gamma = gamma();
   args.mean = statistics.mean;
   args.rstd = statistics.rstd;
   args.dresidual = residual;
   args.dx = dx;
-  args.dgamma = gain_->grad;
+  if (gain_ != nullptr) args.dgamma = gain_->grad;
   if (bias_ != nullptr) args.dbeta = bias_->grad;
   ProducedOperand produced = request.in_addition_to(dx);
   args.dbias = produced.sums.into;

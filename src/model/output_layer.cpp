@@ -5,6 +5,7 @@
 
 #include "core/profile.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 
 namespace te::model {
@@ -27,7 +28,9 @@ parameters::Parameter* head_weight(const config::ModelConfig& model, parameters:
   return parameters.add({.id = {copy ? ParameterRole::word_embeddings : ParameterRole::output_layer},
                          .shard = parameters::ParameterShard::of_rows({rows, model.hidden_size}, {rows},
                                                                       tensor.rank(), tensor.size()),
-                         .std = static_cast<float>(model.init_method_std),
+                         .std = model.starts_with_zeros(LinearKind::output_layer)
+                                    ? 0.0f
+                                    : static_cast<float>(model.init_method_std),
                          .decay = true,
                          .copy = copy});
 }
@@ -42,7 +45,8 @@ OutputLayer::OutputLayer(const LayerConfig& config, parameters::ParameterStore& 
       kept_weights_(config.kept_weights),
       vocab_(config.model.vocab_size),
       chunk_(std::min(dims_.tokens, kChunkTokens)),
-      z_loss_(config.z_loss) {}
+      z_loss_(config.z_loss),
+      soft_cap_(static_cast<float>(config.model.final_logit_softcapping)) {}
 
 void OutputLayer::plan(MemoryPlan& plan, bool training) {
   const LinearUse use{.dims = dims_,
@@ -81,6 +85,11 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
 void OutputLayer::logits(const Context& context, const Tensor& h, const Tensor& out) const {
   const ProfileLabel label(spec_.name, "fprop");
   kernels::gemm(context, {.a = h, .b = weight_->value, .out = out, .trans_b = true, .early_b = true});
+  cap_logits(context, out);
+}
+
+void OutputLayer::cap_logits(const Context& context, const Tensor& logits) const {
+  if (soft_cap_ != 0.0f) kernels::soft_cap(context, logits, soft_cap_);
 }
 
 void OutputLayer::losses(const Context& context, const Tensor& logits, const Tensor& targets,
@@ -92,13 +101,18 @@ void OutputLayer::losses(const Context& context, const Tensor& logits, const Ten
                                             .vocab = vocab_,
                                             .grad_scale = grad_scale,
                                             .z_loss = z_loss_,
+                                            .soft_cap = soft_cap_,
                                             .z_losses = z_losses});
   }
   const int64_t ranks = tensor_.size(), rows = logits.rows(), first = dims_.vocab * tensor_.rank();
   const Tensor all{statistics_.data, DType::f32, {ranks, 3 * rows}};
   const Tensor own = all.slice_rows(tensor_.rank(), 1).view({3, rows});
-  kernels::cross_entropy_statistics(
-      context, {.logits = logits, .targets = targets, .first = first, .vocab = vocab_, .statistics = own});
+  kernels::cross_entropy_statistics(context, {.logits = logits,
+                                              .targets = targets,
+                                              .first = first,
+                                              .vocab = vocab_,
+                                              .statistics = own,
+                                              .soft_cap = soft_cap_});
   tensor_.group().all_gather(context, own, all);
   kernels::cross_entropy_from_statistics(context, {.logits = logits,
                                                    .targets = targets,
@@ -108,6 +122,7 @@ void OutputLayer::losses(const Context& context, const Tensor& logits, const Ten
                                                    .losses = losses,
                                                    .grad_scale = grad_scale,
                                                    .z_loss = z_loss_,
+                                                   .soft_cap = soft_cap_,
                                                    .z_losses = z_losses});
 }
 

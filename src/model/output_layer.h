@@ -31,8 +31,10 @@ class OutputLayer : public Linear {
   /// out = logits [rows, this rank's shard of the padded vocabulary] of h [rows, hidden], for any number of rows; never
   /// in FP8.
   void logits(const Context& context, const Tensor& h, const Tensor& out) const;
-  /// The same GEMM for decode_megakernel().
+  /// The GEMM of logits() for decode_megakernel(); cap_logits() is to follow.
   kernels::MegakernelGemm megakernel_logits() const { return {.weight = weight_->value}; }
+  /// Applies model.final_logit_softcapping.
+  void cap_logits(const Context& context, const Tensor& logits) const;
 
  private:
   enum class Chunk : uint8_t { linear, logits, losses, z_losses, statistics, full };
@@ -45,7 +47,7 @@ class OutputLayer : public Linear {
   Dimensions dims_;
   config::Fp8KeptWeights kept_weights_;
   int64_t vocab_, chunk_;
-  float z_loss_;
+  float z_loss_, soft_cap_;
   // Scratch of Step::head:
   PlannedTensor logits_;           ///< [chunk, shard of the padded vocabulary]
   Planned<Operand> input_, grad_;  ///< memory of a chunk's quantized layouts

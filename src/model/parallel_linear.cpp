@@ -43,7 +43,8 @@ Linear::Spec row_spec(LinearId id, const LayerConfig& config, int64_t in, int64_
 
 }  // namespace
 
-double output_std(const config::ModelConfig& model) {
+double output_std(const config::ModelConfig& model, LinearKind kind) {
+  if (model.starts_with_zeros(kind)) return 0.0;
   return model.init_method_std / std::sqrt(2.0 * static_cast<double>(model.num_layers));
 }
 

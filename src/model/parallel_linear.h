@@ -17,7 +17,7 @@ namespace te::model {
 
 /// Initial standard deviation of projections to the residual stream, which decreases with the depth of the model
 /// (GPT-2's rule).
-double output_std(const config::ModelConfig& model);
+double output_std(const config::ModelConfig& model, LinearKind kind);
 
 class ColumnParallelLinear : public Linear {
  public:

@@ -10,7 +10,14 @@ QkNorm::QkNorm(int layer, const config::ModelConfig& model, parameters::Paramete
       shape_{model.num_attention_heads / tensor.size(), model.num_query_groups / tensor.size(),
              model.kv_channels},
       eps_(static_cast<float>(model.norm_epsilon)),
-      zero_centered_(model.layernorm_zero_centered_gamma) {
+      zero_centered_(model.layernorm_zero_centered_gamma && model.qk_norm != config::QkNorm::head_no_gain),
+      parameters_(parameters),
+      q_width_(model.kv_channels),
+      k_width_(model.kv_channels) {
+  if (model.qk_norm == config::QkNorm::head_no_gain) {
+    parameters.need_ones(model.kv_channels);
+    return;
+  }
   const bool head = model.qk_norm == config::QkNorm::head;
   if (shares_norms(model, tensor)) ranks_ = &tensor.group();
   // `heads`: heads of the full projection.
@@ -26,6 +33,8 @@ QkNorm::QkNorm(int layer, const config::ModelConfig& model, parameters::Paramete
   };
   q_ = gain(ParameterRole::q_norm, model.num_attention_heads);
   k_ = gain(ParameterRole::k_norm, model.num_query_groups);
+  q_width_ = q_->shape[0];
+  k_width_ = k_->shape[0];
 }
 
 void QkNorm::plan_activations(MemoryPlan& plan, Activations& a, const Dimensions& dims,
@@ -33,17 +42,16 @@ void QkNorm::plan_activations(MemoryPlan& plan, Activations& a, const Dimensions
   plan.add(a.raw, name_ + ".raw_qk", MemoryKind::activations, dims.dtype,
            {dims.tokens, shape_.q_width() + shape_.k_width()}, {Buffer::raw, lifetime});
   plan.add(a.rstd, name_ + ".qk_rstd", MemoryKind::activations, DType::f32,
-           {dims.tokens, kernels::qk_norm_pieces(shape_, q_->shape[0], k_->shape[0])},
-           {Buffer::rstd, lifetime});
+           {dims.tokens, kernels::qk_norm_pieces(shape_, q_width_, k_width_)}, {Buffer::rstd, lifetime});
   if (ranks_ == nullptr) return;
   plan.add(a.sums, name_ + ".qk_norm_sums", MemoryKind::scratch, DType::f32,
-           {dims.tokens, kernels::qk_norm_pieces(shape_, q_->shape[0], k_->shape[0])},
+           {dims.tokens, kernels::qk_norm_pieces(shape_, q_width_, k_width_)},
            {Buffer::sums, live(Step::qkv) | live(Step::attention_backward)});
 }
 
 void QkNorm::plan_scratch(MemoryPlan& plan) {
   plan.add(gain_sums_, name_ + ".qk_sums", MemoryKind::scratch, DType::f32,
-           {kernels::qk_norm_scratch_elements(q_->shape[0], k_->shape[0])},
+           {kernels::qk_norm_scratch_elements(q_width_, k_width_)},
            {Buffer::gain_sums, live(Step::attention_backward)});
 }
 
@@ -51,8 +59,8 @@ void QkNorm::forward(const Context& context, const Tensor& qkv, const Activation
   kernels::QkNormForward args{.shape = shape_,
                               .eps = eps_,
                               .qkv = qkv,
-                              .q_gain = q_->value,
-                              .k_gain = k_->value,
+                              .q_gain = q_gain(),
+                              .k_gain = k_gain(),
                               .raw = a.raw,
                               .rstd = a.rstd,
                               .zero_centered = zero_centered_};
@@ -68,12 +76,12 @@ void QkNorm::forward(const Context& context, const Tensor& qkv, const Activation
 void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activations& a) const {
   kernels::QkNormBackward args{.shape = shape_,
                                .dqkv = dqkv,
-                               .q_gain = q_->value,
-                               .k_gain = k_->value,
+                               .q_gain = q_gain(),
+                               .k_gain = k_gain(),
                                .raw = a.raw,
                                .rstd = a.rstd,
-                               .dq_gain = q_->grad,
-                               .dk_gain = k_->grad,
+                               .dq_gain = q_ != nullptr ? q_->grad : Tensor{},
+                               .dk_gain = k_ != nullptr ? k_->grad : Tensor{},
                                .scratch = gain_sums_,
                                .zero_centered = zero_centered_};
   if (ranks_ != nullptr) {

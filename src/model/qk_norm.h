@@ -15,6 +15,8 @@ namespace te::model {
 class QkNorm {
  public:
   /// qk_norm head: all tensor-parallel ranks have the gains of a head, and each computes the gradient of its heads.
+  /// qk_norm head_no_gain: the gain is 1. nanochat has this norm after the rotary embedding, but a rotation
+  /// keeps the mean square of a head and commutes with a common factor, so the order does not matter.
   /// qk_norm projection: each rank has the gains of its heads, and each pass all-reduces one number per token and norm.
   QkNorm(int layer, const config::ModelConfig& model, parameters::ParameterStore& parameters,
          const parallel::TensorParallel& tensor);
@@ -40,12 +42,16 @@ class QkNorm {
 
  private:
   enum class Buffer : uint8_t { raw, rstd, sums, gain_sums };
+  Tensor q_gain() const { return q_ != nullptr ? q_->value : parameters_.ones(q_width_); }
+  Tensor k_gain() const { return k_ != nullptr ? k_->value : parameters_.ones(k_width_); }
   std::string name_;
   kernels::QkShape shape_;
   float eps_;
   bool zero_centered_;
-  parameters::Parameter* q_;
-  parameters::Parameter* k_;
+  const parameters::ParameterStore& parameters_;
+  parameters::Parameter* q_ = nullptr;  ///< null, like k_: gains of 1
+  parameters::Parameter* k_ = nullptr;
+  int64_t q_width_, k_width_;                ///< of the gains
   parallel::Communicator* ranks_ = nullptr;  ///< ranks that a norm spans; null: one rank
   PlannedTensor gain_sums_;                  ///< scratch: partial sums of the gains' gradients
 };

@@ -13,7 +13,8 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const Lay
                   config.model.init_method_std, parameters, recipe, tensor),
       attention_(layer_name + ".self_attention", config, rope, tensor, ranks),
       linear_proj_({index, LinearKind::proj}, config, config.model.attention_width(), dims_.hidden,
-                   config.model.proj_bias(), output_std(config.model), parameters, recipe, tensor) {
+                   config.model.proj_bias(), output_std(config.model, LinearKind::proj), parameters, recipe,
+                   tensor) {
   if (config.model.qk_norm != config::QkNorm::none)
     qk_norm_ = std::make_unique<QkNorm>(index, config.model, parameters, tensor);
 }

@@ -28,6 +28,8 @@ Parameter* ParameterStore::add(ParameterSpec spec) {
 }
 
 void ParameterStore::bind(const Context& context) {
+  ones_ = planned_ones_;
+  if (ones_) kernels::fill_value(context, ones_, 1.0f);
   if (fp32() && !layout_.divides()) mains = Tensor(values);
   int64_t dense_value = 0, vector = vectors_;  // with dropped values, and with sharded gradients
   std::array<int64_t, kGradientGroups.size()> unquantized{};
@@ -277,7 +279,7 @@ void ParameterStore::initialize(const Context& context, uint64_t seed, const Par
       const MainParams target = main.part(extent.local - piece.local + at, count);
       void* const scratch = own.bytes() > 0 ? own.data() : grads.data;
       const Tensor fp32 = target.fp32 ? target.fp32 : Tensor{scratch, DType::f32, {count}};
-      if (parameter.init == Init::normal) {
+      if (parameter.init == Init::normal && parameter.std != 0.0f) {
         kernels::fill_normal(context, fp32, parameter.std, seed, stream_of(parameter.name),
                              {.local_cols = shard.cols,
                               .first_local = extent.in_range + at,

@@ -238,6 +238,12 @@ class ParameterStore {
   /// InternalError for a parameter of [begin, end) whose gradient is stale. Call before that range is read.
   void check_gradients(int64_t begin, int64_t end) const;
 
+  /// Requests ones() of at least `count` elements; before plan().
+  void need_ones(int64_t count) { num_ones_ = std::max(num_ones_, count); }
+  /// Ones in the dtype of the values, for norms without a gain; after bind() or use_ones_of().
+  Tensor ones(int64_t count) const { return part(ones_, 0, count); }
+  void use_ones_of(const ParameterStore& other) { ones_ = other.ones_; }
+
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
   int64_t num_parameters() const { return count_; }       ///< of this rank, without alignment gaps
@@ -388,6 +394,9 @@ class ParameterStore {
   std::vector<size_t> bucket_ends_;  ///< per bucket: index of its last parameter
   std::vector<size_t> pass_order_;
   std::vector<int64_t> zeroed_granules_;  ///< per bucket: number of granules with kGranuleZeroed
+  int64_t num_ones_ = 0;
+  PlannedTensor planned_ones_;
+  Tensor ones_;  ///< planned_ones_, or another store's
 };
 
 }  // namespace te::parameters

@@ -216,6 +216,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});
   if (num_bytes > 0) plan.add(bytes, "parameters.fp8", MemoryKind::fp8_weights, DType::u8, {num_bytes});
   for (const Bucket& region : regions()) plan_slots(plan, region);
+  if (num_ones_ > 0) plan.add(planned_ones_, "ones", MemoryKind::data, layout.dtype, {num_ones_});
   if (!layout.training) return;
   if (!fp32()) {
     plan.add(layout.offload_mains ? MemoryPlace::host : MemoryPlace::device, mains, "main_params",

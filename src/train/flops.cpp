@@ -38,7 +38,7 @@ int64_t active_weights(const config::ModelConfig& model, int64_t layer, LinearKi
       return model.hidden_size * model.padded_vocab_size();
   }
   const int64_t both = model.feed_forward_weights(layer, true) - router_weights(model, layer);
-  const int64_t fc2 = both / (model.family == config::Family::llama ? 3 : 2);
+  const int64_t fc2 = both / (model.gated() ? 3 : 2);
   return kind == LinearKind::fc2 ? fc2 : both - fc2;
 }
 

@@ -71,6 +71,18 @@ TEST(Validate, Family) {
   expect_rejected({"model.activation=geglu", "model.swiglu_clamp=7"},
                   {"model.swiglu_clamp (7) is for model.activation swiglu, but it is geglu"});
   expect_rejected(gpt("model.activation=geglu"), {"model.activation geglu is not for model.family gpt"});
+  EXPECT_EQ(small({"model.activation=relu2"}).model.fc1_width(), small().model.ffn_hidden_size);
+  EXPECT_EQ(small(gpt("model.activation=relu2")).model.activation, Activation::relu2);
+  expect_rejected({"model.activation=relu2", "model.num_moe_experts=4"},
+                  {"model.activation relu2 cannot be combined with model.num_moe_experts"});
+  expect_rejected(gpt("model.norm_gain=false"), {"model.norm_gain is a key of model.family llama"});
+  expect_rejected(gpt("model.embedding_norm=true"), {"model.embedding_norm is a key of model.family llama"});
+  expect_rejected({"model.norm_gain=false", "model.layernorm_zero_centered_gamma=true"},
+                  {"model.layernorm_zero_centered_gamma needs gains"});
+  expect_rejected({"model.zero_init=[linear_qkv]"},
+                  {"model.zero_init: \"linear_qkv\" is not linear_proj, linear_fc2 or output_layer"});
+  expect_rejected(gpt("model.zero_init=[output_layer]"),
+                  {"model.zero_init: output_layer shares the embedding's weights"});
   expect_rejected(gpt("model.norm_placement=both"), {"model.norm_placement is a key of model.family llama"});
   expect_rejected(gpt("model.scale_embedding=true"),
                   {"model.scale_embedding is a key of model.family llama"});

@@ -1,6 +1,7 @@
 // Models that te-train cannot represent and incomplete folders are refused with one line.
 #include <cmath>
 
+#include "convert/architecture.h"
 #include "convert/convert_testing.h"
 #include "convert/hugging_face_config.h"
 #include "convert/output_folder.h"
@@ -15,6 +16,27 @@ struct Refusal {
   json patch;
   const char* message;
 };
+
+TEST(Export, RefusesFeaturesWithoutAClassByName) {
+  const auto refused = [](const char* key, void (*change)(config::ModelConfig&)) {
+    config::ModelConfig model;
+    model.activation = config::Activation::swiglu;
+    EXPECT_EQ(convert::architecture_for(model, "run"), convert::Architecture::llama);
+    change(model);
+    try {
+      convert::architecture_for(model, "run");
+      ADD_FAILURE() << key;
+    } catch (const UserError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(fmt::format("run: models with model.{} cannot", key)))
+          << error.what();
+    }
+  };
+  refused("final_logit_softcapping", [](config::ModelConfig& m) { m.final_logit_softcapping = 30; });
+  refused("embedding_norm", [](config::ModelConfig& m) { m.embedding_norm = true; });
+  refused("norm_gain false", [](config::ModelConfig& m) { m.norm_gain = false; });
+  refused("qk_norm head_no_gain", [](config::ModelConfig& m) { m.qk_norm = config::QkNorm::head_no_gain; });
+  refused("activation relu2", [](config::ModelConfig& m) { m.activation = config::Activation::relu2; });
+}
 
 TEST(ConfigJson, RefusesUnsupportedModels) {
   const std::vector<Refusal> cases = {
@@ -91,7 +113,9 @@ TEST(ConfigJson, RefusesUnsupportedModels) {
        {{"use_sliding_window", true}, {"sliding_window", 16}, {"layer_types", {"sliding_attention"}}},
        "layer_types must be a list of 2 types"},
       {"gemma3", {{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping must be null"},
-      {"gemma3", {{"final_logit_softcapping", 30.0}}, "must be null; te-train does not support softcapping"},
+      {"gemma3",
+       {{"final_logit_softcapping", 30.0}},
+       "must be null; te-train imports no models with softcapping"},
       {"gemma3", {{"use_bidirectional_attention", true}}, "use_bidirectional_attention is true"},
       {"gemma3", {{"hidden_activation", "gelu"}}, "hidden_activation is \"gelu\""},
       {"gemma3", {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar must be above 0"},
@@ -150,6 +174,13 @@ config::ModelConfig model_of(const char* name, const json& patch) {
   const fs::path copy = copy_fixture(name, folder / "hf");
   patch_config(copy, patch);
   return convert::read_hugging_face_config(copy / "config.json");
+}
+
+TEST(ConfigJson, SquaredRelu) {
+  const config::ModelConfig model = model_of("gpt2", {{"activation_function", "relu2"}});
+  EXPECT_EQ(model.activation, config::Activation::relu2);
+  EXPECT_EQ(json::parse(convert::hugging_face_config(model, DType::f32, {}, "run"))["activation_function"],
+            "relu2");
 }
 
 // If both are present, transformers reads rope_scaling and ignores rope_parameters.

@@ -121,6 +121,7 @@ inline std::vector<ModelVariant> model_variants() {
       {"llama_window_pattern", Family::llama,
        [](ModelConfig& m) { m.num_layers = 3, m.sliding_window = 5, m.window_pattern = "f w"; }},
       {"gemma3", Family::llama, set_gemma3},
+      {"nanochat", Family::llama, set_nanochat},
       {"qwen3", Family::llama, [](ModelConfig& m) { m.qk_norm = config::QkNorm::head, m.kv_channels = 16; }},
       {"olmo2", Family::llama,
        [](ModelConfig& m) {

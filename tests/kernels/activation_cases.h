@@ -29,9 +29,9 @@ struct ActivationCase {
 inline std::vector<ActivationCase> activation_cases(std::initializer_list<DType> dtypes,
                                                     const std::vector<std::pair<int64_t, int64_t>>& shapes) {
   std::vector<ActivationCase> list;
-  for (const auto kind :
-       {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
-        ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu, ActivationKind::geglu})
+  for (const auto kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
+                          ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::relu2,
+                          ActivationKind::silu, ActivationKind::geglu})
     for (const DType dtype : dtypes)
       for (const auto& [rows, ffn] : shapes) list.push_back({kind, dtype, rows, ffn});
   return list;

@@ -34,6 +34,8 @@ double plain(ActivationKind kind, double x) {
       return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
     case ActivationKind::relu:
       return std::max(x, 0.0);
+    case ActivationKind::relu2:
+      return std::max(x, 0.0) * std::max(x, 0.0);
     default:
       return swiglu(x, 1.0);
   }

@@ -25,7 +25,8 @@ struct CrossEntropyRun {
   std::vector<uint8_t> logits_before, logits_after_loss_only, gradient_bits;
 };
 
-CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape, float z_loss = 0.0f) {
+CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape, float z_loss = 0.0f,
+                    float soft_cap = 0.0f) {
   TestTensor logits(context, dtype, {shape.rows, shape.padded}), losses(context, DType::f32, {shape.rows});
   TestTensor z_losses(context, DType::f32, {shape.rows}), targets(context, DType::i32, {shape.rows});
   std::vector<float> values = normal_values(shape.rows * shape.padded, 11, 4.0f);
@@ -41,7 +42,9 @@ CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape, 
   targets.fill_ints(target);
   CrossEntropyRun out;
   out.logits_before = logits.raw();
-  cross_entropy(context, {logits, targets, losses, shape.vocab, 0.0f});
+  CrossEntropy args{logits, targets, losses, shape.vocab, 0.0f};
+  args.soft_cap = soft_cap;
+  cross_entropy(context, args);
   const std::vector<float> alone = losses.floats();
   out.logits_after_loss_only = logits.raw();
   losses.fill_value(std::numeric_limits<float>::quiet_NaN());
@@ -51,6 +54,7 @@ CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape, 
                           .vocab = shape.vocab,
                           .grad_scale = 0.25f,
                           .z_loss = z_loss,
+                          .soft_cap = soft_cap,
                           .z_losses = z_losses});
   out.losses = losses.floats();
   out.z_losses = z_losses.floats();
@@ -105,6 +109,22 @@ TEST(CrossEntropyGpuTest, ZLossMatchesCpu) {
                 dtype == DType::bf16 ? 8e-3 : 1e-4);
       EXPECT_LT(relative_error(actual.gradient, expected.gradient), dtype == DType::bf16 ? 5e-4 : 3e-5);
       EXPECT_NE(actual.gradient, without.gradient);
+    }
+  }
+}
+
+TEST(CrossEntropyGpuTest, SoftCapMatchesCpu) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const GpuVocab& shape : kVocabs) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(shape.vocab) + " of " +
+                   std::to_string(shape.padded));
+      const CrossEntropyRun expected = run(cpu, dtype, shape, 0.0f, 15.0f),
+                            actual = run(gpu, dtype, shape, 0.0f, 15.0f);
+      // Bounds of MatchesCpu.
+      EXPECT_LT(max_relative_error(actual.losses, expected.losses, 1.0), 1e-5);
+      EXPECT_LT(relative_error(actual.gradient, expected.gradient), dtype == DType::bf16 ? 5e-4 : 3e-5);
     }
   }
 }

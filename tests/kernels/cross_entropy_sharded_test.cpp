@@ -96,6 +96,31 @@ TEST(ShardedCrossEntropy, ZLossMatchesUnsharded) {
   }
 }
 
+TEST(ShardedCrossEntropy, SoftCapMatchesUnsharded) {
+  const Context context = Context::cpu();
+  const int64_t rows = 6;
+  for (const SlicedVocabulary& v : kSlicedVocabularies) {
+    SCOPED_TRACE(fmt::format("vocab {}, {} x {}", v.vocab, v.slices, v.local));
+    const std::vector<float> values = whole_logits(v, rows);
+    const std::vector<int32_t> target = slice_targets(v, rows);
+    TestTensor logits(context, DType::f32, {rows, v.local * v.slices}), losses(context, DType::f32, {rows});
+    TestTensor targets(context, DType::i32, {rows});
+    targets.fill_ints(target);
+    logits.fill(values);
+    SlicedCrossEntropy sliced(context, DType::f32, v, rows, values, target);
+    kernels::CrossEntropy args{logits, targets, losses, v.vocab, 0.125f};
+    args.z_loss = 0.1f;
+    args.soft_cap = 3.0f;
+    cross_entropy(context, args);
+    sliced.run(0.125f, 0.1f, 3.0f);
+    // Bounds of MatchesUnsharded.
+    const double order = std::sqrt(static_cast<double>(v.vocab)) * 0x1p-24;
+    for (const TestTensor& of_rank : sliced.losses)
+      EXPECT_LT(max_relative_error(of_rank.floats(), losses.floats(), 1.0), 1e-6 + order);
+    EXPECT_LT(relative_error(sliced.joined(), logits.floats()), 1e-5 + 2 * order);
+  }
+}
+
 TEST(ShardedCrossEntropy, StatisticsByHand) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity(), lowest = std::numeric_limits<float>::lowest();

@@ -63,14 +63,15 @@ class SlicedCrossEntropy {
     }
   }
 
-  void run(float grad_scale, float z_loss = 0.0f) {
+  void run(float grad_scale, float z_loss = 0.0f, float soft_cap = 0.0f) {
     for (int64_t rank = 0; rank < v_.slices; ++rank) {
       const Tensor own{statistics.get().as<float>() + rank * 3 * rows_, DType::f32, {3, rows_}};
       kernels::cross_entropy_statistics(context_, {.logits = logits[rank],
                                                    .targets = targets,
                                                    .first = rank * v_.local,
                                                    .vocab = v_.vocab,
-                                                   .statistics = own});
+                                                   .statistics = own,
+                                                   .soft_cap = soft_cap});
     }
     for (int64_t rank = 0; rank < v_.slices; ++rank)
       kernels::cross_entropy_from_statistics(context_, {.logits = logits[rank],
@@ -81,6 +82,7 @@ class SlicedCrossEntropy {
                                                         .losses = losses[rank],
                                                         .grad_scale = grad_scale,
                                                         .z_loss = z_loss,
+                                                        .soft_cap = soft_cap,
                                                         .z_losses = z_losses[rank]});
   }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/elementwise/elementwise.h"
 #include "testing/testing.h"
 
 namespace te::testing {
@@ -200,6 +201,41 @@ TEST(ZLossTest, GradientMatchesFiniteDifferences) {
                     .z_loss = 0.2f,
                     .z_losses = z_losses};
   expect_finite_differences(context, args, logits, {&losses, &z_losses}, std::move(values));
+}
+
+TEST(SoftCapTest, GradientMatchesFiniteDifferences) {
+  const Context context = Context::cpu();
+  const int64_t rows = 3, vocab = 13, padded = 16;
+  TestTensor logits(context, DType::f32, {rows, padded}), losses(context, DType::f32, {rows});
+  TestTensor z_losses(context, DType::f32, {rows}), targets(context, DType::i32, {rows});
+  targets.fill_ints({12, -1, 0});
+  std::vector<float> values = normal_values(rows * padded, 5, 1.5f);
+  CrossEntropy args{.logits = logits,
+                    .targets = targets,
+                    .losses = losses,
+                    .vocab = vocab,
+                    .z_loss = 0.2f,
+                    .soft_cap = 2.0f,
+                    .z_losses = z_losses};
+  expect_finite_differences(context, args, logits, {&losses, &z_losses}, std::move(values));
+}
+
+// The loss is that of logits that were capped before.
+TEST(SoftCapTest, LossOfCappedLogits) {
+  const Context context = Context::cpu();
+  TestTensor logits(context, DType::f32, {2, 40}), losses(context, DType::f32, {2});
+  TestTensor expected(context, DType::f32, {2}), targets(context, DType::i32, {2});
+  targets.fill_ints({39, 0});
+  logits.fill(normal_values(80, 3, 20.0f));
+  cross_entropy(context,
+                {.logits = logits, .targets = targets, .losses = losses, .vocab = 40, .soft_cap = 15.0f});
+  const std::vector<float> before = logits.floats();
+  kernels::soft_cap(context, logits, 15.0f);
+  const std::vector<float> after = logits.floats();
+  for (size_t i = 0; i < before.size(); ++i)
+    EXPECT_NEAR(after[i], 15.0 * std::tanh(double{before[i]} / 15.0), 1e-5);
+  cross_entropy(context, {.logits = logits, .targets = targets, .losses = expected, .vocab = 40});
+  EXPECT_EQ(losses.raw(), expected.raw());
 }
 
 TEST(ZLossTest, ZeroKeepsAllBits) {

@@ -196,8 +196,9 @@ inline std::vector<Producer> requantize_producers() {
       }
       all.push_back(norm_producer(NormKind::rms, dtype, DType::e5m2, rows, cols, false));
       all.push_back(norm_backward_producer(NormKind::layer, dtype, DType::e4m3, rows, cols));
-      for (const ActivationKind kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped,
-                                        ActivationKind::geglu, ActivationKind::gelu, ActivationKind::relu}) {
+      for (const ActivationKind kind :
+           {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::geglu,
+            ActivationKind::gelu, ActivationKind::relu, ActivationKind::relu2}) {
         for (const bool stored : {false, true}) {
           all.push_back(activation_producer(kind, dtype, DType::e4m3, rows, cols, stored));
           all.push_back(activation_gradient_producer(kind, dtype, DType::e5m2, rows, 2 * cols, stored));

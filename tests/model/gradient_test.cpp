@@ -138,6 +138,19 @@ TEST(ModelGradient, NormOfEachHead) {
   check_gradients(config);
 }
 
+TEST(ModelGradient, NanoChat) {
+  Config config = tiny_config(Family::llama);
+  testing::set_nanochat(config.model);
+  check_gradients(config);
+}
+
+TEST(ModelGradient, SquaredReluAndCappedLogits) {
+  Config config = tiny_config(Family::gpt);
+  config.model.activation = config::Activation::relu2;
+  config.model.final_logit_softcapping = 1.5;
+  check_gradients(config);
+}
+
 TEST(ModelGradient, NormsOnOutputsAndOfProjections) {
   Config config = tiny_config(Family::llama);
   config.model.qk_norm = config::QkNorm::projection;

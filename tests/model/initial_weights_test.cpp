@@ -1,6 +1,7 @@
 // Standard deviations of the initial weights.
 #include <cmath>
 
+#include "config/presets.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 
@@ -39,6 +40,32 @@ TEST(InitialWeights, ProjectionsToTheResidualStreamAreScaledByDepth) {
       EXPECT_NEAR(deviation(tiny.read(parameter.main)) / expected, 1.0, kSpread) << parameter.name;
     }
   }
+}
+
+TEST(InitialWeights, ZeroInit) {
+  Config config = untied(Family::llama);
+  config.model.zero_init = {"linear_proj", "linear_fc2", "output_layer"};
+  TinyModel tiny(config);
+  for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
+    const bool zero =
+        config.model.starts_with_zeros(linear_kind_of(parameter.id.role).value_or(LinearKind::qkv));
+    if (parameter.main.shape.rank() != 2) continue;
+    EXPECT_EQ(deviation(tiny.read(parameter.main)) == 0.0, zero) << parameter.name;
+  }
+}
+
+// Norms without gains have no parameters.
+TEST(InitialWeights, NanoChatHasOnlyMatrices) {
+  Config config = untied(Family::llama);
+  testing::set_nanochat(config.model);
+  TinyModel tiny(config);
+  int64_t count = 0;
+  for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
+    EXPECT_EQ(parameter.main.shape.rank(), 2) << parameter.name;
+    count += parameter.shape.numel();
+  }
+  const int64_t padding = config.model.padded_vocab_size() - config.model.vocab_size;
+  EXPECT_EQ(config::parameter_count(config.model), count - 2 * padding * config.model.hidden_size);
 }
 
 TEST(InitialWeights, EmbeddingInitStd) {

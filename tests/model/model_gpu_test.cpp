@@ -75,6 +75,8 @@ std::vector<Config> all_configs() {
   // The head_dim of Gemma's smaller models.
   configs.push_back(configs.back());
   configs.back().model.kv_channels = 256;
+  configs.push_back(gpu_config(Family::llama, Fp8Mode::off));
+  testing::set_nanochat(configs.back().model);
   // Each token uses all experts: the backends round differently, and with fewer some tokens would use others.
   for (const auto& [mode, recipe] : {std::pair{Fp8Mode::off, Fp8Recipe::delayed},
                                      {Fp8Mode::hybrid, Fp8Recipe::delayed},
@@ -105,6 +107,7 @@ std::vector<Config> fp32_configs() {
   gemma.sliding_window = 48;
   gemma.kv_channels = 256;
   set_gpu_experts(add(Family::llama).model);
+  testing::set_nanochat(add(Family::llama).model);
   return configs;
 }
 

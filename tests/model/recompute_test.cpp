@@ -77,6 +77,8 @@ std::vector<Config> all_variants() {
     configs.back().model.sliding_window = 7;
     configs.push_back(plain);
     set_gemma3(configs.back().model);
+    configs.push_back(plain);
+    testing::set_nanochat(configs.back().model);
     if (!supports_experts(plain)) continue;
     configs.push_back(plain);
     testing::set_fp8_experts(configs.back().model);

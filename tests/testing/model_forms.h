@@ -22,6 +22,15 @@ inline void set_gemma3(config::ModelConfig& model) {
   model.num_layers = std::max<int64_t>(model.num_layers, 3);
 }
 
+/// Sets nanochat's features; the cap is low, so that it matters for small logits.
+inline void set_nanochat(config::ModelConfig& model) {
+  model.activation = config::Activation::relu2;
+  model.qk_norm = config::QkNorm::head_no_gain;
+  model.norm_gain = false;
+  model.embedding_norm = true;
+  model.final_logit_softcapping = 2;
+}
+
 /// A mixture of experts after a dense layer, with a shared expert and all losses of the router.
 inline void set_experts(config::ModelConfig& model) {
   model.num_moe_experts = 5;

@@ -48,6 +48,7 @@ enum class ModelVariant : uint8_t {
   biases_window,
   window_pattern,
   gemma3,
+  nanochat,
   experts
 };
 
@@ -144,6 +145,10 @@ inline void set_variant(config::ModelConfig& m, ModelVariant model_variant, int 
     case ModelVariant::gemma3:
       set_gemma3(m);
       m.sliding_window = 6;
+      m.add_qkv_bias = false;
+      break;
+    case ModelVariant::nanochat:
+      set_nanochat(m);
       m.add_qkv_bias = false;
       break;
   }

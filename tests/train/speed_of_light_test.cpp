@@ -91,6 +91,15 @@ TEST(SpeedOfLight, ExpertsThatATokenUses) {
       fp8, others, 28 * parameters);
 }
 
+// linear_fc1 has no gate, and norms have no gains.
+TEST(SpeedOfLight, SquaredReluHasTwoMatrices) {
+  const double attention = 64 * 128 + 64 * 64, fc = 64 * 96;
+  expect_seconds(config_of(kLlama, {"precision.fp8=hybrid", "precision.overrides=linear_fc2: bf16",
+                                    "model.activation=relu2", "model.norm_gain=false"}),
+                 6 * 2 * (attention + fc), 6 * (64 * 128 + 2 * fc) + 6.0 * 2 * 32 * 64,
+                 28 * (2 * 64 * 128 + 2 * (attention + 2 * fc)));
+}
+
 // Frozen weights have no wgrad and no update; A and B of q, of rank 8, run in BF16.
 TEST(SpeedOfLight, AdaptersLeaveOutWgrad) {
   const double linears = 2 * (64 * 128 + 64 * 64 + 3 * 64 * 96), adapters = 2 * 8 * (64 + 64);

@@ -40,6 +40,10 @@ inline Overrides operator+(Overrides a, const Overrides& b) {
 }
 
 /// FP8, with sizes that two tensor-parallel ranks can divide.
+inline const Overrides kNanochat = {
+    "model.activation=relu2",          "model.qk_norm=head_no_gain",
+    "model.norm_gain=false",           "model.embedding_norm=true",
+    "model.final_logit_softcapping=2", "model.zero_init=[linear_proj, linear_fc2, output_layer]"};
 inline const Overrides kTinyFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
 
 class TrainFolder {

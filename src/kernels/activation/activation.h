@@ -6,6 +6,7 @@
 //   gelu            x [rows, ffn],                y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 //   gelu_exact                                    y = 0.5 x (1 + erf(x / sqrt(2)))
 //   relu                                          y = max(x, 0)
+//   relu2                                         y = max(x, 0)^2 (So et al., arXiv 2109.08668)
 //   silu                                          y = x * sigmoid(x)
 // Computed in FP32; results rounded to the tensors' dtype (fp32, bf16 or fp16).
 //
@@ -19,7 +20,7 @@
 
 namespace te::kernels {
 
-enum class ActivationKind : uint8_t { swiglu, swiglu_clamped, gelu, gelu_exact, relu, silu, geglu };
+enum class ActivationKind : uint8_t { swiglu, swiglu_clamped, gelu, gelu_exact, relu, silu, geglu, relu2 };
 
 /// x holds the gate and up projections next to each other.
 constexpr bool is_gated(ActivationKind kind) {

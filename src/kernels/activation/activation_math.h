@@ -1,7 +1,8 @@
 // Formulas of the activations, shared by both backends. Every kind computes y = x * s (times up for gated kinds). The
 // caller passes the factor s, because each backend has its own exponential: sigmoid(activation_argument(x)) for most
-// kinds, the normal distribution's CDF at x for the exact GELU, and 0 or 1 for ReLU. Multiply-adds are written as fmaf,
-// so that no compiler chooses where to fuse and the separate and fused kernels give bitwise equal results.
+// kinds, the normal distribution's CDF at x for the exact GELU, 0 or 1 for ReLU, and max(x, 0) for squared ReLU.
+// Multiply-adds are written as fmaf, so that no compiler chooses where to fuse and the separate and fused kernels give
+// bitwise equal results.
 //
 // The tanh form of GELU is expressed with the sigmoid: 0.5 (1 + tanh(u)) = sigmoid(2 u).
 #pragma once
@@ -27,14 +28,17 @@ TE_HOST_DEVICE float activation_argument(float x) {
   return gelu ? x * fmaf(kGeluCubic, x * x, kGeluLinear) : x;
 }
 
+constexpr bool has_sigmoid(ActivationKind kind) {
+  return kind != ActivationKind::relu && kind != ActivationKind::relu2 && kind != ActivationKind::gelu_exact;
+}
+
 /// Factor s of the kinds without a sigmoid.
 template <ActivationKind kind>
 TE_HOST_DEVICE float plain_factor(float x) {
-  static_assert(kind == ActivationKind::relu || kind == ActivationKind::gelu_exact);
-  return kind == ActivationKind::relu ? (x > 0.0f ? 1.0f : 0.0f) : 0.5f * erfcf(-x * kInverseSqrt2);
-}
-constexpr bool has_sigmoid(ActivationKind kind) {
-  return kind != ActivationKind::relu && kind != ActivationKind::gelu_exact;
+  static_assert(!has_sigmoid(kind));
+  if constexpr (kind == ActivationKind::relu) return x > 0.0f ? 1.0f : 0.0f;
+  if constexpr (kind == ActivationKind::relu2) return x > 0.0f ? x : 0.0f;
+  return 0.5f * erfcf(-x * kInverseSqrt2);
 }
 
 /// Gate and up as the formulas use them: clamped for swiglu_clamped, unchanged otherwise. The comparisons keep NaN as
@@ -69,6 +73,7 @@ TE_HOST_DEVICE float plain_gradient(float x, float s, float dy) {
   if constexpr (kind == ActivationKind::gelu_exact)
     return dy * fmaf(x * kInverseSqrt2Pi, expf(-0.5f * x * x), s);
   if constexpr (kind == ActivationKind::silu) return dy * fmaf(x, s * (1.0f - s), s);
+  if constexpr (kind == ActivationKind::relu2) return dy * (2.0f * s);
   return dy * s;
 }
 
@@ -117,6 +122,8 @@ void visit_activation(ActivationKind kind, Fn&& fn) {
       return fn.template operator()<ActivationKind::silu>();
     case ActivationKind::geglu:
       return fn.template operator()<ActivationKind::geglu>();
+    case ActivationKind::relu2:
+      return fn.template operator()<ActivationKind::relu2>();
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
+#include "kernels/common/soft_cap.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "kernels/cross_entropy/z_loss_math.h"
 
@@ -67,12 +68,12 @@ struct Softmax {
   float log_z() const { return std::log(sum) + largest; }
 };
 
-/// Maximum and sum of exp(logit - maximum); writes the exponentials to `row`.
+/// Maximum and sum of exp(logit - maximum) of capped logits; writes the exponentials to `row`.
 template <class T>
-Softmax row_softmax(const T* logits, int64_t count, float* row) {
+Softmax row_softmax(const T* logits, int64_t count, float cap, float* row) {
   Softmax all;
   for (int64_t c = 0; c < count; ++c) {
-    row[c] = to_float(logits[c]);
+    row[c] = soft_cap(to_float(logits[c]), cap);
     all.largest = std::max(all.largest, row[c]);
   }
   const float largest = all.largest;
@@ -84,15 +85,16 @@ Softmax row_softmax(const T* logits, int64_t count, float* row) {
   return all;
 }
 
-/// Writes the gradient of one row from its exponentials. `target` is a column, or any other number if no column is the
-/// target.
+/// Replaces the logits in `gradient` by their gradient, from their exponentials in `row`. `target` is a column, or any
+/// other number if no column is the target.
 template <class T>
 void write_gradient(const float* row, const Softmax& all, int64_t target, float grad_scale, float z_loss,
-                    int64_t count, int64_t columns, T* gradient) {
+                    float cap, int64_t count, int64_t columns, T* gradient) {
   const float inverse = softmax_factor(z_loss, all.log_z()) / all.sum;
   for (int64_t c = 0; c < count; ++c) {
     const float one = c == target ? 1.0f : 0.0f;
-    gradient[c] = from_float<T>((row[c] * inverse - one) * grad_scale);
+    const float slope = soft_cap_slope(soft_cap(to_float(gradient[c]), cap), cap);
+    gradient[c] = from_float<T>((row[c] * inverse - one) * grad_scale * slope);
   }
   std::fill(gradient + count, gradient + columns, T{});
 }
@@ -119,11 +121,13 @@ void cross_entropy_cpu(const CrossEntropy& a) {
         if (backward) std::fill(logits, logits + columns, T{});
         continue;
       }
-      const Softmax all = row_softmax(logits, a.vocab, row.data());
-      a.losses.as<float>()[r] = std::log(all.sum) - (to_float(logits[targets[r]]) - all.largest);
+      const Softmax all = row_softmax(logits, a.vocab, a.soft_cap, row.data());
+      const float target_logit = soft_cap(to_float(logits[targets[r]]), a.soft_cap);
+      a.losses.as<float>()[r] = std::log(all.sum) - (target_logit - all.largest);
       write_z_loss(a.z_losses, r, z_loss_term(a.z_loss, all.log_z()));
       if (backward)
-        write_gradient(row.data(), all, targets[r], a.grad_scale, a.z_loss, a.vocab, columns, logits);
+        write_gradient(row.data(), all, targets[r], a.grad_scale, a.z_loss, a.soft_cap, a.vocab, columns,
+                       logits);
     }
   }
 }
@@ -141,12 +145,12 @@ void statistics_cpu(const CrossEntropyStatistics& a) {
 #pragma omp for
     for (int64_t r = 0; r < rows; ++r) {
       const T* logits = a.logits.as<T>() + r * columns;
-      const Softmax mine = row_softmax(logits, count, row.data());
+      const Softmax mine = row_softmax(logits, count, a.soft_cap, row.data());
       const int64_t target = targets[r] - a.first;
       largest[r] = mine.largest;
       sum[r] = mine.sum;
       target_logit[r] = targets[r] >= 0 && target >= 0 && target < count
-                            ? to_float(logits[target])
+                            ? soft_cap(to_float(logits[target]), a.soft_cap)
                             : std::numeric_limits<float>::quiet_NaN();
     }
   }
@@ -195,8 +199,10 @@ void from_statistics_cpu(const CrossEntropyFromStatistics& a) {
       write_z_loss(a.z_losses, r, z_loss_term(a.z_loss, all.log_z()));
       if (!backward) continue;
       const float largest = all.largest;
-      for (int64_t c = 0; c < count; ++c) row[c] = std::exp(to_float(logits[c]) - largest);
-      write_gradient(row.data(), all, targets[r] - a.first, a.grad_scale, a.z_loss, count, columns, logits);
+      for (int64_t c = 0; c < count; ++c)
+        row[c] = std::exp(soft_cap(to_float(logits[c]), a.soft_cap) - largest);
+      write_gradient(row.data(), all, targets[r] - a.first, a.grad_scale, a.z_loss, a.soft_cap, count,
+                     columns, logits);
     }
   }
 }

@@ -24,8 +24,8 @@ struct CrossEntropyParams {
 };
 
 /// Device code cannot throw. A target outside -1..vocab-1 gives the loss NaN, which the trainer detects.
-template <class T, int N>
-__global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntropyParams<T> p) {
+template <class T, int N, class Cap>
+__global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntropyParams<T> p, Cap cap) {
   extern __shared__ __align__(16) unsigned char cache_bytes[];
   __shared__ float shared[kWarpSize];
   T* cache = reinterpret_cast<T*>(cache_bytes);
@@ -41,27 +41,28 @@ __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntrop
   }
   // Read before the row is overwritten: the barriers of the reduction are in between.
   float target_logit = __int_as_float(0x7fc00000);
-  if (threadIdx.x == 0 && target >= 0 && target < p.vocab) target_logit = load_float(row + target);
+  if (threadIdx.x == 0 && target >= 0 && target < p.vocab) target_logit = cap.load(row + target);
 
-  const Softmax all = row_softmax<T, N>(row, p.columns, p.vocab, p.cached ? cache : nullptr, shared);
+  const Softmax all = row_softmax<T, N>(row, p.columns, p.vocab, p.cached ? cache : nullptr, shared, cap);
   if (threadIdx.x == 0) {
     p.losses[blockIdx.x] = logf(all.sum) - (target_logit - all.largest);
     if (p.z_losses != nullptr) p.z_losses[blockIdx.x] = z_loss_term(p.z_loss, all.log_z());
   }
   if (p.grad_scale != 0.0f)
-    write_gradient<T, N>(p.cached ? cache : row, row, p.columns, p.vocab, all, target, p.grad_scale,
-                         p.z_loss);
+    write_gradient<T, N>(p.cached ? cache : row, row, p.columns, p.vocab, all, target, p.grad_scale, p.z_loss,
+                         cap);
 }
 
-template <class T, int N>
-void launch(const Context& context, CrossEntropyParams<T> p, int64_t rows) {
+template <class T, int N, class Cap>
+void launch(const Context& context, CrossEntropyParams<T> p, const Cap& cap, int64_t rows) {
   const int64_t bytes = p.columns * static_cast<int64_t>(sizeof(T));
   // The loss alone needs no second pass.
   p.cached = p.grad_scale != 0.0f && bytes <= device_caps(context).shared_bytes - kReductionBytes;
   const size_t shared_bytes = p.cached ? static_cast<size_t>(bytes) : 0;
-  if (shared_bytes > 48 * 1024) allow_shared_memory(context, cross_entropy_rows<T, N>, shared_bytes);
-  cross_entropy_rows<T, N>
-      <<<static_cast<unsigned>(rows), row_threads(p.columns, N), shared_bytes, cuda_stream(context)>>>(p);
+  if (shared_bytes > 48 * 1024) allow_shared_memory(context, cross_entropy_rows<T, N, Cap>, shared_bytes);
+  cross_entropy_rows<T, N, Cap>
+      <<<static_cast<unsigned>(rows), row_threads(p.columns, N), shared_bytes, cuda_stream(context)>>>(p,
+                                                                                                       cap);
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -79,7 +80,9 @@ void launch_cross_entropy(const Context& context, const CrossEntropy& a) {
   p.z_loss = a.z_loss;
   p.cached = false;
   const bool vectors = p.columns % N == 0 && is_aligned(p.logits, 16);
-  vectors ? launch<T, N>(context, p, a.logits.rows()) : launch<T, 1>(context, p, a.logits.rows());
+  with_cap(a.soft_cap, [&](const auto& cap) {
+    vectors ? launch<T, N>(context, p, cap, a.logits.rows()) : launch<T, 1>(context, p, cap, a.logits.rows());
+  });
 }
 
 constexpr int kSumThreads = 1024;

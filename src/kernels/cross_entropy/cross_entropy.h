@@ -7,6 +7,9 @@
 // gradient is
 //   (softmax (1 + 2 z_loss log Z) - onehot) grad_scale
 // with the statistics that the softmax needs anyway. With z_loss 0, results are bitwise equal to those without it.
+//
+// Soft cap (kernels/common/soft_cap.h): the formulas use cap tanh(logit / cap) in FP32 instead of the logit, and the
+// gradient is that of the logit itself. With soft_cap 0, results are bitwise equal to those without it.
 #pragma once
 
 #include "core/device.h"
@@ -22,6 +25,7 @@ struct CrossEntropy {
   int64_t vocab = 0;        ///< columns >= vocab are padding: probability 0, gradient 0
   float grad_scale = 0.0f;  ///< 1 / (tokens of the global batch) in training; 0 = loss only, logits untouched
   float z_loss = 0.0f;      ///< coefficient
+  float soft_cap = 0.0f;    ///< 0: none
   Tensor z_losses;          ///< optional output [rows] fp32: z_loss (log Z)^2, 0 for ignored targets
 };
 void cross_entropy(const Context& context, const CrossEntropy& args);
@@ -40,6 +44,7 @@ struct CrossEntropyStatistics {
   /// Output, fp32 [3, rows]: the largest logit (the lowest finite number if the slice is all padding), the sum of
   /// exp(logit - largest) (then 0), and the target's logit, or NaN if the slice does not hold it.
   Tensor statistics;
+  float soft_cap = 0.0f;  ///< as in CrossEntropy; the statistics are those of capped logits
 };
 void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args);
 
@@ -50,8 +55,9 @@ struct CrossEntropyFromStatistics {
   int64_t vocab = 0;
   Tensor statistics;        ///< fp32 [ranks, 3, rows], all ranks' statistics in rank order
   Tensor losses;            ///< output [rows] fp32: -log softmax[target]; equal on all ranks
-  float grad_scale = 0.0f;  ///< this and the next two as in CrossEntropy
+  float grad_scale = 0.0f;  ///< this and the next three as in CrossEntropy
   float z_loss = 0.0f;
+  float soft_cap = 0.0f;
   Tensor z_losses;  ///< equal on all ranks
 };
 void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/soft_cap.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "kernels/cross_entropy/z_loss_math.h"
 
@@ -19,6 +20,27 @@ __device__ __forceinline__ float exp_of(float x) {
   return exp2_fast(x * kLog2E);
 }
 
+/// The logit as the loss uses it, and the gradient of the logit from that of its capped value.
+template <bool kCapped>
+struct LogitCap {
+  float cap;
+  template <class T>
+  __device__ __forceinline__ float load(const T* logit) const {
+    if constexpr (kCapped) return soft_cap(load_float(logit), cap);
+    return load_float(logit);
+  }
+  __device__ __forceinline__ float gradient(float capped, float d_capped) const {
+    if constexpr (kCapped) return d_capped * soft_cap_slope(capped, cap);
+    return d_capped;
+  }
+};
+/// Calls fn(LogitCap) for a cap that is known only at run time.
+template <class Fn>
+void with_cap(float cap, Fn&& fn) {
+  if (cap != 0.0f) return fn(LogitCap<true>{cap});
+  fn(LogitCap<false>{0.0f});
+}
+
 /// Running sum of exp(x - largest). It starts from a finite maximum, so that a logit of -inf gets probability 0 instead
 /// of inf - inf.
 struct Softmax {
@@ -29,12 +51,12 @@ struct Softmax {
 };
 
 /// kWhole: all N elements are valid.
-template <bool kWhole, class T, int N>
-__device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, int valid) {
+template <bool kWhole, class T, int N, class Cap>
+__device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, int valid, const Cap& cap) {
   float value[N], largest = s.largest;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    value[i] = load_float(&x.v[i]);
+    value[i] = cap.load(&x.v[i]);
     if (kWhole || i < valid) largest = fmaxf(largest, value[i]);
   }
   if (largest > s.largest) {
@@ -78,9 +100,9 @@ inline unsigned row_threads(int64_t columns, int N) {
 
 /// Maximum and sum over the first `valid` columns of a row, returned to all threads of the block. Copies the row to
 /// `cache` unless that is null. Each thread reads back only what it stored itself.
-template <class T, int N>
+template <class T, int N, class Cap>
 __device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, int64_t valid, T* cache,
-                                               float* shared) {
+                                               float* shared, const Cap& cap) {
   Softmax mine;
   const int end = static_cast<int>(columns), real = static_cast<int>(valid);
   const int stride = static_cast<int>(blockDim.x) * N;
@@ -95,9 +117,9 @@ __device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, in
       if (c >= end) continue;
       if (cache != nullptr) store_vector<T, N>(cache + c, x[k]);
       if (c + N <= real) {
-        add_logits<true, T, N>(mine, x[k], N);
+        add_logits<true, T, N>(mine, x[k], N, cap);
       } else {
-        add_logits<false, T, N>(mine, x[k], real - c);
+        add_logits<false, T, N>(mine, x[k], real - c, cap);
       }
     }
   }
@@ -106,10 +128,10 @@ __device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, in
 
 /// Writes to `row` its gradient (cross_entropy.h) from the logits in `source` (the row itself or its copy), and zeros
 /// from column `valid` on.
-template <class T, int N>
+template <class T, int N, class Cap>
 __device__ __forceinline__ void write_gradient(const T* source, T* row, int64_t columns, int64_t valid,
                                                const Softmax& all, int64_t target, float grad_scale,
-                                               float z_loss) {
+                                               float z_loss, const Cap& cap) {
   const float inverse = softmax_factor(z_loss, all.log_z()) / all.sum;
   const int end = static_cast<int>(columns), real = static_cast<int>(valid);
   // A target of another rank's slice is out of range here.
@@ -118,12 +140,17 @@ __device__ __forceinline__ void write_gradient(const T* source, T* row, int64_t 
     const Vector<T, N> x = load_vector<T, N>(source + c);
     float value[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) value[i] = exp_of(load_float(&x.v[i]) - all.largest) * inverse * grad_scale;
+    for (int i = 0; i < N; ++i) {
+      const float logit = cap.load(&x.v[i]);
+      value[i] = cap.gradient(logit, exp_of(logit - all.largest) * inverse * grad_scale);
+    }
     if (hit >= c && hit < c + N) {
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        if (c + i == hit)
-          value[i] = (exp_of(load_float(&x.v[i]) - all.largest) * inverse - 1.0f) * grad_scale;
+        if (c + i == hit) {
+          const float logit = cap.load(&x.v[i]);
+          value[i] = cap.gradient(logit, (exp_of(logit - all.largest) * inverse - 1.0f) * grad_scale);
+        }
     }
     if (c + N > real) {
 #pragma unroll

@@ -18,18 +18,19 @@ struct SliceParams {
   int64_t valid;  ///< columns that are not padding
 };
 
-template <class T, int N>
-__global__ void __launch_bounds__(kRowThreads, 2) statistics_rows(SliceParams<T> p, float* statistics) {
+template <class T, int N, class Cap>
+__global__ void __launch_bounds__(kRowThreads, 2)
+    statistics_rows(SliceParams<T> p, float* statistics, Cap cap) {
   __shared__ float shared[kWarpSize];
   const int64_t rows = gridDim.x, r = blockIdx.x;
   const T* row = p.logits + r * p.columns;
-  const Softmax all = row_softmax<T, N>(row, p.columns, p.valid, nullptr, shared);
+  const Softmax all = row_softmax<T, N>(row, p.columns, p.valid, nullptr, shared, cap);
   if (threadIdx.x != 0) return;
   const int64_t target = p.targets[r] - p.first;
   const bool here = p.targets[r] >= 0 && target >= 0 && target < p.valid;
   statistics[r] = all.largest;
   statistics[rows + r] = all.sum;
-  statistics[2 * rows + r] = here ? load_float(row + target) : __int_as_float(0x7fc00000);
+  statistics[2 * rows + r] = here ? cap.load(row + target) : __int_as_float(0x7fc00000);
 }
 
 /// Statistics of a row, combined from all ranks. Every thread reads all of them in rank order.
@@ -53,10 +54,10 @@ __device__ __forceinline__ Combined combine(const float* statistics, int ranks, 
 }
 
 /// A target outside -1..vocab-1 is in no rank's slice. Its loss is NaN, which the trainer detects.
-template <class T, int N>
+template <class T, int N, class Cap>
 __global__ void __launch_bounds__(kRowThreads, 2)
     from_statistics_rows(SliceParams<T> p, const float* statistics, int ranks, float* losses, float* z_losses,
-                         float grad_scale, float z_loss) {
+                         float grad_scale, float z_loss, Cap cap) {
   const int64_t rows = gridDim.x, r = blockIdx.x;
   T* row = p.logits + r * p.columns;
   const int target = p.targets[r];
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     if (z_losses != nullptr) z_losses[r] = z_loss_term(z_loss, combined.all.log_z());
   }
   if (grad_scale != 0.0f)
-    write_gradient<T, N>(row, row, p.columns, p.valid, combined.all, target - p.first, grad_scale, z_loss);
+    write_gradient<T, N>(row, row, p.columns, p.valid, combined.all, target - p.first, grad_scale, z_loss,
+                         cap);
 }
 
 template <class T>
@@ -101,8 +103,10 @@ void cross_entropy_statistics(const Context& context, const CrossEntropyStatisti
     const auto p = slice_params<T>(args.logits, args.targets, args.first, args.vocab);
     with_width(p, [&](auto width) {
       constexpr int N = decltype(width)::value;
-      statistics_rows<T, N>
-          <<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(p, args.statistics.as<float>());
+      with_cap(args.soft_cap, [&](const auto& cap) {
+        statistics_rows<T, N><<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(
+            p, args.statistics.as<float>(), cap);
+      });
     });
   });
   TE_CUDA_CHECK_LAUNCH();
@@ -116,9 +120,11 @@ void cross_entropy_from_statistics(const Context& context, const CrossEntropyFro
     const auto p = slice_params<T>(args.logits, args.targets, args.first, args.vocab);
     with_width(p, [&](auto width) {
       constexpr int N = decltype(width)::value;
-      from_statistics_rows<T, N><<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(
-          p, args.statistics.as<float>(), static_cast<int>(args.statistics.dim(0)), args.losses.as<float>(),
-          args.z_losses.as<float>(), args.grad_scale, args.z_loss);
+      with_cap(args.soft_cap, [&](const auto& cap) {
+        from_statistics_rows<T, N><<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(
+            p, args.statistics.as<float>(), static_cast<int>(args.statistics.dim(0)), args.losses.as<float>(),
+            args.z_losses.as<float>(), args.grad_scale, args.z_loss, cap);
+      });
     });
   });
   TE_CUDA_CHECK_LAUNCH();

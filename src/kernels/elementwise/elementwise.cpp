@@ -8,6 +8,7 @@
 #include "kernels/common/checks.h"
 #include "kernels/common/column_sum_cpu.h"
 #include "kernels/common/granule.h"
+#include "kernels/common/soft_cap.h"
 #include "kernels/quantize/quantize.h"
 
 namespace te::kernels {
@@ -15,6 +16,7 @@ namespace te::kernels {
 namespace cuda {
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
 void scale(const Context& context, const Tensor& x, float factor);
+void soft_cap(const Context& context, const Tensor& x, float cap);
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch);
 void cast(const Context& context, const Tensor& x, const Tensor& out);
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
@@ -52,6 +54,19 @@ void scale(const Context& context, const Tensor& x, float factor) {
     const int64_t count = x.numel();
 #pragma omp parallel for
     for (int64_t i = 0; i < count; ++i) values[i] = from_float<T>(to_float(values[i]) * factor);
+  });
+}
+
+void soft_cap(const Context& context, const Tensor& x, float cap) {
+  check_high_precision("soft_cap", "x", x);
+  TE_CHECK(cap > 0.0f, "soft_cap: cap {} must be above 0", cap);
+  TE_DISPATCH_CUDA(context, soft_cap, x, cap);
+  visit_high_precision(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* const values = x.as<T>();
+    const int64_t count = x.numel();
+#pragma omp parallel for
+    for (int64_t i = 0; i < count; ++i) values[i] = from_float<T>(soft_cap(to_float(values[i]), cap));
   });
 }
 

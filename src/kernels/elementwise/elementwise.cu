@@ -2,6 +2,7 @@
 #include "core/random.h"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/granule.h"
+#include "kernels/common/soft_cap.h"
 #include "kernels/common/vec8.cuh"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize_cuda.h"
@@ -48,6 +49,12 @@ __global__ void scale_kernel(T* x, float factor, int64_t count) {
 #pragma unroll
   for (int j = 0; j < 8; j += 2) values.set_pair(j, values.get(j) * factor, values.get(j + 1) * factor);
   store_piece<kAligned>(values, x + at, count - at);
+}
+
+template <class T>
+__global__ void soft_cap_kernel(T* x, float cap, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) store_float(x + i, soft_cap(load_float(x + i), cap));
 }
 
 template <class From, class To, bool kAligned>
@@ -130,6 +137,16 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
 void scale(const Context& context, const Tensor& x, float factor) {
   if (x.numel() == 0) return;
   with_type(x.dtype, [&](auto element) { launch_scale<decltype(element)>(context, x, factor); });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void soft_cap(const Context& context, const Tensor& x, float cap) {
+  if (x.numel() == 0) return;
+  with_type(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    soft_cap_kernel<<<ceil_div(x.numel(), kThreads), kThreads, 0, cuda_stream(context)>>>(x.as<T>(), cap,
+                                                                                          x.numel());
+  });
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -15,6 +15,9 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
 /// x = x * factor, in place, rounded to its dtype (fp32, bf16 or fp16).
 void scale(const Context& context, const Tensor& x, float factor);
 
+/// x = cap tanh(x / cap), in place, rounded to its dtype (fp32, bf16 or fp16); cap is above 0.
+void soft_cap(const Context& context, const Tensor& x, float cap);
+
 /// dbias[c] += sum over rows of dy[r, c], in FP32 in a fixed order. dy is fp32, bf16 or fp16 [rows, cols]; dbias fp32
 /// or bf16 (rounded once) [cols]; scratch fp32 [quantize_scratch_elements(rows, cols)].
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch);

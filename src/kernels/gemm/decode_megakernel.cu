@@ -201,6 +201,7 @@ __device__ float activated(const GemmDesc& desc, float x, float up) {
     TE_ACTIVATE(relu)
     TE_ACTIVATE(silu)
     TE_ACTIVATE(geglu)
+    TE_ACTIVATE(relu2)
 #undef TE_ACTIVATE
   }
   return 0.0f;

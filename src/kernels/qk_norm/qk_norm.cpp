@@ -172,14 +172,16 @@ void backward_cpu(const QkNormBackward& a) {
   const int64_t rows = a.dqkv.rows(), columns = a.dqkv.cols(), kept = a.raw.cols();
   const int64_t gains = a.q_gain.numel() + a.k_gain.numel(),
                 per_part = (rows + kQkNormParts - 1) / kQkNormParts;
-  auto* const parts = a.scratch.as<float>();
-  std::fill_n(parts, kQkNormParts * gains, 0.0f);
+  if (a.dq_gain || a.dk_gain) {
+    auto* const parts = a.scratch.as<float>();
+    std::fill_n(parts, kQkNormParts * gains, 0.0f);
 #pragma omp parallel for
-  for (int64_t part = 0; part < kQkNormParts; ++part)
-    sum_gains<T>(a, pieces, std::min(rows, part * per_part), std::min(rows, (part + 1) * per_part),
-                 parts + part * gains);
-  if (a.dq_gain) add_to(a.dq_gain, parts, gains);
-  if (a.dk_gain) add_to(a.dk_gain, parts + a.q_gain.numel(), gains);
+    for (int64_t part = 0; part < kQkNormParts; ++part)
+      sum_gains<T>(a, pieces, std::min(rows, part * per_part), std::min(rows, (part + 1) * per_part),
+                   parts + part * gains);
+    if (a.dq_gain) add_to(a.dq_gain, parts, gains);
+    if (a.dk_gain) add_to(a.dk_gain, parts + a.q_gain.numel(), gains);
+  }
   const auto count = static_cast<int64_t>(pieces.size());
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r) {

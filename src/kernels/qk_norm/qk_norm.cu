@@ -269,21 +269,20 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
   const Params<T> p = params_of<T>(a, a.dqkv);
   if (p.work == 0) return;
   const cudaStream_t stream = cuda_stream(context);
-  auto* const scratch = a.scratch.as<float>();
-  const int width = p.q_width + p.k_width;
   // Gain gradients are computed first, because they read the gradients that the second kernel overwrites.
-  const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize), kQkNormParts, 2);
-  gain_parts_kernel<T><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
-  TE_CUDA_CHECK_LAUNCH();
-  visit_grad(a.dk_gain   ? a.dk_gain.dtype
-             : a.dq_gain ? a.dq_gain.dtype
-                         : DType::f32,
-             [&](auto zero) {
-               using G = typename DeviceType<decltype(zero)>::type;
-               add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
-                   scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
-             });
-  TE_CUDA_CHECK_LAUNCH();
+  if (a.dq_gain || a.dk_gain) {
+    auto* const scratch = a.scratch.as<float>();
+    const int width = p.q_width + p.k_width;
+    const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize), kQkNormParts, 2);
+    gain_parts_kernel<T><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
+    TE_CUDA_CHECK_LAUNCH();
+    visit_grad(a.dk_gain ? a.dk_gain.dtype : a.dq_gain.dtype, [&](auto zero) {
+      using G = typename DeviceType<decltype(zero)>::type;
+      add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
+          scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
+    });
+    TE_CUDA_CHECK_LAUNCH();
+  }
   const unsigned blocks = ceil_div(p.work, kWarps);
   if (in_vectors(p)) {
     backward_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p);

@@ -191,7 +191,7 @@ TEST_P(DecoderGpu, TheMegakernelGivesTheLogitsOfTheOps) {
 std::vector<ModelVariant> gpu_variants() {
   std::vector<ModelVariant> variants;
   for (const ModelVariant& variant : model_variants())
-    for (const char* name : {"gpt", "llama"})
+    for (const char* name : {"gpt", "llama", "nanochat"})
       if (std::string_view(variant.name) == name) variants.push_back(variant);
   variants.push_back({"experts", config::Family::llama, [](config::ModelConfig& m) {
                         set_experts(m);

@@ -21,7 +21,7 @@ TokenScore expected_score(const std::vector<float>& logits, int64_t row, int64_t
   return {of[token] - largest - std::log(sum), of[token] >= largest};
 }
 
-class ScoreTest : public ::testing::TestWithParam<config::Family> {
+class ScoreTest : public ::testing::TestWithParam<ModelVariant> {
  protected:
   ScoreTest() {
     config_.training.micro_batch_size = config_.training.global_batch_size = 3;
@@ -44,7 +44,7 @@ class ScoreTest : public ::testing::TestWithParam<config::Family> {
     EXPECT_EQ(actual.is_argmax, wanted.is_argmax);
   }
 
-  config::Config config_ = tiny_config(GetParam());
+  config::Config config_ = tiny_config_of(GetParam());
   const int64_t seq_ = config_.model.seq_length;
   std::unique_ptr<TinyModel> tiny_;
   std::unique_ptr<MemorySource> source_;
@@ -220,7 +220,8 @@ TEST_P(ScoreTest, RequestsOfAGroupShareTheirPrefix) {
   for (size_t g = 0; g < groups.size(); ++g) EXPECT_NE(even[g].empty(), odd[g].empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ScoreTest, ::testing::Values(config::Family::gpt, config::Family::llama));
+INSTANTIATE_TEST_SUITE_P(ModelVariants, ScoreTest, ::testing::ValuesIn(model_variants()),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace te::testing

@@ -162,6 +162,41 @@ TEST_F(TeGenerate, OutputLayersTrainedInFp8) {
   EXPECT_GT(std::abs(loss_of(other) - loss), 1e-5 * loss);
 }
 
+// Norms without gains, capped logits: training, full passes and passes with the KV cache agree.
+TEST_F(TeGenerate, ModelsLikeNanochat) {
+  const Result trained =
+      folder_->run("nanochat", kNanochat + Overrides{"data.tokenizer=bytes", "training.train_steps=30",
+                                                     "optimizer.decay_steps=30", "training.eval_interval=30",
+                                                     "training.eval_microbatches=3"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const std::string checkpoint = " --checkpoint " + folder_->run_folder("nanochat") + "/checkpoints";
+  const double loss = folder_->column("nanochat", "valid_loss").back();
+  const Result perplexity =
+      run("perplexity --dtype bf16 --max-samples 6 --data " + (*folder_ / "valid") + checkpoint);
+  const size_t at = perplexity.out.find("loss ");
+  ASSERT_NE(at, std::string::npos) << perplexity.error;
+  EXPECT_NEAR(std::strtod(perplexity.out.c_str() + at + 5, nullptr), loss, 1e-5 * loss);
+  const auto text = [&](const std::string& prompt, size_t tokens, const std::string& shell = "",
+                        const std::string& more = "") {
+    const Result result = run(
+        fmt::format("--quiet --prompt '{}' --max-tokens {}{}{}", prompt, tokens, more, checkpoint), shell);
+    EXPECT_EQ(result.code, 0) << result.error;
+    return result.out.substr(0, result.out.size() - 1);
+  };
+  const std::string all = text("the ", 6);
+  ASSERT_EQ(all.size(), 6u) << all;
+  for (size_t i = 1; i < all.size(); ++i)
+    EXPECT_EQ(text("the " + all.substr(0, i), 1), all.substr(i, 1)) << all << ", token " << i;
+  EXPECT_EQ(text("the ", 6, TE_MPIRUN " 2", " --tensor 2"), all);
+  // A Hugging Face class cannot express it.
+  const std::string command = std::string(TE_CONVERT_EXECUTABLE) + " export " +
+                              folder_->checkpoint("nanochat", 30) + " --out " + (*folder_ / "hf") + " 2>" +
+                              (*folder_ / "err");
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 2);
+  TE_EXPECT_CONTAINS(read_file(*folder_ / "err"),
+                     "models with model.final_logit_softcapping cannot be exported");
+}
+
 // A model has no divergence from itself, but some from itself in FP8.
 TEST_F(TeGenerate, DivergenceOfTwoModels) {
   write_file(*folder_ / "text", "the small one two three and the big");

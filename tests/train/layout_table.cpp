@@ -32,6 +32,7 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"qwen3", [](Case& c) { c.family = Family::llama, c.model_variant = ModelVariant::qwen3; }},
       {"olmo2", [](Case& c) { c.family = Family::llama, c.model_variant = ModelVariant::olmo2; }},
       {"gemma3", [](Case& c) { c.family = Family::llama, c.model_variant = ModelVariant::gemma3; }},
+      {"nanochat", [](Case& c) { c.family = Family::llama, c.model_variant = ModelVariant::nanochat; }},
       {"experts", [](Case& c) { c.family = Family::llama, c.model_variant = ModelVariant::experts; }},
       {"neox", [](Case& c) { c.model_variant = ModelVariant::gpt_neox; }},
       {"biases", [](Case& c) { c.model_variant = ModelVariant::biases_window; }},
@@ -187,6 +188,13 @@ std::vector<Case> two_ranks() {
       named("pp2_gemma3_delayed_zero_bubble"),
       named("tp2_sp_gemma3_delayed"),
       named("cp2_gemma3", {.recompute = selective, .lr = kSmallSteps}),
+      named("tp2_sp_nanochat", {.recompute = selective, .lr = kSmallSteps}),
+      named("pp2_nanochat_interleaved", {.recompute = full, .layers = 5}),
+      named("tp2_sp_nanochat_delayed"),
+      named("cp2_nanochat", {.recompute = selective}),
+      named("cp2_nanochat_keys_delayed", {.groups = 1}),
+      // The last unit of parameters is empty.
+      named("dp2_nanochat_sharded_parameters_tied", {.variant = true}),
       named("cp2_gemma3_keys", {.groups = 1, .lr = kSmallSteps}),
       // The norm of queries and keys covers the heads of all tensor-parallel ranks.
       named("tp2_olmo2", {.recompute = full, .lr = kSmallSteps}),

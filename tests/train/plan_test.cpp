@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -36,6 +37,22 @@ TEST(Plan, OfEveryShippedFp8ConfigIsSmallerThanInBf16) {
 TEST(Plan, KeepsNoFp8WeightsWithRemainders) {
   EXPECT_EQ(planned("llama7b_fp8").fp8_weights, 0);
   EXPECT_GT(planned("llama_1b_fp8").fp8_weights, 0);
+}
+
+TEST(Plan, NormsWithoutGainsHaveNoParameters) {
+  const auto plan_of = [](bool gain) {
+    const config::Config config =
+        config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama_1b_bf16.yaml",
+                            {"training.device=cpu", fmt::format("model.norm_gain={}", gain)});
+    const train::StepRunner runner(config, Context::cpu());
+    std::map<MemoryKind, int64_t> bytes;
+    for (const MemoryKind kind :
+         {MemoryKind::parameters, MemoryKind::main_params, MemoryKind::main_grads, MemoryKind::optimizer})
+      bytes[kind] = runner.plan().bytes(kind);
+    return bytes;
+  };
+  const auto with = plan_of(true), without = plan_of(false);
+  for (const auto& [kind, bytes] : with) EXPECT_LT(without.at(kind), bytes) << memory_kind_name(kind);
 }
 
 /// The largest plan of a job's ranks.

@@ -8,6 +8,7 @@ namespace te {
 namespace {
 
 using testing::operator+;
+using testing::kNanochat;
 using testing::read_file;
 using testing::Result;
 using testing::split;
@@ -234,6 +235,10 @@ const TrainingCase kTrainingCases[] = {
      kPlainFp8 + std::vector<std::string>{"optimizer.name=muon", "optimizer.store_param_remainders=true",
                                           "checkpoint.save_every=1", "checkpoint.async=false"}},
     {"z_loss_fp8", kPlainFp8 + std::vector<std::string>{"training.z_loss_coefficient=1e-2"}},
+    {"nanochat_muon", kNanochat + std::vector<std::string>{"optimizer.name=muon"}},
+    {"nanochat_fp8", kNanochat + kPlainFp8},
+    {"nanochat_fp8_tensorwise",
+     kNanochat + kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
     {"experts", kExperts},
     {"experts_with_bias", kExperts + std::vector<std::string>{"model.moe_router_enable_expert_bias=true",
                                                               "model.moe_router_score_function=sigmoid"}},

@@ -168,13 +168,13 @@ make_system() {
   [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;
 }
 
-# in_system FOLDER COMMAND...: runs a command in that system with /proc, /dev and /dev/shm, and with a clean
+# in_system FOLDER COMMAND...: runs a command in that system with /proc, /sys, /dev and /dev/shm, and with a clean
 # environment.
 in_system() {
   local root="$1"
   shift
   # shellcheck disable=SC2016  # expanded by the inner shell
-  unshare --mount sh -c 'mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
+  unshare --mount sh -c 'mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount --rbind /sys "$0/sys" &&
     mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
 }

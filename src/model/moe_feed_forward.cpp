@@ -40,7 +40,8 @@ kernels::BalanceScope balance_scope(config::MoeLoadBalancing type) {
   }
 }
 
-/// With sequence parallelism a rank's rows may be parts of several sequences, which count as one (validate_experts.cpp).
+/// With sequence parallelism a rank's rows may be parts of several sequences, which count as one
+/// (validate_experts.cpp).
 Dimensions own_dims(Dimensions dims, const parallel::TensorParallel& tensor) {
   dims.tokens = dims.residual_rows;
   if (tensor.sequence()) dims.batch = 1;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bundle_tests.py on a small build tree with /bin/true and /bin/false as programs."""
+"""bundle_tests.py on a small build tree with programs that succeed or fail."""
 
 import shutil
 import subprocess
@@ -13,15 +13,22 @@ from folder_testing import InFolder
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+def compile_program(path, code):
+    """A program that ends with this exit code. The system's true and false may be names of one program with other libraries."""
+    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "g++-12"))))
+    subprocess.run([compiler, "-x", "c++", "-", "-o", path], input=f"int main() {{ return {code}; }}", text=True, check=True)
+
+
 class Bundle(InFolder):
     def setUp(self):
         super().setUp()
         self.build = self.folder / "here/build/cuda"
         (self.build / "apps").mkdir(parents=True)
         (self.build / "tests/core").mkdir(parents=True)
-        for name in ("apps/te-train", "tests/core/test_core", "tests/core/helper", "tests/core/test_other"):
-            shutil.copy("/bin/true", self.build / name)
-        shutil.copy("/bin/false", self.build / "tests/core/test_gpu")
+        compile_program(self.build / "apps/te-train", 0)
+        for name in ("tests/core/test_core", "tests/core/helper", "tests/core/test_other"):
+            shutil.copy(self.build / "apps/te-train", self.build / name)
+        compile_program(self.build / "tests/core/test_gpu", 1)
         (self.build / "apps/libte_apps.a").write_text("a library")
         text = ""
         for name, program, label in (

@@ -58,8 +58,9 @@ struct Bounds {
 };
 constexpr Bounds kFp32Bounds{.first = 5e-6, .later = 2e-5, .mains = 5e-5, .loss = 2e-6, .norm = 5e-6};
 // A token with nearly equal scores of two experts may select the other one after an update that differs by rounding. It
-// depends on the compiler and BLAS in which case that happens. The gradients of step 1 are not affected.
-constexpr Bounds kNearTieBounds{.first = 5e-6, .later = 0.6, .mains = 0.05, .loss = 2e-3, .norm = 0.05};
+// depends on the compiler and BLAS in which case that happens. The gradients of step 1 are not affected. A router's
+// bias then moves in the other direction, and is not compared.
+constexpr Bounds kNearTieBounds{.first = 5e-6, .later = 0.6, .mains = 0.2, .loss = 2e-2, .norm = 0.1};
 constexpr double kRoundings = 6.0;  // 4.2 was measured in a build without vectorization
 /// Relative change of a loss due to BF16 alone: half a unit in the last place, as if no two roundings cancelled. The
 /// measured rounding error is one number per step, sometimes near zero by chance.
@@ -295,7 +296,7 @@ TEST_P(Layout, EqualsOneRank) {
   expect_cover(ranks.grads.at(1), full_parameters(one.grads.at(1)), config);
   expect_cover(ranks.mains, full_parameters(one.mains), config);
   // 2. The bounds.
-  const Difference actual = difference(ranks, one);
+  Difference actual = difference(ranks, one);
   // Each round of a dispatch has its own current scales, also in the calibration of delayed ones.
   const bool other_scales = c.dispatch_factor < 1 && c.fp8();
   const bool rounded_at_once = rounded && (c.tensor > 1 || c.context > 1 || c.bf16_grads || other_scales);
@@ -310,6 +311,8 @@ TEST_P(Layout, EqualsOneRank) {
   measured +=
       " " + expect_within("grads1", actual.first, floor.first, rounded_at_once ? &rounding->first : nullptr);
   measured += " " + expect_within("grads3", actual.later, floor.later, rounded ? &rounding->later : nullptr);
+  if (near_tie)
+    std::erase_if(actual.mains, [](const auto& one) { return one.first.ends_with("router.bias"); });
   measured += " " + expect_within("mains", actual.mains, floor.mains, rounded ? &rounding->mains : nullptr);
   const double loss_floor = rounded && !c.fp32() ? kBf16Loss : floor.loss;
   // Validation follows the last update, where two runs have drifted apart most: its rounding error counts, too, as the

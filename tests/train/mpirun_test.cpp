@@ -301,8 +301,6 @@ TEST_F(Mpirun, RanksAgreeOnTheCheckpointToRollBackTo) {
 
 TEST_F(Mpirun, KilledRankEndsTheJob) {
   const Result result = fault(4, 2, SIGKILL, {"parallel.tensor=2"});
-  EXPECT_GE(count(result.out + result.error, "rank 2"), 1u) << result.error;
-  EXPECT_GE(count(result.out + result.error, "signal 9"), 1u) << result.error;
   // The remaining ranks cannot save.
   EXPECT_EQ(count(result.out, "saving a checkpoint"), 0u) << result.out;
   EXPECT_EQ(count(result.error, "rank 2 has ended, so the job ends: the current step is lost"), 1u)

@@ -225,8 +225,8 @@ __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<
   add_units(s, out, min(int64_t{kTileCols}, x.cols - tile.col));
 }
 
-/// Quantizes one tile per block; again: the block's share of the tiles. kAligned: of the rows of x and the outputs; rows of columnwise have a multiple
-/// of 16 bytes.
+/// Quantizes one tile per block; again: the block's share of the tiles. kAligned: of the rows of x and the outputs; rows
+/// of columnwise have a multiple of 16 bytes.
 template <class T, DType type, bool kAligned, CastPass kPass>
 __global__ void __launch_bounds__(kTileThreads, kPass == CastPass::all ? kTileBlocks<T, kAligned>
                                                                        : kRequantizeBlocks<T, kAligned>)

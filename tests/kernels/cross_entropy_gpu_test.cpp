@@ -42,7 +42,7 @@ CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape, 
   targets.fill_ints(target);
   CrossEntropyRun out;
   out.logits_before = logits.raw();
-  CrossEntropy args{logits, targets, losses, shape.vocab, 0.0f};
+  kernels::CrossEntropy args{logits, targets, losses, shape.vocab, 0.0f};
   args.soft_cap = soft_cap;
   cross_entropy(context, args);
   const std::vector<float> alone = losses.floats();

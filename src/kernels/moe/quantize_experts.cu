@@ -180,7 +180,8 @@ __device__ __forceinline__ void add_units(const CastShared& s, const CastOutput&
   atomicAdd(&out.counters[e].total, static_cast<unsigned long long>((end - w) * kUnitRows * tile_cols));
 }
 
-/// Quantizes this thread's part of a tile and writes it, if its expert is `e` >= 0. All threads of the block must call it.
+/// Quantizes this thread's part of a tile and writes it, if its expert is `e` >= 0. All threads of the block must call
+/// it.
 template <class T, DType type, bool kAligned, CastPass kPass>
 __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<T>& x, int64_t rows,
                                           TileCoords tile, const CastOutput& out) {
@@ -225,8 +226,8 @@ __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<
   add_units(s, out, min(int64_t{kTileCols}, x.cols - tile.col));
 }
 
-/// Quantizes one tile per block; again: the block's share of the tiles. kAligned: of the rows of x and the outputs; rows
-/// of columnwise have a multiple of 16 bytes.
+/// Quantizes one tile per block; again: the block's share of the tiles. kAligned: of the rows of x and the outputs;
+/// rows of columnwise have a multiple of 16 bytes.
 template <class T, DType type, bool kAligned, CastPass kPass>
 __global__ void __launch_bounds__(kTileThreads, kPass == CastPass::all ? kTileBlocks<T, kAligned>
                                                                        : kRequantizeBlocks<T, kAligned>)

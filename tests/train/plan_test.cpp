@@ -82,6 +82,28 @@ TEST(Plan, OfLargeConfigsFitsTheirGpus) {
   }
 }
 
+// fc1's output of a rank has 1.9e9 and 3.8e9 elements; the second number exceeds 32 bits.
+TEST(Plan, OfLongSequencesOnFourContextParallelRanks) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  for (const int64_t seq : {262144, 524288}) {
+    const config::Config config = config::load_config(
+        std::string(TE_SOURCE_DIR) + "/configs/llama3.1_8b_fp8.yaml",
+        {"training.device=cpu", fmt::format("model.seq_length={}", seq), "training.recompute=full",
+         "training.micro_batch_size=1", "training.global_batch_size=4", "parallel.tensor=1",
+         "parallel.pipeline=1", "parallel.context=4", "parallel.shard=parameters"});
+    const parallel::Groups groups = parallel::Groups::dry_run(parallel::ProcessGrid::of(4, 1, 4, 1), 0);
+    const train::StepRunner runner(config, Context::cpu(), groups);
+    // The residual stream before each of 32 layers, and two more tensors of its size; fc1's output and its gradient's
+    // two FP8 layouts.
+    const int64_t stream = seq / 4 * 4096 * 2, fc1_output = seq / 4 * 28672 * 2;
+    EXPECT_NEAR(static_cast<double>(runner.plan().bytes(MemoryKind::activations)),
+                static_cast<double>(34 * stream), 0.01 * static_cast<double>(34 * stream));
+    EXPECT_GT(runner.plan().bytes(MemoryKind::scratch), 2 * fc1_output);
+    // On GPUs of 80 GB the first one fits; the second one needs smaller optimizer state or offloading.
+    EXPECT_EQ(runner.plan().total_bytes() < 76 * kGiB, seq == 262144);
+  }
+}
+
 /// The plan of each of `ranks` data-parallel ranks.
 int64_t planned_of(int ranks, const std::string& shard, MemoryKind kind) {
   const config::Config config =

@@ -18,10 +18,13 @@ const std::map<std::string_view, Setting>& settings_of_words() {
   static const std::map<std::string_view, Setting> words = {
       {"tp2", [](Case& c) { c.tensor = 2; }},
       {"tp4", [](Case& c) { c.tensor = 4; }},
+      {"tp8", [](Case& c) { c.tensor = 8; }},
       {"pp2", [](Case& c) { c.pipeline = 2; }},
       {"pp4", [](Case& c) { c.pipeline = 4; }},
+      {"pp8", [](Case& c) { c.pipeline = 8; }},
       {"cp2", [](Case& c) { c.context = 2; }},
       {"cp4", [](Case& c) { c.context = 4; }},
+      {"cp8", [](Case& c) { c.context = 8; }},
       {"ep2", [](Case& c) { c.expert = 2; }},
       {"ep4", [](Case& c) { c.expert = 4; }},
       {"rounds", [](Case& c) { c.dispatch_factor = 0.3; }},
@@ -363,6 +366,9 @@ std::vector<Case> four_ranks() {
 
 std::vector<Case> eight_ranks() {
   return {
+      named("tp8_sp_gpt"),
+      named("pp8_llama_1f1b", {.layers = 8}),
+      named("cp8_llama_keys"),
       named("cp2_tp2_pp2_sp_llama_keys_zero_bubble"),
       named("cp2_tp2_dp2_sp_gpt_delayed"),
       named("tp2_pp2_dp2_sp_gpt_1f1b", {.overlap = 2, .layers = 5, .dropout = true}),

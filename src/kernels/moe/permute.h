@@ -40,8 +40,8 @@ struct Permute {
 };
 void permute(const Context& context, const Permute& args);
 
-/// y[t] = (gate) addend[t] + sum over slots with a row of rows[row_of[t, slot]], in FP32 in this order, rounded once. Also the
-/// backward pass of permute(). Probabilities are not applied here but to the input of the second GEMM
+/// y[t] = (gate) addend[t] + sum over slots with a row of rows[row_of[t, slot]], in FP32 in this order, rounded once.
+/// Also the backward pass of permute(). Probabilities are not applied here but to the input of the second GEMM
 /// (expert_activation.h).
 struct Unpermute {
   Tensor rows;    ///< [rows, cols] fp32, bf16 or fp16

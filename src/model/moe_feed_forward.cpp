@@ -150,6 +150,7 @@ void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& p
   kernels::expert_rows(
       context, {.experts = a.experts, .offsets = a.offsets, .row_of = a.row_of, .source = a.all_source});
   const bool counted = pass.kind == PassKind::train && statistics_.sums;
+  const int64_t ranks = microbatch_tokens_ / dims_.tokens;  // whose counts include all of these tokens
   kernels::limit_experts(
       context, {.probs = a.probs,
                 .offsets = a.offsets,
@@ -157,7 +158,7 @@ void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& p
                 .capacity = capacity_,
                 .kept = a.kept,
                 .dropped = counted ? statistics_.sums.as<float>() + kernels::kRouterDropped : nullptr,
-                .weight = static_cast<float>(microbatch_tokens_ / dims_.tokens)});
+                .weight = static_cast<float>(ranks)});
 }
 
 void MoeFeedForward::route(const Context& context, Activations& a, const Pass& pass) const {

@@ -95,7 +95,7 @@ bool saves_fp8(const TrainingState& state);
 bool has_fp8_state(const TrainingState& state);
 
 /// Copies the rows of the scale table that the rank saves to the host; waits for the device.
-Fp8State read_fp8(const Context& context, const TrainingState& state);
+Fp8State read_fp8(const Context& context, const TrainingState& training);
 Fp8Operand operand_of(const fp8::OperandInfo& info);
 
 }  // namespace te::checkpoint

@@ -35,8 +35,8 @@ class Recipe {
   /// Creates the quantizer of an operand; config::linear_precision determines its precision in this layer. `group`: of
   /// the linear's weight. Without `trained`, wgrad does not run or, for an adapter, reads high precision: inputs and
   /// output gradients have no columnwise layout. `experts`: of the operands of that many experts in one tensor, of
-  /// which `linear` is the first.
-  Quantizer quantizer(const LinearId& linear, OperandRole role, GradientGroup group = GradientGroup::dense,
+  /// which `id` is the first.
+  Quantizer quantizer(const LinearId& id, OperandRole role, GradientGroup group = GradientGroup::dense,
                       bool trained = true, int experts = 0);
 
   /// True if operands are quantized to FP8.

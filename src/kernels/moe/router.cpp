@@ -241,6 +241,7 @@ int64_t router_statistics_parts(int64_t length, int64_t sequences) {
 }
 
 int64_t router_statistics_scratch(int64_t tokens, int64_t sequences, int64_t experts) {
+  TE_CHECK(sequences > 0, "router_statistics: {} sequences", sequences);
   return sequences * router_statistics_parts(tokens / sequences, sequences) * (2 * experts + 2);
 }
 

@@ -16,7 +16,7 @@ from pathlib import Path
 try:
     import numpy as np
     from report import curves, figures
-    from report.analysis import Arm, Bar, compare_arms
+    from report.analysis import Arm, Tolerance, compare_arms
     from report.experiment import Content
     from report.plots import mark_epochs
     from report.runs import read_run
@@ -36,14 +36,14 @@ def runs(experiment, arm):
 def content_of(experiment, names, title="", epochs=()):
     """Content of a report with display names; the first arm is the baseline."""
     baseline, *others = [Arm(label(experiment, name), runs(experiment, name)) for name in names]
-    return Content(title or REPORTS[experiment][1], baseline, others, Bar(), epochs=list(epochs))
+    return Content(title or REPORTS[experiment][1], baseline, others, Tolerance(), epochs=list(epochs))
 
 
 def gaps(experiment):
     """Pairs, means and intervals of a report."""
     def measure(found):
         limits = {key: np.nan if found[key] is None else found[key] for key in ("low", "high")}
-        return types.SimpleNamespace(name=found["name"], gaps=found["pairs"], mean=found["gap"], bar=found["bar"], **limits)
+        return types.SimpleNamespace(name=found["name"], gaps=found["pairs"], mean=found["gap"], tolerance=found["tolerance"], **limits)
 
     rows = [types.SimpleNamespace(name=label(experiment, arm["name"]), measures=[measure(m) for m in arm["measures"]]) for arm in arms(experiment)]
     return figures.gaps_with_intervals(rows, REPORTS[experiment][1])
@@ -51,7 +51,7 @@ def gaps(experiment):
 
 def gap_curves(experiment, names, **options):
     content = content_of(experiment, names, **options)
-    return figures.gap_by_tokens(content, [compare_arms(content.baseline, arm, content.bar) for arm in content.arms])
+    return figures.gap_by_tokens(content, [compare_arms(content.baseline, arm, content.tolerance) for arm in content.arms])
 
 
 def gap_line(experiment, arm, baseline="bf16", window=None):

@@ -156,18 +156,18 @@ RunOn read_run_on(const Reader& root) {
   return on;
 }
 
-Bar read_bar(const Reader& root) {
-  Bar bar;
-  if (!root.has("bar")) return bar;
-  const Reader reader(root.where() + ": bar", root.node("bar"));
+Tolerance read_tolerance(const Reader& root) {
+  Tolerance tolerance;
+  if (!root.has("tolerance")) return tolerance;
+  const Reader reader(root.where() + ": tolerance", root.node("tolerance"));
   reader.only({"nats", "percent"});
   for (const char* limit : {"nats", "percent"})
-    if (reader.has(limit)) bar.given.emplace_back(limit);
-  bar.nats = reader.value("nats", bar.nats, "a number above 0");
-  bar.percent = reader.value("percent", bar.percent, "a number above 0");
-  if (!(bar.nats > 0)) reader.fail("nats", "a number above 0");
-  if (!(bar.percent > 0)) reader.fail("percent", "a number above 0");
-  return bar;
+    if (reader.has(limit)) tolerance.given.emplace_back(limit);
+  tolerance.nats = reader.value("nats", tolerance.nats, "a number above 0");
+  tolerance.percent = reader.value("percent", tolerance.percent, "a number above 0");
+  if (!(tolerance.nats > 0)) reader.fail("nats", "a number above 0");
+  if (!(tolerance.percent > 0)) reader.fail("percent", "a number above 0");
+  return tolerance;
 }
 
 // UserError for settings that te-experiment makes itself.
@@ -289,8 +289,9 @@ YAML::Node parse(const std::filesystem::path& file) {
 
 Experiment load_experiment(const std::filesystem::path& file) {
   const Reader root(file.string(), parse(file));
-  root.only({"base", "directory", "overrides", "variants", "baseline", "seeds", "run_on", "retries", "bar",
-             "evaluate"});
+  if (root.has("bar")) user_error("{}: the key bar is called tolerance; rename it", file.string());
+  root.only({"base", "directory", "overrides", "variants", "baseline", "seeds", "run_on", "retries",
+             "tolerance", "evaluate"});
   Experiment experiment;
   experiment.file = file;
   experiment.name = file.stem().string();
@@ -305,7 +306,7 @@ Experiment load_experiment(const std::filesystem::path& file) {
   if (experiment.retries < 0 || experiment.retries > 1000)
     root.fail("retries", "a whole number from 0 to 1000");
   experiment.run_on = read_run_on(root);
-  experiment.bar = read_bar(root);
+  experiment.tolerance = read_tolerance(root);
   experiment.evaluation = read_evaluation(root);
   read_variants(root, experiment);
   return experiment;

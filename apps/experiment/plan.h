@@ -38,7 +38,7 @@ struct RunOn {
 };
 
 /// The tolerance: the largest gap that counts as equal. Both limits must hold. For the report.
-struct Bar {
+struct Tolerance {
   double nats = 0.01, percent = 0.25;
   std::vector<std::string> given;  ///< limits that the experiment's file sets
 };
@@ -61,7 +61,7 @@ struct Experiment {
   std::string baseline;  ///< a variant
   RunOn run_on;
   int64_t retries = 2;  ///< for a run that is killed or fails
-  Bar bar;
+  Tolerance tolerance;
   std::optional<Evaluation> evaluation;  ///< empty: no evaluation
 };
 

@@ -41,15 +41,16 @@ fs::path report_script() {
 }  // namespace
 
 void write_summary(const Experiment& experiment, const std::vector<Item>& items) {
-  json summary = {
-      {"format", 1},
-      {"name", experiment.name},
-      {"base", experiment.base},
-      {"overrides", experiment.overrides},
-      {"baseline", experiment.baseline},
-      {"bar",
-       {{"nats", experiment.bar.nats}, {"percent", experiment.bar.percent}, {"given", experiment.bar.given}}},
-      {"variants", json::array()}};
+  json summary = {{"format", 1},
+                  {"name", experiment.name},
+                  {"base", experiment.base},
+                  {"overrides", experiment.overrides},
+                  {"baseline", experiment.baseline},
+                  {"tolerance",
+                   {{"nats", experiment.tolerance.nats},
+                    {"percent", experiment.tolerance.percent},
+                    {"given", experiment.tolerance.given}}},
+                  {"variants", json::array()}};
   if (experiment.evaluation) {
     const Evaluation& evaluation = *experiment.evaluation;
     summary["evaluate"] = {{"tasks", evaluation.tasks},

@@ -29,7 +29,7 @@ class Arm:
 
 
 @dataclasses.dataclass
-class Bar:
+class Tolerance:
     """The tolerance: the largest gap that counts as equal, fixed before the runs. Both limits must hold."""
 
     nats: float = BAR_NATS
@@ -70,7 +70,7 @@ class Measure:
     name: str
     base: float  # the baseline's loss
     gaps: list  # nats, one per pair; empty for groups
-    bar: float  # tolerance in nats
+    tolerance: float  # tolerance in nats
     method: str  # description
     estimate: statistics.Estimate | None = None  # None for a single pair
     low: float = math.nan
@@ -101,15 +101,15 @@ class Comparison:
         return f"{self.arm.name} - {self.baseline.name}" if self.arm.baseline else self.arm.name
 
 
-def compare_arms(baseline, arm, bar):
+def compare_arms(baseline, arm, tolerance):
     matched = match(baseline, arm)
     pairs = [make_pair(b, r) for b, r in (matched or zip(baseline.runs, arm.runs))]
     groups = matched is None and min(len(baseline.runs), len(arm.runs)) > 1
     sides = (baseline.runs, arm.runs) if groups else ([p.baseline for p in pairs], [p.run for p in pairs])
     losses = group_tail_losses(*sides) if groups else tail_losses(pairs)
-    measures = [measure(bar, pairs, "training loss, last 10% of the tokens", *losses, groups)]
+    measures = [measure(tolerance, pairs, "training loss, last 10% of the tokens", *losses, groups)]
     if found := valid_losses(*sides):
-        measures.append(measure(bar, pairs, *found, groups))
+        measures.append(measure(tolerance, pairs, *found, groups))
         if keys := other_validation(*sides):
             measures[-1].verdict = None
             measures[-1].why = f"no verdict: the runs differ in {', '.join(keys)}, so the samples may differ"
@@ -185,11 +185,11 @@ def samples_of(config, counts):
     return math.prod(map(int, numbers)) if all(n.isdigit() for n in numbers) else None
 
 
-def measure(bar, pairs, name, base_losses, run_losses, groups):
+def measure(tolerance, pairs, name, base_losses, run_losses, groups):
     base = float(np.mean(base_losses))
     confidence = f"{100 * statistics.CONFIDENCE:.0f}%"
     gaps = [] if groups else [run - base for base, run in zip(base_losses, run_losses)]
-    result = Measure(name, base, gaps, bar.of(base), "")
+    result = Measure(name, base, gaps, tolerance.of(base), "")
     if groups:
         sizes = f"{len(base_losses)} and {len(run_losses)} runs"
         result.estimate = statistics.unpaired(base_losses, run_losses)
@@ -229,25 +229,25 @@ def single_pair(result, pair, confidence):
 
 def judge(result):
     """Sets the verdict. Inside: the whole interval lies within the tolerance. Outside: beyond it. Else undecided."""
-    e, bar = result.estimate, result.bar
-    within = f"within ±{bar:.4f} nats"
-    if -bar < result.low and result.high < bar:
+    e, tolerance = result.estimate, result.tolerance
+    within = f"within ±{tolerance:.4f} nats"
+    if -tolerance < result.low and result.high < tolerance:
         result.verdict, result.why = INSIDE, f"the whole interval lies {within}"
         if e.difference_p() < 1 - statistics.CONFIDENCE:
             result.why += "; the gap is significant, but smaller than the tolerance"
-    elif result.low > bar or result.high < -bar:
+    elif result.low > tolerance or result.high < -tolerance:
         side = "above" if result.mean > 0 else "below (better)"
-        result.verdict, result.why = OUTSIDE, f"the whole interval lies {side} the tolerance of {bar:.4f} nats"
+        result.verdict, result.why = OUTSIDE, f"the whole interval lies {side} the tolerance of {tolerance:.4f} nats"
     else:
-        needed = statistics.runs_needed(e.mean, e.spread, bar)
+        needed = statistics.runs_needed(e.mean, e.spread, tolerance)
         more = (
             f"about {needed} pairs would give a verdict if mean and spread stay the same"
             if needed
             else "the mean is not within the tolerance"
         )
-        if needed is None and abs(e.mean) < bar:
+        if needed is None and abs(e.mean) < tolerance:
             more = "more than 1000 pairs would be needed: the spread between seeds is too large"
-        result.verdict, result.why = UNDECIDED, f"the interval crosses the tolerance of {bar:.4f} nats; {more}"
+        result.verdict, result.why = UNDECIDED, f"the interval crosses the tolerance of {tolerance:.4f} nats; {more}"
 
 
 def overall(measures):

@@ -51,9 +51,9 @@ def parse_arguments(arguments, description):
     add = report.add_argument
     add("--report", metavar="FOLDER", help="write report.md, report.html, report.json and figures")
     add("--baseline", metavar="NAME", help="variant of an experiment to use as the baseline")
-    add("--bar-nats", type=float, metavar="X", help="tolerance: the largest gap that counts as equal, in nats (default 0.01) ...")
+    add("--tolerance-nats", type=float, metavar="X", help="tolerance: the largest gap that counts as equal, in nats (default 0.01) ...")
     add(
-        "--bar-percent",
+        "--tolerance-percent",
         type=float,
         metavar="X",
         help="... and in %% of the baseline's loss (default 0.25); both limits must hold",
@@ -80,7 +80,7 @@ def check(options):
         raise UserError(f"--labels: {len(options.labels)} labels for {len(options.runs)} runs; give one for each")
     if options.smooth is not None and options.smooth < 1:
         raise UserError(f"--smooth: {options.smooth} must be at least 1")
-    for name in ("sigmas", "bar_nats", "bar_percent", "seq_length", "tokens_per_step"):
+    for name in ("sigmas", "tolerance_nats", "tolerance_percent", "seq_length", "tokens_per_step"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise UserError(f"--{name.replace('_', '-')}: {value} must be above 0")
@@ -140,10 +140,10 @@ def make_report(options):
         labels = options.labels or [None] * len(options.runs)
         runs = [read_run(path, label, logs) for path, label in zip(options.runs, labels)]
         content = experiment.of_runs(runs, [read_run(path, None, logs) for path in options.band])
-    if options.bar_nats:
-        content.bar.nats, content.bar_sources["nats"] = options.bar_nats, "--bar-nats"
-    if options.bar_percent:
-        content.bar.share, content.bar_sources["percent"] = options.bar_percent / 100, "--bar-percent"
+    if options.tolerance_nats:
+        content.tolerance.nats, content.tolerance_sources["nats"] = options.tolerance_nats, "--tolerance-nats"
+    if options.tolerance_percent:
+        content.tolerance.share, content.tolerance_sources["percent"] = options.tolerance_percent / 100, "--tolerance-percent"
     content.title = options.title or content.title
     content.epochs = options.epochs_at
     report = pages.Report(content)

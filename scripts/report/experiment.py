@@ -1,10 +1,10 @@
-"""The contents of a report: arms, the tolerance ("bar"), and unfinished runs, from a folder of te-experiment (its
+"""The contents of a report: arms, the tolerance, and unfinished runs, from a folder of te-experiment (its
 summary.json) or from runs named on the command line."""
 
 import dataclasses
 
 from . import UserError
-from .analysis import Arm, Bar
+from .analysis import Arm, Tolerance
 from .runs import read_json, read_run
 
 
@@ -13,10 +13,10 @@ class Content:
     title: str
     baseline: Arm
     arms: list  # of Arm, without the baseline
-    bar: Bar = dataclasses.field(default_factory=Bar)
+    tolerance: Tolerance = dataclasses.field(default_factory=Tolerance)
     unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are not compared
     # The source of each limit of the tolerance.
-    bar_sources: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(("nats", "percent"), "default"))
+    tolerance_sources: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(("nats", "percent"), "default"))
     epochs: list = dataclasses.field(default_factory=list)  # token counts at which the training data repeats
 
     def base_of(self, arm):
@@ -46,9 +46,10 @@ def read(folder, baseline=None, logs=None):
         # A baseline of the command line applies to all variants.
         own = {} if baseline else {v["name"]: v["baseline"] for v in summary["variants"] if "baseline" in v}
         baseline = baseline or summary["baseline"]
-        bar = Bar(summary["bar"]["nats"], summary["bar"]["percent"] / 100)
-        # A summary of an earlier te-experiment does not record which limits its file sets.
-        given, known = summary["bar"].get("given", []), "given" in summary["bar"]
+        # A summary of an earlier te-experiment calls the tolerance "bar", or does not record which limits its file sets.
+        limits = summary.get("tolerance") or summary["bar"]
+        tolerance = Tolerance(limits["nats"], limits["percent"] / 100)
+        given, known = limits.get("given", []), "given" in limits
         sources = {
             limit: "set in the experiment's file" if limit in given else "default" if known else "from summary.json"
             for limit in ("nats", "percent")
@@ -71,4 +72,4 @@ def read(folder, baseline=None, logs=None):
     if len(arms) < 2:
         raise UserError(f"{folder}: only runs of the baseline have finished; run te-experiment again")
     others = [Arm(name, runs, own.get(name)) for name, runs in arms.items() if name != baseline]
-    return Content(title, Arm(baseline, arms[baseline]), others, bar, unfinished, sources)
+    return Content(title, Arm(baseline, arms[baseline]), others, tolerance, unfinished, sources)

@@ -174,8 +174,8 @@ def gap_by_tokens(content, comparisons):
     if band:
         reach.append(np.quantile(band[1], 0.95))
     axes.axhline(0, color=BASELINE, linewidth=1)
-    bar = content.bar.of(min(float(p.base_loss[p.tail].mean()) for c in comparisons for p in c.pairs))
-    for edge in (-bar, bar):
+    tolerance = content.tolerance.of(min(float(p.base_loss[p.tail].mean()) for c in comparisons for p in c.pairs))
+    for edge in (-tolerance, tolerance):
         axes.axhline(
             edge, color="#b03030", linewidth=1, linestyle=(0, (6, 4)), label="tolerance (at the end)" if edge > 0 else None
         )
@@ -191,7 +191,7 @@ def gap_by_tokens(content, comparisons):
         many = f", mean of {len(smoothed)}" if len(smoothed) > 1 else ""
         drawn.append((tokens, mean, {**look(index), "linewidth": 2, "label": label(content, index, many=many)}))
         reach += [np.quantile(np.abs(line), 0.97) for line in smoothed]
-    limit = 1.2 * max([*reach, 1.3 * bar])
+    limit = 1.2 * max([*reach, 1.3 * tolerance])
     clipped = False
     for tokens, values, style in drawn:
         axes.plot(tokens / size, values, **style)
@@ -233,10 +233,10 @@ def gaps_with_intervals(comparisons, title=""):
     figure, grid = new(1.7 + (0.34 if many else 0.62) * len(comparisons), title, ncols=len(names), squeeze=False)
     for axes, name in zip(grid[0], names):
         measures = [next((m for m in c.measures if m.name.startswith(name)), None) for c in comparisons]
-        bar = min(m.bar for m in measures if m)
-        axes.axvspan(-bar, bar, color="#2a7f3f", alpha=0.12, linewidth=0)
+        tolerance = min(m.tolerance for m in measures if m)
+        axes.axvspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)
         axes.axvline(0, color=BASELINE, linewidth=1)
-        edges = [1.5 * bar]
+        edges = [1.5 * tolerance]
         for row, m in enumerate(measures):
             if m is None:
                 continue

@@ -26,7 +26,7 @@ KINDS = {analysis.INSIDE: "inside", analysis.OUTSIDE: "outside", analysis.UNDECI
 class Report:
     def __init__(self, content):
         self.content = content
-        self.comparisons = [analysis.compare_arms(content.base_of(arm), arm, content.bar) for arm in content.arms]
+        self.comparisons = [analysis.compare_arms(content.base_of(arm), arm, content.tolerance) for arm in content.arms]
         self.health = {id(run): found for run in self.runs() if (found := details.fp8_health(run))}
         self.fp8_statistics = {id(run): found for run in self.runs() if (found := precision.fp8_statistics(run))}
         self.guards = {id(run): found for run in self.runs() if (found := precision.guard(run))}
@@ -121,7 +121,7 @@ class Report:
         return {
             "title": self.content.title,
             "baseline": self.content.baseline.name,
-            "bar": dataclasses.asdict(self.content.bar),
+            "tolerance": dataclasses.asdict(self.content.tolerance),
             "confidence": statistics.CONFIDENCE,
             "arms": [
                 {
@@ -162,8 +162,8 @@ class Report:
 
 def tolerance_text(content):
     """Both limits with their sources."""
-    bar, sources = content.bar, content.bar_sources
-    limits = {"nats": f"±{bar.nats:g} nats", "percent": f"±{100 * bar.share:g}%"}
+    tolerance, sources = content.tolerance, content.tolerance_sources
+    limits = {"nats": f"±{tolerance.nats:g} nats", "percent": f"±{100 * tolerance.share:g}%"}
     if len(set(sources.values())) == 1:
         return f"{limits['nats']} and {limits['percent']} ({sources['nats']})"
     return " and ".join(f"{text} ({sources[limit]})" for limit, text in limits.items())
@@ -197,11 +197,11 @@ def numbers_of(measure):
     e = measure.estimate
     tests = {
         "p_difference": e.difference_p() if e else None,
-        "p_equivalence": e.equivalence_p(measure.bar) if e else None,
+        "p_equivalence": e.equivalence_p(measure.tolerance) if e else None,
         "smallest_gap": e.smallest_gap() if e else None,
         "degrees_of_freedom": e.df if e else None,
     }
-    own = {name: getattr(measure, name) for name in ("name", "low", "high", "bar", "method", "verdict", "why")}
+    own = {name: getattr(measure, name) for name in ("name", "low", "high", "tolerance", "method", "verdict", "why")}
     gap = {
         "baseline": measure.base,
         "gap": measure.mean,

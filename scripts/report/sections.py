@@ -435,7 +435,7 @@ def sources(report):
 
 def gap_row(name, m):
     e = m.estimate
-    tests = [p_text(e.difference_p()), p_text(e.equivalence_p(m.bar)), f"{e.smallest_gap():.4f}"] if e else ["-"] * 3
+    tests = [p_text(e.difference_p()), p_text(e.equivalence_p(m.tolerance)), f"{e.smallest_gap():.4f}"] if e else ["-"] * 3
     interval = interval_text(m) + ("" if e or m.method == analysis.NO_INTERVAL else " (steps only)")
     gap = [f"{m.base:.4f}", nats(m.mean), percent(m.mean / m.base)]
     return [name, str(len(m.gaps) or "-"), *gap, interval, *tests]

@@ -42,18 +42,18 @@ class Estimate:
             return 1.0 if self.mean == 0 else 0.0
         return 2 * t_tail(abs(self.mean) / self.error, self.df)
 
-    def equivalence_p(self, bar):
-        """TOST: the p-value of "the true gap is at least `bar` in size", the larger of two one-sided tests. It is
-        below (1 - confidence) / 2 exactly if the interval of that confidence lies within the tolerance `bar`."""
+    def equivalence_p(self, tolerance):
+        """TOST: the p-value of "the true gap is at least `tolerance` in size", the larger of two one-sided tests. It is
+        below (1 - confidence) / 2 exactly if the interval of that confidence lies within the `tolerance`."""
         if self.error == 0:
-            return 0.0 if abs(self.mean) < bar else 1.0
-        return t_tail((bar - abs(self.mean)) / self.error, self.df)
+            return 0.0 if abs(self.mean) < tolerance else 1.0
+        return t_tail((tolerance - abs(self.mean)) / self.error, self.df)
 
-    def beyond_p(self, bar):
+    def beyond_p(self, tolerance):
         """One-sided p-value of "the true gap is within the tolerance": small if it certainly is not."""
         if self.error == 0:
-            return 0.0 if abs(self.mean) > bar else 1.0
-        return t_tail((abs(self.mean) - bar) / self.error, self.df)
+            return 0.0 if abs(self.mean) > tolerance else 1.0
+        return t_tail((abs(self.mean) - tolerance) / self.error, self.df)
 
     def smallest_gap(self, confidence=CONFIDENCE, power=POWER):
         """The minimum detectable gap: the true gap that the two-sided test finds with probability `power` (noncentral t)."""
@@ -89,13 +89,13 @@ def unpaired(baseline, candidate):
     return Estimate(mean, error, float(df), min(len(baseline), len(candidate)), spread)
 
 
-def runs_needed(mean, spread, bar, confidence=CONFIDENCE, max_pairs=1000):
-    """The number of pairs with which the interval would lie within the tolerance `bar`, if mean and spread stay the
+def runs_needed(mean, spread, tolerance, confidence=CONFIDENCE, max_pairs=1000):
+    """The number of pairs with which the interval would lie within the `tolerance`, if mean and spread stay the
     same. None if the mean is not within it, or if more than `max_pairs` would be needed."""
-    if abs(mean) >= bar:
+    if abs(mean) >= tolerance:
         return None
     for pairs in range(2, max_pairs + 1):
-        if t_quantile(0.5 + confidence / 2, pairs - 1) * spread / math.sqrt(pairs) <= bar - abs(mean):
+        if t_quantile(0.5 + confidence / 2, pairs - 1) * spread / math.sqrt(pairs) <= tolerance - abs(mean):
             return pairs
     return None
 

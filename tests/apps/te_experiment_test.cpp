@@ -19,7 +19,7 @@ TEST_F(TeExperiment, RunsAllVariantsWithAllSeedsOnce) {
   ASSERT_EQ(result.code, 0) << result.out << result.error;
   const json summary = file("summary.json");
   EXPECT_EQ(summary.at("baseline"), "bf16");
-  EXPECT_EQ(summary.at("bar"), json({{"nats", 0.01}, {"percent", 0.25}, {"given", json::array()}}));
+  EXPECT_EQ(summary.at("tolerance"), json({{"nats", 0.01}, {"percent", 0.25}, {"given", json::array()}}));
   ASSERT_EQ(summary.at("variants").size(), 2u);
   EXPECT_EQ(summary.at("variants")[1].at("overrides"), json({"precision.fp8=hybrid"}));
   for (const json& variant : summary.at("variants")) {
@@ -125,10 +125,10 @@ TEST_F(TeExperiment, MakesAReport) {
   three.insert(
       three.find("seeds:"),
       "  fp8_high: {overrides: [precision.fp8=hybrid, optimizer.lr=2e-3], baseline: fp8, seeds: [1]}\n");
-  write_file(folder_ / "tiny.yaml", three + "bar: {percent: 0.5}\n");
+  write_file(folder_ / "tiny.yaml", three + "tolerance: {percent: 0.5}\n");
   ASSERT_EQ(run((folder_ / "tiny.yaml")).code, 0);
   EXPECT_EQ(file("summary.json").at("variants")[2].at("baseline"), "fp8");
-  EXPECT_EQ(file("summary.json").at("bar").at("given"), json({"percent"}));  // shown in the report
+  EXPECT_EQ(file("summary.json").at("tolerance").at("given"), json({"percent"}));  // shown in the report
   EXPECT_FALSE(file("summary.json").at("variants")[1].contains("baseline"));
   const std::string text = read_file(folder_ / "stdout");
   if (text.find("no report was written") != std::string::npos)
@@ -419,7 +419,8 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
       {base + rest + "run_on: {gpus: [0], runs_per_gpu: 0}\n", "runs_per_gpu must be a whole number from 1"},
       {base + rest + "run_on: {runs_per_gpu: 2}\n", "runs_per_gpu needs gpus"},
       {base + rest + "retries: many\n", "retries must be a whole number"},
-      {base + rest + "bar: {nats: 0}\n", "nats must be a number above 0"},
+      {base + rest + "tolerance: {nats: 0}\n", "nats must be a number above 0"},
+      {base + rest + "bar: {nats: 0.01}\n", "the key bar is called tolerance; rename it"},
       {base + rest + "evaluate: {data: eval}\n", "evaluate: tasks must be a list of tasks"},
       {base + rest + "evaluate: {tasks: [piqa]}\n", "evaluate: data must be the path of the folder"},
       {base + rest + "evaluate: {tasks: [piqa], data: eval, limit: 0}\n",

@@ -93,7 +93,7 @@ def write_summary(folder, variants, baseline, states=None, baselines=None):
             {
                 "name": "an experiment",
                 "baseline": baseline,
-                "bar": {"nats": 0.01, "percent": 0.25},
+                "tolerance": {"nats": 0.01, "percent": 0.25},
                 "variants": [
                     {"name": name, "runs": [{"folder": run, "state": states.get(run, "finished")} for run in runs]}
                     | ({"baseline": baselines[name]} if name in baselines else {})

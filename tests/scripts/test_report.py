@@ -23,7 +23,7 @@ except ImportError as missing:
 import compare_loss
 from folder_testing import InFolder
 from report import UserError, analysis, blocks, figures
-from report.analysis import Arm, Bar, compare_arms
+from report.analysis import Arm, Tolerance, compare_arms
 from report.runs import Run
 from report_testing import write_evaluation, write_run, write_summary
 
@@ -40,7 +40,7 @@ def arms(base, other, steps=40):
         Arm(name, [run_of([loss] * steps, seed) for seed, loss in losses.items()])
         for name, losses in (("base", base), ("x", other))
     ]
-    return compare_arms(*make, Bar(nats=0.01, share=1.0))
+    return compare_arms(*make, Tolerance(nats=0.01, share=1.0))
 
 
 class Verdicts(unittest.TestCase):
@@ -99,7 +99,7 @@ class Verdicts(unittest.TestCase):
         base = Arm("b", [run_of([3.0 + seed] * 40, seed) for seed in (1, 2, 3)])
         shifts = {name: 0.002 * k for k, name in enumerate(names)}
         found = [
-            compare_arms(base, Arm(n, [run_of([3.0 + s + shifts[n] + 1e-3 * s] * 40, s) for s in (1, 2, 3)]), Bar()) for n in names
+            compare_arms(base, Arm(n, [run_of([3.0 + s + shifts[n] + 1e-3 * s] * 40, s) for s in (1, 2, 3)]), Tolerance()) for n in names
         ]
         figure = figures.gaps_with_intervals(found)
         (axes,) = figure.axes
@@ -112,11 +112,11 @@ class Verdicts(unittest.TestCase):
         gap = np.zeros(steps)
         gap[3:5] = 5.0  # less than 3% of the curve, so the axis does not reach it
         content = types.SimpleNamespace(
-            baseline=Arm("base", [run_of(np.full(steps, 4.0), 1)]), arms=[], bar=Bar(), title="GPT", epochs=[50.0, 100.0]
+            baseline=Arm("base", [run_of(np.full(steps, 4.0), 1)]), arms=[], tolerance=Tolerance(), title="GPT", epochs=[50.0, 100.0]
         )
         arm = Arm("x", [run_of(4.0 + gap, 1)])
         content.arms = [arm]
-        figure = figures.gap_by_tokens(content, [compare_arms(content.baseline, arm, Bar())])
+        figure = figures.gap_by_tokens(content, [compare_arms(content.baseline, arm, Tolerance())])
         (axes,) = figure.axes
         self.assertIn("triangles: outside the axis", axes.get_ylabel())
         self.assertTrue(any(line.get_marker() == "^" and len(line.get_xdata()) for line in axes.lines))
@@ -132,7 +132,7 @@ class Verdicts(unittest.TestCase):
         rng = np.random.default_rng(0)
         base = 3 + 0.01 * rng.normal(size=400)
         noise = 0.002 * rng.normal(size=400)
-        found = compare_arms(Arm("b", [run_of(base, 1)]), Arm("x", [run_of(base + 0.001 + noise, 1)]), Bar())
+        found = compare_arms(Arm("b", [run_of(base, 1)]), Arm("x", [run_of(base + 0.001 + noise, 1)]), Tolerance())
         (m,) = found.measures
         self.assertEqual(found.verdict, analysis.UNDECIDED)
         self.assertIn("one pair", m.why)
@@ -141,8 +141,8 @@ class Verdicts(unittest.TestCase):
         self.assertIsNone(m.estimate)
 
     def test_the_stricter_limit_counts(self):
-        self.assertEqual(Bar().of(4.0), 0.01)
-        self.assertAlmostEqual(Bar().of(2.0), 0.005)
+        self.assertEqual(Tolerance().of(4.0), 0.01)
+        self.assertAlmostEqual(Tolerance().of(2.0), 0.005)
 
     def test_arms_without_common_seeds_are_groups(self):
         found = arms({1: 3.0, 2: 3.002, 3: 3.004}, {7: 3.0, 8: 3.002})
@@ -162,7 +162,7 @@ class Verdicts(unittest.TestCase):
 
     def test_two_runs_of_one_seed(self):
         with self.assertRaisesRegex(UserError, "same seed"):
-            compare_arms(Arm("b", [run_of([1], 1), run_of([1], 1)]), Arm("x", [run_of([1], 1)]), Bar())
+            compare_arms(Arm("b", [run_of([1], 1), run_of([1], 1)]), Arm("x", [run_of([1], 1)]), Tolerance())
 
     def test_validation_at_the_last_common_tokens(self):
         def valid(values, seed):
@@ -176,7 +176,7 @@ class Verdicts(unittest.TestCase):
             )
 
         base = Arm("b", [valid({5.0: 3.5, 10.0: 3.0}, 1), valid({5.0: 3.6, 10.0: 3.0}, 2)])
-        found = compare_arms(base, Arm("x", [valid({5.0: 3.5, 10.0: 9.0}, 1), valid({5.0: 3.62}, 2)]), Bar())
+        found = compare_arms(base, Arm("x", [valid({5.0: 3.5, 10.0: 9.0}, 1), valid({5.0: 3.62}, 2)]), Tolerance())
         self.assertEqual(found.measures[1].name, "validation loss at 5 tokens")
         np.testing.assert_allclose(found.measures[1].gaps, [0.0, 0.02])
 
@@ -192,15 +192,15 @@ class Verdicts(unittest.TestCase):
         small = dict(training__eval_microbatches="10", training__micro_batch_size="4")
         base = arm("base", 3.0, 3.0, **small)
         other = {**small, "training__micro_batch_size": "8"}
-        found = compare_arms(base, arm("x", 3.0, 9.0, **other), Bar(share=1.0))
+        found = compare_arms(base, arm("x", 3.0, 9.0, **other), Tolerance(share=1.0))
         self.assertEqual(found.verdict, analysis.INSIDE)
         self.assertEqual(found.measures[1].verdict, None)
         self.assertIn("no verdict: the runs differ in training.micro_batch_size, so the samples may differ", found.measures[1].why)
         # The same number of samples in other microbatches.
         equal = dict(training__eval_microbatches="5", training__micro_batch_size="8")
-        self.assertEqual(compare_arms(base, arm("x", 3.0, 9.0, **equal), Bar(share=1.0)).verdict, analysis.OUTSIDE)
+        self.assertEqual(compare_arms(base, arm("x", 3.0, 9.0, **equal), Tolerance(share=1.0)).verdict, analysis.OUTSIDE)
         longer = arm("x", 3.0, 3.0, **small, model__seq_length="64")
-        self.assertIn("model.seq_length", compare_arms(base, longer, Bar()).measures[1].why)
+        self.assertIn("model.seq_length", compare_arms(base, longer, Tolerance()).measures[1].why)
 
     def test_largest_excess(self):
         # Two seeds of the baseline differ by at most 0.5; the run is 0.7 above its baseline in one step (window 1).
@@ -208,7 +208,7 @@ class Verdicts(unittest.TestCase):
         second[10] = 3.5
         run = first.copy()
         run[20] = 3.7
-        found = compare_arms(Arm("b", [run_of(first, 1), run_of(second, 2)]), Arm("x", [run_of(run, 1)]), Bar()).excess
+        found = compare_arms(Arm("b", [run_of(first, 1), run_of(second, 2)]), Arm("x", [run_of(run, 1)]), Tolerance()).excess
         self.assertAlmostEqual(found["gap"], 0.7)
         self.assertEqual(found["tokens"], 21)
         self.assertAlmostEqual(found["seeds"], 0.5)
@@ -228,7 +228,7 @@ class Verdicts(unittest.TestCase):
         other = Arm(
             "x", [run(0.01, 1, {2.0: 4.5, 19.0: 1.0, 20.0: 3.1, 25.0: 9.0}), run(0.03, 2, {2.0: 4.7, 20.0: 3.3})]
         )
-        found = analysis.gap_by_tenths(compare_arms(base, other, Bar()).pairs)
+        found = analysis.gap_by_tenths(compare_arms(base, other, Tolerance()).pairs)
         np.testing.assert_allclose(found["training"], 0.02 * np.arange(1, 11))
         np.testing.assert_allclose(found["validation"], [0.6, *[math.nan] * 8, 0.2])
 
@@ -238,7 +238,7 @@ class Verdicts(unittest.TestCase):
         base, other = rng.normal(3, 1, 137), rng.normal(3, 1, 137)
         none = np.array([])
         arms_of = [Arm("arm", [Run("r", tokens, loss, none, none, seed=1)]) for loss in (base, other)]
-        found = compare_arms(*arms_of, Bar())
+        found = compare_arms(*arms_of, Tolerance())
         self.assertAlmostEqual(analysis.gap_by_tenths(found.pairs)["training"][-1], found.measures[0].gaps[0])
 
     def test_full_windows(self):
@@ -410,7 +410,7 @@ class Program(InFolder):
     def test_another_baseline_and_tolerance(self):
         folder = self.experiment(shift=0.02)
         self.assertIn("fp8: outside tolerance", self.call(folder)[1])
-        self.assertIn("fp8: within tolerance", self.call(folder, "--bar-nats", "0.1", "--bar-percent", "5")[1])
+        self.assertIn("fp8: within tolerance", self.call(folder, "--tolerance-nats", "0.1", "--tolerance-percent", "5")[1])
         code, output, _ = self.call(folder, "--baseline", "fp8")
         self.assertEqual(code, 0)
         self.assertIn("bf16: outside tolerance", output)
@@ -421,8 +421,8 @@ class Program(InFolder):
         summary = json.loads((folder / "summary.json").read_text())
 
         def said(given, *options):
-            summary["bar"].pop("given", None)
-            summary["bar"] |= {} if given is None else {"given": given}
+            summary["tolerance"].pop("given", None)
+            summary["tolerance"] |= {} if given is None else {"given": given}
             (folder / "summary.json").write_text(json.dumps(summary))
             output = self.call(folder, "--report", folder / "r", "--no-plot", *options)[1]
             line = next(line for line in output.splitlines() if line.startswith("tolerance: "))
@@ -434,10 +434,19 @@ class Program(InFolder):
         self.assertEqual(said(["nats", "percent"]), f"tolerance: ±0.01 nats and ±0.25% ({file})")
         self.assertEqual(said(["percent"]), f"tolerance: ±0.01 nats (default) and ±0.25% ({file})")
         self.assertEqual(said(None), "tolerance: ±0.01 nats and ±0.25% (from summary.json)")
-        self.assertEqual(said([], "--bar-nats", "0.1"), "tolerance: ±0.1 nats (--bar-nats) and ±0.25% (default)")
+        self.assertEqual(said([], "--tolerance-nats", "0.1"), "tolerance: ±0.1 nats (--tolerance-nats) and ±0.25% (default)")
         runs = [folder / "bf16_seed1", folder / "fp8_seed1", "--report", folder / "s", "--no-plot"]
         self.assertIn("±0.25% (default)", self.call(*runs)[1])
-        self.assertIn("±5% (--bar-percent)", self.call(*runs, "--bar-percent", "5")[1])
+        self.assertIn("±5% (--tolerance-percent)", self.call(*runs, "--tolerance-percent", "5")[1])
+
+    def test_reads_summaries_that_call_the_tolerance_bar(self):
+        folder = self.experiment()
+        summary = json.loads((folder / "summary.json").read_text())
+        del summary["tolerance"]
+        summary["bar"] = {"nats": 0.02, "percent": 0.5}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        output = self.call(folder, "--report", folder / "r", "--no-plot")[1]
+        self.assertIn("tolerance: ±0.02 nats and ±0.5% (from summary.json)", output)
 
     def page(self, *arguments):
         self.assertEqual(self.call(*arguments, "--report", self.folder / "page", "--no-plot")[0], 0)
@@ -527,7 +536,7 @@ class Program(InFolder):
             ([run, "--arm", "a", run, "--arm", "b", run], "all runs must belong to arms"),
             ([folder, "--baseline", "none"], "none is not a variant; the variants are bf16, fp8"),
             ([run, run, "--report", folder / "r"], "two have the name bf16_seed1"),
-            ([run, folder / "fp8_seed1", "--report", folder / "r", "--bar-nats", "0"], "--bar-nats"),
+            ([run, folder / "fp8_seed1", "--report", folder / "r", "--tolerance-nats", "0"], "--tolerance-nats"),
             ([run, folder / "fp8_seed1", "--report", run / "loss.csv" / "x"], "cannot be written"),
         ):
             code, _, errors = self.call(*arguments)

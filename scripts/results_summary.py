@@ -141,14 +141,15 @@ def speed_up(row):
 
 
 def speed_table(data):
-    lines = ["| Model | GPUs, layout | BF16 | FP8 | FP8 over BF16 | PyTorch FP8 | te-train over PyTorch, FP8 | Date, commit |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    lines = ["| Model | GPUs, layout | BF16 | FP8 | FP8 over BF16 | PyTorch FP8 | te-train over PyTorch, FP8 | Memory, GiB: BF16; FP8 | Date, commit |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for session in data["speed"]:
         for row in session["rows"]:
+            memory = "; ".join(f"{gib:.2f}" for gib in row.get("planned_gib", [])) or "-"
             layout = f"{session['hardware']}, {row['layout']}" if row["layout"] else session["hardware"]
             over = f"{row['fp8'] / row['pytorch_fp8']:.2f}x" if "pytorch_fp8" in row else "-"
             lines.append(f"| {row['model']} | {layout} | {cell(row, 'bf16')} | {cell(row, 'fp8')} | {speed_up(row)} | "
-                         f"{cell(row, 'pytorch_fp8')} | {over} | {session['date']}, {session['commit']} |")
+                         f"{cell(row, 'pytorch_fp8')} | {over} | {memory} | {session['date']}, {session['commit']} |")
     return lines
 
 
@@ -160,8 +161,8 @@ def pytorch_table(data):
     lines = ["| Model | te-train BF16 | PyTorch BF16 | Ratio | te-train FP8 | PyTorch FP8 | Ratio | te-train FP8 over BF16 |",
              "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows_of(data, "pytorch"):
-        lines.append(f"| {row['model']} | {row['bf16']:,} | {row['pytorch_bf16']:,} | {row['bf16'] / row['pytorch_bf16']:.2f} | "
-                     f"{row['fp8']:,} | {row['pytorch_fp8']:,} | {row['fp8'] / row['pytorch_fp8']:.2f} | {speed_up(row)} |")
+        lines.append(f"| {row['model']} | {cell(row, 'bf16')} | {row['pytorch_bf16']:,} | {row['bf16'] / row['pytorch_bf16']:.2f} | "
+                     f"{cell(row, 'fp8')} | {row['pytorch_fp8']:,} | {row['fp8'] / row['pytorch_fp8']:.2f} | {speed_up(row)} |")
     return lines
 
 

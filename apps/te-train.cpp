@@ -282,7 +282,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   plan.check();
   if (show.ranks > 0 && !show.dry_run && !show.schedule)
     te::user_error(
-        "--ranks needs --dry-run or --print-schedule; to train with so many ranks, start mpirun -n {} "
+        "--ranks needs --dry-run or --print-schedule; to train on several ranks, start mpirun -n {} "
         "te-train",
         show.ranks);
   if (plan.chosen() && (show.ranks > 0 || show.dry_run || show.schedule))

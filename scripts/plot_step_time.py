@@ -23,7 +23,7 @@ GROUPS = {  # in the order of the bars, with their colors
     "norm": "#7a9e3b",
     "activation": "#a9c46c",
     "routing": "#6aa38f",
-    "casts": "#e0a030",
+    "quantization": "#e0a030",
     "rope": "#c9b458",
     "elementwise": "#b08d57",
     "loss": "#8e6bb0",

@@ -23,7 +23,7 @@ KINDS = {  # in the order of the legend, with their colors and the profile's gro
     "attention": ("#3f9ac9", {"attention"}),
     "norms, activations, quantization": (
         "#a9c46c",
-        {"norm", "activation", "routing", "casts", "rope", "elementwise"},
+        {"norm", "activation", "routing", "quantization", "rope", "elementwise"},
     ),
     "communication": ("#b5524a", {"communication"}),
     "other": ("#a0a0a0", set()),
@@ -32,7 +32,7 @@ KINDS = {  # in the order of the legend, with their colors and the profile's gro
 LINEAR = re.compile(r"(?:^| )(linear_\w+|output_layer) (fprop|dgrad)$")
 FORWARD, BACKWARD = "linear_qkv fprop", "linear_fc2 dgrad"
 
-WIDTH, LEFT, RIGHT = 14.0, 1.3, 0.2  # inches: the figure, and the margins beside its lanes
+WIDTH, LEFT, RIGHT = 14.0, 1.3, 0.2  # inches: the figure, and the margins next to its lanes
 LETTER = 0.065  # width of a letter in a bar, in inches
 
 

@@ -125,7 +125,7 @@ const std::array<Group, 14>& groups() {
        {"router_gemm", "router_gemm_backward", "router_forward", "router_backward", "router_statistics",
         "router_balance", "router_bias_update", "expert_rows", "limit_experts", "permute", "unpermute",
         "expert_gate_backward", "dispatch_rows", "gather_values"}},
-      {"casts",
+      {"quantization",
        {"quantize", "quantize_experts", "count_quantized_experts", "quantize_groups", "quantize_mx",
         "quantize_nvfp4", "transpose_fp8", "cast", "current_scale", "current_scales", "record_current_scale",
         "bias_gradient"}},

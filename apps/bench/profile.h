@@ -24,7 +24,7 @@ struct ProfileRow {
     double calls = 0;
     double isolated_ms = 0;
   };
-  std::string group;  ///< "GEMMs", "attention", "casts", ...
+  std::string group;  ///< "GEMMs", "attention", "quantization", ...
   std::string name;   ///< "linear_fc1 fprop", "norm_forward"
   double calls = 0, flops = 0, bytes = 0;
   double ms = 0;                  ///< on the device, from start to end

@@ -149,10 +149,10 @@ void add_inspect_command(CLI::App& app) {
   command->add_option("--tokenizer", arguments->tokenizer,
                       "Tokenizer for decoding the samples and checking token ids");
   command
-      ->add_option(
-          "--samples", arguments->samples,
-          "Show the first tokens of so many documents; with a loss mask and a tokenizer, tokens in the loss "
-          "are enclosed in [[...]]")
+      ->add_option("--samples", arguments->samples,
+                   "Show the first tokens of this many documents; with a loss mask and a tokenizer, tokens "
+                   "in the loss "
+                   "are enclosed in [[...]]")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--scan", arguments->scan,
                     "Read all tokens and show the largest id and the number of distinct ids");

@@ -72,7 +72,7 @@ void print_heading(const checkpoint::Reader& reader, const train::InspectionSetu
   const config::PrecisionConfig& precision = setup.config.precision;
   fmt::print("checkpoint  {} (step {})\n", reader.folder().string(), reader.progress().step);
   if (precision.fp8 == Fp8Mode::off) {
-    fmt::print("precision   BF16: the table shows the casts of an FP8 run (hybrid, {})\n",
+    fmt::print("precision   BF16: the table shows the quantizations of an FP8 run (hybrid, {})\n",
                config::to_string(reference));
   } else {
     fmt::print("precision   FP8 {}, {}{}\n", config::to_string(precision.fp8),
@@ -82,14 +82,15 @@ void print_heading(const checkpoint::Reader& reader, const train::InspectionSetu
     fmt::print("scales      calibrated with the data: the checkpoint has none for this precision\n");
   std::string data;
   for (const config::DataSource& source : setup.config.data.train) data += " " + source.prefix;
-  fmt::print("data       {}: {} microbatches, {} tokens\n", data, options.microbatches, found.tokens);
+  fmt::print("data       {}: {} microbatch{}, {} tokens\n", data, options.microbatches,
+             options.microbatches == 1 ? "" : "es", found.tokens);
 }
 
 void print_advice(const train::OverrideAdvice& advice, size_t harmful, const train::CastLimits& limits) {
   fmt::print(
       "\n{} are harmful: SQNR more than {:g} dB below that of normally distributed values (E4M3 {:g} dB, "
-      "E5M2 {:g} dB),\nmore than {:g}% saturated, or more than {:g}% flushed to zero.\n",
-      harmful == 0 ? "No casts" : fmt::format("{} casts (!)", harmful), limits.tolerance_db,
+      "E5M2 {:g} dB),\nmore than {:g}% saturated, or more than {:g}% underflowed to zero.\n",
+      harmful == 0 ? "No quantizations" : fmt::format("{} quantizations (!)", harmful), limits.tolerance_db,
       train::normal_sqnr_db(DType::e4m3), train::normal_sqnr_db(DType::e5m2), 100 * limits.saturated,
       100 * limits.flushed);
   if (advice.rules.empty()) return;
@@ -151,8 +152,8 @@ int run_inspect_fp8(InspectFp8Arguments& a, parallel::World& world) {
   });
   print_heading(reader, setup, found, a.options, reference);
   const size_t rows = a.top == 0 ? casts.size() : static_cast<size_t>(a.top);
-  fmt::print("\n{} casts, worst first; SQNR in dB with the run's and with other recipes:\n\n{}", casts.size(),
-             train::cast_table(casts, rows, a.options.recipes, a.limits));
+  fmt::print("\n{} quantizations, worst first; SQNR in dB with the run's and with other recipes:\n\n{}",
+             casts.size(), train::cast_table(casts, rows, a.options.recipes, a.limits));
   if (rows < casts.size()) fmt::print("  ... {} more (--top 0)\n", casts.size() - rows);
   print_advice(advice, static_cast<size_t>(harmful), a.limits);
   std::fflush(stdout);
@@ -185,12 +186,13 @@ Command add_inspect_fp8(CLI::App& app) {
       ->check(CLI::IsMember(config::stateless_recipes()))
       ->capture_default_str();
   a.command
-      ->add_option(
-          "--tolerance", a.limits.tolerance_db,
-          "A cast is harmful if its SQNR is more than so many dB below that of normally distributed values")
+      ->add_option("--tolerance", a.limits.tolerance_db,
+                   "A quantization is harmful if its SQNR is more than this many dB below that of normally "
+                   "distributed "
+                   "values")
       ->check(at_least(0))
       ->capture_default_str();
-  a.command->add_option("--top", a.top, "Number of casts in the table; 0: all")
+  a.command->add_option("--top", a.top, "Number of quantizations in the table; 0: all")
       ->check(at_least(0))
       ->capture_default_str();
   a.command->add_option("--json", a.json_path, "Write all results as JSON to this file")->type_name("FILE");

@@ -28,7 +28,7 @@ int64_t planned_bytes(const config::Config& config, const parallel::ProcessGrid&
 
 PlanOptions::PlanOptions(CLI::App& app) : app_(app) {
   app.add_option("--plan", gpus_,
-                 "Rank the layouts for so many GPUs by predicted step time, print the best, and stop; "
+                 "Rank the layouts for this many GPUs by predicted step time, print the best, and stop; "
                  "needs no GPU")
       ->type_name("GPUS")
       ->check(CLI::Range(1, 65536));

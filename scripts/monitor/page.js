@@ -151,7 +151,7 @@ function fillRow(run) {
   parts.config.textContent = short.join(" · ") + (config.length > 4 ? " · …" : "");
   parts.config.title = Object.entries(data.start).map(([k, v]) => `${k} ${v}`).join(", ");
   row.className = `run ${data.state}${state.off[data.name] ? " off" : ""}`;
-  parts.state.textContent = data.loading < 1 ? `reading ${Math.floor(100 * data.loading)} %` : data.state;
+  parts.state.textContent = data.loading < 1 ? `reading ${Math.floor(100 * data.loading)}%` : data.state;
   parts.state.title = data.why;
   const now = data.now_step;
   parts.progress.textContent = `${now.toLocaleString("en")}${data.steps ? " / " + data.steps.toLocaleString("en") : ""}` +

@@ -28,7 +28,7 @@ class Fp8Statistics:
         self._own = own
 
     def worst_casts(self, count):
-        """[(linear, role, form)] of the run's own casts, sorted by their lowest SQNR after the first 5% of the tokens."""
+        """[(linear, role, form)] of the run's own quantizations, sorted by their lowest SQNR after the first 5% of the tokens."""
         worst = {}
         for casts in self.settled(self._own):
             for x in casts:
@@ -38,12 +38,12 @@ class Fp8Statistics:
         return sorted(worst, key=worst.get)[:count]
 
     def of_cast(self, key, name):
-        """A number of one of the run's own casts, per record."""
+        """A number of one of the run's own quantizations, per record."""
         found = [next((x for x in casts if key_of(x) == key), {}) for casts in self._own]
         return np.array([number(x.get(name)) for x in found])
 
     def recipes(self):
-        """{recipe: (lowest SQNR of any operand, median)} of the run's own casts and of the recipes that were only evaluated."""
+        """{recipe: (lowest SQNR of any operand, median)} of the run's own quantizations and of the recipes that were only evaluated."""
         values = {}
         for record in self.settled(self.records):
             for x in record["operands"]:

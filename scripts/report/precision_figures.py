@@ -6,7 +6,7 @@ import numpy as np
 
 from .figures import COLOURS, arms_of, colour, heading, label, look, new, tokens_axis
 
-WORST = 4  # number of casts that are shown per arm
+WORST = 4  # number of quantizations that are shown per arm
 
 
 def arms_having(content, found):
@@ -22,7 +22,7 @@ def statistics_by_tokens(content, found):
     if not arms:
         return None
     panels = [
-        ("lowest_sqnr", "lowest SQNR of the run's own casts (dB)", "linear"),
+        ("lowest_sqnr", "lowest SQNR of the run's own quantizations (dB)", "linear"),
         ("saturated", "saturated: largest fraction of any operand", "share"),
         ("flushed", "flushed to zero: largest fraction of any operand", "share"),
         ("fc2_amax", "largest input of a linear_fc2", "log"),
@@ -58,7 +58,7 @@ def statistics_by_tokens(content, found):
 
 
 def worst_casts(content, found):
-    """SQNR of the worst casts: one panel per arm, one color per cast, one line per run."""
+    """SQNR of the worst quantizations: one panel per arm, one color per quantization, one line per run."""
     arms = [(arm, runs, casts) for _, arm, runs in arms_having(content, found) if (casts := worst_of(runs))]
     if not arms:
         return None
@@ -88,7 +88,7 @@ def worst_casts(content, found):
 
 
 def worst_of(runs, count=WORST):
-    """The worst casts of several runs, alternating between the runs."""
+    """The worst quantizations of several runs, alternating between the runs."""
     lists = [s.worst_casts(count) for _, s in runs]
     alternating = [keys[i] for i in range(count) for keys in lists if i < len(keys)]
     return list(dict.fromkeys(alternating))[:count]

@@ -12,7 +12,7 @@ from .words import percent, seconds_text, tokens_text
 
 
 SIGNS = {"fc2_amax": "largest input of a linear_fc2", "alignment": "alignment of SwiGLU's weights"}
-CAST_HEAD = ["run", "cast", "lowest SQNR (dB)", "at (tokens)", "at the end", "saturated", "flushed to zero"]
+CAST_HEAD = ["run", "quantization", "lowest SQNR (dB)", "at (tokens)", "at the end", "saturated", "flushed to zero"]
 
 
 def decibels(value):
@@ -43,14 +43,14 @@ def fp8_statistics(report, pictures):
         ),
         *pictures(
             "fp8_sqnr.png",
-            "SQNR of the worst casts, by tokens",
+            "SQNR of the worst quantizations, by tokens",
             lambda: figures.worst_casts(report.content, found),
         ),
     ]
     if rows:
         blocks += [
             Paragraph(
-                "The casts with the lowest SQNR after the first 5% of the tokens. Normally distributed values have "
+                "The quantizations with the lowest SQNR after the first 5% of the tokens. Normally distributed values have "
                 "31.5 dB in E4M3 and 25.5 dB in E5M2; fractions are the largest of any record."
             ),
             Table(CAST_HEAD, rows),
@@ -58,7 +58,7 @@ def fp8_statistics(report, pictures):
     if recipes:
         tried = any(recipe.endswith(precision.TRIED) for _, recipe, *_ in recipes)
         blocks += [
-            Paragraph("All casts" + (", and the same values with other recipes:" if tried else ":")),
+            Paragraph("All quantizations" + (", and the same values with other recipes:" if tried else ":")),
             Table(["run", "recipe", "lowest SQNR (dB)", "median"], recipes),
         ]
     if trends:

@@ -91,7 +91,7 @@ std::string decibels(double value) {
 
 std::string percent(double share) {
   if (std::isnan(share)) return "-";
-  return share == 0 ? "0" : share < 5e-5 ? "<0.01 %" : fmt::format("{:.2f} %", 100 * share);
+  return share == 0 ? "0" : share < 5e-5 ? "<0.01%" : fmt::format("{:.2f}%", 100 * share);
 }
 
 json quality_json(const CastQuality& q) {

@@ -84,7 +84,7 @@ class PlotTimeline(InFolder):
         self.assertEqual(plot_timeline.kind_of(events[1]), "GEMMs")
 
     def test_kinds(self):
-        for cat, kind in (("casts", "norms, activations, quantization"), ("rope", "norms, activations, quantization"),
+        for cat, kind in (("quantization", "norms, activations, quantization"), ("rope", "norms, activations, quantization"),
                           ("attention", "attention"), ("optimizer", "other"), ("unheard of", "other")):  # fmt: skip
             self.assertEqual(plot_timeline.kind_of({"kind": cat}), kind)
 

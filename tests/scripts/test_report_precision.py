@@ -35,7 +35,7 @@ FC2, QKV = "layers.1.mlp.linear_fc2", "layers.0.self_attention.linear_qkv"
 
 
 def write_statistics(folder, steps=range(10, 101, 10)):
-    """The SQNR of linear_fc2's input falls from 30 dB by 0.1 dB per step and its amax grows; another cast is constant."""
+    """The SQNR of linear_fc2's input falls from 30 dB by 0.1 dB per step and its amax grows; another quantization is constant."""
     lines = []
     for step in steps:
         operands = [
@@ -181,7 +181,7 @@ class Program(InFolder):
         lines = [json.dumps({"step": s, "operands": [cast(FC2, "input", 30.0)]}) for s in (10, 20)]
         (self.runs[1] / "fp8_statistics.jsonl").write_text("\n".join(lines) + "\n")
         text = self.report("--no-plot")
-        self.assertIn("All casts:", text)
+        self.assertIn("All quantizations:", text)
         self.assertNotIn("other recipes", text)
 
     def test_a_guard_with_unknown_action(self):

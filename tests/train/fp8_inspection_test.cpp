@@ -140,6 +140,9 @@ TEST(Fp8Inspection, WorstAreFirstAndMarked) {
   TE_EXPECT_CONTAINS(table,
                      "\n!     3 linear_fc2   input E4M3       fprop, wgrad delayed            2         0");
   TE_EXPECT_CONTAINS(table, " 12.3 ");
+  casts.front().own.saturated = 2e-5;
+  casts.front().own.flushed = 0.1234;
+  TE_EXPECT_CONTAINS(cast_table(casts, 1, kRecipes, {}), "   <0.01%   12.34%");
   const nlohmann::json record = to_json(casts.front(), {});
   EXPECT_EQ(record["harmful"], true);
   EXPECT_NEAR(record["what_if"]["blockwise"]["sqnr_db"].get<double>(), 31, 1e-9);

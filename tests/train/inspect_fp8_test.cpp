@@ -128,7 +128,7 @@ TEST(InspectFp8, AcceptsBf16AndAnyLayout) {
   ASSERT_EQ(folder.run("bf16", {"training.train_steps=1"}).code, 0);
   Result found = inspect(folder, "bf16");
   ASSERT_EQ(found.code, 0) << found.error;
-  TE_EXPECT_CONTAINS(found.out, "BF16: the table shows the casts of an FP8 run (hybrid, tensorwise)");
+  TE_EXPECT_CONTAINS(found.out, "BF16: the table shows the quantizations of an FP8 run (hybrid, tensorwise)");
   EXPECT_EQ(report(folder)["casts"].size(), 24u);
   EXPECT_TRUE(report(folder)["casts"][0]["what_if"].contains("blockwise"));
   ASSERT_EQ(inspect(folder, "bf16", "--recipes tensorwise,mxfp8").code, 0);

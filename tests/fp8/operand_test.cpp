@@ -43,7 +43,8 @@ class Gradient {
       : recipe_(fp8::make_recipe({.fp8 = mode, .fp8_recipe = kind}, 1)),
         quantizer_(recipe_->quantizer({0, LinearKind::qkv}, OperandRole::grad_output)) {
     recipe_->plan(plan_);
-    plan_.add({operand, operand.high_precision}, "hp", MemoryKind::activations, DType::bf16, {kRows, kCols});
+    plan_.add({operand, operand.high_precision}, "high_precision", MemoryKind::activations, DType::bf16,
+              {kRows, kCols});
     quantizer_.plan(plan_, operand, {.name = "operand", .rows = kRows, .cols = kCols});
     memory_ = plan_.allocate(context);
     recipe_->reset(context);
@@ -146,7 +147,8 @@ TEST(Operand, HasTheLayoutsThatThePassRequested) {
   MemoryPlan plan;
   Planned<Operand> operand;
   recipe->plan(plan);
-  plan.add({operand, operand.high_precision}, "hp", MemoryKind::activations, DType::bf16, {16, 16});
+  plan.add({operand, operand.high_precision}, "high_precision", MemoryKind::activations, DType::bf16,
+           {16, 16});
   quantizer.plan(plan, operand, {.name = "operand", .rows = 16, .cols = 16});
   recipe->keep_high_precision();
   const DeviceBuffer memory = plan.allocate(context);

@@ -132,23 +132,23 @@ inline void check_all_to_all(const Context& context, Communicator& group) {
 
 /// Checks all_to_all of different numbers of rows, of which some are zero, at places with gaps.
 inline void check_all_to_all_of_rows(const Context& context, Communicator& group) {
-  constexpr int64_t kCols = 7, kMost = 5;
+  constexpr int64_t kCols = 7, kMaxRows = 5;
   const int size = group.size(), rank = group.rank();
-  const auto count = [](int from, int to) { return int64_t{(3 * from + 2 * to + 1) % kMost}; };
+  const auto count = [](int from, int to) { return int64_t{(3 * from + 2 * to + 1) % kMaxRows}; };
   const auto values = [](int from, int to) {
-    return rank_values(DType::bf16, kMost * kCols, from, static_cast<uint64_t>(to) + 9);
+    return rank_values(DType::bf16, kMaxRows * kCols, from, static_cast<uint64_t>(to) + 9);
   };
-  TestTensor in(context, DType::bf16, {size * kMost, kCols}),
-      out(context, DType::bf16, {size * kMost, kCols});
+  TestTensor in(context, DType::bf16, {size * kMaxRows, kCols}),
+      out(context, DType::bf16, {size * kMaxRows, kCols});
   std::vector<float> all, expected(static_cast<size_t>(out.get().numel()), -1.0f);
   parallel::RowRanges sent, received;
   for (int peer = 0; peer < size; ++peer) {
     const std::vector<float> rows = values(rank, peer), theirs = values(peer, rank);
     all.insert(all.end(), rows.begin(), rows.end());
-    sent.push_back({peer * kMost, count(rank, peer)});
-    received.push_back({(size - 1 - peer) * kMost, count(peer, rank)});
+    sent.push_back({peer * kMaxRows, count(rank, peer)});
+    received.push_back({(size - 1 - peer) * kMaxRows, count(peer, rank)});
     std::copy_n(theirs.begin(), count(peer, rank) * kCols,
-                expected.begin() + (size - 1 - peer) * kMost * kCols);
+                expected.begin() + (size - 1 - peer) * kMaxRows * kCols);
   }
   in.fill(all), out.fill_value(-1.0f);
   group.all_to_all(context, in, sent, out, received);

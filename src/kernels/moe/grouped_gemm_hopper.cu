@@ -42,11 +42,11 @@ struct GroupedShared {
 
 struct GroupedMaps {
   /// rows: [rows, k] in boxes of kRows x kDepth; wgrad: [rows, m] as [m / 64, rows, 64] in boxes of kHalves x kDepth x
-  /// 64, or of kDepth x 64 if m is no multiple of 64.
+  /// 64, or of kDepth x 64 if m is not a multiple of 64.
   CUtensorMap a;
   /// Boxes of a block's share. rows: [E, n, k] in boxes of kColumns / 2 x kDepth (trans_b), or [E, k, n]; wgrad:
   /// [1, rows, n]. The latter two as [E, n / 64, k, 64] in boxes of kColumnTiles x kShareRows x 64, or of kShareRows x
-  /// 64 if n is no multiple of 64.
+  /// 64 if n is not a multiple of 64.
   CUtensorMap b;
   bool whole_a, whole_shares;
 };

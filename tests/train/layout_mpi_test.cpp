@@ -311,7 +311,8 @@ TEST_P(Layout, EqualsOneRank) {
   measured +=
       " " + expect_within("grads1", actual.first, floor.first, rounded_at_once ? &rounding->first : nullptr);
   measured += " " + expect_within("grads3", actual.later, floor.later, rounded ? &rounding->later : nullptr);
-  if (near_tie)
+  // The bias moves by the sign of an expert's load, which one token that is routed differently can change.
+  if (near_tie || rounded)
     std::erase_if(actual.mains, [](const auto& one) { return one.first.ends_with("router.bias"); });
   measured += " " + expect_within("mains", actual.mains, floor.mains, rounded ? &rounding->mains : nullptr);
   const double loss_floor = rounded && !c.fp32() ? kBf16Loss : floor.loss;

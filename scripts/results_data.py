@@ -36,6 +36,7 @@ VARIANTS = {
 # {experiment: (report, title of its figures)}
 REPORTS = {
     "gap_law_8m": ("report.json", "Llama 8M, 170 million tokens (20 per parameter), five seeds, four H100"),
+    "moe_30m_87m": ("report.json", "Mixture of experts, 87M (21M per token), 65.5 million tokens, five seeds, four H200"),
     "llama_1b_100m": ("report.json", "Llama 1.3B, 100 million tokens in 3.4 epochs, H100 and H200"),
     "llama_1b_unit_embeddings": ("report_five_seeds.json", "Llama 1.3B, 9.8 million tokens, embedding init std 1, two H100"),
     "llama_1b_calm": ("report.json", "Llama 1.3B, 9.8 million tokens, embedding init std 0.02, one H200"),

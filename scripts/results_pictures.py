@@ -222,6 +222,7 @@ FP8_ARMS = ("fp8_delayed", "fp8_tensorwise", "fp8_blockwise")
 PICTURES = {
     "guard.png": guard,
     "gap_law_8m/gap.png": gap_law,
+    "moe_30m_87m/gap.png": lambda: gap_curves("moe_30m_87m", ("bf16", "bf16_control", "delayed", "tensorwise", "blockwise")),
     "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),
     "llama_1b_100m_once/gap.png": repeated_data,
     "llama_1b_unit_embeddings/gaps.png": lambda: gaps("llama_1b_unit_embeddings"),

@@ -18,6 +18,7 @@ from results_data import RESULTS, ROOT, arms, label, read_loss
 GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
 LLAMA_8M = 8_456_960  # configs/experiments/gap_law_8m.yaml
+EXPERTS_87M = 86_710_656  # configs/experiments/moe_30m_87m.yaml, 20,650,368 of them per token
 
 # The rows of the README's table: the largest runs first. `arm` is a name in the report.
 EXPERIMENTS = [
@@ -25,13 +26,14 @@ EXPERIMENTS = [
     ("llama_1b_unit_embeddings", "delayed", "Llama 1.3B, no repeated data", LLAMA_1B_GPT2_TOKENS, "llama-1b-seeds.md"),
     ("gpt2_124m", "fp8", "GPT-2 124M, data repeated 13.7 times", GPT2, "gpt2-124m-328m-tokens.md"),
     ("gpt2_124m_recipes", "fp8_delayed", "GPT-2 124M, learning rate 6e-4", GPT2, "gpt2-124m-recipes.md"),
-    ("gpt2_124m_recipes_calm", "fp8_delayed", "GPT-2 124M, learning rate 2e-4, other data mix", GPT2, "gpt2-124m-recipes.md"),
     ("gap_law_8m", "delayed", "Llama 8M, data read twice", LLAMA_8M, "llama-8m-tokens-per-parameter.md"),
+    ("moe_30m_87m", "delayed", "Mixture of experts, 87M (21M per token)", EXPERTS_87M, "moe-87m.md"),
 ]
 CONVERGENCE = "docs/results/convergence/"
 # {page: experiments whose table it has}
 GAP_TABLES = {
     "llama-8m-tokens-per-parameter.md": ["gap_law_8m"],
+    "moe-87m.md": ["moe_30m_87m"],
     "llama-1b-100m-tokens.md": ["llama_1b_100m"],
     "llama-1b-seeds.md": ["llama_1b_unit_embeddings"],
     "llama-1b-initialization.md": ["llama_1b_calm"],

@@ -37,7 +37,7 @@ class Summary(unittest.TestCase):
     def test_gaps_match_the_csv_files(self):
         """Recomputes the gaps of the reports from the losses."""
         rows = {row["experiment"]: row for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]}
-        for name, arm in (("llama_1b_100m", "fp8_delayed"), ("gpt2_124m_recipes_calm", "fp8_delayed"), ("gap_law_8m", "delayed")):
+        for name, arm in (("llama_1b_100m", "fp8_delayed"), ("moe_30m_87m", "delayed"), ("gap_law_8m", "delayed")):
             row = rows[name]
             gaps = [mean_of_last_tenth(RESULTS / name / f"{arm}_seed{seed}.csv") - mean_of_last_tenth(RESULTS / name / f"bf16_seed{seed}.csv")
                     for seed in range(1, row["pairs"] + 1)]
@@ -46,7 +46,7 @@ class Summary(unittest.TestCase):
 
     def test_gap_tables_match_the_csv_files(self):
         """Only experiments with every step, or means over ten, in their CSV files."""
-        for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m"):
+        for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "moe_30m_87m"):
             for arm in results_summary.arms(name):
                 stem = arm["name"]
                 if name == "gap_law_8m" and stem[-1].isdigit():

@@ -74,7 +74,7 @@ def draw_gap(axes, tokens, bf16, fp8, row):
     axes.legend(loc="upper right", fontsize=9.5, borderaxespad=0)
 
 
-def draw_speed(axes, rows):
+def draw_speed(axes, rows, gpus):
     """Bars relative to te-train's BF16, labeled with tokens per second."""
     width = 0.27
     bars = (("bf16", BF16, "te-train BF16"), ("fp8", FP8, "te-train FP8"), ("pytorch_fp8", PYTORCH, "PyTorch FP8 (torch.compile)"))
@@ -87,7 +87,7 @@ def draw_speed(axes, rows):
     axes.set_ylim(0, 2.05)
     axes.set_yticks([0, 0.5, 1, 1.5])
     axes.set_ylabel("speed relative to te-train BF16")
-    axes.set_title("Speed: tokens per second, one H200")
+    axes.set_title(f"Speed: tokens per second, {gpus}")
     axes.legend(loc="upper left", fontsize=10)
 
 
@@ -105,7 +105,7 @@ def main():
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(16, 5), layout="constrained", gridspec_kw={"width_ratios": [1, 1.15, 1.05]})
     draw_losses(left, tokens, bf16, fp8)
     draw_gap(middle, tokens, bf16, fp8, row)
-    draw_speed(right, speed["rows"])
+    draw_speed(right, speed["rows"], speed["hardware"].replace("1x", "one"))
     for axes in (left, middle):
         axes.set_xlabel("million tokens trained on")
         axes.set_xlim(0, 101)

@@ -147,7 +147,7 @@ def speed_table(data):
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for session in data["speed"]:
         for row in session["rows"]:
-            memory = "; ".join(f"{gib:.2f}" for gib in row.get("planned_gib", [])) or "-"
+            memory = "; ".join("-" if gib is None else f"{gib:.2f}" for gib in row.get("planned_gib", [])) or "-"
             layout = f"{session['hardware']}, {row['layout']}" if row["layout"] else session["hardware"]
             over = f"{row['fp8'] / row['pytorch_fp8']:.2f}x" if "pytorch_fp8" in row else "-"
             lines.append(f"| {row['model']} | {layout} | {cell(row, 'bf16')} | {cell(row, 'fp8')} | {speed_up(row)} | "

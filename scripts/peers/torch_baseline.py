@@ -3,16 +3,19 @@
 
     torch_baseline.py layer --which gpt|llama7b [--fp8] [--eager]
     torch_baseline.py [--compile layers] train --model gpt2_124m|llama_1b|llama2_7b [--fp8] [--micro-batch N] [--steps N]
+    torchrun --standalone --nproc-per-node 4 torch_baseline.py train --model llama2_7b [--fp8]
 
 The time of a layer is that of forward and backward with BF16 weights. A training step includes loss, clipping and fused
 AdamW with BF16 parameters and moments, which is less work than te-train's FP32 master weights and moments. Attention is
 cuDNN's if PyTorch has it. FP8 is the hybrid format with torch._scaled_mm and current scaling per tensor. Embedding, output
-layer and attention stay in BF16. One GPU, random data, median; one JSON line on stdout.
+layer and attention stay in BF16. Random data, median; one JSON line on stdout. Under torchrun parameters are sharded with
+FSDP2, in FP32 with BF16 compute and FP32 reduction as in torchtitan, and layers are compiled.
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import time
@@ -26,6 +29,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 WARM_UP = 5
 COOL_DOWN_S, WARMUP_S = 3, 2  # as in te-bench layer
 ATTENTION = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
@@ -224,6 +228,7 @@ def report(what, arguments, shape, ms, flops):
                 "fp8": arguments.fp8,
                 "compiled": "no" if arguments.eager else arguments.compile,
                 "torch": torch.__version__,
+                "gpus": WORLD,
                 "micro_batch": shape.batch,
                 "sequence": shape.sequence,
                 "ms": round(ms, 3),
@@ -268,12 +273,36 @@ def compiled(model, arguments):
     return model
 
 
+def sharded(shape, arguments):
+    """A model with parameters sharded over the ranks of torchrun."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group("nccl")
+    with torch.device("meta"):
+        model = Model(shape, arguments.fp8)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        if not arguments.eager:
+            layer.compile()
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    model.to_empty(device="cuda")
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    return model
+
+
 def bench_train(arguments):
     shape = dataclasses.replace(MODELS[arguments.model])
     shape.batch = arguments.micro_batch or shape.batch
-    with torch.device("cuda"):
-        model = Model(shape, arguments.fp8).bfloat16()
-    run = compiled(model, arguments)
+    if WORLD > 1:
+        model = run = sharded(shape, arguments)
+        arguments.compile = "layers"
+    else:
+        with torch.device("cuda"):
+            model = Model(shape, arguments.fp8).bfloat16()
+        run = compiled(model, arguments)
     tables = rotary_tables(shape) if shape.llama else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     text = torch.randint(shape.vocab, (shape.batch, shape.sequence + 1), device="cuda")
@@ -286,6 +315,11 @@ def bench_train(arguments):
         optimizer.zero_grad(set_to_none=True)
 
     ms = median_ms(step, arguments.steps)
+    if WORLD > 1:
+        rank = torch.distributed.get_rank()
+        torch.distributed.destroy_process_group()
+        if rank > 0:
+            return
     report({"bench": "train", "model": arguments.model}, arguments, shape, ms, shape.step_flops())
 
 
@@ -303,7 +337,7 @@ def main():
     layer.add_argument("--repeats", type=int, default=30)
     train = commands.add_parser("train", help="whole training steps")
     train.add_argument("--model", choices=MODELS, required=True)
-    train.add_argument("--micro-batch", type=int, help="sequences per step (default: as in the shape)")
+    train.add_argument("--micro-batch", type=int, help="sequences per step and GPU (default: as in the shape)")
     train.add_argument("--steps", type=int, default=20)
     for command in (layer, train):
         command.add_argument("--fp8", action="store_true")

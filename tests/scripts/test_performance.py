@@ -103,6 +103,41 @@ class Performance(InFolder):
         self.assertIn(["layer-gpt, power-limited", "FP8", "12.00 ms", "-", "-"], cells)
         self.assertIn(["train-llama_1b", "FP8", "3,000 tokens/s", "2,000 tokens/s", "1.50"], cells)
 
+    def test_rows_of_the_speed_table(self):
+        def step(fp8, rate):
+            return {"fp8": fp8, "tokens_per_s_per_gpu": rate, "tflops": 500.4, "memory_bytes": 2**31, "device": "NVIDIA H200"}
+
+        def peer(fp8, rate):
+            return json.dumps({"bench": "train", "model": "x", "fp8": fp8, "tokens_per_s": rate})
+
+        for name in ("gpt2_124m", "llama_1b"):
+            (self.folder / name).mkdir()
+            self.write(f"{name}/te_train-{name}.json", [step("off", 100.4), step("hybrid", 200.6)])
+            self.write(f"{name}/peer_torch.jsonl", "a warning\n" + peer(False, 90) + "\n" + peer(True, 110))
+        for name in ("8b_dp4", "7b_dp4"):
+            self.write(f"{name}.json", [step("off", 10), step("hybrid", 20)])
+        for name in ("7b_zero3", "7b_tp4"):
+            self.write(f"{name}.json", [step("hybrid", 30)])
+        self.write("fsdp2.jsonl", peer(False, 5) + "\n" + peer(True, 6))
+        arguments = ["peers/speed_rows.py", str(self.folder), "--commit", "abc", "--output", str(self.folder / "speed.json")]
+        result = self.run_script(*arguments)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("a row is missing", result.stderr)  # the layer
+        self.assertFalse((self.folder / "speed.json").exists())
+        self.write("layer_70b.json", {"layer": [
+            {"precision": "bf16", "recipe": "off", "ms": 22.7, "tflops": 499.6},
+            {"precision": "fp8", "recipe": "delayed", "ms": 16.04, "tflops": 707.2},
+            {"precision": "fp8", "recipe": "blockwise", "ms": 17, "tflops": 650}]})
+        result = self.run_script(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        one, four, layer = json.loads((self.folder / "speed.json").read_text())["sessions"]
+        self.assertEqual(one["hardware"], "1x H200")
+        self.assertEqual(one["rows"][0], {"model": "GPT-2 124M", "layout": "", "bf16": 100, "bf16_tflops": 500, "fp8": 201,
+                                          "fp8_tflops": 500, "planned_gib": [2.0, 2.0], "pytorch_bf16": 90, "pytorch_fp8": 110})
+        self.assertEqual([row.get("pytorch_fp8") for row in four["rows"]], [None, None, 6, None])
+        self.assertEqual(four["rows"][2]["planned_gib"], [None, 2.0])
+        self.assertEqual(layer["rows"][0]["fp8"], 16.04)
+
 
 if __name__ == "__main__":
     unittest.main()

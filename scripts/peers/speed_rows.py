@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Writes docs/results/speed.json from the reports of scripts/speed_table.sh.
+
+    scripts/peers/speed_rows.py FOLDER --commit HASH [--output FILE]
+
+Every row must have been measured, so that the table is that of one session; only Llama 2 7B on one GPU may be missing, which
+does not fit into 80 GB.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = {"gpt2_124m": "GPT-2 124M", "llama_1b": "Llama 1.3B", "llama2_7b": "Llama 2 7B"}
+# (report, model, layout)
+FOUR_GPUS = [
+    ("8b_dp4", "Llama 3.1 8B, sequence 8192", "data parallel 4"),
+    ("7b_dp4", "Llama 2 7B", "data parallel 4"),
+    ("7b_zero3", "Llama 2 7B", "ZeRO-3 over 4"),
+    ("7b_tp4", "Llama 2 7B", "tensor parallel 4"),
+]
+FSDP2_ROW = "7b_zero3"  # the te-train row with the same sharding
+
+
+def precision(entry):
+    return "bf16" if entry["fp8"] == "off" else "fp8"
+
+
+def peers(path):
+    """{bf16, fp8: tokens/s per GPU} of the JSON lines of torch_baseline.py."""
+    entries = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+    return {f"pytorch_{'fp8' if entry['fp8'] else 'bf16'}": entry["tokens_per_s"] for entry in entries}
+
+
+def steps(path, model, layout):
+    """A row from a report of te-bench step."""
+    row = {"model": model, "layout": layout}
+    entries = sorted(json.loads(path.read_text()), key=precision)
+    for entry in entries:
+        name = precision(entry)
+        row[name] = round(entry["tokens_per_s_per_gpu"])
+        row[name + "_tflops"] = round(entry["tflops"])
+    planned = {precision(entry): round(entry["memory_bytes"] / 2**30, 2) for entry in entries}
+    row["planned_gib"] = [planned.get("bf16"), planned.get("fp8")]
+    return row, entries[0]["device"]
+
+
+def layer(path):
+    """The row of the 70B layer: milliseconds after seconds of load."""
+    row = {"model": "Llama 3.1 70B, one layer", "layout": "tensor parallel 4"}
+    for entry in json.loads(path.read_text())["layer"]:
+        if entry["precision"] == "bf16" or entry["recipe"] == "delayed":
+            row[entry["precision"]] = round(entry["ms"], 3)
+            row[entry["precision"] + "_tflops"] = round(entry["tflops"])
+    return row
+
+
+def sessions(folder, commit):
+    one, four = [], []
+    for name, model in MODELS.items():
+        if name == "llama2_7b" and not (folder / name).exists():
+            continue
+        row, device = steps(folder / name / f"te_train-{name}.json", model, "")
+        one.append(row | peers(folder / name / "peer_torch.jsonl"))
+    for name, model, layout in FOUR_GPUS:
+        row, _ = steps(folder / f"{name}.json", model, layout)
+        four.append(row | (peers(folder / "fsdp2.jsonl") if name == FSDP2_ROW else {}))
+    gpu = device.removeprefix("NVIDIA ").split()[0]
+    common = {"gpu": device, "date": datetime.date.today().isoformat(), "commit": commit, "source": "docs/results/benchmarks.md"}
+    return [
+        {"name": "pytorch", "hardware": f"1x {gpu}", **common, "unit": "tokens/s", "rows": one},
+        {"name": "four_gpus", "hardware": f"4x {gpu}", **common, "unit": "tokens/s per GPU", "rows": four},
+        {"name": "layer", "hardware": f"4x {gpu}", **common, "unit": "ms", "rows": [layer(folder / "layer_70b.json")]},
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--commit", required=True, metavar="HASH")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "speed.json", metavar="FILE")
+    arguments = parser.parse_args()
+    try:
+        found = sessions(arguments.folder, arguments.commit)
+    except (OSError, ValueError, KeyError) as wrong:
+        print(f"speed_rows.py: error: {arguments.folder}: a row is missing or incomplete ({wrong}); run scripts/speed_table.sh",
+              file=sys.stderr)
+        return 2
+    arguments.output.write_text(json.dumps({"sessions": found}, indent=2) + "\n")
+    print(f"wrote {arguments.output}; now run scripts/results_summary.py and scripts/readme_picture.py")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -127,7 +127,7 @@ def draw(profiles, output):
     axes.set_xlim(0, 118)
     axes.set_xlabel("percent of the measured time (upper bar: measured, lower bar: floor)")
     axes.axvline(100, color="black", linewidth=0.6)
-    figure.legend(used.values(), used.keys(), loc="upper center", ncols=6, fontsize=8, frameon=False)
+    figure.legend(used.values(), used.keys(), loc="upper center", ncol=6, fontsize=8, frameon=False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / figure.get_figheight()))

@@ -180,7 +180,7 @@ def draw(title, events, windows, output):
     used = {kind_of(event) for event in seen}
     patches = [Patch(color=colour, label=kind) for kind, (colour, _) in KINDS.items() if kind in used]
     figure.suptitle(title, fontsize=10, x=0.01, y=1 - 0.08 / height, ha="left", va="top")
-    figure.legend(handles=patches, loc="upper center", ncols=len(KINDS), fontsize=8, frameon=False)
+    figure.legend(handles=patches, loc="upper center", ncol=len(KINDS), fontsize=8, frameon=False)
     figure.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - 0.7 / height, bottom=0.5 / height,
                            hspace=0.9 / (0.36 * len(lanes)))  # fmt: skip
     try:

@@ -101,7 +101,7 @@ def gap_law():
     left.set_title("constant learning rate", loc="left", fontsize=11)
     left.set_xlabel("consumed tokens (million); dotted: second epoch")
     left.set_ylabel("training loss minus BF16 (nats)")
-    left.legend(loc="upper right", title="thin: seed pairs; thick: means; green: tolerance", title_fontsize=9, ncols=2)
+    left.legend(loc="upper right", title="thin: seed pairs; thick: means; green: tolerance", title_fontsize=9, ncol=2)
     right.set_title("after a decay: means and 95% intervals", loc="left", fontsize=11)
     right.set_xticks([0, 1, 2], ["5", "10", "20"])
     right.set_xlabel("tokens per parameter")
@@ -162,7 +162,7 @@ def switch():
     axes.set_xlim(0, 300)
     axes.set_xlabel("step (65,536 tokens)")
     axes.set_ylabel("training loss minus BF16 (nats)")
-    axes.legend(loc="upper left", title="two seeds each, smoothed over 5 steps; tolerance: ±0.01 nats", title_fontsize=9, alignment="left")
+    axes.legend(loc="upper left", title="two seeds each, smoothed over 5 steps; tolerance: ±0.01 nats", title_fontsize=9)
     return figure
 
 
@@ -192,7 +192,7 @@ def gpt2_curves():
     lower.set_ylabel("training loss, difference (%)")
     lower.set_xlabel("consumed tokens (million); dotted: epochs")
     upper.legend(loc="upper right", title=f"smoothed over {5 * window} steps", title_fontsize=9)
-    lower.legend(loc="upper right", ncols=3)
+    lower.legend(loc="upper right", ncol=3)
     return figure
 
 
@@ -213,7 +213,7 @@ def guard():
     axes.set_ylim(2.4, 4.4)
     axes.set_xlabel("step (1,024 tokens)")
     axes.set_ylabel("training loss (nats per byte)")
-    axes.legend(loc="upper left", ncols=2)
+    axes.legend(loc="upper left", ncol=2)
     return figure
 
 

@@ -162,7 +162,7 @@ def loss_legend(axes, content, cut, markers=""):
     window = common_window(content)
     lines = f"one line per run, smoothed over {window} points" if window > 1 else "one line per run"
     notes = [lines, "the first 5% are above the axis" if cut else "", markers]
-    axes.legend(loc="upper right", title="\n".join(filter(None, notes)), title_fontsize=9, alignment="left")
+    axes.legend(loc="upper right", title="\n".join(filter(None, notes)), title_fontsize=9)
 
 
 def gap_by_tokens(content, comparisons):
@@ -201,7 +201,7 @@ def gap_by_tokens(content, comparisons):
     rows = -(-len(axes.get_legend_handles_labels()[1]) // 3)
     axes.set_ylim(-limit, limit * (1.1 + 0.22 * rows))  # space above the curves for the legend
     axes.set_ylabel("loss minus baseline (nats)" + ("\ntriangles: outside the axis" if clipped else ""))
-    axes.legend(loc="upper right", ncols=3)
+    axes.legend(loc="upper right", ncol=3)
     return figure
 
 
@@ -314,7 +314,7 @@ def fp8_health(content, health):
     for axes, (key, title) in zip(grid, titles.items()):
         size = tokens_axis(axes, content)
         axes.set_title(title, fontsize=11, loc="left")
-        if not any(np.nanmax(found[key], initial=0) > 0 for found in health.values()):
+        if not any(np.nan_to_num(found[key]).max(initial=0) > 0 for found in health.values()):
             axes.text(0.5, 0.5, "0 in all records", ha="center", va="center", transform=axes.transAxes)
             axes.set_yticks([])
             continue

@@ -138,7 +138,7 @@ def draw_gaps(axes, size, unit, results, band, end):
     axes.set_ylim(-limit, limit * (1.15 + 0.28 * rows))
     start = results[0]["curves"]["tokens"][0]
     heading = f"numbers: gap from {(end - 0.1 * (end - start)) / size:.4g} to {end / size:.4g} {unit} tokens"
-    axes.legend(loc="upper right", frameon=False, ncols=columns, title=heading, title_fontsize=10)
+    axes.legend(loc="upper right", frameon=False, ncol=columns, title=heading, title_fontsize=10)
 
 
 def gap_before(curves, end):

@@ -142,5 +142,5 @@ def guard_gaps(content, found):
     decades_on(axes, 10.0 ** math.floor(math.log10(max(1e-3, 2 * float(np.median(edges))))), max(edges))
     axes.set_ylabel("FP8 above BF16 (% of its loss)")
     notes = "dashed: limit; X: above the limit; |: steps in BF16"
-    axes.legend(loc="upper left", title=notes, title_fontsize=9, alignment="left")
+    axes.legend(loc="upper left", title=notes, title_fontsize=9)
     return figure

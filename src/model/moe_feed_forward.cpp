@@ -412,9 +412,4 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
   dispatch_->returned_d_probs(context, a.row_of, d_probs_);
 }
 
-void MoeFeedForward::wgrad(const Context&, const FeedForward::Activations&,
-                           const FeedForward::Gradients&) const {
-  internal_error("weight gradients of experts are not deferred", std::source_location::current());
-}
-
 }  // namespace te::model

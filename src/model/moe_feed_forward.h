@@ -92,7 +92,9 @@ class MoeFeedForward final : public FeedForward {
   void backward(const Context& context, const ProducedOperand& d_output,
                 FeedForward::Activations& activations, FeedForward::Gradients& gradients, const Tensor& dx,
                 const Pass& pass, bool deferred, const RecomputeInput& recompute_input) override;
-  void wgrad(const Context&, const FeedForward::Activations&, const FeedForward::Gradients&) const override;
+  /// backward() has computed all weight gradients, deferred or not: their operands, the rows of all selections, would
+  /// take topk times the memory of a dense layer's.
+  void wgrad(const Context&, const FeedForward::Activations&, const FeedForward::Gradients&) const override {}
 
  private:
   enum class Buffer : uint8_t {

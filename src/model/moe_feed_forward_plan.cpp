@@ -150,9 +150,7 @@ void MoeFeedForward::plan_scratch(MemoryPlan& plan) {
         live(Step::fc2_backward, Step::fc1_backward));
 }
 
-void MoeFeedForward::plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients,
-                                    bool deferred) const {
-  TE_CHECK(!deferred, "{}: weight gradients of experts cannot be deferred", name_);
+void MoeFeedForward::plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool) const {
   auto& g = static_cast<Gradients&>(gradients);
   for (const Use& use : uses()) use.linear->plan_grad(plan, g.*use.grad, use.use, use.linear == fc2_.get());
 }

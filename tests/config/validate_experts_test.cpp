@@ -52,8 +52,10 @@ TEST(Validate, Experts) {
                                         "training.micro_batch_size=2",
                                         "model.moe_router_load_balancing_type=seq_aux_loss"};
   expect_rejected(with(tensor), {"seq_aux_loss with parallel.tensor (2)", "micro_batch_size (2) to 1"});
-  expect_rejected(with({"parallel.pipeline=2", "parallel.schedule=zero_bubble"}),
-                  {"zero_bubble cannot be combined"});
+  small(with({"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
+  expect_rejected(
+      with({"parallel.pipeline=2", "parallel.schedule=zero_bubble", "parallel.shard=gradients"}),
+      {"zero_bubble and parallel.shard gradients cannot be combined", "parallel.shard to optimizer"});
   const Config four = small(with({"parallel.expert=4", "parallel.pipeline=2"}));
   EXPECT_EQ(four.parallel.model_ranks(), 8);
   EXPECT_EQ(four.parallel.intended_ranks(), 8);

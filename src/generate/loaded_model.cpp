@@ -9,8 +9,9 @@ namespace {
 config::Config config_of(parallel::World& world, const ModelSource& source, const RunOptions& options,
                          const Context& context, int64_t length) {
   config::Config config;
-  // 16 samples satisfy FP8's rule about the number of tokens of a pass; the decoder pads its passes itself.
-  world.run_collectively([&] { config = run_config(source, options, context, length, 16); });
+  // The samples satisfy the rules of FP8 and of sequence parallelism about the number of tokens of a pass; the decoder
+  // pads its passes itself.
+  world.run_collectively([&] { config = run_config(source, options, context, length, 16 * options.tensor); });
   return config;
 }
 

@@ -35,6 +35,12 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   if (!config::from_string(options.fp8, config.precision.fp8))
     user_error("--fp8 {}: must be off, hybrid or e4m3", options.fp8);
   config.parallel.tensor = options.tensor;
+  if (config.model.num_moe_experts > 0) {
+    // As in training, tensor-parallel ranks hold whole experts. Passes over full sequences divide the tokens; a decoder
+    // has too few of them, so that each rank computes all.
+    config.parallel.sequence = options.tensor > 1;
+    config.model.moe_router_load_balancing_type = {};  // only training balances
+  }
   config.parallel.pipeline = options.pipeline;
   config.parallel.pipeline_split = "even";
   config.parallel.context = options.context;

@@ -41,6 +41,8 @@ class SharedModel : public ::testing::TestWithParam<Cut> {
   static void cut(config::Config& config) {
     config.parallel.pipeline = GetParam().pipeline;
     config.parallel.tensor = world().size() / GetParam().pipeline;
+    config.parallel.sequence =
+        GetParam().variant == "experts" && config.parallel.tensor > 1;  // as te-generate
   }
   static parallel::Groups connect(const Context& context) {
     const int pipeline = GetParam().pipeline, ranks = world().size();

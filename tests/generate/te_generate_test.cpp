@@ -238,6 +238,36 @@ TEST_F(TeGenerate, RanksThatShardTheModelGiveTheTextOfOneRank) {
   EXPECT_EQ(piped.out, generate("--prompt 'the small ' --max-tokens 4").out);
 }
 
+// Tensor-parallel ranks have whole experts: they decode all tokens, and divide those of full sequences. seq_aux_loss,
+// for which tensor-parallel training needs one sequence per microbatch, does not matter.
+TEST_F(TeGenerate, TensorParallelRanksHaveTheExpertsOfOneRank) {
+  const Result trained = folder_->run(
+      "experts",
+      {"data.tokenizer=bytes", "precision.dtype=fp32", "model.ffn_hidden_size=64", "model.num_moe_experts=4",
+       "model.moe_ffn_hidden_size=32", "model.moe_shared_expert_intermediate_size=16",
+       "model.moe_router_load_balancing_type=seq_aux_loss", "model.moe_aux_loss_coeff=0.01"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const std::string checkpoint = " --checkpoint " + folder_->run_folder("experts") + "/checkpoints";
+  const auto both = [&](const std::string& arguments) {
+    const Result one = run(arguments + checkpoint),
+                 two = run(arguments + checkpoint + " --tensor 2", TE_MPIRUN " 2");
+    EXPECT_EQ(one.code, 0) << one.error;
+    EXPECT_EQ(two.code, 0) << two.error;
+    return std::pair{one.out, two.out};
+  };
+  const std::string text = "--quiet --prompt 'the small ' --max-tokens 5";  // an odd number of tokens
+  const auto [one, two] = both(text);
+  EXPECT_EQ(two, one);
+  EXPECT_NE(both(text + " --fp8 hybrid").second, "");
+  const auto loss = [](const std::string& text) {
+    const size_t at = text.find("loss ");
+    return at == std::string::npos ? 0.0 : std::strtod(text.c_str() + at + 5, nullptr);
+  };
+  const auto [alone, shared] = both("perplexity --batch 2 --max-samples 6 --data " + (*folder_ / "valid"));
+  EXPECT_GT(loss(alone), 0);
+  EXPECT_NEAR(loss(shared), loss(alone), 1e-5 * loss(alone));
+}
+
 // The validation loss of training: three microbatches of two samples.
 TEST_F(TeGenerate, PerplexityEqualsTheValidationLossOfTraining) {
   const double trained = folder_->column("run", "valid_loss").back();

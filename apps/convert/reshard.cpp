@@ -33,7 +33,16 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
       fmt::format("parallel.expert={}", arguments.expert),
       fmt::format("parallel.virtual_stages={}", arguments.virtual_stages),
       fmt::format("parallel.schedule={}", arguments.virtual_stages > 1 ? "interleaved" : "1f1b")};
-  if (arguments.tensor == 1) overrides.emplace_back("parallel.sequence=false");
+  const bool experts = saved.model.num_moe_experts > 0;
+  if (arguments.tensor == 1 || experts)
+    overrides.push_back(fmt::format("parallel.sequence={}", arguments.tensor > 1));
+  // What the new layout does not support, and checkpoints do not depend on.
+  if (arguments.expert > 1 && saved.logging.generate_every > 0)
+    overrides.emplace_back("logging.generate_every=0");
+  if (arguments.expert > 1 && saved.evaluation.every > 0) overrides.emplace_back("evaluation.every=0");
+  if (arguments.tensor > 1 && experts &&
+      saved.model.moe_router_load_balancing_type == config::MoeLoadBalancing::seq_aux_loss)
+    overrides.emplace_back("training.micro_batch_size=1");
   if (arguments.expert == 1)
     overrides.push_back(
         fmt::format("parallel.moe_dispatch_factor={}", config::ParallelConfig{}.moe_dispatch_factor));

@@ -23,6 +23,14 @@ constexpr const char* kGpt =
     "        vocab_size: 257, seq_length: 16, tie_word_embeddings: true}\n"
     "precision: {dtype: fp32}\n";
 
+/// A dense layer and two with experts; the router's bias is state, too.
+constexpr const char* kMixture =
+    "model: {family: llama, num_layers: 3, hidden_size: 32, ffn_hidden_size: 64, num_attention_heads: 4,\n"
+    "        num_query_groups: 2, vocab_size: 257, seq_length: 16, make_vocab_size_divisible_by: 4,\n"
+    "        num_moe_experts: 4, moe_ffn_hidden_size: 32, moe_shared_expert_intermediate_size: 16,\n"
+    "        first_k_dense: 1, moe_router_enable_expert_bias: true, moe_aux_loss_coeff: 0.01}\n"
+    "precision: {fp8: hybrid, amax_history_len: 4}\n";
+
 class Reshard : public ::testing::Test {
  protected:
   /// The checkpoint of a run of two steps.
@@ -95,6 +103,37 @@ TEST_F(Reshard, WritesTheFilesOfTheRanks) {
     EXPECT_EQ(result.code, 0) << result.error;
   }
   EXPECT_TRUE(folder_.checkpoint_bytes("b", 3) == folder_.checkpoint_bytes("c", 3));
+}
+
+TEST_F(Reshard, WritesTheFilesOfRanksThatDivideExperts) {
+  const std::string four =
+      train(kMixture, 4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"});
+  const std::string one = reshard(four, "one", "");
+  std::string before = one;
+  int made = 0;
+  // Each layout from the one before.
+  for (const char* layout :
+       {"--tensor 2", "--expert 4 --data 4", "--tensor 2 --expert 4 --data 2",
+        "--tensor 2 --pipeline 2 --expert 2", "--expert 2 --data 4", "--tensor 2 --data 2"}) {
+    SCOPED_TRACE(layout);
+    before = reshard(before, "made_" + std::to_string(++made), layout);
+    checkpoint::Reader(before).verify_all();
+    expect_same_files(reshard(before, "back_" + std::to_string(made), ""), one);
+  }
+  expect_same_files(reshard(before, "four", "--tensor 2 --expert 2 --data 2"), four);
+}
+
+// What depends on the layout but not on the checkpoint follows the layout.
+TEST_F(Reshard, LeavesOutWhatALayoutOfExpertsDoesNotSupport) {
+  const std::string one =
+      train(kMixture, 1,
+            {"precision.fp8=off", "model.moe_router_load_balancing_type=seq_aux_loss",
+             "logging.generate_every=2", "logging.generate_prompts=[the]", "data.tokenizer=bytes"});
+  const checkpoint::Reader reader(reshard(one, "two", "--tensor 2 --expert 2"));
+  const config::Config config = config::parse_config(reader.config(), "manifest");
+  EXPECT_TRUE(config.parallel.sequence);
+  EXPECT_EQ(config.training.micro_batch_size, 1);
+  EXPECT_EQ(config.logging.generate_every, 0);
 }
 
 TEST_F(Reshard, ReshardsTheMomentsOfMuon) {

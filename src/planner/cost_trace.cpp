@@ -35,7 +35,8 @@ class CostTrace final : public OpObserver {
 /// Whether no rule of the config distinguishes layers.
 bool layers_are_alike(const config::Config& config) {
   return config.precision.first_layers_bf16 == 0 && config.precision.last_layers_bf16 == 0 &&
-         config.precision.overrides.empty() &&
+         config.precision.overrides.empty() && config.model.first_k_dense == 0 &&
+         config.model.moe_layer_freq == 1 &&
          !(config.model.windowed() && !config.model.window_pattern.empty());
 }
 
@@ -130,9 +131,9 @@ class CostsByLayer {
       : layers_(static_cast<size_t>(layers)) {
     for (const parameters::Parameter& parameter : store.parameters()) {
       LayerCost& unit = unit_of(parameter.id);
-      unit.parameters += parameter.shape.numel();
-      unit.fp8_parameters += parameter.quantized ? parameter.shape.numel() : 0;
-      unit.trained_parameters += parameter.trainable ? parameter.shape.numel() : 0;
+      const int64_t count = parameter.shape.numel();
+      unit.parameters[static_cast<size_t>(parameter.group)] +=
+          {.all = count, .fp8 = parameter.quantized ? count : 0, .trained = parameter.trainable ? count : 0};
       starts_.emplace_back(parameter.offset, &unit);
     }
   }
@@ -250,6 +251,22 @@ Work& Work::operator+=(const Work& other) {
   return *this;
 }
 
+ParameterCounts& ParameterCounts::operator+=(const ParameterCounts& other) {
+  all += other.all, fp8 += other.fp8, trained += other.trained;
+  return *this;
+}
+
+int64_t GroupCounts::all() const {
+  int64_t sum = 0;
+  for (const ParameterCounts& counts : *this) sum += counts.all;
+  return sum;
+}
+
+GroupCounts& GroupCounts::operator+=(const GroupCounts& other) {
+  for (size_t group = 0; group < size(); ++group) (*this)[group] += other[group];
+  return *this;
+}
+
 MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad) {
   const config::Config config = passes_config(given);
   const GroupTopology topology(config.parallel, cluster);
@@ -349,7 +366,10 @@ UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int
   optimizer.begin_step(context);
   for (parameters::Parameter& parameter : stage.parameters().parameters()) parameter.grad_stale = false;
   optimizer.step(context, 0.0f);
-  const auto parameters = static_cast<double>(stage.parameters().num_parameters());
+  double parameters = 0;  // that this rank updates
+  for (const parameters::Parameter& parameter : stage.parameters().parameters())
+    parameters +=
+        static_cast<double>(parameter.shape.numel()) / groups.gradient_ranks(parameter.group).size();
   return {.per_parameter = others / parameters,
           .per_layer = muon / static_cast<double>(config.model.num_layers),
           .host_bytes = static_cast<double>(plan.total_host_bytes()) / parameters};

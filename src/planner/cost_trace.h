@@ -4,10 +4,12 @@
 // and recompute setting; op_time.h predicts the time of each.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "config/config.h"
+#include "core/parameter_id.h"
 #include "planner/gpu.h"
 #include "train/summary.h"
 
@@ -21,15 +23,26 @@ struct Work {
   Work& operator+=(const Work& other);
 };
 
+/// Parameters of this rank.
+struct ParameterCounts {
+  int64_t all = 0;
+  int64_t fp8 = 0;  ///< of these, weights that may be gathered in FP8
+  int64_t trained = 0;
+  ParameterCounts& operator+=(const ParameterCounts& other);
+};
+/// By GradientGroup.
+struct GroupCounts : std::array<ParameterCounts, kGradientGroups.size()> {
+  int64_t all() const;
+  GroupCounts& operator+=(const GroupCounts& other);
+};
+
 /// A layer, or an end of the model: the embedding, or final norm, output layer and loss.
 struct LayerCost {
   Work forward;
-  Work backward;               ///< with wgrad, unless deferred
-  Work wgrad;                  ///< deferred wgrad
-  Work first_forward;          ///< of a step's first microbatch, with quantization of weights
-  int64_t parameters = 0;      ///< of this rank
-  int64_t fp8_parameters = 0;  ///< of these, weights that may be gathered in FP8
-  int64_t trained_parameters = 0;
+  Work backward;       ///< with wgrad, unless deferred
+  Work wgrad;          ///< deferred wgrad
+  Work first_forward;  ///< of a step's first microbatch, with quantization of weights
+  GroupCounts parameters;
 };
 
 struct MicrobatchCost {
@@ -51,9 +64,9 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
 std::vector<train::GemmUse> trace_gemms(const config::Config& given, const Context& context);
 
 /// Seconds of the update (gradient norm, moments, parameters) without data-parallel communication, in proportion to
-/// what a rank holds.
+/// what a rank updates.
 struct UpdateWork {
-  double per_parameter = 0;  ///< of this rank, before sharding across data-parallel ranks
+  double per_parameter = 0;  ///< of this rank's shard
   double per_layer = 0;      ///< of Muon
   double host_bytes = 0;     ///< per parameter, likewise: optimizer.offload's transfers in each direction
 };

@@ -69,6 +69,12 @@ std::vector<config::ParallelConfig> transports(const config::ParallelConfig& lay
   return all;
 }
 
+/// The most ranks that shard a gradient group's state: with experts, tensor-parallel ranks have full weights, too.
+int64_t most_sharing_ranks(const Config& config, const parallel::ProcessGrid& grid) {
+  const int64_t tensor = config.model.num_moe_experts > 0 ? grid[Axis::tensor] : 1;
+  return tensor * grid[Axis::context] * grid[Axis::data];
+}
+
 /// Variants that save memory and take more time.
 void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all) {
   for (const config::Recompute recompute :
@@ -106,7 +112,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
         for (const config::ParallelConfig& layout : transports(way.parallel)) {
           Config carried = way;
           carried.parallel = layout;
-          add_memory_ways(carried, int64_t{grid[Axis::context]} * grid[Axis::data], all);
+          add_memory_ways(carried, most_sharing_ranks(config, grid), all);
         }
       }
     }

@@ -27,10 +27,7 @@ bool puts_off(const config::Config& config) {
 struct StageWork {
   Work forward, backward, wgrad;  ///< per microbatch
   double casts = 0;
-  int64_t parameters = 0;
-  int64_t layer_parameters = 0;
-  int64_t fp8_parameters = 0;
-  int64_t trained_parameters = 0, trained_layer_parameters = 0;
+  GroupCounts parameters, of_layers;  ///< all, and those of the layers
   int64_t layers = 0;
 };
 
@@ -45,8 +42,6 @@ void add(StageWork& to, const LayerCost& unit) {
   to.wgrad += unit.wgrad;
   to.casts += std::max(0.0, unit.first_forward.total() - unit.forward.total());
   to.parameters += unit.parameters;
-  to.fp8_parameters += unit.fp8_parameters;
-  to.trained_parameters += unit.trained_parameters;
 }
 
 Cut cut(const config::Config& config, const MicrobatchCost& passes) {
@@ -58,8 +53,7 @@ Cut cut(const config::Config& config, const MicrobatchCost& passes) {
     const auto [first, count] = split[piece];
     for (int layer = first; layer < first + count; ++layer) {
       add(work, passes.layer(layer));
-      work.layer_parameters += passes.layer(layer).parameters;
-      work.trained_layer_parameters += passes.layer(layer).trained_parameters;
+      work.of_layers += passes.layer(layer).parameters;
     }
     work.layers = count;
     if (piece == 0) add(work, passes.embedding);
@@ -67,93 +61,145 @@ Cut cut(const config::Config& config, const MicrobatchCost& passes) {
     StageWork& stage = result.stages[piece % static_cast<size_t>(stages)];
     stage.forward += work.forward, stage.backward += work.backward, stage.wgrad += work.wgrad;
     stage.casts += work.casts, stage.parameters += work.parameters;
-    stage.layer_parameters += work.layer_parameters, stage.layers += work.layers;
-    stage.fp8_parameters += work.fp8_parameters;
-    stage.trained_parameters += work.trained_parameters;
-    stage.trained_layer_parameters += work.trained_layer_parameters;
+    stage.of_layers += work.of_layers, stage.layers += work.layers;
   }
   // Tied embeddings have a copy on the last stage.
-  if (config.model.tie_word_embeddings && stages > 1) {
+  if (config.model.tie_word_embeddings && stages > 1)
     result.stages.back().parameters += passes.embedding.parameters;
-    result.stages.back().trained_parameters += passes.embedding.trained_parameters;
-  }
   return result;
 }
 
-/// The ranks that sum the gradients of most parameters: tensor-parallel ranks hold full weights of experts.
-int gradient_ranks(const config::Config& config, const parallel::ProcessGrid& grid) {
-  return grid[Axis::context] * grid[Axis::data] * (config.model.num_moe_experts > 0 ? grid[Axis::tensor] : 1);
+/// The ranks that sum a group's gradients and shard its state, as many as in parallel::Groups::gradient_ranks().
+int ranks_of(const parallel::ProcessGrid& grid, GradientGroup group) {
+  const int stage = grid.world / grid[Axis::pipeline];
+  if (group == GradientGroup::expert) return stage / grid.experts;
+  return group == GradientGroup::stage ? stage : stage / grid[Axis::tensor];
 }
 
-/// Communication of the data-parallel ranks of one stage.
-class DataMessages {
+GroupPlacement group_place(const Cluster& cluster, const parallel::ProcessGrid& grid, GradientGroup group) {
+  const int stride = group == GradientGroup::expert  ? grid.experts
+                     : group == GradientGroup::stage ? 1
+                                                     : grid[Axis::tensor];
+  return place_of(cluster, ranks_of(grid, group), stride);
+}
+
+/// Parameters whose master weights and moments a rank has.
+double sharded_parameters(const GroupCounts& counts, const parallel::ProcessGrid& grid) {
+  double parameters = 0;
+  for (const GradientGroup group : kGradientGroups)
+    parameters += static_cast<double>(counts[static_cast<size_t>(group)].all) / ranks_of(grid, group);
+  return parameters;
+}
+
+/// Communication of one gradient group of one stage.
+class GroupMessages {
  public:
-  DataMessages(const config::Config& config, const parallel::ProcessGrid& grid, const Cluster& cluster,
-               const StageWork& stage)
+  GroupMessages(const config::Config& config, const Cluster& cluster, const parallel::ProcessGrid& grid,
+                const StageWork& stage, GradientGroup group)
       : config_(config),
         gpu_(cluster.gpu),
-        place_(place_of(cluster, gradient_ranks(config, grid),
-                        config.model.num_moe_experts > 0 ? 1 : grid[Axis::tensor])),
-        stage_(stage),
-        buckets_(std::max<double>(1.0, static_cast<double>(stage.parameters) /
-                                           std::max(static_cast<double>(config.parallel.bucket_size),
-                                                    static_cast<double>(stage.layer_parameters) /
-                                                        static_cast<double>(stage.layers)))) {}
+        place_(group_place(cluster, grid, group)),
+        all_(stage.parameters[static_cast<size_t>(group)]),
+        layers_(stage.of_layers[static_cast<size_t>(group)]),
+        buckets_(std::max(
+            1.0, static_cast<double>(all_.all) /
+                     std::max(static_cast<double>(config.parallel.bucket_size),
+                              static_cast<double>(layers_.all) / static_cast<double>(stage.layers)))) {}
 
-  /// Seconds that this communication adds to each pass of each microbatch.
-  double every_forward() const {
-    if (config_.parallel.shard != config::Shard::parameters || place_.ranks == 1) return 0;
-    return exposed(gather(stage_.layer_parameters, in_fp8()), stage_.forward.total());
+  /// Seconds, and how many of them passes can hide: not those of the last bucket.
+  struct Time {
+    double seconds = 0, hideable = 0;
+    Time& operator+=(const Time& other) {
+      seconds += other.seconds, hideable += other.hideable;
+      return *this;
+    }
+  };
+
+  Time gather_layers() const { return gather(layers_.all, in_fp8()); }
+  Time reduce_layers() const { return reduce(layers_.trained); }
+  /// Once per step: what is not communicated in every pass.
+  Time reduce_once() const {
+    return reduce(config_.parallel.shard == config::Shard::optimizer ? all_.trained : trained_ends());
   }
-  double every_backward() const {
-    if (config_.parallel.shard == config::Shard::optimizer || place_.ranks == 1) return 0;
-    const double backward = stage_.backward.total() + stage_.wgrad.total();
-    // Reduced gradients are added to this rank's sums.
-    const int64_t trained = stage_.trained_layer_parameters;
-    const double sums = 3.0 * grad_bytes(trained) / place_.ranks / (gpu_.copy * gpu_.others);
-    double seconds = sums + exposed(reduce(trained), backward);
-    if (config_.parallel.shard == config::Shard::parameters)
-      seconds += exposed(gather(stage_.layer_parameters, in_fp8()), backward);
-    return seconds;
+  Time gather_once() const {
+    const bool sharded = config_.parallel.shard == config::Shard::parameters;
+    const bool in_values = sharded || all_.trained < all_.all;  // adapters are not quantized
+    return gather(sharded ? trained_ends() : all_.trained, in_values ? 0 : in_fp8());
   }
-  /// Seconds per step.
-  double once() const {
-    if (place_.ranks == 1) return 0;
-    const config::Shard shard = config_.parallel.shard;
-    const int64_t trained = stage_.trained_parameters, ends = trained - stage_.trained_layer_parameters;
-    const int64_t reduced = shard == config::Shard::optimizer ? trained : ends;
-    const bool sharded = shard == config::Shard::parameters;
-    const int64_t gathered = sharded ? ends : trained;
-    const bool in_values = sharded || trained < stage_.parameters;  // adapters are not quantized
-    return exposed(reduce(reduced), stage_.backward.total() + stage_.wgrad.total()) +
-           exposed(gather(gathered, in_values ? 0 : in_fp8()), stage_.forward.total());
+  /// Seconds in which reduced gradients are added to this rank's sums.
+  double sums() const {
+    return place_.ranks == 1 ? 0
+                             : 3.0 * grad_bytes(layers_.trained) / place_.ranks / (gpu_.copy * gpu_.others);
   }
 
  private:
-  int64_t in_fp8() const { return config::gathers_fp8_weights(config_) ? stage_.fp8_parameters : 0; }
+  int64_t trained_ends() const { return all_.trained - layers_.trained; }
+  int64_t in_fp8() const { return config::gathers_fp8_weights(config_) ? all_.fp8 : 0; }
   double grad_bytes(int64_t parameters) const {
     return static_cast<double>(parameters) *
            (config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);
   }
-  double message(const char* name, double bytes) const {
-    return bytes == 0 ? 0 : buckets_ * message_seconds(name, bytes / buckets_, place_, gpu_);
+  Time message(const char* name, double bytes) const {
+    if (bytes == 0) return {};
+    const double seconds = buckets_ * message_seconds(name, bytes / buckets_, place_, gpu_);
+    return {seconds, seconds * (1.0 - 1.0 / buckets_)};
   }
-  double reduce(int64_t parameters) const { return message("reduce_scatter", grad_bytes(parameters)); }
-  double gather(int64_t parameters, int64_t in_fp8 = 0) const {
+  Time reduce(int64_t parameters) const { return message("reduce_scatter", grad_bytes(parameters)); }
+  Time gather(int64_t parameters, int64_t in_fp8) const {
     const double bytes = config_.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0;
     return message("all_gather",
                    bytes * static_cast<double>(parameters - in_fp8) + static_cast<double>(in_fp8));
-  }
-  double exposed(double seconds, double compute) const {
-    const double hidden = std::min(seconds * (1.0 - 1.0 / buckets_), compute);
-    return seconds - hidden + gpu_.overlap_cost * hidden;
   }
 
   const config::Config& config_;
   const Gpu& gpu_;
   GroupPlacement place_;
-  const StageWork& stage_;
+  ParameterCounts all_, layers_;
   double buckets_;
+};
+
+/// Communication of gradients and weights of one stage.
+class DataMessages {
+ public:
+  DataMessages(const config::Config& config, const parallel::ProcessGrid& grid, const Cluster& cluster,
+               const StageWork& stage)
+      : shard_(config.parallel.shard), gpu_(cluster.gpu), stage_(stage) {
+    for (const GradientGroup group : kGradientGroups)
+      groups_.emplace_back(config, cluster, grid, stage, group);
+  }
+
+  /// Seconds that this communication adds to each pass of each microbatch.
+  double every_forward() const {
+    if (shard_ != config::Shard::parameters) return 0;
+    return exposed(&GroupMessages::gather_layers, stage_.forward.total());
+  }
+  double every_backward() const {
+    if (shard_ == config::Shard::optimizer) return 0;
+    const double backward = stage_.backward.total() + stage_.wgrad.total();
+    double seconds = exposed(&GroupMessages::reduce_layers, backward);
+    for (const GroupMessages& group : groups_) seconds += group.sums();
+    if (shard_ == config::Shard::parameters) seconds += exposed(&GroupMessages::gather_layers, backward);
+    return seconds;
+  }
+  /// Seconds per step.
+  double once() const {
+    return exposed(&GroupMessages::reduce_once, stage_.backward.total() + stage_.wgrad.total()) +
+           exposed(&GroupMessages::gather_once, stage_.forward.total());
+  }
+
+ private:
+  /// The groups communicate one after the other.
+  double exposed(GroupMessages::Time (GroupMessages::*time)() const, double compute) const {
+    GroupMessages::Time all;
+    for (const GroupMessages& group : groups_) all += (group.*time)();
+    const double hidden = std::min(all.hideable, compute);
+    return all.seconds - hidden + gpu_.overlap_cost * hidden;
+  }
+
+  config::Shard shard_;
+  const Gpu& gpu_;
+  const StageWork& stage_;
+  std::vector<GroupMessages> groups_;
 };
 
 /// Time to send a microbatch's activations to the next stage, over the slowest link.
@@ -199,8 +245,8 @@ double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
 
 /// Seconds of a stage's update. With offload the host link may take longer, in both directions at once; transfers of
 /// what the slots hold, at most a quarter of the state (optim/optimizer.cpp), overlap with the passes.
-double update_seconds(const UpdateWork& update, const StageWork& stage) {
-  const auto parameters = static_cast<double>(stage.parameters);
+double update_seconds(const UpdateWork& update, const StageWork& stage, const parallel::ProcessGrid& grid) {
+  const double parameters = sharded_parameters(stage.parameters, grid);
   const double moved = update.host_bytes * parameters;
   const double hidden = std::min(moved / 4, static_cast<double>(optim::kOffloadBufferBytes));
   return std::max(update.per_parameter * parameters, (moved - hidden) / train::kAssumedHostLink) +
@@ -252,7 +298,7 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
     step.data += mean * (messages.every_forward() + messages.every_backward());
     casts += stage.casts;  // one stage after the other, before their first passes
     once = std::max(once, messages.once());
-    step.update = std::max(step.update, update_seconds(updates, stage));
+    step.update = std::max(step.update, update_seconds(updates, stage, grid));
   }
   const double whole = seconds(shape, cuts, data, message_costs(config, grid, cluster_));
   step.pipeline = whole - step.compute - step.messages - step.data;
@@ -275,24 +321,25 @@ double StepModel::min_bytes(const config::Config& config) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   const MicrobatchCost& all = passes(config);
   const Cut parts = cut(config, all);
-  const double shares = gradient_ranks(config, grid);
-  const double values = config.parallel.shard == config::Shard::parameters ? 0.0 : 1.0,
-               grads = (config.parallel.shard == config::Shard::optimizer ? 1.0 : 1.0 / shares) *
-                       (optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);
   const double moments =
       bytes_of(optimizer.exp_avg_dtype) +
       (optimizer.name == config::OptimizerName::muon ? 0.0 : bytes_of(optimizer.exp_avg_sq_dtype));
   const double mains = optimizer.offload == config::Offload::state ? 0.0 : 2.0;
-  const double state =
-      values + grads + (mains + (optimizer.offload == config::Offload::none ? moments : 0.0)) / shares;
+  const double sharded = mains + (optimizer.offload == config::Offload::none ? moments : 0.0);
+  const double grad = optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0;
+  const auto state_of = [&](const GroupCounts& counts) {
+    const double all = static_cast<double>(counts.all()), shard = sharded_parameters(counts, grid);
+    const bool shards_values = config.parallel.shard == config::Shard::parameters,
+               shards_grads = config.parallel.shard != config::Shard::optimizer;
+    return (shards_values ? 0.0 : all) + grad * (shards_grads ? shard : all) + sharded * shard;
+  };
   // Microbatches in flight on the first stage: at most one per stage.
   const double in_flight = std::min(shape.microbatches, shape.stages);
   const auto bytes_of_stage = [&](size_t stage, double deferred_wgrad) {
     const StageWork& part = parts.stages[stage];
-    return state * static_cast<double>(part.parameters) +
-           static_cast<double>(part.layers) *
-               (in_flight * static_cast<double>(all.activation_bytes) +
-                deferred_wgrad * static_cast<double>(all.deferred_wgrad_bytes));
+    return state_of(part.parameters) + static_cast<double>(part.layers) *
+                                           (in_flight * static_cast<double>(all.activation_bytes) +
+                                            deferred_wgrad * static_cast<double>(all.deferred_wgrad_bytes));
   };
   if (!puts_off(config)) return bytes_of_stage(0, 0);
   // zero_bubble: later stages have more chunks with deferred weight gradients, so all stages are compared.

@@ -113,10 +113,31 @@ TEST(CostTrace, NeedsNoMemory) {
   EXPECT_EQ(passes.layers.size(), 1u);
   // 8192 x (8192 + 2 x 1024) + 8192 x 8192 + 3 x 8192 x 28672, of which one of four ranks has a quarter, and two norm
   // weights.
-  EXPECT_EQ(passes.layer(79).parameters,
+  EXPECT_EQ(passes.layer(79).parameters.all(),
             (8192 * 10240 + 8192 * 8192 + 3 * int64_t{8192} * 28672) / 4 + 2 * 8192);
-  EXPECT_EQ(passes.embedding.parameters, int64_t{128256} * 8192 / 4);
-  EXPECT_EQ(passes.head.parameters, int64_t{128256} * 8192 / 4 + 8192);
+  EXPECT_EQ(passes.embedding.parameters.all(), int64_t{128256} * 8192 / 4);
+  EXPECT_EQ(passes.head.parameters.all(), int64_t{128256} * 8192 / 4 + 8192);
+}
+
+// Layers before those with experts are dense. A rank has four of eight experts of 3 x 4096 x 1024 weights.
+TEST(CostTrace, DistinguishesLayersWithExperts) {
+  const auto config = testing::shipped_config(
+      "llama7b_fp8",
+      {"model.num_layers=4", "model.first_k_dense=2", "model.num_moe_experts=8",
+       "model.moe_ffn_hidden_size=1024", "parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"});
+  const MicrobatchCost passes = trace_microbatch(config, testing::h200s(4), false);
+  const auto of = [&](int64_t layer, GradientGroup group) {
+    return passes.layer(layer).parameters[static_cast<size_t>(group)].all;
+  };
+  for (const int64_t layer : {0, 1}) {
+    EXPECT_EQ(of(layer, GradientGroup::expert), 0);
+    EXPECT_EQ(of(layer, GradientGroup::stage), 0);
+  }
+  for (const int64_t layer : {2, 3}) {
+    EXPECT_EQ(of(layer, GradientGroup::expert), 4 * 3 * 4096 * 1024);
+    EXPECT_EQ(of(layer, GradientGroup::stage), 8 * 4096);
+    EXPECT_EQ(of(layer, GradientGroup::dense), 4 * 4096 * 4096 / 2 + 2 * 4096);
+  }
 }
 
 // Tracing does not read document starts either.
@@ -215,8 +236,8 @@ TEST(CostTrace, UpdateOfOffloadedState) {
       trace_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=moments"}), cluster, 4);
   const UpdateWork state =
       trace_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=state"}), cluster, 4);
-  EXPECT_NEAR(moments.host_bytes, 8.0 / 4, 0.01);
-  EXPECT_NEAR(state.host_bytes, 10.0 / 4, 0.01);  // remainders, too
+  EXPECT_NEAR(moments.host_bytes, 8.0, 0.04);
+  EXPECT_NEAR(state.host_bytes, 10.0, 0.04);  // remainders, too
   EXPECT_NEAR(state.per_parameter / plain.per_parameter, 1.0, 0.05);
 }
 
@@ -306,7 +327,7 @@ TEST(CostTrace, UpdateOfAParameter) {
   const UpdateWork one = trace_update(config, cluster, 1), four = trace_update(config, cluster, 4);
   const double bytes = 4 * 4 + 2 * 2 + 2 * 2 + 2 * 4;
   EXPECT_NEAR(one.per_parameter / (bytes / cluster.gpu.copy), 1.0, 0.05);
-  EXPECT_NEAR(four.per_parameter / one.per_parameter, 0.25, 0.02);
+  EXPECT_NEAR(four.per_parameter / one.per_parameter, 1.0, 0.08);  // of a quarter of the parameters
   EXPECT_EQ(one.per_layer, 0);
   EXPECT_EQ(one.host_bytes, 0);
   const UpdateWork muon =

@@ -1,6 +1,7 @@
 // The layout search: which layouts are valid and fit, their order, and the report on the config's own layout.
 #include "planner/layouts.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "planner_testing.h"
 #include "testing/files.h"
 #include "train/execution.h"
+#include "train/pipeline.h"
 #include "train/step_runner.h"
 #include "train/summary.h"
 
@@ -69,6 +71,66 @@ TEST(Search, DividesExperts) {
   EXPECT_LT(planned(divided, grid(4)), planned(config, grid(1)));
   StepModel model(cluster);
   EXPECT_GT(model.predict(divided).messages, model.predict(config).messages);
+}
+
+/// Ten billion parameters, most of them of experts.
+config::Config mixture(Settings settings = {}) {
+  settings.insert(settings.begin(),
+                  {"model.num_layers=8", "model.num_moe_experts=8", "model.moe_router_topk=2",
+                   "model.moe_ffn_hidden_size=11008", "training.global_batch_size=64"});
+  return shipped_config("llama7b_fp8", settings);
+}
+
+// As in the plan of a dry run, the ranks that share experts divide the experts' state, data-parallel ranks that of
+// attention, and all ranks of the stage that of routers.
+TEST(Search, CountsExpertsByTheRanksThatShareThem) {
+  StepModel model(testing::h200s(8));
+  for (const Settings& layout : std::vector<Settings>{
+           {},
+           {"parallel.expert=2"},
+           {"parallel.expert=8"},
+           {"parallel.tensor=2", "parallel.sequence=true"},
+           {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"},
+           {"parallel.tensor=4", "parallel.sequence=true", "parallel.expert=8"},
+           {"parallel.pipeline=2", "parallel.expert=4"},
+           {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=4", "parallel.shard=gradients"},
+           {"parallel.tensor=8", "parallel.sequence=true", "parallel.shard=parameters"},
+           {"parallel.expert=2", "parallel.shard=parameters"}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    config::Config config = mixture(layout);
+    const auto plan_of = [&] {
+      return static_cast<double>(planned(config, train::grid_of(config.parallel, 8)));
+    };
+    const double plan = plan_of(), least = model.min_bytes(config);
+    EXPECT_LE(least, plan);
+    EXPECT_GE(least, 0.5 * plan);
+    EXPECT_LE(model.min_seconds(config), model.predict(config).total() * (1 + 1e-12));
+    // Two bytes of each parameter of the rank's shard.
+    config.optimizer.exp_avg_dtype = config::MomentDType::fp32;
+    const double wide = plan_of(), wide_least = model.min_bytes(config);
+    config.optimizer.exp_avg_dtype = config::MomentDType::bf16;
+    EXPECT_NEAR((wide_least - model.min_bytes(config)) / (wide - plan_of()), 1.0, 0.01);
+  }
+  // Without copies of experts, only other gradients are reduced, but all of the experts' state is the rank's own.
+  const StepTime whole = model.predict(mixture()), divided = model.predict(mixture({"parallel.expert=8"}));
+  EXPECT_LT(divided.data, 0.3 * whole.data);
+  EXPECT_GT(divided.update, 0.4 * whole.update);
+}
+
+// Tensor-parallel ranks have full weights of experts. Those of a layout without other data-parallel ranks fit only if
+// the ranks shard them.
+TEST(Search, CombinesExpertsWithTensorParallelism) {
+  const SearchResult result = search(mixture({"model.num_layers=16"}), testing::h200s(4), planned);
+  std::map<std::pair<int, int>, config::Shard> found;
+  for (const Layout& layout : result.layouts) {
+    if (layout.grid[Axis::pipeline] > 1) continue;
+    found[{layout.grid[Axis::tensor], layout.grid.experts}] = layout.config.parallel.shard;
+    EXPECT_EQ(layout.config.parallel.sequence, layout.grid[Axis::tensor] > 1) << layout.settings;
+  }
+  for (const int tensor : {2, 4})
+    for (const int experts : {1, 2, 4})
+      EXPECT_TRUE(found.contains({tensor, experts})) << tensor << " " << experts;
+  EXPECT_NE((found[{4, 1}]), config::Shard::optimizer);
 }
 
 TEST(Search, LayoutsAreValidDistinctOrderedAndReproducible) {

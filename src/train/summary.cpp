@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 
@@ -183,36 +184,38 @@ std::string fp8_notes(const config::Config& config) {
 }  // namespace
 
 std::string gather_summary(const parameters::ParameterStore& parameters) {
-  int ranks = 1;  // the most that share a gradient group
-  for (const parameters::ShardRank& own : parameters.layout().ranks) ranks = std::max(ranks, own.size);
-  if (ranks == 1) return "";
   struct Sizes {
     int64_t fp8 = 0, values = 0;
-  } whole, sharded;
+    std::string text() const {
+      const std::string weights = fp8 > 0 ? human_bytes(fp8) + " of FP8 weights" : "";
+      if (values == 0) return weights;
+      return weights + (fp8 > 0 ? " and " : "") + human_bytes(values) +
+             (fp8 > 0 ? " of other parameters" : " of parameters");
+    }
+  };
+  struct Gathered {
+    Sizes once, every;  ///< per step, and in passes
+  };
+  std::map<int, Gathered, std::greater<>> by_ranks;  // ranks of different gradient groups
   const auto value_size = static_cast<int64_t>(dtype_size(parameters.layout().dtype));
   for (const parameters::Bucket& bucket : parameters.buckets()) {
-    if (!bucket.trainable && !parameters.shards_values(bucket)) continue;
-    Sizes& sizes = parameters.shards_values(bucket) ? sharded : whole;
+    const int ranks = parameters.layout().of(bucket.group).size;
+    const bool shards = parameters.shards_values(bucket);
+    if (ranks == 1 || (!bucket.trainable && !shards)) continue;
+    Sizes& sizes = shards ? by_ranks[ranks].every : by_ranks[ranks].once;
     if (parameters.gathers_bytes(bucket))
       sizes.fp8 += bucket.size();
     else
       sizes.values += bucket.size() * value_size;
   }
-  const auto text_of = [](const Sizes& sizes) {
-    const std::string weights = sizes.fp8 > 0 ? human_bytes(sizes.fp8) + " of FP8 weights" : "";
-    const std::string values =
-        sizes.values == 0
-            ? ""
-            : human_bytes(sizes.values) + (sizes.fp8 > 0 ? " of other parameters" : " of parameters");
-    return weights + (!weights.empty() && !values.empty() ? " and " : "") + values;
-  };
-  std::string text = "gather: " + text_of(whole);
-  if (sharded.fp8 + sharded.values > 0)
-    text += fmt::format(" once per step, {} twice per microbatch, over {} data-parallel ranks\n",
-                        text_of(sharded), ranks);
-  else
-    text += fmt::format(" over {} data-parallel ranks, once per step\n", ranks);
-  return text;
+  std::vector<std::string> parts;
+  for (const auto& [ranks, gathered] : by_ranks) {
+    const std::string once = gathered.once.text(), every = gathered.every.text();
+    parts.push_back(fmt::format("{}{}{}{} over {} ranks", once, once.empty() ? "" : " once per step",
+                                once.empty() || every.empty() ? "" : ", ",
+                                every.empty() ? "" : every + " twice per microbatch", ranks));
+  }
+  return parts.empty() ? "" : fmt::format("gather: {}\n", fmt::join(parts, "; "));
 }
 
 std::string precision_summary(const config::Config& config, const Context& context) {

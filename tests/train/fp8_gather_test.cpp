@@ -74,21 +74,51 @@ TEST(Fp8GatherOfARun, ReportsWhatIsGathered) {
   const int64_t padded_ends = ends + 128;  // two equal segments of full granules
   TE_EXPECT_CONTAINS(
       folder.run_raw(plan).out,
-      fmt::format(
-          "gather: {} of FP8 weights and {} of other parameters over 2 data-parallel ranks, once per step",
-          human_bytes(layers), human_bytes(2 * padded_ends)));
+      fmt::format("gather: {} of FP8 weights and {} of other parameters once per step over 2 ranks\n",
+                  human_bytes(layers), human_bytes(2 * padded_ends)));
   TE_EXPECT_CONTAINS(folder.run_raw(plan + " --set " + kReadsValues).out,
-                     fmt::format("gather: {} of parameters over 2 data-parallel ranks, once per step",
+                     fmt::format("gather: {} of parameters once per step over 2 ranks\n",
                                  human_bytes(2 * (layers + padded_ends))));
   const std::string sharded = plan + " --set parallel.shard=parameters";
   TE_EXPECT_CONTAINS(folder.run_raw(sharded).out,
                      fmt::format("gather: {} of parameters once per step, {} of FP8 weights twice per "
-                                 "microbatch, over 2 data-parallel ranks",
+                                 "microbatch over 2 ranks\n",
                                  human_bytes(2 * padded_ends), human_bytes(layers)));
   TE_EXPECT_CONTAINS(folder.run_raw(sharded + " --set " + kReadsValues).out,
                      fmt::format("gather: {} of parameters once per step, {} of parameters twice per "
-                                 "microbatch, over 2 data-parallel ranks",
+                                 "microbatch over 2 ranks\n",
                                  human_bytes(2 * padded_ends), human_bytes(2 * layers)));
+}
+
+// In dry runs of experts: each gradient group gathers its own weights, and one without copies gathers nothing.
+TEST(Fp8GatherOfARun, ReportsTheWeightsOfEachGroup) {
+  TrainFolder folder;
+  const auto gathered = [&](const Overrides& layout) {
+    std::string arguments = "--config " + (folder / "base.yaml") + " --ranks 4 --dry-run";
+    for (const std::string& item :
+         Overrides{"precision.dtype=fp32", "model.ffn_hidden_size=64", "model.num_moe_experts=4",
+                   "model.moe_ffn_hidden_size=32", "parallel.bucket_size=1", "training.global_batch_size=8"} +
+             layout)
+      arguments += " --set " + item;
+    const std::string out = folder.run_raw(arguments).out;
+    const size_t at = out.find("gather: ");
+    return at == std::string::npos ? out : out.substr(at, out.find('\n', at) - at);
+  };
+  // Two layers: attention and norms; four routers; four experts of 3 x 32 x 32. Ends: embedding, norm, output layer.
+  const auto full = [](int64_t count, int64_t ranks) {
+    return (count + 128 * ranks - 1) / (128 * ranks) * 128 * ranks;
+  };
+  const int64_t attention = 32 * (32 + 2 * 16 + 32) + 2 * 128, router = 128, expert = 3 * 32 * 32;
+  const int64_t ends = full(384 * 32, 4) + full(384 * 32 + 128, 4);
+  const auto parameters = [](int64_t count) {
+    return human_bytes(4 * count) + " of parameters once per step over ";
+  };
+  const int64_t dense = 2 * full(attention + router, 4) + ends;
+  EXPECT_EQ(gathered({"parallel.expert=4"}), "gather: " + parameters(dense) + "4 ranks");
+  EXPECT_EQ(gathered({"parallel.expert=2"}),
+            "gather: " + parameters(dense) + "4 ranks; " + parameters(2 * full(2 * expert, 2)) + "2 ranks");
+  EXPECT_EQ(gathered({}),
+            "gather: " + parameters(2 * full(attention + router + 4 * expert, 4) + ends) + "4 ranks");
 }
 
 // A base is not gathered after the start; 128 rows of each adapter are full granules.
@@ -102,7 +132,7 @@ TEST(Fp8GatherOfARun, ReportsTheAdapterAlone) {
                    "checkpoint.init_from=base")
           .out;
   // Two layers, A [8, 64] and B [32, 8].
-  TE_EXPECT_CONTAINS(out, fmt::format("gather: {} of parameters over 2 data-parallel ranks, once per step",
+  TE_EXPECT_CONTAINS(out, fmt::format("gather: {} of parameters once per step over 2 ranks\n",
                                       human_bytes(2 * 2 * (8 * 64 + 32 * 8))));
   TE_EXPECT_CONTAINS(out,
                      fmt::format("base: {} in FP8, ", human_bytes(2 * 32 * (32 + 2 * 16 + 32 + 3 * 64))));

@@ -78,6 +78,33 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
          kernels::scale_shape(layout, hidden, tokens / pieces).numel());
 }
 
+using AddMessage = std::function<void(const char* name, std::string what, Exchange, DType, int64_t elements,
+                                      Communicator& group)>;
+
+/// The largest buckets of a gradient group.
+void add_buckets(const config::Config& config, const Groups& groups, train::StepRunner& planned,
+                 GradientGroup of, const AddMessage& add) {
+  constexpr const char* kNames[] = {"data", "expert data", "stage"};
+  Communicator& group = groups.gradient_ranks(of);
+  if (group.size() == 1) return;
+  int64_t largest = 0, values = 0, bytes = 0;
+  const parameters::ParameterStore& store = planned.model().parameters();
+  for (const parameters::Bucket& bucket : store.buckets()) {
+    if (bucket.group != of) continue;
+    largest = std::max(largest, bucket.size());
+    int64_t& of_its_kind = store.gathers_bytes(bucket) ? bytes : values;
+    of_its_kind = std::max(of_its_kind, bucket.size());
+  }
+  const DType gradients =
+      config.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16;
+  const auto add_bucket = [&](const char* what, Exchange exchange, DType dtype, int64_t elements) {
+    if (elements > 0) add(kNames[static_cast<size_t>(of)], what, exchange, dtype, elements, group);
+  };
+  add_bucket("gradients of a bucket", Exchange::reduce_scatter, gradients, largest);
+  add_bucket("weights of a bucket", Exchange::all_gather, planned.model().dims().dtype, values);
+  add_bucket("FP8 weights of a bucket", Exchange::all_gather, DType::e4m3, bytes);
+}
+
 /// The communication of this rank. Of the gradient buckets only the largest is measured.
 std::vector<Message> messages_of(const config::Config& config, const Groups& groups,
                                  train::StepRunner& planned) {
@@ -120,23 +147,12 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
       add("context", "gradients of keys and values", Exchange::reduce_scatter, dims.dtype, all, group);
     }
   }
-  if (groups.data().size() > 1) {
-    int64_t largest = 0, values = 0, bytes = 0;
-    const parameters::ParameterStore& store = planned.model().parameters();
-    for (const parameters::Bucket& bucket : store.buckets()) {
-      largest = std::max(largest, bucket.size());
-      int64_t& of_its_kind = store.gathers_bytes(bucket) ? bytes : values;
-      of_its_kind = std::max(of_its_kind, bucket.size());
-    }
-    const DType gradients =
-        config.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16;
-    const auto add_bucket = [&](const char* what, Exchange exchange, DType dtype, int64_t elements) {
-      if (elements > 0) add("data", what, exchange, dtype, elements, groups.data());
-    };
-    add_bucket("gradients of a bucket", Exchange::reduce_scatter, gradients, largest);
-    add_bucket("weights of a bucket", Exchange::all_gather, dims.dtype, values);
-    add_bucket("FP8 weights of a bucket", Exchange::all_gather, DType::e4m3, bytes);
+  if (grid.experts > 1) {
+    const int64_t rows = dims.residual_rows * config.model.moe_router_topk;
+    add("expert", "tokens of a balanced load, to their experts or back", Exchange::all_to_all, dims.dtype,
+        (rows * dims.hidden + grid.experts - 1) / grid.experts * grid.experts, groups.expert());
   }
+  for (const GradientGroup group : kGradientGroups) add_buckets(config, groups, planned, group, add);
   if (grid[Axis::pipeline] > 1) {
     messages.push_back({"pipeline", "residual stream, stage 0 to 1 and back", Exchange::send_receive,
                         dims.dtype, dims.residual_rows * dims.hidden, 2});

@@ -1,54 +1,17 @@
 // te-bench end to end on the CPU; it must account for all operations of a step.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <regex>
-#include <string>
 #include <vector>
 
 #include "config/config.h"
-#include "testing/temporary_folder.h"
+#include "te_bench_testing.h"
 #include "train/flops.h"
 
 namespace te {
 namespace {
 
-constexpr const char* kConfig = R"(
-model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,
-        vocab_size: 128, seq_length: 32}
-precision: {fp8: hybrid}
-training: {micro_batch_size: 2, global_batch_size: 4, train_steps: 10, device: cpu}
-data: {synthetic: true}
-)";
-
-class TeBench : public ::testing::Test {
- protected:
-  TeBench() { std::ofstream(folder_ / "tiny.yaml") << kConfig; }
-
-  int run(const std::string& arguments, int ranks = 1) const {
-    const std::string launcher = ranks == 1 ? "" : TE_MPIRUN " " + std::to_string(ranks) + " ";
-    const std::string command = launcher + TE_BENCH_EXECUTABLE " " + arguments + " >" +
-                                (folder_ / "out").string() + " 2>" + (folder_ / "err").string();
-    const int status = std::system(command.c_str());
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  std::string path(const char* name) const { return (folder_ / name).string(); }
-  nlohmann::json report() const {
-    std::ifstream file(folder_ / "report.json");
-    return nlohmann::json::parse(file);
-  }
-  std::string text(const char* name) const {
-    std::ifstream file(folder_ / name);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-
-  te::testing::TemporaryFolder folder_;
-};
+using testing::kTinyConfig;
+using testing::TeBench;
 
 const nlohmann::json& operation(const nlohmann::json& profile, const std::string& name) {
   for (const auto& row : profile.at("operations"))
@@ -106,7 +69,7 @@ TEST_F(TeBench, AccountsForAllOperationsOfAStep) {
   const nlohmann::json& profile = entry.at("profile");
   // The FLOPs of all GEMMs and attention of the step equal the model's formula. The formula counts four GEMMs in the
   // backward pass of attention; the pass recomputes the scores with a fifth.
-  const config::Config config = config::parse_config(kConfig, "tiny.yaml");
+  const config::Config config = config::parse_config(kTinyConfig, "tiny.yaml");
   double flops = 0, ms = 0;
   for (const auto& row : profile.at("operations")) {
     flops += row.at("flops").get<double>() * (row.at("name") == "attention_backward" ? 0.8 : 1.0);
@@ -139,7 +102,8 @@ TEST_F(TeBench, AccountsForAllOperationsOfAStep) {
 
 // In BF16 the GEMMs before and after the activation fuse it.
 TEST_F(TeBench, CountsAnActivationWithItsGemm) {
-  std::ofstream(folder_ / "bf16.yaml") << std::regex_replace(kConfig, std::regex("fp8: hybrid"), "fp8: off");
+  std::ofstream(folder_ / "bf16.yaml")
+      << std::regex_replace(kTinyConfig, std::regex("fp8: hybrid"), "fp8: off");
   ASSERT_EQ(
       run("step --steps 1 --profile --tune --config " + path("bf16.yaml") + " --json " + path("report.json")),
       0)
@@ -182,105 +146,6 @@ TEST_F(TeBench, DecodesWithAllVariants) {
   }
   EXPECT_EQ(run("decode --device cpu --config " + path("tiny.yaml") + " --batch 0"), 2);
   EXPECT_EQ(run("decode --device cpu --config " + path("tiny.yaml"), 2), 2);
-}
-
-/// A row of te-bench comm without the values that differ between runs.
-struct Sent {
-  std::string group, operation, dtype;
-  int ranks;
-  int64_t bytes;
-  double bus;  ///< bytes that a rank sends per byte
-  bool operator==(const Sent&) const = default;
-};
-
-void PrintTo(const Sent& sent, std::ostream* out) {
-  *out << sent.group << ' ' << sent.operation << ' ' << sent.dtype << ' ' << sent.ranks << " ranks "
-       << sent.bytes << " bytes " << sent.bus;
-}
-
-/// The rows of the report; also checks their rates.
-std::vector<Sent> sent_messages(const nlohmann::json& report) {
-  std::vector<Sent> messages;
-  for (const auto& row : report.at("messages")) {
-    const double bytes = row.at("bytes").get<double>(), rate = row.at("bytes_per_s").get<double>();
-    EXPECT_GT(row.at("ms").get<double>(), 0.0);
-    EXPECT_NEAR(rate * row.at("ms").get<double>() * 1e-3 / bytes, 1.0, 1e-9);
-    EXPECT_TRUE(row.at("share_of_peak").is_null());  // no GPUs, so no links
-    messages.push_back({row.at("group"), row.at("operation"), row.at("dtype"), row.at("ranks"),
-                        row.at("bytes"), row.at("bus_bytes_per_s").get<double>() / rate});
-  }
-  return messages;
-}
-
-// The residual stream of a microbatch has 2 x 32 tokens of 64 BF16 values, 8192 bytes. A layer has (3 * 64 + 64 + 3 *
-// 96) * 64 weights and two gains of 64.
-TEST_F(TeBench, TimesTheCommunicationOfALayout) {
-  const std::string start =
-      "comm --repeats 3 --json " + path("report.json") + " --config " + path("tiny.yaml");
-  const std::string tensor = start + " --set parallel.tensor=2";
-  ASSERT_EQ(run(tensor, 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()), (std::vector<Sent>{{"tensor", "all_reduce", "bf16", 2, 8192, 1.0}}));
-  EXPECT_NE(text("out").find("all_reduce: residual stream"), std::string::npos) << text("out");
-  ASSERT_EQ(run(tensor + " --set parallel.sequence=true --set parallel.tensor_overlap=2", 2), 0)
-      << text("err");
-  EXPECT_EQ(sent_messages(report()), (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, 2048, 0.5},
-                                                        {"tensor", "all_gather", "bf16", 2, 4096, 0.5},
-                                                        {"tensor", "reduce_scatter", "bf16", 2, 4096, 0.5}}));
-  // With scales per 128 values and 4 x 128 tokens in two chunks, each rank has whole blocks, and both layouts are sent.
-  const std::string blocks = tensor +
-                             " --set parallel.sequence=true --set parallel.tensor_overlap=2 --set "
-                             "precision.fp8_recipe=blockwise --set model.seq_length=256";
-  ASSERT_EQ(run(blocks, 2), 0) << text("err");
-  constexpr int64_t kValues = 2 * 256 * 64;
-  EXPECT_EQ(sent_messages(report()),
-            (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, kValues / 2, 0.5},
-                               {"tensor", "all_gather", "fp32", 2, 2 * 256 * 4, 0.5},
-                               {"tensor", "all_gather", "fp8_e4m3", 2, kValues, 0.5},
-                               {"tensor", "all_gather", "fp32", 2, kValues / 128 * 4 / 2, 0.5},
-                               {"tensor", "all_gather", "bf16", 2, kValues, 0.5},
-                               {"tensor", "reduce_scatter", "bf16", 2, kValues, 0.5}}));
-  ASSERT_EQ(run(blocks + " --set parallel.tensor_overlap=4", 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()),
-            (std::vector<Sent>{{"tensor", "all_gather", "bf16", 2, kValues / 2, 0.5},
-                               {"tensor", "reduce_scatter", "bf16", 2, kValues / 2, 0.5}}));
-  ASSERT_EQ(run(start + " --set parallel.pipeline=2", 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()),
-            (std::vector<Sent>{{"pipeline", "send, receive", "bf16", 2, 8192, 1.0}}));
-  // Buckets of a layer, whose weights are gathered in FP8, and the smaller BF16 buckets of the embedding, and of the
-  // output layer with the final norm. Each rank has at least one granule of 128.
-  ASSERT_EQ(run(start + " --set parallel.bucket_size=1", 2), 0) << text("err");
-  constexpr int64_t kLayer = ((3 * 64 + 64 + 3 * 96) * 64 + 2 * 64 + 255) / 256 * 256,
-                    kHead = (128 * 64 + 64 + 255) / 256 * 256;
-  const std::vector<Sent> of_data = {{"data", "reduce_scatter", "fp32", 2, 4 * kLayer, 0.5},
-                                     {"data", "all_gather", "bf16", 2, 2 * kHead, 0.5},
-                                     {"data", "all_gather", "fp8_e4m3", 2, kLayer, 0.5}};
-  EXPECT_EQ(sent_messages(report()), of_data);
-  ASSERT_EQ(run(start + " --set parallel.bucket_size=1 --set logging.fp8_statistics_every=1000", 2), 0)
-      << text("err");
-  EXPECT_EQ(sent_messages(report()),
-            (std::vector<Sent>{of_data[0], {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
-  // Context-parallel ranks: 32 tokens each, with queries, keys and values of 64 columns; also gradients and weights.
-  ASSERT_EQ(run(start + " --set parallel.context=2 --set parallel.bucket_size=1", 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()),
-            (std::vector<Sent>{{"context", "all_to_all", "bf16", 2, 32 * 3 * 64 * 2, 0.5},
-                               {"context", "all_to_all", "bf16", 2, 32 * 64 * 2, 0.5},
-                               of_data[0],
-                               of_data[1],
-                               of_data[2]}));
-  // One query group cannot be divided between two ranks: keys and values of 16 columns each, of all 64 tokens.
-  ASSERT_EQ(run(start + " --set parallel.context=2 --set model.num_query_groups=1", 2), 0) << text("err");
-  const std::vector<Sent> keys = sent_messages(report());
-  ASSERT_EQ(keys.size(), 5u);
-  EXPECT_EQ(keys[0], (Sent{"context", "all_gather", "bf16", 2, 64 * 32 * 2, 0.5}));
-  EXPECT_EQ(keys[1], (Sent{"context", "reduce_scatter", "bf16", 2, 64 * 32 * 2, 0.5}));
-}
-
-TEST_F(TeBench, CommNeedsRanksThatFitTheLayout) {
-  EXPECT_EQ(run("comm --config " + path("tiny.yaml")), 2);
-  EXPECT_EQ(text("err").find("te-bench: error: te-bench comm needs at least two ranks; "), 0u) << text("err");
-  EXPECT_EQ(run("comm --config " + path("tiny.yaml") + " --set parallel.tensor=2", 3), 2);
-  const std::string lines = "\n" + text("err");  // mpirun may print other lines first
-  EXPECT_NE(lines.find("\nte-bench: error: parallel: 3 ranks cannot be divided"), std::string::npos) << lines;
 }
 
 // The CPU runs operations one after another, so all communication is exposed. overlap_test.cpp tests overlap.

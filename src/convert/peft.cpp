@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/finite.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "config/adapter.h"
@@ -176,6 +177,9 @@ void copy_checked(const TensorFiles& files, const std::string& file, const std::
     user_error("{}: tensor {} {}, must be [{}, {}]; use an adapter of this model", file, printable(name),
                stored == nullptr ? "is missing" : "has another shape", rows, cols);
   files.read(*stored, 0, rows * cols, DType::f32, reinterpret_cast<std::byte*>(out));
+  if (!checkpoint::are_finite(DType::f32, out, rows * cols))
+    user_error("{}: tensor {} has infinite or NaN values; use another copy of the adapter", file,
+               printable(name));
 }
 
 nlohmann::json config_json(const config::AdapterConfig& adapter, const std::vector<Matrix>& matrices,

@@ -1,23 +1,28 @@
-// Import and generation refuse a model with a weight that is not finite and name the tensor. Training would only fail
-// when it saves a checkpoint.
+// Import and generation refuse a model or an adapter with a weight that is not finite and name the tensor. Training
+// would only fail when it saves a checkpoint.
 #include <cmath>
 
+#include "convert/adapter.h"
 #include "convert/convert_testing.h"
 #include "generate/model_source.h"
 
 namespace te::testing {
 namespace {
 
-/// Copies the fixture and replaces the last value of a tensor by `bits`.
-fs::path with_last_value(const char* name, const char* tensor, const std::string& bits, const fs::path& to) {
-  const fs::path folder = copy_fixture(name, to);
-  std::string bytes = read_bytes(folder / "model.safetensors");
+/// Replaces the last value of a tensor by `bits`.
+void replace_last_value(const fs::path& path, const std::string& tensor, const std::string& bits) {
+  std::string bytes = read_bytes(path);
   {
-    const SafetensorsReader file(folder / "model.safetensors");
+    const SafetensorsReader file(path);
     const SafetensorsTensor& stored = file.at(tensor);
     bytes.replace(stored.offset + stored.bytes - bits.size(), bits.size(), bits);
   }
-  write_bytes(folder / "model.safetensors", bytes);
+  write_bytes(path, bytes);
+}
+
+fs::path with_last_value(const char* name, const char* tensor, const std::string& bits, const fs::path& to) {
+  const fs::path folder = copy_fixture(name, to);
+  replace_last_value(folder / "model.safetensors", tensor, bits);
   return folder;
 }
 
@@ -52,6 +57,19 @@ TEST(NotFinite, IsRefusedAndNamed) {
                               values.data());
       }
     });
+  }
+}
+
+TEST(NotFinite, IsRefusedAndNamedInAdapters) {
+  const convert::ForeignModel base = convert::open_hugging_face(fixture("llama"));
+  for (const char* matrix : {"lora_A", "lora_B"}) {
+    const TemporaryFolder folder;
+    fs::copy(fs::path(TE_SOURCE_DIR) / "tests/fixtures/peft/trained", folder / "peft");
+    convert::open_adapter(folder / "peft", base.model());
+    const std::string tensor = fmt::format("base_model.model.model.layers.1.mlp.down_proj.{}.weight", matrix);
+    replace_last_value(folder / "peft/adapter_model.safetensors", tensor, std::string("\x00\x00\xc0\x7f", 4));
+    TE_EXPECT_REFUSED(tensor + " has infinite or NaN values",
+                      convert::open_adapter(folder / "peft", base.model()));
   }
 }
 

@@ -63,17 +63,18 @@ std::string_view section_of(std::string_view path) {
   return path.substr(0, path.find('.'));
 }
 
-/// The keys that are nearest to an unknown one. Keys of the same section come first; a correct name in a wrong section
-/// comes before a wrong name in the correct section. Synonyms count as names of their keys.
+/// The keys that are nearest to an unknown one. Keys of the same section come first, then those of a section with a
+/// similar name (log, logging); a correct name in a wrong section comes before a wrong name in the correct section.
+/// Synonyms count as names of their keys; mistyped ones only in these sections.
 NearestNames nearest_keys(std::string_view unknown) {
   const std::string_view name = leaf(unknown), section = section_of(unknown);
   const bool has_section = section.size() != unknown.size();
   NearestNames nearest;
   const auto offer = [&](std::string_view candidate, std::string_view key, int cost, int elsewhere) {
     const bool related = has_section && section == section_of(key);
-    const std::optional<int> distance = name_distance(name, candidate, related);
-    if (!distance) return;
-    const bool near = has_section && name_distance(section, section_of(key), false).has_value();
+    const bool near = has_section && name_distance(section, section_of(key)).has_value();
+    const std::optional<int> distance = name_distance(name, candidate, near);
+    if (!distance || (has_section && !near && cost > 0 && *distance > 0)) return;
     nearest.add(key, *distance + cost + (related ? 0 : near ? kNearSection : elsewhere));
   };
   for (const Key& key : keys()) offer(key.name(), key.path, 0, kOtherSection);
@@ -107,6 +108,8 @@ std::string suggestion(std::string_view unknown_path) {
 std::string set_suggestion(std::string_view option) {
   const std::string_view name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   if (const std::string_view hint = hint_of(name); !hint.empty()) return std::string(hint);
+  for (const Section& section : sections())
+    if (section.name == name) return fmt::format("did you mean --set {}.KEY=VALUE?", name);
   const NearestNames nearest = nearest_keys(name.substr(0, 128));
   // A more distant name is probably a mistyped option of the program.
   if (nearest.empty() || nearest.distance() > kOtherSection + kSynonym) return "";

@@ -49,6 +49,10 @@ TEST(Messages, SuggestionsStayNear) {
   EXPECT_EQ(for_override("optimizer.adam_beta_1"), "did you mean 'optimizer.beta1'?");
   EXPECT_EQ(for_override("training.learning_rate"), "did you mean 'optimizer.lr'?");
   EXPECT_EQ(for_override("Model.Num-Layers"), "did you mean 'model.num_layers'?");
+  // A section of a similar name, and no mistyped names of other programs in other sections.
+  EXPECT_EQ(for_override("log.dir"), "did you mean 'logging.directory'?");
+  EXPECT_EQ(for_override("optim.lr"), "did you mean 'optimizer.lr'?");
+  EXPECT_EQ(for_override("adapter.base"), "te-train --describe-keys lists all keys");
   EXPECT_EQ(for_override("every"), "did you mean 'logging.every', 'evaluation.every' or 'guard.every'?");
   // Names without an equivalent get a hint instead of a key with a similar spelling.
   EXPECT_NE(for_override("parallel.data").find("mpirun -n RANKS"), std::string::npos);
@@ -66,6 +70,7 @@ TEST(Messages, OptionsThatAreKeys) {
       set_suggestion("--every"),
       "did you mean --set logging.every=VALUE, --set evaluation.every=VALUE or --set guard.every=VALUE?");
   EXPECT_NE(set_suggestion("--resume").find("--set checkpoint.resume=auto"), std::string::npos);
+  EXPECT_EQ(set_suggestion("--data"), "did you mean --set data.KEY=VALUE?");
   EXPECT_EQ(set_suggestion("--verbos"), "");
   EXPECT_EQ(set_suggestion("--"), "");
 }

@@ -76,6 +76,11 @@ void RunFolder::refuse_earlier_run() const {
   if (!saved.empty()) found += fmt::format("{}{}", logged ? ", " : "", saved.back().string());
   if (found.empty()) return;
   const fs::path& checkpoints = options_.checkpoints;
+  if (const std::string other = other_run(); !other.empty())
+    user_error(
+        "checkpoint.directory: {}: holds checkpoints of the run that logs to {} ({}): choose another "
+        "checkpoint.directory, or continue that run with --set checkpoint.resume=auto",
+        checkpoints.string(), other, found);
   const bool separate = !saved.empty() && has_own_checkpoint_directory();
   user_error(
       "{}: holds an earlier run ({}): resume it with --set checkpoint.resume=auto, replace it with "

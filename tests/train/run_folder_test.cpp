@@ -108,8 +108,10 @@ TEST_F(RunFolders, NamesTheCheckpointFolderInUse) {
   ASSERT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
   const std::string checkpoints = folder_.run_folder("a") + "/checkpoints";
   const Result other = folder_.run("b", {"checkpoint.directory=" + checkpoints});
-  expect_refused(other, checkpoints + ": holds an earlier run (");
-  TE_EXPECT_CONTAINS(other.error, "or choose another checkpoint.directory");
+  expect_refused(other,
+                 checkpoints + ": holds checkpoints of the run that logs to " + folder_.run_folder("a"));
+  TE_EXPECT_CONTAINS(other.error, "choose another checkpoint.directory");
+  EXPECT_EQ(other.error.find("--overwrite"), std::string::npos) << other.error;  // it would be refused
 }
 
 TEST_F(RunFolders, OverwriteRemovesTheEarlierRun) {

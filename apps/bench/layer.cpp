@@ -341,8 +341,8 @@ parallel::ProcessGrid grid_of(const config::Config& config, int ranks) {
   const int64_t tensor = config.parallel.tensor, context = config.parallel.context;
   if (tensor * context != ranks)
     user_error(
-        "layer: {} has parallel.tensor {} and parallel.context {}, but the job has {} rank{}: start {} "
-        "ranks, or --set other values",
+        "layer: {} has parallel.tensor {} and parallel.context {}, but the job has {} rank{}: start it with "
+        "mpirun -n {}, or --set other values",
         config.name, tensor, context, ranks, ranks == 1 ? "" : "s", tensor * context);
   return parallel::ProcessGrid::of(ranks, static_cast<int>(tensor), static_cast<int>(context), 1);
 }

@@ -32,26 +32,44 @@ class CostTrace final : public OpObserver {
   std::function<void(const OpCall&)> listener_;
 };
 
-/// Whether no rule of the config distinguishes layers.
+/// Whether no rule of the config distinguishes layers, except that some have experts.
 bool layers_are_alike(const config::Config& config) {
   return config.precision.first_layers_bf16 == 0 && config.precision.last_layers_bf16 == 0 &&
-         config.precision.overrides.empty() && config.model.first_k_dense == 0 &&
-         config.model.moe_layer_freq == 1 &&
+         config.precision.overrides.empty() &&
          !(config.model.windowed() && !config.model.window_pattern.empty());
 }
 
 constexpr int64_t kLayersThatStandForAll = 3;  ///< the middle one has neighbors on both sides
+constexpr int64_t kDenseLayersBeforeExperts = 2;
 
 /// The whole model on one stage, with as few layers as are needed for the cost per layer, and one microbatch per rank.
 config::Config stage_config(config::Config config, int data) {
-  if (layers_are_alike(config))
-    config.model.num_layers = std::min(config.model.num_layers, kLayersThatStandForAll);
+  if (layers_are_alike(config)) {
+    config::ModelConfig& model = config.model;
+    model.first_k_dense = std::min(model.first_k_dense, kDenseLayersBeforeExperts);
+    model.num_layers =
+        std::min(model.num_layers, model.first_k_dense + kLayersThatStandForAll * model.moe_layer_freq);
+  }
   config.parallel.pipeline = config.parallel.virtual_stages = 1;
   config.parallel.schedule = config::PipelineSchedule::one_f_one_b;
   config.parallel.pipeline_split = config::ParallelConfig{}.pipeline_split;
   config.parallel.shard = config::Shard::optimizer;
   config.training.global_batch_size = config.training.micro_batch_size * data;
   return config;
+}
+
+/// The costs of the given model's layers from those that stand for them: one if all are alike.
+std::vector<LayerCost> all_layers(const std::vector<LayerCost>& traced, const config::ModelConfig& model,
+                                  const config::ModelConfig& given) {
+  const bool mixed = given.num_moe_experts > 0 && (given.first_k_dense > 0 || given.moe_layer_freq > 1);
+  std::vector<LayerCost> all;
+  for (int64_t layer = 0; layer < (mixed ? given.num_layers : 1); ++layer) {
+    std::vector<size_t> alike;
+    for (size_t i = 0; i < traced.size(); ++i)
+      if (model.has_experts(static_cast<int64_t>(i)) == given.has_experts(layer)) alike.push_back(i);
+    all.push_back(traced[alike[alike.size() / 2]]);
+  }
+  return all;
 }
 
 /// Data-parallel ranks of the layout's smallest job.
@@ -307,7 +325,7 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
   // The output layer keeps two more tensors of the residual stream's size.
   passes.activation_bytes -= 2 * stage.dims().residual_rows * stage.dims().hidden *
                              static_cast<int64_t>(dtype_size(stage.dims().dtype)) / config.model.num_layers;
-  if (layers_are_alike(config)) passes.layers = {passes.layers[passes.layers.size() / 2]};
+  if (layers_are_alike(config)) passes.layers = all_layers(passes.layers, config.model, given.model);
   return passes;
 }
 

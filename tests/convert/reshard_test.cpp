@@ -1,6 +1,7 @@
 // te-convert reshard writes, byte for byte, the files that te-train's ranks write in that layout. Resharding to another
 // layout and back gives the original files.
 #include "checkpoint/reader.h"
+#include "config/config.h"
 #include "tools_testing.h"
 
 namespace te {

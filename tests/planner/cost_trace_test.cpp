@@ -119,24 +119,28 @@ TEST(CostTrace, NeedsNoMemory) {
   EXPECT_EQ(passes.head.parameters.all(), int64_t{128256} * 8192 / 4 + 8192);
 }
 
-// Layers before those with experts are dense. A rank has four of eight experts of 3 x 4096 x 1024 weights.
+// A rank has four of eight experts of 3 x 4096 x 1024 weights in layers 3, 6 and so on, after dense layers. Few layers
+// are traced for all.
 TEST(CostTrace, DistinguishesLayersWithExperts) {
-  const auto config = testing::shipped_config(
-      "llama7b_fp8",
-      {"model.num_layers=4", "model.first_k_dense=2", "model.num_moe_experts=8",
-       "model.moe_ffn_hidden_size=1024", "parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"});
-  const MicrobatchCost passes = trace_microbatch(config, testing::h200s(4), false);
-  const auto of = [&](int64_t layer, GradientGroup group) {
-    return passes.layer(layer).parameters[static_cast<size_t>(group)].all;
-  };
-  for (const int64_t layer : {0, 1}) {
-    EXPECT_EQ(of(layer, GradientGroup::expert), 0);
-    EXPECT_EQ(of(layer, GradientGroup::stage), 0);
-  }
-  for (const int64_t layer : {2, 3}) {
-    EXPECT_EQ(of(layer, GradientGroup::expert), 4 * 3 * 4096 * 1024);
-    EXPECT_EQ(of(layer, GradientGroup::stage), 8 * 4096);
-    EXPECT_EQ(of(layer, GradientGroup::dense), 4 * 4096 * 4096 / 2 + 2 * 4096);
+  for (const int64_t frequency : {1, 3}) {
+    const auto config = testing::shipped_config(
+        "llama7b_fp8", {"model.num_layers=32", "model.first_k_dense=3", "model.num_moe_experts=8",
+                        fmt::format("model.moe_layer_freq={}", frequency), "model.moe_ffn_hidden_size=1024",
+                        "parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"});
+    const MicrobatchCost passes = trace_microbatch(config, testing::h200s(4), false);
+    ASSERT_EQ(passes.layers.size(), 32u);
+    for (int64_t layer = 0; layer < 32; ++layer) {
+      const GroupCounts& counts = passes.layer(layer).parameters;
+      const auto of = [&](GradientGroup group) { return counts[static_cast<size_t>(group)].all; };
+      const bool experts = layer >= 3 && layer % frequency == 0;
+      EXPECT_EQ(of(GradientGroup::expert), experts ? 4 * 3 * 4096 * 1024 : 0) << layer;
+      EXPECT_EQ(of(GradientGroup::stage), experts ? 8 * 4096 : 0) << layer;
+      EXPECT_EQ(of(GradientGroup::dense),
+                4 * 4096 * 4096 / 2 + 2 * 4096 + (experts ? 0 : 3 * 4096 * 11008 / 2))
+          << layer;
+      EXPECT_EQ(passes.layer(layer).forward.total(), passes.layer(experts ? 3 : 1).forward.total()) << layer;
+    }
+    EXPECT_NE(passes.layer(3).forward.total(), passes.layer(1).forward.total());
   }
 }
 

@@ -84,7 +84,6 @@ config::Config mixture(Settings settings = {}) {
 // As in the plan of a dry run, the ranks that share experts divide the experts' state, data-parallel ranks that of
 // attention, and all ranks of the stage that of routers.
 TEST(Search, CountsExpertsByTheRanksThatShareThem) {
-  StepModel model(testing::h200s(8));
   for (const Settings& layout : std::vector<Settings>{
            {},
            {"parallel.expert=2"},
@@ -93,11 +92,13 @@ TEST(Search, CountsExpertsByTheRanksThatShareThem) {
            {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2"},
            {"parallel.tensor=4", "parallel.sequence=true", "parallel.expert=8"},
            {"parallel.pipeline=2", "parallel.expert=4"},
+           {"model.first_k_dense=3", "parallel.expert=4"},
            {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=4", "parallel.shard=gradients"},
            {"parallel.tensor=8", "parallel.sequence=true", "parallel.shard=parameters"},
            {"parallel.expert=2", "parallel.shard=parameters"}}) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
     config::Config config = mixture(layout);
+    StepModel model(testing::h200s(8));
     const auto plan_of = [&] {
       return static_cast<double>(planned(config, train::grid_of(config.parallel, 8)));
     };
@@ -111,6 +112,7 @@ TEST(Search, CountsExpertsByTheRanksThatShareThem) {
     config.optimizer.exp_avg_dtype = config::MomentDType::bf16;
     EXPECT_NEAR((wide_least - model.min_bytes(config)) / (wide - plan_of()), 1.0, 0.01);
   }
+  StepModel model(testing::h200s(8));
   // Without copies of experts, only other gradients are reduced, but all of the experts' state is the rank's own.
   const StepTime whole = model.predict(mixture()), divided = model.predict(mixture({"parallel.expert=8"}));
   EXPECT_LT(divided.data, 0.3 * whole.data);

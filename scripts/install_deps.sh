@@ -3,7 +3,8 @@
 # newer or Ubuntu 22.04 or newer. A second run finds everything installed and exits at once.
 #
 #   scripts/install_deps.sh [--dev]     --dev adds tools of CI checks and packaging (clang-tidy, shellcheck, ...) and
-#                                       Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny and pyarrow
+#                                       Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny,
+#                                       pyarrow and tokenizers
 #
 # 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy, matplotlib and jinja2).
 # 2. For CUDA: the headers of cudnn-frontend, in .deps/cudnn-frontend.
@@ -179,6 +180,7 @@ install_test_packages() {
     install_wheels trackers "$python" "the test of scripts/export_metrics.py with wandb and mlflow" \
       "wandb==$WANDB_VERSION" "mlflow-skinny==$MLFLOW_VERSION"
     install_wheels pyarrow "$python" "the test of scripts/parquet_to_jsonl.py" --no-deps "pyarrow==$PYARROW_VERSION"
+    install_wheels tokenizers "$python" "the test of scripts/train_tokenizer.py" --no-deps "tokenizers==$TOKENIZERS_VERSION"
   fi
   # TensorBoard's reader and its two dependencies without the web server, for the distribution's Python, which CTest
   # uses.

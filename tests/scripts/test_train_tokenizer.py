@@ -1,0 +1,68 @@
+"""Tests of scripts/train_tokenizer.py."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from folder_testing import InFolder
+
+# scripts/install_deps.sh --dev installs it here; PYTHONPATH makes it available to the script under test.
+TOKENIZERS = str(Path(__file__).resolve().parents[2] / ".deps" / "tokenizers")
+sys.path.append(TOKENIZERS)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), TOKENIZERS]))
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train_tokenizer.py"
+
+try:
+    from tokenizers import Tokenizer
+except ImportError:
+    sys.exit(77)
+
+SEPARATOR = "<|endoftext|>"
+TEXT = f"the cat sat on the mat\nthe rat sat\n{SEPARATOR}\nthe hat ätätät\n"
+
+
+class TrainTokenizer(InFolder):
+    def run_script(self, *arguments):
+        command = [sys.executable, SCRIPT, *arguments]
+        return subprocess.run([str(part) for part in command], capture_output=True, text=True)
+
+    def trained(self, name, *arguments):
+        result = self.run_script(*arguments, "--output", self.folder / name)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return (self.folder / name).read_text()
+
+    def test_tokenizer_of_a_text(self):
+        text = self.write("text.txt", TEXT)
+        tokenizer = Tokenizer.from_str(self.trained("a/tokenizer.json", "--vocab-size", 265, text))
+        self.assertEqual(tokenizer.get_vocab_size(), 265)
+        self.assertEqual(tokenizer.token_to_id(SEPARATOR), 0)
+        encoded = tokenizer.encode(f"the cat{SEPARATOR}ä ☃")
+        self.assertIn("the", tokenizer.get_vocab())
+        self.assertEqual(encoded.ids.count(0), 1)
+        self.assertEqual(tokenizer.decode(encoded.ids, skip_special_tokens=False), f"the cat{SEPARATOR}ä ☃")
+
+    def test_same_files_give_the_same_tokenizer(self):
+        (self.folder / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+        plain = self.trained("plain.json", "--vocab-size", 280, self.write("text.txt", TEXT))
+        self.assertEqual(plain, self.trained("packed.json", "--vocab-size", 280, self.folder / "text.txt.gz"))
+
+    def test_bytes_limit_each_file(self):
+        text = self.write("text.txt", TEXT)
+        first = json.loads(self.trained("first.json", "--vocab-size", 300, "--bytes", 20, text))
+        whole = json.loads(self.trained("whole.json", "--vocab-size", 300, text))
+        self.assertLess(len(first["model"]["merges"]), len(whole["model"]["merges"]))
+
+    def test_mistakes_are_one_line_and_exit_2(self):
+        for arguments in (("--vocab-size", 256, self.write("text.txt", TEXT)), ("--vocab-size", 300, self.folder / "missing")):
+            result = self.run_script(*arguments, "--output", self.folder / "out.json")
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertFalse((self.folder / "out.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -21,7 +21,8 @@ from pathlib import Path
 try:
     import torch
     import transformers
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, NanoChatConfig, NanoChatForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 except ImportError as error:
     sys.exit(f"generation_agreement.py: error: {error}; pip install torch transformers safetensors")
 
@@ -47,7 +48,7 @@ def make_model(kind, seed):
     """A random model with a frequent end-of-document token."""
     torch.manual_seed(seed)
     classes = {"llama": (LlamaForCausalLM, LlamaConfig, LLAMA), "qwen2": (Qwen2ForCausalLM, Qwen2Config, LLAMA),
-               "gpt2": (GPT2LMHeadModel, GPT2Config, GPT2)}
+               "gpt2": (GPT2LMHeadModel, GPT2Config, GPT2), "nanochat": (NanoChatForCausalLM, NanoChatConfig, LLAMA)}
     model_class, config_class, shape = classes[kind]
     model = model_class(config_class(**shape, **TOKENS)).eval()
     texts = [generate(model, prompt, {"eos_token_id": None, "num_beams": 3}) for prompt in PROMPTS]
@@ -85,7 +86,7 @@ def compare(program, models):
     """Prints the number of equal texts; returns the number of differing texts."""
     differing = total = ended = 0
     for seed in range(models):
-        for kind in ("llama", "qwen2", "gpt2"):
+        for kind in ("llama", "qwen2", "gpt2", "nanochat"):
             model = make_model(kind, seed)
             with tempfile.TemporaryDirectory() as folder:
                 model.save_pretrained(folder)

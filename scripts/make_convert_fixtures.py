@@ -24,6 +24,7 @@ try:
     from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
     from transformers import MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM
+    from transformers import NanoChatConfig, NanoChatForCausalLM
     from transformers import Olmo2Config, Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
     from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -212,6 +213,11 @@ def models():
         ),
         "olmoe": (
             OlmoeForCausalLM(OlmoeConfig(**SQUARE, pad_token_id=None, num_experts=8, num_experts_per_tok=4)),
+            torch.float32,
+            "5GB",
+        ),
+        "nanochat": (
+            NanoChatForCausalLM(NanoChatConfig(**LLAMA, attention_bias=True, final_logit_softcapping=4.0)),
             torch.float32,
             "5GB",
         ),

@@ -145,6 +145,11 @@ MODELS = {
         | {"mlp_only_layers": [0], "norm_topk_prob": True},
     ),
     "olmoe": ("olmoe", SQUARE | {"rope_parameters": ROPE, "num_experts": 4, "num_experts_per_tok": 2}),
+    "nanochat": ("nanochat", LLAMA | {"rope_parameters": ROPE, "final_logit_softcapping": 3.0}),
+    "nanochat_llama3": (
+        "nanochat",
+        SQUARE | {"rope_parameters": LLAMA3, "final_logit_softcapping": 3.0, "attention_bias": True},
+    ),
 }
 OLD_SPELLINGS = ["rope_scaling", "rope_theta", "torch_dtype", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
                  "sliding_window_pattern", "partial_rotary_factor", "original_max_position_embeddings", "n_ctx",

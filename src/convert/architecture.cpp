@@ -28,6 +28,7 @@ constexpr auto kNames = std::to_array<Names>({
     {Architecture::qwen2_moe, "Qwen2MoeForCausalLM", "qwen2_moe"},
     {Architecture::qwen3_moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
     {Architecture::olmoe, "OlmoeForCausalLM", "olmoe"},
+    {Architecture::nanochat, "NanoChatForCausalLM", "nanochat"},
     {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
     {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"},
 });
@@ -57,6 +58,7 @@ void check_plain_heads(const ModelConfig& m, const char* name, const std::string
 Architecture gpt_class(const ModelConfig& m, const std::string& source) {
   check_plain_heads(m, m.rotary() ? "GPT-NeoX" : "GPT-2", source);
   if (m.sliding_window != 0) no_class(source, "LayerNorm and a sliding window (model.sliding_window)");
+  if (m.final_logit_softcapping != 0.0) no_class(source, "LayerNorm and model.final_logit_softcapping");
   if (m.rotary()) return Architecture::gpt_neox;
   if (m.parallel_residual) no_class(source, "learned positions and model.parallel_residual");
   return Architecture::gpt2;
@@ -79,6 +81,26 @@ bool is_gemma(const ModelConfig& m, const std::string& source) {
     no_class(source, "model.activation geglu and RoPE scaling in layers with a window");
   if (m.query_pre_attn_scalar != std::floor(m.query_pre_attn_scalar))
     no_class(source, "a model.query_pre_attn_scalar that is not an integer");
+  return true;
+}
+
+// True if the model has all features that are specific to nanochat, false if none; UserError otherwise.
+bool is_nanochat(const ModelConfig& m, const std::string& source) {
+  const bool relu2 = m.activation == config::Activation::relu2;
+  const bool head = m.qk_norm == config::QkNorm::head_no_gain;
+  if (!relu2 && !head && m.norm_gain && !m.embedding_norm && m.final_logit_softcapping == 0.0) return false;
+  if (!relu2 || !head || m.norm_gain || !m.embedding_norm)
+    no_class(source,
+             "only some of model.activation relu2, qk_norm head_no_gain, norm_gain false, embedding_norm and "
+             "final_logit_softcapping; nanochat has all of them");
+  if (m.num_moe_experts > 0 || m.sliding_window != 0 || m.norm_placement != config::NormPlacement::pre ||
+      m.scale_embedding)
+    no_class(
+        source,
+        "nanochat's keys (model.norm_gain false) and experts, a window, norm_placement or scale_embedding");
+  if (m.add_mlp_bias || m.add_qkv_bias != m.add_proj_bias || m.rotary_percent != 1.0 ||
+      m.rope_scaling.kind == config::RopeScalingKind::yarn)
+    no_class(source, "nanochat's keys (model.norm_gain false) and these biases, rotary_percent or YaRN");
   return true;
 }
 
@@ -122,6 +144,7 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
   const bool window = m.sliding_window != 0, partial = m.rotary_percent != 1.0;
   const bool post = m.norm_placement == config::NormPlacement::post;
   const bool projection = m.qk_norm == config::QkNorm::projection, head = m.qk_norm == config::QkNorm::head;
+  if (is_nanochat(m, source)) return Architecture::nanochat;
   if (m.num_moe_experts > 0) return experts_class(m, source);
   if (is_gemma(m, source)) return Architecture::gemma3;
   if (m.local_rope()) no_class(source, "model.rope_local_theta without the rest of Gemma 3");
@@ -221,14 +244,6 @@ Architecture architecture_of(const JsonKeys& keys) {
 }
 
 Architecture architecture_for(const ModelConfig& model, const std::string& source) {
-  for (const auto& [given, feature] :
-       {std::pair{model.final_logit_softcapping != 0.0, "final_logit_softcapping"},
-        std::pair{model.embedding_norm, "embedding_norm"}, std::pair{!model.norm_gain, "norm_gain false"},
-        std::pair{model.qk_norm == config::QkNorm::head_no_gain, "qk_norm head_no_gain"},
-        std::pair{model.activation == config::Activation::relu2 && !model.layer_norm(), "activation relu2"}})
-    if (given)
-      user_error("{}: models with model.{} cannot be exported: te-train writes no class that has it", source,
-                 feature);
   const double scalar = model.query_pre_attn_scalar;
   if (model.activation != config::Activation::geglu && scalar != 0.0 &&
       scalar != static_cast<double>(model.kv_channels))

@@ -23,6 +23,7 @@ enum class Architecture : uint8_t {
   qwen2_moe,
   qwen3_moe,
   olmoe,
+  nanochat,
   gpt2,
   gpt_neox
 };

@@ -37,8 +37,8 @@ Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision,
     if (linears_of(parameter).empty()) continue;
     if (parameter.parts.front().order == Order::permuted)
       user_error(
-          "--fp8: {} rotates a part of each head (model.rotary_percent), which needs reordered rows; FP8 "
-          "export does not support that; export without --fp8",
+          "--fp8: the rows of q and k have another order in transformers (part of each head rotated, or "
+          "nanochat), which FP8 export does not support; export {} without --fp8",
           reader.folder().string());
     if (parameter.parts.front().order == Order::transposed)
       user_error(

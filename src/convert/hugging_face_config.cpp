@@ -56,6 +56,8 @@ Defaults defaults_of(Architecture architecture) {
       return {.intermediate_size = 6144, .num_key_value_heads = 4, .max_position_embeddings = 32768};
     case Architecture::olmoe:
       return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
+    case Architecture::nanochat:
+      return {.intermediate_size = 8192};
     case Architecture::gemma3:
       return {.num_key_value_heads = 4,
               .head_dim = 256,
@@ -200,6 +202,19 @@ void read_gemma(const JsonKeys& keys, ModelConfig& model) {
     keys.refuse("query_pre_attn_scalar", "must be above 0", "compare with the model's original");
 }
 
+void read_nanochat(const JsonKeys& keys, ModelConfig& model) {
+  keys.must_be("hidden_act", keys.text("hidden_act", "relu2"), std::string("relu2"),
+               "te-train's nanochat uses squared ReLU");
+  const char* cap = "final_logit_softcapping";
+  model.final_logit_softcapping = keys.number_or(cap, keys.given(cap) ? 0.0 : 15.0);
+  if (keys.has(cap) && model.final_logit_softcapping <= 0.0)
+    keys.refuse(cap, "must be above 0 or null", "compare with the model's original");
+  model.activation = Activation::relu2;
+  model.qk_norm = config::QkNorm::head_no_gain;
+  model.norm_gain = false;
+  model.embedding_norm = true;
+}
+
 /// Qwen2-MoE, Qwen3-MoE: which layers have experts.
 void read_expert_layers(const JsonKeys& keys, ModelConfig& model) {
   keys.must_be("decoder_sparse_step", keys.integer("decoder_sparse_step", 1), int64_t{1},
@@ -256,15 +271,17 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   model.norm_epsilon = keys.number("rms_norm_eps", absent.rms_norm_eps);
   model.tie_word_embeddings = keys.boolean("tie_word_embeddings", absent.tie_word_embeddings);
   model.attention_dropout = keys.number_or("attention_dropout", 0.0);
-  const bool gemma = architecture == Architecture::gemma3;
+  const bool gemma = architecture == Architecture::gemma3, nanochat = architecture == Architecture::nanochat;
   if (gemma)
     read_gemma(keys, model);
+  else if (nanochat)
+    read_nanochat(keys, model);
   else
     keys.must_be_one_of("hidden_act", keys.text("hidden_act", "silu"), {"silu", "swish"},
                         "te-train's llama uses SwiGLU");
   const bool reads_bias = architecture == Architecture::llama || architecture == Architecture::qwen3 ||
                           architecture == Architecture::olmo2 || architecture == Architecture::qwen3_moe ||
-                          architecture == Architecture::olmoe || gemma;
+                          architecture == Architecture::olmoe || gemma || nanochat;
   model.add_proj_bias = reads_bias && keys.boolean("attention_bias", false);
   model.add_qkv_bias = model.add_proj_bias || architecture == Architecture::qwen2 ||
                        (architecture == Architecture::qwen2_moe && keys.boolean("qkv_bias", true));
@@ -295,6 +312,8 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   }
   RopeKeys rope;
   if (architecture == Architecture::mixtral) rope.theta_default = 1e6;
+  // NanoChat normalizes q and k after RoPE, which cancels YaRN's attention factor.
+  if (nanochat) rope.types = {"default", "linear", "llama3"};
   if (architecture == Architecture::phi3) {
     rope.may_be_partial = true;
     rope.types = {"default"};

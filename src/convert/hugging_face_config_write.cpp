@@ -124,6 +124,12 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
     case Architecture::olmoe:
       out["attention_bias"] = m.add_qkv_bias;
       break;
+    case Architecture::nanochat:
+      out["attention_bias"] = m.add_qkv_bias;
+      out["hidden_act"] = "relu2";
+      out["final_logit_softcapping"] =
+          m.final_logit_softcapping != 0.0 ? json(m.final_logit_softcapping) : json(nullptr);
+      break;
     case Architecture::olmo2:
       out["attention_bias"] = m.add_qkv_bias;
       out["pad_token_id"] = nullptr;

@@ -41,6 +41,13 @@ std::vector<int64_t> partial_rope_channels(const ModelConfig& m) {
   return theirs;
 }
 
+// NanoChatForCausalLM rotates the pairs (i + head / 2, i).
+std::vector<int64_t> swapped_halves(int64_t head) {
+  std::vector<int64_t> theirs(static_cast<size_t>(head));
+  for (int64_t i = 0; i < head; ++i) theirs[static_cast<size_t>(i)] = (i + head / 2) % head;
+  return theirs;
+}
+
 // llama2.c rotates pairs of adjacent channels.
 std::vector<int64_t> interleaved_rope_channels(int64_t head) {
   std::vector<int64_t> theirs(static_cast<size_t>(head));
@@ -89,7 +96,7 @@ class Llama {
       mlp();
       norms();
     }
-    result_.push_back(same({Role::final_norm}, "model.norm.weight", {m.hidden_size}));
+    if (m.norm_gain) result_.push_back(same({Role::final_norm}, "model.norm.weight", {m.hidden_size}));
     if (!m.tie_word_embeddings)
       result_.push_back(same({Role::output_layer}, "lm_head.weight", {m.vocab_size, m.hidden_size}));
   }
@@ -102,16 +109,24 @@ class Llama {
     result_.push_back(same(id, theirs_ + theirs, std::move(shape)));
   }
 
+  /// Rows of q or k.
+  Part rotated(const std::string& theirs, std::vector<int64_t> shape) const {
+    Part part{theirs_ + "self_attn." + theirs, std::move(shape)};
+    if (architecture_ != Architecture::nanochat) return part;
+    part.order = Order::permuted;
+    part.theirs = heads_of(part.rows() / m_.kv_channels, swapped_halves(m_.kv_channels));
+    return part;
+  }
+
   void attention() {
     const int64_t hidden = m_.hidden_size, q = m_.attention_width(),
                   kv = m_.num_query_groups * m_.kv_channels;
     const std::string attention = theirs_ + "self_attn.";
     if (m_.add_qkv_bias)
-      result_.push_back({bias(Role::linear_qkv),
-                         {q + 2 * kv},
-                         {{attention + "q_proj.bias", {q}},
-                          {attention + "k_proj.bias", {kv}},
-                          {attention + "v_proj.bias", {kv}}}});
+      result_.push_back(
+          {bias(Role::linear_qkv),
+           {q + 2 * kv},
+           {rotated("q_proj.bias", {q}), rotated("k_proj.bias", {kv}), {attention + "v_proj.bias", {kv}}}});
     if (architecture_ == Architecture::phi3) {
       const std::string name = attention + "qkv_proj.weight";
       result_.push_back(m_.rotary_percent == 1.0
@@ -120,13 +135,13 @@ class Llama {
     } else {
       result_.push_back({weight(Role::linear_qkv),
                          {q + 2 * kv, hidden},
-                         {{attention + "q_proj.weight", {q, hidden}},
-                          {attention + "k_proj.weight", {kv, hidden}},
+                         {rotated("q_proj.weight", {q, hidden}),
+                          rotated("k_proj.weight", {kv, hidden}),
                           {attention + "v_proj.weight", {kv, hidden}}}});
     }
     if (m_.add_proj_bias) add(bias(Role::linear_proj), "self_attn.o_proj.bias", {hidden});
     add(weight(Role::linear_proj), "self_attn.o_proj.weight", {hidden, q});
-    if (m_.qk_norm == config::QkNorm::none) return;
+    if (!m_.qk_norm_gain()) return;
     const bool head = m_.qk_norm == config::QkNorm::head;
     add(weight(Role::q_norm), "self_attn.q_norm.weight", {head ? m_.kv_channels : q});
     add(weight(Role::k_norm), "self_attn.k_norm.weight", {head ? m_.kv_channels : kv});
@@ -163,6 +178,10 @@ class Llama {
     if (m_.has_experts(layer_)) return experts();
     const int64_t hidden = m_.hidden_size, ffn = m_.ffn_hidden_size;
     const std::string mlp = theirs_ + "mlp.";
+    if (architecture_ == Architecture::nanochat) {
+      add(weight(Role::linear_fc1), "mlp.fc1.weight", {ffn, hidden});
+      return add(weight(Role::linear_fc2), "mlp.fc2.weight", {hidden, ffn});
+    }
     if (m_.add_mlp_bias) {
       result_.push_back({bias(Role::linear_fc1),
                          {2 * ffn},
@@ -181,6 +200,7 @@ class Llama {
   }
 
   void norms() {
+    if (!m_.norm_gain) return;
     if (architecture_ == Architecture::gemma3) {
       add(weight(Role::input_norm), "input_layernorm.weight", {m_.hidden_size});
       add(weight(Role::post_attention_norm), "post_attention_layernorm.weight", {m_.hidden_size});

@@ -20,6 +20,7 @@
 // Qwen3, OLMo 2 and Gemma 3 have q_norm and k_norm (self_attention.q_layernorm, k_layernorm) in addition to Llama's
 // tensors; the layer norms of OLMo 2 and Gemma 3 have other names. Phi-3 has qkv_proj and gate_up_proj, as te-train.
 // GPT-NeoX has the same parts as GPT-2 under other names, not transposed, and stores q, k and v head by head.
+// NanoChat has Llama's attention with the halves of the heads of q and k exchanged, mlp.fc1, mlp.fc2 and no norms.
 #pragma once
 
 #include <cstdint>

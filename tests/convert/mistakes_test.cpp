@@ -5,6 +5,7 @@
 #include "convert/convert_testing.h"
 #include "convert/hugging_face_config.h"
 #include "convert/output_folder.h"
+#include "testing/model_forms.h"
 
 namespace te::testing {
 namespace {
@@ -17,25 +18,46 @@ struct Refusal {
   const char* message;
 };
 
-TEST(Export, RefusesFeaturesWithoutAClassByName) {
-  const auto refused = [](const char* key, void (*change)(config::ModelConfig&)) {
-    config::ModelConfig model;
-    model.activation = config::Activation::swiglu;
-    EXPECT_EQ(convert::architecture_for(model, "run"), convert::Architecture::llama);
-    change(model);
-    try {
-      convert::architecture_for(model, "run");
-      ADD_FAILURE() << key;
-    } catch (const UserError& error) {
-      EXPECT_TRUE(std::string(error.what()).starts_with(fmt::format("run: models with model.{} cannot", key)))
-          << error.what();
-    }
+// A class of transformers has all of nanochat's features; each alone, and each next to all others, is refused.
+TEST(Export, RefusesNanochatInPart) {
+  using config::ModelConfig;
+  const auto refusal_of = [](const ModelConfig& model) {
+    return refusal([&] { convert::architecture_for(model, "run"); });
   };
-  refused("final_logit_softcapping", [](config::ModelConfig& m) { m.final_logit_softcapping = 30; });
-  refused("embedding_norm", [](config::ModelConfig& m) { m.embedding_norm = true; });
-  refused("norm_gain false", [](config::ModelConfig& m) { m.norm_gain = false; });
-  refused("qk_norm head_no_gain", [](config::ModelConfig& m) { m.qk_norm = config::QkNorm::head_no_gain; });
-  refused("activation relu2", [](config::ModelConfig& m) { m.activation = config::Activation::relu2; });
+  ModelConfig llama;
+  llama.activation = config::Activation::swiglu;
+  EXPECT_EQ(convert::architecture_for(llama, "run"), convert::Architecture::llama);
+  ModelConfig nanochat = llama;
+  set_nanochat(nanochat);
+  EXPECT_EQ(convert::architecture_for(nanochat, "run"), convert::Architecture::nanochat);
+  nanochat.final_logit_softcapping = 0;
+  EXPECT_EQ(convert::architecture_for(nanochat, "run"), convert::Architecture::nanochat);
+  for (const auto copy : std::initializer_list<void (*)(const ModelConfig&, ModelConfig&)>{
+           [](const ModelConfig&from, ModelConfig&to) { to.embedding_norm = from.embedding_norm; },
+           [](const ModelConfig&from, ModelConfig&to) { to.norm_gain = from.norm_gain; },
+           [](const ModelConfig&from, ModelConfig&to) { to.qk_norm = from.qk_norm; },
+           [](const ModelConfig&from, ModelConfig&to) { to.activation = from.activation; }}) {
+    ModelConfig one = llama, others = nanochat;
+    copy(nanochat, one);
+    copy(llama, others);
+    TE_EXPECT_CONTAINS(refusal_of(one), "only some of model.activation relu2");
+    TE_EXPECT_CONTAINS(refusal_of(others), "only some of model.activation relu2");
+  }
+  llama.final_logit_softcapping = 30;
+  TE_EXPECT_CONTAINS(refusal_of(llama), "only some of model.activation relu2");
+  llama.family = config::Family::gpt;
+  llama.activation = config::Activation::gelu;
+  TE_EXPECT_CONTAINS(refusal_of(llama), "LayerNorm and model.final_logit_softcapping");
+  for (const auto change : std::initializer_list<void (*)(ModelConfig&)>{
+           [](ModelConfig& m) { m.sliding_window = 4; }, [](ModelConfig& m) { m.scale_embedding = true; },
+           [](ModelConfig& m) { m.num_moe_experts = 4; }, [](ModelConfig& m) { m.rotary_percent = 0.5; },
+           [](ModelConfig& m) { m.norm_placement = config::NormPlacement::both; },
+           [](ModelConfig& m) { m.rope_scaling.kind = config::RopeScalingKind::yarn; },
+           [](ModelConfig& m) { m.add_mlp_bias = true; }, [](ModelConfig& m) { m.add_qkv_bias = true; }}) {
+    ModelConfig changed = nanochat;
+    change(changed);
+    TE_EXPECT_CONTAINS(refusal_of(changed), "nanochat's keys (model.norm_gain false) and");
+  }
 }
 
 TEST(ConfigJson, RefusesUnsupportedModels) {
@@ -131,6 +153,10 @@ TEST(ConfigJson, RefusesUnsupportedModels) {
        "layer_types must all be full_attention"},
       {"llama", {{"architectures", {"DeepseekV3ForCausalLM"}}}, "which have multi-head latent attention"},
       {"llama", {{"architectures", {"GptOssForCausalLM"}}}, "which has attention sinks and MXFP4 experts"},
+      {"nanochat",
+       {{"hidden_act", "silu"}},
+       "hidden_act is \"silu\", must be \"relu2\"; te-train's nanochat uses squared ReLU"},
+      {"nanochat", {{"final_logit_softcapping", 0}}, "final_logit_softcapping must be above 0 or null"},
       {"qwen3_moe", {{"decoder_sparse_step", 2}}, "decoder_sparse_step is 2, must be 1"},
       {"qwen3_moe", {{"mlp_only_layers", {1}}}, "must list the first layers in order"},
       {"olmoe", {{"clip_qkv", 8.0}}, "clip_qkv must be null"},

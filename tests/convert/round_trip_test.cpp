@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, RoundTrip,
                                            "mistral_window", "olmo2", "phi3_partial", "gpt_neox",
                                            "gpt_neox_sequential", "gpt2", "gpt2_untied_bf16", "gpt2_relu",
                                            "qwen3_windows", "gemma3", "gemma3_bf16", "mixtral", "qwen2_moe",
-                                           "qwen3_moe", "olmoe"),
+                                           "qwen3_moe", "olmoe", "nanochat"),
                          [](const auto& info) { return std::string(info.param); });
 
 // transformers wrote the fixture in shards of 20 KB. With a limit of 8 KB, embedding and output layer each exceed the

@@ -96,6 +96,21 @@ MODELS = {
         "scale_embedding": True,
         "query_pre_attn_scalar": 9,
     },
+    "nanochat_tiny": COMMON
+    | {
+        "family": "llama",
+        "hidden_size": 32,
+        "ffn_hidden_size": 48,
+        "num_query_groups": 2,
+        "vocab_size": 61,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "activation": "relu2",
+        "qk_norm": "head_no_gain",
+        "norm_gain": False,
+        "embedding_norm": True,
+        "final_logit_softcapping": 1.0,
+    },
     # A mixture of experts with a shared expert.
     "qwen2_moe_tiny": COMMON
     | {
@@ -117,7 +132,7 @@ MODELS = {
 }
 # AdamW's first step is lr * sign(g), except for |g| near eps, where it depends on the rounding error of g. Among
 # the first 90 seeds, these have the largest minimum |g|, so that the step can be compared with a small tolerance.
-SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36, "gemma3_tiny": 26, "qwen2_moe_tiny": 54}
+SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36, "gemma3_tiny": 26, "nanochat_tiny": 43, "qwen2_moe_tiny": 54}
 
 
 def fail(message):
@@ -137,6 +152,8 @@ try:
     from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM, LlamaRMSNorm
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    from transformers.models.nanochat.modeling_nanochat import NanoChatConfig, NanoChatForCausalLM, NanoChatRMSNorm
+    from transformers.models.nanochat.modeling_nanochat import NanoChatRotaryEmbedding
     from transformers.models.qwen2.modeling_qwen2 import Qwen2Config, Qwen2ForCausalLM, Qwen2RMSNorm
     from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
     from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeConfig, Qwen2MoeForCausalLM
@@ -154,6 +171,10 @@ def rmsnorm64(self, hidden):
 
 def rmsnorm64_zero_centered(self, hidden):
     return (1.0 + self.weight) * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+def rmsnorm64_without_gain(self, hidden):
+    return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
 def make_rotary64(theta, head_dim, local_theta=None):
@@ -244,6 +265,10 @@ def build_model(config, attention):
                 pad_token_id=None,
             )
         )
+    if config.get("activation") == "relu2":
+        return NanoChatForCausalLM(
+            NanoChatConfig(**arguments, final_logit_softcapping=config["final_logit_softcapping"], pad_token_id=None)
+        )
     arguments["hidden_act"] = "silu"
     if config.get("num_moe_experts"):
         return Qwen2MoeForCausalLM(
@@ -288,7 +313,9 @@ def to_float64(model, config):
             module.forward = rmsnorm64.__get__(module)
         elif isinstance(module, Gemma3RMSNorm):
             module.forward = rmsnorm64_zero_centered.__get__(module)
-        elif isinstance(module, (LlamaRotaryEmbedding, Qwen2RotaryEmbedding, Qwen2MoeRotaryEmbedding, Gemma3RotaryEmbedding)):
+        elif isinstance(module, NanoChatRMSNorm):
+            module.forward = rmsnorm64_without_gain.__get__(module)
+        elif isinstance(module, (NanoChatRotaryEmbedding, LlamaRotaryEmbedding, Qwen2RotaryEmbedding, Qwen2MoeRotaryEmbedding, Gemma3RotaryEmbedding)):
             head_dim = config.get("kv_channels", config["hidden_size"] // config["num_attention_heads"])
             rotary = make_rotary64(config["rope_theta"], head_dim, config.get("rope_local_theta"))
             module.forward = rotary.__get__(module)
@@ -319,6 +346,14 @@ def gpt_names(tensors, num_layers):
     yield "final_layernorm.bias", tensors["transformer.ln_f.bias"]
 
 
+def exchanged_halves(tensors, name, nanochat):
+    """nanochat rotates q and k in the other direction, which is te-train's with the halves of each head exchanged."""
+    if not nanochat or ("q_proj" not in name and "k_proj" not in name):
+        return tensors[name]
+    head = MODELS["nanochat_tiny"]["hidden_size"] // MODELS["nanochat_tiny"]["num_attention_heads"]
+    return tensors[name].unflatten(0, (-1, 2, head // 2)).flip(1).flatten(0, 2)
+
+
 def llama_names(tensors, num_layers):
     gemma = "model.layers.0.pre_feedforward_layernorm.weight" in tensors
     norms = {"pre_mlp_layernorm": ["post_attention_layernorm"]}
@@ -330,6 +365,7 @@ def llama_names(tensors, num_layers):
             "self_attention.q_layernorm": ["self_attn.q_norm"],
             "self_attention.k_layernorm": ["self_attn.k_norm"],
         }
+    nanochat = "model.layers.0.mlp.fc1.weight" in tensors
     yield "embedding.word_embeddings.weight", tensors["model.embed_tokens.weight"]
     for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
@@ -344,6 +380,9 @@ def llama_names(tensors, num_layers):
             "mlp.shared_experts.gate": ["mlp.shared_expert_gate"],
             "input_layernorm": ["input_layernorm"],
         } | norms
+        if nanochat:
+            stacks |= {"mlp.linear_fc1": ["mlp.fc1"], "mlp.linear_fc2": ["mlp.fc2"]}
+            del stacks["input_layernorm"], stacks["pre_mlp_layernorm"]
         # transformers stacks the experts: [experts, out, in].
         for ours, theirs in {"linear_fc1": "gate_up_proj", "linear_fc2": "down_proj"}.items():
             if f"{prefix}mlp.experts.{theirs}" in tensors:
@@ -352,9 +391,10 @@ def llama_names(tensors, num_layers):
             for kind in ("weight", "bias"):
                 if f"{prefix}{theirs[0]}.{kind}" in tensors:
                     yield f"layers.{layer}.{ours}.{kind}", torch.cat(
-                        [tensors[f"{prefix}{t}.{kind}"] for t in theirs]
+                        [exchanged_halves(tensors, f"{prefix}{t}.{kind}", nanochat) for t in theirs]
                     )
-    yield "final_layernorm.weight", tensors["model.norm.weight"]
+    if not nanochat:
+        yield "final_layernorm.weight", tensors["model.norm.weight"]
     if "lm_head.weight" in tensors:
         yield "output_layer.weight", tensors["lm_head.weight"]
 

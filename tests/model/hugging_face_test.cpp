@@ -1,5 +1,5 @@
 // Compares one training step with Hugging Face transformers: GPT-2, Llama, Qwen2 (Llama with tied output layer and
-// biases), Gemma 3 and Qwen2-MoE, with the weights, tokens and results in tests/fixtures, which
+// biases), Gemma 3, nanochat and Qwen2-MoE, with the weights, tokens and results in tests/fixtures, which
 // scripts/make_hf_fixtures.py writes.
 //
 // Bound: the fixtures are float64 results rounded once, so the differences come from te-train's FP32, whose unit
@@ -157,7 +157,7 @@ TEST(MixtureOfExperts, FiftyStepsEqualThoseOfTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, HuggingFace,
                          ::testing::Values("gpt2_tiny", "llama_tiny", "qwen2_tiny", "gemma3_tiny",
-                                           "qwen2_moe_tiny"),
+                                           "nanochat_tiny", "qwen2_moe_tiny"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

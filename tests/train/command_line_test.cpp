@@ -264,6 +264,17 @@ TEST_F(CommandLine, AddressSpaceLimitIsReported) {
   while (limit < 4000000 && limited(limit).code == 127) limit += 100000;
   expect_refused(limited(limit), "(ulimit -v, ulimit -d)");
   EXPECT_EQ(folder_.run("a", {}, "base", "ulimit -v 4000000;").code, 0);
+  // Between these limits a run is refused or ends, although threads that save allocate before OpenBLAS has its buffers.
+  bool refused = true;
+  for (int more = 0; more <= 400000; more += 16000) {
+    const Result result = folder_.run(
+        fmt::format("more_{}", more),
+        {"precision.fp8=hybrid", "model.ffn_hidden_size=64", "model.seq_length=32", "training.train_steps=20",
+         "training.eval_interval=1", "training.eval_microbatches=4", "checkpoint.save_every=1"},
+        "base", fmt::format("ulimit -t 10; ulimit -v {}; TEST_THREADS=2;", limit + more));
+    refused = refused && result.code == 2;
+    EXPECT_EQ(result.code, refused ? 2 : 0) << limit + more << " KiB: " << result.error;
+  }
 }
 
 TEST_F(CommandLine, AnEndlessConfigIsRefused) {

@@ -2,6 +2,7 @@
 
 #include <cblas.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <omp.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -19,6 +20,8 @@ namespace te::kernels {
 namespace {
 
 constexpr int64_t kBuffer = int64_t{128} << 20;  // BUFFER_SIZE of OpenBLAS on x86-64, its largest one
+/// Stacks of threads that start after the first GEMM, and growth of the heap.
+constexpr int64_t kLater = int64_t{64} << 20;
 
 // ---- check of memory limits before OpenBLAS is loaded ----
 
@@ -74,10 +77,15 @@ using Initializer = void (*)(int, char**, char**);
     require_memory_to_load_openblas;
 #endif
 
+// malloc reserves 64 MiB of address space for each further thread that allocates, and OpenBLAS maps its buffers later:
+// under a limit, all threads share one arena.
+[[maybe_unused]] const bool shares_arena =
+    remaining(RLIMIT_AS, 0) < RLIM_INFINITY && ::mallopt(M_ARENA_MAX, 1) == 1;
+
 }  // namespace
 
 int64_t openblas_bytes(int threads) {
-  return threads * kBuffer;
+  return threads * kBuffer + kLater;
 }
 
 void require_openblas_memory() {
@@ -86,8 +94,8 @@ void require_openblas_memory() {
     const int64_t free = free_address_space(), needed = openblas_bytes(threads);
     if (free < needed)
       user_error(
-          "the process limits (ulimit -v, ulimit -d) leave {} of memory, but OpenBLAS needs {} for {} "
-          "threads; raise the limit, or lower OMP_NUM_THREADS",
+          "the process limits (ulimit -v, ulimit -d) leave {} of memory, but OpenBLAS and later threads need "
+          "{} for {} threads; raise the limit, or lower OMP_NUM_THREADS",
           human_bytes(free), human_bytes(needed), threads);
     return true;
   }();

@@ -5,7 +5,8 @@
 
 namespace te::kernels {
 
-/// Bytes that OpenBLAS maps if `threads` threads call it concurrently. It retries forever if the mapping fails.
+/// Bytes that OpenBLAS maps if `threads` threads call it concurrently, and those that threads map which start later.
+/// OpenBLAS retries forever if a mapping fails.
 int64_t openblas_bytes(int threads);
 
 /// Throws UserError if process limits do not leave enough memory for OpenMP's threads. Call it before the first

@@ -292,8 +292,10 @@ TEST_F(TeBench, LayerUsesTheDtypeOfItsConfig) {
 
 TEST_F(TeBench, LayerNeedsTheRanksOfItsConfig) {
   EXPECT_EQ(run("layer --set parallel.tensor=2 --config " + path("tiny.yaml")), 2);
-  EXPECT_NE(text("err").find("has parallel.tensor 2 and parallel.context 1, but the job has 1 rank: start 2"),
-            std::string::npos)
+  EXPECT_NE(
+      text("err").find(
+          "has parallel.tensor 2 and parallel.context 1, but the job has 1 rank: start it with mpirun -n 2"),
+      std::string::npos)
       << text("err");
   EXPECT_EQ(run("layer --which gpt --config " + path("tiny.yaml")), 2);
   EXPECT_NE(text("err").find("--which and --config exclude each other"), std::string::npos) << text("err");

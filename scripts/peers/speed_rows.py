@@ -49,7 +49,7 @@ def steps(path, model, layout):
 
 
 def layer(path):
-    """The row of the 70B layer: milliseconds after seconds of load."""
+    """The row of the 70B layer: milliseconds, starting on a cold GPU."""
     row = {"model": "Llama 3.1 70B, one layer", "layout": "tensor parallel 4"}
     for entry in json.loads(path.read_text())["layer"]:
         if entry["precision"] == "bf16" or entry["recipe"] == "delayed":

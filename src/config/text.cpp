@@ -63,7 +63,7 @@ std::string_view section_of(std::string_view path) {
   return path.substr(0, path.find('.'));
 }
 
-/// The keys that are nearest to an unknown one. Keys of the same section come first, then those of a section with a
+/// The keys that are nearest to an unknown one. Keys of the same section come first, then keys of a section with a
 /// similar name (log, logging); a correct name in a wrong section comes before a wrong name in the correct section.
 /// Synonyms count as names of their keys; mistyped ones only in these sections.
 NearestNames nearest_keys(std::string_view unknown) {

@@ -137,8 +137,8 @@ void check_experts(const Config& c) {
         "model.moe_router_load_balancing_type seq_aux_loss with parallel.tensor ({}) needs one sequence per "
         "microbatch: set training.micro_batch_size ({}) to 1, or use aux_loss",
         c.parallel.tensor, c.training.micro_batch_size);
-  // Weight gradients of experts are computed at once, those of attention later: a bucket of both has no order in which
-  // they could share the memory of sharded gradients.
+  // Weight gradients of experts are computed at once, attention's later: a bucket of both has no order in which they
+  // could share the memory of sharded gradients.
   if (c.parallel.schedule == PipelineSchedule::zero_bubble && c.parallel.shard != Shard::optimizer)
     refuse(fmt::format("parallel.schedule zero_bubble and parallel.shard {}", to_string(c.parallel.shard)),
            "set parallel.shard to optimizer, or parallel.schedule to 1f1b");

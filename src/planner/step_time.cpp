@@ -27,7 +27,7 @@ bool puts_off(const config::Config& config) {
 struct StageWork {
   Work forward, backward, wgrad;  ///< per microbatch
   double casts = 0;
-  GroupCounts parameters, of_layers;  ///< all, and those of the layers
+  GroupCounts parameters, of_layers;  ///< of the stage, and of its layers alone
   int64_t layers = 0;
 };
 
@@ -106,7 +106,7 @@ class GroupMessages {
                      std::max(static_cast<double>(config.parallel.bucket_size),
                               static_cast<double>(layers_.all) / static_cast<double>(stage.layers)))) {}
 
-  /// Seconds, and how many of them passes can hide: not those of the last bucket.
+  /// Seconds, and how many of them passes can hide: all but the last bucket's.
   struct Time {
     double seconds = 0, hideable = 0;
     Time& operator+=(const Time& other) {

@@ -239,7 +239,7 @@ TEST_F(TeGenerate, RanksThatShardTheModelGiveTheTextOfOneRank) {
   EXPECT_EQ(piped.out, generate("--prompt 'the small ' --max-tokens 4").out);
 }
 
-// Tensor-parallel ranks have whole experts: they decode all tokens, and divide those of full sequences. seq_aux_loss,
+// Tensor-parallel ranks have whole experts: they decode all tokens, and divide full sequences. seq_aux_loss,
 // for which tensor-parallel training needs one sequence per microbatch, does not matter.
 TEST_F(TeGenerate, TensorParallelRanksHaveTheExpertsOfOneRank) {
   const Result trained = folder_->run(

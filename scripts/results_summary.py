@@ -168,9 +168,9 @@ def pytorch_table(data):
     return lines
 
 
-def four_gpus_table(data):
+def several_gpus_table(data):
     lines = ["| Model | Layout | BF16 | FP8 | FP8 over BF16 |", "| --- | --- | --- | --- | --- |"]
-    for row in rows_of(data, "four_gpus"):
+    for row in rows_of(data, "several_gpus"):
         lines.append(f"| {row['model']} | {row['layout']} | {cell(row, 'bf16')} | {cell(row, 'fp8')} | {speed_up(row)} |")
     return lines
 
@@ -188,7 +188,7 @@ def outputs():
     data = summary()
     files = {RESULTS / "summary.json": json.dumps(data, indent=2) + "\n"}
     tables = {ROOT / "README.md": {"evidence": evidence_table(data), "speed": speed_table(data)},
-              RESULTS / "benchmarks.md": {"pytorch": pytorch_table(data), "four GPUs": four_gpus_table(data)}}
+              RESULTS / "benchmarks.md": {"pytorch": pytorch_table(data), "several GPUs": several_gpus_table(data)}}
     for page, experiments in GAP_TABLES.items():
         tables[ROOT / CONVERGENCE / page] = {f"gaps {name}": gap_table(name) for name in experiments}
     for path, blocks in tables.items():

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Measures the speed table of the README in one session on four GPUs of one host, and writes docs/results/speed.json, from
-# which scripts/results_summary.py makes the tables. Takes about ten minutes. Needs a build of the preset cuda.
+# Measures the speed table of the README in one session on two or four GPUs of one host, and writes
+# docs/results/speed.json, from which scripts/results_summary.py makes the tables. Takes about ten minutes. Needs a build
+# of the preset cuda.
 #
 #   scripts/speed_table.sh [--commit HASH] [--out FOLDER] [--only REGEX] [--no-record]
 #
 #   --commit     commit to record (default: git's HEAD); for a copy of the checkout without .git
 #   --out        folder for the reports (default build/speed_table); rows in it that are not measured again are kept
-#   --only       run only rows whose name matches: one_gpu, 8b_dp4, 7b_dp4, 7b_zero3, 7b_tp4, layer_70b, fsdp2
+#   --only       run only rows whose name matches: one_gpu, 8b_dp, 7b_dp, 7b_zero3, 7b_tp, layer_70b, fsdp2
 #   --no-record  do not change docs/results/speed.json
 #
-# Rows of one GPU run at the same time, each with PyTorch after it on the same GPU. Rows of four GPUs follow one by one.
-# Row names of four GPUs and their place in the table: scripts/peers/speed_rows.py.
+# Rows of one GPU run at the same time, each with PyTorch after it on the same GPU. Rows of several GPUs follow one by
+# one, on four GPUs if there are four. Their place in the table: scripts/peers/speed_rows.py. Llama 2 7B and Llama 3.1 8B
+# need more than 80 GB on one and two GPUs.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -21,7 +23,7 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 # chosen NAME: true if --only selects this row.
 chosen() { [[ "$1" =~ $only ]]; }
 
-# one_gpu: te-train and PyTorch for each model, each on a GPU of its own.
+# one_gpu: te-train and PyTorch for each model, each GPU with one model at a time.
 one_gpu() {
   local model gpu=0 models=(llama_1b gpt2_124m) memory
   chosen one_gpu || return 0
@@ -29,6 +31,7 @@ one_gpu() {
   memory="$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sed -n 1p)"
   if ((memory > 130000)); then models+=(llama2_7b); fi  # MiB
   for model in "${models[@]}"; do
+    if ((gpu == ranks)); then wait -n || true; gpu=0; fi
     mkdir -p "$out/$model"
     CUDA_VISIBLE_DEVICES=$gpu TE_7B_SETS="training.recompute=selective training.micro_batch_size=2 training.global_batch_size=16" \
       scripts/bench_peers.sh --only "train-$model" --out "$out/$model" >"$out/$model.log" 2>&1 &
@@ -37,13 +40,13 @@ one_gpu() {
   wait || true
 }
 
-# four_gpus NAME COMMAND ARGUMENT...: runs te-bench on four ranks, with the report in NAME.json.
-four_gpus() {
+# several_gpus NAME COMMAND ARGUMENT...: runs te-bench on all ranks, with the report in NAME.json. Uses main's variables.
+several_gpus() {
   local name="$1"
   shift
   chosen "$name" || return 0
   say "$name"
-  mpirun -n 4 --bind-to none build/cuda/apps/te-bench "$@" --json "$out/$name.json" >"$out/$name.log" 2>&1 ||
+  mpirun -n "$ranks" --bind-to none build/cuda/apps/te-bench "$@" --json "$out/$name.json" >"$out/$name.log" 2>&1 ||
     say "  failed: $(tail -n 1 "$out/$name.log")"
 }
 
@@ -54,13 +57,13 @@ fsdp2() {
   say "fsdp2"
   python="$(python_with torch)" || { say "  skipped: no Python with PyTorch found" && return 0; }
   for fp8 in "" --fp8; do
-    "$python" -m torch.distributed.run --standalone --nproc-per-node 4 scripts/peers/torch_baseline.py \
+    "$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" scripts/peers/torch_baseline.py \
       train --model llama2_7b --steps 6 ${fp8:+"$fp8"} 2>>"$out/fsdp2.log" || say "  failed; see $out/fsdp2.log" >&2
   done >"$out/fsdp2.jsonl"
 }
 
 main() {
-  local commit="" out=build/speed_table only=. recorded=1 python batch
+  local commit="" out=build/speed_table only=. recorded=1 python batch ranks
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --commit) commit="${2:?--commit needs a hash}" && shift ;;
@@ -74,20 +77,25 @@ main() {
   done
   cd "$TE_ROOT"
   [[ -x build/cuda/apps/te-bench ]] || die "build/cuda/apps/te-bench: not found; build it (cmake --build --preset cuda)"
-  [[ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 4 ]] || die "four GPUs are needed (nvidia-smi -L)"
+  ranks="$(nvidia-smi -L 2>/dev/null | wc -l)"
+  [[ $ranks -ge 2 ]] || die "two or four GPUs are needed (nvidia-smi -L)"
+  ranks=$((ranks < 4 ? 2 : 4))
   python="$(python_with json)" || die "no Python 3 found; install python3"
   commit="${commit:-$(git rev-parse --short HEAD)}"
   mkdir -p "$out"
   one_gpu
   batch=training.global_batch_size
-  four_gpus 8b_dp4 step --config configs/llama3.1_8b_bf16.yaml --config configs/llama3.1_8b_fp8.yaml --steps 3 --set $batch=32
-  four_gpus 7b_dp4 step --config configs/llama7b_bf16.yaml --config configs/llama7b_fp8.yaml --steps 3 --set $batch=64
-  four_gpus 7b_zero3 step --config configs/llama7b_fp8.yaml --steps 3 --set $batch=64 --set parallel.shard=parameters
-  four_gpus 7b_tp4 step --config configs/llama7b_fp8.yaml --steps 3 --set $batch=64 --set parallel.tensor=4 \
-    --set training.micro_batch_size=8
-  four_gpus layer_70b layer --config configs/llama3.1_70b_fp8.yaml
+  several_gpus 8b_dp step --config configs/llama3.1_8b_bf16.yaml --config configs/llama3.1_8b_fp8.yaml --steps 3 \
+    --set "$batch=$((8 * ranks))"
+  several_gpus 7b_dp step --config configs/llama7b_bf16.yaml --config configs/llama7b_fp8.yaml --steps 3 \
+    --set "$batch=$((16 * ranks))"
+  several_gpus 7b_zero3 step --config configs/llama7b_fp8.yaml --steps 3 --set "$batch=$((16 * ranks))" \
+    --set parallel.shard=parameters
+  several_gpus 7b_tp step --config configs/llama7b_fp8.yaml --steps 3 --set "$batch=$((16 * ranks))" \
+    --set "parallel.tensor=$ranks" --set "training.micro_batch_size=$((2 * ranks))"
+  several_gpus layer_70b layer --config configs/llama3.1_70b_fp8.yaml
   fsdp2
-  if [[ $recorded -eq 1 ]]; then "$python" scripts/peers/speed_rows.py "$out" --commit "$commit"; fi
+  if [[ $recorded -eq 1 ]]; then "$python" scripts/peers/speed_rows.py "$out" --ranks "$ranks" --commit "$commit"; fi
 }
 
 main "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/results/speed.json from the reports of scripts/speed_table.sh.
 
-    scripts/peers/speed_rows.py FOLDER --commit HASH [--output FILE]
+    scripts/peers/speed_rows.py FOLDER --ranks N --commit HASH [--output FILE]
 
 Every row must have been measured, so that the table is that of one session; only Llama 2 7B on one GPU may be missing, which
 does not fit into 80 GB.
@@ -15,12 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {"gpt2_124m": "GPT-2 124M", "llama_1b": "Llama 1.3B", "llama2_7b": "Llama 2 7B"}
-# (report, model, layout)
-FOUR_GPUS = [
-    ("8b_dp4", "Llama 3.1 8B, sequence 8192", "data parallel 4"),
-    ("7b_dp4", "Llama 2 7B", "data parallel 4"),
-    ("7b_zero3", "Llama 2 7B", "ZeRO-3 over 4"),
-    ("7b_tp4", "Llama 2 7B", "tensor parallel 4"),
+# (report, model, layout on N GPUs)
+SEVERAL_GPUS = [
+    ("8b_dp", "Llama 3.1 8B, sequence 8192", "data parallel {}"),
+    ("7b_dp", "Llama 2 7B", "data parallel {}"),
+    ("7b_zero3", "Llama 2 7B", "ZeRO-3 over {}"),
+    ("7b_tp", "Llama 2 7B", "tensor parallel {}"),
 ]
 FSDP2_ROW = "7b_zero3"  # the te-train row with the same sharding
 
@@ -48,9 +48,9 @@ def steps(path, model, layout):
     return row, entries[0]["device"]
 
 
-def layer(path):
+def layer(path, ranks):
     """The row of the 70B layer: milliseconds, starting on a cold GPU."""
-    row = {"model": "Llama 3.1 70B, one layer", "layout": "tensor parallel 4"}
+    row = {"model": "Llama 3.1 70B, one layer", "layout": f"tensor parallel {ranks}"}
     for entry in json.loads(path.read_text())["layer"]:
         if entry["precision"] == "bf16" or entry["recipe"] == "delayed":
             row[entry["precision"]] = round(entry["ms"], 3)
@@ -58,33 +58,34 @@ def layer(path):
     return row
 
 
-def sessions(folder, commit):
-    one, four = [], []
+def sessions(folder, ranks, commit):
+    one, several = [], []
     for name, model in MODELS.items():
         if name == "llama2_7b" and not (folder / name).exists():
             continue
         row, device = steps(folder / name / f"te_train-{name}.json", model, "")
         one.append(row | peers(folder / name / "peer_torch.jsonl"))
-    for name, model, layout in FOUR_GPUS:
-        row, _ = steps(folder / f"{name}.json", model, layout)
-        four.append(row | (peers(folder / "fsdp2.jsonl") if name == FSDP2_ROW else {}))
+    for name, model, layout in SEVERAL_GPUS:
+        row, _ = steps(folder / f"{name}.json", model, layout.format(ranks))
+        several.append(row | (peers(folder / "fsdp2.jsonl") if name == FSDP2_ROW else {}))
     gpu = device.removeprefix("NVIDIA ").split()[0]
     common = {"gpu": device, "date": datetime.date.today().isoformat(), "commit": commit, "source": "docs/results/benchmarks.md"}
     return [
         {"name": "pytorch", "hardware": f"1x {gpu}", **common, "unit": "tokens/s", "rows": one},
-        {"name": "four_gpus", "hardware": f"4x {gpu}", **common, "unit": "tokens/s per GPU", "rows": four},
-        {"name": "layer", "hardware": f"4x {gpu}", **common, "unit": "ms", "rows": [layer(folder / "layer_70b.json")]},
+        {"name": "several_gpus", "hardware": f"{ranks}x {gpu}", **common, "unit": "tokens/s per GPU", "rows": several},
+        {"name": "layer", "hardware": f"{ranks}x {gpu}", **common, "unit": "ms", "rows": [layer(folder / "layer_70b.json", ranks)]},
     ]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="GPUs of the rows of several GPUs")
     parser.add_argument("--commit", required=True, metavar="HASH")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "speed.json", metavar="FILE")
     arguments = parser.parse_args()
     try:
-        found = sessions(arguments.folder, arguments.commit)
+        found = sessions(arguments.folder, arguments.ranks, arguments.commit)
     except (OSError, ValueError, KeyError) as wrong:
         print(f"speed_rows.py: error: {arguments.folder}: a row is missing or incomplete ({wrong}); run scripts/speed_table.sh",
               file=sys.stderr)

@@ -114,12 +114,12 @@ class Performance(InFolder):
             (self.folder / name).mkdir()
             self.write(f"{name}/te_train-{name}.json", [step("off", 100.4), step("hybrid", 200.6)])
             self.write(f"{name}/peer_torch.jsonl", "a warning\n" + peer(False, 90) + "\n" + peer(True, 110))
-        for name in ("8b_dp4", "7b_dp4"):
+        for name in ("8b_dp", "7b_dp"):
             self.write(f"{name}.json", [step("off", 10), step("hybrid", 20)])
-        for name in ("7b_zero3", "7b_tp4"):
+        for name in ("7b_zero3", "7b_tp"):
             self.write(f"{name}.json", [step("hybrid", 30)])
         self.write("fsdp2.jsonl", peer(False, 5) + "\n" + peer(True, 6))
-        arguments = ["peers/speed_rows.py", str(self.folder), "--commit", "abc", "--output", str(self.folder / "speed.json")]
+        arguments = ["peers/speed_rows.py", str(self.folder), "--ranks", "2", "--commit", "abc", "--output", str(self.folder / "speed.json")]
         result = self.run_script(*arguments)
         self.assertEqual(result.returncode, 2)
         self.assertIn("a row is missing", result.stderr)  # the layer
@@ -130,12 +130,14 @@ class Performance(InFolder):
             {"precision": "fp8", "recipe": "blockwise", "ms": 17, "tflops": 650}]})
         result = self.run_script(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
-        one, four, layer = json.loads((self.folder / "speed.json").read_text())["sessions"]
+        one, several, layer = json.loads((self.folder / "speed.json").read_text())["sessions"]
         self.assertEqual(one["hardware"], "1x H200")
         self.assertEqual(one["rows"][0], {"model": "GPT-2 124M", "layout": "", "bf16": 100, "bf16_tflops": 500, "fp8": 201,
                                           "fp8_tflops": 500, "planned_gib": [2.0, 2.0], "pytorch_bf16": 90, "pytorch_fp8": 110})
-        self.assertEqual([row.get("pytorch_fp8") for row in four["rows"]], [None, None, 6, None])
-        self.assertEqual(four["rows"][2]["planned_gib"], [None, 2.0])
+        self.assertEqual([row.get("pytorch_fp8") for row in several["rows"]], [None, None, 6, None])
+        self.assertEqual(several["rows"][2]["planned_gib"], [None, 2.0])
+        self.assertEqual(several["rows"][2]["layout"], "ZeRO-3 over 2")
+        self.assertEqual(layer["hardware"], "2x H200")
         self.assertEqual(layer["rows"][0]["fp8"], 16.04)
 
 

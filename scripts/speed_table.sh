@@ -10,8 +10,8 @@
 #   --only       run only rows whose name matches: one_gpu, 8b_dp, 7b_dp, 7b_zero3, 7b_tp, layer_70b, fsdp2
 #   --no-record  do not change docs/results/speed.json
 #
-# Rows of one GPU run at the same time, each with PyTorch after it on the same GPU. Rows of several GPUs follow one by
-# one, on four GPUs if there are four. Their place in the table: scripts/peers/speed_rows.py. Llama 2 7B and Llama 3.1 8B
+# Rows of one GPU run on two GPUs at the same time, each with PyTorch after it on the same GPU. Rows of several GPUs
+# follow one by one, on four GPUs if there are four. Their place in the table: scripts/peers/speed_rows.py. Llama 2 7B and Llama 3.1 8B
 # need more than 80 GB on one and two GPUs.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -23,21 +23,26 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 # chosen NAME: true if --only selects this row.
 chosen() { [[ "$1" =~ $only ]]; }
 
-# one_gpu: te-train and PyTorch for each model, each GPU with one model at a time.
+# models_on GPU MODEL...: te-train and PyTorch for each model, one after another on one GPU. Uses main's variables.
+models_on() {
+  local gpu="$1" model
+  shift
+  for model in "$@"; do
+    mkdir -p "$out/$model"
+    CUDA_VISIBLE_DEVICES=$gpu TE_7B_SETS="training.recompute=selective training.micro_batch_size=2 training.global_batch_size=16" \
+      scripts/bench_peers.sh --only "train-$model" --out "$out/$model" >"$out/$model.log" 2>&1 || say "  failed; see $out/$model.log" >&2
+  done
+}
+
+# one_gpu: the rows of one GPU, on two GPUs at the same time.
 one_gpu() {
-  local model gpu=0 models=(llama_1b gpt2_124m) memory
+  local memory
   chosen one_gpu || return 0
   say "one_gpu"
   memory="$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sed -n 1p)"
-  if ((memory > 130000)); then models+=(llama2_7b); fi  # MiB
-  for model in "${models[@]}"; do
-    if ((gpu == ranks)); then wait -n || true; gpu=0; fi
-    mkdir -p "$out/$model"
-    CUDA_VISIBLE_DEVICES=$gpu TE_7B_SETS="training.recompute=selective training.micro_batch_size=2 training.global_batch_size=16" \
-      scripts/bench_peers.sh --only "train-$model" --out "$out/$model" >"$out/$model.log" 2>&1 &
-    gpu=$((gpu + 1))
-  done
-  wait || true
+  models_on 0 llama_1b gpt2_124m &
+  if ((memory > 130000)); then models_on 1 llama2_7b; fi  # MiB
+  wait
 }
 
 # several_gpus NAME COMMAND ARGUMENT...: runs te-bench on all ranks, with the report in NAME.json. Uses main's variables.
@@ -93,7 +98,7 @@ main() {
     --set parallel.shard=parameters
   several_gpus 7b_tp step --config configs/llama7b_fp8.yaml --steps 3 --set "$batch=$((16 * ranks))" \
     --set "parallel.tensor=$ranks" --set "training.micro_batch_size=$((2 * ranks))"
-  several_gpus layer_70b layer --config configs/llama3.1_70b_fp8.yaml
+  several_gpus layer_70b layer --config configs/llama3.1_70b_fp8.yaml --set "parallel.tensor=$ranks"
   fsdp2
   if [[ $recorded -eq 1 ]]; then "$python" scripts/peers/speed_rows.py "$out" --ranks "$ranks" --commit "$commit"; fi
 }

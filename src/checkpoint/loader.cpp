@@ -140,14 +140,7 @@ class Loading {
     float* values = staging_.as<float>();
     for (int64_t at = 0; at < piece.count; at += kStagingElements) {
       const int64_t count = std::min(kStagingElements, piece.count - at);
-      std::fill_n(values, count, 0.0f);
-      int64_t done = 0;
-      for (Block block : blocks_of(parameter.shard, piece.local + at, count)) {
-        const int64_t whole = block.count;
-        block.count = available(stored, block);
-        if (block.count > 0) source_.read(name, block, values + done);
-        done += whole;
-      }
+      read_shard(source_, name, stored, parameter.shard, piece.local + at, count, values);
       target.part(at, count).write(context_, values, rounded_.as<void>());
     }
   }

@@ -39,18 +39,15 @@ int64_t available(const TensorInfo& stored, const Block& block) {
   return std::clamp<int64_t>(stored.rows() * block.width - block.first, 0, block.count);
 }
 
-std::vector<float> read_shard(const WeightSource& source, int64_t vocab_size,
-                              const parameters::Parameter& parameter) {
-  const TensorInfo stored = checked_info(source, vocab_size, parameter.name, parameter);
-  std::vector<float> values(static_cast<size_t>(parameter.shape.numel()), 0.0f);
-  float* out = values.data();
-  for (Block block : blocks_of(parameter.shard, 0, parameter.shape.numel())) {
+void read_shard(const WeightSource& source, const std::string& name, const TensorInfo& stored,
+                const parameters::ParameterShard& shard, int64_t first, int64_t count, float* out) {
+  for (Block block : blocks_of(shard, first, count)) {
     const int64_t whole = block.count;
     block.count = available(stored, block);
-    if (block.count > 0) source.read(parameter.name, block, out);
+    if (block.count > 0) source.read(name, block, out);
+    std::fill(out + block.count, out + whole, 0.0f);
     out += whole;
   }
-  return values;
 }
 
 }  // namespace te::checkpoint

@@ -56,9 +56,9 @@ TensorInfo checked_info(const WeightSource& source, int64_t vocab_size, const st
 /// Number of the block's elements that a stored tensor has; the others belong to padding rows that it lacks.
 int64_t available(const TensorInfo& stored, const Block& block);
 
-/// This rank's shard of a parameter, [parameter.shape] FP32, with zeros in padding rows that the source lacks.
-/// UserError as above.
-std::vector<float> read_shard(const WeightSource& source, int64_t vocab_size,
-                              const parameters::Parameter& parameter);
+/// Elements [first, first + count) of a shard of the tensor `name` to `out`, with zeros in padding rows that the source
+/// lacks. `stored`: its checked_info().
+void read_shard(const WeightSource& source, const std::string& name, const TensorInfo& stored,
+                const parameters::ParameterShard& shard, int64_t first, int64_t count, float* out);
 
 }  // namespace te::checkpoint

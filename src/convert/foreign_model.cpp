@@ -188,7 +188,6 @@ void ForeignModel::read(std::string_view parameter, const checkpoint::Block& blo
 bool ForeignModel::read_part_codes(const Part& part, int64_t cols, parameters::StoredCodes& all,
                                    int64_t top) const {
   const StoredTensor& stored = *files_.find(part.name);
-  if (stored.type != FileType::e4m3 || part.order == Order::transposed) return false;
   const Multipliers& multipliers = *stored.multipliers;
   const int64_t group = multipliers.whole ? 0 : multipliers.block_cols;
   if (top == 0) all.group = group;
@@ -208,6 +207,9 @@ bool ForeignModel::read_part_codes(const Part& part, int64_t cols, parameters::S
 std::optional<parameters::StoredCodes> ForeignModel::read_codes(
     std::string_view parameter, const parameters::ParameterShard& shard) const {
   const ParameterLayout& layout = at(parameter);
+  for (const Part& part : layout.parts)
+    if (files_.find(part.name)->type != FileType::e4m3 || part.order == Order::transposed)
+      return std::nullopt;
   const int64_t cols = layout.cols();
   parameters::StoredCodes all;
   all.codes.resize(static_cast<size_t>(layout.rows() * cols));

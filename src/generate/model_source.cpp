@@ -16,12 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kPart = 4 << 20;  // elements that are converted at a time
+
+// Values in the parameter's precision, in a buffer that is used again: new memory for each tensor costs more time in
+// page faults than the rest of loading.
 template <class T>
-std::vector<T> rounded(const std::vector<float>& values) {
-  std::vector<T> result(values.size());
+void copy_rounded(const Context& context, const float* values, int64_t count, const Tensor& to, T* buffer) {
 #pragma omp parallel for schedule(static)
-  for (size_t i = 0; i < values.size(); ++i) result[i] = from_float<T>(values[i]);
-  return result;
+  for (int64_t i = 0; i < count; ++i) buffer[i] = from_float<T>(values[i]);
+  context.copy_to_device(to, buffer);
+  context.synchronize();  // the buffer must outlive the copy
 }
 
 }  // namespace
@@ -62,14 +66,22 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::vector<
 }
 
 void load_weights(const Context& context, const ModelSource& source, parameters::ParameterStore& parameters) {
+  const HostBuffer staging(context, kPart * sizeof(float)), narrow(context, kPart * sizeof(float));
+  const checkpoint::WeightSource& weights = source.weights();
   for (const parameters::Parameter& parameter : parameters.parameters()) {
-    const std::vector<float> values =
-        checkpoint::read_shard(source.weights(), source.model().vocab_size, parameter);
-    visit_high_precision(parameter.value.dtype, [&](auto zero) {
-      const auto narrow = rounded<decltype(zero)>(values);
-      context.copy_to_device(parameter.value, narrow.data());
-      context.synchronize();  // the host vector must outlive the copy
-    });
+    const checkpoint::TensorInfo stored =
+        checkpoint::checked_info(weights, source.model().vocab_size, parameter.name, parameter);
+    const int64_t numel = parameter.shape.numel();
+    const Tensor value = parameter.value.view({numel, 1});
+    for (int64_t at = 0; at < numel; at += kPart) {
+      const int64_t count = std::min(kPart, numel - at);
+      checkpoint::read_shard(weights, parameter.name, stored, parameter.shard, at, count,
+                             staging.as<float>());
+      visit_high_precision(value.dtype, [&](auto zero) {
+        copy_rounded(context, staging.as<float>(), count, value.slice_rows(at, count),
+                     narrow.as<decltype(zero)>());
+      });
+    }
   }
 }
 

@@ -101,8 +101,11 @@ void expect_peft_losses(ComputeDType dtype, double bound) {
   if (dtype != ComputeDType::fp32) return;
   for (const Parameter& parameter : run.parameters()) {
     if (!parameter.trainable) continue;
-    const std::vector<float> theirs =
-        checkpoint::read_shard(*trained.weights, base.model().vocab_size, parameter);
+    const checkpoint::TensorInfo stored =
+        checkpoint::checked_info(*trained.weights, base.model().vocab_size, parameter.name, parameter);
+    std::vector<float> theirs(static_cast<size_t>(parameter.shape.numel()));
+    checkpoint::read_shard(*trained.weights, parameter.name, stored, parameter.shard, 0,
+                           parameter.shape.numel(), theirs.data());
     const auto* ours = parameter.main.as<float>();
     for (size_t i = 0; i < theirs.size(); ++i)
       ASSERT_NEAR(ours[i], theirs[i], 2e-4) << parameter.name << " " << i;

@@ -160,7 +160,8 @@ make_system() {
     jammy | noble | resolute) sed -i "s/^deb \(.*\) $suite \(.*\)/&\ndeb \1 $suite-updates \2/" "$root/etc/apt/sources.list" ;;
   esac
   chmod 755 "$root"  # mktemp -d makes a root folder that only root may enter
-  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  # Without /etc/hosts, mpirun asks the network for "localhost", which takes seconds where the answer is lost.
+  cp /etc/resolv.conf /etc/hosts "$root/etc/"
   if [[ -d /usr/local/share/ca-certificates ]]; then
     mkdir -p "$root/usr/local/share"
     cp -r /usr/local/share/ca-certificates "$root/usr/local/share/"

@@ -80,6 +80,13 @@ int64_t ParameterStore::granules_written(const Parameter& parameter) {
 }
 
 void ParameterStore::write_flags(const Context& context) const {
+  std::vector<uint8_t> host;
+  if (context.executes()) host = granule_flags();  // the planner traces thousands of layouts
+  context.copy_to_device(flags, host.data());
+  context.synchronize();  // the host vector must outlive the copy
+}
+
+std::vector<uint8_t> ParameterStore::granule_flags() const {
   std::vector<uint8_t> host(static_cast<size_t>(trained_size_ / kGranule), kernels::kGranuleZeroed);
   for (const Parameter& parameter : parameters_) {
     if (!parameter.trainable) continue;
@@ -94,8 +101,7 @@ void ParameterStore::write_flags(const Context& context) const {
     std::fill_n(first + written, kernels::granules_of(parameter.shape.numel()) - written,
                 static_cast<uint8_t>(bits | kernels::kGranuleZeroed));
   }
-  context.copy_to_device(flags, host.data());
-  context.synchronize();  // the host vector must outlive the copy
+  return host;
 }
 
 // --- parts -------------------------------------------------------------------------------------------------

@@ -355,6 +355,7 @@ class ParameterStore {
   void plan_slots(MemoryPlan& plan, const Bucket& of_region);
   static int64_t granules_written(const Parameter& parameter);
   void write_flags(const Context& context) const;
+  std::vector<uint8_t> granule_flags() const;
   void lay_out(const Bucket& of_region);
   std::vector<LayerEnd>::const_iterator layer_of(size_t parameter) const;
   bool ends_bucket(size_t parameter, size_t next, int64_t elements) const;

@@ -109,7 +109,9 @@ TEST_F(TokenizerFolders, SentencePieceDecodesAddedTokens) {
   const Tokens tokens = encoded(*tokenizer, "the<a> data</s>");
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 500), 1);
   EXPECT_EQ(tokens.back(), 2);
-  EXPECT_EQ(tokenizer->decode(tokens), "the<a> data</s>");
+  // SentencePiece drops a space at the beginning of what it decodes, before 0.1.97 (Ubuntu 22.04) all spaces there.
+  const std::string text = tokenizer->decode(tokens);
+  EXPECT_TRUE(text == "the<a> data</s>" || text == "the<a>data</s>") << text;
   TE_EXPECT_CONTAINS(refusal("sentencepiece.model", {{"tokenizer_config.json", config}}),
                      "add the token `<a>`");
 }

@@ -133,7 +133,22 @@ std::string gained(std::string_view property) {
   return result;
 }
 
+/// The categories that a binary property consists of, apart from the characters in kOther. PCRE2 knows these properties
+/// from 10.40 on.
+constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+    {"Alphabetic", "L"}, {"Alphabetic", "Nl"}, {"Lowercase", "Ll"}, {"Uppercase", "Lu"}};
+
+std::string binary_property(std::string_view property) {
+  std::string content;
+  for (const auto& [of, category] : kParts)
+    if (of == property) content += gained(category) + fmt::format("\\p{{{}}}", category);
+  for (const UnicodeAddition& other : kOther)
+    if (other.property == property) content += other.characters;
+  return content;
+}
+
 CharacterSet known(std::string_view property) {
+  if (std::string content = binary_property(property); !content.empty()) return {std::move(content), ""};
   CharacterSet set{gained(property) + fmt::format("\\p{{{}}}", property), ""};
   for (const UnicodeAddition& loss : kLost) {
     if (loss.property == property) set.lost = loss.characters;
@@ -195,8 +210,11 @@ std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brac
       wanted.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string::npos) {
     return {};
   }
-  // A script. PCRE2 interprets a bare script name as script extensions, hence the prefix.
-  const std::string property = fmt::format("\\p{{sc:{}}}", wanted);
+  // A script. From 10.40 on, PCRE2 interprets a bare script name as script extensions, hence the prefix, which older
+  // versions do not know.
+  static const bool has_prefix = compiles("\\p{sc:Han}");
+  const std::string property =
+      has_prefix ? fmt::format("\\p{{sc:{}}}", wanted) : fmt::format("\\p{{{}}}", name);
   if (!compiles(property)) return {};
   return CharacterSet{gained(wanted) + property, ""};
 }

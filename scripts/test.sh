@@ -32,7 +32,7 @@ leave_out_gpu_tests() {
   arguments+=(-LE '^gpu$')
 }
 
-# Tests that take a third of the time of all under sanitizers. They repeat runs whose code the other tests execute, too:
+# Tests that take half of the time of all under sanitizers. They repeat runs whose code the other tests execute, too:
 # in every layout, on two ranks, after every step, or killed at any time. --filter runs them.
 slow_with_sanitizers=(
   train.hosts train.trials train.killed_again_and_again test_train_mpi.np2
@@ -48,6 +48,10 @@ slow_with_sanitizers=(
   Search.LayoutsAreValidDistinctOrderedAndReproducible Search.OwnLayoutIsRanked
   Mpirun.RankThatHangsDuringASaveEndsTheJob Mpirun.StepLongerThanMpirunsTimeoutIsSaved
   Mpirun.SignalsThatMpirunForwardsSave Mpirun.RankThatHangsInValidationIsReported Evaluations.RunOnceAfterEachRun
+  Evaluations.ContinueAfterAStopAndFailSeparately TeBench.TimesALayerOnTensorParallelRanks Guard.RecoversAFailingRun
+  Search.CombinesExpertsWithTensorParallelism Search.DividesExperts PlanCommand.PlansAdapters
+  Recompute.GivesBitwiseEqualGradientsInEveryVariantOfALayer Requantize.WorksForEveryProducer
+  OutputLayer.Fp8GradientsAreCloseToHighPrecision Offload.ChangesNoBitOfAnyOptimizerState
 )
 
 # leave_out_slow_tests: excludes the tests above. Changes main's variables.

@@ -213,6 +213,8 @@ std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brac
   // A script. From 10.40 on, PCRE2 interprets a bare script name as script extensions, hence the prefix, which older
   // versions do not know.
   static const bool has_prefix = compiles("\\p{sc:Han}");
+  if (!has_prefix && wanted.starts_with('x'))
+    return {};  // PCRE2's own properties, such as Xan; no script has such a name
   const std::string property =
       has_prefix ? fmt::format("\\p{{sc:{}}}", wanted) : fmt::format("\\p{{{}}}", name);
   if (!compiles(property)) return {};

@@ -71,7 +71,7 @@ void add_import(CLI::App& app) {
   command->add_flag("--force", arguments->force, "Replace an earlier import");
   command->footer(
       "Supports Llama, Qwen2, Qwen3, Mistral, Ministral, OLMo 2, Gemma 3, Phi-3, Mixtral, Qwen2-MoE,\n"
-      "Qwen3-MoE, OLMoE, GPT-2 and GPT-NeoX (docs/reference/models.md). BF16 weights stay BF16.\n\n"
+      "Qwen3-MoE, OLMoE, GPT-2, GPT-NeoX and nanochat (docs/reference/models.md). BF16 weights stay BF16.\n\n"
       "  te-convert import models/Llama-3.2-1B --out checkpoints/llama_1b\n"
       "  te-train --config run.yaml --set checkpoint.init_from=checkpoints/llama_1b");
   command->callback([arguments] { import(*arguments); });

@@ -145,7 +145,7 @@ def make_model(name, folder, tokenizer, positions):
 # --- data -------------------------------------------------------------------------------------------------------
 
 
-def labelled(choices):
+def labeled(choices):
     return {"text": [c["text"] for c in choices], "label": [c["label"] for c in choices]}
 
 
@@ -154,7 +154,7 @@ def of_hugging_face(task, record):
     if task in ("arc_easy", "arc_challenge", "openbookqa") and isinstance(record["question" if "question" in record else "question_stem"], dict):
         question = record["question"]
         stem = "question_stem" if task == "openbookqa" else "question"
-        return {stem: question["stem"], "choices": labelled(question["choices"]), "answerKey": record["answerKey"]}
+        return {stem: question["stem"], "choices": labeled(question["choices"]), "answerKey": record["answerKey"]}
     if task == "lambada_openai" and "text" not in record:
         return {"text": record["context"] + " " + record["continuation"]}
     if task == "hellaswag":

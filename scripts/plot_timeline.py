@@ -150,8 +150,8 @@ def draw_window(axes, events, window, lanes):
         axes.barh(row, right - left, 0.8, left=left, color=KINDS[kind][0], edgecolor="white", linewidth=0.3)
         text = text_of(event, int((right - left) / (end - start) * inches / LETTER))
         if text:
-            colour = "black" if kind in ("norms, activations, quantization", "other") else "white"
-            axes.text((left + right) / 2, row, text, ha="center", va="center", fontsize=7, color=colour, clip_on=True)
+            color = "black" if kind in ("norms, activations, quantization", "other") else "white"
+            axes.text((left + right) / 2, row, text, ha="center", va="center", fontsize=7, color=color, clip_on=True)
     axes.set_xlim(start, end)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.set_yticks(range(len(lanes)), [lane_name(lane) for lane in lanes], fontsize=8)
@@ -178,7 +178,7 @@ def draw(title, events, windows, output):
     for axes, window in zip(rows[:, 0], windows):
         draw_window(axes, seen, window, lanes)
     used = {kind_of(event) for event in seen}
-    patches = [Patch(color=colour, label=kind) for kind, (colour, _) in KINDS.items() if kind in used]
+    patches = [Patch(color=color, label=kind) for kind, (color, _) in KINDS.items() if kind in used]
     figure.suptitle(title, fontsize=10, x=0.01, y=1 - 0.08 / height, ha="left", va="top")
     figure.legend(handles=patches, loc="upper center", ncol=len(KINDS), fontsize=8, frameon=False)
     figure.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - 0.7 / height, bottom=0.5 / height,

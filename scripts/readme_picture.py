@@ -43,9 +43,9 @@ def smooth(values):
 
 
 def draw_losses(axes, tokens, bf16, fp8):
-    for losses, colour, width, label in ((bf16, BF16, 2.6, "BF16, 3 seeds"), (fp8, FP8, 1.1, "FP8, the same 3 seeds")):
+    for losses, color, width, label in ((bf16, BF16, 2.6, "BF16, 3 seeds"), (fp8, FP8, 1.1, "FP8, the same 3 seeds")):
         for number, loss in enumerate(losses):
-            axes.plot(smooth(tokens) / 1e6, smooth(loss), color=colour, linewidth=width, label=None if number else label)
+            axes.plot(smooth(tokens) / 1e6, smooth(loss), color=color, linewidth=width, label=None if number else label)
     axes.set_ylim(3.5, 6.5)
     axes.set_ylabel("training loss (nats per token)")
     axes.set_title("Loss: BF16 and FP8 coincide")
@@ -78,10 +78,10 @@ def draw_speed(axes, rows, gpus):
     """Bars relative to te-train's BF16, labeled with tokens per second."""
     width = 0.27
     bars = (("bf16", BF16, "te-train BF16"), ("fp8", FP8, "te-train FP8"), ("pytorch_fp8", PYTORCH, "PyTorch FP8 (torch.compile)"))
-    for place, (key, colour, label) in enumerate(bars):
+    for place, (key, color, label) in enumerate(bars):
         for number, row in enumerate(rows):
             height = row[key] / row["bf16"]
-            axes.bar(number + (place - 1) * width, height, width * 0.94, color=colour, label=None if number else label)
+            axes.bar(number + (place - 1) * width, height, width * 0.94, color=color, label=None if number else label)
             axes.text(number + (place - 1) * width, height + 0.02, f"{row[key] / 1000:#.3g}".rstrip(".") + "k", ha="center", fontsize=9.5)
     axes.set_xticks(range(len(rows)), [row["model"] for row in rows])
     axes.set_ylim(0, 2.05)

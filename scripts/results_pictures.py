@@ -64,12 +64,12 @@ def gap_line(experiment, arm, baseline="bf16", window=None):
 def repeated_data():
     """One seed with repeated data, and with as many tokens without repetition."""
     figure, axes = figures.new(4.2, "Llama 1.3B, 100 million tokens, FP8 delayed minus BF16, seed 1")
-    for name, colour, text in (
-        ("llama_1b_100m", figures.COLOURS[1], "data repeated 3.4 times (H100)"),
-        ("llama_1b_100m_once", figures.COLOURS[0], "no repeated data (H200)"),
+    for name, color, text in (
+        ("llama_1b_100m", figures.COLORS[1], "data repeated 3.4 times (H100)"),
+        ("llama_1b_100m_once", figures.COLORS[0], "no repeated data (H200)"),
     ):
         tokens, gap = gap_line(name, "fp8_delayed_seed1", "bf16_seed1")
-        axes.plot(tokens / 1e6, gap, color=colour, linewidth=2, label=text)
+        axes.plot(tokens / 1e6, gap, color=color, linewidth=2, label=text)
     axes.axhline(0, color=figures.BASELINE, linewidth=1)
     mark_epochs(axes, EPOCHS, 1e6)
     axes.set_xlabel("consumed tokens (million); dotted: epochs of the repeated data")
@@ -85,7 +85,7 @@ def gap_law():
     found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
     for index, arm in enumerate((*recipes, "bf16_control"), start=1):
         pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in range(1, 6)]
-        style = {"color": figures.colour(index)}
+        style = {"color": figures.color(index)}
         for tokens, gap in pairs:
             left.plot(tokens / 1e6, gap, linewidth=0.7, alpha=0.35, **style)
         left.plot(pairs[0][0] / 1e6, np.mean([gap for _, gap in pairs], axis=0), linewidth=2, label=label(name, arm), **style)
@@ -115,7 +115,7 @@ def llama_7b():
         for index, arm in enumerate(("fp8_delayed", "fp8_blockwise", "bf16_other_order"), start=1):
             if (RESULTS / name / f"{arm}_seed1.csv").exists():
                 tokens, gap = gap_line(name, f"{arm}_seed1", "bf16_seed1", 1)
-                axes.plot(tokens / 1e6, gap, color=figures.colour(index), linewidth=1.6, label=label(name, arm))
+                axes.plot(tokens / 1e6, gap, color=figures.color(index), linewidth=1.6, label=label(name, arm))
         axes.axhline(0, color=figures.BASELINE, linewidth=1)
         axes.set_title(f"weight init std {std}", loc="left", fontsize=11)
         axes.set_xlabel("consumed tokens (million)")
@@ -132,7 +132,7 @@ def learning_rates():
         for index, (arm, shown) in enumerate((("bf16", "BF16"), ("delayed", "FP8 delayed"), ("blockwise", "FP8 blockwise"))):
             (run,) = runs(name, f"{arm}_{rate}")
             width = 2.8 if index == 0 else 1.3
-            axes.plot(run.tokens / 1e6, curves.smooth(run.loss, 3), color=figures.colour(index), linewidth=width, label=shown)
+            axes.plot(run.tokens / 1e6, curves.smooth(run.loss, 3), color=figures.color(index), linewidth=width, label=shown)
         axes.set_title(f"learning rate {text}", loc="left", fontsize=11)
         axes.set_ylim(5, 7.5)
     grid[0][0].legend(loc="upper right", title="smoothed over 3 points;\nthe first steps are above the axis", title_fontsize=9)
@@ -153,7 +153,7 @@ def switch():
     ), start=1):  # fmt: skip
         for seed in (1, 2):
             tokens, gap = gap_line("gpt2_124m_switch", f"{arm}_seed{seed}", f"bf16_seed{seed}", 5)
-            axes.plot(tokens / STEP, gap, color=figures.colour(index), linewidth=1.2, label=None if seed > 1 else text)
+            axes.plot(tokens / STEP, gap, color=figures.color(index), linewidth=1.2, label=None if seed > 1 else text)
     axes.axvspan(100, 200, color="#c4c4c4", alpha=0.4, linewidth=0, label="FP8 phase of the runs that switch back")
     for step in (100, 200):
         axes.axvline(step, color="#777777", linewidth=1)
@@ -174,13 +174,13 @@ def gpt2_curves():
     figure, (upper, lower) = figures.new(7, "GPT-2 124M, 328 million tokens in 13.7 epochs, one H200 per run", nrows=2, sharex=True)
     window = 9
     for index, (text, run) in enumerate(list(found.items())[:2]):
-        style = {"color": figures.colour(2 * index), "linewidth": (2.8, 1.3)[index]}
+        style = {"color": figures.color(2 * index), "linewidth": (2.8, 1.3)[index]}
         upper.plot(run.tokens / 1e6, curves.smooth(run.loss, window), label=f"{text}, training", **style)
         upper.plot(run.valid_tokens / 1e6, run.valid_loss, "ox"[index], markerfacecolor="white", color=style["color"], label=f"{text}, validation")
     for index, text in ((3, "BF16, seed 2"), (4, "BF16, seed 3"), (2, "FP8 delayed")):
         tokens, before, after, _ = curves.align(base, found[text])
         gap = 100 * (curves.smooth(after, window) / curves.smooth(before, window) - 1)
-        lower.plot(tokens / 1e6, gap, color=figures.colour(index), linewidth=2 if index == 2 else 1.1, label=f"{text} minus BF16, seed 1")
+        lower.plot(tokens / 1e6, gap, color=figures.color(index), linewidth=2 if index == 2 else 1.1, label=f"{text} minus BF16, seed 1")
     lower.axhline(0, color=figures.BASELINE, linewidth=1)
     epoch = 23_952_868
     for axes in (upper, lower):
@@ -204,7 +204,7 @@ def guard():
         ("rollback", "FP8, guard.action: rollback"),
     )):  # fmt: skip
         run = read_run(RESULTS / "guard" / f"{name}.csv")
-        axes.plot(run.tokens / 1024, run.loss, color=figures.colour((0, 2, 1, 3)[index]), linewidth=2 if index == 0 else 1.4, label=text)
+        axes.plot(run.tokens / 1024, run.loss, color=figures.color((0, 2, 1, 3)[index]), linewidth=2 if index == 0 else 1.4, label=text)
     for number, start in enumerate((40, 60, 80, 100)):
         text = None if number else "steps compared with BF16 by the guard"
         axes.axvspan(start, start + 4, color="#c4c4c4", alpha=0.6, linewidth=0, label=text)

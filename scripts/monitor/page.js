@@ -2,7 +2,7 @@
 // The page polls for new data every second, keeps the runs' curves, and draws charts and tables. Texts from runs are only
 // set with textContent.
 
-const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9467BD", "#8C6D46", "#7F8C8D", "#B5BD22"];
+const COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9467BD", "#8C6D46", "#7F8C8D", "#B5BD22"];
 const DASHES = [[], [7, 4], [2, 3]];
 const CHARTS = [
   // series, title, unit, place, and whether the default scale is logarithmic
@@ -32,8 +32,8 @@ function make(tag, properties = {}, ...children) {
   element.append(...children.filter(c => c !== null));
   return element;
 }
-const colour = id => COLOURS[id % COLOURS.length];
-const dash = id => DASHES[Math.floor(id / COLOURS.length) % DASHES.length];
+const color = id => COLORS[id % COLORS.length];
+const dash = id => DASHES[Math.floor(id / COLORS.length) % DASHES.length];
 
 // ---- State in the URL, so that a view can be saved and shared --------------------------------------------------------
 function readAddress() {
@@ -129,11 +129,11 @@ function showRuns() {
 }
 function makeRow(id, run) {
   const check = make("input", {type: "checkbox", id: "show" + id, checked: !state.off[run.data.name]});
-  check.style.setProperty("--c", colour(id));
+  check.style.setProperty("--c", color(id));
   check.addEventListener("change", () => { state.off[run.data.name] = !check.checked; writeAddress(); showRuns(); drawAll(); });
   const line = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   line.setAttribute("viewBox", "0 0 26 10");
-  line.innerHTML = `<path d="M0 5H26" stroke="${colour(id)}" stroke-width="3" stroke-dasharray="${dash(id).join(" ")}"/>`;
+  line.innerHTML = `<path d="M0 5H26" stroke="${color(id)}" stroke-width="3" stroke-dasharray="${dash(id).join(" ")}"/>`;
   const label = make("label", {htmlFor: "show" + id}, line, document.createTextNode(run.data.name));
   const parts = {config: make("small"), state: make("span", {className: "state"}), progress: make("span"), bar: make("i")};
   parts.numbers = ["loss", "validation", "tokens/s", "left"].map(title => {
@@ -384,7 +384,7 @@ function drawAxes(pen, frame, range, log) {
   }
 }
 function drawLine(pen, frame, {id, x, y, raw}, {points, peaks}, few) {
-  pen.strokeStyle = pen.fillStyle = colour(id);
+  pen.strokeStyle = pen.fillStyle = color(id);
   if (raw.low && peaks && !few) { pen.globalAlpha = 0.3; stroke(pen, frame, x, raw.high, 0.8); }
   if (raw.low && few && y === raw.mean) {  // minimum and maximum of each bucket
     pen.globalAlpha = 0.14;
@@ -437,7 +437,7 @@ function point(chart, event) {
   const tip = $("tip");
   tip.replaceChildren(make("div", {textContent: `${AXES[state.axis]}: ${onAxis(at)}`}), ...shown.map(({line, v}) => {
     const mark = make("i");
-    mark.style.setProperty("--c", colour(line.id));
+    mark.style.setProperty("--c", color(line.id));
     return make("div", {}, mark, make("span", {textContent: line.name}), make("b", {textContent: value(v)}));
   }));
   tip.hidden = false;

@@ -9,9 +9,9 @@ from .plots import mark_epochs
 from .words import tokens_text, tokens_unit
 
 BASELINE = "#222222"
-OTHERS = "#b8b8b8"  # arms after the first COLOURED
-COLOURED = 5
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]  # Okabe and Ito: safe for colour blindness
+OTHERS = "#b8b8b8"  # arms after the first COLORED
+COLORED = 5
+COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]  # Okabe and Ito: safe for color blindness
 STYLE = {
     "font.size": 11,
     "axes.spines.top": False,
@@ -57,23 +57,23 @@ def heading(content):
     return ", ".join(filter(None, [title, tokens, " and ".join(devices) if len(devices) < 3 else ""]))
 
 
-def colour(index):
+def color(index):
     """The color of arm `index`; 0 is the baseline."""
-    return BASELINE if index == 0 else COLOURS[index - 1] if index <= COLOURED else OTHERS
+    return BASELINE if index == 0 else COLORS[index - 1] if index <= COLORED else OTHERS
 
 
 def look(index):
     """Color and layer of the line of arm `index`: the arms after the first five are gray and below the others."""
-    return {"color": colour(index), "zorder": 1.9 if index > COLOURED else 2}
+    return {"color": color(index), "zorder": 1.9 if index > COLORED else 2}
 
 
 def label(content, index, number=0, many=""):
     """For the legend: the name of arm `index`, once; the gray ones share one label."""
     arms = arms_of(content)
-    if number or index > COLOURED + 1:
+    if number or index > COLORED + 1:
         return None
-    rest = len(arms) - 1 - COLOURED
-    return arms[index].name + many if index <= COLOURED or rest == 1 else f"{rest} more variants"
+    rest = len(arms) - 1 - COLORED
+    return arms[index].name + many if index <= COLORED or rest == 1 else f"{rest} more variants"
 
 
 def arms_of(content):
@@ -110,7 +110,7 @@ def loss_by_tokens(content):
                 markers = True
                 axes.plot(
                     run.valid_tokens / size, run.valid_loss, linestyle="none", marker="ox"[index > 0], markersize=6,
-                    color=colour(index), markerfacecolor="white",
+                    color=color(index), markerfacecolor="white",
                 )  # fmt: skip
     loss_legend(axes, content, cut, "markers: validation" if markers else "")
     return figure
@@ -226,7 +226,7 @@ def seed_band(arm, window):
 def gaps_with_intervals(comparisons, title=""):
     """The gap of each pair, the mean with its interval, and the tolerance, from which the verdict follows. Fewer than three
     pairs have no interval. More than six arms are sorted by their gap, and color marks intervals that exclude 0."""
-    many = len(comparisons) > COLOURED + 1
+    many = len(comparisons) > COLORED + 1
     if many:
         comparisons = sorted(comparisons, key=lambda c: -c.measures[0].mean)
     names = list(dict.fromkeys(m.name.split(" at ")[0] for c in comparisons for m in c.measures))
@@ -242,7 +242,7 @@ def gaps_with_intervals(comparisons, title=""):
                 continue
             with_interval = has_interval(m)
             apart = with_interval and (m.low > 0 or m.high < 0)
-            line = {"color": COLOURS[1 if apart else 0] if many else COLOURS[row % len(COLOURS)]}
+            line = {"color": COLORS[1 if apart else 0] if many else COLORS[row % len(COLORS)]}
             if with_interval:
                 axes.plot([m.low, m.high], [-row, -row], linewidth=2.4, solid_capstyle="butt", **line)
             above = np.full(len(m.gaps), -row + (0.28 if many else 0.24))
@@ -288,7 +288,7 @@ def gradient_norms(content):
         norms = run.grad_norm[known]
         text = label(content, index, arm.name in seen)
         seen.add(arm.name)
-        axes.plot(run.tokens[known] / size, norms, color=colour(index), linewidth=0.6, alpha=0.15)
+        axes.plot(run.tokens[known] / size, norms, color=color(index), linewidth=0.6, alpha=0.15)
         axes.plot(
             run.tokens[known] / size,
             curves.smooth(norms, window),

@@ -7,14 +7,14 @@ from .curves import common_end, common_valid_tokens, smooth
 from .table import band_text
 from .words import percent, tokens_text, tokens_unit
 
-COLOURS = [
+COLORS = [
     "#0072B2",
     "#D55E00",
     "#009E73",
     "#CC79A7",
     "#E69F00",
     "#56B4E9",
-]  # Okabe and Ito: safe for colour blindness
+]  # Okabe and Ito: safe for color blindness
 
 
 def draw(path, title, baseline, runs, results, band, epochs=()):
@@ -69,17 +69,17 @@ def draw_losses(axes, size, baseline, runs, results):
     window = results[0]["smooth"]
     valid_at = common_valid_tokens([baseline, *runs])  # the same token count for all runs: shorter runs have no later one
     # The wide line is below the narrow ones, so that coinciding curves are all visible.
-    styles = [("#222222", 3.2)] + [(colour, 1.5) for colour in COLOURS]
+    styles = [("#222222", 3.2)] + [(color, 1.5) for color in COLORS]
     smoothed_values = []
     for index, run in enumerate([baseline] + runs):
-        colour, width = styles[min(index, len(styles) - 1)]
+        color, width = styles[min(index, len(styles) - 1)]
         label = run.label
         if valid_at is not None and valid_at in run.valid_tokens:
             label += f", {run.valid_loss[run.valid_tokens == valid_at][0]:.4f}"
         if window > 1:
-            axes.plot(run.tokens / size, run.loss, color=colour, alpha=0.18, linewidth=0.8)
+            axes.plot(run.tokens / size, run.loss, color=color, alpha=0.18, linewidth=0.8)
         smoothed_values.append(smooth(run.loss, window))
-        axes.plot(run.tokens / size, smoothed_values[-1], color=colour, linewidth=width, label=label)
+        axes.plot(run.tokens / size, smoothed_values[-1], color=color, linewidth=width, label=label)
         if len(run.valid_loss):
             axes.plot(
                 run.valid_tokens / size,
@@ -88,7 +88,7 @@ def draw_losses(axes, size, baseline, runs, results):
                 marker="o" if index == 0 else "x",
                 markersize=7 if index == 0 else 6,
                 markerfacecolor="white",
-                color=colour,
+                color=color,
             )
     low, high = min(v.min() for v in smoothed_values), max(v.max() for v in smoothed_values)
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
@@ -116,14 +116,14 @@ def draw_gaps(axes, size, unit, results, band, end):
         )
         reach += [np.quantile(np.abs(low), 0.98), np.quantile(np.abs(high), 0.98)]
     axes.axhline(0.0, color="#222222", linewidth=1.2)
-    for colour, result in zip(COLOURS * len(results), results):
+    for color, result in zip(COLORS * len(results), results):
         curves = result["curves"]
         if result["smooth"] > 1:
-            axes.plot(curves["tokens"] / size, 100 * curves["gap"], color=colour, alpha=0.22, linewidth=0.8)
+            axes.plot(curves["tokens"] / size, 100 * curves["gap"], color=color, alpha=0.22, linewidth=0.8)
         axes.plot(
             curves["tokens"] / size,
             100 * curves["smoothed_gap"],
-            color=colour,
+            color=color,
             linewidth=1.8,
             label=f"{result['label']}: {percent(gap_before(curves, end))}",
         )

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .figures import COLOURS, arms_of, colour, heading, label, look, new, tokens_axis
+from .figures import COLORS, arms_of, color, heading, label, look, new, tokens_axis
 
 WORST = 4  # number of quantizations that are shown per arm
 
@@ -70,7 +70,7 @@ def worst_casts(content, found):
                 axes.plot(
                     s.tokens / size,
                     s.of_cast(key, "sqnr_db"),
-                    color=COLOURS[place],
+                    color=COLORS[place],
                     linewidth=1.2,
                     marker="." if len(s.tokens) < 30 else None,
                     alpha=0.85,
@@ -122,7 +122,7 @@ def guard_gaps(content, found):
     size = tokens_axis(axes, content)
     for index, arm, runs in arms:
         for number, (_, g) in enumerate(runs):
-            line = {"color": colour(index), "alpha": 0.85}
+            line = {"color": color(index), "alpha": 0.85}
             text = label(content, index, number)
             axes.plot(g.tokens / size, 100 * g.gap, marker="o", markersize=4, linewidth=1, label=text, **line)
             axes.plot(g.tokens / size, 100 * g.limit, linewidth=1, linestyle=(0, (4, 3)), **line)
@@ -134,7 +134,7 @@ def guard_gaps(content, found):
                     np.full(len(g.bf16_tokens), 0.02 + 0.03 * index),
                     "|",
                     markersize=8,
-                    color=colour(index),
+                    color=color(index),
                     transform=axes.get_xaxis_transform(),
                 )
     axes.axhline(0, color="#222222", linewidth=0.8)

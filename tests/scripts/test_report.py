@@ -105,7 +105,7 @@ class Verdicts(unittest.TestCase):
         (axes,) = figure.axes
         self.assertEqual([text.get_text() for text in axes.get_yticklabels()], names[::-1])
         diamonds = [line.get_color() for line in axes.lines if line.get_marker() == "D"]
-        self.assertEqual((diamonds[0], diamonds[-1]), (figures.COLOURS[1], figures.COLOURS[0]))
+        self.assertEqual((diamonds[0], diamonds[-1]), (figures.COLORS[1], figures.COLORS[0]))
 
     def test_values_outside_the_axis_are_marked_and_epochs_drawn(self):
         steps = 200

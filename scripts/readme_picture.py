@@ -49,7 +49,7 @@ def draw_losses(axes, tokens, bf16, fp8):
     axes.set_ylim(3.5, 6.5)
     axes.set_ylabel("training loss (nats per token)")
     axes.set_title("Loss: BF16 and FP8 coincide")
-    axes.legend(loc="upper right")
+    axes.legend(loc="upper right", title="the first steps are above the axis", title_fontsize=9.5)
 
 
 def draw_gap(axes, tokens, bf16, fp8, row):
@@ -65,10 +65,10 @@ def draw_gap(axes, tokens, bf16, fp8, row):
     axes.axhline(0, color="#555555", linewidth=0.8)
     for epoch in EPOCHS:
         axes.axvline(epoch / 1e6, color="#999999", linestyle=":", linewidth=1)
-    axes.text(EPOCHS[0] / 1e6 + 1, -0.93, "dotted: the data starts to repeat", fontsize=9.5, color="#555555")
+    axes.text(EPOCHS[0] / 1e6 + 1, -1.03, "dotted: the data starts to repeat", fontsize=9.5, color="#555555")
     axes.annotate(f"end: {row['gap_percent']:+.2f}%\n(validation {row['validation_percent']:+.2f}%)", (97, row["gap_percent"]), (68, -0.62),
                   fontsize=10.5, arrowprops={"arrowstyle": "-", "color": "#555555"})
-    axes.set_ylim(-1, 1.45)
+    axes.set_ylim(-1.1, 1.45)
     axes.set_ylabel("difference in loss (%)")
     axes.set_title("Gap: smaller than the tolerance")
     axes.legend(loc="upper right", fontsize=9.5, borderaxespad=0)

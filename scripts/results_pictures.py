@@ -191,7 +191,7 @@ def gpt2_curves():
     upper.set_ylabel("loss (nats per token)")
     lower.set_ylabel("training loss, difference (%)")
     lower.set_xlabel("consumed tokens (million); dotted: epochs")
-    upper.legend(loc="upper right", title=f"smoothed over {5 * window} steps", title_fontsize=9)
+    upper.legend(loc="upper right", title=f"smoothed over {5 * window} steps;\nthe first steps are above the axis", title_fontsize=9)
     lower.legend(loc="upper right", ncol=3)
     return figure
 
@@ -200,8 +200,8 @@ def guard():
     """A run with an injected outlier, with each action of the guard."""
     figure, axes = figures.new(4.4, "Guard: two-layer Llama, 123 thousand tokens, outlier injected from step 55, CPU")
     for index, (name, text) in enumerate((
-        ("bf16", "BF16"), ("warn", "FP8, guard.action: warn"), ("action_bf16", "FP8, guard.action: bf16"),
-        ("rollback", "FP8, guard.action: rollback"),
+        ("bf16", "BF16"), ("warn", "FP8, the guard warns"), ("action_bf16", "FP8, the guard switches to BF16"),
+        ("rollback", "FP8, the guard rolls back"),
     )):  # fmt: skip
         run = read_run(RESULTS / "guard" / f"{name}.csv")
         axes.plot(run.tokens / 1024, run.loss, color=figures.color((0, 2, 1, 3)[index]), linewidth=2 if index == 0 else 1.4, label=text)

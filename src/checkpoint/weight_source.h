@@ -34,14 +34,14 @@ class WeightSource {
   virtual std::string config() const = 0;
   /// The names of all parameters.
   virtual std::vector<std::string> names() const = 0;
-  /// Of the weights' values as they are stored; reads all of them unless the source has checksums.
+  /// Hash of the weights' values as they are stored; reads all of them unless the source has checksums.
   virtual uint64_t hash() const = 0;
   /// Empty if the source has no tensor of this name.
   virtual std::optional<TensorInfo> info(std::string_view name) const = 0;
   /// Reads a block of the tensor, as a matrix [rows, cols], to FP32. UserError if a file is damaged or a value is not
   /// finite.
   virtual void read(std::string_view name, const Block& block, float* out) const = 0;
-  /// Of a part of a weight that is stored in FP8, if all of it is and its scales have columns of the same width.
+  /// The FP8 codes of a part of a weight, if all of it is stored in FP8 and its scales have columns of the same width.
   virtual std::optional<parameters::StoredCodes> read_codes(
       std::string_view /*name*/, const parameters::ParameterShard& /*shard*/) const {
     return std::nullopt;

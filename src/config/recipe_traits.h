@@ -16,7 +16,7 @@ struct RecipeTraits {
   bool scale_groups = false;  ///< a tensor has a scale per row or block
   bool emulated = false;  ///< values are rounded to the format, and GEMMs multiply them in precision.dtype
   int64_t multiple = 16;  ///< dimensions of GEMMs must be multiples of this
-  /// Of all operands, unless an override sets another one; empty: by precision.fp8.
+  /// Format of all operands, unless an override sets another one; empty: by precision.fp8.
   std::optional<DType> format{};
 };
 

@@ -64,7 +64,7 @@ class Matrices {
     }
   }
 
-  /// Those that `adapter` targets, with their places.
+  /// The matrices that `adapter` targets, with their places.
   std::vector<Matrix> targeted(const config::AdapterConfig& adapter, const config::ModelConfig& model) const {
     std::vector<Matrix> result;
     for (const Matrix& matrix : all_) {

@@ -48,10 +48,10 @@ DeviceCaps caps_named(std::string_view name);
 /// 0).
 DeviceCaps usable_caps(const std::string& name, int gpu_sm, int code_sm, std::string_view mask);
 
-/// Of a CUDA device; UserError as usable_caps(). Without CUDA none.
+/// Capabilities of a CUDA device; UserError as usable_caps(). Without CUDA none.
 DeviceCaps cuda_caps(int ordinal);
 
-/// Of a context's device, read once, because a process uses one device. False and zero on the CPU.
+/// Capabilities of a context's device, read once, because a process uses one device. False and zero on the CPU.
 const DeviceCaps& device_caps(const Context& context);
 
 }  // namespace te

@@ -57,7 +57,7 @@ class MoeFeedForward final : public FeedForward {
     PlannedTensor shared_fc1_out, shared_out;  ///< [tokens, ...]
   };
   struct Gradients final : FeedForward::Gradients {
-    /// Of the outputs of the linears. Values of fc1 and shared_fc1 use the memory of their outputs.
+    /// Gradients of the outputs of the linears. Values of fc1 and shared_fc1 use the memory of their outputs.
     Planned<Operand> fc1, fc2, shared_fc1, shared_fc2;
   };
 
@@ -74,7 +74,7 @@ class MoeFeedForward final : public FeedForward {
   void plan_inference(MemoryPlan& plan, FeedForward::Activations& activations, int64_t rows) const override;
   std::unique_ptr<FeedForward::Activations> first_rows(const FeedForward::Activations& activations,
                                                        const Tensor& input, int64_t rows) const override;
-  /// Of the shared expert; the other inputs have more rows than tokens and memory of their own.
+  /// Counts the shared expert only; the other inputs have more rows than tokens and memory of their own.
   int64_t max_input_width() const override;
   void share_input_layouts(FeedForward::Activations& activations, const Tensor& values,
                            const Tensor& scales) const override;

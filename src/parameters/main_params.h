@@ -7,7 +7,7 @@
 
 namespace te::parameters {
 
-/// Of parameters that are not trained: their values, which have no remainder if they have 16 bits.
+/// Master weights. Parameters that are not trained have their values here, without remainder if these have 16 bits.
 struct MainParams {
   Tensor fp32;              ///< [n]; empty if split into halves
   Tensor value, remainder;  ///< bf16 (fp16 without remainder) and u16 [n]

@@ -111,15 +111,15 @@ struct Parameter : ParameterSpec {
   bool grad_stale = false;  ///< grad holds data of an earlier step until that GEMM runs
   bool has_value = true;    ///< valid after plan()
   bool dropped = false;     ///< StoreLayout::drop_base applies: there is never a value
-  /// Of a dropped value: temporary memory in which it is written, and the call that quantizes it then, on all
+  /// For a dropped value: temporary memory in which it is written, and the call that quantizes it then, on all
   /// tensor-parallel ranks.
   const Tensor* written = nullptr;
   std::function<void(const Context&)> quantize_written{};
-  /// Of a dropped value: its quantized layouts. The columnwise values are scratch unless they are kept.
+  /// For a dropped value: its quantized layouts. The columnwise values are scratch unless they are kept.
   const kernels::Matrix *rowwise = nullptr, *columnwise = nullptr;
   bool keeps_columnwise = false;
   bool has_bytes = false;  ///< likewise
-  /// Of values that are not trained: numbers of their last change and of the change for which FP8 layouts were made.
+  /// For values that are not trained: numbers of their last change and of the change for which FP8 layouts were made.
   int64_t value_version = 0, quantized_version = -1;
   /// With bytes: index among the weights that data-parallel ranks quantize together (fp8/sharded_weight_quantizer.h).
   int sharded_weight_index = -1;

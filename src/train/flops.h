@@ -21,7 +21,7 @@ struct TokenFlops {
 TokenFlops token_flops(const config::Config& config);
 
 double flops_per_token(const config::Config& config);
-/// Of a run that trains all weights.
+/// FLOPs per token of a run that trains all weights.
 double flops_per_token(const config::ModelConfig& model);
 
 }  // namespace te::train

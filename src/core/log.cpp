@@ -33,7 +33,7 @@ class Message final : public spdlog::custom_flag_formatter {
     text += printable_lines({message.payload.data(), message.payload.size()});
     // In a file a message stays on one line so that it can be searched.
     if (terminal_.is_terminal && text.find('\n') == std::string::npos) text = folded(text);
-    if (terminal_.colour && problem) text = (error ? "\033[31m" : "\033[33m") + text + "\033[0m";
+    if (terminal_.color && problem) text = (error ? "\033[31m" : "\033[33m") + text + "\033[0m";
     out.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {

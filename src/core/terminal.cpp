@@ -47,7 +47,7 @@ Terminal console_terminal() {
   terminal.is_terminal = output.file >= 0 && ::isatty(output.file) == 1;
   const char* kind = std::getenv("TERM");
   const bool dumb = kind == nullptr || std::string_view(kind) == "dumb";
-  terminal.colour = terminal.is_terminal && !is_set("NO_COLOR") && !dumb;
+  terminal.color = terminal.is_terminal && !is_set("NO_COLOR") && !dumb;
   struct winsize window = {};
   if (terminal.is_terminal && ::ioctl(output.file, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) {
     terminal.columns = window.ws_col;

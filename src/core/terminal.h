@@ -8,7 +8,7 @@ namespace te {
 
 struct Terminal {
   bool is_terminal = false;
-  bool colour = false;
+  bool color = false;
   int columns = 0;  ///< at least 1
 };
 

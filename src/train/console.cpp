@@ -115,7 +115,7 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
                                           terminal.columns - log_prefix_columns(terminal.columns), gap);
   const std::string headings = log_prefix_heading(terminal.columns) + joined(cells, gap, true);
   if (headings != headings_ || lines_ >= kHeadingEvery) {
-    print_plain(terminal.colour ? "\033[1m" + headings + "\033[0m\n" : headings + "\n");
+    print_plain(terminal.color ? "\033[1m" + headings + "\033[0m\n" : headings + "\n");
     headings_ = headings;
     lines_ = 0;
   }

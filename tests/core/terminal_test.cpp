@@ -33,7 +33,7 @@ TEST(ConsoleTerminal, NoColorWithoutTerminalOrWithNoColorSet) {
   const Terminal before = console_terminal();
   EXPECT_GE(before.columns, 1);
   if (!before.is_terminal) {
-    EXPECT_FALSE(before.colour);
+    EXPECT_FALSE(before.color);
     ::setenv("COLUMNS", "91", 1);
     EXPECT_EQ(console_terminal().columns, 91);
     ::setenv("COLUMNS", "many", 1);
@@ -42,7 +42,7 @@ TEST(ConsoleTerminal, NoColorWithoutTerminalOrWithNoColorSet) {
     EXPECT_EQ(console_terminal().columns, 120);
   }
   ::setenv("NO_COLOR", "1", 1);
-  EXPECT_FALSE(console_terminal().colour);
+  EXPECT_FALSE(console_terminal().color);
   ::unsetenv("NO_COLOR");
 }
 

@@ -82,7 +82,7 @@ TEST(StepTable, NumbersOfAnySize) {
   TE_EXPECT_CONTAINS(line(), " nan ");
 }
 
-std::string without_colours(const std::string& text) {
+std::string without_colors(const std::string& text) {
   return std::regex_replace(text, std::regex("\x1b\\[[0-9;]*m"), "");
 }
 
@@ -101,7 +101,7 @@ TEST_F(ConsoleOfARun, FitsTheTerminal) {
   for (const unsigned short columns : {80, 160}) {
     const std::string shown = on_terminal(command("a" + std::to_string(columns)), columns);
     EXPECT_NE(shown.find("\x1b["), std::string::npos) << shown;
-    const std::string text = without_colours(shown);
+    const std::string text = without_colors(shown);
     std::vector<std::string> lines = split(text, '\n');
     // A word longer than a line, such as the path of a temporary folder, is not broken.
     for (const std::string& line : lines) {

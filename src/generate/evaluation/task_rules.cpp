@@ -40,12 +40,12 @@ Document lambada(const text::JsonRecord& record) {
 
 /// Choices with labels: {"text": [...], "label": [...]} from Hugging Face, or [{"text", "label"}, ...] from the
 /// authors.
-struct LabelledChoices {
+struct LabeledChoices {
   Texts texts, labels;
 };
 
-LabelledChoices labelled_choices(const RecordFields& fields) {
-  LabelledChoices choices;
+LabeledChoices labeled_choices(const RecordFields& fields) {
+  LabeledChoices choices;
   if (fields.is_list("choices")) {
     for (const RecordFields& choice : fields.objects("choices")) {
       choices.texts.push_back(choice.text("text"));
@@ -60,8 +60,8 @@ LabelledChoices labelled_choices(const RecordFields& fields) {
   return choices;
 }
 
-Document labelled_question(const RecordFields& fields, const std::string& context,
-                           const LabelledChoices& choices) {
+Document labeled_question(const RecordFields& fields, const std::string& context,
+                          const LabeledChoices& choices) {
   const std::string key(python::lstrip(fields.text("answerKey")));
   const auto right = std::find(choices.labels.begin(), choices.labels.end(), key);
   if (right == choices.labels.end()) fields.refuse("answerKey", "must be the label of a choice");
@@ -72,15 +72,15 @@ Document arc(const text::JsonRecord& record) {
   const RecordFields fields(record);
   const bool nested = fields.is_object("question");
   const std::string question = nested ? fields.within("question").text("stem") : fields.text("question");
-  return labelled_question(fields, "Question: " + question + "\nAnswer:",
-                           labelled_choices(nested ? fields.within("question") : fields));
+  return labeled_question(fields, "Question: " + question + "\nAnswer:",
+                          labeled_choices(nested ? fields.within("question") : fields));
 }
 
 Document openbookqa(const text::JsonRecord& record) {
   const RecordFields fields(record);
   const bool nested = fields.is_object("question");
   const std::string question = nested ? fields.within("question").text("stem") : fields.text("question_stem");
-  return labelled_question(fields, question, labelled_choices(nested ? fields.within("question") : fields));
+  return labeled_question(fields, question, labeled_choices(nested ? fields.within("question") : fields));
 }
 
 Document piqa(const text::JsonRecord& record) {

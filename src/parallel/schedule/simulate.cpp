@@ -89,7 +89,7 @@ class Simulator {
     return sum;
   }
 
-  State& neighbour(int stage, int step) {
+  State& neighbor(int stage, int step) {
     return states_[static_cast<size_t>((stage + step + shape_.stages) % shape_.stages)];
   }
 
@@ -117,11 +117,10 @@ class Simulator {
         return true;
       case ActionKind::send_forward:
         require(state.forward_done.contains(key), stage, action, "runs before its output is computed");
-        return send(state, neighbour(stage, 1).forward_in, room(stage, action),
-                    {action.microbatch, piece, 0});
+        return send(state, neighbor(stage, 1).forward_in, room(stage, action), {action.microbatch, piece, 0});
       case ActionKind::send_backward:
         require(state.backward_done.contains(key), stage, action, "runs before its output is computed");
-        return send(state, neighbour(stage, -1).backward_in, room(stage, action),
+        return send(state, neighbor(stage, -1).backward_in, room(stage, action),
                     {action.microbatch, piece, 0});
       default:
         compute(stage, state, action);

@@ -32,8 +32,8 @@ leave_out_gpu_tests() {
   arguments+=(-LE '^gpu$')
 }
 
-# Tests that take half of the time of all under sanitizers. They repeat runs whose code the other tests execute, too:
-# in every layout, on two ranks, after every step, or killed at any time. --filter runs them.
+# Tests that take more than half of the time of all under sanitizers. They repeat runs whose code the other tests execute,
+# too: in every layout, on two ranks, after every step, or killed at any time. --filter runs them.
 slow_with_sanitizers=(
   train.hosts train.trials train.killed_again_and_again test_train_mpi.np2
   Training.OverfitsOneBatchInEveryPrecision MuonTraining.LearnsAtLeastAsFastAsAdamW
@@ -45,23 +45,24 @@ slow_with_sanitizers=(
   Fp8Statistics.ChangeNoBitOfAnyLayout Fp8Statistics.ChangeNoBitOfAnyRecipe
   Guard.ObservingChangesNoBitOfAnyLayout Guard.ObservingChangesNoBitOfAnyRecipe
   Requantize.NothingSaturatesInAnyLayout KeptWeights.GiveTheSameBits Spikes.AreTheSameWithOffload
-  Search.LayoutsAreValidDistinctOrderedAndReproducible Search.OwnLayoutIsRanked
   Mpirun.RankThatHangsDuringASaveEndsTheJob Mpirun.StepLongerThanMpirunsTimeoutIsSaved
   Mpirun.SignalsThatMpirunForwardsSave Mpirun.RankThatHangsInValidationIsReported Evaluations.RunOnceAfterEachRun
-  Evaluations.ContinueAfterAStopAndFailSeparately TeBench.TimesALayerOnTensorParallelRanks Guard.RecoversAFailingRun
-  Search.CombinesExpertsWithTensorParallelism Search.DividesExperts PlanCommand.PlansAdapters
+  Evaluations.ContinueAfterAStopAndFailSeparately Guard.RecoversAFailingRun
   Recompute.GivesBitwiseEqualGradientsInEveryVariantOfALayer Requantize.WorksForEveryProducer
   OutputLayer.Fp8GradientsAreCloseToHighPrecision Offload.ChangesNoBitOfAnyOptimizerState
 )
+# Suites that plan and time the runs of other tests, again and again.
+slow_suites_with_sanitizers=(Search Measured PlanCommand TeBench TeBenchComm)
 
 # leave_out_slow_tests: excludes the tests above. Changes main's variables.
 leave_out_slow_tests() {
-  local pattern count
+  local pattern suites count
   pattern="^($(IFS='|' && echo "${slow_with_sanitizers[*]//./\\.}"))\$"
+  suites="(^|/)($(IFS='|' && echo "${slow_suites_with_sanitizers[*]}"))\\."
   count="$(ctest --preset "$preset" -N -R "$pattern" </dev/null | sed -n 's/^Total Tests: //p')"
   [[ "$count" -eq ${#slow_with_sanitizers[@]} ]] || die "scripts/test.sh: slow_with_sanitizers names a test that does not exist"
-  say "$count tests skipped, which are slow with sanitizers"
-  arguments+=(-E "$pattern")
+  say "$count tests and the suites ${slow_suites_with_sanitizers[*]} skipped, which are slow with sanitizers"
+  arguments+=(-E "$pattern|$suites")
 }
 
 # keep_mpi_sessions: Open MPI 4 stores files of all jobs of a user in one folder, which the last job removes. If two

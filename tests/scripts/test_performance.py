@@ -119,7 +119,8 @@ class Performance(InFolder):
         for name in ("7b_zero3", "7b_tp"):
             self.write(f"{name}.json", [step("hybrid", 30)])
         self.write("fsdp2.jsonl", peer(False, 5) + "\n" + peer(True, 6))
-        arguments = ["peers/speed_rows.py", str(self.folder), "--ranks", "2", "--commit", "abc", "--output", str(self.folder / "speed.json")]
+        arguments = ["peers/speed_rows.py", str(self.folder), "--ranks", "2", "--commit", "abc",
+                     "--output", str(self.folder / "speed.json")]
         result = self.run_script(*arguments)
         self.assertEqual(result.returncode, 2)
         self.assertIn("a row is missing", result.stderr)  # the layer

@@ -1,4 +1,4 @@
-"""The planned memory in README and pages is what `te-train --dry-run` prints today. TE_APPS names the executables' folder."""
+"""The planned memory in README and pages is what `te-train --dry-run` prints. TE_APPS is the executables' folder."""
 
 import os
 import re
@@ -37,14 +37,13 @@ def tutorial_config(name, extends):
     """The page's config with another base, without its data and without what it starts from."""
     text = re.search(r"```yaml\n(.*?)```", page(name), re.S)[1]
     text = re.sub(r"^data:\n(?: .*\n)+", SYNTHETIC, text, flags=re.M)
-    text = re.sub(r"^  (init_from|early_stopping_patience|eval_interval):.*\n", "", text, flags=re.M)
-    text = re.sub(r"^  (directory):.*\n", "", re.sub(r"^logging:\n", "", text, flags=re.M), flags=re.M)
+    text = re.sub(r"^(logging:|  (init_from|early_stopping_patience|eval_interval|directory):.*)\n", "", text, flags=re.M)
     return re.sub(r"^extends:.*", f"extends: {extends}", text, flags=re.M)
 
 
 class PlannedMemory(InFolder):
-    def plan(self, config, *arguments, line="total"):
-        """GiB of a line of the plan; config is a file of configs/ or the text of one."""
+    def plan(self, config, *arguments):
+        """GiB that the plan needs; config is a file of configs/ or the text of one."""
         path = ROOT / "configs" / config
         if "\n" in config:
             path = self.folder / "config.yaml"
@@ -52,7 +51,7 @@ class PlannedMemory(InFolder):
         command = [str(TE_TRAIN), "--config", str(path), "--dry-run", *arguments]
         result = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
         self.assertEqual(result.returncode, 0, f"{command}: {result.stderr}")
-        found = re.search(rf"^  {line} +([\d.]+) GiB$", result.stdout, re.M)
+        found = re.search(r"^  total +([\d.]+) GiB$", result.stdout, re.M)
         self.assertIsNotNone(found, f"{command}: {result.stdout}")
         return float(found[1])
 
@@ -97,12 +96,11 @@ class PlannedMemory(InFolder):
             start[gpus] = self.plan(config, "--ranks", str(gpus))
         said = re.search(r"from ([\d.]+) on one GPU and ([\d.]+)\s+on four", page("docs/how-to/save-memory.md"))
         self.assertEqual([float(x) for x in said.groups()], [start[1], start[4]])
-        precision = "bf16"
         for key, *cells, _ in table("docs/how-to/save-memory.md", "| Key | One GPU | Four GPUs | Cost |"):
             keys = re.findall(r"`([\w.]+): (\w+)`", key)
             if key.startswith("`optimizer.exp_avg_dtype`") or key.startswith("the same keys"):
-                precision = "fp8" if "fp8" in key else "bf16"
-                keys = [("optimizer.exp_avg_dtype", precision), ("optimizer.exp_avg_sq_dtype", precision)]
+                dtype = "fp8" if "fp8" in key else "bf16"
+                keys = [("optimizer.exp_avg_dtype", dtype), ("optimizer.exp_avg_sq_dtype", dtype)]
             keys = [("parallel.sequence", value) if name == "sequence" else (name, value) for name, value in keys]
             for gpus, cell in zip((1, 4), cells, strict=True):
                 if cell == "-":

@@ -109,9 +109,10 @@ TEST_F(TokenizerFolders, SentencePieceDecodesAddedTokens) {
   const Tokens tokens = encoded(*tokenizer, "the<a> data</s>");
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 500), 1);
   EXPECT_EQ(tokens.back(), 2);
-  // SentencePiece drops a space at the beginning of what it decodes, before 0.1.97 (Ubuntu 22.04) all spaces there.
-  const std::string text = tokenizer->decode(tokens);
-  EXPECT_TRUE(text == "the<a> data</s>" || text == "the<a>data</s>") << text;
+  // SentencePiece drops the space that it adds at the beginning, before 0.1.97 (Ubuntu 22.04) all spaces there.
+  const auto plain = make("plain.model", {});
+  const std::string space = plain->decode(encoded(*plain, "  the")) == "the" ? "" : " ";
+  EXPECT_EQ(tokenizer->decode(tokens), "the<a>" + space + "data</s>");
   TE_EXPECT_CONTAINS(refusal("sentencepiece.model", {{"tokenizer_config.json", config}}),
                      "add the token `<a>`");
 }

@@ -133,8 +133,8 @@ std::string gained(std::string_view property) {
   return result;
 }
 
-/// The categories that a binary property consists of, apart from the characters in kOther. PCRE2 knows these properties
-/// from 10.40 on.
+/// The categories that binary properties contain, next to the characters in kOther. PCRE2 knows these properties from
+/// 10.40 on.
 constexpr std::pair<std::string_view, std::string_view> kParts[] = {
     {"Alphabetic", "L"}, {"Alphabetic", "Nl"}, {"Lowercase", "Ll"}, {"Uppercase", "Lu"}};
 

@@ -26,11 +26,12 @@ chosen() { [[ "$1" =~ $only ]]; }
 # models_on GPU MODEL...: te-train and PyTorch for each model, one after another on one GPU. Uses main's variables.
 models_on() {
   local gpu="$1" model
+  local -x TE_7B_SETS="training.recompute=selective training.micro_batch_size=2 training.global_batch_size=16"
   shift
   for model in "$@"; do
     mkdir -p "$out/$model"
-    CUDA_VISIBLE_DEVICES=$gpu TE_7B_SETS="training.recompute=selective training.micro_batch_size=2 training.global_batch_size=16" \
-      scripts/bench_peers.sh --only "train-$model" --out "$out/$model" >"$out/$model.log" 2>&1 || say "  failed; see $out/$model.log" >&2
+    CUDA_VISIBLE_DEVICES=$gpu scripts/bench_peers.sh --only "train-$model" --out "$out/$model" >"$out/$model.log" 2>&1 ||
+      say "  failed; see $out/$model.log" >&2
   done
 }
 

@@ -32,7 +32,7 @@ leave_out_gpu_tests() {
   arguments+=(-LE '^gpu$')
 }
 
-# Tests that take more than half of the time of all under sanitizers. They repeat runs whose code the other tests execute,
+# Tests that take more than half of the time of all under sanitizers. They repeat runs whose code other tests execute,
 # too: in every layout, on two ranks, after every step, or killed at any time. --filter runs them.
 slow_with_sanitizers=(
   train.hosts train.trials train.killed_again_and_again test_train_mpi.np2

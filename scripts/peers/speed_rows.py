@@ -73,7 +73,8 @@ def sessions(folder, ranks, commit):
     return [
         {"name": "pytorch", "hardware": f"1x {gpu}", **common, "unit": "tokens/s", "rows": one},
         {"name": "several_gpus", "hardware": f"{ranks}x {gpu}", **common, "unit": "tokens/s per GPU", "rows": several},
-        {"name": "layer", "hardware": f"{ranks}x {gpu}", **common, "unit": "ms", "rows": [layer(folder / "layer_70b.json", ranks)]},
+        {"name": "layer", "hardware": f"{ranks}x {gpu}", **common, "unit": "ms",
+         "rows": [layer(folder / "layer_70b.json", ranks)]},
     ]
 
 

@@ -4,8 +4,9 @@
     scripts/results_summary.py            # writes docs/results/summary.json and the tables
     scripts/results_summary.py --check    # compares them with the data, writes nothing; exit code 1 if they differ
 
-Losses come from the reports and CSV files of experiments, speeds from docs/results/speed.json. A table is between the comments
-<!-- begin: NAME --> and <!-- end: NAME --> of README.md and the pages of docs/results; edit the data, not the table.
+Losses come from the reports and CSV files of experiments, speeds from docs/results/speed.json and tutorials.json. A
+table is between the comments <!-- begin: NAME --> and <!-- end: NAME --> of README.md and the pages of docs/results; edit
+the data, not the table.
 """
 
 import argparse
@@ -83,7 +84,8 @@ def evidence():
 
 def summary():
     sessions = json.loads((RESULTS / "speed.json").read_text())["sessions"]
-    return {"evidence": evidence(), "speed": sessions}
+    tutorials = json.loads((RESULTS / "tutorials.json").read_text())
+    return {"evidence": evidence(), "speed": sessions, "tutorials": tutorials}
 
 
 def two_digits(value):

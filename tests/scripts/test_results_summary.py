@@ -34,6 +34,14 @@ class Summary(unittest.TestCase):
         done = subprocess.run([sys.executable, ROOT / "scripts" / "results_summary.py", "--check"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_speeds_of_tutorials_match_the_data(self):
+        tutorials = {row["page"]: row["tokens_per_s"] for row in json.loads((RESULTS / "summary.json").read_text())["tutorials"]}
+        for page in (ROOT / "docs" / "tutorials").glob("*.md"):
+            text = page.read_text()
+            known = {f"{speed:,}" for speed in tutorials.get(page.name, {}).values()}
+            self.assertEqual({speed for speed in known if speed not in text}, set(), page.name)
+            self.assertLessEqual(set(re.findall(r"([0-9][0-9,]*) tokens/s", text)), known, page.name)
+
     def test_gaps_match_the_csv_files(self):
         """Recomputes the gaps of the reports from the losses."""
         rows = {row["experiment"]: row for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]}

@@ -36,21 +36,37 @@ float forward_at(const T* x, float clamp, int64_t ffn, int64_t r, int64_t c) {
   return to_float(from_float<T>(activation_cpu<kind>(gate, up, clamp)));
 }
 
+/// A value of a [rows, ffn] or [rows, cols] result, computed or stored. FP8 outputs of all kinds and types take this
+/// function pointer, because code of their own for each would take 20 seconds to compile.
+template <class Args>
+struct ResultAt {
+  float (*at)(const Args& args, int64_t ffn, int64_t r, int64_t c);
+  const Args& args;
+  int64_t ffn;
+
+  float operator()(int64_t r, int64_t c) const { return at(args, ffn, r, c); }
+};
+
 template <ActivationKind kind, class T>
 void forward_cpu(const Context& context, const ActivationForward& args, int64_t rows, int64_t ffn) {
+  using Result = ResultAt<ActivationForward>;
   const T* const x = args.x.as<T>();
   T* const y = args.y.as<T>();
-  const float clamp = args.clamp;
   if (y == nullptr) {
-    write_fp8_output_cpu(context, args.y_fp8, rows, ffn,
-                         [=](int64_t r, int64_t c) { return forward_at<kind>(x, clamp, ffn, r, c); });
+    const auto computed = [](const ActivationForward& a, int64_t width, int64_t r, int64_t c) {
+      return forward_at<kind>(a.x.as<T>(), a.clamp, width, r, c);
+    };
+    write_fp8_output_cpu(context, args.y_fp8, rows, ffn, Result{computed, args, ffn});
     return;
   }
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < ffn; ++c) y[r * ffn + c] = from_float<T>(forward_at<kind>(x, clamp, ffn, r, c));
-  write_fp8_output_cpu(context, args.y_fp8, rows, ffn,
-                       [=](int64_t r, int64_t c) { return to_float(y[r * ffn + c]); });
+    for (int64_t c = 0; c < ffn; ++c)
+      y[r * ffn + c] = from_float<T>(forward_at<kind>(x, args.clamp, ffn, r, c));
+  const auto stored = [](const ActivationForward& a, int64_t width, int64_t r, int64_t c) {
+    return to_float(a.y.as<T>()[r * width + c]);
+  };
+  write_fp8_output_cpu(context, args.y_fp8, rows, ffn, Result{stored, args, ffn});
 }
 
 /// dx[r, c] in FP32. For gated kinds, columns below ffn belong to the gate and the others to the up projection.
@@ -91,23 +107,20 @@ void store_gradient(const T* x, const T* dy, T* dx, float clamp, int64_t rows, i
 
 template <ActivationKind kind, class T>
 void backward_cpu(const Context& context, const ActivationBackward& args, int64_t rows, int64_t ffn) {
-  const T* const x = args.x.as<T>();
-  const T* const dy = args.dy.as<T>();
-  T* const dx = args.dx.as<T>();
-  const int64_t cols = args.x.cols();
-  const float clamp = args.clamp;
-  const auto finish = [&](auto value) {
-    write_fp8_output_cpu(context, args.dx_fp8, rows, cols, value);
-    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, value);
+  const auto computed = [](const ActivationBackward& a, int64_t width, int64_t r, int64_t c) {
+    return to_float(from_float<T>(backward_at<kind>(a.x.as<T>(), a.dy.as<T>(), a.clamp, width, r, c)));
   };
-  if (dx != nullptr) {
-    store_gradient<kind>(x, dy, dx, clamp, rows, ffn);
-    finish([=](int64_t r, int64_t c) { return to_float(dx[r * cols + c]); });
-  } else {
-    finish([=](int64_t r, int64_t c) {
-      return to_float(from_float<T>(backward_at<kind>(x, dy, clamp, ffn, r, c)));
-    });
+  const auto stored = [](const ActivationBackward& a, int64_t, int64_t r, int64_t c) {
+    return to_float(a.dx.as<T>()[r * a.dx.cols() + c]);
+  };
+  const int64_t cols = args.x.cols();
+  ResultAt<ActivationBackward> result{computed, args, ffn};
+  if (args.dx) {
+    store_gradient<kind>(args.x.as<T>(), args.dy.as<T>(), args.dx.as<T>(), args.clamp, rows, ffn);
+    result.at = stored;
   }
+  write_fp8_output_cpu(context, args.dx_fp8, rows, cols, result);
+  if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, result);
 }
 
 }  // namespace

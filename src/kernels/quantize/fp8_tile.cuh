@@ -384,10 +384,15 @@ void dispatch_tile(DType format, bool aligned, Launch&& launch) {
             : launch.template operator()<T, DType::e5m2, false>();
   }
 }
+/// FP16 values are never quantized, so that their kernels need no second format.
 template <class Launch>
 void dispatch_tile(DType type, DType format, bool aligned, Launch&& launch) {
   if (type == DType::f32) return dispatch_tile<float>(format, aligned, launch);
-  if (type == DType::f16) return dispatch_tile<__half>(format, aligned, launch);
+  if (type == DType::f16) {
+    TE_CHECK(format == DType::e4m3, "FP16 values cannot be quantized to {}", dtype_name(format));
+    return aligned ? launch.template operator()<__half, DType::e4m3, true>()
+                   : launch.template operator()<__half, DType::e4m3, false>();
+  }
   dispatch_tile<__nv_bfloat16>(format, aligned, launch);
 }
 

@@ -45,7 +45,7 @@ using parallel::ProcessGrid;
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kSteps = 4;
 #else
-constexpr int kSteps = 20;
+constexpr int kSteps = 10;  // more than the amax history has
 #endif
 constexpr int kLaterStep = 3;
 

@@ -119,8 +119,8 @@ std::optional<fs::path> find_latest(const fs::path& directory) {
                                    : fmt::format("cannot be read: {}", latest.error);
   const std::optional<fs::path> newest = newest_complete(directory);
   if (newest) {
-    spdlog::warn("{}: {}; using {}, the newest complete checkpoint", (directory / "latest").string(),
-                 named ? fault : "not found", newest->filename().string());
+    log_warning("{}: {}; using {}, the newest complete checkpoint", (directory / "latest").string(),
+                named ? fault : "not found", newest->filename().string());
     return newest;
   }
   if (named) {

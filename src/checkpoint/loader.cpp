@@ -49,8 +49,7 @@ class Loading {
       attempt([&] { held += hold_codes(parameter) ? 1 : 0; });
     }
     if (failure) std::rethrow_exception(failure);
-    if (held > 0)
-      spdlog::info("{} of {} FP8 weights are held as {} stores them", held, dropped, source_.title());
+    if (held > 0) log_info("{} of {} FP8 weights are held as {} stores them", held, dropped, source_.title());
   }
 
   void moments() {

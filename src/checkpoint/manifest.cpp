@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace te::checkpoint {
 namespace {
@@ -187,7 +188,7 @@ Dataset dataset_of(const JsonNode& node) {
 }
 
 nlohmann::json parse_json(const std::string& file, const std::string& text) {
-  nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
+  nlohmann::json root = try_parse_json(text);
   if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kUseAnother);
   const auto format = root.find("format");
   if (format == root.end() || *format != kFormat) {

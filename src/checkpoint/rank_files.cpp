@@ -4,11 +4,11 @@
 #include <cstring>
 #include <thread>
 
-#include "checkpoint/finite.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/write_error.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/stored_values.h"
 
 namespace te::checkpoint {
 namespace {

@@ -8,30 +8,18 @@
 #include <cstring>
 #include <utility>
 
-#include "checkpoint/finite.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
 #include "config/config.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/stored_values.h"
 
 namespace te::checkpoint {
 namespace {
 
 constexpr const char* kCopyAgain = "use another checkpoint, or copy this one again";
-
-/// Converts `count` BF16 numbers in the second half of out's bytes to FP32, in place: writing element i overwrites only
-/// elements that have been read.
-void widen_in_place(float* out, int64_t count) {
-  char* bytes = reinterpret_cast<char*>(out);
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t half;
-    std::memcpy(&half, bytes + 2 * (count + i), sizeof(half));
-    const uint32_t bits = uint32_t{half} << 16;
-    std::memcpy(bytes + 4 * i, &bits, sizeof(bits));
-  }
-}
 
 template <class... Args>
 [[noreturn]] void damaged(fmt::format_string<Args...> format, Args&&... args) {
@@ -318,7 +306,7 @@ void Reader::read(const LogicalTensor& tensor, const Block& block, float* out) c
             safetensors::quote_name(tensor.name), safetensors::file_dtype_name(tensor.dtype), kCopyAgain);
   }
   read(tensor, block, bytes + 2 * block.count);
-  widen_in_place(out, block.count);
+  widen_bf16_in_place(reinterpret_cast<std::byte*>(out), block.count);
 }
 
 void Reader::read_rows(std::string_view name, int64_t first, int64_t count, float* out) const {

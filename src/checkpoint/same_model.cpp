@@ -78,8 +78,8 @@ void check_same_model(const WeightSource& source, const config::Config& config) 
   }
   for (const auto& [key, value] : wanted) {
     if (is_among(key, kShapeKeys) || is_among(key, kFreeKeys) || !differs(key)) continue;
-    spdlog::warn("{}: was trained with model.{} {}, but this config has {}", source.title(), key,
-                 stored.at(key), value);
+    log_warning("{}: was trained with model.{} {}, but this config has {}", source.title(), key,
+                stored.at(key), value);
   }
 }
 

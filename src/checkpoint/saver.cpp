@@ -55,7 +55,7 @@ Saver::~Saver() {
   try {
     finish();
   } catch (const std::exception& error) {
-    spdlog::error("{}", error.what());
+    log_error("{}", error.what());
   }
 }
 
@@ -74,7 +74,7 @@ void Saver::check_limits() const {
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(options_.directory, error);
   if (!error && space.available < parameters + moments) {
-    spdlog::warn(
+    log_warning(
         "checkpoint.directory: {}: {} bytes are free, but this rank's part of a checkpoint needs {}: free "
         "disk space before the first save",
         options_.directory.string(), space.available, parameters + moments);
@@ -109,7 +109,7 @@ void Saver::reserve() {
   }
   if (reason.empty()) return;
   options_.background = false;
-  spdlog::warn(
+  log_warning(
       "checkpoints are saved in the foreground: a copy for the background needs {:.1f} GiB on each of {} "
       "ranks of this host, but {}; set checkpoint.async: false to avoid this warning",
       static_cast<double>(bytes) / (1 << 30), job_.host_ranks, reason);
@@ -255,9 +255,9 @@ void Saver::write(Task& task) {
   try {
     remove_stale(task);
   } catch (const std::filesystem::filesystem_error& error) {  // the new checkpoint is valid anyway
-    spdlog::warn("checkpoint.keep: {}: {}", error.path1().string(), error.code().message());
+    log_warning("checkpoint.keep: {}: {}", error.path1().string(), error.code().message());
   } catch (const WriteError& error) {
-    spdlog::warn("checkpoint.keep_best: {}", error.what());
+    log_warning("checkpoint.keep_best: {}", error.what());
   }
 }
 

@@ -19,7 +19,7 @@ int body(int argc, char** argv) {
       "te-convert");
   app.footer(kFooter);
   app.require_subcommand(1);
-  te::init_log(spdlog::level::warn);
+  te::init_log(te::LogLevel::warning);
   te::convert::add_import(app);
   te::convert::add_export(app);
   te::convert::add_merge(app);

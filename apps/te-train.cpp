@@ -148,7 +148,7 @@ void warn_of_mpirun(te::parallel::World& world, const te::train::MpirunWatch& mp
   const std::optional<double> seconds = te::train::seconds_until_mpirun_kills();
   if (mpirun.holds() || !world.leader() || !seconds || *seconds >= kEnough) return;
   const te::train::Mpirun above = te::train::parent_mpirun();
-  spdlog::warn(
+  te::log_warning(
       "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the checkpoint is saved: "
       "{}stop the run with kill -USR2 {}",
       *seconds, above.prrte ? "" : "start it with mpirun --mca odls_base_sigkill_timeout 600 ..., or ",
@@ -181,7 +181,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       trainer.set_evaluator(std::move(tasks));
     if (config.precision.fp8 != te::config::Fp8Mode::off &&
         (config.logging.generate_every > 0 || config.evaluation.every > 0))
-      spdlog::info(
+      te::log_info(
           "samples and evaluation tasks run in {}, without FP8; validation runs in the precision of training",
           te::config::to_string(config.precision.dtype));
   });
@@ -207,7 +207,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
     te::print_plain(te::train::start_screen(info, te::console_terminal().columns));
   }
   if (const std::string crossing = te::parallel::crossing_groups(placement, grid); !crossing.empty())
-    spdlog::warn("{}", crossing);
+    te::log_warning("{}", crossing);
   const auto record = [&] {
     te::train::write_run_record(config, context, placement, trainer.plan(), version);
     te::train::write_start_files(info);
@@ -294,7 +294,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
       te::user_error(
           "--config and --set before inspect-fp8 have no effect: it reads the checkpoint's config; put --set "
           "after inspect-fp8 to override its keys");
-    te::init_log(world.leader() ? spdlog::level::warn : spdlog::level::err);
+    te::init_log(world.leader() ? te::LogLevel::warning : te::LogLevel::error);
     return inspect_fp8.run(world);
   }
   if (describe || presets) {
@@ -314,7 +314,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
     if (world.leader()) std::printf("%s", te::config::to_yaml(config, provenance).c_str());
     return 0;
   }
-  te::init_log(world.leader() ? spdlog::level::from_str(level) : spdlog::level::err);
+  te::init_log(world.leader() ? te::log_level(level) : te::LogLevel::error);
   if (plan.chosen()) {
     if (world.leader()) print_tables(plan.run(config, world));
     return 0;

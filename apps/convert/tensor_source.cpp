@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace te::convert {
@@ -139,7 +139,7 @@ class SafetensorsTensors final : public TensorSource {
 std::vector<fs::path> indexed_files(const fs::path& index) {
   const FileText file = read_file(index);
   if (!file) user_error("{}: cannot be read: {}", index.string(), file.error);
-  const nlohmann::json root = nlohmann::json::parse(file.text, nullptr, false);
+  const nlohmann::json root = try_parse_json(file.text);
   const auto map = root.is_object() ? root.find("weight_map") : root.end();
   std::set<std::string> names;
   if (root.is_object() && map != root.end() && map->is_object()) {

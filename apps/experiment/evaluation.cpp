@@ -7,10 +7,10 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace te::experiment {
@@ -73,7 +73,7 @@ std::string evaluation_progress(const Run& run) {
 }
 
 std::string results_text(const Run& run) {
-  const auto content = nlohmann::json::parse(read_file(run.folder / kResultsName).text, nullptr, false);
+  const auto content = try_parse_json(read_file(run.folder / kResultsName).text);
   if (!content.is_object() || !content.contains("results") || !content["results"].is_object()) return "";
   std::vector<std::string> parts;
   for (const auto& [task, metrics] : content["results"].items()) {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace te::experiment {
@@ -64,7 +64,7 @@ void write_whole(const fs::path& path, const std::string& text) {
 
 RunState read_state(const Run& run) {
   RunState state;
-  const auto record = nlohmann::json::parse(read_file(run.folder / "state.json").text, nullptr, false);
+  const auto record = try_parse_json(read_file(run.folder / "state.json").text);
   if (!record.is_object()) return state;
   state.stage = stage_of(record);
   state.attempts = record.value("attempts", int64_t{0});

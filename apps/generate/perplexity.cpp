@@ -38,7 +38,7 @@ void check_dataset(const std::string& prefix, const ModelSource& source, bool an
                          .vocab_size = tokenizer->vocab_size(),
                          .end_of_document = tokenizer->end_of_document()};
     } catch (const UserError& error) {  // the tokenizer is needed for this check only
-      spdlog::warn("{}; cannot check whether {} was made with it", error.what(), prefix);
+      log_warning("{}; cannot check whether {} was made with it", error.what(), prefix);
     }
   }
   data::check_datasets("--data", {prefix}, check);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "convert/write_behind.h"
 #include "core/error.h"
 #include "core/float_types.h"
+#include "core/json.h"
 
 namespace te::convert {
 namespace {
@@ -292,7 +292,7 @@ Converted write_hugging_face(const ExportSource& source, const std::filesystem::
   std::string text =
       hugging_face_config(source.model, jobs.front().dtype, config, source.reader.folder().string());
   if (options.fp8 != Fp8Format::off) {
-    nlohmann::json json = nlohmann::json::parse(text);
+    nlohmann::json json = parse_json(text);
     json["quantization_config"] = fp8.quantization_config();
     text = json.dump(2) + "\n";
   }

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "checkpoint/finite.h"
 #include "checkpoint/reader.h"
 #include "convert/adapter.h"
 #include "convert/hugging_face_config.h"
 #include "core/error.h"
+#include "core/stored_values.h"
 
 namespace te::convert {
 namespace {
@@ -108,7 +108,7 @@ DType ForeignModel::dtype(const ParameterLayout& parameter) const {
 void ForeignModel::read_values(const StoredTensor& stored, const Part& part, int64_t first, int64_t count,
                                DType as, std::byte* out) const {
   files_.read(stored, first, count, as, out);
-  if (!checkpoint::are_finite(as, out, count))
+  if (!are_finite(as, out, count))
     user_error(
         "{}: tensor {} has infinite or NaN values, which no model can be trained from; use another copy "
         "of the model",

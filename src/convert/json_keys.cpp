@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/file.h"
+#include "core/json.h"
 
 namespace te::convert {
 namespace {
@@ -17,7 +18,7 @@ JsonKeys JsonKeys::of_file(const std::filesystem::path& file) {
   const FileText read = read_file(file);
   if (read.missing) user_error("{}: not found; give the folder of a Hugging Face model", file.string());
   if (!read) user_error("{}: {}; {}", file.string(), read.error, kRemedy);
-  nlohmann::json object = nlohmann::json::parse(read.text, nullptr, false);
+  nlohmann::json object = try_parse_json(read.text);
   if (!object.is_object()) user_error("{}: is not a JSON object; {}", file.string(), kRemedy);
   return {file.string(), std::move(object)};
 }

@@ -6,7 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "checkpoint/finite.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "config/adapter.h"
@@ -16,6 +15,7 @@
 #include "convert/tensor_files.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "core/stored_values.h"
 
 namespace te::convert {
 namespace {
@@ -177,7 +177,7 @@ void copy_checked(const TensorFiles& files, const std::string& file, const std::
     user_error("{}: tensor {} {}, must be [{}, {}]; use an adapter of this model", file, printable(name),
                stored == nullptr ? "is missing" : "has another shape", rows, cols);
   files.read(*stored, 0, rows * cols, DType::f32, reinterpret_cast<std::byte*>(out));
-  if (!checkpoint::are_finite(DType::f32, out, rows * cols))
+  if (!are_finite(DType::f32, out, rows * cols))
     user_error("{}: tensor {} has infinite or NaN values; use another copy of the adapter", file,
                printable(name));
 }

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -16,57 +16,41 @@
 #include "core/file.h"
 #include "core/float_types.h"
 #include "core/printable.h"
+#include "core/stored_values.h"
 
 namespace te::convert {
 namespace {
 
-/// IEEE half precision to FP32, which is exact.
-float from_f16(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 0x1fu,
-                 mantissa = half & 0x3ffu;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // zero or subnormal
-  return sign != 0 ? -magnitude : magnitude;
-}
-
-/// Works in place because element i overwrites only elements that were already read.
-template <class Widen>
-void widen_in_place(std::byte* out, int64_t count, Widen widen) {
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t half;
-    std::memcpy(&half, out + 2 * (count + i), sizeof(half));
-    const float value = widen(half);
-    std::memcpy(out + 4 * i, &value, sizeof(value));
-  }
+/// The values of all E4M3 codes.
+std::array<float, 256> e4m3_values() {
+  std::array<float, 256> values;
+  for (size_t code = 0; code < values.size(); ++code)
+    values[code] = to_float(float8_e4m3{static_cast<uint8_t>(code)});
+  return values;
 }
 
 /// Dequantizes elements [first, first + count), whose codes are in the last `count` bytes of `out`, to values of type
 /// T, rounded to BF16. Works in place because each value overwrites only codes that were already read.
 template <class T>
 void dequantize_in_place(const StoredTensor& tensor, int64_t first, int64_t count, std::byte* out) {
+  static const std::array<float, 256> values = e4m3_values();
   const Multipliers& multipliers = *tensor.multipliers;
   const int64_t cols = tensor.shape[1];
   const std::byte* codes = out + static_cast<size_t>(count) * (sizeof(T) - 1);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t row = (first + i) / cols, col = (first + i) % cols;
-    const int64_t block = row / multipliers.block_rows * multipliers.cols + col / multipliers.block_cols;
-    const float value = to_float(float8_e4m3{static_cast<uint8_t>(codes[i])}) *
-                        multipliers.values[static_cast<size_t>(block)];
-    const T rounded = from_float<T>(to_float(to_bf16(value)));
-    std::memcpy(out + static_cast<size_t>(i) * sizeof(T), &rounded, sizeof(T));
+  for (int64_t i = 0; i < count;) {  // each row's share of a block, since divisions take longer than all else
+    const int64_t row = (first + i) / cols, col = (first + i) % cols, block = col / multipliers.block_cols;
+    const float multiplier =
+        multipliers.values[static_cast<size_t>(row / multipliers.block_rows * multipliers.cols + block)];
+    const int64_t end = std::min(i + std::min((block + 1) * multipliers.block_cols, cols) - col, count);
+    for (; i < end; ++i) {
+      const float value = values[static_cast<size_t>(codes[i])] * multiplier;
+      const T rounded = from_float<T>(to_float(to_bf16(value)));
+      std::memcpy(out + static_cast<size_t>(i) * sizeof(T), &rounded, sizeof(T));
+    }
   }
 }
 
 }  // namespace
-
-void widen_bf16_in_place(std::byte* out, int64_t count) {
-  widen_in_place(out, count, [](uint16_t bits) { return to_float(bfloat16{bits}); });
-}
-
-void widen_f16_in_place(std::byte* out, int64_t count) {
-  widen_in_place(out, count, from_f16);
-}
 
 int64_t StoredTensor::numel() const {
   int64_t count = 1;

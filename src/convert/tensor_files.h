@@ -83,8 +83,4 @@ class TensorFiles {
   std::map<std::string, std::string, std::less<>> untyped_;
 };
 
-/// Widens `count` elements in the second half of out's `4 * count` bytes to FP32 values that fill `out`.
-void widen_bf16_in_place(std::byte* out, int64_t count);
-void widen_f16_in_place(std::byte* out, int64_t count);
-
 }  // namespace te::convert

@@ -2,6 +2,7 @@
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <ctime>
@@ -52,18 +53,33 @@ class Message final : public spdlog::custom_flag_formatter {
   Terminal terminal_;
 };
 
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  return level == LogLevel::error     ? spdlog::level::err
+         : level == LogLevel::warning ? spdlog::level::warn
+                                      : spdlog::level::info;
+}
+
 }  // namespace
 
-void init_log(spdlog::level::level_enum level) {
+LogLevel log_level(std::string_view name) {
+  if (name == "error") return LogLevel::error;
+  return name == "warning" ? LogLevel::warning : LogLevel::info;
+}
+
+void init_log(LogLevel level) {
   const Terminal terminal = console_terminal();
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<Message>('*', terminal);
   formatter->set_pattern(terminal.columns >= kWideColumns ? "[%Y-%m-%d %H:%M:%S] %*" : "[%H:%M:%S] %*");
   auto logger = std::make_shared<spdlog::logger>("te", std::make_shared<spdlog::sinks::stdout_sink_mt>());
   logger->set_formatter(std::move(formatter));
-  logger->set_level(level);
+  logger->set_level(spdlog_level(level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);
+}
+
+void log_message(LogLevel level, std::string_view message) {
+  spdlog::log(spdlog_level(level), message);
 }
 
 void print_plain(std::string_view lines) {

@@ -1,16 +1,40 @@
-// The program's log: spdlog on stdout with one format. A line begins with the time. Warnings and errors are marked as
-// such, on a terminal also by color.
+// The program's log: lines on stdout in one format. A line begins with the time. Warnings and errors are marked as such,
+// on a terminal also by color. Only log.cpp includes spdlog, whose calls would take a second to compile in each source.
 #pragma once
 
-#include <spdlog/spdlog.h>
+#include <spdlog/fmt/fmt.h>
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace te {
 
-/// Sets format and level of the default logger for the current terminal. With at least kWideColumns columns each line
-/// has the date and the time; otherwise only the time, and the heading of a console table has the date.
-void init_log(spdlog::level::level_enum level = spdlog::level::info);
+enum class LogLevel : uint8_t { info, warning, error };
+
+/// The level of "info", "warning" or "error".
+LogLevel log_level(std::string_view name);
+
+/// Sets format and least level of the log for the current terminal. With at least kWideColumns columns each line has the
+/// date and the time; otherwise only the time, and the heading of a console table has the date.
+void init_log(LogLevel level = LogLevel::info);
+
+/// Prints a message of one or more lines.
+void log_message(LogLevel level, std::string_view message);
+
+template <class... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::info, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::warning, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::error, fmt::format(format, std::forward<Args>(args)...));
+}
 
 inline constexpr int kWideColumns = 100;
 

@@ -19,7 +19,7 @@ std::optional<DatasetRecord> record_of(const IndexedDataset& dataset) {
   std::optional<DatasetRecord> record = read_dataset_record(dataset.prefix());
   if (!record) return record;
   if (record->documents == dataset.num_documents() && record->tokens == dataset.num_tokens()) return record;
-  spdlog::warn(
+  log_warning(
       "{}: describes a dataset with {} documents and {} tokens, but {} has {} and {}; the record is ignored, "
       "remove it",
       dataset_record_path(dataset.prefix()), record->documents, record->tokens, dataset.prefix(),
@@ -63,8 +63,8 @@ void check_tokenizer(const std::string& key, const std::string& prefix, const To
         wanted.name, wanted.vocab_size, wanted.hash, check.any_tokenizer_remedy);
   }
   if (created_by.end_of_document != wanted.end_of_document) {
-    spdlog::warn("{}: {} ends documents with token {}, but {} with {}", key, prefix,
-                 created_by.end_of_document, check.tokenizer_key, wanted.end_of_document);
+    log_warning("{}: {} ends documents with token {}, but {} with {}", key, prefix,
+                created_by.end_of_document, check.tokenizer_key, wanted.end_of_document);
   }
 }
 

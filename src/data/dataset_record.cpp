@@ -1,9 +1,8 @@
 #include "data/dataset_record.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace te::data {
 namespace {
@@ -28,7 +27,7 @@ std::optional<DatasetRecord> read_dataset_record(const std::string& prefix) {
   if (!file) refuse("is not a dataset record: " + file.error);
   DatasetRecord record;
   try {
-    const auto json = nlohmann::json::parse(file.text);
+    const auto json = parse_json(file.text);
     if (json.at("format") != kFormat) refuse("its format is not `" + std::string(kFormat) + "`");
     const auto& tokenizer = json.at("tokenizer");
     record = {.tokenizer = {.name = tokenizer.at("name").get<std::string>(),

@@ -1,11 +1,11 @@
 #include "generate/begin_token.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace te::generate {
 namespace {
@@ -16,7 +16,7 @@ using nlohmann::json;
 json read_json(const fs::path& file) {
   const FileText read = read_file(file);
   if (!read) user_error("{}: cannot be read: {}", file.string(), read.error);
-  json value = json::parse(read.text, nullptr, false);
+  json value = try_parse_json(read.text);
   if (value.is_discarded()) user_error("{}: is not valid JSON; download it again", file.string());
   return value;
 }

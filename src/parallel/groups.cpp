@@ -1,11 +1,10 @@
 #include "parallel/groups.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "parallel/dry_run_communicator.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/nccl_communicator.h"
@@ -52,7 +51,7 @@ std::unique_ptr<PeerTransport> connect_tensor_copies(World& world, const Context
     if (!optional || failure.exit_code() != 2) throw;  // 2: a UserError
     std::string_view reason = failure.what();
     if (reason.starts_with("error: ")) reason.remove_prefix(7);
-    if (world.leader()) spdlog::warn("NCCL is used for tensor-parallel activations: {}", reason);
+    if (world.leader()) log_warning("NCCL is used for tensor-parallel activations: {}", reason);
     return nullptr;
   }
 }

@@ -1,7 +1,5 @@
 #include "parallel/launch.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -10,6 +8,7 @@
 
 #include "core/cpu_threads.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "parallel/operation.h"
 
 namespace te::parallel {
@@ -30,7 +29,7 @@ Context open_cuda_device(World& world, const ExecutionOptions& options) {
     // NCCL refuses two ranks on one GPU of a host. With different host ids it uses sockets between them.
     setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", world.hostname(), world.rank()).c_str(), 0);
     if (world.leader())
-      spdlog::warn(
+      log_warning(
           "TE_RANKS_SHARE_GPUS: ranks may share a GPU, for tests of layouts; NCCL communicates over sockets");
     return std::move(*context);
   }

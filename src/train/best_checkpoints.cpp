@@ -28,7 +28,7 @@ BestCheckpoints::BestCheckpoints(const config::Config& config)
 
 void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
   if (!state.set.empty() && state.set != set_) {
-    spdlog::warn(
+    log_warning(
         "the best losses so far are of validation set {}; best losses of {}, the first of data.valid, start",
         state.set, set_.empty() ? "no set" : set_);
     state = {};

@@ -37,17 +37,16 @@ void CheckpointManager::report_result(const std::function<std::optional<checkpoi
     // What cannot be deleted yet (the last verified checkpoint) is deleted after a later save.
     std::erase_if(drop_, [&](int64_t step) { return !std::filesystem::exists(saver_->folder_of(step)); });
     if (world_.leader()) {
-      spdlog::info("saved {}{} ({:.1f} MB{} in {:.2f} s, training waited for {:.2f} s)",
-                   saved->folder.string(),
-                   best_loss_ ? fmt::format(", among the best: validation loss {:.4f}", *best_loss_) : "",
-                   static_cast<double>(saved->bytes) / 1e6, world_.size() > 1 ? " by this rank" : "",
-                   saved->seconds, saved->stalled_seconds);
+      log_info("saved {}{} ({:.1f} MB{} in {:.2f} s, training waited for {:.2f} s)", saved->folder.string(),
+               best_loss_ ? fmt::format(", among the best: validation loss {:.4f}", *best_loss_) : "",
+               static_cast<double>(saved->bytes) / 1e6, world_.size() > 1 ? " by this rank" : "",
+               saved->seconds, saved->stalled_seconds);
     }
   } catch (const checkpoint::WriteError& error) {
     failure_ = error.what();
     if (world_.leader()) {
-      spdlog::warn("NOT SAVED: {}; training continues, and the next save tries again; newest checkpoint: {}",
-                   failure_, newest_.empty() ? "none" : newest_.string());
+      log_warning("NOT SAVED: {}; training continues, and the next save tries again; newest checkpoint: {}",
+                  failure_, newest_.empty() ? "none" : newest_.string());
     }
   }
   under_way_ = verified_since_ = false;

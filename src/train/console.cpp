@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/log.h"
 #include "core/terminal.h"
 #include "fp8/scale_table.h"
 #include "kernels/quantize/fp8_output.h"
@@ -120,28 +121,27 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
     lines_ = 0;
   }
   ++lines_;
-  spdlog::info("{}", joined(cells, gap, false));
+  log_info("{}", joined(cells, gap, false));
   // A single set needs no name.
   for (const SetLoss& set : m.valid) {
-    spdlog::info("step {}: valid{} loss {:.4f} (ppl {:.4g})", m.step,
-                 m.valid.size() > 1 ? " " + set.name : "", set.loss, std::exp(set.loss));
+    log_info("step {}: valid{} loss {:.4f} (ppl {:.4g})", m.step, m.valid.size() > 1 ? " " + set.name : "",
+             set.loss, std::exp(set.loss));
   }
-  for (const TaskResult& task : m.tasks)
-    spdlog::info("step {}: {}: {}", m.step, task.task, metrics_text(task));
+  for (const TaskResult& task : m.tasks) log_info("step {}: {}: {}", m.step, task.task, metrics_text(task));
   std::string sources;
   for (const SourceLoss& source : m.sources)
     if (source.tokens > 0)
       sources += fmt::format("{}{} {:.4f}", sources.empty() ? "" : ", ", source.source, source.loss);
-  if (!sources.empty()) spdlog::info("step {}: loss of {}", m.step, sources);
+  if (!sources.empty()) log_info("step {}: loss of {}", m.step, sources);
   if (m.spike) {
-    spdlog::warn("step {}: LOSS SPIKE ({} so far{})", m.step, m.spikes_total, m.skipped ? ", SKIPPED" : "");
+    log_warning("step {}: LOSS SPIKE ({} so far{})", m.step, m.spikes_total, m.skipped ? ", SKIPPED" : "");
   } else if (m.overflow) {
-    spdlog::info("step {}: gradients overflow FP16, update skipped; the loss scale changes from {} to {}",
-                 m.step, short_scale(*m.loss_scale), short_scale(m.next_loss_scale));
+    log_info("step {}: gradients overflow FP16, update skipped; the loss scale changes from {} to {}", m.step,
+             short_scale(*m.loss_scale), short_scale(m.next_loss_scale));
   } else if (m.skipped) {
-    spdlog::warn("step {}: SKIPPED, loss or gradient not finite ({} so far)", m.step, m.skipped_total);
+    log_warning("step {}: SKIPPED, loss or gradient not finite ({} so far)", m.step, m.skipped_total);
   } else if (std::isnan(m.loss)) {
-    spdlog::warn("step {}: none of its tokens counts in the loss", m.step);
+    log_warning("step {}: none of its tokens counts in the loss", m.step);
   }
   if (options_.fp8 && !fp8.empty()) warn_of_saturation(m.step, fp8);
 }
@@ -158,9 +158,9 @@ void Console::warn_of_saturation(int64_t step, const std::vector<Fp8Health>& fp8
   warned_at_ = records_;
   const auto many = std::count_if(fp8.begin(), fp8.end(),
                                   [](const Fp8Health& item) { return item.saturated >= kWarnSaturated; });
-  spdlog::warn("step {}: FP8 saturated {:.2g}% of the values of {} {} ({} of {} operands above {:g}%)", step,
-               100 * worst.saturated, worst.name, role_name(worst.role), many, fp8.size(),
-               100 * kWarnSaturated);
+  log_warning("step {}: FP8 saturated {:.2g}% of the values of {} {} ({} of {} operands above {:g}%)", step,
+              100 * worst.saturated, worst.name, role_name(worst.role), many, fp8.size(),
+              100 * kWarnSaturated);
 }
 
 }  // namespace te::train

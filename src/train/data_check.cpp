@@ -101,7 +101,7 @@ void check_same_data(const std::string& checkpoint, const std::vector<checkpoint
           "data.check to false",
           difference);
     }
-    spdlog::warn("{}; the run continues with it (data.check: false)", difference);
+    log_warning("{}; the run continues with it (data.check: false)", difference);
   }
 }
 

@@ -74,8 +74,8 @@ Attempt try_lock(int file, const fs::path& path) {
     const std::optional<Holder> holder = read_holder(file);  // no locks on this file system
     if (holder && holder->pid != ::getpid() && runs_here(*holder)) return Attempt::held;
     if (holder && holder->host != own_host()) {
-      spdlog::warn("{}: the file system has no locks: cannot check whether {} still runs; continuing",
-                   path.string(), holder->text());
+      log_warning("{}: the file system has no locks: cannot check whether {} still runs; continuing",
+                  path.string(), holder->text());
     }
     return Attempt::taken;
   }
@@ -108,11 +108,11 @@ FolderLock::FolderLock(const std::string& key, const fs::path& folder, double pa
     if (attempt == Attempt::held) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   if (const std::optional<Holder> holder = read_holder(file_))
-    spdlog::info("{}: left by a run that has ended ({})", path_.string(), holder->text());
+    log_info("{}: left by a run that has ended ({})", path_.string(), holder->text());
   const std::string text = own_holder().text() + "\n";
   // Start even if the disk is full: the lock works without its text.
   if (::ftruncate(file_, 0) != 0 || ::pwrite(file_, text.data(), text.size(), 0) < 0)
-    spdlog::warn("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+    log_warning("{}: cannot be written: {}", path_.string(), std::strerror(errno));
 }
 
 FolderLock::FolderLock(FolderLock&& other) noexcept

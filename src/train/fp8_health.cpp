@@ -1,9 +1,9 @@
 #include "train/fp8_health.h"
+#include "core/json.h"
 
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -47,7 +47,7 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
   std::vector<std::vector<Fp8Health>> operands;  // each as reported by its ranks
   std::map<std::pair<std::string, int>, size_t> index;
   for (const std::string& rank : world.gather_strings(text.dump())) {
-    for (const nlohmann::json& item : nlohmann::json::parse(rank)) {
+    for (const nlohmann::json& item : parse_json(rank)) {
       Fp8Health h;
       h.name = item[0].get<std::string>();
       h.layer = item[1].get<int>();

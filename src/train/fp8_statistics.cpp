@@ -7,9 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "core/json.h"
 #include "train/json_number.h"
 
 namespace te::train {
@@ -107,7 +107,7 @@ Fp8Statistics merge_fp8_statistics(parallel::World& world, const Fp8Statistics& 
   Fp8Statistics all;
   std::map<std::string, size_t> index;
   for (const std::string& rank : world.gather_strings(to_message(own).dump())) {
-    const json message = json::parse(rank);
+    const json message = parse_json(rank);
     for (const json& item : message["operands"]) add_operand(all, index, item);
     for (const json& item : message["swiglu"]) add_alignment(all, item);
   }

@@ -52,7 +52,7 @@ Guard::Guard(const config::Config& config, const Context& context, StepRunner& r
   if (const char* outlier = std::getenv("TE_TEST_OUTLIER");
       outlier != nullptr && std::sscanf(outlier, "%" SCNd64 ":%d", &outlier_step_, &outlier_log2_) != 2)
     user_error("TE_TEST_OUTLIER: expected STEP:LOG2, such as 35:30");
-  spdlog::info(
+  log_info(
       "guard: FP8 is compared with BF16 every {} steps; a copy of the state takes {} of host memory per "
       "rank",
       config.guard.every, human_bytes(state_copy_bytes(runner)));
@@ -136,8 +136,8 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
   checkpoint::Guard& guard = progress.guard;
   const std::optional<double> gap = guard_gap(guard.fp8, guard.bf16);
   if (!gap) {
-    spdlog::warn("guard: no comparison in steps {} to {}: the BF16 losses are not finite either",
-                 guard.began + 1, progress.step);
+    log_warning("guard: no comparison in steps {} to {}: the BF16 losses are not finite either",
+                guard.began + 1, progress.step);
     return Verdict::none;
   }
   const double limit = guard_limit(config_.guard, guard.gaps);
@@ -146,8 +146,8 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
   if (!excess) {
     guard.gaps.push_back(*gap);
     if (guard.gaps.size() > kGaps) guard.gaps.erase(guard.gaps.begin());
-    spdlog::info("guard: steps {} to {}: FP8 {:+.4f}% versus BF16 (limit {:.4f}%), {:.1f} s", guard.began + 1,
-                 progress.step, 100 * *gap, 100 * limit, seconds_);
+    log_info("guard: steps {} to {}: FP8 {:+.4f}% versus BF16 (limit {:.4f}%), {:.1f} s", guard.began + 1,
+             progress.step, 100 * *gap, 100 * limit, seconds_);
     return Verdict::fine;
   }
   ++guard.excesses;
@@ -159,8 +159,8 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
           : fmt::format("{} {} steps run in BF16",
                         back ? fmt::format("back to step {}; from there,", guard.began) : "the next",
                         config_.guard.bf16_steps);
-  spdlog::warn("guard: steps {} to {}: FP8 {:+.4f}% versus BF16, above the limit of {:.4f}%: {}",
-               guard.began + 1, progress.step, 100 * *gap, 100 * limit, then);
+  log_warning("guard: steps {} to {}: FP8 {:+.4f}% versus BF16, above the limit of {:.4f}%: {}",
+              guard.began + 1, progress.step, 100 * *gap, 100 * limit, then);
   if (action == config::GuardAction::warn) return Verdict::warn;
   return back ? Verdict::roll_back : Verdict::bf16;
 }

@@ -46,7 +46,7 @@ void keep_tokenizer(const std::string& spec, const fs::path& directory,
     if (!kept.empty()) files = checkpoint::kept_files(kept);
   }
   if (!files.empty() && checkpoint::keep_files(files, directory))
-    spdlog::info("checkpoints include the tokenizer of {}", files.front().source.parent_path().string());
+    log_info("checkpoints include the tokenizer of {}", files.front().source.parent_path().string());
 }
 
 }  // namespace te::train

@@ -4,11 +4,11 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "kernels/quantize/fp8_output.h"
 #include "train/console.h"
@@ -53,7 +53,7 @@ std::string header_for(const std::filesystem::path& path, const std::vector<std:
   if (File file(path); file.is_open()) found = file.read_at(0, kLongest);
   found.resize(std::min(found.find('\n'), found.size()));
   if (found.empty() || csv_step(found) != 0 || found == own) return own;
-  spdlog::warn("{}: keeps its columns; validation sets or tasks have changed", path.string());
+  log_warning("{}: keeps its columns; validation sets or tasks have changed", path.string());
   return found;
 }
 
@@ -68,7 +68,7 @@ int64_t csv_step(std::string_view line) {
 }
 
 int64_t json_step(std::string_view line) {
-  const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json record = try_parse_json(line);
   return record.is_object() && record.contains("step") && record["step"].is_number_integer()
              ? record["step"].get<int64_t>()
              : -1;

@@ -15,8 +15,8 @@ RecordFile::RecordFile(std::filesystem::path path, int file, const char* noun)
 
 RecordFile::~RecordFile() {
   if (!write_pending())
-    spdlog::warn("{}: {} {} are lost: {}", path_.string(), dropped_ + static_cast<int64_t>(pending_.size()),
-                 noun_, std::strerror(errno));
+    log_warning("{}: {} {} are lost: {}", path_.string(), dropped_ + static_cast<int64_t>(pending_.size()),
+                noun_, std::strerror(errno));
   ::close(file_);
 }
 
@@ -25,12 +25,12 @@ void RecordFile::append(std::string record) {
   pending_.push_back(std::move(record));
   if (!write_pending()) {
     if (!failing_)
-      spdlog::warn("{}: cannot be written: {}; training continues, and {} wait in memory for disk space",
-                   path_.string(), std::strerror(errno), noun_);
+      log_warning("{}: cannot be written: {}; training continues, and {} wait in memory for disk space",
+                  path_.string(), std::strerror(errno), noun_);
     failing_ = true;
     drop_oldest();
   } else if (failing_) {
-    spdlog::info("{}: writing again; {} {} are missing", path_.string(), dropped_, noun_);
+    log_info("{}: writing again; {} {} are missing", path_.string(), dropped_, noun_);
     failing_ = false;
     dropped_ = 0;
   }

@@ -11,7 +11,7 @@ void write_run_file(const std::filesystem::path& path, const std::string& text) 
   try {
     checkpoint::write_text(path, text);
   } catch (const checkpoint::WriteError& error) {
-    spdlog::warn("{}; training continues without this file", error.what());
+    log_warning("{}; training continues without this file", error.what());
   } catch (const std::filesystem::filesystem_error& error) {
     user_error("logging.directory: {}: {}", path.string(), error.code().message());
   }

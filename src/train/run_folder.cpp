@@ -124,7 +124,7 @@ void RunFolder::refuse_other_run() const {
 void RunFolder::warn_of_other_run() const {
   const std::string other = other_run();
   if (other.empty()) return;
-  spdlog::warn(
+  log_warning(
       "checkpoint.resume auto: this run, which logs to {}, continues the run that logs to {}: "
       "checkpoint.directory ({}) holds that run's checkpoints, and this run saves there",
       options_.logs.string(), other, options_.checkpoints.string());
@@ -148,9 +148,9 @@ void RunFolder::remove_earlier_run(const fs::path& source) const {
     fs::remove(options_.checkpoints / "best");
   }
   if (steps > 0 || removed > 0) {
-    spdlog::warn("--overwrite: removed an earlier run from {}: its logs of {} steps and {} checkpoints{}",
-                 options_.logs.string(), steps, removed,
-                 removed > 0 && has_own_checkpoint_directory() ? " of " + options_.checkpoints.string() : "");
+    log_warning("--overwrite: removed an earlier run from {}: its logs of {} steps and {} checkpoints{}",
+                options_.logs.string(), steps, removed,
+                removed > 0 && has_own_checkpoint_directory() ? " of " + options_.checkpoints.string() : "");
   }
 }
 
@@ -159,8 +159,8 @@ void RunFolder::rotate_logs() const {
     const int64_t step = last_logged_step(log.path, log.step_of);
     if (step == 0) continue;
     const fs::path aside = rotate_log(log.path);
-    spdlog::warn("{}: renamed the log of an earlier start, up to step {}, to {}", log.path.string(), step,
-                 aside.filename().string());
+    log_warning("{}: renamed the log of an earlier start, up to step {}, to {}", log.path.string(), step,
+                aside.filename().string());
   }
 }
 
@@ -168,8 +168,7 @@ void RunFolder::truncate_logs(int64_t step) const {
   for (const Log& log : logs()) {
     const int64_t dropped = truncate_log(log.path, step, log.step_of);
     if (dropped > 0 && step > 0) {
-      spdlog::info("{}: removed {} lines after step {}: those steps run again", log.path.string(), dropped,
-                   step);
+      log_info("{}: removed {} lines after step {}: those steps run again", log.path.string(), dropped, step);
     }
   }
 }
@@ -177,10 +176,10 @@ void RunFolder::truncate_logs(int64_t step) const {
 void RunFolder::warn_of_later_checkpoints(int64_t step, int64_t keep) const {
   const std::vector<fs::path> later = saved_checkpoints(step);
   if (later.empty()) return;
-  spdlog::warn("{}: {} checkpoint{} after step {}, up to {}: replaced when this run saves the same steps{}",
-               options_.checkpoints.string(), later.size(), later.size() == 1 ? "" : "s", step,
-               later.back().filename().string(),
-               keep > 0 ? fmt::format(", and deleted first due to checkpoint.keep ({})", keep) : "");
+  log_warning("{}: {} checkpoint{} after step {}, up to {}: replaced when this run saves the same steps{}",
+              options_.checkpoints.string(), later.size(), later.size() == 1 ? "" : "s", step,
+              later.back().filename().string(),
+              keep > 0 ? fmt::format(", and deleted first due to checkpoint.keep ({})", keep) : "");
 }
 
 }  // namespace te::train

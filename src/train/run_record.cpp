@@ -7,7 +7,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "config/precision_overrides.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "train/run_file.h"
 
 extern "C" char**
@@ -140,7 +140,7 @@ json this_start(const Context& context, const parallel::Placement& placement, co
 // The starts recorded by the run that this one may resume.
 json earlier_starts(const fs::path& path) {
   const FileText file = read_file(path);
-  const json record = json::parse(file.text, nullptr, false);
+  const json record = try_parse_json(file.text);
   return record.is_object() && record.contains("starts") && record["starts"].is_array() ? record["starts"]
                                                                                         : json::array();
 }

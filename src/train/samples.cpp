@@ -25,8 +25,8 @@ void SampleLog::write(int64_t step, const std::vector<Sample>& samples) {
                          {"ending", sample.finish_reason},
                          {"tokens", sample.tokens}};
     file_.append(record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
-    spdlog::info("sample of step {} | {} -> {} ({})", step, shown(sample.prompt), shown(sample.text),
-                 sample.finish_reason);
+    log_info("sample of step {} | {} -> {} ({})", step, shown(sample.prompt), shown(sample.text),
+             sample.finish_reason);
   }
 }
 

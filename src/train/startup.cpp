@@ -47,7 +47,7 @@ StartPoint Startup::run() {
   const fs::path found = load_weights();
   if (!config_.adapter.init_from.empty() && base_) load_adapter();
   runner_.publish_weights();
-  spdlog::info("starts with the weights of {}", found.string());
+  log_info("starts with the weights of {}", found.string());
   return {.progress = {}, .checkpoint = {}, .weights = found, .scales = false};
 }
 
@@ -84,7 +84,7 @@ void Startup::load_adapter() {
       user_error("adapter.init_from: {}", error.what());
     }
   });
-  spdlog::info("starts with the adapter of {}", config_.adapter.init_from);
+  log_info("starts with the adapter of {}", config_.adapter.init_from);
 }
 
 fs::path Startup::find() {
@@ -97,7 +97,7 @@ fs::path Startup::find() {
   });
   found = world_.broadcast_string(found);
   if (found.empty())
-    spdlog::info("checkpoint.resume auto: no checkpoint in {}; the run starts at step 1", options.directory);
+    log_info("checkpoint.resume auto: no checkpoint in {}; the run starts at step 1", options.directory);
   return found;
 }
 
@@ -108,7 +108,7 @@ StartPoint Startup::resume(fs::path folder) {
     bool damaged = false;
     try {
       const StartPoint point = load(folder, {.optimizer = options.load_optimizer}, damaged);
-      spdlog::info("resumed from {} after step {}", point.checkpoint.string(), point.progress.step);
+      log_info("resumed from {} after step {}", point.checkpoint.string(), point.progress.step);
       return point;
     } catch (const std::exception& error) {
       if (!damaged || options.resume != "auto") throw;
@@ -117,8 +117,8 @@ StartPoint Startup::resume(fs::path folder) {
       // The error of a job with several ranks starts with "error: ".
       std::string_view reason = error.what();
       reason.remove_prefix(reason.starts_with("error: ") ? std::string_view("error: ").size() : 0);
-      spdlog::warn("{}", reason);
-      spdlog::warn(
+      log_warning("{}", reason);
+      log_warning(
           "{} is damaged: resuming from {}, the checkpoint before it (to stop instead, name the checkpoint "
           "in checkpoint.resume)",
           folder.string(), older.filename().string());
@@ -145,7 +145,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
                .weights = reader.folder(),
                .scales = loaded.scales,
                .datasets = reader.manifest().datasets};
-      if (!loaded.optimizer) spdlog::info("Adam moments are not loaded and start at zero");
+      if (!loaded.optimizer) log_info("Adam moments are not loaded and start at zero");
       report_changes(reader.config(), point.progress.step);
     } catch (const UserError& error) {
       damaged_here = dynamic_cast<const checkpoint::Damaged*>(&error) != nullptr;
@@ -173,7 +173,7 @@ void Startup::report_changes(const std::string& before, int64_t step) const {
   std::string changes = describe_config_changes(before, config_, step);
   if (changes.empty()) return;
   changes.pop_back();  // the newline
-  spdlog::info("the config differs from the checkpoint's:\n{}", changes);
+  log_info("the config differs from the checkpoint's:\n{}", changes);
 }
 
 fs::path Startup::previous(const fs::path& damaged) {
@@ -192,8 +192,8 @@ void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_s
     held.push_back(batches.training(first_sample + i * micro_batch_size));
   for (const data::Batch& batch : held) views.push_back(Batches::view(batch));
   runner.calibrate(views, counted);
-  spdlog::info("FP8 scales calibrated on the {} {} microbatches", first_sample == 0 ? "first" : "next",
-               microbatches);
+  log_info("FP8 scales calibrated on the {} {} microbatches", first_sample == 0 ? "first" : "next",
+           microbatches);
 }
 
 }  // namespace te::train

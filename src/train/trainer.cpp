@@ -48,7 +48,7 @@ void Trainer::open_data() {
     if (world_.leader())
       datasets_ = check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
   });
-  for (const std::string& line : batches_->describe()) spdlog::info("{}", line);
+  for (const std::string& line : batches_->describe()) log_info("{}", line);
   reader_.emplace(*batches_, runner_, world_);
 }
 
@@ -109,8 +109,8 @@ void Trainer::allocate() {
   const double before = now_seconds();
   runner_.allocate();
   if (context_.is_cuda() && plan().total_host_bytes() > 0)
-    spdlog::info("optimizer.offload: {} of host memory page-locked in {:.1f} s",
-                 human_bytes(plan().total_host_bytes()), now_seconds() - before);
+    log_info("optimizer.offload: {} of host memory page-locked in {:.1f} s",
+             human_bytes(plan().total_host_bytes()), now_seconds() - before);
 }
 
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
@@ -135,12 +135,12 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   const checkpoint::Progress& progress = start.progress;
   checkpoint_manager_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);
   if (progress.step >= config_.training.train_steps) {
-    spdlog::info("nothing to do: the checkpoint is at step {} of {}", progress.step,
-                 config_.training.train_steps);
+    log_info("nothing to do: the checkpoint is at step {} of {}", progress.step,
+             config_.training.train_steps);
     return Outcome::finished;
   }
   if (best_checkpoints_.exhausted(progress.validation)) {
-    spdlog::info(
+    log_info(
         "nothing to do: the run stopped early after step {}: {}; increase training.early_stopping_patience "
         "to continue",
         progress.step, best_checkpoints_.describe(progress.validation));

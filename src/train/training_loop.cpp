@@ -123,14 +123,14 @@ void TrainingLoop::warn_about_missing_state(bool resumed) const {
   const checkpoint::SpikeHistory& spikes = progress_.spikes;
   if (config_.training.loss_spikes != config::LossSpikes::off && spikes.accepted.empty() &&
       spikes.row.empty()) {
-    spdlog::info(
+    log_info(
         "the checkpoint has no loss history: for the next {} steps, only a loss above {:.4f} counts as a "
         "spike (training.loss_spikes: {})",
         LossSpikes::kMinAccepted, spikes_.limit(), to_string(config_.training.loss_spikes));
   }
   if (config_.guard.every > 0 && config_.guard.action == config::GuardAction::rollback &&
       progress_.guard.began >= 0) {
-    spdlog::info(
+    log_info(
         "resumed within a guard comparison, whose initial state is not in the checkpoint: if FP8 is worse, "
         "guard.action is bf16 this time, not rollback");
   }
@@ -249,7 +249,7 @@ void TrainingLoop::detect_spike(StepMetrics& metrics) {
   metrics.spikes_total = spikes_.total();
   metrics.rollbacks_total = progress_.faults.rollbacks;
   if (!metrics.spike || spikes_.consecutive() > 1) return;
-  spdlog::warn(
+  log_warning(
       "loss spike in step {}: {:.4f} is above {:.4f} ({}; training.loss_spikes: {})", metrics.step,
       metrics.loss, limit,
       median > 0 ? fmt::format("the median was {:.4f}", median) : "twice the loss of a uniform predictor",
@@ -281,7 +281,7 @@ void TrainingLoop::log_statistics(const Fp8Statistics& statistics, StepMetrics& 
   const nlohmann::json record = to_json(metrics.step, statistics);
   if (statistics_log_) statistics_log_->write(record);
   if (writer_) writer_->fp8_statistics(record);
-  spdlog::info("step {}: {}", metrics.step, describe(statistics));
+  log_info("step {}: {}", metrics.step, describe(statistics));
 }
 
 // --- after it ----------------------------------------------------------------------------------------------
@@ -352,10 +352,10 @@ TrainingLoop::StepDecision TrainingLoop::decide(const StepMetrics& metrics) {
 TrainingLoop::StepDecision TrainingLoop::diverged(const std::string& why) const {
   checkpoint_manager_.wait();
   if (!world_.leader()) return StepDecision::diverged;  // rank 0 reports
-  spdlog::error("stopped: {}; {}", why,
-                checkpoint_manager_.last_verified().empty()
-                    ? "no good checkpoint was saved"
-                    : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
+  log_error("stopped: {}; {}", why,
+            checkpoint_manager_.last_verified().empty()
+                ? "no good checkpoint was saved"
+                : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
   return StepDecision::diverged;
 }
 
@@ -389,8 +389,8 @@ void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_ch
   resumed.consumed_samples = progress_.consumed_samples;
   if (guard_) guard_->discard(resumed);
   restore_progress(resumed);
-  spdlog::warn("rolled back from step {} to {}; the samples since then are skipped ({} rollbacks so far)",
-               spiked, point.checkpoint.string(), progress_.faults.rollbacks);
+  log_warning("rolled back from step {} to {}; the samples since then are skipped ({} rollbacks so far)",
+              spiked, point.checkpoint.string(), progress_.faults.rollbacks);
 }
 
 // One model replica generates; the others wait for it in the next step.
@@ -448,12 +448,12 @@ TrainingLoop::StepRequest TrainingLoop::reduce_requests(Requests& requests) {
 
 Outcome TrainingLoop::report(double in_loop) const {
   const config::TrainingConfig& training = config_.training;
-  spdlog::info("{} steps in {} ({} with validation, logs and checkpoints), {:.0f} tokens/s on average",
-               steps_taken_, human_time(in_steps_), human_time(in_loop),
-               static_cast<double>(steps_taken_ * training.global_batch_size * config_.model.seq_length) /
-                   std::max(in_steps_, 1e-9));
+  log_info("{} steps in {} ({} with validation, logs and checkpoints), {:.0f} tokens/s on average",
+           steps_taken_, human_time(in_steps_), human_time(in_loop),
+           static_cast<double>(steps_taken_ * training.global_batch_size * config_.model.seq_length) /
+               std::max(in_steps_, 1e-9));
   if (spikes_.total() > 0) {
-    spdlog::warn(
+    log_warning(
         "{} steps had a loss spike{}; {}", spikes_.total(),
         spikes_.probably_diverged()
             ? fmt::format(", including the last {}: the run has probably diverged", spikes_.consecutive())
@@ -466,14 +466,14 @@ Outcome TrainingLoop::report(double in_loop) const {
   const Outcome end = spikes_.probably_diverged() ? Outcome::diverged : Outcome::finished;
   if (progress_.step >= training.train_steps) return end;
   if (best_checkpoints_.exhausted(progress_.validation)) {
-    spdlog::info("stopped early after step {}: {}", progress_.step,
-                 best_checkpoints_.describe(progress_.validation));
+    log_info("stopped early after step {}: {}", progress_.step,
+             best_checkpoints_.describe(progress_.validation));
     return end;
   }
-  spdlog::warn("interrupted after step {}; {}", progress_.step,
-               checkpoint_manager_.newest().empty()
-                   ? "nothing was trained"
-                   : "the checkpoint is " + checkpoint_manager_.newest().string());
+  log_warning("interrupted after step {}; {}", progress_.step,
+              checkpoint_manager_.newest().empty()
+                  ? "nothing was trained"
+                  : "the checkpoint is " + checkpoint_manager_.newest().string());
   return Outcome::interrupted;
 }
 

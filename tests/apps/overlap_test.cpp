@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/messages.h"
+#include "core/json.h"
 
 namespace te::bench {
 
@@ -119,7 +120,7 @@ TEST(Timeline, EventsAreInMicrosecondsByRankAndStream) {
   gemm.bytes = 4096;
   TimedOperation gather = operation(OpRole::message, 2, 0.25, 1, "all_gather", "tensor");
   gather.kind = "communication";
-  const nlohmann::json events = nlohmann::json::parse("[" + trace_events({gemm, gather}, 3) + "]");
+  const nlohmann::json events = parse_json("[" + trace_events({gemm, gather}, 3) + "]");
   ASSERT_EQ(events.size(), 6u);  // the name of the rank, the names of three CUDA streams, two operations
   EXPECT_EQ(events[0].at("name"), "process_name");
   EXPECT_EQ(events[0].at("args").at("name"), "rank 3");

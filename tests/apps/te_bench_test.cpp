@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "core/json.h"
 #include "te_bench_testing.h"
 #include "train/flops.h"
 
@@ -206,8 +207,7 @@ TEST_F(TeBench, WritesTheTimelineOfAllRanks) {
   ASSERT_EQ(
       run(start + " --set parallel.tensor=2 --set precision.fp8=off --timeline " + path("trace.json"), 2), 0)
       << text("err");
-  std::ifstream file(folder_ / "trace.json");
-  const nlohmann::json trace = nlohmann::json::parse(file);
+  const nlohmann::json trace = parse_json(text("trace.json"));
   EXPECT_EQ(trace.at("otherData").at("config"), "tiny");
   const nlohmann::json entry = report().at(0);  // --profile is implied
   double calls = 0;

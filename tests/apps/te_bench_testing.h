@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/json.h"
 #include "testing/temporary_folder.h"
 
 namespace te::testing {
@@ -34,10 +34,7 @@ class TeBench : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
   std::string path(const char* name) const { return (folder_ / name).string(); }
-  nlohmann::json report() const {
-    std::ifstream file(folder_ / "report.json");
-    return nlohmann::json::parse(file);
-  }
+  nlohmann::json report() const { return parse_json(text("report.json")); }
   std::string text(const char* name) const {
     std::ifstream file(folder_ / name);
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

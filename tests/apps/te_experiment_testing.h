@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "testing/eventually.h"
 #include "train/te_train_testing.h"
 
@@ -33,9 +33,7 @@ class TeExperiment : public ::testing::Test {
     return child;
   }
   Result run(const std::string& arguments) const { return folder_.wait(start(arguments)); }
-  json file(const std::string& name) const {
-    return json::parse(read_file(folder_ / ("out/" + name)), nullptr, false);
-  }
+  json file(const std::string& name) const { return try_parse_json(read_file(folder_ / ("out/" + name))); }
   std::string state(const std::string& run) const {
     const std::string path = folder_ / ("out/" + run + "/state.json");
     return std::filesystem::exists(path) ? file(run + "/state.json").value("state", "") : "";

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "checkpoint/checkpoint_testing.h"
-#include "checkpoint/finite.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 #include "testing/files.h"
@@ -16,18 +15,6 @@ namespace fs = std::filesystem;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
                 kInfinity = std::numeric_limits<float>::infinity();
-
-TEST(Finite, OneValueAmongMany) {
-  std::vector<float> values(1001, std::numeric_limits<float>::max());
-  EXPECT_TRUE(checkpoint::are_finite(DType::f32, values.data(), 1001));
-  for (const float bad : {kNaN, kInfinity, -kInfinity}) {
-    values[1000] = bad;
-    EXPECT_FALSE(checkpoint::are_finite(DType::f32, values.data(), 1001));
-    EXPECT_TRUE(checkpoint::are_finite(DType::f32, values.data(), 1000));
-    const bfloat16 half = to_bf16(bad);
-    EXPECT_FALSE(checkpoint::are_finite(DType::bf16, &half, 1));
-  }
-}
 
 /// A checkpoint of one weight tensor and its moment. The last element of tensor `where` is `value`.
 fs::path write_checkpoint(const fs::path& directory, int64_t step, const std::string& where, float value) {

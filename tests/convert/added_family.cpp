@@ -1,12 +1,11 @@
 // Import and export with the family of docs/how-to/add-a-layer.md, which has one key that Llama lacks.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "convert/architecture.h"
 #include "convert/hugging_face_config.h"
 #include "convert/layout.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
 
@@ -36,7 +35,7 @@ TEST_F(AddedFamily, IsImportedAndExported) {
   const config::ModelConfig model = read(keys);
   EXPECT_EQ(model.swiglu_clamp, 5.0);
   ASSERT_EQ(architecture_for(model, "checkpoint"), Architecture::clamped_llama);
-  const json written = json::parse(hugging_face_config(model, DType::bf16, {}, "checkpoint"));
+  const json written = parse_json(hugging_face_config(model, DType::bf16, {}, "checkpoint"));
   EXPECT_EQ(written["architectures"][0], "ClampedLlamaForCausalLM");
   EXPECT_EQ(written["swiglu_limit"], 5.0);
   EXPECT_EQ(read(written).swiglu_clamp, 5.0);

@@ -7,6 +7,7 @@
 
 #include "convert/hugging_face_config.h"
 #include "convert/logits_testing.h"
+#include "core/json.h"
 
 namespace te::testing {
 namespace {
@@ -47,8 +48,8 @@ class ConfigKeys : public ::testing::TestWithParam<std::string> {
  protected:
   ConfigKeys()
       : source_(fs::path(kFixtures) / GetParam()),
-        config_(json::parse(read_bytes(source_ / "config.json"))),
-        cases_(json::parse(read_bytes(source_ / "cases.json"))),
+        config_(parse_json(read_bytes(source_ / "config.json"))),
+        cases_(parse_json(read_bytes(source_ / "cases.json"))),
         expected_(source_ / "logits.safetensors") {
     fs::copy_file(source_ / "model.safetensors", folder_ / "model.safetensors");
     before_ = yaml(config_);
@@ -127,7 +128,7 @@ TEST(ConfigKeysExport, WindowsInSomeLayersAreMinistral) {
   const fs::path source = fs::path(kFixtures) / "mistral_types";
   import_to(source, folder / "te");
   export_to(folder / "te", folder / "hf");
-  const json written = json::parse(read_bytes(folder / "hf/config.json"));
+  const json written = parse_json(read_bytes(folder / "hf/config.json"));
   EXPECT_EQ(written.at("architectures"), json({"MinistralForCausalLM"}));
   EXPECT_EQ(written.at("model_type"), "ministral");
   EXPECT_EQ(written.at("layer_types"), json({"full_attention", "sliding_attention", "full_attention"}));

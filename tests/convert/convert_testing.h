@@ -6,12 +6,12 @@
 
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_testing.h"
 #include "convert/exporter.h"
 #include "convert/foreign_model.h"
 #include "convert/importer.h"
+#include "core/json.h"
 #include "testing/testing.h"
 
 namespace te::testing {
@@ -31,7 +31,7 @@ inline fs::path copy_fixture(const std::string& name, const fs::path& to) {
 
 /// Applies a merge patch to config.json, which removes keys whose value is null.
 inline void patch_config(const fs::path& folder, const nlohmann::json& patch) {
-  nlohmann::json config = nlohmann::json::parse(read_bytes(folder / "config.json"));
+  nlohmann::json config = parse_json(read_bytes(folder / "config.json"));
   config.merge_patch(patch);
   write_bytes(folder / "config.json", config.dump());
 }

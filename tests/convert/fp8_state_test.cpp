@@ -1,10 +1,10 @@
 // te-convert export --fp8: the exported folder has the quantized weights and scales of the FP8 run.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
 #include "convert/foreign_model.h"
 #include "core/float_types.h"
+#include "core/json.h"
 #include "kernels/quantize/quantize_groups.h"
 #include "tools_testing.h"
 
@@ -68,7 +68,7 @@ TEST(Fp8State, ExportHasTheScalesOfTheRun) {
   // 3. The last layer stays in BF16 and is in the ignore list of config.json.
   EXPECT_EQ(file.at("model.layers.1.mlp.down_proj.weight").file_dtype, "BF16");
   EXPECT_EQ(file.find("model.layers.1.mlp.down_proj.weight_scale"), nullptr);
-  const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
+  const json config = parse_json(testing::read_file(out + "/config.json"))["quantization_config"];
   EXPECT_EQ(config["quant_method"], "compressed-tensors");
   EXPECT_EQ(config["format"], "float-quantized");
   EXPECT_EQ(config["config_groups"]["group_0"]["input_activations"]["dynamic"], false);
@@ -126,7 +126,7 @@ TEST(Fp8State, ExportHasTheBlocksOfABlockwiseRun) {
   EXPECT_EQ(file.at("model.layers.0.mlp.up_proj.weight").file_dtype, "F8_E4M3");
   EXPECT_EQ(file.at("model.layers.0.mlp.down_proj.weight").file_dtype, "BF16");
   EXPECT_EQ(file.at("model.layers.1.self_attn.o_proj.weight").file_dtype, "BF16");
-  const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
+  const json config = parse_json(testing::read_file(out + "/config.json"))["quantization_config"];
   EXPECT_EQ(config["modules_to_not_convert"].size(), 9u);  // down_proj, layer 1's seven, and the output layer
 }
 
@@ -163,7 +163,7 @@ TEST(Fp8State, ExportHasTheScalesOfEachExpert) {
     }
   }
   EXPECT_EQ(file.at("model.layers.1.block_sparse_moe.gate.weight").file_dtype, "BF16");
-  const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
+  const json config = parse_json(testing::read_file(out + "/config.json"))["quantization_config"];
   EXPECT_EQ(config["ignore"], json({"model.layers.0.block_sparse_moe.gate",
                                     "model.layers.1.block_sparse_moe.gate", "lm_head"}));
 }

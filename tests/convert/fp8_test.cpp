@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "convert/convert_testing.h"
+#include "core/json.h"
 #include "core/random.h"
 
 namespace te::testing {
@@ -126,7 +127,7 @@ TEST_F(Fp8Blocks, RoundTrip) {
       if (name.find("self_attn") == std::string::npos) {
         EXPECT_TRUE(tensors.at(name) == tensor) << name;
       }
-    const json config = json::parse(read_bytes(out / "config.json"));
+    const json config = parse_json(read_bytes(out / "config.json"));
     EXPECT_EQ(config["torch_dtype"], "bfloat16");
     const json& quantization = config["quantization_config"];
     EXPECT_EQ(quantization["quant_method"], "fp8");

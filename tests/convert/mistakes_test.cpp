@@ -5,6 +5,7 @@
 #include "convert/convert_testing.h"
 #include "convert/hugging_face_config.h"
 #include "convert/output_folder.h"
+#include "core/json.h"
 #include "testing/model_forms.h"
 
 namespace te::testing {
@@ -205,7 +206,7 @@ config::ModelConfig model_of(const char* name, const json& patch) {
 TEST(ConfigJson, SquaredRelu) {
   const config::ModelConfig model = model_of("gpt2", {{"activation_function", "relu2"}});
   EXPECT_EQ(model.activation, config::Activation::relu2);
-  EXPECT_EQ(json::parse(convert::hugging_face_config(model, DType::f32, {}, "run"))["activation_function"],
+  EXPECT_EQ(parse_json(convert::hugging_face_config(model, DType::f32, {}, "run"))["activation_function"],
             "relu2");
 }
 
@@ -231,7 +232,7 @@ TEST(ConfigJson, AbsentKeysHaveTheDefaultsOfTheClass) {
   EXPECT_EQ(model_of("llama", mistral).sliding_window, 4096);
   const TemporaryFolder folder;
   const fs::path copy = copy_fixture("llama", folder / "hf");
-  json config = json::parse(read_bytes(copy / "config.json"));
+  json config = parse_json(read_bytes(copy / "config.json"));
   config.update(mistral);
   config["sliding_window"] = nullptr;
   write_bytes(copy / "config.json", config.dump());
@@ -291,7 +292,7 @@ TEST(ConfigJson, DropoutRates) {
       model_of("gpt2", {{"embd_pdrop", 0.3}, {"resid_pdrop", 0.2}, {"attn_pdrop", 0.0}});
   EXPECT_EQ(gpt.hidden_dropout, 0.2);
   EXPECT_EQ(gpt.attention_dropout, 0.0);
-  const json written = json::parse(convert::hugging_face_config(gpt, DType::f32, "", "X"));
+  const json written = parse_json(convert::hugging_face_config(gpt, DType::f32, "", "X"));
   EXPECT_EQ(written.at("embd_pdrop"), 0.2);
   EXPECT_EQ(written.at("resid_pdrop"), 0.2);
 }
@@ -355,7 +356,7 @@ TEST(HuggingFaceFolder, Shards) {
   const TemporaryFolder folder;
   const fs::path llama = copy_fixture("llama", folder / "llama");
   const fs::path index = llama / "model.safetensors.index.json";
-  const json good = json::parse(read_bytes(index));
+  const json good = parse_json(read_bytes(index));
   const std::string first = good.at("weight_map").at("model.norm.weight");
   std::string other;
   for (const auto& [name, file] : good.at("weight_map").items())

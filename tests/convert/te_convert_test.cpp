@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include "convert/convert_testing.h"
+#include "core/json.h"
 
 namespace te::testing {
 namespace {
@@ -50,7 +51,7 @@ TEST_F(TeConvert, RoundTripWithTokenizerFiles) {
   EXPECT_EQ(entries(folder_ / "back"),
             (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
   EXPECT_TRUE(read_bytes(folder_ / "back/model.safetensors") == read_bytes(source / "model.safetensors"));
-  const auto config = nlohmann::json::parse(read_bytes(folder_ / "back/config.json"));
+  const auto config = parse_json(read_bytes(folder_ / "back/config.json"));
   EXPECT_EQ(config.at("bos_token_id"), 1);
   EXPECT_EQ(config.at("eos_token_id"), 2);
   EXPECT_EQ(config.at("torch_dtype"), "bfloat16");
@@ -106,7 +107,7 @@ TEST_F(TunedModel, KeepsItsTokenizerThroughAChainOfRuns) {
   const std::vector<std::string> files = {"config.json", "model.safetensors", "tokenizer.json"};
   EXPECT_EQ(exported("second"), files);
   EXPECT_TRUE(tensors_of(folder_ / "back") == tensors_of(fixture("qwen2")));
-  EXPECT_EQ(nlohmann::json::parse(read_bytes(folder_ / "back/config.json")).at("eos_token_id"), 7);
+  EXPECT_EQ(parse_json(read_bytes(folder_ / "back/config.json")).at("eos_token_id"), 7);
   // Resume into another directory after the original was removed; then resume from there.
   const std::string more =
       " --set training.train_steps=2 --set checkpoint.init_from= --set checkpoint.resume=";

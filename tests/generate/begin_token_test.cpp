@@ -1,7 +1,7 @@
 // A model without a begin-of-document token, although its vocabulary contains `<s>` as an ordinary token, as Qwen's
 // does: texts without a context start after the end-of-document token, as in lm-evaluation-harness.
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "generate/evaluation/requests.h"
 #include "generate/generator.h"
 #include "te_generate_testing.h"
@@ -13,9 +13,9 @@ using nlohmann::json;
 
 TEST(NoBeginToken, EmptyContextsStartAfterTheEndOfDocumentToken) {
   const std::string fixture = TE_SOURCE_DIR "/tests/fixtures/evaluate/qwen2/";
-  json tokenizer = json::parse(read_file(fixture + "tokenizer.json"));
+  json tokenizer = parse_json(read_file(fixture + "tokenizer.json"));
   tokenizer["model"]["vocab"]["<s>"] = tokenizer["model"]["vocab"].size();
-  json config = json::parse(read_file(fixture + "tokenizer_config.json"));
+  json config = parse_json(read_file(fixture + "tokenizer_config.json"));
   TemporaryFolder folder;
   write_file(folder / "tokenizer.json", tokenizer.dump());
   const std::vector<std::pair<std::string, json>> variants = {

@@ -1,9 +1,9 @@
 // Text ends where transformers' generate() ends it: at the token ids in the model's generation_config.json and at no
 // others, for Hugging Face folders and imported checkpoints, for all kinds of generation.
 #include "generate/end_tokens.h"
+#include "core/json.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "generate/generate_testing.h"
@@ -27,7 +27,7 @@ class EndTokensTest : public GenerateFolder {
       std::filesystem::remove(to / "generation_config.json");
     else
       write_file(to / "generation_config.json", generation.dump());
-    json updated = json::parse(read_file(to / "config.json"));
+    json updated = parse_json(read_file(to / "config.json"));
     updated.update(config);
     write_file(to / "config.json", updated.dump());
     return to;
@@ -43,7 +43,7 @@ class EndTokensTest : public GenerateFolder {
             expected_["max_tokens"].dump() + " " + options);
     EXPECT_EQ(result.code, 0) << result.error;
     std::vector<json> all;
-    for (const std::string& line : split(read_file(file("results")), '\n')) all.push_back(json::parse(line));
+    for (const std::string& line : split(read_file(file("results")), '\n')) all.push_back(parse_json(line));
     return all;
   }
   /// The tokens that transformers generated without end tokens, up to the first of `ends`.
@@ -69,7 +69,7 @@ class EndTokensTest : public GenerateFolder {
   }
 
   const std::string fixture_ = std::string(TE_SOURCE_DIR) + "/tests/fixtures/generate";
-  const json expected_ = json::parse(read_file(fixture_ + "/expected.json"));
+  const json expected_ = parse_json(read_file(fixture_ + "/expected.json"));
 };
 
 // The tokenizer's end-of-document token is 256.

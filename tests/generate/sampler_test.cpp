@@ -1,11 +1,11 @@
 // Compares the sampler with exact probabilities.
 #include "generate/sampler.h"
+#include "core/json.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "testing/files.h"
@@ -51,7 +51,7 @@ TEST(Sampler, Distributions) {
 TEST(Sampler, DistributionsEqualThoseOfTransformers) {
   using nlohmann::json;
   const json cases =
-      json::parse(testing::read_file(TE_SOURCE_DIR "/tests/fixtures/generate/distributions.json"));
+      parse_json(testing::read_file(TE_SOURCE_DIR "/tests/fixtures/generate/distributions.json"));
   ASSERT_GE(cases.size(), 30u);
   size_t cut = 0;
   for (const json& one : cases) {

@@ -2,8 +2,8 @@
 // (scripts/evaluate_agreement.py --write-fixtures): tokens and choices are equal, log probabilities within 1e-4.
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "generate/te_generate_testing.h"
 
 namespace te::testing {
@@ -24,11 +24,11 @@ class TeEvaluate : public GenerateFolder, public ::testing::WithParamInterface<c
     return run("evaluate --checkpoint " + kFixtures + model + " --data " + kFixtures + "data " + arguments,
                shell);
   }
-  json results(const std::string& name) const { return json::parse(read_file(file(name))); }
+  json results(const std::string& name) const { return parse_json(read_file(file(name))); }
   std::vector<json> items(const std::string& name) const {
     std::vector<json> lines;
     std::stringstream text(read_file(file(name)));
-    for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+    for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
     return lines;
   }
 };
@@ -59,7 +59,7 @@ void expect_document(const json& item, const json& expected, const std::string& 
 
 TEST_P(TeEvaluate, AgreesWithLmEvaluationHarness) {
   const std::string model = GetParam();
-  const json expected = json::parse(read_file(kFixtures + "expected/" + model + ".json"));
+  const json expected = parse_json(read_file(kFixtures + "expected/" + model + ".json"));
   const Result result = evaluate(std::string("--tasks ") + kTasks + " --output " + file("results.json") +
                                      " --items " + file("items.jsonl") + " --items-inputs",
                                  "", model);
@@ -99,7 +99,7 @@ TEST_P(TeEvaluate, GreedyTextsEqualThoseOfTransformers) {
   for (const json& text : items("texts")) {
     std::string line;
     ASSERT_TRUE(std::getline(wanted, line));
-    const json there = json::parse(line);
+    const json there = parse_json(line);
     EXPECT_EQ(text["prompt"], there["prompt"]);
     EXPECT_EQ(text["prompt_tokens"], there["prompt_tokens"]);
     EXPECT_EQ(text["tokens"], there["tokens"]) << model << " " << there["prompt"];

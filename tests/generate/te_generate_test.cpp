@@ -1,8 +1,7 @@
 // End-to-end tests of te-generate on checkpoints of te-train.
 #include <fcntl.h>
 
-#include <nlohmann/json.hpp>
-
+#include "core/json.h"
 #include "testing/testing.h"
 #include "train/te_train_testing.h"
 
@@ -85,7 +84,7 @@ TEST_F(TeGenerate, PromptsAndResultsAsJsonLines) {
     ASSERT_EQ(results.size(), texts.size());
     for (size_t i = 0; i < texts.size(); ++i) {
       const Result alone = generate("--prompt '" + texts[i] + "'" + with);
-      const nlohmann::json record = nlohmann::json::parse(results[i]);
+      const nlohmann::json record = parse_json(results[i]);
       EXPECT_EQ(record["text"].get<std::string>() + "\n", alone.out);
       EXPECT_EQ(record["id"], 10 * i);
       EXPECT_EQ(record["prompt_tokens"], texts[i].size());
@@ -338,7 +337,7 @@ TEST_F(TeGenerate, EvaluatesItsOwnCheckpoints) {
     ASSERT_EQ(result.code, 0) << result.error;
     TE_EXPECT_CONTAINS(result.out, "mine                          2 documents  acc_norm");
     for (const std::string& line : split(read_file(*folder_ / "items"), '\n')) {
-      const nlohmann::json item = nlohmann::json::parse(line);
+      const nlohmann::json item = parse_json(line);
       for (const nlohmann::json& response : item["filtered_resps"])
         sums[precision].push_back(response[0].get<double>());
     }

@@ -1,8 +1,8 @@
 // The evaluation tasks that te-train runs during training: every log has the results of te-generate evaluate, and
 // training computes the same bits with and without them.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "te_generate_testing.h"
 
 namespace te::testing {
@@ -49,7 +49,7 @@ class TrainingTasks : public GenerateFolder {
                               " --tasks small,lambada_openai --data " + (folder_ / "") + " --output " +
                               file("results.json") + " " + more);
     EXPECT_EQ(result.code, 0) << result.error;
-    return json::parse(read_file(file("results.json")))["results"];
+    return parse_json(read_file(file("results.json")))["results"];
   }
   static void expect_equal(const json& mine, const json& theirs, double bound) {
     for (const auto& [task, metrics] : mine.items()) {

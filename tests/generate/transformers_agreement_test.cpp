@@ -1,7 +1,7 @@
 // Compares te-generate with transformers' generate() on the same tiny model (scripts/generation_agreement.py
 // --fixture): greedy decoding, with and without end tokens, and repetition penalty.
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "generate/te_generate_testing.h"
 
 namespace te::testing {
@@ -12,7 +12,7 @@ using nlohmann::json;
 class TransformersAgreement : public GenerateFolder {
  protected:
   const std::string fixture_ = std::string(TE_SOURCE_DIR) + "/tests/fixtures/generate";
-  const json expected_ = json::parse(read_file(fixture_ + "/expected.json"));
+  const json expected_ = parse_json(read_file(fixture_ + "/expected.json"));
 
   void expect_equal(const json& one, const std::string& more) const {
     const Result result = run(
@@ -22,7 +22,7 @@ class TransformersAgreement : public GenerateFolder {
     ASSERT_EQ(result.code, 0) << result.error;
     json tokens = json::array();
     for (const std::string& line : split(read_file(file("results")), '\n'))
-      tokens.push_back(json::parse(line)["tokens"]);
+      tokens.push_back(parse_json(line)["tokens"]);
     EXPECT_EQ(tokens, one["tokens"]) << one["options"] << more;
   }
 };

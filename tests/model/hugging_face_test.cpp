@@ -9,9 +9,8 @@
 #include <fnmatch.h>
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/safetensors.h"
+#include "core/json.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 
@@ -32,7 +31,7 @@ std::vector<T> values_of(const SafetensorsTensor& tensor) {
 
 nlohmann::json metadata_of(const SafetensorsReader& file, const std::string& key) {
   const auto found = file.metadata().find(key);
-  return found == file.metadata().end() ? nlohmann::json::object() : nlohmann::json::parse(found->second);
+  return found == file.metadata().end() ? nlohmann::json::object() : parse_json(found->second);
 }
 
 config::Config config_of(const SafetensorsReader& file) {

@@ -1,10 +1,10 @@
 // The layout search: which layouts are valid and fit, their order, and the report on the config's own layout.
 #include "planner/layouts.h"
+#include "core/json.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/memory_plan.h"
@@ -353,7 +353,7 @@ TEST(Report, PartsAddUpAndJsonIsEqual) {
   TE_EXPECT_CONTAINS(text, "4 x NVIDIA H200 141GB SXM");
   TE_EXPECT_CONTAINS(text, "the config's own layout would be number");
   TE_EXPECT_CONTAINS(text, "--set training.micro_batch_size=");
-  const auto json = nlohmann::json::parse(report_json(result, config, cluster, 3));
+  const auto json = parse_json(report_json(result, config, cluster, 3));
   ASSERT_EQ(json.at("layouts").size(), 3u);
   const auto& first = json.at("layouts")[0];
   double sum = 0;

@@ -3,9 +3,9 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/json.h"
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
 
@@ -40,7 +40,7 @@ TEST_F(PlanCommand, PrintsLayoutsToPaste) {
   ASSERT_EQ(run("llama7b_fp8.yaml --plan 4 --rows 2 --json " + (folder_ / "plan.json")), 0) << error_;
   EXPECT_EQ(error_, "");
   TE_EXPECT_CONTAINS(out_, "predicted for 4 x NVIDIA H200 141GB SXM");
-  const auto json = nlohmann::json::parse(read_file(folder_ / "plan.json"));
+  const auto json = parse_json(read_file(folder_ / "plan.json"));
   ASSERT_EQ(json.at("layouts").size(), 2u);
   const std::string settings = json.at("layouts")[1].at("settings");
   TE_EXPECT_CONTAINS(out_, " 2  " + settings + "\n");
@@ -65,7 +65,7 @@ TEST_F(PlanCommand, PlansAdapters) {
                   "--set training.recompute=selective --plan 4 --rows 1 --json " + (folder_ / "plan.json")),
               0)
         << error_;
-    const auto json = nlohmann::json::parse(read_file(folder_ / "plan.json"));
+    const auto json = parse_json(read_file(folder_ / "plan.json"));
     EXPECT_EQ(json.at("layouts")[0].at("data"), 4);
     return json.at("layouts")[0].at("seconds").at("data").get<double>();
   };

@@ -1,10 +1,10 @@
 // Chat templates: the output of the built-in ones, the loss mask, and an error message for every syntax rule.
 #include "text/chat/chat_template.h"
+#include "core/json.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -188,7 +188,7 @@ TEST(ChatTemplate, ReportsEverySyntaxError) {
 }
 
 text::Conversation conversation_of(const std::string& messages, std::set<std::string>* ignored = nullptr) {
-  const nlohmann::json object = nlohmann::json::parse("{\"id\": 7, \"messages\": " + messages + "}");
+  const nlohmann::json object = parse_json("{\"id\": 7, \"messages\": " + messages + "}");
   return text::read_conversation({object, "f:1", 0}, {}, ignored);
 }
 
@@ -234,7 +234,7 @@ TEST(Conversation, RefusesFieldsThatTemplatesDoNotSupport) {
 TEST(Rendered, MasksSegmentsAndEncodesThemTogether) {
   const auto gpt2 = text::make_tokenizer(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json");
   const auto encode = [&](const std::string& segments) {
-    const nlohmann::json object = nlohmann::json::parse("{\"segments\": " + segments + "}");
+    const nlohmann::json object = parse_json("{\"segments\": " + segments + "}");
     return text::encode_rendered({object, "f:1", 0}, *gpt2);
   };
   const auto encoded =
@@ -266,7 +266,7 @@ TEST(Rendered, MasksSegmentsAndEncodesThemTogether) {
 TEST(Rendered, MatchesTransformers) {
   const std::string folder = TE_SOURCE_DIR "/tests/fixtures/chat";
   const auto tokenizer = text::make_tokenizer(folder + "/tokenizer.json");
-  const nlohmann::json recorded = nlohmann::json::parse(testing::read_file(folder + "/recorded.json"));
+  const nlohmann::json recorded = parse_json(testing::read_file(folder + "/recorded.json"));
   int64_t compared = 0;
   for (const nlohmann::json& item : recorded["cases"]) {
     for (const nlohmann::json& expected : item["expected"]) {
@@ -300,7 +300,7 @@ TEST(Rendered, RefusesSegmentsThatCannotBeEncodedSeparately) {
   tokenizer->encode("the", tokens);
   ASSERT_EQ(tokens.size(), 1u) << "the word must be one token";
   const nlohmann::json joined =
-      nlohmann::json::parse(R"({"segments": [{"text": "th", "loss": 0}, {"text": "e", "loss": 1}]})");
+      parse_json(R"({"segments": [{"text": "th", "loss": 0}, {"text": "e", "loss": 1}]})");
   TE_EXPECT_CONTAINS(user_error_of([&] {
                        text::encode_rendered({joined, "f:1", 0}, *tokenizer);
                      }),
@@ -309,7 +309,7 @@ TEST(Rendered, RefusesSegmentsThatCannotBeEncodedSeparately) {
 
 TEST(Conversation, ReadsMessagesAndFields) {
   const auto read = [](const char* text, const text::ConversationFields& fields) {
-    const nlohmann::json object = nlohmann::json::parse(text);
+    const nlohmann::json object = parse_json(text);
     std::string all;
     for (const text::Message& message : text::read_conversation({object, "f:1", 0}, fields)) {
       all +=

@@ -1,10 +1,10 @@
 // Prompts of a model's own chat template, as converted by scripts/chat_turns.py, equal those of jinja2 and Hugging Face
 // tokenizers for the same conversations (tests/fixtures/chat/turns.json, scripts/make_chat_turns_fixtures.py).
 #include "text/chat/chat_turns.h"
+#include "core/json.h"
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -50,7 +50,7 @@ class ChatTurnsTest : public ::testing::Test {
     return user_error_of([&] { ChatTurns::parse(value.dump(), "turns"); });
   }
 
-  const json recorded_ = json::parse(read_file(kFolder + "/turns.json"));
+  const json recorded_ = parse_json(read_file(kFolder + "/turns.json"));
   const std::unique_ptr<text::Tokenizer> tokenizer_ = text::make_tokenizer(kFolder);
 };
 

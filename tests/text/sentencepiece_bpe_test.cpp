@@ -1,11 +1,10 @@
 // Plain BPE models of SentencePiece give the tokens of libsentencepiece; other models are recognized as not plain. The
 // models are variants of a small one in tests/fixtures/tokenizers with changed bytes.
 #include "text/tokenizers/sentencepiece_bpe.h"
+#include "core/json.h"
 
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
-
-#include <nlohmann/json.hpp>
 
 #include <cstring>
 #include <random>
@@ -46,8 +45,7 @@ std::string with_scores(std::string model, Score score) {
 
 std::vector<std::string> texts() {
   std::vector<std::string> result;
-  const auto recorded =
-      nlohmann::json::parse(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/recorded.json"));
+  const auto recorded = parse_json(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/recorded.json"));
   for (const auto& text : recorded["texts"]) result.push_back(text.get<std::string>());
   std::mt19937 random(1);
   for (int i = 0; i < 300; ++i) {

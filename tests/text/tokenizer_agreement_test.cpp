@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include <nlohmann/json.hpp>
-
+#include "core/json.h"
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
 #include "text/tokenizer.h"
@@ -17,7 +16,7 @@ namespace {
 using testing::read_file;
 
 nlohmann::json read_fixture(const std::string& name) {
-  return nlohmann::json::parse(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/" + name));
+  return parse_json(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/" + name));
 }
 
 /// The record with a tokenizer's tokens.

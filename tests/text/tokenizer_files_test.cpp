@@ -4,8 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
+#include "core/json.h"
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
 #include "text/tokenizer.h"
@@ -21,7 +20,7 @@ using testing::write_file;
 
 class TokenizerFiles : public ::testing::Test {
  protected:
-  const json good_ = json::parse(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json"));
+  const json good_ = parse_json(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json"));
   TextFolder folder_;
 
   std::string refusal(const std::string& text, const std::string& name = "tokenizer.json") {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
 #include "text/tokenizer.h"
@@ -36,7 +36,7 @@ class TokenizerFolders : public ::testing::Test {
     std::filesystem::remove_all(folder_ / "t");
     std::filesystem::create_directories(folder_ / "t");
     if (own == "vocab") {
-      const json model = json::parse(read_file(kFixtures + "gpt2_style.json"))["model"];
+      const json model = parse_json(read_file(kFixtures + "gpt2_style.json"))["model"];
       std::string merges = "#version: 0.2\n";
       for (const json& merge : model["merges"])
         merges += merge[0].get<std::string>() + " " + merge[1].get<std::string>() + "\n";
@@ -69,7 +69,7 @@ class TokenizerFolders : public ::testing::Test {
 };
 
 TEST_F(TokenizerFolders, MatchesTransformers) {
-  const json record = json::parse(read_file(kFixtures + "recorded_folders.json"));
+  const json record = parse_json(read_file(kFixtures + "recorded_folders.json"));
   ASSERT_GE(record["folders"].size(), 20u);
   for (const auto& [name, folder] : record["folders"].items()) {
     SCOPED_TRACE(name);
@@ -119,7 +119,7 @@ TEST_F(TokenizerFolders, SentencePieceDecodesAddedTokens) {
 
 // `<s>` is an ordinary token of this vocabulary, as in Qwen's: it begins documents only if a file names it.
 TEST_F(TokenizerFolders, OrdinaryTokensDoNotBeginDocuments) {
-  json value = json::parse(read_file(kFixtures + "gpt2_style.json"));
+  json value = parse_json(read_file(kFixtures + "gpt2_style.json"));
   value["model"]["vocab"]["<s>"] = 420;
   const auto begin = [&](const json& files) {
     std::filesystem::remove_all(folder_ / "t");
@@ -180,7 +180,7 @@ TEST_F(TokenizerFolders, ContradictionsAreRefused) {
 
 // Replace every key of the files, and each file, by other types: refused or ignored, never a crash.
 TEST_F(TokenizerFolders, DamagedFilesAreRefused) {
-  const json record = json::parse(read_file(kFixtures + "recorded_folders.json"));
+  const json record = parse_json(read_file(kFixtures + "recorded_folders.json"));
   json files = record["folders"]["vocab_decoder"]["files"];
   files["special_tokens_map.json"] = record["folders"]["vocab_added_map"]["files"]["special_tokens_map.json"];
   files["generation_config.json"] = {{"eos_token_id", {0, 1}}};

@@ -1,9 +1,8 @@
 // The hash by which a run checks that a dataset was created with its tokenizer.
 #include "text/tokenizer_hash.h"
+#include "core/json.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
@@ -22,7 +21,7 @@ class TokenizerHash : public ::testing::Test {
   std::string hash() { return text::tokenizer_hash(*text::make_tokenizer(folder_ / "tokenizer.json")); }
   testing::TextFolder folder_;
   const json gpt2_ =
-      json::parse(testing::read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json"));
+      parse_json(testing::read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json"));
 };
 
 // Existing datasets record the hash, so it must not change.

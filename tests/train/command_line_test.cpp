@@ -1,10 +1,10 @@
 // The command line of te-train: output without training, and errors.
 #include <sys/stat.h>
 
-#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "core/cpu_threads.h"
+#include "core/json.h"
 #include "te_train_testing.h"
 
 namespace te {
@@ -78,7 +78,7 @@ TEST_F(CommandLine, SeveralConfigsAreMergedInOrder) {
   // Checkpoints and run.json store the effective config.
   const Result run = folder_.run_raw(base + fp8 + " --set logging.directory=" + folder_.run_folder("a"));
   ASSERT_EQ(run.code, 0) << run.error;
-  const auto record = nlohmann::json::parse(read_file(folder_.run_folder("a") + "/run.json"));
+  const auto record = parse_json(read_file(folder_.run_folder("a") + "/run.json"));
   EXPECT_EQ(record.at("config").at("precision.fp8"), "hybrid");
   EXPECT_EQ(record.at("config").at("training.train_steps"), "3");
 }
@@ -496,7 +496,7 @@ TEST_F(Resuming, LogsContinueAfterTheCheckpoint) {
   for (double loss : folder_.column("a", "loss")) EXPECT_LT(loss, 8.0);
   int64_t step = 0;
   for (const std::string& line : testing::split(read_file(jsonl), '\n'))
-    EXPECT_EQ(nlohmann::json::parse(line)["step"], ++step);
+    EXPECT_EQ(parse_json(line)["step"], ++step);
   EXPECT_EQ(step, 6);
   // A missing header is restored.
   write_file(csv, rows.substr(rows.find('\n') + 1));

@@ -1,7 +1,7 @@
 // te-train inspect-fp8 on checkpoints of runs: its results, that it changes nothing, and that its advice can be pasted
 // and helps.
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "te_train_testing.h"
 
 namespace te::testing {
@@ -15,14 +15,13 @@ Result inspect(const TrainFolder& folder, const std::string& run, const std::str
 }
 
 json report(const TrainFolder& folder) {
-  return json::parse(read_file(folder / "report.json"));
+  return parse_json(read_file(folder / "report.json"));
 }
 
 /// The lowest SQNR of the run's own quantizations in a step's record.
 double lowest_sqnr(const TrainFolder& folder, const std::string& run) {
   double lowest = 1e9;
-  const json record =
-      json::parse(split(read_file(folder.run_folder(run) + "/fp8_statistics.jsonl"), '\n')[0]);
+  const json record = parse_json(split(read_file(folder.run_folder(run) + "/fp8_statistics.jsonl"), '\n')[0]);
   for (const json& cast : record["operands"])
     if (!cast.value("what_if", true) && cast["sqnr_db"].is_number())
       lowest = std::min(lowest, cast["sqnr_db"].get<double>());
@@ -108,7 +107,7 @@ TEST(InspectFp8, FindsWhatTheRunFinds) {
       folder.checkpoint("run", 2) + " --json " + (folder / "report.json"));
   ASSERT_EQ(tensorwise.code, 0) << tensorwise.error;
   const json record =
-      json::parse(split(read_file(folder.run_folder("again") + "/fp8_statistics.jsonl"), '\n')[0]);
+      parse_json(split(read_file(folder.run_folder("again") + "/fp8_statistics.jsonl"), '\n')[0]);
   int compared = 0;
   const json found = report(folder);
   for (const json& cast : found["casts"]) {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/loader.h"
@@ -14,6 +13,7 @@
 #include "config/adapter.h"
 #include "convert/adapter.h"
 #include "convert/foreign_model.h"
+#include "core/json.h"
 #include "model/tiny_model.h"
 #include "testing/files.h"
 #include "testing/model_forms.h"
@@ -46,7 +46,7 @@ std::vector<T> stored_values(const SafetensorsReader& file, const char* name) {
 config::Config peft_config(const SafetensorsReader& expected, const config::AdapterConfig& adapter) {
   const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
   config::Config config = config::parse_config(base.config(), "base.yaml");
-  const nlohmann::json optimizer = nlohmann::json::parse(expected.metadata().at("optimizer"));
+  const nlohmann::json optimizer = parse_json(expected.metadata().at("optimizer"));
   config.optimizer.lr = config.optimizer.min_lr = optimizer.at("lr").get<double>();
   config.optimizer.decay = config::LrDecay::constant;
   config.optimizer.beta1 = optimizer.at("beta1").get<double>();

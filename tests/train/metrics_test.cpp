@@ -1,10 +1,10 @@
 // Formatting of times; tests of whole runs cover the content of log files.
 #include "train/metrics.h"
+#include "core/json.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
@@ -36,8 +36,8 @@ TEST(MetricsWriter, OnlyKnownShareOfSpeedOfLight) {
   }
   const std::string text = testing::read_file(folder / train::kJsonlName);
   const size_t end = text.find('\n');
-  EXPECT_EQ(nlohmann::json::parse(text.substr(0, end)).at("speed_of_light"), 0.625);
-  EXPECT_FALSE(nlohmann::json::parse(text.substr(end + 1)).contains("speed_of_light"));
+  EXPECT_EQ(parse_json(text.substr(0, end)).at("speed_of_light"), 0.625);
+  EXPECT_FALSE(parse_json(text.substr(end + 1)).contains("speed_of_light"));
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 // run.json: its content, when a resumed run extends it, and what happens to damaged ones.
 #include "train/run_record.h"
+#include "core/json.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <csignal>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "data/data_testing.h"
 
@@ -30,7 +30,7 @@ class RunRecord : public ::testing::Test {
     config_.checkpoint.resume = resume;
     train::write_run_record(config_, context_, placement_, plan_, {"1.2.3", "abc-dirty"});
   }
-  json read() const { return json::parse(testing::read_file(folder_ / "a run/run.json")); }
+  json read() const { return parse_json(testing::read_file(folder_ / "a run/run.json")); }
 
   testing::TextFolder folder_;
   config::Config config_;
@@ -56,7 +56,7 @@ TEST_F(RunRecord, DescribesTheRun) {
   EXPECT_EQ(start.at("version"), "1.2.3");
   EXPECT_EQ(start.at("commit"), "abc-dirty");
   EXPECT_EQ(start.at("ranks"), 3);
-  EXPECT_EQ(start.at("hosts"), json::parse(R"([
+  EXPECT_EQ(start.at("hosts"), parse_json(R"([
       {"host": "a", "ranks": "0-1", "devices": "2 x GPU", "link": "NVLink"},
       {"host": "b", "ranks": "2", "devices": "1 x GPU", "link": ""}])"));
   EXPECT_EQ(start.at("environment").at("NCCL_OF_A_TEST"), "on");

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/json.h"
 #include "data/data_testing.h"
 
 namespace te::testing {
@@ -129,7 +129,7 @@ class TrainFolder {
                                       const std::string& file = "metrics.jsonl") const {
     std::vector<nlohmann::json> all;
     for (const std::string& line : split(read_file(run_folder(run) + "/" + file), '\n'))
-      all.push_back(nlohmann::json::parse(line));
+      all.push_back(parse_json(line));
     return all;
   }
   /// One column as numbers.

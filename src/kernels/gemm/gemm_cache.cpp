@@ -226,7 +226,7 @@ std::map<std::string, GemmCache::Entry> GemmCache::read_file() const {
   if (file.missing) return {};
   auto entries = parse(file.text, head_);
   if (entries) return std::move(*entries);
-  spdlog::warn("{}: is damaged; GEMM algorithms are selected again and the file is replaced", path_);
+  log_warning("{}: is damaged; GEMM algorithms are selected again and the file is replaced", path_);
   return {};
 }
 
@@ -272,7 +272,7 @@ void GemmCache::add(const std::string& key, Entry entry) {
   const std::string fault = lock.opened() ? write_file() : lock.error();
   writable_ = fault.empty();
   if (!writable_)
-    spdlog::warn(
+    log_warning(
         "{}: cannot be written ({}); every run and rank selects its own GEMM algorithms, so results may "
         "differ in rounding; set TE_GEMM_CACHE to a writable folder",
         path_, fault);

@@ -1,8 +1,7 @@
 #include "text/readers/json_records.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
+#include "core/json.h"
 #include "text/readers/line_reader.h"
 #include "text/readers/text_format.h"
 
@@ -17,7 +16,7 @@ constexpr std::string_view kBlanks = " \t\r\n";
 nlohmann::json parse_object(std::string_view text, const std::string& place) {
   nlohmann::json object;
   try {
-    object = nlohmann::json::parse(text);
+    object = parse_json(text);
   } catch (const nlohmann::json::parse_error& error) {
     user_error("{}: not valid JSON at byte {} of the {}", place, error.byte,
                text.find('\n') == std::string_view::npos ? "line; every line must be one JSON object"

@@ -1,9 +1,9 @@
 #include "text/readers/text_format.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/json.h"
 #include "text/readers/byte_stream.h"
 #include "text/readers/json_records.h"
 
@@ -43,7 +43,7 @@ std::optional<FirstObject> first_object(std::string_view text) {
     object.whole = true;
   }
   try {
-    object.value = nlohmann::json::parse(object.text);
+    object.value = parse_json(object.text);
   } catch (const nlohmann::json::parse_error& error) {
     constexpr size_t kCut = 8;  // the text can end inside a character or an escape
     if (object.whole || error.byte + kCut < object.text.size()) return {};

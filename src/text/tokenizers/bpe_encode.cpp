@@ -149,7 +149,7 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
 /// Warns once about text without a token in a vocabulary without unk_token. The reference drops such text silently.
 void BpeModel::warn_of_loss(std::string_view lost) const {
   if (warned_.exchange(true)) return;
-  spdlog::warn(
+  log_warning(
       "{}: {} is not in the vocabulary, which has no unk_token, and is dropped wherever it occurs (this "
       "warning is shown once)",
       where_, byte_level_ ? fmt::format("the byte {:02X}", static_cast<uint8_t>(lost[0])) : shown(lost));

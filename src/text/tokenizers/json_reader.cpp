@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/printable.h"
 #include "text/tokenizers/utf8.h"
 
@@ -21,7 +22,7 @@ std::string read_tokenizer_file(const std::string& path, const std::string& wher
 
 json JsonReader::parse(const std::string& text, const std::string& where) {
   try {
-    return json::parse(text);
+    return parse_json(text);
   } catch (const json::parse_error& error) {
     user_error("{}: not valid JSON (error at byte {} of {}); download the file again", where, error.byte,
                text.size());

@@ -44,7 +44,7 @@ PipelineSpec read_tokenizer_json(const std::string& text, const std::string& nam
   }
   for (const char* key : {"truncation", "padding"}) {
     if (!part(key).is_null()) {
-      spdlog::warn("{}: `{}` is ignored: documents are encoded completely and without padding", where, key);
+      log_warning("{}: `{}` is ignored: documents are encoded completely and without padding", where, key);
     }
   }
   if (const JsonReader added = part("added_tokens"); !added.is_null()) {

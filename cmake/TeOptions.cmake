@@ -15,6 +15,7 @@ option(TE_NATIVE "Tune host code for this machine (-march=native)" ON)
 option(TE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer for host code" OFF)
 option(TE_FUZZ "libFuzzer targets of fuzz/, with sanitizers; needs clang" OFF)
 option(TE_WERROR "Treat warnings as errors, as in CI; newer compilers may have more warnings" OFF)
+option(TE_UNOPTIMIZED_KERNELS "Only check that CUDA kernels compile: optimize those for 90a alone" OFF)
 option(TE_PCH "Precompiled standard headers; OFF shows files with missing includes" ON)
 option(TE_UNITY "Compile the sources of a library or executable together: faster full builds; OFF: faster small changes" ON)
 
@@ -53,11 +54,12 @@ if(TE_FUZZ)
 endif()
 target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TE_HOST_FLAGS}>")
 
-# Code of tests is compiled without optimization, or in sanitizer builds with AddressSanitizer only, for shorter builds.
-# Code that runs long or needs all sanitizers is in the libraries.
+# Code of tests is compiled without optimization, in sanitizer builds with AddressSanitizer only and with its checks as
+# calls, for shorter builds. Code that runs long or needs all sanitizers is in the libraries.
 add_library(te_quick_flags INTERFACE)
 if(TE_SANITIZE)
-  target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=undefined>")
+  set(te_quick -O0 -fno-sanitize=undefined --param=asan-instrumentation-with-call-threshold=0)
+  target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${te_quick}>")
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-O0>")
 endif()

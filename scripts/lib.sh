@@ -193,9 +193,11 @@ can_build_cuda() {
   [[ -x "$TE_DEPS/cuda/bin/nvcc" ]] || system_nvcc >/dev/null
 }
 
-# configure_preset PRESET [OPTION...]: configures build/PRESET. With TE_WERROR=ON, as in .ci/run, warnings are errors.
+# configure_preset PRESET [OPTION...]: configures build/PRESET. TE_WERROR=ON (warnings are errors) and
+# TE_UNOPTIMIZED_KERNELS=ON (CMake's options of these names) are for .ci/run.
 configure_preset() {
-  quietly "configuring $1" cmake --preset "$1" -DTE_WERROR="${TE_WERROR:-OFF}"
+  quietly "configuring $1" cmake --preset "$1" -DTE_WERROR="${TE_WERROR:-OFF}" \
+    -DTE_UNOPTIMIZED_KERNELS="${TE_UNOPTIMIZED_KERNELS:-OFF}"
 }
 
 # build_preset PRESET [TARGET...]: builds all or the given targets with one line of progress; prints compiler errors.

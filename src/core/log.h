@@ -1,5 +1,6 @@
-// The program's log: lines on stdout in one format. A line begins with the time. Warnings and errors are marked as such,
-// on a terminal also by color. Only log.cpp includes spdlog, whose calls would take a second to compile in each source.
+// The program's log: lines on stdout in one format. A line begins with the time. Warnings and errors are marked as
+// such, on a terminal also by color. Only log.cpp includes spdlog, whose calls would take a second to compile in each
+// source.
 #pragma once
 
 #include <spdlog/fmt/fmt.h>
@@ -16,8 +17,8 @@ enum class LogLevel : uint8_t { info, warning, error };
 /// The level of "info", "warning" or "error".
 LogLevel log_level(std::string_view name);
 
-/// Sets format and least level of the log for the current terminal. With at least kWideColumns columns each line has the
-/// date and the time; otherwise only the time, and the heading of a console table has the date.
+/// Sets format and least level of the log for the current terminal. With at least kWideColumns columns each line has
+/// the date and the time; otherwise only the time, and the heading of a console table has the date.
 void init_log(LogLevel level = LogLevel::info);
 
 /// Prints a message of one or more lines.

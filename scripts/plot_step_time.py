@@ -4,9 +4,9 @@
     te-bench step --config configs/gpt2_124m_bf16.yaml --profile --json step.json
     scripts/plot_step_time.py step.json --output step_time.png --markdown
 
-Each measurement has two bars: the measured time, and the speed-of-light time (floor) of the same operations, in percent of
-the measured step. The rest of the first bar is time between operations. The floor of a GEMM is its time alone; if an
-operation was faster in the step, the figure uses that time as its floor. --markdown prints the numbers as a table.
+Each measurement has two bars: the measured time, and the speed-of-light time of the same operations, in percent of the
+measured step. The rest of the first bar is time between operations. The lower bound of a GEMM is its time alone; if an
+operation was faster in the step, the figure uses that time as its bound. --markdown prints the numbers as a table.
 """
 
 import argparse
@@ -65,22 +65,22 @@ def read_profiles(path):
 
 
 def sums_of(profile):
-    """{group: (floor ms, measured ms)}, in the order of GROUPS."""
+    """{group: (bound ms, measured ms)}, in the order of GROUPS."""
     sums = {}
     for row in profile["operations"]:
-        floor, ms = sums.get(row["group"], (0.0, 0.0))
-        sums[row["group"]] = (floor + row["floor_ms"], ms + row["ms"])
+        bound, ms = sums.get(row["group"], (0.0, 0.0))
+        sums[row["group"]] = (bound + row["lower_bound_ms"], ms + row["ms"])
     order = [*GROUPS, *(group for group in sums if group not in GROUPS)]
     return {group: sums[group] for group in order if group in sums}
 
 
 def bars_of(profile):
-    """{group: (floor, measured)} in percent of the whole. The floor of each operation is at most its measured time. The
+    """{group: (bound, measured)} in percent of the whole. The bound of each operation is at most its measured time. The
     whole is the step without the profiler, or the sum of the operations if that is longer."""
     whole = max(profile["run_ms"], sum(ms for _, ms in sums_of(profile).values()))
-    held = [{**row, "floor_ms": min(row["floor_ms"], row["ms"])} for row in profile["operations"]]
+    held = [{**row, "lower_bound_ms": min(row["lower_bound_ms"], row["ms"])} for row in profile["operations"]]
     sums = sums_of({"operations": held})
-    return {group: (100 * floor / whole, 100 * ms / whole) for group, (floor, ms) in sums.items()}
+    return {group: (100 * bound / whole, 100 * ms / whole) for group, (bound, ms) in sums.items()}
 
 
 def gap_of(profile):
@@ -89,13 +89,13 @@ def gap_of(profile):
 
 def markdown(title, profile):
     run = profile["run_ms"]
-    lines = [f"### {title}", "", "| operations | floor ms | measured ms | share | of the whole |", "|---|---|---|---|---|"]
-    for group, (floor, ms) in sums_of(profile).items():
-        share = f"{100 * floor / ms:.0f}%" if floor > 0 else ""
-        lines.append(f"| {group} | {floor:.2f} | {ms:.2f} | {share} | {100 * ms / run:.1f}% |")
+    lines = [f"### {title}", "", "| operations | bound ms | measured ms | share | of the whole |", "|---|---|---|---|---|"]
+    for group, (bound, ms) in sums_of(profile).items():
+        share = f"{100 * bound / ms:.0f}%" if bound > 0 else ""
+        lines.append(f"| {group} | {bound:.2f} | {ms:.2f} | {share} | {100 * ms / run:.1f}% |")
     lines.append(f"| {GAPS} | | {gap_of(profile):.2f} | | {100 * gap_of(profile) / run:.1f}% |")
-    floor = profile["floor_ms"]
-    lines.append(f"| **without the profiler** | **{floor:.2f}** | **{run:.2f}** | **{100 * floor / run:.1f}%** | |")
+    bound = profile["lower_bound_ms"]
+    lines.append(f"| **without the profiler** | **{bound:.2f}** | **{run:.2f}** | **{100 * bound / run:.1f}%** | |")
     return "\n".join(lines) + "\n"
 
 
@@ -121,11 +121,11 @@ def draw(profiles, output):
                 )  # fmt: skip
                 used.setdefault(group, bar)
                 left += width
-            text = f"{run:.4g} ms" if column else f"floor {left:.1f}%"
+            text = f"{run:.4g} ms" if column else f"bound {left:.1f}%"
             axes.text(max(left, 100.0) + 0.7, -number + offset, text, va="center", fontsize=8)
     axes.set_yticks([-number for number in range(len(profiles))], [title for title, _ in profiles])
     axes.set_xlim(0, 118)
-    axes.set_xlabel("percent of the measured time (upper bar: measured, lower bar: floor)")
+    axes.set_xlabel("percent of the measured time (upper bar: measured, lower bar: speed-of-light time)")
     axes.axvline(100, color="black", linewidth=0.6)
     figure.legend(used.values(), used.keys(), loc="upper center", ncol=6, fontsize=8, frameon=False)
     for side in ("top", "right", "left"):

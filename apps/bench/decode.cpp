@@ -23,7 +23,7 @@ constexpr int64_t kWarmupTokens = 8;
 struct DecodeOptions {
   Options common;
   std::string config;
-  std::vector<std::string> overrides, fp8{"off", "hybrid"}, launches{"ops", "chains"};
+  std::vector<std::string> overrides, fp8{"off", "hybrid"}, launches{"ops", "megakernel"};
   std::vector<int64_t> batches{1, 8};
   int64_t prompt = 64, tokens = 256;
 };
@@ -48,7 +48,7 @@ struct Variant {
 struct Decoded {
   double seconds = 0;  ///< mean time per pass
   int64_t weight_bytes = 0;
-  bool chained = false;
+  bool megakernel = false;
 };
 
 /// Fills the weights with random values (2^20 of them, repeated). Zeros would draw less power.
@@ -79,7 +79,7 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   const parallel::Groups groups = generate::connect(world, context, run);
   generate::Decoder decoder(config, groups,
                             {.batch = variant.batch,
-                             .megakernel = variant.launches == "chains" ? generate::MegakernelMode::always
+                             .megakernel = variant.launches == "megakernel" ? generate::MegakernelMode::always
                                                                         : generate::MegakernelMode::never});
   MemoryPlan plan;
   decoder.plan(plan, context);
@@ -124,14 +124,14 @@ void run(const DecodeOptions& options, parallel::World& world) {
                      gigabytes = static_cast<double>(made.weight_bytes) * 1e-9,
                      share = bandwidth > 0 ? gigabytes * 1e9 / made.seconds / bandwidth : 0.0;
         table.push_back({fp8 == "off" ? (context.is_cuda() ? "BF16" : "FP32") : "FP8 " + fp8,
-                         made.chained ? "chains" : "ops", std::to_string(batch),
+                         made.megakernel ? "megakernel" : "ops", std::to_string(batch),
                          fmt::format("{:.3f}", made.seconds * 1e3), fmt::format("{:.1f}", rate),
                          fmt::format("{:.2f}", gigabytes),
                          bandwidth > 0 ? fmt::format("{:.1f}", share * 100) : ""});
         report["decode"].push_back({{"config", options.config},
                                     {"fp8", fp8},
                                     {"asked", launches},
-                                    {"chained", made.chained},
+                                    {"megakernel", made.megakernel},
                                     {"sequences", batch},
                                     {"ms", made.seconds * 1e3},
                                     {"tokens_per_s", rate},
@@ -168,10 +168,10 @@ void add_decode_command(CLI::App& app, parallel::World& world) {
       ->capture_default_str();
   command
       ->add_option("--launches", options->launches,
-                   "ops: one kernel per operation; chains: as te-generate --gemm-chains on. The table shows "
+                   "ops: one kernel per operation; megakernel: as te-generate --megakernel on. The table shows "
                    "what was used")
       ->delimiter(',')
-      ->check(CLI::IsMember({"ops", "chains"}))
+      ->check(CLI::IsMember({"ops", "megakernel"}))
       ->capture_default_str();
   command->add_option("--prompt", options->prompt, "tokens of the prompt")
       ->check(CLI::PositiveNumber)

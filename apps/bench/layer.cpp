@@ -287,7 +287,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   if (fp8) set_recipe(config.precision, recipe);
   config::validate_for_device(config, device_caps(bench.context));
   LayerTimes times = measure(bench, config);
-  if (times.profile) add_floors(bench.context, *times.profile, bench.options.common.repeats);
+  if (times.profile) add_lower_bounds(bench.context, *times.profile, bench.options.common.repeats);
   const std::string layout = layout_text(bench.groups.grid());
   const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
   config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;

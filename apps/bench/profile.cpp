@@ -260,19 +260,19 @@ std::vector<std::string> table_row(const std::string& name, const ProfileRow& ro
           row.calls == 0 ? "" : fmt::format("{:.0f}", row.calls),
           number(row.flops / 1e12),
           number(row.bytes / 1e9),
-          rate(row, row.floor_ms),
+          rate(row, row.lower_bound_ms),
           rate(row, row.ms),
-          row.floor_ms > 0.0 ? fmt::format("{:.3f}", row.floor_ms) : "",
+          row.lower_bound_ms > 0.0 ? fmt::format("{:.3f}", row.lower_bound_ms) : "",
           fmt::format("{:.3f}", row.ms),
-          row.floor_ms > 0.0 ? fmt::format("{:.0f}%", 100.0 * row.floor_ms / row.ms) : "",
+          row.lower_bound_ms > 0.0 ? fmt::format("{:.0f}%", 100.0 * row.lower_bound_ms / row.ms) : "",
           fmt::format("{:.1f}%", 100.0 * row.ms / run_ms)};
 }
 
 }  // namespace
 
-double Profile::floor_ms() const {
+double Profile::lower_bound_ms() const {
   double sum = 0;
-  for (const ProfileRow& row : rows) sum += row.floor_ms;
+  for (const ProfileRow& row : rows) sum += row.lower_bound_ms;
   return sum;
 }
 
@@ -325,26 +325,26 @@ void tune_gemms(const Context& device, const Profile& profile) {
       if (is_gemm(problem.problem)) isolated_ms(context, problem.problem, kSeconds);
 }
 
-void add_floors(const Context& context, Profile& profile, int repeats) {
+void add_lower_bounds(const Context& context, Profile& profile, int repeats) {
   profile.copy_bytes_per_s = copy_bandwidth(context, repeats);
   // A GPU's clock takes time to settle under load; on the CPU this only needs to work.
   const double seconds = context.is_cuda() ? 0.2 : 0.01;
   std::map<std::string, double> measured;
   for (ProfileRow& row : profile.rows) {
     if (row.group == kCommunication || row.group == kOffload) continue;
-    if (row.problems.empty()) row.floor_ms = row.bytes / profile.copy_bytes_per_s * 1e3;
+    if (row.problems.empty()) row.lower_bound_ms = row.bytes / profile.copy_bytes_per_s * 1e3;
     for (ProfileRow::Problem& problem : row.problems) {
       const auto [entry, fresh] = measured.try_emplace(problem_key(problem.problem), 0.0);
       if (fresh) entry->second = isolated_ms(context, problem.problem, seconds);
       problem.isolated_ms = entry->second;
-      row.floor_ms += problem.calls * problem.isolated_ms;
+      row.lower_bound_ms += problem.calls * problem.isolated_ms;
     }
   }
 }
 
 void print_profile(const Profile& profile, double run_ms, const std::string& run_name) {
   std::vector<std::vector<std::string>> table{{"operation", "calls", "TFLOP", "GB", "rate alone", "rate here",
-                                               "floor ms", "ms", "share", "of " + run_name}};
+                                               "bound ms", "ms", "share", "of " + run_name}};
   for (size_t i = 0; i < profile.rows.size();) {
     ProfileRow sum;
     std::vector<std::vector<std::string>> lines;
@@ -354,7 +354,7 @@ void print_profile(const Profile& profile, double run_ms, const std::string& run
       sum.flops += row.flops;
       sum.bytes += row.bytes;
       sum.ms += row.ms;
-      sum.floor_ms += row.floor_ms;
+      sum.lower_bound_ms += row.lower_bound_ms;
       lines.push_back(table_row("  " + row.name, row, run_ms));
     }
     if (lines.size() > 1) {
@@ -366,17 +366,17 @@ void print_profile(const Profile& profile, double run_ms, const std::string& run
     }
   }
   ProfileRow all, gaps;
-  all.floor_ms = profile.floor_ms();
+  all.lower_bound_ms = profile.lower_bound_ms();
   all.ms = profile.ms();
   gaps.ms = std::max(0.0, profile.span_ms - profile.busy_ms);
   table.push_back(table_row("all operations", all, run_ms));
   table.push_back(table_row("between operations", gaps, run_ms));
   print_table(table);
   std::printf(
-      "copy bandwidth %.2f TB/s; %s %.3f ms with the profiler, %.3f ms without; floor (speed-of-light time) "
+      "copy bandwidth %.2f TB/s; %s %.3f ms with the profiler, %.3f ms without; speed-of-light time "
       "%.3f ms = %.1f%% of the latter\n\n",
-      profile.copy_bytes_per_s / 1e12, run_name.c_str(), profile.span_ms, run_ms, profile.floor_ms(),
-      100.0 * profile.floor_ms() / run_ms);
+      profile.copy_bytes_per_s / 1e12, run_name.c_str(), profile.span_ms, run_ms, profile.lower_bound_ms(),
+      100.0 * profile.lower_bound_ms() / run_ms);
   print_messages(profile.messages, run_ms, run_name);
   std::fflush(stdout);  // also into a pipe, since the next measurement takes long
 }
@@ -395,13 +395,13 @@ nlohmann::json to_json(const Profile& profile, double run_ms) {
                     {"calls", row.calls},
                     {"flops", row.flops},
                     {"bytes", row.bytes},
-                    {"floor_ms", row.floor_ms},
+                    {"lower_bound_ms", row.lower_bound_ms},
                     {"ms", row.ms},
                     {"problems", problems}});
   }
   nlohmann::json report = {{"operations", rows},
                            {"copy_bytes_per_s", profile.copy_bytes_per_s},
-                           {"floor_ms", profile.floor_ms()},
+                           {"lower_bound_ms", profile.lower_bound_ms()},
                            {"operations_ms", profile.ms()},
                            {"span_ms", profile.span_ms},
                            {"busy_ms", profile.busy_ms},

@@ -1,6 +1,6 @@
-// --profile of te-bench step and layer: time per kind of operation, and its ratio to the speed-of-light time (`floor`).
+// --profile of te-bench step and layer: time per kind of operation, and its ratio to the speed-of-light time.
 //
-// The floor is a lower bound for the operations as they are called: for GEMMs and attention the time of the same
+// That is a lower bound for the operations as they are called: for GEMMs and attention the time of the same
 // problem alone (rates.h), for other operations their bytes divided by the measured copy bandwidth. All rates are
 // measured in the same process, after the step.
 #pragma once
@@ -28,7 +28,7 @@ struct ProfileRow {
   std::string name;   ///< "linear_fc1 fprop", "norm_forward"
   double calls = 0, flops = 0, bytes = 0;
   double ms = 0;                  ///< on the device, from start to end
-  double floor_ms = 0;            ///< 0 before add_floors, and for communication
+  double lower_bound_ms = 0;            ///< 0 before add_lower_bounds, and for communication
   std::vector<Problem> problems;  ///< the distinct problems of GEMMs and attention
 };
 
@@ -40,7 +40,7 @@ struct Profile {
   MessageTimes messages;                   ///< communication of this rank, hidden and exposed
   std::vector<TimedOperation> operations;  ///< of the last profiled run, in the order of their calls
 
-  double floor_ms() const;
+  double lower_bound_ms() const;
   double ms() const;  ///< sum of the operations: more than busy_ms if CUDA streams overlap
 };
 
@@ -56,9 +56,9 @@ Profile collect_profile(
 /// candidates needs device memory.
 void tune_gemms(const Context& device, const Profile& profile);
 
-/// Measures the device's rates and sets the floors. It needs memory for each problem's operands: call it after the
+/// Measures the device's rates and sets the lower bounds. It needs memory for each problem's operands: call it after the
 /// model is freed.
-void add_floors(const Context& context, Profile& profile, int repeats);
+void add_lower_bounds(const Context& context, Profile& profile, int repeats);
 
 /// Prints the table. run_ms: time of a run without the profiler; run_name: "step" or "layer".
 void print_profile(const Profile& profile, double run_ms, const std::string& run_name);

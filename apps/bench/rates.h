@@ -1,5 +1,5 @@
 // Time of one GEMM or attention pass alone on this device. Together with the copy bandwidth of session.h it gives the
-// speed-of-light times (`floor`).
+// speed-of-light times.
 #pragma once
 
 #include <any>

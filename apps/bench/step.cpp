@@ -211,7 +211,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                           {"loss", measured.loss}};
   if (measured.requantized) entry["recast"] = *measured.requantized;
   if (measured.profile) {
-    add_floors(context, *measured.profile, options.steps);
+    add_lower_bounds(context, *measured.profile, options.steps);
     std::printf("%s, FP8 %s, one step of %.0f tokens%s\n", config.name.c_str(), fp8.c_str(), tokens,
                 world.size() > 1 ? " (rank 0)" : "");
     print_profile(*measured.profile, ms, "step");

@@ -258,7 +258,7 @@ apps::Command add_generate(CLI::App& app) {
       ->check(whole_number(1))
       ->capture_default_str();
   app.add_option(
-         "--gemm-chains", a.model.run.gemm_chains,
+         "--megakernel", a.model.run.megakernel,
          "On a GPU, with up to 8 concurrent prompts: one kernel launch for all linear layers between two "
          "attention calls; auto: if that is faster")
       ->check(CLI::IsMember({"auto", "on", "off"}))

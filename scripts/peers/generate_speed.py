@@ -6,7 +6,7 @@
 
 `generate` continues prompts of 64 tokens by 256 tokens, greedily and past ends of documents, with a random Llama of the
 shape of llama_1b or Llama 2 7B (with GPT-2's vocabulary) in BF16; te-generate also with FP8 weights. `--batches 1,8,64`
-sets the numbers of concurrent prompts, `--gemm-chains` is passed to te-generate. `evaluate` evaluates a random GPT-2 124M
+sets the numbers of concurrent prompts, `--megakernel` is passed to te-generate. `evaluate` evaluates a random GPT-2 124M
 on HellaSwag; its time is that of the requests, without loading. Needs torch with CUDA and transformers, and lm_eval for
 `evaluate`. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints one line of JSON per measurement.
 """
@@ -54,7 +54,7 @@ def generate_here(arguments, folder, batch, prompts, fp8):
     file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
     command = [arguments.te_generate, "--checkpoint", folder, "--prompts", file, "--output", folder / "texts.jsonl",
                "--batch", batch, "--max-tokens", NEW_TOKENS, "--ignore-end", "--fp8", fp8]  # fmt: skip
-    command += ["--gemm-chains", arguments.gemm_chains]
+    command += ["--megakernel", arguments.megakernel]
     run = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     found = re.search(r"([\d.]+) tokens/s\)(?:.* ([\d.]+)% of the memory)?", run.stderr)
     report(program="te-generate", weights=fp8 if fp8 != "off" else "bf16", batch=batch, tokens_per_s=float(found[1]),
@@ -126,7 +126,7 @@ def main():
     parser.add_argument("--data", help="evaluate: folder with HellaSwag")
     parser.add_argument("--model", choices=["llama_1b", "llama2_7b"], default="llama_1b", help="generate: shape of the model")
     parser.add_argument("--batches", default="1,8,64", help="generate: numbers of concurrent prompts")
-    parser.add_argument("--gemm-chains", default="auto", help="generate: passed to te-generate")
+    parser.add_argument("--megakernel", default="auto", help="generate: passed to te-generate")
     parser.add_argument("--batch", type=int, default=256, help="evaluate: lm_eval's batch")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -70,7 +70,7 @@ def notes(baseline, results, bands):
             what = "last 10%" if key == "last_tenth" else f"validation loss at {tokens_text(r['valid_tokens'])} tokens"
             gap = r["last_tenth_gap"] if key == "last_tenth" else r["valid_gap"]
             yield (
-                f"{r['label']}: {what}: gap {percent(gap)} is {'INSIDE' if inside else 'OUTSIDE'} the noise band "
+                f"{r['label']}: {what}: gap {percent(gap)} is {'within' if inside else 'outside'} the noise band "
                 f"[{percent(low)}, {percent(high)}] ({band_text(band)})"
             )
 

@@ -18,10 +18,10 @@ config::Config config_of(parallel::World& world, const ModelSource& source, cons
 }  // namespace
 
 MegakernelMode megakernel_mode_of(const RunOptions& options) {
-  if (options.gemm_chains == "auto") return MegakernelMode::where_faster;
-  if (options.gemm_chains == "on") return MegakernelMode::always;
-  if (options.gemm_chains != "off")
-    user_error("--gemm-chains {}: must be auto, on or off", options.gemm_chains);
+  if (options.megakernel == "auto") return MegakernelMode::where_faster;
+  if (options.megakernel == "on") return MegakernelMode::always;
+  if (options.megakernel != "off")
+    user_error("--megakernel {}: must be auto, on or off", options.megakernel);
   return MegakernelMode::never;
 }
 

@@ -13,7 +13,7 @@
 
 namespace te::generate {
 
-/// The mode by RunOptions::gemm_chains. UserError for an unknown value.
+/// The mode by RunOptions::megakernel. UserError for an unknown value.
 MegakernelMode megakernel_mode_of(const RunOptions& options);
 
 struct LoadedModel {

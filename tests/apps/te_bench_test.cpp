@@ -36,7 +36,7 @@ TEST_F(TeBench, ReportsOffloadCopies) {
     const nlohmann::json row = operation(entry.at("profile"), copy);
     EXPECT_EQ(row.at("group"), "offload");
     EXPECT_NEAR(row.at("bytes").get<double>(), host, 512);  // whole buffers are aligned
-    EXPECT_EQ(row.at("floor_ms"), 0.0);                     // a link's time, not the memory bandwidth
+    EXPECT_EQ(row.at("lower_bound_ms"), 0.0);                     // a link's time, not the memory bandwidth
   }
   EXPECT_NE(text("out").find(", host "), std::string::npos) << text("out");
 }
@@ -76,7 +76,7 @@ TEST_F(TeBench, AccountsForAllOperationsOfAStep) {
     flops += row.at("flops").get<double>() * (row.at("name") == "attention_backward" ? 0.8 : 1.0);
     ms += row.at("ms").get<double>();
     if (row.at("bytes").get<double>() > 0) {
-      EXPECT_GT(row.at("floor_ms").get<double>(), 0.0) << row;
+      EXPECT_GT(row.at("lower_bound_ms").get<double>(), 0.0) << row;
     }
   }
   const double tokens = 4 * 32;
@@ -115,12 +115,12 @@ TEST_F(TeBench, CountsAnActivationWithItsGemm) {
   EXPECT_EQ(fc1.at("group"), "GEMMs");
   EXPECT_EQ(fc1.at("calls"), 4);
   EXPECT_EQ(fc1.at("flops"), 4 * 2.0 * 64 * 192 * 64);
-  EXPECT_GT(fc1.at("floor_ms").get<double>(), 0.0);
+  EXPECT_GT(fc1.at("lower_bound_ms").get<double>(), 0.0);
   EXPECT_EQ(fc1.at("problems").at(0).at("problem"), "gemm forward swiglu bf16[64, 64] [192, 64]");
   const nlohmann::json fc2 = operation(profile, "linear_fc2 dgrad + activation");
   EXPECT_EQ(fc2.at("calls"), 4);
   EXPECT_EQ(fc2.at("flops"), 4 * 2.0 * 64 * 96 * 64);
-  EXPECT_GT(fc2.at("floor_ms").get<double>(), 0.0);
+  EXPECT_GT(fc2.at("lower_bound_ms").get<double>(), 0.0);
   EXPECT_EQ(fc2.at("problems").at(0).at("problem"), "gemm backward swiglu bf16[64, 64] [64, 96]");
   for (const auto& row : profile.at("operations")) EXPECT_NE(row.at("group"), "activation") << row;
 }
@@ -134,7 +134,7 @@ TEST_F(TeBench, DecodesWithAllVariants) {
             0)
       << text("err");
   const nlohmann::json rows = report().at("decode");
-  ASSERT_EQ(rows.size(), 8u);  // two batches, off and hybrid, ops and chains
+  ASSERT_EQ(rows.size(), 8u);  // two batches, off and hybrid, ops and megakernel
   for (const auto& row : rows) {
     EXPECT_GT(row.at("ms").get<double>(), 0);
     EXPECT_NEAR(row.at("tokens_per_s").get<double>(),

@@ -162,8 +162,8 @@ TEST_P(DecoderGpu, TheMegakernelGivesTheLogitsOfTheOps) {
     TinyModel tiny(config);
     const MemorySource source(tiny, config);
     using generate::MegakernelMode;
-    const auto logits = [&](MegakernelMode chains) {
-      ReadyDecoder decoder(gpu, config, source, {.batch = 2, .max_rows = 32, .megakernel = chains});
+    const auto logits = [&](MegakernelMode mode) {
+      ReadyDecoder decoder(gpu, config, source, {.batch = 2, .max_rows = 32, .megakernel = mode});
       decoder.append({{0, all.first(3)}, {1, all.subspan(16, 5)}});
       std::vector<float> result;
       for (size_t i = 0; i < 9; ++i) {
@@ -172,17 +172,17 @@ TEST_P(DecoderGpu, TheMegakernelGivesTheLogitsOfTheOps) {
         const std::vector<float> more = decoder.append(next);
         result.insert(result.end(), more.begin(), more.end());
       }
-      EXPECT_EQ(decoder.get().megakernel_passes() > 0, chains != MegakernelMode::never);
+      EXPECT_EQ(decoder.get().megakernel_passes() > 0, mode != MegakernelMode::never);
       return result;
     };
-    const std::vector<float> ops = logits(MegakernelMode::never), chains = logits(MegakernelMode::always),
+    const std::vector<float> ops = logits(MegakernelMode::never), megakernel = logits(MegakernelMode::always),
                              faster = logits(MegakernelMode::where_faster);
     const double bound = fp8 ? 1e-1 : 3e-2;
-    EXPECT_LT(relative_error(chains, ops), bound);
-    EXPECT_EQ(chains, logits(MegakernelMode::always));
+    EXPECT_LT(relative_error(megakernel, ops), bound);
+    EXPECT_EQ(megakernel, logits(MegakernelMode::always));
     // where_faster uses the megakernel for passes of one row, and for two rows only with FP8 weights.
     EXPECT_LT(relative_error(faster, ops), bound);
-    EXPECT_EQ(faster == chains, fp8);
+    EXPECT_EQ(faster == megakernel, fp8);
     EXPECT_NE(faster, ops);
   }
 }

@@ -223,7 +223,7 @@ class Program(InFolder):
             "--no-plot",
         )
         self.assertEqual(code, 0)
-        self.assertIn("OUTSIDE the noise band [+0.000%, +0.300%]", output)
+        self.assertIn("outside the noise band [+0.000%, +0.300%]", output)
         self.assertFalse(list(self.folder.glob("*.png")))
 
     def test_mistakes_are_one_line_and_exit_2(self):

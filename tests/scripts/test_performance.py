@@ -11,8 +11,8 @@ from folder_testing import InFolder
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
-def row(group, name, floor_ms, ms):
-    return {"group": group, "name": name, "floor_ms": floor_ms, "ms": ms, "calls": 1, "flops": 0, "bytes": 0, "problems": []}
+def row(group, name, lower_bound_ms, ms):
+    return {"group": group, "name": name, "lower_bound_ms": lower_bound_ms, "ms": ms, "calls": 1, "flops": 0, "bytes": 0, "problems": []}
 
 
 PROFILE = {
@@ -21,7 +21,7 @@ PROFILE = {
         row("GEMMs", "output_layer fprop", 30, 40),
         row("GEMMs", "b", 10, 10),
     ],
-    "floor_ms": 41,
+    "lower_bound_ms": 41,
     "operations_ms": 52,
     "span_ms": 58,
     "busy_ms": 52,
@@ -44,7 +44,7 @@ class Performance(InFolder):
         self.assertIn("| **41.00** | **60.00** | **68.3%** |", result.stdout)
         self.assertLess(result.stdout.index("GEMMs"), result.stdout.index("norm"))
 
-    def test_floors_in_the_figure_do_not_exceed_the_measurement(self):
+    def test_bounds_in_the_figure_do_not_exceed_the_measurement(self):
         sys.path.insert(0, str(SCRIPTS))
         import plot_step_time
 
@@ -52,13 +52,13 @@ class Performance(InFolder):
         bars = plot_step_time.bars_of(PROFILE)
         self.assertAlmostEqual(bars["GEMMs"][0], 100 * 40 / 60)
         self.assertAlmostEqual(bars["GEMMs"][1], 100 * 50 / 60)
-        # The second GEMM is faster in the step (10 ms) than alone (25 ms): its group's floor is 30 + 10.
+        # The second GEMM is faster in the step (10 ms) than alone (25 ms): its group's bound is 30 + 10.
         faster = {**PROFILE, "operations": [*PROFILE["operations"][:2], row("GEMMs", "b", 25, 10)], "run_ms": 50}
         bars = plot_step_time.bars_of(faster)
         self.assertAlmostEqual(bars["GEMMs"][0], 100 * 40 / 52)  # the profiled operations take longer than the step
         self.assertAlmostEqual(sum(measured for _, measured in bars.values()), 100)
-        for floor, measured in bars.values():
-            self.assertLessEqual(floor, measured)
+        for bound, measured in bars.values():
+            self.assertLessEqual(bound, measured)
 
     def test_picture_of_a_layer(self):
         try:

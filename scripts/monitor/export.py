@@ -10,7 +10,7 @@ import time
 import zlib
 
 from . import UserError, records, run_status
-from .follow import Follower
+from .follow import Follower, open_regular
 
 CHUNK = 1000  # records per request
 
@@ -128,7 +128,7 @@ def _last_step(folder):
     """The step of the log's last complete record."""
     log = run_status.log_of(folder)
     try:
-        with open(log, "rb") as file:
+        with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - (1 << 20)))
             lines = file.read().decode("utf-8", "replace").splitlines()
             file.seek(0)

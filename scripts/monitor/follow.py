@@ -7,9 +7,20 @@ of every line are therefore kept (12 bytes per line), and the last line that sti
 import array
 import dataclasses
 import os
+import stat
 import zlib
 
 BLOCK = 1 << 20  # bytes per read
+
+
+def open_regular(path):
+    """Opens a regular file for reading bytes. Another user may have put a pipe in its place, whose opening or reading would
+    never end: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path}: not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 @dataclasses.dataclass
@@ -36,7 +47,7 @@ class Follower:
         """The changes since the last call, with at most about `limit` bytes of new lines. A line without a newline is still
         being written and is not returned yet. A missing file has no lines."""
         try:
-            file = open(self.path, "rb")
+            file = open_regular(self.path)
         except OSError:
             return self._nothing()
         with file:

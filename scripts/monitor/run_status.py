@@ -5,7 +5,8 @@ import os
 import socket
 import statistics
 import time
-from pathlib import Path
+
+from .follow import open_regular
 
 LOGS = ("metrics.jsonl", "loss.csv")
 STALE_SECONDS = 120  # a running run writes at least so often, unless its steps are slow
@@ -39,7 +40,8 @@ def log_of(folder):
 def read_json(path):
     """The content of a JSON file; {} if it is missing or incomplete."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            content = json.loads(file.read().decode())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -86,8 +88,9 @@ def holder(folder):
     """Owner of run.lock: "alive", "dead" (a process of this host that has ended), "elsewhere" (another host), or None
     without a lock."""
     try:
-        words = (folder / "run.lock").read_text().split()
-    except OSError:
+        with open_regular(folder / "run.lock") as file:
+            words = file.read().decode().split()
+    except (OSError, ValueError):
         return None
     if len(words) < 4 or not words[3].isdigit():
         return "elsewhere"

@@ -236,6 +236,15 @@ class Status(WithRuns):
         self.lock(folder, os.getpid())
         self.assertEqual(run_status.status(folder, 50, 100, [], diverged="why"), ("running", "why"))
 
+    def test_pipes_in_the_place_of_files_do_not_block(self):
+        for name in ("run.json", "metrics.jsonl", "run.lock"):
+            folder = self.write_run(f"run of {name}", 3)
+            (folder / name).unlink(missing_ok=True)
+            os.mkfifo(folder / name)
+            self.assertEqual(run_status.read_json(folder / name), {})
+            self.assertIsNone(run_status.holder(folder))
+            self.assertEqual(Follower(folder / name).read().lines, [])
+
     def test_differing_keys(self):
         configs = [{"a.x": "1", "logging.directory": "p", "c.z": "3"}, {"a.x": "2", "logging.directory": "q"}, {}]
         self.assertEqual(run_status.differing_keys(configs), {"a.x": ["1", "2", "?"], "c.z": ["3", "-", "?"]})

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "generate/begin_token.h"
 
 namespace te::generate {
@@ -97,13 +98,14 @@ std::unique_ptr<text::Tokenizer> TokenizerOptions::open(const ModelSource& sourc
         source.title());
   auto tokenizer = text::make_tokenizer(chosen);
   // Vocabulary sizes of a model and its tokenizer may differ in both directions, and token ids are checked when a text
-  // is encoded. Sizes that differ much belong to different models.
+  // is encoded. Sizes that differ much may belong to different models.
   const int64_t tokens = tokenizer->vocab_size(), model = source.model().vocab_size;
   if (!spec.empty() && std::abs(tokens - model) > model / 10)
-    user_error(
-        "tokenizer {} has {} tokens, but the model of {} has {}: they do not match; set --tokenizer to "
-        "the one that the model was trained with",
-        tokenizer->name(), tokens, source.title(), model);
+    fmt::print(
+        stderr,
+        "warning: tokenizer {} has {} tokens, but the model of {} has {}: is it the one that the model was "
+        "trained with?\n",
+        printable(tokenizer->name()), tokens, printable(source.title()), model);
   if (begin && !tokenizer->begin_of_document())
     user_error("--begin: tokenizer {} has no begin-of-document token", tokenizer->name());
   return tokenizer;

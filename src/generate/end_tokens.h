@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,9 +33,10 @@ class EndTokens {
   std::vector<int32_t> ids_;
 };
 
-/// The eos_token_id (a number or a list) in a Hugging Face folder's generation_config.json, or without that file in its
-/// config.json, as in transformers' generate(). Empty if there is none. UserError for a value of another type.
-EndTokens read_end_tokens(const std::filesystem::path& folder);
+/// The eos_token_id (a number, a list, or null for no end token) in a Hugging Face folder's generation_config.json, or
+/// without that file in its config.json, as in transformers' generate(). nullopt without a file or without the key.
+/// UserError for a value of another type.
+std::optional<EndTokens> read_end_tokens(const std::filesystem::path& folder);
 
 /// The end tokens in the files next to a tokenizer, else its end-of-document token.
 EndTokens end_tokens(const text::Tokenizer& tokenizer);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ class ModelSource {
   const config::PrecisionConfig& precision() const { return precision_; }
   /// Argument for make_tokenizer(); empty if unknown.
   const std::string& tokenizer() const { return tokenizer_; }
-  /// The end tokens in the model's files; empty if there are none.
-  const EndTokens& end_tokens() const { return end_tokens_; }
+  /// The end tokens in the model's files; nullopt if they do not say.
+  const std::optional<EndTokens>& end_tokens() const { return end_tokens_; }
   const checkpoint::WeightSource& weights() const { return *weights_; }
 
  protected:
@@ -33,7 +34,7 @@ class ModelSource {
   std::string title_, tokenizer_;
   config::ModelConfig model_;
   config::PrecisionConfig precision_;
-  EndTokens end_tokens_;
+  std::optional<EndTokens> end_tokens_;
   std::unique_ptr<checkpoint::WeightSource> weights_;
 };
 

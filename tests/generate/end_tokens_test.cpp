@@ -79,8 +79,10 @@ TEST_F(EndTokensTest, FromAHuggingFaceFolder) {
   expect_ends(model({{"eos_token_id", {256, 12}}}), {256, 12});
   // Without that file, the ids come from config.json; if neither has any, from the tokenizer.
   expect_ends(model(nullptr, {{"eos_token_id", {64, 199}}}), {64, 199});
-  expect_ends(model({{"eos_token_id", nullptr}}, {{"eos_token_id", 64}}), {256});
-  expect_ends(model(nullptr, {{"eos_token_id", nullptr}}), {256});
+  expect_ends(model(json::object(), {{"eos_token_id", 64}}), {256});
+  // null: no token ends the text.
+  expect_ends(model({{"eos_token_id", nullptr}}, {{"eos_token_id", 64}}), {});
+  expect_ends(model(nullptr, {{"eos_token_id", nullptr}}), {});
   // Ids outside the vocabulary have no effect.
   expect_ends(model({{"eos_token_id", {-1, 100000, 31}}}), {31});
   EXPECT_EQ(results(model({{"eos_token_id", 31}}), "--ignore-end")[0]["tokens"].get<Ids>(),

@@ -94,6 +94,9 @@ void follow_other_keys(Config& config, const std::function<bool(std::string_view
   if (!given("model.tie_word_embeddings"))
     config.model.tie_word_embeddings = config.model.family == Family::gpt;
   if (!given("optimizer.min_lr")) config.optimizer.min_lr = tenth_of(config.optimizer.lr);
+  ModelConfig& m = config.model;
+  if (!given("model.moe_router_topk") && m.num_moe_experts > 0)
+    m.moe_router_topk = std::min(m.moe_router_topk, m.num_moe_experts);
   GuardConfig& g = config.guard;
   if (!given("guard.compare_steps") && g.every > 1) g.compare_steps = std::min(g.compare_steps, g.every - 1);
   ParallelConfig& layout = config.parallel;

@@ -388,6 +388,8 @@ void check_guard(const Config& c) {
     user_error("guard.every ({}) compares FP8 with BF16, but precision.fp8 is off: leave one of them out",
                g.every);
   }
+  if (g.every == 1)
+    user_error("guard.every (1) leaves no step between comparisons; set 0 (off), or 2 or more");
   if (g.compare_steps >= g.every)
     user_error("guard.compare_steps ({}) must be below guard.every ({})", g.compare_steps, g.every);
 }

@@ -31,6 +31,12 @@ TEST(Defaults, FollowASingleGivenKey) {
   EXPECT_EQ(small({fp8, "guard.every=100"}).guard.compare_steps, 4);
   EXPECT_EQ(small({fp8, "guard.every=3"}).guard.compare_steps, 2);
   expect_rejected({fp8, "guard.every=3", "guard.compare_steps=3"}, {"guard.compare_steps (3) must be below"});
+  expect_rejected({fp8, "guard.every=1"}, {"guard.every (1) leaves no step", "2 or more"});
+
+  EXPECT_EQ(small({"model.num_moe_experts=8"}).model.moe_router_topk, 2);
+  EXPECT_EQ(small({"model.num_moe_experts=1"}).model.moe_router_topk, 1);
+  expect_rejected({"model.num_moe_experts=1", "model.moe_router_topk=2"},
+                  {"model.moe_router_topk (2) is above"});
 
   const std::string stages = "parallel.pipeline=2", layers = "model.num_layers=4";
   EXPECT_EQ(small({stages, layers}).parallel.schedule, PipelineSchedule::one_f_one_b);

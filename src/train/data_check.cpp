@@ -36,6 +36,11 @@ std::string content_of(const checkpoint::Dataset& dataset) {
                      dataset.hash);
 }
 
+/// The line about a file of a planned run that does not exist on this machine.
+std::string not_checked(const std::string& key, const std::string& path) {
+  return fmt::format("warning: {}: {} does not exist on this machine: not checked", key, path);
+}
+
 /// Removes sources that do not exist on this machine, and appends a line for each.
 void leave_out_missing(const std::string& key, std::vector<config::DataSource>& sources,
                        std::vector<std::string>& lines) {
@@ -44,8 +49,7 @@ void leave_out_missing(const std::string& key, std::vector<config::DataSource>& 
     // If only one of the two files is missing, check_data() reports it.
     for (const char* suffix : {".idx", ".bin"})
       if (fs::symlink_status(source.prefix + suffix, error).type() != fs::file_type::not_found) return false;
-    lines.push_back(
-        fmt::format("{}: {}.idx does not exist on this machine: not checked", key, source.prefix));
+    lines.push_back(not_checked(key, source.prefix + ".idx"));
     return true;
   });
 }
@@ -107,16 +111,20 @@ void check_same_data(const std::string& checkpoint, const std::vector<checkpoint
 
 std::vector<std::string> check_planned_data(const config::Config& config) {
   std::vector<std::string> lines;
+  std::error_code error;
+  const std::string& resume = config.checkpoint.resume;
+  for (const auto& [key, path] : {std::pair{"checkpoint.init_from", config.checkpoint.init_from},
+                                  {"adapter.init_from", config.adapter.init_from},
+                                  {"checkpoint.resume", resume == "never" || resume == "auto" ? "" : resume}})
+    if (!path.empty() && !fs::exists(path, error)) lines.push_back(not_checked(key, path));
   config::DataConfig data = config.data;
   if (data.synthetic) return lines;
   leave_out_missing("data.train", data.train, lines);
   for (config::ValidationSet& set : data.valid) leave_out_missing(key_of(set), set.sources, lines);
   std::erase_if(data.valid, [](const config::ValidationSet& set) { return set.sources.empty(); });
-  std::error_code error;
   if (!data.tokenizer.empty() && data.tokenizer != "bytes" && !fs::exists(data.tokenizer, error) &&
       checkpoint::find_kept_folder(config.checkpoint.directory).empty()) {
-    lines.push_back(
-        fmt::format("data.tokenizer: {} does not exist on this machine: not checked", data.tokenizer));
+    lines.push_back(not_checked("data.tokenizer", data.tokenizer));
     data.tokenizer.clear();
   }
   check_data(data, config.model.vocab_size, config.checkpoint.directory);

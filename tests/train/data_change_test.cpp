@@ -119,6 +119,12 @@ TEST_F(PlannedData, MayBeOnAnotherMachine) {
                                      " does not exist on this machine: not checked");
   TE_EXPECT_CONTAINS(result.out, "validation data: ");
   EXPECT_EQ(result.out.find("synthetic"), std::string::npos);
+  for (const std::string key : {"checkpoint.init_from", "checkpoint.resume"}) {
+    const Result missing = plan("--set " + key + "=" + none);
+    EXPECT_EQ(missing.code, 0) << missing.error;
+    TE_EXPECT_CONTAINS(missing.out,
+                       "warning: " + key + ": " + none + " does not exist on this machine: not checked");
+  }
   result = plan("--set 'data.train=[" + (folder_ / "train") + ", " + none + "]' --set data.valid=" + none);
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "training data: ");

@@ -126,16 +126,17 @@ def text_of(event, letters):
     """The longest of the event's names with at most `letters` letters, or an empty string."""
     if event["kind"] == "communication":
         initials = "".join(word[0] for word in event["name"].split("_")).upper()
-        candidates = [f"{event['name']} {event['group']}".strip(), event["name"], initials]
+        words = event["name"].replace("_", " ")
+        candidates = [f"{words} {event['group']}".strip(), words, initials]
     else:
         label = event["label"].removeprefix("linear_").replace("output_layer", "output")
-        candidates = [label, label.split(" ")[0]] if label else [event["name"]]
+        candidates = [label, label.split(" ")[0]] if label else [event["name"].replace("_", " ")]
     return next((text for text in candidates if len(text) <= letters), "")
 
 
 def lane_name(lane):
     rank, stream = lane
-    return f"rank {rank}, main" if stream == 0 else f"rank {rank}, stream {stream}"
+    return f"rank {rank}, main" if stream == 0 else f"rank {rank}, CUDA stream {stream}"
 
 
 def draw_window(axes, events, window, lanes):

@@ -34,7 +34,7 @@ constexpr const char* kExchangeNames[] = {"all_reduce", "all_gather", "reduce_sc
                                           "send, receive"};
 
 /// One kind of collective or point-to-point communication of a training step.
-struct Message {
+struct Transfer {
   const char* group;
   std::string what;
   Exchange exchange;
@@ -78,12 +78,12 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
          kernels::scale_shape(layout, hidden, tokens / pieces).numel());
 }
 
-using AddMessage = std::function<void(const char* name, std::string what, Exchange, DType, int64_t elements,
-                                      Communicator& group)>;
+using AddTransfer = std::function<void(const char* name, std::string what, Exchange, DType, int64_t elements,
+                                       Communicator& group)>;
 
 /// The largest buckets of a gradient group.
 void add_buckets(const config::Config& config, const Groups& groups, train::StepRunner& planned,
-                 GradientGroup of, const AddMessage& add) {
+                 GradientGroup of, const AddTransfer& add) {
   constexpr const char* kNames[] = {"data", "expert data", "stage"};
   Communicator& group = groups.gradient_ranks(of);
   if (group.size() == 1) return;
@@ -106,21 +106,21 @@ void add_buckets(const config::Config& config, const Groups& groups, train::Step
 }
 
 /// The communication of this rank. Of the gradient buckets only the largest is measured.
-std::vector<Message> messages_of(const config::Config& config, const Groups& groups,
-                                 train::StepRunner& planned) {
+std::vector<Transfer> transfers_of(const config::Config& config, const Groups& groups,
+                                   train::StepRunner& planned) {
   const model::Dimensions& dims = planned.model().dims();
   const ProcessGrid& grid = groups.grid();
-  std::vector<Message> messages;
+  std::vector<Transfer> transfers;
   const auto add = [&](const char* name, std::string what, Exchange exchange, DType dtype, int64_t elements,
                        Communicator& group) {
-    messages.push_back({name, std::move(what), exchange, dtype, elements, group.size(), &group});
+    transfers.push_back({name, std::move(what), exchange, dtype, elements, group.size(), &group});
   };
   // With NCCL, and also with copy engines if the config sets them.
   const auto add_tokens = [&](const std::string& what, Exchange exchange, DType dtype, int64_t elements) {
     add("tensor", what, exchange, dtype, elements, groups.tensor());
     if (groups.tensor_peer_transport() == nullptr) return;
     add("tensor", what + ", copy engines", exchange, dtype, elements, groups.tensor());
-    messages.back().copies = groups.tensor_peer_transport();
+    transfers.back().copies = groups.tensor_peer_transport();
   };
   if (grid[Axis::tensor] > 1) {
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
@@ -154,10 +154,10 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
   }
   for (const GradientGroup group : kGradientGroups) add_buckets(config, groups, planned, group, add);
   if (grid[Axis::pipeline] > 1) {
-    messages.push_back({"pipeline", "residual stream, stage 0 to 1 and back", Exchange::send_receive,
-                        dims.dtype, dims.residual_rows * dims.hidden, 2});
+    transfers.push_back({"pipeline", "residual stream, stage 0 to 1 and back", Exchange::send_receive,
+                         dims.dtype, dims.residual_rows * dims.hidden, 2});
   }
-  return messages;
+  return transfers;
 }
 
 /// Send and receive one after the other on one CUDA stream, so that no stage waits for a send that is queued after its
@@ -174,49 +174,49 @@ void there_and_back(const Context& context, const Groups& groups, const Tensor& 
 }
 
 /// Milliseconds of a collective with copy engines. Collective over all ranks of the world.
-double copied_ms(const Context& context, int repeats, const Message& message) {
-  parallel::PeerTransport& copies = *message.copies;
-  const auto bytes = static_cast<size_t>(message.bytes());
+double copied_ms(const Context& context, int repeats, const Transfer& transfer) {
+  parallel::PeerTransport& copies = *transfer.copies;
+  const auto bytes = static_cast<size_t>(transfer.bytes());
   const DeviceBuffer memory(context, bytes), first(context, bytes), second(context, bytes);
-  const auto shared = copies.register_memory(context, memory.data(), bytes, message.what);
+  const auto shared = copies.register_memory(context, memory.data(), bytes, transfer.what);
   // Rows of 16 bytes; the width of a row does not change the time.
-  const auto width = static_cast<int64_t>(16 / dtype_size(message.dtype));
-  const int64_t rows = message.elements / width;
-  const Tensor there{memory.data(), message.dtype, {rows, width}};
-  const Tensor full{first.data(), message.dtype, {rows, width}};
-  const Tensor shard{second.data(), message.dtype, {rows / message.ranks, width}};
+  const auto width = static_cast<int64_t>(16 / dtype_size(transfer.dtype));
+  const int64_t rows = transfer.elements / width;
+  const Tensor there{memory.data(), transfer.dtype, {rows, width}};
+  const Tensor full{first.data(), transfer.dtype, {rows, width}};
+  const Tensor shard{second.data(), transfer.dtype, {rows / transfer.ranks, width}};
   fill_random(context, full);
   fill_random(context, shard);
   const auto call = [&] {
-    if (message.exchange == Exchange::all_gather) return copies.gather(context, shard, there, 1, {});
+    if (transfer.exchange == Exchange::all_gather) return copies.gather(context, shard, there, 1, {});
     copies.reduce(context, full, shard, there, 1, [](int64_t, int64_t) {}, {});
   };
-  return median_ms(context, repeats, call, [&] { message.communicator->barrier(context); });
+  return median_ms(context, repeats, call, [&] { transfer.communicator->barrier(context); });
 }
 
 /// Milliseconds on this rank; 0 if it does not take part. All ranks of the group call it; with copy engines, all ranks
 /// of the world.
-double message_ms(const Context& context, int repeats, const Groups& groups, const Message& message) {
-  if (message.copies != nullptr) return copied_ms(context, repeats, message);
-  const auto bytes = static_cast<size_t>(message.bytes());
+double transfer_ms(const Context& context, int repeats, const Groups& groups, const Transfer& transfer) {
+  if (transfer.copies != nullptr) return copied_ms(context, repeats, transfer);
+  const auto bytes = static_cast<size_t>(transfer.bytes());
   const DeviceBuffer first(context, bytes), second(context, bytes);
-  const Tensor full{first.data(), message.dtype, {message.elements}};
-  const Tensor result{second.data(), message.dtype, {message.elements}};
+  const Tensor full{first.data(), transfer.dtype, {transfer.elements}};
+  const Tensor result{second.data(), transfer.dtype, {transfer.elements}};
   fill_random(context, full);
-  if (message.communicator == nullptr) {
+  if (transfer.communicator == nullptr) {
     if (groups.at()[Axis::pipeline] > 1) return 0;
     return median_ms(context, repeats, [&] { there_and_back(context, groups, full, result); }) / 2;
   }
-  Communicator& group = *message.communicator;
-  const int64_t shard = message.elements / group.size();
-  const Tensor own{second.data(), message.dtype, {shard}};
+  Communicator& group = *transfer.communicator;
+  const int64_t shard = transfer.elements / group.size();
+  const Tensor own{second.data(), transfer.dtype, {shard}};
   // Repeated in-place sums would overflow, so every call starts from the same values.
   const auto prepare = [&] {
-    if (message.exchange == Exchange::all_reduce) context.copy(result, full);
+    if (transfer.exchange == Exchange::all_reduce) context.copy(result, full);
     group.barrier(context);
   };
   const auto call = [&] {
-    switch (message.exchange) {
+    switch (transfer.exchange) {
       case Exchange::all_reduce:
         return group.all_reduce(context, result, parallel::ReduceOp::sum);
       case Exchange::all_gather:
@@ -229,7 +229,7 @@ double message_ms(const Context& context, int repeats, const Groups& groups, con
         break;
     }
   };
-  if (message.exchange == Exchange::all_gather) fill_random(context, own);
+  if (transfer.exchange == Exchange::all_gather) fill_random(context, own);
   return median_ms(context, repeats, call, prepare);
 }
 
@@ -243,35 +243,35 @@ double peak_of(const parallel::Placement& placement, const std::vector<int>& ran
 }
 
 /// The ranks of the leader's group, ascending.
-std::vector<int> ranks_of(const Message& message, const Groups& groups) {
-  if (message.communicator != nullptr) return message.communicator->world_ranks();
+std::vector<int> ranks_of(const Transfer& transfer, const Groups& groups) {
+  if (transfer.communicator != nullptr) return transfer.communicator->world_ranks();
   const std::vector<int> stages = groups.grid().ranks_along({Axis::pipeline}, 0);
   return {stages[0], stages[1]};
 }
 
 /// Collective; rank 0 adds a row to the table and to the report.
-void measure_message(const CommOptions& options, parallel::World& world, const Context& context,
-                     const Groups& groups, const parallel::Placement& placement, const Message& message,
-                     std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
-  const parallel::Watchdog::Guard guard(context, message.what);
-  const double own_ms = message_ms(context, options.common.repeats, groups, message);
+void measure_transfer(const CommOptions& options, parallel::World& world, const Context& context,
+                      const Groups& groups, const parallel::Placement& placement, const Transfer& transfer,
+                      std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
+  const parallel::Watchdog::Guard guard(context, transfer.what);
+  const double own_ms = transfer_ms(context, options.common.repeats, groups, transfer);
   // The slowest group of the first stage, to which rank 0 belongs.
   const double ms = world.max_f64(own_ms, groups.grid().members(parallel::Group::stage, world.rank()));
   if (!world.leader()) return;
-  const double rate = static_cast<double>(message.bytes()) / (ms * 1e-3), bus = rate * message.sent_share();
-  const double peak = peak_of(placement, ranks_of(message, groups));
-  const char* name = kExchangeNames[static_cast<size_t>(message.exchange)];
-  table.push_back({message.group, fmt::format("{}: {}", name, message.what),
-                   std::string(dtype_name(message.dtype)), std::to_string(message.ranks),
-                   human_bytes(message.bytes()), fmt::format("{:.4f}", ms), fmt::format("{:.2f}", rate / 1e9),
-                   fmt::format("{:.2f}", bus / 1e9),
+  const double rate = static_cast<double>(transfer.bytes()) / (ms * 1e-3), bus = rate * transfer.sent_share();
+  const double peak = peak_of(placement, ranks_of(transfer, groups));
+  const char* name = kExchangeNames[static_cast<size_t>(transfer.exchange)];
+  table.push_back({transfer.group, fmt::format("{}: {}", name, transfer.what),
+                   std::string(dtype_name(transfer.dtype)), std::to_string(transfer.ranks),
+                   human_bytes(transfer.bytes()), fmt::format("{:.4f}", ms),
+                   fmt::format("{:.2f}", rate / 1e9), fmt::format("{:.2f}", bus / 1e9),
                    peak > 0 ? fmt::format("{:.0f}%", 100 * bus / peak) : "-"});
-  rows.push_back({{"group", message.group},
+  rows.push_back({{"group", transfer.group},
                   {"operation", name},
-                  {"what", message.what},
-                  {"dtype", dtype_name(message.dtype)},
-                  {"ranks", message.ranks},
-                  {"bytes", message.bytes()},
+                  {"what", transfer.what},
+                  {"dtype", dtype_name(transfer.dtype)},
+                  {"ranks", transfer.ranks},
+                  {"bytes", transfer.bytes()},
                   {"ms", ms},
                   {"bytes_per_s", rate},
                   {"bus_bytes_per_s", bus},
@@ -297,8 +297,8 @@ void run(const CommOptions& options, parallel::World& world) {
   std::vector<std::vector<std::string>> table{
       {"group", "communication", "dtype", "ranks", "size", "ms", "GB/s", "bus GB/s", "of peak"}};
   nlohmann::json report = report_head(context, options.common), rows = nlohmann::json::array();
-  for (const Message& message : messages_of(config, groups, planned))
-    measure_message(options, world, context, groups, placement, message, table, rows);
+  for (const Transfer& transfer : transfers_of(config, groups, planned))
+    measure_transfer(options, world, context, groups, placement, transfer, table, rows);
   if (!world.leader()) return;
   const parallel::HostPlacement& host = placement.front();
   const std::string link = host.link.empty() ? ""
@@ -312,7 +312,7 @@ void run(const CommOptions& options, parallel::World& world) {
   report["hosts"] = parallel::host_lines(placement, placement.size());
   report["link"] = host.link;
   report["peak_bytes_per_s"] = host.link_bytes_per_second;
-  report["messages"] = std::move(rows);
+  report["communication"] = std::move(rows);
   write_report(options.common, report);
 }
 

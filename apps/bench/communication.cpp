@@ -1,4 +1,4 @@
-#include "bench/messages.h"
+#include "bench/communication.h"
 
 #include <cstdio>
 #include <map>
@@ -21,15 +21,15 @@ std::vector<Interval> union_of_role(const std::vector<TimedOperation>& operation
   return union_of(std::move(intervals));
 }
 
-std::string message_name(const TimedOperation& message) {
-  return message.label.empty() ? message.name : fmt::format("{} ({})", message.name, message.label);
+std::string communication_name(const TimedOperation& operation) {
+  return operation.label.empty() ? operation.name : fmt::format("{} ({})", operation.name, operation.label);
 }
 
 std::string percent(double part, double whole) {
   return whole > 0.0 ? fmt::format("{:.1f}%", 100.0 * part / whole) : "";
 }
 
-std::vector<std::string> message_cells(const MessageRow& row, double run_ms) {
+std::vector<std::string> communication_cells(const CommunicationRow& row, double run_ms) {
   return {row.group,
           row.name,
           row.calls == 0 ? "" : fmt::format("{:.0f}", row.calls),
@@ -42,21 +42,21 @@ std::vector<std::string> message_cells(const MessageRow& row, double run_ms) {
 
 }  // namespace
 
-MessageTimes message_times(const std::vector<std::vector<TimedOperation>>& runs) {
-  MessageTimes times;
-  std::map<std::pair<std::string, std::string>, MessageRow> rows;
+CommunicationTimes communication_times(const std::vector<std::vector<TimedOperation>>& runs) {
+  CommunicationTimes times;
+  std::map<std::pair<std::string, std::string>, CommunicationRow> rows;
   const double share = runs.empty() ? 0.0 : 1.0 / static_cast<double>(runs.size());
   for (const std::vector<TimedOperation>& operations : runs) {
     const std::vector<Interval> computing = union_of_role(operations, OpRole::computes);
-    const std::vector<Interval> sending = union_of_role(operations, OpRole::message);
+    const std::vector<Interval> sending = union_of_role(operations, OpRole::communication);
     times.ms += share * total_length(sending);
     times.hidden_ms += share * length_within(sending, computing);
     for (const TimedOperation& operation : operations) {
-      if (operation.role != OpRole::message) continue;
+      if (operation.role != OpRole::communication) continue;
       const std::string group = operation.group.empty() ? "-" : operation.group;
-      MessageRow& row = rows[{group, message_name(operation)}];
+      CommunicationRow& row = rows[{group, communication_name(operation)}];
       row.group = group;
-      row.name = message_name(operation);
+      row.name = communication_name(operation);
       row.calls += share;
       row.ms += share * operation.ms;
       row.hidden_ms += share * length_within(interval_of(operation), computing);
@@ -66,22 +66,22 @@ MessageTimes message_times(const std::vector<std::vector<TimedOperation>>& runs)
   return times;
 }
 
-void print_messages(const MessageTimes& messages, double run_ms, const std::string& run_name) {
-  if (messages.rows.empty()) return;
+void print_communication(const CommunicationTimes& times, double run_ms, const std::string& run_name) {
+  if (times.rows.empty()) return;
   std::vector<std::vector<std::string>> table{{"group", "communication", "calls", "ms", "hidden ms",
                                                "exposed ms", "hidden", "exposed of " + run_name}};
-  for (const MessageRow& row : messages.rows) table.push_back(message_cells(row, run_ms));
-  const MessageRow all{.group = "all communication", .ms = messages.ms, .hidden_ms = messages.hidden_ms};
-  table.push_back(message_cells(all, run_ms));
+  for (const CommunicationRow& row : times.rows) table.push_back(communication_cells(row, run_ms));
+  const CommunicationRow all{.group = "all communication", .ms = times.ms, .hidden_ms = times.hidden_ms};
+  table.push_back(communication_cells(all, run_ms));
   print_table(table);
   std::printf(
       "hidden: overlapped by computation of the same rank on another CUDA stream; \"all communication\" "
       "counts time with several operations in flight once\n\n");
 }
 
-nlohmann::json to_json(const MessageTimes& messages, double run_ms) {
+nlohmann::json to_json(const CommunicationTimes& times, double run_ms) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const MessageRow& row : messages.rows) {
+  for (const CommunicationRow& row : times.rows) {
     rows.push_back({{"group", row.group},
                     {"name", row.name},
                     {"calls", row.calls},
@@ -90,10 +90,10 @@ nlohmann::json to_json(const MessageTimes& messages, double run_ms) {
                     {"exposed_ms", row.exposed_ms()}});
   }
   return {{"kinds", rows},
-          {"ms", messages.ms},
-          {"hidden_ms", messages.hidden_ms},
-          {"exposed_ms", messages.exposed_ms()},
-          {"exposed_share", messages.exposed_ms() / run_ms}};
+          {"ms", times.ms},
+          {"hidden_ms", times.hidden_ms},
+          {"exposed_ms", times.exposed_ms()},
+          {"exposed_share", times.exposed_ms() / run_ms}};
 }
 
 }  // namespace te::bench

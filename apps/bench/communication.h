@@ -10,7 +10,7 @@
 namespace te::bench {
 
 /// One kind of communication on one rank. Numbers are per run.
-struct MessageRow {
+struct CommunicationRow {
   std::string
       group;  ///< the ranks' group: "tensor", "data" ...; "-" if the operation has none (sums of copied data)
   std::string name;  ///< "all_gather (linear_qkv fprop)"
@@ -23,8 +23,8 @@ struct MessageRow {
 
 /// All rows, sorted by group and name. The totals count time with several operations in flight once, so they can be
 /// less than the sum of the rows.
-struct MessageTimes {
-  std::vector<MessageRow> rows;
+struct CommunicationTimes {
+  std::vector<CommunicationRow> rows;
   double ms = 0;         ///< time with communication in flight
   double hidden_ms = 0;  ///< part of it in which the rank computed
 
@@ -33,12 +33,12 @@ struct MessageTimes {
 
 /// Mean over runs. Only operations with OpRole::computes hide communication; they are on another CUDA stream, since the
 /// operations of one CUDA stream do not overlap.
-MessageTimes message_times(const std::vector<std::vector<TimedOperation>>& runs);
+CommunicationTimes communication_times(const std::vector<std::vector<TimedOperation>>& runs);
 
 /// Prints the table, or nothing if there is no communication. run_ms: time of a run without the profiler; run_name:
 /// "step".
-void print_messages(const MessageTimes& messages, double run_ms, const std::string& run_name);
+void print_communication(const CommunicationTimes& times, double run_ms, const std::string& run_name);
 
-nlohmann::json to_json(const MessageTimes& messages, double run_ms);
+nlohmann::json to_json(const CommunicationTimes& times, double run_ms);
 
 }  // namespace te::bench

@@ -77,10 +77,11 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   const int64_t length = options.prompt + kWarmupTokens + options.tokens;
   const config::Config config = generate::run_config(model, run, context, length, 16);
   const parallel::Groups groups = generate::connect(world, context, run);
-  generate::Decoder decoder(config, groups,
-                            {.batch = variant.batch,
-                             .megakernel = variant.launches == "megakernel" ? generate::MegakernelMode::always
-                                                                        : generate::MegakernelMode::never});
+  generate::Decoder decoder(
+      config, groups,
+      {.batch = variant.batch,
+       .megakernel = variant.launches == "megakernel" ? generate::MegakernelMode::always
+                                                      : generate::MegakernelMode::never});
   MemoryPlan plan;
   decoder.plan(plan, context);
   const DeviceBuffer memory = plan.allocate(context);
@@ -167,9 +168,10 @@ void add_decode_command(CLI::App& app, parallel::World& world) {
       ->check(CLI::IsMember({"off", "hybrid", "e4m3"}))
       ->capture_default_str();
   command
-      ->add_option("--launches", options->launches,
-                   "ops: one kernel per operation; megakernel: as te-generate --megakernel on. The table shows "
-                   "what was used")
+      ->add_option(
+          "--launches", options->launches,
+          "ops: one kernel per operation; megakernel: as te-generate --megakernel on. The table shows "
+          "what was used")
       ->delimiter(',')
       ->check(CLI::IsMember({"ops", "megakernel"}))
       ->capture_default_str();

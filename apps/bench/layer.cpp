@@ -128,19 +128,19 @@ class Layer {
     fill_random(context, activations_.x_in);
     fill_random(context, dy_);
     for (int i = 0; i < 3; ++i) {  // lets the scales of delayed scaling converge
-      cast_weights();
+      quantize_weights();
       restore_dy();
       forward();
       backward();
       recipe_->update(context, nullptr);
     }
-    cast_weights();
+    quantize_weights();
     has_previous_layer_ = true;
     forward();
     context.copy(fc1_out_, mlp().fc1_out);
   }
 
-  void cast_weights() { layer_.quantize_weights(context_); }
+  void quantize_weights() { layer_.quantize_weights(context_); }
   void forward() {
     layer_.forward(context_, activations_.x_in, {}, activations_, pass_);
     kernels::add(context_, activations_.x_mid, activations_.delta,
@@ -226,7 +226,7 @@ struct Bench {
 
 /// Milliseconds of the slowest rank.
 struct LayerTimes {
-  double both = 0, sustained = 0, forward = 0, backward = 0, cast = 0;
+  double both = 0, sustained = 0, forward = 0, backward = 0, quantize = 0;
   std::optional<Profile> profile;
 };
 
@@ -257,7 +257,7 @@ LayerTimes measure(const Bench& bench, const config::Config& config) {
   times.backward = time(
       "backward passes", [&] { layer.backward(); }, restore_dy);
   if (config.precision.fp8 != config::Fp8Mode::off)
-    times.cast = time("quantizing the weights", [&] { layer.cast_weights(); });
+    times.quantize = time("quantizing the weights", [&] { layer.quantize_weights(); });
   if (bench.options.profile)
     times.profile =
         watched("the profile", [&] { return collect_profile(context, repeats, passes, restore_dy); });
@@ -297,7 +297,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
                    apps::upper_case(precision) + (fp8 ? " " + recipe : ""), std::to_string(tokens),
                    fmt::format("{:.3f}", times.forward), fmt::format("{:.3f}", times.backward),
                    fmt::format("{:.3f}", times.both), fmt::format("{:.3f}", times.sustained),
-                   fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", times.cast) : "",
+                   fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", times.quantize) : "",
                    fp8 ? fmt::format("{:.2f}", plain_ms / times.both) : ""});
   nlohmann::json entry = {{"which", config.name},
                           {"precision", precision},
@@ -309,7 +309,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
                           {"backward_ms", times.backward},
                           {"ms", times.both},
                           {"sustained_ms", times.sustained},
-                          {"weight_cast_ms", times.cast},
+                          {"weight_quantization_ms", times.quantize},
                           {"tflops", tflops}};
   if (times.profile && bench.world.leader()) {
     std::printf("%s, %s, forward and backward of %lld tokens\n", table.back().front().c_str(),

@@ -164,7 +164,7 @@ std::string_view group_name(size_t index) {
 /// Offload copies and waits for them do not compute, so they hide no communication.
 OpRole role_of(const OpCall& call) {
   const std::string_view group = group_name(group_of(call));
-  if (group == kCommunication) return OpRole::message;
+  if (group == kCommunication) return OpRole::communication;
   return group == kOffload || call.name == kWaitForState ? OpRole::neither : OpRole::computes;
 }
 
@@ -299,7 +299,7 @@ Profile collect_profile(const Context& context, int runs, const std::function<vo
     all.push_back(timed_operations(recorder, context));
     add_run(recorder, all.back(), rows, profile);
   }
-  profile.messages = message_times(all);
+  profile.communication = communication_times(all);
   profile.operations = std::move(all.back());
   profile.span_ms /= runs;
   profile.busy_ms /= runs;
@@ -377,7 +377,7 @@ void print_profile(const Profile& profile, double run_ms, const std::string& run
       "%.3f ms = %.1f%% of the latter\n\n",
       profile.copy_bytes_per_s / 1e12, run_name.c_str(), profile.span_ms, run_ms, profile.lower_bound_ms(),
       100.0 * profile.lower_bound_ms() / run_ms);
-  print_messages(profile.messages, run_ms, run_name);
+  print_communication(profile.communication, run_ms, run_name);
   std::fflush(stdout);  // also into a pipe, since the next measurement takes long
 }
 
@@ -406,7 +406,7 @@ nlohmann::json to_json(const Profile& profile, double run_ms) {
                            {"span_ms", profile.span_ms},
                            {"busy_ms", profile.busy_ms},
                            {"run_ms", run_ms}};
-  if (!profile.messages.rows.empty()) report["messages"] = to_json(profile.messages, run_ms);
+  if (!profile.communication.rows.empty()) report["communication"] = to_json(profile.communication, run_ms);
   return report;
 }
 

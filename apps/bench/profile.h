@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/messages.h"
+#include "bench/communication.h"
 #include "bench/timeline.h"
 #include "core/device.h"
 
@@ -28,7 +28,7 @@ struct ProfileRow {
   std::string name;   ///< "linear_fc1 fprop", "norm_forward"
   double calls = 0, flops = 0, bytes = 0;
   double ms = 0;                  ///< on the device, from start to end
-  double lower_bound_ms = 0;            ///< 0 before add_lower_bounds, and for communication
+  double lower_bound_ms = 0;      ///< 0 before add_lower_bounds, and for communication
   std::vector<Problem> problems;  ///< the distinct problems of GEMMs and attention
 };
 
@@ -37,7 +37,7 @@ struct Profile {
   double span_ms = 0;            ///< of one profiled run, from its first operation to its last
   double busy_ms = 0;            ///< part of it in which at least one operation ran
   double copy_bytes_per_s = 0;
-  MessageTimes messages;                   ///< communication of this rank, hidden and exposed
+  CommunicationTimes communication;        ///< communication of this rank, hidden and exposed
   std::vector<TimedOperation> operations;  ///< of the last profiled run, in the order of their calls
 
   double lower_bound_ms() const;
@@ -56,8 +56,8 @@ Profile collect_profile(
 /// candidates needs device memory.
 void tune_gemms(const Context& device, const Profile& profile);
 
-/// Measures the device's rates and sets the lower bounds. It needs memory for each problem's operands: call it after the
-/// model is freed.
+/// Measures the device's rates and sets the lower bounds. It needs memory for each problem's operands: call it after
+/// the model is freed.
 void add_lower_bounds(const Context& context, Profile& profile, int repeats);
 
 /// Prints the table. run_ms: time of a run without the profiler; run_name: "step" or "layer".

@@ -99,7 +99,9 @@ class Steps {
   double loss() { return runner_.optimizer().status().loss_sum / static_cast<float>(batch_.counted); }
   int64_t memory_bytes() const { return runner_.plan().total_bytes(); }
   bool requantizes() { return runner_.model().recipe().requantizes(); }
-  fp8::ScaleTable::CastCount casts() { return runner_.model().recipe().table().count_casts(context_); }
+  fp8::ScaleTable::QuantizationCount quantizations() {
+    return runner_.model().recipe().table().count_quantizations(context_);
+  }
   int64_t host_memory_bytes() const { return runner_.plan().total_host_bytes(); }
 
  private:
@@ -129,9 +131,9 @@ Measured measure(const StepOptions& options, const config::Config& config, const
                  std::chrono::steady_clock::time_point start) {
   Steps steps(config, context, groups, host_ranks);
   Measured measured;
-  fp8::ScaleTable::CastCount before;
+  fp8::ScaleTable::QuantizationCount before;
   for (int i = 0; i < options.steps + kWarmupSteps; ++i) {
-    if (i == kWarmupSteps) before = steps.casts();
+    if (i == kWarmupSteps) before = steps.quantizations();
     const auto begin = std::chrono::steady_clock::now();
     steps.run();
     if (i == 0) measured.first_step_s = milliseconds_since(start) / 1e3;
@@ -141,10 +143,10 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   measured.memory_bytes = steps.memory_bytes();
   measured.host_memory_bytes = steps.host_memory_bytes();
   measured.loss = steps.loss();
-  const fp8::ScaleTable::CastCount after = steps.casts();
-  if (steps.requantizes() && after.casts > before.casts)
+  const fp8::ScaleTable::QuantizationCount after = steps.quantizations();
+  if (steps.requantizes() && after.quantized > before.quantized)
     measured.requantized = static_cast<double>(after.requantized - before.requantized) /
-                           static_cast<double>(after.casts - before.casts);
+                           static_cast<double>(after.quantized - before.quantized);
   if (options.profiles()) measured.profile = collect_profile(context, kProfiledSteps, [&] { steps.run(); });
   return measured;
 }

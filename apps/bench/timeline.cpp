@@ -41,7 +41,7 @@ std::string trace_events(const std::vector<TimedOperation>& operations, int rank
   for (const TimedOperation& operation : operations) streams = std::max(streams, operation.stream + 1);
   std::string text = name_event("process_name", rank, 0, fmt::format("rank {}", rank)).dump();
   for (int stream = 0; stream < streams; ++stream) {
-    const std::string name = stream == 0 ? "main stream" : fmt::format("stream {}", stream);
+    const std::string name = stream == 0 ? "main CUDA stream" : fmt::format("CUDA stream {}", stream);
     text += ",\n" + name_event("thread_name", rank, stream, name).dump();
   }
   for (const TimedOperation& operation : operations) text += ",\n" + complete_event(operation, rank).dump();

@@ -12,9 +12,9 @@ namespace te::bench {
 
 /// The role of an operation when communication overlap is computed.
 enum class OpRole : uint8_t {
-  computes,  ///< kernels, and copies and fills in the device's memory
-  message,   ///< collectives, sends and receives, and sums of data that ranks have copied to each other
-  neither,   ///< offload copies from and to the host, and waits for them
+  computes,       ///< kernels, and copies and fills in the device's memory
+  communication,  ///< collectives, sends and receives, and sums of data that ranks have copied to each other
+  neither,        ///< offload copies from and to the host, and waits for them
 };
 
 /// One operation of a profiled run.

@@ -36,7 +36,7 @@ CLI::Validator at_least(double least) {
           "N"};
 }
 
-/// The recipe by which casts of a BF16 model are rated. tensorwise is the best that delayed scaling can achieve.
+/// The recipe by which operands of a BF16 model are rated. tensorwise is the best that delayed scaling can achieve.
 Fp8Recipe reference_of(const std::vector<std::string>& recipes) {
   Fp8Recipe recipe{};
   const bool tensorwise = std::find(recipes.begin(), recipes.end(), "tensorwise") != recipes.end();
@@ -54,7 +54,7 @@ struct InspectFp8Arguments {
   CLI::App* command = nullptr;
   std::string checkpoint, device = "auto", json_path;
   train::InspectionOptions options{.recipes = {"tensorwise", "rowwise", "blockwise"}};
-  train::CastLimits limits;
+  train::QuantizationLimits limits;
   int64_t top = 20;
 
   void check() const;
@@ -86,7 +86,8 @@ void print_heading(const checkpoint::Reader& reader, const train::InspectionSetu
              options.microbatches == 1 ? "" : "es", found.tokens);
 }
 
-void print_advice(const train::OverrideAdvice& advice, size_t harmful, const train::CastLimits& limits) {
+void print_advice(const train::OverrideAdvice& advice, size_t harmful,
+                  const train::QuantizationLimits& limits) {
   fmt::print(
       "\n{} are harmful: SQNR more than {:g} dB below that of normally distributed values (E4M3 {:g} dB, "
       "E5M2 {:g} dB),\nmore than {:g}% saturated, or more than {:g}% underflowed to zero.\n",
@@ -102,8 +103,8 @@ void print_advice(const train::OverrideAdvice& advice, size_t harmful, const tra
 }
 
 json report_of(const checkpoint::Reader& reader, const train::InspectionSetup& setup,
-               const train::Inspection& found, const std::vector<train::InspectedCast>& casts,
-               const train::OverrideAdvice& advice, const train::CastLimits& limits) {
+               const train::Inspection& found, const std::vector<train::InspectedQuantization>& inspected,
+               const train::OverrideAdvice& advice, const train::QuantizationLimits& limits) {
   json report = {
       {"checkpoint", reader.folder().string()},
       {"step", reader.progress().step},
@@ -113,11 +114,12 @@ json report_of(const checkpoint::Reader& reader, const train::InspectionSetup& s
       {"tokens", found.tokens},
       {"limits",
        {{"tolerance_db", limits.tolerance_db}, {"saturated", limits.saturated}, {"flushed", limits.flushed}}},
-      {"casts", json::array()},
+      {"operands", json::array()},
       {"rules", advice.rules},
       {"overrides", advice.overrides},
       {"yaml", advice.yaml}};
-  for (const train::InspectedCast& cast : casts) report["casts"].push_back(train::to_json(cast, limits));
+  for (const train::InspectedQuantization& entry : inspected)
+    report["operands"].push_back(train::to_json(entry, limits));
   return report;
 }
 
@@ -140,24 +142,26 @@ int run_inspect_fp8(InspectFp8Arguments& a, parallel::World& world) {
   const config::PrecisionConfig& precision = setup.config.precision;
   const int64_t layers = setup.config.model.num_layers;
   const Fp8Recipe reference = reference_of(a.options.recipes);
-  std::vector<train::InspectedCast> casts =
-      train::inspected_casts(found.statistics, precision, layers, reference);
-  train::sort_worst_first(casts, a.limits);
+  std::vector<train::InspectedQuantization> inspected =
+      train::inspected_quantizations(found.statistics, precision, layers, reference);
+  train::sort_worst_first(inspected, a.limits);
   config::PrecisionConfig of_run = precision;
   of_run.dtype = setup.run_dtype;
   const train::OverrideAdvice advice =
-      train::advise(casts, of_run, layers, a.options.recipes, a.limits, reference);
-  const auto harmful = std::count_if(casts.begin(), casts.end(), [&](const train::InspectedCast& cast) {
-    return train::harmful(cast.own, cast.operand.format, a.limits);
-  });
+      train::advise(inspected, of_run, layers, a.options.recipes, a.limits, reference);
+  const auto harmful =
+      std::count_if(inspected.begin(), inspected.end(), [&](const train::InspectedQuantization& entry) {
+        return train::harmful(entry.own, entry.operand.format, a.limits);
+      });
   print_heading(reader, setup, found, a.options, reference);
-  const size_t rows = a.top == 0 ? casts.size() : static_cast<size_t>(a.top);
+  const size_t rows = a.top == 0 ? inspected.size() : static_cast<size_t>(a.top);
   fmt::print("\n{} quantizations, worst first; SQNR in dB with the run's and with other recipes:\n\n{}",
-             casts.size(), train::cast_table(casts, rows, a.options.recipes, a.limits));
-  if (rows < casts.size()) fmt::print("  ... {} more (--top 0)\n", casts.size() - rows);
+             inspected.size(), train::quantization_table(inspected, rows, a.options.recipes, a.limits));
+  if (rows < inspected.size()) fmt::print("  ... {} more (--top 0)\n", inspected.size() - rows);
   print_advice(advice, static_cast<size_t>(harmful), a.limits);
   std::fflush(stdout);
-  if (!a.json_path.empty()) write_json(a.json_path, report_of(reader, setup, found, casts, advice, a.limits));
+  if (!a.json_path.empty())
+    write_json(a.json_path, report_of(reader, setup, found, inspected, advice, a.limits));
   return 0;
 }
 

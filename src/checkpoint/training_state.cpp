@@ -74,7 +74,7 @@ std::vector<StateTensor> TrainingState::tensors() const {
     add("fp8.last_amax", table->last_amax, false);
     add("fp8.counters", table->counters, false);
     add("fp8.predicted_scales", table->predicted_scales, false);
-    add("fp8.cast_states", table->cast_states, false);
+    add("fp8.tensor_states", table->tensor_states, false);
   }
   std::erase_if(all, [](const StateTensor& state) { return !state.tensor.is_planned(); });
   return all;

@@ -146,11 +146,11 @@ void Observer::record(const Context& context, int operand_index, const Tensor& v
   }
 }
 
-std::vector<CastStatistics> Observer::read(const Context& context) const {
+std::vector<QuantizationStatistics> Observer::read(const Context& context) const {
   std::vector<TensorSums> sums(variants_.size());
   if (sums_) context.copy_to_host(sums.data(), sums_);
   context.synchronize();
-  std::vector<CastStatistics> result;
+  std::vector<QuantizationStatistics> result;
   for (size_t i = 0; i < variants_.size(); ++i) {
     const Variant& variant = variants_[i];
     OperandInfo info = operands_[static_cast<size_t>(variant.operand_index)].info;

@@ -22,7 +22,7 @@
 namespace te::fp8 {
 
 /// Statistics of an operand quantized by one recipe.
-struct CastStatistics {
+struct QuantizationStatistics {
   OperandInfo operand;
   std::string recipe;    ///< "delayed", ..., or "none": not quantized
   bool what_if = false;  ///< an alternative recipe, not that of the run
@@ -63,7 +63,7 @@ class Observer {
 
   /// Waits for the device. Statistics of this rank, in the order of the linear layers; merge over ranks with
   /// kernels::merged().
-  std::vector<CastStatistics> read(const Context& context) const;
+  std::vector<QuantizationStatistics> read(const Context& context) const;
 
  private:
   struct Variant {

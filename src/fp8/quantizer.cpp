@@ -129,7 +129,7 @@ ReadyOperand Quantizer::complete(const Context& context, Operand operand, const 
   if (records) {
     const float* scale = nullptr;
     if (layouts_.one_scale())
-      scale = source() == ScaleSource::corrected ? &recipe_->table_.cast_state_of(index_)->scale
+      scale = source() == ScaleSource::corrected ? &recipe_->table_.tensor_state_of(index_)->scale
                                                  : recipe_->table_.scale_of(index_).as<float>();
     recipe_->observer_.record(context, observer_index_, produced.high_precision, scale);
   }
@@ -196,8 +196,8 @@ kernels::Fp8Output Quantizer::output_of(const Operand& operand, QuantizeMode mod
     return out;
   }
   const bool current = source() == ScaleSource::current;
-  out.requantize = {.state = table.cast_state_of(index_),
-                    .num_casts = table.num_casts_of(index_),
+  out.requantize = {.state = table.tensor_state_of(index_),
+                    .num_quantizations = table.num_quantizations_of(index_),
                     .margin_factor = std::ldexp(1.0f, -recipe_->margin_of(index_)),
                     .all_reduce_amax = {}};
   if (current) {

@@ -25,9 +25,10 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
   add(fp8_max, "fp8.fp8_max", DType::f32, {n, 1});
   add(counters, "fp8.counters", DType::u8, {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
   if (two_launches) {
-    num_casts_.assign(infos_.size(), 0);
+    num_quantizations_.assign(infos_.size(), 0);
     add(predicted_scales, "fp8.predicted_scales", DType::f32, {n, 2});
-    add(cast_states, "fp8.cast_states", DType::u8, {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
+    add(tensor_states, "fp8.tensor_states", DType::u8,
+        {n, static_cast<int64_t>(sizeof(kernels::Fp8TensorState))});
   }
   if (history_len == 0) return;
   add(history, "fp8.amax_history", DType::f32, {history_len, n});
@@ -43,21 +44,21 @@ void ScaleTable::reset(const Context& context) {
   context.zero(amax);
   context.zero(last_amax);
   context.zero(counters);
-  if (cast_states) context.zero(cast_states), context.zero(predicted_scales);
+  if (tensor_states) context.zero(tensor_states), context.zero(predicted_scales);
   if (history) context.zero(history);
   if (position) context.zero(position);
   context.synchronize();  // the host vectors above must outlive the copies
 }
 
-ScaleTable::CastCount ScaleTable::count_casts(const Context& context) const {
-  CastCount count;
-  if (!cast_states) return count;
-  std::vector<kernels::Fp8CastState> states(infos_.size());
-  context.copy_to_host(states.data(), cast_states);
+ScaleTable::QuantizationCount ScaleTable::count_quantizations(const Context& context) const {
+  QuantizationCount count;
+  if (!tensor_states) return count;
+  std::vector<kernels::Fp8TensorState> states(infos_.size());
+  context.copy_to_host(states.data(), tensor_states);
   context.synchronize();
   for (size_t i = 0; i < infos_.size(); ++i) {
     if (infos_[i].role == OperandRole::weight) continue;
-    count.casts += num_casts_[i];
+    count.quantized += num_quantizations_[i];
     count.requantized += states[i].requantized;
   }
   return count;
@@ -65,8 +66,8 @@ ScaleTable::CastCount ScaleTable::count_casts(const Context& context) const {
 
 void ScaleTable::zero_counters(const Context& context) {
   if (size() > 0) context.zero(counters);
-  if (cast_states)
-    context.zero(cast_states);  // resets the counts; the other fields are zero between quantizations
+  if (tensor_states)
+    context.zero(tensor_states);  // resets the counts; the other fields are zero between quantizations
 }
 
 }  // namespace te::fp8

@@ -38,18 +38,18 @@ class ScaleTable {
   Tensor amax_of(int index) const { return amax.slice_rows(index, 1).view({1}); }
   Tensor scale_of(int index) const { return scale.slice_rows(index, 1).view({1}); }
   /// Scratch for quantizing the operand, one quantization at a time; only with `two_launches`.
-  kernels::Fp8CastState* cast_state_of(int index) const {
-    return cast_states.as<kernels::Fp8CastState>() + index;
+  kernels::Fp8TensorState* tensor_state_of(int index) const {
+    return tensor_states.as<kernels::Fp8TensorState>() + index;
   }
-  unsigned* num_casts_of(int index) { return num_casts_.data() + index; }
+  unsigned* num_quantizations_of(int index) { return num_quantizations_.data() + index; }
   /// Predictions of scales that are powers of two (Fp8Requantize::predicted_scales).
   float* predicted_scales_of(int index) const { return predicted_scales.as<float>() + 2 * index; }
   /// Number of quantizations of inputs and gradients in two launches so far, and how many of them were requantized
   /// since zero_counters(). Waits for the device.
-  struct CastCount {
-    int64_t casts = 0, requantized = 0;
+  struct QuantizationCount {
+    int64_t quantized = 0, requantized = 0;
   };
-  CastCount count_casts(const Context& context) const;
+  QuantizationCount count_quantizations(const Context& context) const;
   kernels::Fp8Counters* counters_of(int index) const { return counters.as<kernels::Fp8Counters>() + index; }
 
   PlannedTensor amax;              ///< [n, 1] fp32: of the current step
@@ -59,12 +59,12 @@ class ScaleTable {
   PlannedTensor history;           ///< [history_len, n] fp32; empty if history_len is 0
   PlannedTensor position;          ///< [1] int32: next row of the ring buffer
   PlannedTensor counters;          ///< [n, bytes of Fp8Counters]
-  PlannedTensor predicted_scales;  ///< [n, 2] fp32; with cast_states
-  PlannedTensor cast_states;       ///< [n, bytes of Fp8CastState]; empty without two_launches
+  PlannedTensor predicted_scales;  ///< [n, 2] fp32; with tensor_states
+  PlannedTensor tensor_states;     ///< [n, bytes of Fp8TensorState]; empty without two_launches
 
  private:
   std::vector<OperandInfo> infos_;
-  std::vector<unsigned> num_casts_;  ///< per operand, with two_launches
+  std::vector<unsigned> num_quantizations_;  ///< per operand, with two_launches
 };
 
 }  // namespace te::fp8

@@ -20,8 +20,7 @@ config::Config config_of(parallel::World& world, const ModelSource& source, cons
 MegakernelMode megakernel_mode_of(const RunOptions& options) {
   if (options.megakernel == "auto") return MegakernelMode::where_faster;
   if (options.megakernel == "on") return MegakernelMode::always;
-  if (options.megakernel != "off")
-    user_error("--megakernel {}: must be auto, on or off", options.megakernel);
+  if (options.megakernel != "off") user_error("--megakernel {}: must be auto, on or off", options.megakernel);
   return MegakernelMode::never;
 }
 

@@ -19,7 +19,7 @@ struct RunOptions {
   int64_t tensor = 1, pipeline = 1;  ///< tensor-parallel and pipeline-parallel ranks
   int64_t context = 1;               ///< context-parallel ranks, only for passes over full sequences
   int64_t replicas = 1;              ///< replicas of the model, which divide the work
-  std::string megakernel = "auto";  ///< auto, on or off: DecoderSizes::megakernel, for generation
+  std::string megakernel = "auto";   ///< auto, on or off: DecoderSizes::megakernel, for generation
 
   int64_t ranks_of_model() const { return tensor * context * pipeline; }
 };

@@ -57,8 +57,8 @@ class DotProductAttention final : public CoreAttention {
   kernels::AttentionKernels kernels(const Context& context) const;
 
   /// Shapes of the tensors that forward() saves for the backward pass. qkv: all heads of this tensor-parallel rank for
-  /// its tokens; if context ranks exchange heads, a part of these heads for all tokens, and forward's qkv is another
-  /// buffer.
+  /// its tokens; if context-parallel ranks exchange heads, a part of these heads for all tokens, and forward's qkv is
+  /// another buffer.
   Shape kept_shape() const;
   Shape lse_shape() const;
   bool keeps_heads() const { return heads_ != nullptr; }
@@ -75,7 +75,7 @@ class DotProductAttention final : public CoreAttention {
   kernels::Rope rotation(const Tensor& qkv, bool backward) const;
   uint64_t dropout_seed(const Pass& pass) const;
   kernels::AttentionShape shape_for(const Pass& pass) const;
-  /// The shape of the only call, or, if context ranks exchange keys, the shapes for all ranges.
+  /// The shape of the only call, or, if context-parallel ranks exchange keys, the shapes for all ranges.
   std::vector<kernels::AttentionShape> shapes(const Pass& pass) const;
   kernels::AttentionShape shape_of_range(const Pass& pass, const parallel::TokenRange& range) const;
   Tensor lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const;
@@ -98,7 +98,7 @@ class DotProductAttention final : public CoreAttention {
   kernels::AttentionShape shape_;         ///< of the kernels; has fewer heads if heads are exchanged
   const RopeTables& rope_;
   uint64_t stream_;
-  std::unique_ptr<HeadAllToAll> heads_;      ///< null unless context ranks exchange heads
+  std::unique_ptr<HeadAllToAll> heads_;      ///< null unless context-parallel ranks exchange heads
   std::unique_ptr<KeyValueAllGather> keys_;  ///< null unless they exchange keys and values
   PlannedTensor workspace_;                  ///< scratch of the kernels
   PlannedTensor heads_o_, heads_d_o_,

@@ -126,19 +126,19 @@ std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& lay
                         : place.ranks == 2                  ? gpu.copies_hidden_by_two
                                                             : gpu.copies_hidden_by_more;
   return Work{.compute = reduces ? gpu.launch + sums : 0,
-              .messages = (1 - hidden) * message_seconds(name, call.cost.bytes, place, gpu)};
+              .communication = (1 - hidden) * communication_seconds(name, call.cost.bytes, place, gpu)};
 }
 
 Work work_of(const OpCall& call, const config::ParallelConfig& layout, const GroupTopology& topology,
              const Gpu& gpu) {
-  if (is_message(call)) {
+  if (is_communication(call)) {
     const GroupPlacement& place = topology.of(call.group);
     if (const std::optional<Work> work = copied(call, layout, place, gpu)) return *work;
-    return {.messages = message_seconds(call.name, call.cost.bytes, place, gpu)};
+    return {.communication = communication_seconds(call.name, call.cost.bytes, place, gpu)};
   }
   Work work{.compute = op_seconds(call, gpu)};
   if (all_reduces_amax(call))
-    work.messages = message_seconds("all_reduce", 0, topology.of("microbatch"), gpu);
+    work.communication = communication_seconds("all_reduce", 0, topology.of("microbatch"), gpu);
   return work;
 }
 
@@ -265,7 +265,7 @@ std::optional<train::GemmUse> gemm_of(const OpCall& call, const Context& context
 
 Work& Work::operator+=(const Work& other) {
   compute += other.compute;
-  messages += other.messages;
+  communication += other.communication;
   return *this;
 }
 
@@ -361,7 +361,7 @@ UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int
   double muon = 0, others = 0;
   CostTrace trace([&](const OpCall& call) {
     const bool of_muon = call.label.starts_with("muon");
-    if (is_message(call) && call.group != "tensor")
+    if (is_communication(call) && call.group != "tensor")
       return;                                       // data-parallel communication is counted elsewhere
     if (call.label.starts_with("offload")) return;  // other CUDA streams, and the host link
     (of_muon ? muon : others) += work_of(call, config.parallel, topology, cluster.gpu).total();

@@ -18,8 +18,8 @@ namespace te::planner {
 /// Seconds on one rank.
 struct Work {
   double compute = 0;
-  double messages = 0;  ///< tensor-parallel and context-parallel communication, not overlapped
-  double total() const { return compute + messages; }
+  double communication = 0;  ///< tensor-parallel and context-parallel communication, not overlapped
+  double total() const { return compute + communication; }
   Work& operator+=(const Work& other);
 };
 
@@ -55,7 +55,7 @@ struct MicrobatchCost {
   int64_t deferred_wgrad_bytes = 0;  ///< likewise, in addition, for a deferred wgrad
 };
 
-/// Traces parallel.tensor x context ranks. `deferred_wgrad`: weight gradients are deferred (zero_bubble). Other
+/// Traces tensor- times context-parallel ranks. `deferred_wgrad`: weight gradients are deferred (zero_bubble). Other
 /// dimensions of the layout are ignored. The config must be valid.
 MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& cluster, bool deferred_wgrad);
 
@@ -70,7 +70,7 @@ struct UpdateWork {
   double per_layer = 0;      ///< of Muon
   double host_bytes = 0;     ///< per parameter, likewise: optimizer.offload's transfers in each direction
 };
-/// Traces parallel.tensor x context ranks with `data` data-parallel ranks.
+/// Traces tensor- times context-parallel ranks with `data` data-parallel ranks.
 UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int data);
 
 }  // namespace te::planner

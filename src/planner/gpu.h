@@ -33,7 +33,8 @@ struct Gpu {
   double attention_ramp = 512;               ///< overhead per sequence, in tokens
 
   // --- fractions of `copy` that memory-bound ops reach (docs/log/kernels.md, "Where the time of a step goes") ---
-  double norm = 0.72, activation = 0.87, cast = 0.80, rope = 0.78, loss = 0.75, optimizer = 1.0, others = 0.8;
+  double norm = 0.72, activation = 0.87, quantize = 0.80, rope = 0.78, loss = 0.75, optimizer = 1.0,
+         others = 0.8;
   double launch = 1.3e-6;    ///< s between operations (docs/log/kernels.md)
   double requantize = 7e-6;  ///< s of the second launch of delayed scaling (docs/log/kernels.md)
 
@@ -46,9 +47,9 @@ struct Gpu {
   /// DP4).
   double overlap_cost = 0.45;
   /// Copy engines: the fraction of tensor-parallel communication that is hidden. With one GEMM chunk per rank, the
-  /// first chunk needs no communication: two ranks (docs/log/kernels.md, "Messages beside computation"), and four. With
-  /// fewer chunks than ranks: derived from four rows of "Copies among four" (docs/log/benchmarks.md). Assumed for more
-  /// than four ranks.
+  /// first chunk needs no communication: two ranks ("Communication next to computation", docs/log/kernels.md), four.
+  /// With fewer chunks than ranks: derived from four rows of "Copies among four" (docs/log/benchmarks.md). Assumed for
+  /// more than four ranks.
   double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.65, copies_hidden_in_fewer_pieces = 0.35;
 
   /// Part of memory_bytes that no plan may use: CUDA's context (139.2 of 140.4 GiB are free on an H200), and NCCL's

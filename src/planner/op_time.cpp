@@ -103,7 +103,7 @@ double bandwidth_share(std::string_view name, const Gpu& gpu) {
   if (any_of({"activation_forward", "activation_backward"})) return gpu.activation;
   if (any_of({"quantize", "quantize_groups", "quantize_mx", "quantize_nvfp4", "transpose_fp8", "cast",
               "bias_gradient"}))
-    return gpu.cast;
+    return gpu.quantize;
   if (name == "rope") return gpu.rope;
   if (name.starts_with("cross_entropy")) return gpu.loss;
   if (any_of({"adamw", "sum_of_squares", "muon_momentum", "muon_update", "zero_granules", "fill"}))
@@ -112,7 +112,7 @@ double bandwidth_share(std::string_view name, const Gpu& gpu) {
 }
 
 /// The FP8 output of an operation, or null.
-const kernels::Fp8Output* cast_of(const OpCall& call) {
+const kernels::Fp8Output* fp8_output_of(const OpCall& call) {
   if (const auto* norm = as<kernels::NormForward>(call)) return &norm->y_fp8;
   if (const auto* norm = as<kernels::NormBackward>(call)) return &norm->dx_fp8;
   if (const auto* activation = as<kernels::ActivationForward>(call)) return &activation->y_fp8;
@@ -126,21 +126,22 @@ const kernels::Fp8Output* cast_of(const OpCall& call) {
 }  // namespace
 
 double op_seconds(const OpCall& call, const Gpu& gpu) {
-  TE_CHECK(!is_message(call), "{} is a collective", call.name);
+  TE_CHECK(!is_communication(call), "{} is a collective", call.name);
   const std::string_view name = call.name;
   if (name == "attention_forward" || name == "attention_backward")
     return gpu.launch + attention_seconds(call, gpu);
-  const kernels::Fp8Output* cast = cast_of(call);
-  const double again = cast != nullptr && cast->requantize.state != nullptr ? gpu.requantize : 0.0;
+  const kernels::Fp8Output* output = fp8_output_of(call);
+  const double again = output != nullptr && output->requantize.state != nullptr ? gpu.requantize : 0.0;
   if (name.starts_with("gemm")) return gpu.launch + again + gemm_seconds(call, gpu);
   return gpu.launch + again + cost::op_cost(call).bytes / (gpu.copy * bandwidth_share(name, gpu));
 }
 
-bool is_message(const OpCall& call) {
+bool is_communication(const OpCall& call) {
   return !call.group.empty();
 }
 
-double message_seconds(std::string_view name, double bytes, const GroupPlacement& place, const Gpu& gpu) {
+double communication_seconds(std::string_view name, double bytes, const GroupPlacement& place,
+                             const Gpu& gpu) {
   if (place.ranks <= 1) return 0;
   const bool one_host = place.per_host >= place.ranks;
   const double bandwidth = one_host ? gpu.nvlink : std::min(gpu.nvlink, place.per_host * gpu.network);
@@ -152,8 +153,8 @@ double message_seconds(std::string_view name, double bytes, const GroupPlacement
 }
 
 bool all_reduces_amax(const OpCall& call) {
-  const kernels::Fp8Output* cast = cast_of(call);
-  return cast != nullptr && cast->requantize.all_reduce_amax != nullptr;
+  const kernels::Fp8Output* output = fp8_output_of(call);
+  return output != nullptr && output->requantize.all_reduce_amax != nullptr;
 }
 
 }  // namespace te::planner

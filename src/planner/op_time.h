@@ -21,8 +21,9 @@ double op_seconds(const OpCall& call, const Gpu& gpu);
 
 /// Seconds of "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send" or "receive". `bytes`: of
 /// the full tensor, as OpCall counts them. 0 with one rank.
-double message_seconds(std::string_view name, double bytes, const GroupPlacement& place, const Gpu& gpu);
-bool is_message(const OpCall& call);
+double communication_seconds(std::string_view name, double bytes, const GroupPlacement& place,
+                             const Gpu& gpu);
+bool is_communication(const OpCall& call);
 
 /// Whether the operation quantizes a tensor that is sharded across ranks, and so waits for an all-reduce of its amax.
 bool all_reduces_amax(const OpCall& call);

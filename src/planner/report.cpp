@@ -22,7 +22,7 @@ using Part = std::pair<const char*, double>;
 
 std::array<Part, 5> parts_of(const StepTime& time) {
   return {{{"compute", time.compute},
-           {"tensor", time.messages},
+           {"tensor", time.communication},
            {"pipeline", time.pipeline},
            {"data", time.data},
            {"update", time.update}}};

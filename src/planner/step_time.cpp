@@ -26,7 +26,7 @@ bool puts_off(const config::Config& config) {
 /// Cost of one stage.
 struct StageWork {
   Work forward, backward, wgrad;  ///< per microbatch
-  double casts = 0;
+  double quantization = 0;
   GroupCounts parameters, of_layers;  ///< of the stage, and of its layers alone
   int64_t layers = 0;
 };
@@ -40,7 +40,7 @@ void add(StageWork& to, const LayerCost& unit) {
   to.forward += unit.forward;
   to.backward += unit.backward;
   to.wgrad += unit.wgrad;
-  to.casts += std::max(0.0, unit.first_forward.total() - unit.forward.total());
+  to.quantization += std::max(0.0, unit.first_forward.total() - unit.forward.total());
   to.parameters += unit.parameters;
 }
 
@@ -60,7 +60,7 @@ Cut cut(const config::Config& config, const MicrobatchCost& passes) {
     if (piece + 1 == split.size()) add(work, passes.head);
     StageWork& stage = result.stages[piece % static_cast<size_t>(stages)];
     stage.forward += work.forward, stage.backward += work.backward, stage.wgrad += work.wgrad;
-    stage.casts += work.casts, stage.parameters += work.parameters;
+    stage.quantization += work.quantization, stage.parameters += work.parameters;
     stage.of_layers += work.of_layers, stage.layers += work.layers;
   }
   // Tied embeddings have a copy on the last stage.
@@ -92,10 +92,10 @@ double sharded_parameters(const GroupCounts& counts, const parallel::ProcessGrid
 }
 
 /// Communication of one gradient group of one stage.
-class GroupMessages {
+class GroupCommunication {
  public:
-  GroupMessages(const config::Config& config, const Cluster& cluster, const parallel::ProcessGrid& grid,
-                const StageWork& stage, GradientGroup group)
+  GroupCommunication(const config::Config& config, const Cluster& cluster, const parallel::ProcessGrid& grid,
+                     const StageWork& stage, GradientGroup group)
       : config_(config),
         gpu_(cluster.gpu),
         place_(group_place(cluster, grid, group)),
@@ -139,16 +139,16 @@ class GroupMessages {
     return static_cast<double>(parameters) *
            (config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);
   }
-  Time message(const char* name, double bytes) const {
+  Time communicate(const char* name, double bytes) const {
     if (bytes == 0) return {};
-    const double seconds = buckets_ * message_seconds(name, bytes / buckets_, place_, gpu_);
+    const double seconds = buckets_ * communication_seconds(name, bytes / buckets_, place_, gpu_);
     return {seconds, seconds * (1.0 - 1.0 / buckets_)};
   }
-  Time reduce(int64_t parameters) const { return message("reduce_scatter", grad_bytes(parameters)); }
+  Time reduce(int64_t parameters) const { return communicate("reduce_scatter", grad_bytes(parameters)); }
   Time gather(int64_t parameters, int64_t in_fp8) const {
     const double bytes = config_.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0;
-    return message("all_gather",
-                   bytes * static_cast<double>(parameters - in_fp8) + static_cast<double>(in_fp8));
+    return communicate("all_gather",
+                       bytes * static_cast<double>(parameters - in_fp8) + static_cast<double>(in_fp8));
   }
 
   const config::Config& config_;
@@ -159,10 +159,10 @@ class GroupMessages {
 };
 
 /// Communication of gradients and weights of one stage.
-class DataMessages {
+class DataCommunication {
  public:
-  DataMessages(const config::Config& config, const parallel::ProcessGrid& grid, const Cluster& cluster,
-               const StageWork& stage)
+  DataCommunication(const config::Config& config, const parallel::ProcessGrid& grid, const Cluster& cluster,
+                    const StageWork& stage)
       : shard_(config.parallel.shard), gpu_(cluster.gpu), stage_(stage) {
     for (const GradientGroup group : kGradientGroups)
       groups_.emplace_back(config, cluster, grid, stage, group);
@@ -171,27 +171,27 @@ class DataMessages {
   /// Seconds that this communication adds to each pass of each microbatch.
   double every_forward() const {
     if (shard_ != config::Shard::parameters) return 0;
-    return exposed(&GroupMessages::gather_layers, stage_.forward.total());
+    return exposed(&GroupCommunication::gather_layers, stage_.forward.total());
   }
   double every_backward() const {
     if (shard_ == config::Shard::optimizer) return 0;
     const double backward = stage_.backward.total() + stage_.wgrad.total();
-    double seconds = exposed(&GroupMessages::reduce_layers, backward);
-    for (const GroupMessages& group : groups_) seconds += group.sums();
-    if (shard_ == config::Shard::parameters) seconds += exposed(&GroupMessages::gather_layers, backward);
+    double seconds = exposed(&GroupCommunication::reduce_layers, backward);
+    for (const GroupCommunication& group : groups_) seconds += group.sums();
+    if (shard_ == config::Shard::parameters) seconds += exposed(&GroupCommunication::gather_layers, backward);
     return seconds;
   }
   /// Seconds per step.
   double once() const {
-    return exposed(&GroupMessages::reduce_once, stage_.backward.total() + stage_.wgrad.total()) +
-           exposed(&GroupMessages::gather_once, stage_.forward.total());
+    return exposed(&GroupCommunication::reduce_once, stage_.backward.total() + stage_.wgrad.total()) +
+           exposed(&GroupCommunication::gather_once, stage_.forward.total());
   }
 
  private:
   /// The groups communicate one after the other.
-  double exposed(GroupMessages::Time (GroupMessages::*time)() const, double compute) const {
-    GroupMessages::Time all;
-    for (const GroupMessages& group : groups_) all += (group.*time)();
+  double exposed(GroupCommunication::Time (GroupCommunication::*time)() const, double compute) const {
+    GroupCommunication::Time all;
+    for (const GroupCommunication& group : groups_) all += (group.*time)();
     const double hidden = std::min(all.hideable, compute);
     return all.seconds - hidden + gpu_.overlap_cost * hidden;
   }
@@ -199,26 +199,26 @@ class DataMessages {
   config::Shard shard_;
   const Gpu& gpu_;
   const StageWork& stage_;
-  std::vector<GroupMessages> groups_;
+  std::vector<GroupCommunication> groups_;
 };
 
 /// Time to send a microbatch's activations to the next stage, over the slowest link.
-parallel::Costs message_costs(const config::Config& config, const parallel::ProcessGrid& grid,
-                              const Cluster& cluster) {
+parallel::Costs communication_costs(const config::Config& config, const parallel::ProcessGrid& grid,
+                                    const Cluster& cluster) {
   const double tokens = static_cast<double>(config.training.micro_batch_size * config.model.seq_length) /
                         grid[Axis::context] / (config.parallel.sequence ? grid[Axis::tensor] : 1);
   const double bytes = tokens * static_cast<double>(config.model.hidden_size) *
                        (config.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
   const bool one_host = cluster.gpus <= cluster.per_host;
   return {.communication =
-              message_seconds("send", bytes, {.ranks = 2, .per_host = one_host ? 2 : 1}, cluster.gpu),
+              communication_seconds("send", bytes, {.ranks = 2, .per_host = one_host ? 2 : 1}, cluster.gpu),
           .buffers = 2,
           .waits_for_receiver = true};
 }
 
 /// Seconds of all microbatches' passes on the stage with the most work.
 double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
-                             const std::vector<DataMessages>& data, const parallel::Costs&) {
+                             const std::vector<DataCommunication>& data, const parallel::Costs&) {
   double most = 0;
   for (size_t i = 0; i < data.size(); ++i) {
     const StageWork& stage = cut.stages[i];
@@ -230,15 +230,15 @@ double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cu
 
 /// Seconds from the first pass to the last one.
 double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
-                        const std::vector<DataMessages>& data, parallel::Costs costs) {
+                        const std::vector<DataCommunication>& data, parallel::Costs costs) {
   if (shape.stages == 1) return slowest_stage_seconds(shape, cut, data, costs);
   for (size_t piece = 0; piece < cut.pieces.size(); ++piece) {
     const StageWork& work = cut.pieces[piece];
-    const DataMessages& messages = data[piece % data.size()];
-    costs.pieces.push_back(
-        {.forward = work.forward.total() + messages.every_forward() / shape.chunks,
-         .backward = work.backward.total() + work.wgrad.total() + messages.every_backward() / shape.chunks,
-         .wgrad = work.wgrad.total()});
+    const DataCommunication& communication = data[piece % data.size()];
+    costs.pieces.push_back({.forward = work.forward.total() + communication.every_forward() / shape.chunks,
+                            .backward = work.backward.total() + work.wgrad.total() +
+                                        communication.every_backward() / shape.chunks,
+                            .wgrad = work.wgrad.total()});
   }
   return parallel::simulate(parallel::make_schedule(shape), shape, costs).makespan;
 }
@@ -285,25 +285,25 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
   const Cut cuts = cut(config, passes(config));
   const UpdateWork& updates = update(config, grid[Axis::data]);
   StepTime step;
-  std::vector<DataMessages> data;
-  double casts = 0, once = 0;
+  std::vector<DataCommunication> data;
+  double quantization = 0, once = 0;
   for (const StageWork& stage : cuts.stages) {
-    const DataMessages& messages = data.emplace_back(config, grid, cluster_, stage);
+    const DataCommunication& communication = data.emplace_back(config, grid, cluster_, stage);
     Work all = stage.forward;
     all += stage.backward;
     all += stage.wgrad;
     const double mean = static_cast<double>(shape.microbatches) / shape.stages;
     step.compute += mean * all.compute;
-    step.messages += mean * all.messages;
-    step.data += mean * (messages.every_forward() + messages.every_backward());
-    casts += stage.casts;  // one stage after the other, before their first passes
-    once = std::max(once, messages.once());
+    step.communication += mean * all.communication;
+    step.data += mean * (communication.every_forward() + communication.every_backward());
+    quantization += stage.quantization;  // one stage after the other, before their first passes
+    once = std::max(once, communication.once());
     step.update = std::max(step.update, update_seconds(updates, stage, grid));
   }
-  const double whole = seconds(shape, cuts, data, message_costs(config, grid, cluster_));
-  step.pipeline = whole - step.compute - step.messages - step.data;
+  const double whole = seconds(shape, cuts, data, communication_costs(config, grid, cluster_));
+  step.pipeline = whole - step.compute - step.communication - step.data;
   step.data += once;
-  step.update += casts;
+  step.update += quantization;
   return step;
 }
 

@@ -22,12 +22,12 @@ namespace te::planner {
 
 /// Seconds of a step; the parts add up to the total.
 struct StepTime {
-  double compute = 0;   ///< passes, mean over the stages
-  double messages = 0;  ///< tensor- and context-parallel communication, likewise
-  double pipeline = 0;  ///< wait of the mean stage: bubble, imbalance, communication between stages
-  double data = 0;      ///< exposed data-parallel communication, and its cost to overlapped passes
-  double update = 0;    ///< quantization of weights, gradient norm, moments, parameters
-  double total() const { return compute + messages + pipeline + data + update; }
+  double compute = 0;        ///< passes, mean over the stages
+  double communication = 0;  ///< tensor- and context-parallel communication, likewise
+  double pipeline = 0;       ///< wait of the mean stage: bubble, imbalance, communication between stages
+  double data = 0;           ///< exposed data-parallel communication, and its cost to overlapped passes
+  double update = 0;         ///< quantization of weights, gradient norm, moments, parameters
+  double total() const { return compute + communication + pipeline + data + update; }
 };
 
 /// Predicts steps of one config's model, batch and precision for layouts on a cluster. Caches traces.

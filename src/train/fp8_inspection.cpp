@@ -18,18 +18,18 @@
 namespace te::train {
 namespace {
 
-using fp8::CastStatistics;
 using fp8::OperandRole;
+using fp8::QuantizationStatistics;
 using nlohmann::json;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-CastQuality quality_of(const CastStatistics& s) {
+QuantizationQuality quality_of(const QuantizationStatistics& s) {
   return {kernels::sqnr_db(s.sums), kernels::saturated_fraction(s.sums), kernels::underflow_fraction(s.sums)};
 }
 
 /// Combines two results; a NaN is ignored.
-CastQuality worse(const CastQuality& a, const CastQuality& b) {
+QuantizationQuality worse(const QuantizationQuality& a, const QuantizationQuality& b) {
   return {std::fmin(a.sqnr_db, b.sqnr_db), std::fmax(a.saturated, b.saturated),
           std::fmax(a.flushed, b.flushed)};
 }
@@ -49,14 +49,14 @@ std::vector<std::string> gemms_of(OperandRole role, const std::string& form,
 
 /// The quantizations of one operand.
 struct Group {
-  std::vector<const CastStatistics*> own, what_if;
+  std::vector<const QuantizationStatistics*> own, what_if;
 };
 
 /// In the order of first appearance.
 std::vector<Group> groups_of(const Fp8Statistics& statistics) {
   std::map<std::pair<LinearId, OperandRole>, size_t> index;
   std::vector<Group> groups;
-  for (const CastStatistics& s : statistics.operands) {
+  for (const QuantizationStatistics& s : statistics.operands) {
     const auto [found, added] = index.try_emplace({s.operand.linear, s.operand.role}, groups.size());
     if (added) groups.emplace_back();
     Group& group = groups[found->second];
@@ -73,9 +73,9 @@ std::string_view recipe_that_was_tried(const Group& group, config::Fp8Recipe wan
   return config::to_string(tried ? wanted : reference);
 }
 
-std::map<std::string, CastQuality> others_of(const Group& group, const CastStatistics& own) {
-  std::map<std::string, CastQuality> others;
-  for (const CastStatistics* other : group.what_if) {
+std::map<std::string, QuantizationQuality> others_of(const Group& group, const QuantizationStatistics& own) {
+  std::map<std::string, QuantizationQuality> others;
+  for (const QuantizationStatistics* other : group.what_if) {
     const bool fits = other->form == own.form || other->form == "both" || own.form == "both";
     if (!fits || other->recipe == own.recipe) continue;
     const auto [found, added] = others.try_emplace(other->recipe, quality_of(*other));
@@ -94,7 +94,7 @@ std::string percent(double share) {
   return share == 0 ? "0" : share < 5e-5 ? "<0.01%" : fmt::format("{:.2f}%", 100 * share);
 }
 
-json quality_json(const CastQuality& q) {
+json quality_json(const QuantizationQuality& q) {
   return {{"sqnr_db", number(q.sqnr_db)}, {"saturated", number(q.saturated)}, {"flushed", number(q.flushed)}};
 }
 
@@ -104,57 +104,58 @@ double normal_sqnr_db(DType format) {
   return format == DType::e2m1 ? 20.5 : format == DType::e4m3 ? 31.5 : 25.5;
 }
 
-double shortfall_db(const CastQuality& quality, DType format) {
+double shortfall_db(const QuantizationQuality& quality, DType format) {
   return std::isnan(quality.sqnr_db) ? -kInfinity : normal_sqnr_db(format) - quality.sqnr_db;
 }
 
-bool harmful(const CastQuality& quality, DType format, const CastLimits& limits) {
+bool harmful(const QuantizationQuality& quality, DType format, const QuantizationLimits& limits) {
   return shortfall_db(quality, format) > limits.tolerance_db || quality.saturated > limits.saturated ||
          quality.flushed > limits.flushed;
 }
 
-std::vector<InspectedCast> inspected_casts(const Fp8Statistics& statistics,
-                                           const config::PrecisionConfig& precision, int64_t num_layers,
-                                           config::Fp8Recipe reference) {
+std::vector<InspectedQuantization> inspected_quantizations(const Fp8Statistics& statistics,
+                                                           const config::PrecisionConfig& precision,
+                                                           int64_t num_layers, config::Fp8Recipe reference) {
   const bool runs_in_fp8 = precision.fp8 != config::Fp8Mode::off;
   config::PrecisionConfig judged = config::as_quantized(precision);
   if (!runs_in_fp8) judged.fp8_recipe = reference;
-  std::vector<InspectedCast> casts;
+  std::vector<InspectedQuantization> inspected;
   for (const Group& group : groups_of(statistics)) {
-    for (const CastStatistics* s : runs_in_fp8 ? group.own : group.what_if) {
+    for (const QuantizationStatistics* s : runs_in_fp8 ? group.own : group.what_if) {
       const config::LinearPrecision linear = config::linear_precision(judged, s->operand.linear, num_layers);
       if (!runs_in_fp8 && s->recipe != recipe_that_was_tried(group, linear.recipe, reference)) continue;
       const std::vector<std::string> gemms = gemms_of(s->operand.role, s->form, linear);
       if (gemms.empty()) continue;
-      casts.push_back({.operand = s->operand,
-                       .recipe = s->recipe,
-                       .gemms = gemms,
-                       .amax = s->sums.amax,
-                       .own = quality_of(*s),
-                       .others = others_of(group, *s)});
+      inspected.push_back({.operand = s->operand,
+                           .recipe = s->recipe,
+                           .gemms = gemms,
+                           .amax = s->sums.amax,
+                           .own = quality_of(*s),
+                           .others = others_of(group, *s)});
     }
   }
-  return casts;
+  return inspected;
 }
 
-void sort_worst_first(std::vector<InspectedCast>& casts, const CastLimits& limits) {
-  const auto key = [&](const InspectedCast& cast) {
-    return std::pair(!harmful(cast.own, cast.operand.format, limits),
-                     -shortfall_db(cast.own, cast.operand.format));
+void sort_worst_first(std::vector<InspectedQuantization>& inspected, const QuantizationLimits& limits) {
+  const auto key = [&](const InspectedQuantization& entry) {
+    return std::pair(!harmful(entry.own, entry.operand.format, limits),
+                     -shortfall_db(entry.own, entry.operand.format));
   };
-  std::stable_sort(casts.begin(), casts.end(),
-                   [&](const InspectedCast& a, const InspectedCast& b) { return key(a) < key(b); });
+  std::stable_sort(
+      inspected.begin(), inspected.end(),
+      [&](const InspectedQuantization& a, const InspectedQuantization& b) { return key(a) < key(b); });
 }
 
-std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
-                       const std::vector<std::string>& recipes, const CastLimits& limits) {
+std::string quantization_table(const std::vector<InspectedQuantization>& inspected, size_t rows,
+                               const std::vector<std::string>& recipes, const QuantizationLimits& limits) {
   std::string text =
       fmt::format("  {:>5} {:<12} {:<16} {:<12} {:<10} {:>9} {:>9} {:>8} {:>6} ", "layer", "linear",
                   "operand", "GEMMs", "recipe", "amax", "saturated", "flushed", "SQNR");
   for (const std::string& recipe : recipes) text += fmt::format(" {}", recipe);
   text += "\n";
-  for (size_t i = 0; i < std::min(rows, casts.size()); ++i) {
-    const InspectedCast& c = casts[i];
+  for (size_t i = 0; i < std::min(rows, inspected.size()); ++i) {
+    const InspectedQuantization& c = inspected[i];
     const LinearId& linear = c.operand.linear;
     text += fmt::format("{} {:>5} {:<12} {:<16} {:<12} {:<10} {:>9.4g} {:>9} {:>8} {:>6} ",
                         harmful(c.own, c.operand.format, limits) ? "!" : " ",
@@ -174,18 +175,18 @@ std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
   return text;
 }
 
-json to_json(const InspectedCast& cast, const CastLimits& limits) {
-  json record = quality_json(cast.own);
-  record.update({{"layer", cast.operand.linear.layer},
-                 {"linear", cast.operand.linear.name()},
-                 {"role", fp8::role_name(cast.operand.role)},
-                 {"format", dtype_name(cast.operand.format)},
-                 {"gemms", cast.gemms},
-                 {"recipe", cast.recipe},
-                 {"amax", number(cast.amax)},
-                 {"harmful", harmful(cast.own, cast.operand.format, limits)},
+json to_json(const InspectedQuantization& entry, const QuantizationLimits& limits) {
+  json record = quality_json(entry.own);
+  record.update({{"layer", entry.operand.linear.layer},
+                 {"linear", entry.operand.linear.name()},
+                 {"role", fp8::role_name(entry.operand.role)},
+                 {"format", dtype_name(entry.operand.format)},
+                 {"gemms", entry.gemms},
+                 {"recipe", entry.recipe},
+                 {"amax", number(entry.amax)},
+                 {"harmful", harmful(entry.own, entry.operand.format, limits)},
                  {"what_if", json::object()}});
-  for (const auto& [recipe, quality] : cast.others) record["what_if"][recipe] = quality_json(quality);
+  for (const auto& [recipe, quality] : entry.others) record["what_if"][recipe] = quality_json(quality);
   return record;
 }
 

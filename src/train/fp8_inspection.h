@@ -14,26 +14,26 @@
 namespace te::train {
 
 /// Error of one quantization. NaN where undefined, for example for a tensor of zeros.
-struct CastQuality {
+struct QuantizationQuality {
   double sqnr_db = 0;    ///< signal to quantization noise; infinite without an error
   double saturated = 0;  ///< fraction of values beyond the largest number
   double flushed = 0;    ///< fraction of values that underflowed to zero
-  bool operator==(const CastQuality&) const = default;
+  bool operator==(const QuantizationQuality&) const = default;
 };
 
 /// A quantization that an FP8 run makes: an operand in one layout, for the GEMMs that read this layout.
-struct InspectedCast {
+struct InspectedQuantization {
   fp8::OperandInfo operand;
   std::string recipe;              ///< the run's own
   std::vector<std::string> gemms;  ///< out of fprop, dgrad, wgrad
   double amax = 0;
-  CastQuality own;
+  QuantizationQuality own;
   /// By recipe. If another recipe quantizes two layouts where the run's recipe quantizes once, the worse of the two.
-  std::map<std::string, CastQuality> others;
+  std::map<std::string, QuantizationQuality> others;
 };
 
 /// Thresholds beyond which a quantization counts as harmful.
-struct CastLimits {
+struct QuantizationLimits {
   double tolerance_db = 3.0;  ///< largest SQNR shortfall against a normal distribution in the same format
   double saturated = 1e-3;
   double flushed = 0.05;
@@ -42,22 +42,22 @@ struct CastLimits {
 /// SQNR of normally distributed values quantized with current scaling: 31.5 dB (E4M3), 25.5 dB (E5M2).
 double normal_sqnr_db(DType format);
 /// normal_sqnr_db() minus the SQNR; negative if the SQNR is higher, -infinity without an error.
-double shortfall_db(const CastQuality& quality, DType format);
-bool harmful(const CastQuality& quality, DType format, const CastLimits& limits);
+double shortfall_db(const QuantizationQuality& quality, DType format);
+bool harmful(const QuantizationQuality& quality, DType format, const QuantizationLimits& limits);
 
 /// The quantizations of a run with this precision, in the order of the linears. With precision.fp8 off: those of a
 /// hybrid run with `reference`, one of the measured recipes.
-std::vector<InspectedCast> inspected_casts(const Fp8Statistics& statistics,
-                                           const config::PrecisionConfig& precision, int64_t num_layers,
-                                           config::Fp8Recipe reference);
+std::vector<InspectedQuantization> inspected_quantizations(const Fp8Statistics& statistics,
+                                                           const config::PrecisionConfig& precision,
+                                                           int64_t num_layers, config::Fp8Recipe reference);
 
 /// Harmful ones first, then by shortfall.
-void sort_worst_first(std::vector<InspectedCast>& casts, const CastLimits& limits);
+void sort_worst_first(std::vector<InspectedQuantization>& inspected, const QuantizationLimits& limits);
 
 /// A heading, and one line for each of the first `rows` entries; "!" marks harmful ones. `recipes`: columns of SQNR.
-std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
-                       const std::vector<std::string>& recipes, const CastLimits& limits);
+std::string quantization_table(const std::vector<InspectedQuantization>& inspected, size_t rows,
+                               const std::vector<std::string>& recipes, const QuantizationLimits& limits);
 
-nlohmann::json to_json(const InspectedCast& cast, const CastLimits& limits);
+nlohmann::json to_json(const InspectedQuantization& entry, const QuantizationLimits& limits);
 
 }  // namespace te::train

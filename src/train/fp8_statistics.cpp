@@ -15,14 +15,14 @@
 namespace te::train {
 namespace {
 
-using fp8::CastStatistics;
+using fp8::QuantizationStatistics;
 using nlohmann::json;
 
 using Words = std::array<uint64_t, sizeof(kernels::TensorSums) / sizeof(uint64_t)>;
 
 json to_message(const Fp8Statistics& own) {
   json message = {{"operands", json::array()}, {"swiglu", json::array()}};
-  for (const CastStatistics& s : own.operands) {
+  for (const QuantizationStatistics& s : own.operands) {
     message["operands"].push_back({s.operand.linear.layer, static_cast<int>(s.operand.linear.kind),
                                    static_cast<int>(s.operand.role), static_cast<int>(s.operand.format),
                                    s.recipe, s.what_if, s.form, std::bit_cast<Words>(s.sums)});
@@ -33,7 +33,7 @@ json to_message(const Fp8Statistics& own) {
 }
 
 void add_operand(Fp8Statistics& all, std::map<std::string, size_t>& index, const json& item) {
-  CastStatistics s;
+  QuantizationStatistics s;
   s.operand = {{item[0].get<int>(), static_cast<LinearKind>(item[1].get<int>())},
                static_cast<fp8::OperandRole>(item[2].get<int>()),
                static_cast<DType>(item[3].get<int>())};
@@ -62,7 +62,7 @@ void add_alignment(Fp8Statistics& all, const json& item) {
   found->channels += part.channels;
 }
 
-json operand_record(const CastStatistics& s) {
+json operand_record(const QuantizationStatistics& s) {
   const auto n = static_cast<double>(s.sums.count - s.sums.nonfinite);
   json record = {{"layer", s.operand.linear.layer},
                  {"linear", s.operand.linear.name()},
@@ -91,9 +91,9 @@ json operand_record(const CastStatistics& s) {
 }
 
 /// The run's own quantization with the lowest SQNR; null if nothing is quantized.
-const CastStatistics* worst(const Fp8Statistics& statistics) {
-  const CastStatistics* result = nullptr;
-  for (const CastStatistics& s : statistics.operands) {
+const QuantizationStatistics* worst(const Fp8Statistics& statistics) {
+  const QuantizationStatistics* result = nullptr;
+  for (const QuantizationStatistics& s : statistics.operands) {
     if (s.what_if || s.recipe == "none" || !std::isfinite(kernels::sqnr_db(s.sums))) continue;
     if (result == nullptr || kernels::sqnr_db(s.sums) < kernels::sqnr_db(result->sums)) result = &s;
   }
@@ -116,7 +116,7 @@ Fp8Statistics merge_fp8_statistics(parallel::World& world, const Fp8Statistics& 
 
 json to_json(int64_t step, const Fp8Statistics& statistics) {
   json record = {{"step", step}, {"operands", json::array()}};
-  for (const CastStatistics& s : statistics.operands) record["operands"].push_back(operand_record(s));
+  for (const QuantizationStatistics& s : statistics.operands) record["operands"].push_back(operand_record(s));
   for (const LayerAlignment& layer : statistics.swiglu)
     record["swiglu"].push_back({{"layer", layer.layer}, {"mean", layer.mean}, {"max", layer.max}});
   return record;
@@ -125,7 +125,7 @@ json to_json(int64_t step, const Fp8Statistics& statistics) {
 std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statistics) {
   std::vector<std::pair<std::string, double>> result;
   double saturated = 0, flushed = 0, fc2 = 0, alignment = 0;
-  for (const CastStatistics& s : statistics.operands) {
+  for (const QuantizationStatistics& s : statistics.operands) {
     if (s.what_if) continue;
     if (s.operand.linear.kind == LinearKind::fc2 && s.operand.role == fp8::OperandRole::input)
       fc2 = std::max(fc2, static_cast<double>(s.sums.amax));
@@ -133,7 +133,7 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
     saturated = std::max(saturated, kernels::saturated_fraction(s.sums));
     flushed = std::max(flushed, kernels::underflow_fraction(s.sums));
   }
-  if (const CastStatistics* operand = worst(statistics)) {
+  if (const QuantizationStatistics* operand = worst(statistics)) {
     result.emplace_back("sqnr_db_min", kernels::sqnr_db(operand->sums));
     result.emplace_back("saturated_max", saturated);
     result.emplace_back("flushed_max", flushed);
@@ -146,7 +146,7 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
 
 std::string describe(const Fp8Statistics& statistics) {
   std::string text = "FP8 statistics: ";
-  if (const CastStatistics* operand = worst(statistics)) {
+  if (const QuantizationStatistics* operand = worst(statistics)) {
     text +=
         fmt::format("lowest SQNR {:.1f} dB ({} {}, {}), ", kernels::sqnr_db(operand->sums),
                     operand->operand.linear.name(), fp8::role_name(operand->operand.role), operand->recipe);

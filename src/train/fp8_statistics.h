@@ -17,7 +17,7 @@
 namespace te::train {
 
 struct Fp8Statistics {
-  std::vector<fp8::CastStatistics> operands;
+  std::vector<fp8::QuantizationStatistics> operands;
   std::vector<LayerAlignment> swiglu;  ///< empty without SwiGLU
 };
 

@@ -90,20 +90,20 @@ Fp8HealthReader::Fp8HealthReader(const Context& context, const fp8::ScaleTable& 
       amax_(context, table.last_amax.bytes()),
       scale_(context, table.scale.bytes()),
       counters_(context, table.counters.bytes()),
-      cast_states_(context, table.cast_states.bytes()) {}
+      tensor_states_(context, table.tensor_states.bytes()) {}
 
 void Fp8HealthReader::fetch() {
   context_.copy_to_host(amax_.as<void>(), table_.last_amax);
   context_.copy_to_host(scale_.as<void>(), table_.scale);
   context_.copy_to_host(counters_.as<void>(), table_.counters);
-  if (table_.cast_states) context_.copy_to_host(cast_states_.as<void>(), table_.cast_states);
+  if (table_.tensor_states) context_.copy_to_host(tensor_states_.as<void>(), table_.tensor_states);
 }
 
 std::optional<double> Fp8HealthReader::requantized_fraction(int index) const {
-  if (!table_.cast_states) return {};
-  const kernels::Fp8CastState& state = cast_states_.as<kernels::Fp8CastState>()[index];
-  if (state.casts == 0) return {};
-  return static_cast<double>(state.counted_requantized) / static_cast<double>(state.casts);
+  if (!table_.tensor_states) return {};
+  const kernels::Fp8TensorState& state = tensor_states_.as<kernels::Fp8TensorState>()[index];
+  if (state.quantized == 0) return {};
+  return static_cast<double>(state.counted_requantized) / static_cast<double>(state.quantized);
 }
 
 std::vector<Fp8Health> Fp8HealthReader::read() const {

@@ -91,7 +91,7 @@ class Fp8HealthReader {
   std::optional<double> requantized_fraction(int index) const;
   const Context& context_;
   const fp8::ScaleTable& table_;
-  HostBuffer amax_, scale_, counters_, cast_states_;
+  HostBuffer amax_, scale_, counters_, tensor_states_;
 };
 /// fetch, wait, read.
 std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleTable& table);

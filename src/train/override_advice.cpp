@@ -25,38 +25,40 @@ struct Choice {
   std::set<std::string> bf16;  ///< GEMMs
 };
 
-using Casts = std::vector<const InspectedCast*>;
+using Inspected = std::vector<const InspectedQuantization*>;
 
 /// The quality under another recipe, or the run's own for an empty one; null if that recipe was not measured.
-const CastQuality* under(const InspectedCast& cast, const std::string& recipe) {
-  if (recipe.empty() || recipe == cast.recipe) return &cast.own;
-  const auto found = cast.others.find(recipe);
-  return found == cast.others.end() ? nullptr : &found->second;
+const QuantizationQuality* under(const InspectedQuantization& entry, const std::string& recipe) {
+  if (recipe.empty() || recipe == entry.recipe) return &entry.own;
+  const auto found = entry.others.find(recipe);
+  return found == entry.others.end() ? nullptr : &found->second;
 }
 
 /// The quantizations that are harmful under a recipe.
-Casts harmful_casts(const Casts& casts, const std::string& recipe, const CastLimits& limits) {
-  Casts result;
-  for (const InspectedCast* cast : casts)
-    if (harmful(*under(*cast, recipe), cast->operand.format, limits)) result.push_back(cast);
+Inspected harmful_quantizations(const Inspected& inspected, const std::string& recipe,
+                                const QuantizationLimits& limits) {
+  Inspected result;
+  for (const InspectedQuantization* entry : inspected)
+    if (harmful(*under(*entry, recipe), entry->operand.format, limits)) result.push_back(entry);
   return result;
 }
 
 /// A recipe rule enables FP8 for the whole linear, so GEMMs that were BF16 must be listed again.
-Choice choose(const Casts& casts, const config::LinearPrecision& linear,
-              const std::vector<std::string>& recipes, const CastLimits& limits) {
+Choice choose(const Inspected& inspected, const config::LinearPrecision& linear,
+              const std::vector<std::string>& recipes, const QuantizationLimits& limits) {
   Choice choice;
-  Casts left = harmful_casts(casts, "", limits);
+  Inspected left = harmful_quantizations(inspected, "", limits);
   for (const std::string& recipe : recipes) {
-    const bool tried =
-        std::all_of(casts.begin(), casts.end(), [&](const auto* cast) { return under(*cast, recipe); });
-    if (left.empty() || !tried || recipe == casts.front()->recipe) continue;
-    Casts then = harmful_casts(casts, recipe, limits);
+    const bool tried = std::all_of(inspected.begin(), inspected.end(),
+                                   [&](const auto* entry) { return under(*entry, recipe); });
+    if (left.empty() || !tried || recipe == inspected.front()->recipe) continue;
+    Inspected then = harmful_quantizations(inspected, recipe, limits);
     if (then.size() >= left.size()) continue;
     choice.recipe = recipe;
     left = std::move(then);
   }
-  for (const InspectedCast* cast : left) choice.bf16.insert(cast->gemms.begin(), cast->gemms.end());
+  for (const InspectedQuantization* entry : left)
+    choice.bf16.insert(entry->gemms.begin(), entry->gemms.end());
   for (const auto& [quantized, gemm] :
        {std::pair{linear.fprop, "fprop"}, {linear.dgrad, "dgrad"}, {linear.wgrad, "wgrad"}})
     if (!quantized && !(choice.recipe.empty() && choice.bf16.empty())) choice.bf16.insert(gemm);
@@ -122,23 +124,24 @@ std::string yaml_of(const std::vector<std::string>& lines, const config::Precisi
 }
 
 /// The lowest SQNR among a linear's operands that FP8 GEMMs still read under a choice.
-double worst_under(const Casts& casts, const Choice& choice) {
+double worst_under(const Inspected& inspected, const Choice& choice) {
   double worst = std::numeric_limits<double>::infinity();
-  for (const InspectedCast* cast : casts) {
-    const bool read = std::any_of(cast->gemms.begin(), cast->gemms.end(),
+  for (const InspectedQuantization* entry : inspected) {
+    const bool read = std::any_of(entry->gemms.begin(), entry->gemms.end(),
                                   [&](const std::string& gemm) { return !choice.bf16.contains(gemm); });
-    if (read) worst = std::fmin(worst, under(*cast, choice.recipe)->sqnr_db);
+    if (read) worst = std::fmin(worst, under(*entry, choice.recipe)->sqnr_db);
   }
   return worst;
 }
 
 }  // namespace
 
-OverrideAdvice advise(const std::vector<InspectedCast>& casts, const config::PrecisionConfig& precision,
-                      int64_t num_layers, const std::vector<std::string>& recipes, const CastLimits& limits,
+OverrideAdvice advise(const std::vector<InspectedQuantization>& inspected,
+                      const config::PrecisionConfig& precision, int64_t num_layers,
+                      const std::vector<std::string>& recipes, const QuantizationLimits& limits,
                       config::Fp8Recipe reference) {
-  std::map<LinearId, Casts> linears;
-  for (const InspectedCast& cast : casts) linears[cast.operand.linear].push_back(&cast);
+  std::map<LinearId, Inspected> linears;
+  for (const InspectedQuantization& entry : inspected) linears[entry.operand.linear].push_back(&entry);
   OverrideAdvice advice{.worst_now_db = std::numeric_limits<double>::infinity(),
                         .worst_then_db = std::numeric_limits<double>::infinity()};
   Settings by_recipe, bf16;

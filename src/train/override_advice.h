@@ -20,10 +20,11 @@ struct OverrideAdvice {
   double worst_now_db = 0, worst_then_db = 0;
 };
 
-/// `casts`: all of the model, in any order. `recipes`: candidates in order of preference. With precision.fp8 off the
-/// advice turns it on, with `reference` as the recipe.
-OverrideAdvice advise(const std::vector<InspectedCast>& casts, const config::PrecisionConfig& precision,
-                      int64_t num_layers, const std::vector<std::string>& recipes, const CastLimits& limits,
+/// `inspected`: all of the model, in any order. `recipes`: candidates in order of preference. With precision.fp8 off
+/// the advice turns it on, with `reference` as the recipe.
+OverrideAdvice advise(const std::vector<InspectedQuantization>& inspected,
+                      const config::PrecisionConfig& precision, int64_t num_layers,
+                      const std::vector<std::string>& recipes, const QuantizationLimits& limits,
                       config::Fp8Recipe reference);
 
 }  // namespace te::train

@@ -62,7 +62,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   }
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
   optimizer_.gatherer().before_gather(
-      [this](const Context& stream) { model_.quantize_sharded_weights(stream, counts_casts_); });
+      [this](const Context& stream) { model_.quantize_sharded_weights(stream, counts_quantizations_); });
   // Weights of a bucket are waited for where they are first read; gradients are reduced when they are complete.
   model_.set_hooks({.before_parameters =
                         [this](const Context& stream, int64_t begin, int64_t end, int direction) {
@@ -170,11 +170,11 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
 #ifndef NDEBUG
   plan_.begin_step(context_, static_cast<int>(model::Step::update));
 #endif
-  counts_casts_ = count_fp8;
+  counts_quantizations_ = count_fp8;
   optimizer_.step(context_, optimizer_.schedule().at(step),
                   static_cast<float>(largest_loss * static_cast<double>(std::max<int64_t>(1, batch.counted))),
                   gradient_scale);
-  counts_casts_ = false;
+  counts_quantizations_ = false;
   // 4. FP8 scales from this step's amaxes, then quantize the weights for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
   weights_changed(count_fp8);

@@ -105,8 +105,8 @@ class StepRunner {
   optim::Optimizer optimizer_;
   Pipeline pipeline_;
   SwigluAlignment swiglu_;
-  bool warm_ = false;          ///< warm_up() has run
-  bool counts_casts_ = false;  ///< count FP8 values of weights quantized before the gather
+  bool warm_ = false;                  ///< warm_up() has run
+  bool counts_quantizations_ = false;  ///< count FP8 values of weights quantized before the gather
   int64_t local_samples_;
   MemoryPlan plan_;
   HostBuffer host_memory_;  ///< freed after the device memory, whose copies it serves

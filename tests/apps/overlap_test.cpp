@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/messages.h"
+#include "bench/communication.h"
 #include "core/json.h"
 
 namespace te::bench {
@@ -61,15 +61,16 @@ std::vector<TimedOperation> busy_step() {
           operation(OpRole::computes, 1, 7, 10, "norm_forward")};
 }
 
-TEST(Messages, HiddenIfAnotherStreamComputes) {
+TEST(Communication, HiddenIfAnotherStreamComputes) {
   std::vector<TimedOperation> step = busy_step();
   step.push_back(
-      operation(OpRole::message, 2, 3, 7, "all_gather", "tensor", "linear_fc1 fprop"));  // 3-4, 6-7
-  step.push_back(operation(OpRole::message, 2, 9, 13, "all_gather", "tensor", "linear_fc1 fprop"));  // 9-10
-  step.push_back(operation(OpRole::message, 3, 5, 11.5, "reduce_scatter", "data"));                  // 6-10
-  step.push_back(operation(OpRole::message, 0, 14, 15, "sum_of_ranks"));
+      operation(OpRole::communication, 2, 3, 7, "all_gather", "tensor", "linear_fc1 fprop"));  // 3-4, 6-7
+  step.push_back(
+      operation(OpRole::communication, 2, 9, 13, "all_gather", "tensor", "linear_fc1 fprop"));  // 9-10
+  step.push_back(operation(OpRole::communication, 3, 5, 11.5, "reduce_scatter", "data"));       // 6-10
+  step.push_back(operation(OpRole::communication, 0, 14, 15, "sum_of_ranks"));
   step.push_back(operation(OpRole::neither, 4, 4, 16, "copy_to_host", "", "offload"));  // hides nothing
-  const MessageTimes times = message_times({step});
+  const CommunicationTimes times = communication_times({step});
   ASSERT_EQ(times.rows.size(), 3u);
   EXPECT_EQ(times.rows[0].group, "-");
   EXPECT_EQ(times.rows[0].name, "sum_of_ranks");
@@ -94,11 +95,11 @@ TEST(Messages, HiddenIfAnotherStreamComputes) {
   EXPECT_DOUBLE_EQ(report.at("kinds").at(2).at("exposed_ms").get<double>(), 5);
 }
 
-TEST(Messages, MeanOverRuns) {
-  std::vector<TimedOperation> alone{operation(OpRole::message, 0, 0, 2, "send", "pipeline")};
+TEST(Communication, MeanOverRuns) {
+  std::vector<TimedOperation> alone{operation(OpRole::communication, 0, 0, 2, "send", "pipeline")};
   std::vector<TimedOperation> overlapped = busy_step();
-  overlapped.push_back(operation(OpRole::message, 2, 0, 4, "send", "pipeline"));
-  const MessageTimes times = message_times({alone, overlapped});
+  overlapped.push_back(operation(OpRole::communication, 2, 0, 4, "send", "pipeline"));
+  const CommunicationTimes times = communication_times({alone, overlapped});
   ASSERT_EQ(times.rows.size(), 1u);
   EXPECT_DOUBLE_EQ(times.rows[0].calls, 1);
   EXPECT_DOUBLE_EQ(times.rows[0].ms, 3);
@@ -106,10 +107,10 @@ TEST(Messages, MeanOverRuns) {
   EXPECT_DOUBLE_EQ(times.exposed_ms(), 1);
 }
 
-TEST(Messages, NoneOnOneRank) {
-  EXPECT_TRUE(message_times({busy_step()}).rows.empty());
+TEST(Communication, NoneOnOneRank) {
+  EXPECT_TRUE(communication_times({busy_step()}).rows.empty());
   ::testing::internal::CaptureStdout();
-  print_messages(message_times({busy_step()}), 10, "step");
+  print_communication(communication_times({busy_step()}), 10, "step");
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
 }
 
@@ -118,13 +119,13 @@ TEST(Timeline, EventsAreInMicrosecondsByRankAndStream) {
   gemm.kind = "GEMMs";
   gemm.flops = 8e9;
   gemm.bytes = 4096;
-  TimedOperation gather = operation(OpRole::message, 2, 0.25, 1, "all_gather", "tensor");
+  TimedOperation gather = operation(OpRole::communication, 2, 0.25, 1, "all_gather", "tensor");
   gather.kind = "communication";
   const nlohmann::json events = parse_json("[" + trace_events({gemm, gather}, 3) + "]");
   ASSERT_EQ(events.size(), 6u);  // the name of the rank, the names of three CUDA streams, two operations
   EXPECT_EQ(events[0].at("name"), "process_name");
   EXPECT_EQ(events[0].at("args").at("name"), "rank 3");
-  EXPECT_EQ(events[1].at("args").at("name"), "main stream");
+  EXPECT_EQ(events[1].at("args").at("name"), "main CUDA stream");
   EXPECT_EQ(events[3].at("tid"), 2);
   EXPECT_EQ(events[3].at("args").at("name"), "stream 2");
   const nlohmann::json expected = {

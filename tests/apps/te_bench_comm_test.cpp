@@ -25,18 +25,18 @@ void PrintTo(const Sent& sent, std::ostream* out) {
 }
 
 /// The rows of the report; also checks their rates.
-std::vector<Sent> sent_messages(const nlohmann::json& report) {
-  std::vector<Sent> messages;
-  for (const auto& row : report.at("messages")) {
+std::vector<Sent> sent_transfers(const nlohmann::json& report) {
+  std::vector<Sent> transfers;
+  for (const auto& row : report.at("communication")) {
     const double bytes = row.at("bytes").get<double>(), rate = row.at("bytes_per_s").get<double>();
     EXPECT_GT(row.at("ms").get<double>(), 0.0);
     EXPECT_NEAR(rate * row.at("ms").get<double>() * 1e-3 / bytes, 1.0, 1e-9);
     EXPECT_TRUE(row.at("share_of_peak").is_null());  // no GPUs, so no links
-    messages.push_back({row.at("group"), row.at("operation"), row.at("dtype"), row.at("ranks"),
-                        row.at("bytes"),
-                        std::round(row.at("bus_bytes_per_s").get<double>() / rate * 1e6) / 1e6});
+    transfers.push_back({row.at("group"), row.at("operation"), row.at("dtype"), row.at("ranks"),
+                         row.at("bytes"),
+                         std::round(row.at("bus_bytes_per_s").get<double>() / rate * 1e6) / 1e6});
   }
-  return messages;
+  return transfers;
 }
 
 // The residual stream of a microbatch has 2 x 32 tokens of 64 BF16 values, 8192 bytes. A layer has (3 * 64 + 64 + 3 *
@@ -46,20 +46,21 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfALayout) {
       "comm --repeats 3 --json " + path("report.json") + " --config " + path("tiny.yaml");
   const std::string tensor = start + " --set parallel.tensor=2";
   ASSERT_EQ(run(tensor, 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()), (std::vector<Sent>{{"tensor", "all_reduce", "bf16", 2, 8192, 1.0}}));
+  EXPECT_EQ(sent_transfers(report()), (std::vector<Sent>{{"tensor", "all_reduce", "bf16", 2, 8192, 1.0}}));
   EXPECT_NE(text("out").find("all_reduce: residual stream"), std::string::npos) << text("out");
   ASSERT_EQ(run(tensor + " --set parallel.sequence=true --set parallel.tensor_overlap=2", 2), 0)
       << text("err");
-  EXPECT_EQ(sent_messages(report()), (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, 2048, 0.5},
-                                                        {"tensor", "all_gather", "bf16", 2, 4096, 0.5},
-                                                        {"tensor", "reduce_scatter", "bf16", 2, 4096, 0.5}}));
+  EXPECT_EQ(sent_transfers(report()),
+            (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, 2048, 0.5},
+                               {"tensor", "all_gather", "bf16", 2, 4096, 0.5},
+                               {"tensor", "reduce_scatter", "bf16", 2, 4096, 0.5}}));
   // With scales per 128 values and 4 x 128 tokens in two chunks, each rank has whole blocks, and both layouts are sent.
   const std::string blocks = tensor +
                              " --set parallel.sequence=true --set parallel.tensor_overlap=2 --set "
                              "precision.fp8_recipe=blockwise --set model.seq_length=256";
   ASSERT_EQ(run(blocks, 2), 0) << text("err");
   constexpr int64_t kValues = 2 * 256 * 64;
-  EXPECT_EQ(sent_messages(report()),
+  EXPECT_EQ(sent_transfers(report()),
             (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, kValues / 2, 0.5},
                                {"tensor", "all_gather", "fp32", 2, 2 * 256 * 4, 0.5},
                                {"tensor", "all_gather", "fp8_e4m3", 2, kValues, 0.5},
@@ -67,11 +68,11 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfALayout) {
                                {"tensor", "all_gather", "bf16", 2, kValues, 0.5},
                                {"tensor", "reduce_scatter", "bf16", 2, kValues, 0.5}}));
   ASSERT_EQ(run(blocks + " --set parallel.tensor_overlap=4", 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()),
+  EXPECT_EQ(sent_transfers(report()),
             (std::vector<Sent>{{"tensor", "all_gather", "bf16", 2, kValues / 2, 0.5},
                                {"tensor", "reduce_scatter", "bf16", 2, kValues / 2, 0.5}}));
   ASSERT_EQ(run(start + " --set parallel.pipeline=2", 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()),
+  EXPECT_EQ(sent_transfers(report()),
             (std::vector<Sent>{{"pipeline", "send, receive", "bf16", 2, 8192, 1.0}}));
   // Buckets of a layer, whose weights are gathered in FP8, and the smaller BF16 buckets of the embedding, and of the
   // output layer with the final norm. Each rank has at least one granule of 128.
@@ -81,14 +82,14 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfALayout) {
   const std::vector<Sent> of_data = {{"data", "reduce_scatter", "fp32", 2, 4 * kLayer, 0.5},
                                      {"data", "all_gather", "bf16", 2, 2 * kHead, 0.5},
                                      {"data", "all_gather", "fp8_e4m3", 2, kLayer, 0.5}};
-  EXPECT_EQ(sent_messages(report()), of_data);
+  EXPECT_EQ(sent_transfers(report()), of_data);
   ASSERT_EQ(run(start + " --set parallel.bucket_size=1 --set logging.fp8_statistics_every=1000", 2), 0)
       << text("err");
-  EXPECT_EQ(sent_messages(report()),
+  EXPECT_EQ(sent_transfers(report()),
             (std::vector<Sent>{of_data[0], {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
   // Context-parallel ranks: 32 tokens each, with queries, keys and values of 64 columns; also gradients and weights.
   ASSERT_EQ(run(start + " --set parallel.context=2 --set parallel.bucket_size=1", 2), 0) << text("err");
-  EXPECT_EQ(sent_messages(report()),
+  EXPECT_EQ(sent_transfers(report()),
             (std::vector<Sent>{{"context", "all_to_all", "bf16", 2, 32 * 3 * 64 * 2, 0.5},
                                {"context", "all_to_all", "bf16", 2, 32 * 64 * 2, 0.5},
                                of_data[0],
@@ -96,7 +97,7 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfALayout) {
                                of_data[2]}));
   // One query group cannot be divided between two ranks: keys and values of 16 columns each, of all 64 tokens.
   ASSERT_EQ(run(start + " --set parallel.context=2 --set model.num_query_groups=1", 2), 0) << text("err");
-  const std::vector<Sent> keys = sent_messages(report());
+  const std::vector<Sent> keys = sent_transfers(report());
   ASSERT_EQ(keys.size(), 5u);
   EXPECT_EQ(keys[0], (Sent{"context", "all_gather", "bf16", 2, 64 * 32 * 2, 0.5}));
   EXPECT_EQ(keys[1], (Sent{"context", "reduce_scatter", "bf16", 2, 64 * 32 * 2, 0.5}));
@@ -115,7 +116,7 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfExperts) {
   constexpr int64_t kAttention = (3 * 64 + 64) * 64 + 2 * 64, kRouter = 4 * 64, kExpert = 3 * 32 * 64;
   ASSERT_EQ(run(start + " --set parallel.expert=2 --set training.global_batch_size=8", 4), 0) << text("err");
   const int64_t dense = full(kAttention + kRouter, 4), experts = full(2 * kExpert, 2);
-  EXPECT_EQ(sent_messages(report()),
+  EXPECT_EQ(sent_transfers(report()),
             (std::vector<Sent>{{"expert", "all_to_all", "bf16", 2, 64 * 2 * 64 * 2, 0.5},
                                {"data", "reduce_scatter", "fp32", 4, 4 * dense, 0.75},
                                {"data", "all_gather", "bf16", 4, 2 * dense, 0.75},
@@ -124,7 +125,7 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfExperts) {
   // Tensor-parallel ranks have all experts, in a group of the stage.
   ASSERT_EQ(run(start + " --set parallel.tensor=2 --set parallel.sequence=true", 2), 0) << text("err");
   const int64_t stage = full(kRouter + 4 * kExpert, 2);
-  const std::vector<Sent> sent = sent_messages(report());
+  const std::vector<Sent> sent = sent_transfers(report());
   EXPECT_EQ(std::vector<Sent>(sent.end() - std::min<std::ptrdiff_t>(2, std::ssize(sent)), sent.end()),
             (std::vector<Sent>{{"stage", "reduce_scatter", "fp32", 2, 4 * stage, 0.5},
                                {"stage", "all_gather", "bf16", 2, 2 * stage, 0.5}}));

@@ -36,7 +36,7 @@ TEST_F(TeBench, ReportsOffloadCopies) {
     const nlohmann::json row = operation(entry.at("profile"), copy);
     EXPECT_EQ(row.at("group"), "offload");
     EXPECT_NEAR(row.at("bytes").get<double>(), host, 512);  // whole buffers are aligned
-    EXPECT_EQ(row.at("lower_bound_ms"), 0.0);                     // a link's time, not the memory bandwidth
+    EXPECT_EQ(row.at("lower_bound_ms"), 0.0);               // a link's time, not the memory bandwidth
   }
   EXPECT_NE(text("out").find(", host "), std::string::npos) << text("out");
 }
@@ -97,7 +97,7 @@ TEST_F(TeBench, AccountsForAllOperationsOfAStep) {
   EXPECT_EQ(wgrad.at("calls"), 2);
   EXPECT_EQ(wgrad.at("problems").size(), 2u);
   EXPECT_EQ(operation(profile, "adamw").at("calls"), 1);
-  EXPECT_FALSE(profile.contains("messages"));  // none on one rank
+  EXPECT_FALSE(profile.contains("communication"));  // none on one rank
   EXPECT_EQ(text("out").find("exposed"), std::string::npos) << text("out");
 }
 
@@ -158,9 +158,9 @@ TEST_F(TeBench, ReportsExposedCommunication) {
       << text("err");
   const nlohmann::json entry = report().at(0);
   const nlohmann::json& profile = entry.at("profile");
-  const nlohmann::json& messages = profile.at("messages");
+  const nlohmann::json& communication = profile.at("communication");
   double calls = 0, of_tensor_ranks = 0, ms = 0;
-  for (const auto& row : messages.at("kinds")) {
+  for (const auto& row : communication.at("kinds")) {
     if (row.at("group") == "tensor") of_tensor_ranks += row.at("calls").get<double>();
     EXPECT_EQ(row.at("hidden_ms"), 0.0) << row;
     EXPECT_DOUBLE_EQ(row.at("exposed_ms").get<double>(), row.at("ms").get<double>()) << row;
@@ -172,8 +172,8 @@ TEST_F(TeBench, ReportsExposedCommunication) {
     if (row.at("group") == "communication") profiled += row.at("calls").get<double>();
   EXPECT_GE(of_tensor_ranks, 2 * 2 * 4);  // two microbatches of two layers, twice forward, twice backward
   EXPECT_DOUBLE_EQ(calls, profiled);
-  EXPECT_NEAR(messages.at("exposed_ms").get<double>(), ms, 1e-6 * ms);
-  EXPECT_NEAR(messages.at("exposed_share").get<double>(), ms / profile.at("run_ms").get<double>(), 1e-6);
+  EXPECT_NEAR(communication.at("exposed_ms").get<double>(), ms, 1e-6 * ms);
+  EXPECT_NEAR(communication.at("exposed_share").get<double>(), ms / profile.at("run_ms").get<double>(), 1e-6);
   EXPECT_NE(text("out").find("exposed of step"), std::string::npos) << text("out");
 }
 
@@ -187,7 +187,7 @@ TEST_F(TeBench, CountsAllToAllAsCommunication) {
   const nlohmann::json& profile = entry.at("profile");
   EXPECT_EQ(operation(profile, "all_to_all").at("group"), "communication");
   double calls = 0;
-  for (const auto& row : profile.at("messages").at("kinds"))
+  for (const auto& row : profile.at("communication").at("kinds"))
     if (row.at("group") == "context" && row.at("name") == "all_to_all") calls = row.at("calls").get<double>();
   // Two layers and two microbatches; forward: qkv and the output; backward: the output again, its gradient and qkv's.
   EXPECT_EQ(calls, 2 * 2 * 5);
@@ -216,16 +216,16 @@ TEST_F(TeBench, WritesTheTimelineOfAllRanks) {
     const std::vector<nlohmann::json> events = complete_events(trace, rank);
     // The report is that of rank 0; only rank 0 adds up the losses of the two microbatches.
     EXPECT_EQ(static_cast<double>(events.size()), rank == 0 ? calls : calls - 2);
-    double first = 1e9, flops = 0, messages = 0;
+    double first = 1e9, flops = 0, communication = 0;
     for (const auto& event : events) {
       first = std::min(first, event.at("ts").get<double>());
       flops += event.at("args").at("flops").get<double>();
-      messages += event.at("args").at("group") == "tensor" ? 1 : 0;
+      communication += event.at("args").at("group") == "tensor" ? 1 : 0;
       EXPECT_GE(event.at("dur").get<double>(), 0.0);
     }
     EXPECT_EQ(first, 0.0);
     EXPECT_GT(flops, 0.0);
-    EXPECT_GT(messages, 0.0);
+    EXPECT_GT(communication, 0.0);
   }
 }
 
@@ -265,9 +265,9 @@ TEST_F(TeBench, TimesALayerOnTensorParallelRanks) {
     EXPECT_DOUBLE_EQ(flops(entry), whole[entry] / 2);
     EXPECT_EQ(rows[entry].at("layout"), "TP2");
     EXPECT_EQ(rows[entry].at("tokens"), 2 * 32);  // of a microbatch, over all ranks
-    const nlohmann::json& messages = rows[entry].at("profile").at("messages").at("kinds");
+    const nlohmann::json& communication = rows[entry].at("profile").at("communication").at("kinds");
     double calls = 0;
-    for (const auto& row : messages) calls += row.at("calls").get<double>();
+    for (const auto& row : communication) calls += row.at("calls").get<double>();
     EXPECT_GE(calls, 8);  // around attention and MLP, in two passes
   }
   EXPECT_EQ(rows[0].at("precision"), "bf16");

@@ -36,8 +36,8 @@ class ExpertStorage {
         used_scale_(context, DType::f32, {experts}),
         predicted_(context, DType::f32, {experts, 2}),
         counters_(context, DType::i64, {experts, 3}),
-        states_(context, DType::u8, {experts, static_cast<int64_t>(sizeof(Fp8CastState))}),
-        num_casts_(static_cast<size_t>(experts), 0) {
+        states_(context, DType::u8, {experts, static_cast<int64_t>(sizeof(Fp8TensorState))}),
+        num_quantizations_(static_cast<size_t>(experts), 0) {
     std::vector<float> scales, amaxes;
     for (int64_t e = 0; e < experts; ++e) {
       scales.push_back(std::ldexp(1.5f, static_cast<int>(e % 7)));
@@ -56,8 +56,8 @@ class ExpertStorage {
                   .amax = amax_.get().as<float>(),
                   .counters = counters_.get().as<Fp8Counters>()};
     if (scaling == ExpertScaling::given) return out;
-    out.requantize.state = states_.get().as<Fp8CastState>();
-    out.requantize.num_casts = num_casts_.data();
+    out.requantize.state = states_.get().as<Fp8TensorState>();
+    out.requantize.num_quantizations = num_quantizations_.data();
     out.requantize.margin_factor = 0.5f;
     out.requantize.used_scale = used_scale_.get().as<float>();
     if (scaling == ExpertScaling::corrected) return out;
@@ -81,7 +81,7 @@ class ExpertStorage {
                         {}};
     const std::vector<uint8_t> raw = states_.raw();
     for (int64_t e = 0; e < experts_; ++e) {
-      Fp8CastState state;
+      Fp8TensorState state;
       std::memcpy(&state, raw.data() + e * static_cast<int64_t>(sizeof(state)), sizeof(state));
       result.state_scale.push_back(state.scale);
       result.state_counts.insert(
@@ -95,7 +95,7 @@ class ExpertStorage {
   int64_t experts_;
   T rowwise_, columnwise_, scale_, scale_inv_, amax_, current_amax_, used_scale_, predicted_, counters_,
       states_;
-  std::vector<unsigned> num_casts_;
+  std::vector<unsigned> num_quantizations_;
 };
 
 /// Operands that overflow the given scales of some experts, with a NaN in one expert and an expert that is zero.

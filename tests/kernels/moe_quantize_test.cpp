@@ -60,7 +60,7 @@ TEST(Moe, QuantizesEachExpertAsATensor) {
           out.columnwise = {columnwise.get().data, DType::e4m3, {cols, count}};
           out.scale += e, out.scale_inv += e, out.amax += e, out.counters += e;
           Fp8Requantize& own = out.requantize;
-          if (own.state != nullptr) own.state += e, own.num_casts += e, own.used_scale += e;
+          if (own.state != nullptr) own.state += e, own.num_quantizations += e, own.used_scale += e;
           if (own.current_scale != nullptr) own.current_scale += e, own.current_amax += e;
           if (own.predicted_scales != nullptr) own.predicted_scales += 2 * e;
           const Tensor part{x.get().as<uint16_t>() + first * cols, DType::bf16, {count, cols}};

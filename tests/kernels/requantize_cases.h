@@ -21,9 +21,9 @@
 
 namespace te::testing {
 
-using kernels::Fp8CastState;
 using kernels::Fp8Output;
 using kernels::Fp8Result;
+using kernels::Fp8TensorState;
 
 using Bytes = std::vector<uint8_t>;
 /// Outputs of a kernel other than its FP8 output.
@@ -218,7 +218,7 @@ class RequantizeStorage {
  public:
   RequantizeStorage(const Context& context, const Producer& producer, float scale)
       : fp8_(context, producer.format, producer.rows, producer.cols, scale),
-        state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8CastState))}),
+        state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8TensorState))}),
         found_(context, DType::f32, {3}),
         predicted_scales_(context, DType::f32, {2}) {
     context.zero(state_);
@@ -228,8 +228,8 @@ class RequantizeStorage {
   Fp8Output output(bool requantize, float margin_factor = 1.0f) {
     Fp8Output out = fp8_.output();
     if (requantize)
-      out.requantize = {.state = state_.get().as<Fp8CastState>(),
-                        .num_casts = &num_casts_,
+      out.requantize = {.state = state_.get().as<Fp8TensorState>(),
+                        .num_quantizations = &num_quantizations_,
                         .margin_factor = margin_factor,
                         .used_scale = found_.get().as<float>(),
                         .all_reduce_amax = {}};
@@ -248,20 +248,20 @@ class RequantizeStorage {
     return out;
   }
   Fp8Result result() const { return fp8_.read(); }
-  Fp8CastState state() const {
-    Fp8CastState state;
+  Fp8TensorState state() const {
+    Fp8TensorState state;
     std::memcpy(&state, state_.raw().data(), sizeof(state));
     return state;
   }
   /// Scale that was used; with current scaling also the tensor's scale and amax.
   std::vector<float> found() const { return found_.floats(); }
   /// Initial amax of the next quantization.
-  float next_amax() const { return state().amax[num_casts_ % 2]; }
+  float next_amax() const { return state().amax[num_quantizations_ % 2]; }
 
  private:
   kernels::Fp8Storage fp8_;
   TestTensor state_, found_, predicted_scales_;
-  unsigned num_casts_ = 0;
+  unsigned num_quantizations_ = 0;
 };
 
 /// `values` quantized on the CPU with current scaling; the amax is at least amax0.
@@ -290,7 +290,7 @@ inline CurrentScalingResult quantize_with_current_scaling(const Producer& p, con
 
 inline void expect_finalized(const RequantizeStorage& storage, float scale, unsigned casts,
                              unsigned requantized) {
-  const Fp8CastState state = storage.state();
+  const Fp8TensorState state = storage.state();
   EXPECT_EQ(storage.next_amax(), 0.0f);
   EXPECT_EQ(storage.found()[0], scale);
   EXPECT_EQ(state.scale, scale);

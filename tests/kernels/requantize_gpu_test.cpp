@@ -8,7 +8,7 @@
 namespace te::testing {
 namespace {
 
-/// Those of the producers that the GPU can run.
+/// Producers that the GPU can run.
 std::vector<Producer> runnable(std::vector<Producer> all) {
   if (!cuda_caps(0).fp8) std::erase_if(all, [](const Producer& p) { return p.name.starts_with("gemm"); });
   return all;

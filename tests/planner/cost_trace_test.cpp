@@ -28,7 +28,7 @@ class Listener final : public OpObserver {
  public:
   ~Listener() override { install(nullptr); }
   void begin(const Context&, OpCall call) override {
-    const OpCost cost = is_message(call) ? call.cost : cost::op_cost(call);
+    const OpCost cost = is_communication(call) ? call.cost : cost::op_cost(call);
     told.push_back(fmt::format("{} [{}] {} FLOPs {} bytes {}", call.name, call.label, cost.flops, cost.bytes,
                                call.group));
     flops += cost.flops;
@@ -229,7 +229,7 @@ TEST(CostTrace, TensorParallelCommunication) {
   const LayerCost layer = trace_microbatch(config, cluster, false).layer(0);
   const double elements = 2.0 * 4096 * 4096, part = 3.0 / 4, bandwidth = cluster.gpu.nvlink;
   const double expected = 8 * cluster.gpu.nvlink_latency + part * elements * (4 * 1 + 4 * 2) / bandwidth;
-  EXPECT_NEAR(layer.forward.messages + layer.backward.messages, expected, 1e-9);
+  EXPECT_NEAR(layer.forward.communication + layer.backward.communication, expected, 1e-9);
 }
 
 // State on the host is counted by its bytes, and the update on the device does not change.

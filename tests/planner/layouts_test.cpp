@@ -47,7 +47,7 @@ Settings words(const std::string& settings) {
   return all;
 }
 
-// Ranks that divide the experts need less memory; their messages cost time.
+// Ranks that divide the experts need less memory; their communication costs time.
 TEST(Search, DividesExperts) {
   const Settings small{"model.num_layers=4",         "model.num_moe_experts=16",
                        "model.moe_router_topk=2",    "model.moe_ffn_hidden_size=2048",
@@ -70,7 +70,7 @@ TEST(Search, DividesExperts) {
   const auto grid = [](int experts) { return parallel::ProcessGrid::of(4, 1, 1, 1, experts); };
   EXPECT_LT(planned(divided, grid(4)), planned(config, grid(1)));
   StepModel model(cluster);
-  EXPECT_GT(model.predict(divided).messages, model.predict(config).messages);
+  EXPECT_GT(model.predict(divided).communication, model.predict(config).communication);
 }
 
 /// Ten billion parameters, most of them of experts.
@@ -192,11 +192,11 @@ TEST(Search, PlansTheMemoryOfInterleavedZeroBubble) {
     const Context context = Context::cpu(train::execution_options(config));
     const train::StepRunner runner(config, context, groups);
     const std::string buffers = runner.plan().buffers();
-    int messages = 0;
+    int communication = 0;
     for (size_t at = buffers.find("pipeline.message"); at != std::string::npos;
          at = buffers.find("pipeline.message", at + 1))
-      ++messages;
-    return std::pair{runner.plan().bytes(MemoryKind::activations), messages};
+      ++communication;
+    return std::pair{runner.plan().bytes(MemoryKind::activations), communication};
   };
   const auto [one, two] = std::pair{plan_of(1, 0).first, plan_of(1, 1).first};
   const int64_t operands = two - one;  // eight layers of a stage, one microbatch
@@ -311,7 +311,7 @@ TEST(Search, TensorParallelismUsesCopyEngines) {
     return StepModel(testing::h200s(2)).predict(shipped_config("llama7b_fp8", more));
   };
   const StepTime nccl = with({}), copies = with({"parallel.tensor_overlap=2"});
-  EXPECT_LT(copies.messages, 0.35 * nccl.messages);  // 19% of those with copy engines, and others
+  EXPECT_LT(copies.communication, 0.35 * nccl.communication);  // 19% of those with copy engines, and others
   EXPECT_GT(copies.compute, nccl.compute);
   EXPECT_LT(copies.total(), 0.97 * nccl.total());
   const std::string cut = settings_of_cut(testing::h200s(2), 2, 1);
@@ -320,12 +320,12 @@ TEST(Search, TensorParallelismUsesCopyEngines) {
 
 // With one chunk per rank, the first chunk needs no communication.
 TEST(Search, FourTensorParallelRanksUseFourChunks) {
-  const auto messages = [](const char* pieces) {
+  const auto communication = [](const char* pieces) {
     return StepModel(testing::h200s(4))
         .predict(shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true", pieces}))
-        .messages;
+        .communication;
   };
-  EXPECT_LT(messages("parallel.tensor_overlap=4"), 0.7 * messages("parallel.tensor_overlap=2"));
+  EXPECT_LT(communication("parallel.tensor_overlap=4"), 0.7 * communication("parallel.tensor_overlap=2"));
   const std::string cut = settings_of_cut(testing::h200s(4), 4, 1);
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=4");
 }

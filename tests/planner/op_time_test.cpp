@@ -90,18 +90,20 @@ TEST(OpTime, MemoryBoundOpsDependOnTheirBytes) {
 TEST(OpTime, CollectivesWithinAHost) {
   const Gpu& gpu = gpu_named("h200");
   const GroupPlacement four{.ranks = 4, .per_host = 4};
-  EXPECT_DOUBLE_EQ(message_seconds("all_gather", 1e9, four, gpu), 12e-6 + 0.75e9 / 338e9);
-  EXPECT_DOUBLE_EQ(message_seconds("all_reduce", 1e9, four, gpu), 2 * (12e-6 + 0.75e9 / 338e9));
-  EXPECT_DOUBLE_EQ(message_seconds("send", 1e9, {2, 2}, gpu), 12e-6 + 1e9 / 338e9);
-  EXPECT_EQ(message_seconds("all_reduce", 1e9, {1, 1}, gpu), 0);
+  EXPECT_DOUBLE_EQ(communication_seconds("all_gather", 1e9, four, gpu), 12e-6 + 0.75e9 / 338e9);
+  EXPECT_DOUBLE_EQ(communication_seconds("all_reduce", 1e9, four, gpu), 2 * (12e-6 + 0.75e9 / 338e9));
+  EXPECT_DOUBLE_EQ(communication_seconds("send", 1e9, {2, 2}, gpu), 12e-6 + 1e9 / 338e9);
+  EXPECT_EQ(communication_seconds("all_reduce", 1e9, {1, 1}, gpu), 0);
 }
 
 // Each rank of a host has an adapter.
 TEST(OpTime, CollectivesBetweenHosts) {
   const Gpu& gpu = gpu_named("h200");
-  EXPECT_DOUBLE_EQ(message_seconds("all_gather", 8e9, {.ranks = 8, .per_host = 1}, gpu), 25e-6 + 7e9 / 42e9);
-  EXPECT_DOUBLE_EQ(message_seconds("all_gather", 8e9, {.ranks = 8, .per_host = 2}, gpu), 25e-6 + 7e9 / 84e9);
-  EXPECT_DOUBLE_EQ(message_seconds("all_gather", 16e9, {.ranks = 16, .per_host = 8}, gpu),
+  EXPECT_DOUBLE_EQ(communication_seconds("all_gather", 8e9, {.ranks = 8, .per_host = 1}, gpu),
+                   25e-6 + 7e9 / 42e9);
+  EXPECT_DOUBLE_EQ(communication_seconds("all_gather", 8e9, {.ranks = 8, .per_host = 2}, gpu),
+                   25e-6 + 7e9 / 84e9);
+  EXPECT_DOUBLE_EQ(communication_seconds("all_gather", 16e9, {.ranks = 16, .per_host = 8}, gpu),
                    25e-6 + 15e9 / 336e9);
 }
 

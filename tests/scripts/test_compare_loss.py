@@ -205,7 +205,7 @@ class Program(InFolder):
         )
         self.assertEqual((code, errors), (0, ""))
         self.assertIn("+0.400%", output)
-        self.assertIn("INSIDE", output)
+        self.assertIn("is within the noise band", output)
         self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         found = json.loads(report.read_text())
         self.assertEqual(found["baseline"], "bf16")

@@ -117,7 +117,7 @@ class PlotTimeline(InFolder):
         self.assertEqual([plot_timeline.text_of(fc1, letters) for letters in (9, 8, 2)], ["fc1 fprop", "fc1", ""])
         gather = {"name": "all_gather", "kind": "communication", "label": "", "group": "data"}
         self.assertEqual([plot_timeline.text_of(gather, letters) for letters in (15, 14, 2, 1)],
-                         ["all_gather data", "all_gather", "AG", ""])  # fmt: skip
+                         ["all gather data", "all gather", "AG", ""])  # fmt: skip
 
     def test_picture(self):
         try:

@@ -28,10 +28,11 @@ config::PrecisionConfig hybrid(const std::string& overrides = "") {
 }
 
 /// A quantization of 1000 values with this SQNR.
-fp8::CastStatistics cast(int layer, const std::string& linear, OperandRole role, const std::string& recipe,
-                         bool what_if, const std::string& form, double sqnr, unsigned long long saturated = 0,
-                         unsigned long long flushed = 0) {
-  fp8::CastStatistics s;
+fp8::QuantizationStatistics cast(int layer, const std::string& linear, OperandRole role,
+                                 const std::string& recipe, bool what_if, const std::string& form,
+                                 double sqnr, unsigned long long saturated = 0,
+                                 unsigned long long flushed = 0) {
+  fp8::QuantizationStatistics s;
   s.operand = {{layer, linear_kind_of(linear).value()},
                role,
                role == OperandRole::grad_output ? DType::e5m2 : DType::e4m3};
@@ -68,14 +69,14 @@ void add_good(Fp8Statistics& statistics, int layer, const std::string& linear,
 }
 
 OverrideAdvice advice(const Fp8Statistics& statistics, const config::PrecisionConfig& precision) {
-  const auto casts = inspected_casts(statistics, precision, kLayers, Fp8Recipe::tensorwise);
+  const auto casts = inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise);
   return advise(casts, precision, kLayers, kRecipes, {}, Fp8Recipe::tensorwise);
 }
 
 TEST(Fp8Inspection, ComparesWithTheWorseOfTwoLayouts) {
   Fp8Statistics statistics;
   add(statistics, 1, "linear_fc2", OperandRole::input, 20, 30, 29, 11, 31);
-  const auto casts = inspected_casts(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
+  const auto casts = inspected_quantizations(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
   ASSERT_EQ(casts.size(), 1u);
   EXPECT_EQ(casts[0].recipe, "delayed");
   EXPECT_EQ(casts[0].gemms, (std::vector<std::string>{"fprop", "wgrad"}));
@@ -93,7 +94,8 @@ TEST(Fp8Inspection, LayoutsDetermineTheGemms) {
   config::PrecisionConfig precision = hybrid("linear_qkv wgrad: bf16");
   precision.fp8_recipe = Fp8Recipe::rowwise;
   std::string text;
-  for (const InspectedCast& c : inspected_casts(statistics, precision, kLayers, Fp8Recipe::tensorwise))
+  for (const InspectedQuantization& c :
+       inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise))
     text += std::string(fp8::role_name(c.operand.role)) + " " + c.gemms.at(0) + "; ";
   // The layouts for the BF16 GEMM are not quantized.
   EXPECT_EQ(text, "input fprop; weight fprop; weight dgrad; grad_output dgrad; ");
@@ -103,19 +105,19 @@ TEST(Fp8Inspection, Bf16ModelIsJudgedByTheReference) {
   Fp8Statistics statistics;
   add(statistics, 0, "linear_qkv", OperandRole::input, 0, 22, 30, 31, 32, "none");
   config::PrecisionConfig precision;
-  const auto casts = inspected_casts(statistics, precision, kLayers, Fp8Recipe::tensorwise);
+  const auto casts = inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise);
   ASSERT_EQ(casts.size(), 1u);
   EXPECT_EQ(casts[0].recipe, "tensorwise");
   EXPECT_NEAR(casts[0].own.sqnr_db, 22, 1e-9);
   EXPECT_FALSE(casts[0].others.contains("tensorwise"));
-  EXPECT_EQ(inspected_casts(statistics, precision, kLayers, Fp8Recipe::rowwise).size(), 2u);
+  EXPECT_EQ(inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::rowwise).size(), 2u);
   // A layer that stays in BF16 is not quantized.
   precision.first_layers_bf16 = 1;
-  EXPECT_TRUE(inspected_casts(statistics, precision, kLayers, Fp8Recipe::tensorwise).empty());
+  EXPECT_TRUE(inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise).empty());
 }
 
 TEST(Fp8Inspection, LowSqnrAndLostValuesAreHarmful) {
-  const CastLimits limits;
+  const QuantizationLimits limits;
   EXPECT_FALSE(harmful({28.6, 0, 0}, DType::e4m3, limits));
   EXPECT_TRUE(harmful({28.4, 0, 0}, DType::e4m3, limits));
   EXPECT_FALSE(harmful({23, 0, 0}, DType::e5m2, limits));
@@ -131,18 +133,18 @@ TEST(Fp8Inspection, WorstAreFirstAndMarked) {
   add(statistics, 3, "linear_fc2", OperandRole::input, 12.34, 31, 31, 31, 31);
   // A lower SQNR than the inputs above, but normal for E5M2.
   add(statistics, 2, "linear_fc1", OperandRole::grad_output, 25.6, 25, 25, 25, 25);
-  auto casts = inspected_casts(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
+  auto casts = inspected_quantizations(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
   sort_worst_first(casts, {});
   EXPECT_EQ(casts.front().operand.linear.layer, 3);
   EXPECT_EQ(casts.back().operand.linear.layer, 2);
-  const std::string table = cast_table(casts, 1, kRecipes, {});
+  const std::string table = quantization_table(casts, 1, kRecipes, {});
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 2) << table;
   TE_EXPECT_CONTAINS(table,
                      "\n!     3 linear_fc2   input E4M3       fprop, wgrad delayed            2         0");
   TE_EXPECT_CONTAINS(table, " 12.3 ");
   casts.front().own.saturated = 2e-5;
   casts.front().own.flushed = 0.1234;
-  TE_EXPECT_CONTAINS(cast_table(casts, 1, kRecipes, {}), "   <0.01%   12.34%");
+  TE_EXPECT_CONTAINS(quantization_table(casts, 1, kRecipes, {}), "   <0.01%   12.34%");
   const nlohmann::json record = to_json(casts.front(), {});
   EXPECT_EQ(record["harmful"], true);
   EXPECT_NEAR(record["what_if"]["blockwise"]["sqnr_db"].get<double>(), 31, 1e-9);

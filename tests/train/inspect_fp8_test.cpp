@@ -22,9 +22,9 @@ json report(const TrainFolder& folder) {
 double lowest_sqnr(const TrainFolder& folder, const std::string& run) {
   double lowest = 1e9;
   const json record = parse_json(split(read_file(folder.run_folder(run) + "/fp8_statistics.jsonl"), '\n')[0]);
-  for (const json& cast : record["operands"])
-    if (!cast.value("what_if", true) && cast["sqnr_db"].is_number())
-      lowest = std::min(lowest, cast["sqnr_db"].get<double>());
+  for (const json& operand : record["operands"])
+    if (!cast.value("what_if", true) && operand["sqnr_db"].is_number())
+      lowest = std::min(lowest, operand["sqnr_db"].get<double>());
   return lowest;
 }
 
@@ -56,8 +56,8 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   // 1. The worst quantization is first in the table, and a recipe with current scaling would fix it.
   const json all = report(folder);
   EXPECT_EQ(all["step"], 4);
-  ASSERT_EQ(all["casts"].size(), 24u);
-  const json& worst = all["casts"][0];
+  ASSERT_EQ(all["operands"].size(), 24u);
+  const json& worst = all["operands"][0];
   EXPECT_TRUE(worst["harmful"]);
   EXPECT_LT(worst["sqnr_db"].get<double>(), 15);
   EXPECT_GT(worst["what_if"]["tensorwise"]["sqnr_db"].get<double>(), 24);
@@ -82,12 +82,13 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   std::string rules = all["overrides"];
   std::replace(rules.begin(), rules.end(), '\n', ';');
   ASSERT_EQ(inspect(folder, "stale", "--set 'precision.overrides=" + rules + "'").code, 0);
-  EXPECT_GT(report(folder)["casts"][0]["sqnr_db"].get<double>(), 22);
+  EXPECT_GT(report(folder)["operands"][0]["sqnr_db"].get<double>(), 22);
   EXPECT_EQ(report(folder)["yaml"], "");
   // 4. With requantization nothing saturates.
   ASSERT_EQ(inspect(folder, "stale", "--set precision.fp8_recast=true").code, 0);
   const json requantized = report(folder);
-  for (const json& cast : requantized["casts"]) EXPECT_EQ(cast["saturated"].get<double>(), 0.0) << cast;
+  for (const json& operand : requantized["operands"])
+    EXPECT_EQ(operand["saturated"].get<double>(), 0.0) << operand;
 }
 
 TEST(InspectFp8, FindsWhatTheRunFinds) {
@@ -110,12 +111,12 @@ TEST(InspectFp8, FindsWhatTheRunFinds) {
       parse_json(split(read_file(folder.run_folder("again") + "/fp8_statistics.jsonl"), '\n')[0]);
   int compared = 0;
   const json found = report(folder);
-  for (const json& cast : found["casts"]) {
+  for (const json& operand : found["operands"]) {
     for (const json& own : record["operands"]) {
-      if (own["linear"] != cast["linear"] || own["role"] != cast["role"] || own.value("what_if", true))
+      if (own["linear"] != operand["linear"] || own["role"] != operand["role"] || own.value("what_if", true))
         continue;
-      EXPECT_EQ(own["amax"], cast["amax"]) << own;
-      EXPECT_EQ(own["sqnr_db"], cast["sqnr_db"]) << own;
+      EXPECT_EQ(own["amax"], operand["amax"]) << own;
+      EXPECT_EQ(own["sqnr_db"], operand["sqnr_db"]) << own;
       ++compared;
     }
   }
@@ -128,10 +129,10 @@ TEST(InspectFp8, AcceptsBf16AndAnyLayout) {
   Result found = inspect(folder, "bf16");
   ASSERT_EQ(found.code, 0) << found.error;
   TE_EXPECT_CONTAINS(found.out, "BF16: the table shows the quantizations of an FP8 run (hybrid, tensorwise)");
-  EXPECT_EQ(report(folder)["casts"].size(), 24u);
-  EXPECT_TRUE(report(folder)["casts"][0]["what_if"].contains("blockwise"));
+  EXPECT_EQ(report(folder)["operands"].size(), 24u);
+  EXPECT_TRUE(report(folder)["operands"][0]["what_if"].contains("blockwise"));
   ASSERT_EQ(inspect(folder, "bf16", "--recipes tensorwise,mxfp8").code, 0);
-  EXPECT_GT(report(folder)["casts"][0]["what_if"]["mxfp8"]["sqnr_db"].get<double>(), 28);
+  EXPECT_GT(report(folder)["operands"][0]["what_if"]["mxfp8"]["sqnr_db"].get<double>(), 28);
   // With FP8 and delayed scales, which this checkpoint does not have.
   ASSERT_EQ(inspect(folder, "bf16", "--set precision.fp8=hybrid").code, 0);
   EXPECT_EQ(report(folder)["calibrated"], true);

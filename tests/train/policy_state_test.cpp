@@ -20,7 +20,7 @@ class PolicyState : public ::testing::Test {
     std::vector<int32_t>& odd = documents.emplace_back();
     for (int i = 0; i < 40; ++i) odd.push_back(100 + i * 37 % 150);
     write_dataset(folder_ / "odd", documents);
-    // Of tokens that the model never sees: the first validation has the lowest loss.
+    // Tokens that the model never sees: the first validation has the lowest loss.
     Documents unseen(30);
     for (int i = 0; i < 30 * 150; ++i) unseen[static_cast<size_t>(i / 150)].push_back(8 + i * 37 % 80);
     write_dataset(folder_ / "unseen", unseen);

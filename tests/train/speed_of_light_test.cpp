@@ -42,9 +42,9 @@ void expect_seconds(const config::Config& config, double fp8, double high_precis
               1e-12);
 }
 
-// Of a layer: linear_qkv 64 x 192, linear_proj 64 x 64, linear_fc1 and linear_fc2 64 x 256: 49,152. Output layer: 64 x
-// 128. Attention: 6 x 2 layers x 32 x 64. Parameters: embeddings (128 + 32) x 64, final norm 128; of a layer biases of
-// 192 + 64 + 256 + 64, and two norms of 128.
+// GEMMs of a layer: linear_qkv 64 x 192, linear_proj 64 x 64, linear_fc1 and linear_fc2 64 x 256: 49,152. Output
+// layer: 64 x 128. Attention: 6 x 2 layers x 32 x 64. Parameters: embeddings (128 + 32) x 64, final norm 128; biases of
+// a layer 192 + 64 + 256 + 64, and its two norms of 128.
 constexpr double kGptLinears = 6.0 * 2 * 49152, kGptOthers = 6.0 * 64 * 128 + 6.0 * 2 * 32 * 64;
 constexpr double kGptParameters = 160 * 64 + 128 + 2 * (49152 + 576 + 256);
 

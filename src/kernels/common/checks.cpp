@@ -30,8 +30,8 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, Shape s
 
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols) {
   TE_CHECK(out.wants_data() || out.requantize.state == nullptr, "{}: requantization requires FP8 data", op);
-  TE_CHECK(out.requantize.state == nullptr || out.requantize.num_casts != nullptr,
-           "{}: requantization requires num_casts", op);
+  TE_CHECK(out.requantize.state == nullptr || out.requantize.num_quantizations != nullptr,
+           "{}: requantization requires num_quantizations", op);
   TE_CHECK(out.requantize.predicted_scales == nullptr || out.requantize.current_scale != nullptr,
            "{}: predicted_scales require current_scale", op);
   if (!out.wants_data()) return;

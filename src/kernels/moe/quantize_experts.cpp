@@ -43,7 +43,7 @@ Fp8Output output_of_expert(const Fp8Output& all, int64_t e) {
   out.scale = at(all.scale, e), out.scale_inv = at(all.scale_inv, e);
   out.amax = at(all.amax, e), out.counters = at(all.counters, e);
   Fp8Requantize& own = out.requantize;
-  own.state = at(own.state, e), own.num_casts = at(own.num_casts, e);
+  own.state = at(own.state, e), own.num_quantizations = at(own.num_quantizations, e);
   own.current_scale = at(own.current_scale, e), own.current_amax = at(own.current_amax, e);
   own.used_scale = at(own.used_scale, e), own.predicted_scales = at(own.predicted_scales, 2 * e);
   return out;

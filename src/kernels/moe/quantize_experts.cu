@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
 /// The arrays of an Fp8Output of experts.
 struct ExpertScales {
-  Fp8CastState* states;  ///< null: given scales
+  Fp8TensorState* states;  ///< null: given scales
   const float* scale;
   float *current_scale, *predicted, *current_amax, *used_scale, *scale_inv, *amax;
   Fp8Counters* counters;
@@ -275,8 +275,8 @@ __global__ void __launch_bounds__(kTileThreads)
   if (amax != nullptr) block_update_amax(bits, amax + e, shared);
 }
 
-constexpr int64_t kStateStride = sizeof(Fp8CastState) / sizeof(float);
-static_assert(sizeof(Fp8CastState) % sizeof(float) == 0);
+constexpr int64_t kStateStride = sizeof(Fp8TensorState) / sizeof(float);
+static_assert(sizeof(Fp8TensorState) % sizeof(float) == 0);
 
 /// Where the amaxes of the experts are collected.
 ExpertValues amax_of(const QuantizeExperts& a) {
@@ -317,7 +317,7 @@ void launch_scales(const Context& context, const QuantizeExperts& a, DType forma
   scales_kernel<<<ceil_div(a.experts, kTileThreads), kTileThreads, 0, cuda_stream(context)>>>(
       scales, rows_of_experts(a));
   TE_CUDA_CHECK_LAUNCH();
-  for (int64_t e = 0; own.num_casts != nullptr && e < a.experts; ++e) ++own.num_casts[e];
+  for (int64_t e = 0; own.num_quantizations != nullptr && e < a.experts; ++e) ++own.num_quantizations[e];
 }
 
 template <class T, DType type, CastPass kPass>
@@ -344,7 +344,7 @@ void cast_all(const Context& context, const QuantizeExperts& a, const CastOutput
 
 template <class T, DType type>
 void quantize_to(const Context& context, const QuantizeExperts& a) {
-  Fp8CastState* const states = a.out.requantize.state;
+  Fp8TensorState* const states = a.out.requantize.state;
   ExpertValues first = first_scale_of(a);
   const bool at_once = first.data != nullptr && (states == nullptr || a.out.counters == nullptr);
   if (at_once)

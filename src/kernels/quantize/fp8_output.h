@@ -19,8 +19,8 @@ struct Fp8Counters {
 
 /// Device state of a tensor that is quantized in two launches. Initially all zero; after each quantization the counters
 /// and the amax slot for the next one are zero again.
-struct Fp8CastState {
-  float amax[2];         ///< of this tensor only; double-buffered (Fp8Requantize::num_casts)
+struct Fp8TensorState {
+  float amax[2];         ///< of this tensor only; double-buffered (Fp8Requantize::num_quantizations)
   float scale;           ///< of the last quantization
   unsigned requantized;  ///< number of requantizations, counted in the two fields below or not
   Fp8Counters counters;  ///< of the first launch; discarded if the tensor is requantized
@@ -42,9 +42,9 @@ struct Fp8CastState {
 /// quantizes with the previous scale as a prediction, and the second one only if the scale has changed. The result does
 /// not depend on the prediction.
 struct Fp8Requantize {
-  Fp8CastState* state = nullptr;  ///< null: a single launch; values beyond the scale saturate
+  Fp8TensorState* state = nullptr;  ///< null: a single launch; values beyond the scale saturate
   /// In host memory: number of quantizations with this state. Only one may be in progress at a time.
-  unsigned* num_casts = nullptr;
+  unsigned* num_quantizations = nullptr;
   float margin_factor = 1.0f;
   float* current_scale = nullptr;  ///< receives scale'; may equal Fp8Output::scale
   /// [2], initially 0, or null. With it current_scale is a power of two, rounded like group_scale(). Double-buffered:
@@ -58,8 +58,8 @@ struct Fp8Requantize {
   std::function<void(const Context&)> all_reduce_amax;
 
   /// Slots of the current quantization.
-  float* amax() const { return &state->amax[*num_casts % 2]; }
-  float* predicted_scale() const { return predicted_scales + *num_casts % 2; }
+  float* amax() const { return &state->amax[*num_quantizations % 2]; }
+  float* predicted_scale() const { return predicted_scales + *num_quantizations % 2; }
 };
 
 /// For an output seen as [rows, cols]:

@@ -29,7 +29,7 @@ inline Fp8Output first_cast(const Fp8Output& out) {
 
 /// Inputs of the second launch's decision, and the results that it writes then.
 struct Fp8ScaleFinalization {
-  Fp8CastState* state = nullptr;          ///< null: no second launch
+  Fp8TensorState* state = nullptr;        ///< null: no second launch
   const float* found_amax = nullptr;      ///< of the first launch
   float* next_amax = nullptr;             ///< of the state's next quantization; zeroed
   float* next_predicted_scale = nullptr;  ///< of the state's next quantization; null: no prediction
@@ -41,7 +41,8 @@ struct Fp8ScaleFinalization {
   Fp8Counters* counters = nullptr;  ///< receive the first launch's counts if its result is kept; may be null
 };
 
-/// Arguments of the second launch. Call it exactly once per quantization, on the host, because it advances num_casts.
+/// Arguments of the second launch. Call it exactly once per quantization, on the host, because it advances
+/// num_quantizations.
 inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
   const Fp8Requantize& cast = out.requantize;
   if (cast.state == nullptr) return {};
@@ -56,7 +57,7 @@ inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
                          .used_scale = cast.used_scale,
                          .amax = out.amax,
                          .counters = out.counters};
-  ++*cast.num_casts;
+  ++*cast.num_quantizations;
   s.next_amax = cast.amax();
   if (cast.predicted_scales != nullptr) s.next_predicted_scale = cast.predicted_scale();
   return s;
@@ -72,7 +73,7 @@ TE_HOST_DEVICE float second_scale(const Fp8ScaleFinalization& s, float amax, flo
 /// Writes the state and other results of the second launch, except s.amax; called by one thread. `scale`:
 /// second_scale().
 TE_HOST_DEVICE void finalize_state(const Fp8ScaleFinalization& s, float amax, float first, float scale) {
-  Fp8CastState& state = *s.state;
+  Fp8TensorState& state = *s.state;
   *s.next_amax = 0.0f;
   state.scale = scale > 0.0f ? scale : first;
   if (s.used_scale != nullptr) *s.used_scale = state.scale;

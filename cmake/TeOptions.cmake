@@ -54,12 +54,11 @@ if(TE_FUZZ)
 endif()
 target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TE_HOST_FLAGS}>")
 
-# Code of tests is compiled without optimization, in sanitizer builds with AddressSanitizer only and with its checks as
-# calls, for shorter builds. Code that runs long or needs all sanitizers is in the libraries.
+# Code of tests is compiled without optimization, in sanitizer builds with AddressSanitizer only, for shorter builds.
+# Code that runs long or needs all sanitizers is in the libraries.
 add_library(te_quick_flags INTERFACE)
 if(TE_SANITIZE)
-  set(te_quick -O0 -fno-sanitize=undefined --param=asan-instrumentation-with-call-threshold=0)
-  target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${te_quick}>")
+  target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-O0;-fno-sanitize=undefined>")
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-O0>")
 endif()

@@ -127,7 +127,7 @@ TEST(Timeline, EventsAreInMicrosecondsByRankAndStream) {
   EXPECT_EQ(events[0].at("args").at("name"), "rank 3");
   EXPECT_EQ(events[1].at("args").at("name"), "main CUDA stream");
   EXPECT_EQ(events[3].at("tid"), 2);
-  EXPECT_EQ(events[3].at("args").at("name"), "stream 2");
+  EXPECT_EQ(events[3].at("args").at("name"), "CUDA stream 2");
   const nlohmann::json expected = {
       {"ph", "X"},
       {"name", "gemm"},

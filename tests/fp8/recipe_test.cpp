@@ -345,13 +345,13 @@ TEST(Recipe, RecomputationUsesTheKeptScale) {
     bench.quantizer(0).complete(context, operand, {.high_precision = high_precision}, {.record_amax = true});
     EXPECT_EQ(scale.floats()[0], wanted);
     bench.cast(0, {7.0f, 1.0f}, 1);
-    const int64_t casts = bench.recipe().table().count_quantizations(context).casts;
+    const int64_t quantized = bench.recipe().table().count_quantizations(context).quantized;
     const float amax = bench.amax(0);
     operand = again.operand();
     operand.scale = scale;
     bench.quantizer(0).complete(context, operand, {.high_precision = high_precision}, {.is_recompute = true});
     EXPECT_TRUE(again == first);
-    EXPECT_EQ(bench.recipe().table().count_quantizations(context).casts, casts);
+    EXPECT_EQ(bench.recipe().table().count_quantizations(context).quantized, quantized);
     EXPECT_EQ(bench.amax(0), amax);
     EXPECT_EQ(scale.floats()[0], wanted);
   }
@@ -366,7 +366,7 @@ TEST(DelayedRecipe, DoesNotRequantizeWithCurrentScales) {
     const std::vector<float> values = {14.0f, 0.25f};
     EXPECT_EQ(bench->cast(0, values, 1, {.record_amax = true, .count = true}), values);
     EXPECT_EQ(bench->scale(0), 32.0f);
-    EXPECT_EQ(bench->recipe().table().tensor_state_of(0)->casts, 0u);
+    EXPECT_EQ(bench->recipe().table().tensor_state_of(0)->quantized, 0u);
   }
 }
 

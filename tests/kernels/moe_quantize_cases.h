@@ -86,7 +86,7 @@ class ExpertStorage {
       result.state_scale.push_back(state.scale);
       result.state_counts.insert(
           result.state_counts.end(),
-          {state.requantized, state.casts, state.counted_requantized, state.counters.total});
+          {state.requantized, state.quantized, state.counted_requantized, state.counters.total});
     }
     return result;
   }

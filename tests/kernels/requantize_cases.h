@@ -296,7 +296,7 @@ inline void expect_finalized(const RequantizeStorage& storage, float scale, unsi
   EXPECT_EQ(state.scale, scale);
   EXPECT_EQ(state.requantized, requantized);
   EXPECT_EQ(state.counters.total + state.counters.saturated + state.counters.flushed, 0u);
-  EXPECT_EQ(state.casts, casts);
+  EXPECT_EQ(state.quantized, casts);
   EXPECT_EQ(state.counted_requantized, requantized);
 }
 

@@ -23,7 +23,7 @@ double lowest_sqnr(const TrainFolder& folder, const std::string& run) {
   double lowest = 1e9;
   const json record = parse_json(split(read_file(folder.run_folder(run) + "/fp8_statistics.jsonl"), '\n')[0]);
   for (const json& operand : record["operands"])
-    if (!cast.value("what_if", true) && operand["sqnr_db"].is_number())
+    if (!operand.value("what_if", true) && operand["sqnr_db"].is_number())
       lowest = std::min(lowest, operand["sqnr_db"].get<double>());
   return lowest;
 }

@@ -43,7 +43,7 @@ using parallel::ProcessGrid;
 
 // Sanitizers make a step about ten times slower. Every case still runs.
 #ifdef __SANITIZE_ADDRESS__
-constexpr int kSteps = 4;
+constexpr int kSteps = 3;
 #else
 constexpr int kSteps = 10;  // more than the amax history has
 #endif

@@ -24,7 +24,7 @@ struct Fp8TensorState {
   float scale;           ///< of the last quantization
   unsigned requantized;  ///< number of requantizations, counted in the two fields below or not
   Fp8Counters counters;  ///< of the first launch; discarded if the tensor is requantized
-  unsigned long long casts,
+  unsigned long long quantized,
       counted_requantized;  ///< with counters only: quantizations, and those that were requantized
 };
 

@@ -83,7 +83,7 @@ TE_HOST_DEVICE void finalize_state(const Fp8ScaleFinalization& s, float amax, fl
   if (s.scale == nullptr) return;  // the first launch did not quantize
   if (scale > 0.0f) ++state.requantized;
   if (s.counters == nullptr) return;
-  ++state.casts;
+  ++state.quantized;
   if (scale > 0.0f) {
     ++state.counted_requantized;
   } else {  // no other thread updates the counters now

@@ -206,7 +206,6 @@ TEST_P(EvaluateRuns, ErrorsAreOneLine) {
   expect_refused(evaluate("--tasks hellaswag --batch nan"), "--batch");
   expect_refused(evaluate("--tasks hellaswag --begin --no-begin"), "--begin");
   expect_refused(evaluate("--tasks hellaswag --output /nowhere/x"), "--output /nowhere/x");
-  expect_refused(evaluate("--tasks hellaswag --tokenizer bytes"), "they do not match");
   expect_refused(evaluate("--tasks hellaswag --tensor 2"), "mpirun -n 2");
   EXPECT_FALSE(std::filesystem::exists(file("x.part")));
 }

@@ -42,6 +42,13 @@ class Summary(unittest.TestCase):
             self.assertEqual({speed for speed in known if speed not in text}, set(), page.name)
             self.assertLessEqual(set(re.findall(r"([0-9][0-9,]*) tokens/s", text)), known, page.name)
 
+    def test_seconds_in_the_readme_are_those_of_the_install_page(self):
+        readme = (ROOT / "README.md").read_text().split("## Quick start")[1]
+        seconds = re.findall(r"([0-9]+) s ", readme)
+        self.assertGreaterEqual(len(seconds), 4)
+        known = (ROOT / "docs" / "how-to" / "install.md").read_text()
+        self.assertEqual([s for s in seconds if not re.search(rf"\b{s} s\b", known)], [])
+
     def test_gaps_match_the_csv_files(self):
         """Recomputes the gaps of the reports from the losses."""
         rows = {row["experiment"]: row for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]}

@@ -93,8 +93,8 @@ TEST(TrainingState, ListsAllTensorsOnce) {
   for (const auto& [name, bytes] : run.state()) names.push_back(name);
   EXPECT_EQ(names,
             Names({"exp_avg", "exp_avg.exponents", "exp_avg_sq", "exp_avg_sq.exponents", "fp8.amax",
-                   "fp8.amax_history", "fp8.tensor_states", "fp8.counters", "fp8.history_position",
-                   "fp8.last_amax", "fp8.predicted_scales", "fp8.scale", "main_params", "parameters"}));
+                   "fp8.amax_history", "fp8.counters", "fp8.history_position", "fp8.last_amax",
+                   "fp8.predicted_scales", "fp8.scale", "fp8.tensor_states", "main_params", "parameters"}));
   // FP32 weights are their own master weights, and a plan's bytes are those of a bound run.
   config::Config config = make_config({.family = Family::gpt});
   RandomRun fp32(config);

@@ -8,6 +8,7 @@
 set(TE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <filesystem> <fstream> <functional> <map> <memory>
   <optional> <string> <string_view> <unordered_map> <utility> <vector> <nlohmann/json.hpp>
   <spdlog/fmt/fmt.h>)
+set(TE_PCH_LINKS spdlog::spdlog nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX Threads::Threads)
 
 # te_pch(NAME LIBRARY|EXECUTABLE LINKS ... HEADERS ...): creates a target that owns a precompiled header.
 function(te_pch name kind)
@@ -56,9 +57,9 @@ endfunction()
 # Optimization of code that is not in loops over data: command lines, tables, control flow.
 set(TE_LITTLE -O1)
 
-# te_library(NAME [LITTLE_OPTIMIZED] [SM90A sources] DEPENDS ...): creates the library of src/NAME. CUDA sources named after
-# SM90A are compiled only for that architecture, and left out of builds without it. LITTLE_OPTIMIZED is for libraries
-# without loops over data: TE_LITTLE takes a third less time to compile than -O3.
+# te_library(NAME [LITTLE_OPTIMIZED] [SM90A sources] DEPENDS ...): creates the library of src/NAME. CUDA sources named
+# after SM90A are compiled only for that architecture, and left out of builds without it. LITTLE_OPTIMIZED is for
+# libraries without loops over data: TE_LITTLE takes a third less time to compile than -O3.
 #
 # Headers are included as "NAME/file.h". The include path of each library is a folder of symbolic links with only its
 # own headers. Headers of other libraries are visible only if DEPENDS names them, so that includes against the
@@ -245,7 +246,7 @@ function(te_mpi_test_executable target label depends ranks)
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${np} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>)
     # As many slots of ctest -j as ranks, since ranks wait by polling: beside other tests on two cores four ranks took
     # three times as long. COST: they take longest, so ctest starts them first.
-    set_tests_properties(${target}.np${np} PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 PROCESSORS ${np} SKIP_RETURN_CODE 77
-                         COST ${np} ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
+    set_tests_properties(${target}.np${np} PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 PROCESSORS ${np}
+                         SKIP_RETURN_CODE 77 COST ${np} ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
   endforeach()
 endfunction()

@@ -37,7 +37,8 @@ def is_in(name, folder):
 def check(root, te_train=None):
     """[(path, line, what is wrong)]"""
     repository, problems = Repository(root, te_train), []
-    pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if (root / name).exists()] + sorted((root / "docs").rglob("*.md"))
+    pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if (root / name).exists()]
+    pages += sorted((root / "docs").rglob("*.md"))
     for path in pages:
         page, name = Page(path), path.relative_to(root).as_posix()
         check_links(page, problems)

@@ -5,8 +5,8 @@
     scripts/results_summary.py --check    # compares them with the data, writes nothing; exit code 1 if they differ
 
 Losses come from the reports and CSV files of experiments, speeds from docs/results/speed.json and tutorials.json. A
-table is between the comments <!-- begin: NAME --> and <!-- end: NAME --> of README.md and the pages of docs/results; edit
-the data, not the table.
+table is between the comments <!-- begin: NAME --> and <!-- end: NAME --> of README.md and the pages of docs/results;
+edit the data, not the table.
 """
 
 import argparse

@@ -14,8 +14,8 @@ BLOCK = 1 << 20  # bytes per read
 
 
 def open_regular(path):
-    """Opens a regular file for reading bytes. Another user may have put a pipe in its place, whose opening or reading would
-    never end: OSError."""
+    """Opens a regular file for reading bytes. Another user may have put a pipe in its place, whose opening or reading
+    would never end: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -6,9 +6,9 @@
 
 `generate` continues prompts of 64 tokens by 256 tokens, greedily and past ends of documents, with a random Llama of the
 shape of llama_1b or Llama 2 7B (with GPT-2's vocabulary) in BF16; te-generate also with FP8 weights. `--batches 1,8,64`
-sets the numbers of concurrent prompts, `--megakernel` is passed to te-generate. `evaluate` evaluates a random GPT-2 124M
-on HellaSwag; its time is that of the requests, without loading. Needs torch with CUDA and transformers, and lm_eval for
-`evaluate`. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints one line of JSON per measurement.
+sets the numbers of concurrent prompts, `--megakernel` is passed to te-generate. `evaluate` evaluates a random GPT-2
+124M on HellaSwag; its time is that of the requests, without loading. Needs torch with CUDA and transformers, and
+lm_eval for `evaluate`. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints one line of JSON per measurement.
 """
 
 import argparse

@@ -67,13 +67,18 @@ def look(index):
     return {"color": color(index), "zorder": 1.9 if index > COLORED else 2}
 
 
+def readable(name):
+    """A variant's name without underscores."""
+    return name.replace("_", " ")
+
+
 def label(content, index, number=0, many=""):
     """For the legend: the name of arm `index`, once; the gray ones share one label."""
     arms = arms_of(content)
     if number or index > COLORED + 1:
         return None
     rest = len(arms) - 1 - COLORED
-    return arms[index].name.replace("_", " ") + many if index <= COLORED or rest == 1 else f"{rest} more variants"
+    return readable(arms[index].name) + many if index <= COLORED or rest == 1 else f"{rest} more variants"
 
 
 def arms_of(content):
@@ -207,7 +212,7 @@ def gap_by_tokens(content, comparisons):
 
 def draw_seed_band(axes, arm, tokens, half, size, limit):
     cut = ", cut off at the axis" if (half > limit).any() else ""
-    what = f"±2 σ of {len(arm.runs)} {analysis.seeds_or_runs(arm)} of {arm.name.replace('_', ' ')}{cut}"
+    what = f"±2 σ of {len(arm.runs)} {analysis.seeds_or_runs(arm)} of {readable(arm.name)}{cut}"
     shown = np.minimum(half, limit)
     axes.fill_between(tokens / size, -shown, shown, color="#c4c4c4", alpha=0.5, linewidth=0, label=what, zorder=1)
 
@@ -253,7 +258,8 @@ def gaps_with_intervals(comparisons, title=""):
         axes.set_xlim(-limit, limit)
         axes.set_ylim(-len(comparisons) + 0.4, 0.6)
         shown = axes is grid[0][0]
-        axes.set_yticks([-i for i in range(len(comparisons))], [c.name.replace("_", " ") if shown else "" for c in comparisons])
+        labels = [readable(c.name) if shown else "" for c in comparisons]
+        axes.set_yticks([-i for i in range(len(comparisons))], labels)
         axes.grid(axis="y", visible=False)
         axes.set_title(name.replace(" %", "%"), fontsize=11, loc="left")
         axes.locator_params(axis="x", nbins=5)

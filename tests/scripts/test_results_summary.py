@@ -35,7 +35,8 @@ class Summary(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_speeds_of_tutorials_match_the_data(self):
-        tutorials = {row["page"]: row["tokens_per_s"] for row in json.loads((RESULTS / "summary.json").read_text())["tutorials"]}
+        rows = json.loads((RESULTS / "summary.json").read_text())["tutorials"]
+        tutorials = {row["page"]: row["tokens_per_s"] for row in rows}
         for page in (ROOT / "docs" / "tutorials").glob("*.md"):
             text = page.read_text()
             known = {f"{speed:,}" for speed in tutorials.get(page.name, {}).values()}

@@ -9,8 +9,14 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 
 CONTROL = "BF16 control"
-RECIPES = {"bf16": "BF16", "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
-           "bf16_other_order": CONTROL, "bf16_control": CONTROL}
+RECIPES = {
+    "bf16": "BF16", "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
+    "bf16_other_order": CONTROL, "bf16_control": CONTROL, "mxfp8": "MXFP8", "nvfp4": "NVFP4",
+    "nvfp4_ends_bf16": "NVFP4, first and last layer in BF16", "nvfp4_no_blocks": "NVFP4 without weight blocks",
+    "nvfp4_no_hadamard": "NVFP4 without Hadamard transform", "nvfp4_no_stochastic": "NVFP4 without stochastic rounding",
+    "full": "full fine-tuning", "lora": "LoRA", "lora_delayed": "FP8 delayed base", "lora_tensorwise": "FP8 tensorwise base",
+    "lora_rowwise": "FP8 rowwise base", "lora_blockwise": "FP8 blockwise base",
+}  # fmt: skip
 # Variants of the 30-million-parameter experiment; names without a recipe are of delayed scaling with E5M2 gradients.
 VARIANTS = {
     "bf16_other_order": CONTROL,
@@ -36,6 +42,9 @@ VARIANTS = {
 # {experiment: (report, title of its figures)}
 REPORTS = {
     "gap_law_8m": ("report.json", "Llama 8M, 170 million tokens (20 per parameter), five seeds, four H100"),
+    "gap_law_16m": ("report.json", "Llama 16M, 320 million tokens (20 per parameter), four seeds, four H100"),
+    "gpt2_30m_formats": ("report.json", "GPT-2 30M, 26.2 million tokens, MXFP8 and NVFP4 emulated, four seeds, four H100"),
+    "gpt2_124m_lora": ("report.json", "GPT-2 124M tuned with LoRA on GSM8K and Dolly, 4.9 million tokens, five seeds, four H100"),
     "moe_30m_87m": ("report.json", "Mixture of experts, 87M (21M per token), 65.5 million tokens, five seeds, four H200"),
     "llama_1b_100m": ("report.json", "Llama 1.3B, 100 million tokens in 3.4 epochs, H100 and H200"),
     "llama_1b_unit_embeddings": ("report_five_seeds.json", "Llama 1.3B, 9.8 million tokens, embedding init std 1, two H100"),
@@ -52,7 +61,7 @@ REPORTS = {
 
 def label(experiment, arm):
     """The display name of a variant."""
-    names = VARIANTS if experiment.startswith("gpt2_30m") else RECIPES
+    names = VARIANTS if experiment.startswith("gpt2_30m_ablations") else RECIPES
     run, _, length = arm.rpartition("_")
     if run in names and length.isdigit():  # a decay that branches off a run after so many tokens per parameter
         return f"{names[run]}, {length} tokens per parameter"
@@ -71,3 +80,12 @@ def read_loss(path):
         rows = list(csv.DictReader(file))
     valid = [float(row["valid_loss"]) for row in rows if row.get("valid_loss")]
     return [(int(row["consumed_tokens"]), float(row["loss"])) for row in rows], valid[-1] if valid else None
+
+
+def last_values(folder, arm, column):
+    """The last value of a column in each seed's CSV file."""
+    found = []
+    for path in sorted(folder.glob(f"{arm}_seed?.csv")):
+        with path.open(newline="") as file:
+            found.append([float(row[column]) for row in csv.DictReader(file) if row[column]][-1])
+    return found

@@ -39,13 +39,14 @@ def content_of(experiment, names, title="", epochs=()):
     return Content(title or REPORTS[experiment][1], baseline, others, Tolerance(), epochs=list(epochs))
 
 
-def gaps(experiment):
-    """Pairs, means and intervals of a report."""
+def gaps(experiment, skipped=()):
+    """Pairs, means and intervals of a report, without the arms in `skipped`."""
     def measure(found):
         limits = {key: np.nan if found[key] is None else found[key] for key in ("low", "high")}
         return types.SimpleNamespace(name=found["name"], gaps=found["pairs"], mean=found["gap"], tolerance=found["tolerance"], **limits)
 
-    rows = [types.SimpleNamespace(name=label(experiment, arm["name"]), measures=[measure(m) for m in arm["measures"]]) for arm in arms(experiment)]
+    shown = [arm for arm in arms(experiment) if arm["name"] not in skipped]
+    rows = [types.SimpleNamespace(name=label(experiment, arm["name"]), measures=[measure(m) for m in arm["measures"]]) for arm in shown]
     return figures.gaps_with_intervals(rows, REPORTS[experiment][1])
 
 
@@ -78,33 +79,45 @@ def repeated_data():
     return figure
 
 
+# (experiment, model, parameters, seeds, variants, tolerance at the end) of each size
+LAW = (
+    ("gap_law_8m", "8M", 8_456_960, 5, ("delayed", "tensorwise", "blockwise", "bf16_control"), 0.0080),
+    ("gap_law_16m", "16M", 15_880_320, 4, ("delayed",), 0.0073),
+)
+
+
 def gap_law():
-    """The gap during the run with a constant learning rate, and after the decay of each length."""
-    name, recipes = "gap_law_8m", ("delayed", "tensorwise", "blockwise")
-    figure, (left, right) = figures.new(4.6, REPORTS[name][1], ncols=2, sharey=True, gridspec_kw={"width_ratios": (1.5, 1)})
-    found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
-    for index, arm in enumerate((*recipes, "bf16_control"), start=1):
-        pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in range(1, 6)]
-        style = {"color": figures.color(index)}
-        for tokens, gap in pairs:
-            left.plot(tokens / 1e6, gap, linewidth=0.7, alpha=0.35, **style)
-        left.plot(pairs[0][0] / 1e6, np.mean([gap for _, gap in pairs], axis=0), linewidth=2, label=label(name, arm), **style)
-        for place, suffix in enumerate(("_5", "_10", "")):
-            at, measure = place + 0.12 * (index - 2.5), found[arm + suffix]
-            right.plot([at, at], [measure["low"], measure["high"]], linewidth=2.4, **style)
-            right.plot(at, measure["gap"], "D", markersize=6, markeredgecolor="white", **style)
-            right.plot([at + 0.05] * len(measure["pairs"]), measure["pairs"], "o", markersize=3, alpha=0.5, **style)
-    for axes in (left, right):
-        axes.axhspan(-0.008, 0.008, color="#2a7f3f", alpha=0.12, linewidth=0)
+    """Both sizes: the gap during the run with a constant learning rate, and after the decay of each length."""
+    title = "Llama 8M (170 million tokens, five seeds) and 16M (320 million tokens, four seeds), four H100"
+    figure, (*panels, right) = figures.new(4.8, title, ncols=3, gridspec_kw={"width_ratios": (1.1, 1, 1.3)})
+    panels[1].sharey(panels[0])
+    for axes, (name, model, parameters, seeds, variants, tolerance) in zip(panels, LAW):
+        found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
+        for index, arm in enumerate(variants, start=1):
+            pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in range(1, seeds + 1)]
+            style = {"color": figures.color(index) if model == "8M" else figures.COLORS[5]}
+            for tokens, gap in pairs:
+                axes.plot(tokens / parameters, gap, linewidth=0.5, alpha=0.4, **style)
+            mean = np.mean([gap for _, gap in pairs], axis=0)
+            axes.plot(pairs[0][0] / parameters, mean, linewidth=2.4, label=f"{label(name, arm)}, {model}", **style)
+            for place, suffix in enumerate(("_5", "_10", "")):
+                at, measure = place + 0.14 * (index - 3 if model == "8M" else 2), found[arm + suffix]
+                right.plot([at, at], [measure["low"], measure["high"]], linewidth=2.4, solid_capstyle="butt", **style)
+                right.plot(at, measure["gap"], "D", markersize=4, **style)
+        axes.set_title(f"{model}, constant learning rate", loc="left", fontsize=11)
+        axes.set_xlabel("tokens per parameter")
+        axes.set_xticks([0, 5, 10, 15, 20])
+        axes.axhspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)
+        axes.legend(loc="upper right")
+    right.axhspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)
+    for axes in (*panels, right):
         axes.axhline(0, color=figures.BASELINE, linewidth=1)
-    mark_epochs(left, (86.5e6,), 1e6)
-    left.set_title("constant learning rate", loc="left", fontsize=11)
-    left.set_xlabel("consumed tokens (million); dotted: second epoch")
-    left.set_ylabel("training loss minus BF16 (nats)")
-    left.legend(loc="upper right", title="thin: seed pairs; thick: means; green: tolerance", title_fontsize=9, ncol=2)
-    right.set_title("after a decay: means and 95% intervals", loc="left", fontsize=11)
+    panels[0].set_ylim(-0.055, 0.235)  # space for the legend
+    panels[0].set_ylabel("training loss minus BF16 (nats)")
+    right.set_title("after a decay (other scale)", loc="left", fontsize=11)
     right.set_xticks([0, 1, 2], ["5", "10", "20"])
     right.set_xlabel("tokens per parameter")
+    figure.supxlabel("thin lines: seed pairs; thick lines, diamonds: means; vertical lines: 95% intervals; green: tolerance", fontsize=9.5, color="#444444")
     return figure
 
 
@@ -221,7 +234,9 @@ FP8_ARMS = ("fp8_delayed", "fp8_tensorwise", "fp8_blockwise")
 # {file: function that draws it}
 PICTURES = {
     "guard.png": guard,
-    "gap_law_8m/gap.png": gap_law,
+    "gap_law_16m/gap.png": gap_law,
+    "gpt2_30m_formats/gaps.png": lambda: gaps("gpt2_30m_formats"),
+    "gpt2_124m_lora/gaps.png": lambda: gaps("gpt2_124m_lora", skipped=("lora",)),
     "moe_30m_87m/gap.png": lambda: gap_curves("moe_30m_87m", ("bf16", "bf16_control", "delayed", "tensorwise", "blockwise")),
     "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),
     "llama_1b_100m_once/gap.png": repeated_data,

@@ -11,10 +11,11 @@ edit the data, not the table.
 
 import argparse
 import json
+import statistics
 import sys
 
-from report.words import VERDICT_TEXTS
-from results_data import RESULTS, ROOT, arms, label, read_loss
+from report.words import UNDECIDED, VERDICT_TEXTS
+from results_data import RESULTS, ROOT, arms, label, last_values, read_loss
 
 GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
@@ -27,22 +28,12 @@ EXPERIMENTS = [
     ("llama_1b_unit_embeddings", "delayed", "Llama 1.3B, no repeated data", LLAMA_1B_GPT2_TOKENS, "llama-1b-seeds.md"),
     ("gpt2_124m", "fp8", "GPT-2 124M, data repeated 13.7 times", GPT2, "gpt2-124m-328m-tokens.md"),
     ("gpt2_124m_recipes", "fp8_delayed", "GPT-2 124M, learning rate 6e-4", GPT2, "gpt2-124m-recipes.md"),
-    ("gap_law_8m", "delayed", "Llama 8M, data read twice", LLAMA_8M, "llama-8m-tokens-per-parameter.md"),
+    ("gap_law_8m", "delayed", "Llama 8M, data read twice", LLAMA_8M, "llama-tokens-per-parameter.md"),
     ("moe_30m_87m", "delayed", "Mixture of experts, 87M (21M per token)", EXPERTS_87M, "moe-87m.md"),
 ]
 CONVERGENCE = "docs/results/convergence/"
-# {page: experiments whose table it has}
-GAP_TABLES = {
-    "llama-8m-tokens-per-parameter.md": ["gap_law_8m"],
-    "moe-87m.md": ["moe_30m_87m"],
-    "llama-1b-100m-tokens.md": ["llama_1b_100m"],
-    "llama-1b-seeds.md": ["llama_1b_unit_embeddings"],
-    "llama-1b-initialization.md": ["llama_1b_calm"],
-    "llama2-7b.md": ["llama7b", "llama7b_calm"],
-    "gpt2-124m-recipes.md": ["gpt2_124m_recipes_calm", "gpt2_124m_recipes"],
-    "gpt2-124m-learning-rates.md": ["gpt2_124m_twice_the_rate"],
-    "gpt2-124m-finetuning.md": ["gpt2_124m_instructions"],
-}
+STUDENT = {4: 3.182446, 5: 2.776445}  # the 97.5% quantile of Student's t by number of pairs
+LAW = (("8M", "gap_law_8m"), ("16M", "gap_law_16m"))
 
 
 def last_tenth(losses):
@@ -129,6 +120,66 @@ def gap_table(experiment):
     return lines
 
 
+def interval_text(pairs):
+    """Mean and 95% interval of the differences of pairs."""
+    mean, half = statistics.mean(pairs), STUDENT[len(pairs)] * statistics.stdev(pairs) / len(pairs) ** 0.5
+    return f"{mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f})"
+
+
+def law_table():
+    """The gap after each length; a verdict is written unless it is inconclusive."""
+    lines = ["| Variant | 5 tokens per parameter | 10 | 20 | Validation: 5, 10, 20 |", "| --- | --- | --- | --- | --- |"]
+    for model, experiment in LAW:
+        found = {arm["name"]: arm for arm in arms(experiment)}
+        for name in [name for name in found if name + "_5" in found]:
+            lengths = [found[name + suffix] for suffix in ("_5", "_10", "")]
+            verdicts = ["" if x["verdict"] == UNDECIDED else f", {VERDICT_TEXTS[x['verdict']].split()[0]}" for x in lengths]
+            cells = [gap_text(x["measures"][0]) + verdict for x, verdict in zip(lengths, verdicts)]
+            validation = ", ".join(f"{x['measures'][1]['gap']:+.4f}" for x in lengths)
+            lines.append(f"| {label(experiment, name)}, {model} | {' | '.join(cells)} | {validation} |")
+    return lines
+
+
+def tuning_table(experiment):
+    """FP8 against BF16 on both validation sets; Dolly's losses are in the CSV files only."""
+    lines = ["| Variant | Training | GSM8K | Dolly |", "| --- | --- | --- | --- |"]
+    for arm in [arm for arm in arms(experiment) if arm.get("baseline") != "full"]:
+        losses, baseline = (last_values(RESULTS / experiment, name, "valid_loss.dolly") for name in (arm["name"], arm.get("baseline", "bf16")))
+        training, validation = arm["measures"][:2]
+        lines.append(f"| {label(experiment, arm['name'])} | {gap_text(training)} | {gap_text(validation)} | "
+                     f"{interval_text([x - y for x, y in zip(losses, baseline)])} |")
+    return lines
+
+
+def formats_table():
+    """Every format against BF16, and NVFP4 against its variants without a part, paired by seed."""
+    experiment = "gpt2_30m_formats"
+    found = {arm["name"]: arm for arm in arms(experiment)}
+    lines = ["| Variant | Training | Validation | Verdict | NVFP4 minus it, training |", "| --- | --- | --- | --- | --- |"]
+    for name, arm in found.items():
+        training, validation = arm["measures"][:2]
+        pairs = [x - y for x, y in zip(found["nvfp4"]["measures"][0]["pairs"], training["pairs"])]
+        lines.append(f"| {label(experiment, name)} | {gap_text(training)} | {gap_text(validation)} | {VERDICT_TEXTS[arm['verdict']]} | "
+                     f"{interval_text(pairs) if name.startswith('nvfp4_') else ''} |")
+    return lines
+
+
+# {page: {name of a table: function that writes it, its argument}}
+GAP_TABLES = {
+    "llama-tokens-per-parameter.md": {"gaps of both sizes": (law_table,)},
+    "blackwell-formats.md": {"gaps gpt2_30m_formats": (formats_table,)},
+    "gpt2-124m-finetuning.md": {f"gaps {name}": (tuning_table, name) for name in ("gpt2_124m_instructions", "gpt2_124m_lora")},
+} | {page: {f"gaps {name}": (gap_table, name) for name in experiments} for page, experiments in {
+    "moe-87m.md": ["moe_30m_87m"],
+    "llama-1b-100m-tokens.md": ["llama_1b_100m"],
+    "llama-1b-seeds.md": ["llama_1b_unit_embeddings"],
+    "llama-1b-initialization.md": ["llama_1b_calm"],
+    "llama2-7b.md": ["llama7b", "llama7b_calm"],
+    "gpt2-124m-recipes.md": ["gpt2_124m_recipes_calm", "gpt2_124m_recipes"],
+    "gpt2-124m-learning-rates.md": ["gpt2_124m_twice_the_rate"],
+}.items()}  # fmt: skip
+
+
 def cell(row, key):
     value = row.get(key)
     if value is None:
@@ -191,8 +242,8 @@ def outputs():
     files = {RESULTS / "summary.json": json.dumps(data, indent=2) + "\n"}
     tables = {ROOT / "README.md": {"evidence": evidence_table(data), "speed": speed_table(data)},
               RESULTS / "benchmarks.md": {"pytorch": pytorch_table(data), "several GPUs": several_gpus_table(data)}}
-    for page, experiments in GAP_TABLES.items():
-        tables[ROOT / CONVERGENCE / page] = {f"gaps {name}": gap_table(name) for name in experiments}
+    for page, blocks in GAP_TABLES.items():
+        tables[ROOT / CONVERGENCE / page] = {name: write(*argument) for name, (write, *argument) in blocks.items()}
     for path, blocks in tables.items():
         text = path.read_text()
         for name, lines in blocks.items():

@@ -62,17 +62,47 @@ class Summary(unittest.TestCase):
 
     def test_gap_tables_match_the_csv_files(self):
         """Only experiments with every step, or means over ten, in their CSV files."""
-        for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "moe_30m_87m"):
+        for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "gap_law_16m",
+                     "gpt2_30m_formats", "gpt2_124m_lora", "moe_30m_87m"):
             for arm in results_summary.arms(name):
                 stem = arm["name"]
-                if name == "gap_law_8m" and stem[-1].isdigit():
+                if name.startswith("gap_law") and stem[-1].isdigit():
                     continue  # the CSV files hold the runs that the decays branch off
                 if not any((RESULTS / name).glob(f"{stem}_seed?.csv")):
                     stem = "fp8_" + stem
                 runs = sorted((RESULTS / name).glob(f"{stem}_seed?.csv"))
-                gaps = [mean_of_last_tenth(run) - mean_of_last_tenth(run.with_name("bf16" + run.name[len(stem):])) for run in runs]
+                baseline = arm.get("baseline", "bf16")
+                gaps = [mean_of_last_tenth(run) - mean_of_last_tenth(run.with_name(baseline + run.name[len(stem):])) for run in runs]
                 for found, expected in zip(gaps, arm["measures"][0]["pairs"], strict=True):
                     self.assertAlmostEqual(found, expected, delta=2e-4, msg=f"{name} {arm['name']}")
+
+    def test_numbers_in_the_text_match_the_reports(self):
+        def found(experiment, arm, measure=0):
+            return next(x for x in results_summary.arms(experiment) if x["name"] == arm)["measures"][measure]
+
+        page = {name: (ROOT / results_summary.CONVERGENCE / f"{name}.md").read_text()
+                for name in ("llama-tokens-per-parameter", "blackwell-formats", "gpt2-124m-finetuning")}
+        for experiment, model in (("gap_law_8m", "8"), ("gap_law_16m", "16")):
+            end = found(experiment, "delayed")
+            pattern = rf"{end['gap']:.4f} (nats )?\({100 * end['gap_share']:.2f}%\)[^;]*with {model} million"
+            self.assertRegex(page["llama-tokens-per-parameter"], pattern)
+        nvfp4, ends, mxfp8, blockwise = (found("gpt2_30m_formats", name) for name in ("nvfp4", "nvfp4_ends_bf16", "mxfp8", "blockwise"))
+        self.assertIn(f"{nvfp4['gap']:.3f} nats ({100 * nvfp4['gap_share']:.2f}%)", page["blackwell-formats"])
+        self.assertIn(f"remove {100 * (1 - ends['gap'] / nvfp4['gap']):.0f}% of this gap", page["blackwell-formats"])
+        difference = results_summary.interval_text([x - y for x, y in zip(mxfp8["pairs"], blockwise["pairs"], strict=True)])
+        self.assertIn(difference.replace(" (", ", ", 1).rstrip(")"), page["blackwell-formats"])
+        self.assertIn(f"NVFP4 ends {100 * nvfp4['gap_share']:.2f}% above BF16", (ROOT / "README.md").read_text())
+        self.assertIn(f"{found('gpt2_124m_lora', 'lora', 1)['gap']:+.2f} nats on GSM8K", page["gpt2-124m-finetuning"])
+
+    def test_fine_tuning_is_within_tolerance_on_dolly(self):
+        for name in ("gpt2_124m_instructions", "gpt2_124m_lora"):
+            table = results_summary.tuning_table(name)[2:]
+            self.assertEqual(len(table), 4)
+            for row in table:
+                low, high = re.findall(r"\(([^ ]+) to ([^ ]+)\)", row)[-1]
+                self.assertTrue(-0.01 < float(low) and float(high) < 0.01, row)
+            for arm in results_summary.arms(name):
+                self.assertEqual(arm["verdict"], "outside" if arm["name"] == "lora" else "inside")
 
     def test_speeds_match_their_source_pages(self):
         for session in json.loads((RESULTS / "speed.json").read_text())["sessions"]:
@@ -99,9 +129,11 @@ class Summary(unittest.TestCase):
         rows = json.loads((RESULTS / "summary.json").read_text())["evidence"]
         longest = max(rows, key=lambda row: row["tokens_per_parameter"])
         largest = max((row for row in rows if row["model"].startswith("Llama 1.3B")), key=lambda row: row["tokens_per_parameter"])
-        self.assertIn(f"The 1.3B model has {largest['tokens_per_parameter']:.3f} tokens per parameter; only a model of "
-                      f"{longest['parameters'] / 1e6:.0f} million parameters reaches {longest['tokens_per_parameter']:.0f},\nand there FP8 ends "
-                      f"{longest['gap_percent']:.1f}% above BF16", readme)
+        self.assertIn(f"The 1.3B model has {largest['tokens_per_parameter']:.3f} tokens per parameter; only models of "
+                      f"{longest['parameters'] / 1e6:.0f} and 16 million parameters reach {longest['tokens_per_parameter']:.0f},\nand there FP8 "
+                      f"ends {longest['gap_percent']:.1f}% above BF16", readme)
+        larger = next(arm for arm in results_summary.arms("gap_law_16m") if arm["name"] == "delayed")["measures"][0]
+        self.assertEqual(f"{100 * larger['gap_share']:.1f}", f"{longest['gap_percent']:.1f}")
         pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md") if "log" not in path.parts)
         plans = re.findall(r"([\d.]+) GiB", readme)
         self.assertEqual(len(plans), 12)

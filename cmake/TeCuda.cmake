@@ -108,7 +108,7 @@ add_library(te_cuda INTERFACE)
 target_compile_definitions(te_cuda INTERFACE TE_WITH_CUDA=1 $<$<BOOL:${TE_HAVE_SM90A}>:TE_WITH_SM90A=1>)
 target_include_directories(te_cuda SYSTEM INTERFACE
   ${TE_CUDNN_FRONTEND_INCLUDE} ${TE_CUDNN_INCLUDE} ${TE_NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
-target_link_libraries(te_cuda INTERFACE CUDA::cudart CUDA::cublasLt ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY})
+target_link_libraries(te_cuda INTERFACE CUDA::cudart ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY} ${CMAKE_DL_LIBS})
 set(TE_CUDA_FLAGS --expt-relaxed-constexpr --expt-extended-lambda -Xcompiler=-Wall)
 if(TE_WERROR)
   list(APPEND TE_CUDA_FLAGS --Werror=all-warnings)

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/cublaslt.h"
 #include "core/cuda_check.h"
 #include "core/device_backend.h"
 #include "core/host_pages.h"
@@ -48,6 +49,7 @@ int device_count() {
 }
 
 void* create_stream(int ordinal) {
+  cublaslt();  // every GPU needs it; cuDNN, which needs it sometimes, finds it by its name
   TE_CUDA_CHECK(cudaSetDevice(ordinal));
   cudaStream_t stream = nullptr;
   TE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -9,8 +9,6 @@
 // A problem is planned at its first use. The plan consists of descriptors and the algorithm, which is read from the
 // file of earlier selections (gemm_cache.h), selected by timing the heuristic's candidates on the device, or the first
 // candidate. Later calls look up the plan and launch.
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -21,18 +19,19 @@
 #include <string>
 #include <vector>
 
+#include "core/cublaslt.h"
 #include "core/cuda_check.h"
 #include "core/device_caps.h"
 #include "kernels/gemm/gemm_cache.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/gemm_tune.h"
 
-#define TE_CUBLAS_CHECK(call)                                                                \
-  do {                                                                                       \
-    const cublasStatus_t te_status = (call);                                                 \
-    if (te_status != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                     \
-      ::te::internal_error(fmt::format("{}: {}", #call, cublasLtGetStatusString(te_status)), \
-                           std::source_location::current());                                 \
+#define TE_CUBLAS_CHECK(call)                                                                       \
+  do {                                                                                              \
+    const cublasStatus_t te_status = (call);                                                        \
+    if (te_status != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                            \
+      ::te::internal_error(fmt::format("{}: {}", #call, ::te::cublaslt().status_string(te_status)), \
+                           std::source_location::current());                                        \
   } while (false)
 
 namespace te::kernels::cuda {
@@ -60,7 +59,7 @@ cublasLtHandle_t library() {
   // destructors may run after the driver has shut down.
   static const cublasLtHandle_t handle = [] {
     cublasLtHandle_t created = nullptr;
-    TE_CUBLAS_CHECK(cublasLtCreate(&created));
+    TE_CUBLAS_CHECK(cublaslt().create(&created));
     return created;
   }();
   return handle;
@@ -93,32 +92,31 @@ int64_t alignment_of(const void* pointer) {
   return 1;
 }
 
-template <class T, cublasStatus_t (*destroy)(T)>
+template <class T, cublasStatus_t (*CublasLt::*destroy)(T)>
 struct Destroy {
   using pointer = T;
-  void operator()(T handle) const { destroy(handle); }
+  void operator()(T handle) const { (cublaslt().*destroy)(handle); }
 };
-using MatmulDesc = std::unique_ptr<void, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Layout = std::unique_ptr<void, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
-using Preference =
-    std::unique_ptr<void, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+using MatmulDesc = std::unique_ptr<void, Destroy<cublasLtMatmulDesc_t, &CublasLt::desc_destroy>>;
+using Layout = std::unique_ptr<void, Destroy<cublasLtMatrixLayout_t, &CublasLt::layout_destroy>>;
+using Preference = std::unique_ptr<void, Destroy<cublasLtMatmulPreference_t, &CublasLt::preference_destroy>>;
 
 /// Column-major view of a row-major tensor.
 Layout layout_of(const Tensor& tensor) {
   cublasLtMatrixLayout_t layout = nullptr;
-  TE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(tensor.dtype),
-                                             static_cast<uint64_t>(tensor.cols()),
-                                             static_cast<uint64_t>(tensor.rows()), tensor.cols()));
+  TE_CUBLAS_CHECK(cublaslt().layout_create(&layout, cuda_type(tensor.dtype),
+                                           static_cast<uint64_t>(tensor.cols()),
+                                           static_cast<uint64_t>(tensor.rows()), tensor.cols()));
   return Layout(layout);
 }
 
 template <class T>
 void set(const MatmulDesc& desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  TE_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(desc.get(), attribute, &value, sizeof(value)));
+  TE_CUBLAS_CHECK(cublaslt().desc_set(desc.get(), attribute, &value, sizeof(value)));
 }
 template <class T>
 void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
-  TE_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
+  TE_CUBLAS_CHECK(cublaslt().preference_set(preference.get(), attribute, &value, sizeof(value)));
 }
 
 bool has_factor(const Gemm& args) {
@@ -217,7 +215,7 @@ struct Plan {
 
 MatmulDesc make_desc(const Context& context, const Gemm& args) {
   cublasLtMatmulDesc_t created = nullptr;
-  TE_CUBLAS_CHECK(cublasLtMatmulDescCreate(
+  TE_CUBLAS_CHECK(cublaslt().desc_create(
       &created, in_tf32(context, args) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   MatmulDesc desc(created);
   set(desc, CUBLASLT_MATMUL_DESC_TRANSA, args.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -248,7 +246,7 @@ void set_pointers(const MatmulDesc& desc, const Gemm& args) {
 
 Preference make_preference(const Context& context, const Gemm& args) {
   cublasLtMatmulPreference_t created = nullptr;
-  TE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
+  TE_CUBLAS_CHECK(cublaslt().preference_create(&created));
   Preference preference(created);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<uint64_t>(workspace_of(context, args).bytes()));
@@ -270,8 +268,8 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm&
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int count = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
-                                     plan.out.get(), preference.get(), most, results.data(), &count);
+      cublaslt().algo_heuristic(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
+                                plan.out.get(), preference.get(), most, results.data(), &count);
   std::vector<cublasLtMatmulAlgo_t> choices;
   if (status != CUBLAS_STATUS_SUCCESS) return choices;
   for (int i = 0; i < count; ++i)
@@ -286,10 +284,10 @@ cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   const float* const device = has_factor(args) ? coefficients_of(context, args) : nullptr;
   const Tensor workspace = workspace_of(context, args);
-  return cublasLtMatmul(library(), plan.desc.get(), device != nullptr ? device : &alpha, args.b.values.data,
-                        plan.b.get(), args.a.values.data, plan.a.get(),
-                        device != nullptr ? device + 1 : &beta, args.out.data, plan.out.get(), destination,
-                        plan.out.get(), &algorithm, workspace.data, workspace.bytes(), cuda_stream(context));
+  return cublaslt().matmul(
+      library(), plan.desc.get(), device != nullptr ? device : &alpha, args.b.values.data, plan.b.get(),
+      args.a.values.data, plan.a.get(), device != nullptr ? device + 1 : &beta, args.out.data, plan.out.get(),
+      destination, plan.out.get(), &algorithm, workspace.data, workspace.bytes(), cuda_stream(context));
 }
 
 /// Describes the scale layouts; empty for one scale per tensor, which keeps the keys of existing cache files valid.
@@ -316,7 +314,7 @@ std::string describe(const Gemm& args) {
 /// Selections of earlier processes on this GPU.
 GemmCache& cache_of(const Context& context) {
   static GemmCache& cache =
-      *new GemmCache(GemmCache::default_folder(), context.info().name, cublasLtGetVersion());
+      *new GemmCache(GemmCache::default_folder(), context.info().name, cublaslt().version());
   return cache;
 }
 
@@ -349,8 +347,8 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   if (entry->algorithm.size() == sizeof(algo)) {
     std::memcpy(&algo, entry->algorithm.data(), sizeof(algo));
     const cublasStatus_t status =
-        cublasLtMatmulAlgoCheck(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
-                                plan.out.get(), &algo, &result);
+        cublaslt().algo_check(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
+                              plan.out.get(), &algo, &result);
     if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_of(context, args).bytes()) {
       plan.algorithm = algo;
       return true;

@@ -9,7 +9,6 @@ namespace {
 
 TEST(CublasLtLoader, LoadsTheLibraryOfTheBuildsMajorVersion) {
   EXPECT_EQ(cublaslt().version() / 10000, static_cast<size_t>(CUBLAS_VER_MAJOR));
-  EXPECT_STREQ(cublaslt().status_string(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");
 }
 
 }  // namespace

@@ -159,6 +159,8 @@ make_system() {
   case "$suite" in
     jammy | noble | resolute) sed -i "s/^deb \(.*\) $suite \(.*\)/&\ndeb \1 $suite-updates \2/" "$root/etc/apt/sources.list" ;;
   esac
+  # Without waiting for the disk after each file: the system is removed after the test.
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
   chmod 755 "$root"  # mktemp -d makes a root folder that only root may enter
   # Without /etc/hosts, mpirun asks the network for "localhost", which takes seconds where the answer is lost.
   cp /etc/resolv.conf /etc/hosts "$root/etc/"

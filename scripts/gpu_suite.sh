@@ -46,7 +46,7 @@ start_part() {
     log="$logs/np${ranks}_$i.log"
     CUDA_VISIBLE_DEVICES="$(seq -s, $((i * ranks)) $(((i + 1) * ranks - 1)))" gpu_tests --output-on-failure "${choice[@]}" \
       -I "$((i + 1)),,$sets" >"$log" 2>&1 &
-    while kill -0 $! 2>/dev/null && ! grep -q ' Start ' "$log"; do sleep 0.2; done
+    while kill -0 $! 2>/dev/null && ! grep -qs ' Start ' "$log"; do sleep 0.2; done
   done
 }
 

@@ -115,6 +115,15 @@ std::vector<size_t> adapted_blocks(const AdapterConfig& adapter, const ModelConf
   return blocks;
 }
 
+std::vector<std::string> adapted_matrices(const AdapterConfig& adapter, const ModelConfig& model) {
+  std::vector<std::string> matrices;
+  for (const LinearKind kind : kAdaptable) {
+    const std::vector<std::string> names = block_names(model, kind);
+    for (const size_t block : adapted_blocks(adapter, model, kind)) matrices.push_back(names[block]);
+  }
+  return matrices;
+}
+
 std::function<bool(const ParameterId&)> trained_parameters(const Config& config) {
   if (config.trains || !config.adapter.on()) return config.trains;
   return [norms = config.adapter.train_norms,

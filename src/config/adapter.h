@@ -24,6 +24,9 @@ std::vector<std::string> block_names(const ModelConfig& model, LinearKind kind);
 /// The blocks of a linear layer that have an adapter, by index; empty: the layer has none.
 std::vector<size_t> adapted_blocks(const AdapterConfig& adapter, const ModelConfig& model, LinearKind kind);
 
+/// PEFT's names of all matrices of a layer that have an adapter.
+std::vector<std::string> adapted_matrices(const AdapterConfig& adapter, const ModelConfig& model);
+
 /// The parameters that a run trains; empty: all.
 std::function<bool(const ParameterId&)> trained_parameters(const Config& config);
 

@@ -1,9 +1,12 @@
 #include "train/startup.h"
 
+#include <fmt/ranges.h>
+
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "config/adapter.h"
 #include "convert/adapter.h"
 #include "convert/foreign_model.h"
 #include "core/error.h"
@@ -13,6 +16,26 @@
 namespace te::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// Tensors of equal shapes may belong to other matrices, so the targets must be the same.
+void check_same_adapter(const convert::Adapter& adapter, const config::Config& config) {
+  const config::AdapterConfig &has = adapter.config, &wants = config.adapter;
+  const std::string title = adapter.weights->title();
+  if (has.rank != wants.rank || has.scale() != wants.scale())
+    user_error(
+        "{}: has rank {}, alpha {} and use_rslora {}, but adapter.rank is {}, adapter.alpha {} and "
+        "adapter.use_rslora {}; set them to its values",
+        title, has.rank, has.alpha, has.use_rslora, wants.rank, wants.alpha, wants.use_rslora);
+  const std::vector<std::string> present = config::adapted_matrices(has, config.model),
+                                 targeted = config::adapted_matrices(wants, config.model);
+  if (present != targeted)
+    user_error("{}: has adapters of {}, but adapter.target selects {}; set it to [{}]", title,
+               fmt::join(present, ", "), fmt::join(targeted, ", "), fmt::join(present, ", "));
+}
+
+}  // namespace
 
 std::optional<checkpoint::Base> find_base(const config::Config& config, parallel::World& world) {
   if (!config.adapter.on()) return {};
@@ -73,12 +96,7 @@ void Startup::load_adapter() {
       const convert::Adapter adapter = convert::open_adapter(config_.adapter.init_from, config_.model);
       if (adapter.base != 0 && adapter.base != base_->hash)
         user_error("{}: was trained on other weights than checkpoint.init_from", adapter.weights->title());
-      if (adapter.config.scale() != config_.adapter.scale())
-        user_error(
-            "{}: has rank {} and alpha {}, but adapter.rank is {} and adapter.alpha {}; set them to its "
-            "values",
-            adapter.weights->title(), adapter.config.rank, adapter.config.alpha, config_.adapter.rank,
-            config_.adapter.alpha);
+      check_same_adapter(adapter, config_);
       checkpoint::load_adapter(context_, *adapter.weights, config_, runner_.training_state());
     } catch (const UserError& error) {
       user_error("adapter.init_from: {}", error.what());

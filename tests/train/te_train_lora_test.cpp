@@ -68,7 +68,20 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
           "evaluation.every (2) is not supported with adapter.type lora");
   refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("base", 6)}, "is not an adapter");
   refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("adapter", 3), "adapter.alpha=4.0"},
-          "has rank 8 and alpha 32, but adapter.rank is 8 and adapter.alpha 4");
+          "has rank 8, alpha 32 and use_rslora false, but adapter.rank is 8, adapter.alpha 4 and");
+  refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("adapter", 3), "adapter.rank=16",
+                              "adapter.alpha=64.0"},
+          "has rank 8, alpha 32 and use_rslora false, but adapter.rank is 16, adapter.alpha 64 and");
+  refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("adapter", 3),
+                              "checkpoint.init_from=" + folder.checkpoint("other", 6)},
+          "was trained on other weights than checkpoint.init_from");
+  // A and B of k and v have equal shapes.
+  run(folder, "values", adapter + Overrides{"adapter.target=[q, v]"});
+  const Overrides values = adapter + Overrides{"adapter.init_from=" + folder.checkpoint("values", 6)};
+  for (const char* targets : {"q, k", "q", "q, v, down"})
+    refuses(values + Overrides{fmt::format("adapter.target=[{}]", targets)},
+            "has adapters of q_proj, v_proj, but adapter.target selects q_proj");
+  EXPECT_EQ(folder.run("more", values + Overrides{"adapter.target=[\"[qv]_proj\"]"}).code, 0);
   // An adapter stands for its base with it, so it can be the base of another.
   run(folder, "second", adapter + Overrides{"checkpoint.init_from=" + folder.checkpoint("adapter", 6)});
   EXPECT_LT(folder.column("second", "loss").front(), folder.column("adapter", "loss").front());

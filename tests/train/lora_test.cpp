@@ -75,50 +75,76 @@ void load_base_and_adapter(TrainingRun& run, const fs::path& adapter) {
   run.runner().publish_weights();
 }
 
-/// The losses of PEFT's steps in FP32 against te-train's, from the same base, adapter and data.
-void expect_peft_losses(ComputeDType dtype, double bound) {
-  const SafetensorsReader expected(kFixtures / "peft/expected.safetensors");
-  const auto tokens = stored_values<int32_t>(expected, "tokens"),
-             targets = stored_values<int32_t>(expected, "targets");
-  const auto losses = stored_values<float>(expected, "losses");
+/// The fixture's run in te-train, with `dtype`.
+struct PeftRun {
+  explicit PeftRun(ComputeDType dtype)
+      : config([&] {
+          config::Config peft = peft_config(expected, trained.config);
+          peft.precision.dtype = dtype;
+          return peft;
+        }()) {}
+  /// The losses of PEFT's steps from the same base, adapter and data.
+  std::vector<float> train() {
+    load_base_and_adapter(run, kFixtures / "peft/initial");
+    const auto tokens = stored_values<int32_t>(expected, "tokens"),
+               targets = stored_values<int32_t>(expected, "targets");
+    train::HostBatch batch = run.runner().make_host_batch();
+    const size_t count = batch.tokens.bytes() / sizeof(int32_t);
+    batch.counted = static_cast<int64_t>(count);
+    std::vector<float> losses;
+    for (size_t first = 0; first < tokens.size(); first += count) {
+      std::copy_n(tokens.data() + first, count, batch.tokens.as<int32_t>());
+      std::copy_n(targets.data() + first, count, batch.targets.as<int32_t>());
+      losses.push_back(run.step(batch, static_cast<int>(losses.size()) + 1) / static_cast<float>(count));
+    }
+    return losses;
+  }
+  const SafetensorsReader expected{kFixtures / "peft/expected.safetensors"};
   const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
   const convert::Adapter trained = convert::open_adapter(kFixtures / "peft/trained", base.model());
-  config::Config config = peft_config(expected, trained.config);
-  config.precision.dtype = dtype;
-  TrainingRun run(config);
-  load_base_and_adapter(run, kFixtures / "peft/initial");
-  train::HostBatch batch = run.runner().make_host_batch();
-  const size_t count = batch.tokens.bytes() / sizeof(int32_t);
-  batch.counted = static_cast<int64_t>(count);
-  ASSERT_EQ(losses.size(), 50u);
-  for (size_t step = 0; step < losses.size(); ++step) {
-    std::copy_n(tokens.data() + step * count, count, batch.tokens.as<int32_t>());
-    std::copy_n(targets.data() + step * count, count, batch.targets.as<int32_t>());
-    const float loss = run.step(batch, static_cast<int>(step) + 1) / static_cast<float>(count);
-    EXPECT_NEAR(loss, losses[step], bound) << "step " << step + 1;
-  }
-  EXPECT_LT(losses.back(), losses.front() - 0.5f);
-  if (dtype != ComputeDType::fp32) return;
-  for (const Parameter& parameter : run.parameters()) {
-    if (!parameter.trainable) continue;
-    const checkpoint::TensorInfo stored =
-        checkpoint::checked_info(*trained.weights, base.model().vocab_size, parameter.name, parameter);
-    std::vector<float> theirs(static_cast<size_t>(parameter.shape.numel()));
-    checkpoint::read_shard(*trained.weights, parameter.name, stored, parameter.shard, 0,
-                           parameter.shape.numel(), theirs.data());
-    const auto* ours = parameter.main.as<float>();
-    for (size_t i = 0; i < theirs.size(); ++i)
-      ASSERT_NEAR(ours[i], theirs[i], 2e-4) << parameter.name << " " << i;
-  }
-}
+  config::Config config;
+  TrainingRun run{config};
+};
 
+// Measured: 1e-6 in the losses; 7e-6 in A and B, and 1.6e-5 between PEFT on two machines.
 TEST(Lora, StepsEqualThoseOfPeft) {
-  expect_peft_losses(ComputeDType::fp32, 1e-5);
+  PeftRun peft(ComputeDType::fp32);
+  const std::vector<float> losses = peft.train(), theirs = stored_values<float>(peft.expected, "losses");
+  ASSERT_EQ(theirs.size(), 50u);
+  ASSERT_EQ(losses.size(), theirs.size());
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], theirs[i], 1e-5) << "step " << i + 1;
+  EXPECT_LT(losses.back(), losses.front() - 0.5f);
+  for (const Parameter& parameter : peft.run.parameters()) {
+    if (!parameter.trainable) continue;
+    const checkpoint::TensorInfo stored = checkpoint::checked_info(
+        *peft.trained.weights, peft.base.model().vocab_size, parameter.name, parameter);
+    std::vector<float> values(static_cast<size_t>(parameter.shape.numel()));
+    checkpoint::read_shard(*peft.trained.weights, parameter.name, stored, parameter.shard, 0,
+                           parameter.shape.numel(), values.data());
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_NEAR(parameter.main.as<float>()[i], values[i], 5e-5) << parameter.name << " " << i;
+  }
 }
 
-// Below 4, a unit in the last place of BF16 is 2^-6.
+// The rounding error is the difference of PEFT's losses in BF16 and FP32: 3.4e-3 in the root mean square. te-train
+// differs from PEFT's BF16 by 1.1 times that. With A and B changed by less than BF16 rounds, and with other GEMM
+// kernels of OpenBLAS, it is 0.9 to 1.2 times, and at most 4.8 times in a single step. Without weight decay it is 2.5
+// times, with a beta2 of 0.99 1.8 times.
 TEST(Lora, StepsInBf16EqualThoseOfPeftWithinRounding) {
-  expect_peft_losses(ComputeDType::bf16, 0x1p-6);
+  PeftRun peft(ComputeDType::bf16);
+  const std::vector<float> losses = peft.train(), theirs = stored_values<float>(peft.expected, "losses_bf16"),
+                           exact = stored_values<float>(peft.expected, "losses");
+  ASSERT_EQ(losses.size(), theirs.size());
+  const auto root_mean_square = [&](const std::vector<float>& a, const std::vector<float>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += std::pow(double{a[i]} - b[i], 2);
+    return std::sqrt(sum / static_cast<double>(a.size()));
+  };
+  const double rounding = root_mean_square(theirs, exact);
+  EXPECT_LT(rounding, 5e-3);
+  EXPECT_LT(root_mean_square(losses, theirs), 1.5 * rounding);
+  for (size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], theirs[i], 7 * rounding) << "step " << i + 1;
 }
 
 // Patterns name the matrices that they match.
@@ -158,13 +184,22 @@ config::Config adapter_config_of(const char* form) {
   return config;
 }
 
+/// What a run holds of a parameter that it does not train: values, or FP8 codes and scales.
+std::string base_bytes(const Parameter& parameter) {
+  if (!parameter.dropped) return bytes_at(parameter.value);
+  std::string bytes;
+  for (const auto* copy : {parameter.rowwise, parameter.keeps_columnwise ? parameter.columnwise : nullptr})
+    if (copy != nullptr) bytes += bytes_at(copy->values) + bytes_at(copy->scales);
+  return bytes;
+}
+
 class LoraForms : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LoraForms, TrainOnlyTheAdapter) {
   TrainingRun run(adapter_config_of(GetParam()));
   std::map<std::string, std::string> before;
   for (const Parameter& parameter : run.parameters())
-    before[parameter.name] = bytes_at(parameter.trainable ? parameter.grad : parameter.value);
+    if (!parameter.trainable) before[parameter.name] = base_bytes(parameter);
   const float first = run.step(1);
   run.step(2);
   for (int again = 0; again < 6; ++again) run.step(1 + again % 2);
@@ -174,7 +209,8 @@ TEST_P(LoraForms, TrainOnlyTheAdapter) {
     EXPECT_EQ(parameter.trainable, is_adapter(parameter.id.part)) << parameter.name;
     adapters += parameter.trainable;
     if (parameter.trainable) continue;
-    EXPECT_EQ(bytes_at(parameter.value), before.at(parameter.name)) << parameter.name;
+    EXPECT_GE(before.at(parameter.name).size(), static_cast<size_t>(parameter.shape.numel()));
+    EXPECT_EQ(base_bytes(parameter), before.at(parameter.name)) << parameter.name;
   }
   EXPECT_EQ(adapters, run.config().adapter.target.size() == 1 ? 16u : 12u);
 }
@@ -317,11 +353,8 @@ TEST(Lora, AttentionOfAMixtureOfExperts) {
     config::validate(config);
     TrainingRun run(config);
     std::map<std::string, std::string> before;
-    const auto held = [](const Parameter& parameter) {
-      return bytes_at(parameter.dropped ? parameter.rowwise->values : parameter.value);
-    };
     for (const Parameter& parameter : run.parameters())
-      if (!parameter.trainable) before[parameter.name] = held(parameter);
+      if (!parameter.trainable) before[parameter.name] = base_bytes(parameter);
     const float first = run.step(1);
     for (int step = 0; step < 6; ++step) run.step(1);
     EXPECT_LT(run.step(1), 0.999f * first) << recipe;
@@ -329,7 +362,7 @@ TEST(Lora, AttentionOfAMixtureOfExperts) {
     for (const Parameter& parameter : run.parameters()) {
       adapters += parameter.trainable;
       if (!parameter.trainable) {
-        EXPECT_EQ(held(parameter), before.at(parameter.name)) << recipe << " " << parameter.name;
+        EXPECT_EQ(base_bytes(parameter), before.at(parameter.name)) << recipe << " " << parameter.name;
       }
     }
     EXPECT_EQ(adapters, static_cast<size_t>(4 * config.model.num_layers));

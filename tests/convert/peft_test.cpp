@@ -1,0 +1,106 @@
+// PEFT folders with an adapter that te-train does not support, or that is of another model: each is refused with one
+// line. They are the folder of scripts/make_peft_fixtures.py with a change.
+#include <functional>
+
+#include "convert/adapter.h"
+#include "convert/convert_testing.h"
+
+namespace te::testing {
+namespace {
+
+class PeftFolder : public ::testing::Test {
+ protected:
+  static constexpr const char* kLayer = "base_model.model.model.layers.1.";
+
+  PeftFolder() { fs::copy(fs::path(TE_SOURCE_DIR) / "tests/fixtures/peft/trained", peft()); }
+  fs::path peft() const { return folder_ / "peft"; }
+  fs::path weights() const { return peft() / "adapter_model.safetensors"; }
+
+  void set(const char* key, const nlohmann::json& value) const {
+    const fs::path path = peft() / "adapter_config.json";
+    nlohmann::json config = parse_json(read_bytes(path));
+    config[key] = value;
+    write_bytes(path, config.dump());
+  }
+  /// Writes the tensors again under the names that `renamed` gives; without those for which it gives "".
+  void rename(const std::function<std::string(const std::string&)>& renamed) const {
+    const fs::path original = folder_ / "original.safetensors";
+    fs::copy_file(weights(), original, fs::copy_options::overwrite_existing);
+    const SafetensorsReader file(original);
+    std::vector<SafetensorsSpec> specs;
+    for (const SafetensorsTensor& tensor : file.tensors()) {
+      const std::string name = renamed(std::string(tensor.name));
+      if (!name.empty()) specs.push_back({name, *tensor.dtype, tensor.shape});
+    }
+    SafetensorsWriter writer(weights(), specs);
+    for (const SafetensorsTensor& tensor : file.tensors()) {
+      const std::string name = renamed(std::string(tensor.name));
+      if (!name.empty()) writer.write(name, tensor.data, tensor.bytes);
+    }
+    writer.finish();
+  }
+  void open(const char* base = "llama") const {
+    convert::open_adapter(peft(), convert::open_hugging_face(fixture(base)).model());
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(PeftFolder, OtherModelsAreRefused) {
+  open();
+  TE_EXPECT_REFUSED("q_proj.lora_A.weight has another shape, must be [8, ", open("qwen2"));
+  TE_EXPECT_REFUSED(
+      "transformers stores layers.0.self_attention.linear_qkv.weight of this model in one tensor",
+      open("gpt2"));
+}
+
+TEST_F(PeftFolder, OtherRanksAreRefused) {
+  for (const int rank : {4, 16}) {
+    set("r", rank);
+    TE_EXPECT_REFUSED(fmt::format("q_proj.lora_A.weight has another shape, must be [{}, 36]", rank), open());
+  }
+  set("r", 0);
+  TE_EXPECT_REFUSED("adapter_config.json: r and lora_alpha must be above 0", open());
+  set("r", 8);
+  set("rank_pattern", {{"q_proj", 16}});
+  TE_EXPECT_REFUSED(
+      "adapter_config.json: rank_pattern is not supported; te-train supports LoRA with one rank", open());
+}
+
+TEST_F(PeftFolder, MissingAndUnknownTargetsAreRefused) {
+  const std::string module = std::string(kLayer) + "mlp.down_proj.";
+  for (const std::string& part : {module + "lora_A.weight", module + "lora_B.weight"}) {
+    rename([&](const std::string& name) { return name == part ? "" : name; });
+    TE_EXPECT_REFUSED("tensor " + part + " is missing, must be [", open());
+    fs::copy_file(folder_ / "original.safetensors", weights(), fs::copy_options::overwrite_existing);
+  }
+  open();
+  rename([&](const std::string& name) {
+    return name == module + "lora_A.weight" ? "base_model.model.lm_head.lora_A.weight" : name;
+  });
+  TE_EXPECT_REFUSED(module + "lora_A.weight is missing", open());
+  rename([](const std::string& name) { return "lm_head." + name; });
+  TE_EXPECT_REFUSED("lora_A.weight is not an adapter of a linear layer of this model", open());
+  rename([](const std::string&) { return ""; });
+  TE_EXPECT_REFUSED("has no adapter of a linear layer", open());
+}
+
+TEST_F(PeftFolder, OtherMethodsAreRefused) {
+  for (const auto& [key, value] : {std::pair<const char*, nlohmann::json>{"use_dora", true},
+                                   {"peft_type", "IA3"},
+                                   {"bias", "all"},
+                                   {"fan_in_fan_out", true},
+                                   {"modules_to_save", {"lm_head"}},
+                                   {"layers_to_transform", {0}},
+                                   {"target_parameters", {"mlp.experts.gate_up_proj"}}}) {
+    const fs::path config = peft() / "adapter_config.json";
+    const std::string before = read_bytes(config);
+    set(key, value);
+    TE_EXPECT_REFUSED(fmt::format("adapter_config.json: {} ", key), open());
+    write_bytes(config, before);
+  }
+  open();
+}
+
+}  // namespace
+}  // namespace te::testing

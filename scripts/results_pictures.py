@@ -137,6 +137,31 @@ def llama_7b():
     return figure
 
 
+def experts():
+    """Means over the seeds during the run; pairs, means and intervals at its end."""
+    name, drawn = "moe_30m_87m", ("bf16_control", "delayed", "tensorwise", "blockwise")
+    figure, (left, right) = figures.new(4.6, REPORTS[name][1], ncols=2, gridspec_kw={"width_ratios": (1.7, 1)})
+    found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
+    for place, arm in enumerate(drawn):
+        measure, style = found[arm], {"color": figures.color(place + 1)}
+        lines = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}") for seed in range(1, 6)]
+        left.plot(lines[0][0] / 1e6, np.mean([gap for _, gap in lines], axis=0), linewidth=2, label=label(name, arm), **style)
+        right.plot([place, place], [measure["low"], measure["high"]], linewidth=2.4, **style)
+        right.plot(place, measure["gap"], "D", markersize=7, markeredgecolor="white", **style)
+        right.plot([place + 0.2] * len(measure["pairs"]), measure["pairs"], "o", markersize=4, alpha=0.55, **style)
+    for axes in (left, right):
+        axes.axhspan(-measure["tolerance"], measure["tolerance"], color="#2a7f3f", alpha=0.12, linewidth=0)
+        axes.axhline(0, color=figures.BASELINE, linewidth=1)
+    left.set_title("means of five seeds", loc="left", fontsize=11)
+    left.set_xlabel("consumed tokens (million)")
+    left.set_ylabel("training loss minus BF16 (nats)")
+    left.legend(loc="upper right", title="green: tolerance at the end", title_fontsize=9)
+    right.set_title("end: pairs, means, 95% intervals", loc="left", fontsize=11)
+    right.set_xticks(range(len(drawn)), [label(name, arm).replace(" ", "\n") for arm in drawn], fontsize=9)
+    right.set_xlim(-0.5, len(drawn) - 0.4)
+    return figure
+
+
 def learning_rates():
     """One panel per learning rate."""
     name, rates = "gpt2_124m_learning_rates", (("half", "3e-4"), ("1x", "6e-4"), ("2x", "1.2e-3"), ("4x", "2.4e-3"))
@@ -237,7 +262,7 @@ PICTURES = {
     "gap_law_16m/gap.png": gap_law,
     "gpt2_30m_formats/gaps.png": lambda: gaps("gpt2_30m_formats"),
     "gpt2_124m_lora/gaps.png": lambda: gaps("gpt2_124m_lora", skipped=("lora",)),
-    "moe_30m_87m/gap.png": lambda: gap_curves("moe_30m_87m", ("bf16", "bf16_control", "delayed", "tensorwise", "blockwise")),
+    "moe_30m_87m/gap.png": experts,
     "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),
     "llama_1b_100m_once/gap.png": repeated_data,
     "llama_1b_unit_embeddings/gaps.png": lambda: gaps("llama_1b_unit_embeddings"),

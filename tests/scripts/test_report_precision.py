@@ -24,7 +24,7 @@ from report.runs import read_run
 from report_testing import write_run
 
 
-def cast(linear, role, sqnr, *, recipe="delayed", what_if=False, form="both", amax=1.0, saturated=0.0, flushed=0.0):
+def quantization(linear, role, sqnr, *, recipe="delayed", what_if=False, form="both", amax=1.0, saturated=0.0, flushed=0.0):
     return {
         "layer": int(linear.split(".")[1]), "linear": linear, "role": role, "recipe": recipe, "what_if": what_if,
         "form": form, "format": "fp8_e4m3", "amax": amax, "sqnr_db": sqnr, "saturated": saturated, "flushed": flushed,
@@ -39,9 +39,9 @@ def write_statistics(folder, steps=range(10, 101, 10)):
     lines = []
     for step in steps:
         operands = [
-            cast(FC2, "input", 30 - 0.1 * step, amax=float(step), saturated=1e-6 * step),
-            cast(FC2, "input", 31.0, recipe="blockwise", what_if=True, form="rowwise", amax=float(step)),
-            cast(QKV, "weight", 28.5, flushed=1e-3),
+            quantization(FC2, "input", 30 - 0.1 * step, amax=float(step), saturated=1e-6 * step),
+            quantization(FC2, "input", 31.0, recipe="blockwise", what_if=True, form="rowwise", amax=float(step)),
+            quantization(QKV, "weight", 28.5, flushed=1e-3),
         ]
         swiglu = [{"layer": 0, "mean": 0.1, "max": 0.5}, {"layer": 1, "mean": 0.002 * step, "max": 0.9}]
         lines.append(json.dumps({"step": step, "operands": operands, "swiglu": swiglu}))
@@ -79,28 +79,28 @@ class Records(InFolder):
         # The largest of the layers' means.
         np.testing.assert_allclose(found.alignment[[0, 9]], [0.1, 0.2])
         # The first of ten records is not after the first 5% of the tokens.
-        self.assertEqual(found.worst_casts(5), [(FC2, "input", "both"), (QKV, "weight", "both")])
+        self.assertEqual(found.worst_quantizations(5), [(FC2, "input", "both"), (QKV, "weight", "both")])
         self.assertEqual(found.recipes()["blockwise (tried)"], (31.0, 31.0))
         self.assertEqual(found.recipes()["delayed"][0], 20.0)
 
     def test_a_repeated_step_counts_once(self):
         write_statistics(self.folder)
         file = self.folder / "fp8_statistics.jsonl"
-        again = json.dumps({"step": 100, "operands": [cast(FC2, "input", 5.0)]})
+        again = json.dumps({"step": 100, "operands": [quantization(FC2, "input", 5.0)]})
         file.write_text(file.read_text() + again + "\n" + '{"step": 110, "oper')
         found = precision.fp8_statistics(read_run(self.folder))
         self.assertEqual((len(found.tokens), found.lowest_sqnr[-1]), (10, 5.0))
         self.assertTrue(math.isnan(found.alignment[-1]))
 
-    def test_a_bf16_run_has_no_own_casts(self):
+    def test_a_bf16_run_has_no_own_quantizations(self):
         none = {"layer": 1, "linear": FC2, "role": "input", "recipe": "none", "amax": 7.0}
-        tried = cast(FC2, "input", 25.0, recipe="tensorwise", what_if=True, amax=7.0)
+        tried = quantization(FC2, "input", 25.0, recipe="tensorwise", what_if=True, amax=7.0)
         lines = [json.dumps({"step": s, "operands": [none, tried], "swiglu": []}) for s in (10, 20)]
         (self.folder / "fp8_statistics.jsonl").write_text("\n".join(lines) + "\n")
         found = precision.fp8_statistics(read_run(self.folder))
         self.assertTrue(np.isnan(found.lowest_sqnr).all())
         self.assertEqual(list(found.fc2_amax), [7.0, 7.0])
-        self.assertEqual(found.worst_casts(5), [])
+        self.assertEqual(found.worst_quantizations(5), [])
         self.assertEqual(found.recipes(), {"tensorwise (tried)": (25.0, 25.0)})
 
     def test_the_guard_is_read(self):
@@ -118,10 +118,10 @@ class Records(InFolder):
         (self.folder / "fp8_statistics.jsonl").write_text("")
         self.assertIsNone(precision.fp8_statistics(read_run(self.folder)))
 
-    def test_names_of_casts(self):
-        self.assertEqual(precision_figures.cast_name((FC2, "input", "both")), "layer 1 linear_fc2 input")
-        self.assertEqual(precision_figures.cast_name((FC2, "input", "rowwise")), "layer 1 linear_fc2 input, rowwise")
-        self.assertEqual(precision_figures.cast_name(("output_layer", "weight", "both")), "output_layer weight")
+    def test_names_of_quantizations(self):
+        self.assertEqual(precision_figures.quantization_name((FC2, "input", "both")), "layer 1 linear_fc2 input")
+        self.assertEqual(precision_figures.quantization_name((FC2, "input", "rowwise")), "layer 1 linear_fc2 input, rowwise")
+        self.assertEqual(precision_figures.quantization_name(("output_layer", "weight", "both")), "output_layer weight")
 
 
 class Program(InFolder):
@@ -178,7 +178,7 @@ class Program(InFolder):
         self.assertNotIn("SwiGLU", text)  # not recorded
 
     def test_without_other_recipes(self):
-        lines = [json.dumps({"step": s, "operands": [cast(FC2, "input", 30.0)]}) for s in (10, 20)]
+        lines = [json.dumps({"step": s, "operands": [quantization(FC2, "input", 30.0)]}) for s in (10, 20)]
         (self.runs[1] / "fp8_statistics.jsonl").write_text("\n".join(lines) + "\n")
         text = self.report("--no-plot")
         self.assertIn("All quantizations:", text)

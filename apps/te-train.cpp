@@ -21,7 +21,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/terminal.h"
-#include "model/pipeline_pieces.h"
+#include "model/pipeline_chunks.h"
 #include "parallel/launch.h"
 #include "parallel/placement.h"
 #include "parallel/schedule/draw.h"
@@ -89,13 +89,13 @@ struct Show {
 /// The number of ranks of the job that is shown; prints the reason for it if the user has not set it.
 int shown_ranks(const te::config::ParallelConfig& parallel, const te::parallel::World& world, int asked) {
   if (asked > 0) return asked;
-  const auto fewest = static_cast<int>(parallel.model_ranks());
-  if (world.size() > 1) return std::max(world.size(), fewest);
+  const auto minimum = static_cast<int>(parallel.model_ranks());
+  if (world.size() > 1) return std::max(world.size(), minimum);
   const auto ranks = static_cast<int>(parallel.intended_ranks());
   if (ranks > 1)
     std::printf("planning for %d ranks, %s; --ranks N plans for another number\n", ranks,
-                ranks == fewest ? "the minimum of the layout (the parallel section)"
-                                : "as the config says (parallel.ranks)");
+                ranks == minimum ? "the minimum of the layout (the parallel section)"
+                                 : "as the config says (parallel.ranks)");
   return ranks;
 }
 

@@ -171,7 +171,7 @@ trial_warning() {
     { cat "$folder/warning.log" >&2 && die "warning: missing"; }
   [[ "$(wc -l <<<"$line")" -eq 1 && "$line" == *"set parallel.tensor to 2"* ]] || die "warning: $line"
   mpirun_options=(--map-by node)
-  train warning.log 2 2 dealt --set parallel.tensor=2 --set training.train_steps=1
+  train warning.log 2 2 scattered --set parallel.tensor=2 --set training.train_steps=1
   mpirun_options=()
   said warning.log "host by host (mpirun --map-by slot"
   say "warning: $line"

@@ -194,13 +194,13 @@ class Renderer:
         """[begin, end) of the text between {% generation %} tags."""
         marked = self.template.render(messages, variables, marked=True)
         spans, text = [], ""
-        for index, piece in enumerate(marked.replace(END, BEGIN).split(BEGIN)):  # every second one is between marks
+        for index, part in enumerate(marked.replace(END, BEGIN).split(BEGIN)):  # every second one is between marks
             if index % 2 == 1:
-                spans.append((len(text), len(text) + len(piece)))
-            text += piece
+                spans.append((len(text), len(text) + len(part)))
+            text += part
         return text, spans
 
-    def ends_behind(self, tail):
+    def ends_after(self, tail):
         """The number of characters of `tail` that belong to the message before it: white space and one special token, or 0."""
         stripped = tail.lstrip()
         token = max((token for token in self.specials if stripped.startswith(token)), key=len, default=None)
@@ -219,7 +219,7 @@ class Renderer:
         if not found or not text.endswith(tail) or len(text) - len(tail) < len(prompt):
             raise Refused(f"message {index}: its end cannot be found in the rendered text")
         end = len(text) - len(tail)
-        return len(prompt), end + self.ends_behind(tail)
+        return len(prompt), end + self.ends_after(tail)
 
     def segments(self, messages, learned, variables):
         if self.template.marks:

@@ -61,8 +61,8 @@ using AddTokens = std::function<void(const std::string& what, Exchange, DType, i
 void add_fp8_operand(const config::Config& config, const Groups& groups, train::StepRunner& planned,
                      const AddTokens& add) {
   const int64_t tokens = planned.model().dims().tokens, hidden = planned.model().dims().hidden,
-                pieces = config.parallel.tensor_overlap;
-  const parallel::TensorParallel tensor(groups.tensor(), true, static_cast<int>(pieces),
+                chunks = config.parallel.tensor_overlap;
+  const parallel::TensorParallel tensor(groups.tensor(), true, static_cast<int>(chunks),
                                         groups.tensor_peer_transport());
   const auto scaling = fp8::make_scaling(config.precision.fp8_recipe, config.precision);
   if (config.precision.fp8 == config::Fp8Mode::off || !scaling->gathers_quantized(tensor, tokens)) return;
@@ -70,12 +70,12 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
   const auto gather = [&](const char* what, DType dtype, int64_t elements) {
     add(what, Exchange::all_gather, dtype, elements);
   };
-  gather("FP8 operand of a linear", DType::e4m3, tokens / pieces * hidden);
+  gather("FP8 operand of a linear", DType::e4m3, tokens / chunks * hidden);
   if (layout != kernels::ScaleLayout::vectors) return;
   gather("its scales", DType::f32, kernels::scale_shape(layout, tokens, hidden).numel());
   gather("its column-wise layout", DType::e4m3, tokens * hidden);
   gather("scales of the column-wise layout", DType::f32,
-         kernels::scale_shape(layout, hidden, tokens / pieces).numel());
+         kernels::scale_shape(layout, hidden, tokens / chunks).numel());
 }
 
 using AddTransfer = std::function<void(const char* name, std::string what, Exchange, DType, int64_t elements,
@@ -123,13 +123,13 @@ std::vector<Transfer> transfers_of(const config::Config& config, const Groups& g
     transfers.back().copies = groups.tensor_peer_transport();
   };
   if (grid[Axis::tensor] > 1) {
-    const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
+    const int64_t chunk = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
     if (config.parallel.sequence) {
       add_fp8_operand(config, groups, planned, add_tokens);
-      add_tokens("residual stream, before attention or MLP", Exchange::all_gather, dims.dtype, piece);
-      add_tokens("residual stream, after attention or MLP", Exchange::reduce_scatter, dims.dtype, piece);
+      add_tokens("residual stream, before attention or MLP", Exchange::all_gather, dims.dtype, chunk);
+      add_tokens("residual stream, after attention or MLP", Exchange::reduce_scatter, dims.dtype, chunk);
     } else {
-      add("tensor", "residual stream, after attention or MLP", Exchange::all_reduce, dims.dtype, piece,
+      add("tensor", "residual stream, after attention or MLP", Exchange::all_reduce, dims.dtype, chunk,
           groups.tensor());
     }
   }

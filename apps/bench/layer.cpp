@@ -226,7 +226,7 @@ struct Bench {
 
 /// Milliseconds of the slowest rank.
 struct LayerTimes {
-  double both = 0, sustained = 0, forward = 0, backward = 0, quantize = 0;
+  double both = 0, power_limited = 0, forward = 0, backward = 0, quantize = 0;
   std::optional<Profile> profile;
 };
 
@@ -252,7 +252,7 @@ LayerTimes measure(const Bench& bench, const config::Config& config) {
   cool_down(context);
   times.both = time("both passes", passes, restore_dy);
   watched("warmup", [&] { warm_up(context, bench.world, [&] { restore_dy(), passes(); }); });
-  times.sustained = time("power-limited passes", passes, restore_dy);
+  times.power_limited = time("power-limited passes", passes, restore_dy);
   times.forward = time("forward passes", [&] { layer.forward(); });
   times.backward = time(
       "backward passes", [&] { layer.backward(); }, restore_dy);
@@ -296,7 +296,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   table.push_back({layout.empty() ? config.name : fmt::format("{}, {}", config.name, layout),
                    apps::upper_case(precision) + (fp8 ? " " + recipe : ""), std::to_string(tokens),
                    fmt::format("{:.3f}", times.forward), fmt::format("{:.3f}", times.backward),
-                   fmt::format("{:.3f}", times.both), fmt::format("{:.3f}", times.sustained),
+                   fmt::format("{:.3f}", times.both), fmt::format("{:.3f}", times.power_limited),
                    fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", times.quantize) : "",
                    fp8 ? fmt::format("{:.2f}", plain_ms / times.both) : ""});
   nlohmann::json entry = {{"which", config.name},
@@ -308,14 +308,14 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
                           {"forward_ms", times.forward},
                           {"backward_ms", times.backward},
                           {"ms", times.both},
-                          {"sustained_ms", times.sustained},
+                          {"sustained_ms", times.power_limited},
                           {"weight_quantization_ms", times.quantize},
                           {"tflops", tflops}};
   if (times.profile && bench.world.leader()) {
     std::printf("%s, %s, forward and backward of %lld tokens\n", table.back().front().c_str(),
                 apps::upper_case(precision).c_str(), static_cast<long long>(tokens));
-    print_profile(*times.profile, times.sustained, "layer");
-    entry["profile"] = to_json(*times.profile, times.sustained);
+    print_profile(*times.profile, times.power_limited, "layer");
+    entry["profile"] = to_json(*times.profile, times.power_limited);
   }
   report["layer"].push_back(std::move(entry));
   return times.both;

@@ -146,14 +146,14 @@ double copy_bandwidth(const Context& context, int repeats) {
 
 void fill_random(const Context& context, const Tensor& tensor) {
   const std::vector<char>& bytes = pattern(tensor.dtype);
-  const auto piece = [&](size_t begin, size_t count) {
+  const auto slice = [&](size_t begin, size_t count) {
     return Tensor{tensor.as<char>() + begin, DType::u8, {static_cast<int64_t>(count)}};
   };
   size_t filled = std::min(bytes.size(), tensor.bytes());
-  context.copy_to_device(piece(0, filled), bytes.data());
+  context.copy_to_device(slice(0, filled), bytes.data());
   while (filled < tensor.bytes()) {  // doubles the filled part
     const size_t count = std::min(filled, tensor.bytes() - filled);
-    context.copy(piece(filled, count), piece(0, count));
+    context.copy(slice(filled, count), slice(0, count));
     filled += count;
   }
   context.synchronize();

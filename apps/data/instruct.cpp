@@ -61,16 +61,16 @@ class MaskedWriter {
   /// Prints how the sampler would pack the conversations in the order of the file.
   void print_packing(int64_t seq_length) const {
     std::vector<int32_t> positions;
-    int64_t used = 0, cut = 0;
+    int64_t used = 0, truncated = 0;
     for (const int32_t length : lengths_) {
       positions.push_back(static_cast<int32_t>(std::min<int64_t>(length - 1, seq_length)));
       used += positions.back();
-      cut += length > seq_length + 1 ? 1 : 0;
+      truncated += length > seq_length + 1 ? 1 : 0;
     }
     const int64_t samples = data::pack_best_fit(positions, seq_length).num_bins();
     fmt::print("  packed into {} samples of {}: {:.1f}% filled, {} conversations longer than {}\n", samples,
-               seq_length, 100.0 * static_cast<double>(used) / static_cast<double>(samples * seq_length), cut,
-               seq_length + 1);
+               seq_length, 100.0 * static_cast<double>(used) / static_cast<double>(samples * seq_length),
+               truncated, seq_length + 1);
   }
 
   std::string prefix_;

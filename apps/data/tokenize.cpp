@@ -25,7 +25,7 @@ struct TokenizeArguments {
   int threads = 0;
 };
 
-/// Receives the tokens of document pieces in order, and writes each document to the training or validation set.
+/// Receives the tokens of document chunks in order, and writes each document to the training or validation set.
 class Outputs {
  public:
   Outputs(const TokenizeArguments& arguments, const text::Tokenizer& tokenizer)
@@ -113,15 +113,15 @@ void tokenize(const TokenizeArguments& arguments) {
       *tokenizer, {.threads = arguments.threads, .special = special},
       [&](std::span<const int32_t> tokens, int64_t last) { outputs.add(tokens, last != 0); });
   for (const std::string& path : files.paths) {
-    const auto on_piece = [&](const text::DocumentPiece& piece) {
-      encoder.add(piece.text, piece.last ? 1 : 0);
-      text_bytes += static_cast<int64_t>(piece.text.size());
-      read_bytes += piece.bytes;
+    const auto on_chunk = [&](const text::DocumentChunk& chunk) {
+      encoder.add(chunk.text, chunk.last ? 1 : 0);
+      text_bytes += static_cast<int64_t>(chunk.text.size());
+      read_bytes += chunk.bytes;
       progress.show(read_bytes, [&] {
         return fmt::format("{} documents, {} tokens", outputs.documents(), outputs.tokens());
       });
     };
-    boundaries += text::read_documents(path, options, on_piece, on_bad, on_guess);
+    boundaries += text::read_documents(path, options, on_chunk, on_bad, on_guess);
   }
   encoder.finish();
   check_interrupted();

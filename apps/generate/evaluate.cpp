@@ -207,10 +207,10 @@ int run_evaluate(EvaluateArguments& a, parallel::World& world) {
         given);
     task.metrics = task_metrics(task.task, task.scores);
     for (const RequestGroup& group : tokens[i].groups) requests += static_cast<int64_t>(group.size());
-    if (tokens[i].cut > 0 && world.leader())
+    if (tokens[i].truncated > 0 && world.leader())
       fmt::print(stderr,
                  "{}: {} requests are longer than the context of {} and were truncated at their beginning\n",
-                 task.task.name, tokens[i].cut, max_length);
+                 task.task.name, tokens[i].truncated, max_length);
   }
   const double scored = now_seconds();
   given = world.sum_i64(given) / ranks_of_model;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "checkpoint/kept_files.h"
-#include "model/pipeline_pieces.h"
+#include "model/pipeline_chunks.h"
 
 namespace te::apps {
 

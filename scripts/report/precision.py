@@ -19,27 +19,27 @@ class Fp8Statistics:
     def __init__(self, tokens, records):
         self.tokens = tokens
         self.records = records
-        own = [[x for x in record["operands"] if is_own_cast(x)] for record in records]
-        self.lowest_sqnr = np.array([lowest(x.get("sqnr_db") for x in casts) for casts in own])
-        self.saturated = np.array([highest(x.get("saturated") for x in casts) for casts in own])
-        self.flushed = np.array([highest(x.get("flushed") for x in casts) for casts in own])
+        own = [[x for x in record["operands"] if is_own_quantization(x)] for record in records]
+        self.lowest_sqnr = np.array([lowest(x.get("sqnr_db") for x in quantizations) for quantizations in own])
+        self.saturated = np.array([highest(x.get("saturated") for x in quantizations) for quantizations in own])
+        self.flushed = np.array([highest(x.get("flushed") for x in quantizations) for quantizations in own])
         self.fc2_amax = np.array([highest(map(fc2_input_amax, record["operands"])) for record in records])
         self.alignment = np.array([highest(x.get("mean") for x in record.get("swiglu", [])) for record in records])
         self._own = own
 
-    def worst_casts(self, count):
+    def worst_quantizations(self, count):
         """[(linear, role, form)] of the run's own quantizations, sorted by their lowest SQNR after the first 5% of the tokens."""
         worst = {}
-        for casts in self.settled(self._own):
-            for x in casts:
+        for quantizations in self.settled(self._own):
+            for x in quantizations:
                 value = number(x.get("sqnr_db"))
                 if math.isfinite(value):
                     worst[key_of(x)] = min(value, worst.get(key_of(x), math.inf))
         return sorted(worst, key=worst.get)[:count]
 
-    def of_cast(self, key, name):
+    def of_quantization(self, key, name):
         """A number of one of the run's own quantizations, per record."""
-        found = [next((x for x in casts if key_of(x) == key), {}) for casts in self._own]
+        found = [next((x for x in quantizations if key_of(x) == key), {}) for quantizations in self._own]
         return np.array([number(x.get(name)) for x in found])
 
     def recipes(self):
@@ -71,7 +71,7 @@ def fp8_statistics(run):
     return Fp8Statistics(np.array(steps, float) * details.tokens_per_step(run), [by_step[s] for s in steps])
 
 
-def is_own_cast(x):
+def is_own_quantization(x):
     return x.get("recipe", "none") != "none" and not x.get("what_if")
 
 

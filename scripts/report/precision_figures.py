@@ -57,24 +57,24 @@ def statistics_by_tokens(content, found):
     return figure
 
 
-def worst_casts(content, found):
+def worst_quantizations(content, found):
     """SQNR of the worst quantizations: one panel per arm, one color per quantization, one line per run."""
-    arms = [(arm, runs, casts) for _, arm, runs in arms_having(content, found) if (casts := worst_of(runs))]
+    arms = [(arm, runs, quantizations) for _, arm, runs in arms_having(content, found) if (quantizations := worst_of(runs))]
     if not arms:
         return None
     figure, grid = new(0.8 + 2.9 * -(-len(arms) // 2), heading(content), nrows=-(-len(arms) // 2), ncols=2, squeeze=False, sharey=True)
-    for axes, (arm, runs, casts) in zip(grid.flat, arms):
+    for axes, (arm, runs, quantizations) in zip(grid.flat, arms):
         size = tokens_axis(axes, content)
-        for place, key in enumerate(casts):
+        for place, key in enumerate(quantizations):
             for number, (_, s) in enumerate(runs):
                 axes.plot(
                     s.tokens / size,
-                    s.of_cast(key, "sqnr_db"),
+                    s.of_quantization(key, "sqnr_db"),
                     color=COLORS[place],
                     linewidth=1.2,
                     marker="." if len(s.tokens) < 30 else None,
                     alpha=0.85,
-                    label=None if number else cast_name(key),
+                    label=None if number else quantization_name(key),
                 )
         axes.set_title(arm.name, fontsize=11, loc="left")
         axes.set_ylabel("SQNR (dB)")
@@ -89,12 +89,12 @@ def worst_casts(content, found):
 
 def worst_of(runs, count=WORST):
     """The worst quantizations of several runs, alternating between the runs."""
-    lists = [s.worst_casts(count) for _, s in runs]
+    lists = [s.worst_quantizations(count) for _, s in runs]
     alternating = [keys[i] for i in range(count) for keys in lists if i < len(keys)]
     return list(dict.fromkeys(alternating))[:count]
 
 
-def cast_name(key):
+def quantization_name(key):
     linear, role, form = key
     parts = linear.split(".")
     place = f"layer {parts[1]} {parts[-1]}" if parts[0] == "layers" and len(parts) > 2 else linear

@@ -12,7 +12,7 @@ from .words import percent, seconds_text, tokens_text
 
 
 SIGNS = {"fc2_amax": "largest input of a linear_fc2", "alignment": "alignment of SwiGLU's weights"}
-CAST_HEAD = ["run", "quantization", "lowest SQNR (dB)", "at (tokens)", "at the end", "saturated", "flushed to zero"]
+QUANTIZATION_HEAD = ["run", "quantization", "lowest SQNR (dB)", "at (tokens)", "at the end", "saturated", "flushed to zero"]
 
 
 def decibels(value):
@@ -30,7 +30,7 @@ def fp8_statistics(report, pictures):
         return []
     rows, recipes, trends = [], [], []
     for _, arm, runs in arms:
-        rows += [cast_row(arm.name, runs, key) for key in figures.worst_of(runs)]
+        rows += [quantization_row(arm.name, runs, key) for key in figures.worst_of(runs)]
         recipes += recipe_rows(arm.name, runs)
         for name, what in SIGNS.items():
             trends += trend(arm.name, what, [getattr(s, name) for _, s in runs])
@@ -44,7 +44,7 @@ def fp8_statistics(report, pictures):
         *pictures(
             "fp8_sqnr.png",
             "SQNR of the worst quantizations, by tokens",
-            lambda: figures.worst_casts(report.content, found),
+            lambda: figures.worst_quantizations(report.content, found),
         ),
     ]
     if rows:
@@ -53,7 +53,7 @@ def fp8_statistics(report, pictures):
                 "The quantizations with the lowest SQNR after the first 5% of the tokens. Normally distributed values have "
                 "31.5 dB in E4M3 and 25.5 dB in E5M2; fractions are the largest of any record."
             ),
-            Table(CAST_HEAD, rows),
+            Table(QUANTIZATION_HEAD, rows),
         ]
     if recipes:
         tried = any(recipe.endswith(precision.TRIED) for _, recipe, *_ in recipes)
@@ -73,20 +73,20 @@ def fp8_statistics(report, pictures):
     return blocks
 
 
-def cast_row(name, runs, key):
+def quantization_row(name, runs, key):
     """The worst of each number over the runs of an arm."""
-    sqnr = [(s, s.of_cast(key, "sqnr_db")) for _, s in runs]
+    sqnr = [(s, s.of_quantization(key, "sqnr_db")) for _, s in runs]
     sqnr = [(s, values) for s, values in sqnr if np.isfinite(values).any()]
     where, values = min(sqnr, key=lambda item: np.nanmin(settled(*item)))
     at = where.tokens[len(values) - len(settled(where, values)) + int(np.nanargmin(settled(where, values)))]
     lost = [
-        max((v for _, s in runs for v in s.settled(s.of_cast(key, name)) if math.isfinite(v)), default=math.nan)
+        max((v for _, s in runs for v in s.settled(s.of_quantization(key, name)) if math.isfinite(v)), default=math.nan)
         for name in ("saturated", "flushed")
     ]
     ends = [v[np.isfinite(v)][-1] for _, v in sqnr]
     return [
         name,
-        figures.cast_name(key),
+        figures.quantization_name(key),
         decibels(float(np.nanmin(settled(where, values)))),
         tokens_text(at),
         decibels(float(min(ends))),

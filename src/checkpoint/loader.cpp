@@ -63,8 +63,8 @@ class Loading {
         if (flat == &state_.exp_avg_sq && optim::has_one_moment(config_.optimizer.name, parameter)) continue;
         const std::string name = prefix + parameter.name;
         const TensorInfo stored = checked(name, parameter);
-        for (const ParameterStore::Piece& piece : store.pieces(parameter))
-          fill(name, stored, parameter, piece, flat->part(piece.shard, piece.count));
+        for (const ParameterStore::ShardRange& range : store.shard_ranges(parameter))
+          fill(name, stored, parameter, range, flat->part(range.shard, range.count));
       }
     }
   }
@@ -104,8 +104,8 @@ class Loading {
     const TensorInfo stored = checked(parameter.name, parameter);
     if (stored.rows() < parameter.shard.global[0])
       store.initialize(context_, config_.training.seed, parameter);
-    for (const ParameterStore::Piece& piece : store.pieces(parameter))
-      fill(parameter.name, stored, parameter, piece, store.main_of(parameter, piece));
+    for (const ParameterStore::ShardRange& range : store.shard_ranges(parameter))
+      fill(parameter.name, stored, parameter, range, store.main_of(parameter, range));
   }
 
   bool hold_codes(const Parameter& parameter) {
@@ -118,11 +118,11 @@ class Loading {
     return checked_info(source_, config_.model.vocab_size, name, parameter);
   }
 
-  /// Loads the piece's elements, except rows that the checkpoint does not have.
+  /// Loads the range's elements, except rows that the checkpoint does not have.
   void fill(const std::string& name, const TensorInfo& stored, const Parameter& parameter,
-            const ParameterStore::Piece& piece, const parameters::MainParams& target) {
+            const ParameterStore::ShardRange& range, const parameters::MainParams& target) {
     int64_t done = 0;
-    for (const Block& block : blocks_of(parameter.shard, piece.local, piece.count)) {
+    for (const Block& block : blocks_of(parameter.shard, range.local, range.count)) {
       const int64_t there = available(stored, block);
       for (int64_t at = 0; at < there; at += kStagingElements) {
         const int64_t count = std::min(kStagingElements, there - at);
@@ -132,14 +132,14 @@ class Loading {
       done += block.count;
     }
   }
-  /// Loads the piece's moments, with zeros in rows that the checkpoint does not have. Works in ranges that begin at a
+  /// Loads the range's moments, with zeros in rows that the checkpoint does not have. Works in ranges that begin at a
   /// block of FP8 moments, independent of rows.
   void fill(const std::string& name, const TensorInfo& stored, const Parameter& parameter,
-            const ParameterStore::Piece& piece, const optim::Moments& target) {
+            const ParameterStore::ShardRange& range, const optim::Moments& target) {
     float* values = staging_.as<float>();
-    for (int64_t at = 0; at < piece.count; at += kStagingElements) {
-      const int64_t count = std::min(kStagingElements, piece.count - at);
-      read_shard(source_, name, stored, parameter.shard, piece.local + at, count, values);
+    for (int64_t at = 0; at < range.count; at += kStagingElements) {
+      const int64_t count = std::min(kStagingElements, range.count - at);
+      read_shard(source_, name, stored, parameter.shard, range.local + at, count, values);
       target.part(at, count).write(context_, values, rounded_.as<void>());
     }
   }

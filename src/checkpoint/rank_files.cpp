@@ -30,40 +30,40 @@ fs::path failure_path(const fs::path& folder, int rank) {
   return folder / fmt::format("failed-{:05}.txt", rank + 1);
 }
 
-void check_finite(const StoredPiece& piece, const void* values, int64_t count) {
-  if (!are_finite(piece.dtype, values, count)) {
+void check_finite(const StoredShard& shard, const void* values, int64_t count) {
+  if (!are_finite(shard.dtype, values, count)) {
     user_error(
         "{} is not finite after this step, so no checkpoint is saved; lower optimizer.lr, and resume from "
         "an earlier checkpoint",
-        piece.name);
+        shard.name);
   }
 }
 
 }  // namespace
 
-RankFiles::RankFiles(const fs::path& folder, RankInfo who, const std::vector<StoredPiece>& pieces)
-    : folder_(folder), who_(who), places_(pieces.size()) {
+RankFiles::RankFiles(const fs::path& folder, RankInfo who, const std::vector<StoredShard>& shards)
+    : folder_(folder), who_(who), places_(shards.size()) {
   for (const bool moments : {false, true}) {
     std::vector<SafetensorsSpec> specs;
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const StoredPiece& piece = pieces[i];
-      LogicalTensor tensor{piece.name, piece.dtype, piece.global, {}};
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const StoredShard& shard = shards[i];
+      LogicalTensor tensor{shard.name, shard.dtype, shard.global, {}};
       if (tensor.is_moment() != moments) continue;
       int64_t offset = 0;
-      for (const Block& block : piece.blocks) {
+      for (const Block& block : shard.blocks) {
         tensor.slices.push_back({static_cast<int>(files_.size()), offset, block});
         offset += block.count;
       }
-      specs.push_back({piece.name, piece.dtype, piece.stored});
-      places_[i] = {files_.size(), piece.name};
+      specs.push_back({shard.name, shard.dtype, shard.stored});
+      places_[i] = {files_.size(), shard.name};
       part_.tensors.push_back(std::move(tensor));
     }
     if (!specs.empty()) files_.emplace_back(folder, file_name(moments ? "optimizer" : "model", who), specs);
   }
 }
 
-void RankFiles::write(size_t piece, const void* data, size_t bytes) {
-  const auto& [file, name] = places_.at(piece);
+void RankFiles::write(size_t shard, const void* data, size_t bytes) {
+  const auto& [file, name] = places_.at(shard);
   files_[file].write(name, data, bytes);
 }
 
@@ -73,16 +73,16 @@ Manifest RankFiles::finish(const Fp8State& fp8) {
   return std::move(part_);
 }
 
-Manifest write_rank_files(const fs::path& folder, RankInfo who, const std::vector<SavedPiece>& pieces,
+Manifest write_rank_files(const fs::path& folder, RankInfo who, const std::vector<SavedShard>& shards,
                           const Fetch& fetch, const Fp8State& fp8) {
-  RankFiles files(folder, who, {pieces.begin(), pieces.end()});
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const int64_t total = pieces[i].count();
+  RankFiles files(folder, who, {shards.begin(), shards.end()});
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const int64_t total = shards[i].count();
     for (int64_t first = 0; first < total; first += kFetch) {
       const int64_t count = std::min(kFetch, total - first);
       const void* values = fetch(i, first, count);
-      check_finite(pieces[i], values, count);
-      files.write(i, values, static_cast<size_t>(count) * dtype_size(pieces[i].dtype));
+      check_finite(shards[i], values, count);
+      files.write(i, values, static_cast<size_t>(count) * dtype_size(shards[i].dtype));
     }
   }
   return files.finish(fp8);

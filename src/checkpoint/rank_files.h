@@ -22,11 +22,11 @@ struct RankInfo {
 class RankFiles {
  public:
   /// UserError if the files cannot be created.
-  RankFiles(const std::filesystem::path& folder, RankInfo who, const std::vector<StoredPiece>& pieces);
+  RankFiles(const std::filesystem::path& folder, RankInfo who, const std::vector<StoredShard>& shards);
   RankFiles(RankFiles&&) noexcept = default;
 
-  /// Writes the next bytes of a piece.
-  void write(size_t piece, const void* data, size_t bytes);
+  /// Writes the next bytes of a shard.
+  void write(size_t shard, const void* data, size_t bytes);
   /// Syncs the files and writes the FP8 file if `fp8` has rows. Returns the rank's manifest.
   Manifest finish(const Fp8State& fp8);
 
@@ -35,17 +35,17 @@ class RankFiles {
   RankInfo who_;
   Manifest part_;
   std::vector<ShardFile> files_;
-  std::vector<std::pair<size_t, std::string>> places_;  ///< per piece: index in files_, name in the file
+  std::vector<std::pair<size_t, std::string>> places_;  ///< per shard: index in files_, name in the file
 };
 
-/// Returns elements [first, first + count) of pieces[index] in the piece's dtype, in host memory that is valid until
+/// Returns elements [first, first + count) of shards[index] in the shard's dtype, in host memory that is valid until
 /// the next call. `count` is at most kFetch.
 using Fetch = std::function<const void*(size_t index, int64_t first, int64_t count)>;
 
 /// Writes all files of the rank and returns the rank's manifest. UserError if they cannot be written or a value is not
 /// finite; the previous checkpoint then stays the latest one.
 Manifest write_rank_files(const std::filesystem::path& folder, RankInfo who,
-                          const std::vector<SavedPiece>& pieces, const Fetch& fetch, const Fp8State& fp8);
+                          const std::vector<SavedShard>& shards, const Fetch& fetch, const Fp8State& fp8);
 
 // Ranks report to rank 0 by files, because the saving thread must not use MPI: each writes a file atomically to the
 // temporary folder, with its manifest or its error.

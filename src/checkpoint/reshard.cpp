@@ -24,24 +24,24 @@ namespace {
 
 constexpr int64_t kRunBytes = 16 << 20;
 
-/// The pieces that a rank of the target saves, from a plan of its stage without memory.
+/// The shards that a rank of the target saves, from a plan of its stage without memory.
 struct RankPlan {
   RankPlan(const config::Config& config, const parallel::ProcessGrid& grid, int rank, bool optimizer)
       : groups(parallel::Groups::dry_run(grid, rank)), stage(config, groups) {
     stage.plan(memory, Context::cpu(),
                {.activations = std::vector<int>(static_cast<size_t>(stage.num_chunks()), 1)});
-    pieces = stored_pieces(stage.parameters(), optimizer, config.optimizer.name);
+    shards = stored_shards(stage.parameters(), optimizer, config.optimizer.name);
   }
 
   parallel::Groups groups;
   model::ModelStage stage;
   MemoryPlan memory;
-  std::vector<StoredPiece> pieces;
+  std::vector<StoredShard> shards;
 };
 
-/// A rank's piece of a tensor, and the number of elements written.
+/// A rank's shard of a tensor, and the number of elements written.
 struct Holder {
-  size_t rank = 0, piece = 0;
+  size_t rank = 0, shard = 0;
   int64_t written = 0;
 };
 
@@ -59,8 +59,8 @@ class Resharding {
       RankPlan& plan = plans_.emplace_back(trained, grid, rank, optimizer);
       for (const parameters::Parameter& parameter : plan.stage.parameters().parameters())
         parameters_.try_emplace(parameter.name, &parameter);
-      for (size_t i = 0; i < plan.pieces.size(); ++i)
-        holders_[plan.pieces[i].name].push_back({static_cast<size_t>(rank), i});
+      for (size_t i = 0; i < plan.shards.size(); ++i)
+        holders_[plan.shards[i].name].push_back({static_cast<size_t>(rank), i});
     }
     for (auto& [name, holders] : holders_) check(name, holders);
     for (const LogicalTensor& tensor : source.tensors()) {
@@ -74,7 +74,7 @@ class Resharding {
     const int ranks = static_cast<int>(plans_.size());
     std::vector<Fp8State> states = split_fp8();
     for (int rank = 0; rank < ranks; ++rank)
-      files_.emplace_back(folder, RankInfo{rank, ranks}, plans_[static_cast<size_t>(rank)].pieces);
+      files_.emplace_back(folder, RankInfo{rank, ranks}, plans_[static_cast<size_t>(rank)].shards);
     for (auto& [name, holders] : holders_) copy(source_.at(name), holders);
     std::vector<Manifest> parts;
     for (size_t rank = 0; rank < files_.size(); ++rank) parts.push_back(files_[rank].finish(states[rank]));
@@ -86,10 +86,10 @@ class Resharding {
   }
 
  private:
-  /// Checks that the source's tensor fits the model, and sets the pieces' dtype to the stored one.
+  /// Checks that the source's tensor fits the model, and sets the shards' dtype to the stored one.
   void check(const std::string& name, const std::vector<Holder>& holders) {
     const TensorInfo stored = checked_info(source_, config_.model.vocab_size, name, parameter_of(name));
-    for (const Holder& holder : holders) plans_[holder.rank].pieces[holder.piece].dtype = stored.dtype;
+    for (const Holder& holder : holders) plans_[holder.rank].shards[holder.shard].dtype = stored.dtype;
   }
   const parameters::Parameter& parameter_of(const std::string& name) const {
     const size_t prefix = name.starts_with("exp_avg") ? name.find('/') + 1 : 0;
@@ -126,8 +126,8 @@ void Resharding::copy(const LogicalTensor& stored, std::vector<Holder>& holders)
     if (options_.progress) options_.progress(bytes_);
   }
   for (const Holder& holder : holders) {
-    const int64_t total = plans_[holder.rank].pieces[holder.piece].count();
-    TE_CHECK(holder.written == total, "{}: only {} of {} elements of a piece were written", stored.name,
+    const int64_t total = plans_[holder.rank].shards[holder.shard].count();
+    TE_CHECK(holder.written == total, "{}: only {} of {} elements of a shard were written", stored.name,
              holder.written, total);
   }
 }
@@ -153,7 +153,7 @@ void Resharding::distribute(const LogicalTensor& stored, const Block& run, Holde
   const auto size = static_cast<int64_t>(dtype_size(stored.dtype));
   part_.clear();
   int64_t before = 0, written = holder.written;
-  for (const Block& block : plans_[holder.rank].pieces[holder.piece].blocks) {
+  for (const Block& block : plans_[holder.rank].shards[holder.shard].blocks) {
     for_each_overlap(block, run, [&](int64_t at, int64_t in_run, int64_t count) {
       TE_CHECK(before + at == written,
                "{}: a rank does not store its elements in the full tensor's row order", stored.name);
@@ -163,7 +163,7 @@ void Resharding::distribute(const LogicalTensor& stored, const Block& run, Holde
     });
     before += block.count;
   }
-  if (!part_.empty()) files_[holder.rank].write(holder.piece, part_.data(), part_.size());
+  if (!part_.empty()) files_[holder.rank].write(holder.shard, part_.data(), part_.size());
   holder.written = written;
 }
 

@@ -242,11 +242,11 @@ std::optional<DType> dtype_of(std::string_view file_dtype) {
 
 std::string quote_name(std::string_view name) {
   constexpr size_t kLongest = 80;
-  const bool cut = name.size() > kLongest;
+  const bool truncated = name.size() > kLongest;
   // Control characters and non-ASCII characters are escaped, so that a message stays one line.
   std::string text =
       json(std::string(name.substr(0, kLongest))).dump(-1, ' ', true, json::error_handler_t::replace);
-  return cut ? text.insert(text.size() - 1, "...") : text;
+  return truncated ? text.insert(text.size() - 1, "...") : text;
 }
 
 Header parse_header(const std::string& file, std::string_view text, uint64_t data_bytes) {

@@ -32,7 +32,7 @@ struct Saver::Task {
   Fetch fetch;
   bool background = false;
   double start = 0, stalled = 0;
-  std::atomic<int64_t> pieces_done = 0;  ///< progress of writing, to detect a save that hangs
+  std::atomic<int64_t> shards_done = 0;  ///< progress of writing, to detect a save that hangs
   std::atomic<bool> collecting = false;  ///< waits for other ranks, which has a separate time limit
   Saved result;
   std::exception_ptr no_folder;  ///< error of creating the temporary folder
@@ -44,8 +44,8 @@ struct Saver::Task {
 Saver::Saver(const Context& context, SaverOptions options, TrainingState state, Job job)
     : context_(context), options_(std::move(options)), state_(std::move(state)), job_(std::move(job)) {
   if (job_.who.rank == 0) remove_leftovers(options_.directory);
-  pieces_ = pieces_to_save(state_, options_.optimizer);
-  if (std::any_of(pieces_.begin(), pieces_.end(), [](const SavedPiece& piece) { return piece.converts(); }))
+  shards_ = shards_to_save(state_, options_.optimizer);
+  if (std::any_of(shards_.begin(), shards_.end(), [](const SavedShard& shard) { return shard.converts(); }))
     converted_.resize(kFetch);
   if (options_.background) reserve();
   if (!options_.background) staging_ = HostBuffer(context_, kFetch * sizeof(float));
@@ -61,8 +61,8 @@ Saver::~Saver() {
 
 void Saver::check_limits() const {
   uint64_t parameters = 0, moments = 0;
-  for (const SavedPiece& piece : pieces_)
-    (piece.name.starts_with("exp_avg") ? moments : parameters) += piece.file_bytes();
+  for (const SavedShard& shard : shards_)
+    (shard.name.starts_with("exp_avg") ? moments : parameters) += shard.file_bytes();
   struct rlimit limit = {};
   const uint64_t largest = std::max(parameters, moments);
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && largest > limit.rlim_cur) {
@@ -90,9 +90,9 @@ std::filesystem::path Saver::folder_of(int64_t step) const {
 void Saver::reserve() {
   constexpr size_t kAlignment = 64;
   size_t end = 0;
-  for (const SavedPiece& piece : pieces_) {
+  for (const SavedShard& shard : shards_) {
     offsets_.push_back(end);
-    end += (piece.raw_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    end += (shard.raw_bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
   const auto bytes = static_cast<int64_t>(end);
   const int64_t available = available_host_bytes();
@@ -143,17 +143,17 @@ void Saver::save(const Progress& progress, const std::filesystem::path& last_ver
   }
   if (options_.background) {
     const parallel::Watchdog::Guard guard(context_, fmt::format("the copy for {}", step_name(progress.step)));
-    for (size_t i = 0; i < pieces_.size(); ++i) pieces_[i].copy_raw(context_, copy_.as<char>() + offsets_[i]);
+    for (size_t i = 0; i < shards_.size(); ++i) shards_[i].copy_raw(context_, copy_.as<char>() + offsets_[i]);
     context_.synchronize();
     task.fetch = [this, &task](size_t index, int64_t first, int64_t count) {
-      ++task.pieces_done;
-      return pieces_[index].from_raw(copy_.as<char>() + offsets_[index], first, count, converted_.data());
+      ++task.shards_done;
+      return shards_[index].from_raw(copy_.as<char>() + offsets_[index], first, count, converted_.data());
     };
   } else {
     task.fetch = [this, &task](size_t index, int64_t first, int64_t count) {
       task.guard.reset();  // restarts the watchdog's time limit
       task.guard.emplace(waiting_for_disk(task.progress.step));
-      const SavedPiece part = pieces_[index].part(first, count);
+      const SavedShard part = shards_[index].part(first, count);
       part.copy_raw(context_, staging_.as<void>());
       context_.synchronize();
       return part.from_raw(staging_.as<void>(), 0, count, converted_.data());
@@ -174,11 +174,11 @@ void Saver::save(const Progress& progress, const std::filesystem::path& last_ver
 // The watchdog ends the job if the saving thread makes no progress.
 void Saver::wait_for_thread() const {
   while (!task_->done) {
-    const int64_t pieces = task_->pieces_done;
+    const int64_t shards = task_->shards_done;
     const bool collecting = task_->collecting;
     std::optional<parallel::Watchdog::Guard> guard;
     if (!collecting) guard.emplace(waiting_for_disk(task_->progress.step));
-    while (!task_->done && task_->pieces_done == pieces && task_->collecting == collecting)
+    while (!task_->done && task_->shards_done == shards && task_->collecting == collecting)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -223,8 +223,8 @@ void Saver::write(Task& task) {
   bool collected = false;
   try {
     if (task.no_folder) std::rethrow_exception(task.no_folder);
-    Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
-    for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.file_bytes());
+    Manifest part = write_rank_files(temporary, job_.who, shards_, task.fetch, task.fp8);
+    for (const SavedShard& shard : shards_) task.result.bytes += static_cast<int64_t>(shard.file_bytes());
     task.result.folder = folder_of(task.progress.step);
     if (job_.who.rank != 0) return write_rank_manifest(temporary, job_.who, part);
     part.progress = task.progress;

@@ -98,11 +98,11 @@ class Saver {
   SaverOptions options_;
   TrainingState state_;
   Job job_;
-  std::vector<SavedPiece> pieces_;
-  std::vector<size_t> offsets_;   ///< byte offsets of the pieces in copy_
-  HostBuffer copy_;               ///< copy of all pieces; empty if saves run in the foreground
+  std::vector<SavedShard> shards_;
+  std::vector<size_t> offsets_;   ///< byte offsets of the shards in copy_
+  HostBuffer copy_;               ///< copy of all shards; empty if saves run in the foreground
   HostBuffer staging_;            ///< kFetch elements, for the foreground
-  std::vector<float> converted_;  ///< kFetch elements, for pieces that are converted for the file
+  std::vector<float> converted_;  ///< kFetch elements, for shards that are converted for the file
   std::unique_ptr<Task> task_;
   std::thread thread_;
   std::optional<Saved> saved_;

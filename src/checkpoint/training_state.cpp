@@ -7,7 +7,7 @@
 namespace te::checkpoint {
 namespace {
 
-using Piece = parameters::ParameterStore::Piece;
+using ShardRange = parameters::ParameterStore::ShardRange;
 
 /// Prefixes of the tensor names of parameters and their moments.
 constexpr const char* kPrefixes[] = {"", "exp_avg/", "exp_avg_sq/"};
@@ -23,29 +23,29 @@ bool is_saved_here(const parameters::ParameterStore& store, const parameters::Pa
   return parameter.sharing == parameters::Sharing::sharded || store.layout().tensor_rank == 0;
 }
 
-std::vector<int64_t> stored_shape(const parameters::Parameter& parameter, const Piece& piece) {
-  if (piece.count == parameter.shape.numel()) return dims_of(parameter.shape);
+std::vector<int64_t> stored_shape(const parameters::Parameter& parameter, const ShardRange& range) {
+  if (range.count == parameter.shape.numel()) return dims_of(parameter.shape);
   const int64_t cols = parameter.shard.cols;
-  if (parameter.shape.rank() == 2 && piece.local % cols == 0 && piece.count % cols == 0)
-    return {piece.count / cols, cols};
-  return {piece.count};
+  if (parameter.shape.rank() == 2 && range.local % cols == 0 && range.count % cols == 0)
+    return {range.count / cols, cols};
+  return {range.count};
 }
 
-/// Calls visit(stored piece, prefix, parameter, piece of the store) for all pieces that a rank saves; prefix is an
-/// element of kPrefixes. has_second(parameter, piece) tells whether the piece has an exp_avg_sq.
+/// Calls visit(stored shard, prefix, parameter, range of the store) for all shards that a rank saves; prefix is an
+/// element of kPrefixes. has_second(parameter, range) tells whether the range has an exp_avg_sq.
 template <class HasSecond, class Visit>
-void for_each_piece(const parameters::ParameterStore& store, bool optimizer, HasSecond&& has_second,
+void for_each_shard(const parameters::ParameterStore& store, bool optimizer, HasSecond&& has_second,
                     Visit&& visit) {
   for (const char* prefix : kPrefixes) {
     if (prefix != kPrefixes[0] && !optimizer) continue;
     for (const parameters::Parameter& parameter : store.parameters()) {
       if (!is_saved_here(store, parameter) || (prefix != kPrefixes[0] && !parameter.trainable)) continue;
-      for (const Piece& piece : store.pieces(parameter)) {
-        if (prefix == kPrefixes[2] && !has_second(parameter, piece)) continue;
+      for (const ShardRange& range : store.shard_ranges(parameter)) {
+        if (prefix == kPrefixes[2] && !has_second(parameter, range)) continue;
         visit(
-            StoredPiece{prefix + parameter.name, DType::f32, dims_of(parameter.shard.global),
-                        stored_shape(parameter, piece), blocks_of(parameter.shard, piece.local, piece.count)},
-            prefix, parameter, piece);
+            StoredShard{prefix + parameter.name, DType::f32, dims_of(parameter.shard.global),
+                        stored_shape(parameter, range), blocks_of(parameter.shard, range.local, range.count)},
+            prefix, parameter, range);
       }
     }
   }
@@ -87,51 +87,51 @@ std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t fi
   return blocks;
 }
 
-int64_t StoredPiece::count() const {
+int64_t StoredShard::count() const {
   int64_t count = 0;
   for (const Block& block : blocks) count += block.count;
   return count;
 }
 
-std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer,
+std::vector<StoredShard> stored_shards(const parameters::ParameterStore& store, bool optimizer,
                                        config::OptimizerName name) {
-  std::vector<StoredPiece> result;
-  for_each_piece(
+  std::vector<StoredShard> result;
+  for_each_shard(
       store, optimizer,
-      [&](const parameters::Parameter& parameter, const Piece&) {
+      [&](const parameters::Parameter& parameter, const ShardRange&) {
         return !optim::has_one_moment(name, parameter);
       },
-      [&](StoredPiece stored, const char*, const parameters::Parameter&, const Piece&) {
+      [&](StoredShard stored, const char*, const parameters::Parameter&, const ShardRange&) {
         result.push_back(std::move(stored));
       });
   return result;
 }
 
-std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer) {
+std::vector<SavedShard> shards_to_save(const TrainingState& state, bool optimizer) {
   const parameters::ParameterStore& store = *state.parameters;
-  std::vector<SavedPiece> result;
-  const auto has_second = [&](const parameters::Parameter&, const Piece& piece) {
-    return state.exp_avg_sq.contains(piece.shard, piece.count);
+  std::vector<SavedShard> result;
+  const auto has_second = [&](const parameters::Parameter&, const ShardRange& range) {
+    return state.exp_avg_sq.contains(range.shard, range.count);
   };
-  for_each_piece(store, optimizer, has_second,
-                 [&](StoredPiece stored, const char* prefix, const parameters::Parameter& parameter,
-                     const Piece& piece) {
-                   SavedPiece& saved = result.emplace_back(SavedPiece{std::move(stored), {}, {}});
+  for_each_shard(store, optimizer, has_second,
+                 [&](StoredShard stored, const char* prefix, const parameters::Parameter& parameter,
+                     const ShardRange& range) {
+                   SavedShard& saved = result.emplace_back(SavedShard{std::move(stored), {}, {}});
                    if (prefix == kPrefixes[0]) {
-                     saved.main = store.main_of(parameter, piece);
+                     saved.main = store.main_of(parameter, range);
                      saved.dtype = saved.main.stored_dtype();
                    } else {
                      const optim::Moments& moments =
                          prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
-                     saved.moment = moments.part(piece.shard, piece.count);
+                     saved.moment = moments.part(range.shard, range.count);
                      saved.dtype = moments.stored_dtype();
                    }
                  });
   return result;
 }
 
-SavedPiece SavedPiece::part(int64_t first, int64_t count) const {
-  SavedPiece result;
+SavedShard SavedShard::part(int64_t first, int64_t count) const {
+  SavedShard result;
   if (moment.values) {
     result.moment = moment.part(first, count);
   } else {
@@ -140,12 +140,12 @@ SavedPiece SavedPiece::part(int64_t first, int64_t count) const {
   return result;
 }
 
-void SavedPiece::copy_raw(const Context& context, void* raw) const {
+void SavedShard::copy_raw(const Context& context, void* raw) const {
   if (moment.values) return moment.copy_raw(context, raw);
   main.copy_raw(context, raw);
 }
 
-const void* SavedPiece::from_raw(const void* raw, int64_t first, int64_t count, float* converted) const {
+const void* SavedShard::from_raw(const void* raw, int64_t first, int64_t count, float* converted) const {
   if (moment.values) return moment.from_raw(raw, first, count, converted);
   return main.from_raw(raw, first, count, converted);
 }

@@ -48,21 +48,21 @@ std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t fi
 constexpr int64_t kFetch = 4 << 20;
 static_assert(kFetch % kernels::kAdamWGranule == 0, "parts of FP8 moments begin at a block");
 
-/// A piece of a parameter or of a moment that a rank stores.
-struct StoredPiece {
+/// A shard of a parameter or of a moment that a rank stores.
+struct StoredShard {
   std::string name;  ///< name of the logical tensor
   /// F32; moments, parameters that are not trained, and in converted checkpoints all parameters, may be BF16.
   DType dtype = DType::f32;
   std::vector<int64_t> global;  ///< shape of the full tensor
   std::vector<int64_t>
-      stored;  ///< shape in the rank's file: rows if the piece consists of complete rows, else flat
+      stored;  ///< shape in the rank's file: rows if the shard consists of complete rows, else flat
   std::vector<Block> blocks;  ///< in the order of the stored elements
 
   int64_t count() const;
 };
 
-/// A stored piece with its location in device memory.
-struct SavedPiece : StoredPiece {
+/// A stored shard with its location in device memory.
+struct SavedShard : StoredShard {
   parameters::MainParams main;  ///< set for a parameter
   optim::Moments moment;        ///< set for a moment
 
@@ -75,17 +75,17 @@ struct SavedPiece : StoredPiece {
   /// Copies the device's bytes to `raw`, raw_bytes() of host memory. Asynchronous.
   void copy_raw(const Context& context, void* raw) const;
   /// The master weights or moments [first, first + count) on the device; from_raw of the result counts from `first`.
-  SavedPiece part(int64_t first, int64_t count) const;
+  SavedShard part(int64_t first, int64_t count) const;
   /// Elements [first, first + count) of copy_raw()'s result in the file's format: a pointer into raw, or to `converted`
   /// after filling it. `first` is a multiple of kFetch.
   const void* from_raw(const void* raw, int64_t first, int64_t count, float* converted) const;
 };
 
-/// The pieces that this rank saves. Other ranks save parameters that are copies of another stage's and, on
+/// The shards that this rank saves. Other ranks save parameters that are copies of another stage's and, on
 /// tensor-parallel ranks above 0, parameters that are replicated across tensor-parallel ranks.
-std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer);
-/// The pieces of a planned store without memory, with the moments of this optimizer.
-std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer,
+std::vector<SavedShard> shards_to_save(const TrainingState& state, bool optimizer);
+/// The shards of a planned store without memory, with the moments of this optimizer.
+std::vector<StoredShard> stored_shards(const parameters::ParameterStore& store, bool optimizer,
                                        config::OptimizerName name);
 
 /// True if the rank saves the FP8 state of a gradient group's operands: the first of the ranks that have it.

@@ -22,9 +22,9 @@ GradientReducer::GradientReducer(bool tied_embeddings, ParameterStore& parameter
 /// The parts of the parameter in this rank's segments.
 std::vector<GradientReducer::FlatRange> GradientReducer::ranges_of(const Parameter& parameter) const {
   std::vector<FlatRange> ranges;
-  for (const ParameterStore::Piece& piece : parameters_.pieces(parameter)) {
-    const int64_t begin = parameter.offset + piece.local;
-    ranges.push_back({begin, begin + piece.count});
+  for (const ParameterStore::ShardRange& range : parameters_.shard_ranges(parameter)) {
+    const int64_t begin = parameter.offset + range.local;
+    ranges.push_back({begin, begin + range.count});
   }
   return ranges;
 }

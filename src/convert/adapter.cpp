@@ -21,7 +21,7 @@ using checkpoint::WeightSource;
 
 namespace {
 
-constexpr int64_t kPieceElements = 4 << 20;
+constexpr int64_t kChunkElements = 4 << 20;
 
 std::vector<float> read_all(const WeightSource& source, const std::string& name, int64_t rows, int64_t cols) {
   const std::optional<TensorInfo> stored = source.info(name);
@@ -154,7 +154,7 @@ int64_t write_weights(const WeightSource& source, const std::string& config,
   int64_t bytes = 0;
   for (const checkpoint::TensorSpec& spec : specs) {
     const TensorInfo info{spec.dtype, spec.shape};
-    const int64_t max_rows = std::max<int64_t>(1, kPieceElements / info.cols());
+    const int64_t max_rows = std::max<int64_t>(1, kChunkElements / info.cols());
     for (int64_t first = 0; first < info.rows(); first += max_rows) {
       const Block block = Block::rows(first, std::min(max_rows, info.rows() - first), info.cols());
       const auto count = static_cast<size_t>(block.count);

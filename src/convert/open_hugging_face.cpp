@@ -74,11 +74,11 @@ bool is_buffer(const std::string& name) {
 void check_tied_output_layer(const TensorFiles& files, const std::string& embedding) {
   const StoredTensor *head = files.find("lm_head.weight"), *tied = files.find(embedding);
   if (head == nullptr || tied == nullptr) return;
-  constexpr int64_t kPiece = 1 << 20;
+  constexpr int64_t kChunk = 1 << 20;
   bool equal = head->shape == tied->shape && head->type == tied->type;
-  std::vector<std::byte> a(kPiece * 4), b(kPiece * 4);
-  for (int64_t at = 0; equal && at < head->numel(); at += kPiece) {
-    const int64_t count = std::min(kPiece, head->numel() - at);
+  std::vector<std::byte> a(kChunk * 4), b(kChunk * 4);
+  for (int64_t at = 0; equal && at < head->numel(); at += kChunk) {
+    const int64_t count = std::min(kChunk, head->numel() - at);
     files.read(*head, at, count, DType::f32, a.data());
     files.read(*tied, at, count, DType::f32, b.data());
     equal = std::memcmp(a.data(), b.data(), static_cast<size_t>(count) * 4) == 0;

@@ -100,7 +100,7 @@ OpCost cost_of(const AttentionBackward& args) {
   return cost;
 }
 
-OpCost cost_of(const ColumnPieces& args) {
+OpCost cost_of(const ColumnChunks& args) {
   return {.bytes = 2.0 * static_cast<double>(args.parts.dim(0) * args.parts.dim(1) * args.cols) *
                    static_cast<double>(dtype_size(args.parts.dtype))};
 }
@@ -393,7 +393,7 @@ OpCost op_cost(const std::any& args) {
   OpCost cost;
   const bool known =
       found_among<ActivationForward, ActivationBackward, AdamW, AttentionForward, AttentionBackward,
-                  AttentionDecode, CacheAppend, ClipCoefficient, ColumnPieces, RowOrder, CrossEntropy,
+                  AttentionDecode, CacheAppend, ClipCoefficient, ColumnChunks, RowOrder, CrossEntropy,
                   CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate,
                   Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
                   GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,

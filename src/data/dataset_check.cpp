@@ -4,14 +4,14 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "data/chunks.h"
 #include "data/indexed_dataset.h"
-#include "data/pieces.h"
 
 namespace te::data {
 namespace {
 
-// With kPieces, a check reads at most 2^24 tokens, in 256 reads.
-constexpr int64_t kPieceTokens = int64_t{1} << 16;
+// With kMaxChunks, a check reads at most 2^24 tokens, in 256 reads.
+constexpr int64_t kChunkTokens = int64_t{1} << 16;
 
 /// The dataset's record. Warns and returns nullopt if its counts do not match, which happens if a program that does not
 /// write records has replaced the dataset.
@@ -29,8 +29,8 @@ std::optional<DatasetRecord> record_of(const IndexedDataset& dataset) {
 
 /// Reads parts of the dataset; read() refuses a token that is too large.
 void scan_tokens(const IndexedDataset& dataset, int64_t vocab_size) {
-  std::vector<int32_t> values(static_cast<size_t>(std::min(dataset.num_tokens(), kPieceTokens)));
-  for_each_piece(dataset.num_tokens(), kPieceTokens, [&](int64_t begin, int64_t count) {
+  std::vector<int32_t> values(static_cast<size_t>(std::min(dataset.num_tokens(), kChunkTokens)));
+  for_each_chunk(dataset.num_tokens(), kChunkTokens, [&](int64_t begin, int64_t count) {
     dataset.read(begin, count, values.data(), vocab_size);
   });
 }

@@ -47,7 +47,7 @@ void InstructionView::choose_conversations() {
     const bool counts = kept >= 2 && std::find(mask.begin() + 1, mask.end(), 1) != mask.end();
     without_target_ += counts ? 0 : 1;
     if (!counts) continue;
-    cut_ += kept < length ? 1 : 0;
+    truncated_ += kept < length ? 1 : 0;
     conversations_.push_back(i);
     positions_.push_back(static_cast<int32_t>(kept - 1));
   }
@@ -127,7 +127,7 @@ SampleView::Counts InstructionView::counts() const {
   const int64_t samples = epoch_ends_[0];  // without lock: set by the constructor and never changed
   std::string note = fmt::format("{:.1f}% filled", 100.0 * static_cast<double>(used) /
                                                        static_cast<double>(samples * options_.seq_length));
-  if (cut_ > 0) note += fmt::format(", {} truncated to seq_length + 1", cut_);
+  if (truncated_ > 0) note += fmt::format(", {} truncated to seq_length + 1", truncated_);
   if (too_long_ > 0) note += fmt::format(", {} too long and dropped", too_long_);
   if (without_target_ > 0) note += fmt::format(", {} without a response dropped", without_target_);
   return {dataset_->num_tokens(), dataset_->num_documents(), samples, std::move(note)};

@@ -54,7 +54,7 @@ class InstructionView : public SampleView {
   InstructionViewOptions options_;
   std::vector<int64_t> conversations_;  // the documents that are not dropped
   std::vector<int32_t> positions_;      // for each of them, its number of positions in a sample
-  int64_t cut_ = 0, too_long_ = 0, without_target_ = 0;
+  int64_t truncated_ = 0, too_long_ = 0, without_target_ = 0;
   mutable std::mutex mutex_;
   mutable std::vector<int64_t> epoch_ends_;  // number of samples up to the end of epoch 0, 1, ...
   mutable std::vector<std::shared_ptr<const Epoch>> recent_;  // the most recently used epochs, newest first

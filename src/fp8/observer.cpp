@@ -26,9 +26,9 @@ void Observer::add_variants(Variant variant, bool rowwise, bool columnwise) {
   if (variant.layout != ScaleLayout::rows && variant.layout != ScaleLayout::vectors &&
       variant.emulation == nullptr)
     return variants_.push_back(variant);
-  variant.form = "rowwise";
+  variant.layouts = "rowwise";
   if (rowwise) variants_.push_back(variant);
-  variant.form = "columnwise";
+  variant.layouts = "columnwise";
   variant.columnwise = true;
   if (columnwise) variants_.push_back(variant);
 }
@@ -158,7 +158,7 @@ std::vector<QuantizationStatistics> Observer::read(const Context& context) const
     result.push_back({.operand = info,
                       .recipe = variant.quantized() ? std::string(config::to_string(variant.recipe)) : "none",
                       .what_if = variant.what_if,
-                      .form = variant.form,
+                      .layouts = variant.layouts,
                       .sums = sums[i]});
   }
   return result;

@@ -26,7 +26,7 @@ struct QuantizationStatistics {
   OperandInfo operand;
   std::string recipe;    ///< "delayed", ..., or "none": not quantized
   bool what_if = false;  ///< an alternative recipe, not that of the run
-  std::string form;      ///< layout: "rowwise", "columnwise", or "both" if their quantized values are equal
+  std::string layouts;   ///< "rowwise", "columnwise", or "both" if their quantized values are equal
   kernels::TensorSums sums;
 };
 
@@ -73,7 +73,7 @@ class Observer {
     kernels::ScaleLayout layout = kernels::ScaleLayout::none;  ///< none: not quantized, or emulated
     const Scaling* emulation = nullptr;
     bool what_if = false, columnwise = false;
-    const char* form = "both";
+    const char* layouts = "both";
     bool quantized() const { return layout != kernels::ScaleLayout::none || emulation != nullptr; }
   };
   void add_variants(Variant variant, bool rowwise, bool columnwise);

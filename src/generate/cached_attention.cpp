@@ -22,10 +22,10 @@ void CachedAttention::plan(MemoryPlan& plan, const std::string& name, DType dtyp
 }
 
 void CachedAttention::resize_cache(int64_t batch, int64_t length) {
-  const auto cut = [&](const Tensor& all) {
+  const auto slice = [&](const Tensor& all) {
     return Tensor{all.data, all.dtype, {batch, length, num_query_groups_, head_dim_}};
   };
-  cache_ = {cut(storage_.k), cut(storage_.v)};
+  cache_ = {slice(storage_.k), slice(storage_.v)};
 }
 
 void CachedAttention::copy_prefix(const Context& context, int64_t from, int64_t to, int64_t length) const {

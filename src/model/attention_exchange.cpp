@@ -23,11 +23,11 @@ void HeadAllToAll::plan(MemoryPlan& plan, const std::string& name) {
            {Buffer::received, kBoth});
 }
 
-void HeadAllToAll::pieces(const Context& context, const Tensor& tokens, const Blocks& blocks,
+void HeadAllToAll::chunks(const Context& context, const Tensor& tokens, const Blocks& blocks,
                           const Tensor& parts, bool join) const {
   int64_t begin = 0;
   for (const int64_t block : blocks) {
-    kernels::column_pieces(context, {.full = tokens,
+    kernels::column_chunks(context, {.full = tokens,
                                      .parts = parts,
                                      .begin = begin,
                                      .at = begin / ranks_.size(),
@@ -42,7 +42,7 @@ void HeadAllToAll::to_heads(const Context& context, const Tensor& tokens, const 
   const int64_t width = std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) / ranks_.size();
   const Tensor sent{sent_.data, dims_.dtype, {ranks_.size(), dims_.tokens, width}};
   const Tensor received{received_.data, dims_.dtype, {ranks_.size() * dims_.tokens, width}};
-  pieces(context, tokens, blocks, sent, false);
+  chunks(context, tokens, blocks, sent, false);
   ranks_.group().all_to_all(context, sent, received);
   ranks_.in_order(context, received, heads);
 }
@@ -54,7 +54,7 @@ void HeadAllToAll::to_tokens(const Context& context, const Tensor& heads, const 
   const Tensor received{received_.data, dims_.dtype, {ranks_.size(), dims_.tokens, width}};
   ranks_.by_rank(context, heads, sent);
   ranks_.group().all_to_all(context, sent, received);
-  pieces(context, tokens, blocks, received, true);
+  chunks(context, tokens, blocks, received, true);
 }
 
 // --- keys and values ---------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ void KeyValueAllGather::plan(MemoryPlan& plan, const std::string& name) {
 }
 
 void KeyValueAllGather::own_columns(const Context& context, const Tensor& qkv, bool join) const {
-  kernels::column_pieces(context, {.full = qkv,
+  kernels::column_chunks(context, {.full = qkv,
                                    .parts = own_.view({1, dims_.tokens, width_}),
                                    .begin = dims_.qkv - width_,
                                    .at = 0,

@@ -28,7 +28,7 @@ class HeadAllToAll {
                  const Tensor& tokens) const;
 
  private:
-  void pieces(const Context& context, const Tensor& tokens, const Blocks& blocks, const Tensor& parts,
+  void chunks(const Context& context, const Tensor& tokens, const Blocks& blocks, const Tensor& parts,
               bool join) const;
   enum class Buffer : uint8_t { sent, received };
   Dimensions dims_;

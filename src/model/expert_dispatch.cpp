@@ -96,16 +96,16 @@ ExpertDispatch::Exchange ExpertDispatch::exchange(const Routing& routing, int ro
 }
 
 int ExpertDispatch::count_rounds(const Routing& routing) const {
-  int64_t most = 1;
+  int64_t max_rows = 1;
   for (int to = 0; to < ranks_.size(); ++to) {
     int64_t rows = 0;
     for (int from = 0; from < ranks_.size(); ++from) {
       const int32_t* const first = &routing.host[static_cast<size_t>(from * (experts_ + 1))];
       rows += int64_t{first[(to + 1) * own_experts()]} - first[to * own_experts()];
     }
-    most = std::max(most, rows);
+    max_rows = std::max(max_rows, rows);
   }
-  return static_cast<int>((most + capacity_ - 1) / capacity_);
+  return static_cast<int>((max_rows + capacity_ - 1) / capacity_);
 }
 
 // --- dispatch ----------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ void LoraAdapter::copy_columns(const Context& context, const Tensor& wide, const
   const int64_t rank = spec_.adapter.rank;
   for (size_t i = 0; i < targets_.size(); ++i) {
     const Target& target = targets_[i];
-    kernels::column_pieces(context,
+    kernels::column_chunks(context,
                            {.full = wide.slice_rows(target.out_row, target.rows),
                             .parts = compact.slice_rows(target.row, target.rows).view({1, target.rows, rank}),
                             .begin = static_cast<int64_t>(i) * rank,

@@ -248,7 +248,7 @@ void ModelStage::quantize_weights(const Context& context, bool count_fp8) {
 
 void ModelStage::weights_changed(bool count_fp8) {
   fresh_.assign(stack_.units.size(), false);
-  count_casts_ = count_fp8;
+  count_quantizations_ = count_fp8;
 }
 
 void ModelStage::quantize_sharded_weights(const Context& context, bool count_fp8) {
@@ -258,7 +258,7 @@ void ModelStage::quantize_sharded_weights(const Context& context, bool count_fp8
   const auto for_parts = [&](const auto& work) {
     for (const parameters::Parameter& parameter : stack_.parameters.parameters()) {
       if (!parameter.has_bytes || !parameters::ParameterStore::needs_quantization(parameter)) continue;
-      for (const auto& [value, bytes] : stack_.parameters.parts_to_cast(parameter))
+      for (const auto& [value, bytes] : stack_.parameters.shards_to_quantize(parameter))
         work(parameter.sharded_weight_index, value, bytes);
     }
   };
@@ -277,9 +277,9 @@ void ModelStage::before_use(const Context& context, size_t unit, TransformerLaye
     for (const parameters::Bucket& range : stack_.ranges_of(unit))
       hooks_.before_parameters(context, range.begin, range.end, direction);
   if (fresh_[unit]) return;
-  if (layer != nullptr) layer->quantize_weights(context, count_casts_);
+  if (layer != nullptr) layer->quantize_weights(context, count_quantizations_);
   if (stack_.output_layer && unit == stack_.last_unit())
-    stack_.output_layer->quantize_weight(context, count_casts_);
+    stack_.output_layer->quantize_weight(context, count_quantizations_);
   fresh_[unit] = true;
 }
 

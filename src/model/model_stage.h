@@ -153,7 +153,7 @@ class ModelStage {
   std::unique_ptr<fp8::Recipe> recipe_;
   Stack stack_;
   std::vector<bool> fresh_;  ///< per unit: used (and quantized) since weights_changed()
-  bool count_casts_ = false;
+  bool count_quantizations_ = false;
   StageHooks hooks_;
 
   PlannedTensor d_residual_;  ///< [residual_rows, hidden]: the gradient of the residual stream

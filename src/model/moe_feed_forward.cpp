@@ -131,11 +131,11 @@ void MoeFeedForward::quantize_weights(const Context& context, bool count) {
 void MoeFeedForward::update_router_bias(const Context& context, const parameters::ParameterStore& store,
                                         const int32_t* skip) const {
   if (bias_ == nullptr || !bias_->trainable) return;
-  for (const parameters::ParameterStore::Piece& piece : store.pieces(*bias_)) {
-    const parameters::MainParams main = store.main_of(*bias_, piece);
+  for (const parameters::ParameterStore::ShardRange& range : store.shard_ranges(*bias_)) {
+    const parameters::MainParams main = store.main_of(*bias_, range);
     TE_CHECK(main.fp32, "{}: the bias of the router needs FP32 master values", name_);
     kernels::router_bias_update(context, {.bias = main.fp32,
-                                          .first = piece.local,
+                                          .first = range.local,
                                           .counts = statistics_.counts,
                                           .rate = bias_rate_,
                                           .skip = skip});

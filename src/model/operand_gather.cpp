@@ -56,7 +56,7 @@ Tensor block_of(const Tensor& blocks, int rank) {
 void place_columns(const Context& stream, const TensorParallel& ranks, const Tensor& blocks,
                    const Tensor& full) {
   for (const parallel::TokenRange& own : ranks.ranges(full.cols()))
-    kernels::column_pieces(stream, {.full = full,
+    kernels::column_chunks(stream, {.full = full,
                                     .parts = blocks,
                                     .begin = own.begin - ranks.rank() * own.count,
                                     .at = own.local,

@@ -42,10 +42,10 @@ void QkNorm::plan_activations(MemoryPlan& plan, Activations& a, const Dimensions
   plan.add(a.raw, name_ + ".raw_qk", MemoryKind::activations, dims.dtype,
            {dims.tokens, shape_.q_width() + shape_.k_width()}, {Buffer::raw, lifetime});
   plan.add(a.rstd, name_ + ".qk_rstd", MemoryKind::activations, DType::f32,
-           {dims.tokens, kernels::qk_norm_pieces(shape_, q_width_, k_width_)}, {Buffer::rstd, lifetime});
+           {dims.tokens, kernels::qk_norm_segments(shape_, q_width_, k_width_)}, {Buffer::rstd, lifetime});
   if (ranks_ == nullptr) return;
   plan.add(a.sums, name_ + ".qk_norm_sums", MemoryKind::scratch, DType::f32,
-           {dims.tokens, kernels::qk_norm_pieces(shape_, q_width_, k_width_)},
+           {dims.tokens, kernels::qk_norm_segments(shape_, q_width_, k_width_)},
            {Buffer::sums, live(Step::qkv) | live(Step::attention_backward)});
 }
 

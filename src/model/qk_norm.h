@@ -24,8 +24,8 @@ class QkNorm {
   /// Tensors that a pass saves for the backward pass; empty if there is none.
   struct Activations {
     PlannedTensor raw;   ///< [tokens, q and k of this rank]: input of the norm
-    PlannedTensor rstd;  ///< [tokens, pieces] fp32
-    PlannedTensor sums;  ///< scratch [tokens, pieces] fp32, only if shares_norms()
+    PlannedTensor rstd;  ///< [tokens, segments] fp32
+    PlannedTensor sums;  ///< scratch [tokens, segments] fp32, only if shares_norms()
   };
   /// True if a norm spans the tensor-parallel ranks; passes then need Activations::sums.
   static bool shares_norms(const config::ModelConfig& model, const parallel::TensorParallel& tensor) {

@@ -1,7 +1,7 @@
 #include "model/stack.h"
 
 #include "config/adapter.h"
-#include "model/pipeline_pieces.h"
+#include "model/pipeline_chunks.h"
 
 namespace te::model {
 
@@ -25,12 +25,12 @@ Stack::Stack(const config::Config& run, const parallel::Groups& groups, fp8::Rec
     parameters.end_layer();
     end_unit();
   }
-  // 2. Layers: pieces of the model are assigned to the stages in turn.
+  // 2. Layers: chunks of the model are assigned to the stages round-robin.
   const auto stages = static_cast<size_t>(groups.grid()[parallel::Axis::pipeline]);
-  const auto pieces = pipeline_pieces(run, static_cast<int>(stages));
-  for (auto piece = static_cast<size_t>(groups.at()[parallel::Axis::pipeline]); piece < pieces.size();
-       piece += stages) {
-    const auto [first, count] = pieces[piece];
+  const auto split = pipeline_chunks(run, static_cast<int>(stages));
+  for (auto chunk = static_cast<size_t>(groups.at()[parallel::Axis::pipeline]); chunk < split.size();
+       chunk += stages) {
+    const auto [first, count] = split[chunk];
     chunks.push_back({layers.size(), static_cast<size_t>(count)});
     for (int index = first; index < first + count; ++index) {
       const LayerConfig layer = config.of_layer(index);

@@ -16,14 +16,14 @@ std::vector<MomentRuns> moment_runs(const ParameterStore& parameters) {
   for (const Parameter& parameter : parameters.parameters()) {
     const ParameterShard& shard = parameter.shard;
     if (!parameter.trainable) continue;
-    for (const ParameterStore::Piece& piece : parameters.pieces(parameter)) {
+    for (const ParameterStore::ShardRange& range : parameters.shard_ranges(parameter)) {
       const auto after = std::upper_bound(
-          segments.begin(), segments.end(), piece.shard,
+          segments.begin(), segments.end(), range.shard,
           [](int64_t element, const parameters::Segment& segment) { return element < segment.shard; });
       const auto segment = after - 1;
-      for (const ParameterShard::Extent& extent : shard.extents(piece.local, piece.local + piece.count)) {
+      for (const ParameterShard::Extent& extent : shard.extents(range.local, range.local + range.count)) {
         result[segment - segments.begin()].runs.push_back(
-            {.begin = piece.shard - segment->shard + extent.local - piece.local,
+            {.begin = range.shard - segment->shard + extent.local - range.local,
              .stream = stream_of("moments of " + parameter.name),
              .region = {.local_cols = shard.cols,
                         .first_local = extent.in_range,

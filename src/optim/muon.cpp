@@ -27,12 +27,12 @@ bool Muon::is_full(const Parameter& parameter) const {
 
 std::vector<Muon::Matrix> Muon::matrices_of(const Parameter& parameter) const {
   const int64_t cols = parameter.shard.global_cols();
-  const int64_t cut = is_full(parameter) || parameter.shard.cols < cols ? 1 : groups_.tensor().size();
+  const int64_t partitions = is_full(parameter) || parameter.shard.cols < cols ? 1 : groups_.tensor().size();
   std::vector<Matrix> matrices;
   int64_t row = 0;
   for (const int64_t rows : parameter.matrices) {
-    matrices.push_back({rows, cols, row, rows / cut});
-    row += rows / cut;
+    matrices.push_back({rows, cols, row, rows / partitions});
+    row += rows / partitions;
   }
   TE_CHECK(row == parameter.shape[0], "{}: matrices of {} rows in {}", parameter.name, row,
            parameter.shape.str());
@@ -120,10 +120,10 @@ void Muon::make_update(const Context& context, const MuonStep& step, size_t buck
 
 void Muon::update_parameter(const Context& context, const MuonStep& step, const Parameter& parameter,
                             const Tensor& mine) const {
-  // At most one piece, as this rank has one segment per bucket.
-  const std::vector<ParameterStore::Piece> pieces = parameters_.pieces(parameter);
-  if (pieces.empty()) return;
-  const int64_t begin = pieces[0].local, end = begin + pieces[0].count;
+  // At most one range, as this rank has one segment per bucket.
+  const std::vector<ParameterStore::ShardRange> ranges = parameters_.shard_ranges(parameter);
+  if (ranges.empty()) return;
+  const int64_t begin = ranges[0].local, end = begin + ranges[0].count;
   Tensor parts = mine;
   if (!is_full(parameter)) {
     parts = ParameterStore::part(parts_.view({parts_.numel()}), 0, mine.numel() * groups_.tensor().size());

@@ -137,11 +137,11 @@ void Optimizer::plan_ring(MemoryPlan& plan) {
 }
 
 void Optimizer::split_adamw_runs(int64_t longest) {
-  std::vector<AdamWRun> cut;
+  std::vector<AdamWRun> chunks;
   for (const AdamWRun& run : adamw_runs_)
     for (int64_t at = 0; at < run.count; at += longest)
-      cut.push_back({run.segment, run.begin + at, std::min(longest, run.count - at)});
-  adamw_runs_ = std::move(cut);
+      chunks.push_back({run.segment, run.begin + at, std::min(longest, run.count - at)});
+  adamw_runs_ = std::move(chunks);
 }
 
 void Optimizer::bind(const Context& context) {

@@ -13,16 +13,16 @@
 namespace te::parallel {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 30;  // MPI counts are int
+constexpr size_t kMaxMessageBytes = size_t{1} << 30;  // MPI counts are int
 
-/// Calls visit(offset, bytes) for each part of at most kPieceBytes; once with 0 bytes if there are none.
+/// Calls visit(offset, bytes) for each part of at most kMaxMessageBytes; once with 0 bytes if there are none.
 template <class Visit>
-void for_pieces(size_t bytes, Visit&& visit) {
+void for_each_message(size_t bytes, Visit&& visit) {
   size_t offset = 0;
   do {
-    const size_t piece = std::min(bytes - offset, kPieceBytes);
-    visit(offset, static_cast<int>(piece));
-    offset += piece;
+    const size_t size = std::min(bytes - offset, kMaxMessageBytes);
+    visit(offset, static_cast<int>(size));
+    offset += size;
   } while (offset < bytes);
 }
 
@@ -82,18 +82,18 @@ void mpi_wait(std::vector<MPI_Request>& requests, MPI_Status* statuses) {
 }
 
 void MpiExchange::send(const void* data, size_t bytes, int peer) {
-  for_pieces(bytes, [&](size_t offset, int piece) {
-    TE_MPI_CHECK(MPI_Isend(static_cast<const char*>(data) + offset, piece, MPI_BYTE, peer, tag_, comm_,
+  for_each_message(bytes, [&](size_t offset, int size) {
+    TE_MPI_CHECK(MPI_Isend(static_cast<const char*>(data) + offset, size, MPI_BYTE, peer, tag_, comm_,
                            &requests_.emplace_back()));
     expected_.push_back(-1);
   });
 }
 
 void MpiExchange::receive(void* data, size_t bytes, int peer) {
-  for_pieces(bytes, [&](size_t offset, int piece) {
-    TE_MPI_CHECK(MPI_Irecv(static_cast<char*>(data) + offset, piece, MPI_BYTE, peer, tag_, comm_,
+  for_each_message(bytes, [&](size_t offset, int size) {
+    TE_MPI_CHECK(MPI_Irecv(static_cast<char*>(data) + offset, size, MPI_BYTE, peer, tag_, comm_,
                            &requests_.emplace_back()));
-    expected_.push_back(piece);
+    expected_.push_back(size);
   });
 }
 

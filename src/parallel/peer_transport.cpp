@@ -1,7 +1,7 @@
 #include "parallel/peer_transport.h"
 
 #include "core/error.h"
-#include "parallel/peer_pieces.h"
+#include "parallel/peer_chunks.h"
 
 namespace te::parallel {
 namespace {
@@ -15,30 +15,31 @@ class GroupTransport final : public PeerTransport {
     return std::make_unique<RegisteredMemory>();
   }
 
-  void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
+  void gather(const Context& context, const Tensor& shard, const Tensor& full, int chunks,
               const Work& work) override {
-    const PeerPieces cut = pieces_of(full, pieces);
+    const PeerChunks order = chunks_of(full, chunks);
     group_.all_gather(context, shard, full);
-    for (int step = 0; step < pieces && work; ++step) work(cut.gathered(step) * cut.piece(), cut.piece());
+    for (int step = 0; step < chunks && work; ++step)
+      work(order.gathered(step) * order.chunk(), order.chunk());
   }
 
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
-              int pieces, const Work& produce, const std::function<void()>& overlapped_work) override {
-    const PeerPieces cut = pieces_of(full, pieces);
+              int chunks, const Work& produce, const std::function<void()>& overlapped_work) override {
+    const PeerChunks order = chunks_of(full, chunks);
     TE_CHECK(slots.numel() >= (group_.size() - 1) * shard.numel(),
              "group {}: slots of shape {} are too small for shards of shape {}", group_.name(),
              slots.shape.str(), shard.shape.str());
-    for (int step = 0; step < pieces; ++step) produce(cut.reduced(step) * cut.piece(), cut.piece());
+    for (int step = 0; step < chunks; ++step) produce(order.reduced(step) * order.chunk(), order.chunk());
     if (overlapped_work) overlapped_work();
     group_.reduce_scatter(context, full, shard);
   }
 
  private:
-  PeerPieces pieces_of(const Tensor& full, int pieces) const {
-    const PeerPieces cut{group_.size(), group_.rank(), pieces, full.rows()};
-    TE_CHECK(cut.valid(), "group {}: shape {} cannot be divided into {} pieces", group_.name(),
-             full.shape.str(), pieces);
-    return cut;
+  PeerChunks chunks_of(const Tensor& full, int chunks) const {
+    const PeerChunks order{group_.size(), group_.rank(), chunks, full.rows()};
+    TE_CHECK(order.valid(), "group {}: shape {} cannot be divided into {} chunks", group_.name(),
+             full.shape.str(), chunks);
+    return order;
   }
 
   Communicator& group_;

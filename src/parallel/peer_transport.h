@@ -6,7 +6,7 @@
 // host are not involved:
 //
 //   all-gather       receiver: signals "gather g may be written" -> sender: copies its rows to the receiver's tensor,
-//                    writes the counter of arrived chunks -> receiver: processes them
+//                    writes the counter of arrived transfers -> receiver: processes them
 //   reduce-scatter   sender: copies its addend of the receiver's rows to its slot there, writes the counter ->
 //                    receiver: adds all ranks' addends in rank order in FP32, rounds once, and signals "reduction r is
 //                    consumed", for which the sender's next reduction waits
@@ -51,15 +51,15 @@ class PeerTransport {
   using Work = std::function<void(int64_t first, int64_t count)>;
 
   /// All-gather: full [tokens, n] = the ranks' shards [tokens / size, n] in rank order, of any dtype. `full` must be in
-  /// registered memory; `shard` may be this rank's part of it. Calls `work` for each of `pieces` pieces (peer_pieces.h)
+  /// registered memory; `shard` may be this rank's part of it. Calls `work` for each of `chunks` chunks (peer_chunks.h)
   /// as they arrive.
-  virtual void gather(const Context& context, const Tensor& shard, const Tensor& full, int pieces,
+  virtual void gather(const Context& context, const Tensor& shard, const Tensor& full, int chunks,
                       const Work& work) = 0;
-  /// Reduce-scatter: `produce` writes this rank's addend of a piece of full [tokens, n]; shard [tokens / size, n] = the
+  /// Reduce-scatter: `produce` writes this rank's addend of a chunk of full [tokens, n]; shard [tokens / size, n] = the
   /// sum over the ranks (f32, bf16 or f16). `slots` is registered memory of (size - 1) shards for the other ranks'
-  /// addends, not used otherwise. `overlapped_work` is launched while the last piece is transferred.
+  /// addends, not used otherwise. `overlapped_work` is launched while the last chunk is transferred.
   virtual void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Tensor& slots,
-                      int pieces, const Work& produce, const std::function<void()>& overlapped_work) = 0;
+                      int chunks, const Work& produce, const std::function<void()>& overlapped_work) = 0;
 
  protected:
   PeerTransport() = default;

@@ -6,20 +6,20 @@
 
 namespace te::parallel {
 
-/// The CUDA stream for pieces, and events for synchronization with the step's CUDA stream.
+/// The CUDA stream for chunks, and events for synchronization with the step's CUDA stream.
 struct TensorParallel::Side {
-  Side(const Context& context, int pieces) : stream(context.side()), start(context), end(context) {
-    for (int i = 0; i < pieces; ++i) pieces_done.emplace_back(context);
+  Side(const Context& context, int chunks) : stream(context.side()), start(context), end(context) {
+    for (int i = 0; i < chunks; ++i) chunks_done.emplace_back(context);
   }
   Context stream;
   Event start, end;
-  std::vector<Event> pieces_done;
+  std::vector<Event> chunks_done;
 };
 
-TensorParallel::TensorParallel(Communicator& group, bool sequence, int pieces, PeerTransport* copies)
+TensorParallel::TensorParallel(Communicator& group, bool sequence, int chunks, PeerTransport* copies)
     : group_(group),
       sequence_(sequence && group.size() > 1),
-      pieces_(group.size() > 1 ? pieces : 1),
+      chunks_(group.size() > 1 ? chunks : 1),
       copies_(sequence_ ? copies : nullptr) {}
 
 void TensorParallel::plan(MemoryPlan& plan, DType dtype, int64_t tokens, int64_t width) {
@@ -29,7 +29,7 @@ void TensorParallel::plan(MemoryPlan& plan, DType dtype, int64_t tokens, int64_t
 }
 
 TensorParallel::Side& TensorParallel::side(const Context& context) {
-  if (!side_) side_ = std::make_shared<Side>(context, pieces_);
+  if (!side_) side_ = std::make_shared<Side>(context, chunks_);
   return *side_;
 }
 
@@ -41,22 +41,22 @@ Tensor TensorParallel::shard_view(const Tensor& full) const {
 std::vector<TokenRange> TensorParallel::ranges(int64_t tokens) const {
   if (!sequence_) return {{0, 0, tokens}};
   if (copies_ != nullptr) return {{0, rank() * shard(tokens), shard(tokens)}};
-  const int64_t piece = tokens / pieces_, part = piece / size();
+  const int64_t chunk = tokens / chunks_, part = chunk / size();
   std::vector<TokenRange> result;
-  for (int i = 0; i < pieces_; ++i) result.push_back({i * part, i * piece + rank() * part, part});
+  for (int i = 0; i < chunks_; ++i) result.push_back({i * part, i * chunk + rank() * part, part});
   return result;
 }
 
 // --- all-gather -----------------------------------------------------------------------------------------------
 
-void TensorParallel::gather_piece(const Context& stream, const Tensor& shard, const Tensor& full, int piece) {
-  const int64_t rows = full.rows() / pieces_, part = shard.rows() / pieces_;
-  group_.all_gather(stream, shard.slice_rows(piece * part, part), full.slice_rows(piece * rows, rows));
+void TensorParallel::gather_chunk(const Context& stream, const Tensor& shard, const Tensor& full, int chunk) {
+  const int64_t rows = full.rows() / chunks_, part = shard.rows() / chunks_;
+  group_.all_gather(stream, shard.slice_rows(chunk * part, part), full.slice_rows(chunk * rows, rows));
 }
 
 void TensorParallel::gather_rows(const Context& stream, const Tensor& shard, const Tensor& full) {
   if (copies_ != nullptr) return copies_->gather(stream, shard, full, 1, {});
-  for (int i = 0; i < pieces_; ++i) gather_piece(stream, shard, full, i);
+  for (int i = 0; i < chunks_; ++i) gather_chunk(stream, shard, full, i);
 }
 
 void TensorParallel::gather_blocks(const Context& stream, const Tensor& block, const Tensor& blocks) {
@@ -66,7 +66,7 @@ void TensorParallel::gather_blocks(const Context& stream, const Tensor& block, c
 
 void TensorParallel::gather(const Context& context, const Tensor& shard, const Tensor& full, const Work& work,
                             const Companions& companions) {
-  const int64_t tokens = full.rows(), piece = tokens / pieces_;
+  const int64_t tokens = full.rows(), chunk = tokens / chunks_;
   if (!sequence_) {
     TE_CHECK(!companions.before_work && !companions.overlapped,
              "gather with companions needs sequence parallelism");
@@ -85,17 +85,17 @@ void TensorParallel::gather(const Context& context, const Tensor& shard, const T
   other.start.record(context);
   other.start.wait(other.stream);
   if (companions.before_work) companions.before_work(other.stream);
-  for (int i = 0; i < pieces_; ++i) {
-    gather_piece(other.stream, shard, full, i);
-    other.pieces_done[i].record(other.stream);
+  for (int i = 0; i < chunks_; ++i) {
+    gather_chunk(other.stream, shard, full, i);
+    other.chunks_done[i].record(other.stream);
   }
   if (companions.overlapped) {
     companions.overlapped(other.stream);
     other.end.record(other.stream);
   }
-  for (int i = 0; i < pieces_; ++i) {
-    other.pieces_done[i].wait(context);
-    if (work) work(i * piece, piece);
+  for (int i = 0; i < chunks_; ++i) {
+    other.chunks_done[i].wait(context);
+    if (work) work(i * chunk, chunk);
   }
   if (companions.overlapped) other.end.wait(context);
 }
@@ -105,10 +105,10 @@ void TensorParallel::gather(const Context& context, const Tensor& shard, const T
 void TensorParallel::gather_copied(const Context& context, const Tensor& shard, const Tensor& full,
                                    const Work& work, const Companions& companions) {
   if (companions.before_work) companions.before_work(context);
-  if (!companions.overlapped) return copies_->gather(context, shard, full, pieces_, work);
+  if (!companions.overlapped) return copies_->gather(context, shard, full, chunks_, work);
   Side& other = side(context);
   bool started = false;
-  copies_->gather(context, shard, full, pieces_, [&](int64_t first, int64_t count) {
+  copies_->gather(context, shard, full, chunks_, [&](int64_t first, int64_t count) {
     if (!std::exchange(started, true)) other.start.record(context);
     if (work) work(first, count);
   });
@@ -120,33 +120,33 @@ void TensorParallel::gather_copied(const Context& context, const Tensor& shard, 
 
 // --- reduce-scatter -------------------------------------------------------------------------------------------
 
-void TensorParallel::send_piece(const Context& context, const Tensor& full, const Tensor& shard, int piece) {
-  const int64_t rows = full.rows() / pieces_, part = shard.rows() / pieces_;
+void TensorParallel::send_chunk(const Context& context, const Tensor& full, const Tensor& shard, int chunk) {
+  const int64_t rows = full.rows() / chunks_, part = shard.rows() / chunks_;
   if (sequence_) {
-    group_.reduce_scatter(context, full.slice_rows(piece * rows, rows), shard.slice_rows(piece * part, part));
+    group_.reduce_scatter(context, full.slice_rows(chunk * rows, rows), shard.slice_rows(chunk * part, part));
   } else {
-    group_.all_reduce(context, full.slice_rows(piece * rows, rows), ReduceOp::sum);
+    group_.all_reduce(context, full.slice_rows(chunk * rows, rows), ReduceOp::sum);
   }
 }
 
 void TensorParallel::reduce(const Context& context, const Tensor& full, const Tensor& shard,
                             const Work& produce, const std::function<void()>& overlapped_work) {
   if (copies_ != nullptr)
-    return copies_->reduce(context, full, shard, slots_, overlapped_work ? 1 : pieces_, produce,
+    return copies_->reduce(context, full, shard, slots_, overlapped_work ? 1 : chunks_, produce,
                            overlapped_work);
-  if (size() == 1 || (pieces_ == 1 && !overlapped_work)) {
+  if (size() == 1 || (chunks_ == 1 && !overlapped_work)) {
     produce(0, full.rows());
     if (overlapped_work) overlapped_work();
-    if (size() > 1) send_piece(context, full, shard, 0);
+    if (size() > 1) send_chunk(context, full, shard, 0);
     return;
   }
   Side& other = side(context);
-  const int64_t rows = full.rows() / pieces_;
-  for (int i = 0; i < pieces_; ++i) {
+  const int64_t rows = full.rows() / chunks_;
+  for (int i = 0; i < chunks_; ++i) {
     produce(i * rows, rows);
-    other.pieces_done[i].record(context);
-    other.pieces_done[i].wait(other.stream);
-    send_piece(other.stream, full, shard, i);
+    other.chunks_done[i].record(context);
+    other.chunks_done[i].wait(other.stream);
+    send_chunk(other.stream, full, shard, i);
   }
   other.end.record(other.stream);
   if (overlapped_work) overlapped_work();

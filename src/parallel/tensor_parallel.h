@@ -6,13 +6,13 @@
 // reduce-scatter after it. The communication volume is the same, and the work of norms and dropout and the saved
 // activations shrink by the number of ranks (Korthikanti et al., arXiv 2205.05198).
 //
-// Overlap: both collectives may be divided into pieces along the tokens, so that one piece is transferred on a separate
-// CUDA stream while the GEMM of another piece runs. A rank's shard then consists of its part of every piece, in order:
+// Overlap: both collectives may be divided into chunks along the tokens, so that one chunk is transferred on a separate
+// CUDA stream while the GEMM of another chunk runs. A rank's shard then consists of its part of every chunk, in order:
 //
-//   tokens   | piece 0: rank 0, rank 1 | piece 1: rank 0, rank 1 |        shard of rank 1: | p0 r1 | p1 r1 |
+//   tokens   | chunk 0: rank 0, rank 1 | chunk 1: rank 0, rank 1 |        shard of rank 1: | p0 r1 | p1 r1 |
 //
 // On GPUs of one host, copy engines may transfer the tokens of sequence parallelism instead (peer_transport.h). A
-// rank's shard is then one contiguous run of tokens, and the pieces are those of peer_pieces.h.
+// rank's shard is then one contiguous run of tokens, and the chunks are those of peer_chunks.h.
 #pragma once
 
 #include <functional>
@@ -29,9 +29,9 @@ namespace te::parallel {
 
 class TensorParallel {
  public:
-  /// `pieces` is the number of pieces of every collective. `copies` is the copy-engine transport for tokens, or null to
+  /// `chunks` is the number of chunks of every collective. `copies` is the copy-engine transport for tokens, or null to
   /// use the group; it must outlive this object.
-  TensorParallel(Communicator& group, bool sequence, int pieces, PeerTransport* copies = nullptr);
+  TensorParallel(Communicator& group, bool sequence, int chunks, PeerTransport* copies = nullptr);
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
@@ -60,7 +60,7 @@ class TensorParallel {
     std::function<void(const Context& stream)> overlapped;   ///< transfers that may overlap with the work
   };
 
-  /// All-gather: full [tokens, n] from the ranks' shards [shard(tokens), n], of any dtype. Calls `work` for every piece
+  /// All-gather: full [tokens, n] from the ranks' shards [shard(tokens), n], of any dtype. Calls `work` for every chunk
   /// as it arrives. Later work on the context runs after all of this, companions included. Without sequence parallelism
   /// `full` and `shard` are the same memory, there is no communication, and there must be no companions.
   void gather(const Context& context, const Tensor& shard, const Tensor& full, const Work& work = {},
@@ -71,9 +71,9 @@ class TensorParallel {
   /// All-gather of one block per rank to blocks [ranks, ...] on the CUDA stream, with sequence parallelism. Blocks have
   /// any contents; `block` may be this rank's part of `blocks`.
   void gather_blocks(const Context& stream, const Tensor& block, const Tensor& blocks);
-  /// Reduce-scatter: `produce` writes this rank's addend of a piece to `full`; shard = the sum over the ranks (f32 or
+  /// Reduce-scatter: `produce` writes this rank's addend of a chunk to `full`; shard = the sum over the ranks (f32 or
   /// bf16). Without sequence parallelism `shard` and `full` are the same memory. `overlapped_work` is launched while
-  /// the last piece is transferred; the copy-engine transport then uses one piece, because copies do not slow the work
+  /// the last chunk is transferred; the copy-engine transport then uses one chunk, because copies do not slow the work
   /// down.
   void reduce(const Context& context, const Tensor& full, const Tensor& shard, const Work& produce,
               const std::function<void()>& overlapped_work = {});
@@ -81,15 +81,15 @@ class TensorParallel {
  private:
   void gather_copied(const Context& context, const Tensor& shard, const Tensor& full, const Work& work,
                      const Companions& companions);
-  void gather_piece(const Context& stream, const Tensor& shard, const Tensor& full, int piece);
-  void send_piece(const Context& context, const Tensor& full, const Tensor& shard, int piece);
-  bool overlaps() const { return pieces_ > 1 && size() > 1; }
+  void gather_chunk(const Context& stream, const Tensor& shard, const Tensor& full, int chunk);
+  void send_chunk(const Context& context, const Tensor& full, const Tensor& shard, int chunk);
+  bool overlaps() const { return chunks_ > 1 && size() > 1; }
   struct Side;
   Side& side(const Context& context);
 
   Communicator& group_;
   bool sequence_;
-  int pieces_;
+  int chunks_;
   PeerTransport* copies_;       ///< copy-engine transport, or null
   PlannedTensor slots_;         ///< [(size - 1) * shard, width], for copies_
   std::shared_ptr<Side> side_;  ///< created at the first use

@@ -161,8 +161,8 @@ Tensor ParameterStore::flags_of(const Segment& segment) const {
   return part(flags, segment.begin / kGranule, segment.count / kGranule);
 }
 
-std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& parameter) const {
-  std::vector<Piece> result;
+std::vector<ParameterStore::ShardRange> ParameterStore::shard_ranges(const Parameter& parameter) const {
+  std::vector<ShardRange> result;
   for (const Segment& segment : segments_) {
     const int64_t from = std::max(parameter.offset, segment.begin);
     const int64_t to = std::min(parameter.end(), segment.begin + segment.count);
@@ -173,45 +173,45 @@ std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& param
   return result;
 }
 
-MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
+MainParams ParameterStore::main_of(const Parameter& parameter, const ShardRange& range) const {
   if (!parameter.trainable) {
     const Tensor& value = parameter.dropped ? *parameter.written : parameter.value;
     const Tensor own = flat_values() && !parameter.dropped
-                           ? own_values(parameter, piece)
-                           : part(value.view({value.numel()}), piece.local, piece.count);
+                           ? own_values(parameter, range)
+                           : part(value.view({value.numel()}), range.local, range.count);
     return fp32() ? MainParams{.fp32 = own} : MainParams{.value = own};
   }
   const Segment& segment = segments_[bucket_at(parameter.offset)];
-  return main_at(segment, piece.shard - segment.shard, piece.count);
+  return main_at(segment, range.shard - segment.shard, range.count);
 }
 
 std::vector<Tensor> ParameterStore::kept_values(const Parameter& parameter) const {
   if (!shards_values(buckets_[bucket_at(parameter.offset)]) || is_unquantized(parameter))
     return {parameter.has_bytes ? parameter.bytes : parameter.value};
   std::vector<Tensor> result;
-  for (const Piece& piece : pieces(parameter))
-    result.push_back(parameter.has_bytes ? own_bytes(parameter, piece) : own_values(parameter, piece));
+  for (const ShardRange& range : shard_ranges(parameter))
+    result.push_back(parameter.has_bytes ? own_bytes(parameter, range) : own_values(parameter, range));
   return result;
 }
 
-Tensor ParameterStore::own_values(const Parameter& parameter, const Piece& piece) const {
+Tensor ParameterStore::own_values(const Parameter& parameter, const ShardRange& range) const {
   const Segment& segment = segments_[bucket_at(parameter.offset)];
-  return part(values, segment.value + piece.shard - segment.shard, piece.count);
+  return part(values, segment.value + range.shard - segment.shard, range.count);
 }
 
 // For a bucket that gathers bytes.
-Tensor ParameterStore::own_bytes(const Parameter& parameter, const Piece& piece) const {
+Tensor ParameterStore::own_bytes(const Parameter& parameter, const ShardRange& range) const {
   const Segment& segment = segments_[bucket_at(parameter.offset)];
-  return part(bytes, segment.bytes + piece.shard - segment.shard, piece.count);
+  return part(bytes, segment.bytes + range.shard - segment.shard, range.count);
 }
 
-std::vector<ParameterStore::Part> ParameterStore::parts_to_cast(const Parameter& parameter) const {
+std::vector<ParameterStore::Part> ParameterStore::shards_to_quantize(const Parameter& parameter) const {
   std::vector<Part> result;
-  for (const Piece& piece : pieces(parameter)) {
+  for (const ShardRange& range : shard_ranges(parameter)) {
     const Tensor& full = parameter.value;
-    result.push_back({own_values(parameter, piece),
-                      parameter.has_bytes ? own_bytes(parameter, piece)
-                                          : part(full.view({full.numel()}), piece.local, piece.count)});
+    result.push_back({own_values(parameter, range),
+                      parameter.has_bytes ? own_bytes(parameter, range)
+                                          : part(full.view({full.numel()}), range.local, range.count)});
   }
   return result;
 }
@@ -220,7 +220,7 @@ std::vector<ParameterStore::Part> ParameterStore::unquantized_parts(GradientGrou
   std::vector<Part> result;
   for (const Parameter& parameter : parameters_) {
     if (parameter.group != group || !is_unquantized(parameter)) continue;
-    for (const Part& part : parts_to_cast(parameter)) result.push_back(part);
+    for (const Part& part : shards_to_quantize(parameter)) result.push_back(part);
   }
   return result;
 }
@@ -267,22 +267,22 @@ void ParameterStore::initialize(const Context& context, uint64_t seed) {
 }
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter) const {
-  for (const Piece& piece : pieces(parameter)) initialize(context, seed, parameter, piece);
+  for (const ShardRange& range : shard_ranges(parameter)) initialize(context, seed, parameter, range);
   if (parameter.quantize_written) parameter.quantize_written(context);
 }
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter,
-                                const Piece& piece) const {
-  const MainParams main = main_of(parameter, piece);
+                                const ShardRange& range) const {
+  const MainParams main = main_of(parameter, range);
   const ParameterShard& shard = parameter.shard;
   // 16-bit values are computed from FP32 values, which use the gradients' memory: it is not in use yet.
   const int64_t in_grads = static_cast<int64_t>(grads.bytes() / sizeof(float));
   const DeviceBuffer own(context, main.fp32 || in_grads >= kScratch ? 0 : kScratch * sizeof(float));
-  const int64_t most = main.fp32 ? piece.count : std::max(in_grads, kScratch);
-  for (const ParameterShard::Extent& extent : shard.extents(piece.local, piece.local + piece.count)) {
-    for (int64_t at = 0; at < extent.count; at += most) {
-      const int64_t count = std::min(most, extent.count - at);
-      const MainParams target = main.part(extent.local - piece.local + at, count);
+  const int64_t max_count = main.fp32 ? range.count : std::max(in_grads, kScratch);
+  for (const ParameterShard::Extent& extent : shard.extents(range.local, range.local + range.count)) {
+    for (int64_t at = 0; at < extent.count; at += max_count) {
+      const int64_t count = std::min(max_count, extent.count - at);
+      const MainParams target = main.part(extent.local - range.local + at, count);
       void* const scratch = own.bytes() > 0 ? own.data() : grads.data;
       const Tensor fp32 = target.fp32 ? target.fp32 : Tensor{scratch, DType::f32, {count}};
       if (parameter.init == Init::normal && parameter.std != 0.0f) {

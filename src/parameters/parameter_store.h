@@ -96,9 +96,9 @@ struct Parameter : ParameterSpec {
   /// Read by the passes, in the model's dtype. Empty with StoreLayout::drop_values. In a sharded bucket it points into
   /// a slot, and is valid after the gather.
   Tensor value;
-  /// u8 [out, in], FP8: replaces the value if FP8 weights are gathered. Quantization writes this rank's parts
-  /// (ParameterStore::parts_to_cast); complete after the bucket has been gathered. In a sharded bucket it points into a
-  /// slot.
+  /// u8 [out, in], FP8: replaces the value if FP8 weights are gathered. Quantization writes this rank's shards
+  /// (ParameterStore::shards_to_quantize); complete after the bucket has been gathered. In a sharded bucket it points
+  /// into a slot.
   Tensor bytes;
   /// FP32 [out, in] if one data-parallel rank holds all of it; the memory of `value` in an FP32 model.
   Tensor main;
@@ -305,24 +305,24 @@ class ParameterStore {
 
   /// A part of a parameter in this rank's shard: flat elements [local, local + count) are elements [shard, shard +
   /// count) of buffers of shard_size().
-  struct Piece {
+  struct ShardRange {
     int64_t local = 0, count = 0, shard = 0;
   };
-  std::vector<Piece> pieces(const Parameter& parameter) const;
-  MainParams main_of(const Parameter& parameter, const Piece& piece) const;
+  std::vector<ShardRange> shard_ranges(const Parameter& parameter) const;
+  MainParams main_of(const Parameter& parameter, const ShardRange& range) const;
   /// This rank's part of a parameter in a bucket that gathers bytes: its values, and their destination (the bytes of a
   /// quantized parameter, the full value of another one).
   struct Part {
     Tensor value, target;
   };
-  std::vector<Part> parts_to_cast(const Parameter& parameter) const;
+  std::vector<Part> shards_to_quantize(const Parameter& parameter) const;
   /// The parts of all parameters in unquantized_parameters().
   std::vector<Part> unquantized_parts(GradientGroup group) const;
   /// True if FP8 layouts of the parameter's value must be made: it is trained, or has changed since they were.
   static bool needs_quantization(const Parameter& parameter) {
     return parameter.trainable || parameter.quantized_version != parameter.value_version;
   }
-  /// The values that this rank stores between passes: all, or the bytes; if sharded, this rank's pieces.
+  /// The values that this rank stores between passes: all, or the bytes; if sharded, this rank's ranges.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
   PlannedTensor values;  ///< [flat_size]; less with dropped or sharded values
@@ -369,10 +369,10 @@ class ParameterStore {
   ShardRank ranks_of(const Bucket& bucket) const {
     return bucket.dropped ? ShardRank{} : layout_.of(bucket.group);
   }
-  Tensor own_values(const Parameter& parameter, const Piece& piece) const;
-  Tensor own_bytes(const Parameter& parameter, const Piece& piece) const;
+  Tensor own_values(const Parameter& parameter, const ShardRange& range) const;
+  Tensor own_bytes(const Parameter& parameter, const ShardRange& range) const;
   int64_t lay_out_grads();
-  void initialize(const Context&, uint64_t seed, const Parameter&, const Piece&) const;
+  void initialize(const Context&, uint64_t seed, const Parameter&, const ShardRange&) const;
   MainParams main_at(const Segment& segment, int64_t within, int64_t count) const;
 
   StoreLayout layout_;

@@ -73,14 +73,14 @@ std::vector<LayerCost> all_layers(const std::vector<LayerCost>& traced, const co
 }
 
 /// Data-parallel ranks of the layout's smallest job.
-int fewest_data_ranks(const config::ParallelConfig& layout) {
+int min_data_ranks(const config::ParallelConfig& layout) {
   const int64_t microbatch = layout.tensor * layout.context;
   return static_cast<int>(std::lcm(microbatch, layout.expert) / microbatch);
 }
 
 /// For passes, which are the same wherever the optimizer's state is.
 config::Config passes_config(const config::Config& given) {
-  config::Config config = stage_config(given, fewest_data_ranks(given.parallel));
+  config::Config config = stage_config(given, min_data_ranks(given.parallel));
   config.optimizer.offload = config::Offload::none;
   config.parallel.moe_dispatch_factor = 1.0;  // balanced experts use this much
   return config;
@@ -122,7 +122,7 @@ std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& lay
   if (!layout.tensor_copies() || layout.tensor_overlap == 1 || call.group != "tensor" || !carried)
     return std::nullopt;
   const double sums = call.cost.bytes * (place.ranks + 1) / place.ranks / (gpu.copy * gpu.others);
-  const double hidden = layout.tensor_overlap < place.ranks ? gpu.copies_hidden_in_fewer_pieces
+  const double hidden = layout.tensor_overlap < place.ranks ? gpu.copies_hidden_in_fewer_chunks
                         : place.ranks == 2                  ? gpu.copies_hidden_by_two
                                                             : gpu.copies_hidden_by_more;
   return Work{.compute = reduces ? gpu.launch + sums : 0,
@@ -198,7 +198,7 @@ class TracedStage {
       : trace_(std::move(listener)),
         context_(Context::trace(trace_, train::execution_options(config))),
         deferred_wgrad_(deferred_wgrad),
-        groups_(planned_groups(config, fewest_data_ranks(config.parallel))),
+        groups_(planned_groups(config, min_data_ranks(config.parallel))),
         stage_(config, groups_) {
     stage_.plan(plan_, context_, {.activations = {1}, .wgrad = deferred_wgrad ? 1 : 0});
     inputs_.emplace(plan_, stage_.dims());

@@ -50,7 +50,7 @@ struct Gpu {
   /// first chunk needs no communication: two ranks ("Communication next to computation", docs/log/kernels.md), four.
   /// With fewer chunks than ranks: derived from four rows of "Copies among four" (docs/log/benchmarks.md). Assumed for
   /// more than four ranks.
-  double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.65, copies_hidden_in_fewer_pieces = 0.35;
+  double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.65, copies_hidden_in_fewer_chunks = 0.35;
 
   /// Part of memory_bytes that no plan may use: CUDA's context (139.2 of 140.4 GiB are free on an H200), and NCCL's
   /// buffers with several ranks (assumed).

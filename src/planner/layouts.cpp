@@ -59,18 +59,18 @@ std::vector<config::ParallelConfig> transports(const config::ParallelConfig& lay
   config::ParallelConfig copying = layout;
   if (copying.transport == config::Transport::nccl) copying.transport = config::Transport::automatic;
   std::vector<config::ParallelConfig> all{layout};
-  for (const int64_t pieces : {layout.tensor, int64_t{2}}) {
-    copying.tensor_overlap = pieces;
+  for (const int64_t token_chunks : {layout.tensor, int64_t{2}}) {
+    copying.tensor_overlap = token_chunks;
     const bool there = std::any_of(all.begin(), all.end(), [&](const config::ParallelConfig& other) {
-      return other.tensor_copies() && other.tensor_overlap == pieces;
+      return other.tensor_copies() && other.tensor_overlap == token_chunks;
     });
-    if (layout.tensor % pieces == 0 && pieces > 1 && !there) all.push_back(copying);
+    if (layout.tensor % token_chunks == 0 && token_chunks > 1 && !there) all.push_back(copying);
   }
   return all;
 }
 
 /// The most ranks that shard a gradient group's state: with experts, tensor-parallel ranks have full weights, too.
-int64_t most_sharing_ranks(const Config& config, const parallel::ProcessGrid& grid) {
+int64_t max_sharing_ranks(const Config& config, const parallel::ProcessGrid& grid) {
   const int64_t tensor = config.model.num_moe_experts > 0 ? grid[Axis::tensor] : 1;
   return tensor * grid[Axis::context] * grid[Axis::data];
 }
@@ -112,7 +112,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
         for (const config::ParallelConfig& layout : transports(way.parallel)) {
           Config carried = way;
           carried.parallel = layout;
-          add_memory_ways(carried, most_sharing_ranks(config, grid), all);
+          add_memory_ways(carried, max_sharing_ranks(config, grid), all);
         }
       }
     }
@@ -160,9 +160,9 @@ class Search {
       for (const int64_t context : divisors(cluster.gpus / tensor))
         for (const int64_t pipeline : divisors(cluster.gpus / tensor / context))
           for (const int64_t experts : expert_sizes(cluster.gpus / pipeline))
-            add_cut(parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(tensor),
-                                              static_cast<int>(context), static_cast<int>(pipeline),
-                                              static_cast<int>(experts)));
+            add_grid(parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(tensor),
+                                               static_cast<int>(context), static_cast<int>(pipeline),
+                                               static_cast<int>(experts)));
     }
     if (result_.legal == 0)
       user_error("no layout of {} GPUs is valid for this config; reason for the last one tried: {}",
@@ -189,7 +189,7 @@ class Search {
   }
 
   /// Adds the fastest variant of a layout of ranks that fits.
-  void add_cut(const parallel::ProcessGrid& grid) {
+  void add_grid(const parallel::ProcessGrid& grid) {
     std::vector<std::pair<double, Config>> candidates;  // by the lower bound of their time
     std::vector<Config> all = ways(config_, grid);
     if (all.empty())

@@ -36,20 +36,21 @@ double rate_of(const kernels::Matrix& a, const Gpu& gpu) {
   return a.layout == kernels::ScaleLayout::rows ? gpu.fp8_rows : gpu.fp8_blocks;
 }
 
-/// Time with split-K into `cuts` parts, which are then summed in FP32.
-double cut_gemm_seconds(const GemmShape& shape, int cuts, const Gpu& gpu) {
-  const double tiles = std::ceil(shape.m / kTileRows) * std::ceil(shape.n / kTileColumns) * cuts;
-  const double depth = shape.k / cuts;
+/// Time with split-K into `splits` parts, which are then summed in FP32.
+double split_gemm_seconds(const GemmShape& shape, int splits, const Gpu& gpu) {
+  const double tiles = std::ceil(shape.m / kTileRows) * std::ceil(shape.n / kTileColumns) * splits;
+  const double depth = shape.k / splits;
   // The overhead of a tile is constant in time, so it counts as more k at a higher rate.
   const double share =
       depth / (depth + gpu.tile_depth * shape.rate / gpu.fp8) * tiles / (tiles + gpu.lost_tiles);
-  const double parts = cuts == 1 ? 0 : 2 * sizeof(float) * shape.m * shape.n * cuts;
+  const double parts = splits == 1 ? 0 : 2 * sizeof(float) * shape.m * shape.n * splits;
   return 2.0 * shape.m * shape.n * shape.k / (shape.rate * share) + parts / gpu.copy;
 }
 
 double gemm_seconds(const GemmShape& shape, double bytes, const Gpu& gpu) {
-  double seconds = cut_gemm_seconds(shape, 1, gpu);
-  for (int cuts = 2; cuts <= 32; cuts *= 2) seconds = std::min(seconds, cut_gemm_seconds(shape, cuts, gpu));
+  double seconds = split_gemm_seconds(shape, 1, gpu);
+  for (int splits = 2; splits <= 32; splits *= 2)
+    seconds = std::min(seconds, split_gemm_seconds(shape, splits, gpu));
   return std::max(seconds, bytes / gpu.copy);
 }
 

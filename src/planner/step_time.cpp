@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/pipeline_pieces.h"
+#include "model/pipeline_chunks.h"
 #include "optim/optimizer.h"
 #include "parallel/process_grid.h"
 #include "parallel/schedule/schedule.h"
@@ -31,9 +31,9 @@ struct StageWork {
   int64_t layers = 0;
 };
 
-/// The pieces of the pipeline in model order, and the stages made of them.
-struct Cut {
-  std::vector<StageWork> pieces, stages;
+/// The chunks of the pipeline in model order, and the stages made of them.
+struct PipelineSplit {
+  std::vector<StageWork> chunks, stages;
 };
 
 void add(StageWork& to, const LayerCost& unit) {
@@ -44,21 +44,22 @@ void add(StageWork& to, const LayerCost& unit) {
   to.parameters += unit.parameters;
 }
 
-Cut cut(const config::Config& config, const MicrobatchCost& passes) {
+PipelineSplit split_pipeline(const config::Config& config, const MicrobatchCost& passes) {
   const int stages = static_cast<int>(config.parallel.pipeline);
-  const auto split = model::pipeline_pieces(config, stages);
-  Cut result{std::vector<StageWork>(split.size()), std::vector<StageWork>(static_cast<size_t>(stages))};
-  for (size_t piece = 0; piece < split.size(); ++piece) {
-    StageWork& work = result.pieces[piece];
-    const auto [first, count] = split[piece];
+  const auto split = model::pipeline_chunks(config, stages);
+  PipelineSplit result{std::vector<StageWork>(split.size()),
+                       std::vector<StageWork>(static_cast<size_t>(stages))};
+  for (size_t chunk = 0; chunk < split.size(); ++chunk) {
+    StageWork& work = result.chunks[chunk];
+    const auto [first, count] = split[chunk];
     for (int layer = first; layer < first + count; ++layer) {
       add(work, passes.layer(layer));
       work.of_layers += passes.layer(layer).parameters;
     }
     work.layers = count;
-    if (piece == 0) add(work, passes.embedding);
-    if (piece + 1 == split.size()) add(work, passes.head);
-    StageWork& stage = result.stages[piece % static_cast<size_t>(stages)];
+    if (chunk == 0) add(work, passes.embedding);
+    if (chunk + 1 == split.size()) add(work, passes.head);
+    StageWork& stage = result.stages[chunk % static_cast<size_t>(stages)];
     stage.forward += work.forward, stage.backward += work.backward, stage.wgrad += work.wgrad;
     stage.quantization += work.quantization, stage.parameters += work.parameters;
     stage.of_layers += work.of_layers, stage.layers += work.layers;
@@ -217,28 +218,28 @@ parallel::Costs communication_costs(const config::Config& config, const parallel
 }
 
 /// Seconds of all microbatches' passes on the stage with the most work.
-double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
+double slowest_stage_seconds(const parallel::ScheduleShape& shape, const PipelineSplit& split,
                              const std::vector<DataCommunication>& data, const parallel::Costs&) {
-  double most = 0;
+  double largest = 0;
   for (size_t i = 0; i < data.size(); ++i) {
-    const StageWork& stage = cut.stages[i];
-    most = std::max(most, stage.forward.total() + stage.backward.total() + stage.wgrad.total() +
-                              data[i].every_forward() + data[i].every_backward());
+    const StageWork& stage = split.stages[i];
+    largest = std::max(largest, stage.forward.total() + stage.backward.total() + stage.wgrad.total() +
+                                    data[i].every_forward() + data[i].every_backward());
   }
-  return shape.microbatches * most;
+  return shape.microbatches * largest;
 }
 
 /// Seconds from the first pass to the last one.
-double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
+double pipeline_seconds(const parallel::ScheduleShape& shape, const PipelineSplit& split,
                         const std::vector<DataCommunication>& data, parallel::Costs costs) {
-  if (shape.stages == 1) return slowest_stage_seconds(shape, cut, data, costs);
-  for (size_t piece = 0; piece < cut.pieces.size(); ++piece) {
-    const StageWork& work = cut.pieces[piece];
-    const DataCommunication& communication = data[piece % data.size()];
-    costs.pieces.push_back({.forward = work.forward.total() + communication.every_forward() / shape.chunks,
-                            .backward = work.backward.total() + work.wgrad.total() +
-                                        communication.every_backward() / shape.chunks,
-                            .wgrad = work.wgrad.total()});
+  if (shape.stages == 1) return slowest_stage_seconds(shape, split, data, costs);
+  for (size_t chunk = 0; chunk < split.chunks.size(); ++chunk) {
+    const StageWork& work = split.chunks[chunk];
+    const DataCommunication& communication = data[chunk % data.size()];
+    costs.per_chunk.push_back({.forward = work.forward.total() + communication.every_forward() / shape.chunks,
+                               .backward = work.backward.total() + work.wgrad.total() +
+                                           communication.every_backward() / shape.chunks,
+                               .wgrad = work.wgrad.total()});
   }
   return parallel::simulate(parallel::make_schedule(shape), shape, costs).makespan;
 }
@@ -282,12 +283,12 @@ template <class Seconds>
 StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) {
   const parallel::ProcessGrid grid = train::grid_of(config.parallel, cluster_.gpus);
   const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
-  const Cut cuts = cut(config, passes(config));
+  const PipelineSplit split = split_pipeline(config, passes(config));
   const UpdateWork& updates = update(config, grid[Axis::data]);
   StepTime step;
   std::vector<DataCommunication> data;
   double quantization = 0, once = 0;
-  for (const StageWork& stage : cuts.stages) {
+  for (const StageWork& stage : split.stages) {
     const DataCommunication& communication = data.emplace_back(config, grid, cluster_, stage);
     Work all = stage.forward;
     all += stage.backward;
@@ -300,7 +301,7 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
     once = std::max(once, communication.once());
     step.update = std::max(step.update, update_seconds(updates, stage, grid));
   }
-  const double whole = seconds(shape, cuts, data, communication_costs(config, grid, cluster_));
+  const double whole = seconds(shape, split, data, communication_costs(config, grid, cluster_));
   step.pipeline = whole - step.compute - step.communication - step.data;
   step.data += once;
   step.update += quantization;
@@ -320,7 +321,7 @@ double StepModel::min_bytes(const config::Config& config) {
   const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
   const config::OptimizerConfig& optimizer = config.optimizer;
   const MicrobatchCost& all = passes(config);
-  const Cut parts = cut(config, all);
+  const PipelineSplit parts = split_pipeline(config, all);
   const double moments =
       bytes_of(optimizer.exp_avg_dtype) +
       (optimizer.name == config::OptimizerName::muon ? 0.0 : bytes_of(optimizer.exp_avg_sq_dtype));
@@ -343,12 +344,12 @@ double StepModel::min_bytes(const config::Config& config) {
   };
   if (!puts_off(config)) return bytes_of_stage(0, 0);
   // zero_bubble: later stages have more chunks with deferred weight gradients, so all stages are compared.
-  double most = 0;
+  double largest = 0;
   for (int stage = 0; stage < shape.stages; ++stage) {
     const double waiting = std::min(shape.microbatches * shape.chunks, stage + 1);
-    most = std::max(most, bytes_of_stage(static_cast<size_t>(stage), waiting / shape.chunks));
+    largest = std::max(largest, bytes_of_stage(static_cast<size_t>(stage), waiting / shape.chunks));
   }
-  return most;
+  return largest;
 }
 
 }  // namespace te::planner

@@ -2,7 +2,7 @@
 //
 //   step = pipeline(passes of the stages) + quantization of weights + exposed data-parallel communication + update
 //
-//   passes     of a microbatch through each piece of the pipeline, from a trace. The schedule is simulated
+//   passes     of a microbatch through each chunk of the pipeline, from a trace. The schedule is simulated
 //              (parallel/schedule/simulate.h) with stages of unequal cost. Communication between stages starts when the
 //              receiver is ready; with copy engines, as soon as the data is produced.
 //   data       gradients are reduced during the last microbatch's backward pass of a stage, weights gathered during the

@@ -35,9 +35,9 @@ QuantizationQuality worse(const QuantizationQuality& a, const QuantizationQualit
 }
 
 /// The FP8 GEMMs that read an operand in a layout.
-std::vector<std::string> gemms_of(OperandRole role, const std::string& form,
+std::vector<std::string> gemms_of(OperandRole role, const std::string& layouts,
                                   const config::LinearPrecision& linear) {
-  const bool rowwise = form != "columnwise", columnwise = form != "rowwise";
+  const bool rowwise = layouts != "columnwise", columnwise = layouts != "rowwise";
   std::vector<std::string> gemms;
   if (linear.fprop && role != OperandRole::grad_output && rowwise) gemms.emplace_back("fprop");
   if (linear.dgrad &&
@@ -76,7 +76,7 @@ std::string_view recipe_that_was_tried(const Group& group, config::Fp8Recipe wan
 std::map<std::string, QuantizationQuality> others_of(const Group& group, const QuantizationStatistics& own) {
   std::map<std::string, QuantizationQuality> others;
   for (const QuantizationStatistics* other : group.what_if) {
-    const bool fits = other->form == own.form || other->form == "both" || own.form == "both";
+    const bool fits = other->layouts == own.layouts || other->layouts == "both" || own.layouts == "both";
     if (!fits || other->recipe == own.recipe) continue;
     const auto [found, added] = others.try_emplace(other->recipe, quality_of(*other));
     if (!added) found->second = worse(found->second, quality_of(*other));
@@ -124,7 +124,7 @@ std::vector<InspectedQuantization> inspected_quantizations(const Fp8Statistics& 
     for (const QuantizationStatistics* s : runs_in_fp8 ? group.own : group.what_if) {
       const config::LinearPrecision linear = config::linear_precision(judged, s->operand.linear, num_layers);
       if (!runs_in_fp8 && s->recipe != recipe_that_was_tried(group, linear.recipe, reference)) continue;
-      const std::vector<std::string> gemms = gemms_of(s->operand.role, s->form, linear);
+      const std::vector<std::string> gemms = gemms_of(s->operand.role, s->layouts, linear);
       if (gemms.empty()) continue;
       inspected.push_back({.operand = s->operand,
                            .recipe = s->recipe,

@@ -25,7 +25,7 @@ json to_message(const Fp8Statistics& own) {
   for (const QuantizationStatistics& s : own.operands) {
     message["operands"].push_back({s.operand.linear.layer, static_cast<int>(s.operand.linear.kind),
                                    static_cast<int>(s.operand.role), static_cast<int>(s.operand.format),
-                                   s.recipe, s.what_if, s.form, std::bit_cast<Words>(s.sums)});
+                                   s.recipe, s.what_if, s.layouts, std::bit_cast<Words>(s.sums)});
   }
   for (const LayerAlignment& layer : own.swiglu)
     message["swiglu"].push_back({layer.layer, layer.mean, layer.max, layer.channels});
@@ -39,10 +39,10 @@ void add_operand(Fp8Statistics& all, std::map<std::string, size_t>& index, const
                static_cast<DType>(item[3].get<int>())};
   s.recipe = item[4].get<std::string>();
   s.what_if = item[5].get<bool>();
-  s.form = item[6].get<std::string>();
+  s.layouts = item[6].get<std::string>();
   s.sums = std::bit_cast<kernels::TensorSums>(item[7].get<Words>());
-  const std::string key =
-      fmt::format("{} {} {} {}", s.operand.linear.name(), fp8::role_name(s.operand.role), s.recipe, s.form);
+  const std::string key = fmt::format("{} {} {} {}", s.operand.linear.name(), fp8::role_name(s.operand.role),
+                                      s.recipe, s.layouts);
   const auto [found, added] = index.try_emplace(key, all.operands.size());
   if (added) return all.operands.push_back(std::move(s));
   kernels::TensorSums& sums = all.operands[found->second].sums;
@@ -77,7 +77,7 @@ json operand_record(const QuantizationStatistics& s) {
                  {"dynamic_range", number(kernels::dynamic_range(s.sums))}};
   if (s.recipe == "none") return record;
   record["what_if"] = s.what_if;
-  record["form"] = s.form;
+  record["form"] = s.layouts;
   record["format"] = dtype_name(s.operand.format);
   if (s.sums.highest_scale > 0) {  // emulated recipes store no scales
     record["scale"] = number(s.sums.lowest_scale);

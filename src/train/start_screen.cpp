@@ -7,7 +7,7 @@
 
 #include "core/printable.h"
 #include "core/terminal.h"
-#include "model/pipeline_pieces.h"
+#include "model/pipeline_chunks.h"
 #include "train/execution.h"
 #include "train/flops.h"
 #include "train/run_file.h"

@@ -172,13 +172,13 @@ class FakeRank {
         for (int64_t row = range.first; row < range.first + range.count; ++row)
           for (int64_t col = 0; col < parameter.shard.cols; ++col)
             indices.push_back(row * parameter.shard.global_cols() + parameter.shard.first_col + col);
-      for (const parameters::ParameterStore::Piece& piece : store_.pieces(parameter)) {
-        float* main = store_.main_of(parameter, piece).fp32.as<float>();
-        for (int64_t i = 0; i < piece.count; ++i) {
-          const int64_t index = indices[piece.local + i];
+      for (const parameters::ParameterStore::ShardRange& range : store_.shard_ranges(parameter)) {
+        float* main = store_.main_of(parameter, range).fp32.as<float>();
+        for (int64_t i = 0; i < range.count; ++i) {
+          const int64_t index = indices[range.local + i];
           visit(parameter.name, index, main[i]);
-          visit_moment(visit, "exp_avg/" + parameter.name, index, exp_avg_.values, piece.shard + i);
-          visit_moment(visit, "exp_avg_sq/" + parameter.name, index, exp_avg_sq_.values, piece.shard + i);
+          visit_moment(visit, "exp_avg/" + parameter.name, index, exp_avg_.values, range.shard + i);
+          visit_moment(visit, "exp_avg_sq/" + parameter.name, index, exp_avg_sq_.values, range.shard + i);
         }
       }
     }

@@ -40,12 +40,12 @@ inline std::string override_complaint(const std::vector<std::string>& overrides)
   return complaint(kSmall, overrides);
 }
 
-/// Expects that the overrides are rejected with a message that contains all `pieces` and ends with the origins of its
+/// Expects that the overrides are rejected with a message that contains all `parts` and ends with the origins of its
 /// keys.
 inline void expect_rejected(const std::vector<std::string>& overrides,
-                            const std::vector<std::string>& pieces) {
+                            const std::vector<std::string>& parts) {
   const std::string message = override_complaint(overrides);
-  for (const std::string& piece : pieces) EXPECT_NE(message.find(piece), std::string::npos) << message;
+  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << message;
   EXPECT_NE(message.find(": --set", message.rfind('(')), std::string::npos) << message;
   EXPECT_EQ(message.back(), ')') << message;
 }

@@ -121,10 +121,10 @@ TEST(PrecisionOverrides, CanHaveComments) {
 }
 
 TEST(PrecisionOverrides, InvalidRulesAreRefused) {
-  const auto refused = [](const std::string& rules, const std::string& piece) {
+  const auto refused = [](const std::string& rules, const std::string& part) {
     const std::string message = override_complaint({"precision.fp8=hybrid", "precision.overrides=" + rules});
     EXPECT_NE(message.find("precision.overrides: "), std::string::npos) << message;
-    EXPECT_NE(message.find(piece), std::string::npos) << message;
+    EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   refused("linear_fc2", "has no colon");
   refused("linear_fc3: bf16", "unknown word 'linear_fc3'");

@@ -161,7 +161,7 @@ TEST(OpCost, OfCopiesThatRearrange) {
   const Context cpu = Context::cpu();
   TestTensor whole(cpu, DType::bf16, {8, 64}), parts(cpu, DType::bf16, {2, 8, 16}),
       index(cpu, DType::i32, {8});
-  EXPECT_EQ(op_cost(std::any(ColumnPieces{whole, parts, 0, 0, 16})).bytes, 2.0 * 2 * 8 * 16 * 2);
+  EXPECT_EQ(op_cost(std::any(ColumnChunks{whole, parts, 0, 0, 16})).bytes, 2.0 * 2 * 8 * 16 * 2);
   EXPECT_EQ(op_cost(std::any(RowOrder{whole, index, whole})).bytes, 2.0 * 8 * 64 * 2 + 8 * 4);
 }
 

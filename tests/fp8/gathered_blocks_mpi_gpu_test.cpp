@@ -1,6 +1,6 @@
 // gathered_blocks_mpi_test.cpp on GPUs, where communication overlaps GEMMs: reading FP8 values or scales before they
-// arrive, or overwriting them during communication, would change losses and gradients. With one piece, the bits equal
-// those of a run that gathers BF16 rows; with several pieces, those of a repeated run.
+// arrive, or overwriting them during communication, would change losses and gradients. With one chunk, the bits equal
+// those of a run that gathers BF16 rows; with several chunks, those of a repeated run.
 #include "gathered_blocks_run.h"
 #include "parallel/launch.h"
 #include "testing/abilities.h"
@@ -34,7 +34,7 @@ void run_layout(BlocksLayout layout) {
   const auto run = [&](std::unique_ptr<fp8::Recipe> recipe) {
     return BlocksModel(context, config, layout, groups, std::move(recipe)).run();
   };
-  const BlocksTrace expected = run(layout.pieces == 1 ? casts_all_tokens(config) : nullptr);
+  const BlocksTrace expected = run(layout.chunks == 1 ? quantizes_all_tokens(config) : nullptr);
   for (int i = 0; i < kRuns; ++i) expect_same_bits(run(nullptr), expected);
 }
 
@@ -43,10 +43,10 @@ TEST(GatheredBlocksGpu, HaveTheSameBits) {
   if (world().size() == 1) GTEST_SKIP() << "needs several tensor-parallel ranks";
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
     for (const bool copies : {false, true})
-      for (const int pieces : {1, world().size()}) {
+      for (const int chunks : {1, world().size()}) {
         SCOPED_TRACE(
-            fmt::format("recompute {}, copies {}, {} pieces", static_cast<int>(recompute), copies, pieces));
-        run_layout({.family = Family::llama, .recompute = recompute, .pieces = pieces, .copies = copies});
+            fmt::format("recompute {}, copies {}, {} chunks", static_cast<int>(recompute), copies, chunks));
+        run_layout({.family = Family::llama, .recompute = recompute, .chunks = chunks, .copies = copies});
       }
   run_layout({.family = Family::gpt, .deferred = true});
   run_layout({.family = Family::gpt, .both = true});

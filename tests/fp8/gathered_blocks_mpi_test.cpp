@@ -21,7 +21,7 @@ TEST_P(GatheredBlocks, HaveTheBitsOfBf16Rows) {
                                         {.use_tensor_copy_engines = layout.copies});
   const Context context = Context::cpu();
   BlocksModel in_fp8(context, config, layout, groups),
-      in_bf16(context, config, layout, groups, casts_all_tokens(config));
+      in_bf16(context, config, layout, groups, quantizes_all_tokens(config));
   EXPECT_LE(in_fp8.planned(), in_bf16.planned());
   const BlocksTrace with = in_fp8.run(), without = in_bf16.run();
   EXPECT_EQ(with.loss, without.loss);
@@ -53,31 +53,31 @@ TEST_P(GatheredBlocks, HaveTheBitsOfBf16Rows) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, GatheredBlocks,
     ::testing::Values(BlocksLayout{.name = "gpt"},
-                      BlocksLayout{.name = "llama", .family = Family::llama, .pieces = 2},
-                      BlocksLayout{.name = "gpt_selective", .recompute = Recompute::selective, .pieces = 2},
+                      BlocksLayout{.name = "llama", .family = Family::llama, .chunks = 2},
+                      BlocksLayout{.name = "gpt_selective", .recompute = Recompute::selective, .chunks = 2},
                       BlocksLayout{.name = "llama_selective_bias",
                                    .family = Family::llama,
                                    .recompute = Recompute::selective,
                                    .bias = true,
                                    .scales = config::Fp8ScaleFormat::fp32},
-                      BlocksLayout{.name = "gpt_full", .recompute = Recompute::full, .pieces = 2},
+                      BlocksLayout{.name = "gpt_full", .recompute = Recompute::full, .chunks = 2},
                       BlocksLayout{.name = "llama_wide", .family = Family::llama, .hidden = 192},
-                      BlocksLayout{.name = "gpt_deferred", .pieces = 2, .deferred = true},
+                      BlocksLayout{.name = "gpt_deferred", .chunks = 2, .deferred = true},
                       BlocksLayout{.name = "llama_deferred", .family = Family::llama, .deferred = true},
-                      BlocksLayout{.name = "gpt_both", .pieces = 2, .both = true},
+                      BlocksLayout{.name = "gpt_both", .chunks = 2, .both = true},
                       BlocksLayout{.name = "llama_both_selective_copies",
                                    .family = Family::llama,
                                    .recompute = Recompute::selective,
                                    .copies = true,
                                    .both = true},
-                      BlocksLayout{.name = "gpt_copies", .pieces = 2, .copies = true},
+                      BlocksLayout{.name = "gpt_copies", .chunks = 2, .copies = true},
                       BlocksLayout{.name = "llama_copies_selective",
                                    .family = Family::llama,
                                    .recompute = Recompute::selective,
                                    .copies = true},
                       BlocksLayout{.name = "llama_copies_deferred",
                                    .family = Family::llama,
-                                   .pieces = 4,
+                                   .chunks = 4,
                                    .copies = true,
                                    .deferred = true}),
     [](const auto& info) { return info.param.name; });
@@ -104,7 +104,7 @@ TEST(GatheredBlocksOf, ManyRanksNeedNoMoreMemory) {
             SCOPED_TRACE(fmt::format("{} ranks, recompute {}, deferred {}, both precisions {}", ranks,
                                      static_cast<int>(recompute), deferred, both));
             const int64_t in_fp8 = BlocksModel(context, config, layout, groups).planned(),
-                          in_bf16 = BlocksModel(context, config, layout, groups, casts_all_tokens(config))
+                          in_bf16 = BlocksModel(context, config, layout, groups, quantizes_all_tokens(config))
                                         .planned();
             EXPECT_LE(in_fp8, in_bf16 - (both ? 0 : 1));
           }

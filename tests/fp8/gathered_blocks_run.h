@@ -22,9 +22,9 @@ using config::Recompute;
 using parallel::Groups;
 
 /// `blockwise` that gathers BF16 rows and quantizes all tokens on every rank.
-class CastsAllTokens final : public fp8::Scaling {
+class QuantizesAllTokens final : public fp8::Scaling {
  public:
-  explicit CastsAllTokens(const config::PrecisionConfig& precision)
+  explicit QuantizesAllTokens(const config::PrecisionConfig& precision)
       : Scaling(precision.fp8_scale_format == config::Fp8ScaleFormat::power_of_two) {}
   kernels::ScaleLayout layout(fp8::OperandRole role) const override {
     return fp8::make_scaling(config::Fp8Recipe::blockwise, {})->layout(role);
@@ -35,7 +35,7 @@ struct BlocksLayout {
   std::string name;
   Family family = Family::gpt;
   Recompute recompute = Recompute::none;
-  int pieces = 1;
+  int chunks = 1;
   bool copies = false;
   bool deferred = false;  ///< deferred wgrad
   bool bias = false;      ///< llama: bias of linear_qkv
@@ -47,7 +47,7 @@ inline void PrintTo(const BlocksLayout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
-/// With sequences of 128 tokens, a rank's run of tokens is one group, or with one piece two.
+/// With sequences of 128 tokens, a rank's run of tokens is one group, or with one chunk two.
 inline config::Config config_of(const BlocksLayout& layout, int ranks) {
   config::Config config = tiny_config(layout.family);
   config.model.hidden_size = layout.hidden;
@@ -63,7 +63,7 @@ inline config::Config config_of(const BlocksLayout& layout, int ranks) {
   config.precision.fp8_scale_format = layout.scales;
   config.parallel.tensor = ranks;
   config.parallel.sequence = true;
-  config.parallel.tensor_overlap = layout.pieces;
+  config.parallel.tensor_overlap = layout.chunks;
   config.parallel.transport = layout.copies ? config::Transport::copy : config::Transport::nccl;
   config.training.recompute = layout.recompute;
   config.training.micro_batch_size = config.training.global_batch_size = 2 * ranks;
@@ -207,9 +207,9 @@ class BlocksModel {
   PlannedTensor tokens_, targets_, loss_;
 };
 
-inline std::unique_ptr<fp8::Recipe> casts_all_tokens(const config::Config& config) {
+inline std::unique_ptr<fp8::Recipe> quantizes_all_tokens(const config::Config& config) {
   return std::make_unique<fp8::Recipe>(config.precision, static_cast<int>(config.model.num_layers),
-                                       std::make_unique<CastsAllTokens>(config.precision));
+                                       std::make_unique<QuantizesAllTokens>(config.precision));
 }
 
 }  // namespace te::testing

@@ -27,7 +27,7 @@ struct Layout {
   std::string name;
   int64_t blocks = 1;  ///< blocks of 128 tokens in each run of a rank's tokens
   int64_t cols = 128;
-  int pieces = 1;
+  int chunks = 1;
   bool copies = false;
   bool power_of_two = true;
   OperandRole role = OperandRole::input;
@@ -72,7 +72,7 @@ class Gathered {
       : context_(Context::cpu()),
         groups_(Groups::connect(world(), context_, ProcessGrid::of(world().size(), world().size(), 1, 1),
                                 {.use_tensor_copy_engines = layout.copies})),
-        ranks(groups_.tensor(), true, layout.pieces, groups_.tensor_peer_transport()),
+        ranks(groups_.tensor(), true, layout.chunks, groups_.tensor_peer_transport()),
         recipe(fp8::make_recipe(precision, 1)),
         quantizer(recipe->quantizer({0, LinearKind::fc1}, layout.role)),
         all_(context_, DType::bf16, {tokens, layout.cols}),
@@ -183,7 +183,7 @@ class Gathered {
 class GatheredGroups : public ::testing::TestWithParam<Layout> {
  protected:
   GatheredGroups()
-      : tokens_(128 * GetParam().blocks * GetParam().pieces * world().size()),
+      : tokens_(128 * GetParam().blocks * GetParam().chunks * world().size()),
         operand_(GetParam(), precision_of(Fp8Recipe::blockwise, GetParam().power_of_two), tokens_) {
     operand_.set_power_of_two(GetParam().power_of_two);
   }
@@ -199,22 +199,22 @@ TEST_P(GatheredGroups, EqualThoseOfOneRank) {
   operand_.run({});
   operand_.expect_rows();
   operand_.expect_columns();
-  std::vector<std::pair<int64_t, int64_t>> pieces = operand_.worked;
-  std::sort(pieces.begin(), pieces.end());
-  ASSERT_EQ(pieces.size(), static_cast<size_t>(GetParam().pieces));
-  for (int i = 0; i < GetParam().pieces; ++i)
-    EXPECT_EQ(pieces[static_cast<size_t>(i)],
-              (std::pair{i * tokens_ / GetParam().pieces, tokens_ / GetParam().pieces}));
+  std::vector<std::pair<int64_t, int64_t>> chunks = operand_.worked;
+  std::sort(chunks.begin(), chunks.end());
+  ASSERT_EQ(chunks.size(), static_cast<size_t>(GetParam().chunks));
+  for (int i = 0; i < GetParam().chunks; ++i)
+    EXPECT_EQ(chunks[static_cast<size_t>(i)],
+              (std::pair{i * tokens_ / GetParam().chunks, tokens_ / GetParam().chunks}));
 }
 
 // Both layouts have a byte per value and a scale of four bytes per 128 values.
 TEST_P(GatheredGroups, AreCommunicatedInFp8WithTheirScales) {
   operand_.run({});
-  const int64_t values = tokens_ * GetParam().cols, pieces = GetParam().copies ? 1 : GetParam().pieces;
+  const int64_t values = tokens_ * GetParam().cols, chunks = GetParam().copies ? 1 : GetParam().chunks;
   std::vector<std::string> expected{gathered(scale_bytes())};
-  for (int i = 0; i < pieces; ++i) expected.push_back(gathered(values / pieces));
+  for (int i = 0; i < chunks; ++i) expected.push_back(gathered(values / chunks));
   expected.push_back(gathered(values));
-  for (int i = 0; i < pieces; ++i) expected.push_back(gathered(values / 32 / pieces));
+  for (int i = 0; i < chunks; ++i) expected.push_back(gathered(values / 32 / chunks));
   EXPECT_EQ(operand_.sent, expected);
 }
 
@@ -268,12 +268,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Layout{.name = "one_block"}, Layout{.name = "ragged_columns", .blocks = 2, .cols = 400},
         Layout{.name = "narrow", .cols = 48, .power_of_two = false},
-        Layout{.name = "pieces", .blocks = 2, .cols = 272, .pieces = 2},
-        Layout{.name = "pieces_of_one_block", .cols = 128, .pieces = 4, .role = OperandRole::grad_output},
+        Layout{.name = "chunks", .blocks = 2, .cols = 272, .chunks = 2},
+        Layout{.name = "chunks_of_one_block", .cols = 128, .chunks = 4, .role = OperandRole::grad_output},
         Layout{.name = "gradient", .blocks = 3, .cols = 144, .role = OperandRole::grad_output},
-        Layout{.name = "fp32_scales", .cols = 272, .pieces = 2, .power_of_two = false},
+        Layout{.name = "fp32_scales", .cols = 272, .chunks = 2, .power_of_two = false},
         Layout{.name = "copies", .blocks = 2, .cols = 144, .copies = true},
-        Layout{.name = "copies_in_pieces", .cols = 272, .pieces = 4, .copies = true, .power_of_two = false}),
+        Layout{.name = "copies_in_chunks", .cols = 272, .chunks = 4, .copies = true, .power_of_two = false}),
     [](const auto& info) { return info.param.name; });
 
 // --- gathers in BF16 -----------------------------------------------------------------------------------------
@@ -302,14 +302,14 @@ TEST(GatheredGroupsOf, PartialBlocksOfTokensAreCommunicatedInBf16) {
   }
 }
 
-// A rank's tokens of each piece must be full blocks; copy engines do not divide a shard into pieces.
-TEST(GatheredGroupsOf, EachPieceNeedsFullBlocks) {
+// A rank's tokens of each chunk must be full blocks; copy engines do not divide a shard into chunks.
+TEST(GatheredGroupsOf, EachChunkNeedsFullBlocks) {
   const config::PrecisionConfig precision = precision_of(Fp8Recipe::blockwise);
   const int64_t tokens = 128L * world().size() * 2;
-  for (const auto& [pieces, copies, quantized] :
+  for (const auto& [chunks, copies, quantized] :
        {std::tuple{1, false, true}, {2, false, true}, {4, false, false}, {4, true, true}}) {
-    EXPECT_EQ(gathers_quantized({.pieces = pieces, .copies = copies}, precision, tokens), quantized)
-        << pieces << copies;
+    EXPECT_EQ(gathers_quantized({.chunks = chunks, .copies = copies}, precision, tokens), quantized)
+        << chunks << copies;
   }
 }
 

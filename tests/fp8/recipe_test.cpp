@@ -67,8 +67,8 @@ class Bench {
   }
 
   /// Quantizes `values` as an FP32 operand [rows, values / rows] and returns the dequantized values.
-  std::vector<float> cast(int index, const std::vector<float>& values, int64_t rows,
-                          fp8::QuantizeMode mode = {.record_amax = true}) {
+  std::vector<float> quantize(int index, const std::vector<float>& values, int64_t rows,
+                              fp8::QuantizeMode mode = {.record_amax = true}) {
     const int64_t cols = static_cast<int64_t>(values.size()) / rows;
     const Quantizer& quantizer = quantizers_[static_cast<size_t>(index)];
     TestTensor high_precision(context_, DType::f32, {rows, cols});
@@ -171,16 +171,16 @@ TEST(TensorwiseRecipe, ScaleComesFromTheTensorItself) {
   Bench bench(precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise), 2);
   // amax 3.5: scale 448 / 3.5 = 128; the largest value is FP8's largest.
   const std::vector<float> values = {0.25f, -3.5f, 1.0f, 0.0f, 2.0f, -0.125f};
-  EXPECT_EQ(bench.cast(0, values, 2), values);  // each times 128 is an E4M3 number
+  EXPECT_EQ(bench.quantize(0, values, 2), values);  // each times 128 is an E4M3 number
   EXPECT_EQ(bench.scale(0), 128.0f);
   EXPECT_EQ(bench.amax(0), 3.5f);
   // A smaller tensor has another scale: the larger one has no effect on it.
-  EXPECT_EQ(bench.cast(0, {0.875f, 0.5f}, 1), (std::vector<float>{0.875f, 0.5f}));
+  EXPECT_EQ(bench.quantize(0, {0.875f, 0.5f}, 1), (std::vector<float>{0.875f, 0.5f}));
   EXPECT_EQ(bench.scale(0), 512.0f);
   // Without a finite amax above 0, the scale is 1.
-  EXPECT_EQ(bench.cast(1, {0.0f, 0.0f}, 1), (std::vector<float>{0.0f, 0.0f}));
+  EXPECT_EQ(bench.quantize(1, {0.0f, 0.0f}, 1), (std::vector<float>{0.0f, 0.0f}));
   EXPECT_EQ(bench.scale(1), 1.0f);
-  bench.cast(1, {std::numeric_limits<float>::infinity(), 1.0f}, 1);
+  bench.quantize(1, {std::numeric_limits<float>::infinity(), 1.0f}, 1);
   EXPECT_EQ(bench.scale(1), 1.0f);
 }
 
@@ -188,9 +188,9 @@ TEST(TensorwiseRecipe, ScaleDependsOnMarginAndFormat) {
   PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
   config.margin = 2;
   Bench inputs(config, 1), gradients(config, 1, OperandRole::grad_output);
-  inputs.cast(0, {3.5f, 1.0f}, 1);
+  inputs.quantize(0, {3.5f, 1.0f}, 1);
   EXPECT_EQ(inputs.scale(0), 32.0f);  // 448 / 4 / 3.5
-  gradients.cast(0, {7.0f, 1.0f}, 1);
+  gradients.quantize(0, {7.0f, 1.0f}, 1);
   EXPECT_EQ(gradients.scale(0), 2048.0f);  // 57344 / 4 / 7
 }
 
@@ -203,18 +203,18 @@ TEST(TensorwiseRecipe, PredictsPowersOfTwo) {
     Bench bench(config, 1, role);
     EXPECT_TRUE(bench.recipe().requantizes());
     const fp8::QuantizeMode mode{.record_amax = true, .count = true};
-    const auto cast = [&](float largest, float scale) {
+    const auto quantize = [&](float largest, float scale) {
       const std::vector<float> values = {largest, -1.0f, 0.25f, 0.0f};
-      EXPECT_EQ(bench.cast(0, values, 2, mode), values);
+      EXPECT_EQ(bench.quantize(0, values, 2, mode), values);
       EXPECT_EQ(bench.scale(0), scale);
       EXPECT_EQ(bench.amax(0), largest);
       EXPECT_EQ(bench.counters(0).saturated + bench.counters(0).flushed, 0u);
     };
-    cast(10.0f, 32.0f);
+    quantize(10.0f, 32.0f);
     bench.recipe().table().zero_counters(bench.context());
-    cast(13.0f, 32.0f);
-    cast(20.0f, 16.0f);
-    cast(16.0f, 16.0f);
+    quantize(13.0f, 32.0f);
+    quantize(20.0f, 16.0f);
+    quantize(16.0f, 16.0f);
     EXPECT_EQ(bench.counters(0).total, 12u);
     bench.recipe().update(bench.context(), nullptr);
     EXPECT_EQ(train::read_fp8_health(bench.context(), bench.recipe().table())[0].requantized, 1.0 / 3.0);
@@ -224,7 +224,7 @@ TEST(TensorwiseRecipe, PredictsPowersOfTwo) {
 TEST(DelayedRecipe, ScaleComesFromTheAmaxesOfEarlierSteps) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
   const auto step = [&](float amax) {
-    bench.cast(0, {amax / 2, -amax}, 1);
+    bench.quantize(0, {amax / 2, -amax}, 1);
     EXPECT_EQ(bench.amax(0), amax);
     bench.recipe().update(bench.context(), nullptr);
     EXPECT_EQ(bench.amax(0), 0.0f);
@@ -240,9 +240,9 @@ TEST(DelayedRecipe, ScaleComesFromTheAmaxesOfEarlierSteps) {
 
 TEST(DelayedRecipe, AmaxIsTheLargestOfTheStepsPasses) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
-  bench.cast(0, {1.0f, 3.5f}, 1);
-  bench.cast(0, {1.0f, 1.75f}, 1);      // the second microbatch
-  bench.cast(0, {1.0f, 99.0f}, 1, {});  // evaluation records nothing
+  bench.quantize(0, {1.0f, 3.5f}, 1);
+  bench.quantize(0, {1.0f, 1.75f}, 1);      // the second microbatch
+  bench.quantize(0, {1.0f, 99.0f}, 1, {});  // evaluation records nothing
   bench.recipe().update(bench.context(), nullptr);
   EXPECT_EQ(bench.scale(0), 128.0f);
 }
@@ -253,7 +253,7 @@ TEST(DelayedRecipe, MostRecentIgnoresEarlierSteps) {
   config.margin = 1;
   Bench bench(config, 1);
   for (const auto& [amax, scale] : {std::pair{7.0f, 32.0f}, {0.875f, 256.0f}, {0.0f, 256.0f}}) {
-    bench.cast(0, {amax, 0.0f}, 1);
+    bench.quantize(0, {amax, 0.0f}, 1);
     bench.recipe().update(bench.context(), nullptr);
     EXPECT_EQ(bench.scale(0), scale);
   }
@@ -261,10 +261,10 @@ TEST(DelayedRecipe, MostRecentIgnoresEarlierSteps) {
 
 TEST(DelayedRecipe, ASkippedStepKeepsScaleAndHistory) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
-  bench.cast(0, {3.5f, 1.0f}, 1);
+  bench.quantize(0, {3.5f, 1.0f}, 1);
   bench.recipe().update(bench.context(), nullptr);
   const int32_t skip = 1;
-  bench.cast(0, {std::numeric_limits<float>::infinity(), 1.0f}, 1);
+  bench.quantize(0, {std::numeric_limits<float>::infinity(), 1.0f}, 1);
   bench.recipe().update(bench.context(), &skip);
   EXPECT_EQ(bench.scale(0), 128.0f);
   EXPECT_EQ(bench.recipe().table().position.as<int32_t>()[0], 1);
@@ -277,24 +277,24 @@ TEST(DelayedRecipe, RequantizesTensorsThatOverflowTheScale) {
   for (const auto& [role, limit] :
        {std::pair{OperandRole::input, 448.0f}, {OperandRole::grad_output, 57344.0f}}) {
     Bench bench(precision(Fp8Mode::hybrid), 1, role);
-    bench.cast(0, {7.0f, 1.0f}, 1);
+    bench.quantize(0, {7.0f, 1.0f}, 1);
     bench.recipe().update(bench.context(), nullptr);
     const float scale = limit / 7.0f;
     ASSERT_EQ(bench.scale(0), scale);
     const std::vector<float> larger = {14.0f, -1.0f, 0.25f, 0.0f};
     const fp8::QuantizeMode first{.record_amax = true, .count = true}, recomputed{};
-    EXPECT_EQ(bench.cast(0, larger, 2, first), larger);  // exact with the scale of amax 14
+    EXPECT_EQ(bench.quantize(0, larger, 2, first), larger);  // exact with the scale of amax 14
     EXPECT_EQ(*bench.last_scale(0), limit / 14.0f);
     // The delayed scale is constant within a step: requantization of one microbatch does not affect another one.
     EXPECT_EQ(bench.scale(0), scale);
-    EXPECT_EQ(bench.cast(0, {7.0f, 0.125f}, 1, first), (std::vector<float>{7.0f, 0.125f}));
+    EXPECT_EQ(bench.quantize(0, {7.0f, 0.125f}, 1, first), (std::vector<float>{7.0f, 0.125f}));
     EXPECT_EQ(*bench.last_scale(0), scale);
     EXPECT_EQ(bench.amax(0), 14.0f);
     EXPECT_EQ(bench.counters(0).saturated, 0u);
     EXPECT_EQ(bench.counters(0).total, 6u);
     // A recomputed pass gives the same values and does not change the state.
-    EXPECT_EQ(bench.cast(0, larger, 2, recomputed), larger);
-    EXPECT_EQ(bench.cast(0, {28.0f, 1.0f}, 1, recomputed), (std::vector<float>{28.0f, 1.0f}));
+    EXPECT_EQ(bench.quantize(0, larger, 2, recomputed), larger);
+    EXPECT_EQ(bench.quantize(0, {28.0f, 1.0f}, 1, recomputed), (std::vector<float>{28.0f, 1.0f}));
     EXPECT_EQ(bench.amax(0), 14.0f);
     EXPECT_EQ(bench.counters(0).total, 6u);
     bench.recipe().update(bench.context(), nullptr);
@@ -308,14 +308,14 @@ TEST(DelayedRecipe, RequantizesTensorsThatOverflowTheScale) {
 
 TEST(DelayedRecipe, ASkippedStepDiscardsRequantization) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
-  bench.cast(0, {7.0f, 1.0f}, 1);
+  bench.quantize(0, {7.0f, 1.0f}, 1);
   bench.recipe().update(bench.context(), nullptr);
   const int32_t skip = 1;
-  bench.cast(0, {99.0f, 1.0f}, 1);
+  bench.quantize(0, {99.0f, 1.0f}, 1);
   bench.recipe().update(bench.context(), &skip);
   EXPECT_EQ(bench.scale(0), 64.0f);
   EXPECT_EQ(bench.recipe().table().position.as<int32_t>()[0], 1);
-  EXPECT_EQ(bench.cast(0, {7.0f, 1.0f}, 1), (std::vector<float>{7.0f, 1.0f}));
+  EXPECT_EQ(bench.quantize(0, {7.0f, 1.0f}, 1), (std::vector<float>{7.0f, 1.0f}));
   EXPECT_EQ(*bench.last_scale(0), 64.0f);
 }
 
@@ -323,9 +323,9 @@ TEST(DelayedRecipe, SaturatesWithoutRequantize) {
   PrecisionConfig config = precision(Fp8Mode::hybrid);
   config.fp8_recast = false;
   Bench bench(config, 1);
-  bench.cast(0, {7.0f, 1.0f}, 1);
+  bench.quantize(0, {7.0f, 1.0f}, 1);
   bench.recipe().update(bench.context(), nullptr);
-  EXPECT_EQ(bench.cast(0, {14.0f, -1.0f}, 1), (std::vector<float>{7.0f, -1.0f}));
+  EXPECT_EQ(bench.quantize(0, {14.0f, -1.0f}, 1), (std::vector<float>{7.0f, -1.0f}));
   EXPECT_FALSE(train::read_fp8_health(bench.context(), bench.recipe().table())[0].requantized.has_value());
 }
 
@@ -344,7 +344,7 @@ TEST(Recipe, RecomputationUsesTheKeptScale) {
     operand.scale = scale;
     bench.quantizer(0).complete(context, operand, {.high_precision = high_precision}, {.record_amax = true});
     EXPECT_EQ(scale.floats()[0], wanted);
-    bench.cast(0, {7.0f, 1.0f}, 1);
+    bench.quantize(0, {7.0f, 1.0f}, 1);
     const int64_t quantized = bench.recipe().table().count_quantizations(context).quantized;
     const float amax = bench.amax(0);
     operand = again.operand();
@@ -364,7 +364,7 @@ TEST(DelayedRecipe, DoesNotRequantizeWithCurrentScales) {
   calibrating.recipe().begin_calibration();
   for (Bench* bench : {&weight, &calibrating}) {
     const std::vector<float> values = {14.0f, 0.25f};
-    EXPECT_EQ(bench->cast(0, values, 1, {.record_amax = true, .count = true}), values);
+    EXPECT_EQ(bench->quantize(0, values, 1, {.record_amax = true, .count = true}), values);
     EXPECT_EQ(bench->scale(0), 32.0f);
     EXPECT_EQ(bench->recipe().table().tensor_state_of(0)->quantized, 0u);
   }
@@ -450,12 +450,12 @@ TEST(Fp8Health, ASpikeBeyondTheScaleIsCountedAndShown) {
     PrecisionConfig config = precision(Fp8Mode::hybrid);
     config.fp8_recast = false;
     Bench bench(config, 2, role);
-    bench.cast(0, std::vector<float>(8, 3.5f), 2);
+    bench.quantize(0, std::vector<float>(8, 3.5f), 2);
     bench.recipe().update(bench.context(), nullptr);
     const fp8::QuantizeMode counting{.record_amax = true, .count = true};
     // 2 of 8 values are twice the history's amax: they become the largest FP8 number.
     const std::vector<float> back =
-        bench.cast(0, {3.5f, -7.0f, 0.0f, 1.75f, 7.0f, 0.0f, 3.5f, 1e-12f}, 2, counting);
+        bench.quantize(0, {3.5f, -7.0f, 0.0f, 1.75f, 7.0f, 0.0f, 3.5f, 1e-12f}, 2, counting);
     EXPECT_EQ(back, (std::vector<float>{3.5f, -3.5f, 0.0f, 1.75f, 3.5f, 0.0f, 3.5f, 0.0f}));
     EXPECT_EQ(bench.scale(0), limit / 3.5f);
     bench.recipe().update(bench.context(), nullptr);

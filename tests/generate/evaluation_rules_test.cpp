@@ -173,8 +173,8 @@ TEST(Requests, MovesSpacesAndTruncatesLongRequests) {
   EXPECT_EQ(requests[0][0].scored, 4);
   EXPECT_EQ(requests[1][0].tokens, (std::vector<int32_t>{256, 'x', 'y'}));
   EXPECT_EQ(requests[2][0].tokens, (std::vector<int32_t>{'e', 'f', 'g', 'h', ' ', 'i', 'j'}));
-  EXPECT_TRUE(requests[2][0].cut);
-  EXPECT_FALSE(requests[0][0].cut);
+  EXPECT_TRUE(requests[2][0].truncated);
+  EXPECT_FALSE(requests[0][0].truncated);
   task.documents[0].requests = {{"a", ""}};
   EXPECT_THROW(encoder.encode(task, task.documents), UserError);
   task.documents[0].requests = {{"a", "1234567"}};

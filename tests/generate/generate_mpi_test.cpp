@@ -9,18 +9,19 @@ namespace {
 using generate::Generator;
 
 /// A parallel layout: `pipeline` stages, and as many tensor-parallel ranks as the job allows.
-struct Cut {
+struct Layout {
   config::Family family = config::Family::llama;
   int pipeline = 1;
   /// olmo2: a QK norm over the heads of all tensor-parallel ranks; gemma3: layers with different windows; experts:
   /// whole ones on every tensor-parallel rank.
   std::string_view variant{};
 };
-void PrintTo(const Cut& cut, std::ostream* out) {
-  *out << (cut.variant.empty() ? config::to_string(cut.family) : cut.variant) << "_pp" << cut.pipeline;
+void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << (layout.variant.empty() ? config::to_string(layout.family) : layout.variant) << "_pp"
+       << layout.pipeline;
 }
 
-class SharedModel : public ::testing::TestWithParam<Cut> {
+class SharedModel : public ::testing::TestWithParam<Layout> {
  protected:
   static config::Config whole_config() {
     config::Config config = tiny_config(GetParam().family);
@@ -38,7 +39,7 @@ class SharedModel : public ::testing::TestWithParam<Cut> {
     }
     return config;
   }
-  static void cut(config::Config& config) {
+  static void layout(config::Config& config) {
     config.parallel.pipeline = GetParam().pipeline;
     config.parallel.tensor = world().size() / GetParam().pipeline;
     config.parallel.sequence =
@@ -58,7 +59,7 @@ TEST_P(SharedModel, LogitsOfOneRank) {
   const std::vector<int32_t> tokens = random_tokens(config, 1);
   const std::vector<float> expected = full_logits(tiny, config, tokens);
   const Context& cpu = tiny.context();
-  cut(config);
+  layout(config);
   const parallel::Groups groups = connect(cpu);
   ReadyDecoder decoder(cpu, config, source, {.batch = 2, .max_rows = 16}, &groups);
   const std::span<const int32_t> all(tokens);
@@ -86,7 +87,7 @@ TEST_P(SharedModel, ScoresOfOneRank) {
   const generate::DecoderSizes sizes = {.batch = 1, .max_rows = 16, .score_rows = 4};
   ReadyDecoder alone(tiny.context(), config, source, sizes);
   const auto expected = alone.get().score(tiny.context(), next);
-  cut(config);
+  layout(config);
   const parallel::Groups groups = connect(tiny.context());
   ReadyDecoder decoder(tiny.context(), config, source, sizes, &groups);
   const auto scores = decoder.get().score(tiny.context(), next);
@@ -107,7 +108,7 @@ TEST_P(SharedModel, EveryRankChoosesTheSameTokens) {
     TinyModel tiny(config);
     const MemorySource source(tiny, config);
     config.precision.fp8 = fp8;
-    cut(config);
+    layout(config);
     const parallel::Groups groups = connect(tiny.context());
     ReadyDecoder decoder(tiny.context(), config, source, {.batch = 2, .max_rows = 16}, &groups);
     const auto bytes = text::make_tokenizer("bytes");
@@ -124,21 +125,22 @@ TEST_P(SharedModel, EveryRankChoosesTheSameTokens) {
 }
 
 /// The layouts that are possible with `ranks` ranks: the tiny models have 4 heads, llama 2 query groups.
-std::vector<Cut> cuts_of(int ranks) {
-  std::vector<Cut> cuts;
-  for (const Cut& cut :
-       {Cut{config::Family::gpt, 1}, Cut{config::Family::llama, 1}, Cut{config::Family::gpt, 2},
-        Cut{config::Family::llama, 2}, Cut{config::Family::llama, 4}, Cut{config::Family::llama, 1, "olmo2"},
-        Cut{config::Family::llama, 2, "olmo2"}, Cut{config::Family::llama, 1, "gemma3"},
-        Cut{config::Family::llama, 2, "gemma3"}, Cut{config::Family::llama, 4, "gemma3"},
-        Cut{config::Family::llama, 1, "experts"}, Cut{config::Family::llama, 2, "experts"}}) {
-    const int most = cut.family == config::Family::gpt ? 4 : 2;
-    if (ranks % cut.pipeline == 0 && ranks / cut.pipeline <= most) cuts.push_back(cut);
+std::vector<Layout> layouts_of(int ranks) {
+  std::vector<Layout> layouts;
+  for (const Layout& layout :
+       {Layout{config::Family::gpt, 1}, Layout{config::Family::llama, 1}, Layout{config::Family::gpt, 2},
+        Layout{config::Family::llama, 2}, Layout{config::Family::llama, 4},
+        Layout{config::Family::llama, 1, "olmo2"}, Layout{config::Family::llama, 2, "olmo2"},
+        Layout{config::Family::llama, 1, "gemma3"}, Layout{config::Family::llama, 2, "gemma3"},
+        Layout{config::Family::llama, 4, "gemma3"}, Layout{config::Family::llama, 1, "experts"},
+        Layout{config::Family::llama, 2, "experts"}}) {
+    const int most = layout.family == config::Family::gpt ? 4 : 2;
+    if (ranks % layout.pipeline == 0 && ranks / layout.pipeline <= most) layouts.push_back(layout);
   }
-  return cuts;
+  return layouts;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuts, SharedModel, ::testing::ValuesIn(cuts_of(world().size())),
+INSTANTIATE_TEST_SUITE_P(Cuts, SharedModel, ::testing::ValuesIn(layouts_of(world().size())),
                          [](const auto& info) { return ::testing::PrintToString(info.param); });
 
 }  // namespace

@@ -80,12 +80,12 @@ inline void fused_backward_equals_backward_then_quantize(const Context& context,
   activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx, .clamp = c.clamp()});
   quantize(context, {.x = dx, .out = plain.output()});
   bias_gradient(context, dx, bias, scratch);
-  const auto fuse = [&](const Tensor& stored, Fp8Storage& cast, const TestTensor& dbias) {
+  const auto fuse = [&](const Tensor& stored, Fp8Storage& fp8, const TestTensor& dbias) {
     activation_backward(context, {.kind = c.kind,
                                   .x = x,
                                   .dy = dy,
                                   .dx = stored,
-                                  .dx_fp8 = cast.output(),
+                                  .dx_fp8 = fp8.output(),
                                   .dbias = dbias,
                                   .scratch = scratch,
                                   .clamp = c.clamp()});

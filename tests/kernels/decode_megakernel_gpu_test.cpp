@@ -101,7 +101,7 @@ struct Layer {
     residual.fill_normal(seed + 1);
   }
   void run_as_megakernel() { decode_megakernel(gpu, {gemms, barrier}); }
-  void run_apart() {
+  void run_separately() {
     for (const MegakernelGemm& gemm : gemms) decode_megakernel(gpu, {{gemm}, barrier});
   }
   /// Runs the ops that decode_megakernel.h lists.
@@ -111,7 +111,8 @@ struct Layer {
   void run_op(const MegakernelGemm& g) {
     const int64_t k = g.x.cols();
     const TestTensor y(gpu, DType::bf16, {c.rows, k}), mean(gpu, DType::f32, {c.rows}),
-        rstd(gpu, DType::f32, {c.rows}), cast(gpu, DType::e4m3, {c.rows, k}), numbers(gpu, DType::f32, {12});
+        rstd(gpu, DType::f32, {c.rows}), quantized(gpu, DType::e4m3, {c.rows, k}),
+        numbers(gpu, DType::f32, {12});
     Tensor input = g.x;
     if (g.norm.gamma) {
       NormForward norm{.kind = g.norm.kind,
@@ -131,8 +132,8 @@ struct Layer {
     if (c.fp8) {
       float* const amax = numbers.get().as<float>();
       ASSERT_TRUE(quantize_current_scaling(
-          gpu, {.x = input, .out = cast, .amax = amax, .scale = amax + 4, .scale_inv = amax + 8}));
-      a = Matrix(cast.get(), {amax + 8, DType::f32, {1}}, ScaleLayout::tensor);
+          gpu, {.x = input, .out = quantized, .amax = amax, .scale = amax + 4, .scale_inv = amax + 8}));
+      a = Matrix(quantized.get(), {amax + 8, DType::f32, {1}}, ScaleLayout::tensor);
     }
     const TestTensor sums(gpu, DType::bf16, {c.rows, g.weight.rows()});
     gemm(gpu,
@@ -234,7 +235,7 @@ TEST(DecodeMegakernelGpu, EqualsSeparateMegakernelsBitwise) {
     }
     for (uint64_t iteration = 0; iteration < 10; ++iteration) {
       layer.fill(100 + 10 * iteration);
-      layer.run_apart();
+      layer.run_separately();
       std::vector<std::vector<uint8_t>> expected;
       for (const TestTensor* result : layer.results()) expected.push_back(result->raw());
       for (const TestTensor* result : layer.results()) gpu.zero(*result);
@@ -253,13 +254,13 @@ TEST(DecodeMegakernelGpu, RowsDoNotDependOnOtherRows) {
   const MegakernelCase one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
   MegakernelCase many = one;
   many.rows = 7;
-  Layer alone(gpu, one), beside(gpu, many);
-  beside.fill(7);
-  beside.run_as_megakernel();
-  const std::vector<uint8_t> all = beside.qkv.raw();
+  Layer alone(gpu, one), batched(gpu, many);
+  batched.fill(7);
+  batched.run_as_megakernel();
+  const std::vector<uint8_t> all = batched.qkv.raw();
   for (int64_t row = 0; row < many.rows; ++row) {
-    gpu.copy(alone.x, beside.x.get().slice_rows(row, 1));
-    gpu.copy(alone.residual, beside.residual.get().slice_rows(row, 1));
+    gpu.copy(alone.x, batched.x.get().slice_rows(row, 1));
+    gpu.copy(alone.residual, batched.residual.get().slice_rows(row, 1));
     alone.run_as_megakernel();
     const auto begin = all.begin() + row * 3 * one.hidden * 2;
     EXPECT_EQ(alone.qkv.raw(), std::vector<uint8_t>(begin, begin + 3 * one.hidden * 2)) << row;
@@ -275,10 +276,10 @@ TEST(DecodeMegakernelGpu, RejectsUnsupportedSizes) {
   EXPECT_FALSE(has_decode_megakernel(gpu, {wide.gemms, wide.barrier}));
   Layer odd(gpu, {1, 144, 384, false, ActivationKind::swiglu, NormKind::rms, false});
   EXPECT_FALSE(has_decode_megakernel(gpu, {odd.gemms, odd.barrier}));
-  // In FP8, rows of 192 are one and a half pieces of 128 bytes, in BF16 three.
+  // In FP8, rows of 192 are one and a half chunks of 128 bytes, in BF16 three.
   for (const bool fp8 : {false, true}) {
-    Layer pieces(gpu, {1, 192, 384, fp8, ActivationKind::swiglu, NormKind::rms, false});
-    EXPECT_EQ(has_decode_megakernel(gpu, {pieces.gemms, pieces.barrier}), !fp8);
+    Layer chunks(gpu, {1, 192, 384, fp8, ActivationKind::swiglu, NormKind::rms, false});
+    EXPECT_EQ(has_decode_megakernel(gpu, {chunks.gemms, chunks.barrier}), !fp8);
   }
   EXPECT_FALSE(has_decode_megakernel(cpu, {nine.gemms, nine.barrier}));
 }

@@ -77,7 +77,7 @@ struct Fp8ActivationOperands {
     args.y = y;
     return args;
   }
-  kernels::GemmActivationForward cast(const kernels::Fp8Output& to) const {
+  kernels::GemmActivationForward quantized(const kernels::Fp8Output& to) const {
     kernels::GemmActivationForward args = this->args();
     args.y_fp8 = to;
     return args;

@@ -56,7 +56,7 @@ TEST(GemmActivationFp8Gpu, FusedKernelSupportsItsProblems) {
     const Fp8ActivationOperands operands(gpu, c);
     const Fp8Storage storage(gpu, DType::e4m3, c.m, c.ffn, 1.0f);
     EXPECT_TRUE(takes(operands.stored()));
-    EXPECT_TRUE(takes(operands.cast(storage.output())));
+    EXPECT_TRUE(takes(operands.quantized(storage.output())));
     GemmActivationForward slow = operands.stored();  // promoted sums
     slow.fast_accumulation = false;
     EXPECT_FALSE(takes(slow));
@@ -64,7 +64,7 @@ TEST(GemmActivationFp8Gpu, FusedKernelSupportsItsProblems) {
     rows.b.layout = ScaleLayout::rows;
     EXPECT_FALSE(takes(rows));
     const Fp8Storage gradient(gpu, DType::e5m2, c.m, c.ffn, 1.0f);
-    EXPECT_FALSE(takes(operands.cast(gradient.output())));
+    EXPECT_FALSE(takes(operands.quantized(gradient.output())));
   }
   for (const Fp8ActivationCase& c : other_fp8_cases()) {
     SCOPED_TRACE(c.name());
@@ -138,14 +138,14 @@ TEST(GemmActivationFp8Gpu, QuantizesLikeTheSeparateActivation) {
     const Fp8ActivationOperands operands(gpu, c);
     gemm_activation_forward(gpu, operands.stored());
     const std::vector<uint8_t> out = operands.out.raw();
-    for (size_t form = 0; form < 6; ++form) {
+    for (size_t index = 0; index < 6; ++index) {
       const Fp8Storage fused(gpu, DType::e4m3, c.m, c.ffn, 200.0f),
           alone(gpu, DType::e4m3, c.m, c.ffn, 200.0f);
-      gemm_activation_forward(gpu, operands.cast(outputs_of(fused)[form]));
+      gemm_activation_forward(gpu, operands.quantized(outputs_of(fused)[index]));
       EXPECT_EQ(count_different(operands.out.raw(), out, 2), 0);
-      activation_forward(gpu, {.kind = c.kind, .x = operands.out, .y_fp8 = outputs_of(alone)[form]});
+      activation_forward(gpu, {.kind = c.kind, .x = operands.out, .y_fp8 = outputs_of(alone)[index]});
       expect_same(fused.read(), alone.read());
-      const bool counts = form >= 3;
+      const bool counts = index >= 3;
       EXPECT_EQ(fused.read().counters.saturated > 0, counts);
     }
   }
@@ -160,7 +160,7 @@ TEST(GemmActivationFp8Gpu, IsDeterministic) {
     std::vector<uint8_t> first;
     for (int i = 0; i < 3; ++i) {
       const Fp8Storage storage(gpu, DType::e4m3, c.m, c.ffn, 20.0f);
-      gemm_activation_forward(gpu, operands.cast(storage.output()));
+      gemm_activation_forward(gpu, operands.quantized(storage.output()));
       const Fp8Result result = storage.read();
       if (i == 0) first = result.columnwise;
       EXPECT_EQ(count_different(result.columnwise, first, 1), 0);

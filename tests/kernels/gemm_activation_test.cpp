@@ -51,7 +51,7 @@ TEST(GemmActivation, Fp8MatchesSeparateGemmAndQuantizingActivation) {
       SCOPED_TRACE(one.c.name());
       const Fp8Storage to_one(context, DType::e4m3, 48, 112, 200.0f),
           to_two(context, DType::e4m3, 48, 112, 200.0f);
-      gemm_activation_forward(context, one.cast(to_one.output()));
+      gemm_activation_forward(context, one.quantized(to_one.output()));
       gemm(context, {.a = two.a.get(),
                      .b = two.b.get(),
                      .out = two.out,
@@ -73,29 +73,29 @@ TEST(GemmActivation, Fp8MatchesSeparateGemmAndQuantizingActivation) {
 TEST(GemmActivation, RowsMayComeInChunks) {
   const Context context = Context::cpu();
   const GemmActivationCase c{ActivationKind::swiglu, DType::bf16, 256, 24, 40, true};
-  GemmActivationOperands whole(context, c), pieces(context, c);
+  GemmActivationOperands whole(context, c), chunks(context, c);
   gemm_activation_forward(context, whole.forward());
   gemm_activation_backward(context, whole.backward());
-  const GemmActivationForward forward = pieces.forward();
+  const GemmActivationForward forward = chunks.forward();
   for (const int64_t first : {0, 128}) {
-    GemmActivationForward piece = forward;
-    piece.a = forward.a.slice_rows(first, 128);
-    piece.out = forward.out.slice_rows(first, 128);
-    piece.y = forward.y.slice_rows(first, 128);
-    gemm_activation_forward(context, piece);
+    GemmActivationForward chunk = forward;
+    chunk.a = forward.a.slice_rows(first, 128);
+    chunk.out = forward.out.slice_rows(first, 128);
+    chunk.y = forward.y.slice_rows(first, 128);
+    gemm_activation_forward(context, chunk);
   }
-  EXPECT_EQ(count_different(pieces.y.raw(), whole.y.raw(), 2), 0);
-  const GemmActivationBackward backward = pieces.backward();
+  EXPECT_EQ(count_different(chunks.y.raw(), whole.y.raw(), 2), 0);
+  const GemmActivationBackward backward = chunks.backward();
   for (const int64_t first : {0, 128}) {
-    GemmActivationBackward piece = backward;
-    piece.a = backward.a.slice_rows(first, 128);
-    piece.x = backward.x.slice_rows(first, 128);
-    piece.dx = backward.dx.slice_rows(first, 128);
-    piece.d_y = backward.d_y.slice_rows(first, 128);
-    gemm_activation_backward(context, piece);
+    GemmActivationBackward chunk = backward;
+    chunk.a = backward.a.slice_rows(first, 128);
+    chunk.x = backward.x.slice_rows(first, 128);
+    chunk.dx = backward.dx.slice_rows(first, 128);
+    chunk.d_y = backward.d_y.slice_rows(first, 128);
+    gemm_activation_backward(context, chunk);
   }
-  EXPECT_EQ(count_different(pieces.dx.raw(), whole.dx.raw(), 2), 0);
-  EXPECT_LT(te::testing::relative_error(pieces.dbias.floats(), whole.dbias.floats()), 1e-6);
+  EXPECT_EQ(count_different(chunks.dx.raw(), whole.dx.raw(), 2), 0);
+  EXPECT_LT(te::testing::relative_error(chunks.dbias.floats(), whole.dbias.floats()), 1e-6);
 }
 
 TEST(GemmActivation, ForwardRejectsInvalidArguments) {

@@ -208,12 +208,12 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
         for (Operands* operands : {&late, &early}) {
           Gemm args = operands->args;
           args.early_b = operands == &early;
-          Fp8Output cast;
-          cast.rowwise = operands->a, cast.scale = one.get().as<float>();
+          Fp8Output quantized;
+          quantized.rowwise = operands->a, quantized.scale = one.get().as<float>();
           if (type == DType::bf16) {
             activation_forward(gpu, {.kind = ActivationKind::gelu, .x = wide, .y = operands->a});
           } else {
-            quantize(gpu, {.x = wide, .out = cast});
+            quantize(gpu, {.x = wide, .out = quantized});
           }
           gemm(gpu, args);
         }

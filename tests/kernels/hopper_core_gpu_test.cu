@@ -45,7 +45,7 @@ static_assert(CanWait<Signal<2>, Two::Consumer> && !CanWait<Signal<2>, Ring<3>::
 
 constexpr int kFills = 600;
 
-enum class Late { nobody, loader, one_warpgroup, storers, everybody };
+enum class Late { none, loader, one_warpgroup, storers, all };
 
 /// Sleeps up to two microseconds if `late`, with a duration that differs from fill to fill.
 __device__ void be_late(bool late, int fill) {
@@ -64,7 +64,7 @@ __device__ void load(RelayShared<kStages>& s, Late late) {
   typename Ring<kStages>::Producer at;
   for (int fill = 0; fill < kFills; ++fill, at.next()) {
     const auto slot = s.ring.acquire(at);
-    be_late(late == Late::loader || late == Late::everybody, fill);
+    be_late(late == Late::loader || late == Late::all, fill);
     for (int w = 0; w < kConsumers; ++w) s.value[slot.stage()][w] = fill * kConsumers + w;
     s.ring.commit(slot);
   }
@@ -75,7 +75,7 @@ __device__ void change(RelayShared<kStages>& s, Late late, const Thread& thread)
   typename Ring<kStages>::Consumer at;
   for (int fill = 0; fill < kFills; ++fill, at.next()) {
     const auto slot = s.ring.wait(at);
-    be_late((late == Late::one_warpgroup && thread.warpgroup == 1) || late == Late::everybody, fill + 1);
+    be_late((late == Late::one_warpgroup && thread.warpgroup == 1) || late == Late::all, fill + 1);
     __syncwarp();
     if (thread.lane != 0) continue;
     s.changed[slot.stage()][thread.warpgroup][thread.warp] = 3 * s.value[slot.stage()][thread.warpgroup];
@@ -88,7 +88,7 @@ __device__ void store(RelayShared<kStages>& s, Late late, int warpgroup, int* ou
   typename Ring<kStages>::Consumer at;
   for (int fill = 0; fill < kFills; ++fill, at.next()) {
     const auto slot = s.ring.wait(at);
-    be_late(late == Late::storers || late == Late::everybody, fill + 2);
+    be_late(late == Late::storers || late == Late::all, fill + 2);
     s.ready[warpgroup].wait(at);
     int sum = 0;
     for (const int value : s.changed[slot.stage()][warpgroup]) sum += value;
@@ -122,7 +122,7 @@ std::vector<int> ints_of(const TestTensor& tensor) {
 
 template <int kStages>
 void expect_relayed(const Context& gpu) {
-  for (const Late late : {Late::nobody, Late::loader, Late::one_warpgroup, Late::storers, Late::everybody}) {
+  for (const Late late : {Late::none, Late::loader, Late::one_warpgroup, Late::storers, Late::all}) {
     const TestTensor out(gpu, DType::i32, {kFills, kConsumers});
     launch_persistent<relay_kernel<kStages>, RelayShared<kStages>>(gpu, 1, out.get().template as<int>(),
                                                                    late);
@@ -132,7 +132,7 @@ void expect_relayed(const Context& gpu) {
   }
 }
 
-TEST(HopperRing, PassesEveryFillOnWhoeverIsLate) {
+TEST(HopperRing, PassesEveryFillOnWhicheverRoleIsLate) {
   TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);
   expect_relayed<1>(gpu);

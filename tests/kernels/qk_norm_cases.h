@@ -36,7 +36,7 @@ struct QkNormData {
         qkv(context, dtype, {c.rows, (c.heads + 2 * c.groups) * c.dim}),
         dqkv(context, dtype, {c.rows, (c.heads + 2 * c.groups) * c.dim}),
         raw(context, dtype, {c.rows, (c.heads + c.groups) * c.dim}),
-        rstd(context, DType::f32, {c.rows, kernels::qk_norm_pieces(c.shape(), c.q_gain(), c.k_gain())}),
+        rstd(context, DType::f32, {c.rows, kernels::qk_norm_segments(c.shape(), c.q_gain(), c.k_gain())}),
         q_gain(context, dtype, {c.q_gain()}),
         k_gain(context, dtype, {c.k_gain()}),
         dq_gain(context, DType::f32, {c.q_gain()}),

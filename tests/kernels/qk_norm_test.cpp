@@ -17,7 +17,7 @@ using Values = std::vector<double>;
 Values normalized(const QkNormCase& c, const Values& qkv, const Values& q_gain, const Values& k_gain) {
   Values out = qkv;
   const int64_t columns = (c.heads + 2 * c.groups) * c.dim;
-  const auto piece = [&](int64_t at, const Values& gain) {
+  const auto segment = [&](int64_t at, const Values& gain) {
     double squares = 0;
     for (size_t i = 0; i < gain.size(); ++i)
       squares += qkv[static_cast<size_t>(at) + i] * qkv[static_cast<size_t>(at) + i];
@@ -27,9 +27,9 @@ Values normalized(const QkNormCase& c, const Values& qkv, const Values& q_gain, 
       out[static_cast<size_t>(at) + i] *= rstd * (gain[i] + (c.zero_centered ? 1.0 : 0.0));
   };
   for (int64_t r = 0; r < c.rows; ++r) {
-    for (int64_t at = 0; at < c.heads * c.dim; at += c.q_gain()) piece(r * columns + at, q_gain);
+    for (int64_t at = 0; at < c.heads * c.dim; at += c.q_gain()) segment(r * columns + at, q_gain);
     for (int64_t at = 0; at < c.groups * c.dim; at += c.k_gain())
-      piece(r * columns + c.heads * c.dim + at, k_gain);
+      segment(r * columns + c.heads * c.dim + at, k_gain);
   }
   return out;
 }
@@ -139,7 +139,7 @@ TEST(QkNorm, RejectsWrongArguments) {
   args = data.forward();
   EXPECT_THROW(qk_norm_forward_sums(context, args), InternalError);  // one rank
   args.ranks = 2;
-  const TestTensor sums(context, DType::f32, {c.rows, kernels::qk_norm_pieces(c.shape(), 6, 6)});
+  const TestTensor sums(context, DType::f32, {c.rows, kernels::qk_norm_segments(c.shape(), 6, 6)});
   args.sums = sums;
   EXPECT_THROW(qk_norm_forward_sums(context, args), InternalError);  // norms per head, which are not sharded
   back = data.backward();

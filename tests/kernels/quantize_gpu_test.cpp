@@ -181,16 +181,16 @@ TEST(QuantizeGpu, CurrentScalingInOneLaunch) {
     const auto part = [](TestTensor& of, int64_t i) {
       return Tensor{of.get().as<float>() + i, DType::f32, {1}};
     };
-    Fp8Output amax_only, cast;
+    Fp8Output amax_only, quantized;
     amax_only.amax = part(expected_found, 0).as<float>();
     quantize(cpu, {.x = expected_x, .out = amax_only});
     current_scale(cpu, {.amax = part(expected_found, 0),
                         .scale = part(expected_found, 1),
                         .fp8_max = fp8_max(format),
                         .margin = 1});
-    cast.rowwise = expected, cast.scale = part(expected_found, 1).as<float>();
-    cast.scale_inv = part(expected_found, 2).as<float>();
-    quantize(cpu, {.x = expected_x, .out = cast});
+    quantized.rowwise = expected, quantized.scale = part(expected_found, 1).as<float>();
+    quantized.scale_inv = part(expected_found, 2).as<float>();
+    quantize(cpu, {.x = expected_x, .out = quantized});
     ASSERT_TRUE(quantize_current_scaling(gpu, {.x = x,
                                                .out = out,
                                                .amax = part(found, 0).as<float>(),

@@ -11,34 +11,34 @@ namespace te::kernels {
 
 using te::testing::TestTensor;
 
-struct PiecesCase {
-  int64_t rows, pieces, cols, begin, after, at,
-      padding;  ///< widths: begin + pieces * cols + after, at + cols + padding
+struct ChunksCase {
+  int64_t rows, chunks, cols, begin, after, at,
+      padding;  ///< widths: begin + chunks * cols + after, at + cols + padding
 };
 // Multiples of 8 elements: 16 bytes in BF16.
-inline const PiecesCase kPieces[] = {{1, 1, 8, 0, 0, 0, 0},
+inline const ChunksCase kChunks[] = {{1, 1, 8, 0, 0, 0, 0},
                                      {5, 1, 16, 24, 0, 0, 0},
                                      {7, 2, 8, 0, 8, 8, 16},
                                      {33, 4, 64, 16, 24, 8, 0},
                                      {260, 3, 128, 8, 8, 0, 8}};
 
-inline void check_column_pieces(const Context& context, DType dtype, const PiecesCase& c, bool join) {
-  SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.pieces << " pieces of " << c.cols
+inline void check_column_chunks(const Context& context, DType dtype, const ChunksCase& c, bool join) {
+  SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.chunks << " chunks of " << c.cols
                                     << (join ? ", joined, " : ", ") << dtype_name(dtype));
-  const int64_t width = c.begin + c.pieces * c.cols + c.after, part_width = c.at + c.cols + c.padding;
-  TestTensor full(context, dtype, {c.rows, width}), parts(context, dtype, {c.pieces, c.rows, part_width});
+  const int64_t width = c.begin + c.chunks * c.cols + c.after, part_width = c.at + c.cols + c.padding;
+  TestTensor full(context, dtype, {c.rows, width}), parts(context, dtype, {c.chunks, c.rows, part_width});
   full.fill_normal(1), parts.fill_normal(2);
   std::vector<float> w = full.floats(), p = parts.floats();
-  for (int64_t piece = 0; piece < c.pieces; ++piece) {
+  for (int64_t chunk = 0; chunk < c.chunks; ++chunk) {
     for (int64_t r = 0; r < c.rows; ++r) {
       for (int64_t i = 0; i < c.cols; ++i) {
-        float& in_full = w[static_cast<size_t>(r * width + c.begin + piece * c.cols + i)];
-        float& in_part = p[static_cast<size_t>((piece * c.rows + r) * part_width + c.at + i)];
+        float& in_full = w[static_cast<size_t>(r * width + c.begin + chunk * c.cols + i)];
+        float& in_part = p[static_cast<size_t>((chunk * c.rows + r) * part_width + c.at + i)];
         (join ? in_full : in_part) = join ? in_part : in_full;
       }
     }
   }
-  column_pieces(context, {full, parts, c.begin, c.at, c.cols, join});
+  column_chunks(context, {full, parts, c.begin, c.at, c.cols, join});
   EXPECT_EQ(full.floats(), w);
   EXPECT_EQ(parts.floats(), p);
 }
@@ -68,7 +68,7 @@ inline void check_row_order(const Context& context, DType dtype, int64_t rows, i
 inline void check_rearrangements(const Context& context) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool back : {false, true}) {
-      for (const PiecesCase& c : kPieces) check_column_pieces(context, dtype, c, back);
+      for (const ChunksCase& c : kChunks) check_column_chunks(context, dtype, c, back);
       for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 8}, {5, 16}, {64, 40}, {513, 264}})
         check_row_order(context, dtype, rows, cols, back);
     }

@@ -11,9 +11,9 @@ TEST(Rearrange, RejectsInvalidArguments) {
   const Context cpu = Context::cpu();
   TestTensor full(cpu, DType::f32, {4, 24}), parts(cpu, DType::f32, {2, 4, 8}), index(cpu, DType::i32, {4});
   TestTensor other(cpu, DType::f32, {4, 24});
-  EXPECT_THROW(column_pieces(cpu, {full, parts, 9, 0, 8}), InternalError);
-  EXPECT_THROW(column_pieces(cpu, {full, parts, 8, 1, 8}), InternalError);
-  EXPECT_THROW(column_pieces(cpu, {full, full.get().view({1, 4, 24}), 0, 0, 8}), InternalError);
+  EXPECT_THROW(column_chunks(cpu, {full, parts, 9, 0, 8}), InternalError);
+  EXPECT_THROW(column_chunks(cpu, {full, parts, 8, 1, 8}), InternalError);
+  EXPECT_THROW(column_chunks(cpu, {full, full.get().view({1, 4, 24}), 0, 0, 8}), InternalError);
   index.fill_ints({0, 1, 2, 4});
   EXPECT_THROW(row_order(cpu, {full, index, other}), InternalError);
   index.fill_ints({0, 1, 2, 3});

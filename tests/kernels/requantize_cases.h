@@ -41,7 +41,7 @@ struct Producer {
   std::function<SideOutputs(const Context&)> run_plain{};
 };
 
-inline Producer cast_producer(DType dtype, DType format, int64_t rows, int64_t cols) {
+inline Producer quantizing_producer(DType dtype, DType format, int64_t rows, int64_t cols) {
   return {"quantize", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
             TestTensor x(context, dtype, {rows, cols}), dbias(context, DType::f32, {cols});
             TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
@@ -131,7 +131,7 @@ inline Producer gemm_activation_producer(kernels::ActivationKind kind, int64_t r
           cols,
           [=](const Context& context, const Fp8Output& out) {
             const Fp8ActivationOperands operands(context, {kind, rows, cols, k, !is_gated(kind)});
-            kernels::gemm_activation_forward(context, out ? operands.cast(out) : operands.stored());
+            kernels::gemm_activation_forward(context, out ? operands.quantized(out) : operands.stored());
             SideOutputs side{{"out", operands.out.raw()}};
             if (!out) side["values"] = operands.y.raw();
             return side;
@@ -188,7 +188,7 @@ inline std::vector<Producer> requantize_producers() {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{128, 64}, {77, 101}, {272, 200}}) {
       for (const DType format : {DType::e4m3, DType::e5m2})
-        all.push_back(cast_producer(dtype, format, rows, cols));
+        all.push_back(quantizing_producer(dtype, format, rows, cols));
       for (const NormKind kind : {NormKind::rms, NormKind::layer, NormKind::rms_zero_centered}) {
         for (const bool in_place : {false, true})
           all.push_back(norm_producer(kind, dtype, DType::e4m3, rows, cols, in_place));
@@ -288,7 +288,7 @@ inline CurrentScalingResult quantize_with_current_scaling(const Producer& p, con
   return own;
 }
 
-inline void expect_finalized(const RequantizeStorage& storage, float scale, unsigned casts,
+inline void expect_finalized(const RequantizeStorage& storage, float scale, unsigned quantizations,
                              unsigned requantized) {
   const Fp8TensorState state = storage.state();
   EXPECT_EQ(storage.next_amax(), 0.0f);
@@ -296,12 +296,12 @@ inline void expect_finalized(const RequantizeStorage& storage, float scale, unsi
   EXPECT_EQ(state.scale, scale);
   EXPECT_EQ(state.requantized, requantized);
   EXPECT_EQ(state.counters.total + state.counters.saturated + state.counters.flushed, 0u);
-  EXPECT_EQ(state.quantized, casts);
+  EXPECT_EQ(state.quantized, quantizations);
   EXPECT_EQ(state.counted_requantized, requantized);
 }
 
 /// Compares everything except the counters.
-inline void expect_same_cast(const Fp8Result& actual, const Fp8Result& expected) {
+inline void expect_same_quantization(const Fp8Result& actual, const Fp8Result& expected) {
   Fp8Result counted = actual;
   counted.counters = expected.counters;
   expect_same(counted, expected);
@@ -326,7 +326,7 @@ inline void check_requantize(const Context& context, const Producer& p) {
     for (unsigned times = 1; times <= 2; ++times) {
       EXPECT_EQ(run(on, true), expected_side);
       const Fp8Result result = on.result();
-      expect_same_cast(result, own.result);
+      expect_same_quantization(result, own.result);
       EXPECT_EQ(result.counters.saturated, 0u);
       EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
       EXPECT_EQ(result.counters.total, times * own.result.counters.total);
@@ -345,8 +345,8 @@ inline void check_requantize(const Context& context, const Producer& p) {
   // 3. A margin lowers the new scale, not the limit.
   RequantizeStorage margin(context, p, own.scale * 2.0f), none(context, p, own.scale);
   run(margin, true, 0.25f);
-  expect_same_cast(margin.result(),
-                   quantize_with_current_scaling(p, p.run(context, {}).at("values"), 2).result);
+  expect_same_quantization(margin.result(),
+                           quantize_with_current_scaling(p, p.run(context, {}).at("values"), 2).result);
   run(none, true, 0.25f);
   expect_finalized(none, own.scale, 1, 0);
 }
@@ -368,7 +368,7 @@ inline void check_current_scaling(const Context& context, const Producer& p) {
     for (unsigned times = 1; times <= 3; ++times) {
       EXPECT_EQ(p.run(context, storage.current_scaling_output(margin == 0 ? 1.0f : 0.25f)), expected_side);
       const Fp8Result result = storage.result();
-      expect_same_cast(result, own.result);
+      expect_same_quantization(result, own.result);
       EXPECT_EQ(result.counters.saturated, 0u);
       EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
       EXPECT_EQ(result.counters.total, times * own.result.counters.total);
@@ -387,25 +387,25 @@ inline void check_predicted_scale(const Context& context, const Producer& p) {
       quantize_with_current_scaling(p, p.run(context, {}).at("values"), 0, 0.0f, true);
   RequantizeStorage off(context, p, own.scale), storage(context, p, std::numeric_limits<float>::infinity());
   const SideOutputs expected_side = p.run(context, off.output(false));
-  const auto cast = [&](unsigned times, unsigned requantized) {
+  const auto quantize = [&](unsigned times, unsigned requantized) {
     EXPECT_EQ(p.run(context, storage.predicted_scale_output()), expected_side);
     const Fp8Result result = storage.result();
-    expect_same_cast(result, own.result);
+    expect_same_quantization(result, own.result);
     EXPECT_EQ(result.counters.saturated, 0u);
     EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
     EXPECT_EQ(result.counters.total, times * own.result.counters.total);
     EXPECT_EQ(storage.found(), (std::vector<float>{own.scale, own.scale, own.amax}));
     expect_finalized(storage, own.scale, times, requantized);
   };
-  cast(1, 1);
-  cast(2, 1);
-  cast(3, 1);
+  quantize(1, 1);
+  quantize(2, 1);
+  quantize(3, 1);
   // Another margin gives another scale, which the next quantization takes as its prediction.
   for (const float margin_factor : {0.25f, 4.0f}) {
     RequantizeStorage moved(context, p, 1.0f);
     p.run(context, moved.predicted_scale_output(margin_factor));
     p.run(context, moved.predicted_scale_output());
-    expect_same_cast(moved.result(), own.result);
+    expect_same_quantization(moved.result(), own.result);
     expect_finalized(moved, own.scale, 2, 2);
   }
 }

@@ -23,7 +23,7 @@ TEST(RequantizeGpu, WorksForEveryProducer) {
 std::vector<Producer> large_producers() {
   std::vector<Producer> all;
   for (const DType format : {DType::e4m3, DType::e5m2}) {
-    all.push_back(cast_producer(DType::bf16, format, 8192, 512));
+    all.push_back(quantizing_producer(DType::bf16, format, 8192, 512));
     all.push_back(norm_producer(NormKind::rms, DType::bf16, format, 8192, 512, true));
     all.push_back(norm_backward_producer(NormKind::layer, DType::bf16, format, 8192, 512));
     for (const bool stored : {false, true}) {
@@ -91,7 +91,7 @@ TEST(RequantizeGpu, ManyConsecutiveQuantizations) {
                                 .out = current_scaling ? storages[i]->current_scaling_output()
                                                        : storages[i]->output(true)});
     for (size_t i = 0; i < kTensors; ++i) {
-      expect_same_cast(storages[i]->result(), own[i].result);
+      expect_same_quantization(storages[i]->result(), own[i].result);
       expect_finalized(*storages[i], own[i].scale, current_scaling ? 0 : kRounds,
                        !current_scaling && i % 2 == 1 ? kRounds : 0);
     }
@@ -121,7 +121,7 @@ TEST(RequantizeGpu, KeepsTheFirstResultWithNonFiniteValues) {
 TEST(RequantizeGpu, ShardsAgree) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Producer& p : {cast_producer(DType::bf16, DType::e4m3, 256, 128),
+  for (const Producer& p : {quantizing_producer(DType::bf16, DType::e4m3, 256, 128),
                             norm_producer(NormKind::rms, DType::bf16, DType::e4m3, 256, 128, true),
                             rope_producer(DType::bf16, DType::e5m2, 64, 3, 128)}) {
     const Bytes values = p.run(gpu, {}).at("values");
@@ -137,7 +137,7 @@ TEST(RequantizeGpu, ShardsAgree) {
     p.run(gpu, out);
     Fp8Result expected = whole.result;
     expected.amax = 10 * own.amax;
-    expect_same_cast(storage.result(), expected);
+    expect_same_quantization(storage.result(), expected);
     expect_finalized(storage, whole.scale, 1, 1);
   }
 }

@@ -63,7 +63,7 @@ TEST(Requantize, KeepsTheFirstResultWithNonFiniteValues) {
 // Shards of one tensor use the scale of the tensor's largest value, in whichever shard it is.
 TEST(Requantize, ShardsAgree) {
   const Context cpu = Context::cpu();
-  const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
+  const Producer p = quantizing_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
   const CurrentScalingResult own = quantize_with_current_scaling(p, values),
                              whole = quantize_with_current_scaling(p, values, 0, 10 * own.amax);
@@ -76,7 +76,7 @@ TEST(Requantize, ShardsAgree) {
   p.run(cpu, out);
   Fp8Result expected = whole.result;
   expected.amax = 10 * own.amax;  // the amax of the full tensor is recorded
-  expect_same_cast(storage.result(), expected);
+  expect_same_quantization(storage.result(), expected);
   expect_finalized(storage, whole.scale, 1, 1);
 }
 
@@ -95,7 +95,7 @@ TEST(CurrentScaling, PredictionByHand) {
   const Context cpu = Context::cpu();
   const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
   RequantizeStorage storage(cpu, shape, 64.0f);
-  const auto cast = [&](float largest, float scale, unsigned times, unsigned requantized) {
+  const auto quantize = [&](float largest, float scale, unsigned times, unsigned requantized) {
     TestTensor x(cpu, DType::f32, {1, 4});
     x.fill({largest, -1.0f, 0.5f, 0.0f});
     kernels::quantize(cpu, {.x = x, .out = storage.predicted_scale_output()});
@@ -103,13 +103,13 @@ TEST(CurrentScaling, PredictionByHand) {
     EXPECT_EQ(storage.found(), (std::vector<float>{scale, scale, largest}));
     expect_finalized(storage, scale, times, requantized);
   };
-  cast(10.0f, 32.0f, 1, 1);                                              // there is no prediction yet
+  quantize(10.0f, 32.0f, 1, 1);                                          // there is no prediction yet
   EXPECT_EQ(storage.result().rowwise, (Bytes{0x7a, 0xe0, 0x58, 0x00}));  // 320, -32, 16, 0
-  cast(13.0f, 32.0f, 2, 1);
-  cast(20.0f, 16.0f, 3, 2);
+  quantize(13.0f, 32.0f, 2, 1);
+  quantize(20.0f, 16.0f, 3, 2);
   EXPECT_EQ(storage.result().rowwise, (Bytes{0x7a, 0xd8, 0x50, 0x00}));  // 320, -16, 8, 0
-  cast(std::numeric_limits<float>::infinity(), 1.0f, 4, 3);
-  cast(13.0f, 32.0f, 5, 4);
+  quantize(std::numeric_limits<float>::infinity(), 1.0f, 4, 3);
+  quantize(13.0f, 32.0f, 5, 4);
 }
 
 // By hand: 448 / 14 = 32. All zeros give the scale 1.
@@ -134,7 +134,7 @@ TEST(CurrentScaling, ByHand) {
 // Shards of one tensor use the scale of the tensor's largest value, in whichever shard it is.
 TEST(CurrentScaling, ShardsAgree) {
   const Context cpu = Context::cpu();
-  const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
+  const Producer p = quantizing_producer(DType::bf16, DType::e4m3, 77, 101);
   const Bytes values = p.run(cpu, {}).at("values");
   const CurrentScalingResult own = quantize_with_current_scaling(p, values),
                              whole = quantize_with_current_scaling(p, values, 0, 10 * own.amax);
@@ -147,13 +147,13 @@ TEST(CurrentScaling, ShardsAgree) {
   p.run(cpu, out);
   Fp8Result expected = whole.result;
   expected.amax = 10 * own.amax;
-  expect_same_cast(storage.result(), expected);
+  expect_same_quantization(storage.result(), expected);
   EXPECT_EQ(storage.found(), (std::vector<float>{whole.scale, whole.scale, 10 * own.amax}));
 }
 
 TEST(Requantize, NeedsData) {
   const Context cpu = Context::cpu();
-  const Producer p = cast_producer(DType::f32, DType::e4m3, 2, 2);
+  const Producer p = quantizing_producer(DType::f32, DType::e4m3, 2, 2);
   RequantizeStorage storage(cpu, p, 1.0f);
   Fp8Output out = storage.output(true);
   out.rowwise = out.columnwise = {};

@@ -42,7 +42,7 @@ TEST(TensorStats, ByHand) {
 }
 
 /// Dequantized values and counts of kernels/quantize.
-TensorSums of_real_cast(const StatsCase& c, const std::vector<float>& values) {
+TensorSums of_real_quantization(const StatsCase& c, const std::vector<float>& values) {
   GroupCase group{c.rows, c.cols, c.layout, c.input, c.format, c.power_of_two};
   TestTensor x(kCpu, c.input, {c.rows, c.cols});
   x.fill(values);
@@ -50,25 +50,25 @@ TensorSums of_real_cast(const StatsCase& c, const std::vector<float>& values) {
   QuantizeGroups args = storage.args(x, !c.columnwise, c.columnwise);
   args.margin = c.margin;
   quantize_groups(kCpu, args);
-  const GroupResult cast = storage.read();
+  const GroupResult quantized = storage.read();
   const std::vector<float> exact = x.floats();
-  const std::vector<float>& q = c.columnwise ? cast.column_values : cast.row_values;
-  const Matrix form = c.columnwise ? storage.columnwise() : storage.rowwise();
-  const auto* scales = form.scales.as<float>();
+  const std::vector<float>& q = c.columnwise ? quantized.column_values : quantized.row_values;
+  const Matrix matrix = c.columnwise ? storage.columnwise() : storage.rowwise();
+  const auto* scales = matrix.scales.as<float>();
   TensorSums sums{};
-  for (int64_t r = 0; r < form.rows(); ++r)
-    for (int64_t col = 0; col < form.cols(); ++col) {
+  for (int64_t r = 0; r < matrix.rows(); ++r)
+    for (int64_t col = 0; col < matrix.cols(); ++col) {
       const int64_t block = col / kScaleBlock;
       const double inverse = c.layout == ScaleLayout::rows ? scales[r]
                              : c.layout == ScaleLayout::vectors
-                                 ? scales[block * form.rows() + r]
-                                 : scales[r / kScaleBlock * form.scales.cols() + block];
-      const double back = static_cast<double>(q[static_cast<size_t>(r * form.cols() + col)]) * inverse;
+                                 ? scales[block * matrix.rows() + r]
+                                 : scales[r / kScaleBlock * matrix.scales.cols() + block];
+      const double back = static_cast<double>(q[static_cast<size_t>(r * matrix.cols() + col)]) * inverse;
       const float original = exact[static_cast<size_t>(c.columnwise ? col * c.cols + r : r * c.cols + col)];
       sums.squared_error += (back - original) * (back - original);
     }
-  sums.flushed = cast.counters.flushed;
-  sums.saturated = cast.counters.saturated;
+  sums.flushed = quantized.counters.flushed;
+  sums.saturated = quantized.counters.saturated;
   return sums;
 }
 
@@ -77,7 +77,7 @@ TEST(TensorStats, MatchesQuantization) {
     if (c.layout == ScaleLayout::none || c.layout == ScaleLayout::tensor) continue;
     SCOPED_TRACE(c.name());
     const std::vector<float> values = stats_values(c.rows * c.cols);
-    const TensorSums sums = run_stats(kCpu, c, values), real = of_real_cast(c, values);
+    const TensorSums sums = run_stats(kCpu, c, values), real = of_real_quantization(c, values);
     EXPECT_EQ(sums.count, static_cast<unsigned long long>(c.rows * c.cols));
     EXPECT_EQ(sums.flushed, real.flushed);
     EXPECT_EQ(sums.saturated, 0u);

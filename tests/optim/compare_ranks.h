@@ -53,20 +53,20 @@ inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& 
     SCOPED_TRACE(p.name);
     EXPECT_LE(largest_difference(rank.read(p.value), expected.value.at(p.name), held, 0), tolerance.value);
     if (!p.trainable) continue;
-    for (const ParameterStore::Piece& piece : rank.store().pieces(p)) {
+    for (const ParameterStore::ShardRange& range : rank.store().shard_ranges(p)) {
       const auto moment = [&](const optim::Moments& flat) {
-        return rank.read(flat.part(piece.shard, piece.count));
+        return rank.read(flat.part(range.shard, range.count));
       };
-      EXPECT_LE(largest_difference(rank.read(rank.store().main_of(p, piece).fp32), expected.main.at(p.name),
-                                   held, piece.local),
+      EXPECT_LE(largest_difference(rank.read(rank.store().main_of(p, range).fp32), expected.main.at(p.name),
+                                   held, range.local),
                 tolerance.main);
       EXPECT_LE(largest_difference(moment(rank.optimizer().exp_avg), expected.exp_avg.at(p.name), held,
-                                   piece.local),
+                                   range.local),
                 tolerance.exp_avg);
       const optim::Moments& second = rank.optimizer().exp_avg_sq;
-      ASSERT_EQ(second.contains(piece.shard, piece.count), expected.exp_avg_sq.contains(p.name));
+      ASSERT_EQ(second.contains(range.shard, range.count), expected.exp_avg_sq.contains(p.name));
       if (!expected.exp_avg_sq.contains(p.name)) continue;
-      EXPECT_LE(largest_difference(moment(second), expected.exp_avg_sq.at(p.name), held, piece.local),
+      EXPECT_LE(largest_difference(moment(second), expected.exp_avg_sq.at(p.name), held, range.local),
                 tolerance.exp_avg_sq);
     }
   }
@@ -91,15 +91,15 @@ inline void expect_padding_zero(Rank& rank) {
     }
     clear(grads, p.offset, p.shape.numel());
     if (mains_are_values) clear(mains, p.offset, p.shape.numel());
-    for (const ParameterStore::Piece& piece : store.pieces(p)) {
-      clear(exp_avg, piece.shard, piece.count);
+    for (const ParameterStore::ShardRange& range : store.shard_ranges(p)) {
+      clear(exp_avg, range.shard, range.count);
       const optim::Moments& second = rank.optimizer().exp_avg_sq;
-      if (second.contains(piece.shard, piece.count)) {
-        const auto* first = second.part(piece.shard, piece.count).values.as<uint8_t>();
+      if (second.contains(range.shard, range.count)) {
+        const auto* first = second.part(range.shard, range.count).values.as<uint8_t>();
         const auto bytes = static_cast<int64_t>(dtype_size(second.values.dtype));
-        clear(exp_avg_sq, (first - second.values.as<uint8_t>()) / bytes, piece.count);
+        clear(exp_avg_sq, (first - second.values.as<uint8_t>()) / bytes, range.count);
       }
-      if (!mains_are_values) clear(mains, piece.shard, piece.count);
+      if (!mains_are_values) clear(mains, range.shard, range.count);
     }
   }
   for (const auto* flat : {&values, &grads, &mains, &exp_avg, &exp_avg_sq}) {

@@ -58,12 +58,12 @@ struct Case {
 
 // --- the model ---------------------------------------------------------------------------------------------
 
-enum class Cut { whole, rows, two_blocks, columns };
+enum class Partition { whole, rows, two_blocks, columns };
 
 struct Definition {
   std::string name;
   Shape shape;  ///< of the full parameter
-  Cut cut = Cut::whole;
+  Partition partition = Partition::whole;
   Sharing sharing = Sharing::sharded;
   bool decay = false;
   bool tied = false;
@@ -73,39 +73,40 @@ struct Definition {
 /// Layers whose sizes are divisible only by the number of tensor-parallel ranks (up to 4).
 inline std::vector<std::vector<Definition>> model_layers(int experts) {
   std::vector<std::vector<Definition>> layers;
-  layers.push_back({{"words", {28, 13}, Cut::rows, Sharing::sharded, true, true},
-                    {"positions", {7, 13}, Cut::whole, Sharing::replicated, true}});
+  layers.push_back({{"words", {28, 13}, Partition::rows, Sharing::sharded, true, true},
+                    {"positions", {7, 13}, Partition::whole, Sharing::replicated, true}});
   for (int64_t i = 0; i < 4; ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);
-    layers.push_back({{prefix + "norm", {13}, Cut::whole, Sharing::partial},
-                      {prefix + "fc1.weight", {24 + 8 * i, 13}, Cut::two_blocks, Sharing::sharded, true},
-                      {prefix + "fc1.bias", {24 + 8 * i}, Cut::two_blocks},
-                      {prefix + "fc2.weight", {13, 12 + 64 * i}, Cut::columns, Sharing::sharded, true},
-                      {prefix + "fc2.bias", {13}, Cut::whole, Sharing::partial}});
+    layers.push_back(
+        {{prefix + "norm", {13}, Partition::whole, Sharing::partial},
+         {prefix + "fc1.weight", {24 + 8 * i, 13}, Partition::two_blocks, Sharing::sharded, true},
+         {prefix + "fc1.bias", {24 + 8 * i}, Partition::two_blocks},
+         {prefix + "fc2.weight", {13, 12 + 64 * i}, Partition::columns, Sharing::sharded, true},
+         {prefix + "fc2.bias", {13}, Partition::whole, Sharing::partial}});
     for (int expert = 0; expert < experts; ++expert) {
       const std::string name = fmt::format("{}experts.{}.", prefix, expert);
       auto& layer = layers.back();
       const auto at =
           layer.begin() + 3;  // between the others, as if a layer had parameters after its experts
-      layer.insert(at,
-                   {{name + "fc1", {16 + 8 * i, 13}, Cut::two_blocks, Sharing::sharded, true, false, expert},
-                    {name + "bias", {16 + 8 * i}, Cut::two_blocks, Sharing::sharded, false, false, expert}});
+      layer.insert(
+          at, {{name + "fc1", {16 + 8 * i, 13}, Partition::two_blocks, Sharing::sharded, true, false, expert},
+               {name + "bias", {16 + 8 * i}, Partition::two_blocks, Sharing::sharded, false, false, expert}});
     }
   }
-  layers.push_back({{"final_norm", {131}, Cut::whole, Sharing::partial}});
+  layers.push_back({{"final_norm", {131}, Partition::whole, Sharing::partial}});
   return layers;
 }
 
 inline ParameterShard shard_of(const Definition& definition, int rank, int ranks) {
   const int64_t rows = definition.shape[0];
-  switch (definition.cut) {
-    case Cut::rows:
+  switch (definition.partition) {
+    case Partition::rows:
       return ParameterShard::of_rows(definition.shape, {rows}, rank, ranks);
-    case Cut::two_blocks:
+    case Partition::two_blocks:
       return ParameterShard::of_rows(definition.shape, {rows / 2, rows / 2}, rank, ranks);
-    case Cut::columns:
+    case Partition::columns:
       return ParameterShard::of_columns(definition.shape, rank, ranks);
-    case Cut::whole:
+    case Partition::whole:
       break;
   }
   return ParameterShard::full(definition.shape);
@@ -114,8 +115,9 @@ inline ParameterShard shard_of(const Definition& definition, int rank, int ranks
 /// ParameterSpec::matrices of a layer's weight.
 inline std::vector<int64_t> matrices_of(const Definition& definition) {
   const int64_t rows = definition.shape[0];
-  if (definition.cut == Cut::columns) return {rows};
-  if (definition.cut == Cut::two_blocks && definition.shape.rank() == 2) return {rows / 2, rows / 2};
+  if (definition.partition == Partition::columns) return {rows};
+  if (definition.partition == Partition::two_blocks && definition.shape.rank() == 2)
+    return {rows / 2, rows / 2};
   return {};
 }
 

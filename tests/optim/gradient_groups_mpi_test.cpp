@@ -50,7 +50,8 @@ TEST_F(GradientGroups, ExpertsEqualOneRankThatHoldsAll) {
       comm::check_replicas(cpu_, rank.store(), groups);
       for (const Rank::Held& held : rank.held()) {
         int64_t count = 0;
-        for (const ParameterStore::Piece& piece : rank.store().pieces(*held.parameter)) count += piece.count;
+        for (const ParameterStore::ShardRange& range : rank.store().shard_ranges(*held.parameter))
+          count += range.count;
         const parallel::Communicator& owners = groups.gradient_ranks(held.parameter->group);
         EXPECT_EQ(world().sum_i64(count, owners.world_ranks()), held.parameter->shape.numel());
       }
@@ -128,13 +129,13 @@ TEST_F(GradientGroups, HaveTheirOwnSlots) {
     }
     reducer.finish(cpu_);
     for (const parameters::Parameter* p : weights) {
-      for (const ParameterStore::Piece& piece : store.pieces(*p)) {
-        const Tensor sums = store.grad_of(p->offset + piece.local, p->offset + piece.local + piece.count);
-        for (int64_t k = 0; k < piece.count; ++k) {
+      for (const ParameterStore::ShardRange& range : store.shard_ranges(*p)) {
+        const Tensor sums = store.grad_of(p->offset + range.local, p->offset + range.local + range.count);
+        for (int64_t k = 0; k < range.count; ++k) {
           float expected = 0;
           for (const int other : groups.gradient_ranks(p->group).world_ranks())
             for (int microbatch = 0; microbatch < 2; ++microbatch)
-              expected += found(piece.local + k, other, microbatch);
+              expected += found(range.local + k, other, microbatch);
           ASSERT_EQ(sums.as<float>()[k], expected) << p->name << " " << k;
         }
       }

@@ -136,10 +136,10 @@ TEST_F(DistributedOptimizer, MuonHasOneMomentOfAMatrix) {
     int64_t matrices = 0, granules = 0;
     for (const Rank::Held& held : muon.held()) {
       if (held.parameter->matrices.empty()) continue;
-      for (const ParameterStore::Piece& piece : muon.store().pieces(*held.parameter)) {
-        EXPECT_FALSE(muon.optimizer().exp_avg_sq.contains(piece.shard, piece.count)) << held.parameter->name;
-        matrices += piece.count;
-        granules += kernels::granules_of(piece.count);
+      for (const ParameterStore::ShardRange& range : muon.store().shard_ranges(*held.parameter)) {
+        EXPECT_FALSE(muon.optimizer().exp_avg_sq.contains(range.shard, range.count)) << held.parameter->name;
+        matrices += range.count;
+        granules += kernels::granules_of(range.count);
       }
     }
     EXPECT_GT(world().sum_i64(matrices, groups.world().world_ranks()), 0);
@@ -173,7 +173,8 @@ TEST_F(DistributedOptimizer, EachDataParallelRankKeepsItsShard) {
     // Every element has exactly one owner in the data-parallel group.
     for (const Rank::Held& held : rank.held()) {
       int64_t count = 0;
-      for (const ParameterStore::Piece& piece : rank.store().pieces(*held.parameter)) count += piece.count;
+      for (const ParameterStore::ShardRange& range : rank.store().shard_ranges(*held.parameter))
+        count += range.count;
       EXPECT_EQ(world().sum_i64(count, groups.data().world_ranks()), held.parameter->shape.numel());
     }
   });

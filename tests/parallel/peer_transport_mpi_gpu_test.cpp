@@ -1,4 +1,4 @@
-// Transfers of tensor-parallel tokens with copy engines: work on a piece sees the ranks' data, sums are bit-identical
+// Transfers of tensor-parallel tokens with copy engines: work on a chunk sees the ranks' data, sums are bit-identical
 // to FP32 sums in rank order, and nothing is overwritten before it has been read, independent of the ranks' timing.
 #include <functional>
 #include <memory>
@@ -44,24 +44,24 @@ class CopiesTest : public ::testing::Test {
   Tensor slots(DType dtype) const {
     return {static_cast<char*>(memory_.data()) + half(), dtype, {kMaxRows * (size() - 1), kWidth}};
   }
-  std::vector<int> piece_counts() const {
+  std::vector<int> chunk_counts() const {
     std::vector<int> counts{1, size(), 2 * size(), 4 * size()};
     if (size() == 4) counts.push_back(2);
     return counts;
   }
-  /// Gathers `shard`, and copies each piece to `seen` in the piece's work.
-  void gather_into(const Tensor& seen, const Tensor& shard, int pieces) {
+  /// Gathers `shard`, and copies each chunk to `seen` in the chunk's work.
+  void gather_into(const Tensor& seen, const Tensor& shard, int chunks) {
     const Tensor all = full(shard.dtype, shard.rows());
-    copies().gather(gpu(), shard, all, pieces, [&](int64_t first, int64_t count) {
+    copies().gather(gpu(), shard, all, chunks, [&](int64_t first, int64_t count) {
       gpu().copy(seen.slice_rows(first, count), all.slice_rows(first, count));
     });
   }
-  /// Reduces; writes the addend piece by piece into memory that is filled with NaN.
-  void reduce_from(const Tensor& source, const Tensor& addend, const Tensor& shard, int pieces,
+  /// Reduces; writes the addend chunk by chunk into memory that is filled with NaN.
+  void reduce_from(const Tensor& source, const Tensor& addend, const Tensor& shard, int chunks,
                    const std::function<void()>& overlapped_work = {}) {
     gpu().fill_bytes(addend, 0xff);
     copies().reduce(
-        gpu(), addend, shard, slots(shard.dtype), pieces,
+        gpu(), addend, shard, slots(shard.dtype), chunks,
         [&](int64_t first, int64_t count) {
           gpu().copy(addend.slice_rows(first, count), source.slice_rows(first, count));
         },
@@ -76,25 +76,25 @@ class CopiesTest : public ::testing::Test {
   std::unique_ptr<PeerTransport::RegisteredMemory> registered_;
 };
 
-TEST_F(CopiesTest, EveryPieceArrivesBeforeItsWork) {
+TEST_F(CopiesTest, EveryChunkArrivesBeforeItsWork) {
   for (const DType dtype : {DType::e4m3, DType::bf16, DType::f32}) {
-    for (const int pieces : piece_counts()) {
+    for (const int chunks : chunk_counts()) {
       for (const int64_t rows : {int64_t{4}, int64_t{132}, kMaxRows}) {
         SCOPED_TRACE(::testing::Message()
-                     << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
+                     << dtype_name(dtype) << ", " << chunks << " chunks, " << rows << " rows");
         const int64_t count = rows * kWidth;
         const std::vector<uint8_t> expected = bytes_of(dtype, gathered_values(dtype, count, size(), 5));
         TestTensor shard(gpu(), dtype, {rows, kWidth}), seen(gpu(), dtype, {rows * size(), kWidth});
         put(shard, rank_values(dtype, count, rank(), 5));
         const Watchdog::Guard guard(gpu(), "a gather");
         gpu().fill_bytes(full(dtype, rows), 0xff);
-        gather_into(seen, shard, pieces);
+        gather_into(seen, shard, chunks);
         EXPECT_EQ(seen.raw(), expected);
         // In place, without work.
         const Tensor own = full(dtype, rows).slice_rows(rank() * rows, rows);
         gpu().fill_bytes(full(dtype, rows), 0xff);
         gpu().copy(own, shard);
-        copies().gather(gpu(), own, full(dtype, rows), pieces, {});
+        copies().gather(gpu(), own, full(dtype, rows), chunks, {});
         gpu().copy(seen, full(dtype, rows));
         EXPECT_EQ(seen.raw(), expected) << "in place";
       }
@@ -104,17 +104,17 @@ TEST_F(CopiesTest, EveryPieceArrivesBeforeItsWork) {
 
 TEST_F(CopiesTest, SumsInRankOrder) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    for (const int pieces : piece_counts()) {
+    for (const int chunks : chunk_counts()) {
       for (const int64_t rows : {int64_t{4}, int64_t{132}, kMaxRows}) {
         for (const bool with_work : {false, true}) {
           SCOPED_TRACE(::testing::Message()
-                       << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
+                       << dtype_name(dtype) << ", " << chunks << " chunks, " << rows << " rows");
           TestTensor source(gpu(), dtype, {rows * size(), kWidth}),
               addend(gpu(), dtype, {rows * size(), kWidth}), shard(gpu(), dtype, {rows, kWidth});
           put(source, rank_values(dtype, rows * size() * kWidth, rank(), 7));
           const Watchdog::Guard guard(gpu(), "a reduction");
           int calls = 0;
-          reduce_from(source, addend, shard, pieces,
+          reduce_from(source, addend, shard, chunks,
                       with_work ? [&calls] { ++calls; } : std::function<void()>{});
           EXPECT_EQ(shard.raw(), expected_sum(dtype, rows, 7));
           EXPECT_EQ(calls, with_work ? 1 : 0);
@@ -129,7 +129,7 @@ TEST_F(CopiesTest, SumsInRankOrder) {
 // early results in a wrong value of that round.
 TEST_F(CopiesTest, ConsecutiveRoundsOfAllSizesAreCorrect) {
   constexpr int kRounds = 60;
-  const std::vector<int> counts = piece_counts();
+  const std::vector<int> counts = chunk_counts();
   TestTensor delay(gpu(), DType::u8, {int64_t{256} << 20});
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<std::unique_ptr<TestTensor>> shards, seen, sources, sums;
@@ -150,14 +150,14 @@ TEST_F(CopiesTest, ConsecutiveRoundsOfAllSizesAreCorrect) {
     gpu().synchronize();
     for (int round = 0; round < kRounds; ++round) {
       const auto i = static_cast<size_t>(round);
-      const int pieces = counts[i % counts.size()];
+      const int chunks = counts[i % counts.size()];
       if (round % size() == rank())
         for (int fill = 0; fill < 4; ++fill) gpu().fill_bytes(delay, 0);
-      gather_into(*seen[i], *shards[i], pieces);
+      gather_into(*seen[i], *shards[i], chunks);
       gpu().fill_bytes(*shards[i], 0xff);  // the shard may be overwritten after its gather
       if (round % 3 != 0) {
         const Tensor memory{addend.get().data, DType::bf16, {rows[i] * size(), kWidth}};
-        reduce_from(*sources[i], memory, *sums[i], pieces,
+        reduce_from(*sources[i], memory, *sums[i], chunks,
                     round % 2 == 0 ? std::function<void()>([&] { gpu().fill_bytes(delay, 1); })
                                    : std::function<void()>{});
       }

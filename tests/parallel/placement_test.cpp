@@ -77,12 +77,12 @@ TEST(Placement, WarningNamesTheRemedy) {
       << six;
   EXPECT_NE(six.find("set parallel.tensor to 2,"), std::string::npos) << six;
   // Ranks assigned round robin to hosts: the layout is fine, the order is not.
-  const std::string dealt = crossing_groups(hosts(4, 2, true), ProcessGrid::of(8, 2, 1, 1));
-  EXPECT_NE(dealt.find("ranks 0-1 are on 2 hosts (node01, node02), 4 of 4 groups span hosts"),
+  const std::string scattered = crossing_groups(hosts(4, 2, true), ProcessGrid::of(8, 2, 1, 1));
+  EXPECT_NE(scattered.find("ranks 0-1 are on 2 hosts (node01, node02), 4 of 4 groups span hosts"),
             std::string::npos)
-      << dealt;
-  EXPECT_NE(dealt.find("mpirun --map-by slot"), std::string::npos) << dealt;
-  EXPECT_EQ(dealt.find("set parallel.tensor"), std::string::npos) << dealt;
+      << scattered;
+  EXPECT_NE(scattered.find("mpirun --map-by slot"), std::string::npos) << scattered;
+  EXPECT_EQ(scattered.find("set parallel.tensor"), std::string::npos) << scattered;
   // Tensor 4 x context 4 on hosts with 8 ranks: context-parallel groups span hosts, tensor-parallel groups do not.
   const std::string context = crossing_groups(hosts(2, 8), ProcessGrid::of(16, 4, 4, 1));
   EXPECT_NE(context.find("parallel.context 4: ranks 0, 4, 8, 12 are on 2 hosts (node01, node02), "
@@ -92,7 +92,7 @@ TEST(Placement, WarningNamesTheRemedy) {
   EXPECT_NE(context.find("set parallel.context to 2,"), std::string::npos) << context;
   const std::string many = crossing_groups(hosts(4, 2), ProcessGrid::of(8, 8, 1, 1));
   EXPECT_NE(many.find("on 4 hosts (node01, ..., node04)"), std::string::npos) << many;
-  for (const std::string& text : {six, dealt, context, many})
+  for (const std::string& text : {six, scattered, context, many})
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 

@@ -83,7 +83,7 @@ TEST(SimulateBroken, SwappedSends) {
                "expects microbatch 0 of chunk 0, but microbatch 1 of chunk 0 arrives");
 }
 
-TEST(SimulateBroken, WrongPiece) {
+TEST(SimulateBroken, WrongChunk) {
   // The number of sends and the microbatch are right, but not the chunk.
   const ScheduleShape shape = {ScheduleKind::interleaved, 2, 2, 2};
   const auto other_chunk = [](std::vector<StageSchedule>& s) {

@@ -64,9 +64,9 @@ Passes by_microbatch(const StageSchedule& stage) {
 }
 
 /// Expected actions of a microbatch on a global chunk, from the semantics.
-std::vector<ActionKind> expected_kinds(const ScheduleShape& shape, int piece) {
-  const bool first = piece == 0;
-  const bool last = piece == shape.stages * shape.chunks - 1;
+std::vector<ActionKind> expected_kinds(const ScheduleShape& shape, int global_chunk) {
+  const bool first = global_chunk == 0;
+  const bool last = global_chunk == shape.stages * shape.chunks - 1;
   std::vector<ActionKind> kinds;
   if (!first) kinds.push_back(ActionKind::receive_forward);
   kinds.push_back(ActionKind::forward);
@@ -154,11 +154,12 @@ struct SlotWalk {
     stage_peak = std::max(stage_peak, all);
   }
 
-  void visit(const Action& action, const ScheduleShape& shape, bool first_piece) {
+  void visit(const Action& action, const ScheduleShape& shape, bool first_global_chunk) {
     const bool split = shape.kind == ScheduleKind::zero_bubble;
     const int pool = split ? 0 : action.chunk;  // chunks of zero_bubble share their slots
     const std::pair<int, int> place = {pool, action.slot};
-    if (action.kind == (first_piece ? ActionKind::forward : ActionKind::receive_forward)) take(action, pool);
+    if (action.kind == (first_global_chunk ? ActionKind::forward : ActionKind::receive_forward))
+      take(action, pool);
     const auto expected = std::make_pair(action.chunk, action.microbatch);
     ASSERT_EQ(owner.at(place), expected) << action_name(action.kind);
     if (action.kind == ActionKind::backward && split) {
@@ -269,7 +270,7 @@ TEST(Schedule, CommunicationTakesTime) {
 TEST(Schedule, ChunksMayHaveDifferentCosts) {
   const ScheduleShape shape = {ScheduleKind::one_f_one_b, 2, 1, 3};
   Costs costs;
-  costs.pieces = {{1, 2, 0}, {2, 3, 0}};
+  costs.per_chunk = {{1, 2, 0}, {2, 3, 0}};
   const Simulation simulation = simulate(make_schedule(shape), shape, costs);
   EXPECT_EQ(simulation.ideal, 3 * 5);
   EXPECT_EQ(simulation.makespan, 1 + 3 * 5 + 2);
@@ -280,14 +281,14 @@ TEST(Schedule, ChunksMayHaveDifferentCosts) {
   for (const ScheduleShape& other : shapes()) {
     const Costs one = whole_costs(other);
     Costs each = one;
-    each.pieces.assign(static_cast<size_t>(other.pieces()),
-                       {one.forward / other.chunks, one.backward / other.chunks,
-                        one.backward * one.wgrad_fraction / other.chunks});
+    each.global_chunks.assign(static_cast<size_t>(other.total_chunks()),
+                              {one.forward / other.chunks, one.backward / other.chunks,
+                               one.backward * one.wgrad_fraction / other.chunks});
     ASSERT_EQ(simulate(make_schedule(other), other, each).makespan,
               simulate(make_schedule(other), other, one).makespan)
         << text(other);
   }
-  costs.pieces.pop_back();
+  costs.per_chunk.pop_back();
   EXPECT_THROW(simulate(make_schedule(shape), shape, costs), InternalError);
 }
 
@@ -396,7 +397,7 @@ TEST(Schedule, InterleavedZeroBubbleNeedsItsChannels) {
 TEST(Schedule, InterleavedZeroBubbleWithAnOutputLayerExample) {
   const ScheduleShape shape = {ScheduleKind::zero_bubble, 2, 2, 2};
   Costs costs;
-  costs.pieces = {{1, 2, 1}, {1, 2, 1}, {1, 2, 1}, {2, 4, 2}};
+  costs.per_chunk = {{1, 2, 1}, {1, 2, 1}, {1, 2, 1}, {2, 4, 2}};
   const Simulation simulation = simulate(make_schedule(shape), shape, costs);
   EXPECT_EQ(simulation.makespan, 19);
   EXPECT_EQ(simulation.ideal, 2 * 9);

@@ -41,16 +41,16 @@ TEST(SplitLayers, RemainderOfChunksBalancesStages) {
 TEST(SplitLayers, PropertiesForEveryShape) {
   for (int stages = 1; stages <= 8; ++stages) {
     for (int chunks = 1; chunks <= 4; ++chunks) {
-      const int pieces = stages * chunks;
-      for (int layers = pieces; layers <= 3 * pieces + 1; ++layers) {
+      const int global_chunks = stages * chunks;
+      for (int layers = global_chunks; layers <= 3 * global_chunks + 1; ++layers) {
         const auto split = split_layers(layers, stages, chunks);
-        ASSERT_EQ(split.size(), static_cast<size_t>(pieces));
+        ASSERT_EQ(split.size(), static_cast<size_t>(global_chunks));
         std::vector<int> of_stage(static_cast<size_t>(stages), 0);
         int next = 0;
-        for (int g = 0; g < pieces; ++g) {
+        for (int g = 0; g < global_chunks; ++g) {
           const auto [first, count] = split[static_cast<size_t>(g)];
           ASSERT_EQ(first, next);
-          ASSERT_TRUE(count == layers / pieces || count == layers / pieces + 1);
+          ASSERT_TRUE(count == layers / global_chunks || count == layers / global_chunks + 1);
           of_stage[static_cast<size_t>(g % stages)] += count;
           next = first + count;
         }

@@ -295,7 +295,7 @@ TEST(Search, RunsLongSequencesOneAtATime) {
 
 /// Settings of the fastest variant of llama7b_fp8 with these tensor-parallel and pipeline-parallel sizes; empty if the
 /// search has none.
-std::string settings_of_cut(const Cluster& cluster, int tensor, int pipeline) {
+std::string settings_of_grid(const Cluster& cluster, int tensor, int pipeline) {
   const SearchResult result = search(shipped_config("llama7b_fp8"), cluster, planned);
   const auto cut = std::find_if(result.layouts.begin(), result.layouts.end(), [&](const Layout& layout) {
     return layout.grid[Axis::tensor] == tensor && layout.grid[Axis::pipeline] == pipeline;
@@ -314,19 +314,19 @@ TEST(Search, TensorParallelismUsesCopyEngines) {
   EXPECT_LT(copies.communication, 0.35 * nccl.communication);  // 19% of those with copy engines, and others
   EXPECT_GT(copies.compute, nccl.compute);
   EXPECT_LT(copies.total(), 0.97 * nccl.total());
-  const std::string cut = settings_of_cut(testing::h200s(2), 2, 1);
+  const std::string cut = settings_of_grid(testing::h200s(2), 2, 1);
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=2");
 }
 
 // With one chunk per rank, the first chunk needs no communication.
 TEST(Search, FourTensorParallelRanksUseFourChunks) {
-  const auto communication = [](const char* pieces) {
+  const auto communication = [](const char* chunks) {
     return StepModel(testing::h200s(4))
-        .predict(shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true", pieces}))
+        .predict(shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true", chunks}))
         .communication;
   };
   EXPECT_LT(communication("parallel.tensor_overlap=4"), 0.7 * communication("parallel.tensor_overlap=2"));
-  const std::string cut = settings_of_cut(testing::h200s(4), 4, 1);
+  const std::string cut = settings_of_grid(testing::h200s(4), 4, 1);
   TE_EXPECT_CONTAINS(cut, "--set parallel.tensor_overlap=4");
 }
 

@@ -49,7 +49,7 @@ const Settings kZeroBubble{"parallel.schedule=zero_bubble"};
 /// The rows of several GPUs were measured with gathers of BF16 values, which this implies, unless they say otherwise.
 const Settings kValuesGathered{"logging.fp8_statistics_every=1000000"};
 const Settings kTensorCopies{"parallel.tensor_overlap=2"};
-const Settings kFourPieces{"parallel.tensor_overlap=4"};
+const Settings kFourChunks{"parallel.tensor_overlap=4"};
 const Settings kBothForms{"precision.fp8_keep_weights=both"};
 
 std::vector<Row> one_gpu() {
@@ -203,8 +203,8 @@ std::vector<Row> twelve_layers_and_8b() {
       row("TP4, copy engines, 2 chunks, microbatch 4", 4, 4, kTensor4 + kTensorCopies, 41469),
       row("TP4, copy engines, 2 chunks, microbatch 8", 4, 8, kTensor4 + kTensorCopies, 44643),
       // In another session on another host, where 2 chunks gave 41055 and 43885.
-      row("TP4, copy engines, 4 chunks, microbatch 4", 4, 4, kTensor4 + kTensorCopies + kFourPieces, 43510),
-      row("TP4, copy engines, 4 chunks, microbatch 8", 4, 8, kTensor4 + kTensorCopies + kFourPieces, 47076),
+      row("TP4, copy engines, 4 chunks, microbatch 4", 4, 4, kTensor4 + kTensorCopies + kFourChunks, 43510),
+      row("TP4, copy engines, 4 chunks, microbatch 8", 4, 8, kTensor4 + kTensorCopies + kFourChunks, 47076),
       row("DP4", 4, 2, {}, 53637),
       {"8B, CP4, 32,768 tokens, shard parameters", "llama3.1_8b_fp8", 4,
        batch(1, 4) + Settings{"model.seq_length=32768", "parallel.context=4", "parallel.shard=parameters"},

@@ -81,9 +81,9 @@ TEST(OpTime, MemoryBoundOpsDependOnTheirBytes) {
   const Gpu& gpu = gpu_named("h100");
   const OpCall add{.name = "add", .label = "", .cost = {.bytes = 1e9}, .args = {}};
   EXPECT_DOUBLE_EQ(op_seconds(add, gpu), gpu.launch + 1e9 / (0.8 * 2.95e12));
-  const kernels::Quantize cast{.x = tensor(DType::bf16, {1024, 1024}),
-                               .out = {.rowwise = tensor(DType::e4m3, {1024, 1024})}};
-  EXPECT_DOUBLE_EQ(op_seconds({.name = "quantize", .label = "", .cost = {}, .args = cast}, gpu),
+  const kernels::Quantize quantized{.x = tensor(DType::bf16, {1024, 1024}),
+                                    .out = {.rowwise = tensor(DType::e4m3, {1024, 1024})}};
+  EXPECT_DOUBLE_EQ(op_seconds({.name = "quantize", .label = "", .cost = {}, .args = quantized}, gpu),
                    gpu.launch + 3.0 * 1024 * 1024 / (0.8 * 2.95e12));
 }
 

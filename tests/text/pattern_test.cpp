@@ -1,4 +1,4 @@
-// Regular expressions in Oniguruma's syntax. The expected pieces were recorded from Hugging Face tokenizers 0.23.3
+// Regular expressions in Oniguruma's syntax. The expected spans were recorded from Hugging Face tokenizers 0.23.3
 // (Split with the behavior "isolated").
 #include "text/tokenizers/pattern.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 using testing::user_error_of;
 
-std::vector<std::string> pieces(const std::string& regex, std::string_view text) {
+std::vector<std::string> spans(const std::string& regex, std::string_view text) {
   const text::Pattern pattern(regex, "test");
   text::PatternWorkspace workspace;
   std::vector<std::string> result;
@@ -25,65 +25,65 @@ std::vector<std::string> pieces(const std::string& regex, std::string_view text)
   return result;
 }
 
-using Pieces = std::vector<std::string>;
+using Spans = std::vector<std::string>;
 
 TEST(Pattern, WordCharactersInAndOutOfBrackets) {
   const std::string text = "a\u00b2-\u00bd+\u00b9b";
-  EXPECT_EQ(pieces(R"(\w+)", text), (Pieces{"a\u00b2", "-", "\u00bd", "+", "\u00b9b"}));
-  EXPECT_EQ(pieces(R"(\p{Word}+)", text), (Pieces{"a\u00b2", "-", "\u00bd", "+", "\u00b9b"}));
-  EXPECT_EQ(pieces(R"(\W+)", text), (Pieces{"a\u00b2", "-", "\u00bd", "+", "\u00b9b"}));
-  EXPECT_EQ(pieces(R"([\w]+)", text), (Pieces{"a", "\u00b2-\u00bd+\u00b9", "b"}));
-  EXPECT_EQ(pieces(R"([\p{Word}x]+)", text), (Pieces{"a", "\u00b2-\u00bd+\u00b9", "b"}));
-  EXPECT_EQ(pieces(R"([^\s\w]+)", text), (Pieces{"a", "\u00b2-\u00bd+\u00b9", "b"}));
-  EXPECT_EQ(pieces(R"([\W]+)", text), (Pieces{"a", "\u00b2-\u00bd+\u00b9", "b"}));
+  EXPECT_EQ(spans(R"(\w+)", text), (Spans{"a\u00b2", "-", "\u00bd", "+", "\u00b9b"}));
+  EXPECT_EQ(spans(R"(\p{Word}+)", text), (Spans{"a\u00b2", "-", "\u00bd", "+", "\u00b9b"}));
+  EXPECT_EQ(spans(R"(\W+)", text), (Spans{"a\u00b2", "-", "\u00bd", "+", "\u00b9b"}));
+  EXPECT_EQ(spans(R"([\w]+)", text), (Spans{"a", "\u00b2-\u00bd+\u00b9", "b"}));
+  EXPECT_EQ(spans(R"([\p{Word}x]+)", text), (Spans{"a", "\u00b2-\u00bd+\u00b9", "b"}));
+  EXPECT_EQ(spans(R"([^\s\w]+)", text), (Spans{"a", "\u00b2-\u00bd+\u00b9", "b"}));
+  EXPECT_EQ(spans(R"([\W]+)", text), (Spans{"a", "\u00b2-\u00bd+\u00b9", "b"}));
 }
 
 TEST(Pattern, IgnoringCase) {
   const std::string text = "'S'\u017f'Tk\u212aK'LLx";
-  EXPECT_EQ(pieces("(?i:'s|'t|'re|'ve|'m|'ll|'d)", text),
-            (Pieces{"'S", "'\u017f", "'T", "k\u212aK", "'LL", "x"}));
-  EXPECT_EQ(pieces("'(?i:[sdmt]|ll|ve|re)", text), (Pieces{"'S", "'\u017f", "'T", "k\u212aK", "'LL", "x"}));
-  EXPECT_EQ(pieces("(?i:k)k", text), (Pieces{"'S'\u017f'Tk\u212aK'LLx"}));
-  EXPECT_EQ(pieces("(?i)x(?-i:ss)", "Xss"), (Pieces{"Xss"}));
+  EXPECT_EQ(spans("(?i:'s|'t|'re|'ve|'m|'ll|'d)", text),
+            (Spans{"'S", "'\u017f", "'T", "k\u212aK", "'LL", "x"}));
+  EXPECT_EQ(spans("'(?i:[sdmt]|ll|ve|re)", text), (Spans{"'S", "'\u017f", "'T", "k\u212aK", "'LL", "x"}));
+  EXPECT_EQ(spans("(?i:k)k", text), (Spans{"'S'\u017f'Tk\u212aK'LLx"}));
+  EXPECT_EQ(spans("(?i)x(?-i:ss)", "Xss"), (Spans{"Xss"}));
   // The two libraries differ where one character matches several, or case folding extends a class.
   for (const char* regex : {"(?i:ss)", "(?i:a|(?:xSt))", "(?i)ffi", "(?i:\u00df)", "(?i:[\u00e0-\u00e9])",
                             R"((?i:\u00df))", R"((?i:[\p{Lu}x]))", R"((?i:[^\P{L}]))", R"((?i:[\x{df}]))"}) {
-    TE_EXPECT_CONTAINS(user_error_of([&] { pieces(regex, "x"); }), "is not supported");
+    TE_EXPECT_CONTAINS(user_error_of([&] { spans(regex, "x"); }), "is not supported");
   }
-  EXPECT_EQ(pieces("(?i:a)(?:ss)", "Assa"), (Pieces{"Ass", "a"}));
+  EXPECT_EQ(spans("(?i:a)(?:ss)", "Assa"), (Spans{"Ass", "a"}));
 }
 
 TEST(Pattern, PosixClasses) {
   const std::string text = "aB1_\u00e9\u00b2+,\n pLx";
-  EXPECT_EQ(pieces("[[:alpha:]]+", text), (Pieces{"aB", "1_", "\u00e9", "\u00b2+,\n ", "pLx"}));
-  EXPECT_EQ(pieces("[^[:punct:]]+", text), (Pieces{"aB1", "_", "\u00e9\u00b2", "+,", "\n pLx"}));
-  EXPECT_EQ(pieces("[[:^alnum:]]+", text), (Pieces{"aB1", "_", "\u00e9", "\u00b2+,\n ", "pLx"}));
-  EXPECT_EQ(pieces("[[:upper:][:digit:]]", text), (Pieces{"a", "B", "1", "_\u00e9\u00b2+,\n p", "L", "x"}));
-  EXPECT_EQ(pieces("[[:space:]x]+", text), (Pieces{"aB1_\u00e9\u00b2+,", "\n ", "pL", "x"}));
+  EXPECT_EQ(spans("[[:alpha:]]+", text), (Spans{"aB", "1_", "\u00e9", "\u00b2+,\n ", "pLx"}));
+  EXPECT_EQ(spans("[^[:punct:]]+", text), (Spans{"aB1", "_", "\u00e9\u00b2", "+,", "\n pLx"}));
+  EXPECT_EQ(spans("[[:^alnum:]]+", text), (Spans{"aB1", "_", "\u00e9", "\u00b2+,\n ", "pLx"}));
+  EXPECT_EQ(spans("[[:upper:][:digit:]]", text), (Spans{"a", "B", "1", "_\u00e9\u00b2+,\n p", "L", "x"}));
+  EXPECT_EQ(spans("[[:space:]x]+", text), (Spans{"aB1_\u00e9\u00b2+,", "\n ", "pL", "x"}));
   for (const char* regex : {"[[:nothing:]]", "(?i:[[:alpha:]])", "[a[b]]"}) {
-    TE_EXPECT_CONTAINS(user_error_of([&] { pieces(regex, "x"); }), "is not supported");
+    TE_EXPECT_CONTAINS(user_error_of([&] { spans(regex, "x"); }), "is not supported");
   }
 }
 
 TEST(Pattern, OptionsAndEscapedLetters) {
   const std::string text = "aB1_\u00e9\u00b2+,\n pLx";
-  EXPECT_EQ(pieces("(?m:1.*p)", text), (Pieces{"aB", "1_\u00e9\u00b2+,\n p", "Lx"}));
-  EXPECT_EQ(pieces("(?mi)b.*P", text), (Pieces{"a", "B1_\u00e9\u00b2+,\n p", "Lx"}));
-  EXPECT_EQ(pieces("(?m:.(?-m:.+))", text), (Pieces{"aB1_\u00e9\u00b2+,", "\n pLx"}));
+  EXPECT_EQ(spans("(?m:1.*p)", text), (Spans{"aB", "1_\u00e9\u00b2+,\n p", "Lx"}));
+  EXPECT_EQ(spans("(?mi)b.*P", text), (Spans{"a", "B1_\u00e9\u00b2+,\n p", "Lx"}));
+  EXPECT_EQ(spans("(?m:.(?-m:.+))", text), (Spans{"aB1_\u00e9\u00b2+,", "\n pLx"}));
   // Without braces \p is the letter p.
-  EXPECT_EQ(pieces(R"(\pL)", text), (Pieces{"aB1_\u00e9\u00b2+,\n ", "pL", "x"}));
-  EXPECT_EQ(pieces(R"([\PLa])", text), (Pieces{"a", "B1_\u00e9\u00b2+,\n p", "L", "x"}));
+  EXPECT_EQ(spans(R"(\pL)", text), (Spans{"aB1_\u00e9\u00b2+,\n ", "pL", "x"}));
+  EXPECT_EQ(spans(R"([\PLa])", text), (Spans{"a", "B1_\u00e9\u00b2+,\n p", "L", "x"}));
   for (const char* regex : {"a(?m)b", "(?s:a)", "(?x:a)", "(?i-m-i:a)"}) {
-    TE_EXPECT_CONTAINS(user_error_of([&] { pieces(regex, "x"); }), "is not supported");
+    TE_EXPECT_CONTAINS(user_error_of([&] { spans(regex, "x"); }), "is not supported");
   }
 }
 
 TEST(Pattern, Properties) {
-  EXPECT_EQ(pieces(R"(\p{Han}+)", "a\u4e2d\u6587b"), (Pieces{"a", "\u4e2d\u6587", "b"}));
-  EXPECT_EQ(pieces(R"(\p{^white space}+)", "a b"), (Pieces{"a", " ", "b"}));
+  EXPECT_EQ(spans(R"(\p{Han}+)", "a\u4e2d\u6587b"), (Spans{"a", "\u4e2d\u6587", "b"}));
+  EXPECT_EQ(spans(R"(\p{^white space}+)", "a b"), (Spans{"a", " ", "b"}));
   // Properties with another Unicode version or another meaning in PCRE2.
   for (const char* name : {"Emoji", "ID_Start", "Xan", "L&", "Nothing", ""}) {
-    TE_EXPECT_CONTAINS(user_error_of([&] { pieces(fmt::format("\\p{{{}}}", name), "x"); }), "the property");
+    TE_EXPECT_CONTAINS(user_error_of([&] { spans(fmt::format("\\p{{{}}}", name), "x"); }), "the property");
   }
 }
 

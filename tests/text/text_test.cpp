@@ -1,4 +1,4 @@
-// The text readers: decompression, lines of any length, documents and their pieces, JSON records.
+// The text readers: decompression, lines of any length, documents and their chunks, JSON records.
 #include <gtest/gtest.h>
 #include <lzma.h>
 #include <zlib.h>
@@ -183,21 +183,21 @@ TEST(LineReader, ReturnsLongLinesInParts) {
   EXPECT_FALSE(whole.next_full_line(&text));
 }
 
-struct DocumentPieces {
+struct DocumentChunks {
   std::vector<std::string> documents;
-  int64_t pieces = 0, bytes = 0, longest = 0;
+  int64_t chunks = 0, bytes = 0, longest = 0;
 };
 
-DocumentPieces read_pieces(const std::string& path, const text::DocumentOptions& options) {
-  DocumentPieces result;
+DocumentChunks read_chunks(const std::string& path, const text::DocumentOptions& options) {
+  DocumentChunks result;
   bool last = true;
-  text::read_documents(path, options, [&](const text::DocumentPiece& piece) {
+  text::read_documents(path, options, [&](const text::DocumentChunk& chunk) {
     if (last) result.documents.emplace_back();
-    result.documents.back() += piece.text;
-    last = piece.last;
-    ++result.pieces;
-    result.bytes += piece.bytes;
-    result.longest = std::max(result.longest, static_cast<int64_t>(piece.text.size()));
+    result.documents.back() += chunk.text;
+    last = chunk.last;
+    ++result.chunks;
+    result.bytes += chunk.bytes;
+    result.longest = std::max(result.longest, static_cast<int64_t>(chunk.text.size()));
   });
   EXPECT_TRUE(last);
   return result;
@@ -208,7 +208,7 @@ TEST(DocumentReader, SplitsTextAtEveryBoundary) {
   using Texts = std::vector<std::string>;
   write_file(folder / "a", "one\ntwo\r\n\n \t\nthree\n---\nfour");
   const auto read = [&](text::DocumentBoundary boundary) {
-    return read_pieces(folder / "a", {.boundary = boundary, .separator = "---"}).documents;
+    return read_chunks(folder / "a", {.boundary = boundary, .separator = "---"}).documents;
   };
   EXPECT_EQ(read(text::DocumentBoundary::kFile), (Texts{"one\ntwo\r\n\n \t\nthree\n---\nfour"}));
   EXPECT_EQ(read(text::DocumentBoundary::kBlankLine), (Texts{"one\ntwo\r\n", "three\n---\nfour"}));
@@ -216,25 +216,25 @@ TEST(DocumentReader, SplitsTextAtEveryBoundary) {
   EXPECT_EQ(read(text::DocumentBoundary::kSeparator), (Texts{"one\ntwo\r\n\n \t\nthree\n", "four"}));
 }
 
-TEST(DocumentReader, SplitsLongDocumentsIntoPieces) {
+TEST(DocumentReader, SplitsLongDocumentsIntoChunks) {
   TextFolder folder;
   std::string words, accents;
   for (int i = 0; i < 2000; ++i) words += i % 10 == 9 ? "word.\n" : "word and ";
   for (int i = 0; i < 2000; ++i) accents += "\xf0\x9f\x98\x80";  // no space: split between characters
   write_file(folder / "a", words + "\n---\nshort\n---\n" + accents);
   const text::DocumentOptions options = {
-      .boundary = text::DocumentBoundary::kSeparator, .separator = "---", .max_piece_bytes = 1000};
-  const DocumentPieces result = read_pieces(folder / "a", options);
+      .boundary = text::DocumentBoundary::kSeparator, .separator = "---", .max_chunk_bytes = 1000};
+  const DocumentChunks result = read_chunks(folder / "a", options);
   EXPECT_EQ(result.documents, (std::vector<std::string>{words + "\n", "short\n", accents}));
-  EXPECT_GT(result.pieces, 15);
+  EXPECT_GT(result.chunks, 15);
   EXPECT_EQ(result.bytes, static_cast<int64_t>(std::filesystem::file_size(folder / "a")));
   bool last = true;
-  text::read_documents(folder / "a", options, [&](const text::DocumentPiece& piece) {
+  text::read_documents(folder / "a", options, [&](const text::DocumentChunk& chunk) {
     if (!last) {
-      const bool at_space = piece.text.starts_with(" ") && std::isalpha(piece.text[1]) != 0;
-      EXPECT_TRUE(at_space || piece.text.starts_with("\xf0\x9f")) << piece.text.substr(0, 10);
+      const bool at_space = chunk.text.starts_with(" ") && std::isalpha(chunk.text[1]) != 0;
+      EXPECT_TRUE(at_space || chunk.text.starts_with("\xf0\x9f")) << chunk.text.substr(0, 10);
     }
-    last = piece.last;
+    last = chunk.last;
   });
 }
 
@@ -244,16 +244,16 @@ TEST(DocumentReader, ReadsJsonListsOfAnyLayout) {
       folder / "a.json",
       "[ {\"text\": \"one }] \\\" \\\\\", \"n\": [1, {\"x\": []}]},\n\n{\"text\":\n\"two\"}, {\"text\": "
       "\"\"},{\"text\":\"three\"}\n]\n");
-  const DocumentPieces result = read_pieces(folder / "a.json", {});
+  const DocumentChunks result = read_chunks(folder / "a.json", {});
   EXPECT_EQ(result.documents, (std::vector<std::string>{"one }] \" \\", "two", "three"}));
   write_file(folder / "a.json", "[]");
-  EXPECT_TRUE(read_pieces(folder / "a.json", {}).documents.empty());
+  EXPECT_TRUE(read_chunks(folder / "a.json", {}).documents.empty());
   write_file(folder / "a.json", "{\"text\": \"alone\"}\n{\"text\": \"again\"}");
-  EXPECT_EQ(read_pieces(folder / "a.json", {}).documents, (std::vector<std::string>{"alone", "again"}));
+  EXPECT_EQ(read_chunks(folder / "a.json", {}).documents, (std::vector<std::string>{"alone", "again"}));
 
   const auto error_of = [&](const std::string& bytes) {
     write_file(folder / "a.json", bytes);
-    return user_error_of([&] { read_pieces(folder / "a.json", {}); });
+    return user_error_of([&] { read_chunks(folder / "a.json", {}); });
   };
   TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"},\n {\"text\": \"y"),
                      "a.json:2: the object that begins on this line does not end");
@@ -333,7 +333,7 @@ TEST(DocumentReader, FindsFieldsByDottedPath) {
   write_file(folder / "a.jsonl", "{\"a\": {\"b.c\": {\"d\": \"deep\"}, \"e\": 1}, \"a.e\": \"by name\"}\n");
   const auto field = [&](const std::string& path) {
     const text::DocumentOptions options = {.json_field = path};
-    return read_pieces(folder / "a.jsonl", options).documents.at(0);
+    return read_chunks(folder / "a.jsonl", options).documents.at(0);
   };
   EXPECT_EQ(field("a.b.c.d"), "deep");
   EXPECT_EQ(field("a.e"), "by name");
@@ -357,20 +357,20 @@ TEST(InputFiles, ListsFoldersInOrderAndAddsUpTheirSizes) {
   EXPECT_EQ(text::list_input_files({"-", folder / "single"}).bytes, -1);
 }
 
-// on_bad gets errors of the lines; exceptions of on_piece are passed on.
+// on_bad gets errors of the lines; exceptions of on_chunk are passed on.
 TEST(DocumentReader, OnBadGetsErrorsOfTheLinesOnly) {
   TextFolder folder;
   write_file(folder / "a.jsonl", "{\"text\": \"q\"}\n{\n{\"text\": \"r\"}\n");
   std::vector<std::string> texts, bad;
   const auto on_bad = [&](const std::string& message) { bad.push_back(message); };
   text::read_documents(
-      folder / "a.jsonl", {}, [&](const text::DocumentPiece& piece) { texts.emplace_back(piece.text); },
+      folder / "a.jsonl", {}, [&](const text::DocumentChunk& chunk) { texts.emplace_back(chunk.text); },
       on_bad);
   EXPECT_EQ(texts, (std::vector<std::string>{"q", "r"}));
   ASSERT_EQ(bad.size(), 1u);
   TE_EXPECT_CONTAINS(bad[0], "a.jsonl:2: not valid JSON");
   bad.clear();
-  const auto fail = [](const text::DocumentPiece&) { user_error("the tokenizer"); };
+  const auto fail = [](const text::DocumentChunk&) { user_error("the tokenizer"); };
   EXPECT_EQ(user_error_of([&] { text::read_documents(folder / "a.jsonl", {}, fail, on_bad); }),
             "the tokenizer");
   EXPECT_TRUE(bad.empty());

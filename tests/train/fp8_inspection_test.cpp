@@ -28,17 +28,17 @@ config::PrecisionConfig hybrid(const std::string& overrides = "") {
 }
 
 /// A quantization of 1000 values with this SQNR.
-fp8::QuantizationStatistics cast(int layer, const std::string& linear, OperandRole role,
-                                 const std::string& recipe, bool what_if, const std::string& form,
-                                 double sqnr, unsigned long long saturated = 0,
-                                 unsigned long long flushed = 0) {
+fp8::QuantizationStatistics quantization(int layer, const std::string& linear, OperandRole role,
+                                         const std::string& recipe, bool what_if, const std::string& layout,
+                                         double sqnr, unsigned long long saturated = 0,
+                                         unsigned long long flushed = 0) {
   fp8::QuantizationStatistics s;
   s.operand = {{layer, linear_kind_of(linear).value()},
                role,
                role == OperandRole::grad_output ? DType::e5m2 : DType::e4m3};
   s.recipe = recipe;
   s.what_if = what_if;
-  s.form = form;
+  s.layouts = layout;
   s.sums = {};
   s.sums.sum2 = std::pow(10.0, sqnr / 10.0);
   s.sums.squared_error = 1.0;
@@ -54,11 +54,12 @@ void add(Fp8Statistics& statistics, int layer, const std::string& linear, Operan
          double tensorwise, double rowwise, double columnwise, double blockwise,
          const std::string& recipe = "delayed") {
   auto& all = statistics.operands;
-  all.push_back(cast(layer, linear, role, recipe, recipe == "none", recipe == "none" ? "" : "both", own));
-  all.push_back(cast(layer, linear, role, "tensorwise", true, "both", tensorwise));
-  all.push_back(cast(layer, linear, role, "rowwise", true, "rowwise", rowwise));
-  all.push_back(cast(layer, linear, role, "rowwise", true, "columnwise", columnwise));
-  all.push_back(cast(layer, linear, role, "blockwise", true, "both", blockwise));
+  all.push_back(
+      quantization(layer, linear, role, recipe, recipe == "none", recipe == "none" ? "" : "both", own));
+  all.push_back(quantization(layer, linear, role, "tensorwise", true, "both", tensorwise));
+  all.push_back(quantization(layer, linear, role, "rowwise", true, "rowwise", rowwise));
+  all.push_back(quantization(layer, linear, role, "rowwise", true, "columnwise", columnwise));
+  all.push_back(quantization(layer, linear, role, "blockwise", true, "both", blockwise));
 }
 
 void add_good(Fp8Statistics& statistics, int layer, const std::string& linear,
@@ -69,28 +70,28 @@ void add_good(Fp8Statistics& statistics, int layer, const std::string& linear,
 }
 
 OverrideAdvice advice(const Fp8Statistics& statistics, const config::PrecisionConfig& precision) {
-  const auto casts = inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise);
-  return advise(casts, precision, kLayers, kRecipes, {}, Fp8Recipe::tensorwise);
+  const auto quantizations = inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise);
+  return advise(quantizations, precision, kLayers, kRecipes, {}, Fp8Recipe::tensorwise);
 }
 
 TEST(Fp8Inspection, ComparesWithTheWorseOfTwoLayouts) {
   Fp8Statistics statistics;
   add(statistics, 1, "linear_fc2", OperandRole::input, 20, 30, 29, 11, 31);
-  const auto casts = inspected_quantizations(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
-  ASSERT_EQ(casts.size(), 1u);
-  EXPECT_EQ(casts[0].recipe, "delayed");
-  EXPECT_EQ(casts[0].gemms, (std::vector<std::string>{"fprop", "wgrad"}));
-  EXPECT_NEAR(casts[0].own.sqnr_db, 20, 1e-9);
-  EXPECT_NEAR(casts[0].others.at("tensorwise").sqnr_db, 30, 1e-9);
-  EXPECT_NEAR(casts[0].others.at("rowwise").sqnr_db, 11, 1e-9);
-  EXPECT_NEAR(shortfall_db(casts[0].own, DType::e4m3), 11.5, 1e-9);
+  const auto quantizations = inspected_quantizations(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
+  ASSERT_EQ(quantizations.size(), 1u);
+  EXPECT_EQ(quantizations[0].recipe, "delayed");
+  EXPECT_EQ(quantizations[0].gemms, (std::vector<std::string>{"fprop", "wgrad"}));
+  EXPECT_NEAR(quantizations[0].own.sqnr_db, 20, 1e-9);
+  EXPECT_NEAR(quantizations[0].others.at("tensorwise").sqnr_db, 30, 1e-9);
+  EXPECT_NEAR(quantizations[0].others.at("rowwise").sqnr_db, 11, 1e-9);
+  EXPECT_NEAR(shortfall_db(quantizations[0].own, DType::e4m3), 11.5, 1e-9);
 }
 
 TEST(Fp8Inspection, LayoutsDetermineTheGemms) {
   Fp8Statistics statistics;
-  for (const char* form : {"rowwise", "columnwise"})
+  for (const char* layout : {"rowwise", "columnwise"})
     for (const OperandRole role : {OperandRole::input, OperandRole::weight, OperandRole::grad_output})
-      statistics.operands.push_back(cast(0, "linear_qkv", role, "rowwise", false, form, 30));
+      statistics.operands.push_back(quantization(0, "linear_qkv", role, "rowwise", false, layout, 30));
   config::PrecisionConfig precision = hybrid("linear_qkv wgrad: bf16");
   precision.fp8_recipe = Fp8Recipe::rowwise;
   std::string text;
@@ -105,11 +106,11 @@ TEST(Fp8Inspection, Bf16ModelIsJudgedByTheReference) {
   Fp8Statistics statistics;
   add(statistics, 0, "linear_qkv", OperandRole::input, 0, 22, 30, 31, 32, "none");
   config::PrecisionConfig precision;
-  const auto casts = inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise);
-  ASSERT_EQ(casts.size(), 1u);
-  EXPECT_EQ(casts[0].recipe, "tensorwise");
-  EXPECT_NEAR(casts[0].own.sqnr_db, 22, 1e-9);
-  EXPECT_FALSE(casts[0].others.contains("tensorwise"));
+  const auto quantizations = inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::tensorwise);
+  ASSERT_EQ(quantizations.size(), 1u);
+  EXPECT_EQ(quantizations[0].recipe, "tensorwise");
+  EXPECT_NEAR(quantizations[0].own.sqnr_db, 22, 1e-9);
+  EXPECT_FALSE(quantizations[0].others.contains("tensorwise"));
   EXPECT_EQ(inspected_quantizations(statistics, precision, kLayers, Fp8Recipe::rowwise).size(), 2u);
   // A layer that stays in BF16 is not quantized.
   precision.first_layers_bf16 = 1;
@@ -133,19 +134,19 @@ TEST(Fp8Inspection, WorstAreFirstAndMarked) {
   add(statistics, 3, "linear_fc2", OperandRole::input, 12.34, 31, 31, 31, 31);
   // A lower SQNR than the inputs above, but normal for E5M2.
   add(statistics, 2, "linear_fc1", OperandRole::grad_output, 25.6, 25, 25, 25, 25);
-  auto casts = inspected_quantizations(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
-  sort_worst_first(casts, {});
-  EXPECT_EQ(casts.front().operand.linear.layer, 3);
-  EXPECT_EQ(casts.back().operand.linear.layer, 2);
-  const std::string table = quantization_table(casts, 1, kRecipes, {});
+  auto quantizations = inspected_quantizations(statistics, hybrid(), kLayers, Fp8Recipe::tensorwise);
+  sort_worst_first(quantizations, {});
+  EXPECT_EQ(quantizations.front().operand.linear.layer, 3);
+  EXPECT_EQ(quantizations.back().operand.linear.layer, 2);
+  const std::string table = quantization_table(quantizations, 1, kRecipes, {});
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 2) << table;
   TE_EXPECT_CONTAINS(table,
                      "\n!     3 linear_fc2   input E4M3       fprop, wgrad delayed            2         0");
   TE_EXPECT_CONTAINS(table, " 12.3 ");
-  casts.front().own.saturated = 2e-5;
-  casts.front().own.flushed = 0.1234;
-  TE_EXPECT_CONTAINS(quantization_table(casts, 1, kRecipes, {}), "   <0.01%   12.34%");
-  const nlohmann::json record = to_json(casts.front(), {});
+  quantizations.front().own.saturated = 2e-5;
+  quantizations.front().own.flushed = 0.1234;
+  TE_EXPECT_CONTAINS(quantization_table(quantizations, 1, kRecipes, {}), "   <0.01%   12.34%");
+  const nlohmann::json record = to_json(quantizations.front(), {});
   EXPECT_EQ(record["harmful"], true);
   EXPECT_NEAR(record["what_if"]["blockwise"]["sqnr_db"].get<double>(), 31, 1e-9);
 }

@@ -87,9 +87,9 @@ Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& t
   for (const Parameter& parameter : store.parameters()) {
     if (!parameter.trainable) continue;
     const parameters::ParameterShard& shard = parameter.shard;
-    for (const ParameterStore::Piece& piece : store.pieces(parameter)) {
-      Part part{parameter.name, shard.global.numel(), {}, floats(context, tensor_of(parameter, piece))};
-      for (const auto& extent : shard.extents(piece.local, piece.local + piece.count)) {
+    for (const ParameterStore::ShardRange& range : store.shard_ranges(parameter)) {
+      Part part{parameter.name, shard.global.numel(), {}, floats(context, tensor_of(parameter, range))};
+      for (const auto& extent : shard.extents(range.local, range.local + range.count)) {
         for (int64_t i = extent.in_range; i < extent.in_range + extent.count; ++i) {
           part.index.push_back((extent.row + i / shard.cols) * shard.global_cols() + shard.first_col +
                                i % shard.cols);
@@ -106,10 +106,11 @@ Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& t
 /// Gradients divided by the loss scale.
 Parts gradients(const Context& context, StepRunner& runner, double loss_scale) {
   const ParameterStore& store = runner.model().parameters();
-  Parts parts = parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
-    const int64_t first = parameter.offset + piece.local;
-    return store.grad_of(first, first + piece.count);
-  });
+  Parts parts =
+      parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::ShardRange& range) {
+        const int64_t first = parameter.offset + range.local;
+        return store.grad_of(first, first + range.count);
+      });
   for (Part& part : parts)
     for (float& value : part.value) value /= static_cast<float>(loss_scale);
   return parts;
@@ -117,8 +118,8 @@ Parts gradients(const Context& context, StepRunner& runner, double loss_scale) {
 
 Parts main_parameters(const Context& context, StepRunner& runner) {
   const ParameterStore& store = runner.model().parameters();
-  return parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
-    return store.main_of(parameter, piece).fp32;
+  return parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::ShardRange& range) {
+    return store.main_of(parameter, range).fp32;
   });
 }
 

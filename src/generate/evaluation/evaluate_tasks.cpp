@@ -53,7 +53,7 @@ TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder) {
     for (size_t i = 0; i < block.size(); ++i) {
       const auto document = static_cast<int64_t>(first + i);
       const auto add = [&](RequestGroup group) {
-        for (const TokenRequest& request : group) result.cut += request.cut ? 1 : 0;
+        for (const TokenRequest& request : group) result.truncated += request.truncated ? 1 : 0;
         result.groups.push_back(std::move(group));
         result.documents.push_back(document);
       };

@@ -15,7 +15,7 @@ namespace te::generate {
 struct TokenizedTask {
   std::vector<RequestGroup> groups;
   std::vector<int64_t> documents;  ///< of each group
-  int64_t cut = 0;                 ///< number of requests that are truncated to fit the context
+  int64_t truncated = 0;           ///< number of requests that are truncated to fit the context
 };
 TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder);
 

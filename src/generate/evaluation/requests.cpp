@@ -66,7 +66,7 @@ TokenRequest RequestEncoder::request(Tokens context, const Tokens& continuation,
   result.tokens.insert(result.tokens.end(), continuation.begin(), continuation.end());
   const int64_t excess = result.inputs() - max_length_;
   if (excess > 0) result.tokens.erase(result.tokens.begin(), result.tokens.begin() + excess);
-  result.cut = excess > 0;
+  result.truncated = excess > 0;
   return result;
 }
 

@@ -16,7 +16,7 @@ namespace te::generate {
 struct TokenRequest {
   std::vector<int32_t> tokens;
   int64_t scored = 0;
-  bool cut = false;  ///< truncated at the start to fit the model's context
+  bool truncated = false;  ///< truncated at the start to fit the model's context
 
   int64_t inputs() const { return static_cast<int64_t>(tokens.size()) - 1; }  ///< number of input tokens
 };

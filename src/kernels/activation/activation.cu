@@ -46,8 +46,8 @@ void activation_forward(const Context& context, const ActivationForward& args) {
   const auto requantize_tiles = [&](const Fp8TileTarget& target) {
     requantize_activation(context, args, target);
   };
-  const Fp8Output out = args.y ? first_cast(args.y_fp8) : args.y_fp8;
-  cast_tiles(context, out, nullptr, rows, ffn, tile_count(rows, ffn), launch, requantize_tiles);
+  const Fp8Output out = args.y ? first_quantization(args.y_fp8) : args.y_fp8;
+  quantize_tiles(context, out, nullptr, rows, ffn, tile_count(rows, ffn), launch, requantize_tiles);
   if (args.y) requantize(context, args.y, args.y_fp8);
 }
 
@@ -68,8 +68,9 @@ void activation_backward(const Context& context, const ActivationBackward& args)
     requantize_activation(context, args, target);
   };
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
-  const Fp8Output out = args.dx ? first_cast(args.dx_fp8) : args.dx_fp8;
-  cast_tiles(context, out, partial, rows, cols, tile_count(rows, args.dy.cols()), launch, requantize_tiles);
+  const Fp8Output out = args.dx ? first_quantization(args.dx_fp8) : args.dx_fp8;
+  quantize_tiles(context, out, partial, rows, cols, tile_count(rows, args.dy.cols()), launch,
+                 requantize_tiles);
   if (args.dx) requantize(context, args.dx, args.dx_fp8);
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }

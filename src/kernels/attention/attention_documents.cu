@@ -12,7 +12,7 @@ constexpr int kWarps = kThreads / kWarpSize;
 struct DocumentParams {
   const int32_t* document_start;
   DocumentArrays to;
-  int tokens, seq, most;
+  int tokens, seq, max_documents;
   int qkv_row, o_row, lse_row;  ///< elements per token
 };
 
@@ -31,15 +31,15 @@ __global__ void __launch_bounds__(kThreads) find_documents_kernel(DocumentParams
       if (w < warp) number += counts[w];
       found += counts[w];
     }
-    if (begins && number <= p.most) p.to.begins[number] = token;
+    if (begins && number <= p.max_documents) p.to.begins[number] = token;
     __syncthreads();  // counts is reused in the next iteration, and begins is read below
   }
-  for (int d = static_cast<int>(threadIdx.x); d <= p.most; d += kThreads) {
+  for (int d = static_cast<int>(threadIdx.x); d <= p.max_documents; d += kThreads) {
     const int begin = d < found ? p.to.begins[d] : p.tokens;
     p.to.qkv_offsets[d] = begin * p.qkv_row;
     p.to.o_offsets[d] = begin * p.o_row;
     p.to.lse_offsets[d] = begin * p.lse_row;
-    if (d == p.most) continue;
+    if (d == p.max_documents) continue;
     // The last document of a sample ends where the next sample begins.
     p.to.lengths[d] = (d + 1 < found ? p.to.begins[d + 1] : p.tokens) - begin;
   }

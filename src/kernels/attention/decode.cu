@@ -81,13 +81,13 @@ constexpr int kMaxDim = 256;
 
 /// Registers per thread. If keys are small enough, they leave room for a block of decode_megakernel.cu on the same SM.
 template <class T, int E>
-constexpr int most_registers() {
+constexpr int max_registers() {
   return E * sizeof(T) <= 8 ? 72 : 255;
 }
 
 /// kBlocks: kSplits (a cluster per head) or 1. Part w * kSplits + c is computed by warp w of block c.
 template <class T, int E, bool kVectors, int kBlocks, bool kStep>
-__global__ void __maxnreg__((most_registers<T, E>()))
+__global__ void __maxnreg__((max_registers<T, E>()))
     decode_kernel(const __grid_constant__ DecodeParams<T> p) {
   using Head = Packed<T, E, kVectors>;
   constexpr int kIterations = kSplits / kBlocks, kOwn = kWarps * kIterations;

@@ -179,13 +179,13 @@ __device__ __forceinline__ void softmax(float (&scores)[kKeys / 2], Rows& rows, 
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     // Four independent chains each, because few warps are available to hide latencies.
-    float most[4], sum[4];
+    float partial_max[4], sum[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) most[i] = fmaxf(scores[i * 4 + h * 2], scores[i * 4 + h * 2 + 1]);
+    for (int i = 0; i < 4; ++i) partial_max[i] = fmaxf(scores[i * 4 + h * 2], scores[i * 4 + h * 2 + 1]);
 #pragma unroll
     for (int g = 4; g < kKeys / 8; ++g)
-      most[g % 4] = fmaxf(fmaxf(most[g % 4], scores[g * 4 + h * 2]), scores[g * 4 + h * 2 + 1]);
-    float max = quad_max(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
+      partial_max[g % 4] = fmaxf(fmaxf(partial_max[g % 4], scores[g * 4 + h * 2]), scores[g * 4 + h * 2 + 1]);
+    float max = quad_max(fmaxf(fmaxf(partial_max[0], partial_max[1]), fmaxf(partial_max[2], partial_max[3])));
     if (!kFirst) {
       max = fmaxf(max, rows.max[h]);
       factor[h] = exp2_fast((rows.max[h] - max) * scale_log2e);

@@ -84,7 +84,7 @@ void write_data(const Fp8Output& out, int64_t rows, int64_t cols, float scale, u
 
 /// Quantizes once with the given scale.
 template <class Value>
-void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& value) {
+void quantize(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& value) {
   if (out.scale_inv != nullptr) *out.scale_inv = 1.0f / scale;
   uint32_t amax_bits = 0;
   if (out.wants_data()) {
@@ -118,15 +118,15 @@ template <class Value>
 void write_fp8_output_cpu(const Context& context, const Fp8Output& out, int64_t rows, int64_t cols,
                           Value&& value) {
   if (!out) return;
-  const Fp8Output first = first_cast(out);
-  fp8_detail::cast(first, first.scale != nullptr ? *first.scale : 1.0f, rows, cols, value);
+  const Fp8Output first = first_quantization(out);
+  fp8_detail::quantize(first, first.scale != nullptr ? *first.scale : 1.0f, rows, cols, value);
   if (out.requantize.state == nullptr) return;
   if (out.requantize.all_reduce_amax) out.requantize.all_reduce_amax(context);
   const float scale = fp8_detail::finalize_scale(finalization_of(out));
   if (scale == 0.0f) return;
   Fp8Output requantized = out;
   requantized.amax = nullptr;
-  fp8_detail::cast(requantized, scale, rows, cols, value);
+  fp8_detail::quantize(requantized, scale, rows, cols, value);
 }
 
 }  // namespace te::kernels

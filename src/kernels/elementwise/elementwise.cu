@@ -18,11 +18,11 @@ unsigned vec8_blocks(int64_t count) {
 
 /// Loads or stores this thread's Vec8 of a vector, of which the last one may be partial.
 template <bool kAligned, class T>
-__device__ __forceinline__ Vec8<T> load_piece(const T* p, int64_t valid) {
+__device__ __forceinline__ Vec8<T> load_vec(const T* p, int64_t valid) {
   return kAligned && valid >= 8 ? load_vec8<true>(p, valid) : load_vec8<false>(p, valid);
 }
 template <bool kAligned, class T>
-__device__ __forceinline__ void store_piece(const Vec8<T>& vec, T* p, int64_t valid) {
+__device__ __forceinline__ void store_vec(const Vec8<T>& vec, T* p, int64_t valid) {
   if (kAligned && valid >= 8) {
     store_vec8<true>(vec, p, valid);
   } else {
@@ -34,21 +34,21 @@ template <class T, bool kAligned>
 __global__ void add_kernel(const T* a, const T* b, T* out, int64_t count) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  const Vec8<T> x = load_piece<kAligned>(a + at, count - at), y = load_piece<kAligned>(b + at, count - at);
+  const Vec8<T> x = load_vec<kAligned>(a + at, count - at), y = load_vec<kAligned>(b + at, count - at);
   Vec8<T> sum;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) sum.set_pair(j, x.get(j) + y.get(j), x.get(j + 1) + y.get(j + 1));
-  store_piece<kAligned>(sum, out + at, count - at);
+  store_vec<kAligned>(sum, out + at, count - at);
 }
 
 template <class T, bool kAligned>
 __global__ void scale_kernel(T* x, float factor, int64_t count) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  Vec8<T> values = load_piece<kAligned>(x + at, count - at);
+  Vec8<T> values = load_vec<kAligned>(x + at, count - at);
 #pragma unroll
   for (int j = 0; j < 8; j += 2) values.set_pair(j, values.get(j) * factor, values.get(j + 1) * factor);
-  store_piece<kAligned>(values, x + at, count - at);
+  store_vec<kAligned>(values, x + at, count - at);
 }
 
 template <class T>
@@ -61,11 +61,11 @@ template <class From, class To, bool kAligned>
 __global__ void cast_kernel(const From* x, To* out, int64_t count) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  const Vec8<From> in = load_piece<kAligned>(x + at, count - at);
+  const Vec8<From> in = load_vec<kAligned>(x + at, count - at);
   Vec8<To> result;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) result.set_pair(j, in.get(j), in.get(j + 1));
-  store_piece<kAligned>(result, out + at, count - at);
+  store_vec<kAligned>(result, out + at, count - at);
 }
 
 template <class T>
@@ -89,12 +89,12 @@ __global__ void fill_region_kernel(float* x, int64_t count, float std, uint64_t 
 /// A warp reads the flags of 32 granules and zeroes the flagged ones one after another.
 template <class T>
 __global__ void zero_granules_kernel(T* x, const uint8_t* flags, int64_t granules) {
-  constexpr int kPiece = kAdamWGranule / kWarpSize;
+  constexpr int kPerLane = kAdamWGranule / kWarpSize;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, lane = threadIdx.x % kWarpSize;
   unsigned left = __ballot_sync(0xffffffffu, i < granules && (flags[i] & kGranuleZeroed) != 0);
   for (; left != 0; left &= left - 1) {
     const int64_t granule = i - lane + __ffs(left) - 1;
-    store_vector(x + granule * kAdamWGranule + lane * kPiece, Vector<T, kPiece>{});
+    store_vector(x + granule * kAdamWGranule + lane * kPerLane, Vector<T, kPerLane>{});
   }
 }
 

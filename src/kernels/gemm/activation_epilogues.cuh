@@ -3,7 +3,7 @@
 // that belong to its accumulators (ldmatrix, stmatrix).
 //
 // Epilogues of the forward pass have a Result parameter, which writes y: unchanged (StoredResult), or in FP8
-// (activation_cast.cuh).
+// (activation_quantize.cuh).
 #pragma once
 
 #include "kernels/activation/activation_device.cuh"

@@ -72,7 +72,7 @@ inline bool supports_forward(const Context& context, const GemmActivationForward
 /// y, and its transposed copy in FP8; then either may be empty.
 struct ResultTensors {
   Tensor y, y_columns;
-  CastParams cast{};
+  QuantizeParams quantize{};
 };
 
 template <class Operands, class Result>
@@ -82,7 +82,7 @@ void launch_forward(const Context& context, const GemmActivationForward& args, c
     GemmParams params = params_of(args.a.rows(), args.b.rows() / kBlocks, args.a.cols(), Operands::kDepth,
                                   kColumns / kBlocks);
     params.bias = args.bias ? args.bias.as<__nv_bfloat16>() : nullptr;
-    params.y = result.cast;
+    params.y = result.quantize;
     if constexpr (Operands::kScaled)
       params.a_scale = args.a.scales.as<float>(), params.b_scale = args.b.scales.as<float>();
     launch<Epilogue, Operands>(

@@ -89,7 +89,7 @@ struct GemmMaps {
 };
 
 /// FP8 outputs of a result (fp8_output.h). Null: not written.
-struct CastParams {
+struct QuantizeParams {
   const float* scale;
   float *scale_inv, *amax;
   Fp8Counters* counters;
@@ -103,7 +103,7 @@ struct GemmParams {
   const __nv_bfloat16* bias;       ///< [columns] or null
   float* partial;                  ///< [ceil(rows / kRows), columns] or null: sums over the rows of each tile
   const float *a_scale, *b_scale;  ///< inverse scales of FP8 operands
-  CastParams y;
+  QuantizeParams y;
 };
 
 /// Tiles of this block.

@@ -11,10 +11,10 @@
 //
 // Weights never pass through registers: Hopper's mma.sync supports E4M3 only by conversion, which is slower than
 // memory, and each instruction depends on a load. wgmma reads shared memory, but multiplies 64 rows, while a tile has
-// two runs of 8. So a run's eight pieces of 128 bytes are stacked as the 64 rows of one operand, and the eight pieces
+// two runs of 8. So a run's eight chunks of 128 bytes are stacked as the 64 rows of one operand, and the eight chunks
 // of the input are the columns of the other operand. Of the product
 //
-//   d[piece p of row m, piece q of input row n] = sum over 128 bytes of w[m, p] x[n, q]
+//   d[chunk p of row m, chunk q of input row n] = sum over 128 bytes of w[m, p] x[n, q]
 //
 // only the elements with p = q, an eighth of all, are used. The unused rest costs nothing, because the tensor cores are
 // idle otherwise.
@@ -42,7 +42,7 @@ constexpr int kMegakernelRegisters = kRows == 1 ? 120 : 168;
 
 // --- producer ------------------------------------------------------------------------------------------------------
 
-/// Called by one thread. A slot holds two boxes of the weight, in pieces of 128 bytes of 8 rows, swizzled
+/// Called by one thread. A slot holds two boxes of the weight, in chunks of 128 bytes of 8 rows, swizzled
 /// (hopper/tile.cuh). Boxes are used instead of rows, because issuing a copy takes the same time for any size.
 template <int kSlots>
 __device__ void produce(const MegakernelParams& p, MegakernelShared<kSlots>& shared) {
@@ -65,10 +65,10 @@ __device__ void produce(const MegakernelParams& p, MegakernelShared<kSlots>& sha
         const auto slot = shared.ring.acquire(at);
         shared.ring.commit(slot, kSlotBytes);
         uint8_t* const to = shared.slots[slot.stage()];
-        const int piece = begin / kPieceBytes;
-        hopper::tma_load(to, &p.weights[i], shared.ring.full(slot), 0, row, piece);
+        const int chunk = begin / kChunkBytes;
+        hopper::tma_load(to, &p.weights[i], shared.ring.full(slot), 0, row, chunk);
         hopper::tma_load(to + kRunBytes, &p.weights[i], shared.ring.full(slot), 0, row + desc.second_run,
-                         piece);
+                         chunk);
       }
     }
     before += desc.tiles;
@@ -123,8 +123,8 @@ class Multiplier {
 
  private:
   using Ring = hopper::Ring<kSlots>;
-  static constexpr int kColumns = kRows * kPieces;
-  /// Sums of input row r over the 8 rows of a run, in the lanes that hold the elements p = q of the warp's two pieces.
+  static constexpr int kColumns = kRows * kChunks;
+  /// Sums of input row r over the 8 rows of a run, in the lanes that hold the elements p = q of the warp's two chunks.
   using Sums = float[kRows];
 
   /// Multiplies the two runs of a slot, 64 rows each, by the input.
@@ -138,7 +138,7 @@ class Multiplier {
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u)
 #pragma unroll
-        for (int i = 0; i < kPieceBytes / 32; ++i)
+        for (int i = 0; i < kChunkBytes / 32; ++i)
           multiply<kType>(d[u], hopper::advance(w, (first + u) * kRunBytes + i * 32),
                           hopper::advance(x, i * 32), i > 0);
       hopper::wgmma_commit();
@@ -157,8 +157,8 @@ class Multiplier {
       hopper::wgmma_fp8<kColumns, DType::e4m3, DType::e4m3>(d, w, x, add);
     }
   }
-  /// Lane l has elements (l / 4, 2 (l % 4)) and (l / 4 + 8, 2 (l % 4) + 1) of the warp's 16 rows. The warp's pieces 2
-  /// warp and 2 warp + 1 meet the same pieces of the input where l % 4 = warp.
+  /// Lane l has elements (l / 4, 2 (l % 4)) and (l / 4 + 8, 2 (l % 4) + 1) of the warp's 16 rows. The warp's chunks 2
+  /// warp and 2 warp + 1 meet the same chunks of the input where l % 4 = warp.
   static __device__ __forceinline__ void add(const float (&d)[kColumns / 2], Sums& to) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) to[r] += d[4 * r] + d[4 * r + 3];
@@ -334,13 +334,13 @@ int weight_row_bytes(const MegakernelGemm& g) {
   return static_cast<int>(g.weight.cols()) * (g.weight.dtype() == DType::e4m3 ? 1 : 2);
 }
 
-/// Boxes of 128 bytes of 8 rows, eight of them next to each other. After the last piece of a row come zeros.
+/// Boxes of 128 bytes of 8 rows, eight of them next to each other. After the last chunk of a row come zeros.
 CUtensorMap map_of(const MegakernelGemm& g) {
   const int64_t bytes = weight_row_bytes(g);
   return hopper::tensor_map(g.weight.values.data,
-                            {.dims = {kPieceBytes, g.weight.rows(), bytes / kPieceBytes},
-                             .strides = {1, bytes, kPieceBytes},
-                             .box = {kPieceBytes, kRunRows, kPieces}},
+                            {.dims = {kChunkBytes, g.weight.rows(), bytes / kChunkBytes},
+                             .strides = {1, bytes, kChunkBytes},
+                             .box = {kChunkBytes, kRunRows, kChunks}},
                             DType::e4m3);
 }
 
@@ -376,7 +376,7 @@ GemmDesc desc_of(const MegakernelGemm& g) {
 
 bool possible(const GemmDesc& desc, const Tensor& weight, int rows) {
   const bool normed = desc.gamma == nullptr || rows > 1 || desc.k <= kMaxNormed;
-  return normed && is_aligned(weight.data, 16) && desc.row_bytes % kPieceBytes == 0 &&
+  return normed && is_aligned(weight.data, 16) && desc.row_bytes % kChunkBytes == 0 &&
          is_aligned(desc.x, 16) && is_aligned(desc.delta, 16) && is_aligned(desc.gamma, 16) &&
          is_aligned(desc.beta, 16) && is_aligned(desc.sum, 16);
 }

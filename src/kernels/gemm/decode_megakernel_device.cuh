@@ -19,8 +19,8 @@ constexpr int kMegakernelThreads = kMegakernelWorkers + kWarpSize;
 constexpr int kWorkerWarps = kMegakernelWorkers / kWarpSize, kMultiplyingWarps = kMultipliers / kWarpSize;
 constexpr int kMegakernelCols = 16, kMegakernelRows = static_cast<int>(kFewRows);
 constexpr int kRunRows = kMegakernelCols / 2;      ///< adjacent rows of a tile
-constexpr int kPieceBytes = 128, kPieces = 8;      ///< bytes of a piece of a row; pieces of a row per slot
-constexpr int kReadBytes = kPieces * kPieceBytes;  ///< bytes of a row at a time
+constexpr int kChunkBytes = 128, kChunks = 8;      ///< bytes of a chunk of a row; chunks of a row per slot
+constexpr int kReadBytes = kChunks * kChunkBytes;  ///< bytes of a row at a time
 constexpr int kRunBytes = kRunRows * kReadBytes;   ///< bytes of a run at a time: wgmma's 64 rows of 128 bytes
 constexpr int kSlotBytes = 2 * kRunBytes;
 static_assert(kFinishers == kMegakernelRows * kMegakernelCols && kRunBytes == hopper::kWarpgroupTileBytes);
@@ -47,7 +47,7 @@ struct GemmDesc {
 
 struct MegakernelParams {
   GemmDesc descs[kMaxMegakernelGemms];
-  CUtensorMap weights[kMaxMegakernelGemms];  ///< coordinates (byte in a piece, row, piece)
+  CUtensorMap weights[kMaxMegakernelGemms];  ///< coordinates (byte in a chunk, row, chunk)
   int count, rows;
   int input_bytes;  ///< shared memory for the largest input
   uint32_t* barrier;
@@ -57,9 +57,9 @@ struct MegakernelParams {
 __host__ __device__ constexpr int input_stride(int row_bytes) {
   return (row_bytes + kReadBytes - 1) / kReadBytes * kReadBytes;
 }
-/// Offset of byte `at` of a row of the input: pieces are rows of a swizzled tile (hopper/tile.cuh).
+/// Offset of byte `at` of a row of the input: chunks are rows of a swizzled tile (hopper/tile.cuh).
 __device__ __forceinline__ int input_place(int at) {
-  return at ^ (at / kPieceBytes % kPieces * 16);
+  return at ^ (at / kChunkBytes % kChunks * 16);
 }
 
 /// Partial sums of tiles by warps, rows and columns; double-buffered.

@@ -25,7 +25,7 @@ struct FloatVec8 {
     return {hopper::pack_bf16(v[0], v[1]), hopper::pack_bf16(v[2], v[3]), hopper::pack_bf16(v[4], v[5]),
             hopper::pack_bf16(v[6], v[7])};
   }
-  __device__ __forceinline__ uint2 cast(float scale) const {
+  __device__ __forceinline__ uint2 quantize(float scale) const {
     Vector<uint8_t, 8> bytes;
 #pragma unroll
     for (int i = 0; i < 8; ++i) bytes.v[i] = to_fp8<DType::e4m3>(v[i] * scale);
@@ -62,11 +62,11 @@ class MegakernelInput {
       if (desc.gamma != nullptr)
         return desc.k <= 2 * kStep ? one_row<kType, 2>(desc) : one_row<kType, kMaxHeld>(desc);
     } else if (desc.gamma != nullptr) {
-      if constexpr (kType != DType::bf16) return normalize_and_cast(desc, stride);
+      if constexpr (kType != DType::bf16) return normalize_and_quantize(desc, stride);
       normalize(desc, input_, stride);
       return 1.0f;
     }
-    if constexpr (kType != DType::bf16) return cast(desc, stride);
+    if constexpr (kType != DType::bf16) return quantize(desc, stride);
     copy(desc, stride);
     return 1.0f;
   }
@@ -86,7 +86,7 @@ class MegakernelInput {
   static __device__ __forceinline__ Packed* at(uint8_t* rows, int stride, int row, int column) {
     return reinterpret_cast<Packed*>(rows + row * stride + input_place(2 * column));
   }
-  __device__ __forceinline__ uint2* cast_at(int stride, int row, int column) const {
+  __device__ __forceinline__ uint2* quantized_at(int stride, int row, int column) const {
     return reinterpret_cast<uint2*>(input_ + row * stride + input_place(column));
   }
   /// Calls fn(row, first column) for each vector of eight that this thread owns; the assignment is fixed.
@@ -136,7 +136,7 @@ class MegakernelInput {
   }
 
   /// For the amax pass a thread keeps one batch in registers; it reads longer inputs again.
-  __device__ __forceinline__ float cast(const GemmDesc& desc, int stride) {
+  __device__ __forceinline__ float quantize(const GemmDesc& desc, int stride) {
     constexpr int kBatchStep = kBatch * kMegakernelWorkers;
     Packed x[kBatch];
     uint32_t largest = 0;
@@ -149,7 +149,7 @@ class MegakernelInput {
     for (int first = static_cast<int>(threadIdx.x); first < num_vec8(desc); first += kBatchStep) {
       if (num_vec8(desc) > kBatchStep) load_batch(desc, first, x);
       for_batch(desc, first, x, [&](const Packed& e, int row, int c) {
-        *cast_at(stride, row, c) = FloatVec8(e).cast(scale);
+        *quantized_at(stride, row, c) = FloatVec8(e).quantize(scale);
       });
     }
     return 1.0f / scale;
@@ -158,7 +158,7 @@ class MegakernelInput {
   // --- norms
 
   /// Stores the norm's result after the input in shared memory until the amax is known.
-  __device__ __forceinline__ float normalize_and_cast(const GemmDesc& desc, int stride) {
+  __device__ __forceinline__ float normalize_and_quantize(const GemmDesc& desc, int stride) {
     uint8_t* const kept = input_ + rows_ * stride;
     const int kept_stride = input_stride(2 * desc.k);
     normalize(desc, kept, kept_stride);
@@ -168,7 +168,7 @@ class MegakernelInput {
     });
     const float scale = scale_for(desc, largest);
     for_own(desc, [&](int row, int c) {
-      *cast_at(stride, row, c) = FloatVec8(*at(kept, kept_stride, row, c)).cast(scale);
+      *quantized_at(stride, row, c) = FloatVec8(*at(kept, kept_stride, row, c)).quantize(scale);
     });
     return 1.0f / scale;
   }
@@ -296,7 +296,7 @@ class MegakernelInput {
       uint32_t largest = 0;
       for_held<kHeld>(desc, [&](int u, int) { largest = max(largest, FloatVec8(x[u]).largest()); });
       const float scale = scale_for(desc, largest);
-      for_held<kHeld>(desc, [&](int u, int c) { *cast_at(0, 0, c) = FloatVec8(x[u]).cast(scale); });
+      for_held<kHeld>(desc, [&](int u, int c) { *quantized_at(0, 0, c) = FloatVec8(x[u]).quantize(scale); });
       return 1.0f / scale;
     }
   }

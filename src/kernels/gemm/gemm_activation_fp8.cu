@@ -2,8 +2,8 @@
 // with one inverse scale each. y is stored, or quantized to E4M3 by the first quantization launch (fp8_output.h). The
 // second launch is that of activation_forward, which recomputes y from `out`.
 #include "kernels/activation/activation_tiles.cuh"
-#include "kernels/gemm/activation_cast.cuh"
 #include "kernels/gemm/activation_launch.cuh"
+#include "kernels/gemm/activation_quantize.cuh"
 #include "kernels/gemm/gemm_activation_cuda.h"
 
 namespace te::kernels::cuda {
@@ -14,25 +14,26 @@ using namespace fused;
 bool has_one_scale(const Matrix& matrix) {
   return matrix.layout == ScaleLayout::tensor && matrix.dtype() == DType::e4m3;
 }
-bool suits_cast(const Fp8Output& out) {
-  for (const Tensor& form : {out.rowwise, out.columnwise})
-    if (form && !fits_tma_boxes(form, DType::e4m3)) return false;
+bool suits_quantization(const Fp8Output& out) {
+  for (const Tensor& layout : {out.rowwise, out.columnwise})
+    if (layout && !fits_tma_boxes(layout, DType::e4m3)) return false;
   return true;
 }
 
-void launch_cast(const Context& context, const GemmActivationForward& args, const Fp8TileTarget& target) {
+void launch_quantized(const Context& context, const GemmActivationForward& args,
+                      const Fp8TileTarget& target) {
   const Fp8Output& out = args.y_fp8;
   const bool rowwise = target.rowwise != nullptr, columnwise = target.columnwise != nullptr;
   const ResultTensors result{.y = rowwise ? out.rowwise : Tensor{},
                              .y_columns = columnwise ? out.columnwise : Tensor{},
-                             .cast = {.scale = target.scale,
-                                      .scale_inv = target.scale_inv,
-                                      .amax = target.amax,
-                                      .counters = target.counters,
-                                      .rowwise = rowwise,
-                                      .columnwise = columnwise}};
+                             .quantize = {.scale = target.scale,
+                                          .scale_inv = target.scale_inv,
+                                          .amax = target.amax,
+                                          .counters = target.counters,
+                                          .rowwise = rowwise,
+                                          .columnwise = columnwise}};
   const auto run = [&]<bool kTransposes, bool kCounts>() {
-    launch_forward<E4m3Operands, CastResult<kTransposes, kCounts>>(context, args, result);
+    launch_forward<E4m3Operands, QuantizedResult<kTransposes, kCounts>>(context, args, result);
   };
   const bool counts = target.counters != nullptr;
   if (columnwise)
@@ -49,7 +50,7 @@ bool is_fused_fp8(const Context& context, const GemmActivationForward& args) {
   if (!has_one_scale(args.a) || !has_one_scale(args.b) || !args.fast_accumulation ||
       !supports_forward(context, args, DType::e4m3))
     return false;
-  return args.y ? !args.y_fp8 && fits_tma_boxes(args.y) : suits_cast(args.y_fp8);
+  return args.y ? !args.y_fp8 && fits_tma_boxes(args.y) : suits_quantization(args.y_fp8);
 }
 
 bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args) {
@@ -59,12 +60,12 @@ bool gemm_activation_fp8(const Context& context, const GemmActivationForward& ar
     return true;
   }
   const int64_t rows = args.a.rows(), ffn = args.b.rows() / (is_gated(args.kind) ? 2 : 1);
-  const auto first = [&](const Fp8TileTarget& target, unsigned) { launch_cast(context, args, target); };
+  const auto first = [&](const Fp8TileTarget& target, unsigned) { launch_quantized(context, args, target); };
   const auto requantize_tiles = [&](const Fp8TileTarget& target) {
     requantize_activation(
         context, {.kind = args.kind, .x = args.out, .y_fp8 = args.y_fp8, .clamp = args.clamp}, target);
   };
-  cast_tiles(context, args.y_fp8, nullptr, rows, ffn, tile_count(rows, ffn), first, requantize_tiles);
+  quantize_tiles(context, args.y_fp8, nullptr, rows, ffn, tile_count(rows, ffn), first, requantize_tiles);
   return true;
 }
 

@@ -87,9 +87,9 @@ std::string line_of(const std::string& key, const GemmCache::Entry& entry) {
 std::optional<std::string_view> split_front(std::string_view& text, char separator) {
   const size_t end = text.find(separator);
   if (end == std::string_view::npos) return std::nullopt;
-  const std::string_view piece = text.substr(0, end);
+  const std::string_view front = text.substr(0, end);
   text.remove_prefix(end + 1);
-  return piece;
+  return front;
 }
 
 std::optional<std::pair<std::string, GemmCache::Entry>> entry_of(std::string_view line) {

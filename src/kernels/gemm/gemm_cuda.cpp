@@ -263,13 +263,13 @@ Preference make_preference(const Context& context, const Gemm& args) {
 
 /// The heuristic's candidates, best first; none if the library cannot compute the problem.
 std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm& args, const Plan& plan,
-                                             int most) {
+                                             int max_candidates) {
   const Preference preference = make_preference(context, args);
-  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(max_candidates));
   int count = 0;
   const cublasStatus_t status =
       cublaslt().algo_heuristic(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
-                                plan.out.get(), preference.get(), most, results.data(), &count);
+                                plan.out.get(), preference.get(), max_candidates, results.data(), &count);
   std::vector<cublasLtMatmulAlgo_t> choices;
   if (status != CUBLAS_STATUS_SUCCESS) return choices;
   for (int i = 0; i < count; ++i)

@@ -10,7 +10,7 @@ namespace te::kernels::hopper {
 /// Launches kKernel, whose dynamic shared memory is a `Shared`, with at most `most` clusters of kCluster blocks, and at
 /// most as many as can be resident. The driver is queried only once, because a process uses one device.
 template <auto kKernel, class Shared, int kCluster = 1, class... Args>
-void launch_persistent(const Context& context, int most, const Args&... args) {
+void launch_persistent(const Context& context, int max_blocks, const Args&... args) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {.x = kCluster, .y = 1, .z = 1};
@@ -31,7 +31,7 @@ void launch_persistent(const Context& context, int most, const Args&... args) {
              kCluster, sizeof(Shared));
     return count;
   }();
-  config.gridDim = dim3(std::min(at_once, most) * kCluster);
+  config.gridDim = dim3(std::min(at_once, max_blocks) * kCluster);
   TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, args...));
   TE_CUDA_CHECK_LAUNCH();
 }

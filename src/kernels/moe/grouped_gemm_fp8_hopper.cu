@@ -286,11 +286,11 @@ Fp8Scales scales_of(const Matrix& matrix, int64_t rows = 0, int64_t columns = 0)
 
 /// Launches the kernel for the dtypes of the operands and the result.
 template <class Order, StageScales kScales>
-void launch(const Context& context, int64_t most, const Fp8Maps& maps, const Fp8Params& params, DType a,
+void launch(const Context& context, int64_t max_tiles, const Fp8Maps& maps, const Fp8Params& params, DType a,
             DType out) {
   // A cluster works on two pairs at a time.
   const int clusters =
-      static_cast<int>(std::min<int64_t>(ceil_div(most, kConsumers), std::numeric_limits<int>::max()));
+      static_cast<int>(std::min<int64_t>(ceil_div(max_tiles, kConsumers), std::numeric_limits<int>::max()));
   if (clusters == 0) return;
   const auto run = [&]<DType kA, class Out>() {
     launch_persistent<grouped_fp8_kernel<Order, kA, kScales, Out>, Fp8Shared, kCluster>(context, clusters,
@@ -330,13 +330,13 @@ bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args) {
                          .a = scales_of(a),
                          .b = args.trans_b ? scales_of(b, n, 0) : scales_of(b, 0, k),
                          .transposed = !args.trans_b};
-  const int64_t most = (ceil_div(a.rows(), kRows * kCluster) + experts) * ceil_div(n, kColumns);
+  const int64_t max_tiles = (ceil_div(a.rows(), kRows * kCluster) + experts) * ceil_div(n, kColumns);
   const Fp8Maps maps{.a = boxes_of(a.values, 1, kRows), .b = b_map};
   using Order = RowOrder<kColumns>;
   if (a.layout == ScaleLayout::tensor)
-    launch<Order, StageScales::none>(context, most, maps, params, a.dtype(), args.out.dtype);
+    launch<Order, StageScales::none>(context, max_tiles, maps, params, a.dtype(), args.out.dtype);
   else
-    launch<Order, StageScales::rows>(context, most, maps, params, a.dtype(), args.out.dtype);
+    launch<Order, StageScales::rows>(context, max_tiles, maps, params, a.dtype(), args.out.dtype);
   return true;
 }
 
@@ -357,13 +357,13 @@ bool grouped_wgrad_fp8_hopper(const Context& context, const GroupedWgrad& args) 
                          .a = scales_of(a),
                          .b = scales_of(b),
                          .transposed = false};
-  const int64_t most = experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
+  const int64_t max_tiles = experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
   const Fp8Maps maps{.a = boxes_of(a.values, 1, kRows), .b = boxes_of(b.values, 1, kColumns / kCluster)};
   using Order = WgradOrder<kColumns>;
   if (a.layout == ScaleLayout::tensor)
-    launch<Order, StageScales::none>(context, most, maps, params, a.dtype(), args.out.dtype);
+    launch<Order, StageScales::none>(context, max_tiles, maps, params, a.dtype(), args.out.dtype);
   else
-    launch<Order, StageScales::rows_columns>(context, most, maps, params, a.dtype(), args.out.dtype);
+    launch<Order, StageScales::rows_columns>(context, max_tiles, maps, params, a.dtype(), args.out.dtype);
   return true;
 }
 

@@ -255,9 +255,9 @@ bool fits(const Tensor& a, const Tensor& b, const Ranges& ranges, const Tensor& 
 }
 
 template <class Tiles>
-void launch(const Context& context, int64_t most, const GroupedMaps& maps, const GroupedParams& params,
+void launch(const Context& context, int64_t max_tiles, const GroupedMaps& maps, const GroupedParams& params,
             DType out) {
-  const int tiles = static_cast<int>(std::min<int64_t>(most, std::numeric_limits<int>::max()));
+  const int tiles = static_cast<int>(std::min<int64_t>(max_tiles, std::numeric_limits<int>::max()));
   if (tiles == 0) return;
   if (out == DType::f32)
     launch_persistent<grouped_kernel<Tiles, float>, GroupedShared, kCluster>(context, tiles, maps, params);
@@ -280,15 +280,15 @@ bool gemm_of_rows(const Context& context, const Tensor& a, const Tensor& b, bool
                   const Ranges& ranges, const Tensor& out, bool accumulate) {
   if (!fits(a, b, ranges, out)) return false;
   const GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
-  const int64_t most =
+  const int64_t max_tiles =
       (ceil_div(a.rows(), kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
   GroupedMaps maps{.a = boxes_of(a, 1, kRows), .b = {}, .whole_a = false, .whole_shares = false};
   if (trans_b) {
     maps.b = boxes_of(b, ranges.experts, kColumns / kCluster);
-    launch<RowTiles<Major::k>>(context, most, maps, params, out.dtype);
+    launch<RowTiles<Major::k>>(context, max_tiles, maps, params, out.dtype);
   } else {
     set_shares(maps, b, ranges.experts);
-    launch<RowTiles<Major::mn>>(context, most, maps, params, out.dtype);
+    launch<RowTiles<Major::mn>>(context, max_tiles, maps, params, out.dtype);
   }
   return true;
 }
@@ -297,7 +297,7 @@ bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, con
                    const Tensor& out, bool accumulate) {
   if (!fits(a, b, ranges, out)) return false;
   const int64_t m = a.cols(), n = b.cols();
-  const int64_t most = ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
+  const int64_t max_tiles = ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
   GroupedMaps maps{.a = {}, .b = {}, .whole_a = m % 64 == 0, .whole_shares = false};
   maps.a =
       maps.whole_a
@@ -305,7 +305,7 @@ bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, con
                        {.dims = {64, a.rows(), m / 64}, .strides = {1, m, 64}, .box = {64, kDepth, kHalves}})
           : boxes_of(a, 1, kDepth);
   set_shares(maps, b, 1);
-  launch<WgradTiles>(context, most, maps, params_of(ranges, out, m, 0, accumulate), out.dtype);
+  launch<WgradTiles>(context, max_tiles, maps, params_of(ranges, out, m, 0, accumulate), out.dtype);
   return true;
 }
 

@@ -139,7 +139,7 @@ struct ExpertValues {
   __device__ float& operator[](int e) const { return data[e * stride]; }
 };
 
-struct CastOutput {
+struct ExpertOutput {
   uint8_t *rowwise, *columnwise;  ///< [rows, cols], [cols, rows]; null: not written
   ExpertValues scale;
   ExpertValues done;      ///< experts with this scale are left out
@@ -148,13 +148,13 @@ struct CastOutput {
 };
 
 /// Instantiations of the kernel: counting, and a loop over tiles, would cost the others registers.
-enum class CastPass : uint8_t {
+enum class QuantizePass : uint8_t {
   all,
   counted,
-  again  ///< of the experts that are not done; without amax
+  requantize  ///< of the experts that are not done; without amax
 };
 
-struct CastShared {
+struct QuantizeShared {
   Fp8TileShared tile;
   int expert[kTileWarps];  ///< of each warp's rows; -1: not quantized
   unsigned saturated[kTileWarps], flushed[kTileWarps];
@@ -162,7 +162,8 @@ struct CastShared {
 };
 
 /// The first warp of each expert in the tile adds the counts and the amaxes of the expert's rows.
-__device__ __forceinline__ void add_units(const CastShared& s, const CastOutput& out, int64_t tile_cols) {
+__device__ __forceinline__ void add_units(const QuantizeShared& s, const ExpertOutput& out,
+                                          int64_t tile_cols) {
   const int w = static_cast<int>(threadIdx.x);
   if (w >= kTileWarps || s.expert[w] < 0 || (w > 0 && s.expert[w - 1] == s.expert[w])) return;
   const int e = s.expert[w];
@@ -182,9 +183,9 @@ __device__ __forceinline__ void add_units(const CastShared& s, const CastOutput&
 
 /// Quantizes this thread's part of a tile and writes it, if its expert is `e` >= 0. All threads of the block must call
 /// it.
-template <class T, DType type, bool kAligned, CastPass kPass>
-__device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<T>& x, int64_t rows,
-                                          TileCoords tile, const CastOutput& out) {
+template <class T, DType type, bool kAligned, QuantizePass kPass>
+__device__ __forceinline__ void quantize_tile(QuantizeShared& s, int e, const InputRows<T>& x, int64_t rows,
+                                              TileCoords tile, const ExpertOutput& out) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int64_t row = tile.row + threadIdx.x / 8 * kThreadRows, col = tile.col + threadIdx.x % 8 * 8;
   const float factor = e < 0 ? 0.0f : out.scale[e];
@@ -195,7 +196,7 @@ __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<
     const T* const from = e < 0 ? nullptr : x.row(row + i);
     values[i] = from == nullptr ? zero_vec8<T>() : load_vec8<kAligned>(from + col, x.cols - col);
   }
-  if (kPass != CastPass::again && out.amax.data != nullptr) {
+  if (kPass != QuantizePass::requantize && out.amax.data != nullptr) {
     uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) values[i].update_amax(largest);
@@ -210,7 +211,7 @@ __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<
     if (e >= 0 && out.rowwise != nullptr)
       store_bytes<kAligned>(bytes[i], out.rowwise + (row + i) * x.cols + col, x.cols - col);
   }
-  if constexpr (kPass == CastPass::counted) {
+  if constexpr (kPass == QuantizePass::counted) {
     ThreadCounters own;
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) count_values<type>(values[i], bytes[i], factor, own);
@@ -221,24 +222,24 @@ __device__ __forceinline__ void cast_tile(CastShared& s, int e, const InputRows<
   if (out.columnwise != nullptr)
     store_transposed<kAligned>(bytes, out.columnwise, rows, tile.row, tile.col, x.cols, s.tile,
                                [&](int unit) { return s.expert[unit] >= 0; });
-  if constexpr (kPass == CastPass::again) return;
+  if constexpr (kPass == QuantizePass::requantize) return;
   __syncthreads();
   add_units(s, out, min(int64_t{kTileCols}, x.cols - tile.col));
 }
 
-/// Quantizes one tile per block; again: the block's share of the tiles. kAligned: of the rows of x and the outputs;
+/// Quantizes one tile per block (requantize: its share of the tiles). kAligned: of the rows of x and the outputs;
 /// rows of columnwise have a multiple of 16 bytes.
-template <class T, DType type, bool kAligned, CastPass kPass>
-__global__ void __launch_bounds__(kTileThreads, kPass == CastPass::all ? kTileBlocks<T, kAligned>
-                                                                       : kRequantizeBlocks<T, kAligned>)
-    cast_kernel(const __grid_constant__ InputRows<T> x, RowsOfExperts of_experts, int64_t rows,
-                unsigned tiles, const __grid_constant__ CastOutput out) {
-  __shared__ CastShared s;
+template <class T, DType type, bool kAligned, QuantizePass kPass>
+__global__ void __launch_bounds__(kTileThreads, kPass == QuantizePass::all ? kTileBlocks<T, kAligned>
+                                                                           : kRequantizeBlocks<T, kAligned>)
+    quantize_kernel(const __grid_constant__ InputRows<T> x, RowsOfExperts of_experts, int64_t rows,
+                    unsigned tiles, const __grid_constant__ ExpertOutput out) {
+  __shared__ QuantizeShared s;
   const int first_row = static_cast<int>(threadIdx.x) / kWarpSize * kUnitRows;
-  if constexpr (kPass != CastPass::again) {
+  if constexpr (kPass != QuantizePass::requantize) {
     const TileCoords tile = tile_coords(blockIdx.x, x.cols);
-    return cast_tile<T, type, kAligned, kPass>(s, of_experts.expert_of(tile.row + first_row), x, rows, tile,
-                                               out);
+    return quantize_tile<T, type, kAligned, kPass>(s, of_experts.expert_of(tile.row + first_row), x, rows,
+                                                   tile, out);
   }
   bool any = false;
   for (int e = threadIdx.x; e < of_experts.experts; e += kTileThreads)
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(kTileThreads, kPass == CastPass::all ? kTileBl
     const TileCoords tile = tile_coords(index, x.cols);
     int e = of_experts.expert_of(tile.row + first_row);
     if (e >= 0 && out.done[e] == out.scale[e]) e = -1;
-    if (__syncthreads_or(e >= 0)) cast_tile<T, type, kAligned, kPass>(s, e, x, rows, tile, out);
+    if (__syncthreads_or(e >= 0)) quantize_tile<T, type, kAligned, kPass>(s, e, x, rows, tile, out);
     __syncthreads();
   }
 }
@@ -320,26 +321,27 @@ void launch_scales(const Context& context, const QuantizeExperts& a, DType forma
   for (int64_t e = 0; own.num_quantizations != nullptr && e < a.experts; ++e) ++own.num_quantizations[e];
 }
 
-template <class T, DType type, CastPass kPass>
-void launch_cast(const Context& context, const QuantizeExperts& a, CastOutput out) {
+template <class T, DType type, QuantizePass kPass>
+void launch_quantize(const Context& context, const QuantizeExperts& a, ExpertOutput out) {
   const int64_t rows = rows_of(a), cols = a.x.cols();
   out.rowwise = a.out.rowwise.as<uint8_t>(), out.columnwise = a.out.columnwise.as<uint8_t>();
   const bool aligned = cols % 8 == 0 && rows % 16 == 0 && is_aligned(a.x.data, 16) &&
                        is_aligned(out.rowwise, 8) && is_aligned(out.columnwise, 16);
-  auto* const kernel = aligned ? cast_kernel<T, type, true, kPass> : cast_kernel<T, type, false, kPass>;
+  auto* const kernel =
+      aligned ? quantize_kernel<T, type, true, kPass> : quantize_kernel<T, type, false, kPass>;
   const unsigned tiles = tile_count(rows, cols), resident = kBlocksPerSm * sm_count(context);
-  const unsigned blocks = kPass == CastPass::again ? std::min(tiles, resident) : tiles;
+  const unsigned blocks = kPass == QuantizePass::requantize ? std::min(tiles, resident) : tiles;
   kernel<<<blocks, kTileThreads, 0, cuda_stream(context)>>>(input_rows<T>(a), rows_of_experts(a), rows, tiles,
                                                             out);
   TE_CUDA_CHECK_LAUNCH();
 }
 
 template <class T, DType type>
-void cast_all(const Context& context, const QuantizeExperts& a, const CastOutput& out) {
+void quantize_all(const Context& context, const QuantizeExperts& a, const ExpertOutput& out) {
   if (out.counters != nullptr)
-    launch_cast<T, type, CastPass::counted>(context, a, out);
+    launch_quantize<T, type, QuantizePass::counted>(context, a, out);
   else
-    launch_cast<T, type, CastPass::all>(context, a, out);
+    launch_quantize<T, type, QuantizePass::all>(context, a, out);
 }
 
 template <class T, DType type>
@@ -348,22 +350,22 @@ void quantize_to(const Context& context, const QuantizeExperts& a) {
   ExpertValues first = first_scale_of(a);
   const bool at_once = first.data != nullptr && (states == nullptr || a.out.counters == nullptr);
   if (at_once)
-    cast_all<T, type>(context, a,
-                      {.scale = first,
-                       .done = {},
-                       .amax = amax_of(a),
-                       .counters = states == nullptr ? a.out.counters : nullptr});
+    quantize_all<T, type>(context, a,
+                          {.scale = first,
+                           .done = {},
+                           .amax = amax_of(a),
+                           .counters = states == nullptr ? a.out.counters : nullptr});
   else
     launch_amax<T>(context, a);
   launch_scales(context, a, type);
   if (states == nullptr) return;
   const ExpertValues scale{&states->scale, kStateStride};
   if (!at_once)
-    return cast_all<T, type>(context, a,
-                             {.scale = scale, .done = {}, .amax = {}, .counters = a.out.counters});
+    return quantize_all<T, type>(context, a,
+                                 {.scale = scale, .done = {}, .amax = {}, .counters = a.out.counters});
   if (a.out.requantize.current_scale != nullptr) ++first.data;  // scales_kernel() has replaced the first
-  launch_cast<T, type, CastPass::again>(context, a,
-                                        {.scale = scale, .done = first, .amax = {}, .counters = nullptr});
+  launch_quantize<T, type, QuantizePass::requantize>(
+      context, a, {.scale = scale, .done = first, .amax = {}, .counters = nullptr});
 }
 
 template <class T>

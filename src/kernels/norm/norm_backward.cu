@@ -166,7 +166,7 @@ RowsLaunch launch_rows(const Context& context, const BackwardParams<T>& p) {
 template <class T>
 void launch_backward(const Context& context, const NormBackward& a) {
   NormBackward first = a;  // dx is stored for a second launch
-  first.dx_fp8 = first_cast(a.dx_fp8);
+  first.dx_fp8 = first_quantization(a.dx_fp8);
   const BackwardParams<T> p = backward_params<T>(first);
   int blocks = a.dx_fp8 ? norm_backward_fp8(context, first) : 0;
   if (blocks == 0) {

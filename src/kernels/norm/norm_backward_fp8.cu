@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kAheadThreads, 1)
     thread.load(row_of_iteration(iteration + 1), next);
     thread.sum(rows);
     thread.write(row, rows, [&](int r, const Vec8<bf16>& dx) {
-      const uint2 bytes = sums.cast<kFormat>(p.fp8, dx, scale);
+      const uint2 bytes = sums.quantize<kFormat>(p.fp8, dx, scale);
       const int column = static_cast<int>(threadIdx.x) * 8;
       if (p.fp8.rowwise != nullptr)
         *reinterpret_cast<uint2*>(p.fp8.rowwise + (row + r) * p.hidden + column) = bytes;
@@ -149,8 +149,8 @@ int norm_backward_fp8(const Context& context, const NormBackward& a) {
       (bias ? threads * DxSums::kBytes : 0) + (p.columnwise != nullptr ? ByteTile::bytes(p.hidden) : 0);
   if (shared + kOtherSharedBytes > static_cast<size_t>(device_caps(context).shared_bytes)) return 0;
   // Number of blocks for which all blocks have (almost) the same number of tiles.
-  const int64_t tiles = ceil_div(p.rows, kTileRows), most = norm_partial_blocks(p.hidden);
-  const auto blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, most)));
+  const int64_t tiles = ceil_div(p.rows, kTileRows), max_blocks = norm_partial_blocks(p.hidden);
+  const auto blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, max_blocks)));
   allow_shared_memory(context, kernel, shared);
   kernel<<<blocks, threads, shared, cuda_stream(context)>>>(p);
   TE_CUDA_CHECK_LAUNCH();

@@ -97,7 +97,7 @@ struct NormFp8Sums {
 
   /// Returns the bytes of eight values. Without data only the maximum is updated. amax is then packed, see Vec8.
   template <DType kFormat>
-  __device__ __forceinline__ uint2 cast(const NormFp8& fp8, const Vec8<__nv_bfloat16>& y, float scale) {
+  __device__ __forceinline__ uint2 quantize(const NormFp8& fp8, const Vec8<__nv_bfloat16>& y, float scale) {
     y.update_amax(amax);
     if (!fp8.data) return {0, 0};
     uint32_t word[2];
@@ -117,7 +117,7 @@ struct NormFp8Sums {
     }
     return {word[0], word[1]};
   }
-  /// Called after the last cast(): converts amax to the form that finish() expects.
+  /// Called after the last quantize(): converts amax to the form that finish() expects.
   __device__ __forceinline__ void unpack_amax() {
     amax = Vec8<__nv_bfloat16>::amax_bits(amax);
   }

@@ -74,7 +74,7 @@ void launch_elements(const Context& context, const NormForward& a) {
 
 void norm_forward(const Context& context, const NormForward& args) {
   NormForward first = args;
-  first.y_fp8 = first_cast(args.y_fp8);
+  first.y_fp8 = first_quantization(args.y_fp8);
   if (!norm_forward_rows(context, first))
     visit_high_precision(args.x.dtype, [&](auto zero) {
       launch_elements<typename DeviceType<decltype(zero)>::type>(context, first);

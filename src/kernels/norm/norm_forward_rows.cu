@@ -126,7 +126,7 @@ class RowsThread {
       const int64_t offset = (row + i) * p.hidden + column;
       if (p.y != nullptr) y.store_aligned(p.y + offset);
       if constexpr (kFp8) {
-        bytes[i] = sums.cast<DType::e4m3>(p.fp8, y, scale);
+        bytes[i] = sums.quantize<DType::e4m3>(p.fp8, y, scale);
         if (p.fp8.rowwise != nullptr) *reinterpret_cast<uint2*>(p.fp8.rowwise + offset) = bytes[i];
       }
     }
@@ -268,8 +268,8 @@ bool norm_forward_rows(const Context& context, const NormForward& a) {
   if (!fits || !fits_fp8) return false;
   // If the tile does not fit into shared memory, or its 16-byte runs would be unaligned, a separate kernel writes the
   // transposed output.
-  const int most = device_caps(context).shared_bytes - kOtherSharedBytes;
-  const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= static_cast<size_t>(most);
+  const int max_bytes = device_caps(context).shared_bytes - kOtherSharedBytes;
+  const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= static_cast<size_t>(max_bytes);
   RowsParams p = norm_forward_params<bf16>(a);
   if (!fused) p.columnwise = nullptr;
   launch(context, p, sm_count(context));

@@ -21,8 +21,8 @@ struct RequantizeArgs {
 };
 
 template <class T, DType kFormat, bool kAligned>
-__device__ __forceinline__ void cast_tile(const RequantizeArgs<T>& args, unsigned index,
-                                          Fp8TileShared& shared) {
+__device__ __forceinline__ void quantize_tile(const RequantizeArgs<T>& args, unsigned index,
+                                              Fp8TileShared& shared) {
   const int64_t rows = args.target.rows, cols = args.target.cols;
   const TileCoords tile = tile_coords(index, cols);
   const int64_t row = tile.row + threadIdx.x / 8 * kThreadRows, col = tile.col + threadIdx.x % 8 * 8;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kTileThreads, kRequantizeBlocks<T, kAligned>)
     requantize_kernel(const __grid_constant__ RequantizeArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared,
-                  [&](unsigned tile) { cast_tile<T, kFormat, kAligned>(args, tile, shared); });
+                  [&](unsigned tile) { quantize_tile<T, kFormat, kAligned>(args, tile, shared); });
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ void check_common(const char* op, const Args& a, const Tensor& packed) {
            s.num_query_groups, s.head_dim);
   check_gain(op, "q_gain", a.q_gain, packed, s.q_width());
   check_gain(op, "k_gain", a.k_gain, packed, s.k_width());
-  const Shape statistics{packed.rows(), qk_norm_pieces(s, a.q_gain.numel(), a.k_gain.numel())};
+  const Shape statistics{packed.rows(), qk_norm_segments(s, a.q_gain.numel(), a.k_gain.numel())};
   TE_CHECK(a.ranks > 0, "{}: ranks {} must be positive", op, a.ranks);
   if (a.ranks > 1) {
     TE_CHECK(a.q_gain.numel() == s.q_width() && a.k_gain.numel() == s.k_width(),
@@ -49,8 +49,8 @@ Tensor queries_and_keys(const Tensor& packed, const QkShape& shape) {
   return {packed.data, packed.dtype, {packed.rows(), shape.q_width() + shape.k_width()}};
 }
 
-/// A piece of a row: first column, width and gain.
-struct Piece {
+/// A segment of a row: first column, width and gain.
+struct Segment {
   int64_t begin, width;
   const Tensor& gain;
   bool query;
@@ -63,15 +63,15 @@ struct Piece {
 };
 
 template <class Args>
-std::vector<Piece> pieces_of(const Args& a) {
-  std::vector<Piece> pieces;
+std::vector<Segment> segments_of(const Args& a) {
+  std::vector<Segment> segments;
   const int64_t q = a.shape.q_width(), k = a.shape.k_width();
   const float shift = a.zero_centered ? 1.0f : 0.0f;
   for (int64_t at = 0; at < q; at += a.q_gain.numel())
-    pieces.push_back({at, a.q_gain.numel(), a.q_gain, true, shift});
+    segments.push_back({at, a.q_gain.numel(), a.q_gain, true, shift});
   for (int64_t at = 0; at < k; at += a.k_gain.numel())
-    pieces.push_back({q + at, a.k_gain.numel(), a.k_gain, false, shift});
-  return pieces;
+    segments.push_back({q + at, a.k_gain.numel(), a.k_gain, false, shift});
+  return segments;
 }
 
 template <class T>
@@ -82,56 +82,56 @@ float squares_of(const T* x, int64_t width) {
 }
 
 template <class T>
-float along_of(const T* dy, const Piece& piece, const T* x, float rstd) {
+float along_of(const T* dy, const Segment& segment, const T* x, float rstd) {
   float along = 0.0f;
-  for (int64_t c = 0; c < piece.width; ++c)
-    along += to_float(dy[c]) * piece.gain_at<T>(c) * to_float(x[c]) * rstd;
+  for (int64_t c = 0; c < segment.width; ++c)
+    along += to_float(dy[c]) * segment.gain_at<T>(c) * to_float(x[c]) * rstd;
   return along;
 }
 
 template <class T>
 void forward_sums_cpu(const QkNormForward& a) {
-  const std::vector<Piece> pieces = pieces_of(a);
-  const auto count = static_cast<int64_t>(pieces.size());
+  const std::vector<Segment> segments = segments_of(a);
+  const auto count = static_cast<int64_t>(segments.size());
 #pragma omp parallel for
   for (int64_t r = 0; r < a.qkv.rows(); ++r)
     for (int64_t p = 0; p < count; ++p) {
-      const Piece& piece = pieces[static_cast<size_t>(p)];
+      const Segment& segment = segments[static_cast<size_t>(p)];
       a.sums.as<float>()[r * count + p] =
-          squares_of(a.qkv.as<T>() + r * a.qkv.cols() + piece.begin, piece.width);
+          squares_of(a.qkv.as<T>() + r * a.qkv.cols() + segment.begin, segment.width);
     }
 }
 
 template <class T>
 void backward_sums_cpu(const QkNormBackward& a) {
-  const std::vector<Piece> pieces = pieces_of(a);
-  const auto count = static_cast<int64_t>(pieces.size());
+  const std::vector<Segment> segments = segments_of(a);
+  const auto count = static_cast<int64_t>(segments.size());
 #pragma omp parallel for
   for (int64_t r = 0; r < a.dqkv.rows(); ++r)
     for (int64_t p = 0; p < count; ++p) {
-      const Piece& piece = pieces[static_cast<size_t>(p)];
+      const Segment& segment = segments[static_cast<size_t>(p)];
       a.sums.as<float>()[r * count + p] =
-          along_of(a.dqkv.as<T>() + r * a.dqkv.cols() + piece.begin, piece,
-                   a.raw.as<T>() + r * a.raw.cols() + piece.begin, a.rstd.as<float>()[r * count + p]);
+          along_of(a.dqkv.as<T>() + r * a.dqkv.cols() + segment.begin, segment,
+                   a.raw.as<T>() + r * a.raw.cols() + segment.begin, a.rstd.as<float>()[r * count + p]);
     }
 }
 
 template <class T>
 void forward_cpu(const QkNormForward& a) {
-  const std::vector<Piece> pieces = pieces_of(a);
+  const std::vector<Segment> segments = segments_of(a);
   const int64_t columns = a.qkv.cols(), kept = a.shape.q_width() + a.shape.k_width();
-  const auto count = static_cast<int64_t>(pieces.size());
+  const auto count = static_cast<int64_t>(segments.size());
 #pragma omp parallel for
   for (int64_t r = 0; r < a.qkv.rows(); ++r) {
     T* const row = a.qkv.as<T>() + r * columns;
     if (a.raw) std::copy_n(row, kept, a.raw.as<T>() + r * kept);
     for (int64_t p = 0; p < count; ++p) {
-      const Piece& piece = pieces[static_cast<size_t>(p)];
-      T* const x = row + piece.begin;
-      const float squares = a.ranks > 1 ? a.sums.as<float>()[r * count + p] : squares_of(x, piece.width);
-      const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(piece.width * a.ranks) + a.eps);
-      for (int64_t c = 0; c < piece.width; ++c)
-        x[c] = from_float<T>(to_float(x[c]) * rstd * piece.gain_at<T>(c));
+      const Segment& segment = segments[static_cast<size_t>(p)];
+      T* const x = row + segment.begin;
+      const float squares = a.ranks > 1 ? a.sums.as<float>()[r * count + p] : squares_of(x, segment.width);
+      const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(segment.width * a.ranks) + a.eps);
+      for (int64_t c = 0; c < segment.width; ++c)
+        x[c] = from_float<T>(to_float(x[c]) * rstd * segment.gain_at<T>(c));
       if (a.raw) a.rstd.as<float>()[r * count + p] = rstd;
     }
   }
@@ -139,18 +139,18 @@ void forward_cpu(const QkNormForward& a) {
 
 /// Adds the gain gradients of rows [first, end) to sums: those of q, then those of k.
 template <class T>
-void sum_gains(const QkNormBackward& a, const std::vector<Piece>& pieces, int64_t first, int64_t end,
+void sum_gains(const QkNormBackward& a, const std::vector<Segment>& segments, int64_t first, int64_t end,
                float* sums) {
   const int64_t columns = a.dqkv.cols(), kept = a.raw.cols();
   for (int64_t r = first; r < end; ++r) {
-    for (size_t p = 0; p < pieces.size(); ++p) {
-      const Piece& piece = pieces[p];
-      const T* const dy = a.dqkv.as<T>() + r * columns + piece.begin;
-      const T* const x = a.raw.as<T>() + r * kept + piece.begin;
+    for (size_t p = 0; p < segments.size(); ++p) {
+      const Segment& segment = segments[p];
+      const T* const dy = a.dqkv.as<T>() + r * columns + segment.begin;
+      const T* const x = a.raw.as<T>() + r * kept + segment.begin;
       const float rstd =
-          a.rstd.as<float>()[r * static_cast<int64_t>(pieces.size()) + static_cast<int64_t>(p)];
-      float* const sum = sums + (piece.query ? 0 : a.q_gain.numel());
-      for (int64_t c = 0; c < piece.width; ++c) sum[c] += to_float(dy[c]) * to_float(x[c]) * rstd;
+          a.rstd.as<float>()[r * static_cast<int64_t>(segments.size()) + static_cast<int64_t>(p)];
+      float* const sum = sums + (segment.query ? 0 : a.q_gain.numel());
+      for (int64_t c = 0; c < segment.width; ++c) sum[c] += to_float(dy[c]) * to_float(x[c]) * rstd;
     }
   }
 }
@@ -168,7 +168,7 @@ void add_to(const Tensor& grad, const float* parts, int64_t stride) {
 
 template <class T>
 void backward_cpu(const QkNormBackward& a) {
-  const std::vector<Piece> pieces = pieces_of(a);
+  const std::vector<Segment> segments = segments_of(a);
   const int64_t rows = a.dqkv.rows(), columns = a.dqkv.cols(), kept = a.raw.cols();
   const int64_t gains = a.q_gain.numel() + a.k_gain.numel(),
                 per_part = (rows + kQkNormParts - 1) / kQkNormParts;
@@ -177,23 +177,24 @@ void backward_cpu(const QkNormBackward& a) {
     std::fill_n(parts, kQkNormParts * gains, 0.0f);
 #pragma omp parallel for
     for (int64_t part = 0; part < kQkNormParts; ++part)
-      sum_gains<T>(a, pieces, std::min(rows, part * per_part), std::min(rows, (part + 1) * per_part),
+      sum_gains<T>(a, segments, std::min(rows, part * per_part), std::min(rows, (part + 1) * per_part),
                    parts + part * gains);
     if (a.dq_gain) add_to(a.dq_gain, parts, gains);
     if (a.dk_gain) add_to(a.dk_gain, parts + a.q_gain.numel(), gains);
   }
-  const auto count = static_cast<int64_t>(pieces.size());
+  const auto count = static_cast<int64_t>(segments.size());
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t p = 0; p < count; ++p) {
-      const Piece& piece = pieces[static_cast<size_t>(p)];
-      T* const dy = a.dqkv.as<T>() + r * columns + piece.begin;
-      const T* const x = a.raw.as<T>() + r * kept + piece.begin;
+      const Segment& segment = segments[static_cast<size_t>(p)];
+      T* const dy = a.dqkv.as<T>() + r * columns + segment.begin;
+      const T* const x = a.raw.as<T>() + r * kept + segment.begin;
       const float rstd = a.rstd.as<float>()[r * count + p];
-      const float sum = a.ranks > 1 ? a.sums.as<float>()[r * count + p] : along_of(dy, piece, x, rstd);
-      const float along = sum / static_cast<float>(piece.width * a.ranks);
-      for (int64_t c = 0; c < piece.width; ++c)
-        dy[c] = from_float<T>(rstd * (to_float(dy[c]) * piece.gain_at<T>(c) - to_float(x[c]) * rstd * along));
+      const float sum = a.ranks > 1 ? a.sums.as<float>()[r * count + p] : along_of(dy, segment, x, rstd);
+      const float along = sum / static_cast<float>(segment.width * a.ranks);
+      for (int64_t c = 0; c < segment.width; ++c)
+        dy[c] =
+            from_float<T>(rstd * (to_float(dy[c]) * segment.gain_at<T>(c) - to_float(x[c]) * rstd * along));
     }
   }
 }
@@ -253,7 +254,7 @@ void qk_norm_backward(const Context& context, const QkNormBackward& args) {
   visit_high_precision(args.dqkv.dtype, [&](auto zero) { backward_cpu<decltype(zero)>(args); });
 }
 
-int64_t qk_norm_pieces(const QkShape& shape, int64_t q_gain, int64_t k_gain) {
+int64_t qk_norm_segments(const QkShape& shape, int64_t q_gain, int64_t k_gain) {
   return shape.q_width() / q_gain + shape.k_width() / k_gain;
 }
 

@@ -1,4 +1,4 @@
-// RMSNorm of queries and keys: one warp per piece of a row. Gain gradients are summed over the tokens in kQkNormParts
+// RMSNorm of queries and keys: one warp per segment of a row. Gain gradients are summed over the tokens in kQkNormParts
 // parts, which are then added in a fixed order.
 #include <algorithm>
 
@@ -20,11 +20,11 @@ struct Params {
   const T* q_gain;
   const T* k_gain;
   int64_t columns, kept;
-  int64_t work;  ///< rows * pieces
-  int pieces, q_pieces, q_width, k_width;
+  int64_t work;  ///< rows * segments
+  int segments, q_segments, q_width, k_width;
   float eps;
   float*
-      sums;  ///< null: a warp sums its piece; otherwise summed over all ranks, or output of the sums kernels
+      sums;  ///< null: a warp sums its segment; otherwise summed over all ranks, or output of the sums kernels
   int ranks;
   float shift;  ///< added to the gains
 
@@ -33,17 +33,17 @@ struct Params {
     return static_cast<float>(width) * static_cast<float>(ranks);
   }
 
-  /// A piece of a row: first column, width and gain.
-  struct Piece {
+  /// A segment of a row: first column, width and gain.
+  struct Segment {
     int64_t row;
     int begin, width;
     const T* gain;
   };
-  __device__ Piece piece(int64_t item) const {
-    const int64_t row = item / pieces;
-    const int p = static_cast<int>(item - row * pieces);
-    if (p < q_pieces) return {row, p * q_width, q_width, q_gain};
-    return {row, q_pieces * q_width + (p - q_pieces) * k_width, k_width, k_gain};
+  __device__ Segment segment(int64_t item) const {
+    const int64_t row = item / segments;
+    const int p = static_cast<int>(item - row * segments);
+    if (p < q_segments) return {row, p * q_width, q_width, q_gain};
+    return {row, q_segments * q_width + (p - q_segments) * k_width, k_width, k_gain};
   }
 };
 
@@ -83,10 +83,10 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads) forward_sums_kernel(Params<T> p) {
   const int64_t item = item_of_warp();
   if (item >= p.work) return;
-  const auto piece = p.piece(item);
+  const auto segment = p.segment(item);
   const int lane = threadIdx.x % kWarpSize;
-  const float squares = warp_sum(
-      squares_of_lane<T, N>(p.packed + piece.row * p.columns + piece.begin, nullptr, piece.width, lane));
+  const float squares = warp_sum(squares_of_lane<T, N>(p.packed + segment.row * p.columns + segment.begin,
+                                                       nullptr, segment.width, lane));
   if (lane == 0) p.sums[item] = squares;
 }
 
@@ -94,11 +94,11 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads) backward_sums_kernel(Params<T> p) {
   const int64_t item = item_of_warp();
   if (item >= p.work) return;
-  const auto piece = p.piece(item);
+  const auto segment = p.segment(item);
   const int lane = threadIdx.x % kWarpSize;
-  const float along = warp_sum(along_of_lane<T, N>(p.packed + piece.row * p.columns + piece.begin,
-                                                   p.raw + piece.row * p.kept + piece.begin, piece.gain,
-                                                   p.shift, p.rstd[item], piece.width, lane));
+  const float along = warp_sum(along_of_lane<T, N>(p.packed + segment.row * p.columns + segment.begin,
+                                                   p.raw + segment.row * p.kept + segment.begin, segment.gain,
+                                                   p.shift, p.rstd[item], segment.width, lane));
   if (lane == 0) p.sums[item] = along;
 }
 
@@ -106,16 +106,16 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Params<T> p) {
   const int64_t item = item_of_warp();
   if (item >= p.work) return;
-  const auto piece = p.piece(item);
+  const auto segment = p.segment(item);
   const int lane = threadIdx.x % kWarpSize;
-  T* const x = p.packed + piece.row * p.columns + piece.begin;
-  T* const raw = p.raw == nullptr ? nullptr : p.raw + piece.row * p.kept + piece.begin;
-  float squares = warp_sum(squares_of_lane<T, N>(x, raw, piece.width, lane));
+  T* const x = p.packed + segment.row * p.columns + segment.begin;
+  T* const raw = p.raw == nullptr ? nullptr : p.raw + segment.row * p.kept + segment.begin;
+  float squares = warp_sum(squares_of_lane<T, N>(x, raw, segment.width, lane));
   if (p.sums != nullptr) squares = p.sums[item];
-  const float rstd = 1.0f / sqrtf(squares / p.norm_width(piece.width) + p.eps);
-  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
+  const float rstd = 1.0f / sqrtf(squares / p.norm_width(segment.width) + p.eps);
+  for (int c = lane * N; c < segment.width; c += kWarpSize * N) {
     Vector<T, N> value = load_vector<T, N>(x + c);
-    const Vector<T, N> gain = load_vector<T, N>(piece.gain + c);
+    const Vector<T, N> gain = load_vector<T, N>(segment.gain + c);
 #pragma unroll
     for (int i = 0; i < N; ++i)
       store_float(&value.v[i], load_float(&value.v[i]) * rstd * (load_float(&gain.v[i]) + p.shift));
@@ -128,18 +128,18 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
   const int64_t item = item_of_warp();
   if (item >= p.work) return;
-  const auto piece = p.piece(item);
+  const auto segment = p.segment(item);
   const int lane = threadIdx.x % kWarpSize;
-  T* const dy = p.packed + piece.row * p.columns + piece.begin;
-  const T* const x = p.raw + piece.row * p.kept + piece.begin;
+  T* const dy = p.packed + segment.row * p.columns + segment.begin;
+  const T* const x = p.raw + segment.row * p.kept + segment.begin;
   const float rstd = p.rstd[item];
   float along = p.sums != nullptr
                     ? p.sums[item]
-                    : warp_sum(along_of_lane<T, N>(dy, x, piece.gain, p.shift, rstd, piece.width, lane));
-  along /= p.norm_width(piece.width);
-  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
+                    : warp_sum(along_of_lane<T, N>(dy, x, segment.gain, p.shift, rstd, segment.width, lane));
+  along /= p.norm_width(segment.width);
+  for (int c = lane * N; c < segment.width; c += kWarpSize * N) {
     Vector<T, N> d = load_vector<T, N>(dy + c);
-    const Vector<T, N> value = load_vector<T, N>(x + c), gain = load_vector<T, N>(piece.gain + c);
+    const Vector<T, N> value = load_vector<T, N>(x + c), gain = load_vector<T, N>(segment.gain + c);
 #pragma unroll
     for (int i = 0; i < N; ++i)
       store_float(&d.v[i], rstd * (load_float(&d.v[i]) * (load_float(&gain.v[i]) + p.shift) -
@@ -148,14 +148,14 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
   }
 }
 
-/// scratch[part, column of q's gain | k's gain] = sum over the part's tokens and pieces of dy x rstd. Grid: 32 columns,
+/// scratch[part, column of q's gain | k's gain] = sum over its tokens and segments of dy x rstd. Grid: 32 columns,
 /// part, q or k.
 template <class T>
 __global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64_t rows, float* scratch) {
   __shared__ float sums[kWarps][kWarpSize];
   const bool query = blockIdx.z == 0;
-  const int width = query ? p.q_width : p.k_width, count = query ? p.q_pieces : p.pieces - p.q_pieces;
-  const int first = query ? 0 : p.q_pieces, start = query ? 0 : p.q_pieces * p.q_width;
+  const int width = query ? p.q_width : p.k_width, count = query ? p.q_segments : p.segments - p.q_segments;
+  const int first = query ? 0 : p.q_segments, start = query ? 0 : p.q_segments * p.q_width;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int column = static_cast<int>(blockIdx.x) * kWarpSize + lane;
   if (static_cast<int>(blockIdx.x) * kWarpSize >= width) return;
@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64
   if (column < width) {
     for (int64_t i = begin * count + warp; i < end * count; i += kWarps) {
       const int64_t row = i / count;
-      const int piece = static_cast<int>(i - row * count), at = start + piece * width + column;
+      const int segment = static_cast<int>(i - row * count), at = start + segment * width + column;
       sum += load_float(p.packed + row * p.columns + at) * load_float(p.raw + row * p.kept + at) *
-             p.rstd[row * p.pieces + first + piece];
+             p.rstd[row * p.segments + first + segment];
     }
   }
   sums[warp][lane] = sum;
@@ -205,9 +205,9 @@ Params<T> params_of(const Args& a, const Tensor& packed) {
   p.kept = a.shape.q_width() + a.shape.k_width();
   p.q_width = static_cast<int>(a.q_gain.numel());
   p.k_width = static_cast<int>(a.k_gain.numel());
-  p.pieces = static_cast<int>(qk_norm_pieces(a.shape, p.q_width, p.k_width));
-  p.q_pieces = static_cast<int>(a.shape.q_width() / p.q_width);
-  p.work = packed.rows() * p.pieces;
+  p.segments = static_cast<int>(qk_norm_segments(a.shape, p.q_width, p.k_width));
+  p.q_segments = static_cast<int>(a.shape.q_width() / p.q_width);
+  p.work = packed.rows() * p.segments;
   p.eps = 0.0f;
   p.sums = a.sums.template as<float>();
   p.ranks = static_cast<int>(a.ranks);
@@ -215,7 +215,7 @@ Params<T> params_of(const Args& a, const Tensor& packed) {
   return p;
 }
 
-/// Whether all pieces begin and end at whole vectors.
+/// Whether all segments begin and end at whole vectors.
 template <class T>
 bool in_vectors(const Params<T>& p) {
   constexpr size_t kBytes = kVector * sizeof(T);

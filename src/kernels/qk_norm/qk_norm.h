@@ -1,6 +1,6 @@
 // RMSNorm of queries and keys in the packed output of linear_qkv, before the rotary embedding, either of each head
 // (Qwen3) or of all heads as one row (OLMo 2). The size of the gain determines the width of the norm: q and k of a
-// token are split into pieces x as wide as the gain, and
+// token are split into segments x as wide as the gain, and
 //   y = x * rstd * gain,  rstd = 1 / sqrt(mean(x^2) + eps)
 // or, with zero_centered, 1 + gain instead of gain (Gemma).
 // Statistics and sums are FP32; y is rounded once. The norm works in place and copies out what the backward pass needs.
@@ -35,9 +35,9 @@ struct QkNormForward {
   Tensor qkv;             ///< in/out: q and k are normalized
   Tensor q_gain, k_gain;  ///< dtype of qkv; widths that divide q_width() and k_width()
   Tensor raw;             ///< optional output [rows, q_width() + k_width()]: q and k before the norm
-  Tensor rstd;            ///< output with raw: [rows, qk_norm_pieces(...)] fp32
+  Tensor rstd;            ///< output with raw: [rows, qk_norm_segments(...)] fp32
   int64_t ranks = 1;      ///< ranks that share each norm
-  Tensor sums;            ///< with ranks > 1: [rows, qk_norm_pieces(...)] fp32
+  Tensor sums;            ///< with ranks > 1: [rows, qk_norm_segments(...)] fp32
   bool zero_centered = false;
 };
 /// Writes only `sums` of this rank.
@@ -54,15 +54,15 @@ struct QkNormBackward {
       dk_gain;        ///< optional; fp32 or bf16 (rounded once), accumulated; FP32 sums in a fixed order
   Tensor scratch;     ///< fp32 [at least qk_norm_scratch_elements(q_gain, k_gain)]
   int64_t ranks = 1;  ///< ranks that share each norm; gain gradients are this rank's own
-  Tensor sums;        ///< with ranks > 1: [rows, qk_norm_pieces(...)] fp32
+  Tensor sums;        ///< with ranks > 1: [rows, qk_norm_segments(...)] fp32
   bool zero_centered = false;
 };
 /// Writes only `sums` of this rank.
 void qk_norm_backward_sums(const Context& context, const QkNormBackward& args);
 void qk_norm_backward(const Context& context, const QkNormBackward& args);
 
-/// Number of pieces of a row: q_width() / width of q_gain, plus the same for k.
-int64_t qk_norm_pieces(const QkShape& shape, int64_t q_gain, int64_t k_gain);
+/// Number of segments of a row: q_width() / width of q_gain, plus the same for k.
+int64_t qk_norm_segments(const QkShape& shape, int64_t q_gain, int64_t k_gain);
 int64_t qk_norm_scratch_elements(int64_t q_gain, int64_t k_gain);
 
 }  // namespace te::kernels

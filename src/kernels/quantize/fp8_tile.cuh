@@ -7,7 +7,7 @@
 // runs of rows, 128 bytes per column. The 16-byte units of a column are permuted (xor with the column's group of
 // eight), so that neither side of the exchange has bank conflicts.
 //
-// A quantization that computes or corrects its scale (fp8_output.h, Fp8Requantize) is launched twice, see cast_tiles().
+// A quantization that computes or corrects its scale (fp8_output.h, Fp8Requantize) is launched twice: quantize_tiles().
 // The second launch's kernel is the first one's with kRequantize. It has about as many blocks as can be resident; each
 // reads the amax that the first launch found, and either exits or processes its share of the tiles, starting with the
 // last ones, which may still be cached. It is a separate instantiation because a loop and a choice of scales would cost
@@ -365,9 +365,9 @@ __device__ __forceinline__ void store_tile(const Vec8<T> (&values)[kThreadRows],
 /// Launches the kernels that quantize `tiles` tiles, each built on for_tiles(): launch(target, blocks), and with
 /// launch_requantize() the second one, which must write nothing but its target.
 template <class Launch, class Requantize>
-void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
-                unsigned tiles, Launch&& launch, Requantize&& requantize) {
-  launch(tile_target(first_cast(out), partial_sums, rows, cols, tiles), tiles);
+void quantize_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows,
+                    int64_t cols, unsigned tiles, Launch&& launch, Requantize&& requantize) {
+  launch(tile_target(first_quantization(out), partial_sums, rows, cols, tiles), tiles);
   if (out.requantize.state == nullptr) return;
   if (out.requantize.all_reduce_amax) out.requantize.all_reduce_amax(context);
   requantize(requantize_target(out, rows, cols, tiles));

@@ -149,7 +149,7 @@ void quantize(const Context& context, const Quantize& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   const DType format = tile_format(args.out);
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
-  cast_tiles(
+  quantize_tiles(
       context, args.out, partial, rows, cols, tile_count(rows, cols),
       [&](const Fp8TileTarget& target, unsigned blocks) {
         launch_quantize(context, args.x, target, format, blocks);

@@ -16,7 +16,7 @@ void quantize_nvfp4(const Context& context, const QuantizeNvfp4& args);
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 
 /// Second launch of quantization (fp8_output.h, Fp8Requantize) from stored values x [rows, cols], whose first launch
-/// was that of first_cast(out). Does nothing for other outputs.
+/// was that of first_quantization(out). Does nothing for other outputs.
 void requantize(const Context& context, const Tensor& x, const Fp8Output& out);
 
 /// sums[c] += sum over the `blocks` rows of partial [blocks, cols], in a fixed order. sums: fp32 or bf16.

@@ -16,7 +16,7 @@ constexpr int kCluster = 8;
 constexpr int64_t kOfOneBlock = int64_t{32} * 1024;  ///< elements
 constexpr int kWidth = 8;                            ///< elements per thread and access
 
-struct SmallCast {
+struct SmallQuantization {
   uint8_t* out;
   float *amax, *scale, *scale_inv;
   int64_t elements;
@@ -25,7 +25,7 @@ struct SmallCast {
 };
 
 template <class T, DType kFormat, int kBlocks>
-__global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, SmallCast p) {
+__global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, SmallQuantization p) {
   __shared__ uint32_t of_warps[kWarpSize];
   wait_on_dependent_grids();
   launch_dependent_grids();
@@ -68,13 +68,13 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
 }
 
 template <class T, DType kFormat, int kBlocks>
-void launch(const Context& context, const T* x, const SmallCast& p) {
+void launch(const Context& context, const T* x, const SmallQuantization& p) {
   launch_dependent_clusters(context, quantize_small_kernel<T, kFormat, kBlocks>, kBlocks, kThreads, 0, true,
                             kBlocks, x, p);
 }
 
 template <class T, DType kFormat>
-void launch_by_size(const Context& context, const T* x, const SmallCast& p) {
+void launch_by_size(const Context& context, const T* x, const SmallQuantization& p) {
   const bool one_block = p.elements <= kOfOneBlock || !device_caps(context).clusters;
   one_block ? launch<T, kFormat, 1>(context, x, p) : launch<T, kFormat, kCluster>(context, x, p);
 }
@@ -86,13 +86,13 @@ bool quantize_current_scaling(const Context& context, const QuantizeCurrentScali
   if (elements == 0 || elements > kMaxSmallElements || elements % kWidth != 0 ||
       !is_aligned(args.x.data, 32) || !is_aligned(args.out.data, kWidth))
     return false;
-  const SmallCast p{.out = args.out.as<uint8_t>(),
-                    .amax = args.amax,
-                    .scale = args.scale,
-                    .scale_inv = args.scale_inv,
-                    .elements = elements,
-                    .margin_factor = ldexpf(1.0f, -args.margin),
-                    .power_of_two = args.power_of_two};
+  const SmallQuantization p{.out = args.out.as<uint8_t>(),
+                            .amax = args.amax,
+                            .scale = args.scale,
+                            .scale_inv = args.scale_inv,
+                            .elements = elements,
+                            .margin_factor = ldexpf(1.0f, -args.margin),
+                            .power_of_two = args.power_of_two};
   visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const T* const x = args.x.as<T>();

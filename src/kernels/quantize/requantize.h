@@ -14,7 +14,7 @@ inline const float* first_scale(const Fp8Output& out) {
 
 /// Output of the first launch, with the state's own amax and counters until it is known whether the result is kept.
 /// With current scaling and without a prediction, the first launch only finds the amax.
-inline Fp8Output first_cast(const Fp8Output& out) {
+inline Fp8Output first_quantization(const Fp8Output& out) {
   if (out.requantize.state == nullptr) return out;
   Fp8Output first;
   if (first_scale(out) != nullptr) {
@@ -44,22 +44,22 @@ struct Fp8ScaleFinalization {
 /// Arguments of the second launch. Call it exactly once per quantization, on the host, because it advances
 /// num_quantizations.
 inline Fp8ScaleFinalization finalization_of(const Fp8Output& out) {
-  const Fp8Requantize& cast = out.requantize;
-  if (cast.state == nullptr) return {};
+  const Fp8Requantize& requantize = out.requantize;
+  if (requantize.state == nullptr) return {};
   const DType format = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
-  Fp8ScaleFinalization s{.state = cast.state,
-                         .found_amax = cast.amax(),
+  Fp8ScaleFinalization s{.state = requantize.state,
+                         .found_amax = requantize.amax(),
                          .scale = first_scale(out),
                          .fp8_max = fp8_max(format),
-                         .margin_factor = cast.margin_factor,
-                         .current_scale = cast.current_scale,
-                         .current_amax = cast.current_amax,
-                         .used_scale = cast.used_scale,
+                         .margin_factor = requantize.margin_factor,
+                         .current_scale = requantize.current_scale,
+                         .current_amax = requantize.current_amax,
+                         .used_scale = requantize.used_scale,
                          .amax = out.amax,
                          .counters = out.counters};
-  ++*cast.num_quantizations;
-  s.next_amax = cast.amax();
-  if (cast.predicted_scales != nullptr) s.next_predicted_scale = cast.predicted_scale();
+  ++*requantize.num_quantizations;
+  s.next_amax = requantize.amax();
+  if (requantize.predicted_scales != nullptr) s.next_predicted_scale = requantize.predicted_scale();
   return s;
 }
 

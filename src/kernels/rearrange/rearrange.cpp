@@ -10,7 +10,7 @@ namespace te::kernels {
 
 #ifdef TE_WITH_CUDA
 namespace cuda {
-void column_pieces(const Context& context, const ColumnPieces& args);
+void column_chunks(const Context& context, const ColumnChunks& args);
 void row_order(const Context& context, const RowOrder& args);
 }  // namespace cuda
 #endif
@@ -27,15 +27,15 @@ bool divides_16(const Context& context, const Tensor& tensor, int64_t elements) 
   return !context.is_cuda() || elements * element_bytes(tensor) % kGpuBytes == 0;
 }
 
-void check_pieces(const Context& context, const ColumnPieces& a) {
-  const char* op = "column_pieces";
+void check_chunks(const Context& context, const ColumnChunks& a) {
+  const char* op = "column_chunks";
   TE_CHECK(a.full && a.parts, "{}: full and parts are required", op);
   check_dtype(op, "parts", a.parts, a.full.dtype);
   TE_CHECK(a.full.shape.rank() == 2 && a.parts.shape.rank() == 3 && a.parts.dim(1) == a.full.dim(0),
-           "{}: full {} and parts {} must be [rows, width] and [pieces, rows, part width]", op,
+           "{}: full {} and parts {} must be [rows, width] and [chunks, rows, part width]", op,
            a.full.shape.str(), a.parts.shape.str());
   TE_CHECK(a.cols > 0 && a.begin >= 0 && a.begin + a.parts.dim(0) * a.cols <= a.full.dim(1),
-           "{}: {} pieces of {} columns from column {} exceed the {} columns of full", op, a.parts.dim(0),
+           "{}: {} chunks of {} columns from column {} exceed the {} columns of full", op, a.parts.dim(0),
            a.cols, a.begin, a.full.dim(1));
   TE_CHECK(a.at >= 0 && a.at + a.cols <= a.parts.dim(2),
            "{}: {} columns from column {} exceed the {} columns of parts", op, a.cols, a.at, a.parts.dim(2));
@@ -62,14 +62,14 @@ void copy_bytes(char* part, char* full, int64_t bytes, bool to_full) {
 
 }  // namespace
 
-void column_pieces(const Context& context, const ColumnPieces& args) {
-  check_pieces(context, args);
-  TE_DISPATCH_CUDA(context, column_pieces, args);
-  const int64_t pieces = args.parts.dim(0), rows = args.full.dim(0), size = element_bytes(args.full);
+void column_chunks(const Context& context, const ColumnChunks& args) {
+  check_chunks(context, args);
+  TE_DISPATCH_CUDA(context, column_chunks, args);
+  const int64_t chunks = args.parts.dim(0), rows = args.full.dim(0), size = element_bytes(args.full);
   const int64_t width = args.full.dim(1) * size, part_width = args.parts.dim(2) * size,
                 bytes = args.cols * size;
 #pragma omp parallel for collapse(2)
-  for (int64_t p = 0; p < pieces; ++p) {
+  for (int64_t p = 0; p < chunks; ++p) {
     for (int64_t r = 0; r < rows; ++r) {
       copy_bytes(args.parts.as<char>() + (p * rows + r) * part_width + args.at * size,
                  args.full.as<char>() + r * width + args.begin * size + p * bytes, bytes, args.join);

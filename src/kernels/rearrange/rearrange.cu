@@ -9,18 +9,18 @@ namespace {
 constexpr int kThreads = 256;
 
 /// Sizes and offsets in units of 16 bytes.
-struct Pieces {
+struct Chunks {
   uint4 *full, *parts;
   int64_t rows, width, part_width, begin, at, cols, total;
 };
 
 template <bool kJoin>
-__global__ void __launch_bounds__(kThreads) move_pieces(Pieces p) {
+__global__ void __launch_bounds__(kThreads) move_chunks(Chunks p) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= p.total) return;
-  const int64_t column = i % p.cols, row = i / p.cols % p.rows, piece = i / (p.cols * p.rows);
-  uint4& part = p.parts[(piece * p.rows + row) * p.part_width + p.at + column];
-  uint4& full = p.full[row * p.width + p.begin + piece * p.cols + column];
+  const int64_t column = i % p.cols, row = i / p.cols % p.rows, chunk = i / (p.cols * p.rows);
+  uint4& part = p.parts[(chunk * p.rows + row) * p.part_width + p.at + column];
+  uint4& full = p.full[row * p.width + p.begin + chunk * p.cols + column];
   if (kJoin) {
     full = part;
   } else {
@@ -43,17 +43,17 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void column_pieces(const Context& context, const ColumnPieces& args) {
+void column_chunks(const Context& context, const ColumnChunks& args) {
   const auto units = [&](int64_t elements) {
     return elements * static_cast<int64_t>(dtype_size(args.full.dtype)) / static_cast<int64_t>(sizeof(uint4));
   };
-  const int64_t pieces = args.parts.dim(0), rows = args.full.dim(0), cols = units(args.cols);
-  const Pieces p{args.full.as<uint4>(),    args.parts.as<uint4>(), rows,           units(args.full.dim(1)),
+  const int64_t chunks = args.parts.dim(0), rows = args.full.dim(0), cols = units(args.cols);
+  const Chunks p{args.full.as<uint4>(),    args.parts.as<uint4>(), rows,           units(args.full.dim(1)),
                  units(args.parts.dim(2)), units(args.begin),      units(args.at), cols,
-                 pieces * rows * cols};
+                 chunks * rows * cols};
   if (p.total == 0) return;
-  (args.join ? move_pieces<true>
-             : move_pieces<false>)<<<ceil_div(p.total, kThreads), kThreads, 0, cuda_stream(context)>>>(p);
+  (args.join ? move_chunks<true>
+             : move_chunks<false>)<<<ceil_div(p.total, kThreads), kThreads, 0, cuda_stream(context)>>>(p);
   TE_CUDA_CHECK_LAUNCH();
 }
 

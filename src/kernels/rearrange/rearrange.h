@@ -9,18 +9,18 @@
 
 namespace te::kernels {
 
-/// Columns begin, ..., begin + pieces * cols - 1 of `full` form `pieces` equal pieces. Piece p corresponds to columns
+/// Columns begin, ..., begin + chunks * cols - 1 of `full` form `chunks` equal chunks. Chunk p corresponds to columns
 /// at, ..., at + cols - 1 of parts[p]:
 ///   parts[p, r, at + c] = full[r, begin + p * cols + c]
 /// All other elements keep their values. `full` and `parts` must not overlap. On a GPU, cols, begin, at and both widths
 /// must be multiples of 16 bytes.
-struct ColumnPieces {
+struct ColumnChunks {
   Tensor full;   ///< [rows, width]
-  Tensor parts;  ///< [pieces, rows, part width], the same dtype
+  Tensor parts;  ///< [chunks, rows, part width], the same dtype
   int64_t begin = 0, at = 0, cols = 0;
   bool join = false;  ///< copies from `parts` to `full` instead
 };
-void column_pieces(const Context& context, const ColumnPieces& args);
+void column_chunks(const Context& context, const ColumnChunks& args);
 
 /// Permutation of rows: ordered[index[r]] = rows[r]. `index` holds each number from 0 to rows - 1 exactly once; a GPU
 /// does not check this. On a GPU the size of a row must be a multiple of 16 bytes.

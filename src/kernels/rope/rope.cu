@@ -95,7 +95,7 @@ void launch_rope(const Context& context, const Rope& a) {
 }  // namespace
 
 void rope(const Context& context, const Rope& args) {
-  if (args.out && rope_cast(context, args)) return;
+  if (args.out && rope_quantize(context, args)) return;
   visit_high_precision(args.qkv.dtype, [&](auto zero) {
     launch_rope<typename DeviceType<decltype(zero)>::type>(context, args);
   });

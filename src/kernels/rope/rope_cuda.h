@@ -7,5 +7,5 @@ namespace te::kernels::cuda {
 void rope(const Context& context, const Rope& args);
 /// Rotates and quantizes in one pass. Returns false, without doing anything, if the shape or alignment is not
 /// supported.
-bool rope_cast(const Context& context, const Rope& args);
+bool rope_quantize(const Context& context, const Rope& args);
 }  // namespace te::kernels::cuda

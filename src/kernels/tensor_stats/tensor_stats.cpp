@@ -65,7 +65,7 @@ void add_tile(const TensorStats& args, const StatsTiles& tiles, const StatsTiles
             to_float(args.dequantized
                          .as<T>()[tiles.dequantized_index(args.columnwise, tile.row + r, tile.col + c)]));
       if (args.layout != ScaleLayout::none)
-        add_cast(sums, x, scale, to_float(from_float<Q>(x * scale)), fp8_max(args.format));
+        add_quantized(sums, x, scale, to_float(from_float<Q>(x * scale)), fp8_max(args.format));
     }
   sums.count += static_cast<unsigned long long>(tile.height * tile.width);
 }

@@ -20,7 +20,7 @@ struct StatsArgs {
   StatsTiles tiles;
   const float* scale;  // null: current scaling, or no quantization
   float margin_factor;
-  bool casts, power_of_two, columnwise;
+  bool quantizes, power_of_two, columnwise;
   const void* dequantized;
   TensorSums* partial;
 };
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* x, StatsArgs a
       bits = block_max(bits, largest);
       scale = group_scale(__uint_as_float(bits), fp8_max(format), args.margin_factor, args.power_of_two);
     }
-    if (args.casts && threadIdx.x == 0) add_scale(sums, scale);
+    if (args.quantizes && threadIdx.x == 0) add_scale(sums, scale);
     for (int64_t i = threadIdx.x; i < count; i += kThreads) {
       const float value = at(i);
       ++sums.count;
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* x, StatsArgs a
                   load_float(static_cast<const T*>(args.dequantized) +
                              args.tiles.dequantized_index(args.columnwise, row, col)));
       }
-      if (args.casts)
-        add_cast(sums, value, scale, decoded<format>(to_fp8<format>(value * scale)), fp8_max(format));
+      if (args.quantizes)
+        add_quantized(sums, value, scale, decoded<format>(to_fp8<format>(value * scale)), fp8_max(format));
     }
   }
   block_add(sums, shared);
@@ -136,14 +136,14 @@ void tensor_stats(const Context& context, const TensorStats& args) {
   const StatsArgs device{.tiles = stats_tiles(args),
                          .scale = args.scale,
                          .margin_factor = ldexpf(1.0f, -args.margin),
-                         .casts = args.layout != ScaleLayout::none,
+                         .quantizes = args.layout != ScaleLayout::none,
                          .power_of_two = args.power_of_two,
                          .columnwise = args.columnwise,
                          .dequantized = args.dequantized.data,
                          .partial = args.scratch.as<TensorSums>()};
   visit_high_precision(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
-    if (device.casts && args.format == DType::e5m2) {
+    if (device.quantizes && args.format == DType::e5m2) {
       stats_kernel<T, DType::e5m2><<<kStatsParts, kThreads, 0, stream>>>(args.x.as<const T>(), device);
     } else {
       stats_kernel<T, DType::e4m3><<<kStatsParts, kThreads, 0, stream>>>(args.x.as<const T>(), device);

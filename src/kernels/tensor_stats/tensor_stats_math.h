@@ -87,7 +87,7 @@ TE_HOST_DEVICE void add_counters(TensorSums& sums, const Fp8Counters& counters) 
 }
 
 /// Adds a finite value to the quantization sums; q: value of the FP8 number.
-TE_HOST_DEVICE void add_cast(TensorSums& sums, float x, float scale, float q, float largest) {
+TE_HOST_DEVICE void add_quantized(TensorSums& sums, float x, float scale, float q, float largest) {
   const double error = static_cast<double>(q) * static_cast<double>(1.0f / scale) - static_cast<double>(x);
   sums.squared_error += error * error;
   sums.saturated += fabsf(x * scale) > largest ? 1u : 0u;

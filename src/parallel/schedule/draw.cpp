@@ -94,18 +94,18 @@ std::string head(const ScheduleShape& shape) {
 }
 
 std::string blocks(const Canvas& canvas, int stages, const DrawOptions& options) {
-  const int room = std::max(1, (options.width - kPrefix - 1) / canvas.cell()) * canvas.cell();
-  const int count = std::max(1, (canvas.columns() + room - 1) / room);
+  const int per_block = std::max(1, (options.width - kPrefix - 1) / canvas.cell()) * canvas.cell();
+  const int count = std::max(1, (canvas.columns() + per_block - 1) / per_block);
   const int limit = std::max(2, options.blocks);
   std::string text;
   for (int block = 0; block < count; ++block) {
     if (count > limit && block == limit - 1) {
-      text += fmt::format("\n(time {:.4g} to {:.4g} is skipped)\n", canvas.time(block * room),
-                          canvas.time((count - 1) * room));
+      text += fmt::format("\n(time {:.4g} to {:.4g} is skipped)\n", canvas.time(block * per_block),
+                          canvas.time((count - 1) * per_block));
       block = count - 1;
     }
-    const int first = block * room;
-    const int width = std::min(room, canvas.columns() - first);
+    const int first = block * per_block;
+    const int width = std::min(per_block, canvas.columns() - first);
     text += fmt::format("\ntime {:.4g} to {:.4g}\n", canvas.time(first), canvas.time(first + width));
     for (int stage = 0; stage < stages; ++stage) {
       text += fmt::format("stage {:<2}|{}|\n", stage, canvas.part(static_cast<size_t>(stage), first, width));

@@ -72,8 +72,10 @@ class StageWriter {
  private:
   using Key = std::pair<int, int>;  // chunk, microbatch
 
-  bool first(const Step& step) const { return shape_.piece(stage_, step.chunk) == 0; }
-  bool last(const Step& step) const { return shape_.piece(stage_, step.chunk) == shape_.pieces() - 1; }
+  bool first(const Step& step) const { return shape_.global_chunk(stage_, step.chunk) == 0; }
+  bool last(const Step& step) const {
+    return shape_.global_chunk(stage_, step.chunk) == shape_.total_chunks() - 1;
+  }
   Slots& slots_of(const Step& step) {
     return slots_.at(shape_.shares_slots() ? 0 : static_cast<size_t>(step.chunk));
   }

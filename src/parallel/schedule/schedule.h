@@ -4,7 +4,7 @@
 // specific schedules.
 //
 // The pipeline
-// 1. The model is partitioned into `stages * chunks` global chunks ("pieces") in layer order. Global chunk g is chunk
+// 1. The model is partitioned into `stages * chunks` global chunks in layer order. Global chunk g is chunk
 //    g / stages of stage g % stages. With one chunk a stage has one run of layers; with more it has several runs, and
 //    the activations pass every stage `chunks` times.
 // 2. forward of global chunk g needs the output of chunk g - 1. The input comes from stage (stage - 1) mod stages,
@@ -78,9 +78,9 @@ struct ScheduleShape {
   bool shares_slots() const { return kind == ScheduleKind::zero_bubble; }
   /// Capacity of the channel of a stage's send_forward or send_backward, in tensors that are not yet received.
   int channel_messages(int stage, ActionKind send) const;
-  int pieces() const { return stages * chunks; }
+  int total_chunks() const { return stages * chunks; }
   /// The global chunk of a stage's chunk: its position in the model.
-  int piece(int stage, int chunk) const { return chunk * stages + stage; }
+  int global_chunk(int stage, int chunk) const { return chunk * stages + stage; }
 };
 
 /// UserError with the keys, the rule and the remedy if there is no schedule of this shape.

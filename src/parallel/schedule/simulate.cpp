@@ -25,7 +25,7 @@ namespace {
 
 struct Message {
   int microbatch;
-  int piece;  // global chunk that computed it
+  int global_chunk;  // global chunk that computed it
   double arrival;
 };
 
@@ -41,8 +41,8 @@ class Simulator {
       : schedule_(schedule), shape_(shape), costs_(costs), states_(schedule.size()) {
     TE_CHECK(static_cast<int>(schedule.size()) == shape.stages, "schedule of {} stages for a shape of {}",
              schedule.size(), shape.stages);
-    TE_CHECK(costs.pieces.empty() || static_cast<int>(costs.pieces.size()) == shape.pieces(),
-             "costs of {} global chunks for a shape of {}", costs.pieces.size(), shape.pieces());
+    TE_CHECK(costs.per_chunk.empty() || static_cast<int>(costs.per_chunk.size()) == shape.total_chunks(),
+             "costs of {} global chunks for a shape of {}", costs.per_chunk.size(), shape.total_chunks());
     result_.stages.resize(schedule.size());
   }
 
@@ -75,8 +75,9 @@ class Simulator {
   };
 
   /// Costs of one chunk for one microbatch.
-  Costs::Piece piece_costs(int stage, int chunk) const {
-    if (!costs_.pieces.empty()) return costs_.pieces[static_cast<size_t>(shape_.piece(stage, chunk))];
+  Costs::Chunk chunk_costs(int stage, int chunk) const {
+    if (!costs_.per_chunk.empty())
+      return costs_.per_chunk[static_cast<size_t>(shape_.global_chunk(stage, chunk))];
     return {.forward = costs_.forward / shape_.chunks,
             .backward = costs_.backward / shape_.chunks,
             .wgrad = costs_.backward * costs_.wgrad_fraction / shape_.chunks};
@@ -85,7 +86,7 @@ class Simulator {
   double work_of(int stage) const {
     double sum = 0;
     for (int chunk = 0; chunk < shape_.chunks; ++chunk)
-      sum += piece_costs(stage, chunk).forward + piece_costs(stage, chunk).backward;
+      sum += chunk_costs(stage, chunk).forward + chunk_costs(stage, chunk).backward;
     return sum;
   }
 
@@ -105,36 +106,38 @@ class Simulator {
   /// Executes one action, or returns false if it has to wait.
   bool act(int stage, State& state, const Action& action) {
     const Key key = {action.chunk, action.microbatch};
-    const int piece = shape_.piece(stage, action.chunk);
+    const int global_chunk = shape_.global_chunk(stage, action.chunk);
     switch (action.kind) {
       case ActionKind::receive_forward:
-        if (!receive(stage, state, state.forward_in, action, piece - 1)) return false;
+        if (!receive(stage, state, state.forward_in, action, global_chunk - 1)) return false;
         state.forward_received.insert(key);
         return true;
       case ActionKind::receive_backward:
-        if (!receive(stage, state, state.backward_in, action, piece + 1)) return false;
+        if (!receive(stage, state, state.backward_in, action, global_chunk + 1)) return false;
         state.backward_received.insert(key);
         return true;
       case ActionKind::send_forward:
         require(state.forward_done.contains(key), stage, action, "runs before its output is computed");
-        return send(state, neighbor(stage, 1).forward_in, room(stage, action), {action.microbatch, piece, 0});
+        return send(state, neighbor(stage, 1).forward_in, capacity(stage, action),
+                    {action.microbatch, global_chunk, 0});
       case ActionKind::send_backward:
         require(state.backward_done.contains(key), stage, action, "runs before its output is computed");
-        return send(state, neighbor(stage, -1).backward_in, room(stage, action),
-                    {action.microbatch, piece, 0});
+        return send(state, neighbor(stage, -1).backward_in, capacity(stage, action),
+                    {action.microbatch, global_chunk, 0});
       default:
         compute(stage, state, action);
         return true;
     }
   }
 
-  bool receive(int stage, State& state, Channel& channel, const Action& action, int piece) const {
+  bool receive(int stage, State& state, Channel& channel, const Action& action, int global_chunk) const {
     const size_t next = channel.received.size();
     if (next == channel.sent.size()) return false;
     const Message& message = channel.sent[next];
-    TE_CHECK(message.microbatch == action.microbatch && message.piece == piece,
+    TE_CHECK(message.microbatch == action.microbatch && message.global_chunk == global_chunk,
              "stage {}: {} expects microbatch {} of chunk {}, but microbatch {} of chunk {} arrives", stage,
-             action_name(action.kind), action.microbatch, piece, message.microbatch, message.piece);
+             action_name(action.kind), action.microbatch, global_chunk, message.microbatch,
+             message.global_chunk);
     state.clock = costs_.waits_for_receiver
                       ? std::max(state.clock, message.arrival - costs_.communication) + costs_.communication
                       : std::max(state.clock, message.arrival);
@@ -143,7 +146,7 @@ class Simulator {
   }
 
   /// Capacity of the send's channel; 0 is no limit.
-  size_t room(int stage, const Action& action) const {
+  size_t capacity(int stage, const Action& action) const {
     const int more = shape_.channel_messages(stage, action.kind) - 1;
     return static_cast<size_t>(costs_.buffers > 0 ? costs_.buffers + more : 0);
   }
@@ -162,18 +165,18 @@ class Simulator {
 
   void compute(int stage, State& state, const Action& action) {
     const Key key = {action.chunk, action.microbatch};
-    const int piece = shape_.piece(stage, action.chunk);
+    const int global_chunk = shape_.global_chunk(stage, action.chunk);
     const bool split = shape_.kind == ScheduleKind::zero_bubble;
-    const Costs::Piece costs = piece_costs(stage, action.chunk);
+    const Costs::Chunk costs = chunk_costs(stage, action.chunk);
     double duration = 0;
     if (action.kind == ActionKind::forward) {
-      require(piece == 0 || state.forward_received.contains(key), stage, action,
+      require(global_chunk == 0 || state.forward_received.contains(key), stage, action,
               "runs before its input arrives");
       require(state.forward_done.insert(key).second, stage, action, "runs twice");
       state.in_flight.insert(key);
       duration = costs.forward;
     } else if (action.kind == ActionKind::backward) {
-      const bool last = piece == shape_.pieces() - 1;
+      const bool last = global_chunk == shape_.total_chunks() - 1;
       require(state.forward_done.contains(key), stage, action, "runs before its forward");
       require(last || state.backward_received.contains(key), stage, action, "runs before its input arrives");
       require(state.backward_done.insert(key).second, stage, action, "runs twice");

@@ -11,7 +11,7 @@ namespace te::parallel {
 /// Durations, in any unit of time, for one microbatch on all chunks of a stage; a chunk takes an equal part.
 struct Costs {
   /// Costs of one global chunk, for stages and chunks that differ.
-  struct Piece {
+  struct Chunk {
     double forward = 0;
     double backward = 0;  ///< dgrad and wgrad together
     double wgrad = 0;     ///< the part of backward that is wgrad; used only if wgrad is a separate action
@@ -24,7 +24,8 @@ struct Costs {
   /// 1, the capacity is larger by the difference.
   int buffers = 0;
   bool waits_for_receiver = false;  ///< a transfer begins only when the receiver has reached the receive
-  std::vector<Piece> pieces{};  ///< costs per global chunk instead of the three durations above, if not empty
+  std::vector<Chunk>
+      per_chunk{};  ///< costs per global chunk instead of the three durations above, if not empty
 };
 
 /// One computation of a stage.

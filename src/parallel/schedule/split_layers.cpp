@@ -24,23 +24,23 @@ std::vector<int> middle_first(int count) {
 
 std::vector<std::pair<int, int>> split_layers(int layers, int stages, int chunks) {
   TE_CHECK(stages >= 1 && chunks >= 1, "{} stages of {} chunks", stages, chunks);
-  const int pieces = stages * chunks;
-  if (layers < pieces) {
+  const int global_chunks = stages * chunks;
+  if (layers < global_chunks) {
     user_error(
         "model.num_layers ({}) is below parallel.pipeline x parallel.virtual_stages ({} x {} = {}): every "
         "virtual stage needs a layer; lower one of the two or raise model.num_layers by {}",
-        layers, stages, chunks, pieces, pieces - layers);
+        layers, stages, chunks, global_chunks, global_chunks - layers);
   }
   // One round over the stages gives each stage an extra layer; the order within a round is step 2 of the rule.
   const std::vector<int> stage_order = middle_first(stages);
-  const std::vector<int> piece_order = middle_first(pieces);
-  std::vector<int> counts(static_cast<size_t>(pieces), layers / pieces);
-  for (int extra = 0; extra < layers % pieces; ++extra) {
+  const std::vector<int> chunk_order = middle_first(global_chunks);
+  std::vector<int> counts(static_cast<size_t>(global_chunks), layers / global_chunks);
+  for (int extra = 0; extra < layers % global_chunks; ++extra) {
     const int stage = stage_order[static_cast<size_t>(extra % stages)];
-    const auto piece = std::find_if(piece_order.begin(), piece_order.end(), [&](int g) {
-      return g % stages == stage && counts[static_cast<size_t>(g)] == layers / pieces;
+    const auto global_chunk = std::find_if(chunk_order.begin(), chunk_order.end(), [&](int g) {
+      return g % stages == stage && counts[static_cast<size_t>(g)] == layers / global_chunks;
     });
-    ++counts[static_cast<size_t>(*piece)];
+    ++counts[static_cast<size_t>(*global_chunk)];
   }
   return runs_of(counts);
 }
@@ -58,31 +58,32 @@ std::vector<std::pair<int, int>> runs_of(const std::vector<int>& counts) {
 std::vector<std::pair<int, int>> split_layers_by_time(int layers, int stages, int chunks, double head) {
   std::vector<int> counts;
   for (const auto& [first, count] : split_layers(layers, stages, chunks)) counts.push_back(count);
-  const auto pieces_of = [&](int stage) {
-    std::vector<size_t> pieces;
+  const auto global_chunks_of = [&](int stage) {
+    std::vector<size_t> global_chunks;
     for (int chunk = 0; chunk < chunks; ++chunk)
-      pieces.push_back(static_cast<size_t>(chunk * stages + stage));
-    return pieces;
+      global_chunks.push_back(static_cast<size_t>(chunk * stages + stage));
+    return global_chunks;
   };
   const auto work_of = [&](int stage) {
     double work = stage == stages - 1 ? head : 0.0;
-    for (const size_t piece : pieces_of(stage)) work += counts[piece];
+    for (const size_t global_chunk : global_chunks_of(stage)) work += counts[global_chunk];
     return work;
   };
   for (;;) {
-    int most = 0, least = 0;
+    int slowest = 0, fastest = 0;
     for (int stage = 1; stage < stages; ++stage) {
-      if (work_of(stage) > work_of(most)) most = stage;
-      if (work_of(stage) < work_of(least)) least = stage;
+      if (work_of(stage) > work_of(slowest)) slowest = stage;
+      if (work_of(stage) < work_of(fastest)) fastest = stage;
     }
-    if (work_of(least) + 1.0 >= work_of(most)) break;
+    if (work_of(fastest) + 1.0 >= work_of(slowest)) break;
     // On the last stage take from the chunk with the output layer first; give to the chunk with the fewest layers. Each
     // chunk keeps at least one layer.
-    size_t from = pieces_of(most).back(), to = pieces_of(least).front();
-    for (const size_t piece : pieces_of(most))
-      if (counts[from] == 1 || (most != stages - 1 && counts[piece] > counts[from])) from = piece;
-    for (const size_t piece : pieces_of(least))
-      if (counts[piece] < counts[to]) to = piece;
+    size_t from = global_chunks_of(slowest).back(), to = global_chunks_of(fastest).front();
+    for (const size_t global_chunk : global_chunks_of(slowest))
+      if (counts[from] == 1 || (slowest != stages - 1 && counts[global_chunk] > counts[from]))
+        from = global_chunk;
+    for (const size_t global_chunk : global_chunks_of(fastest))
+      if (counts[global_chunk] < counts[to]) to = global_chunk;
     if (counts[from] == 1) break;
     --counts[from];
     ++counts[to];

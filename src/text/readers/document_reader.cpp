@@ -1,4 +1,4 @@
-// A text document is collected line by line until its boundary, or until it reaches the size of a piece.
+// A text document is collected line by line until its boundary, or until it reaches the size of a chunk.
 #include "text/readers/document_reader.h"
 
 #include <exception>
@@ -11,14 +11,14 @@
 namespace te::text {
 namespace {
 
-using OnPiece = std::function<void(const DocumentPiece& piece)>;
+using OnChunk = std::function<void(const DocumentChunk& chunk)>;
 
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Where to split a text that continues: see DocumentPiece.
-size_t cut_point(const std::string& text) {
+/// Where to split a text that continues: see DocumentChunk.
+size_t split_point(const std::string& text) {
   constexpr size_t kSearch = size_t{1} << 20;
   const size_t lowest = text.size() > kSearch ? text.size() - kSearch : 1;
   for (size_t i = text.size() - 2; i > lowest; --i) {
@@ -31,8 +31,8 @@ size_t cut_point(const std::string& text) {
 
 class TextDocuments {
  public:
-  TextDocuments(LineReader& lines, const DocumentOptions& options, const OnPiece& on_piece)
-      : lines_(lines), options_(options), on_piece_(on_piece) {}
+  TextDocuments(LineReader& lines, const DocumentOptions& options, const OnChunk& on_chunk)
+      : lines_(lines), options_(options), on_chunk_(on_chunk) {}
 
   /// Returns the number of boundary lines.
   int64_t read() {
@@ -50,7 +50,7 @@ class TextDocuments {
       }
       text_ += line.text;
       if (options_.boundary == DocumentBoundary::kLine && line.ends) end_line_document();
-      if (text_.size() >= options_.max_piece_bytes) end_piece();
+      if (text_.size() >= options_.max_chunk_bytes) end_chunk();
     }
     end_document();
     return boundaries;
@@ -75,23 +75,23 @@ class TextDocuments {
   }
 
   void end_document() {
-    if (!text_.empty() || continued_) on_piece_({text_, true, lines_.take_bytes()});
+    if (!text_.empty() || continued_) on_chunk_({text_, true, lines_.take_bytes()});
     text_.clear();
     continued_ = false;
   }
 
-  void end_piece() {
-    const size_t cut = cut_point(text_);
-    on_piece_({std::string_view(text_).substr(0, cut), false, lines_.take_bytes()});
-    text_.erase(0, cut);
+  void end_chunk() {
+    const size_t end = split_point(text_);
+    on_chunk_({std::string_view(text_).substr(0, end), false, lines_.take_bytes()});
+    text_.erase(0, end);
     continued_ = true;
   }
 
   LineReader& lines_;
   const DocumentOptions& options_;
-  const OnPiece& on_piece_;
-  std::string text_;        // the current document since its last piece
-  bool continued_ = false;  // whether a piece of it has been passed to on_piece
+  const OnChunk& on_chunk_;
+  std::string text_;        // the current document since its last chunk
+  bool continued_ = false;  // whether a chunk of it has been passed to on_chunk
 };
 
 /// Determines the format of a file for which none is given; on_guess gets a message if the content decided it.
@@ -117,34 +117,34 @@ TextFormat guess_format(const std::string& path, LineReader& lines, const std::s
 
 }  // namespace
 
-int64_t read_documents(const std::string& path, const DocumentOptions& options, const OnPiece& on_piece,
+int64_t read_documents(const std::string& path, const DocumentOptions& options, const OnChunk& on_chunk,
                        const std::function<void(const std::string&)>& on_bad,
                        const std::function<void(const std::string&)>& on_guess) {
   LineReader lines(path);
   const TextFormat format = options.format == TextFormat::kAuto
                                 ? guess_format(path, lines, options.json_field, on_guess)
                                 : options.format;
-  if (format == TextFormat::kText) return TextDocuments(lines, options, on_piece).read();
+  if (format == TextFormat::kText) return TextDocuments(lines, options, on_chunk).read();
   const JsonLayout layout = format == TextFormat::kJsonl ? JsonLayout::kLines : JsonLayout::kList;
   int64_t bytes = 0;
-  // An exception of on_piece must bypass the reader, which attributes UserErrors to the JSON object.
+  // An exception of on_chunk must bypass the reader, which attributes UserErrors to the JSON object.
   std::exception_ptr failed;
-  struct PieceFailed {};
+  struct ChunkFailed {};
   const auto on_record = [&](const JsonRecord& record) {
     bytes += record.bytes;
     const std::string& text = string_field(record, options.json_field, "--jsonl-field");
     if (text.empty()) return;
     try {
-      on_piece({text, true, bytes});
+      on_chunk({text, true, bytes});
     } catch (...) {
       failed = std::current_exception();
-      throw PieceFailed();
+      throw ChunkFailed();
     }
     bytes = 0;
   };
   try {
     read_json_records(lines, layout, on_record, on_bad);
-  } catch (const PieceFailed&) {
+  } catch (const ChunkFailed&) {
     std::rethrow_exception(failed);
   }
   return 0;

@@ -45,8 +45,8 @@ std::optional<FirstObject> first_object(std::string_view text) {
   try {
     object.value = parse_json(object.text);
   } catch (const nlohmann::json::parse_error& error) {
-    constexpr size_t kCut = 8;  // the text can end inside a character or an escape
-    if (object.whole || error.byte + kCut < object.text.size()) return {};
+    constexpr size_t kMaxIncomplete = 8;  // the text can end inside a character or an escape
+    if (object.whole || error.byte + kMaxIncomplete < object.text.size()) return {};
   } catch (const nlohmann::json::out_of_range&) {  // a number; the reader will report it
   }
   return object;

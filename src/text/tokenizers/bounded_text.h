@@ -12,20 +12,20 @@ namespace te::text {
 class BoundedText {
  public:
   /// Limit for what the replacements of a tokenizer.json produce from `bytes` bytes; real tokenizers stay far below.
-  static constexpr size_t most_of(size_t bytes) { return 256 * bytes + (size_t{1} << 20); }
+  static constexpr size_t limit_of(size_t bytes) { return 256 * bytes + (size_t{1} << 20); }
 
-  /// Appends to `text`, up to a total of `most` bytes. `part`: the part of tokenizer.json, for the message.
-  BoundedText(std::string& text, size_t most, const char* part) : text_(text), most_(most), part_(part) {}
+  /// Appends to `text`, up to a total of `limit` bytes. `part`: the part of tokenizer.json, for the message.
+  BoundedText(std::string& text, size_t limit, const char* part) : text_(text), limit_(limit), part_(part) {}
 
   /// UserError if the text would exceed the limit.
   BoundedText& operator+=(std::string_view more) {
-    if (more.size() > most_ || text_.size() > most_ - more.size()) refuse();
+    if (more.size() > limit_ || text_.size() > limit_ - more.size()) refuse();
     text_ += more;
     return *this;
   }
   /// Checks the limit after appending to text() directly.
   void check() const {
-    if (text_.size() > most_) refuse();
+    if (text_.size() > limit_) refuse();
   }
   /// Direct access, for steps whose output is at most a small multiple of their input.
   std::string& text() { return text_; }
@@ -35,11 +35,11 @@ class BoundedText {
     user_error(
         "the tokenizer's {} expands a part of a text to more than {} bytes; correct its `Replace`, "
         "`Prepend` and `Precompiled` in tokenizer.json",
-        part_, most_);
+        part_, limit_);
   }
 
   std::string& text_;
-  size_t most_;
+  size_t limit_;
   const char* part_;
 };
 

@@ -168,7 +168,7 @@ void Decoder::add_part(const std::string& type, const JsonReader& json) {
   }
 }
 
-void Decoder::apply(const Step& step, size_t most, std::vector<std::string>& tokens) {
+void Decoder::apply(const Step& step, size_t limit, std::vector<std::string>& tokens) {
   switch (step.kind) {
     case Kind::kByteLevel:
       for (std::string& token : tokens) {
@@ -178,13 +178,13 @@ void Decoder::apply(const Step& step, size_t most, std::vector<std::string>& tok
     case Kind::kReplace:
       for (std::string& token : tokens) {
         std::string text;
-        BoundedText result(text, most, "decoder");
+        BoundedText result(text, limit, "decoder");
         if (step.pattern) {
           append_replaced(token, *step.pattern, step.content, result);
         } else {
           append_replaced(token, step.text, step.content, result);
         }
-        most -= text.size();
+        limit -= text.size();
         token = std::move(text);
       }
       return;
@@ -218,7 +218,7 @@ void Decoder::apply(const Step& step, size_t most, std::vector<std::string>& tok
 std::string Decoder::decode(std::vector<std::string> tokens) const {
   size_t bytes = 0;
   for (const std::string& token : tokens) bytes += token.size();
-  for (const Step& step : steps_) apply(step, BoundedText::most_of(bytes), tokens);
+  for (const Step& step : steps_) apply(step, BoundedText::limit_of(bytes), tokens);
   fuse(tokens, steps_.empty() ? " " : "");
   return std::move(tokens[0]);
 }

@@ -36,8 +36,8 @@ class Decoder {
   Decoder() = default;
   void add(const JsonReader& json, int depth);
   void add_part(const std::string& type, const JsonReader& json);
-  /// `most`: limit for the bytes that Replace produces from all tokens.
-  static void apply(const Step& step, size_t most, std::vector<std::string>& tokens);
+  /// `limit`: limit for the bytes that Replace produces from all tokens.
+  static void apply(const Step& step, size_t limit, std::vector<std::string>& tokens);
 
   std::vector<Step> steps_;
 };

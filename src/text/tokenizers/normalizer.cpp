@@ -54,11 +54,11 @@ void Normalizer::add(const JsonReader& json, int depth) {
 
 void Normalizer::apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const {
   // One limit for all steps, because several steps in a row can expand a text.
-  const size_t most = BoundedText::most_of(text.size());
+  const size_t limit = BoundedText::limit_of(text.size());
   for (const NormalizerStepPtr& step : steps_) {
     if (text.empty()) return;
     spare.clear();
-    BoundedText result(spare, most, "normalizer");
+    BoundedText result(spare, limit, "normalizer");
     step->apply(text, result, workspace);
     result.check();
     text.swap(spare);

@@ -47,25 +47,25 @@ class Pattern {
   bool find(PatternWorkspace& workspace, std::string_view text, size_t from, PatternMatch& match) const;
 
   /// Splits `text`, which can contain any bytes, into matches and the text between them, and calls
-  /// on_piece(begin, end, is_match) for each, in order. An empty match counts unless it is at the end of the previous
+  /// on_span(begin, end, is_match) for each, in order. An empty match counts unless it is at the end of the previous
   /// match. Runs of invalid UTF-8 bytes match nothing and are boundaries; `valid` means that there are none.
-  template <class OnPiece>
-  void split(PatternWorkspace& workspace, std::string_view text, bool valid, OnPiece on_piece) const {
-    if (valid) return split_run(workspace, text, 0, on_piece);
+  template <class OnSpan>
+  void split(PatternWorkspace& workspace, std::string_view text, bool valid, OnSpan on_span) const {
+    if (valid) return split_run(workspace, text, 0, on_span);
     size_t offset = 0;
     for_each_utf8_run(text, [&](std::string_view run, bool run_valid) {
       if (run_valid) {
-        split_run(workspace, run, offset, on_piece);
+        split_run(workspace, run, offset, on_span);
       } else {
-        on_piece(offset, offset + run.size(), false);
+        on_span(offset, offset + run.size(), false);
       }
       offset += run.size();
     });
   }
 
  private:
-  template <class OnPiece>
-  void split_run(PatternWorkspace& workspace, std::string_view run, size_t offset, OnPiece& on_piece) const {
+  template <class OnSpan>
+  void split_run(PatternWorkspace& workspace, std::string_view run, size_t offset, OnSpan& on_span) const {
     size_t from = 0, last_end = 0;
     bool matched = false;  // last_end is the end of a match
     PatternMatch match;
@@ -75,12 +75,12 @@ class Pattern {
         from += from < run.size() ? utf8_sequence_length(run.substr(from)) : 1;
         continue;
       }
-      if (match.begin > last_end) on_piece(offset + last_end, offset + match.begin, false);
-      on_piece(offset + match.begin, offset + match.end, true);
+      if (match.begin > last_end) on_span(offset + last_end, offset + match.begin, false);
+      on_span(offset + match.begin, offset + match.end, true);
       from = last_end = match.end;
       matched = true;
     }
-    if (last_end < run.size()) on_piece(offset + last_end, offset + run.size(), false);
+    if (last_end < run.size()) on_span(offset + last_end, offset + run.size(), false);
   }
 
   struct FreeCode {

@@ -170,24 +170,23 @@ void PipelineTokenizer::encode_text(std::string_view text, std::vector<int32_t>&
   raw_finder_.split(
       text, special,
       [&](std::string_view part) {
-        PreTokenizer::Piece piece = {part, valid, part.data() == text.data()};
+        PreTokenizer::Span span = {part, valid, part.data() == text.data()};
         if (!normalizer_.empty()) {
           workspace.normalized.assign(part);
           normalizer_.apply(workspace.normalized, workspace.spare, workspace.pattern);
-          piece.text = workspace.normalized;
+          span.text = workspace.normalized;
         }
-        encode_piece(piece, special, workspace, tokens);
+        encode_span(span, special, workspace, tokens);
       },
       [&](int32_t id) { tokens.push_back(id); });
 }
 
-void PipelineTokenizer::encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special,
-                                     Workspace& workspace, std::vector<int32_t>& tokens) const {
+void PipelineTokenizer::encode_span(const PreTokenizer::Span& span, SpecialTokens special,
+                                    Workspace& workspace, std::vector<int32_t>& tokens) const {
   normalized_finder_.split(
-      piece.text, special,
+      span.text, special,
       [&](std::string_view part) {
-        const PreTokenizer::Piece rest = {part, piece.valid,
-                                          piece.at_start && part.data() == piece.text.data()};
+        const PreTokenizer::Span rest = {part, span.valid, span.at_start && part.data() == span.text.data()};
         pre_tokenizer_.split(rest, workspace.pattern, workspace.buffers,
                              [&](std::string_view word) { model_->encode(word, workspace.model, tokens); });
       },

@@ -57,8 +57,8 @@ class PipelineTokenizer : public Tokenizer {
   class WorkspaceLoan;
 
   void encode_text(std::string_view text, std::vector<int32_t>& tokens, SpecialTokens special) const override;
-  void encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special, Workspace& workspace,
-                    std::vector<int32_t>& tokens) const;
+  void encode_span(const PreTokenizer::Span& span, SpecialTokens special, Workspace& workspace,
+                   std::vector<int32_t>& tokens) const;
   void add_tokens(std::vector<AddedToken> added_tokens, const std::string& where);
   /// The id of an added token; `next_id` is the next id that Hugging Face assigns. UserError if they are inconsistent.
   int32_t choose_id(const AddedToken& token, int64_t& next_id, const std::string& where) const;

@@ -34,14 +34,14 @@ void PreTokenizer::add(const JsonReader& json, int depth) {
 
 void PreTokenizer::add_pattern(const std::string& regex, const std::string& where, Behavior behavior,
                                bool invert) {
-  steps_.push_back({.cut = Cut::kPattern,
+  steps_.push_back({.split_by = SplitBy::kPattern,
                     .pattern = std::make_shared<const Pattern>(regex, where),
                     .behavior = behavior,
                     .invert = invert});
 }
 
 void PreTokenizer::add_set(const CodePointSet& set, Behavior behavior) {
-  steps_.push_back({.cut = Cut::kCharacters, .set = &set, .behavior = behavior});
+  steps_.push_back({.split_by = SplitBy::kCharacters, .set = &set, .behavior = behavior});
 }
 
 void PreTokenizer::add_part(const std::string& type, const JsonReader& json) {
@@ -55,7 +55,7 @@ void PreTokenizer::add_part(const std::string& type, const JsonReader& json) {
     add_pattern(text ? escape_regex(text->string()) : regex.string(), regex.where(),
                 read_behavior(json.at("behavior")), json.at("invert").boolean());
   } else if (type == "Whitespace") {
-    steps_.push_back({.cut = Cut::kWords, .behavior = Behavior::kRemoved, .invert = true});
+    steps_.push_back({.split_by = SplitBy::kWords, .behavior = Behavior::kRemoved, .invert = true});
   } else if (type == "WhitespaceSplit") {
     add_set(white_space_characters(), Behavior::kRemoved);
   } else if (type == "BertPreTokenizer") {
@@ -76,9 +76,9 @@ void PreTokenizer::add_part(const std::string& type, const JsonReader& json) {
   } else if (type == "FixedLength") {
     const int64_t length = json.at("length").integer();
     if (length < 1) json.fail(fmt::format("length {} must be at least 1", length));
-    steps_.push_back({.cut = Cut::kLengths, .length = static_cast<size_t>(length)});
+    steps_.push_back({.split_by = SplitBy::kLengths, .length = static_cast<size_t>(length)});
   } else if (type == "UnicodeScripts") {
-    steps_.push_back({.cut = Cut::kScripts});
+    steps_.push_back({.split_by = SplitBy::kScripts});
   } else {
     json.fail(fmt::format(
         "the pre-tokenizer {} is not supported (Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit, "
@@ -97,7 +97,7 @@ std::optional<std::string_view> PreTokenizer::space_at_start() const {
 
 void PreTokenizer::add_byte_level(bool add_prefix_space, bool use_regex) {
   Step step;
-  if (use_regex) step.cut = Cut::kPattern;
+  if (use_regex) step.split_by = SplitBy::kPattern;
   if (use_regex) step.pattern = std::make_shared<const Pattern>(kGpt2Regex, "GPT-2's regular expression");
   if (add_prefix_space) step.prepend = Prepend::kAlways;
   step.space = " ";
@@ -125,7 +125,7 @@ void PreTokenizer::add_metaspace(const JsonReader& json) {
     step.prepend = Prepend::kNever;
   }
   if (json.boolean_or("split", true)) {
-    step.cut = Cut::kPattern;
+    step.split_by = SplitBy::kPattern;
     step.pattern = std::make_shared<const Pattern>(escape_regex(space), json.where());
   }
   steps_.push_back(std::move(step));
@@ -141,22 +141,22 @@ PreTokenizer::Behavior PreTokenizer::read_behavior(const JsonReader& json) {
   json.fail(shown(name) + " must be Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
 }
 
-PreTokenizer::Piece PreTokenizer::with_spaces(const Step& step, const Piece& piece, std::string& buffer) {
+PreTokenizer::Span PreTokenizer::with_spaces(const Step& step, const Span& span, std::string& buffer) {
   const auto starts_with_space = [&] {
-    return piece.text.starts_with(step.space) || (step.replace_spaces && piece.text[0] == ' ');
+    return span.text.starts_with(step.space) || (step.replace_spaces && span.text[0] == ' ');
   };
   const bool prepend =
-      (step.prepend == Prepend::kAlways || (step.prepend == Prepend::kFirst && piece.at_start)) &&
+      (step.prepend == Prepend::kAlways || (step.prepend == Prepend::kFirst && span.at_start)) &&
       !starts_with_space();
-  if (!prepend && !step.replace_spaces) return piece;
+  if (!prepend && !step.replace_spaces) return span;
   buffer.clear();
   if (prepend) buffer += step.space;
   if (step.replace_spaces) {
-    append_replaced(piece.text, " ", step.space, buffer);
+    append_replaced(span.text, " ", step.space, buffer);
   } else {
-    buffer += piece.text;
+    buffer += span.text;
   }
-  return {buffer, piece.valid, piece.at_start};
+  return {buffer, span.valid, span.at_start};
 }
 
 }  // namespace te::text

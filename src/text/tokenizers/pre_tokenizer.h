@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "text/tokenizers/code_point_set.h"
-#include "text/tokenizers/cuts.h"
 #include "text/tokenizers/json_reader.h"
 #include "text/tokenizers/pattern.h"
+#include "text/tokenizers/splits.h"
 #include "text/tokenizers/unicode_script.h"
 
 namespace te::text {
@@ -18,7 +18,7 @@ namespace te::text {
 class PreTokenizer {
  public:
   /// A part of a document.
-  struct Piece {
+  struct Span {
     std::string_view text;
     bool valid;     ///< is valid UTF-8
     bool at_start;  ///< is at the beginning of the document
@@ -30,23 +30,23 @@ class PreTokenizer {
   explicit PreTokenizer(const JsonReader& json);
 
   bool byte_level() const { return byte_level_; }  ///< whether ByteLevel is the last pre-tokenizer
-  /// The text that represents a space, if words depend on Piece::at_start; else nullopt.
+  /// The text that represents a space, if words depend on Span::at_start; else nullopt.
   std::optional<std::string_view> space_at_start() const;
 
-  /// Calls on_word(word) for the words of a piece, in order.
+  /// Calls on_word(word) for the words of a span, in order.
   template <class OnWord>
-  void split(const Piece& piece, PatternWorkspace& workspace, std::vector<std::string>& buffers,
+  void split(const Span& span, PatternWorkspace& workspace, std::vector<std::string>& buffers,
              OnWord on_word) const {
     buffers.resize(steps_.size());
-    run(0, piece, workspace, buffers, on_word);
+    run(0, span, workspace, buffers, on_word);
   }
 
  private:
   enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
   enum class Prepend { kNever, kFirst, kAlways };
-  enum class Cut { kNone, kPattern, kCharacters, kWords, kLengths, kScripts };
+  enum class SplitBy { kNone, kPattern, kCharacters, kWords, kLengths, kScripts };
   struct Step {
-    Cut cut = Cut::kNone;
+    SplitBy split_by = SplitBy::kNone;
     std::shared_ptr<const Pattern> pattern;  // kPattern
     const CodePointSet* set = nullptr;       // kCharacters
     size_t length = 0;                       // kLengths
@@ -67,49 +67,49 @@ class PreTokenizer {
   void add_metaspace(const JsonReader& json);
   static Behavior read_behavior(const JsonReader& json);
 
-  /// The piece after prepending and replacing spaces; its text is in `buffer` if it changes.
-  static Piece with_spaces(const Step& step, const Piece& piece, std::string& buffer);
+  /// The span after prepending and replacing spaces; its text is in `buffer` if it changes.
+  static Span with_spaces(const Step& step, const Span& span, std::string& buffer);
 
   template <class OnWord>
-  void run(size_t index, const Piece& piece, PatternWorkspace& workspace, std::vector<std::string>& buffers,
+  void run(size_t index, const Span& span, PatternWorkspace& workspace, std::vector<std::string>& buffers,
            OnWord& on_word) const {
-    if (piece.text.empty()) return;
-    if (index == steps_.size()) return on_word(piece.text);
+    if (span.text.empty()) return;
+    if (index == steps_.size()) return on_word(span.text);
     const Step& step = steps_[index];
-    const Piece changed = with_spaces(step, piece, buffers[index]);
-    if (step.cut == Cut::kNone) return run(index + 1, changed, workspace, buffers, on_word);
-    cut(step, changed, workspace, [&](size_t begin, size_t end) {
-      const Piece part = {changed.text.substr(begin, end - begin), changed.valid,
-                          changed.at_start && begin == 0};
+    const Span changed = with_spaces(step, span, buffers[index]);
+    if (step.split_by == SplitBy::kNone) return run(index + 1, changed, workspace, buffers, on_word);
+    split_span(step, changed, workspace, [&](size_t begin, size_t end) {
+      const Span part = {changed.text.substr(begin, end - begin), changed.valid,
+                         changed.at_start && begin == 0};
       run(index + 1, part, workspace, buffers, on_word);
     });
   }
 
-  /// Calls on_piece(begin, end, is_match) for the matches of a step and the text between them.
-  template <class OnPiece>
-  static void find(const Step& step, const Piece& piece, PatternWorkspace& workspace, OnPiece on_piece) {
-    switch (step.cut) {
-      case Cut::kNone:
-        return on_piece(0, piece.text.size(), false);
-      case Cut::kPattern:
-        return step.pattern->split(workspace, piece.text, piece.valid, on_piece);
-      case Cut::kCharacters:
-        return cut_at_characters(*step.set, piece.text, on_piece);
-      case Cut::kWords:
-        return cut_words(piece.text, on_piece);
-      case Cut::kLengths:
-        return cut_lengths(step.length, piece.text, on_piece);
-      case Cut::kScripts:
-        return cut_scripts(piece.text, on_piece);
+  /// Calls on_span(begin, end, is_match) for the matches of a step and the text between them.
+  template <class OnSpan>
+  static void find(const Step& step, const Span& span, PatternWorkspace& workspace, OnSpan on_span) {
+    switch (step.split_by) {
+      case SplitBy::kNone:
+        return on_span(0, span.text.size(), false);
+      case SplitBy::kPattern:
+        return step.pattern->split(workspace, span.text, span.valid, on_span);
+      case SplitBy::kCharacters:
+        return split_at_characters(*step.set, span.text, on_span);
+      case SplitBy::kWords:
+        return split_words(span.text, on_span);
+      case SplitBy::kLengths:
+        return split_lengths(step.length, span.text, on_span);
+      case SplitBy::kScripts:
+        return split_scripts(span.text, on_span);
     }
   }
 
   /// Calls on_part(begin, end) for the parts that result from the matches and the step's behavior.
   template <class OnPart>
-  static void cut(const Step& step, const Piece& piece, PatternWorkspace& workspace, OnPart on_part) {
+  static void split_span(const Step& step, const Span& span, PatternWorkspace& workspace, OnPart on_part) {
     size_t held_begin = 0, held_end = 0;
-    bool held = false, previous = false;  // whether a part is pending; whether the previous piece was a match
-    find(step, piece, workspace, [&](size_t begin, size_t end, bool is_match) {
+    bool held = false, previous = false;  // whether a part is pending; whether the previous span was a match
+    find(step, span, workspace, [&](size_t begin, size_t end, bool is_match) {
       is_match = is_match != step.invert;
       if (step.behavior == Behavior::kIsolated) return on_part(begin, end);
       if (step.behavior == Behavior::kRemoved) {

@@ -135,13 +135,13 @@ std::optional<Model> read_model(std::string_view bytes) {
   return model;
 }
 
-/// Calls on_cut(offset) for the offsets of the second, third, ... character of `text`; false if it is not UTF-8.
-template <class OnCut>
-bool for_each_cut(std::string_view text, OnCut on_cut) {
+/// Calls on_boundary(offset) for the offsets of the second, third, ... character of `text`; false if it is not UTF-8.
+template <class OnBoundary>
+bool for_each_boundary(std::string_view text, OnBoundary on_boundary) {
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_sequence_length(text.substr(at));
     if (length == 0) return false;
-    if (at > 0) on_cut(at);
+    if (at > 0) on_boundary(at);
     at += length;
   }
   return true;
@@ -176,7 +176,7 @@ bool is_plain(const Model& model) {
              known = known && characters.count(piece.text.substr(begin, end - begin)) > 0;
              begin = end;
            };
-           if (!for_each_cut(piece.text, check)) return false;
+           if (!for_each_boundary(piece.text, check)) return false;
            check(piece.text.size());
            return known;
          });
@@ -197,7 +197,7 @@ void add_merges(const Model& model, BpeSpec& spec) {
   for (const auto& [text, score] : scores) {
     const std::string_view whole = text;
     const float pair_score = score;  // clang 14: no binding in a lambda
-    for_each_cut(whole, [&](size_t at) {
+    for_each_boundary(whole, [&](size_t at) {
       const std::string_view left = whole.substr(0, at), right = whole.substr(at);
       if (scores.count(left) > 0 && scores.count(right) > 0) pairs.push_back({pair_score, left, right});
     });

@@ -1,4 +1,4 @@
-// The layers of each piece (stage or virtual stage) of the pipeline, by parallel.pipeline_split.
+// The layers of each chunk (stage or virtual stage) of the pipeline, by parallel.pipeline_split.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace te::model {
 
-/// (first layer, number of layers) of every piece in model order; parallel/schedule/schedule.h assigns pieces to
+/// (first layer, number of layers) of every chunk in model order; parallel/schedule/schedule.h assigns chunks to
 /// stages. `stages`: number of stages of the groups, which is 1 if a rank has the complete model, whatever the config
 /// says.
-std::vector<std::pair<int, int>> pipeline_pieces(const config::Config& config, int stages);
+std::vector<std::pair<int, int>> pipeline_chunks(const config::Config& config, int stages);
 
-/// The layers of the config's pieces as a list for parallel.pipeline_split, for other configs in which `balanced` would
+/// The layers of the config's chunks as a list for parallel.pipeline_split, for other configs in which `balanced` would
 /// give another split.
 std::string pipeline_split_text(const config::Config& config);
 

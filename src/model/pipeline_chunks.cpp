@@ -1,4 +1,4 @@
-#include "model/pipeline_pieces.h"
+#include "model/pipeline_chunks.h"
 
 #include <fmt/ranges.h>
 
@@ -13,17 +13,17 @@ namespace te::model {
 
 namespace {
 
-/// Layers of each piece of the config's pipeline.
+/// Layers of each chunk of the config's pipeline.
 std::vector<int> counts_of(const config::Config& config) {
   std::vector<int> counts;
-  for (const auto& [first, count] : pipeline_pieces(config, static_cast<int>(config.parallel.pipeline)))
+  for (const auto& [first, count] : pipeline_chunks(config, static_cast<int>(config.parallel.pipeline)))
     counts.push_back(count);
   return counts;
 }
 
 }  // namespace
 
-std::vector<std::pair<int, int>> pipeline_pieces(const config::Config& config, int stages) {
+std::vector<std::pair<int, int>> pipeline_chunks(const config::Config& config, int stages) {
   const int layers = static_cast<int>(config.model.num_layers),
             chunks = static_cast<int>(config.parallel.virtual_stages);
   const std::string& split = config.parallel.pipeline_split;
@@ -43,7 +43,7 @@ std::string pipeline_summary(const config::Config& config) {
   if (stages == 1) return "";
   const std::vector<int> counts = counts_of(config);
   std::vector<double> work(stages);
-  for (size_t piece = 0; piece < counts.size(); ++piece) work[piece % stages] += counts[piece];
+  for (size_t chunk = 0; chunk < counts.size(); ++chunk) work[chunk % stages] += counts[chunk];
   const double head = config::head_in_layers(config);
   work.back() += head;
   const double mean = std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(stages);

@@ -11,7 +11,7 @@ namespace {
 constexpr int kHeadDim = 2 * kTileCols;
 
 template <class T>
-struct RopeCastArgs {
+struct RopeQuantizeArgs {
   const T* qkv;
   const float* cos;
   const float* sin;
@@ -23,8 +23,8 @@ struct RopeCastArgs {
 };
 
 template <class T, DType kFormat, bool kRequantize>
-__device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned index,
-                                          Fp8TileShared& shared) {
+__device__ __forceinline__ void quantize_head(const RopeQuantizeArgs<T>& args, unsigned index,
+                                              Fp8TileShared& shared) {
   const int64_t rows = args.target.rows, columns = args.target.cols;
   const unsigned heads = static_cast<unsigned>(columns / kHeadDim), head = index % heads;
   const int64_t tile_row = int64_t{index / heads} * kTileRows, col = int64_t{head} * kHeadDim;
@@ -69,14 +69,14 @@ template <class T, DType kFormat, bool kRequantize>
 __global__ void __launch_bounds__(kTileThreads, kRequantize      ? kRequantizeBlocks<T, true>
                                                 : sizeof(T) == 2 ? 3
                                                                  : 1)
-    rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
+    rope_quantize_kernel(const __grid_constant__ RopeQuantizeArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<kRequantize>(args.target, shared,
-                         [&](unsigned tile) { cast_head<T, kFormat, kRequantize>(args, tile, shared); });
+                         [&](unsigned tile) { quantize_head<T, kFormat, kRequantize>(args, tile, shared); });
 }
 
 template <class T>
-RopeCastArgs<T> device_args(const Rope& args, const Fp8TileTarget& target) {
+RopeQuantizeArgs<T> device_args(const Rope& args, const Fp8TileTarget& target) {
   return {args.qkv.as<T>(),
           args.cos.as<float>(),
           args.sin.as<float>(),
@@ -98,7 +98,7 @@ void dispatch(const Rope& args, Launch&& launch) {
 
 }  // namespace
 
-bool rope_cast(const Context& context, const Rope& args) {
+bool rope_quantize(const Context& context, const Rope& args) {
   const int64_t rows = args.qkv.rows(), columns = args.qkv.cols();
   if (args.head_dim != kHeadDim || rows == 0) return false;
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
@@ -106,18 +106,18 @@ bool rope_cast(const Context& context, const Rope& args) {
   if (!is_tile_aligned(tile_target(args.out, partial, rows, columns, heads)) ||
       !is_aligned(args.qkv.data, 16) || !is_aligned(args.cos.data, 16) || !is_aligned(args.sin.data, 16))
     return false;
-  cast_tiles(
+  quantize_tiles(
       context, args.out, partial, rows, columns, heads,
       [&](const Fp8TileTarget& target, unsigned blocks) {
         dispatch(args, [&]<class T, DType kFormat>() {
-          rope_cast_kernel<T, kFormat, false>
+          rope_quantize_kernel<T, kFormat, false>
               <<<blocks, kTileThreads, 0, cuda_stream(context)>>>(device_args<T>(args, target));
         });
       },
       [&](const Fp8TileTarget& target) {
         dispatch(args, [&]<class T, DType kFormat>() {
           launch_requantize<kRequantizeBlocks<T, true>>(context, args.out, target.tiles,
-                                                        rope_cast_kernel<T, kFormat, true>,
+                                                        rope_quantize_kernel<T, kFormat, true>,
                                                         device_args<T>(args, target));
         });
       });

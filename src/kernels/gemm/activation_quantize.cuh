@@ -13,9 +13,10 @@ namespace te::kernels::fused {
 
 /// kTransposes: also write the columnwise layout. kCounts: also count saturated and underflowed values.
 template <bool kTransposes, bool kCounts>
-class CastResult {
+class QuantizedResult {
  public:
-  explicit __device__ CastResult(const GemmParams& p) : scale_(p.y.scale != nullptr ? *p.y.scale : 1.0f) {}
+  explicit __device__ QuantizedResult(const GemmParams& p)
+      : scale_(p.y.scale != nullptr ? *p.y.scale : 1.0f) {}
 
   static __device__ void store(const GemmParams& p, const GemmMaps& maps, const __nv_bfloat16* buffer,
                                int column, int row) {

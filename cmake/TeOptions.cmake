@@ -66,9 +66,11 @@ endif()
 
 find_program(TE_CCACHE ccache)
 if(TE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without these it does not keep what was compiled with a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TE_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${TE_CCACHE})
+  # Without the sloppiness it does not keep what was compiled with a precompiled header. CCACHE_DEPEND: it compares the
+  # headers that the compiler lists, and does not preprocess each source before compiling it.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${TE_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 ${TE_CCACHE})
 endif()
 # A test reads ptxas's messages about kernels from these files instead of compiling again.
 list(PREPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/keep_messages.sh)

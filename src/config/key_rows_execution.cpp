@@ -16,7 +16,7 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(parallel.pipeline), kBuiltIn, from_to(1, 1024), "Pipeline-parallel size (number of stages)."},
     {TE_KEY(parallel.expert), kBuiltIn, from_to(1, 1024),
      "Expert-parallel size: ranks that divide each layer's experts and exchange tokens; must divide "
-     "`num_moe_experts` and tensor x context x data ranks."},
+     "`num_moe_experts` and tensor x context x data-parallel ranks."},
     {TE_KEY(parallel.moe_dispatch_factor), kBuiltIn, from_to(0.1, 1024),
      "With `expert`: tokens that a rank can receive at once, over those of a balanced load; more are "
      "received in rounds, so none is dropped."},

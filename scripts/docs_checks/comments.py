@@ -1,7 +1,9 @@
-"""Performance numbers in comments, which fall out of date: they belong in docs/results or docs/log."""
+"""Comments: performance numbers, which fall out of date and belong in docs/results or docs/log, and words of the style guide."""
 
 import bisect
 import re
+
+from docs_checks import words
 
 # Numbers that do not fall out of date: constants of the code, formulas, and figures of data sheets.
 ALLOWED = {
@@ -44,8 +46,24 @@ def numbers_in(text):
     return sorted(found)
 
 
+def sources(root, *folders):
+    return sorted(path for folder in folders for path in (root / folder).rglob("*") if path.suffix in ENDINGS)
+
+
 def check_comments(root):
     """[(path, line, what stands there)] of src and apps, without what is allowed."""
-    paths = sorted(path for folder in ("src", "apps") for path in (root / folder).rglob("*") if path.suffix in ENDINGS)
-    return [(path, number, found) for path in paths for number, found in numbers_in(path.read_text(errors="replace"))
+    return [(path, number, found) for path in sources(root, "src", "apps") for number, found in numbers_in(path.read_text(errors="replace"))
             if (str(path.relative_to(root)), found) not in ALLOWED]
+
+
+def words_in_comments(root):
+    """[(path, line, word)] of words.WORDS in comments of src, apps and tests. Many are right there (a stream of random numbers)."""
+    found = []
+    for path in sources(root, "src", "apps", "tests"):
+        text = path.read_text(errors="replace")
+        for token in TOKEN.finditer(text):
+            if token[0].startswith("/"):
+                first = text.count("\n", 0, token.start()) + 1
+                lines = [line.strip().lstrip("/!<*") for line in token[0].split("\n")]
+                found += [(path, first + index, word) for index, word, _ in words.wrong_words(lines)]
+    return found

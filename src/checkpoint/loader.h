@@ -22,7 +22,7 @@ struct Loaded {
   bool scales = false;
 };
 
-/// Loads master weights, moments and FP8 state. The caller then casts, gathers and quantizes the weights. The number of
+/// Loads master weights, moments and FP8 state. The caller then converts, gathers and quantizes weights. The number of
 /// rows that pad the vocabulary may differ from the checkpoint: surplus rows are dropped, missing ones get their
 /// initial values (zero in the moments).
 ///

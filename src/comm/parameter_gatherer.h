@@ -43,7 +43,7 @@ class ParameterGatherer {
   /// Marks the contents of all slots as outdated, after a change of values. start() and gather_all() do this, too.
   void invalidate() { held_.clear(); }
   /// Gathers all buckets without overlap, in order on the context: after master weights were initialized or loaded, and
-  /// cast.
+  /// converted to BF16.
   void gather_all(const Context& context);
 
  private:

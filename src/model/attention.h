@@ -102,7 +102,7 @@ class DotProductAttention final : public CoreAttention {
   std::unique_ptr<KeyValueAllGather> keys_;  ///< null unless they exchange keys and values
   PlannedTensor workspace_;                  ///< scratch of the kernels
   PlannedTensor heads_o_, heads_d_o_,
-      heads_dqkv_;  ///< scratch [batch * seq, width / context ranks] of exchanged heads
+      heads_dqkv_;  ///< scratch [batch * seq, width / context-parallel ranks] of exchanged heads
 };
 
 }  // namespace te::model

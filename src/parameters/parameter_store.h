@@ -259,7 +259,7 @@ class ParameterStore {
   const std::vector<size_t>& pass_order() const { return pass_order_; }
   const std::vector<Segment>& segments() const { return segments_; }  ///< of this rank, one per bucket
   MainParams main_of(const Segment& segment) const;
-  /// Whether values have the layout of main parameters and gradients; false with StoreLayout::drop_values.
+  /// Whether values have the layout of master weights and gradients; false with StoreLayout::drop_values.
   bool flat_values() const { return !layout_.drop_values; }
   Tensor value_of(const Segment& segment) const { return part(values, segment.value, segment.count); }
   Tensor grad_of(const Segment& segment) const { return part(grads, segment.grad, segment.count); }

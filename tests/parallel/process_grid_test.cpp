@@ -91,7 +91,7 @@ TEST(ProcessGrid, RanksAlongAxesDifferOnlyThere) {
   }
 }
 
-// Rows that divide the context x data ranks of a stage and tensor rank by nodes.
+// Rows that divide the context- and data-parallel ranks of a stage and tensor-parallel rank by nodes.
 #include "pages/divided_groups.inc"
 
 TEST(ProcessGrid, AGroupRowCanSplitItsAxes) {
@@ -112,7 +112,7 @@ TEST(ProcessGrid, AGroupRowCanSplitItsAxes) {
     }
   }
   EXPECT_GT(tested, 0);
-  // 8 ranks, tensor 2 x data 4: adjacent data ranks are on one node.
+  // 8 ranks, tensor 2 x data 4: adjacent data-parallel ranks are on one node.
   const ProcessGrid grid = ProcessGrid::of(8, 2, 1, 1);
   EXPECT_EQ(grid.members(kNode, 4), (Ranks{4, 6}));
   EXPECT_EQ(grid.members(kAcrossNodes, 4), (Ranks{0, 4}));

@@ -22,6 +22,10 @@ class Documents(unittest.TestCase):
     def test_comments_have_no_performance_numbers(self):
         self.assertEqual([f"{path.relative_to(ROOT)}:{number}: {text}" for path, number, text in comments.check_comments(ROOT)], [])
 
+    def test_comments_have_as_few_words_of_the_style_guide_as_recorded(self):
+        found = comments.words_in_comments(ROOT)
+        self.assertEqual(len(found), budgets.COMMENT_WORDS, "more: write other words; fewer: lower COMMENT_WORDS")
+
 
 class Checker(InFolder):
     """A small repository with one page, which each test writes."""

@@ -17,8 +17,8 @@ std::vector<int> order(const PeerChunks& order, int (PeerChunks::*chunk_of)(int)
 }
 
 TEST(PeerChunks, OwnTokensAreGatheredFirstAndReducedLast) {
-  const auto gathered = [](PeerChunks order) { return order(order, &PeerChunks::gathered); };
-  const auto reduced = [](PeerChunks order) { return order(order, &PeerChunks::reduced); };
+  const auto gathered = [](PeerChunks chunks) { return order(chunks, &PeerChunks::gathered); };
+  const auto reduced = [](PeerChunks chunks) { return order(chunks, &PeerChunks::reduced); };
   using Order = std::vector<int>;
   EXPECT_EQ(gathered({2, 1, 1, 8}), (Order{0}));
   EXPECT_EQ(reduced({2, 1, 1, 8}), (Order{0}));

@@ -281,9 +281,9 @@ TEST(Schedule, ChunksMayHaveDifferentCosts) {
   for (const ScheduleShape& other : shapes()) {
     const Costs one = whole_costs(other);
     Costs each = one;
-    each.global_chunks.assign(static_cast<size_t>(other.total_chunks()),
-                              {one.forward / other.chunks, one.backward / other.chunks,
-                               one.backward * one.wgrad_fraction / other.chunks});
+    each.per_chunk.assign(static_cast<size_t>(other.total_chunks()),
+                          {one.forward / other.chunks, one.backward / other.chunks,
+                           one.backward * one.wgrad_fraction / other.chunks});
     ASSERT_EQ(simulate(make_schedule(other), other, each).makespan,
               simulate(make_schedule(other), other, one).makespan)
         << text(other);

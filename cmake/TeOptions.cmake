@@ -59,7 +59,8 @@ target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TE_HOST_F
 # return, take a fifth of the tests' time if tests have them, too.
 add_library(te_quick_flags INTERFACE)
 if(TE_SANITIZE)
-  target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-O0;--param=asan-use-after-return=0;-fno-sanitize=undefined>")
+  target_compile_options(te_quick_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-O0;--param=asan-use-after-return=0;-fno-sanitize=undefined>")
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(te_quick_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-O0>")
 endif()

@@ -261,6 +261,7 @@ PICTURES = {
     "guard.png": guard,
     "gap_law_16m/gap.png": gap_law,
     "gpt2_30m_formats/gaps.png": lambda: gaps("gpt2_30m_formats"),
+    "gpt2_124m_formats/gaps.png": lambda: gaps("gpt2_124m_formats"),
     "gpt2_124m_lora/gaps.png": lambda: gaps("gpt2_124m_lora", skipped=("lora",)),
     "moe_30m_87m/gap.png": experts,
     "llama_1b_100m/gap.png": lambda: gap_curves("llama_1b_100m", ("bf16", *FP8_ARMS), epochs=EPOCHS),

@@ -32,7 +32,8 @@ EXPERIMENTS = [
     ("moe_30m_87m", "delayed", "Mixture of experts, 87M (21M per token)", EXPERTS_87M, "moe-87m.md"),
 ]
 CONVERGENCE = "docs/results/convergence/"
-STUDENT = {4: 3.182446, 5: 2.776445}  # the 97.5% quantile of Student's t by number of pairs
+STUDENT = {3: 4.302653, 4: 3.182446, 5: 2.776445}  # the 97.5% quantile of Student's t by number of pairs
+FORMATS = (("30M", "gpt2_30m_formats"), ("124M", "gpt2_124m_formats"))
 LAW = (("8M", "gap_law_8m"), ("16M", "gap_law_16m"))
 
 
@@ -153,21 +154,26 @@ def tuning_table(experiment):
 
 def formats_table():
     """Every format against BF16, and NVFP4 against its variants without a part, paired by seed."""
-    experiment = "gpt2_30m_formats"
-    found = {arm["name"]: arm for arm in arms(experiment)}
-    lines = ["| Variant | Training | Validation | Verdict | NVFP4 minus it, training |", "| --- | --- | --- | --- | --- |"]
-    for name, arm in found.items():
-        training, validation = arm["measures"][:2]
-        pairs = [x - y for x, y in zip(found["nvfp4"]["measures"][0]["pairs"], training["pairs"])]
-        lines.append(f"| {label(experiment, name)} | {gap_text(training)} | {gap_text(validation)} | {VERDICT_TEXTS[arm['verdict']]} | "
-                     f"{interval_text(pairs) if name.startswith('nvfp4_') else ''} |")
+    reports = [{arm["name"]: arm for arm in arms(experiment)} for _, experiment in FORMATS]
+    models = [model for model, _ in FORMATS]
+    lines = [f"| Variant | {' | '.join(models)} | {' | '.join(f'NVFP4 minus it, {model}' for model in models)} |", "| --- " * 5 + "|"]
+    for name in reports[0]:
+        gaps, parts = [], []
+        for found in reports:
+            training, nvfp4 = found[name]["measures"][0], found["nvfp4"]["measures"][0]
+            count = len(training["pairs"])
+            gaps.append(f"{gap_text(training)}, {VERDICT_TEXTS[found[name]['verdict']].split()[0]}"
+                        + (f", {count} pairs" if count < len(nvfp4["pairs"]) else ""))
+            pairs = [x - y for x, y in zip(nvfp4["pairs"], training["pairs"])]
+            parts.append(interval_text(pairs) if name.startswith("nvfp4_") else "")
+        lines.append(f"| {label(FORMATS[0][1], name)} | {' | '.join(gaps + parts)} |")
     return lines
 
 
 # {page: {name of a table: function that writes it, its argument}}
 GAP_TABLES = {
     "llama-tokens-per-parameter.md": {"gaps of both sizes": (law_table,)},
-    "blackwell-formats.md": {"gaps gpt2_30m_formats": (formats_table,)},
+    "blackwell-formats.md": {"gaps of both sizes": (formats_table,)},
     "gpt2-124m-finetuning.md": {f"gaps {name}": (tuning_table, name) for name in ("gpt2_124m_instructions", "gpt2_124m_lora")},
 } | {page: {f"gaps {name}": (gap_table, name) for name in experiments} for page, experiments in {
     "moe-87m.md": ["moe_30m_87m"],

@@ -63,7 +63,7 @@ class Summary(unittest.TestCase):
     def test_gap_tables_match_the_csv_files(self):
         """Only experiments with every step, or means over ten, in their CSV files."""
         for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "gap_law_16m",
-                     "gpt2_30m_formats", "gpt2_124m_lora", "moe_30m_87m"):
+                     "gpt2_30m_formats", "gpt2_124m_formats", "gpt2_124m_lora", "moe_30m_87m"):
             for arm in results_summary.arms(name):
                 stem = arm["name"]
                 if name.startswith("gap_law") and stem[-1].isdigit():
@@ -86,12 +86,17 @@ class Summary(unittest.TestCase):
             end = found(experiment, "delayed")
             pattern = rf"{end['gap']:.4f} (nats )?\({100 * end['gap_share']:.2f}%\)[^;]*with {model} million"
             self.assertRegex(page["llama-tokens-per-parameter"], pattern)
-        nvfp4, ends, mxfp8, blockwise = (found("gpt2_30m_formats", name) for name in ("nvfp4", "nvfp4_ends_bf16", "mxfp8", "blockwise"))
-        self.assertIn(f"{nvfp4['gap']:.3f} nats ({100 * nvfp4['gap_share']:.2f}%)", page["blackwell-formats"])
-        self.assertIn(f"remove {100 * (1 - ends['gap'] / nvfp4['gap']):.0f}% of this gap", page["blackwell-formats"])
+        formats, removed = page["blackwell-formats"].replace("\n", " "), []
+        for size, experiment in results_summary.FORMATS:
+            nvfp4, ends, mxfp8, blockwise = (found(experiment, name) for name in ("nvfp4", "nvfp4_ends_bf16", "mxfp8", "blockwise"))
+            pattern = rf"{nvfp4['gap']:.3f} nats \({100 * nvfp4['gap_share']:.2f}%\)[^,:]* with {size[:-1]} million"
+            self.assertRegex(formats, pattern)
+            removed.append(f"{100 * (1 - ends['gap'] / nvfp4['gap']):.0f}%")
+        self.assertIn(f"remove {' and '.join(removed)} of the gap", formats)
+        self.assertIn(f"NVFP4 ends {100 * nvfp4['gap_share']:.2f}% above BF16", (ROOT / "README.md").read_text())
+        mxfp8, blockwise = (found("gpt2_30m_formats", name) for name in ("mxfp8", "blockwise"))
         difference = results_summary.interval_text([x - y for x, y in zip(mxfp8["pairs"], blockwise["pairs"], strict=True)])
         self.assertIn(difference.replace(" (", ", ", 1).rstrip(")"), page["blackwell-formats"])
-        self.assertIn(f"NVFP4 ends {100 * nvfp4['gap_share']:.2f}% above BF16", (ROOT / "README.md").read_text())
         self.assertIn(f"{found('gpt2_124m_lora', 'lora', 1)['gap']:+.2f} nats on GSM8K", page["gpt2-124m-finetuning"])
 
     def test_fine_tuning_is_within_tolerance_on_dolly(self):

@@ -4,7 +4,7 @@
 #
 #   scripts/gpu_suite.sh [--jobs N] [--commit HASH] [--no-build] [--no-record]
 #
-#   --jobs       concurrent tests per GPU (default 6)
+#   --jobs       concurrent tests of one rank per GPU (default 6); of more ranks three run concurrently
 #   --commit     commit to record (default: git's HEAD); for a copy of the checkout without .git
 #   --no-build   use build/cuda without building
 #   --no-record  do not change docs/results/gpu_suite.md
@@ -32,7 +32,7 @@ choose() {
   if [[ $1 -eq 1 ]]; then
     choice=(-E "\\.np[0-9]*[02-9]\$${2:+|$2}" -j "$jobs")
   else
-    choice=(-R "\\.np$1\$")
+    choice=(-R "\\.np$1\$" -j 3)
   fi
 }
 

@@ -8,6 +8,8 @@
 #   --fast         without optimization (CUDA 12.9 or newer): for a check that all code compiles
 #   ARCHITECTURE   80, 86, 89, 90a, 100a, 120a (default: all)
 #
+# Then everything, tests included, is built for 80 alone in build/generic, unless --fast is given.
+#
 # Fails if a source does not compile without warnings, if the assembly of an architecture before 9.0 synchronizes
 # with dependent launches or clusters, or if wgmma or TMA instructions are in other kernels than those for 90a.
 set -euo pipefail
@@ -65,6 +67,12 @@ check_assembly() {
   return "$wrong"
 }
 
+# build_generic: builds everything without the kernels for 90a.
+build_generic() {
+  quietly "configuring generic" cmake --preset cuda -B build/generic -DTE_CUDA_ARCHITECTURES=80 -DTE_WERROR=ON
+  build_preset generic
+}
+
 main() {
   local architectures=() architecture started failed=0
   optimize=-O3
@@ -100,6 +108,7 @@ main() {
     if [[ -n "$disassembler" ]]; then check_assembly "$architecture" || failed=1; fi
     say "$architecture: $(find "$work/$architecture" -name '*.cubin' | wc -l) sources in $(seconds_since "$started") s"
   done
+  if [[ $optimize == -O3 ]]; then build_generic || failed=1; fi
   [[ $failed -eq 0 ]] || die "some sources do not compile for all architectures; see the lines above"
 }
 

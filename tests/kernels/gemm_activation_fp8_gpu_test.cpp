@@ -5,11 +5,9 @@
 #include <vector>
 
 #include "kernels/fp8_storage.h"
-#include "kernels/gemm_activation_fp8_cases.h"
-#ifdef TE_WITH_SM90A
 #include "kernels/gemm/gemm_activation_cuda.h"
+#include "kernels/gemm_activation_fp8_cases.h"
 #include "testing/abilities.h"
-#endif
 
 namespace te::kernels {
 namespace {
@@ -44,7 +42,7 @@ std::vector<Fp8ActivationCase> other_fp8_cases() {
           {ActivationKind::gelu, 4096, 768, 128, false, DType::e5m2}};
 }
 
-#ifdef TE_WITH_CUDA
+#ifdef TE_WITH_SM90A
 TEST(GemmActivationFp8Gpu, FusedKernelSupportsItsProblems) {
   TE_REQUIRE_ABILITY(hopper_kernels);
   const Context gpu = Context::cuda(0);

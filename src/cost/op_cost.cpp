@@ -230,7 +230,8 @@ OpCost cost_of(const QuantizeGroups& args) {
 }
 
 OpCost cost_of(const QuantizeMx& args) {
-  return moves({args.x, args.rowwise, args.columnwise});
+  return moves(
+      {args.x, args.rowwise.values, args.rowwise.scales, args.columnwise.values, args.columnwise.scales});
 }
 
 /// The values are read once for the amax and once more.

@@ -28,22 +28,23 @@ std::string refusal(const Body& body) {
 TEST(DeviceCaps, OfArchitectures) {
   struct Row {
     int sm;
-    bool fp8, fp8_scale_groups, hopper, clusters, dependent_launch;
+    bool fp8, fp8_scale_groups, mx, hopper, clusters, dependent_launch;
     int shared;
   };
-  for (const Row& row : {Row{80, false, false, false, false, false, 163},
-                         {86, false, false, false, false, false, 99},
-                         {87, false, false, false, false, false, 163},
-                         {89, true, false, false, false, false, 99},
-                         {90, true, true, kHasHopperKernels, true, true, 227},
-                         {100, true, false, false, true, true, 227},
-                         {103, true, false, false, true, true, 227},
-                         {120, true, false, false, true, true, 99},
-                         {121, true, false, false, true, true, 99}}) {
+  for (const Row& row : {Row{80, false, false, false, false, false, false, 163},
+                         {86, false, false, false, false, false, false, 99},
+                         {87, false, false, false, false, false, false, 163},
+                         {89, true, false, false, false, false, false, 99},
+                         {90, true, true, false, kHasHopperKernels, true, true, 227},
+                         {100, true, false, true, false, true, true, 227},
+                         {103, true, false, true, false, true, true, 227},
+                         {120, true, false, true, false, true, true, 99},
+                         {121, true, false, true, false, true, true, 99}}) {
     const DeviceCaps caps = caps_of(row.sm);
     EXPECT_EQ(caps.sm, row.sm);
     EXPECT_EQ(caps.fp8, row.fp8) << row.sm;
     EXPECT_EQ(caps.fp8_scale_groups, row.fp8_scale_groups) << row.sm;
+    EXPECT_EQ(caps.mx, row.mx) << row.sm;
     EXPECT_EQ(caps.hopper_kernels, row.hopper) << row.sm;
     EXPECT_EQ(caps.clusters, row.clusters) << row.sm;
     EXPECT_EQ(caps.dependent_launch, row.dependent_launch) << row.sm;
@@ -59,7 +60,7 @@ TEST(DeviceCaps, MasksOnlyRemoveAbilities) {
   EXPECT_EQ(usable(80, 80, "sm90"), caps_of(80));
   // A Hopper GPU under the mask of Blackwell loses what Blackwell lacks, but gains nothing.
   DeviceCaps blackwell = caps_of(100);
-  blackwell.sm = 90;
+  blackwell.sm = 90, blackwell.mx = false;
   EXPECT_EQ(usable(90, 90, "sm100"), blackwell);
   DeviceCaps less_shared = blackwell;
   less_shared.shared_bytes = 99 * kKiB;

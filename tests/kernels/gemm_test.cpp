@@ -1,5 +1,6 @@
 // CPU GEMM against double precision: every layout, dtype and epilogue, aligned and unaligned sizes.
 #include "kernels/gemm/gemm.h"
+#include "kernels/quantize/quantize_mx.h"
 
 #include <omp.h>
 
@@ -178,6 +179,46 @@ TEST(Gemm, Fp8WithScalesOf128Values) {
     const std::vector<float> rows = part.floats();
     for (size_t i = 0; i < rows.size(); ++i)
       ASSERT_NEAR(rows[i], actual[64 * kN + i] - old[64 * kN + i], 1e-2) << i;
+  }
+}
+
+// As the GEMM of the dequantized operands, bit for bit, since powers of two change no rounding; also a slice of rows.
+TEST(Gemm, Mxfp8EqualsTheGemmOfDequantizedOperands) {
+  const Context context = Context::cpu();
+  constexpr int64_t kM = 144, kN = 272, kK = 224;
+  const auto native = [&](DType type, int64_t rows, uint64_t seed) {
+    struct Operand {
+      TestTensor values, codes, scales;
+    };
+    Operand operand{{context, DType::f32, {rows, kK}},
+                    {context, type, {rows, kK}},
+                    {context, DType::u8, scale_shape(ScaleLayout::mx, rows, kK)}};
+    TestTensor x(context, DType::f32, {rows, kK});
+    x.fill_normal(seed, 30.0f);
+    quantize_mx(context,
+                {.x = x, .format = type, .rowwise = {operand.codes, operand.scales, ScaleLayout::mx}});
+    quantize_mx(context, {.x = x, .format = type, .rowwise = operand.values.get()});
+    return operand;
+  };
+  for (const DType type : {DType::e4m3, DType::e5m2}) {
+    const auto a = native(type, kM, 1), b = native(DType::e4m3, kN, 2);
+    const Matrix am{a.codes, a.scales, ScaleLayout::mx}, bm{b.codes, b.scales, ScaleLayout::mx};
+    for (const DType type_of_out : {DType::f32, DType::bf16}) {
+      TestTensor out(context, type_of_out, {kM, kN}), expected(context, type_of_out, {kM, kN}),
+          part(context, type_of_out, {16, kN});
+      out.fill_normal(3), expected.fill_normal(3);
+      gemm(context, {.a = am, .b = bm, .out = out, .trans_b = true, .accumulate = true});
+      gemm(context, {.a = a.values, .b = b.values, .out = expected, .trans_b = true, .accumulate = true});
+      EXPECT_EQ(out.raw(), expected.raw());
+      gemm(context, {.a = am.slice_rows(128, 16), .b = bm, .out = part, .trans_b = true});
+      gemm(context, {.a = a.values.get().slice_rows(128, 16),
+                     .b = b.values,
+                     .out = expected.get().slice_rows(0, 16),
+                     .trans_b = true});
+      std::vector<float> first = expected.floats();
+      first.resize(16 * kN);
+      EXPECT_EQ(part.floats(), first);
+    }
   }
 }
 

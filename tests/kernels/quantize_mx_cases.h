@@ -17,34 +17,46 @@ struct MxCase {
   DType input = DType::bf16, format = DType::e4m3;
   bool rowwise = true, columnwise = true;
   int margin = 0;
+  bool native = false;  ///< codes and scales instead of dequantized values
   std::string name() const {
-    return fmt::format("[{}, {}] {} to {}, margin {}{}{}", rows, cols, dtype_name(input), dtype_name(format),
-                       margin, rowwise ? ", rowwise" : "", columnwise ? ", columnwise" : "");
+    return fmt::format("[{}, {}] {} to {}, margin {}{}{}{}", rows, cols, dtype_name(input),
+                       dtype_name(format), margin, rowwise ? ", rowwise" : "",
+                       columnwise ? ", columnwise" : "", native ? ", native" : "");
   }
 };
 
 struct MxResult {
-  std::vector<uint8_t> rowwise, columnwise;  ///< bytes
-  std::vector<float> row_values, column_values;
+  std::vector<uint8_t> rowwise, columnwise;        ///< bytes
+  std::vector<float> row_values, column_values;    ///< with scales still to be multiplied
+  std::vector<uint8_t> row_scales, column_scales;  ///< native
   std::vector<uint8_t> amax;
   Fp8Counters counters{};
 };
 
 inline MxResult quantize_mx(const Context& context, const MxCase& c, const std::vector<float>& values) {
-  testing::TestTensor x(context, c.input, {c.rows, c.cols}), rowwise(context, c.input, {c.rows, c.cols}),
-      columnwise(context, c.input, {c.cols, c.rows}), amax(context, DType::f32, {1}),
+  const DType output = c.native ? c.format : c.input;
+  const ScaleLayout layout = c.native ? ScaleLayout::mx : ScaleLayout::none;
+  testing::TestTensor x(context, c.input, {c.rows, c.cols}), rowwise(context, output, {c.rows, c.cols}),
+      columnwise(context, output, {c.cols, c.rows}),
+      row_scales(context, DType::u8, scale_shape(ScaleLayout::mx, c.rows, c.cols)),
+      column_scales(context, DType::u8, scale_shape(ScaleLayout::mx, c.cols, c.rows)),
+      amax(context, DType::f32, {1}),
       counters(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8Counters))});
   x.fill(values);
   amax.fill_value(0.25f);
   context.zero(counters);
+  const auto matrix = [&](const testing::TestTensor& values, const testing::TestTensor& scales) {
+    return c.native ? Matrix(values.get(), scales.get(), layout) : Matrix(values.get());
+  };
   quantize_mx(context, {.x = x,
                         .format = c.format,
-                        .rowwise = c.rowwise ? rowwise.get() : Tensor{},
-                        .columnwise = c.columnwise ? columnwise.get() : Tensor{},
+                        .rowwise = c.rowwise ? matrix(rowwise, row_scales) : Matrix{},
+                        .columnwise = c.columnwise ? matrix(columnwise, column_scales) : Matrix{},
                         .margin = c.margin,
                         .amax = amax.get().as<float>(),
                         .counters = counters.get().as<Fp8Counters>()});
-  MxResult result{rowwise.raw(), columnwise.raw(), rowwise.floats(), columnwise.floats(), amax.raw(), {}};
+  MxResult result{rowwise.raw(),    columnwise.raw(),    rowwise.floats(), columnwise.floats(),
+                  row_scales.raw(), column_scales.raw(), amax.raw(),       {}};
   std::memcpy(&result.counters, counters.raw().data(), sizeof(Fp8Counters));
   return result;
 }
@@ -58,6 +70,11 @@ inline std::vector<MxCase> mx_cases() {
   cases.push_back({.rows = 96, .cols = 64, .columnwise = false});
   cases.push_back({.rows = 96, .cols = 64, .rowwise = false});
   cases.push_back({.rows = 96, .cols = 64, .margin = 3});
+  const size_t count = cases.size();
+  for (size_t i = 0; i < count; ++i) {
+    cases.push_back(cases[i]);
+    cases.back().native = true;
+  }
   return cases;
 }
 

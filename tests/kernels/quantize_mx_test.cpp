@@ -67,6 +67,56 @@ TEST(QuantizeMx, EqualsTheReference) {
   }
 }
 
+/// Checks one layout [rows, cols] of codes and scales against dequantized values, bit for bit except for NaN.
+void check_codes(int64_t rows, int64_t cols, const std::vector<float>& codes,
+                 const std::vector<uint8_t>& scales, const std::vector<float>& values) {
+  std::vector<bool> used(scales.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const auto at = static_cast<size_t>(mx_scale_index(r, c / kMxGroup, cols)),
+                 i = static_cast<size_t>(r * cols + c);
+      used.at(at) = true;
+      const float value = codes[i] * e8m0_value(scales[at]);
+      if (std::isnan(value) && std::isnan(values[i])) continue;
+      ASSERT_EQ(std::bit_cast<uint32_t>(value), std::bit_cast<uint32_t>(values[i])) << r << " " << c;
+    }
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (!used[i]) {
+      ASSERT_EQ(scales[i], 0) << i;
+    }
+  }
+}
+
+TEST(QuantizeMx, CodesAndScalesGiveTheDequantizedValues) {
+  for (MxCase c : mx_cases()) {
+    if (!c.native) continue;
+    SCOPED_TRACE(c.name());
+    const std::vector<float> x = mx_values(c.rows, c.cols);
+    const MxResult native = quantize_mx(Context::cpu(), c, x);
+    c.native = false;
+    const MxResult expected = quantize_mx(Context::cpu(), c, x);
+    if (c.rowwise) check_codes(c.rows, c.cols, native.row_values, native.row_scales, expected.row_values);
+    if (c.columnwise)
+      check_codes(c.cols, c.rows, native.column_values, native.column_scales, expected.column_values);
+    EXPECT_EQ(native.amax, expected.amax);
+    EXPECT_EQ(native.counters.saturated, expected.counters.saturated);
+    EXPECT_EQ(native.counters.flushed, expected.counters.flushed);
+  }
+}
+
+// Positions from the figures in cuBLAS's documentation.
+TEST(QuantizeMx, ScalesAreInTilesOf128RowsAnd4Groups) {
+  EXPECT_EQ(mx_scale_index(0, 0, 256), 0);
+  EXPECT_EQ(mx_scale_index(0, 3, 256), 3);
+  EXPECT_EQ(mx_scale_index(32, 0, 256), 4);
+  EXPECT_EQ(mx_scale_index(127, 3, 256), 511);
+  EXPECT_EQ(mx_scale_index(1, 0, 256), 16);
+  EXPECT_EQ(mx_scale_index(0, 4, 256), 512);
+  EXPECT_EQ(mx_scale_index(128, 0, 256), 1024);
+  EXPECT_EQ(mx_scale_index(128, 0, 96), 512);
+}
+
 // Rounding of every code, of every tie between neighbors, and of the values next to the ties.
 TEST(QuantizeMx, RoundsToTheNearestCodeWithTiesToEven) {
   for (const DType type : {DType::e4m3, DType::e5m2}) {

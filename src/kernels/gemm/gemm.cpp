@@ -19,11 +19,11 @@ namespace {
 
 constexpr int64_t kTileRows = 128;
 constexpr int64_t kTileCols = 256;
-constexpr int64_t kFp8Multiple = 16;
+constexpr int64_t kFp8Multiple = 16;  ///< of k with ScaleLayout::mx kMxGroup
 
 void check_scales(const char* name, const Matrix& matrix) {
   TE_CHECK(matrix.layout != ScaleLayout::none && matrix.scales, "gemm: FP8 operand {} has no scales", name);
-  check_dtype("gemm", "scales", matrix.scales, DType::f32);
+  check_dtype("gemm", "scales", matrix.scales, scale_dtype(matrix.layout));
   const int64_t count = scale_shape(matrix.layout, matrix.rows(), matrix.cols()).numel();
   TE_CHECK(matrix.scales.numel() == count, "gemm: operand {} {} has {} scales, must have {}", name,
            matrix.values.shape.str(), matrix.scales.numel(), count);
@@ -84,8 +84,9 @@ void check_args(const Gemm& args) {
              "gemm: rows of FP8 tensor a {} must be a multiple of 16", args.a.values.shape.str());
     TE_CHECK(n % kFp8Multiple == 0, "gemm: rows of FP8 tensor b {} must be a multiple of 16",
              args.b.values.shape.str());
-    TE_CHECK(k % kFp8Multiple == 0, "gemm: columns of FP8 tensor a {} must be a multiple of 16",
-             args.a.values.shape.str());
+    const int64_t multiple = args.a.layout == ScaleLayout::mx ? kMxGroup : kFp8Multiple;
+    TE_CHECK(k % multiple == 0, "gemm: columns of FP8 tensor a {} must be a multiple of {}",
+             args.a.values.shape.str(), multiple);
   }
 }
 
@@ -182,9 +183,9 @@ GemmSize gemm_size(const Gemm& args) {
 
 bool has_few_rows(const Gemm& args) {
   const DType dtype = args.a.dtype();
-  return args.a.layout != ScaleLayout::factor && !args.trans_a && args.trans_b && !args.accumulate &&
-         args.a.rows() <= kFewRows && (dtype == DType::bf16 || dtype == DType::e4m3) &&
-         args.b.dtype() == dtype;
+  return args.a.layout != ScaleLayout::factor && args.a.layout != ScaleLayout::mx && !args.trans_a &&
+         args.trans_b && !args.accumulate && args.a.rows() <= kFewRows &&
+         (dtype == DType::bf16 || dtype == DType::e4m3) && args.b.dtype() == dtype;
 }
 
 void gemm(const Context& context, const Gemm& args) {

@@ -8,12 +8,12 @@
 //   wgrad  dW [N, K] += dy^T * x               trans_a, accumulate
 // FP8 operands (E4M3 or E5M2, not both E5M2) are supported only as a [m, k] and b [n, k] with trans_b; the transposed
 // copies of fp8_output.h provide this layout for dgrad and wgrad. Their inverse scales (matrix.h) multiply the finished
-// sums, sum * a_scale[row] * b_scale[column], or the partial sums over 128 values of k (vectors with vectors or
-// blocks). Factors of high-precision operands (matrix.h) multiply the finished sums, too. FP32 operands give an FP32
-// result (on the CPU also a rounded one), FP16 operands an FP16 or FP32 one, BF16 and FP8 operands a BF16 or FP32 one.
-// Multiplication and accumulation are FP32 (a GPU whose context has tf32 rounds FP32 operands to TF32), and the result
-// is rounded once. An accumulating GEMM with a BF16 result (wgrad into BF16 main gradients) adds the old value in FP32;
-// a GPU may round the GEMM's result to BF16 before that.
+// sums, sum * a_scale[row] * b_scale[column], or the partial sums over 128 values of k (vectors with vectors or blocks)
+// or 32 (both mx). Factors of high-precision operands (matrix.h) multiply the finished sums, too. FP32 operands give an
+// FP32 result (on the CPU also a rounded one), FP16 operands an FP16 or FP32 one, BF16 and FP8 operands a BF16 or FP32
+// one. Multiplication and accumulation are FP32 (a GPU whose context has tf32 rounds FP32 operands to TF32), and the
+// result is rounded once. An accumulating GEMM with a BF16 result (wgrad into BF16 main gradients) adds the old value
+// in FP32; a GPU may round the GEMM's result to BF16 before that.
 //
 // See gemm_activation.h for GEMMs with an activation. On a GPU, GEMMs with few rows do not use cuBLASLt but a kernel
 // that is bound by reading the weights (gemm_few_rows.cu).

@@ -201,6 +201,8 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaleLayout layout) {
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     case ScaleLayout::blocks:
       return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case ScaleLayout::mx:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
     default:
       return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   }
@@ -296,6 +298,7 @@ std::string scale_words(const Gemm& args) {
     return layout == ScaleLayout::rows      ? "rows"
            : layout == ScaleLayout::vectors ? "vectors"
            : layout == ScaleLayout::factor  ? "factor"
+           : layout == ScaleLayout::mx      ? "mx"
                                             : "blocks";
   };
   if (args.a.layout == ScaleLayout::none || args.a.layout == ScaleLayout::tensor) return "";
@@ -436,8 +439,9 @@ const Plan& plan_of(const Context& context, const Gemm& args) {
 void check_abilities(const Context& context, const Gemm& args) {
   if (!is_fp8(args.a.dtype())) return;
   const DeviceCaps& caps = device_caps(context);
-  if (!caps.fp8 || (args.a.layout != ScaleLayout::tensor && !caps.fp8_scale_groups))
-    user_error("gemm: {} has no FP8 GEMMs{}", caps.gpu, caps.fp8 ? " with several scales per tensor" : "");
+  const bool of_groups = args.a.layout == ScaleLayout::mx ? caps.mx : caps.fp8_scale_groups;
+  if (!caps.fp8 || (args.a.layout != ScaleLayout::tensor && !of_groups))
+    user_error("gemm: {} has no FP8 GEMMs{}", caps.gpu, caps.fp8 ? " with such scales" : "");
 }
 
 }  // namespace

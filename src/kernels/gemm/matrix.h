@@ -4,15 +4,18 @@
 #include <concepts>
 #include <cstdint>
 
+#include "core/random.h"
 #include "core/tensor.h"
 
 namespace te::kernels {
 
 /// Values along one side of a scale block.
 constexpr int64_t kScaleBlock = 128;
+/// Values along a row that share a scale in ScaleLayout::mx.
+constexpr int64_t kMxGroup = 32;
 
 /// Which values share an inverse scale: x = values * scales. Scales are fp32 in cuBLASLt's layouts OUTER_VEC_32F,
-/// VEC128_32F and BLK128x128_32F.
+/// VEC128_32F and BLK128x128_32F, or E8M0 bytes in its layout VEC32_UE8M0.
 enum class ScaleLayout : uint8_t {
   none,     ///< high precision: no scales
   tensor,   ///< [1]
@@ -20,7 +23,21 @@ enum class ScaleLayout : uint8_t {
   vectors,  ///< [ceil(cols / 128), rows]: one per row and 128 columns
   blocks,   ///< [ceil(rows / 128), ceil(cols / 128), rounded up to a multiple of 4]: one per 128 x 128 values
   factor,   ///< [1]: high-precision values, whose sums a GEMM multiplies by the factors of both operands
+  mx,  ///< u8 [ceil(rows / 128), ceil(cols / 128), 512]: E8M0 per row and 32 columns, in tiles (mx_scale_index)
 };
+
+/// Where ScaleLayout::mx has the scale of row r and group g of 32 columns: in tiles of 128 rows x 4 groups, whose 16
+/// consecutive bytes are the scales of rows r, r + 32, r + 64 and r + 96 ("1D Block Scaling Factors Layout" in the
+/// documentation of cuBLAS). Scales without values in the last tiles are 0.
+TE_HOST_DEVICE int64_t mx_scale_index(int64_t r, int64_t g, int64_t cols) {
+  const int64_t tile = r / kScaleBlock * ((cols + kScaleBlock - 1) / kScaleBlock) + g / 4;
+  return tile * 512 + r % 32 * 16 + r % kScaleBlock / 32 * 4 + g % 4;
+}
+
+/// Type of the scales.
+inline DType scale_dtype(ScaleLayout layout) {
+  return layout == ScaleLayout::mx ? DType::u8 : DType::f32;
+}
 
 /// Shape of the scales of a [rows, cols] matrix.
 inline Shape scale_shape(ScaleLayout layout, int64_t rows, int64_t cols) {
@@ -32,6 +49,8 @@ inline Shape scale_shape(ScaleLayout layout, int64_t rows, int64_t cols) {
       return {blocks(cols), rows};
     case ScaleLayout::blocks:
       return {blocks(rows), (blocks(cols) + 3) / 4 * 4};
+    case ScaleLayout::mx:
+      return {blocks(rows), blocks(cols), 512};
     default:
       return {1};
   }
@@ -57,7 +76,7 @@ struct Matrix {
   DType dtype() const { return values.dtype; }
   explicit operator bool() const { return static_cast<bool>(values); }
 
-  /// Rows [first, first + count) with their scales. ScaleLayout::blocks: whole blocks, or up to the last row.
+  /// Rows [first, first + count) with their scales. ScaleLayout::blocks and mx: whole blocks, or up to the last row.
   Matrix slice_rows(int64_t first, int64_t count) const {
     Matrix part = *this;
     part.values = values.slice_rows(first, count);
@@ -66,10 +85,12 @@ struct Matrix {
     } else if (layout == ScaleLayout::vectors) {
       part.scale_stride = scale_stride > 0 ? scale_stride : rows();
       part.scales = {scales.as<float>() + first, DType::f32, scale_shape(layout, count, cols())};
-    } else if (layout == ScaleLayout::blocks) {
+    } else if (layout == ScaleLayout::blocks || layout == ScaleLayout::mx) {
       TE_CHECK(first % kScaleBlock == 0 && (count % kScaleBlock == 0 || first + count == rows()),
                "rows {}+{} do not align with scales of 128 rows", first, count);
-      part.scales = scales.slice_rows(first / kScaleBlock, scale_shape(layout, count, cols())[0]);
+      const Shape shape = scale_shape(layout, count, cols());
+      const int64_t per_block = layout == ScaleLayout::mx ? shape[1] : 1;
+      part.scales = scales.slice_rows(first / kScaleBlock * per_block, shape[0] * per_block).view(shape);
     }
     return part;
   }

@@ -1,6 +1,7 @@
 #include "kernels/gemm/widen_cpu.h"
 
 #include "core/float_types.h"
+#include "kernels/quantize/small_float.h"
 
 namespace te::kernels {
 
@@ -20,6 +21,15 @@ const float* widen(const Tensor& tensor, std::vector<float>& buffer) {
 
 const float* widen(const Matrix& matrix, std::vector<float>& buffer) {
   const float* values = widen(matrix.values, buffer);
+  if (matrix.layout == ScaleLayout::mx) {
+    const auto* scales = matrix.scales.as<uint8_t>();
+    const int64_t rows = matrix.rows(), cols = matrix.cols();
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c)
+        buffer[r * cols + c] *= e8m0_value(scales[mx_scale_index(r, c / kMxGroup, cols)]);
+    return values;
+  }
   const bool vectors = matrix.layout == ScaleLayout::vectors;
   if (!vectors && matrix.layout != ScaleLayout::blocks) return values;
   TE_CHECK(is_fp8(matrix.dtype()), "gemm: only FP8 operands can have scales");

@@ -12,13 +12,15 @@ TE_HOST_DEVICE uint32_t mx_scale_code(uint32_t amax_bits, const SmallFloat& form
 }
 
 struct MxValue {
+  float code;   ///< as a number; NaN for NaN
   float value;  ///< dequantized
   bool saturated, flushed;
 };
 TE_HOST_DEVICE MxValue mx_value(float x, uint32_t code, const SmallFloat& format) {
-  if (x != x) return {std::bit_cast<float>(0x7fffffffu), false, false};
+  constexpr uint32_t kNan = 0x7fffffffu;
+  if (x != x) return {std::bit_cast<float>(kNan), std::bit_cast<float>(kNan), false, false};
   const float scaled = x * e8m0_value(254 - code), q = round_to_format(scaled, format);
-  return {q * e8m0_value(code), fabsf(x) <= FLT_MAX && fabsf(scaled) > format.largest,
+  return {q, q * e8m0_value(code), fabsf(x) <= FLT_MAX && fabsf(scaled) > format.largest,
           x != 0.0f && q == 0.0f};
 }
 

@@ -1,5 +1,5 @@
 // Quantization to MXFP8 on the GPU. A block holds a tile of 32 x 32 values in shared memory, the extent of a scale in
-// both layouts: a warp quantizes rows, then columns. The recipe is emulated, so the kernel is simple rather than fast.
+// both layouts: a warp quantizes rows, then columns. It is simple rather than fast.
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/quantize/mx_formula.h"
 #include "kernels/quantize/quantize_cuda.h"
@@ -11,24 +11,47 @@ constexpr int kSide = static_cast<int>(kMxGroup);
 constexpr int kWarps = 8;
 static_assert(kSide == kWarpSize, "a group has a lane per value");
 
+/// A layout [rows, cols]: codes with scales, or dequantized values without.
+struct MxOutput {
+  void* values;
+  uint8_t* scales;
+  int64_t rows, cols;
+};
+
 struct Target {
-  void *rowwise, *columnwise;
+  MxOutput rowwise, columnwise;
+  DType type;
   SmallFloat format;
   int margin;
   float* amax;
   Fp8Counters* counters;
   int64_t rows, cols;
+  unsigned across;  ///< tiles in a row of tiles
 };
 
-/// Quantizes a group, one value per lane; counts if `counts`. All lanes must call it.
-__device__ float quantized(float x, const Target& target, bool counts, ThreadCounters& counters) {
+/// Quantizes 32 values of row `row` from column `first`, one per lane; counts if `counts`. All lanes must call it. A
+/// group outside the layout has the scale 0, with which it fills up the last tile of scales.
+template <class T>
+__device__ void write_group(float x, const MxOutput& out, int64_t row, int64_t first, const Target& target,
+                            bool counts, ThreadCounters& counters) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const uint32_t amax = __reduce_max_sync(0xffffffffu, magnitude_without_nan(x));
-  const MxValue result = mx_value(x, mx_scale_code(amax, target.format, target.margin), target.format);
+  const uint32_t code = mx_scale_code(amax, target.format, target.margin);
+  const MxValue result = mx_value(x, code, target.format);
   if (counts) {
     counters.saturated += result.saturated ? 1u : 0u;
     counters.flushed += result.flushed ? 1u : 0u;
   }
-  return result.value;
+  if (out.scales != nullptr && lane == 0)
+    out.scales[mx_scale_index(row, first / kSide, out.cols)] = static_cast<uint8_t>(code);
+  if (row >= out.rows || first + lane >= out.cols) return;
+  const int64_t at = row * out.cols + first + lane;
+  if (out.scales == nullptr)
+    store_float(static_cast<T*>(out.values) + at, result.value);
+  else if (target.type == DType::e4m3)
+    static_cast<__nv_fp8_storage_t*>(out.values)[at] = to_fp8<DType::e4m3>(result.code);
+  else
+    static_cast<__nv_fp8_storage_t*>(out.values)[at] = to_fp8<DType::e5m2>(result.code);
 }
 
 template <class T>
@@ -36,7 +59,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
     quantize_mx_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ float tile[kSide][kSide + 1];
   __shared__ uint32_t words[kWarpSize];
-  const auto across = static_cast<unsigned>((target.cols + kSide - 1) / kSide);
+  const unsigned across = target.across;
   const int64_t top = int64_t{blockIdx.x / across} * kSide, left = int64_t{blockIdx.x % across} * kSide;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize,
             warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -51,19 +74,15 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
     tile[i][lane] = value;
     largest = max(largest, abs_bits(value));
     elements += inside ? 1u : 0u;
-    if (target.rowwise == nullptr) continue;
-    const float result = quantized(value, target, true, counters);
-    if (inside) store_float(static_cast<T*>(target.rowwise) + row * target.cols + col, result);
+    if (target.rowwise.values == nullptr) continue;
+    write_group<T>(value, target.rowwise, row, left, target, true, counters);
   }
   // 2. Columns
-  if (target.columnwise != nullptr) {
+  if (target.columnwise.values != nullptr) {
     __syncthreads();
-    for (int i = warp; i < kSide; i += kWarps) {
-      const int64_t col = left + i, row = top + lane;
-      const float result = quantized(tile[lane][i], target, target.rowwise == nullptr, counters);
-      if (row < target.rows && col < target.cols)
-        store_float(static_cast<T*>(target.columnwise) + col * target.rows + row, result);
-    }
+    for (int i = warp; i < kSide; i += kWarps)
+      write_group<T>(tile[lane][i], target.columnwise, left + i, top, target,
+                     target.rowwise.values == nullptr, counters);
   }
   // 3. Counters and amax
   if (target.counters != nullptr) add_counters(counters, elements, target.counters);
@@ -74,15 +93,27 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
 
 void quantize_mx(const Context& context, const QuantizeMx& args) {
   if (args.x.numel() == 0) return;
-  const Target target{.rowwise = args.rowwise.data,
-                      .columnwise = args.columnwise.data,
+  const auto output = [](const Matrix& matrix) {
+    const bool native = matrix.layout == ScaleLayout::mx;
+    return MxOutput{.values = matrix.values.data,
+                    .scales = native ? matrix.scales.as<uint8_t>() : nullptr,
+                    .rows = matrix ? matrix.rows() : 0,
+                    .cols = matrix ? matrix.cols() : 0};
+  };
+  // Tiles of scales cover 128 x 128 values.
+  const bool native = args.rowwise.layout == ScaleLayout::mx || args.columnwise.layout == ScaleLayout::mx;
+  const int64_t extent = native ? kScaleBlock : kSide, per_extent = extent / kSide;
+  const Target target{.rowwise = output(args.rowwise),
+                      .columnwise = output(args.columnwise),
+                      .type = args.format,
                       .format = small_float(args.format),
                       .margin = args.margin,
                       .amax = args.amax,
                       .counters = args.counters,
                       .rows = args.x.rows(),
-                      .cols = args.x.cols()};
-  const unsigned tiles = ceil_div(target.rows, kSide) * ceil_div(target.cols, kSide);
+                      .cols = args.x.cols(),
+                      .across = static_cast<unsigned>(ceil_div(args.x.cols(), extent) * per_extent)};
+  const unsigned tiles = static_cast<unsigned>(ceil_div(target.rows, extent) * per_extent) * target.across;
   visit_grad(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     quantize_mx_kernel<T>

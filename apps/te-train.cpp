@@ -162,7 +162,7 @@ struct Start {
   bool overwrite = false, verbose = false;
 };
 
-int train(const te::config::Config& config, te::parallel::World& world, const Start& start) {
+int train(te::config::Config config, te::parallel::World& world, const Start& start) {
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   te::parallel::ProcessGrid grid;
   world.run_collectively([&] {
@@ -170,7 +170,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
     te::parallel::check(te::train::schedule_shape(config.training, config.parallel, grid));
   });
   te::Context context = open_device(config, world, false);
-  world.run_collectively([&] { te::config::validate_for_device(config, te::device_caps(context)); });
+  world.run_collectively([&] { config = te::config::for_device(config, te::device_caps(context)); });
   const te::parallel::Groups groups =
       te::parallel::Groups::connect(world, context, grid, te::train::connect_options(config));
   te::train::Trainer trainer(config, context, world, groups, start.overwrite);
@@ -332,7 +332,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   }
   if (show.dry_run) {
     const te::Context context = open_device(config, world, true);
-    te::config::validate_for_device(config, te::device_caps(context));
+    config = te::config::for_device(config, te::device_caps(context));
     for (const std::string& line : te::train::check_planned_data(config)) print_tables(line + "\n");
     show_layout(config, context, world, grid, show.verbose);
   }

@@ -285,7 +285,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
     config.precision.fp8 = config::Fp8Mode::hybrid;
   }
   if (fp8) set_recipe(config.precision, recipe);
-  config::validate_for_device(config, device_caps(bench.context));
+  config = config::for_device(config, device_caps(bench.context));
   LayerTimes times = measure(bench, config);
   if (times.profile) add_lower_bounds(bench.context, *times.profile, bench.options.common.repeats);
   const std::string layout = layout_text(bench.groups.grid());

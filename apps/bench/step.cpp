@@ -163,7 +163,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   });
   parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   const Context context = open_rank_device(config, world);
-  config::validate_for_device(config, device_caps(context));
+  config = config::for_device(config, device_caps(context));
   const parallel::Groups groups =
       options.alone ? parallel::Groups::no_communication(grid, world.rank(), train::connect_options(config))
                     : parallel::Groups::connect(world, context, grid, train::connect_options(config));

@@ -200,6 +200,7 @@ LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule
   Formats formats;
   for (const Rule& rule : rules)
     if (selects(rule, linear, num_layers)) apply(rule, result, formats);
+  result.emulated = is_emulated(precision, result.recipe);
   // Hybrid uses the wider exponent (E5M2) for gradients, because they have the wider range.
   const std::optional<DType> own = traits_of(result.recipe).format;
   const DType gradients = own.value_or(precision.fp8 == Fp8Mode::e4m3 ? DType::e4m3 : DType::e5m2);
@@ -211,10 +212,9 @@ LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule
 
 std::string describe(const LinearPrecision& linear, std::string_view dtype) {
   if (!linear.quantized()) return std::string(dtype);
-  std::string text =
-      fmt::format("{}{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
-                  traits_of(linear.recipe).emulated ? " (emulated)" : "", format_name(linear.input),
-                  format_name(linear.weight), format_name(linear.grad_output));
+  std::string text = fmt::format("{}{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
+                                 linear.emulated ? " (emulated)" : "", format_name(linear.input),
+                                 format_name(linear.weight), format_name(linear.grad_output));
   std::string high;
   for (const auto& [quantized, name] :
        {std::pair{linear.fprop, "fprop"}, {linear.dgrad, "dgrad"}, {linear.wgrad, "wgrad"}})
@@ -298,7 +298,7 @@ std::vector<Fp8Recipe> recipes_of(const PrecisionConfig& precision, int64_t num_
 std::string emulated_recipes(const PrecisionConfig& precision, int64_t num_layers) {
   std::string names;
   for (const Fp8Recipe recipe : recipes_of(precision, num_layers))
-    if (traits_of(recipe).emulated)
+    if (is_emulated(precision, recipe))
       names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(recipe));
   return names;
 }

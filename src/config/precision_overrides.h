@@ -26,6 +26,7 @@ namespace te::config {
 struct LinearPrecision {
   bool fprop = false, dgrad = false, wgrad = false;  ///< true: FP8
   Fp8Recipe recipe = Fp8Recipe::delayed;
+  bool emulated = false;  ///< is_emulated(): GEMMs multiply rounded values in precision.dtype
   DType input = DType::e4m3, weight = DType::e4m3, grad_output = DType::e5m2;
 
   bool quantized() const { return fprop || dgrad || wgrad; }

@@ -16,6 +16,10 @@ const RecipeTraits& traits_of(Fp8Recipe recipe) {
   return traits[static_cast<size_t>(recipe)];
 }
 
+bool is_emulated(const PrecisionConfig& precision, Fp8Recipe recipe) {
+  return traits_of(recipe).emulated && !(recipe == Fp8Recipe::mxfp8 && precision.mx_gemms);
+}
+
 std::vector<std::string> stateless_recipes() {
   std::vector<std::string> names;
   for (const std::string_view name : names_of(Fp8Recipe{})) {

@@ -14,13 +14,17 @@ namespace te::config {
 struct RecipeTraits {
   bool history = false;  ///< scales come from earlier steps; passes without FP8 state use tensorwise instead
   bool scale_groups = false;  ///< a tensor has a scale per row or block
-  bool emulated = false;  ///< values are rounded to the format, and GEMMs multiply them in precision.dtype
+  /// Values are rounded to the format, and GEMMs multiply them in precision.dtype, unless the GPU can multiply them
+  /// (is_emulated()).
+  bool emulated = false;
   int64_t multiple = 16;  ///< dimensions of GEMMs must be multiples of this
   /// Format of all operands, unless an override sets another one; empty: by precision.fp8.
   std::optional<DType> format{};
 };
 
 const RecipeTraits& traits_of(Fp8Recipe recipe);
+/// Whether this run emulates the recipe.
+bool is_emulated(const PrecisionConfig& precision, Fp8Recipe recipe);
 
 /// The names of the recipes without history, which any pass can use.
 std::vector<std::string> stateless_recipes();

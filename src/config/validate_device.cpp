@@ -1,9 +1,17 @@
 #include "config/validate_device.h"
 
+#include <algorithm>
+
 #include "config/precision_overrides.h"
 #include "config/recipe_traits.h"
 
 namespace te::config {
+namespace {
+
+/// GPUs store scales of MXFP8 in tiles of so many rows (kernels/gemm/matrix.h).
+constexpr int64_t kTokensOfMxScales = 128;
+
+}  // namespace
 
 void validate_for_device(const Config& config, const DeviceCaps& caps) {
   const bool gpu = caps.sm > 0;
@@ -25,6 +33,24 @@ void validate_for_device(const Config& config, const DeviceCaps& caps) {
           config.precision.fp8_recipe == recipe ? "fp8_recipe" : "overrides", to_string(recipe), caps.gpu);
     }
   }
+}
+
+Config for_device(Config config, const DeviceCaps& caps) {
+  validate_for_device(config, caps);
+  config.precision.mx_gemms = caps.mx;
+  const ParallelConfig& parallel = config.parallel;
+  const std::vector<Fp8Recipe> recipes = recipes_of(config.precision, config.model.num_layers);
+  const int64_t tokens = config.training.micro_batch_size * config.model.seq_length / parallel.context;
+  // GEMMs next to collectives take chunks of the tokens.
+  const int64_t multiple = kTokensOfMxScales * std::max(parallel.tensor, parallel.tensor_overlap);
+  if (caps.mx && parallel.tensor > 1 && tokens % multiple != 0 &&
+      std::find(recipes.begin(), recipes.end(), Fp8Recipe::mxfp8) != recipes.end()) {
+    user_error(
+        "training.micro_batch_size * model.seq_length / parallel.context is {} tokens, but mxfp8 with "
+        "parallel.tensor {} and parallel.tensor_overlap {} needs a multiple of {} on this GPU ({})",
+        tokens, parallel.tensor, parallel.tensor_overlap, multiple, caps.gpu);
+  }
+  return config;
 }
 
 }  // namespace te::config

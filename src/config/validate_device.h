@@ -10,4 +10,8 @@ namespace te::config {
 /// config's recipes. UserError with what to use instead.
 void validate_for_device(const Config& config, const DeviceCaps& caps);
 
+/// Checks the rules of a device and returns the config with what it can multiply (PrecisionConfig::mx_gemms). For
+/// training; generation emulates MXFP8 on every device, since its few rows suit no such GEMM.
+Config for_device(Config config, const DeviceCaps& caps);
+
 }  // namespace te::config

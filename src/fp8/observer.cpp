@@ -40,8 +40,8 @@ void Observer::add_what_ifs(int operand_index, Fp8Recipe recipe) {
       {.operand_index = operand_index,
        .recipe = recipe,
        .format = config::traits_of(recipe).format.value_or(is_fp8(info.format) ? info.format : DType::e4m3),
-       .layout = scaling.layout(info.role),
-       .emulation = scaling.emulated() ? &scaling : nullptr,
+       .layout = (scaling.emulation() != nullptr ? *scaling.emulation() : scaling).layout(info.role),
+       .emulation = scaling.emulation(),
        .what_if = true},
       true, true);
 }
@@ -54,7 +54,8 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
     add_variants({.operand_index = i,
                   .recipe = operand.recipe,
                   .format = operand.info.format,
-                  .layout = layouts.scales,
+                  .layout = operand.emulation != nullptr ? operand.emulation->layout(operand.info.role)
+                                                         : layouts.scales,
                   .emulation = operand.emulation},
                  layouts.rowwise, layouts.columnwise);
     for (const std::string& name : what_if) {

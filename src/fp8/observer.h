@@ -37,7 +37,7 @@ struct ObservedOperand {
   OperandInfo info;
   config::Fp8Recipe recipe = config::Fp8Recipe::delayed;
   OperandLayouts layouts;
-  const Scaling* emulation = nullptr;  ///< of an emulated recipe
+  const Scaling* emulation = nullptr;  ///< Scaling::emulation()
 };
 
 class Observer {

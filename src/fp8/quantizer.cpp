@@ -74,7 +74,7 @@ void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandM
   const auto scales = [&](kernels::Matrix& matrix, const char* suffix, int64_t rows, int64_t cols) {
     if (layouts_.scales == kernels::ScaleLayout::none) return;
     plan.add(
-        {operand, matrix.scales}, memory.name + suffix, memory.scales, DType::f32,
+        {operand, matrix.scales}, memory.name + suffix, memory.scales, kernels::scale_dtype(layouts_.scales),
         layouts_.one_scale() ? Shape{scales_of_tensors} : kernels::scale_shape(layouts_.scales, rows, cols));
   };
   if (rowwise && memory.has_rowwise)

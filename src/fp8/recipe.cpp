@@ -58,11 +58,11 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup 
   quantizer.experts_ = experts;
   if (quantizes()) quantizer.layouts_ = layouts;
   if (experts > 0) return quantizer;
-  quantizer.observer_index_ =
-      observer_.add_operand({.info = info,
-                             .recipe = linear.recipe,
-                             .layouts = quantizer.layouts_,
-                             .emulation = quantizer.layouts_.emulated() ? quantizer.scaling_ : nullptr});
+  quantizer.observer_index_ = observer_.add_operand(
+      {.info = info,
+       .recipe = linear.recipe,
+       .layouts = quantizer.layouts_,
+       .emulation = quantizer.layouts_.quantized() ? quantizer.scaling_->emulation() : nullptr});
   return quantizer;
 }
 

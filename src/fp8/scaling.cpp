@@ -78,7 +78,7 @@ std::unique_ptr<Scaling> make_scaling(Fp8Recipe recipe, const PrecisionConfig& p
     case Fp8Recipe::blockwise:
       return std::make_unique<Blockwise>(precision);
     case Fp8Recipe::mxfp8:
-      return make_mxfp8_scaling();
+      return make_mxfp8_scaling(precision);
     case Fp8Recipe::nvfp4:
       return make_nvfp4_scaling(precision);
   }

@@ -9,7 +9,7 @@
 //               columnwise layouts per channel and per input channel; no state, no communication
 //   blockwise   as tensorwise, with a scale per 1 x 128 values (activations, gradients) and per 128 x 128 values
 //               (weights), as in DeepSeek-V3
-//   mxfp8       a power-of-two scale per 32 values of each layout, emulated (mxfp8.cpp)
+//   mxfp8       a power-of-two scale per 32 values of each layout, emulated before Blackwell (mxfp8.cpp)
 //   nvfp4       4-bit values with a scale per 16 values and a factor per tensor, emulated (nvfp4.cpp)
 #pragma once
 
@@ -61,6 +61,8 @@ class Scaling {
   /// True if layouts have dequantized values in high precision (the dtype of x), for GEMMs in high precision. Every
   /// such value is exact.
   virtual bool emulated() const { return false; }
+  /// An emulated scaling with the same values, for statistics; null if kernels::tensor_stats knows this one.
+  virtual const Scaling* emulation() const { return emulated() ? this : nullptr; }
   /// With other layouts than ScaleLayout::tensor.
   virtual void quantize(const Context& context, const GroupedOperand& operand) const {
     kernels::quantize_groups(context, operand.groups);
@@ -70,7 +72,7 @@ class Scaling {
   bool power_of_two_;
 };
 
-std::unique_ptr<Scaling> make_mxfp8_scaling();
+std::unique_ptr<Scaling> make_mxfp8_scaling(const config::PrecisionConfig& precision);
 std::unique_ptr<Scaling> make_nvfp4_scaling(const config::PrecisionConfig& precision);
 std::unique_ptr<Scaling> make_scaling(config::Fp8Recipe recipe, const config::PrecisionConfig& precision);
 

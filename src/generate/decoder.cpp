@@ -18,6 +18,7 @@ constexpr int64_t kMaxCapturedRows = 64;  ///< with more rows, kernels run longe
 
 config::Config decoder_config(config::Config config) {
   config.precision = fp8::stateless_precision(config.precision);
+  config.precision.mx_gemms = false;  // passes of a few rows suit no such GEMM
   config.model.hidden_dropout = config.model.attention_dropout = 0.0;
   config.parallel.context = config.parallel.virtual_stages = 1;
   config.trains = {};

@@ -35,7 +35,8 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
   const fp8::OperandLayouts& layouts = weight_quantizer_.layouts();
   weight_->quantized = spec_.experts == 0 && layouts.transposes();
   weight_->quantized_once = spec_.experts == 0 && !weight_->trainable && layouts.quantized() &&
-                            !layouts.high_precision && !layouts.emulated();
+                            !layouts.high_precision && !layouts.emulated() &&
+                            layouts.scales != kernels::ScaleLayout::mx;
   if (spec_.bias)
     bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                             .shard = spec_.bias_shard,
@@ -171,7 +172,9 @@ kernels::Matrix Linear::input_layout(const Tensor& values, const Tensor& scales,
   const Tensor rowwise{values.data, layouts.values, {rows, in()}};
   if (layouts.scales == kernels::ScaleLayout::none) return rowwise;
   return {
-      rowwise, {scales.data, DType::f32, kernels::scale_shape(layouts.scales, rows, in())}, layouts.scales};
+      rowwise,
+      {scales.data, kernels::scale_dtype(layouts.scales), kernels::scale_shape(layouts.scales, rows, in())},
+      layouts.scales};
 }
 
 // --- GEMMs -------------------------------------------------------------------------------------------------

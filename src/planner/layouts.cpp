@@ -126,7 +126,7 @@ std::string refusal(const Config& config, const Gpu& gpu, const parallel::Proces
   caps.gpu = gpu.title;
   try {
     config::validate(config);
-    config::validate_for_device(config, caps);
+    (void)config::for_device(config, caps);
     parallel::check(train::schedule_shape(config.training, config.parallel, grid));
   } catch (const UserError& error) {
     return error.what();
@@ -283,7 +283,9 @@ SearchResult search(const Config& config, const Cluster& cluster, const PlannedB
   if (config.precision.dtype != config::ComputeDType::bf16)
     user_error("precision.dtype {}: --plan predicts only BF16 and FP8; set precision.dtype to bf16",
                config::to_string(config.precision.dtype));
-  return Search(config, cluster, planned_bytes).run();
+  Config own = config;
+  own.precision.mx_gemms = caps_of(cluster.gpu.sm).mx;
+  return Search(own, cluster, planned_bytes).run();
 }
 
 }  // namespace te::planner

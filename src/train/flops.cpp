@@ -66,7 +66,7 @@ TokenFlops token_flops(const config::Config& config) {
   };
   const auto add_linear = [&](const LinearId& id) {
     const config::LinearPrecision linear = config::linear_precision(config.precision, id, model.num_layers);
-    const bool native = !config::traits_of(linear.recipe).emulated;
+    const bool native = !linear.emulated;
     const int64_t weights = active_weights(model, id.layer, id.kind);
     add_gemm(native && linear.fprop, weights);
     add_gemm(native && linear.dgrad, weights);

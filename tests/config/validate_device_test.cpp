@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/precision_overrides.h"
 #include "config_testing.h"
 
 namespace te::config {
@@ -53,6 +54,40 @@ TEST(ValidateDevice, ScalesOfRowsAndBlocksNeedHopper) {
   const std::string override =
       refusal(89, {"precision.fp8=hybrid", "precision.overrides=linear_fc2: blockwise"});
   EXPECT_EQ(override.find("precision.overrides blockwise: this GPU"), 0U) << override;
+}
+
+TEST(ValidateDevice, Mxfp8IsNativeOnBlackwell) {
+  const auto on = [](int sm, const std::vector<std::string>& sets) {
+    DeviceCaps caps = caps_of(sm);
+    caps.gpu = "NVIDIA B200, sm_100";
+    std::vector<std::string> all = {"precision.fp8=e4m3", "precision.fp8_recipe=mxfp8",
+                                    "model.seq_length=128", "model.hidden_size=64",
+                                    "model.ffn_hidden_size=128"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    return for_device(small(all), caps);
+  };
+  for (const int sm : {80, 89, 90}) {
+    EXPECT_FALSE(on(sm, {}).precision.mx_gemms);
+    EXPECT_EQ(emulated_recipes(on(sm, {}).precision, 1), "mxfp8");
+  }
+  for (const int sm : {100, 120}) {
+    EXPECT_TRUE(on(sm, {}).precision.mx_gemms);
+    EXPECT_EQ(emulated_recipes(on(sm, {}).precision, 1), "");
+    EXPECT_EQ(emulated_recipes(on(sm, {"precision.fp8_recipe=nvfp4"}).precision, 1), "nvfp4");
+  }
+  const std::vector<std::string> two_ranks = {"parallel.tensor=2", "training.micro_batch_size=1"};
+  EXPECT_FALSE(on(90, two_ranks).precision.mx_gemms);
+  try {
+    on(100, two_ranks);
+    ADD_FAILURE() << "chunks of 64 tokens";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "training.micro_batch_size * model.seq_length / parallel.context is 128 tokens, but mxfp8 with "
+        "parallel.tensor 2 and parallel.tensor_overlap 1 needs a multiple of 256 on this GPU (NVIDIA B200, "
+        "sm_100)");
+  }
+  EXPECT_TRUE(on(100, {"parallel.tensor=2", "training.micro_batch_size=2"}).precision.mx_gemms);
 }
 
 TEST(ValidateDevice, RulesOfAllGpus) {

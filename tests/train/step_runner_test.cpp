@@ -2,6 +2,7 @@
 #include "train/step_runner.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "core/profile.h"
@@ -69,6 +70,64 @@ TEST(StepRunner, CountersCountEveryOperandOncePerPass) {
                                                                    : batch.counted * out;
         EXPECT_EQ(table.counters_of(i)->total, static_cast<unsigned long long>(expected))
             << info.linear.name() << " " << role_name(info.role);
+      }
+    }
+  }
+}
+
+struct StepResult {
+  float loss_sum = 0, grad_norm = 0;
+  std::vector<kernels::Fp8Counters> counters;
+  std::vector<fp8::QuantizationStatistics> statistics;
+};
+
+StepResult step_of(const config::Config& config) {
+  const Context context = Context::cpu();
+  train::StepRunner runner(config, context);
+  runner.allocate();
+  runner.initialize();
+  const train::HostBatch batch = random_batch(runner, config);
+  for (int step = 1; step <= 2; ++step) {
+    runner.launch(batch, step, 6 * (step - 1), true);
+    context.synchronize();
+    const optim::StepStatus status = runner.optimizer().status();
+    runner.optimizer().finish_step(status.skipped != 0);
+  }
+  StepResult result;
+  result.loss_sum = runner.optimizer().status().loss_sum,
+  result.grad_norm = runner.optimizer().status().grad_norm;
+  const fp8::ScaleTable& table = runner.model().recipe().table();
+  for (int i = 0; i < table.size(); ++i) result.counters.push_back(*table.counters_of(i));
+  if (config.logging.fp8_statistics_every > 0) result.statistics = runner.observe(batch, 0).operands;
+  return result;
+}
+
+// Codes and scales, as a Blackwell GPU multiplies them, instead of dequantized values.
+TEST(StepRunner, NativeMxfp8EqualsItsEmulationBitForBit) {
+  for (const config::Family family : {config::Family::llama, config::Family::gpt}) {
+    for (const config::Recompute recompute :
+         {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
+      config::Config config = fp8_config(config::Fp8Recipe::mxfp8, recompute);
+      config.model.family = family;
+      config.logging.fp8_statistics_every = 1;
+      const StepResult emulated = step_of(config);
+      config.precision.mx_gemms = true;
+      const StepResult native = step_of(config);
+      EXPECT_EQ(native.loss_sum, emulated.loss_sum);
+      EXPECT_EQ(native.grad_norm, emulated.grad_norm);
+      ASSERT_EQ(native.counters.size(), emulated.counters.size());
+      for (size_t i = 0; i < native.counters.size(); ++i) {
+        EXPECT_EQ(native.counters[i].flushed, emulated.counters[i].flushed) << i;
+        EXPECT_EQ(native.counters[i].total, emulated.counters[i].total) << i;
+      }
+      ASSERT_EQ(native.statistics.size(), emulated.statistics.size());
+      ASSERT_FALSE(native.statistics.empty());
+      for (size_t i = 0; i < native.statistics.size(); ++i) {
+        EXPECT_EQ(std::memcmp(&native.statistics[i].sums, &emulated.statistics[i].sums,
+                              sizeof(kernels::TensorSums)),
+                  0)
+            << i;
+        EXPECT_EQ(native.statistics[i].layouts, emulated.statistics[i].layouts) << i;
       }
     }
   }

@@ -171,9 +171,14 @@ TEST_F(TokenizerFolders, ContradictionsAreRefused) {
   TE_EXPECT_CONTAINS(refusal("vocab", decoder("420", {{"content", ""}})), "must be a text");
   TE_EXPECT_CONTAINS(refusal("vocab", {{"added_tokens.json", {{"<a>", "x"}}}}), "must be an integer");
   TE_EXPECT_CONTAINS(refusal("vocab", config({{"additional_special_tokens", {3}}})), "must be a string");
-  TE_EXPECT_CONTAINS(
-      refusal("vocab", config({{"bos_token", "<a>"}})),
-      "`<a>`, the bos_token or eos_token of the files in its folder, is not in the vocabulary");
+  TE_EXPECT_CONTAINS(refusal("vocab", config({{"bos_token", "<a>"}})),
+                     "`<a>`, a special token of the files in its folder, is not in the vocabulary");
+  // transformers adds the tokens of any key that ends in _token, and splits special tokens if told so.
+  TE_EXPECT_CONTAINS(refusal("vocab", config({{"image_token", "<a>"}})),
+                     "`<a>`, a special token of the files in its folder, is not in the vocabulary");
+  EXPECT_EQ(refusal("vocab", config({{"image_token", "token"}, {"add_bos_token", true}})), "");
+  TE_EXPECT_CONTAINS(refusal("gpt2_style.json", config({{"split_special_tokens", true}})),
+                     "split_special_tokens: is true, which te-train does not support");
   TE_EXPECT_CONTAINS(refusal("vocab", config({{"tokenizer_class", "CLIPTokenizer"}})),
                      "its class is `CLIPTokenizer`");
 }

@@ -90,8 +90,8 @@ int32_t PipelineTokenizer::choose_id(const AddedToken& token, int64_t& next_id,
   const auto in_model = vocabulary_.find(token.content);
   if (!token.id && !in_model && token.gets_no_id) {
     user_error(
-        "{}: {}, the bos_token or eos_token of the files in its folder, is not in the vocabulary; correct it "
-        "in tokenizer_config.json",
+        "{}: {}, a special token of the files in its folder, is not in the vocabulary; correct it in "
+        "tokenizer_config.json",
         where, shown(token.content));
   }
   const int64_t wanted = token.id.value_or(in_model ? *in_model : next_id);

@@ -71,6 +71,8 @@ class SettingsReader {
       if (const auto space = json.find("add_prefix_space")) result_.add_prefix_space = space->boolean();
       result_.legacy = json.boolean_or("legacy", true);
       result_.tokenizer_class = json.string_or("tokenizer_class", "");
+      if (json.boolean_or("split_special_tokens", false))
+        json.at("split_special_tokens").fail("is true, which te-train does not support; set it to false");
       read_special(json);
       // As in transformers, the older files are not read if there is a table.
       if (const auto table = json.find("added_tokens_decoder")) {
@@ -115,6 +117,12 @@ class SettingsReader {
         result_.special[key] = std::nullopt;
       }
     }
+    // A tokenizer_config.json can name more tokens, such as image_token.
+    for (const auto& [key, value] : json.object()) {
+      const bool other = std::find(kNamedTokens.begin(), kNamedTokens.end(), key) == kNamedTokens.end();
+      if (!key.ends_with("_token") || !other || !(value.is_string() || value.is_object())) continue;
+      add_more(json.at(key), true);
+    }
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
       const auto list = json.find(key);
       if (!list) continue;
@@ -125,8 +133,9 @@ class SettingsReader {
       }
     }
   }
-  void add_more(const JsonReader& json) {
-    const AddedToken token = read_special_token(json);
+  void add_more(const JsonReader& json, bool gets_no_id = false) {
+    AddedToken token = read_special_token(json);
+    token.gets_no_id = gets_no_id;
     const bool known = std::any_of(more_.begin(), more_.end(),
                                    [&](const AddedToken& other) { return other.content == token.content; });
     if (!known) more_.push_back(token);

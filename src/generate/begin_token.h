@@ -12,7 +12,8 @@ namespace te::generate {
 ///   add_bos_token               in the tokenizer_config.json next to the tokenizer
 ///   post_processor              in tokenizer.json: true if its template starts with a special token
 ///   tokenizer.model             of SentencePiece: true, as for LlamaTokenizer
-/// Otherwise false, also if the tokenizer has no begin-of-document token. UserError if a file is not valid JSON.
+/// Otherwise false, also if the tokenizer has no begin-of-document token. UserError if a file is not valid JSON, or if
+/// the template starts with another token.
 bool adds_begin_of_document(const text::Tokenizer& tokenizer);
 
 }  // namespace te::generate

@@ -399,5 +399,28 @@ TEST(BeginToken, FollowsTheTokenizersFiles) {
   EXPECT_TRUE(adds(folder.path()));
 }
 
+// A template can start with a token that is not the bos_token, or with one although bos_token is null.
+TEST(BeginToken, TemplatesWithOtherTokensAreRefused) {
+  const std::string source = TE_SOURCE_DIR "/tests/fixtures/evaluate/llama/";
+  nlohmann::json tokenizer = parse_json(read_file(source + "tokenizer.json"));
+  TemporaryFolder folder;
+  const auto adds = [&](const nlohmann::json& post_processor, const std::string& bos) {
+    tokenizer["post_processor"] = post_processor;
+    write_file(folder / "tokenizer.json", tokenizer.dump());
+    write_file(folder / "tokenizer_config.json", R"({"eos_token":"</s>","bos_token":)" + bos + "}");
+    return adds_begin_of_document(*text::make_tokenizer(folder.path()));
+  };
+  const nlohmann::json roberta = {{"type", "RobertaProcessing"}, {"cls", {"<s>", 1}}, {"sep", {"</s>", 2}}};
+  const nlohmann::json own = tokenizer["post_processor"];
+  EXPECT_TRUE(adds(own, R"("<s>")"));
+  EXPECT_TRUE(adds(roberta, R"("<s>")"));
+  EXPECT_FALSE(adds({{"type", "ByteLevel"}}, "null"));
+  for (const auto& processor : {own, roberta})
+    for (const char* bos : {"null", R"("</s>")"})
+      TE_EXPECT_CONTAINS(
+          user_error_of([&] { adds(processor, bos); }),
+          "the post_processor puts `<s>` before a text, which is not the tokenizer's bos_token");
+}
+
 }  // namespace
 }  // namespace te::testing

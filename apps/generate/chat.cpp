@@ -103,6 +103,7 @@ int run_chat(ChatArguments& a, parallel::World& world) {
     tokenizer = a.tokenizer.open(*source);
     prompter = make_prompter(a.chat_template, *tokenizer);
     a.options.ends = end_tokens(*source, *tokenizer);
+    if (world.leader()) a.sampling.warn_of_unused(*source);
     text::Conversation opening;
     if (!a.options.system.empty()) opening.push_back({"system", a.options.system, ""});
     opening.push_back({"user", "x", ""});

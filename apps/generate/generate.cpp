@@ -173,6 +173,7 @@ int run_generate(GenerateArguments& a, parallel::World& world) {
     tokenizer = a.tokenizer.open(*source);
     a.options.begin_of_document = a.tokenizer.begins(*tokenizer);
     if (!a.ignore_end) a.options.ends = end_tokens(*source, *tokenizer);
+    if (world.leader()) a.sampling.warn_of_unused(*source);
   });
   const std::vector<json> requests = a.read_prompts(world);
   std::vector<std::string> texts;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,10 @@ class EndTokens {
 /// without that file in its config.json, as in transformers' generate(). nullopt without a file or without the key.
 /// UserError for a value of another type.
 std::optional<EndTokens> read_end_tokens(const std::filesystem::path& folder);
+
+/// The keys of the same file that te-generate does not use although transformers' generate() would choose other tokens
+/// with their values.
+std::vector<std::string> unused_generation_keys(const std::filesystem::path& folder);
 
 /// The end tokens in the files next to a tokenizer, else its end-of-document token.
 EndTokens end_tokens(const text::Tokenizer& tokenizer);

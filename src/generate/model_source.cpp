@@ -61,6 +61,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::vector<
   if (!files.empty()) {
     if (checkpoint::has_tokenizer(files)) source->tokenizer_ = files.string();
     source->end_tokens_ = read_end_tokens(files);
+    source->unused_generation_keys_ = unused_generation_keys(files);
   }
   return source;
 }

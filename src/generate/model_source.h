@@ -25,6 +25,8 @@ class ModelSource {
   const std::string& tokenizer() const { return tokenizer_; }
   /// The end tokens in the model's files; nullopt if they do not say.
   const std::optional<EndTokens>& end_tokens() const { return end_tokens_; }
+  /// unused_generation_keys() of the model's files.
+  const std::vector<std::string>& unused_generation_keys() const { return unused_generation_keys_; }
   const checkpoint::WeightSource& weights() const { return *weights_; }
 
  protected:
@@ -35,6 +37,7 @@ class ModelSource {
   config::ModelConfig model_;
   config::PrecisionConfig precision_;
   std::optional<EndTokens> end_tokens_;
+  std::vector<std::string> unused_generation_keys_;
   std::unique_ptr<checkpoint::WeightSource> weights_;
 };
 

@@ -91,6 +91,32 @@ TEST_F(EndTokensTest, FromAHuggingFaceFolder) {
                  "generation_config.json.eos_token_id: is of type string; it must be an integer");
 }
 
+// Other settings with which transformers' generate() chooses other tokens are named, unless an option replaces them.
+TEST_F(EndTokensTest, OtherGenerationSettingsAreNamed) {
+  const json used = {{"repetition_penalty", 1.1},
+                     {"suppress_tokens", {7}},
+                     {"bad_words_ids", {{1, 2}}},
+                     {"min_new_tokens", 3},
+                     {"forced_eos_token_id", 0}};
+  const json neutral = {{"repetition_penalty", 1.0},  {"num_beams", 1},
+                        {"suppress_tokens", nullptr}, {"min_length", 0},
+                        {"sequence_bias", {}},        {"temperature", 0.7},
+                        {"do_sample", true},          {"bad_words_ids", json::array()}};
+  const auto warning = [&](const std::string& checkpoint, const std::string& options = "") {
+    const Result result =
+        run("--checkpoint " + checkpoint + " --tokenizer bytes --prompt a --max-tokens 1 " + options);
+    EXPECT_EQ(result.code, 0) << result.error;
+    return result.error.substr(0, result.error.find('\n'));
+  };
+  const std::string rest = "bad_words_ids, forced_eos_token_id, min_new_tokens";
+  TE_EXPECT_CONTAINS(warning(model(used)),
+                     "does not use " + rest + ", repetition_penalty, suppress_tokens of");
+  TE_EXPECT_CONTAINS(warning(model(used), "--repetition-penalty 1.1"),
+                     "does not use " + rest + ", suppress_tokens of");
+  TE_EXPECT_CONTAINS(warning(model(nullptr, {{"num_beams", 4}})), "does not use num_beams of");
+  EXPECT_EQ(warning(model(neutral)).find("warning"), std::string::npos);
+}
+
 TEST_F(EndTokensTest, FromAnImportedCheckpoint) {
   const std::string checkpoint = file("imported");
   ASSERT_EQ(std::system((TE_CONVERT_EXECUTABLE " import " + model({{"eos_token_id", {171, 103}}}) +

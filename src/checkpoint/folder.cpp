@@ -187,6 +187,7 @@ fs::path resolve(const fs::path& path) {
   if (fs::exists(path / "manifest.json", error)) return path;
   if (const std::optional<fs::path> latest = find_latest(directory_of(path))) return *latest;
   if (fs::exists(path / "run.json", error)) {
+    check_readable(path / "checkpoints");
     user_error(
         "{}: is a run folder without checkpoints; if its config sets checkpoint.directory, give that folder",
         path.string());

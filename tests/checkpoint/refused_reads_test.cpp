@@ -121,5 +121,21 @@ TEST(RefusedReads, PermissionDeniedIsNotDamage) {
   }
 }
 
+TEST(RefusedReads, UnreadableFoldersAreNotEmpty) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
+  const fs::path run = folder / "run", inside = run / "checkpoints";
+  write_checkpoint(inside, 1, "", 0);
+  write_bytes(run / "run.json", "{}");
+  fs::permissions(run / "run.json", fs::perms::all);
+  for (const fs::path& closed : {inside, run}) {
+    fs::permissions(closed, fs::perms::none);
+    const std::string text = not_damage([&] { checkpoint::resolve(run); });
+    TE_EXPECT_CONTAINS(text, closed.string());
+    TE_EXPECT_CONTAINS(text, ": cannot be read: Permission denied");
+    fs::permissions(closed, fs::perms::all);
+  }
+}
+
 }  // namespace
 }  // namespace te::testing

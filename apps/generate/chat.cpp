@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iostream>
 #include <optional>
+#include <string>
 
 #include "core/error.h"
 #include "generate/command.h"
@@ -37,18 +38,34 @@ ChatPrompter make_prompter(const std::string& chosen, const text::Tokenizer& tok
   };
 }
 
+constexpr size_t kLongestMessage = size_t{16} << 20;
+
+/// Reads a line of standard input; false at its end. UserError for a line that no context can hold.
+bool read_line(std::string& line) {
+  line.clear();
+  int next = std::cin.get();
+  if (next == std::char_traits<char>::eof()) return false;
+  for (; next != '\n' && next != std::char_traits<char>::eof(); next = std::cin.get()) {
+    line.push_back(static_cast<char>(next));
+    if (line.size() > kLongestMessage)
+      user_error("standard input: a message is longer than {} MiB", kLongestMessage >> 20);
+  }
+  std::cin.clear(std::cin.rdstate() & ~std::ios::failbit);
+  return true;
+}
+
 /// Reads the next message on all ranks, skipping blank lines; false at the end of the input.
 bool read_message(parallel::World& world, bool prompts, std::string& message) {
   std::string packed;
-  if (world.leader()) {
+  world.run_collectively([&] {
+    if (!world.leader()) return;
     do {
       if (prompts) fmt::print(stderr, "> ");
-      packed.clear();
-      if (!std::getline(std::cin, packed)) break;
+      if (!read_line(packed)) break;
       if (packed.ends_with('\r')) packed.pop_back();
     } while (packed.find_first_not_of(" \t") == std::string::npos);
     if (std::cin) packed.insert(packed.begin(), '+');
-  }
+  });
   packed = world.broadcast_string(packed);
   if (packed.empty()) return false;
   message = packed.substr(1);

@@ -128,6 +128,9 @@ TEST_F(TeGenerate, ChatOnStandardInput) {
   EXPECT_EQ(run(by_turns, "", "printf 'a\n' | ").out, one.out);  // both are "Ua\nA"
   expect_refused(run(by_turns + " --system x", "", "true | "), "does not support system messages");
   expect_refused(run("chat --checkpoint " + checkpoints()), "--template: tokenizer bytes");
+  write_file(*folder_ / "long", std::string((16u << 20) + 1, 'a'));
+  expect_refused(run(by_turns + " <" + (*folder_ / "long")),
+                 "standard input: a message is longer than 16 MiB");
   expect_refused(run(options + " --top-k 2 --temperature 0"), "--temperature 0");
 }
 

@@ -110,13 +110,15 @@ def tokens_per_step(run):
 
 def time_to_equal_loss(pair, window=None):
     """The seconds that each run of a pair needed to reach the lowest smoothed loss that both reach: {"loss", "baseline",
-    "run", "speedup"}. None if times are unknown."""
+    "run", "speedup"}. None if times are unknown, or if a run has no lower loss than at its start."""
     sides = []
     for run in (pair.baseline, pair.run):
         if len(run.seconds) != len(run.tokens) or not np.isfinite(run.seconds).all():
             return None
         sides.append((run.seconds, curves.smooth(run.loss, window or curves.default_window(len(run.loss)))))
     target = max(float(loss.min()) for _, loss in sides)
+    if any(loss[0] <= target for _, loss in sides):
+        return None
     times = [first_time_at(seconds, loss, target) for seconds, loss in sides]
     return {"loss": target, "baseline": times[0], "run": times[1], "speedup": times[0] / times[1]}
 

@@ -198,6 +198,9 @@ class Details(unittest.TestCase):
         found = details.time_to_equal_loss(pair, window=1)
         self.assertEqual((found["loss"], found["baseline"], found["run"]), (3.0, 20.0, 15.0))
         self.assertIsNone(details.time_to_equal_loss(make_pair(run_of([1]), run_of([1]))))
+        # A run that never gets below its first loss reaches no equal loss.
+        pair = make_pair(run_of([4, 3, 2], [10, 20, 30]), run_of([4, 30, 9], [1, 2, 3]))
+        self.assertIsNone(details.time_to_equal_loss(pair, window=1))
 
     def test_gradients(self):
         norms = np.full(200, 2.0)

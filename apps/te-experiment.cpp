@@ -86,7 +86,11 @@ int run_experiment(const std::string& file, Programs programs, bool dry_run, boo
     std::printf("interrupted; run the same command to resume\n");
     return 130;
   }
-  if (report && can_report(experiment, runner.items())) make_report(experiment);
+  if (report && can_report(experiment, runner.items()))
+    make_report(experiment);
+  else if (report)
+    std::printf("no report: it needs a finished run of the baseline %s and one of another variant\n",
+                experiment.baseline.c_str());
   for (const Item& item : runner.items())
     if (!item.complete()) return 1;
   return 0;

@@ -82,20 +82,23 @@ void make_report(const Experiment& experiment) {
   const std::string script = report_script().string(), folder = experiment.directory.string();
   const std::vector<std::string> arguments = {script, folder, "--report",
                                               (experiment.directory / "report").string()};
+  bool started = false;
   // The distribution's Python has the modules that scripts/install_deps.sh installs; the Python on the PATH may not.
   for (const char* python : {"python3", "/usr/bin/python3"}) {
     if (run_and_wait({python, "-c", "import numpy, scipy, matplotlib"}, true) != 0) continue;
     std::vector<std::string> words = {python};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::fflush(stdout);
+    started = true;
     if (run_and_wait(words, false) == 0) return;
     break;
   }
   std::vector<std::string> words = {"python3"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  fmt::print(
-      "no report was written: it needs python3 with numpy, scipy and matplotlib; install them and run {}\n",
-      shell_text({words, {}}));
+  fmt::print("no report was written: {} {}\n",
+             started ? "the script stopped with the error above; to run it again:"
+                     : "it needs python3 with numpy, scipy and matplotlib; install them and run",
+             shell_text({words, {}}));
 }
 
 }  // namespace te::experiment

@@ -66,7 +66,7 @@ def read(folder, baseline=None, logs=None):
         raise UserError(f"--baseline: {baseline} is not a variant; the variants are {', '.join(arms)}")
     arms = {name: runs for name, runs in arms.items() if runs}
     if baseline not in arms:
-        raise UserError(f"{folder}: no run of the baseline {baseline} has finished; run te-experiment again")
+        raise UserError(f"{folder}: no run of the baseline {baseline} has finished, so there is nothing to compare with")
     while alone := next((name for name in arms if own.get(name, baseline) not in arms), None):
         unfinished += [(alone, run.label, f"finished, but no run of {own[alone]}") for run in arms.pop(alone)]
     if len(arms) < 2:

@@ -10,11 +10,13 @@ RESULTS = ROOT / "docs" / "results"
 
 CONTROL = "BF16 control"
 RECIPES = {
-    "bf16": "BF16", "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
+    "bf16": "BF16",
+    "delayed": "FP8 delayed", "tensorwise": "FP8 tensorwise", "rowwise": "FP8 rowwise", "blockwise": "FP8 blockwise",
     "bf16_other_order": CONTROL, "bf16_control": CONTROL, "mxfp8": "MXFP8", "nvfp4": "NVFP4",
     "nvfp4_ends_bf16": "NVFP4, first and last layer in BF16", "nvfp4_no_blocks": "NVFP4 without weight blocks",
     "nvfp4_no_hadamard": "NVFP4 without Hadamard transform", "nvfp4_no_stochastic": "NVFP4 without stochastic rounding",
-    "full": "full fine-tuning", "lora": "LoRA", "lora_delayed": "FP8 delayed base", "lora_tensorwise": "FP8 tensorwise base",
+    "full": "full fine-tuning", "lora": "LoRA",
+    "lora_delayed": "FP8 delayed base", "lora_tensorwise": "FP8 tensorwise base",
     "lora_rowwise": "FP8 rowwise base", "lora_blockwise": "FP8 blockwise base",
 }  # fmt: skip
 # Variants of the 30-million-parameter experiment; names without a recipe are of delayed scaling with E5M2 gradients.
@@ -55,6 +57,7 @@ REPORTS = {
     "gpt2_124m_twice_the_rate": ("report.json", "GPT-2 124M, 32.8 million tokens, learning rate 1.2e-3, one H200"),
     "gpt2_124m_instructions": ("report.json", "GPT-2 124M tuned on GSM8K and Dolly, 4.9 million tokens, one H200"),
     "gpt2_30m_ablations_calm": ("report.json", "GPT 30M, 26.2 million tokens, learning rate 2.5e-4, four seeds, one H200"),
+    "small_llama": ("report.json", "Small Llama (156 thousand parameters), 410 thousand tokens, five seeds, CPU"),
     "llama7b": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.02, two H100"),
     "llama7b_calm": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.014, two H100"),
 }

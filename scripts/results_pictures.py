@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the figures of docs/results/convergence and of the guard from the data in docs/results.
+"""Draws the figures of docs/results/convergence, of the guard and of a tutorial from the data in docs/results.
 
     scripts/results_pictures.py                       # writes all figures to docs/results
     scripts/results_pictures.py --folder DIR          # writes them to DIR
@@ -43,10 +43,12 @@ def gaps(experiment, skipped=()):
     """Pairs, means and intervals of a report, without the arms in `skipped`."""
     def measure(found):
         limits = {key: np.nan if found[key] is None else found[key] for key in ("low", "high")}
-        return types.SimpleNamespace(name=found["name"], gaps=found["pairs"], mean=found["gap"], tolerance=found["tolerance"], **limits)
+        taken = {"name": found["name"], "gaps": found["pairs"], "mean": found["gap"], "tolerance": found["tolerance"]}
+        return types.SimpleNamespace(**taken, **limits)
 
     shown = [arm for arm in arms(experiment) if arm["name"] not in skipped]
-    rows = [types.SimpleNamespace(name=label(experiment, arm["name"]), measures=[measure(m) for m in arm["measures"]]) for arm in shown]
+    rows = [types.SimpleNamespace(name=label(experiment, arm["name"]), measures=[*map(measure, arm["measures"])])
+            for arm in shown]
     return figures.gaps_with_intervals(rows, REPORTS[experiment][1])
 
 
@@ -117,7 +119,8 @@ def gap_law():
     right.set_title("after a decay (other scale)", loc="left", fontsize=11)
     right.set_xticks([0, 1, 2], ["5", "10", "20"])
     right.set_xlabel("tokens per parameter")
-    figure.supxlabel("thin lines: seed pairs; thick lines, diamonds: means; vertical lines: 95% intervals; green: tolerance", fontsize=9.5, color="#444444")
+    text = "thin lines: seed pairs; thick lines, diamonds: means; vertical lines: 95% intervals; green: tolerance"
+    figure.supxlabel(text, fontsize=9.5, color="#444444")
     return figure
 
 
@@ -145,7 +148,8 @@ def experts():
     for place, arm in enumerate(drawn):
         measure, style = found[arm], {"color": figures.color(place + 1)}
         lines = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}") for seed in range(1, 6)]
-        left.plot(lines[0][0] / 1e6, np.mean([gap for _, gap in lines], axis=0), linewidth=2, label=label(name, arm), **style)
+        mean = np.mean([gap for _, gap in lines], axis=0)
+        left.plot(lines[0][0] / 1e6, mean, linewidth=2, label=label(name, arm), **style)
         right.plot([place, place], [measure["low"], measure["high"]], linewidth=2.4, **style)
         right.plot(place, measure["gap"], "D", markersize=7, markeredgecolor="white", **style)
         right.plot([place + 0.2] * len(measure["pairs"]), measure["pairs"], "o", markersize=4, alpha=0.55, **style)
@@ -272,6 +276,7 @@ PICTURES = {
         content_of("llama_1b_recipes", ("bf16", *FP8_ARMS, "fp8_rowwise"), "Llama 1.3B, 14.7 million tokens, seed 1, two H200")
     ),
     "llama7b/gap.png": llama_7b,
+    "small_llama/gaps.png": lambda: gaps("small_llama"),
     "gpt2_124m/curves.png": gpt2_curves,
     "gpt2_124m_recipes/gaps.png": lambda: gaps("gpt2_124m_recipes"),
     "gpt2_124m_recipes_calm/gaps.png": lambda: gaps("gpt2_124m_recipes_calm"),

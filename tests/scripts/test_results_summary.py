@@ -72,7 +72,8 @@ class Summary(unittest.TestCase):
                     stem = "fp8_" + stem
                 runs = sorted((RESULTS / name).glob(f"{stem}_seed?.csv"))
                 baseline = arm.get("baseline", "bf16")
-                gaps = [mean_of_last_tenth(run) - mean_of_last_tenth(run.with_name(baseline + run.name[len(stem):])) for run in runs]
+                pairs = [(run, run.with_name(baseline + run.name[len(stem):])) for run in runs]
+                gaps = [mean_of_last_tenth(run) - mean_of_last_tenth(other) for run, other in pairs]
                 for found, expected in zip(gaps, arm["measures"][0]["pairs"], strict=True):
                     self.assertAlmostEqual(found, expected, delta=2e-4, msg=f"{name} {arm['name']}")
 
@@ -98,6 +99,14 @@ class Summary(unittest.TestCase):
         difference = results_summary.interval_text([x - y for x, y in zip(mxfp8["pairs"], blockwise["pairs"], strict=True)])
         self.assertIn(difference.replace(" (", ", ", 1).rstrip(")"), page["blackwell-formats"])
         self.assertIn(f"{found('gpt2_124m_lora', 'lora', 1)['gap']:+.2f} nats on GSM8K", page["gpt2-124m-finetuning"])
+
+    def test_tutorial_prints_what_its_report_says(self):
+        printed = (ROOT / "docs" / "tutorials" / "fp8-vs-bf16.md").read_text().split("## 3.")[1].split("## 4.")[0]
+        for arm in results_summary.arms("small_llama"):
+            training, verdict = arm["measures"][0], results_summary.VERDICT_TEXTS[arm["verdict"]]
+            gap = f"{training['gap']:+.4f} nats ({100 * training['gap_share']:+.3f}%)"
+            interval = f"95% interval {training['low']:+.4f} to {training['high']:+.4f}: "
+            self.assertIn(f"{arm['name']}: {verdict}\n      {training['name']}: {gap}, {interval}", printed)
 
     def test_fine_tuning_is_within_tolerance_on_dolly(self):
         for name in ("gpt2_124m_instructions", "gpt2_124m_lora"):
@@ -135,8 +144,8 @@ class Summary(unittest.TestCase):
         longest = max(rows, key=lambda row: row["tokens_per_parameter"])
         largest = max((row for row in rows if row["model"].startswith("Llama 1.3B")), key=lambda row: row["tokens_per_parameter"])
         self.assertIn(f"The 1.3B model has {largest['tokens_per_parameter']:.3f} tokens per parameter; only models of "
-                      f"{longest['parameters'] / 1e6:.0f} and 16 million parameters reach {longest['tokens_per_parameter']:.0f},\nand there FP8 "
-                      f"ends {longest['gap_percent']:.1f}% above BF16", readme)
+                      f"{longest['parameters'] / 1e6:.0f} and 16 million parameters reach "
+                      f"{longest['tokens_per_parameter']:.0f},\nand there FP8 ends {longest['gap_percent']:.1f}% above BF16", readme)
         larger = next(arm for arm in results_summary.arms("gap_law_16m") if arm["name"] == "delayed")["measures"][0]
         self.assertEqual(f"{100 * larger['gap_share']:.1f}", f"{longest['gap_percent']:.1f}")
         pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md") if "log" not in path.parts)

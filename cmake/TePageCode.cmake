@@ -1,7 +1,7 @@
 # Code of the documents, so that tests compile it.
 
-# te_page_code(RESULT PAGE HEADING LANGUAGE): sets RESULT to the code blocks of a section of a page (level 2 heading), in
-# their order. The build is configured again after a change of the page.
+# te_page_code(RESULT PAGE HEADING LANGUAGE): sets RESULT to the code blocks of a section of a page (level 2 heading),
+# in their order. The build is configured again after a change of the page.
 function(te_page_code result page heading language)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page})
   file(READ ${page} text)
@@ -32,8 +32,8 @@ function(te_page_code result page heading language)
   set(${result} "${code}" PARENT_SCOPE)
 endfunction()
 
-# te_apply_diff(RESULT FILE DIFF): sets RESULT to the text of FILE after a unified diff. Hunks are separated by lines that
-# start with @; each is found by its lines, which must occur once.
+# te_apply_diff(RESULT FILE DIFF): sets RESULT to the text of FILE after a unified diff. Hunks are separated by lines
+# that start with @; each is found by its lines, which must occur once.
 function(te_apply_diff result file diff)
   file(READ ${file} text)
   set(old "")

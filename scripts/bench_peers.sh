@@ -6,7 +6,8 @@
 #
 #   --peer   a program with the command line and the JSON lines of scripts/peers/torch_baseline.py; may be repeated.
 #            Default: torch=python3 scripts/peers/torch_baseline.py, if a Python has PyTorch with CUDA
-#   --only   run only rows whose name matches: layer-gpt, layer-llama7b, train-llama2_7b, train-llama_1b, train-gpt2_124m
+#   --only   run only rows whose name matches: layer-gpt, layer-llama7b, train-llama2_7b, train-llama_1b,
+#            train-gpt2_124m
 #   --steps  number of timed training steps (default 10; 4 for the 7B model)
 #   --out    folder for the reports (default build/bench_peers)
 #   --tune   te-bench first searches for GEMM algorithms, which takes minutes once per GPU model

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the device code of all CUDA sources for each GPU architecture, without a GPU, and disassembles it with cuobjdump
-# if that is installed. Kernels with wgmma and TMA (src/kernels/CMakeLists.txt) are compiled for 90a only, all others for
-# every architecture.
+# Compiles the device code of all CUDA sources for each GPU architecture, without a GPU, and disassembles it with
+# cuobjdump if that is installed. Kernels with wgmma and TMA (src/kernels/CMakeLists.txt) are compiled for 90a only, all
+# others for every architecture.
 #
 #   scripts/compile_all_architectures.sh [--fast] [ARCHITECTURE...]
 #

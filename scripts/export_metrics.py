@@ -81,7 +81,8 @@ def send(options):
     where = f"{options.to} {options.project} {options.tracking_uri or ''}{'offline' if options.offline else ''}".strip()
     exports = {}
     for folder in find_runs(options):
-        # Runs are sent one after the other unless they are followed: Weights & Biases supports one active run per process.
+        # Runs are sent one after the other unless they are followed: Weights & Biases supports one active run per
+        # process.
         made = export.Export(folder, open_sink(options, folder), f"export_{options.to}.json", where)
         if options.follow:
             exports[str(folder)] = made

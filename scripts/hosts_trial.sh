@@ -7,10 +7,11 @@
 #   table    the start screen and run.json name the hosts with their ranks
 #   warning  a layout with tensor-parallel groups on both hosts gives a one-line warning with the keys that would help
 #   bits     two layouts give bitwise the same checkpoints on two hosts as on one
-#   death    a rank of the other host is killed: the job ends on both hosts, mpirun names rank and host, no process remains
+#   death    a rank of the other host is killed: the job ends on both hosts, mpirun names rank and host, no process
+#            remains
 #   restart  the same run resumes from its last checkpoint, with fewer ranks on one host
-#   cable    the cable is cut: mpirun detects the lost host by keepalives (oob_tcp_keepalive_time) and ends the job on both
-#            hosts, before the ranks' watchdog would
+#   cable    the cable is cut: mpirun detects the lost host by keepalives (oob_tcp_keepalive_time) and ends the job on
+#            both hosts, before the ranks' watchdog would
 #
 #   --train  te-train executable (default: build/cpu/apps/te-train)
 #   --only   run one trial (restart needs death)

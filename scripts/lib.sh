@@ -122,8 +122,8 @@ use_newer_tools() {
 }
 use_newer_tools
 
-# debootstrap_folder SUITE: prints a folder for DEBOOTSTRAP_DIR that knows this release. All Ubuntu releases have the same
-# script under different names, so that of an older release serves for those that this debootstrap does not know.
+# debootstrap_folder SUITE: prints a folder for DEBOOTSTRAP_DIR that knows this release. All Ubuntu releases have the
+# same script under different names, so that of an older release serves for those that this debootstrap does not know.
 debootstrap_folder() {
   local folder=/usr/share/debootstrap
   if [[ ! -e "$folder/scripts/$1" ]]; then
@@ -134,8 +134,8 @@ debootstrap_folder() {
   echo "$folder"
 }
 
-# make_system SUITE FOLDER [MIRROR]: installs a minimal Debian or Ubuntu system in a folder, with this machine's package proxy
-# and its own certificates, which the package ca-certificates reads when it is installed. Needs root, network and
+# make_system SUITE FOLDER [MIRROR]: installs a minimal Debian or Ubuntu system in a folder, with this machine's package
+# proxy and its own certificates, which the package ca-certificates reads when it is installed. Needs root, network and
 # debootstrap.
 make_system() {
   local suite="$1" root="$2" options=(--variant=minbase) folder

@@ -4,8 +4,8 @@
 #   scripts/package.sh [--build FOLDER] [--output FOLDER]
 #
 #   --output  folder for the package (default: build/packages)
-#   --build   pack the executables of this build tree (such as build/cpu) without building the preset `package`. For quick
-#             tests only: code tuned for this machine runs on the same kind of machine only
+#   --build   pack the executables of this build tree (such as build/cpu) without building the preset `package`. For
+#             quick tests only: code tuned for this machine runs on the same kind of machine only
 #
 # scripts/test_package.sh tests a package; docs/how-to/release.md describes releases.
 set -euo pipefail

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints exact losses and gradient norms of a matrix of small CPU runs: both families, all recipes, recomputation,
-# tensor, pipeline, data and sequence parallelism, resuming, norm placements, steps in both precisions. For changes that must not change results:
+# tensor, pipeline, data and sequence parallelism, resuming, norm placements, steps in both precisions. For changes that
+# must not change results:
 #
 #   scripts/record_bits.sh build/cpu/apps > before.txt
 #   ... change, build ...

@@ -129,12 +129,13 @@ def interval_text(pairs):
 
 def law_table():
     """The gap after each length; a verdict is written unless it is inconclusive."""
-    lines = ["| Variant | 5 tokens per parameter | 10 | 20 | Validation: 5, 10, 20 |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| Variant | 5 tokens per parameter | 10 | 20 | Validation: 5, 10, 20 |", "| --- " * 5 + "|"]
     for model, experiment in LAW:
         found = {arm["name"]: arm for arm in arms(experiment)}
         for name in [name for name in found if name + "_5" in found]:
             lengths = [found[name + suffix] for suffix in ("_5", "_10", "")]
-            verdicts = ["" if x["verdict"] == UNDECIDED else f", {VERDICT_TEXTS[x['verdict']].split()[0]}" for x in lengths]
+            words = [VERDICT_TEXTS[x["verdict"]].split()[0] for x in lengths]
+            verdicts = ["" if x["verdict"] == UNDECIDED else f", {word}" for x, word in zip(lengths, words)]
             cells = [gap_text(x["measures"][0]) + verdict for x, verdict in zip(lengths, verdicts)]
             validation = ", ".join(f"{x['measures'][1]['gap']:+.4f}" for x in lengths)
             lines.append(f"| {label(experiment, name)}, {model} | {' | '.join(cells)} | {validation} |")
@@ -145,7 +146,8 @@ def tuning_table(experiment):
     """FP8 against BF16 on both validation sets; Dolly's losses are in the CSV files only."""
     lines = ["| Variant | Training | GSM8K | Dolly |", "| --- | --- | --- | --- |"]
     for arm in [arm for arm in arms(experiment) if arm.get("baseline") != "full"]:
-        losses, baseline = (last_values(RESULTS / experiment, name, "valid_loss.dolly") for name in (arm["name"], arm.get("baseline", "bf16")))
+        names = (arm["name"], arm.get("baseline", "bf16"))
+        losses, baseline = (last_values(RESULTS / experiment, name, "valid_loss.dolly") for name in names)
         training, validation = arm["measures"][:2]
         lines.append(f"| {label(experiment, arm['name'])} | {gap_text(training)} | {gap_text(validation)} | "
                      f"{interval_text([x - y for x, y in zip(losses, baseline)])} |")
@@ -174,7 +176,9 @@ def formats_table():
 GAP_TABLES = {
     "llama-tokens-per-parameter.md": {"gaps of both sizes": (law_table,)},
     "blackwell-formats.md": {"gaps of both sizes": (formats_table,)},
-    "gpt2-124m-finetuning.md": {f"gaps {name}": (tuning_table, name) for name in ("gpt2_124m_instructions", "gpt2_124m_lora")},
+    "gpt2-124m-finetuning.md": {
+        f"gaps {name}": (tuning_table, name) for name in ("gpt2_124m_instructions", "gpt2_124m_lora")
+    },
 } | {page: {f"gaps {name}": (gap_table, name) for name in experiments} for page, experiments in {
     "moe-87m.md": ["moe_30m_87m"],
     "llama-1b-100m-tokens.md": ["llama_1b_100m"],

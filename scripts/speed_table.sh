@@ -11,8 +11,8 @@
 #   --no-record  do not change docs/results/speed.json
 #
 # Rows of one GPU run on two GPUs at the same time, each with PyTorch after it on the same GPU. Rows of several GPUs
-# follow one by one, on four GPUs if there are four; scripts/peers/speed_rows.py has their place in the table. Llama 2 7B
-# on one GPU and Llama 3.1 8B on two need more than 80 GB.
+# follow one by one, on four GPUs if there are four; scripts/peers/speed_rows.py has their place in the table. Llama 2
+# 7B on one GPU and Llama 3.1 8B on two need more than 80 GB.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -47,7 +47,8 @@ one_gpu() {
   wait
 }
 
-# several_gpus NAME COMMAND ARGUMENT...: runs te-bench on all ranks, with the report in NAME.json. Uses main's variables.
+# several_gpus NAME COMMAND ARGUMENT...: runs te-bench on all ranks, with the report in NAME.json. Uses main's
+# variables.
 several_gpus() {
   local name="$1"
   shift

@@ -4,8 +4,9 @@
 #   scripts/test_package.sh [--quick] PACKAGE.deb
 #   scripts/test_package.sh --quick PREFIX
 #
-#   --quick   unpack the package to a folder and run it there with this machine's libraries. Takes seconds and needs neither
-#             root nor network. Also tests that the installation can be moved. PREFIX is a folder of `cmake --install`.
+#   --quick   unpack the package to a folder and run it there with this machine's libraries. Takes seconds and needs
+#             neither root nor network. Also tests that the installation can be moved. PREFIX is a folder of `cmake
+#             --install`.
 #
 # Without --quick: installs a minimal system of this distribution's release (needs debootstrap, root and network). There
 # apt installs the package with its dependencies, it runs as an ordinary user, and its removal must leave no files.

@@ -1,4 +1,5 @@
-"""Comments: performance numbers, which fall out of date and belong in docs/results or docs/log, and words of the style guide."""
+"""Comments: performance numbers, which fall out of date and belong in docs/results or docs/log, and words of the style
+guide."""
 
 import bisect
 import re
@@ -30,7 +31,8 @@ PATTERNS = [
 
 
 def numbers_in(text):
-    """[(line, number and unit)] of a source's comments. A number may stand at the end of a line and its unit in the next."""
+    """[(line, number and unit)] of a source's comments. A number may stand at the end of a line and its unit in the
+    next."""
     found = set()
     for token in TOKEN.finditer(text):
         if not token[0].startswith("/"):
@@ -52,12 +54,14 @@ def sources(root, *folders):
 
 def check_comments(root):
     """[(path, line, what stands there)] of src and apps, without what is allowed."""
-    return [(path, number, found) for path in sources(root, "src", "apps") for number, found in numbers_in(path.read_text(errors="replace"))
+    texts = [(path, path.read_text(errors="replace")) for path in sources(root, "src", "apps")]
+    return [(path, number, found) for path, text in texts for number, found in numbers_in(text)
             if (str(path.relative_to(root)), found) not in ALLOWED]
 
 
 def words_in_comments(root):
-    """[(path, line, word)] of words.WORDS in comments of src, apps and tests. Many are right there (a stream of random numbers)."""
+    """[(path, line, word)] of words.WORDS in comments of src, apps and tests. Many are right there (a stream of random
+    numbers)."""
     found = []
     for path in sources(root, "src", "apps", "tests"):
         text = path.read_text(errors="replace")

@@ -15,7 +15,8 @@ MISSPELLED = {"model.num_layer"}  # examples of mistakes
 FOREIGN_OPTIONS = {"--bind-to", "--map-by", "--mca", "--prtemca", "--oversubscribe", "--allow-run-as-root", "--hostfile", "--shm-size", "--gpus",
                    "--distribution", "--mpi", "--nodes", "--wait", "--kill-on-bad-exit", "--requeue", "--preset", "--build", "--target",
                    "--install", "--prefix", "--test-dir", "--output-on-failure", "--logdir", "--offline"}
-# Names of other programs' code that look like C++ names of this one: of Transformer Engine, PyTorch, transformers, and of products.
+# Names of other programs' code that look like C++ names of this one: of Transformer Engine, PyTorch, transformers, and
+# of products.
 FOREIGN_NAMES = {"DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "GradScaler", "AutoTokenizer", "AutoModelForCausalLM",
                  "TensorBoard", "SentencePiece", "PyTorch", "DeepSeek"}
 

@@ -46,7 +46,8 @@ def read(folder, baseline=None, logs=None):
         # A baseline of the command line applies to all variants.
         own = {} if baseline else {v["name"]: v["baseline"] for v in summary["variants"] if "baseline" in v}
         baseline = baseline or summary["baseline"]
-        # A summary of an earlier te-experiment calls the tolerance "bar", or does not record which limits its file sets.
+        # A summary of an earlier te-experiment calls the tolerance "bar", or does not record which limits its file
+        # sets.
         limits = summary.get("tolerance") or summary["bar"]
         tolerance = Tolerance(limits["nats"], limits["percent"] / 100)
         given, known = limits.get("given", []), "given" in limits

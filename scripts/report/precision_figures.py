@@ -59,7 +59,8 @@ def statistics_by_tokens(content, found):
 
 def worst_quantizations(content, found):
     """SQNR of the worst quantizations: one panel per arm, one color per quantization, one line per run."""
-    arms = [(arm, runs, quantizations) for _, arm, runs in arms_having(content, found) if (quantizations := worst_of(runs))]
+    worst = [(arm, runs, worst_of(runs)) for _, arm, runs in arms_having(content, found)]
+    arms = [entry for entry in worst if entry[2]]
     if not arms:
         return None
     figure, grid = new(0.8 + 2.9 * -(-len(arms) // 2), heading(content), nrows=-(-len(arms) // 2), ncols=2, squeeze=False, sharey=True)

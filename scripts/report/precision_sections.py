@@ -12,7 +12,9 @@ from .words import percent, seconds_text, tokens_text
 
 
 SIGNS = {"fc2_amax": "largest input of a linear_fc2", "alignment": "alignment of SwiGLU's weights"}
-QUANTIZATION_HEAD = ["run", "quantization", "lowest SQNR (dB)", "at (tokens)", "at the end", "saturated", "flushed to zero"]
+QUANTIZATION_HEAD = [
+    "run", "quantization", "lowest SQNR (dB)", "at (tokens)", "at the end", "saturated", "flushed to zero",
+]  # fmt: skip
 
 
 def decibels(value):

@@ -214,8 +214,8 @@ class Verdicts(unittest.TestCase):
         self.assertAlmostEqual(found["seeds"], 0.5)
 
     def test_gap_by_tenths(self):
-        # 20 records at 1, ..., 20: tenths of the 19 tokens between them, the last from 18.1 on. Gaps 0.01 and 0.03 times
-        # the number of the tenth, so 0.02 on average.
+        # 20 records at 1, ..., 20: tenths of the 19 tokens between them, the last from 18.1 on. Gaps 0.01 and 0.03
+        # times the number of the tenth, so 0.02 on average.
         tokens = np.arange(1.0, 21)
         number = np.minimum(np.floor((tokens - 1) / 1.9), 9) + 1
         self.assertEqual(np.bincount(number.astype(int)).tolist(), [0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2])

@@ -24,7 +24,9 @@ from report.runs import read_run
 from report_testing import write_run
 
 
-def quantization(linear, role, sqnr, *, recipe="delayed", what_if=False, form="both", amax=1.0, saturated=0.0, flushed=0.0):
+def quantization(
+    linear, role, sqnr, *, recipe="delayed", what_if=False, form="both", amax=1.0, saturated=0.0, flushed=0.0
+):
     return {
         "layer": int(linear.split(".")[1]), "linear": linear, "role": role, "recipe": recipe, "what_if": what_if,
         "form": form, "format": "fp8_e4m3", "amax": amax, "sqnr_db": sqnr, "saturated": saturated, "flushed": flushed,
@@ -120,7 +122,8 @@ class Records(InFolder):
 
     def test_names_of_quantizations(self):
         self.assertEqual(precision_figures.quantization_name((FC2, "input", "both")), "layer 1 linear_fc2 input")
-        self.assertEqual(precision_figures.quantization_name((FC2, "input", "rowwise")), "layer 1 linear_fc2 input, rowwise")
+        name = precision_figures.quantization_name((FC2, "input", "rowwise"))
+        self.assertEqual(name, "layer 1 linear_fc2 input, rowwise")
         self.assertEqual(precision_figures.quantization_name(("output_layer", "weight", "both")), "output_layer weight")
 
 

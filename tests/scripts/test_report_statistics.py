@@ -50,7 +50,8 @@ class Student(unittest.TestCase):
         self.assertAlmostEqual(statistics.paired([-1, -2, -3]).difference_p(), 0.07418, places=5)
 
     def test_equivalence(self):
-        # Tolerance 4: t = (4 - 2) sqrt(3) = 3.4641, one tail: 0.03709. The mean exceeds a tolerance of 1: t is negative.
+        # Tolerance 4: t = (4 - 2) sqrt(3) = 3.4641, one tail: 0.03709. The mean exceeds a tolerance of 1: t is
+        # negative.
         self.assertAlmostEqual(self.e.equivalence_p(4.0), 0.03709, places=5)
         self.assertAlmostEqual(self.e.equivalence_p(1.0), 1 - self.tail(math.sqrt(3)))
         self.assertAlmostEqual(self.e.equivalence_p(2.0), 0.5)
@@ -130,7 +131,8 @@ class Bootstrap(unittest.TestCase):
         self.assertAlmostEqual((high - low) / 2, 1.96 * 2 / math.sqrt(4000), delta=0.01)
 
     def test_correlated_neighbors_widen_it(self):
-        # Every value 25 times: the number of independent points is 25 times smaller, so the interval is 5 times as wide.
+        # Every value 25 times: the number of independent points is 25 times smaller, so the interval is 5 times as
+        # wide.
         values = np.repeat(np.random.default_rng(4).normal(0, 1, 400), 25)
         low, high = statistics.block_bootstrap(values, block=200)
         self.assertAlmostEqual((high - low) / 2, 1.96 / math.sqrt(400), delta=0.02)
@@ -169,7 +171,8 @@ class PairedDocuments(unittest.TestCase):
         self.assertEqual(statistics.paired_documents([0.0] * 4), (0.0, 0.0, 0.0, 1.0))
 
     def test_weights_make_a_ratio_of_sums(self):
-        # -3 for 1 word and +5 for 9 words: +2 in 10 words; residuals are -3.2 and 3.2, the error sqrt(2 * 2) * 3.2 / 10.
+        # -3 for 1 word and +5 for 9 words: +2 in 10 words; residuals are -3.2 and 3.2, the error sqrt(2 * 2) * 3.2 /
+        # 10.
         mean, low, high, _ = statistics.paired_documents([-3, 5], [1, 9])
         self.assertAlmostEqual(mean, 0.2)
         self.assertAlmostEqual(high - mean, 12.7062047362 * 0.64)

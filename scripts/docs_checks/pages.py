@@ -3,6 +3,8 @@
 import functools
 import re
 
+from .budgets import LOG
+
 
 class Page:
     """A page's lines, each with the kind of text it is: "text", or "code" for a line of a code block."""
@@ -70,6 +72,10 @@ def anchors(path):
     return found
 
 
+def may_link_to_log(page):
+    return LOG in page or page.endswith("/docs/README.md")
+
+
 def check_links(page, problems):
     for number, line in page.texts():
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line)):
@@ -81,3 +87,5 @@ def check_links(page, problems):
                 problems.append((page.path, number, f"the link {target} leads nowhere"))
             elif anchor and path.suffix == ".md" and anchor not in anchors(path):
                 problems.append((page.path, number, f"{name or 'this page'} has no heading #{anchor}"))
+            if LOG in path.as_posix() and not may_link_to_log(page.path.as_posix()):
+                problems.append((page.path, number, f"{target}: only docs/README.md links to the log; state the result"))

@@ -62,6 +62,13 @@ class Checker(InFolder):
                          ["1: the link gone.md leads nowhere", "2: docs/reference/configuration.md has no heading #twice-2",
                           "3: this page has no heading #nothing", "4: the link docs/p.png leads nowhere"])
 
+    def test_links_to_the_log(self):
+        self.write("docs/log/kernels.md", "[more](run.md)\n")
+        self.write("docs/log/run.md", "# Run\n")
+        self.assertEqual(self.problems("[log](log/run.md)\n", "docs/README.md"), [])
+        self.assertEqual(self.problems("[7%](../log/run.md)\n", "docs/explanation/memory.md"),
+                         ["1: ../log/run.md: only docs/README.md links to the log; state the result"])
+
     def test_names_that_do_not_exist(self):
         self.assertEqual(self.problems("`model.num_layer`s are fine, `model.layers` not\n`te-train --confg x`\n`--nothing`\n`TE_GONE`\n"
                                        "`src/core/gone.h`\n`gone_test.cpp`\n\n    te-train --config a \\\n      --gone\n"),

@@ -65,7 +65,7 @@ def draw_gap(axes, tokens, bf16, fp8, row):
     axes.axhline(0, color="#555555", linewidth=0.8)
     for epoch in EPOCHS:
         axes.axvline(epoch / 1e6, color="#999999", linestyle=":", linewidth=1)
-    axes.text(EPOCHS[0] / 1e6 + 1, -1.03, "dotted: the data starts to repeat", fontsize=9.5, color="#555555")
+    axes.text(EPOCHS[0] / 1e6 + 1, -1.03, "dotted: epochs", fontsize=9.5, color="#555555")
     axes.annotate(f"end: {row['gap_percent']:+.2f}%\n(validation {row['validation_percent']:+.2f}%)", (97, row["gap_percent"]), (68, -0.62),
                   fontsize=10.5, arrowprops={"arrowstyle": "-", "color": "#555555"})
     axes.set_ylim(-1.1, 1.45)

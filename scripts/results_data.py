@@ -56,7 +56,7 @@ REPORTS = {
     "gpt2_124m_recipes_calm": ("report.json", "GPT-2 124M, 26.2 million tokens, learning rate 2e-4, one H200"),
     "gpt2_124m_twice_the_rate": ("report.json", "GPT-2 124M, 32.8 million tokens, learning rate 1.2e-3, one H200"),
     "gpt2_124m_instructions": ("report.json", "GPT-2 124M tuned on GSM8K and Dolly, 4.9 million tokens, one H200"),
-    "gpt2_30m_ablations_calm": ("report.json", "GPT 30M, 26.2 million tokens, learning rate 2.5e-4, four seeds, one H200"),
+    "gpt2_30m_ablations_calm": ("report.json", "GPT-2 30M, 26.2 million tokens, learning rate 2.5e-4, four seeds, one H200"),
     "small_llama": ("report.json", "Small Llama (156 thousand parameters), 410 thousand tokens, five seeds, CPU"),
     "llama7b": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.02, two H100"),
     "llama7b_calm": ("report.json", "Llama 2 7B, 3.9 million tokens, weight init std 0.014, two H100"),

@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class G>
 struct QuerySide {
-  float q[G::kOwn * G::kStride], d_o[G::kOwn * G::kStride];
-  float k[G::kOther * G::kStride], v[G::kOther * G::kStride];
-  float ds[G::kOwn * G::kWeightStride];
-  uint8_t keep[G::kOwn * G::kOther];
+  float q[G::kBlockM * G::kStride], d_o[G::kBlockM * G::kStride];
+  float k[G::kBlockN * G::kStride], v[G::kBlockN * G::kStride];
+  float ds[G::kBlockM * G::kWeightStride];
+  uint8_t keep[G::kBlockM * G::kBlockN];
 };
 
 /// Values of one query.
@@ -75,10 +75,10 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
   const Layout& l = p.layout;
   const int b = static_cast<int>(blockIdx.x) / l.heads, head = static_cast<int>(blockIdx.x) % l.heads;
   const int group = head / (l.heads / l.groups);
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kOwn;  // longest first
-  const int count = min(G::kOwn, l.queries - first), last = l.position + first + count - 1;
-  load_tile<G::kOwn, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
-  load_tile<G::kOwn, G::kDim>(shared.d_o, p.d_o + l.o(b, head, first), l.o_row, count, l.dim);
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kBlockM;  // longest first
+  const int count = min(G::kBlockM, l.queries - first), last = l.position + first + count - 1;
+  load_tile<G::kBlockM, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
+  load_tile<G::kBlockM, G::kDim>(shared.d_o, p.d_o + l.o(b, head, first), l.o_row, count, l.dim);
   QueryNumbers mine[G::kRows];
 #pragma unroll
   for (int i = 0; i < G::kRows; ++i) {
@@ -86,13 +86,13 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
     mine[i] = QueryNumbers::of(p, b, head, first + row, row < count);
   }
   RowSums<G> dq;
-  for (int key = p.first_keys.of(b, l.position + first) / G::kOther * G::kOther; key <= last;
-       key += G::kOther) {
-    const int keys = min(G::kOther, l.keys - key);
-    load_tile<G::kOther, G::kDim>(shared.k, p.kv + l.k(b, group, key), l.kv_row, keys, l.dim);
-    load_tile<G::kOther, G::kDim>(shared.v, p.kv + l.v(b, group, key), l.kv_row, keys, l.dim);
+  for (int key = p.first_keys.of(b, l.position + first) / G::kBlockN * G::kBlockN; key <= last;
+       key += G::kBlockN) {
+    const int keys = min(G::kBlockN, l.keys - key);
+    load_tile<G::kBlockN, G::kDim>(shared.k, p.kv + l.k(b, group, key), l.kv_row, keys, l.dim);
+    load_tile<G::kBlockN, G::kDim>(shared.v, p.kv + l.v(b, group, key), l.kv_row, keys, l.dim);
     if (p.dropout.wanted())
-      p.dropout.template fill<G::kOwn, G::kOther>(shared.keep, b, head, l.position + first, key);
+      p.dropout.template fill<G::kBlockM, G::kBlockN>(shared.keep, b, head, l.position + first, key);
     __syncthreads();
     float s[G::kRows][G::kCols], dp[G::kRows][G::kCols];
     multiply_rows<G>(shared.q, shared.k, s);
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
 #pragma unroll
       for (int j = 0; j < G::kCols; ++j) {
         const int row = thread_y() + i * kSide, col = thread_x() + j * kSide;
-        const float keep = p.dropout.wanted() ? p.dropout.factor(shared.keep[row * G::kOther + col]) : 1.0f;
+        const float keep = p.dropout.wanted() ? p.dropout.factor(shared.keep[row * G::kBlockN + col]) : 1.0f;
         const float probability = expf(s[i][j] * p.scale - mine[i].lse);
         shared.ds[row * G::kWeightStride + col] =
             mine[i].sees(key + col) ? probability * (keep * dp[i][j] - mine[i].delta) : 0.0f;
@@ -120,11 +120,11 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
 
 template <class G>
 struct KeySide {
-  float k[G::kOwn * G::kStride], v[G::kOwn * G::kStride];
-  float q[G::kOther * G::kStride], d_o[G::kOther * G::kStride];
-  float p[G::kOwn * G::kWeightStride], ds[G::kOwn * G::kWeightStride];  ///< [key][query]
-  QueryNumbers queries[G::kOther];
-  uint8_t keep[G::kOther * G::kOwn];  ///< [query][key]
+  float k[G::kBlockM * G::kStride], v[G::kBlockM * G::kStride];
+  float q[G::kBlockN * G::kStride], d_o[G::kBlockN * G::kStride];
+  float p[G::kBlockM * G::kWeightStride], ds[G::kBlockM * G::kWeightStride];  ///< [key][query]
+  QueryNumbers queries[G::kBlockN];
+  uint8_t keep[G::kBlockN * G::kBlockM];  ///< [query][key]
 };
 
 /// Adds the contributions of `count` queries of a head, from `first` on, to dk and dv of the block's keys, from `key`
@@ -133,12 +133,12 @@ template <class T, class G>
 __device__ __forceinline__ void add_queries(const BackwardParams<T>& p, int b, int head, int first, int count,
                                             int key, RowSums<G>& dk, RowSums<G>& dv, KeySide<G>& shared) {
   const Layout& l = p.layout;
-  load_tile<G::kOther, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
-  load_tile<G::kOther, G::kDim>(shared.d_o, p.d_o + l.o(b, head, first), l.o_row, count, l.dim);
-  for (int i = static_cast<int>(threadIdx.x); i < G::kOther; i += kThreads)
+  load_tile<G::kBlockN, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
+  load_tile<G::kBlockN, G::kDim>(shared.d_o, p.d_o + l.o(b, head, first), l.o_row, count, l.dim);
+  for (int i = static_cast<int>(threadIdx.x); i < G::kBlockN; i += kThreads)
     shared.queries[i] = QueryNumbers::of(p, b, head, first + i, i < count);
   if (p.dropout.wanted())
-    p.dropout.template fill<G::kOther, G::kOwn>(shared.keep, b, head, l.position + first, key);
+    p.dropout.template fill<G::kBlockN, G::kBlockM>(shared.keep, b, head, l.position + first, key);
   __syncthreads();
   float s[G::kRows][G::kCols], dp[G::kRows][G::kCols];
   multiply_rows<G>(shared.k, shared.q, s);
@@ -150,7 +150,7 @@ __device__ __forceinline__ void add_queries(const BackwardParams<T>& p, int b, i
 #pragma unroll
     for (int i = 0; i < G::kRows; ++i) {
       const int row = thread_y() + i * kSide;
-      const float keep = p.dropout.wanted() ? p.dropout.factor(shared.keep[col * G::kOwn + row]) : 1.0f;
+      const float keep = p.dropout.wanted() ? p.dropout.factor(shared.keep[col * G::kBlockM + row]) : 1.0f;
       const float probability = query.sees(key + row) ? expf(s[i][j] * p.scale - query.lse) : 0.0f;
       shared.p[row * G::kWeightStride + col] = keep * probability;
       shared.ds[row * G::kWeightStride + col] =
@@ -169,17 +169,17 @@ __global__ void __launch_bounds__(kThreads) tiled_dkv_kernel(const __grid_consta
   KeySide<G>& shared = *reinterpret_cast<KeySide<G>*>(memory);
   const Layout& l = p.layout;
   const int b = static_cast<int>(blockIdx.x) / l.groups, group = static_cast<int>(blockIdx.x) % l.groups;
-  const int key = static_cast<int>(blockIdx.y) * G::kOwn, count = min(G::kOwn, l.keys - key);
-  load_tile<G::kOwn, G::kDim>(shared.k, p.kv + l.k(b, group, key), l.kv_row, count, l.dim);
-  load_tile<G::kOwn, G::kDim>(shared.v, p.kv + l.v(b, group, key), l.kv_row, count, l.dim);
+  const int key = static_cast<int>(blockIdx.y) * G::kBlockM, count = min(G::kBlockM, l.keys - key);
+  load_tile<G::kBlockM, G::kDim>(shared.k, p.kv + l.k(b, group, key), l.kv_row, count, l.dim);
+  load_tile<G::kBlockM, G::kDim>(shared.v, p.kv + l.v(b, group, key), l.kv_row, count, l.dim);
   RowSums<G> dk, dv;
   const int per_group = l.heads / l.groups;
   for (int head = group * per_group; head < (group + 1) * per_group; ++head) {
     // Skips queries before the block's first key, and queries whose first key is after the block's last one.
-    for (int first = max(0, key - l.position) / G::kOther * G::kOther; first < l.queries;
-         first += G::kOther) {
+    for (int first = max(0, key - l.position) / G::kBlockN * G::kBlockN; first < l.queries;
+         first += G::kBlockN) {
       if (p.first_keys.of(b, l.position + first) >= key + count) break;
-      add_queries<T, G>(p, b, head, first, min(G::kOther, l.queries - first), key, dk, dv, shared);
+      add_queries<T, G>(p, b, head, first, min(G::kBlockN, l.queries - first), key, dk, dv, shared);
     }
   }
 #pragma unroll
@@ -221,10 +221,10 @@ void tiled_backward(const Context& context, const AttentionBackward& args) {
         <<<ceil_div(count, kThreads / kWarpSize), kThreads, 0, cuda_stream(context)>>>(params, count);
     TE_CUDA_CHECK_LAUNCH();
     const dim3 query_grid(static_cast<unsigned>(s.batch * s.num_heads),
-                          ceil_div(params.layout.queries, G::kOwn));
+                          ceil_div(params.layout.queries, G::kBlockM));
     launch_tiles<QuerySide<G>>(context, tiled_dq_kernel<T, G>, query_grid, params);
     const dim3 key_grid(static_cast<unsigned>(s.batch * s.num_query_groups),
-                        ceil_div(params.layout.keys, G::kOwn));
+                        ceil_div(params.layout.keys, G::kBlockM));
     launch_tiles<KeySide<G>>(context, tiled_dkv_kernel<T, G>, key_grid, params);
   });
 }

@@ -29,14 +29,14 @@ constexpr int kLargeTilesBytes = 220 * 1024;
 template <int kDimension, bool kSmall>
 struct Tiles {
   static constexpr int kDim = kDimension;
-  /// Rows that a block owns, and rows of a tile of the other kind.
-  static constexpr int kOwn = !kSmall ? 64 : kDim > 128 ? 16 : 32;
-  static constexpr int kOther = kSmall ? kOwn : kDim > 128 ? 32 : 64;
-  static constexpr int kRows = kOwn / kSide;           ///< rows per thread
-  static constexpr int kCols = kOther / kSide;         ///< columns per thread in a tile of scores
-  static constexpr int kChunks = kDim / (4 * kSide);   ///< groups of four columns per thread in a sum of rows
-  static constexpr int kStride = kDim + kPad;          ///< stride of rows of head_dim values in shared memory
-  static constexpr int kWeightStride = kOther + kPad;  ///< stride of rows of scores
+  /// Rows of the block (queries; keys for dk and dv), and rows of a tile of the other kind that it iterates over.
+  static constexpr int kBlockM = !kSmall ? 64 : kDim > 128 ? 16 : 32;
+  static constexpr int kBlockN = kSmall ? kBlockM : kDim > 128 ? 32 : 64;
+  static constexpr int kRows = kBlockM / kSide;       ///< rows per thread
+  static constexpr int kCols = kBlockN / kSide;       ///< columns per thread in a tile of scores
+  static constexpr int kChunks = kDim / (4 * kSide);  ///< groups of four columns per thread in a sum of rows
+  static constexpr int kStride = kDim + kPad;         ///< stride of rows of head_dim values in shared memory
+  static constexpr int kWeightStride = kBlockN + kPad;  ///< stride of rows of scores
   static_assert(kDim % (4 * kSide) == 0);
 };
 
@@ -191,7 +191,7 @@ __device__ __forceinline__ void add_product(float4& sum, float weight, float4 x)
   sum.z = fmaf(weight, x.z, sum.z), sum.w = fmaf(weight, x.w, sum.w);
 }
 
-/// A thread's part of kOwn sums of rows.
+/// A thread's part of kBlockM sums of rows.
 template <class G>
 struct RowSums {
   float4 at[G::kRows][G::kChunks];
@@ -212,7 +212,7 @@ struct RowSums {
   __device__ __forceinline__ void add(const float* weights, const float* rows) {
     const float* const mine = weights + thread_y() * G::kWeightStride;
 #pragma unroll 2
-    for (int j = 0; j < G::kOther; j += 4) {
+    for (int j = 0; j < G::kBlockN; j += 4) {
       float4 w[G::kRows];
 #pragma unroll
       for (int i = 0; i < G::kRows; ++i) w[i] = load_quad(mine + i * kSide * G::kWeightStride + j);

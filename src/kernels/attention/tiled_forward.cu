@@ -22,10 +22,10 @@ struct ForwardParams {
 
 template <class G>
 struct ForwardShared {
-  float q[G::kOwn * G::kStride];
-  float other[G::kOther * G::kStride];  ///< keys, then values
-  float weights[G::kOwn * G::kWeightStride];
-  uint8_t keep[G::kOwn * G::kOther];
+  float q[G::kBlockM * G::kStride];
+  float other[G::kBlockN * G::kStride];  ///< keys, then values
+  float weights[G::kBlockM * G::kWeightStride];
+  uint8_t keep[G::kBlockM * G::kBlockN];
 };
 
 /// Softmax state of a thread's queries.
@@ -69,7 +69,7 @@ struct OnlineSoftmax {
         const int col = thread_x() + j * kSide, at = key + col;
         const float x = at >= begin[i] && at < end[i] ? expf(s[i][j] - highest) : 0.0f;
         total += x;
-        const float kept = dropout.wanted() ? x * dropout.factor(shared.keep[row * G::kOther + col]) : x;
+        const float kept = dropout.wanted() ? x * dropout.factor(shared.keep[row * G::kBlockN + col]) : x;
         shared.weights[row * G::kWeightStride + col] = kept;
       }
       sum[i] = sum[i] * rescale + side_sum(total);
@@ -86,25 +86,25 @@ __global__ void __launch_bounds__(kThreads) tiled_forward_kernel(const __grid_co
   const Layout& l = p.layout;
   const int b = static_cast<int>(blockIdx.x) / l.heads, head = static_cast<int>(blockIdx.x) % l.heads;
   const int group = head / (l.heads / l.groups);
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kOwn;  // longest first
-  const int count = min(G::kOwn, l.queries - first), last = l.position + first + count - 1;
-  load_tile<G::kOwn, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kBlockM;  // longest first
+  const int count = min(G::kBlockM, l.queries - first), last = l.position + first + count - 1;
+  load_tile<G::kBlockM, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
   OnlineSoftmax<G> softmax(p, b, first, count);
   RowSums<G> o;
-  for (int key = p.first_keys.of(b, l.position + first) / G::kOther * G::kOther; key <= last;
-       key += G::kOther) {
-    const int keys = min(G::kOther, l.keys - key);
+  for (int key = p.first_keys.of(b, l.position + first) / G::kBlockN * G::kBlockN; key <= last;
+       key += G::kBlockN) {
+    const int keys = min(G::kBlockN, l.keys - key);
     // 1. Scores
-    load_tile<G::kOther, G::kDim>(shared.other, p.kv + l.k(b, group, key), l.kv_row, keys, l.dim);
+    load_tile<G::kBlockN, G::kDim>(shared.other, p.kv + l.k(b, group, key), l.kv_row, keys, l.dim);
     if (p.dropout.wanted())
-      p.dropout.template fill<G::kOwn, G::kOther>(shared.keep, b, head, l.position + first, key);
+      p.dropout.template fill<G::kBlockM, G::kBlockN>(shared.keep, b, head, l.position + first, key);
     __syncthreads();
     float s[G::kRows][G::kCols];
     multiply_rows<G>(shared.q, shared.other, s);
     softmax.take(p.dropout, p.scale, key, s, o, shared);
     __syncthreads();  // the keys have been read and the weights written
     // 2. Values
-    load_tile<G::kOther, G::kDim>(shared.other, p.kv + l.v(b, group, key), l.kv_row, keys, l.dim);
+    load_tile<G::kBlockN, G::kDim>(shared.other, p.kv + l.v(b, group, key), l.kv_row, keys, l.dim);
     __syncthreads();
     o.add(shared.weights, shared.other);
     __syncthreads();  // values and weights may be overwritten now
@@ -135,7 +135,8 @@ void tiled_forward(const Context& context, const AttentionForward& args) {
                                   Layout(s),
                                   first_keys_of(s, args.document_start),
                                   Dropout(s, args.dropout_seed)};
-    const dim3 grid(static_cast<unsigned>(s.batch * s.num_heads), ceil_div(params.layout.queries, G::kOwn));
+    const dim3 grid(static_cast<unsigned>(s.batch * s.num_heads),
+                    ceil_div(params.layout.queries, G::kBlockM));
     launch_tiles<ForwardShared<G>>(context, tiled_forward_kernel<T, G>, grid, params);
   });
 }

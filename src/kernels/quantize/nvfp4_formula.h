@@ -7,7 +7,7 @@
 namespace te::kernels {
 
 /// The largest value: 6 (E2M1) times the largest scale of a group, 448 (E4M3).
-constexpr float kNvfp4Largest = 6.0f * 448.0f;
+constexpr float kNvfp4Max = 6.0f * 448.0f;
 
 /// The scales of a tensor, from its amax.
 struct Nvfp4Tensor {
@@ -15,14 +15,14 @@ struct Nvfp4Tensor {
   float multiplier;  ///< from a group's amax to its scale
 };
 TE_HOST_DEVICE Nvfp4Tensor nvfp4_tensor(float amax, int margin) {
-  const float quotient = kNvfp4Largest / (margin == 0 ? amax : ldexpf(amax, margin));  // infinite for 0
+  const float quotient = kNvfp4Max / (margin == 0 ? amax : ldexpf(amax, margin));  // infinite for 0
   const float encode = quotient > FLT_MAX ? FLT_MAX : quotient == 0.0f ? 1.0f : quotient;
   return {1.0f / encode, encode * (1.0f / 6.0f)};
 }
 
 /// The factor of a tensor's values in a GEMM.
 TE_HOST_DEVICE float nvfp4_factor(float amax, int margin) {
-  return (margin == 0 ? amax : ldexpf(amax, margin)) / kNvfp4Largest;
+  return (margin == 0 ? amax : ldexpf(amax, margin)) / kNvfp4Max;
 }
 
 /// a * b, rounded before it enters a sum.

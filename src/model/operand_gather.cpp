@@ -141,9 +141,9 @@ void OperandGather::gather_groups(const Context& context, TensorParallel& ranks,
     TE_CHECK(full.columnwise && !work, "work on rows requires the row-wise layout");
     return gather_columnwise(context);
   }
-  TensorParallel::Companions companions{.before_work = gather_rowwise_scales, .overlapped = {}};
-  if (full.columnwise) companions.overlapped = gather_columnwise;
-  ranks.gather(context, shard, full.rowwise.values, work, companions);
+  TensorParallel::ExtraTransfers extra{.before_work = gather_rowwise_scales, .overlapped = {}};
+  if (full.columnwise) extra.overlapped = gather_columnwise;
+  ranks.gather(context, shard, full.rowwise.values, work, extra);
 }
 
 }  // namespace te::model

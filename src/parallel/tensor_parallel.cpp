@@ -65,47 +65,48 @@ void TensorParallel::gather_blocks(const Context& stream, const Tensor& block, c
 }
 
 void TensorParallel::gather(const Context& context, const Tensor& shard, const Tensor& full, const Work& work,
-                            const Companions& companions) {
+                            const ExtraTransfers& extra) {
   const int64_t tokens = full.rows(), chunk = tokens / chunks_;
   if (!sequence_) {
-    TE_CHECK(!companions.before_work && !companions.overlapped,
-             "gather with companions needs sequence parallelism");
+    TE_CHECK(!extra.before_work && !extra.overlapped,
+             "gather with extra transfers needs sequence parallelism");
     if (work) work(0, tokens);
     return;
   }
-  if (copies_ != nullptr) return gather_copied(context, shard, full, work, companions);
-  if (!overlaps() && !(work && companions.overlapped)) {
-    if (companions.before_work) companions.before_work(context);
+  if (copies_ != nullptr) return gather_copied(context, shard, full, work, extra);
+  if (!overlaps() && !(work && extra.overlapped)) {
+    if (extra.before_work) extra.before_work(context);
     gather_rows(context, shard, full);
     if (work) work(0, tokens);
-    if (companions.overlapped) companions.overlapped(context);
+    if (extra.overlapped) extra.overlapped(context);
     return;
   }
   Side& other = side(context);
   other.start.record(context);
   other.start.wait(other.stream);
-  if (companions.before_work) companions.before_work(other.stream);
+  if (extra.before_work) extra.before_work(other.stream);
   for (int i = 0; i < chunks_; ++i) {
     gather_chunk(other.stream, shard, full, i);
     other.chunks_done[i].record(other.stream);
   }
-  if (companions.overlapped) {
-    companions.overlapped(other.stream);
+  if (extra.overlapped) {
+    extra.overlapped(other.stream);
     other.end.record(other.stream);
   }
   for (int i = 0; i < chunks_; ++i) {
     other.chunks_done[i].wait(context);
     if (work) work(i * chunk, chunk);
   }
-  if (companions.overlapped) other.end.wait(context);
+  if (extra.overlapped) other.end.wait(context);
 }
 
-// Ranks signal in the order of the gathers that these may be written, so the companions' CUDA stream has to wait for
-// the rows' signal. This costs no time: all copies of a rank run in one CUDA stream, so the companions follow the rows.
+// Ranks signal in the order of the gathers that these may be written, so the extra transfers' CUDA stream has to
+// wait for the rows' signal. This costs no time: all copies of a rank run in one CUDA stream, in which the extra
+// transfers follow the rows.
 void TensorParallel::gather_copied(const Context& context, const Tensor& shard, const Tensor& full,
-                                   const Work& work, const Companions& companions) {
-  if (companions.before_work) companions.before_work(context);
-  if (!companions.overlapped) return copies_->gather(context, shard, full, chunks_, work);
+                                   const Work& work, const ExtraTransfers& extra) {
+  if (extra.before_work) extra.before_work(context);
+  if (!extra.overlapped) return copies_->gather(context, shard, full, chunks_, work);
   Side& other = side(context);
   bool started = false;
   copies_->gather(context, shard, full, chunks_, [&](int64_t first, int64_t count) {
@@ -113,7 +114,7 @@ void TensorParallel::gather_copied(const Context& context, const Tensor& shard, 
     if (work) work(first, count);
   });
   other.start.wait(other.stream);
-  companions.overlapped(other.stream);
+  extra.overlapped(other.stream);
   other.end.record(other.stream);
   other.end.wait(context);
 }

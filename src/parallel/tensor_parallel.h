@@ -12,7 +12,7 @@
 //   tokens   | chunk 0: rank 0, rank 1 | chunk 1: rank 0, rank 1 |        shard of rank 1: | p0 r1 | p1 r1 |
 //
 // On GPUs of one host, copy engines may transfer the tokens of sequence parallelism instead (peer_transport.h). A
-// rank's shard is then one contiguous run of tokens, and the chunks are those of peer_chunks.h.
+// rank's shard is then one contiguous run of tokens, and peer_chunks.h defines the chunks.
 #pragma once
 
 #include <functional>
@@ -55,16 +55,16 @@ class TensorParallel {
   using Work = std::function<void(int64_t first, int64_t count)>;
   /// Additional transfers of a gather, which the functions launch on the given CUDA stream with gather_rows() and
   /// gather_blocks(). Their inputs must have been launched on the gather's context before. Functions may be empty.
-  struct Companions {
+  struct ExtraTransfers {
     std::function<void(const Context& stream)> before_work;  ///< transfers that the work needs
     std::function<void(const Context& stream)> overlapped;   ///< transfers that may overlap with the work
   };
 
   /// All-gather: full [tokens, n] from the ranks' shards [shard(tokens), n], of any dtype. Calls `work` for every chunk
-  /// as it arrives. Later work on the context runs after all of this, companions included. Without sequence parallelism
-  /// `full` and `shard` are the same memory, there is no communication, and there must be no companions.
+  /// as it arrives. Later work on the context runs after all of this, `extra` included. Without sequence
+  /// parallelism `full` and `shard` are the same memory, there is no communication, and `extra` must be empty.
   void gather(const Context& context, const Tensor& shard, const Tensor& full, const Work& work = {},
-              const Companions& companions = {});
+              const ExtraTransfers& extra = {});
   /// All-gather of rows on the CUDA stream, with sequence parallelism. A row may represent several tokens (a row of
   /// scales), if every run of a rank's tokens has a whole number of rows.
   void gather_rows(const Context& stream, const Tensor& shard, const Tensor& full);
@@ -80,7 +80,7 @@ class TensorParallel {
 
  private:
   void gather_copied(const Context& context, const Tensor& shard, const Tensor& full, const Work& work,
-                     const Companions& companions);
+                     const ExtraTransfers& extra);
   void gather_chunk(const Context& stream, const Tensor& shard, const Tensor& full, int chunk);
   void send_chunk(const Context& context, const Tensor& full, const Tensor& shard, int chunk);
   bool overlaps() const { return chunks_ > 1 && size() > 1; }

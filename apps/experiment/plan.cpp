@@ -273,8 +273,8 @@ std::vector<std::pair<std::string, std::string>> shared_algorithms(const std::fi
 }
 
 YAML::Node parse(const std::filesystem::path& file) {
-  constexpr uint64_t kLargest = 8 << 20;
-  const FileText read = read_file(file, kLargest, FileKind::input);
+  constexpr uint64_t kMaxBytes = 8 << 20;
+  const FileText read = read_file(file, kMaxBytes, FileKind::input);
   if (!read)
     user_error("{}: cannot be read: {}; give an experiment file such as those in configs/experiments/",
                file.string(), read.error);

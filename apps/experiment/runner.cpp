@@ -42,9 +42,9 @@ void request_evaluation(Item& item, const Evaluation& evaluation) {
 // The step of the newest checkpoint, from which te-train resumes; `latest` contains its name, such as step_00000020. 0
 // if there is none.
 int64_t saved_step(const Run& run) {
-  constexpr uint64_t kLargest = 4096;
+  constexpr uint64_t kMaxBytes = 4096;
   const std::string name =
-      read_file(std::filesystem::path(run.config.checkpoint.directory) / "latest", kLargest).text;
+      read_file(std::filesystem::path(run.config.checkpoint.directory) / "latest", kMaxBytes).text;
   const size_t digits = name.rfind('_');
   return digits == std::string::npos ? 0 : std::strtoll(name.c_str() + digits + 1, nullptr, 10);
 }

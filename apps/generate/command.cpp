@@ -10,12 +10,12 @@
 
 namespace te::generate {
 
-CLI::Validator whole_number(int64_t least) {
-  return {[least](std::string& text) {
+CLI::Validator whole_number(int64_t min) {
+  return {[min](std::string& text) {
             int64_t value = 0;
             const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            const bool good = error == std::errc() && end == text.data() + text.size() && value >= least;
-            return good ? "" : fmt::format("{} must be a whole number of at least {}", text, least);
+            const bool good = error == std::errc() && end == text.data() + text.size() && value >= min;
+            return good ? "" : fmt::format("{} must be a whole number of at least {}", text, min);
           },
           "N"};
 }

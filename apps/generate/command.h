@@ -12,7 +12,7 @@
 namespace te::generate {
 
 /// Validators for numbers, with a one-line message for other text.
-CLI::Validator whole_number(int64_t least);
+CLI::Validator whole_number(int64_t min);
 CLI::Validator number_between(double least, double most);
 CLI::Validator number_above(double bound, double most);
 

@@ -26,8 +26,8 @@ struct DivergenceArguments {
 
 std::vector<int32_t> DivergenceArguments::read_tokens(const text::Tokenizer& by,
                                                       const ModelSource& source) const {
-  constexpr uint64_t kLargest = 1 << 30;
-  const FileText file = read_file(text, kLargest, FileKind::input);
+  constexpr uint64_t kMaxBytes = 1 << 30;
+  const FileText file = read_file(text, kMaxBytes, FileKind::input);
   if (!file) user_error("--text {}: cannot be read: {}", text, file.error);
   const std::string& content = file.text;
   if (content.empty()) user_error("--text {}: is empty", text);

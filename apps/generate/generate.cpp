@@ -27,7 +27,7 @@ using nlohmann::json;
 std::string read_prompt(const std::string& file) {
   File in = file == "-" ? File::standard_input() : File(file, O_RDONLY, FileKind::input);
   std::string text;
-  if (!in.is_open() || !in.read_all(text, kLargestTextFile))
+  if (!in.is_open() || !in.read_all(text, kMaxTextFileBytes))
     user_error("--prompt-file {}: cannot be read: {}", file, in.error());
   if (text.ends_with('\n')) text.pop_back();
   return text;

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp";
-constexpr uint64_t kLargestName = 4096;  // maximum bytes of a file that names a checkpoint
+constexpr uint64_t kMaxNameBytes = 4096;  // maximum bytes of a file that names a checkpoint
 
 std::string first_line(const FileText& file) {
   return file.text.substr(0, file.text.find('\n'));
@@ -108,7 +108,7 @@ void check_readable(const fs::path& path) {
 }
 
 std::optional<fs::path> find_latest(const fs::path& directory) {
-  const FileText latest = read_file(directory / "latest", kLargestName);
+  const FileText latest = read_file(directory / "latest", kMaxNameBytes);
   const bool named = !latest.missing;
   const std::string name = first_line(latest);
   check_readable(directory / "latest");
@@ -146,7 +146,7 @@ std::optional<fs::path> checkpoint_before(const fs::path& folder) {
 }
 
 std::optional<fs::path> named_by(const fs::path& path) {
-  const std::string name = first_line(read_file(path, kLargestName));
+  const std::string name = first_line(read_file(path, kMaxNameBytes));
   if (name.find('/') != name.npos || !is_checkpoint(path.parent_path() / name)) return std::nullopt;
   return path.parent_path() / name;
 }
@@ -316,7 +316,7 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& last_verifie
   };
   std::sort(folders.begin(), folders.end(),
             [&](const fs::path& a, const fs::path& b) { return age(a) < age(b); });
-  const std::string latest = first_line(read_file(directory / "latest", kLargestName));
+  const std::string latest = first_line(read_file(directory / "latest", kMaxNameBytes));
   int64_t left = static_cast<int64_t>(folders.size());
   for (const fs::path& folder : folders) {
     if (left <= keep) return;

@@ -40,13 +40,13 @@ std::vector<std::string> JsonNode::keys() const {
   return keys;
 }
 
-int64_t JsonNode::integer(int64_t least, int64_t most) const {
-  if (value_.is_number_unsigned() && most >= 0) {
+int64_t JsonNode::integer(int64_t min, int64_t max) const {
+  if (value_.is_number_unsigned() && max >= 0) {
     const uint64_t value = value_.get<uint64_t>();
-    if (value <= static_cast<uint64_t>(most) && static_cast<int64_t>(value) >= least)
+    if (value <= static_cast<uint64_t>(max) && static_cast<int64_t>(value) >= min)
       return static_cast<int64_t>(value);
   }
-  refuse(fmt::format("must be a whole number from {} to {}", least, most));
+  refuse(fmt::format("must be a whole number from {} to {}", min, max));
 }
 
 std::string JsonNode::text() const {

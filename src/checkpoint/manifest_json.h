@@ -23,7 +23,7 @@ class JsonNode {
   std::vector<std::string> keys() const;      ///< keys of an object
 
   bool is_null() const { return value_.is_null(); }
-  int64_t integer(int64_t least, int64_t most) const;
+  int64_t integer(int64_t min, int64_t max) const;
   std::string text() const;
   float positive_float() const;
   double number() const;   ///< finite

@@ -27,7 +27,7 @@ namespace {
 
 constexpr size_t kMaxChain = 16;    // depth of files that extend other files
 constexpr int kMaxMergeDepth = 16;  // depth of nested merge keys; an anchor can contain itself
-constexpr uint64_t kLargestFile = 8 << 20;
+constexpr uint64_t kMaxFileBytes = 8 << 20;
 constexpr int kMaxEntries = 10000;  // entries of a file after the expansion of aliases
 constexpr std::string_view kExtends = "extends";
 constexpr std::string_view kMergeKey = "<<";
@@ -70,7 +70,7 @@ std::string nearest_files(const std::string& source) {
 /// The text of a preset or file. `where` names the line that extends it; empty for a source given as an option.
 std::string text_of(const std::string& source, const std::string& where) {
   if (is_preset(source)) return preset_yaml(source, where);
-  FileText file = read_file(source, kLargestFile, where.empty() ? FileKind::input : FileKind::regular);
+  FileText file = read_file(source, kMaxFileBytes, where.empty() ? FileKind::input : FileKind::regular);
   if (!file) {
     user_error("{}{}: cannot open the configuration file: {}{}", where, source, file.error,
                file.missing ? nearest_files(source) : "");
@@ -199,7 +199,7 @@ void SourceReader::read_section(const Entry& section, File& file) {
   if (!section.value.IsMap()) user_error("{}: {}: expected a section with keys of its own", place, name);
   for (const Entry& entry : entries_of(section.value, name + ".", file)) {
     const std::string path = name + "." + entry.name;
-    if (!find_key(path)) user_error("{}: key {}", at(entry.key, file.source), why_not_a_key(path));
+    if (!find_key(path)) user_error("{}: key {}", at(entry.key, file.source), unknown_key_message(path));
     assignments_.push_back({path, origin_of(entry.key, file.source), entry.value});
   }
 }

@@ -81,14 +81,14 @@ int64_t File::read(void* to, size_t bytes) {
   }
 }
 
-bool File::read_all(std::string& text, uint64_t most) {
+bool File::read_all(std::string& text, uint64_t max_bytes) {
   // The size is only a hint: files of /proc have size 0, and another program may be writing.
   std::vector<char> part(std::clamp<uint64_t>(bytes_ + 1, uint64_t{4} << 10, uint64_t{1} << 20));
   for (;;) {
     const int64_t count = read(part.data(), part.size());
     if (count <= 0) return count == 0;
-    if (text.size() + static_cast<uint64_t>(count) > most)
-      return fail(fmt::format("is larger than {} MiB", std::max<uint64_t>(1, most >> 20)));
+    if (text.size() + static_cast<uint64_t>(count) > max_bytes)
+      return fail(fmt::format("is larger than {} MiB", std::max<uint64_t>(1, max_bytes >> 20)));
     text.append(part.data(), static_cast<size_t>(count));
   }
 }
@@ -123,11 +123,11 @@ std::string File::read_at(uint64_t offset, uint64_t count) {
   return text;
 }
 
-FileText read_file(const std::filesystem::path& path, uint64_t most, FileKind kind) {
+FileText read_file(const std::filesystem::path& path, uint64_t max_bytes, FileKind kind) {
   FileText result;
   File file(path, O_RDONLY, kind);
   result.missing = file.is_missing();
-  if (!file.is_open() || !file.read_all(result.text, most)) {
+  if (!file.is_open() || !file.read_all(result.text, max_bytes)) {
     result.error = file.error();
     result.text.clear();
   }

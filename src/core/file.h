@@ -46,8 +46,8 @@ class File {
 
   /// Reads the next bytes; returns 0 at the end, -1 after a failure. Waits for a pipe's writer until a signal arrives.
   int64_t read(void* to, size_t bytes);
-  /// Appends the rest of the file to `text`. False after a failure, also if `text` would exceed `most` bytes.
-  bool read_all(std::string& text, uint64_t most);
+  /// Appends the rest of the file to `text`. False after a failure, also if `text` would exceed `max_bytes`.
+  bool read_all(std::string& text, uint64_t max_bytes);
   /// False after a failure; a part may have been written.
   bool write_all(std::string_view text);
   /// Reads `count` bytes at `offset`; fewer at the end of the file.
@@ -63,7 +63,7 @@ class File {
   std::string error_;
 };
 
-constexpr uint64_t kLargestTextFile = uint64_t{64} << 20;
+constexpr uint64_t kMaxTextFileBytes = uint64_t{64} << 20;
 constexpr uint64_t kAnySize = UINT64_MAX;
 
 /// A file's content, or why it could not be read.
@@ -73,7 +73,7 @@ struct FileText {
   bool missing = false;  ///< there is no such file
   explicit operator bool() const { return error.empty(); }
 };
-FileText read_file(const std::filesystem::path& path, uint64_t most = kLargestTextFile,
+FileText read_file(const std::filesystem::path& path, uint64_t max_bytes = kMaxTextFileBytes,
                    FileKind kind = FileKind::regular);
 
 }  // namespace te

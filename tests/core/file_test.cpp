@@ -63,7 +63,7 @@ TEST_F(FileTest, WaitsForTheWriterOfAnInputPipe) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     std::ofstream(folder_ / "pipe") << std::string(200000, 'y') << "end";
   });
-  const FileText read = read_file(folder_ / "pipe", kLargestTextFile, FileKind::input);
+  const FileText read = read_file(folder_ / "pipe", kMaxTextFileBytes, FileKind::input);
   EXPECT_EQ(read.error, "");
   EXPECT_EQ(read.text.size(), 200003u);
   EXPECT_TRUE(read.text.ends_with("yend"));

@@ -21,7 +21,7 @@ ChatTemplate ChatTemplate::load(const std::string& spec) {
   for (const BuiltinTemplate& builtin : kBuiltinTemplates) {
     if (spec == builtin.name) return parse(spec, std::string(builtin.text));
   }
-  const FileText file = read_file(spec, kLargestTextFile, FileKind::input);
+  const FileText file = read_file(spec, kMaxTextFileBytes, FileKind::input);
   if (file.missing) {
     std::string names;
     for (const std::string& name : builtin_names()) names += (names.empty() ? "" : ", ") + name;

@@ -14,8 +14,8 @@ namespace te::text {
 using nlohmann::json;
 
 std::string read_tokenizer_file(const std::string& path, const std::string& where) {
-  constexpr uint64_t kLargest = uint64_t{512} << 20;
-  FileText file = read_file(path, kLargest);
+  constexpr uint64_t kMaxBytes = uint64_t{512} << 20;
+  FileText file = read_file(path, kMaxBytes);
   if (!file) user_error("{}: {} cannot be read: {}", where, path, file.error);
   return std::move(file.text);
 }

@@ -91,8 +91,8 @@ double as_reference_reads(double value) {
   }
   if (at != end) std::from_chars(at + (at[1] == '+' ? 2 : 1), end, exponent);
   exponent -= decimals;
-  constexpr int kLargest = 22;  // larger powers of ten are not exact doubles; scores do not need them
-  if (exponent < -kLargest || exponent > kLargest) return value;
+  constexpr int kMaxExact = 22;  // larger powers of ten are not exact doubles; scores do not need them
+  if (exponent < -kMaxExact || exponent > kMaxExact) return value;
   const double power = std::pow(10.0, std::abs(exponent));
   const double result =
       exponent >= 0 ? static_cast<double>(digits) * power : static_cast<double>(digits) / power;

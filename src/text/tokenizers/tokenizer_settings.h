@@ -37,8 +37,8 @@ TokenizerSettings read_tokenizer_settings(const std::string& folder, const std::
 /// Reads a token from an object with `content` and the options of AddedToken, without its id.
 AddedToken read_added_token(const JsonReader& json);
 
-/// Merges `own`, the added tokens of a tokenizer's own file, with those of the settings. UserError "WHERE: ..." if they
-/// contradict each other.
+/// Merges `own`, the added tokens of a tokenizer's own file, with the settings' added tokens. UserError "WHERE: ..."
+/// if they contradict each other.
 std::vector<AddedToken> merge_added_tokens(std::vector<AddedToken> own, const TokenizerSettings& settings,
                                            const std::string& where);
 

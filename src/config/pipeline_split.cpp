@@ -63,7 +63,7 @@ void check_pipeline_split(const Config& config) {
                p.pipeline_split, sum, config.model.num_layers);
 }
 
-double head_in_layers(const Config& config) {
+double output_layer_in_layers(const Config& config) {
   const ModelConfig& m = config.model;
   const double hidden = static_cast<double>(m.hidden_size), span = static_cast<double>(m.attention_span()),
                seq = static_cast<double>(m.seq_length);
@@ -76,9 +76,9 @@ double head_in_layers(const Config& config) {
       gemm_time(config, LinearKind::fc1, middle, static_cast<double>(feed_forward / parts * (parts - 1))) +
       gemm_time(config, LinearKind::fc2, middle, static_cast<double>(feed_forward / parts));
   const double attention = kAttentionTime * 2.0 * keys * static_cast<double>(m.attention_width());
-  const double head = gemm_time(config, LinearKind::output_layer, m.num_layers,
-                                hidden * static_cast<double>(m.padded_vocab_size()));
-  return head / (kOtherOps * (gemms + attention));
+  const double output_layer = gemm_time(config, LinearKind::output_layer, m.num_layers,
+                                        hidden * static_cast<double>(m.padded_vocab_size()));
+  return output_layer / (kOtherOps * (gemms + attention));
 }
 
 }  // namespace te::config

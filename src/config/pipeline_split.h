@@ -22,6 +22,6 @@ void check_pipeline_split(const Config& config);
 /// BF16 GEMM, one of an FP8 GEMM takes 0.53 of the time, and one of attention, whose backward pass recomputes the
 /// scores, twice the time; norms, activations and quantization add 8% to a layer. The factors were measured with a
 /// layer of Llama 2 7B on an H200.
-double head_in_layers(const Config& config);
+double output_layer_in_layers(const Config& config);
 
 }  // namespace te::config

@@ -369,9 +369,10 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
   if (one_token_per_sequence && uses_megakernel(rows)) {
-    const MegakernelHead head{*stack_.final_layernorm, *stack_.output_layer, first_rows(logits_, rows)};
-    if (persistent_decoder_.forward(context, stack_.layers, head, layers, pass)) {
-      stack_.output_layer->cap_logits(context, head.logits);
+    const MegakernelOutputLayer output{*stack_.final_layernorm, *stack_.output_layer,
+                                       first_rows(logits_, rows)};
+    if (persistent_decoder_.forward(context, stack_.layers, output, layers, pass)) {
+      stack_.output_layer->cap_logits(context, output.logits);
       return {};
     }
   }

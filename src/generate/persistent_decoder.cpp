@@ -10,8 +10,8 @@ void PersistentDecoder::plan(MemoryPlan& plan) {
 
 // The megakernels before each attention and after the last one; empty if one of them is not supported.
 std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
-    const Context& context, const std::deque<model::TransformerLayer>& layers, const MegakernelHead& head,
-    const std::deque<model::LayerActivations>& activations) const {
+    const Context& context, const std::deque<model::TransformerLayer>& layers,
+    const MegakernelOutputLayer& output_layer, const std::deque<model::LayerActivations>& activations) const {
   std::vector<kernels::DecodeMegakernel> megakernels(1);
   const model::LayerActivations& a = activations.front();
   // Adds the output of the previous layer to the residual stream.
@@ -37,9 +37,9 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
     megakernels.push_back({.gemms = {all->proj, all->fc1, all->fc2}, .barrier = barrier_});
   }
   megakernels.front().barrier = barrier_;
-  kernels::MegakernelGemm logits = head.output.megakernel_logits();
-  logits.norm = head.norm.megakernel_norm();
-  logits.out = head.logits;
+  kernels::MegakernelGemm logits = output_layer.output.megakernel_logits();
+  logits.norm = output_layer.norm.megakernel_norm();
+  logits.out = output_layer.logits;
   megakernels.back().gemms.push_back(with_residual(logits));
   const bool possible =
       std::all_of(megakernels.begin(), megakernels.end(), [&](const kernels::DecodeMegakernel& megakernel) {
@@ -49,10 +49,11 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
 }
 
 bool PersistentDecoder::forward(const Context& context, const std::deque<model::TransformerLayer>& layers,
-                                const MegakernelHead& head, std::deque<model::LayerActivations>& activations,
+                                const MegakernelOutputLayer& output_layer,
+                                std::deque<model::LayerActivations>& activations,
                                 const model::Pass& pass) const {
   const std::vector<kernels::DecodeMegakernel> megakernels =
-      megakernels_of(context, layers, head, activations);
+      megakernels_of(context, layers, output_layer, activations);
   if (megakernels.empty()) return false;
   for (size_t i = 0; i < layers.size(); ++i) {
     kernels::decode_megakernel(context, megakernels[i]);

@@ -16,7 +16,7 @@
 namespace te::generate {
 
 /// The parts after the layers.
-struct MegakernelHead {
+struct MegakernelOutputLayer {
   const model::Norm& norm;
   const model::OutputLayer& output;
   Tensor logits;  ///< fp32 [rows, padded vocabulary]
@@ -30,14 +30,15 @@ class PersistentDecoder {
   /// the same memory. Returns false without launching anything if the megakernel does not support the layers or the
   /// number of rows.
   bool forward(const Context& context, const std::deque<model::TransformerLayer>& layers,
-               const MegakernelHead& head, std::deque<model::LayerActivations>& activations,
+               const MegakernelOutputLayer& output_layer, std::deque<model::LayerActivations>& activations,
                const model::Pass& pass) const;
   /// Number of successful forward() calls, without replayed CUDA graphs.
   int64_t passes() const { return passes_; }
 
  private:
   std::vector<kernels::DecodeMegakernel> megakernels_of(
-      const Context& context, const std::deque<model::TransformerLayer>& layers, const MegakernelHead& head,
+      const Context& context, const std::deque<model::TransformerLayer>& layers,
+      const MegakernelOutputLayer& output_layer,
       const std::deque<model::LayerActivations>& activations) const;
   PlannedTensor barrier_;
   mutable int64_t passes_ = 0;

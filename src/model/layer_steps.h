@@ -1,8 +1,8 @@
 // The timeline for planning a stage's scratch memory (core/scratch_packing.h). A pass runs the steps in this order:
 // steps before the first layer, then the layers one after another, each with all steps of its direction, then steps
-// after the last layer. The numbers are those of docs/explanation/architecture.md.
+// after the last layer. docs/explanation/architecture.md has the same numbers.
 //
-//   forward     embedding | input_norm ... fc2, layer by layer | head
+//   forward     embedding | input_norm ... fc2, layer by layer | output_layer
 //   backward    final_norm_backward | fc2_backward ... input_norm_backward, last layer first | embedding_backward
 //               with recompute: full, each layer runs input_norm ... fc2 again immediately before fc2_backward
 //   update      after all passes of a step
@@ -18,8 +18,8 @@ namespace te::model {
 
 enum class Step : int {
   // Outside the layers.
-  embedding,  ///< tokens become the residual stream
-  head,       ///< the end of a chunk: final norm, output layer and loss; or residual and delta are added
+  embedding,     ///< tokens become the residual stream
+  output_layer,  ///< the end of a chunk: final norm, output layer and loss; or residual and delta are added
   final_norm_backward,  ///< starts the gradient of the residual stream
   embedding_backward,
   // A layer, forward.
@@ -53,7 +53,7 @@ constexpr Lifetime live(Step only) {
 }
 
 /// Lifetime of the output of a layer, which the next layer or the end of the chunk reads.
-constexpr Lifetime kLayerOutput = live(Step::input_norm, Step::fc2) | live(Step::head);
+constexpr Lifetime kLayerOutput = live(Step::input_norm, Step::fc2) | live(Step::output_layer);
 /// Lifetime of tensors that the next layer or the final norm produces from the gradient of the residual stream for a
 /// layer's backward pass. They stay alive while the layer's forward pass is recomputed.
 constexpr Lifetime kUpstreamGradient = live(Step::final_norm_backward) | live(Step::input_norm_backward) |

@@ -170,7 +170,7 @@ void ModelStage::plan_deferred_wgrad(MemoryPlan& plan) {
 void ModelStage::plan_slots(MemoryPlan& plan, const std::vector<int>& counts) {
   const auto plan_one = [&](int c, size_t slot) {
     Chunk& chunk = chunks_[static_cast<size_t>(c)];
-    plan_slot(plan, chunk, chunk.slots[slot], has_embedding(c), has_head(c));
+    plan_slot(plan, chunk, chunk.slots[slot], has_embedding(c), has_output_layer(c));
   };
   const bool shared = counts.size() == 1;
   for (int c = 0; c < num_chunks(); ++c) {
@@ -182,7 +182,7 @@ void ModelStage::plan_slots(MemoryPlan& plan, const std::vector<int>& counts) {
     plan.overlay(num_chunks(), [&](int c) { plan_one(c, slot); });
 }
 
-void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool first, bool head) {
+void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool first, bool output_layer) {
   if (first) stack_.embedding->plan_activations(plan, slot.embedding_raw, slot.embedding_statistics);
   slot.layers.resize(chunk.count);
   for (size_t i = 0; i < chunk.count; ++i) {
@@ -190,7 +190,7 @@ void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool firs
     layer.plan_input(plan, slot.layers[i]);
     layer.plan_activations(plan, slot.layers[i]);
   }
-  if (!head) return;
+  if (!output_layer) return;
   const Shape shape{dims().residual_rows, dims().hidden};
   plan.add(slot.final_x, "final_layernorm.x", MemoryKind::activations, dims().dtype, shape);
   plan.add(slot.final_h, "final_layernorm.out", MemoryKind::activations, dims().dtype, shape);
@@ -326,9 +326,9 @@ void ModelStage::forward(const Context& context, const MicrobatchSlot& place, co
     residual = slot.layers[i].x_mid;
     delta = slot.layers[i].delta;
   }
-  pass.begin_step(context, Step::head);
+  pass.begin_step(context, Step::output_layer);
   // 3. The next chunk gets the sum of the two, which its first norm would otherwise compute.
-  if (!has_head(place.chunk)) return kernels::add(context, residual, delta, out);
+  if (!has_output_layer(place.chunk)) return kernels::add(context, residual, delta, out);
   // 4. Final norm, output layer and loss.
   final_norm(context, residual, delta, slot);
   if (loss_sum) stack_.output_layer->run(context, slot.final_h, targets, grad_scale, loss_sum, pass);
@@ -347,7 +347,7 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   const bool deferred = place.wgrad_slot >= 0;
   ProducedOperand d_output{.high_precision = d_residual_};
   // 3'. Final norm, whose output was overwritten by its gradient. Starts the gradient of the residual stream.
-  if (has_head(place.chunk)) {
+  if (has_output_layer(place.chunk)) {
     pass.begin_step(context, Step::final_norm_backward);
     const PreviousLayer last = previous_layer(chunk, chunk.first + chunk.count, place);
     d_output = stack_.final_layernorm->backward(context, slot.final_h, slot.final_x, slot.final_statistics,

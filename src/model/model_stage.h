@@ -74,7 +74,7 @@ class ModelStage {
   // [tokens of a microbatch] in device memory, read by the first and the last chunk of the model.
 
   bool has_embedding(int chunk) const { return chunk == 0 && groups_->first_stage(); }
-  bool has_head(int chunk) const { return chunk + 1 == num_chunks() && groups_->last_stage(); }
+  bool has_output_layer(int chunk) const { return chunk + 1 == num_chunks() && groups_->last_stage(); }
   int num_chunks() const { return static_cast<int>(chunks_.size()); }
   Tensor input(const MicrobatchSlot& place) const;
   /// The gradient of the chunk's output before backward(), of its input afterwards; shared by all chunks.
@@ -135,7 +135,7 @@ class ModelStage {
              const FeedForwardFactory& make_feed_forward);
   void plan_deferred_wgrad(MemoryPlan& plan);
   void plan_slots(MemoryPlan& plan, const std::vector<int>& counts);
-  void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool first, bool head);
+  void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool first, bool output_layer);
   void before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction = 1);
   void before_wgrad(const Context& context, size_t unit) const;
   void finished(const Context& context, size_t unit, const Pass& pass) const;

@@ -52,14 +52,14 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
   const LinearUse use{.dims = dims_,
                       .tag = Chunk::linear,
                       .recompute = config::Recompute::none,
-                      .input = Step::head,
-                      .forward = Step::head,
-                      .grad = live(Step::head),
-                      .backward = Step::head,
+                      .input = Step::output_layer,
+                      .forward = Step::output_layer,
+                      .grad = live(Step::output_layer),
+                      .backward = Step::output_layer,
                       .weights = kept_weights_};
   plan_weights(plan, use, training);
   const auto add = [&](PlannedTensor& slot, const char* name, Chunk tag, DType dtype, Shape shape) {
-    plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, shape, {tag, live(Step::head)});
+    plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, shape, {tag, live(Step::output_layer)});
   };
   add(logits_, ".logits", Chunk::logits, dims_.dtype, {chunk_, dims_.vocab});
   add(losses_, ".losses", Chunk::losses, DType::f32, {dims_.tokens});
@@ -75,8 +75,8 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
                     .cols = width,
                     .scales = MemoryKind::scratch,
                     .tag = use.tag / tag,
-                    .rowwise = live(Step::head),
-                    .columnwise = live(Step::head)});
+                    .rowwise = live(Step::output_layer),
+                    .columnwise = live(Step::output_layer)});
   };
   storage(input_quantizer_, input_, ".input", Buffer::input, dims_.hidden);
   storage(grad_quantizer_, grad_, ".grad_output", Buffer::grad_output, dims_.vocab);

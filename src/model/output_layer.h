@@ -48,7 +48,7 @@ class OutputLayer : public Linear {
   config::Fp8KeptWeights kept_weights_;
   int64_t vocab_, chunk_;
   float z_loss_, soft_cap_;
-  // Scratch of Step::head:
+  // Scratch of Step::output_layer:
   PlannedTensor logits_;           ///< [chunk, shard of the padded vocabulary]
   Planned<Operand> input_, grad_;  ///< memory of a chunk's quantized layouts
   PlannedTensor losses_;           ///< [tokens] fp32

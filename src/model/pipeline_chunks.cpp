@@ -29,7 +29,7 @@ std::vector<std::pair<int, int>> pipeline_chunks(const config::Config& config, i
   const std::string& split = config.parallel.pipeline_split;
   if (stages != config.parallel.pipeline) return parallel::split_layers(layers, stages, chunks);
   if (split == "balanced")
-    return parallel::split_layers_by_time(layers, stages, chunks, config::head_in_layers(config));
+    return parallel::split_layers_by_time(layers, stages, chunks, config::output_layer_in_layers(config));
   const std::vector<int> numbers = config::numbers_of_split(split);
   return numbers.empty() ? parallel::split_layers(layers, stages, chunks) : parallel::runs_of(numbers);
 }
@@ -44,14 +44,14 @@ std::string pipeline_summary(const config::Config& config) {
   const std::vector<int> counts = counts_of(config);
   std::vector<double> work(stages);
   for (size_t chunk = 0; chunk < counts.size(); ++chunk) work[chunk % stages] += counts[chunk];
-  const double head = config::head_in_layers(config);
-  work.back() += head;
+  const double output_layer = config::output_layer_in_layers(config);
+  work.back() += output_layer;
   const double mean = std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(stages);
   const double excess = *std::max_element(work.begin(), work.end()) / mean - 1.0;
   return fmt::format(
       "pipeline: stages of {} layers (parallel.pipeline_split {}); the output layer on the last stage counts "
       "as about {:.1f} layers; the slowest stage has {:.0f}% more work than the mean\n",
-      fmt::join(counts, ", "), config.parallel.pipeline_split, head, 100.0 * excess);
+      fmt::join(counts, ", "), config.parallel.pipeline_split, output_layer, 100.0 * excess);
 }
 
 }  // namespace te::model

@@ -166,7 +166,7 @@ class CostsByLayer {
                                                                                        : *current_;
   }
 
-  LayerCost embedding_, head_;
+  LayerCost embedding_, output_layer_;
   std::vector<LayerCost> layers_;
 
  private:
@@ -174,7 +174,7 @@ class CostsByLayer {
     if (id.layer != kNoLayer) return layers_[static_cast<size_t>(id.layer)];
     return id.role == ParameterRole::word_embeddings || id.role == ParameterRole::position_embeddings
                ? embedding_
-               : head_;
+               : output_layer_;
   }
   std::vector<std::pair<int64_t, LayerCost*>> starts_;
   LayerCost* current_ = nullptr;
@@ -313,8 +313,9 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
   run(&LayerCost::first_forward, nullptr, nullptr);
   run(&LayerCost::forward, &LayerCost::backward, &LayerCost::wgrad);
 
-  MicrobatchCost passes{
-      .embedding = units->embedding_, .head = units->head_, .layers = std::move(units->layers_)};
+  MicrobatchCost passes{.embedding = units->embedding_,
+                        .output_layer = units->output_layer_,
+                        .layers = std::move(units->layers_)};
   const int64_t activation_bytes = traced.plan().bytes(MemoryKind::activations);
   passes.activation_bytes = activation_bytes / config.model.num_layers;
   if (deferred_wgrad) {

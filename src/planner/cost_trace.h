@@ -46,7 +46,7 @@ struct LayerCost {
 };
 
 struct MicrobatchCost {
-  LayerCost embedding, head;
+  LayerCost embedding, output_layer;
   std::vector<LayerCost> layers;  ///< of all layers; one element if they are alike
   const LayerCost& layer(int64_t index) const {
     return layers[layers.size() == 1 ? 0 : static_cast<size_t>(index)];

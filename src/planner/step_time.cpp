@@ -58,7 +58,7 @@ PipelineSplit split_pipeline(const config::Config& config, const MicrobatchCost&
     }
     work.layers = count;
     if (chunk == 0) add(work, passes.embedding);
-    if (chunk + 1 == split.size()) add(work, passes.head);
+    if (chunk + 1 == split.size()) add(work, passes.output_layer);
     StageWork& stage = result.stages[chunk % static_cast<size_t>(stages)];
     stage.forward += work.forward, stage.backward += work.backward, stage.wgrad += work.wgrad;
     stage.quantization += work.quantization, stage.parameters += work.parameters;

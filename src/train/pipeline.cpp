@@ -112,7 +112,8 @@ void Pipeline::send(const Context& context, Channel channel) {
 void Pipeline::forward(const Context& context, const MicrobatchSlot& place, const DeviceBatch& batch,
                        int64_t microbatch, float grad_scale, const Tensor& loss_sum,
                        const model::Pass& pass) {
-  const Tensor out = stage_.has_head(place.chunk) ? Tensor{} : buffer(context, Channel::forward_to_next);
+  const Tensor out =
+      stage_.has_output_layer(place.chunk) ? Tensor{} : buffer(context, Channel::forward_to_next);
   stage_.forward(context, place, batch.tokens_of(microbatch), batch.targets_of(microbatch), grad_scale,
                  loss_sum, out, pass);
 }
@@ -169,12 +170,12 @@ void Pipeline::run_one(const Context& context, const DeviceBatch& batch, float g
     const MicrobatchSlot place{chunk, shared ? chunk : 0};
     if (!stage_.has_embedding(chunk)) receive(context, Channel::forward_from_previous, stage_.input(place));
     forward(context, place, batch, 0, grad_scale, loss_sum, pass);
-    if (!stage_.has_head(chunk)) send(context, Channel::forward_to_next);
+    if (!stage_.has_output_layer(chunk)) send(context, Channel::forward_to_next);
   }
   if (pass.evaluating()) return;
   for (int chunk = chunks; chunk-- > 0;) {
     const MicrobatchSlot place{chunk, shared ? chunk : 0, wgrad_slot};
-    if (!stage_.has_head(chunk)) receive(context, Channel::backward_from_next, stage_.gradient());
+    if (!stage_.has_output_layer(chunk)) receive(context, Channel::backward_from_next, stage_.gradient());
     backward(context, place, batch, 0, pass);
     if (wgrad_slot >= 0) stage_.wgrad(context, place, pass);
     if (!stage_.has_embedding(chunk)) send(context, Channel::backward_to_previous);

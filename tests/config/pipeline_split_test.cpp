@@ -23,14 +23,14 @@ TEST(PipelineSplit, ReadsBack) {
 // 64 x (192 + 64 + 192 + 96), and half of the scores take 2 x 32 x 64 FLOPs per token, counted twice.
 TEST(PipelineSplit, OutputLayerTimeInLayers) {
   const double layer = 2.0 * 64 * (192 + 64 + 192 + 96), attention = 4.0 * 32 * 64, head = 2.0 * 64 * 128;
-  EXPECT_DOUBLE_EQ(head_in_layers(small()), head / (1.08 * (layer + attention)));
+  EXPECT_DOUBLE_EQ(output_layer_in_layers(small()), head / (1.08 * (layer + attention)));
   const double fp8_layer = 1.08 * (0.53 * layer + attention);
-  EXPECT_DOUBLE_EQ(head_in_layers(small({"precision.fp8=hybrid"})), head / fp8_layer);
-  EXPECT_DOUBLE_EQ(head_in_layers(small({"precision.fp8=hybrid", "precision.fp8_output_layer=true"})),
+  EXPECT_DOUBLE_EQ(output_layer_in_layers(small({"precision.fp8=hybrid"})), head / fp8_layer);
+  EXPECT_DOUBLE_EQ(output_layer_in_layers(small({"precision.fp8=hybrid", "precision.fp8_output_layer=true"})),
                    0.53 * head / fp8_layer);
   // With a window of 8, a token attends to 8 keys, except the first tokens: 8 x (64 - 8) / 32 per two tokens on
   // average.
-  EXPECT_DOUBLE_EQ(head_in_layers(small({"model.sliding_window=8"})),
+  EXPECT_DOUBLE_EQ(output_layer_in_layers(small({"model.sliding_window=8"})),
                    head / (1.08 * (layer + 4.0 * 14 * 64)));
 }
 

@@ -116,7 +116,7 @@ TEST(CostTrace, NeedsNoMemory) {
   EXPECT_EQ(passes.layer(79).parameters.all(),
             (8192 * 10240 + 8192 * 8192 + 3 * int64_t{8192} * 28672) / 4 + 2 * 8192);
   EXPECT_EQ(passes.embedding.parameters.all(), int64_t{128256} * 8192 / 4);
-  EXPECT_EQ(passes.head.parameters.all(), int64_t{128256} * 8192 / 4 + 8192);
+  EXPECT_EQ(passes.output_layer.parameters.all(), int64_t{128256} * 8192 / 4 + 8192);
 }
 
 // A rank has four of eight experts of 3 x 4096 x 1024 weights in layers 3, 6 and so on, after dense layers. Few layers
@@ -190,9 +190,9 @@ TEST(CostTrace, OutputLayerTakesTheExpectedTime) {
     const auto config = testing::shipped_config(name, {"parallel.tensor=1", "parallel.pipeline=1",
                                                        "parallel.sequence=false", "training.recompute=none"});
     const MicrobatchCost passes = trace_microbatch(config, testing::h200s(1), false);
-    const double head = passes.head.forward.total() + passes.head.backward.total(),
+    const double head = passes.output_layer.forward.total() + passes.output_layer.backward.total(),
                  layer = passes.layer(0).forward.total() + passes.layer(0).backward.total();
-    EXPECT_NEAR(config::head_in_layers(config) / (head / layer), 1.0, 0.15) << name;
+    EXPECT_NEAR(config::output_layer_in_layers(config) / (head / layer), 1.0, 0.15) << name;
   }
 }
 

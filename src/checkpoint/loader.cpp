@@ -46,7 +46,7 @@ class Loading {
       if (!parameter.dropped) continue;
       parameter.quantize_written(context_);
       ++dropped;
-      attempt([&] { held += hold_codes(parameter) ? 1 : 0; });
+      attempt([&] { held += use_codes(parameter) ? 1 : 0; });
     }
     if (failure) std::rethrow_exception(failure);
     if (held > 0) log_info("{} of {} FP8 weights are held as {} stores them", held, dropped, source_.title());
@@ -108,10 +108,10 @@ class Loading {
       fill(parameter.name, stored, parameter, range, store.main_of(parameter, range));
   }
 
-  bool hold_codes(const Parameter& parameter) {
+  bool use_codes(const Parameter& parameter) {
     if (!context_.executes()) return false;
     const auto stored = source_.read_codes(parameter.name, parameter.shard);
-    return stored && parameters::hold_codes(context_, parameter, *stored);
+    return stored && parameters::use_codes(context_, parameter, *stored);
   }
 
   TensorInfo checked(const std::string& name, const Parameter& parameter) const {

@@ -67,7 +67,7 @@ void Loader::read_override(const std::string& assignment) {
   const std::string path = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
   const Key* key = find_key(path);
-  if (!key) user_error("{}: key {}", shown, why_not_a_key(path));
+  if (!key) user_error("{}: key {}", shown, unknown_key_message(path));
   YAML::Node value;
   if (std::holds_alternative<std::string*>(key->field(config_))) {
     value = YAML::Node(text);  // not parsed as YAML: the shell has already removed quotes

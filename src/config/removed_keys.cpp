@@ -181,7 +181,7 @@ std::span<const RemovedKey> removed_keys() {
   return kRemoved;
 }
 
-std::string why_not_a_key(std::string_view path) {
+std::string unknown_key_message(std::string_view path) {
   if (const RemovedKey* removed = find_removed(path))
     return fmt::format("{} was removed: {}", key_name(path), removed->instead);
   return fmt::format("{} is unknown; {}", key_name(path), suggestion(path));

@@ -20,6 +20,6 @@ struct RemovedKey {
 std::span<const RemovedKey> removed_keys();
 
 /// "'a.b' was removed: INSTEAD" for a removed key, "'a.b' is unknown; did you mean ..." for others.
-std::string why_not_a_key(std::string_view path);
+std::string unknown_key_message(std::string_view path);
 
 }  // namespace te::config

@@ -122,7 +122,7 @@ std::string_view hint_of(std::string_view path) {
   return {};
 }
 
-std::string meant_resume(std::string_view value) {
+std::string resume_suggestion(std::string_view value) {
   constexpr std::string_view kAuto[] = {"auto", "true", "yes", "on", "latest", "last"};
   constexpr std::string_view kNever[] = {"never", "false", "no", "off", "none"};
   if (value == kAuto[0] || value == kNever[0] || value.find('/') != std::string_view::npos) return "";

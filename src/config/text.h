@@ -30,7 +30,7 @@ std::string_view hint_of(std::string_view path);
 
 /// "did you mean 'auto'?" for a value of checkpoint.resume that probably means auto or never but would be interpreted
 /// as a path; empty for other values.
-std::string meant_resume(std::string_view value);
+std::string resume_suggestion(std::string_view value);
 
 /// "did you mean 'model.num_layers'?" for a key path that is not in the table.
 std::string suggestion(std::string_view unknown_path);

@@ -363,7 +363,7 @@ void check_data(const Config& c) {
 
 void check_output(const Config& c) {
   if (c.checkpoint.resume.empty()) user_error("checkpoint.resume is empty; it must be auto, never or a path");
-  if (const std::string meant = meant_resume(c.checkpoint.resume); !meant.empty()) {
+  if (const std::string meant = resume_suggestion(c.checkpoint.resume); !meant.empty()) {
     user_error("checkpoint.resume: {} is neither auto, never nor a path; {} (a folder of that name is ./{})",
                in_quotes(c.checkpoint.resume), meant, c.checkpoint.resume);
   }

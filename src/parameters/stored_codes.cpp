@@ -37,7 +37,7 @@ std::vector<float> scales_of(const Matrix& matrix, const StoredCodes& stored) {
 
 }  // namespace
 
-bool hold_codes(const Context& context, const Parameter& parameter, const StoredCodes& stored) {
+bool use_codes(const Context& context, const Parameter& parameter, const StoredCodes& stored) {
   const Matrix &rowwise = *parameter.rowwise, &columnwise = *parameter.columnwise;
   TE_CHECK(stored.codes.size() == rowwise.values.bytes(), "{}: {} codes", parameter.name,
            stored.codes.size());

@@ -18,6 +18,6 @@ struct StoredCodes {
 
 /// Replaces the quantized layouts of a dropped value by the codes and their scales. Returns false, without a change, if
 /// the layouts' scales cannot represent those of the codes. A columnwise layout with a scale per row keeps its values.
-bool hold_codes(const Context& context, const Parameter& parameter, const StoredCodes& stored);
+bool use_codes(const Context& context, const Parameter& parameter, const StoredCodes& stored);
 
 }  // namespace te::parameters

@@ -6,8 +6,9 @@
     scripts/check_docs.py --comments                              # performance numbers in comments of src and apps
 
 - Every relative link, picture and anchor leads somewhere.
-- Config keys, command-line options, environment variables and files that stand in backticks or commands exist. Keys are those of
-  docs/reference/configuration.md, whose tables a test compares with the program; with --te-train those of `EXECUTABLE --describe-keys`.
+- Config keys, command-line options, environment variables and files that stand in backticks or commands exist. Keys are
+  read from docs/reference/configuration.md, whose tables a test compares with the program; with --te-train from
+  `EXECUTABLE --describe-keys`.
 - C++ names in backticks (`Class::method`, `CamelCase`, `function()`) exist in src, apps or tests.
 - No page has a word of WORDS (docs_checks/words.py).
 - README.md and docs/ are not too long (docs_checks/budgets.py).

@@ -3,8 +3,8 @@
 
 The base is tests/fixtures/hugging_face/llama. `initial` and `trained` are PEFT folders with the adapter before and
 after the steps. expected.safetensors has "tokens" and "targets" [steps, batch, sequence], "losses" [steps] (before each
-update), and the "logits" of the first step's tokens with the trained adapter, all of FP32 training. "losses_bf16" are
-those of the same steps with the base in BF16 and, as PEFT does by default, the adapter in FP32. The metadata
+update), and the "logits" of the first step's tokens with the trained adapter, all of FP32 training. The same steps
+with the base in BF16 and, as PEFT does by default, the adapter in FP32 give "losses_bf16". The metadata
 "optimizer" has te-train's config keys. B is not zero at the start, so that the first step has a gradient for A.
 
     pip install torch==$TORCH_VERSION transformers==$TRANSFORMERS_VERSION peft==$PEFT_VERSION safetensors

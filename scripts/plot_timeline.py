@@ -110,7 +110,7 @@ def layer_windows(events):
 
 
 def chosen_windows(events, start, end):
-    """The window of the command line, else those of the middle layer, else the whole step."""
+    """The window of the command line, else two of the middle layer, else the whole step."""
     last = max(event["to"] for event in events)
     if start is None and end is None:
         return layer_windows(events) or [("step", 0.0, last)]

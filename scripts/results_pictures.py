@@ -3,7 +3,7 @@
 
     scripts/results_pictures.py                       # writes all figures to docs/results
     scripts/results_pictures.py --folder DIR          # writes them to DIR
-    scripts/results_pictures.py llama_1b_100m         # only those of one experiment
+    scripts/results_pictures.py llama_1b_100m         # only the figures of one experiment
 
 Gaps with intervals come from the reports of the experiments, which use every step; curves come from the CSV files.
 """

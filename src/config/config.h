@@ -244,7 +244,7 @@ struct ParallelConfig {
   int64_t context = 1;  ///< ranks that divide the tokens of every sequence
   int64_t pipeline = 1;
   int64_t expert = 1;                ///< ranks that divide the experts of every layer
-  double moe_dispatch_factor = 2.0;  ///< rows of a round of their dispatch, over those of a balanced load
+  double moe_dispatch_factor = 2.0;  ///< rows per round of expert dispatch, relative to a balanced load
   bool sequence = false;       ///< sequence parallelism: TP ranks also shard norms and the residual stream
   int64_t virtual_stages = 1;  ///< model chunks per pipeline stage
   std::string pipeline_split = "even";  ///< layers of each model chunk: config/pipeline_split.h

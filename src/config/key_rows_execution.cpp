@@ -18,7 +18,7 @@ const auto kExecutionRows = std::to_array<Key>({
      "Expert-parallel size: ranks that divide each layer's experts and exchange tokens; must divide "
      "`num_moe_experts` and tensor x context x data-parallel ranks."},
     {TE_KEY(parallel.moe_dispatch_factor), kBuiltIn, from_to(0.1, 1024),
-     "With `expert`: tokens that a rank can receive at once, over those of a balanced load; more are "
+     "With `expert`: tokens that a rank can receive at once, relative to a balanced load; more are "
      "received in rounds, so none is dropped."},
     {TE_KEY(parallel.sequence), kBuiltIn, kAny,
      "Sequence parallelism: shard the tokens of norms and residual stream across tensor-parallel ranks."},

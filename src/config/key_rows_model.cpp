@@ -57,7 +57,7 @@ const auto kModelRows = std::to_array<Key>({
      "`llama`: RMSNorm of queries and keys before RoPE, per `head` (Qwen3; `head_no_gain`: nanochat) or over "
      "the whole `projection` (OLMo 2)."},
     {TE_KEY(model.norm_gain), kBuiltIn, kAny,
-     "`llama`: RMSNorms multiply by a trained gain; those of `qk_norm` follow that key."},
+     "`llama`: RMSNorms multiply by a trained gain; for QK norms, `qk_norm` decides."},
     {TE_KEY(model.embedding_norm), kBuiltIn, kAny,
      "`llama`: RMSNorm without gain between the embedding and the first layer (nanochat)."},
     {TE_KEY(model.norm_placement), kBuiltIn, kAny,

@@ -165,7 +165,7 @@ uint8_t readers(uint8_t roles) {
   return gemms;
 }
 
-/// The formats that rules set; empty: those of the recipe.
+/// The formats that rules set; empty: the recipe's formats.
 struct Formats {
   std::optional<DType> input, weight, grad_output;
 };

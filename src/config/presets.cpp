@@ -22,8 +22,8 @@ struct Preset {
 };
 
 // Sources: the models' config.json on Hugging Face. GPT-2's dropout (0.1) is omitted because it is a training setting.
-// Llama 3.1, 3.2 and Mistral were finally trained with sequences of 128k, 128k and 32k tokens; the values here are
-// those of most of their training.
+// Llama 3.1, 3.2 and Mistral were finally trained with sequences of 128k, 128k and 32k tokens; the values here
+// applied to most of their training.
 constexpr auto kPresets = std::to_array<Preset>({
     {"gpt2", "GPT-2 124M",
      "family: gpt, num_layers: 12, hidden_size: 768, num_attention_heads: 12, vocab_size: 50257, seq_length: "
@@ -101,8 +101,8 @@ std::string nearest(std::string_view name) {
 }
 
 /// The required keys that a preset lacks.
-const std::vector<std::string> kSmallestRun = {"training.micro_batch_size=1", "training.global_batch_size=1",
-                                               "training.train_steps=1", "data.synthetic=true"};
+const std::vector<std::string> kMinimalRun = {"training.micro_batch_size=1", "training.global_batch_size=1",
+                                              "training.train_steps=1", "data.synthetic=true"};
 
 }  // namespace
 
@@ -152,7 +152,7 @@ std::string describe_presets() {
                   "parameters", "layers", "hidden", "ffn", "heads", "groups", "vocab", "tokens");
   for (const Preset& preset : kPresets) {
     const ModelConfig m =
-        load_config({fmt::format("{}{}", kPrefix, preset.name)}, kSmallestRun, nullptr).model;
+        load_config({fmt::format("{}{}", kPrefix, preset.name)}, kMinimalRun, nullptr).model;
     text += fmt::format("{:<12} {:<16} {:>14} {:>6} {:>6} {:>6} {:>5} {:>6} {:>7} {:>6}\n", preset.name,
                         preset.title, parameter_count(m), m.num_layers, m.hidden_size, m.ffn_hidden_size,
                         m.num_attention_heads, m.num_query_groups, m.vocab_size, m.seq_length);

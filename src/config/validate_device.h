@@ -6,7 +6,7 @@
 
 namespace te::config {
 
-/// Checks the rules of a device: those of GPUs in general (config.h), and that this one has the FP8 GEMMs of the
+/// Checks the rules of a device: the general ones of GPUs (config.h), and that this one has the FP8 GEMMs of the
 /// config's recipes. UserError with what to use instead.
 void validate_for_device(const Config& config, const DeviceCaps& caps);
 

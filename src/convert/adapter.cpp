@@ -63,7 +63,7 @@ AdaptedWeights::AdaptedWeights(std::unique_ptr<WeightSource> base, const config:
                                Adapter adapter)
     : base_(std::move(base)), model_(model), adapter_(std::move(adapter)) {
   if (adapter_.base != 0 && !has_base(*base_, adapter_.base))
-    user_error("{}: was trained on other weights than those of {}; give the base that its manifest names",
+    user_error("{}: was trained on other weights than {} has; give the base that its manifest names",
                adapter_.weights->title(), base_->title());
   for (int layer = 0; layer < model_.num_layers; ++layer)
     for (const LinearKind kind : kLinearKinds)

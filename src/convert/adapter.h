@@ -69,7 +69,7 @@ std::unique_ptr<checkpoint::WeightSource> with_adapters(std::unique_ptr<checkpoi
                                                         const config::ModelConfig& model,
                                                         const std::vector<std::string>& adapters);
 
-/// The weights of an adapter checkpoint: those of the base that its manifest names, with the adapter. UserError if the
+/// The weights of an adapter checkpoint: the base that its manifest names, with the adapter. UserError if the
 /// base has changed.
 std::unique_ptr<checkpoint::WeightSource> open_adapted(const checkpoint::Reader& adapter);
 

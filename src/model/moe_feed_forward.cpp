@@ -144,8 +144,7 @@ void MoeFeedForward::update_router_bias(const Context& context, const parameters
 
 // --- forward -----------------------------------------------------------------------------------------------
 
-// Drops selections above the experts' capacity. Offsets and rows are those of all selections until the caller replaces
-// them.
+// Drops selections above the experts' capacity. Offsets and rows still cover all selections; the caller replaces them.
 void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& pass) const {
   kernels::expert_rows(
       context, {.experts = a.experts, .offsets = a.offsets, .row_of = a.row_of, .source = a.all_source});
@@ -386,7 +385,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   router_backward(context, a, dx, pass);
 }
 
-// Steps 4' to 2' of the experts. With several rounds, the memory of activations holds those of another round.
+// Steps 4' to 2' of the experts. With several rounds, the memory holds the activations of another round.
 void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gradients& g, const Pass& pass,
                                      bool recompute_activation) {
   const bool again = a.routing.rounds > 1;

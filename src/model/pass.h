@@ -20,7 +20,7 @@ struct Pass {
   uint64_t dropout_seed = 0;
   bool count_fp8 = false;  ///< collect saturation counters in this pass
   bool new_scales =
-      false;  ///< a recomputed pass computes current scales again: those of the first are not kept
+      false;  ///< a recomputed pass computes current scales again: the first pass does not keep them
   bool last_microbatch = false;  ///< last of the step: its backward pass completes the gradients
   /// Factor of the auxiliary losses of a microbatch, which are means over its tokens: the gradient scale divided by the
   /// number of microbatches of the global batch.

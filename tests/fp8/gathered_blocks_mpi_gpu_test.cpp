@@ -1,6 +1,6 @@
 // gathered_blocks_mpi_test.cpp on GPUs, where communication overlaps GEMMs: reading FP8 values or scales before they
-// arrive, or overwriting them during communication, would change losses and gradients. With one chunk, the bits equal
-// those of a run that gathers BF16 rows; with several chunks, those of a repeated run.
+// arrive, or overwriting them during communication, would change losses and gradients. With one chunk, a run that
+// gathers BF16 rows gives the same bits; with several chunks, a repeated run does.
 #include "gathered_blocks_run.h"
 #include "parallel/launch.h"
 #include "testing/abilities.h"

@@ -17,7 +17,7 @@ double tolerance(DType dtype) {
   return dtype == DType::f32 ? 1e-5 : 4e-3;
 }
 
-/// Of sums in the accumulators of FP8 tensor cores.
+/// The tolerance of sums in the accumulators of FP8 tensor cores.
 constexpr double kFp8Tolerance = 1e-3;
 
 TEST(MoeGpu, RouterMatchesReference) {

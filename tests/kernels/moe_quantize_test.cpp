@@ -18,7 +18,7 @@ const Context& host() {
   return context;
 }
 
-/// Of the 16-aligned cases.
+/// The 16-aligned cases.
 std::vector<MoeCase> aligned_cases(int64_t alignment) {
   std::vector<MoeCase> cases;
   for (MoeCase c : kMoeCases) {

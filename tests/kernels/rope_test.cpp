@@ -122,7 +122,7 @@ TEST(RopeTest, YarnTables) {
   EXPECT_THROW(rope_tables(seq, dim, 20000.0, cos.data(), sin.data(), exact), InternalError);
 }
 
-// Of 8 pairs only the first 3 are rotated, with the frequencies of a head of 6 channels.
+// Only the first 3 of 8 pairs are rotated, with the frequencies of a head of 6 channels.
 TEST(RopeTest, PartialTables) {
   const int64_t half = 8;
   std::vector<float> cos(4 * half), sin(4 * half), narrow_cos(4 * 3), narrow_sin(4 * 3);

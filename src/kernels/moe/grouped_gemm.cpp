@@ -21,7 +21,7 @@ void check_group_scales(const char* op, const Matrix& matrix, int64_t experts) {
   check_dtype(op, "scales", matrix.scales, DType::f32);
   TE_CHECK(matrix.layout != ScaleLayout::none && matrix.layout != ScaleLayout::rows &&
                (matrix.scale_stride == 0 || matrix.scale_stride == matrix.rows()),
-           "{}: scales must be those of experts, vectors or blocks of whole tensors", op);
+           "{}: scales must be per expert, or per vector or block of whole tensors", op);
   const bool one = matrix.layout == ScaleLayout::tensor;
   check_shape(op, "scales", matrix.scales,
               one ? Shape{experts} : scale_shape(matrix.layout, matrix.rows(), matrix.cols()));

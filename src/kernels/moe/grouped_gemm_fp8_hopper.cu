@@ -9,7 +9,7 @@
 //   fprop, dgrad    128 of a row    128 x 128       sums of a stage
 //   wgrad           128 of a row    128 of a row    sums of a stage
 //
-// A tile's sums and those of one half of a stage fill a warpgroup's registers, so its tensor cores idle while it
+// The sums of a tile and of half a stage fill a warpgroup's registers, so its tensor cores idle while it
 // promotes. The two warpgroups of a block therefore share nothing: each has its own tiles, stages and loading thread,
 // and multiplies while the other promotes or stores results.
 #include <limits>
@@ -119,8 +119,8 @@ __device__ void load_tiles(Fp8Shared& s, const Fp8Params& p, const Fp8Maps& maps
   }
 }
 
-/// Adds the sums of a stage (64 rows) to those of the tile. a: the scales of the stage's rows, [kRows]; b: those of its
-/// columns, or of all of them.
+/// Adds the sums of a stage (64 rows) to the tile's. a: scales of the stage's rows, [kRows]; b: scales of its columns,
+/// or one for all columns.
 template <StageScales kScales>
 __device__ __forceinline__ void promote(float (&sums)[kColumns / 2], const float (&stage)[kColumns / 2],
                                         const float* a, const float* b, float b_block, const Thread& thread) {

@@ -45,7 +45,7 @@ RowsOfExperts rows_of_experts(const Args& a) {
   return {a.offsets.template as<int32_t>(), static_cast<int>(a.experts), a.x.rows() / a.experts};
 }
 
-/// The rows to quantize: those of x, or with `source` copies of them (permute.h).
+/// The rows to quantize: the rows of x, or with `source` copies of them (permute.h).
 template <class T>
 struct InputRows {
   const T* x;

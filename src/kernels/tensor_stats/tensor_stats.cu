@@ -1,7 +1,7 @@
 // Quantization statistics on the GPU: kStatsParts blocks on any device, so that the order of all sums depends only on
 // the shape. A block iterates over its groups. With current scaling it first computes a group's amax, then the sums,
 // which each thread keeps in FP64 registers until the end. A tree reduction combines the threads' sums, and a second
-// launch those of the blocks.
+// launch the blocks' sums.
 #include <cuda_fp16.h>
 
 #include <cmath>

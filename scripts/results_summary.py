@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 
-from report.words import UNDECIDED, VERDICT_TEXTS
+from report.words import INCONCLUSIVE, VERDICT_TEXTS
 from results_data import RESULTS, ROOT, arms, label, last_values, read_loss
 
 GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
@@ -135,7 +135,7 @@ def law_table():
         for name in [name for name in found if name + "_5" in found]:
             lengths = [found[name + suffix] for suffix in ("_5", "_10", "")]
             words = [VERDICT_TEXTS[x["verdict"]].split()[0] for x in lengths]
-            verdicts = ["" if x["verdict"] == UNDECIDED else f", {word}" for x, word in zip(lengths, words)]
+            verdicts = ["" if x["verdict"] == INCONCLUSIVE else f", {word}" for x, word in zip(lengths, words)]
             cells = [gap_text(x["measures"][0]) + verdict for x, verdict in zip(lengths, verdicts)]
             validation = ", ".join(f"{x['measures'][1]['gap']:+.4f}" for x in lengths)
             lines.append(f"| {label(experiment, name)}, {model} | {' | '.join(cells)} | {validation} |")

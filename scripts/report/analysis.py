@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from . import UserError, curves, statistics
-from .words import INSIDE, OUTSIDE, UNDECIDED, tokens_text
+from .words import WITHIN, OUTSIDE, INCONCLUSIVE, tokens_text
 
 BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default tolerance: both limits must hold
 PAIRS_FOR_A_VERDICT = 3  # the spread of two pairs is one difference, which is often small by chance
@@ -75,7 +75,7 @@ class Measure:
     estimate: statistics.Estimate | None = None  # None for a single pair
     low: float = math.nan
     high: float = math.nan
-    verdict: str | None = UNDECIDED  # None: no verdict
+    verdict: str | None = INCONCLUSIVE  # None: no verdict
     why: str = ""
 
     @property
@@ -207,14 +207,14 @@ def measure(tolerance, pairs, name, base_losses, run_losses, groups):
         result.method = f"Student's t interval ({confidence}) over {pairs_of}"
     result.low, result.high = result.estimate.interval()
     judge(result)
-    if not groups and len(gaps) < PAIRS_FOR_A_VERDICT and result.verdict != UNDECIDED:
-        result.verdict, result.why = UNDECIDED, f"{result.why}, but two pairs may agree by chance: a verdict needs three"
+    if not groups and len(gaps) < PAIRS_FOR_A_VERDICT and result.verdict != INCONCLUSIVE:
+        result.verdict, result.why = INCONCLUSIVE, f"{result.why}, but two pairs may agree by chance: a verdict needs three"
     return result
 
 
 def single_pair(result, pair, confidence):
     """The gap of one pair, and its noise between steps."""
-    result.verdict = UNDECIDED
+    result.verdict = INCONCLUSIVE
     result.why = "one pair: the spread between seeds is unknown; run more seeds of both arms"
     result.method = NO_INTERVAL
     if result.name.startswith("training") and (steps := int(pair.tail.sum())) >= 8:
@@ -228,11 +228,11 @@ def single_pair(result, pair, confidence):
 
 
 def judge(result):
-    """Sets the verdict. Inside: the whole interval lies within the tolerance. Outside: beyond it. Else undecided."""
+    """Sets the verdict. Within: the whole interval lies within the tolerance. Outside: beyond it. Else inconclusive."""
     e, tolerance = result.estimate, result.tolerance
     within = f"within ±{tolerance:.4f} nats"
     if -tolerance < result.low and result.high < tolerance:
-        result.verdict, result.why = INSIDE, f"the whole interval lies {within}"
+        result.verdict, result.why = WITHIN, f"the whole interval lies {within}"
         if e.difference_p() < 1 - statistics.CONFIDENCE:
             result.why += "; the gap is significant, but smaller than the tolerance"
     elif result.low > tolerance or result.high < -tolerance:
@@ -247,15 +247,15 @@ def judge(result):
         )
         if needed is None and abs(e.mean) < tolerance:
             more = "more than 1000 pairs would be needed: the spread between seeds is too large"
-        result.verdict, result.why = UNDECIDED, f"the interval crosses the tolerance of {tolerance:.4f} nats; {more}"
+        result.verdict, result.why = INCONCLUSIVE, f"the interval crosses the tolerance of {tolerance:.4f} nats; {more}"
 
 
 def overall(measures):
     verdicts = [m.verdict for m in measures]
-    for verdict in (OUTSIDE, UNDECIDED):
+    for verdict in (OUTSIDE, INCONCLUSIVE):
         if verdict in verdicts:
             return verdict
-    return INSIDE
+    return WITHIN
 
 
 def largest_excess(baseline, pairs):

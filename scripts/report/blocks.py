@@ -32,7 +32,7 @@ class Table:
 
 @dataclasses.dataclass
 class Verdict:
-    """A highlighted line; `kind` is inside, outside or undecided."""
+    """A highlighted line; `kind` is within, outside or inconclusive."""
 
     kind: str
     title: str
@@ -72,10 +72,10 @@ def _markdown(block):
 
 _CSS = """
 :root { --ink: #1d2126; --soft: #5c6670; --line: #dfe3e8; --paper: #ffffff; --shade: #f5f7f9;
-        --inside: #1f7a3d; --outside: #b3261e; --undecided: #8a6100; }
+        --within: #1f7a3d; --outside: #b3261e; --inconclusive: #8a6100; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e9ec; --soft: #9aa4ae; --line: #39424b; --paper: #15191d; --shade: #1f252b;
-          --inside: #5fc98a; --outside: #ff8a80; --undecided: #f0c060; }
+          --within: #5fc98a; --outside: #ff8a80; --inconclusive: #f0c060; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
@@ -99,7 +99,7 @@ td.n, th.n { text-align: right; }
            border-radius: 0 6px 6px 0; }
 .verdict b { color: var(--c); font-size: 1.08rem; }
 .verdict ul { margin: .25rem 0 0; }
-.inside { --c: var(--inside); } .outside { --c: var(--outside); } .undecided { --c: var(--undecided); }
+.within { --c: var(--within); } .outside { --c: var(--outside); } .inconclusive { --c: var(--inconclusive); }
 figure { margin: 1rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
 figure img { width: 100%; height: auto; display: block; }
 @media print { h2 { break-after: avoid; } figure, .verdict { break-inside: avoid; } }

@@ -20,8 +20,6 @@ from .blocks import Heading, Paragraph, Picture, Verdict, html_page, markdown
 from .sections import CONFIDENCE, interval_text
 from .words import VERDICT_TEXTS, nats, percent
 
-KINDS = {analysis.INSIDE: "inside", analysis.OUTSIDE: "outside", analysis.UNDECIDED: "undecided"}
-
 
 class Report:
     def __init__(self, content):
@@ -58,10 +56,10 @@ class Report:
                 lost.setdefault(arm, []).append(state)
         found = [self.verdict(comparison) for comparison in self.comparisons]
         for arm, states in lost.items():
-            verdict = analysis.OUTSIDE if "diverged" in states else analysis.UNDECIDED
+            verdict = analysis.OUTSIDE if "diverged" in states else analysis.INCONCLUSIVE
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
             title = f"{arm}: {VERDICT_TEXTS[verdict]}"
-            found.append(Verdict(KINDS[verdict], title, [f"no run can be compared: {counts}."]))
+            found.append(Verdict(verdict, title, [f"no run can be compared: {counts}."]))
         return found
 
     # ---- Texts ---------------------------------------------------------------------------------------------
@@ -72,7 +70,7 @@ class Report:
             f"{m.name}: {nats(m.mean)} nats ({percent(m.mean / m.base)}), {interval(m)}: {m.why}."
             for m in comparison.measures
         ]
-        return Verdict(KINDS[comparison.verdict], title, lines)
+        return Verdict(comparison.verdict, title, lines)
 
     def console(self):
         lines = []

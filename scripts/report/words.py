@@ -2,8 +2,8 @@
 
 import math
 
-INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"  # values in report.json
-VERDICT_TEXTS = {INSIDE: "within tolerance", OUTSIDE: "outside tolerance", UNDECIDED: "inconclusive"}
+WITHIN, OUTSIDE, INCONCLUSIVE = "within", "outside", "inconclusive"  # values in report.json
+VERDICT_TEXTS = {WITHIN: "within tolerance", OUTSIDE: "outside tolerance", INCONCLUSIVE: "inconclusive"}
 
 
 def percent(value):

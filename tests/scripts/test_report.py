@@ -48,7 +48,7 @@ class Verdicts(unittest.TestCase):
         # Seeds differ by 1 nat, pairs by 0.001 ± 0.001: t(0.975, 2) * 0.001 / sqrt(3) = 0.00248.
         found = arms({1: 3.0, 2: 4.0, 3: 5.0}, {3: 5.002, 2: 4.001, 1: 3.0})
         (m,) = found.measures
-        self.assertEqual((found.verdict, m.verdict, len(found.pairs)), (analysis.INSIDE, analysis.INSIDE, 3))
+        self.assertEqual((found.verdict, m.verdict, len(found.pairs)), (analysis.WITHIN, analysis.WITHIN, 3))
         self.assertAlmostEqual(m.mean, 0.001)
         self.assertAlmostEqual(m.high, 0.001 + 0.0024841, places=6)
         self.assertAlmostEqual(m.base, 4.0)
@@ -66,11 +66,11 @@ class Verdicts(unittest.TestCase):
         # Mean 0.001, spread 0.00707. Within 0.009 of the mean: t(0.975, 3) = 3.182 gives 0.01125 with four pairs,
         # t(0.975, 4) = 2.776 gives 0.00878 with five.
         found = arms({1: 3.0, 2: 4.0}, {1: 3.006, 2: 3.996})
-        self.assertEqual(found.verdict, analysis.UNDECIDED)
+        self.assertEqual(found.verdict, analysis.INCONCLUSIVE)
         self.assertIn("about 5 pairs would give a verdict", found.measures[0].why)
         for shift, side in ((0.03, "above the tolerance"), (0.0, "within")):  # two pairs that agree
             two = arms({1: 3.0, 2: 4.0}, {1: 3.0 + shift, 2: 4.0001 + shift})
-            self.assertEqual((two.verdict, two.measures[0].verdict), (analysis.UNDECIDED, analysis.UNDECIDED))
+            self.assertEqual((two.verdict, two.measures[0].verdict), (analysis.INCONCLUSIVE, analysis.INCONCLUSIVE))
             self.assertIn(side, two.measures[0].why)
             self.assertIn("two pairs may agree by chance", two.measures[0].why)
         wide = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.02, 2: 4.0, 3: 5.02})
@@ -125,7 +125,7 @@ class Verdicts(unittest.TestCase):
 
     def test_reports_a_significant_small_gap(self):
         found = arms({s: 3.0 + s for s in range(5)}, {s: 3.004 + s + 1e-4 * (s % 2) for s in range(5)})
-        self.assertEqual(found.verdict, analysis.INSIDE)
+        self.assertEqual(found.verdict, analysis.WITHIN)
         self.assertIn("the gap is significant", found.measures[0].why)
 
     def test_one_pair_has_no_verdict(self):
@@ -134,7 +134,7 @@ class Verdicts(unittest.TestCase):
         noise = 0.002 * rng.normal(size=400)
         found = compare_arms(Arm("b", [run_of(base, 1)]), Arm("x", [run_of(base + 0.001 + noise, 1)]), Tolerance())
         (m,) = found.measures
-        self.assertEqual(found.verdict, analysis.UNDECIDED)
+        self.assertEqual(found.verdict, analysis.INCONCLUSIVE)
         self.assertIn("one pair", m.why)
         self.assertIn("circular block bootstrap of one pair's 40 logged steps", m.method)
         self.assertTrue(m.low < m.mean < m.high)
@@ -154,7 +154,7 @@ class Verdicts(unittest.TestCase):
         # One run each with different seeds: the spread is unknown.
         single = arms({1: 3.0}, {2: 3.001})
         self.assertFalse(single.groups)
-        self.assertEqual(single.verdict, analysis.UNDECIDED)
+        self.assertEqual(single.verdict, analysis.INCONCLUSIVE)
 
     def test_ignores_seeds_of_one_arm_only(self):
         found = arms({1: 3.0, 2: 4.0, 9: 9.0}, {1: 3.0, 2: 4.0, 5: 100.0})
@@ -193,7 +193,7 @@ class Verdicts(unittest.TestCase):
         base = arm("base", 3.0, 3.0, **small)
         other = {**small, "training__micro_batch_size": "8"}
         found = compare_arms(base, arm("x", 3.0, 9.0, **other), Tolerance(share=1.0))
-        self.assertEqual(found.verdict, analysis.INSIDE)
+        self.assertEqual(found.verdict, analysis.WITHIN)
         self.assertEqual(found.measures[1].verdict, None)
         self.assertIn("no verdict: the runs differ in training.micro_batch_size, so the samples may differ", found.measures[1].why)
         # The same number of samples in other microbatches.
@@ -319,7 +319,7 @@ class Program(InFolder):
         train, valid = numbers["arms"][0]["measures"]
         self.assertAlmostEqual(train["gap"], 0.001, places=5)
         self.assertAlmostEqual(valid["gap"], 0.001, places=5)
-        self.assertEqual((numbers["arms"][0]["verdict"], train["degrees_of_freedom"]), ("inside", 2))
+        self.assertEqual((numbers["arms"][0]["verdict"], train["degrees_of_freedom"]), ("within", 2))
         text = (self.folder / "report" / "report.md").read_text()
         for part in (
             "precision.fp8` | off | hybrid",

@@ -116,7 +116,7 @@ class Summary(unittest.TestCase):
                 low, high = re.findall(r"\(([^ ]+) to ([^ ]+)\)", row)[-1]
                 self.assertTrue(-0.01 < float(low) and float(high) < 0.01, row)
             for arm in results_summary.arms(name):
-                self.assertEqual(arm["verdict"], "outside" if arm["name"] == "lora" else "inside")
+                self.assertEqual(arm["verdict"], "outside" if arm["name"] == "lora" else "within")
 
     def test_speeds_match_their_source_pages(self):
         for session in json.loads((RESULTS / "speed.json").read_text())["sessions"]:

@@ -268,13 +268,13 @@ def largest_excess(baseline, pairs):
         top = int(np.argmax(smoothed))
         if smoothed[top] > best["gap"]:
             best.update(gap=float(smoothed[top]), tokens=float(pair.tokens[top + window // 2]), label=pair.label)
-    apart = []
+    distances = []
     for i, first in enumerate(baseline.runs):
         for second in baseline.runs[i + 1 :]:
             _, a, b, _ = curves.align(first, second)
-            apart.append(float(np.max(np.abs(full_windows(b - a, window)))))
-    if apart:
-        best["seeds"] = max(apart)
+            distances.append(float(np.max(np.abs(full_windows(b - a, window)))))
+    if distances:
+        best["seeds"] = max(distances)
     return best
 
 

@@ -36,8 +36,8 @@ _KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "fl
 
 
 def fp8_health(run):
-    """From metrics.jsonl: {"tokens", "saturated", "flushed": maximum over the operands of each record, "settled": the
-    records after the first 5% of the tokens}. None if there are no records."""
+    """From metrics.jsonl: {"tokens", "saturated", "flushed": maximum over the operands of each record,
+    "after_start": the records after the first 5% of the tokens}. None if there are no records."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
@@ -48,14 +48,14 @@ def fp8_health(run):
     if not by_tokens:
         return None
     tokens = np.array(sorted(by_tokens))
-    settled = [by_tokens[t] for t in tokens if t >= tokens[0] + 0.05 * (tokens[-1] - tokens[0])]
+    after_start = [by_tokens[t] for t in tokens if t >= tokens[0] + 0.05 * (tokens[-1] - tokens[0])]
     return {
         "tokens": tokens,
         **{
             key: np.array([max(x.get(key) or 0.0 for x in by_tokens[t]) for t in tokens])
             for key in ("saturated", "flushed")
         },
-        "settled": settled,
+        "after_start": after_start,
     }
 
 
@@ -89,8 +89,8 @@ def speed(run):
     """Median step time and tokens/s after the first 5% of the logged steps, and the time of all steps. None if unknown."""
     if len(run.step_ms) != len(run.tokens) or not np.isfinite(run.step_ms).any():
         return None
-    settled = run.step_ms[min(len(run.step_ms) - 1, math.ceil(len(run.step_ms) / 20)) :]
-    median = float(np.nanmedian(settled if np.isfinite(settled).any() else run.step_ms))
+    after_start = run.step_ms[min(len(run.step_ms) - 1, math.ceil(len(run.step_ms) / 20)) :]
+    median = float(np.nanmedian(after_start if np.isfinite(after_start).any() else run.step_ms))
     per_step = tokens_per_step(run)
     return {
         "step_ms": median,

@@ -246,8 +246,8 @@ def gaps_with_intervals(comparisons, title=""):
             if m is None:
                 continue
             with_interval = has_interval(m)
-            apart = with_interval and (m.low > 0 or m.high < 0)
-            line = {"color": COLORS[1 if apart else 0] if many else COLORS[row % len(COLORS)]}
+            excludes_zero = with_interval and (m.low > 0 or m.high < 0)
+            line = {"color": COLORS[1 if excludes_zero else 0] if many else COLORS[row % len(COLORS)]}
             if with_interval:
                 axes.plot([m.low, m.high], [-row, -row], linewidth=2.4, solid_capstyle="butt", **line)
             above = np.full(len(m.gaps), -row + (0.28 if many else 0.24))

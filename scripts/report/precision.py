@@ -30,7 +30,7 @@ class Fp8Statistics:
     def worst_quantizations(self, count):
         """[(linear, role, form)] of the run's own quantizations, sorted by their lowest SQNR after the first 5% of the tokens."""
         worst = {}
-        for quantizations in self.settled(self._own):
+        for quantizations in self.after_start(self._own):
             for x in quantizations:
                 value = number(x.get("sqnr_db"))
                 if math.isfinite(value):
@@ -45,14 +45,14 @@ class Fp8Statistics:
     def recipes(self):
         """{recipe: (lowest SQNR of any operand, median)} of the run's own quantizations and of the recipes that were only evaluated."""
         values = {}
-        for record in self.settled(self.records):
+        for record in self.after_start(self.records):
             for x in record["operands"]:
                 if x.get("recipe", "none") != "none" and math.isfinite(number(x.get("sqnr_db"))):
                     name = x["recipe"] + (TRIED if x.get("what_if") else "")
                     values.setdefault(name, []).append(x["sqnr_db"])
         return {name: (min(v), float(np.median(v))) for name, v in values.items()}
 
-    def settled(self, items):
+    def after_start(self, items):
         """The items after the first 5% of the tokens."""
         edge = self.tokens[0] + 0.05 * (self.tokens[-1] - self.tokens[0])
         return [item for tokens, item in zip(self.tokens, items) if tokens >= edge]

@@ -79,26 +79,26 @@ def quantization_row(name, runs, key):
     """The worst of each number over the runs of an arm."""
     sqnr = [(s, s.of_quantization(key, "sqnr_db")) for _, s in runs]
     sqnr = [(s, values) for s, values in sqnr if np.isfinite(values).any()]
-    where, values = min(sqnr, key=lambda item: np.nanmin(settled(*item)))
-    at = where.tokens[len(values) - len(settled(where, values)) + int(np.nanargmin(settled(where, values)))]
-    lost = [
-        max((v for _, s in runs for v in s.settled(s.of_quantization(key, name)) if math.isfinite(v)), default=math.nan)
-        for name in ("saturated", "flushed")
-    ]
+    where, values = min(sqnr, key=lambda item: np.nanmin(after_start(*item)))
+    at = where.tokens[len(values) - len(after_start(where, values)) + int(np.nanargmin(after_start(where, values)))]
+    lost = []
+    for counter in ("saturated", "flushed"):
+        late = [v for _, s in runs for v in s.after_start(s.of_quantization(key, counter))]
+        lost.append(max(filter(math.isfinite, late), default=math.nan))
     ends = [v[np.isfinite(v)][-1] for _, v in sqnr]
     return [
         name,
         figures.quantization_name(key),
-        decibels(float(np.nanmin(settled(where, values)))),
+        decibels(float(np.nanmin(after_start(where, values)))),
         tokens_text(at),
         decibels(float(min(ends))),
         *map(share, lost),
     ]
 
 
-def settled(statistics, values):
+def after_start(statistics, values):
     """The values after the first 5% of the tokens; all values if these are NaN."""
-    late = np.array(statistics.settled(values), float)
+    late = np.array(statistics.after_start(values), float)
     return late if np.isfinite(late).any() else values
 
 

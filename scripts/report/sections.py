@@ -353,15 +353,15 @@ def fp8(report, pictures):
     rows, other, measured = [], [], False
     for arm in report.arms():
         found = [report.health[id(run)] for run in arm.runs if id(run) in report.health]
-        settled = [record for f in found for record in f["settled"]]
-        worst = details.worst_operands(settled)
-        measured = measured or any("saturated" in x and "flushed" in x for record in settled for x in record)
+        after_start = [record for f in found for record in f["after_start"]]
+        worst = details.worst_operands(after_start)
+        measured = measured or any("saturated" in x and "flushed" in x for record in after_start for x in record)
         rows += [
             [arm.name, linear, f"{role} ({form})", f"{saturated:.1e}", f"{flushed:.1e}"]
             for linear, role, form, saturated, flushed in worst
             if saturated or flushed
         ]
-        numbers = details.other_numbers(settled)
+        numbers = details.other_numbers(after_start)
         other += [[arm.name, name, *(f"{v:.4g}" for v in values)] for name, values in numbers.items()]
     if not report.health:
         return []

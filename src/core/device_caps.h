@@ -27,7 +27,7 @@ struct DeviceCaps {
   bool fp8 = false;  ///< FP8 GEMMs with one scale per tensor, operands with the summed dimension last
   /// cuBLASLt's FP8 GEMMs with scales per row, vector or block (kernels/gemm/matrix.h).
   bool fp8_scale_groups = false;
-  bool mx = false;                ///< cuBLASLt's FP8 GEMMs with a power-of-two scale per 32 values (MXFP8)
+  bool mx = false;                ///< cuBLASLt's GEMMs with a scale per 32 or 16 values (MXFP8, NVFP4)
   bool hopper_kernels = false;    ///< te-train's kernels with wgmma and TMA
   bool clusters = false;          ///< thread block clusters and distributed shared memory
   bool dependent_launch = false;  ///< programmatic dependent launch

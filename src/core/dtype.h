@@ -23,10 +23,14 @@ constexpr size_t dtype_size(DType type) {
     case DType::e4m3:
     case DType::e5m2:
     case DType::u8:
-    case DType::e2m1:  // emulated only: no tensor has this type
+    case DType::e2m1:  // half of it: dtype_bytes()
       return 1;
   }
   return 0;
+}
+/// Bytes of `count` values. Two E2M1 values share a byte, the first one in its low half.
+constexpr int64_t dtype_bytes(DType type, int64_t count) {
+  return type == DType::e2m1 ? (count + 1) / 2 : count * static_cast<int64_t>(dtype_size(type));
 }
 
 constexpr std::string_view dtype_name(DType type) {
@@ -62,6 +66,10 @@ constexpr bool is_high_precision(DType type) {
 
 constexpr bool is_fp8(DType type) {
   return type == DType::e4m3 || type == DType::e5m2;
+}
+/// FP8 or FP4: values with scales.
+constexpr bool is_quantized(DType type) {
+  return is_fp8(type) || type == DType::e2m1;
 }
 
 /// Name of a format of quantized values in messages.

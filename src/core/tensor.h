@@ -41,11 +41,9 @@ struct Tensor {
   /// need, which is never planned.
   bool is_planned() const { return shape.rank() > 0; }
   int64_t numel() const { return data == nullptr ? 0 : shape.numel(); }
-  size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype); }
+  size_t bytes() const { return static_cast<size_t>(dtype_bytes(dtype, numel())); }
   /// The bytes() that it has once there is memory; 0 if it is not planned.
-  int64_t planned_bytes() const {
-    return is_planned() ? shape.numel() * static_cast<int64_t>(dtype_size(dtype)) : 0;
-  }
+  int64_t planned_bytes() const { return is_planned() ? dtype_bytes(dtype, shape.numel()) : 0; }
   int64_t dim(int axis) const { return shape[axis]; }
   /// The tensor as a matrix, for row-wise kernels: cols() is the last dimension, rows() the product of all others.
   int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
@@ -65,9 +63,7 @@ struct Tensor {
   Tensor slice_rows(int64_t begin, int64_t count) const {
     TE_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "slice of {} rows from row {} of shape {}",
              count, begin, shape.str());
-    return {static_cast<char*>(data) + static_cast<size_t>(begin * cols()) * dtype_size(dtype),
-            dtype,
-            {count, cols()}};
+    return {static_cast<char*>(data) + dtype_bytes(dtype, begin * cols()), dtype, {count, cols()}};
   }
 };
 

@@ -12,10 +12,12 @@ struct Nvfp4Case {
   bool blocks = false, hadamard = false, stochastic = false, restore = false;
   int margin = 0;
   bool rowwise = true, columnwise = true;
+  bool native = false;  ///< codes and scales instead of values times their scale
   std::string name() const {
-    return fmt::format("[{}, {}] {}{}{}{}{}, margin {}", rows, cols, dtype_name(input),
+    return fmt::format("[{}, {}] {}{}{}{}{}{}, margin {}", rows, cols, dtype_name(input),
                        blocks ? ", blocks" : "", hadamard ? ", hadamard" : "",
-                       stochastic ? ", stochastic" : "", restore ? ", restored" : "", margin);
+                       stochastic ? ", stochastic" : "", restore ? ", restored" : "",
+                       native ? ", native" : "", margin);
   }
 };
 
@@ -27,16 +29,25 @@ struct Nvfp4Result {
 
 inline Nvfp4Result quantize_nvfp4(const Context& context, const Nvfp4Case& c,
                                   const std::vector<float>& values, uint64_t stream = 3) {
-  testing::TestTensor x(context, c.input, {c.rows, c.cols}), rowwise(context, c.input, {c.rows, c.cols}),
-      columnwise(context, c.input, {c.cols, c.rows}), factors(context, DType::f32, {2}),
-      amax(context, DType::f32, {1}),
+  // Codes are bytes with two of them.
+  const auto storage = [&](int64_t rows, int64_t cols) {
+    return testing::TestTensor(context, c.native ? DType::u8 : c.input, {rows, c.native ? cols / 2 : cols});
+  };
+  testing::TestTensor x(context, c.input, {c.rows, c.cols}),
+      rowwise = storage(c.rows, c.cols), columnwise = storage(c.cols, c.rows),
+      row_scales(context, DType::u8, scale_shape(ScaleLayout::nvfp4, c.rows, c.cols)),
+      column_scales(context, DType::u8, scale_shape(ScaleLayout::nvfp4, c.cols, c.rows)),
+      factors(context, DType::f32, {2}), amax(context, DType::f32, {1}),
       counters(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8Counters))});
   x.fill(values);
   amax.fill_value(0.25f);
   factors.fill_value(0.0f);
   context.zero(counters);
   const auto layout = [&](const Tensor& output, int64_t index) {
-    return Matrix(output, factors.get().view({2, 1}).slice_rows(index, 1).view({1}), ScaleLayout::factor);
+    const Tensor factor = factors.get().view({2, 1}).slice_rows(index, 1).view({1});
+    if (!c.native) return Matrix(output, factor, ScaleLayout::factor);
+    const Tensor codes{output.data, DType::e2m1, {output.rows(), 2 * output.cols()}};
+    return Matrix(codes, index == 0 ? row_scales : column_scales, ScaleLayout::nvfp4, factor);
   };
   quantize_nvfp4(context, {.x = x,
                            .rowwise = c.rowwise ? layout(rowwise, 0) : Matrix{},
@@ -50,7 +61,17 @@ inline Nvfp4Result quantize_nvfp4(const Context& context, const Nvfp4Case& c,
                            .restore = c.restore,
                            .amax = amax.get().as<float>(),
                            .counters = counters.get().as<Fp8Counters>()});
-  Nvfp4Result result{{rowwise.raw(), columnwise.raw(), rowwise.floats(), columnwise.floats(), amax.raw(), {}},
+  const auto floats = [&](const testing::TestTensor& tensor) {
+    return c.native ? std::vector<float>{} : tensor.floats();
+  };
+  Nvfp4Result result{{rowwise.raw(),
+                      columnwise.raw(),
+                      floats(rowwise),
+                      floats(columnwise),
+                      row_scales.raw(),
+                      column_scales.raw(),
+                      amax.raw(),
+                      {}},
                      factors.raw()};
   std::memcpy(&result.layouts.counters, counters.raw().data(), sizeof(Fp8Counters));
   result.row_factor = factors.floats()[0], result.column_factor = factors.floats()[1];
@@ -69,6 +90,12 @@ inline std::vector<Nvfp4Case> nvfp4_cases() {
   cases.push_back({.rows = 64, .cols = 32, .margin = 2});
   cases.push_back({.rows = 64, .cols = 32, .hadamard = true, .rowwise = false});
   cases.push_back({.rows = 64, .cols = 32, .blocks = true, .columnwise = false});
+  const size_t count = cases.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (cases[i].restore) continue;
+    cases.push_back(cases[i]);
+    cases.back().native = true;
+  }
   return cases;
 }
 

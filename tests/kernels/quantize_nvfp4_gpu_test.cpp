@@ -14,12 +14,17 @@ TEST(QuantizeNvfp4Gpu, EqualsTheCpu) {
   std::vector<Nvfp4Case> cases = nvfp4_cases();
   cases.push_back({.rows = 2048, .cols = 1392, .hadamard = true, .stochastic = true});
   cases.push_back({.rows = 1392, .cols = 2048, .blocks = true});
+  cases.push_back({.rows = 1392, .cols = 1040, .stochastic = true, .native = true});
   for (const Nvfp4Case& c : cases) {
     SCOPED_TRACE(c.name());
     const std::vector<float> x = nvfp4_values(c.rows, c.cols);
     const Nvfp4Result actual = quantize_nvfp4(gpu, c, x), expected = quantize_nvfp4(cpu, c, x);
     EXPECT_EQ(actual.layouts.rowwise, expected.layouts.rowwise);
     EXPECT_EQ(actual.layouts.columnwise, expected.layouts.columnwise);
+    if (c.native) {
+      EXPECT_EQ(actual.layouts.row_scales, expected.layouts.row_scales);
+      EXPECT_EQ(actual.layouts.column_scales, expected.layouts.column_scales);
+    }
     EXPECT_EQ(actual.factors, expected.factors);
     EXPECT_EQ(actual.layouts.amax, expected.layouts.amax);
     EXPECT_EQ(actual.layouts.counters.saturated, expected.layouts.counters.saturated);

@@ -61,6 +61,59 @@ TEST(QuantizeNvfp4, EqualsTheReference) {
   }
 }
 
+TEST(QuantizeNvfp4, CodesOfAllNumbers) {
+  const float numbers[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  for (uint32_t code = 0; code < 8; ++code) {
+    EXPECT_EQ(e2m1_code(numbers[code]), code);
+    EXPECT_EQ(e2m1_code(-numbers[code]), code + 8);
+    EXPECT_EQ(e2m1_value(code), numbers[code]);
+    EXPECT_EQ(e2m1_value(code + 8), -numbers[code]);
+  }
+}
+
+/// Checks one layout [rows, cols] of codes and scales against values times their scale, bit for bit but for NaN.
+void check_codes(int64_t rows, int64_t cols, const std::vector<uint8_t>& codes,
+                 const std::vector<uint8_t>& scales, const std::vector<float>& values) {
+  std::vector<bool> used(scales.size());
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const int64_t at =
+        mx_scale_index(i / cols, i % cols / kNvfp4Group, (cols + kNvfp4Group - 1) / kNvfp4Group);
+    used.at(static_cast<size_t>(at)) = true;
+    const uint32_t code = codes[static_cast<size_t>(i / 2)] >> i % 2 * 4 & 15;
+    const float value = e2m1_value(code) * to_float(float8_e4m3{scales[static_cast<size_t>(at)]});
+    ASSERT_EQ(std::bit_cast<uint32_t>(value), std::bit_cast<uint32_t>(values[static_cast<size_t>(i)])) << i;
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (!used[i]) {
+      ASSERT_EQ(scales[i], 0) << i;
+    }
+  }
+}
+
+TEST(QuantizeNvfp4, CodesAndScalesGiveTheValues) {
+  for (Nvfp4Case c : nvfp4_cases()) {
+    if (!c.native) continue;
+    SCOPED_TRACE(c.name());
+    const std::vector<float> x = nvfp4_values(c.rows, c.cols);
+    const Nvfp4Result native = quantize_nvfp4(Context::cpu(), c, x);
+    c.native = false;
+    const Nvfp4Result expected = quantize_nvfp4(Context::cpu(), c, x);
+    const MxResult &codes = native.layouts, &values = expected.layouts;
+    if (c.rowwise) check_codes(c.rows, c.cols, codes.rowwise, codes.row_scales, values.row_values);
+    if (c.columnwise)
+      check_codes(c.cols, c.rows, codes.columnwise, codes.column_scales, values.column_values);
+    EXPECT_EQ(native.factors, expected.factors);
+    EXPECT_EQ(codes.amax, values.amax);
+    EXPECT_EQ(codes.counters.flushed, values.counters.flushed);
+  }
+  // E2M1 has no NaN: the scale is NaN.
+  std::vector<float> x = nvfp4_values(32, 32);
+  x[40] = std::numeric_limits<float>::quiet_NaN();
+  const Nvfp4Result result = quantize_nvfp4(Context::cpu(), {.rows = 32, .cols = 32, .native = true}, x);
+  EXPECT_EQ(result.layouts.row_scales[mx_scale_index(1, 0, 2)], 0x7f);
+  EXPECT_NE(result.layouts.row_scales[mx_scale_index(1, 1, 2)], 0x7f);
+}
+
 TEST(QuantizeNvfp4, RoundsToTheNearestCodeWithTiesToEven) {
   for (size_t code = 0; code + 1 < std::size(kE2m1); ++code) {
     const float low = kE2m1[code], high = kE2m1[code + 1], tie = (low + high) / 2;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kTileRows = 128;
 constexpr int64_t kTileCols = 256;
-constexpr int64_t kFp8Multiple = 16;  ///< of k with ScaleLayout::mx kMxGroup
+constexpr int64_t kFp8Multiple = 16;  ///< of k with scales in tiles kMxGroup
 
 void check_scales(const char* name, const Matrix& matrix) {
   TE_CHECK(matrix.layout != ScaleLayout::none && matrix.scales, "gemm: FP8 operand {} has no scales", name);
@@ -31,6 +31,8 @@ void check_scales(const char* name, const Matrix& matrix) {
   TE_CHECK(stride == 0 || (matrix.layout == ScaleLayout::vectors && stride >= matrix.rows()),
            "gemm: scales of operand {} {} have the invalid stride {}", name, matrix.values.shape.str(),
            stride);
+  TE_CHECK((matrix.layout == ScaleLayout::nvfp4) == static_cast<bool>(matrix.factor),
+           "gemm: operand {} has a factor, or scales of NVFP4, but not both", name);
 }
 
 // Vectors combine with vectors (wgrad) or blocks (a weight).
@@ -44,16 +46,19 @@ void check_layouts(ScaleLayout a, ScaleLayout b) {
 
 void check_operands(const Gemm& args) {
   TE_CHECK(args.a && args.b && args.out, "gemm: tensors a, b and out are required");
-  if (is_fp8(args.a.dtype()) || is_fp8(args.b.dtype())) {
-    TE_CHECK(is_fp8(args.a.dtype()) && is_fp8(args.b.dtype()),
+  if (is_quantized(args.a.dtype()) || is_quantized(args.b.dtype())) {
+    TE_CHECK(is_quantized(args.a.dtype()) && is_quantized(args.b.dtype()),
              "gemm: a is {} and b is {}, but both or neither must be FP8", dtype_name(args.a.dtype()),
              dtype_name(args.b.dtype()));
-    TE_CHECK(args.a.dtype() == DType::e4m3 || args.b.dtype() == DType::e4m3,
+    TE_CHECK(args.a.dtype() != DType::e5m2 || args.b.dtype() != DType::e5m2,
              "gemm: a and b are both E5M2; one must be E4M3");
     TE_CHECK(!args.trans_a && args.trans_b, "gemm: FP8 operands must be a [m, k] and b [n, k] with trans_b");
     check_scales("a", args.a);
     check_scales("b", args.b);
     check_layouts(args.a.layout, args.b.layout);
+    for (const Matrix* matrix : {&args.a, &args.b})
+      TE_CHECK((matrix->dtype() == DType::e2m1) == (matrix->layout == ScaleLayout::nvfp4),
+               "gemm: only E2M1 operands have scales of NVFP4");
   } else {
     check_high_precision("gemm", "a", args.a.values);
     check_dtype("gemm", "b", args.b.values, args.a.dtype());
@@ -79,12 +84,12 @@ void check_args(const Gemm& args) {
     check_dtype("gemm", "bias", args.bias, args.out.dtype);
     check_shape("gemm", "bias", args.bias, {n});
   }
-  if (is_fp8(args.a.dtype())) {
+  if (is_quantized(args.a.dtype())) {
     TE_CHECK(m % kFp8Multiple == 0 || has_few_rows(args),
              "gemm: rows of FP8 tensor a {} must be a multiple of 16", args.a.values.shape.str());
     TE_CHECK(n % kFp8Multiple == 0, "gemm: rows of FP8 tensor b {} must be a multiple of 16",
              args.b.values.shape.str());
-    const int64_t multiple = args.a.layout == ScaleLayout::mx ? kMxGroup : kFp8Multiple;
+    const int64_t multiple = scale_dtype(args.a.layout) == DType::u8 ? kMxGroup : kFp8Multiple;
     TE_CHECK(k % multiple == 0, "gemm: columns of FP8 tensor a {} must be a multiple of {}",
              args.a.values.shape.str(), multiple);
   }
@@ -96,7 +101,7 @@ struct GemmTiles {
   GemmSize size;
   const float* a;
   const float* b;
-  float scale;  ///< of ScaleLayout::tensor and factor, otherwise 1
+  float scale;  ///< of ScaleLayout::tensor, and factors, otherwise 1
 
   void multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float beta, float* c,
                 int64_t ldc) const {
@@ -157,8 +162,9 @@ void gemm_cpu(const Gemm& args) {
   // Buffers live as long as the thread, because a training step repeats the same sizes.
   static thread_local std::vector<float> a_buffer, b_buffer;
   const GemmSize size = gemm_size(args);
-  const bool whole = args.a.layout == ScaleLayout::tensor || args.a.layout == ScaleLayout::factor;
-  const float scale = whole ? *args.a.scales.as<float>() * *args.b.scales.as<float>() : 1.0f;
+  const bool whole = args.a.layout == ScaleLayout::tensor || args.a.has_factor();
+  const float scale =
+      whole ? *args.a.tensor_factor().as<float>() * *args.b.tensor_factor().as<float>() : 1.0f;
   const GemmTiles tiles{args, size, widen(args.a, a_buffer), widen(args.b, b_buffer), scale};
 #pragma omp parallel for collapse(2) schedule(dynamic)
   for (int64_t row = 0; row < size.m; row += kTileRows) {
@@ -202,7 +208,7 @@ void gemm(const Context& context, const Gemm& args) {
 
 GemmKernels gemm_kernels(const Context& context, const Gemm& args) {
   TE_ASK_CUDA(context, gemm_kernels, args);
-  return is_fp8(args.a.dtype()) ? GemmKernels::fp8_reference : GemmKernels::openblas;
+  return is_quantized(args.a.dtype()) ? GemmKernels::fp8_reference : GemmKernels::openblas;
 }
 
 int64_t gemm_flops(const Gemm& args) {

@@ -35,7 +35,7 @@
 namespace te::kernels {
 
 struct Gemm {
-  Matrix a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16, fp16 or FP8
+  Matrix a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16, fp16, FP8 or E2M1
   Matrix b;    ///< [k, n], or [n, k] with trans_b; same dtype as a (FP8: E4M3 or E5M2)
   Tensor out;  ///< [m, n]; fp32, bf16 or fp16
   bool trans_a = false;

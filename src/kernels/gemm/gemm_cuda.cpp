@@ -77,6 +77,8 @@ cudaDataType_t cuda_type(DType type) {
       return CUDA_R_8F_E4M3;
     case DType::e5m2:
       return CUDA_R_8F_E5M2;
+    case DType::e2m1:
+      return CUDA_R_4F_E2M1;
     default:
       internal_error(fmt::format("gemm: no cuBLASLt type for {}", dtype_name(type)),
                      std::source_location::current());
@@ -120,7 +122,7 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
 }
 
 bool has_factor(const Gemm& args) {
-  return args.a.layout == ScaleLayout::factor;
+  return args.a.has_factor();
 }
 
 /// Bytes of the dense copy of a slice's scales (ScaleLayout::vectors), because cuBLASLt does not support strided
@@ -203,6 +205,8 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaleLayout layout) {
       return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     case ScaleLayout::mx:
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case ScaleLayout::nvfp4:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
     default:
       return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   }
@@ -226,7 +230,8 @@ MatmulDesc make_desc(const Context& context, const Gemm& args) {
     set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(args.fast_accumulation ? 1 : 0));
   if (has_factor(args)) {
     set(desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, static_cast<int32_t>(CUBLASLT_POINTER_MODE_DEVICE));
-  } else if (args.a.layout != ScaleLayout::none && args.a.layout != ScaleLayout::tensor) {
+  }
+  if (is_quantized(args.a.dtype()) && args.a.layout != ScaleLayout::tensor) {
     set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(args.b.layout));
     set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(args.a.layout));
   }
@@ -236,7 +241,7 @@ MatmulDesc make_desc(const Context& context, const Gemm& args) {
 }
 
 void set_pointers(const MatmulDesc& desc, const Gemm& args) {
-  if (is_fp8(args.a.dtype())) {
+  if (is_quantized(args.a.dtype())) {
     const void *of_a = args.a.scales.data, *of_b = args.b.scales.data;
     TE_CHECK(reinterpret_cast<uintptr_t>(of_a) % 16 == 0 && reinterpret_cast<uintptr_t>(of_b) % 16 == 0,
              "gemm: scales of a and b must be 16-byte aligned");
@@ -299,6 +304,7 @@ std::string scale_words(const Gemm& args) {
            : layout == ScaleLayout::vectors ? "vectors"
            : layout == ScaleLayout::factor  ? "factor"
            : layout == ScaleLayout::mx      ? "mx"
+           : layout == ScaleLayout::nvfp4   ? "nvfp4"
                                             : "blocks";
   };
   if (args.a.layout == ScaleLayout::none || args.a.layout == ScaleLayout::tensor) return "";
@@ -402,7 +408,7 @@ void choose(const Context& context, const Gemm& args, Plan& plan,
 Plan make_plan(const Context& context, const Gemm& args) {
   Plan plan;
   // cuBLASLt's FP8 GEMMs support only a BF16 bias.
-  plan.separate_bias = args.bias && is_fp8(args.a.dtype()) && args.out.dtype == DType::f32;
+  plan.separate_bias = args.bias && is_quantized(args.a.dtype()) && args.out.dtype == DType::f32;
   if (plan.separate_bias) return plan;
   plan.desc = make_desc(context, args);
   plan.a = layout_of(args.a.values);
@@ -437,9 +443,9 @@ const Plan& plan_of(const Context& context, const Gemm& args) {
 }
 
 void check_abilities(const Context& context, const Gemm& args) {
-  if (!is_fp8(args.a.dtype())) return;
+  if (!is_quantized(args.a.dtype())) return;
   const DeviceCaps& caps = device_caps(context);
-  const bool of_groups = args.a.layout == ScaleLayout::mx ? caps.mx : caps.fp8_scale_groups;
+  const bool of_groups = scale_dtype(args.a.layout) == DType::u8 ? caps.mx : caps.fp8_scale_groups;
   if (!caps.fp8 || (args.a.layout != ScaleLayout::tensor && !of_groups))
     user_error("gemm: {} has no FP8 GEMMs{}", caps.gpu, caps.fp8 ? " with such scales" : "");
 }
@@ -450,7 +456,7 @@ GemmKernels gemm_kernels(const Context& context, const Gemm& args) {
   if (fits_few_rows(args)) return GemmKernels::few_rows;
   if (args.a.dtype() == DType::f32 && !in_tf32(context, args)) return GemmKernels::cublaslt_fp32;
   const auto suits_tma = [](const Tensor& tensor) {
-    const auto row_bytes = tensor.cols() * static_cast<int64_t>(dtype_size(tensor.dtype));
+    const int64_t row_bytes = dtype_bytes(tensor.dtype, tensor.cols());
     return row_bytes % 16 == 0 && alignment_of(tensor.data) >= 16;
   };
   return suits_tma(args.a.values) && suits_tma(args.b.values) && suits_tma(args.out)
@@ -464,7 +470,7 @@ void gemm(const Context& context, const Gemm& args) {
   // A plan's descriptor holds the pointers of the current call, so planning and launching are one critical section.
   std::unique_lock lock(plans_mutex);
   if (has_factor(args))
-    prepare_coefficients(context, args.a.scales, args.b.scales, args.accumulate,
+    prepare_coefficients(context, args.a.tensor_factor(), args.b.tensor_factor(), args.accumulate,
                          coefficients_of(context, args));
   const Plan& plan = plan_of(context, args);
   if (plan.separate_bias) {

@@ -1,7 +1,7 @@
 #include "kernels/gemm/widen_cpu.h"
 
 #include "core/float_types.h"
-#include "kernels/quantize/small_float.h"
+#include "kernels/quantize/nvfp4_formula.h"
 
 namespace te::kernels {
 
@@ -15,19 +15,29 @@ const float* widen(const Tensor& tensor, std::vector<float>& buffer) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < count; ++i) out[i] = to_float(in[i]);
   };
-  if (!visit_high_precision(tensor.dtype, convert)) visit_fp8(tensor.dtype, convert);
+  if (tensor.dtype == DType::e2m1) {
+    const auto* in = tensor.as<uint8_t>();
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; ++i) out[i] = e2m1_value(in[i / 2] >> i % 2 * 4 & 15u);
+  } else if (!visit_high_precision(tensor.dtype, convert)) {
+    visit_fp8(tensor.dtype, convert);
+  }
   return out;
 }
 
 const float* widen(const Matrix& matrix, std::vector<float>& buffer) {
   const float* values = widen(matrix.values, buffer);
-  if (matrix.layout == ScaleLayout::mx) {
+  if (scale_dtype(matrix.layout) == DType::u8) {
+    const bool mx = matrix.layout == ScaleLayout::mx;
     const auto* scales = matrix.scales.as<uint8_t>();
-    const int64_t rows = matrix.rows(), cols = matrix.cols();
+    const int64_t rows = matrix.rows(), cols = matrix.cols(), group = mx ? kMxGroup : kNvfp4Group;
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < cols; ++c)
-        buffer[r * cols + c] *= e8m0_value(scales[mx_scale_index(r, c / kMxGroup, cols)]);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const uint8_t scale = scales[mx_scale_index(r, c / group, (cols + group - 1) / group)];
+        buffer[r * cols + c] *= mx ? e8m0_value(scale) : to_float(float8_e4m3{scale});
+      }
+    }
     return values;
   }
   const bool vectors = matrix.layout == ScaleLayout::vectors;

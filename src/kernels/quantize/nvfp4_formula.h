@@ -46,13 +46,14 @@ TE_HOST_DEVICE Nvfp4Group nvfp4_group(uint32_t amax_bits, const Nvfp4Tensor& ten
 }
 
 struct Nvfp4Value {
+  float code;      ///< E2M1 number; of NaN 0
   float value;     ///< E2M1 number times the scale of the group
   bool saturated;  ///< from 7 on. The group's scale is rounded, so its amax is up to 6.4, which rounds to 6
   bool flushed;
 };
 /// With `word`, random bits, the value is rounded up or down with probabilities that preserve its mean.
 TE_HOST_DEVICE Nvfp4Value nvfp4_value(float x, const Nvfp4Group& group, const uint32_t* word) {
-  if (x != x) return {std::bit_cast<float>(0x7fffffffu), false, false};
+  if (x != x) return {0.0f, std::bit_cast<float>(0x7fffffffu), false, false};
   const SmallFloat format = small_float(DType::e2m1);
   const float scaled = x * group.encode, magnitude = fabsf(scaled);
   float q = round_to_format(scaled, format);
@@ -61,7 +62,18 @@ TE_HOST_DEVICE Nvfp4Value nvfp4_value(float x, const Nvfp4Group& group, const ui
     const float random = static_cast<float>(*word >> 8) * (1.0f / 16777216.0f);
     q = copysignf((steps - low > random ? low + 1.0f : low) * step, x);
   }
-  return {q * group.scale, fabsf(x) <= FLT_MAX && magnitude > 7.0f, x != 0.0f && q == 0.0f};
+  return {q, q * group.scale, fabsf(x) <= FLT_MAX && magnitude > 7.0f, x != 0.0f && q == 0.0f};
+}
+
+/// The code of an E2M1 number: 0, 0.5, 1, 1.5, 2, 3, 4 or 6 with its sign.
+TE_HOST_DEVICE uint32_t e2m1_code(float number) {
+  const float m = fabsf(number), code = m < 2.0f ? 2.0f * m : m < 4.0f ? m + 2.0f : 0.5f * m + 4.0f;
+  return static_cast<uint32_t>(code) | (std::bit_cast<uint32_t>(number) >> 28 & 8u);
+}
+TE_HOST_DEVICE float e2m1_value(uint32_t code) {
+  const auto c = static_cast<float>(code & 7u);
+  const float magnitude = c < 4.0f ? 0.5f * c : c < 6.0f ? c - 2.0f : 2.0f * c - 8.0f;
+  return (code & 8u) != 0 ? -magnitude : magnitude;
 }
 
 /// Random bits of the value at an index of a layout.

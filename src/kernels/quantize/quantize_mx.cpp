@@ -39,6 +39,7 @@ void write_output(const QuantizeMx& args, const Matrix& output, Fp8Counters* cou
   const int64_t rows = output.rows(), cols = output.cols();
   const SmallFloat format = small_float(args.format);
   auto* const scales = output.layout == ScaleLayout::mx ? output.scales.as<uint8_t>() : nullptr;
+  const int64_t groups = (cols + kMxGroup - 1) / kMxGroup;
   if (scales != nullptr) std::memset(scales, 0, output.scales.bytes());
   unsigned long long saturated = 0, flushed = 0;
 #pragma omp parallel for reduction(+ : saturated, flushed)
@@ -49,7 +50,7 @@ void write_output(const QuantizeMx& args, const Matrix& output, Fp8Counters* cou
       uint32_t amax = 0;
       for (int64_t c = first; c < end; ++c) amax = std::max(amax, magnitude_without_nan(value(r, c)));
       const uint32_t code = mx_scale_code(amax, format, args.margin);
-      if (scales != nullptr) scales[mx_scale_index(r, first / kMxGroup, cols)] = static_cast<uint8_t>(code);
+      if (scales != nullptr) scales[mx_scale_index(r, first / kMxGroup, groups)] = static_cast<uint8_t>(code);
       for (int64_t c = first; c < end; ++c) {
         const MxValue result = mx_value(value(r, c), code, format);
         out[c] = from_float<T>(scales != nullptr ? result.code : result.value);

@@ -43,7 +43,8 @@ __device__ void write_group(float x, const MxOutput& out, int64_t row, int64_t f
     counters.flushed += result.flushed ? 1u : 0u;
   }
   if (out.scales != nullptr && lane == 0)
-    out.scales[mx_scale_index(row, first / kSide, out.cols)] = static_cast<uint8_t>(code);
+    out.scales[mx_scale_index(row, first / kSide, (out.cols + kSide - 1) / kSide)] =
+        static_cast<uint8_t>(code);
   if (row >= out.rows || first + lane >= out.cols) return;
   const int64_t at = row * out.cols + first + lane;
   if (out.scales == nullptr)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
@@ -22,11 +23,18 @@ void check_args(const QuantizeNvfp4& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   const auto check = [&](const char* name, const Matrix& output, Shape shape) {
     if (!output) return;
-    check_dtype("quantize_nvfp4", name, output.values, args.x.dtype);
+    const bool native = output.layout == ScaleLayout::nvfp4;
+    TE_CHECK(native || output.layout == ScaleLayout::factor, "quantize_nvfp4: {} must have a factor", name);
+    check_dtype("quantize_nvfp4", name, output.values, native ? DType::e2m1 : args.x.dtype);
     check_shape("quantize_nvfp4", name, output.values, shape);
-    TE_CHECK(output.layout == ScaleLayout::factor, "quantize_nvfp4: {} must have a factor", name);
-    check_dtype("quantize_nvfp4", "scales", output.scales, DType::f32);
-    check_shape("quantize_nvfp4", "scales", output.scales, {1});
+    check_dtype("quantize_nvfp4", "factor", output.tensor_factor(), DType::f32);
+    check_shape("quantize_nvfp4", "factor", output.tensor_factor(), {1});
+    if (!native) return;
+    TE_CHECK(!args.restore, "quantize_nvfp4: codes are not restored");
+    TE_CHECK(shape[1] % 2 == 0, "quantize_nvfp4: {} has {} columns, must have an even number", name,
+             shape[1]);
+    check_dtype("quantize_nvfp4", "scales", output.scales, scale_dtype(output.layout));
+    check_shape("quantize_nvfp4", "scales", output.scales, scale_shape(output.layout, shape[0], shape[1]));
   };
   check("rowwise", args.rowwise, {rows, cols});
   check("columnwise", args.columnwise, {cols, rows});
@@ -53,6 +61,7 @@ struct Layout {
   bool hadamard, columnwise;
   const Value& value;
   int64_t rows = output.rows(), cols = output.cols();
+  bool native = output.layout == ScaleLayout::nvfp4;
 
   /// Loads a group; returns its number of values.
   int load(int64_t r, int64_t first, float (&v)[kGroup]) const {
@@ -79,7 +88,7 @@ struct Layout {
         amax = std::max(amax, amax_of(v, count));
       }
     }
-    *output.scales.as<float>() = std::bit_cast<float>(amax);
+    *output.tensor_factor().as<float>() = std::bit_cast<float>(amax);
   }
   uint32_t block_amax(int64_t top, int64_t end, int64_t first) const {
     uint32_t amax = 0;
@@ -97,21 +106,38 @@ struct Layout {
     Counts counts;
     const int count = load(r, first, v);
     const Nvfp4Group group = nvfp4_group(args.blocks ? block : amax_of(v, count), tensor);
+    if (native) {
+      const bool nan = std::any_of(v, v + count, [](float x) { return std::isnan(x); });
+      write_scale(r, first, nan ? NAN : group.scale);
+    }
     for (int i = 0; i < count; ++i) {
       const uint64_t index = static_cast<uint64_t>(r * cols + first + i);
       const uint32_t word = args.stochastic ? nvfp4_random(args.seed, args.stream, columnwise, index) : 0;
       const Nvfp4Value result = nvfp4_value(v[i], group, args.stochastic ? &word : nullptr);
-      v[i] = result.value;
+      v[i] = native ? result.code : result.value;
       counts.saturated += result.saturated ? 1u : 0u;
       counts.flushed += result.flushed ? 1u : 0u;
     }
     if (args.restore) restore(v, count, factor);
-    for (int i = 0; i < count; ++i) output.values.as<T>()[r * cols + first + i] = from_float<T>(v[i]);
+    if (native)
+      write_codes(r * cols + first, v, count);
+    else
+      for (int i = 0; i < count; ++i) output.values.as<T>()[r * cols + first + i] = from_float<T>(v[i]);
     return counts;
+  }
+  void write_scale(int64_t r, int64_t first, float scale) const {
+    const int64_t groups = (cols + kGroup - 1) / kGroup;
+    output.scales.as<uint8_t>()[mx_scale_index(r, first / kGroup, groups)] = to_e4m3(scale).bits;
+  }
+  void write_codes(int64_t at, const float (&v)[kGroup], int count) const {
+    auto* const bytes = output.values.as<uint8_t>() + at / 2;
+    for (int i = 0; i < count; i += 2)
+      bytes[i / 2] = static_cast<uint8_t>(e2m1_code(v[i]) | e2m1_code(v[i + 1]) << 4);
   }
   /// Quantizes with the tensor's amax, which the factor replaces.
   void write(Fp8Counters* counters) const {
-    const float amax = *output.scales.as<float>(), factor = nvfp4_factor(amax, args.margin);
+    if (native) std::memset(output.scales.data, 0, output.scales.bytes());
+    const float amax = *output.tensor_factor().as<float>(), factor = nvfp4_factor(amax, args.margin);
     const Nvfp4Tensor tensor = nvfp4_tensor(amax, args.margin);
     unsigned long long saturated = 0, flushed = 0;
 #pragma omp parallel for reduction(+ : saturated, flushed)
@@ -126,7 +152,7 @@ struct Layout {
         }
       }
     }
-    *output.scales.as<float>() = factor;
+    *output.tensor_factor().as<float>() = factor;
     if (counters == nullptr) return;
     counters->saturated += saturated;
     counters->flushed += flushed;
@@ -152,7 +178,7 @@ void quantize_nvfp4_cpu(const Context& context, const QuantizeNvfp4& args) {
       const Layout<T, std::remove_cvref_t<decltype(value)>> layout{args, output, args.hadamard && columnwise,
                                                                    columnwise, value};
       layout.find_amax();
-      if (args.all_reduce_amax) args.all_reduce_amax(context, output.scales);
+      if (args.all_reduce_amax) args.all_reduce_amax(context, output.tensor_factor());
       layout.write(counts ? args.counters : nullptr);
     };
     write(args.rowwise, by_rows, false, true);

@@ -1,6 +1,6 @@
 // Quantization to NVFP4 on the GPU: a launch finds the amaxes of both layouts, a second one quantizes, and a third
 // replaces the amaxes with the factors. A block holds a tile of 32 x 32 values in shared memory; a warp takes rows,
-// then columns, and each half of it has a group. The recipe is emulated, so the kernels are simple rather than fast.
+// then columns, and each half of it has a group. The kernels are simple rather than fast.
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/quantize/nvfp4_formula.h"
 #include "kernels/quantize/quantize_cuda.h"
@@ -14,8 +14,9 @@ constexpr int kGroups = kSide / kGroup;
 constexpr int kWarps = 8;
 
 struct LayoutTarget {
-  void* values;   ///< null: not requested
-  float* scales;  ///< the amax, then the factor
+  void* values;     ///< null: not requested
+  float* factor;    ///< the amax, then the factor
+  uint8_t* scales;  ///< of codes; null: values times their scale
 };
 
 struct Target {
@@ -26,6 +27,7 @@ struct Target {
   float* amax;
   Fp8Counters* counters;
   int64_t rows, cols;
+  unsigned across;  ///< tiles in a row of tiles
 };
 
 struct Shared {
@@ -38,8 +40,7 @@ struct Shared {
 struct Place {
   int64_t top, left;
   int lane, warp;
-  explicit __device__ Place(int64_t cols) {
-    const auto across = static_cast<unsigned>((cols + kSide - 1) / kSide);
+  explicit __device__ Place(unsigned across) {
     top = int64_t{blockIdx.x / across} * kSide, left = int64_t{blockIdx.x % across} * kSide;
     lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   }
@@ -99,21 +100,21 @@ template <class T>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
     amax_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ Shared shared;
-  const Place place(target.cols);
+  const Place place(target.across);
   const uint32_t largest = load_tile(x, target, place, shared);
   uint32_t rows = 0, columns = 0;
   for (int i = place.warp; i < kSide; i += kWarps) {
     rows = max(rows, magnitude_without_nan(shared.tile[i][place.lane]));
     columns = max(columns, magnitude_without_nan(column_value<T>(shared, target, place, i)));
   }
-  if (target.rowwise.values != nullptr) update_max(target.rowwise.scales, rows);
-  if (target.columnwise.values != nullptr) update_max(target.columnwise.scales, columns);
+  if (target.rowwise.values != nullptr) update_max(target.rowwise.factor, rows);
+  if (target.columnwise.values != nullptr) update_max(target.columnwise.factor, columns);
   if (target.amax != nullptr) block_update_amax(largest, target.amax, shared.words);
 }
 
 /// Quantizes the lane's value of a group, at `index` of a layout. All lanes must call it.
-__device__ float quantized(float x, uint32_t amax_bits, const Nvfp4Tensor& tensor, const Target& target,
-                           bool columnwise, int64_t index, bool counts, ThreadCounters& counters) {
+__device__ Nvfp4Value quantized(float x, uint32_t amax_bits, const Nvfp4Tensor& tensor, const Target& target,
+                                bool columnwise, int64_t index, bool counts, ThreadCounters& counters) {
   const Nvfp4Group group = nvfp4_group(amax_bits, tensor);
   const uint32_t word =
       target.stochastic ? nvfp4_random(target.seed, target.stream, columnwise, static_cast<uint64_t>(index))
@@ -123,13 +124,28 @@ __device__ float quantized(float x, uint32_t amax_bits, const Nvfp4Tensor& tenso
     counters.saturated += result.saturated ? 1u : 0u;
     counters.flushed += result.flushed ? 1u : 0u;
   }
-  return result.value;
+  return result;
+}
+
+/// Writes the codes and the scale of the lane's group in row `row` of a layout [rows, cols], from column `col` of the
+/// lane. All lanes must call it. Groups outside have the scale 0, with which they fill up the last tile of scales.
+__device__ void write_codes(const LayoutTarget& out, float code, bool nan, uint32_t amax_bits,
+                            const Nvfp4Tensor& tensor, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+  const bool any_nan = group_max(nan ? 1u : 0u) != 0;
+  const uint32_t own = e2m1_code(code), next = __shfl_down_sync(0xffffffffu, own, 1);
+  const int64_t group = col / kGroup, groups = (cols + kGroup - 1) / kGroup;
+  if (col % kGroup == 0 && group < (groups + 3) / 4 * 4) {
+    const float scale = any_nan ? std::bit_cast<float>(0x7fffffffu) : nvfp4_group(amax_bits, tensor).scale;
+    out.scales[mx_scale_index(row, group, groups)] = to_fp8<DType::e4m3>(scale);
+  }
+  if (col % 2 == 0 && row < rows && col < cols)
+    static_cast<uint8_t*>(out.values)[(row * cols + col) / 2] = static_cast<uint8_t>(own | next << 4);
 }
 
 template <class T>
 __device__ void write_rows(const Target& target, const Place& place, const Shared& shared,
                            ThreadCounters& counters) {
-  const float amax = *target.rowwise.scales;
+  const float amax = *target.rowwise.factor;
   const Nvfp4Tensor tensor = nvfp4_tensor(amax, target.margin);
   for (int i = place.warp; i < kSide; i += kWarps) {
     const int64_t row = place.top + i, col = place.left + place.lane, index = row * target.cols + col;
@@ -137,7 +153,12 @@ __device__ void write_rows(const Target& target, const Place& place, const Share
     const uint32_t bits = target.blocks ? shared.block_amax[i / kGroup][place.lane / kGroup]
                                         : group_max(magnitude_without_nan(x));
     const bool inside = row < target.rows && col < target.cols;
-    float value = quantized(x, bits, tensor, target, false, index, inside, counters);
+    const Nvfp4Value result = quantized(x, bits, tensor, target, false, index, inside, counters);
+    if (target.rowwise.scales != nullptr) {
+      write_codes(target.rowwise, result.code, x != x, bits, tensor, row, col, target.rows, target.cols);
+      continue;
+    }
+    float value = result.value;
     if (target.restore) value = rounded_product(value, nvfp4_factor(amax, target.margin));
     if (inside) store_float(static_cast<T*>(target.rowwise.values) + index, value);
   }
@@ -146,7 +167,7 @@ __device__ void write_rows(const Target& target, const Place& place, const Share
 template <class T>
 __device__ void write_columns(const Target& target, const Place& place, const Shared& shared, bool counts,
                               ThreadCounters& counters) {
-  const float amax = *target.columnwise.scales;
+  const float amax = *target.columnwise.factor;
   const Nvfp4Tensor tensor = nvfp4_tensor(amax, target.margin);
   for (int i = place.warp; i < kSide; i += kWarps) {
     const int64_t row = place.top + place.lane, col = place.left + i, index = col * target.rows + row;
@@ -154,7 +175,12 @@ __device__ void write_columns(const Target& target, const Place& place, const Sh
     const uint32_t bits = target.blocks ? shared.block_amax[place.lane / kGroup][i / kGroup]
                                         : group_max(magnitude_without_nan(x));
     const bool inside = row < target.rows && col < target.cols;
-    float value = quantized(x, bits, tensor, target, true, index, counts && inside, counters);
+    const Nvfp4Value result = quantized(x, bits, tensor, target, true, index, counts && inside, counters);
+    if (target.columnwise.scales != nullptr) {
+      write_codes(target.columnwise, result.code, x != x, bits, tensor, col, row, target.cols, target.rows);
+      continue;
+    }
+    float value = result.value;
     if (target.restore) {
       value = rounded_product(value, nvfp4_factor(amax, target.margin));
       const float back = transformed(value, place.lane) * nvfp4_sign(place.lane % kGroup);
@@ -168,32 +194,38 @@ template <class T>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
     quantize_nvfp4_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ Shared shared;
-  const Place place(target.cols);
+  const Place place(target.across);
   load_tile(x, target, place, shared);
   ThreadCounters counters;
   const bool rowwise = target.rowwise.values != nullptr;
   if (rowwise) write_rows<T>(target, place, shared, counters);
   if (target.columnwise.values != nullptr) write_columns<T>(target, place, shared, !rowwise, counters);
   if (target.counters == nullptr) return;
-  const int64_t rows = min(int64_t{kSide}, target.rows - place.top);
-  const int64_t cols = min(int64_t{kSide}, target.cols - place.left);
+  const int64_t rows = max(int64_t{0}, min(int64_t{kSide}, target.rows - place.top));
+  const int64_t cols = max(int64_t{0}, min(int64_t{kSide}, target.cols - place.left));
   // A thread's share of the tile's elements only matters in the sum.
   add_counters(counters, threadIdx.x == 0 ? static_cast<unsigned>(rows * cols) : 0, target.counters);
 }
 
 __global__ void factor_kernel(const __grid_constant__ Target target) {
   const LayoutTarget& layout = threadIdx.x == 0 ? target.rowwise : target.columnwise;
-  if (layout.values != nullptr) *layout.scales = nvfp4_factor(*layout.scales, target.margin);
+  if (layout.values != nullptr) *layout.factor = nvfp4_factor(*layout.factor, target.margin);
 }
 
 LayoutTarget layout_target(const Matrix& matrix) {
-  return {matrix.values.data, matrix ? matrix.scales.as<float>() : nullptr};
+  const bool native = matrix.layout == ScaleLayout::nvfp4;
+  return {matrix.values.data, matrix ? matrix.tensor_factor().as<float>() : nullptr,
+          native ? matrix.scales.as<uint8_t>() : nullptr};
 }
 
 }  // namespace
 
 void quantize_nvfp4(const Context& context, const QuantizeNvfp4& args) {
   if (args.x.numel() == 0) return;
+  // Tiles of scales cover up to 128 x 128 values.
+  const bool native =
+      args.rowwise.layout == ScaleLayout::nvfp4 || args.columnwise.layout == ScaleLayout::nvfp4;
+  const int64_t extent = native ? kScaleBlock : kSide, per_extent = extent / kSide;
   const Target target{.rowwise = layout_target(args.rowwise),
                       .columnwise = layout_target(args.columnwise),
                       .blocks = args.blocks,
@@ -206,17 +238,18 @@ void quantize_nvfp4(const Context& context, const QuantizeNvfp4& args) {
                       .amax = args.amax,
                       .counters = args.counters,
                       .rows = args.x.rows(),
-                      .cols = args.x.cols()};
-  const unsigned tiles = ceil_div(target.rows, kSide) * ceil_div(target.cols, kSide);
+                      .cols = args.x.cols(),
+                      .across = static_cast<unsigned>(ceil_div(args.x.cols(), extent) * per_extent)};
+  const unsigned tiles = static_cast<unsigned>(ceil_div(target.rows, extent) * per_extent) * target.across;
   const cudaStream_t stream = cuda_stream(context);
   for (const Matrix* output : {&args.rowwise, &args.columnwise})
-    if (*output) context.zero(output->scales);
+    if (*output) context.zero(output->tensor_factor());
   visit_grad(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     const T* x = args.x.as<const T>();
     amax_kernel<T><<<tiles, kWarps * kWarpSize, 0, stream>>>(x, target);
     for (const Matrix* output : {&args.rowwise, &args.columnwise})
-      if (*output && args.all_reduce_amax) args.all_reduce_amax(context, output->scales);
+      if (*output && args.all_reduce_amax) args.all_reduce_amax(context, output->tensor_factor());
     quantize_nvfp4_kernel<T><<<tiles, kWarps * kWarpSize, 0, stream>>>(x, target);
   });
   factor_kernel<<<1, 2, 0, stream>>>(target);

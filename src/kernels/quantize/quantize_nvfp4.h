@@ -1,10 +1,11 @@
 // Quantization to NVFP4: E2M1 values with a scale (E4M3) per 16 values of a row of the layout, or per 16 x 16 values,
-// and a factor (FP32) per tensor. Values times their group's scale are exact in BF16, so a GEMM in high precision
-// multiplies them and applies the factors of both operands to its sums (ScaleLayout::factor).
+// and a factor (FP32) per tensor. An output has codes, scales and factor (ScaleLayout::nvfp4), or, for GEMMs in high
+// precision on GPUs without such scales, the values times their group's scale, which are exact in BF16, and the factor,
+// which GEMMs apply to their sums (ScaleLayout::factor).
 //
 //   encode  = 6 * 448 / max |x| of the tensor, at most FLT_MAX
 //   scale   = E4M3(max |x| of the group * encode / 6)
-//   out     = sat_cast(x * 1 / (scale / encode)) * scale
+//   out     = sat_cast(x * 1 / (scale / encode)), or times scale
 //   factor  = max |x| of the tensor / (6 * 448)
 //
 // Options of the recipe in "Pretraining Large Language Models with NVFP4" (arXiv 2509.25149):
@@ -15,7 +16,7 @@
 //               are a function of seed, stream, and position (core/random.h)
 //
 // Formulas and rounding are those of Transformer Engine's reference quantizer. NaN stays NaN and does not affect
-// scales; with an infinity the factor is infinite.
+// scales; with an infinity the factor is infinite. E2M1 has no NaN, so a group of codes with NaN has the scale NaN.
 #pragma once
 
 #include <functional>
@@ -27,12 +28,10 @@
 
 namespace te::kernels {
 
-/// Values along one side of a group.
-constexpr int64_t kNvfp4Group = 16;
-
 struct QuantizeNvfp4 {
-  Tensor x;           ///< [rows, cols] fp32 or bf16
-  Matrix rowwise;     ///< output [rows, cols] in the dtype of x with ScaleLayout::factor, or empty
+  Tensor x;  ///< [rows, cols] fp32 or bf16
+  /// Output [rows, cols], or empty: E2M1 with ScaleLayout::nvfp4, or in the dtype of x with ScaleLayout::factor.
+  Matrix rowwise;
   Matrix columnwise;  ///< output [cols, rows], from groups in the columns of x; or empty
   bool blocks = false, hadamard = false, stochastic = false;
   uint64_t seed = 0, stream = 0;  ///< with stochastic

@@ -8,7 +8,7 @@
 namespace te::config {
 namespace {
 
-/// GPUs store scales of MXFP8 in tiles of so many rows (kernels/gemm/matrix.h).
+/// GPUs store scales of MXFP8 and NVFP4 in tiles of so many rows (kernels/gemm/matrix.h).
 constexpr int64_t kTokensOfMxScales = 128;
 
 }  // namespace
@@ -37,18 +37,21 @@ void validate_for_device(const Config& config, const DeviceCaps& caps) {
 
 Config for_device(Config config, const DeviceCaps& caps) {
   validate_for_device(config, caps);
-  config.precision.mx_gemms = caps.mx;
-  const ParallelConfig& parallel = config.parallel;
   const std::vector<Fp8Recipe> recipes = recipes_of(config.precision, config.model.num_layers);
+  const auto native =
+      std::find_if(recipes.begin(), recipes.end(), [](Fp8Recipe used) { return traits_of(used).mx; });
+  if (!caps.mx || native == recipes.end()) return config;
+  config.precision.mx_gemms = true;
+  validate(config);  // the dimensions
+  const ParallelConfig& parallel = config.parallel;
   const int64_t tokens = config.training.micro_batch_size * config.model.seq_length / parallel.context;
   // GEMMs next to collectives take chunks of the tokens.
   const int64_t multiple = kTokensOfMxScales * std::max(parallel.tensor, parallel.tensor_overlap);
-  if (caps.mx && parallel.tensor > 1 && tokens % multiple != 0 &&
-      std::find(recipes.begin(), recipes.end(), Fp8Recipe::mxfp8) != recipes.end()) {
+  if (parallel.tensor > 1 && tokens % multiple != 0) {
     user_error(
-        "training.micro_batch_size * model.seq_length / parallel.context is {} tokens, but mxfp8 with "
+        "training.micro_batch_size * model.seq_length / parallel.context is {} tokens, but {} with "
         "parallel.tensor {} and parallel.tensor_overlap {} needs a multiple of {} on this GPU ({})",
-        tokens, parallel.tensor, parallel.tensor_overlap, multiple, caps.gpu);
+        tokens, to_string(*native), parallel.tensor, parallel.tensor_overlap, multiple, caps.gpu);
   }
   return config;
 }

@@ -11,7 +11,7 @@ namespace te::config {
 void validate_for_device(const Config& config, const DeviceCaps& caps);
 
 /// Checks the rules of a device and returns the config with what it can multiply (PrecisionConfig::mx_gemms). For
-/// training; generation emulates MXFP8 on every device, since its few rows suit no such GEMM.
+/// training; generation emulates MXFP8 and NVFP4 on every device, since its few rows suit no such GEMM.
 Config for_device(Config config, const DeviceCaps& caps);
 
 }  // namespace te::config

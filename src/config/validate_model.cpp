@@ -120,8 +120,8 @@ void check_windows(const ModelConfig& m) {
 void check_fp8_dimension(const Config& c, const std::string& what, int64_t size) {
   Fp8Recipe recipe{};
   for (const Fp8Recipe used : recipes_of(c.precision, c.model.num_layers))
-    if (traits_of(used).multiple > traits_of(recipe).multiple) recipe = used;
-  const int64_t multiple = traits_of(recipe).multiple;
+    if (multiple_of(c.precision, used) > multiple_of(c.precision, recipe)) recipe = used;
+  const int64_t multiple = multiple_of(c.precision, recipe);
   if (size % multiple == 0) return;
   const int64_t below = size / multiple * multiple;
   const std::string nearest = below == 0 ? fmt::format("the nearest is {}", multiple)

@@ -5,8 +5,8 @@
 //   hadamard    both operands of wgrad have a random Hadamard transform along the tokens, which spreads outliers
 //   stochastic  gradients are rounded stochastically, so that small ones do not vanish on average
 //
-// Layers that stay in BF16 are a matter of the config. The values times their group's scale are exact in BF16; GEMMs
-// apply the factors (ScaleLayout::factor).
+// Layers that stay in BF16 are a matter of the config. GPUs before Blackwell have no GEMMs with such scales; there the
+// values times their group's scale are multiplied in BF16, where they are exact, and GEMMs apply the factors.
 #include <algorithm>
 
 #include "core/random.h"
@@ -18,13 +18,17 @@ namespace {
 
 class Nvfp4 final : public Scaling {
  public:
-  explicit Nvfp4(const config::PrecisionConfig& precision)
+  Nvfp4(const config::PrecisionConfig& precision, bool native)
       : Scaling(false),
+        emulation_(native ? std::make_unique<Nvfp4>(precision, false) : nullptr),
         blocks_(has(precision, "blocks")),
         hadamard_(has(precision, "hadamard")),
         stochastic_(has(precision, "stochastic")) {}
-  kernels::ScaleLayout layout(OperandRole) const override { return kernels::ScaleLayout::factor; }
-  bool emulated() const override { return true; }
+  kernels::ScaleLayout layout(OperandRole) const override {
+    return emulated() ? kernels::ScaleLayout::factor : kernels::ScaleLayout::nvfp4;
+  }
+  bool emulated() const override { return emulation_ == nullptr; }
+  const Scaling* emulation() const override { return emulated() ? this : emulation_.get(); }
   void quantize(const Context& context, const GroupedOperand& operand) const override {
     const kernels::QuantizeGroups& groups = operand.groups;
     const OperandRole role = operand.operand.role;
@@ -54,13 +58,14 @@ class Nvfp4 final : public Scaling {
     return std::find(precision.nvfp4_parts.begin(), precision.nvfp4_parts.end(), part) !=
            precision.nvfp4_parts.end();
   }
+  std::unique_ptr<Scaling> emulation_;  ///< null: this is emulated
   bool blocks_, hadamard_, stochastic_;
 };
 
 }  // namespace
 
 std::unique_ptr<Scaling> make_nvfp4_scaling(const config::PrecisionConfig& precision) {
-  return std::make_unique<Nvfp4>(precision);
+  return std::make_unique<Nvfp4>(precision, precision.mx_gemms);
 }
 
 }  // namespace te::fp8

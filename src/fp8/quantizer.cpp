@@ -87,6 +87,13 @@ void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandM
     plan.alias({operand, operand.columnwise.scales}, {operand, operand.rowwise.scales});
   else if (columnwise)
     scales(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
+  if (layouts_.scales == kernels::ScaleLayout::nvfp4) {
+    const auto factor = [&](kernels::Matrix& matrix, const char* suffix) {
+      plan.add({operand, matrix.factor}, memory.name + suffix, memory.scales, DType::f32, {1});
+    };
+    if (rowwise) factor(operand.rowwise, ".factor");
+    if (columnwise) factor(operand.columnwise, ".columnwise.factor");
+  }
   if (memory.keeps_scale && layouts_.one_scale())
     plan.add({operand, operand.scale}, memory.name + ".scale", memory.scales, DType::f32,
              {scales_of_tensors});

@@ -10,7 +10,7 @@
 //   blockwise   as tensorwise, with a scale per 1 x 128 values (activations, gradients) and per 128 x 128 values
 //               (weights), as in DeepSeek-V3
 //   mxfp8       a power-of-two scale per 32 values of each layout, emulated before Blackwell (mxfp8.cpp)
-//   nvfp4       4-bit values with a scale per 16 values and a factor per tensor, emulated (nvfp4.cpp)
+//   nvfp4       4-bit values with a scale per 16 values and a factor per tensor, emulated as mxfp8 (nvfp4.cpp)
 #pragma once
 
 #include <functional>

@@ -36,7 +36,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
   weight_->quantized = spec_.experts == 0 && layouts.transposes();
   weight_->quantized_once = spec_.experts == 0 && !weight_->trainable && layouts.quantized() &&
                             !layouts.high_precision && !layouts.emulated() &&
-                            layouts.scales != kernels::ScaleLayout::mx;
+                            kernels::scale_dtype(layouts.scales) == DType::f32;
   if (spec_.bias)
     bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                             .shard = spec_.bias_shard,

@@ -56,7 +56,7 @@ TEST(ValidateDevice, ScalesOfRowsAndBlocksNeedHopper) {
   EXPECT_EQ(override.find("precision.overrides blockwise: this GPU"), 0U) << override;
 }
 
-TEST(ValidateDevice, Mxfp8IsNativeOnBlackwell) {
+TEST(ValidateDevice, Mxfp8AndNvfp4AreNativeOnBlackwell) {
   const auto on = [](int sm, const std::vector<std::string>& sets) {
     DeviceCaps caps = caps_of(sm);
     caps.gpu = "NVIDIA B200, sm_100";
@@ -73,8 +73,13 @@ TEST(ValidateDevice, Mxfp8IsNativeOnBlackwell) {
   for (const int sm : {100, 120}) {
     EXPECT_TRUE(on(sm, {}).precision.mx_gemms);
     EXPECT_EQ(emulated_recipes(on(sm, {}).precision, 1), "");
-    EXPECT_EQ(emulated_recipes(on(sm, {"precision.fp8_recipe=nvfp4"}).precision, 1), "nvfp4");
+    EXPECT_EQ(emulated_recipes(on(sm, {"precision.fp8_recipe=nvfp4"}).precision, 1), "");
+    EXPECT_FALSE(on(sm, {"precision.fp8_recipe=delayed"}).precision.mx_gemms);
   }
+  // Rows of codes start at 16 bytes.
+  const std::vector<std::string> uneven = {"precision.fp8_recipe=nvfp4", "model.ffn_hidden_size=144"};
+  EXPECT_FALSE(on(90, uneven).precision.mx_gemms);
+  EXPECT_THROW(on(100, uneven), UserError);
   const std::vector<std::string> two_ranks = {"parallel.tensor=2", "training.micro_batch_size=1"};
   EXPECT_FALSE(on(90, two_ranks).precision.mx_gemms);
   try {

@@ -33,7 +33,8 @@ enum class Precision : uint8_t {
   blockwise,
   mxfp8,
   mxfp8_native,
-  nvfp4
+  nvfp4,
+  nvfp4_native
 };
 
 /// Learning rate for layouts with a different summation order and norms on the sublayers' outputs. There, changes of
@@ -98,7 +99,7 @@ struct Case {
     if (precision == Precision::rowwise) return Fp8Recipe::rowwise;
     if (precision == Precision::blockwise) return Fp8Recipe::blockwise;
     if (precision == Precision::mxfp8 || precision == Precision::mxfp8_native) return Fp8Recipe::mxfp8;
-    if (precision == Precision::nvfp4) return Fp8Recipe::nvfp4;
+    if (precision == Precision::nvfp4 || precision == Precision::nvfp4_native) return Fp8Recipe::nvfp4;
     return delayed() ? Fp8Recipe::delayed : Fp8Recipe::tensorwise;
   }
   bool wide() const { return precision >= Precision::fp32_wide; }
@@ -187,7 +188,8 @@ inline config::Config make_config(const Case& c) {
   if (c.fp8()) {
     config.precision.fp8 = Fp8Mode::hybrid;
     config.precision.fp8_recipe = c.recipe();
-    config.precision.mx_gemms = c.precision == Precision::mxfp8_native;
+    config.precision.mx_gemms =
+        c.precision == Precision::mxfp8_native || c.precision == Precision::nvfp4_native;
     // Both scale formats: FP32 if there are overrides.
     if (!c.overrides.empty()) config.precision.fp8_scale_format = config::Fp8ScaleFormat::fp32;
     config.precision.amax_history_len = 8;

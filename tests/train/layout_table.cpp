@@ -47,8 +47,11 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"rowwise", [](Case& c) { c.precision = Precision::rowwise; }},
       {"blockwise", [](Case& c) { c.precision = Precision::blockwise; }},
       {"mxfp8", [](Case& c) { c.precision = Precision::mxfp8; }},
-      {"native", [](Case& c) { c.precision = Precision::mxfp8_native; }},
       {"nvfp4", [](Case& c) { c.precision = Precision::nvfp4; }},
+      {"native",  // must follow the recipe
+       [](Case& c) {
+         c.precision = c.precision == Precision::mxfp8 ? Precision::mxfp8_native : Precision::nvfp4_native;
+       }},
       {"fp32",  // must follow the recipe
        [](Case& c) { c.precision = c.delayed() ? Precision::delayed_fp32 : Precision::tensorwise_fp32; }},
       {"1f1b", [](Case& c) { c.schedule = PipelineSchedule::one_f_one_b; }},
@@ -180,8 +183,8 @@ std::vector<Case> two_ranks() {
       named("pp2_gpt_nvfp4_zero_bubble", {.variant = true}),
       named("dp2_llama_nvfp4", {.recompute = full}),
       named("dp2_llama_mxfp8", {.bucket_size = 20'000}),
-      named("tp2_sp_llama_native", {.recompute = selective, .layers = 2, .seq = 128}),
-      named("pp2_gpt_native_zero_bubble", {.variant = true}),
+      named("tp2_sp_llama_nvfp4_native", {.recompute = selective, .layers = 2, .seq = 128}),
+      named("pp2_gpt_mxfp8_native_zero_bubble", {.variant = true}),
       named("tp2_qwen3", {.recompute = full}),
       named("tp2_sp_qwen3_delayed", {.recompute = selective}),
       named("tp2_sp_llama_biases_window_overlap", {.recompute = selective}),

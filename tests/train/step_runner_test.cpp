@@ -103,34 +103,36 @@ StepResult step_of(const config::Config& config) {
 }
 
 // Codes and scales, as a Blackwell GPU multiplies them, instead of dequantized values.
-TEST(StepRunner, NativeMxfp8EqualsItsEmulationBitForBit) {
-  for (const config::Family family : {config::Family::llama, config::Family::gpt}) {
-    for (const config::Recompute recompute :
-         {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
-      config::Config config = fp8_config(config::Fp8Recipe::mxfp8, recompute);
-      config.model.family = family;
-      config.logging.fp8_statistics_every = 1;
-      const StepResult emulated = step_of(config);
-      config.precision.mx_gemms = true;
-      const StepResult native = step_of(config);
-      EXPECT_EQ(native.loss_sum, emulated.loss_sum);
-      EXPECT_EQ(native.grad_norm, emulated.grad_norm);
-      ASSERT_EQ(native.counters.size(), emulated.counters.size());
-      for (size_t i = 0; i < native.counters.size(); ++i) {
-        EXPECT_EQ(native.counters[i].flushed, emulated.counters[i].flushed) << i;
-        EXPECT_EQ(native.counters[i].total, emulated.counters[i].total) << i;
-      }
-      ASSERT_EQ(native.statistics.size(), emulated.statistics.size());
-      ASSERT_FALSE(native.statistics.empty());
-      for (size_t i = 0; i < native.statistics.size(); ++i) {
-        EXPECT_EQ(std::memcmp(&native.statistics[i].sums, &emulated.statistics[i].sums,
-                              sizeof(kernels::TensorSums)),
-                  0)
-            << i;
-        EXPECT_EQ(native.statistics[i].layouts, emulated.statistics[i].layouts) << i;
+TEST(StepRunner, NativeRecipesEqualTheirEmulationBitForBit) {
+  for (const config::Fp8Recipe recipe : {config::Fp8Recipe::mxfp8, config::Fp8Recipe::nvfp4})
+    for (const config::Family family : {config::Family::llama, config::Family::gpt}) {
+      for (const config::Recompute recompute :
+           {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
+        config::Config config = fp8_config(recipe, recompute);
+        config.model.family = family;
+        config.model.ffn_hidden_size = 64;
+        config.logging.fp8_statistics_every = 1;
+        const StepResult emulated = step_of(config);
+        config.precision.mx_gemms = true;
+        const StepResult native = step_of(config);
+        EXPECT_EQ(native.loss_sum, emulated.loss_sum);
+        EXPECT_EQ(native.grad_norm, emulated.grad_norm);
+        ASSERT_EQ(native.counters.size(), emulated.counters.size());
+        for (size_t i = 0; i < native.counters.size(); ++i) {
+          EXPECT_EQ(native.counters[i].flushed, emulated.counters[i].flushed) << i;
+          EXPECT_EQ(native.counters[i].total, emulated.counters[i].total) << i;
+        }
+        ASSERT_EQ(native.statistics.size(), emulated.statistics.size());
+        ASSERT_FALSE(native.statistics.empty());
+        for (size_t i = 0; i < native.statistics.size(); ++i) {
+          EXPECT_EQ(std::memcmp(&native.statistics[i].sums, &emulated.statistics[i].sums,
+                                sizeof(kernels::TensorSums)),
+                    0)
+              << i;
+          EXPECT_EQ(native.statistics[i].layouts, emulated.statistics[i].layouts) << i;
+        }
       }
     }
-  }
 }
 
 /// The operations of a step up to its update, in order; on a GPU they determine the kernels, and so the rounding.

@@ -17,7 +17,7 @@ struct RecipeTraits {
   /// Values are rounded to the format, and GEMMs multiply them in precision.dtype, unless the GPU can multiply them
   /// (is_emulated()).
   bool emulated = false;
-  bool mx = false;  ///< emulated, unless the GPU has DeviceCaps::mx
+  bool mx = false;        ///< emulated, unless the GPU has DeviceCaps::mx
   int64_t multiple = 16;  ///< multiple_of(), if emulated
   /// Format of all operands, unless an override sets another one; empty: by precision.fp8.
   std::optional<DType> format{};
